@@ -1,0 +1,79 @@
+#!/bin/sh
+# Set RELIEF-Ray up in ./.venv, then run its demo or its tests.
+#   sh bootstrap.sh demo      install what a server needs, run `relief-ray run demo`
+#   sh bootstrap.sh test      install the development tools too, run the tests
+#   sh bootstrap.sh setup     install what `test` needs, run nothing
+# Further words go to the command that is run. PYTHON names the interpreter (default python3), RELIEF_VENV the
+# environment (default .venv). Your pip settings (index, wheel folders, proxies) are used as they are.
+set -eu
+CDPATH='' cd -- "$(dirname -- "$0")"
+export RAY_USAGE_STATS_ENABLED=0
+
+say() { printf '%-9s %s\n' "$1" "$2"; }
+die() { printf 'bootstrap: %s\n' "$1" >&2; exit "${2:-1}"; }
+
+mode=${1:-}
+case $mode in
+  demo) extras=server ;;
+  test | setup) extras=server,dev ;;
+  *) die 'usage: sh bootstrap.sh demo|test|setup' 2 ;;
+esac
+shift
+venv=${RELIEF_VENV:-.venv}
+py=$venv/bin/python
+started=$(date +%s)
+
+# The interpreter: an environment that is already there wins; otherwise PYTHON or python3 makes one.
+new_enough='import sys; raise SystemExit(sys.version_info < (3, 10))'
+version='import platform; print(platform.python_version())'
+if [ ! -e "$venv" ]; then
+  base=${PYTHON:-python3}
+  command -v "$base" >/dev/null 2>&1 || die "'$base' is not a command. Install Python 3.10 or newer, or name one: PYTHON=/path/to/python3"
+  "$base" -c "$new_enough" || die "'$base' is $("$base" -V 2>&1); 3.10 or newer is needed. Name another one: PYTHON=/path/to/python3"
+  # A torch that the interpreter has (a Jetson's vendor build, say) must stay in use: let the environment see it.
+  see=''
+  if "$base" -c 'import torch' >/dev/null 2>&1; then see=--system-site-packages; fi
+  "$base" -m venv $see "$venv" || { rm -rf -- "$venv"; die "'$base -m venv' failed. On Debian and Ubuntu: apt install python3-venv"; }
+fi
+"$py" -c "$new_enough" 2>/dev/null || die "$venv holds no working Python 3.10 or newer. Remove that folder, then run this again"
+say python "$("$py" -c "$version") in $venv"
+
+# Installed already? The stamp holds a digest of everything that decides what is installed.
+digest=$(cat pyproject.toml constraints.txt | cksum | tr ' ' '-')
+stamped() { [ -f "$venv/.relief-$1" ] && [ "$(cat "$venv/.relief-$1")" = "$digest" ]; }
+
+log=$venv/bootstrap.log
+install() {
+  "$py" -m pip install --quiet "$@" >"$log" 2>&1 || {
+    tail -n 15 "$log" >&2
+    die "pip failed (whole output: $log). Common reasons: no network or index, no wheel for this Python or platform, a full disk"
+  }
+}
+
+# Echoes the installed version of torch, or nothing.
+torch_version() { "$py" -c 'from importlib.metadata import version; print(version("torch"))' 2>/dev/null || true; }
+
+set_up() {
+  torch=$(torch_version)
+  if [ -n "$torch" ]; then
+    say torch "$torch is installed and kept"
+  else
+    say torch 'installing (the largest part; see "pip" in the README for the small CPU build)'
+    install "$(sed -n '/^torch==/p' constraints.txt)"
+    torch=$(torch_version)
+  fi
+  # The tested set, but for torch: whatever is installed now is what everything else has to fit.
+  { sed '/^torch==/d' constraints.txt; echo "torch==$torch"; } >"$venv/constraints.txt"
+  say packages "installing relief-ray[$extras]"
+  install --constraint "$venv/constraints.txt" --editable ".[$extras]"
+  printf '%s\n' "$digest" >"$venv/.relief-server"
+  if [ "$extras" = server,dev ]; then printf '%s\n' "$digest" >"$venv/.relief-dev"; fi
+}
+
+if stamped "${extras##*,}"; then say packages 'up to date'; else set_up; fi
+say ready "$(du -sm "$venv" | cut -f1) MB in $venv, $(($(date +%s) - started)) s"
+
+case $mode in
+  demo) exec "$venv/bin/relief-ray" run demo "$@" ;;
+  test) exec "$py" -m pytest "$@" ;;
+esac

@@ -1,0 +1,210 @@
+"""The typed configuration of one run: frozen, hashed, with errors that name the key and the nearest right one.
+
+What changes results is hashed into the cell id; ``runtime`` and ``tracking`` change only where and how a run is carried out.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, field_validator
+
+from relief_ray.data import DataConfig
+from relief_ray.devices.fleet import FleetConfig
+from relief_ray.errors import UserError
+from relief_ray.models.cnn import CnnConfig
+from relief_ray.strategies import PRESETS, AnyStrategy
+
+ClockName = Literal["flop_proportional", "split_naive", "split_reuse", "measured"]
+
+
+class Section(BaseModel):
+    """Frozen, closed to unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class TrainingConfig(Section):
+    """Local training: ``epochs`` is E; ``missing`` says what an absent modality is (Eq. (2) or Section III-B)."""
+
+    epochs: int = Field(default=5, ge=1)
+    batch_size: int = Field(default=32, ge=1)
+    lr: float = Field(default=1e-3, gt=0.0)
+    missing: Literal["zero_input", "zero_feature"] = "zero_input"
+    engine: Literal["auto", "naive", "reuse", "gemm"] = "auto"
+
+
+class EvaluationConfig(Section):
+    """Every how many rounds which part is looked at; the last round always is."""
+
+    every: int = Field(default=5, ge=1)
+    parts: tuple[Literal["test", "validation"], ...] = ("test",)
+
+
+class CostConfig(Section):
+    """``planning_time``: the clock that the allocator believes; ``profile``: a device profile for the ``measured`` clock."""
+
+    planning_time: ClockName = "split_naive"
+    utilisation: float | None = Field(default=None, gt=0.0)
+    profile: str | None = None
+
+
+class RecordConfig(Section):
+    """``checkpoint_every`` rounds; ``pairwise_every``: rounds whose fusion updates are compared pair by pair (0: never)."""
+
+    checkpoint_every: int = Field(default=1, ge=1)
+    pairwise_every: int = Field(default=0, ge=0)
+
+
+class RuntimeConfig(Section):
+    """Where clients run. ``auto``: an actor per client up to ten clients, else packed hosts; ``inline`` needs no Ray."""
+
+    mode: Literal["auto", "inline", "packed", "actors"] = "auto"
+    num_hosts: int | None = Field(default=None, ge=1)
+    placement: Literal["auto", "typed", "virtual"] = "auto"
+    num_threads: int = Field(default=1, ge=1)
+    cache_mib: int = Field(default=1024, ge=16)
+    client_timeout_s: float = Field(default=600.0, gt=0.0)
+    quorum: float = Field(default=1.0, gt=0.0, le=1.0)
+    address: str | None = None
+
+
+class TrackingConfig(Section):
+    """``uri``: an MLflow store (None: ``mlflow.db`` beside the run folders); ``enabled`` false writes the run folder only."""
+
+    enabled: bool = True
+    uri: str | None = None
+    experiment: str = "relief-ray"
+
+
+class ExperimentConfig(Section):
+    """One cell: a strategy on a dataset, a fleet and a backbone. ``strategy`` may be given by a preset's name."""
+
+    name: str = "run"
+    strategy: AnyStrategy = PRESETS["fedavg"]
+    data: DataConfig = DataConfig()
+    fleet: FleetConfig = FleetConfig()
+    backbone: CnnConfig = CnnConfig()
+    training: TrainingConfig = TrainingConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    costs: CostConfig = CostConfig()
+    record: RecordConfig = RecordConfig()
+    runtime: RuntimeConfig = RuntimeConfig()
+    tracking: TrackingConfig = TrackingConfig()
+    rounds: int = Field(default=200, ge=1)
+    seed: int = Field(default=0, ge=0)
+    participation: float = Field(default=1.0, gt=0.0, le=1.0)
+
+    @field_validator("strategy", mode="before")
+    @classmethod
+    def _by_name(cls, value: object) -> object:
+        if isinstance(value, str):
+            value = {"name": value}
+        if isinstance(value, Mapping) and isinstance(name := value.get("name"), str):
+            return dict(preset(name).model_dump()) | {k: v for k, v in value.items() if k != "name"}
+        return value
+
+    def hashed(self) -> dict[str, JsonValue]:
+        """The part that decides results, as JSON: the input of the cell id."""
+        return self.model_dump(mode="json", exclude={"name", "runtime", "tracking"})
+
+    def label(self) -> str:
+        """The preset's name of the strategy where it is one, else its own name."""
+        return next((name for name, known in PRESETS.items() if known == self.strategy), self.strategy.name)
+
+
+def preset(name: str) -> AnyStrategy:
+    """A strategy by its preset's name.
+
+    Raises:
+        ValueError: no such preset; the nearest is named.
+    """
+    if name in PRESETS:
+        return PRESETS[name]
+    raise ValueError(f"unknown strategy {name!r}{nearest(name, PRESETS)}; known: {', '.join(PRESETS)}")
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """`` (did you mean 'x'?)`` or nothing."""
+    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f" (did you mean {found[0]!r}?)" if found else ""
+
+
+def parse(values: Mapping[str, object], where: str = "configuration") -> ExperimentConfig:
+    """A checked configuration.
+
+    Raises:
+        UserError: one line per fault: key, what was found, what was expected.
+    """
+    try:
+        return ExperimentConfig.model_validate(dict(values))
+    except ValidationError as error:
+        raise UserError("\n".join(f"{where}: {line}" for line in explain(error))) from error
+
+
+def explain(error: ValidationError) -> list[str]:
+    """Pydantic's errors in our words, unknown keys with their nearest neighbour."""
+    lines = []
+    for fault in error.errors():
+        path = [str(p) for p in fault["loc"] if not str(p).startswith("function-") and str(p) not in _UNION_TAGS]
+        key = ".".join(path)
+        if fault["type"] == "extra_forbidden":
+            lines.append(f"unknown key {key!r}{nearest(path[-1], keys_at(path[:-1]))}; remove or rename it")
+        else:
+            lines.append(f"{key} = {fault['input']!r}: {fault['msg'].removeprefix('Value error, ')}")
+    return lines
+
+
+_UNION_TAGS = {s.name for s in PRESETS.values()}
+
+
+def keys_at(path: Iterable[str]) -> list[str]:
+    """The keys that a section of the configuration has."""
+    node: object = ExperimentConfig()
+    for part in path:
+        node = getattr(node, part, None)
+    return list(type(node).model_fields) if isinstance(node, BaseModel) else []
+
+
+def override(values: Mapping[str, object], settings: Iterable[str]) -> dict[str, object]:
+    """Applies ``path=value`` settings; a value is read as YAML (numbers, lists, null), else as text.
+
+    Raises:
+        UserError: a setting without ``=`` or a path through something that is no section.
+    """
+    result: dict[str, object] = json.loads(json.dumps(values))
+    for setting in settings:
+        path, sign, text = setting.partition("=")
+        if not sign or not path:
+            raise UserError(f"--set {setting}: expected path=value, e.g. --set training.epochs=2")
+        *parents, last = path.split(".")
+        node = result
+        for parent in parents:
+            below = node.setdefault(parent, {})
+            if isinstance(below, str):
+                below = node[parent] = {"name": below}
+            if not isinstance(below, dict):
+                raise UserError(f"--set {setting}: {parent!r} is {below!r}, not a section")
+            node = below
+        node[last] = yaml.safe_load(text)
+    return result
+
+
+def read_values(path: Path) -> dict[str, object]:
+    """A YAML or JSON configuration file as plain values.
+
+    Raises:
+        UserError: unreadable, not YAML, or not a mapping.
+    """
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError) as error:
+        raise UserError(f"{path}: cannot be read as YAML ({error})") from error
+    if not isinstance(values, dict):
+        raise UserError(f"{path}: holds {type(values).__name__}, expected a mapping of configuration keys")
+    return values

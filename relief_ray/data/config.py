@@ -1,0 +1,63 @@
+"""The data part of a configuration: which dataset, how it is windowed, split and dealt to clients."""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from relief_ray.data.spec import DSA_UNITS, DatasetSpec, get_spec, with_units
+
+SplitName = Literal["within_subject", "held_out_subject", "random_leaky"]
+
+
+class DataConfig(BaseModel):
+    """Dataset, split and sharding; empty `units` and `subjects` mean all, `num_clients` None one client per subject.
+
+    `fold` belongs to `held_out_subject`, `seed` is read by `random_leaky` alone; `max_windows_per_client` thins a
+    client evenly over its recording. Fractions are of a bout's length (test) and of what remains of it (validation).
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = "dsa_mini"
+    split: SplitName = "within_subject"
+    fold: int = Field(default=0, ge=0)
+    stride_s: float = Field(default=1.0, gt=0.0, le=60.0)
+    num_clients: int | None = Field(default=None, ge=1)
+    validation_fraction: float = Field(default=0.15, gt=0.0, le=0.5)
+    test_fraction: float = Field(default=0.2, gt=0.0, le=0.5)
+    units: tuple[str, ...] = ()
+    subjects: tuple[int, ...] = ()
+    max_windows_per_client: int | None = Field(default=None, ge=1)
+    seed: int = 0
+
+    @field_validator("name")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        return get_spec(name).name
+
+    @field_validator("units")
+    @classmethod
+    def _canonical(cls, units: tuple[str, ...]) -> tuple[str, ...]:
+        known = [unit for unit in DSA_UNITS if unit in units]
+        return tuple(known) if len(known) == len(units) else units  # anything else is refused by `spec`
+
+    @model_validator(mode="after")
+    def _fits(self) -> "DataConfig":
+        spec = self.spec()
+        unknown = sorted(set(self.subjects) - set(spec.subjects))
+        if unknown:
+            raise ValueError(f"data.subjects={list(self.subjects)}: {unknown} unknown, {spec.name} has {spec.subjects}")
+        folds = max(1, len(self.subject_ids()) // 2)
+        if self.split != "held_out_subject" and self.fold:
+            raise ValueError(f"data.fold={self.fold}: only the split 'held_out_subject' has folds; remove the key")
+        if self.fold >= folds:
+            raise ValueError(f"data.fold={self.fold}: {spec.name} has folds 0..{folds - 1} (two subjects each)")
+        return self
+
+    def spec(self) -> DatasetSpec:
+        """The dataset's description with the chosen units."""
+        return with_units(get_spec(self.name), self.units)
+
+    def subject_ids(self) -> tuple[int, ...]:
+        """The subjects taken part, in the dataset's order."""
+        return tuple(s for s in get_spec(self.name).subjects if not self.subjects or s in self.subjects)

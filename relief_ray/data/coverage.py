@@ -1,0 +1,66 @@
+"""The coverage report: windows per client and class, in every run record."""
+
+from typing import TypedDict
+
+import numpy as np
+
+from relief_ray.data.config import DataConfig
+from relief_ray.data.plan import Plan
+from relief_ray.data.spec import DatasetSpec
+from relief_ray.data.windows import Table
+
+
+class ClientCoverage(TypedDict):
+    """One client: its subject, windows per class (order of `classes`) and the classes it has none of."""
+
+    client: int
+    subject: int
+    train: list[int]
+    validation: list[int]
+    missing: list[str]
+
+
+class Coverage(TypedDict):
+    """Windows per client, part and class; `notes` counts the bouts that had to go without a part; JSON-able."""
+
+    classes: list[str]
+    clients: list[ClientCoverage]
+    train: list[int]
+    validation: list[int]
+    test: list[int]
+    single_class_clients: list[int]
+    notes: dict[str, int]
+    overlap: float
+
+
+def cover(spec: DatasetSpec, config: DataConfig, plan: Plan) -> Coverage:
+    """Count a plan's windows; `overlap` is the share of a window that the next one repeats."""
+    clients = [
+        _client(spec, client, train, validation)
+        for client, (train, validation) in enumerate(zip(plan.train, plan.validation, strict=True))
+    ]
+    return {
+        "classes": list(spec.classes),
+        "clients": clients,
+        "train": _per_class(spec, np.concatenate(plan.train)),
+        "validation": _per_class(spec, np.concatenate(plan.validation)),
+        "test": _per_class(spec, plan.test),
+        "single_class_clients": [c["client"] for c in clients if sum(count > 0 for count in c["train"]) == 1],
+        "notes": dict(plan.notes),
+        "overlap": max(0.0, 1.0 - config.stride_s * spec.rate_hz / spec.window),
+    }
+
+
+def _client(spec: DatasetSpec, client: int, train: Table, validation: Table) -> ClientCoverage:
+    counts = _per_class(spec, train)
+    return {
+        "client": client,
+        "subject": spec.subjects[int(train[0, 2])],
+        "train": counts,
+        "validation": _per_class(spec, validation),
+        "missing": [name for name, count in zip(spec.classes, counts, strict=True) if not count],
+    }
+
+
+def _per_class(spec: DatasetSpec, table: Table) -> list[int]:
+    return [int(count) for count in np.bincount(table[:, 1], minlength=len(spec.classes))]

@@ -1,0 +1,120 @@
+"""A dataset, parsed and cached: `load_dataset` finds the raw files, parses them once and maps them from then on."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from relief_ray.data import cache, dsa, mhealth, pamap2, partial
+from relief_ray.data.config import DataConfig
+from relief_ray.data.recording import Recording
+from relief_ray.data.source import Members, Source, find_source, open_source
+from relief_ray.data.spec import DSA_UNITS, DatasetSpec, get_spec, with_units
+
+Parser = Callable[[DatasetSpec, Members, Path, int], Recording]
+Progress = Callable[[str, int, int], None]
+
+PARSERS: Mapping[str, Parser] = MappingProxyType(
+    {
+        "pamap2": pamap2.parse,
+        "mhealth": mhealth.parse,
+        "dsa": dsa.parse,
+        "dsa_mini": partial.parse_mini,
+        "mhealth_partial": partial.parse,
+    }
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Dataset:
+    """A parsed dataset: `labels` (rows,) class index or -1, `bouts` (num_bouts, 3) subject position, start, stop.
+
+    The signal itself, (rows, channels) float32 in raw units, stays on disk at `signal_path`.
+    """
+
+    spec: DatasetSpec
+    source: Source
+    source_digest: str
+    digest: str
+    origin: cache.Origin
+    signal_path: Path
+    labels: NDArray[np.int16]
+    bouts: NDArray[np.int64]
+    facts: Mapping[str, Mapping[str, object]]
+    load_s: float
+
+    def signal(self) -> NDArray[np.float32]:
+        """The memory-mapped signal, read-only."""
+        signal: NDArray[np.float32] = np.load(self.signal_path, mmap_mode="r", allow_pickle=False)
+        return signal
+
+
+def load_dataset(
+    name: str, root: str | Path | None = None, units: tuple[str, ...] = (), progress: Progress | None = None
+) -> Dataset:
+    """The dataset of that name below `root` (None: RELIEF_DATA, then the user's cache), parsed at most once.
+
+    `units` picks body units of dsa. Raises UserError where files are missing or damaged.
+    """
+    start = time.monotonic()
+    spec = with_units(get_spec(name), units)
+    source = find_source(get_spec(name), root)
+    digest = cache.source_digest(get_spec(name), source)
+    folder = cache.entry_folder(spec, digest)
+    if not folder.exists():
+        _fill(spec, source, digest, folder, progress)
+    entry = cache.read_entry(folder)
+    return Dataset(
+        spec=spec,
+        source=source,
+        source_digest=digest,
+        digest=cache.cache_key(spec, digest),
+        origin=entry.origin,
+        signal_path=entry.signal_path,
+        labels=entry.labels,
+        bouts=entry.bouts,
+        facts=MappingProxyType(entry.facts),
+        load_s=time.monotonic() - start,
+    )
+
+
+def open_dataset(config: DataConfig, root: str | Path | None = None, progress: Progress | None = None) -> Dataset:
+    """The dataset a configuration asks for, with its units."""
+    return load_dataset(config.name, root, config.units, progress)
+
+
+def _fill(spec: DatasetSpec, source: Source, digest: str, folder: Path, progress: Progress | None) -> None:
+    """Make the missing cache entry: parse everything, or cut units out of the whole that is parsed first."""
+    whole = get_spec(spec.name)
+    if spec.units != whole.units:
+        _fill_units(spec, whole, source, digest, folder, progress)
+        return
+    cache.store(spec, parse_source(spec, source, progress), source, folder)
+
+
+def parse_source(spec: DatasetSpec, source: Source, progress: Progress | None = None) -> list[Recording]:
+    """All subjects, parsed one after the other; `progress` hears (what, done, total)."""
+    recordings = []
+    with open_source(spec, source) as members:
+        for done, subject in enumerate(spec.subjects):
+            if progress is not None:
+                progress(f"{spec.name}: subject {subject}", done, len(spec.subjects))
+            recordings.append(PARSERS[spec.name](spec, members, source.path, subject))
+    return recordings
+
+
+def _fill_units(
+    spec: DatasetSpec, whole: DatasetSpec, source: Source, digest: str, folder: Path, progress: Progress | None
+) -> None:
+    parent = cache.entry_folder(whole, digest)
+    if not parent.exists():
+        _fill(whole, source, digest, parent, progress)
+    entry = cache.read_entry(parent)
+    places = [DSA_UNITS.index(unit) for unit in spec.units]
+    columns = np.arange(whole.num_channels).reshape(3, len(DSA_UNITS), 3)[:, places].ravel()
+    signal = np.load(entry.signal_path, mmap_mode="r", allow_pickle=False)[:, columns]
+    cache.write_entry(folder, signal, entry.labels, entry.bouts, entry.origin, entry.facts)

@@ -1,0 +1,122 @@
+"""What is in a dataset, as JSON-able reports for the command line and the run record."""
+
+from pathlib import Path
+from typing import TypedDict
+
+import numpy as np
+
+from relief_ray.data.config import DataConfig
+from relief_ray.data.coverage import Coverage
+from relief_ray.data.dataset import Dataset
+from relief_ray.data.federated_data import federate, num_clients
+from relief_ray.data.source import find_source
+from relief_ray.data.spec import DATASETS
+from relief_ray.errors import UserError
+
+_CHUNK = 1 << 16
+
+
+class Range(TypedDict):
+    """Smallest, largest and mean value of a modality in raw units."""
+
+    min: float
+    max: float
+    mean: float
+
+
+class Description(TypedDict):
+    """A dataset in figures; `activity_s` per subject and class."""
+
+    name: str
+    title: str
+    origin: str
+    path: str
+    digest: str
+    citation: str
+    licence: str
+    doi: str
+    rate_hz: int
+    window: int
+    num_rows: int
+    subjects: list[int]
+    activity_s: dict[str, dict[str, float]]
+    ranges: dict[str, Range]
+    facts: dict[str, dict[str, object]]
+    windows: dict[str, int]
+    coverage: Coverage
+
+
+class Listing(TypedDict):
+    """One line of `data list`: where the dataset is, or that it is absent."""
+
+    name: str
+    title: str
+    path: str | None
+    origin: str | None
+
+
+def list_datasets(root: str | Path | None = None) -> list[Listing]:
+    """Every known dataset and whether its raw files are found."""
+    return [_listing(name, root) for name in DATASETS]
+
+
+def _listing(name: str, root: str | Path | None) -> Listing:
+    try:
+        source = find_source(DATASETS[name], root)
+    except UserError:
+        return {"name": name, "title": DATASETS[name].title, "path": None, "origin": None}
+    origin = "SYNTHETIC" if source.synthetic else "real"
+    return {"name": name, "title": DATASETS[name].title, "path": str(source.path), "origin": origin}
+
+
+def describe(dataset: Dataset, config: DataConfig) -> Description:
+    """The dataset and what a configuration makes of it, all clients owning all modalities."""
+    spec = dataset.spec
+    data = federate(dataset, config, [spec.names] * num_clients(dataset, config))
+    return {
+        "name": spec.name,
+        "title": spec.title,
+        "origin": dataset.origin,
+        "path": str(dataset.source.path),
+        "digest": dataset.digest,
+        "citation": spec.citation,
+        "licence": spec.licence,
+        "doi": spec.doi,
+        "rate_hz": spec.rate_hz,
+        "window": spec.window,
+        "num_rows": len(dataset.labels),
+        "subjects": list(spec.subjects),
+        "activity_s": _activity_s(dataset),
+        "ranges": _ranges(dataset),
+        "facts": {subject: dict(facts) for subject, facts in dataset.facts.items()},
+        "windows": {
+            "train": sum(len(client) for client in data.clients),
+            "validation": len(data.validation),
+            "test": len(data.test),
+        },
+        "coverage": data.coverage,
+    }
+
+
+def _activity_s(dataset: Dataset) -> dict[str, dict[str, float]]:
+    spec = dataset.spec
+    seconds = np.zeros((len(spec.subjects), len(spec.classes)))
+    for subject, start, stop in dataset.bouts:
+        labels = dataset.labels[start:stop]
+        seconds[subject] += np.bincount(labels[labels >= 0], minlength=len(spec.classes)) / spec.rate_hz
+    return {
+        str(subject): dict(zip(spec.classes, row.tolist(), strict=True))
+        for subject, row in zip(spec.subjects, seconds, strict=True)
+    }
+
+
+def _ranges(dataset: Dataset) -> dict[str, Range]:
+    signal = dataset.signal()
+    chunks = [signal[first : first + _CHUNK] for first in range(0, len(signal), _CHUNK)]
+    low = np.min([chunk.min(axis=0) for chunk in chunks], axis=0)
+    high = np.max([chunk.max(axis=0) for chunk in chunks], axis=0)
+    mean = np.sum([chunk.sum(axis=0, dtype=np.float64) for chunk in chunks], axis=0) / len(signal)
+    return {
+        name: {"min": float(low[a:b].min()), "max": float(high[a:b].max()), "mean": float(mean[a:b].mean())}
+        for name, a, b in dataset.spec.columns()
+    }

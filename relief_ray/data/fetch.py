@@ -1,0 +1,201 @@
+"""Bringing a dataset here: from its UCI address, or from a file or folder that the user downloaded by hand.
+
+A download goes on where it broke off (HTTP Range, where offered), is tried again with growing pauses after server
+errors and cut connections, and only becomes the dataset when it is a whole, safe archive holding the expected files.
+Archives are kept and read as they are: nothing is unpacked.
+"""
+
+import shutil
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from http.client import HTTPException, HTTPResponse
+from pathlib import Path
+from typing import TypedDict
+from urllib.parse import unquote, urlparse
+
+from relief_ray.data.archives import check_members, open_zip
+from relief_ray.data.files import sync, write_atomic
+from relief_ray.data.source import MARKER, find_source, open_source, search_roots
+from relief_ray.data.spec import DatasetSpec, get_spec
+from relief_ray.data.verify import VerifyReport, verify_source
+from relief_ray.errors import UserError
+
+Progress = Callable[[int, int | None], None]
+_CHUNK = 1 << 18
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Patience:
+    """How often a transfer is tried, the first pause (it doubles), and how long one read may take, in seconds."""
+
+    attempts: int = 5
+    pause_s: float = 1.0
+    timeout_s: float = 60.0
+
+
+class FetchReport(TypedDict):
+    """Where the files lie now and what verification found."""
+
+    path: str
+    num_bytes: int
+    verification: VerifyReport
+
+
+class _Retry(Exception):
+    """This attempt failed in a way that another may not."""
+
+
+def fetch(
+    name: str,
+    root: str | Path | None = None,
+    *,
+    url: str | None = None,
+    progress: Progress | None = None,
+    patience: Patience | None = None,
+) -> FetchReport:
+    """Download a dataset below `root` and verify it; `progress` hears (bytes so far, total or None).
+
+    Raises UserError where the address answers with something else, the transfer stays cut, or the archive is unsafe.
+    """
+    spec = get_spec(name)
+    address = url or spec.url
+    if not address:
+        raise UserError(f"dataset {name!r} has no download address; it comes with the package or from your own files")
+    target = search_roots(root)[0] / name / unquote(Path(urlparse(address).path).name)
+    if not target.exists():
+        part = target.with_name(target.name + ".part")
+        part.parent.mkdir(parents=True, exist_ok=True)
+        _download(address, part, progress, patience or Patience())
+        _accept(spec, part, target)
+    return _report(spec, target)
+
+
+def _download(url: str, part: Path, progress: Progress | None, patience: Patience) -> None:
+    """Fill `part`, in as many attempts as it takes."""
+    if urlparse(url).scheme not in ("https", "http"):
+        raise UserError(f"{url}: expected an https address")
+    problem = ""
+    for attempt in range(patience.attempts):
+        if attempt:
+            time.sleep(patience.pause_s * 2 ** (attempt - 1))
+        try:
+            _attempt(url, part, progress, patience.timeout_s)
+            return
+        except (_Retry, urllib.error.URLError, HTTPException, OSError) as error:
+            problem = _final(error, url)
+    have = part.stat().st_size if part.exists() else 0
+    raise UserError(
+        f"{url}: not complete after {patience.attempts} attempts ({problem}); {have} bytes are kept in {part}: run the "
+        "command again to go on, or download by hand and use --from FILE"
+    )
+
+
+def _final(error: Exception, url: str) -> str:
+    """The error in words, where another attempt may help; UserError where none will (404, disk full)."""
+    if isinstance(error, urllib.error.HTTPError) and error.code < 500 and error.code not in (408, 416, 429):
+        raise UserError(f"{url}: the server says {error.code} {error.reason}; download by hand and use --from FILE")
+    if isinstance(error, OSError) and error.errno in (28, 13, 30):
+        raise UserError(f"{error}; free or choose another folder with RELIEF_DATA, then run the command again")
+    return f"{type(error).__name__}: {error}"
+
+
+def _attempt(url: str, part: Path, progress: Progress | None, timeout_s: float) -> None:
+    """One request, going on from what `part` holds where the server allows it."""
+    have = part.stat().st_size if part.exists() else 0
+    headers = {"User-Agent": "relief-ray", **({"Range": f"bytes={have}-"} if have else {})}
+    request = urllib.request.Request(url, headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=timeout_s) as response:
+            _receive(response, part, have, progress, url)
+    except urllib.error.HTTPError as error:
+        if error.code == 416:  # what we hold does not fit their file any more
+            part.unlink(missing_ok=True)
+        raise
+
+
+def _receive(response: HTTPResponse, part: Path, have: int, progress: Progress | None, url: str) -> None:
+    resumed = response.status == 206 and response.headers.get("Content-Range", "").startswith(f"bytes {have}-")
+    done = have if resumed else 0
+    length = response.headers.get("Content-Length")
+    total = done + int(length) if length and length.isdigit() else None
+    with part.open("ab" if resumed else "wb") as out:
+        while chunk := response.read(_CHUNK):
+            if not done and _is_page(response, chunk):
+                raise UserError(f"{url}: answered with a web page instead of an archive; use --from FILE")
+            out.write(chunk)
+            done += len(chunk)
+            if progress is not None:
+                progress(done, total)
+    if total is not None and done < total:
+        raise _Retry(f"cut after {done} of {total} bytes")
+
+
+def _is_page(response: HTTPResponse, chunk: bytes) -> bool:
+    head = chunk[:512].lstrip().lower()
+    return "text/html" in response.headers.get("Content-Type", "") or head.startswith((b"<!doctype", b"<html"))
+
+
+def _accept(spec: DatasetSpec, part: Path, target: Path) -> None:
+    """Let `part` become `target` if it is a whole and safe archive; else it is removed, for going on is no use."""
+    try:
+        with open_zip(part, shown=str(target)) as archive:
+            check_members(archive, target)
+    except UserError:
+        part.unlink(missing_ok=True)
+        raise
+    sync(part)
+    part.replace(target)
+    if not _holds(spec, target):
+        _reject(target)
+        raise UserError(f"{target}: the archive does not hold files like {spec.member!r}; another dataset?")
+
+
+def _holds(spec: DatasetSpec, target: Path) -> bool:
+    try:
+        with open_source(spec, find_source(spec, target)) as members:
+            return bool(members.names)
+    except UserError:
+        return False
+
+
+def _reject(target: Path) -> None:
+    """Put a file aside under a name that is never read as data, so that the next fetch starts afresh."""
+    target.replace(target.with_name(target.name + ".rejected"))
+
+
+def import_from(name: str, path: str | Path, root: str | Path | None = None) -> FetchReport:
+    """Take over a hand download (zip or folder): checked first, then copied below `root`; the copy is verified."""
+    spec = get_spec(name)
+    source = find_source(spec, path)
+    folder = search_roots(root)[0] / name
+    folder.mkdir(parents=True, exist_ok=True)
+    if source.path.is_file():
+        part = folder / (source.path.name + ".part")
+        shutil.copyfile(source.path, part)
+        _accept(spec, part, folder / source.path.name)
+        return _report(spec, folder / source.path.name)
+    if source.synthetic:
+        write_atomic(folder / MARKER, b'{"origin": "SYNTHETIC"}')
+    with open_source(spec, source) as members:
+        for member in members.names:
+            write_atomic(folder / member, members.read(member))
+    return _report(spec, folder)
+
+
+def _report(spec: DatasetSpec, path: Path) -> FetchReport:
+    """Where the dataset lies, and its verification; an archive that cannot be parsed is put aside."""
+    try:
+        verification = verify_source(spec, find_source(spec, path))
+    except UserError:
+        if path.is_file():
+            _reject(path)
+        raise
+    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+    return {
+        "path": str(path),
+        "num_bytes": sum(file.stat().st_size for file in files),
+        "verification": verification,
+    }

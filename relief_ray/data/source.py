@@ -1,0 +1,170 @@
+"""Where a dataset's raw files are: below a root, in a folder, a zip or a zip inside a zip; read as they lie."""
+
+import os
+import re
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from relief_ray.data.archives import check_members, open_zip
+from relief_ray.data.spec import DatasetSpec
+from relief_ray.errors import UserError
+
+MARKER = "SYNTHETIC.json"
+_ASSETS = Path(__file__).parent / "assets"
+_MAX_DEPTH = 5
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Source:
+    """A dataset's raw files: a folder or a zip (`inner` names the zip inside it, where there is one)."""
+
+    name: str
+    path: Path
+    inner: str = ""
+    synthetic: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Members:
+    """The raw files of an opened source, sorted by name, and how to read one."""
+
+    names: tuple[str, ...]
+    read: Callable[[str], bytes]
+
+
+def cache_root() -> Path:
+    """RELIEF_CACHE, else the user's own cache folder."""
+    given = os.environ.get("RELIEF_CACHE")
+    if given:
+        return Path(given).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "relief-ray"
+
+
+def search_roots(root: str | Path | None) -> tuple[Path, ...]:
+    """The folders looked in: `root` alone if given, else RELIEF_DATA (if set) and the cache's `datasets`."""
+    if root is not None:
+        return (Path(root).expanduser(),)
+    given = os.environ.get("RELIEF_DATA")
+    own = cache_root() / "datasets"
+    return (Path(given).expanduser(), own) if given else (own,)
+
+
+def find_source(spec: DatasetSpec, root: str | Path | None = None) -> Source:
+    """The raw files of `spec` below the roots, real before synthetic; UserError says where it looked and the fix."""
+    if spec.name == "dsa_mini":
+        return Source(name=spec.name, path=_ASSETS / "dsa_mini.npz")
+    roots = search_roots(root)
+    found = [source for place in roots for source in _candidates(spec, place)]
+    if found:
+        return min(found, key=lambda source: source.synthetic)
+    looked = ", ".join(f"{place} ({'exists' if place.exists() else 'does not exist'})" for place in roots)
+    raise UserError(
+        f"dataset {spec.name!r} not found; looked for files like {spec.member!r}, in folders and zips named like "
+        f"{'|'.join(spec.hints)}, below: {looked}. Fix: `relief-ray data fetch {spec.name}`, or with a download of "
+        f"your own `relief-ray data fetch {spec.name} --from FILE|DIR`, or set RELIEF_DATA to the folder that holds "
+        f"it, or make a stand-in with `relief-ray data synth {spec.name}`"
+    )
+
+
+def _candidates(spec: DatasetSpec, root: Path) -> Iterator[Source]:
+    """Every place in `root` (itself first) that holds at least one raw file of `spec`."""
+    if not root.exists():
+        return
+    entries = sorted(root.iterdir()) if root.is_dir() else []
+    hinted = [entry for entry in entries if any(hint in entry.name.lower() for hint in spec.hints)]
+    inside = [file for entry in hinted if entry.is_dir() for file in sorted(entry.glob("*.zip"))]
+    for place in (*hinted, *inside, root):
+        if place.is_file() and place.suffix == ".zip":
+            yield from _zip_source(spec, place)
+        elif place.is_dir() and _folder_members(spec, place, place == root):
+            marked = any(True for _ in _walk(place, re.compile(rf"(^|/){re.escape(MARKER)}$")))
+            yield Source(name=spec.name, path=place, synthetic=marked)
+
+
+def _zip_source(spec: DatasetSpec, path: Path) -> Iterator[Source]:
+    """The zip itself, or the first zip inside it that holds the files."""
+    with open_zip(path) as archive:
+        names = archive.namelist()
+        marked = any(PurePosixPath(name).name == MARKER for name in names)
+        if any(re.search(spec.member, name) for name in names):
+            yield Source(name=spec.name, path=path, synthetic=marked)
+            return
+        for name in names:
+            if name.lower().endswith(".zip"):
+                yield Source(name=spec.name, path=path, inner=name, synthetic=marked)
+                return
+
+
+def _walk(folder: Path, pattern: re.Pattern[str]) -> Iterator[str]:
+    """Relative names below `folder` that match, at most `_MAX_DEPTH` deep, links to folders not followed."""
+    for place, folders, files in os.walk(folder):
+        relative = Path(place).relative_to(folder)
+        if len(relative.parts) >= _MAX_DEPTH:
+            folders.clear()
+        for file in files:
+            name = (relative / file).as_posix()
+            if pattern.search(name):
+                yield name
+
+
+def _folder_members(spec: DatasetSpec, folder: Path, shallow: bool) -> tuple[str, ...]:
+    """Matching names; a root that only contains other datasets' folders is not itself a candidate."""
+    names = sorted(_walk(folder, re.compile(spec.member)))
+    if shallow and spec.name == "mhealth_partial" and folder.name != spec.hints[0]:
+        return ()
+    return tuple(names)
+
+
+@contextmanager
+def open_source(spec: DatasetSpec, source: Source) -> Iterator[Members]:
+    """The source's raw files, opened; an inner zip is unpacked to a temporary file for as long as it is read."""
+    if source.path.is_dir():
+        names = _folder_members(spec, source.path, False)
+        yield Members(names=names, read=lambda name: (source.path / name).read_bytes())
+        return
+    if source.path.suffix == ".npz":
+        yield Members(names=(source.path.name,), read=lambda _: source.path.read_bytes())
+        return
+    with ExitStack() as stack:
+        archive = stack.enter_context(open_zip(source.path))
+        if source.inner:
+            archive = _inner_zip(stack, archive, source)
+        check_members(archive, source.path)
+        names = tuple(sorted(name for name in archive.namelist() if re.search(spec.member, name)))
+        yield Members(names=names, read=lambda name: _read(archive, name, source.path))
+
+
+def _inner_zip(stack: ExitStack, archive: zipfile.ZipFile, source: Source) -> zipfile.ZipFile:
+    check_members(archive, source.path)
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="relief-ray-")))
+    copy = folder / "inner.zip"
+    with archive.open(source.inner) as packed, copy.open("wb") as out:
+        while chunk := packed.read(1 << 20):
+            out.write(chunk)
+    return stack.enter_context(open_zip(copy, shown=f"{source.path}!{source.inner}"))
+
+
+def _read(archive: zipfile.ZipFile, name: str, path: Path) -> bytes:
+    """A member's bytes; a damaged member (CRC) is a UserError naming it."""
+    try:
+        return archive.read(name)
+    except (zipfile.BadZipFile, EOFError, OSError, ValueError) as error:
+        raise UserError(f"{path}, member {name}: {error}; the archive is damaged: fetch it again") from None
+
+
+def require_members(spec: DatasetSpec, names: Sequence[str], expected: Sequence[str], path: Path) -> list[str]:
+    """The member ending in each of `expected`, in that order; UserError names the ones that are missing."""
+    by_end = {"/".join(name.split("/")[-len(expected[0].split("/")) :]): name for name in names}
+    missing = [end for end in expected if end not in by_end]
+    if missing:
+        shown = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
+        raise UserError(
+            f"{path}: {len(missing)} of {len(expected)} files of {spec.name!r} are missing ({shown}); "
+            f"fetch the whole dataset again: `relief-ray data fetch {spec.name}`"
+        )
+    return [by_end[end] for end in expected]

@@ -1,0 +1,121 @@
+"""Is this the dataset it claims to be? Digests against the packaged lists, and the structure of what was parsed."""
+
+from pathlib import Path
+from typing import TypedDict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from relief_ray.data import cache, checksums
+from relief_ray.data.dataset import parse_source
+from relief_ray.data.files import sha256_file
+from relief_ray.data.recording import Recording
+from relief_ray.data.source import Source, find_source
+from relief_ray.data.spec import DatasetSpec, get_spec
+
+_SLACK = 3.0
+_MAX_NAN_SHARE = 0.2
+
+
+class VerifyReport(TypedDict):
+    """`ok` is about structure; `files` tells known from unlisted or differing digests; JSON-able."""
+
+    name: str
+    path: str
+    origin: str
+    files: dict[str, str]
+    num_known: int
+    problems: list[str]
+    warnings: list[str]
+    ok: bool
+
+
+def verify(name: str, root: str | Path | None = None) -> VerifyReport:
+    """Read everything again (no remembered digest is trusted), parse it, and compare the cache entry, if there is one.
+
+    Raises UserError where the files cannot be parsed at all.
+    """
+    spec = get_spec(name)
+    return verify_source(spec, find_source(spec, root))
+
+
+def verify_source(spec: DatasetSpec, source: Source) -> VerifyReport:
+    """The same for files already found."""
+    found = checksums.digests(spec, source)
+    states = checksums.compare(spec, found)
+    listed = checksums.known_digests(spec.name)
+    recordings = parse_source(spec, source)
+    synthetic = source.synthetic or any(recording.synthetic for recording in recordings)
+    warnings = [
+        f"{file}: sha256 {found[file]} {_explain(state, listed.get(file, ''))}"
+        for file, state in states.items()
+        if state != "known" and not (state == "unlisted" and len(states) > 100)
+    ]
+    problems = [text for recording in recordings for text in structure(spec, recording)]
+    problems += _cache_problems(spec, source)
+    return {
+        "name": spec.name,
+        "path": str(source.path),
+        "origin": "SYNTHETIC" if synthetic else "real",
+        "files": dict(states),
+        "num_known": sum(state == "known" for state in states.values()),
+        "problems": problems,
+        "warnings": warnings,
+        "ok": not problems,
+    }
+
+
+def _explain(state: str, expected: str) -> str:
+    if state == "differs":
+        return f"differs from the list's {expected}; the structural checks decide"
+    return "is not in the list; the structural checks decide"
+
+
+def structure(spec: DatasetSpec, recording: Recording) -> list[str]:
+    """What is implausible about one subject: lengths of activities, absent ones aside, NaN shares, physical ranges."""
+    subject = f"subject {recording.subject}"
+    return [f"{subject}: {text}" for text in (*_lengths(spec, recording), *_nan(recording), *_ranges(spec, recording))]
+
+
+def activity_seconds(spec: DatasetSpec, labels: NDArray[np.int16]) -> dict[str, float]:
+    """Seconds per class (raw codes in, names out)."""
+    return {
+        name: float((labels == code).sum()) / spec.rate_hz for code, name in zip(spec.labels, spec.classes, strict=True)
+    }
+
+
+def _lengths(spec: DatasetSpec, recording: Recording) -> list[str]:
+    shortest, longest = spec.activity_s[0] / _SLACK, spec.activity_s[1] * _SLACK
+    return [
+        f"{name} lasts {seconds:.0f} s, expected {shortest:.0f} to {longest:.0f} s (or none)"
+        for name, seconds in activity_seconds(spec, recording.labels).items()
+        if seconds and not shortest <= seconds <= longest
+    ]
+
+
+def _nan(recording: Recording) -> list[str]:
+    shares = {key: recording.facts[key] for key in ("nan_share", "nan_share_imu") if key in recording.facts}
+    return [
+        f"{key} is {share:.2f}, expected at most {_MAX_NAN_SHARE}"
+        for key, share in shares.items()
+        if isinstance(share, float) and share > _MAX_NAN_SHARE
+    ]
+
+
+def _ranges(spec: DatasetSpec, recording: Recording) -> list[str]:
+    found = []
+    for (name, first, stop), limit in zip(spec.columns(), spec.max_abs, strict=True):
+        largest = float(np.abs(recording.signal[:, first:stop]).max())
+        if largest > limit:
+            found.append(f"{name} reaches {largest:g}, expected at most {limit:g} in absolute value")
+    return found
+
+
+def _cache_problems(spec: DatasetSpec, source: Source) -> list[str]:
+    folder = cache.entry_folder(spec, cache.source_digest(spec, source, trust_stamps=False))
+    if not folder.exists():
+        return []
+    entry = cache.read_entry(folder)
+    if sha256_file(entry.signal_path) == entry.signal_sha256:
+        return []
+    return [f"{entry.signal_path}: the cached signal was altered; delete {folder}, it is made again"]

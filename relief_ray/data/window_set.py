@@ -1,0 +1,75 @@
+"""A set of windows by reference: where the signal lies and where each window starts; loaded where it is used."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+from relief_ray.errors import UserError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class WindowSet:
+    """Windows of one client or part: small, picklable, without signals.
+
+    `signal_path`: .npy (rows, channels) float32 in raw units; `starts` (n,) int64 first rows; `labels` (n,) int64 class
+    index; `subjects` (n,) int16 subject position; `columns`: modality, first column, one past its last; `mean`, `std`
+    (channels,) float32.
+    """
+
+    signal_path: str
+    starts: NDArray[np.int64]
+    labels: NDArray[np.int64]
+    subjects: NDArray[np.int16]
+    window: int
+    columns: tuple[tuple[str, int, int], ...]
+    mean: NDArray[np.float32]
+    std: NDArray[np.float32]
+
+    def __len__(self) -> int:
+        """Number of windows."""
+        return len(self.starts)
+
+    @property
+    def modalities(self) -> tuple[str, ...]:
+        """Modality names in canonical order."""
+        return tuple(name for name, _, _ in self.columns)
+
+    def load(self, modalities: Collection[str] | None = None) -> dict[str, NDArray[np.float32]]:
+        """The standardised windows, modality -> (n, C_m, window) float32, C-contiguous; all modalities if None.
+
+        Raises UserError for a modality that the dataset does not have.
+        """
+        wanted = self.modalities if modalities is None else modalities
+        unknown = sorted(set(wanted) - set(self.modalities))
+        if unknown:
+            raise UserError(f"modalities {unknown} unknown; the dataset has {', '.join(self.modalities)}")
+        signal = np.load(self.signal_path, mmap_mode="r", allow_pickle=False)
+        view = sliding_window_view(signal, self.window, axis=0)
+        return {name: self._block(view, first, stop) for name, first, stop in self.columns if name in wanted}
+
+    def _block(self, view: NDArray[np.float32], first: int, stop: int) -> NDArray[np.float32]:
+        block = np.empty((len(self), stop - first, self.window), np.float32)
+        for row, start in enumerate(self.starts):
+            block[row] = view[start, first:stop]
+        block -= self.mean[first:stop, None]
+        block /= self.std[first:stop, None]
+        return block
+
+    def take(self, index: NDArray[np.int64] | Sequence[int]) -> "WindowSet":
+        """The windows at these places, in this order."""
+        chosen = np.asarray(index, np.int64)
+        return replace(self, starts=self.starts[chosen], labels=self.labels[chosen], subjects=self.subjects[chosen])
+
+
+def pool(sets: Sequence[WindowSet]) -> WindowSet:
+    """All windows of sets over the same signal, one after the other."""
+    assert sets and len({part.signal_path for part in sets}) == 1, "pooled sets share one signal"
+    return replace(
+        sets[0],
+        starts=np.concatenate([part.starts for part in sets]),
+        labels=np.concatenate([part.labels for part in sets]),
+        subjects=np.concatenate([part.subjects for part in sets]),
+    )

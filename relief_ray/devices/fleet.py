@@ -1,0 +1,179 @@
+"""Who owns which device and which sensors: the coupled heterogeneity of Section III-A, and its two counterfactuals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Literal, cast
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from relief_ray.devices.types import PRESET_GAP, PRESETS, DeviceType, with_gap
+from relief_ray.errors import UserError
+from relief_ray.messages import ClientInfo, Fleet
+from relief_ray.streams import Streams
+
+TYPES = ("A", "B", "C")
+TypeCounts = tuple[int, int, int]
+_OWNED: Mapping[str, tuple[str, ...] | None] = {"A": None, "B": ("acc", "gyro"), "C": ("acc",)}
+
+
+class FleetConfig(BaseModel):
+    """How a fleet is made.
+
+    ``counts``: clients of type A, B, C (the dataset's own by default), scaled to the number of clients; ``rotation``:
+    moves the types over the subjects; ``coupling``: which device type owns which sensors; ``owned``: sensors by type (A
+    everything, B accelerometer and gyroscope, C accelerometer); ``types``: figures of a device type that differ from
+    the preset, e.g. ``{"C": {"active_power_w": 4}}``.
+
+    Raises:
+        ValidationError: a value out of range or an unknown type, with what was expected.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    preset: Literal["paper", "testbed"] = "paper"
+    gap: float = Field(default=PRESET_GAP, ge=1.0)
+    num_clients: int | None = Field(default=None, ge=1)
+    counts: TypeCounts | None = None
+    rotation: int = Field(default=0, ge=0)
+    coupling: Literal["coupled", "independent", "inverted"] = "coupled"
+    coupling_seed: int = Field(default=0, ge=0)
+    owned: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    types: dict[str, dict[str, float | dict[str, float]]] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _known(self) -> FleetConfig:
+        for key, given in (("owned", self.owned), ("types", self.types)):
+            if unknown := sorted(set(given) - set(TYPES)):
+                raise ValueError(f"fleet.{key} names the device types {unknown}; known are {list(TYPES)}")
+        if self.counts is not None and (min(self.counts) < 0 or sum(self.counts) == 0):
+            raise ValueError(
+                f"fleet.counts = {list(self.counts)}: expected three numbers (A, B, C), none negative, not all 0"
+            )
+        device_types(self)
+        return self
+
+
+def device_types(config: FleetConfig) -> dict[str, DeviceType]:
+    """Types A, B and C as the configuration has them: preset, then ``gap``, then single figures."""
+    scaled = with_gap(PRESETS[config.preset], config.gap)
+    return {
+        name: DeviceType.model_validate(scaled[name].model_dump() | dict(config.types.get(name, {}))) for name in TYPES
+    }
+
+
+def type_counts_for(num_clients: int, counts: TypeCounts) -> TypeCounts:
+    """``counts`` scaled to ``num_clients`` by largest remainder, ties to A, B, C (100 of 3/3/2: 38/37/25)."""
+    total = sum(counts)
+    whole = [num_clients * c // total for c in counts]
+    order = sorted(range(len(counts)), key=lambda i: (-(num_clients * counts[i] % total), i))
+    for i in order[: num_clients - sum(whole)]:
+        whole[i] += 1
+    return cast(TypeCounts, tuple(whole))
+
+
+def sensor_roles(num_clients: int, counts: TypeCounts, rotation: int = 0) -> tuple[str, ...]:
+    """Each client's type by its sensors, in subject order; a step of ``rotation`` moves it by one subject's clients."""
+    row = [t for t, c in zip(TYPES, type_counts_for(num_clients, counts), strict=True) for _ in range(c)]
+    shift = rotation * max(1, num_clients // sum(counts)) % num_clients
+    return tuple(row[-shift:] + row[:-shift]) if shift else tuple(row)
+
+
+def device_roles(roles: Sequence[str], coupling: str, seed: int) -> tuple[str, ...]:
+    """The device type of each client, given its sensors' type: always the same devices, handed out differently.
+
+    ``coupled``: few sensors on slow devices, the paper's premise; ``inverted``: few sensors on fast devices;
+    ``independent``: a random permutation from ``seed``.
+    """
+    if coupling == "coupled":
+        return tuple(roles)
+    if coupling == "independent":
+        order = Streams(seed=seed).numpy("fleet.coupling").permutation(len(roles))
+        return tuple(roles[i] for i in order)
+    devices: list[str] = [""] * len(roles)
+    richest_first = sorted(range(len(roles)), key=lambda i: (roles[i], i))
+    for client, device in zip(richest_first, sorted(roles, reverse=True), strict=True):
+        devices[client] = device
+    return tuple(devices)
+
+
+def owned_modalities(config: FleetConfig, modalities: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Sensors of each type, in canonical order.
+
+    Raises:
+        UserError: a type owns a modality that the dataset lacks, or none at all.
+    """
+    owned: dict[str, tuple[str, ...]] = {}
+    for name in TYPES:
+        wanted = config.owned.get(name, _OWNED[name])
+        if unknown := sorted(set(wanted or ()) - set(modalities)):
+            raise UserError(
+                f"fleet.owned.{name} names {unknown}, but this dataset has {list(modalities)}; set fleet.owned.{name}"
+            )
+        owned[name] = tuple(m for m in modalities if wanted is None or m in wanted)
+        if not owned[name]:
+            raise UserError(f"fleet.owned.{name} is empty: a client needs at least one of {list(modalities)}")
+    return owned
+
+
+def build_fleet(
+    config: FleetConfig,
+    modalities: Sequence[str],
+    type_counts: TypeCounts,
+    num_clients: int | None = None,
+    names: Sequence[str] | None = None,
+) -> tuple[Fleet, dict[str, DeviceType]]:
+    """The clients (without windows yet) and the device types.
+
+    ``modalities`` in canonical order; ``type_counts`` the dataset's A/B/C, where the configuration has none of its own;
+    the number of clients is the configuration's, else ``num_clients``, else the sum of the counts.
+
+    Raises:
+        UserError: two different numbers of clients, a modality that is unknown or that no client owns.
+    """
+    counts = config.counts or type_counts
+    number = _agreed(config.num_clients, num_clients) or sum(counts)
+    roles = sensor_roles(number, counts, config.rotation)
+    devices = device_roles(roles, config.coupling, config.coupling_seed)
+    owned = owned_modalities(config, modalities)
+    labels = [f"client-{n}" for n in range(number)] if names is None else list(names)
+    if len(labels) != number:
+        raise UserError(f"{len(labels)} client names for {number} clients; give one name per client")
+    fleet = Fleet(
+        clients=tuple(
+            ClientInfo(id=n, name=labels[n], device=devices[n], modalities=owned[roles[n]], num_windows=0)
+            for n in range(number)
+        ),
+        modalities=tuple(modalities),
+    )
+    _check_owners(fleet, roles)
+    return fleet, device_types(config)
+
+
+def with_windows(fleet: Fleet, counts: Sequence[int]) -> Fleet:
+    """The same fleet with each client's number of training windows."""
+    if len(counts) != len(fleet) or any(c < 0 for c in counts):
+        raise UserError(
+            f"{len(counts)} window counts for {len(fleet)} clients: expected one number, 0 or more, per client"
+        )
+    clients = tuple(replace(c, num_windows=int(n)) for c, n in zip(fleet.clients, counts, strict=True))
+    return replace(fleet, clients=clients)
+
+
+def _agreed(configured: int | None, given: int | None) -> int | None:
+    if configured is not None and given is not None and configured != given:
+        raise UserError(
+            f"fleet.num_clients = {configured}, but the data are cut for {given} clients; give one number only"
+        )
+    return given if configured is None else configured
+
+
+def _check_owners(fleet: Fleet, roles: Sequence[str]) -> None:
+    for modality in fleet.modalities:
+        if not fleet.cohort(modality):
+            row = {t: roles.count(t) for t in TYPES}
+            raise UserError(
+                f"no client owns modality {modality!r} (clients by sensor type: {row}); raise fleet.counts, "
+                f"the number of clients, or give it to a type in fleet.owned"
+            )

@@ -1,0 +1,170 @@
+"""From FLOPs to seconds: three time models behind one method, ``times(device, load)``.
+
+Waiting is not a model's business: it is what remains of the round (``energy.round_cost``).
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from relief_ray.devices.types import DeviceType
+from relief_ray.devices.workload import Workload
+from relief_ray.errors import UserError
+from relief_ray.messages import StageTimes
+
+PROFILE_SCHEMA = 1
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class FlopProportional(_Frozen):
+    """The paper's simulation: time proportional to the trained groups' own FLOPs, no fixed forward part (Section VI-A).
+
+    Only the total carries meaning; the record shows a third of it as forward and two thirds as backward, their usual
+    proportion.
+    """
+
+    kind: Literal["flop_proportional"] = "flop_proportional"
+    utilisation: float = Field(default=1.0, gt=0)
+
+    def times(self, device: DeviceType, load: Workload) -> StageTimes:
+        """Seconds per stage of ``load`` on ``device``."""
+        total_s = load.group_flops / (device.flops_per_s * self.utilisation)
+        up_s, down_s = link_times(device, load)
+        return StageTimes(forward_s=total_s / 3, backward_s=total_s * 2 / 3, up_s=up_s, down_s=down_s)
+
+
+class Split(_Frozen):
+    """Counted forward, backward and optimizer FLOPs over the device's speed: what Section VII finds missing."""
+
+    kind: Literal["split"] = "split"
+    utilisation: float = Field(default=1.0, gt=0)
+
+    def times(self, device: DeviceType, load: Workload) -> StageTimes:
+        """Seconds per stage of ``load`` on ``device``."""
+        rate = device.flops_per_s * self.utilisation
+        up_s, down_s = link_times(device, load)
+        return StageTimes(
+            forward_s=load.forward_flops / rate,
+            backward_s=load.backward_flops / rate,
+            optimizer_s=load.optimizer_flops / rate,
+            up_s=up_s,
+            down_s=down_s,
+        )
+
+
+class Throughput(_Frozen):
+    """What one device type was seen to do: FLOP/s by phase; the link only where it was measured too."""
+
+    forward_flops_per_s: float = Field(gt=0)
+    backward_flops_per_s: float = Field(gt=0)
+    optimizer_flops_per_s: float = Field(gt=0)
+    uplink_bytes_per_s: float | None = Field(default=None, gt=0)
+    downlink_bytes_per_s: float | None = Field(default=None, gt=0)
+    latency_s: float | None = Field(default=None, ge=0)
+
+
+class Profile(_Frozen):
+    """A device profile file: ``origin`` says on what and when it was measured, ``devices`` has a row per type."""
+
+    schema_version: Literal[1] = 1
+    origin: str = Field(min_length=1)
+    backbone: str = Field(min_length=1)
+    devices: dict[str, Throughput] = Field(min_length=1)
+
+
+class Measured(_Frozen):
+    """Time from a device profile: each phase has its own speed."""
+
+    kind: Literal["measured"] = "measured"
+    profile: Profile
+
+    def times(self, device: DeviceType, load: Workload) -> StageTimes:
+        """Seconds per stage of ``load`` on ``device``.
+
+        Raises:
+            UserError: the profile has no row for this device type.
+        """
+        if device.name not in self.profile.devices:
+            raise UserError(
+                f"device profile ({self.profile.origin}) has rows for {sorted(self.profile.devices)}, "
+                f"none for type {device.name!r}; profile that device or choose another time model"
+            )
+        row = self.profile.devices[device.name]
+        link = {k: getattr(row, k) for k in ("uplink_bytes_per_s", "downlink_bytes_per_s", "latency_s")}
+        up_s, down_s = link_times(device.model_copy(update={k: v for k, v in link.items() if v is not None}), load)
+        return StageTimes(
+            forward_s=load.forward_flops / row.forward_flops_per_s,
+            backward_s=load.backward_flops / row.backward_flops_per_s,
+            optimizer_s=load.optimizer_flops / row.optimizer_flops_per_s,
+            up_s=up_s,
+            down_s=down_s,
+        )
+
+
+TimeModel = Annotated[FlopProportional | Split | Measured, Field(discriminator="kind")]
+
+
+def link_times(device: DeviceType, load: Workload) -> tuple[float, float]:
+    """Seconds up and down: one latency and the payload over the bandwidth, each way."""
+    up_s = device.latency_s + load.bytes_up / device.uplink_bytes_per_s
+    return up_s, device.latency_s + load.bytes_down / device.downlink_bytes_per_s
+
+
+def throughput(load: Workload, measured: StageTimes) -> Throughput:
+    """The profile row of a device that needed ``measured`` seconds for ``load``.
+
+    A phase too short to be timed takes the speed of the others together.
+
+    Raises:
+        UserError: nothing was computed or nothing was timed.
+    """
+    phases = (
+        (load.forward_flops, measured.forward_s),
+        (load.backward_flops, measured.backward_s),
+        (load.optimizer_flops, measured.optimizer_s),
+    )
+    timed = [(flops, seconds) for flops, seconds in phases if flops > 0 and seconds > 0]
+    if not timed:
+        raise UserError("no phase has both FLOPs and seconds: profile a round that trains at least one group")
+    overall = sum(flops for flops, _ in timed) / sum(seconds for _, seconds in timed)
+    forward, backward, optimizer = (f / s if f > 0 and s > 0 else overall for f, s in phases)
+    return Throughput(forward_flops_per_s=forward, backward_flops_per_s=backward, optimizer_flops_per_s=optimizer)
+
+
+def load_profile(path: Path) -> Profile:
+    """Reads a profile file.
+
+    Raises:
+        UserError: no such file, not JSON, another schema version, or a key that is missing, unknown or out of range.
+    """
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(
+            f"device profile {path}: cannot be read ({error.strerror}); give the path of a profile file"
+        ) from error
+    except ValueError as error:
+        raise UserError(f"device profile {path}: not JSON ({error}); write it anew with save_profile") from error
+    found = raw.get("schema_version") if isinstance(raw, dict) else None
+    if found != PROFILE_SCHEMA:
+        raise UserError(
+            f"device profile {path}: schema_version {found!r}, this release reads {PROFILE_SCHEMA}; profile again"
+        )
+    try:
+        return Profile.model_validate(raw)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise UserError(f"device profile {path}: {where} = {first['input']!r}: {first['msg']}") from error
+
+
+def save_profile(profile: Profile, path: Path) -> None:
+    """Writes a profile file that ``load_profile`` reads back equal."""
+    path.write_text(profile.model_dump_json(indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,143 @@
+"""What one client's round asks of its device, in FLOPs and bytes, under the naive engine and under the one that reuses.
+
+Legend: ``n`` windows of the client, ``E`` local epochs, ``u`` optimizer steps. A stage is *live* where a trained group
+can change its output, *constant* where it depends on no modality that the client owns (its input is the same zero
+window always).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from relief_ray.groups import GroupId, GroupLayout, Selection
+from relief_ray.stages import CostTable, StageSpec, descendants, modalities_below
+
+Engine = Literal["naive", "reuse", "gemm"]
+Missing = Literal["zero_input", "zero_feature"]
+Times = Literal["always", "round", "step", "once"]
+
+# Adam per value and step: two moments (3 + 4), bias corrections (2), square root, division, the step itself (3).
+ADAM_FLOPS_PER_VALUE = 12.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Workload:
+    """A client's round: FLOPs by phase, the trained groups' own FLOPs (the paper's time model) and payload sizes."""
+
+    forward_flops: float
+    backward_flops: float
+    optimizer_flops: float
+    group_flops: float
+    bytes_up: int
+    bytes_down: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Footprint:
+    """FLOPs per window by how often they are spent: ``always`` n E, ``round`` n, ``step`` u times, ``once``."""
+
+    forward: Mapping[Times, float] = field(default_factory=dict)
+    backward: Mapping[Times, float] = field(default_factory=dict)
+    group: float = 0.0
+    num_values: float = 0.0
+
+    def workload(self, *, num_windows: int, epochs: int, num_steps: int, bytes_up: int, bytes_down: int) -> Workload:
+        """The round of a client with so many windows, epochs and optimizer steps."""
+        n = num_windows if epochs else 0
+        repeats: dict[Times, int] = {"always": n * epochs, "round": n, "step": num_steps, "once": min(n, 1)}
+        return Workload(
+            forward_flops=sum(flops * repeats[times] for times, flops in self.forward.items()),
+            backward_flops=sum(flops * repeats[times] for times, flops in self.backward.items()),
+            optimizer_flops=ADAM_FLOPS_PER_VALUE * self.num_values * num_steps,
+            group_flops=self.group * n * epochs,
+            bytes_up=bytes_up,
+            bytes_down=bytes_down,
+        )
+
+
+def footprint(
+    costs: CostTable, present: Collection[str], trained: Mapping[GroupId, float], engine: Engine, missing: Missing
+) -> Footprint:
+    """Counts the stages that a client of modalities ``present`` runs to train ``trained`` (group: share of its values).
+
+    ``naive`` runs every stage forward in every epoch, absent modalities too, as the paper's straggler does. ``reuse``
+    runs what no trained group can change once a round, and constant stages on one window (once, or once a step where
+    they learn); with ``zero_feature`` it leaves out absent features and all that feeds them. Backward: the gradient of
+    a live stage's input where that input is live, and the weight gradients of trained groups alone.
+    """
+    reuse, below = engine != "naive", modalities_below(costs.stages)
+    constant = {s.id for s in costs.stages if reuse and below[s.id].isdisjoint(present)}
+    off = _switched_off(costs.stages, constant) if missing == "zero_feature" else frozenset()
+    live = descendants(costs.stages, trained) - off
+    forward: dict[Times, float] = {}
+    backward: dict[Times, float] = {}
+    for stage in (s for s in costs.stages if s.id not in off):
+        often = _times(stage.id in live, stage.id in constant, reuse)
+        forward[often] = forward.get(often, 0.0) + costs.flops[stage.id].forward_flops
+        if stage.id in live:
+            backward[often] = backward.get(often, 0.0) + _backward_flops(costs, stage, live, trained)
+    idle = {j for s in costs.stages if s.id in off for j in s.groups}
+    return Footprint(
+        forward=forward,
+        backward=backward,
+        group=sum(share * costs.group_flops(j) for j, share in trained.items()),
+        num_values=sum(share * costs.num_values[j] for j, share in trained.items() if j not in idle),
+    )
+
+
+def workload(
+    costs: CostTable,
+    *,
+    present: Collection[str],
+    trained: Mapping[GroupId, float],
+    num_windows: int,
+    epochs: int,
+    num_steps: int,
+    engine: Engine = "naive",
+    missing: Missing = "zero_input",
+    bytes_up: int = 0,
+    bytes_down: int = 0,
+) -> Workload:
+    """One client's round in one call; ``footprint`` is the part worth keeping."""
+    spent = footprint(costs, present, trained, engine, missing)
+    return spent.workload(
+        num_windows=num_windows, epochs=epochs, num_steps=num_steps, bytes_up=bytes_up, bytes_down=bytes_down
+    )
+
+
+def shares(layout: GroupLayout, selection: Selection) -> dict[GroupId, float]:
+    """The share of each group's values that ``selection`` names: 1 for whole groups, less for a rank or a factor."""
+    return {j: 1.0 if part.whole else layout.num_values({j: part}) / layout[j].numel for j, part in selection.items()}
+
+
+def num_steps(num_windows: int, epochs: int, batch_size: int) -> int:
+    """Optimizer steps of a round; the last short batch is kept."""
+    return epochs * -(-num_windows // batch_size)
+
+
+def _switched_off(stages: Sequence[StageSpec], constant: Collection[str]) -> frozenset[str]:
+    """Constant features, and the stages that nothing else reads."""
+    off: set[str] = set()
+    readers: dict[str, set[str]] = {s.id: set() for s in stages}
+    for stage in reversed(stages):
+        for source in readers.keys() & set(stage.inputs):
+            readers[source].add(stage.id)
+        if stage.id in constant and (stage.feature or (readers[stage.id] and readers[stage.id] <= off)):
+            off.add(stage.id)
+    return frozenset(off)
+
+
+def _times(live: bool, constant: bool, reuse: bool) -> Times:
+    if constant:
+        return "step" if live else "once"
+    return "always" if live or not reuse else "round"
+
+
+def _backward_flops(
+    costs: CostTable, stage: StageSpec, live: frozenset[str], trained: Mapping[GroupId, float]
+) -> float:
+    spent = costs.flops[stage.id]
+    weights = sum(trained[j] * spent.weight_grad_flops[j] for j in stage.groups if j in trained)
+    return weights + (spent.input_grad_flops if live.intersection(stage.inputs) else 0.0)

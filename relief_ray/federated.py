@@ -1,0 +1,246 @@
+"""The round: Algorithm 1 as one short function, and the seams it is cut along.
+
+A method is a ``Strategy``: one pure function per coloured box of Algorithm 1. Everything that can differ (strategy, backbone, costs,
+executor) is a value passed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from relief_ray.groups import GroupLayout, Params
+from relief_ray.messages import (
+    Assignment,
+    ClientId,
+    ClientInfo,
+    ClientState,
+    EvalPlan,
+    EvalTarget,
+    Fleet,
+    Receipt,
+    Reduced,
+    Reduction,
+    RoundCost,
+    ServerState,
+    StageTimes,
+    Trained,
+    Update,
+    WeightedSum,
+)
+from relief_ray.streams import Streams
+
+
+class RoundVoid(RuntimeError):
+    """No usable update came back: nothing may be committed for this round."""
+
+
+class Planner(Protocol):
+    """The time model as strategies see it."""
+
+    def times(self, client: ClientId, assignment: Assignment) -> StageTimes:
+        """Predicted stage times of ``assignment`` on the client's device."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RoundContext:
+    """What a strategy may look at when it allocates; ``participants`` in client order."""
+
+    round: int
+    fleet: Fleet
+    layout: GroupLayout
+    participants: tuple[ClientInfo, ...]
+    planner: Planner
+    streams: Streams
+    epochs: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClientContext:
+    """What a client's program may look at; ``start`` is the model it received, ``state`` its committed personal state."""
+
+    info: ClientInfo
+    round: int
+    layout: GroupLayout
+    start: Params
+    state: ClientState
+    streams: Streams
+    planner: Planner | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LocalStep:
+    """One mini-batch inside a client: ``logits`` (batch, classes), ``params`` the trained groups' vectors, ``start`` their values at
+    the round's start, ``taps`` the outputs of the stages that the assignment asked for.
+    """
+
+    logits: Tensor
+    labels: Tensor
+    taps: Mapping[str, Tensor]
+    params: Params
+    start: Params
+    args: Mapping[str, float]
+
+
+def keep_assignment(context: ClientContext, assignment: Assignment) -> Assignment:
+    """The client does what the server asked."""
+    return assignment
+
+
+def task_loss(step: LocalStep) -> Tensor:
+    """Cross-entropy of Eq. (2), the mean over the batch."""
+    return functional.cross_entropy(step.logits, step.labels)
+
+
+def send_all(context: ClientContext, update: Update) -> Update:
+    """The client reports what it learned, unchanged."""
+    return update
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClientProgram:
+    """The green box: what runs on the device. Module-level functions or partials of them, so that it travels."""
+
+    refine: Callable[[ClientContext, Assignment], Assignment] = keep_assignment
+    objective: Callable[[LocalStep], Tensor] = task_loss
+    after: Callable[[ClientContext, Update], Update] = send_all
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServerTools:
+    """What an aggregation may use besides the updates."""
+
+    round: int
+    fleet: Fleet
+    layout: GroupLayout
+    participants: tuple[ClientInfo, ...]
+    streams: Streams
+
+
+def single_model(layout: GroupLayout, fleet: Fleet, streams: Streams, start: Params) -> ServerState:
+    """One global model, nothing else."""
+    return ServerState(models={"global": start})
+
+
+def canonical_global(state: ServerState, fleet: Fleet) -> EvalPlan:
+    """The global model with all modalities."""
+    return EvalPlan(canonical=EvalTarget(label="global"))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Strategy:
+    """A federated method, box by box.
+
+    ``adapt`` names the additions it asks of the backbone (exits, experts); ``bootstrap`` says that round 0 is a full-training
+    round (Algorithm 1, line 1); ``pooled`` that there is one client with everybody's data (the ``central`` bound).
+    """
+
+    name: str
+    allocate: Callable[[ServerState, RoundContext], tuple[Assignment, ...]]
+    aggregate: Callable[[ServerState, Reduced, ServerTools], ServerState]
+    reduction: Reduction
+    init: Callable[[GroupLayout, Fleet, Streams, Params], ServerState] = single_model
+    client: ClientProgram = field(default_factory=ClientProgram)
+    evaluate: Callable[[ServerState, Fleet], EvalPlan] = canonical_global
+    adapt: tuple[str, ...] = ()
+    bootstrap: bool = False
+    pooled: bool = False
+
+
+class StateStore(Protocol):
+    """Personal state of clients: staged during a round, committed with it."""
+
+    def load(self, client: ClientId) -> ClientState:
+        """The last committed state (empty at first)."""
+        ...
+
+    def stage(self, client: ClientId, state: ClientState) -> None:
+        """Remembers a client's new state until the round is committed."""
+        ...
+
+    def commit(self) -> None:
+        """Makes all staged states current."""
+        ...
+
+
+class Executor(Protocol):
+    """Where clients run: a plain loop or Ray actors, with the same bits."""
+
+    def train(
+        self, round_: int, models: Mapping[str, Params], tasks: Sequence[Assignment], states: Mapping[ClientId, ClientState]
+    ) -> Trained:
+        """Runs every task; sums blocks of clients as the strategy's reduction allows."""
+        ...
+
+    def evaluate(
+        self, models: Mapping[str, Params], targets: Sequence[EvalTarget], states: Mapping[ClientId, ClientState], part: str
+    ) -> Mapping[str, Tensor]:
+        """Confusion matrices of each target, by "label" and "label|modality", on ``part`` ("test" or "validation"):
+        int64 (subjects, classes, classes), rows true, columns predicted.
+        """
+        ...
+
+    def close(self) -> None:
+        """Releases workers; called once."""
+        ...
+
+
+class Accountant(Protocol):
+    """Turns receipts into simulated time and energy under every time model."""
+
+    def cost(self, receipts: Sequence[Receipt], fleet: Fleet) -> Mapping[str, RoundCost]:
+        """One ``RoundCost`` per time model; clients without receipt wait."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RoundResult:
+    """A finished round: the next state and what it took."""
+
+    state: ServerState
+    tasks: tuple[Assignment, ...]
+    trained: Trained
+    costs: Mapping[str, RoundCost]
+
+
+def run_round(
+    strategy: Strategy, state: ServerState, context: RoundContext, executor: Executor, store: StateStore, accountant: Accountant
+) -> RoundResult:
+    """One round of Algorithm 1: allocate (blue), train (green), check, aggregate (orange), account.
+
+    Raises:
+        RoundVoid: no client returned a usable update.
+        FloatingPointError: the aggregated model is not finite; the old state stays valid.
+    """
+    tasks = strategy.allocate(state, context)
+    trained = executor.train(context.round, state.models, tasks, {t.client: store.load(t.client) for t in tasks})
+    if tasks and not trained.reduced.receipts:
+        raise RoundVoid(f"round {context.round}: all {len(tasks)} clients failed: {dict(trained.rejected)}")
+    tools = ServerTools(
+        round=context.round, fleet=context.fleet, layout=context.layout, participants=context.participants, streams=context.streams
+    )
+    after = strategy.aggregate(state, trained.reduced, tools)
+    check_finite(after)
+    for client, personal in trained.states.items():
+        store.stage(client, personal)
+    costs = accountant.cost(trained.reduced.receipts, context.fleet)
+    return RoundResult(state=after, tasks=tasks, trained=trained, costs=costs)
+
+
+def check_finite(state: ServerState) -> None:
+    """Refuses a model with NaN or infinity before it is committed."""
+    for name, params in state.models.items():
+        for j, theta in params.items():
+            if not bool(torch.isfinite(theta).all()):
+                raise FloatingPointError(f"model {name!r}: group {j!r} is not finite after aggregation; the round is not committed")
+
+
+def reduces(reduction: Reduction) -> bool:
+    """True where blocks may be summed on the way."""
+    return isinstance(reduction, WeightedSum)

@@ -1,0 +1,189 @@
+"""Parameter groups: the modality-aligned interface of Section III-B.
+
+Legend: ``j`` a group, ``theta_j`` its flat float32 vector, ``M_n`` the modalities of client ``n``, ``G_n`` the groups it
+can reach, ``A_m`` the fusion column block of modality ``m``, ``G = M + 1 + sum_m L_m + L_H`` the number of groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+GroupId = str
+Kind = Literal["weight", "bias", "lora_a", "lora_b"]
+Role = Literal["fusion_a", "fusion_b", "encoder", "head", "exit", "unimodal_head", "connector", "expert", "router"]
+Params = Mapping[GroupId, Tensor]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TensorSpec:
+    """One tensor inside a group: its shape, its kind and its first element's place in ``theta_j``."""
+
+    name: str
+    shape: tuple[int, ...]
+    kind: Kind
+    offset: int
+
+    @property
+    def numel(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ParamGroup:
+    """A group ``j`` of trainable tensors: the unit of allocation, aggregation and communication (Section III-B)."""
+
+    id: GroupId
+    role: Role
+    modality: str | None
+    layer: int | None
+    tensors: tuple[TensorSpec, ...]
+    member: int | None = None
+
+    @property
+    def numel(self) -> int:
+        """Number of elements of ``theta_j``."""
+        return sum(t.numel for t in self.tensors)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """Which part of a group is meant: tensors of these kinds, the first ``rank`` LoRA ranks; by default everything."""
+
+    kinds: frozenset[Kind] | None = None
+    rank: int | None = None
+
+    @property
+    def whole(self) -> bool:
+        """True where nothing is left out."""
+        return self.kinds is None and self.rank is None
+
+
+WHOLE = Part()
+Selection = Mapping[GroupId, Part]
+
+
+def pack(specs: Iterable[tuple[str, tuple[int, ...], Kind]]) -> tuple[TensorSpec, ...]:
+    """Lays tensors ``(name, shape, kind)`` one behind the other in a group."""
+    packed: list[TensorSpec] = []
+    offset = 0
+    for name, shape, kind in specs:
+        packed.append(TensorSpec(name=name, shape=shape, kind=kind, offset=offset))
+        offset += packed[-1].numel
+    return tuple(packed)
+
+
+class GroupLayout:
+    """All groups of a backbone in storage order; the only owner of that order."""
+
+    def __init__(self, groups: Iterable[ParamGroup]) -> None:
+        """Fixes the order of ``groups``.
+
+        Raises:
+            ValueError: two groups share an id.
+        """
+        self.groups = tuple(groups)
+        self._by_id = {g.id: g for g in self.groups}
+        if len(self._by_id) != len(self.groups):
+            ids = [g.id for g in self.groups]
+            raise ValueError(f"group ids must be unique; repeated: {sorted({i for i in ids if ids.count(i) > 1})}")
+        self._slices: dict[GroupId, slice] = {}
+        start = 0
+        for group in self.groups:
+            self._slices[group.id] = slice(start, start + group.numel)
+            start += group.numel
+        self.numel = start
+        self.modalities = tuple(dict.fromkeys(g.modality for g in self.groups if g.modality is not None))
+
+    def __iter__(self) -> Iterator[ParamGroup]:
+        """Groups in storage order."""
+        return iter(self.groups)
+
+    def __len__(self) -> int:
+        """``G``, the number of groups."""
+        return len(self.groups)
+
+    def __contains__(self, group: object) -> bool:
+        """True for the id of one of the groups."""
+        return group in self._by_id
+
+    def __getitem__(self, group: GroupId) -> ParamGroup:
+        """The group of that id."""
+        return self._by_id[group]
+
+    @property
+    def ids(self) -> tuple[GroupId, ...]:
+        """Group ids in storage order."""
+        return tuple(self._by_id)
+
+    def slice(self, group: GroupId) -> slice:
+        """Where ``theta_j`` lies in the flat model vector."""
+        return self._slices[group]
+
+    def accessible(self, modalities: Collection[str]) -> tuple[ParamGroup, ...]:
+        """``G_n``: the groups of these modalities and the shared ones."""
+        return tuple(g for g in self.groups if g.modality is None or g.modality in modalities)
+
+    def mandatory(self, modalities: Collection[str]) -> tuple[ParamGroup, ...]:
+        """``{A_m : m in M_n}``: the fusion blocks that a client of these modalities always trains."""
+        return tuple(g for g in self.groups if g.role == "fusion_a" and g.modality in modalities)
+
+    def select(self, groups: Iterable[ParamGroup | GroupId] | None = None, part: Part = WHOLE) -> Selection:
+        """The same ``part`` of each of ``groups`` (all by default), in storage order."""
+        if groups is None:
+            return dict.fromkeys(self._by_id, part)
+        wanted = {g if isinstance(g, str) else g.id for g in groups}
+        return {j: part for j in self._by_id if j in wanted}
+
+    def indices(self, group: GroupId, part: Part) -> slice | Tensor:
+        """Positions inside ``theta_j`` that ``part`` selects: a slice where they are contiguous, else int64 indices."""
+        spec = self._by_id[group]
+        if part.whole:
+            return slice(0, spec.numel)
+        chosen = [_tensor_indices(t, part.rank) for t in spec.tensors if part.kinds is None or t.kind in part.kinds]
+        flat = torch.cat(chosen) if chosen else torch.empty(0, dtype=torch.int64)
+        if len(flat) and bool((flat[1:] - flat[:-1] == 1).all()):
+            return slice(int(flat[0]), int(flat[-1]) + 1)
+        return flat
+
+    def num_values(self, selection: Selection) -> int:
+        """Number of values that ``selection`` names."""
+        return sum(_length(self.indices(j, part)) for j, part in selection.items())
+
+    def views(self, flat: Tensor) -> dict[GroupId, Tensor]:
+        """``theta_j`` for every group, as views of the flat model vector (``numel``,)."""
+        if flat.shape != (self.numel,):
+            raise ValueError(f"flat model has shape {tuple(flat.shape)}, expected ({self.numel},)")
+        return {j: flat[s] for j, s in self._slices.items()}
+
+    def flatten(self, params: Params) -> Tensor:
+        """One new float32 vector (``numel``,) from the groups' vectors."""
+        return torch.cat([params[j].to(torch.float32) for j in self._by_id])
+
+    def unflatten(self, group: GroupId, theta: Tensor) -> dict[str, Tensor]:
+        """The group's tensors by name, as views of its vector ``theta_j``."""
+        return {t.name: theta[t.offset : t.offset + t.numel].view(t.shape) for t in self._by_id[group].tensors}
+
+    def matrix(self, role: Role, theta: Params) -> Tensor:
+        """``[A_1 | .. | A_M]``: the two-dimensional tensors of all groups of ``role``, side by side."""
+        blocks = [t for g in self.groups if g.role == role for t in self.unflatten(g.id, theta[g.id]).values()]
+        return torch.cat([b for b in blocks if b.ndim == 2], dim=1)
+
+
+def _tensor_indices(spec: TensorSpec, rank: int | None) -> Tensor:
+    """Positions in the group's vector of one tensor, cut to ``rank`` where it is a LoRA factor."""
+    index = torch.arange(spec.offset, spec.offset + spec.numel)
+    if rank is None or spec.kind not in ("lora_a", "lora_b"):
+        return index
+    grid = index.view(spec.shape)
+    return (grid[:rank] if spec.kind == "lora_a" else grid[:, :rank]).reshape(-1)
+
+
+def _length(index: slice | Tensor) -> int:
+    return index.stop - index.start if isinstance(index, slice) else len(index)

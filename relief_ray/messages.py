@@ -1,0 +1,235 @@
+"""What server and clients say to each other: frozen values, nothing else.
+
+Legend: ``Theta`` the model, ``S_n`` the groups client ``n`` trains, ``Delta = local - global``, ``d_bar`` smoothed divergence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Union
+
+from torch import Tensor
+
+from relief_ray.groups import GroupId, ParamGroup, Params, Selection
+
+ClientId = int
+Json = Union[None, bool, int, float, str, list["Json"], dict[str, "Json"]]
+ClientState = Mapping[str, Tensor]
+NO_STATE: ClientState = {}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClientInfo:
+    """A client as the server knows it: ``modalities`` is ``M_n``, ``device`` its type's name."""
+
+    id: ClientId
+    name: str
+    device: str
+    modalities: tuple[str, ...]
+    num_windows: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fleet:
+    """All clients in id order and all ``M`` modalities in canonical order (rare ones last)."""
+
+    clients: tuple[ClientInfo, ...]
+    modalities: tuple[str, ...]
+
+    def __getitem__(self, client: ClientId) -> ClientInfo:
+        """The client of that id."""
+        return self.clients[client]
+
+    def __len__(self) -> int:
+        """``N``."""
+        return len(self.clients)
+
+    def cohort(self, modality: str) -> tuple[ClientId, ...]:
+        """``C_m``: the clients that own ``modality`` (Section III-B)."""
+        return tuple(c.id for c in self.clients if modality in c.modalities)
+
+    def rare(self) -> tuple[str, ...]:
+        """Modalities of the smallest cohort(s); none where all cohorts are equal."""
+        sizes = {m: len(self.cohort(m)) for m in self.modalities}
+        smallest, largest = min(sizes.values()), max(sizes.values())
+        return tuple(m for m, size in sizes.items() if size == smallest < largest)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServerState:
+    """Everything the server carries from round to round.
+
+    ``models``: "global", or "cluster.2", "client.5"; ``tensors``: e.g. per-group ``d_bar``; ``facts``: JSON values.
+    """
+
+    models: Mapping[str, Params]
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)
+    facts: Mapping[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Assignment:
+    """What one client does in one round.
+
+    ``view`` names the model it starts from; ``down``, ``train`` (``S_n``) and ``up`` say which groups travel, learn and return;
+    ``keep`` is personal: restored from the client's own state before training and stored there after it, never sent.
+    """
+
+    client: ClientId
+    down: Selection
+    train: Selection
+    up: Selection
+    epochs: int
+    keep: Selection = field(default_factory=dict)
+    view: str = "global"
+    phase: str = "train"
+    taps: frozenset[str] = frozenset()
+    args: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StageTimes:
+    """Seconds a device spends in each stage of a round; waiting is what remains of the round."""
+
+    forward_s: float = 0.0
+    backward_s: float = 0.0
+    optimizer_s: float = 0.0
+    up_s: float = 0.0
+    down_s: float = 0.0
+
+    @property
+    def compute_s(self) -> float:
+        """Forward, backward and optimizer."""
+        return self.forward_s + self.backward_s + self.optimizer_s
+
+    @property
+    def link_s(self) -> float:
+        """Download and upload."""
+        return self.up_s + self.down_s
+
+    @property
+    def busy_s(self) -> float:
+        """Everything but waiting."""
+        return self.compute_s + self.link_s
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Work:
+    """What a client really did: the input of every time model, so that costs can be recomputed without retraining."""
+
+    num_windows: int
+    epochs: int
+    num_steps: int
+    engine: str
+    loss: float
+    measured: StageTimes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Receipt:
+    """The bookkeeping half of an update; ``bytes_*`` are lengths of the encoded payloads."""
+
+    assignment: Assignment
+    work: Work
+    bytes_down: int
+    bytes_up: int
+    stats: Mapping[str, Tensor] = field(default_factory=dict)
+    sq_norm: Mapping[GroupId, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Update:
+    """A client's answer: ``delta[j]`` holds the values of ``up`` only, local minus global."""
+
+    receipt: Receipt
+    delta: Params
+    state: ClientState = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WeightedSum:
+    """Aggregation by weighted sums per bucket: updates may be reduced where and when they arise."""
+
+    weight: Callable[[ParamGroup, ClientInfo, Assignment], float]
+    bucket: Callable[[Assignment], str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Collect:
+    """Aggregation that needs every single update."""
+
+
+Reduction = WeightedSum | Collect
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GroupSum:
+    """One group's float64 sums over the clients that uploaded it, ``members`` in client order.
+
+    ``weighted = sum_n w_n Delta_n``, ``plain = sum_n Delta_n`` (the same tensor where all weights are 1), ``sq_norm = sum_n |Delta_n|^2``.
+    """
+
+    weight: float
+    weighted: Tensor
+    plain: Tensor
+    sq_norm: float
+    members: tuple[ClientId, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reduced:
+    """What aggregation sees: sums per bucket and group, or all updates (``Collect``), and all receipts, in client order."""
+
+    sums: Mapping[str, Mapping[GroupId, GroupSum]]
+    receipts: tuple[Receipt, ...]
+    updates: tuple[Update, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trained:
+    """What an executor brings back from a round; ``rejected`` gives the reason per client."""
+
+    reduced: Reduced
+    states: Mapping[ClientId, ClientState]
+    rejected: Mapping[ClientId, str] = field(default_factory=dict)
+    pairwise: tuple[Update, ...] = ()
+    moved_bytes: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EvalTarget:
+    """A model to be tested: ``view`` overlaid with ``keep`` from ``client``'s state, seen through ``modalities`` (all by default)."""
+
+    label: str
+    view: str = "global"
+    client: ClientId | None = None
+    keep: Selection = field(default_factory=dict)
+    modalities: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EvalPlan:
+    """The strategy's canonical model (``f1``) and, for personalised ones, each client's own (``f1_fleet``)."""
+
+    canonical: EvalTarget | None
+    clients: tuple[EvalTarget, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClientCost:
+    """One client's simulated round."""
+
+    client: ClientId
+    times: StageTimes
+    wait_s: float
+    energy_j: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RoundCost:
+    """A round under one time model: ``round_s`` is the slowest client's busy time, ``energy_j`` the fleet's sum."""
+
+    clients: tuple[ClientCost, ...]
+    round_s: float
+    energy_j: float

@@ -1,0 +1,128 @@
+"""A backbone: stages in topological order whose parameters are organised into groups.
+
+Legend for shapes: B batch, C channels, T samples, D features, K classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from relief_ray.groups import GroupId, GroupLayout, Kind, ParamGroup, Params, Role, pack
+from relief_ray.stages import RAW, StageSpec
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InputShape:
+    """What a backbone is built for: modality -> channels in canonical order, samples per window, number of classes."""
+
+    channels: tuple[tuple[str, int], ...]
+    window: int
+    num_classes: int
+
+    @property
+    def modalities(self) -> tuple[str, ...]:
+        """Modalities in canonical order."""
+        return tuple(m for m, _ in self.channels)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stage:
+    """A stage and the module that computes it: ``module(*inputs) -> output``, batch first everywhere."""
+
+    spec: StageSpec
+    module: nn.Module
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GroupParameters:
+    """A group's declaration: which parameters it holds, in storage order."""
+
+    id: GroupId
+    role: Role
+    modality: str | None
+    layer: int | None
+    tensors: tuple[tuple[str, nn.Parameter, Kind], ...]
+    member: int | None = None
+
+    def group(self) -> ParamGroup:
+        """The shape of the group, without its values."""
+        return ParamGroup(
+            id=self.id,
+            role=self.role,
+            modality=self.modality,
+            layer=self.layer,
+            member=self.member,
+            tensors=pack((name, tuple(p.shape), kind) for name, p, kind in self.tensors),
+        )
+
+
+def raw_windows(modality: str, windows_BCT: Tensor) -> Tensor:
+    """Windows enter the first stage as they are."""
+    return windows_BCT
+
+
+class Backbone:
+    """Stages, parameters and layout of one model; ``prepare`` turns raw windows into the first stage's input, once per client.
+
+    The last stage's output is the logits (B, K).
+    """
+
+    def __init__(
+        self,
+        shape: InputShape,
+        stages: Sequence[Stage],
+        groups: Iterable[GroupParameters],
+        prepare: Callable[[str, Tensor], Tensor] = raw_windows,
+    ) -> None:
+        """Checks that stages are topologically ordered and that every stage's groups exist.
+
+        Raises:
+            ValueError: a stage reads what no earlier stage writes, or names an unknown group.
+        """
+        declared = tuple(groups)
+        self.shape, self.stages, self.prepare = shape, tuple(stages), prepare
+        self.layout = GroupLayout(g.group() for g in declared)
+        self.parameters = {g.id: tuple(p for _, p, _ in g.tensors) for g in declared}
+        known = {RAW + m for m in shape.modalities}
+        for stage in self.stages:
+            if missing := [i for i in stage.spec.inputs if i not in known]:
+                raise ValueError(f"stage {stage.spec.id!r} reads {missing}; earlier stages and inputs are {sorted(known)}")
+            if unknown := stage.spec.groups - set(self.layout.ids):
+                raise ValueError(f"stage {stage.spec.id!r} owns unknown groups {sorted(unknown)}")
+            known.add(stage.spec.id)
+
+    @property
+    def specs(self) -> tuple[StageSpec, ...]:
+        """The stages without their modules."""
+        return tuple(s.spec for s in self.stages)
+
+    def params(self) -> dict[GroupId, Tensor]:
+        """A copy of all groups' vectors."""
+        return {j: torch.cat([p.detach().reshape(-1) for p in ps]) for j, ps in self.parameters.items()}
+
+    def load(self, params: Params) -> None:
+        """Copies the groups' vectors into the parameters."""
+        for j, parameters in self.parameters.items():
+            start = 0
+            for p in parameters:
+                p.data.copy_(params[j][start : start + p.numel()].view(p.shape))
+                start += p.numel()
+
+    def forward(self, windows: dict[str, Tensor]) -> Tensor:
+        """Logits (B, K) from prepared inputs of all modalities: the plain definition, used as oracle and for counting."""
+        values = {RAW + m: x for m, x in windows.items()}
+        for stage in self.stages:
+            values[stage.spec.id] = stage.module(*(values[i] for i in stage.spec.inputs))
+        output: Tensor = values[self.stages[-1].spec.id]
+        return output
+
+
+def seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:
+    """Builds a module with torch's default initialisation from its own seed; the global generator is left alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return build()

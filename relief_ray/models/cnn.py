@@ -1,0 +1,127 @@
+"""Backbone 1: two Conv1d layers per modality, a fusion layer of column blocks, a linear head (Section VI-A).
+
+Per modality: Conv1d(C_m->16, k5, s2) + ReLU, Conv1d(16->32, k5, s2) + ReLU, average pool to 32 steps, h_m in R^1024.
+Fusion: ReLU(sum_m A_m h_m + b), A_m (304 x 1024); head: Linear(304 -> K). No BatchNorm, no dropout: a model trained on absent inputs
+must not carry their statistics. The widths are FITTED to Table I's 4.81 MB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, nn
+
+from relief_ray.models.backbone import Backbone, GroupParameters, InputShape, Stage, raw_windows, seeded
+from relief_ray.models.gemm import FusedConv1, FusedConv2, columns
+from relief_ray.stages import RAW, StageSpec
+
+KERNEL = 5
+
+
+class CnnConfig(BaseModel):
+    """Widths of Backbone 1."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: Literal["cnn"] = "cnn"
+    conv1: int = Field(default=16, ge=1)
+    conv2: int = Field(default=32, ge=1)
+    steps: int = Field(default=32, ge=1)
+    fusion: int = Field(default=304, ge=1)
+
+    def build(self, shape: InputShape, seed: int, fast: bool = False) -> Backbone:
+        """The backbone with seeded default initialisation; ``fast`` computes the same function by GEMMs (same layout and values)."""
+        return _build(self, shape, seed, fast)
+
+
+class ColumnBlock(nn.Module):
+    """``A_m h_m``: one modality's columns of the fusion matrix."""
+
+    def __init__(self, weight: Tensor) -> None:
+        """``weight`` (fusion, d_m)."""
+        super().__init__()
+        self.weight = nn.Parameter(weight.clone())
+
+    def forward(self, h_BD: Tensor) -> Tensor:
+        """(B, d_m) -> (B, fusion)."""
+        return nn.functional.linear(h_BD, self.weight)
+
+
+class FusionSum(nn.Module):
+    """``ReLU(sum_m z_m + b)``."""
+
+    def __init__(self, bias: Tensor) -> None:
+        """``bias`` (fusion,)."""
+        super().__init__()
+        self.bias = nn.Parameter(bias.clone())
+
+    def forward(self, *blocks_BD: Tensor) -> Tensor:
+        """M tensors (B, fusion) -> (B, fusion), summed in modality order."""
+        total = blocks_BD[0] + self.bias
+        for block in blocks_BD[1:]:
+            total = total + block
+        return torch.relu(total)
+
+
+def _conv(config: CnnConfig, channels: int, seed: int) -> tuple[nn.Conv1d, nn.Conv1d]:
+    def build() -> nn.Module:
+        first = nn.Conv1d(channels, config.conv1, KERNEL, stride=2, padding=2)
+        return nn.Sequential(first, nn.Conv1d(config.conv1, config.conv2, KERNEL, stride=2, padding=2))
+
+    first, second = seeded(build, seed).children()
+    assert isinstance(first, nn.Conv1d) and isinstance(second, nn.Conv1d)
+    return first, second
+
+
+def _encoder(config: CnnConfig, modality: str, convs: Sequence[nn.Conv1d], fast: bool) -> list[Stage]:
+    first, second = convs
+    modules: tuple[nn.Module, nn.Module]
+    if fast:
+        modules = (FusedConv1(first), FusedConv2(second, config.steps))
+    else:
+        pool = nn.Sequential(second, nn.ReLU(), nn.AdaptiveAvgPool1d(config.steps), nn.Flatten())
+        modules = (nn.Sequential(first, nn.ReLU()), pool)
+    ids = [f"encoder.{modality}.{layer}" for layer in (1, 2)]
+    specs = [
+        StageSpec(id=ids[0], inputs=(RAW + modality,), groups=frozenset(ids[:1]), modality=modality),
+        StageSpec(id=ids[1], inputs=(ids[0],), groups=frozenset(ids[1:]), modality=modality, feature=True),
+    ]
+    return [Stage(spec=spec, module=module) for spec, module in zip(specs, modules, strict=True)]
+
+
+def _conv_group(modality: str, layer: int, conv: nn.Conv1d) -> GroupParameters:
+    assert conv.bias is not None
+    tensors = (("weight", conv.weight, "weight"), ("bias", conv.bias, "bias"))
+    return GroupParameters(id=f"encoder.{modality}.{layer}", role="encoder", modality=modality, layer=layer, tensors=tensors)
+
+
+def _build(config: CnnConfig, shape: InputShape, seed: int, fast: bool) -> Backbone:
+    width = config.conv2 * config.steps
+    fusion = seeded(lambda: nn.Linear(width * len(shape.channels), config.fusion), seed)
+    head = seeded(lambda: nn.Linear(config.fusion, shape.num_classes), seed + 1)
+    assert isinstance(fusion, nn.Linear) and isinstance(head, nn.Linear)
+    stages: list[Stage] = []
+    encoders: list[GroupParameters] = []
+    blocks: list[GroupParameters] = []
+    for i, (modality, channels) in enumerate(shape.channels):
+        convs = _conv(config, channels, seed + 2 + i)
+        stages += _encoder(config, modality, convs, fast)
+        encoders += [_conv_group(modality, layer, conv) for layer, conv in enumerate(convs, start=1)]
+        block = ColumnBlock(fusion.weight.detach()[:, i * width : (i + 1) * width])
+        name = f"fusion.A.{modality}"
+        spec = StageSpec(id=name, inputs=(f"encoder.{modality}.2",), groups=frozenset([name]), modality=modality)
+        stages.append(Stage(spec=spec, module=block))
+        blocks.append(
+            GroupParameters(id=name, role="fusion_a", modality=modality, layer=None, tensors=(("weight", block.weight, "weight"),))
+        )
+    total = FusionSum(fusion.bias.detach())
+    inputs = tuple(b.id for b in blocks)
+    stages.append(Stage(spec=StageSpec(id="fusion", inputs=inputs, groups=frozenset(["fusion.B"])), module=total))
+    stages.append(Stage(spec=StageSpec(id="head", inputs=("fusion",), groups=frozenset(["head.1"])), module=head))
+    shared = GroupParameters(id="fusion.B", role="fusion_b", modality=None, layer=None, tensors=(("bias", total.bias, "bias"),))
+    head_tensors = (("weight", head.weight, "weight"), ("bias", head.bias, "bias"))
+    top = GroupParameters(id="head.1", role="head", modality=None, layer=1, tensors=head_tensors)  # type: ignore[arg-type]
+    return Backbone(shape, stages, [*blocks, shared, *encoders, top], columns if fast else raw_windows)

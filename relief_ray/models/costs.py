@@ -1,0 +1,67 @@
+"""FLOPs of a backbone, counted on its real modules with torch's counter; nothing is guessed.
+
+A multiply-add counts as two. Stages whose operations the counter does not know (a bias, a sum) count one FLOP per output element
+and input.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from relief_ray.groups import GroupId
+from relief_ray.models.backbone import Backbone, Stage
+from relief_ray.stages import RAW, CostTable, StageFlops
+
+
+def count_costs(backbone: Backbone) -> CostTable:
+    """Forward, input-gradient and weight-gradient FLOPs per window of every stage."""
+    shape = backbone.shape
+    values = {RAW + m: backbone.prepare(m, torch.zeros(1, c, shape.window)) for m, c in shape.channels}
+    flops: dict[str, StageFlops] = {}
+    for stage in backbone.stages:
+        inputs = [values[i].detach() for i in stage.spec.inputs]
+        flops[stage.spec.id] = _stage_flops(backbone, stage, inputs)
+        with torch.no_grad():
+            values[stage.spec.id] = stage.module(*inputs)
+    sizes = {g.id: g.numel for g in backbone.layout}
+    return CostTable(stages=backbone.specs, flops=flops, num_values=sizes)
+
+
+def _stage_flops(backbone: Backbone, stage: Stage, inputs: list[Tensor]) -> StageFlops:
+    frozen = {id(p) for ps in backbone.parameters.values() for p in ps}
+    parameters = [p for p in stage.module.parameters() if id(p) in frozen]
+    flags = [p.requires_grad for p in parameters]
+    with torch.no_grad():
+        forward = _count(lambda: stage.module(*inputs))
+        elements = float(stage.module(*inputs).numel())
+    floor = elements * len(inputs)
+    weight = {j: _backward(stage, inputs, backbone.parameters[j], False) for j in sorted(stage.spec.groups)}
+    gradient = _backward(stage, inputs, (), True)
+    for p, flag in zip(parameters, flags, strict=True):
+        p.requires_grad_(flag)
+    counted = {j: w if w else elements for j, w in weight.items()}
+    return StageFlops(forward_flops=forward or floor, input_grad_flops=gradient or floor, weight_grad_flops=counted)
+
+
+def _backward(stage: Stage, inputs: list[Tensor], trained: tuple[Tensor, ...], to_inputs: bool) -> float:
+    """Backward FLOPs where only ``trained`` (or only the inputs) need a gradient."""
+    for p in stage.module.parameters():
+        p.requires_grad_(any(p is t for t in trained))
+    leaves = [x.clone().requires_grad_(to_inputs) for x in inputs]
+    output: Tensor = stage.module(*leaves)
+    gradient = torch.ones_like(output)
+    return _count(lambda: output.backward(gradient)) if output.requires_grad else 0.0
+
+
+def _count(run: "object") -> float:
+    counter = FlopCounterMode(display=False)
+    with counter:
+        run()  # type: ignore[operator]
+    return float(counter.get_total_flops())
+
+
+def group_table(costs: CostTable) -> list[tuple[GroupId, int, float]]:
+    """(group, values, FLOPs per window) rows for ``model describe``."""
+    return [(j, costs.num_values[j], costs.group_flops(j)) for j in costs.num_values]

@@ -1,0 +1,51 @@
+"""What a run leaves behind: records, ledger, checkpoints, identities, and their copy in an experiment tracker."""
+
+from relief_ray.records.capture import capture_round, selection, tokens
+from relief_ray.records.checkpoint import Binding, Checkpoint
+from relief_ray.records.identity import (
+    cell_id,
+    config_hash,
+    layout_digest,
+    machine_facts,
+    params_sha256,
+    source_digest,
+    state_sha256,
+)
+from relief_ray.records.ledger import RunFolder
+from relief_ray.records.personal import CheckpointStateStore
+from relief_ray.records.reading import read_rounds, read_run
+from relief_ray.records.resume import Restored, restore
+from relief_ray.records.schema import WALL_FIELDS, Metrics, RoundRecord, RunRecord, Totals, comparable
+from relief_ray.records.tracking import MlflowTracker, NullTracker, Synced, Tracker, sync
+
+__all__ = [
+    "WALL_FIELDS",
+    "Binding",
+    "Checkpoint",
+    "CheckpointStateStore",
+    "Metrics",
+    "MlflowTracker",
+    "NullTracker",
+    "Restored",
+    "RoundRecord",
+    "RunFolder",
+    "RunRecord",
+    "Synced",
+    "Totals",
+    "Tracker",
+    "capture_round",
+    "cell_id",
+    "comparable",
+    "config_hash",
+    "layout_digest",
+    "machine_facts",
+    "params_sha256",
+    "read_rounds",
+    "read_run",
+    "restore",
+    "selection",
+    "source_digest",
+    "state_sha256",
+    "sync",
+    "tokens",
+]

@@ -1,0 +1,124 @@
+"""Who is who: content hashes of configurations, sources, layouts and models, and the machine's facts."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import platform
+import sys
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from pydantic import JsonValue
+from torch import Tensor
+
+from relief_ray.errors import UserError
+from relief_ray.groups import GroupLayout, Params
+from relief_ray.messages import ServerState
+from relief_ray.records.redact import redact
+from relief_ray.records.schema import Machine
+
+PACKAGES = ("relief_ray", "actors")
+SOURCE_SUFFIXES = frozenset({".py", ".json", ".yaml", ".toml"})
+
+
+def canonical_json(value: JsonValue) -> str:
+    """The one spelling of a JSON value that is hashed: sorted keys, no blanks.
+
+    Raises:
+        UserError: NaN or infinity, which JSON cannot hold.
+    """
+    try:
+        return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    except ValueError as error:
+        raise UserError(f"configuration: {error}, expected plain JSON; replace NaN or infinity by a number") from error
+
+
+def config_hash(config: Mapping[str, JsonValue]) -> str:
+    """sha256 of a configuration, credentials masked first (they are not part of an experiment)."""
+    return hashlib.sha256(canonical_json(redact(config)).encode()).hexdigest()
+
+
+def cell_id(config: Mapping[str, JsonValue], data_digest: str) -> str:
+    """The name of a result: 16 hexadecimal digits of configuration and data."""
+    return hashlib.sha256(f"{config_hash(config)}\n{data_digest}".encode()).hexdigest()[:16]
+
+
+@lru_cache(maxsize=1)
+def source_digest() -> str:
+    """sha256 over the sources of the installed packages (``PACKAGES``, where present), once per process."""
+    return digest_files((name, root) for name in PACKAGES if (root := _package_root(name)) is not None)
+
+
+def digest_files(roots: Iterable[tuple[str, Path]]) -> str:
+    """sha256 over names and contents of all source files below each ``(label, folder)``."""
+    total = hashlib.sha256()
+    for label, root in roots:
+        for path in sorted(p for p in root.rglob("*") if p.suffix in SOURCE_SUFFIXES and p.is_file()):
+            content = path.read_bytes()
+            total.update(f"{label}/{path.relative_to(root).as_posix()}\0{len(content)}\0".encode() + content)
+    return total.hexdigest()
+
+
+def _package_root(name: str) -> Path | None:
+    # find_spec of a top-level package does not import it: the library must not load the runtime.
+    spec = importlib.util.find_spec(name)
+    return Path(spec.origin).parent if spec is not None and spec.origin is not None else None
+
+
+def machine_facts() -> Machine:
+    """This machine, as far as it decides bits and speed."""
+    return Machine(
+        cpu=cpu_name(Path("/proc/cpuinfo")),
+        architecture=platform.machine(),
+        system=platform.system(),
+        num_cores=os.cpu_count() or 1,
+        num_threads=torch.get_num_threads(),
+        python=".".join(map(str, sys.version_info[:3])),
+        torch=str(torch.__version__),
+        numpy=np.__version__,
+    )
+
+
+def cpu_name(cpuinfo: Path) -> str:
+    """The processor's name; boards without one in ``cpuinfo`` give their architecture."""
+    try:
+        lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.lower().startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def params_sha256(params: Params) -> str:
+    """sha256 over names, types, shapes and bits of all groups, whatever their order."""
+    return tensors_sha256(params)
+
+
+def tensors_sha256(tensors: Mapping[str, Tensor]) -> str:
+    """sha256 over names, types, shapes and bits, whatever their order."""
+    total = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        total.update(f"{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
+        total.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return total.hexdigest()
+
+
+def state_sha256(state: ServerState) -> str:
+    """sha256 of all that the server carries: models, tensors and facts."""
+    parts = {f"model {name}": params_sha256(params) for name, params in state.models.items()}
+    parts["tensors"] = tensors_sha256(state.tensors)
+    parts["facts"] = json.dumps(state.facts, sort_keys=True)
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def layout_digest(layout: GroupLayout) -> str:
+    """sha256 of the groups, their tensors and their order: a checkpoint fits a backbone with the same digest."""
+    rows = [[g.id, g.role, [[t.name, *t.shape, t.kind, t.offset] for t in g.tensors]] for g in layout]
+    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()

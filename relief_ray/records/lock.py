@@ -1,0 +1,76 @@
+"""One writer at a time: an advisory lock that dies with its process and says who holds it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import time
+from pathlib import Path
+from types import TracebackType
+
+from relief_ray.errors import UserError
+from relief_ray.records.atomic import disk_errors
+
+POLL_S = 0.05
+
+
+class FileLock:
+    """Holds ``path`` locked until ``release`` or the end of the process, however it ends."""
+
+    def __init__(self, path: Path, purpose: str, *, wait_s: float = 0.0) -> None:
+        """Takes the lock, waiting at most ``wait_s`` seconds.
+
+        Raises:
+            UserError: somebody else holds it (the owner is named), or the file cannot be written.
+        """
+        self.path = path
+        with disk_errors(path, "lock"):
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            self._take(purpose, time.monotonic() + wait_s)
+            with disk_errors(path, "lock"):
+                self._sign()
+        except BaseException:
+            os.close(self._fd)
+            raise
+
+    def _take(self, purpose: str, until: float) -> None:
+        while True:
+            try:
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if time.monotonic() >= until:
+                    raise UserError(
+                        f"{self.path}: {purpose} is in use by {owner(self.path)}; expected one writer at a time; "
+                        "wait for it to end, stop it, or choose another folder"
+                    ) from None
+                time.sleep(POLL_S)
+
+    def _sign(self) -> None:
+        since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": since}).encode(), 0)
+
+    def release(self) -> None:
+        """Gives the lock back; the file stays, since removing it would let two owners in."""
+        os.close(self._fd)
+
+    def __enter__(self) -> FileLock:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+def owner(path: Path) -> str:
+    """Who signed the lock file, in words."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return f"process {found['pid']} on {found['host']} since {found['since']}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "an unknown process"

@@ -1,0 +1,212 @@
+"""The copy of a run in an MLflow store; the only module that imports MLflow, and only once an export begins.
+
+Points are compared with the run's own history in the store before they are sent, so that each arrives exactly once,
+whoever was killed between sending and remembering.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from relief_ray.records import exporting
+from relief_ray.records.lock import FileLock
+from relief_ray.records.reading import ROUNDS_FILE, RUN_FILE, read_run, scan
+from relief_ray.records.schema import RoundRecord, RunRecord, Status
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Metric, Run
+
+SQLITE = "sqlite:///"
+EXPORT_LOCK = "sync.lock"
+STORE_WAIT_S = 120.0
+MAX_BATCH_POINTS = 600
+MAX_BATCH_PARAMS = 100
+ENDINGS = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
+# Only where the user has not decided: a dead server must be noticed in seconds, and nothing is reported home.
+ENVIRONMENT = {
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "5",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_LOGGING_LEVEL": "WARNING",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Store:
+    """A database file or server, and the experiment in it; ``uri`` with an absolute path if it is a file."""
+
+    uri: str
+    experiment: str = "relief-ray"
+
+    @property
+    def database(self) -> Path | None:
+        """The SQLite file; none for servers."""
+        return Path(self.uri.removeprefix(SQLITE)) if self.uri.startswith(SQLITE) else None
+
+
+def store_uri(folder: Path, uri: str | None = None) -> str:
+    """``uri`` with an absolute path if it is a SQLite file; by default ``mlflow.db`` beside the run folder."""
+    if uri is None:
+        return f"{SQLITE}{folder.resolve().parent / 'mlflow.db'}"
+    return f"{SQLITE}{Path(uri.removeprefix(SQLITE)).absolute()}" if uri.startswith(SQLITE) else uri
+
+
+class Exporter:
+    """One run's connection to a store, under the folder's export lock."""
+
+    def __init__(self, folder: Path, store: Store) -> None:
+        """Opens the store, finds or makes the run, and asks what it knows.
+
+        Raises:
+            UserError: another export of this folder is at work.
+            Exception: whatever MLflow raises when the store cannot be used.
+        """
+        self._folder, self._store = folder.resolve(), store
+        self._lock = FileLock(folder / EXPORT_LOCK, "the export of this run")
+        try:
+            self._record = read_run(folder)
+            self._client, found = _open_run(self._store, self._folder, self._record)
+            self.run_id: str = found.info.run_id
+            self._known = {key: _steps(self._client, self.run_id, key) for key in found.data.metrics}
+            self._num_bytes = 0
+            self._target = exporting.Target(run_id=self.run_id)
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def catch_up(self) -> int:
+        """Sends the points that the store lacks of all whole lines, moves the watermark, and gives their number."""
+        lines = scan(self._folder / ROUNDS_FILE, self._num_bytes)
+        points = [point for record in lines.rounds for point in self._missing(record)]
+        for start in range(0, len(points), MAX_BATCH_POINTS):
+            batch = points[start : start + MAX_BATCH_POINTS]
+            self._client.log_batch(self.run_id, metrics=batch)
+            for point in batch:
+                self._known.setdefault(point.key, set()).add(point.step)
+        self._num_bytes = lines.num_bytes
+        if lines.rounds:
+            self._mark(self._target.model_copy(update={"step": lines.rounds[-1].round}))
+        return len(points)
+
+    def finish(self, status: Status) -> None:
+        """Copies the two files and, where the run has ended, says how."""
+        for name in (RUN_FILE, ROUNDS_FILE):
+            self._client.log_artifact(self.run_id, str(self._folder / name))
+        if status in ENDINGS:
+            self._client.set_terminated(self.run_id, ENDINGS[status])
+            self._mark(self._target.model_copy(update={"closed": status}))
+
+    def close(self) -> None:
+        """Lets others export this run."""
+        self._lock.release()
+
+    def _missing(self, record: RoundRecord) -> Sequence[Metric]:
+        from mlflow.entities import Metric
+
+        time_ms = round(record.ended_unix_s * 1000)
+        scalars = exporting.round_scalars(record, self._record.planning_model)
+        return [
+            Metric(key, value, time_ms, record.round)
+            for key, value in scalars.items()
+            if record.round not in self._known.get(key, ())
+        ]
+
+    def _mark(self, target: exporting.Target) -> None:
+        self._target = target
+        exporting.write_sync(self._folder, self._store.uri, target)
+
+
+def _steps(client: MlflowClient, run_id: str, key: str) -> set[int]:
+    return {point.step for point in client.get_metric_history(run_id, key)}
+
+
+def _open_run(store: Store, folder: Path, record: RunRecord) -> tuple[MlflowClient, Run]:
+    # One opener at a time: two processes that create one SQLite store break it, and twins of a parent run are no use.
+    database = store.database
+    lock = database.with_name(f"{database.name}.lock") if database else folder.parent / ".mlflow.lock"
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(lock, "the MLflow store", wait_s=STORE_WAIT_S):
+        client = _connect(store)
+        experiment = _experiment(client, store)
+        found = _find(client, experiment, {"relief.cell": record.cell, "relief.folder": str(folder)})
+        if found is None:
+            found = _create(client, experiment, folder, record)
+        elif found.info.status != "RUNNING":
+            client.update_run(found.info.run_id, status="RUNNING")
+    tags = {"relief.code_version": record.code_version, "relief.source_digest": record.source_digest}
+    for name, value in tags.items():
+        client.set_tag(found.info.run_id, name, value)
+    _log_params(client, found.info.run_id, exporting.flat_params(record.config))
+    return client, found
+
+
+def _connect(store: Store) -> MlflowClient:
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    from mlflow import MlflowClient
+
+    database = store.database
+    if database is not None and not database.exists():
+        # Made beside and renamed: a process killed in the middle of the schema would leave a broken store.
+        for leftover in database.parent.glob(f".{database.name}.*.new*"):
+            leftover.unlink()
+        beside = database.with_name(f".{database.name}.{time.time_ns()}.new")
+        MlflowClient(tracking_uri=f"{SQLITE}{beside}").search_experiments(max_results=1)
+        os.replace(beside, database)
+    return MlflowClient(tracking_uri=store.uri)
+
+
+def _experiment(client: MlflowClient, store: Store) -> str:
+    found = client.get_experiment_by_name(store.experiment)
+    if found is None:
+        place = store.database.parent / "mlartifacts" / store.experiment if store.database else None
+        with suppress(Exception):  # another host may have been faster; the second look decides
+            client.create_experiment(store.experiment, artifact_location=place.as_uri() if place else None)
+        found = client.get_experiment_by_name(store.experiment)
+    assert found is not None, f"experiment {store.experiment!r} was neither found nor made"
+    return str(found.experiment_id)
+
+
+def _find(client: MlflowClient, experiment: str, tags: dict[str, str]) -> Run | None:
+    # Only the first tag is asked for: a folder's name may hold quotes, which the query language cannot.
+    (first, value), *_ = tags.items()
+    runs = client.search_runs([experiment], filter_string=f"tags.`{first}` = '{value}'", max_results=1000)
+    return next((r for r in runs if all(r.data.tags.get(k) == v for k, v in tags.items())), None)
+
+
+def _create(client: MlflowClient, experiment: str, folder: Path, record: RunRecord) -> Run:
+    tags = {
+        "relief.cell": record.cell,
+        "relief.folder": str(folder),
+        "relief.strategy": record.strategy,
+        "relief.data_origin": record.data_origin,
+        "relief.planning_model": record.planning_model,
+    }
+    if record.parent is not None:
+        tags["mlflow.parentRunId"] = _parent(client, experiment, record.parent)
+    return client.create_run(experiment, tags=tags, run_name=record.name)
+
+
+def _parent(client: MlflowClient, experiment: str, name: str) -> str:
+    runs = client.search_runs([experiment], filter_string="tags.`relief.kind` = 'grid'", max_results=1000)
+    found = next((r for r in runs if r.data.tags.get("relief.grid") == name), None)
+    if found is None:
+        found = client.create_run(experiment, tags={"relief.kind": "grid", "relief.grid": name}, run_name=name)
+        # A parent only groups its cells; nobody would end it if the grid were killed.
+        client.set_terminated(found.info.run_id, "FINISHED")
+    return str(found.info.run_id)
+
+
+def _log_params(client: MlflowClient, run_id: str, params: dict[str, str]) -> None:
+    from mlflow.entities import Param
+
+    rows = [Param(key, value) for key, value in params.items()]
+    for start in range(0, len(rows), MAX_BATCH_PARAMS):
+        client.log_batch(run_id, params=rows[start : start + MAX_BATCH_PARAMS])

@@ -1,0 +1,34 @@
+"""Credentials never reach a record: what looks like one is masked before anything is hashed, written or sent."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from pydantic import JsonValue
+
+MASK = "***"
+_SECRET = r"(?:token|password|passwd|pwd|secret|api_?key|access_?key|private_?key|credentials?|authorization)"
+_KEY = re.compile(rf"(?:^|[_.\-]){_SECRET}$", re.IGNORECASE)
+_USERINFO = re.compile(r"(?<=://)[^/?#\s]*@")
+_QUERY = re.compile(rf"([?&;][\w.\-]*{_SECRET}=)[^&;#\s]+", re.IGNORECASE)
+
+
+def mask_text(text: str) -> str:
+    """``scheme://user:pass@host/?token=x`` becomes ``scheme://***@host/?token=***``; other text stays."""
+    return _QUERY.sub(rf"\g<1>{MASK}", _USERINFO.sub(f"{MASK}@", text))
+
+
+def redact(config: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    """A copy of a configuration with masked URIs, and with the values of keys such as ``api_key`` replaced."""
+    return {key: _value(key, value) for key, value in config.items()}
+
+
+def _value(key: str, value: JsonValue) -> JsonValue:
+    if isinstance(value, dict):
+        return redact(value)
+    if isinstance(value, list):
+        return [_value(key, item) for item in value]
+    if isinstance(value, str):
+        return MASK if value and _KEY.search(key) else mask_text(value)
+    return value

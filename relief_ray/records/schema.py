@@ -1,0 +1,209 @@
+"""What a run leaves behind, as frozen JSON models: one ``RunRecord`` per run, one ``RoundRecord`` per round.
+
+Tables and figures are functions of these two alone. Floats survive JSON exactly; NaN and infinities travel as strings.
+"""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import Annotated, Final, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, JsonValue
+
+from relief_ray.records.redact import mask_text, redact
+
+SCHEMA_VERSION: Final = 1
+# Fields that a clock or a socket decides: two records of the same computation may differ in these alone.
+WALL_FIELDS = frozenset(
+    {"created", "finished", "note", "num_resumes", "wall_s", "ended_unix_s", "measured_stages", "moved_bytes"}
+)
+
+Status = Literal["created", "running", "finished", "interrupted", "failed"]
+Origin = Literal["real", "SYNTHETIC"]
+Text = Annotated[str, AfterValidator(mask_text)]
+Facts = Annotated[dict[str, JsonValue], AfterValidator(redact)]
+
+
+class Record(BaseModel):
+    """Frozen, closed to unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+
+
+class Machine(Record):
+    """Where a run was computed: equal bits are promised for equal ``architecture`` and ``num_threads`` only."""
+
+    cpu: str
+    architecture: str
+    system: str
+    num_cores: int
+    num_threads: int
+    python: str
+    torch: str
+    numpy: str
+
+
+class RunRecord(Record):
+    """One run's facts (``run.json``).
+
+    ``coverage``: windows per client and class; ``budget``: e.g. ``deadline_s`` and how it was found; ``created`` and
+    ``finished`` are UTC in ISO 8601; ``parent`` names the grid that the run is a cell of.
+    """
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    cell: str
+    name: str
+    strategy: str
+    created: str
+    config: Facts
+    config_hash: str
+    data_digest: str
+    data_origin: Origin
+    code_version: str
+    source_digest: str
+    machine: Machine
+    engine: str
+    planning_model: str
+    status: Status = "created"
+    coverage: dict[str, JsonValue] = {}
+    budget: Facts = {}
+    calibration: Facts = {}
+    warnings: tuple[Text, ...] = ()
+    parent: str | None = None
+    finished: str | None = None
+    note: Text = ""
+    num_resumes: int = 0
+
+
+class Stages(Record):
+    """Seconds per stage of a client's round."""
+
+    forward_s: float = 0.0
+    backward_s: float = 0.0
+    optimizer_s: float = 0.0
+    up_s: float = 0.0
+    down_s: float = 0.0
+
+
+class TensorStat(Record):
+    """A statistic that a client reported: all ``values`` of a small tensor, a summary of a large one."""
+
+    shape: tuple[int, ...]
+    mean: float
+    sha256: str
+    values: tuple[float, ...] = ()
+
+
+class ClientRecord(Record):
+    """What one client did; groups are named by ``capture.tokens``: ``fusion.B`` or ``encoder.acc.0[lora_a;r4]``."""
+
+    client: int
+    view: str
+    phase: str
+    epochs: int
+    trained: tuple[str, ...]
+    uploaded: tuple[str, ...]
+    bytes_down: int
+    bytes_up: int
+    num_windows: int
+    num_steps: int
+    engine: str
+    loss: float
+    measured_stages: Stages
+    args: dict[str, float] = {}
+    stats: dict[str, TensorStat] = {}
+
+
+class ClientCostRecord(Record):
+    """One client's simulated round; ``wait_s`` is idle time until the slowest client is done."""
+
+    client: int
+    times: Stages
+    wait_s: float
+    energy_j: float
+
+
+class CostRecord(Record):
+    """A round under one time model."""
+
+    round_s: float
+    energy_j: float
+    clients: tuple[ClientCostRecord, ...]
+
+
+class Totals(Record):
+    """Sums over all rounds so far, the bootstrap included."""
+
+    time_s: float = 0.0
+    energy_j: float = 0.0
+    bytes_up: int = 0
+    bytes_down: int = 0
+
+
+class Metrics(Record):
+    """An evaluation (docs: metrics); ``confusion`` is the canonical model's (subjects, classes, classes), rows true."""
+
+    f1: float | None
+    f1_fleet: float | None = None
+    f1_rare: float | None = None
+    accuracy: float | None = None
+    num_windows: int = 0
+    f1_by_modality: dict[str, float] = {}
+    f1_by_class: tuple[float, ...] = ()
+    f1_by_subject: dict[str, float] = {}
+    f1_rare_by_subject: dict[str, float] = {}
+    f1_fleet_by_subject: dict[str, float] = {}
+    f1_by_client: dict[int, float] = {}
+    confusion: tuple[tuple[tuple[int, ...], ...], ...] = ()
+
+
+class RoundRecord(Record):
+    """One round (a line of ``rounds.jsonl``); ``costs`` and ``totals`` by time model, ``rejected`` gives reasons.
+
+    ``divergence`` is Eq. (5) of this round, ``d_bar`` its moving average, Eq. (6); ``pairwise`` holds (client, client,
+    cosine) of the updates of a group; ``metrics`` are of the test part, ``validation`` of the validation part.
+    """
+
+    round: int
+    phase: str
+    wall_s: float
+    ended_unix_s: float
+    participants: tuple[int, ...]
+    clients: tuple[ClientRecord, ...]
+    costs: dict[str, CostRecord]
+    totals: dict[str, Totals]
+    model_sha256: str
+    rejected: dict[int, Text] = {}
+    metrics: Metrics | None = None
+    validation: Metrics | None = None
+    d_bar: dict[str, float] = {}
+    divergence: dict[str, float] = {}
+    pairwise: dict[str, tuple[tuple[int, int, float], ...]] = {}
+    deadline_s: float | None = None
+    speedup: float | None = None
+    trained_fraction: float | None = None
+    moved_bytes: int = 0
+
+    @property
+    def loss(self) -> float | None:
+        """Mean training loss over the participants, weighted by their windows; none where nobody trained."""
+        windows = sum(c.num_windows for c in self.clients)
+        return sum(c.loss * c.num_windows for c in self.clients) / windows if windows else None
+
+
+def comparable(record: Record) -> JsonValue:
+    """A record as JSON without ``WALL_FIELDS``: equal for two computations of the same thing."""
+    return _plain(record)
+
+
+def _plain(value: object) -> JsonValue:
+    if isinstance(value, Record):
+        return {k: _plain(v) for k, v in value if k not in WALL_FIELDS}
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    if isinstance(value, float) and not isfinite(value):
+        return str(value)
+    assert value is None or isinstance(value, (bool, int, float, str))
+    return value

@@ -1,0 +1,165 @@
+"""From a configuration to everything a run needs: data, fleet, backbone, strategy, clocks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from relief_ray.config import ExperimentConfig
+from relief_ray.data import FederatedData, federate, num_clients, open_dataset, pool
+from relief_ray.data.federated_data import Purpose
+from relief_ray.devices.calibration import time_models
+from relief_ray.devices.fleet import build_fleet, with_windows
+from relief_ray.devices.planner import Clock, CostAccountant, CostPlanner, Counter, standard_clocks
+from relief_ray.devices.time import Measured, load_profile
+from relief_ray.devices.types import DeviceType
+from relief_ray.errors import UserError
+from relief_ray.federated import RoundContext, Strategy
+from relief_ray.groups import GroupLayout, Params
+from relief_ray.messages import ClientInfo, Fleet, RoundCost
+from relief_ray.models.backbone import Backbone, InputShape
+from relief_ray.models.costs import count_costs
+from relief_ray.strategies.relief import Relief, target_s
+from relief_ray.streams import Streams
+from relief_ray.training.trainer import Engine, TrainerConfig
+from relief_ray.training.worker import Job
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Setup:
+    """A run, ready to start; nothing here changes afterwards."""
+
+    config: ExperimentConfig
+    data: FederatedData
+    fleet: Fleet
+    types: dict[str, DeviceType]
+    layout: GroupLayout
+    start: Params
+    strategy: Strategy
+    streams: Streams
+    engine: Engine
+    planner: CostPlanner
+    accountant: CostAccountant
+    reference: dict[str, RoundCost]
+    job: Job
+
+
+def choose_engine(config: ExperimentConfig) -> Engine:
+    """The static rule: Backbone 1 runs as GEMMs with reuse; ``training.engine`` overrides it."""
+    return "gemm" if config.training.engine == "auto" else config.training.engine
+
+
+def prepare(
+    config: ExperimentConfig, root: Path | None = None, purpose: Purpose = "run", engine: Engine | None = None
+) -> Setup:
+    """Opens the data, builds fleet, backbone and clocks; ``engine`` is given where a run is resumed.
+
+    Raises:
+        UserError: whatever is wrong with data, fleet or costs, with the place and the fix.
+    """
+    dataset = open_dataset(config.data, root)
+    number = num_clients(dataset, config.data)
+    fleet, types = build_fleet(config.fleet, dataset.spec.names, dataset.spec.type_counts, number)
+    data = federate(dataset, config.data, [c.modalities for c in fleet.clients], purpose)
+    strategy = config.strategy.build()
+    if strategy.pooled:
+        data, fleet = pooled(data, fleet)
+    fleet = with_windows(fleet, [len(c) for c in data.clients])
+    return assemble(config, strategy, data, fleet, types, engine or choose_engine(config))
+
+
+def pooled(data: FederatedData, fleet: Fleet) -> tuple[FederatedData, Fleet]:
+    """One Type-A client with everybody's training windows and all sensors (the ``central`` bound)."""
+    everyone = ClientInfo(id=0, name="central", device="A", modalities=fleet.modalities, num_windows=0)
+    return replace(data, clients=(pool(data.clients),)), replace(fleet, clients=(everyone,))
+
+
+def assemble(
+    config: ExperimentConfig, strategy: Strategy, data: FederatedData, fleet: Fleet, types: dict[str, DeviceType], engine: Engine
+) -> Setup:
+    """Puts backbone, clocks and job together."""
+    streams = Streams(seed=config.seed)
+    build = partial(build_backbone, config, input_shape(data), engine)
+    backbone = build()
+    counter = Counter(count_costs(backbone), backbone.layout, config.training.missing)
+    clocks = run_clocks(config)
+    planner = make_planner(config, counter, fleet, types, clocks[config.costs.planning_time], engine)
+    accountant = CostAccountant(counter=counter, types=types, clocks=clocks)
+    batch_size = config.training.batch_size
+    reference = accountant.fedavg_reference(fleet, epochs=config.training.epochs, batch_size=batch_size)
+    job = Job(
+        build=build,
+        trainer=TrainerConfig(lr=config.training.lr, batch_size=batch_size, missing=config.training.missing, engine=engine),
+        fleet=fleet,
+        clients=data.clients,
+        parts={part: getattr(data, part) for part in config.evaluation.parts},
+        program=strategy.client,
+        reduction=strategy.reduction,
+        streams=streams,
+        planner=planner,
+        num_threads=config.runtime.num_threads,
+        cache_mib=config.runtime.cache_mib,
+        pairwise_every=config.record.pairwise_every,
+    )
+    return Setup(
+        config=config, data=data, fleet=fleet, types=types, layout=backbone.layout, start=backbone.params(), strategy=strategy,
+        streams=streams, engine=engine, planner=planner, accountant=accountant, reference=reference, job=job,
+    )  # fmt: skip
+
+
+def input_shape(data: FederatedData) -> InputShape:
+    """What the backbone sees of a dataset."""
+    return InputShape(channels=tuple(data.spec.modalities), window=data.spec.window, num_classes=len(data.spec.classes))
+
+
+def build_backbone(config: ExperimentConfig, shape: InputShape, engine: Engine) -> Backbone:
+    """The backbone with the run's own initialisation."""
+    seed = int(Streams(seed=config.seed).numpy("model").integers(2**31))
+    return config.backbone.build(shape, seed, fast=engine == "gemm")
+
+
+def run_clocks(config: ExperimentConfig) -> dict[str, Clock]:
+    """All clocks of a record.
+
+    Raises:
+        UserError: the ``measured`` clock is asked to plan, but no profile is given.
+    """
+    paper, split = time_models(config.backbone.name, config.costs.utilisation)
+    profile = config.costs.profile
+    clocks = standard_clocks(paper, split, Measured(profile=load_profile(Path(profile))) if profile else None)
+    if config.costs.planning_time not in clocks:
+        raise UserError("costs.planning_time = 'measured' needs a device profile; set costs.profile=FILE")
+    return clocks
+
+
+def make_planner(
+    config: ExperimentConfig, counter: Counter, fleet: Fleet, types: dict[str, DeviceType], clock: Clock, engine: Engine
+) -> CostPlanner:
+    """The allocator's belief about time."""
+    assumed = clock.engine or ("naive" if engine == "naive" else "reuse")
+    batch_size = config.training.batch_size
+    return CostPlanner(counter=counter, fleet=fleet, types=types, model=clock.model, engine=assumed, batch_size=batch_size)
+
+
+def context_of(setup: Setup, round_: int, participants: tuple[ClientInfo, ...] | None = None) -> RoundContext:
+    """What the strategy sees in that round."""
+    chosen = setup.fleet.clients if participants is None else participants
+    return RoundContext(
+        round=round_,
+        fleet=setup.fleet,
+        layout=setup.layout,
+        participants=chosen,
+        planner=setup.planner,
+        streams=setup.streams,
+        epochs=setup.config.training.epochs,
+    )
+
+
+def deadline_s(setup: Setup) -> float | None:
+    """``T*`` where the strategy has one."""
+    config = setup.config.strategy
+    return target_s(config, context_of(setup, 1)) if isinstance(config, Relief) and config.select != "all" else None
+
+
+__all__ = ["Setup", "assemble", "choose_engine", "context_of", "deadline_s", "prepare"]

@@ -1,0 +1,226 @@
+"""The plain loop around ``run_round``: evaluate, record, checkpoint, resume. The same for every executor.
+
+A round is committed in this order: its line in ``rounds.jsonl``, then its checkpoint. A run killed anywhere continues from the last
+checkpoint with the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from time import perf_counter, time
+from typing import cast, get_args
+
+from relief_ray import __version__
+from relief_ray.config import ExperimentConfig, parse
+from relief_ray.data.window_set import WindowSet
+from relief_ray.errors import UserError
+from relief_ray.federated import Executor, RoundResult, run_round
+from relief_ray.messages import ClientInfo, ServerState
+from relief_ray.records import checkpoint as checkpoints
+from relief_ray.records.capture import capture_round
+from relief_ray.records.checkpoint import Binding, Checkpoint
+from relief_ray.records.identity import cell_id, config_hash, layout_digest, machine_facts, source_digest
+from relief_ray.records.ledger import RunFolder
+from relief_ray.records.schema import Metrics, RoundRecord, RunRecord, Totals
+from relief_ray.records.personal import CheckpointStateStore
+from relief_ray.records.reading import read_run
+from relief_ray.records.resume import restore
+from relief_ray.records.tracking import NullTracker, Tracker
+from relief_ray.report.pairwise import pairwise_cosine
+from relief_ray.server.divergence import D_BAR, divergence, from_tensor
+from relief_ray.setup import Setup, context_of, deadline_s, prepare
+from relief_ray.training.metrics import summarise
+from relief_ray.training.trainer import Engine
+from relief_ray.training.worker import Job
+
+OnRound = Callable[[RoundRecord], None]
+MakeExecutor = Callable[[Job], Executor]
+
+
+def never() -> bool:
+    """Nobody asks to stop."""
+    return False
+
+
+def ignore(record: RoundRecord) -> None:
+    """Nobody watches."""
+
+
+@dataclass(kw_only=True)
+class Experiment:
+    """One run in one folder; ``run`` goes on from wherever the folder is."""
+
+    setup: Setup
+    folder: RunFolder
+    executor: Executor
+    tracker: Tracker = field(default_factory=NullTracker)
+
+    def __post_init__(self) -> None:
+        """Loads the newest checkpoint, or starts from the initial model."""
+        setup = self.setup
+        self.binding = Binding(
+            config_hash=config_hash(setup.config.hashed()), layout_digest=layout_digest(setup.layout), engine=setup.engine
+        )
+        restored = restore(self.folder, self.binding)
+        found, past, self.repairs = restored.checkpoint, restored.rounds, restored.repairs
+        self.store = CheckpointStateStore(found.clients if found else {})
+        self.state = found.state if found else setup.strategy.init(setup.layout, setup.fleet, setup.streams, setup.start)
+        self.totals: Mapping[str, Totals] = past[-1].totals if past else {}
+        self.next_round = found.round + 1 if found else (0 if setup.strategy.bootstrap else 1)
+
+    def run(self, on_round: OnRound = ignore, should_stop: Callable[[], bool] = never) -> RunRecord:
+        """Runs the remaining rounds; stops between rounds when asked to.
+
+        Raises:
+            RoundVoid: no client returned a usable update; the folder stays resumable.
+        """
+        self.tracker.start(self.folder.update(status="running"), self.folder.path)
+        status = "failed"
+        try:
+            while self.next_round <= self.setup.config.rounds and not should_stop():
+                record = self._round(self.next_round)
+                self.tracker.round(record)
+                on_round(record)
+            status = "finished" if self.next_round > self.setup.config.rounds else "interrupted"
+        finally:
+            run = self.folder.update(status=status, finished=_now())
+            self.tracker.finish(status)
+        return run
+
+    def _round(self, round_: int) -> RoundRecord:
+        began = perf_counter()
+        setup = self.setup
+        context = context_of(setup, round_, self._participants(round_))
+        result = run_round(setup.strategy, self.state, context, self.executor, self.store, setup.accountant)
+        self.store.commit()
+        metrics = self._evaluate(result.state) if self._is_evaluated(round_) else {}
+        record = self._record(round_, result, metrics, began)
+        self.folder.append(record)
+        self.state, self.totals, self.next_round = result.state, record.totals, round_ + 1
+        if round_ % setup.config.record.checkpoint_every == 0 or round_ == setup.config.rounds:
+            point = Checkpoint(round=round_, state=self.state, clients=self.store.committed)
+            checkpoints.save(self.folder.path, point, self.binding)
+        return record
+
+    def _participants(self, round_: int) -> tuple[ClientInfo, ...]:
+        """``max(1, round(p N))`` clients without replacement; the bootstrap round uses all."""
+        clients = self.setup.fleet.clients
+        share = self.setup.config.participation
+        if share >= 1.0 or (round_ == 0 and self.setup.strategy.bootstrap):
+            return clients
+        number = max(1, round(share * len(clients)))
+        chosen = self.setup.streams.numpy("participation", round_).choice(len(clients), size=number, replace=False)
+        return tuple(clients[i] for i in sorted(chosen))
+
+    def _is_evaluated(self, round_: int) -> bool:
+        return round_ % self.setup.config.evaluation.every == 0 or round_ == self.setup.config.rounds
+
+    def _evaluate(self, state: ServerState) -> dict[str, Metrics]:
+        setup = self.setup
+        plan = setup.strategy.evaluate(state, setup.fleet)
+        targets = (*((plan.canonical,) if plan.canonical else ()), *plan.clients)
+        states = {t.client: self.store.load(t.client) for t in targets if t.client is not None}
+        found = {}
+        for part, windows in setup.job.parts.items():
+            matrices = self.executor.evaluate(state.models, targets, states, part)
+            found[part] = summarise(matrices, plan, setup.fleet, subject_names(setup, windows))
+        return found
+
+    def _record(self, round_: int, result: RoundResult, metrics: Mapping[str, Metrics], began: float) -> RoundRecord:
+        setup = self.setup
+        phase = result.tasks[0].phase if result.tasks else "idle"
+        record = capture_round(
+            result, round_=round_, phase=phase, wall_s=perf_counter() - began, ended_unix_s=time(), before=self.totals
+        )
+        planning = setup.config.costs.planning_time
+        sums = result.trained.reduced.sums.get("global", {})
+        spread = {j: d for j, part in sums.items() if (d := divergence(part)) is not None}
+        return record.model_copy(
+            update={
+                "metrics": metrics.get("test"),
+                "validation": metrics.get("validation"),
+                "divergence": spread,
+                "d_bar": from_tensor(result.state.tensors[D_BAR], setup.layout) if D_BAR in result.state.tensors else {},
+                "pairwise": pairwise_cosine(result.trained.pairwise),
+                "deadline_s": self.folder.run.budget.get("deadline_s"),
+                "speedup": setup.reference[planning].round_s / result.costs[planning].round_s,
+                "trained_fraction": trained_fraction(setup, result),
+            }
+        )
+
+
+def trained_fraction(setup: Setup, result: RoundResult) -> float:
+    """Mean over the round's clients of trained values over all trainable values."""
+    values = [setup.layout.num_values(t.train) for t in result.tasks]
+    return sum(values) / len(values) / setup.layout.numel if values else 0.0
+
+
+def subject_names(setup: Setup, windows: WindowSet) -> list[str]:
+    """The subjects of a part in the order of its confusion matrices."""
+    return [str(setup.data.spec.subjects[int(i)]) for i in sorted(set(windows.subjects.tolist()))]
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def run_record(setup: Setup, parent: str | None = None) -> RunRecord:
+    """What is known of a run before its first round."""
+    config = setup.config
+    reference = {name: {"round_s": c.round_s, "energy_j": c.energy_j} for name, c in setup.reference.items()}
+    clocks = {name: clock.model_dump(mode="json") for name, clock in ((n, c.model) for n, c in setup.accountant.clocks.items())}
+    return RunRecord(
+        cell=cell_id(config.hashed(), setup.data.digest),
+        name=config.name,
+        strategy=config.label(),
+        created=_now(),
+        config=config.model_dump(mode="json"),
+        config_hash=config_hash(config.hashed()),
+        data_digest=setup.data.digest,
+        data_origin=setup.data.origin,
+        code_version=__version__,
+        source_digest=source_digest(),
+        machine=machine_facts(),
+        engine=setup.engine,
+        planning_model=config.costs.planning_time,
+        coverage=dict(setup.data.coverage),
+        budget={"deadline_s": deadline_s(setup), "fedavg_reference": reference},
+        calibration={"origin": "given" if config.costs.utilisation else "FITTED", "clocks": clocks},
+        parent=parent,
+    )
+
+
+def stored_engine(run: RunRecord) -> Engine:
+    """The engine a run was started with; a resume obeys it."""
+    engine = next((e for e in get_args(Engine) if e == run.engine), None)
+    if engine is None:
+        raise UserError(f"run {run.cell}: engine {run.engine!r} is unknown to this version; known: {get_args(Engine)}")
+    return cast(Engine, engine)
+
+
+def create(config: ExperimentConfig, path: Path, root: Path | None = None) -> tuple[Setup, RunFolder]:
+    """A new run in a new folder."""
+    setup = prepare(config, root)
+    return setup, RunFolder.create(path, run_record(setup))
+
+
+def reopen(path: Path, root: Path | None = None) -> tuple[Setup, RunFolder]:
+    """An existing run, with the engine and the data it was started with.
+
+    Raises:
+        UserError: the data are not the same any more, or the configuration cannot be read by this version.
+    """
+    run = read_run(path)
+    setup = prepare(parse(run.config, str(path / "run.json")), root, engine=stored_engine(run))
+    if setup.data.digest != run.data_digest:
+        raise UserError(
+            f"{path}: was computed on data {run.data_digest[:12]}, found {setup.data.digest[:12]}; "
+            "resume where the same data are (RELIEF_DATA), or start a new run"
+        )
+    return setup, RunFolder.resume(path)
+
+
+__all__ = ["Experiment", "create", "reopen", "run_record"]

@@ -1,0 +1,26 @@
+"""Federated methods, one short file each; the closed set is ``AnyStrategy``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from relief_ray.strategies.bounds import Central, DropSlow, FullOnly, Local
+from relief_ray.strategies.fedavg import FedAvg
+from relief_ray.strategies.fedprox import FedProx
+from relief_ray.strategies.relief import VARIANTS, Relief
+
+AnyStrategy = Annotated[FedAvg | FedProx | Relief | Central | Local | FullOnly | DropSlow, Field(discriminator="name")]
+
+PRESETS: dict[str, AnyStrategy] = {
+    "fedavg": FedAvg(),
+    "fedprox": FedProx(),
+    **VARIANTS,
+    "central": Central(),
+    "local": Local(),
+    "full_only": FullOnly(),
+    "drop_slow": DropSlow(),
+}
+
+__all__ = ["PRESETS", "AnyStrategy"]

@@ -1,0 +1,100 @@
+"""The bounds that stand in every table: what federation, the whole fleet and waiting are worth.
+
+``central``: one client with everybody's data; ``local``: no federation; ``full_only``: FedAvg over the clients that own all modalities;
+``drop_slow``: FedAvg over the clients that finish everything within RELIEF's T*.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Literal
+
+from relief_ray.errors import UserError
+from relief_ray.federated import RoundContext, ServerTools, Strategy
+from relief_ray.messages import Assignment, EvalPlan, EvalTarget, Fleet, Reduced, ServerState
+from relief_ray.strategies.common import StrategyConfig, allocate_everything, train_everything
+from relief_ray.strategies.fedavg import FedAvg
+from relief_ray.strategies.relief import Relief, target_s
+
+
+class Central(StrategyConfig):
+    """Upper bound: the pooled training data on one device with all sensors."""
+
+    name: Literal["central"] = "central"
+
+    def build(self) -> Strategy:
+        """The strategy: FedAvg of one pooled client."""
+        return replace(FedAvg().build(), name=self.name, pooled=True)
+
+
+class Local(StrategyConfig):
+    """No federation: every client keeps its own model; nothing is sent."""
+
+    name: Literal["local"] = "local"
+
+    def build(self) -> Strategy:
+        """The strategy."""
+        return replace(FedAvg().build(), name=self.name, allocate=stay_home, aggregate=unchanged, evaluate=own_models)
+
+
+def stay_home(state: ServerState, context: RoundContext) -> tuple[Assignment, ...]:
+    """Everything is personal: trained, kept, never sent."""
+    everything = context.layout.select()
+    return tuple(
+        Assignment(client=c.id, down={}, train=everything, up={}, keep=everything, epochs=context.epochs) for c in context.participants
+    )
+
+
+def unchanged(state: ServerState, reduced: Reduced, tools: ServerTools) -> ServerState:
+    """The server learns nothing; it notes which groups clients keep."""
+    return ServerState(models=state.models, tensors=state.tensors, facts={**state.facts, "kept": list(tools.layout.ids)})
+
+
+def own_models(state: ServerState, fleet: Fleet) -> EvalPlan:
+    """Each client's own model, seen through its own sensors; there is no canonical one."""
+    from relief_ray.groups import WHOLE
+
+    kept = state.facts.get("kept", [])
+    keep = dict.fromkeys([j for j in kept if isinstance(j, str)], WHOLE) if isinstance(kept, list) else {}
+    targets = (EvalTarget(label=f"client.{c.id}", client=c.id, keep=keep, modalities=c.modalities) for c in fleet.clients)
+    return EvalPlan(canonical=None, clients=tuple(targets))
+
+
+class FullOnly(StrategyConfig):
+    """FedAvg without anybody who lacks a sensor."""
+
+    name: Literal["full_only"] = "full_only"
+
+    def build(self) -> Strategy:
+        """The strategy."""
+        return replace(FedAvg(weighting=self.weighting).build(), name=self.name, allocate=allocate_full)
+
+
+def allocate_full(state: ServerState, context: RoundContext) -> tuple[Assignment, ...]:
+    """Only clients with all modalities take part.
+
+    Raises:
+        UserError: there is none in this fleet.
+    """
+    full = {c.id for c in context.fleet.clients if set(c.modalities) == set(context.fleet.modalities)}
+    if not full:
+        raise UserError("strategy full_only: no client of this fleet owns all modalities; use another strategy or fleet.owned")
+    return tuple(train_everything(context, c) for c in context.participants if c.id in full)
+
+
+class DropSlow(StrategyConfig):
+    """FedAvg that does not wait: whoever needs longer than RELIEF's T* for everything is left out."""
+
+    name: Literal["drop_slow"] = "drop_slow"
+
+    def build(self) -> Strategy:
+        """The strategy."""
+        return replace(FedAvg(weighting=self.weighting).build(), name=self.name, allocate=partial(allocate_fast, Relief()))
+
+
+def allocate_fast(relief: Relief, state: ServerState, context: RoundContext) -> tuple[Assignment, ...]:
+    """The participants whose full training fits into ``T*``, decided before anything is sent."""
+    deadline = target_s(relief, context)
+    tasks = allocate_everything(state, context)
+    return tuple(t for t in tasks if context.planner.times(t.client, t).busy_s <= deadline)

@@ -1,0 +1,49 @@
+"""What strategy files share: their frozen configuration's base and the plain FedAvg pieces."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from relief_ray.federated import RoundContext, ServerTools
+from relief_ray.messages import Assignment, ClientInfo, Reduced, ServerState, WeightedSum
+from relief_ray.server.aggregation import apply_step, by_samples, mean_step, one_bucket, over_participants, uniform
+
+Weighting = Literal["uniform", "samples"]
+
+
+class StrategyConfig(BaseModel):
+    """Base of every strategy's configuration: frozen, no unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    weighting: Weighting = "uniform"
+
+    def reduction(self) -> WeightedSum:
+        """One global model, clients weighted as configured."""
+        return WeightedSum(weight=by_samples if self.weighting == "samples" else uniform, bucket=one_bucket)
+
+
+def train_everything(context: RoundContext, client: ClientInfo) -> Assignment:
+    """The whole model down, trained and up: absent modalities included, as FedAvg does."""
+    everything = context.layout.select()
+    return Assignment(client=client.id, down=everything, train=everything, up=everything, epochs=context.epochs)
+
+
+def allocate_everything(state: ServerState, context: RoundContext) -> tuple[Assignment, ...]:
+    """Every participant trains everything."""
+    return tuple(train_everything(context, client) for client in context.participants)
+
+
+def average(reduction: WeightedSum, state: ServerState, reduced: Reduced, tools: ServerTools) -> ServerState:
+    """``Theta + sum_n w_n Delta_n / sum_n w_n`` over all participants (McMahan et al. 2017, Algorithm 1)."""
+    total = over_participants(reduction, reduced, tools.fleet)
+    step = mean_step(reduced.sums.get("global", {}), total, tools.layout)
+    return ServerState(models={"global": apply_step(state.models["global"], step)}, tensors=state.tensors, facts=state.facts)
+
+
+def averaging(reduction: WeightedSum) -> partial[ServerState]:
+    """``average`` with its weights fixed."""
+    return partial(average, reduction)

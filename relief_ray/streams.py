@@ -1,0 +1,30 @@
+"""Random streams: one per (seed, purpose, round, client), so that a new consumer never shifts another's draws."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Streams:
+    """Derives independent generators from the run's seed; never touches a global generator."""
+
+    seed: int
+
+    def entropy(self, purpose: str, *key: int) -> list[int]:
+        """The words that name one stream (keys are shifted so that -1 is allowed)."""
+        word = int.from_bytes(hashlib.sha256(purpose.encode()).digest()[:4], "little")
+        return [self.seed, word, *(k + 1 for k in key)]
+
+    def numpy(self, purpose: str, *key: int) -> np.random.Generator:
+        """A NumPy generator for ``purpose`` and, by convention, (round, client)."""
+        return np.random.default_rng(np.random.SeedSequence(self.entropy(purpose, *key)))
+
+    def torch(self, purpose: str, *key: int) -> torch.Generator:
+        """A CPU torch generator for ``purpose`` and, by convention, (round, client)."""
+        words = np.random.SeedSequence(self.entropy(purpose, *key)).generate_state(2, np.uint32)
+        return torch.Generator().manual_seed((int(words[0]) << 31) ^ int(words[1]))

@@ -1,0 +1,62 @@
+"""Testing a model through sensor masks: confusion matrices per test subject.
+
+Every stage is computed once per chunk and presence pattern of the modalities it depends on, so M + 1 masks cost little more than one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from relief_ray.models.backbone import Backbone
+from relief_ray.stages import RAW, modalities_below
+from relief_ray.training.reuse import Missing, zero_input
+
+Mask = frozenset[str]
+CHUNK = 512
+
+
+@torch.no_grad()
+def predict(backbone: Backbone, inputs: Mapping[str, Tensor], masks: Sequence[Mask], missing: Missing) -> dict[Mask, Tensor]:
+    """Predicted classes (n,) under every mask of present modalities."""
+    num_windows = len(next(iter(inputs.values())))
+    parts: dict[Mask, list[Tensor]] = {mask: [] for mask in masks}
+    for start in range(0, num_windows, CHUNK):
+        chunk = {m: x[start : start + CHUNK] for m, x in inputs.items()}
+        for mask, logits in _logits(backbone, chunk, masks, missing).items():
+            parts[mask].append(logits.argmax(1).expand(min(CHUNK, num_windows - start)))
+    return {mask: torch.cat(found) for mask, found in parts.items()}
+
+
+def _logits(backbone: Backbone, chunk: Mapping[str, Tensor], masks: Sequence[Mask], missing: Missing) -> dict[Mask, Tensor]:
+    below = modalities_below(backbone.specs)
+    batch = len(next(iter(chunk.values())))
+    memo: dict[tuple[str, Mask], Tensor] = {}
+
+    def value(source: str, mask: Mask) -> Tensor:
+        if source.startswith(RAW):
+            modality = source.removeprefix(RAW)
+            return chunk[modality] if modality in mask else zero_input(backbone, modality)
+        return memo[source, mask & below[source]]
+
+    for mask in masks:
+        for stage in backbone.stages:
+            key = (stage.spec.id, mask & below[stage.spec.id])
+            if key in memo:
+                continue
+            inputs = [value(i, mask) for i in stage.spec.inputs]
+            if key[1]:
+                inputs = [x if len(x) == batch else x.expand(batch, *x.shape[1:]) for x in inputs]
+            output = stage.module(*inputs)
+            memo[key] = output * 0.0 if missing == "zero_feature" and stage.spec.feature and not key[1] else output
+    last = backbone.specs[-1].id
+    return {mask: memo[last, mask & below[last]] for mask in masks}
+
+
+def confusion(labels: Tensor, predicted: Tensor, subjects: Tensor, num_subjects: int, num_classes: int) -> Tensor:
+    """Counts (subjects, classes, classes), rows true, columns predicted; ``subjects`` (n,) numbered from 0."""
+    cell = (subjects * num_classes + labels) * num_classes + predicted
+    counts = torch.bincount(cell, minlength=num_subjects * num_classes**2)
+    return counts.view(num_subjects, num_classes, num_classes)

@@ -1,0 +1,73 @@
+"""Every classification metric of the tables, from confusion matrices alone (rows true, columns predicted)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from relief_ray.messages import EvalPlan, Fleet
+from relief_ray.records.schema import Metrics
+
+
+def class_f1(confusion: Tensor) -> Tensor:
+    """F1 per class (K,): ``2 TP / (2 TP + FP + FN)``; NaN for a class that neither occurs nor is predicted."""
+    counts = confusion.to(torch.float64)
+    hits = counts.diagonal()
+    return 2.0 * hits / (counts.sum(0) + counts.sum(1))
+
+
+def macro_f1(confusion: Tensor) -> float:
+    """Unweighted mean of the classes' F1 over classes that occur or are predicted."""
+    scores = class_f1(confusion)
+    return float(scores[~scores.isnan()].mean())
+
+
+def accuracy(confusion: Tensor) -> float:
+    """Share of windows on the diagonal."""
+    return float(confusion.diagonal().sum() / confusion.sum())
+
+
+def summarise(found: Mapping[str, Tensor], plan: EvalPlan, fleet: Fleet, subjects: Sequence[str]) -> Metrics:
+    """Metrics from the executor's confusion matrices (subjects, K, K): by target label, and "label|modality" for single-sensor masks.
+
+    ``f1``: canonical model, all modalities; ``f1_fleet``: mean over clients of their own model seen through their own sensors;
+    ``f1_by_modality``: only that modality present; ``f1_rare``: mean over the modalities of the smallest cohort(s).
+    """
+    own = {t.client: found[t.label] for t in plan.clients if t.client is not None}
+    metrics = Metrics(
+        f1=None,
+        f1_fleet=_mean([macro_f1(c.sum(0)) for c in own.values()]),
+        f1_fleet_by_subject=_by_subject(list(own.values()), subjects),
+        f1_by_client={client: macro_f1(c.sum(0)) for client, c in own.items()},
+        num_windows=int(next(iter(found.values())).sum()),
+    )
+    return metrics if plan.canonical is None else metrics.model_copy(update=_canonical(found, plan.canonical.label, fleet, subjects))
+
+
+def _canonical(found: Mapping[str, Tensor], label: str, fleet: Fleet, subjects: Sequence[str]) -> dict[str, object]:
+    """The fields that describe the strategy's one canonical model."""
+    whole = found[label].sum(0)
+    single = {m: found[f"{label}|{m}"] for m in fleet.modalities if f"{label}|{m}" in found}
+    rare = [single[m] for m in fleet.rare() if m in single]
+    return {
+        "f1": macro_f1(whole),
+        "f1_rare": _mean([macro_f1(c.sum(0)) for c in rare]),
+        "accuracy": accuracy(whole),
+        "f1_by_modality": {m: macro_f1(c.sum(0)) for m, c in single.items()},
+        "f1_by_class": tuple(0.0 if v != v else float(v) for v in class_f1(whole).tolist()),
+        "f1_by_subject": _by_subject([found[label]], subjects),
+        "f1_rare_by_subject": _by_subject(rare, subjects),
+        "confusion": tuple(tuple(tuple(row) for row in subject) for subject in found[label].tolist()),
+    }
+
+
+def _by_subject(matrices: Sequence[Tensor], subjects: Sequence[str]) -> dict[str, float]:
+    """Each subject's macro-F1, averaged over several models or masks."""
+    scores = {s: _mean([macro_f1(c[i]) for c in matrices]) for i, s in enumerate(subjects)}
+    return {s: score for s, score in scores.items() if score is not None}
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None

@@ -1,0 +1,132 @@
+"""What of a forward pass has to run when: once per client and round, or in every step (DESIGN of the engine, one rule over stages).
+
+A stage is *live* when a trained group can change its output. What is not live is computed once per window and round; a stage that sees
+only absent modalities sees the same zero window always and is computed on one sample. All of it is exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from relief_ray.groups import GroupId
+from relief_ray.models.backbone import Backbone, Stage
+from relief_ray.stages import RAW, descendants, modalities_below
+
+Missing = Literal["zero_input", "zero_feature"]
+Values = dict[str, Tensor]
+CHUNK = 256
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ForwardPlan:
+    """Stages by when they run; ``sources`` are what the steps read: raw inputs and outputs computed beforehand."""
+
+    before: tuple[Stage, ...]
+    every_step: tuple[Stage, ...]
+    sources: tuple[str, ...]
+    absent: frozenset[str]
+    zero_features: frozenset[str]
+    shared_absent: bool
+
+
+def plan_forward(
+    backbone: Backbone, present: Collection[str], trained: Collection[GroupId], missing: Missing, reuse: bool, taps: Collection[str] = ()
+) -> ForwardPlan:
+    """Splits the stages. Without ``reuse`` every stage runs in every step on the whole batch: the oracle."""
+    specs = backbone.specs
+    below = modalities_below(specs)
+    absent = frozenset(s for s, sources in below.items() if not sources & set(present))
+    zeroed = frozenset(s.id for s in specs if s.feature and s.id in absent) if missing == "zero_feature" else frozenset()
+    live = descendants(specs, trained) if reuse else frozenset(below)
+    if reuse and zeroed:
+        live = frozenset(s for s in live if s not in _above_zeros(backbone, zeroed))
+    wanted = {specs[-1].id, *taps}
+    every = [s for s in backbone.stages if s.spec.id in live]
+    reads = {i for s in every for i in s.spec.inputs} | wanted
+    sources = tuple(sorted(reads - live))
+    before = _needed(backbone, {s for s in sources if not s.startswith(RAW)}, zeroed if reuse else frozenset())
+    return ForwardPlan(
+        before=before, every_step=tuple(every), sources=sources, absent=absent, zero_features=zeroed, shared_absent=reuse
+    )
+
+
+def _above_zeros(backbone: Backbone, zeroed: frozenset[str]) -> frozenset[str]:
+    """Zeroed features and the stages that feed nothing but them: they need not run at all."""
+    return zeroed | _feeders(backbone, zeroed)
+
+
+def _feeders(backbone: Backbone, targets: Collection[str]) -> frozenset[str]:
+    found: set[str] = set(targets)
+    for stage in reversed(backbone.stages):
+        if stage.spec.id in found:
+            found.update(i for i in stage.spec.inputs if not i.startswith(RAW))
+    return frozenset(found)
+
+
+def _needed(backbone: Backbone, wanted: Collection[str], zeroed: frozenset[str]) -> tuple[Stage, ...]:
+    """The stages to run so that all ``wanted`` outputs exist; what lies below a zeroed feature is left out."""
+    needed = set(wanted)
+    for stage in reversed(backbone.stages):
+        if stage.spec.id in needed and stage.spec.id not in zeroed:
+            needed.update(i for i in stage.spec.inputs if not i.startswith(RAW))
+    return tuple(s for s in backbone.stages if s.spec.id in needed)
+
+
+def run(stages: Collection[Stage], values: Values, plan: ForwardPlan, batch: int) -> Values:
+    """Runs ``stages`` in order on top of ``values``; one-row values of absent modalities are spread where a stage mixes them."""
+    for stage in stages:
+        name = stage.spec.id
+        if name in plan.zero_features and plan.shared_absent:
+            values[name] = values[_zero_key(name)]
+            continue
+        inputs = [values[i] for i in stage.spec.inputs]
+        if not (plan.shared_absent and name in plan.absent):
+            inputs = [x if len(x) == batch else x.expand(batch, *x.shape[1:]) for x in inputs]
+        output = stage.module(*inputs)
+        values[name] = output * 0.0 if name in plan.zero_features else output
+    return values
+
+
+def _zero_key(stage: str) -> str:
+    return f"zero:{stage}"
+
+
+@torch.no_grad()
+def zero_values(backbone: Backbone, plan: ForwardPlan) -> Values:
+    """One row of zeros for every feature that ``zero_feature`` switches off, in its true shape."""
+    if not (plan.zero_features and plan.shared_absent):
+        return {}
+    values: Values = {RAW + m: zero_input(backbone, m) for m in backbone.shape.modalities}
+    for stage in _needed(backbone, plan.zero_features, frozenset()):
+        values[stage.spec.id] = stage.module(*(values[i] for i in stage.spec.inputs))
+    return {_zero_key(s): torch.zeros_like(values[s]) for s in plan.zero_features}
+
+
+def zero_input(backbone: Backbone, modality: str) -> Tensor:
+    """The prepared input of one standardised zero window."""
+    channels = dict(backbone.shape.channels)[modality]
+    return backbone.prepare(modality, torch.zeros(1, channels, backbone.shape.window))
+
+
+@torch.no_grad()
+def compute_sources(backbone: Backbone, plan: ForwardPlan, inputs: Mapping[str, Tensor], num_windows: int) -> Values:
+    """The sources of all steps: (n, ...) per window, or (1, ...) for absent modalities; chunked to bound memory."""
+    zeros = zero_values(backbone, plan)
+    raw: Values = {RAW + m: inputs[m] if m in inputs else zero_input(backbone, m) for m in backbone.shape.modalities}
+    fixed = {s: raw[s] for s in plan.sources if s.startswith(RAW)} | zeros
+    if not plan.before:
+        return fixed
+    parts: dict[str, list[Tensor]] = {s: [] for s in plan.sources if not s.startswith(RAW)}
+    for start in range(0, num_windows, CHUNK):
+        stop = min(start + CHUNK, num_windows)
+        values = {s: x if len(x) == 1 else x[start:stop] for s, x in raw.items()} | zeros
+        run(plan.before, values, plan, stop - start)
+        for s, kept in parts.items():
+            kept.append(values[s])
+    absent = {s for s in parts if s in plan.absent and plan.shared_absent}
+    return fixed | {s: kept[0] if s in absent else torch.cat(kept) for s, kept in parts.items()}

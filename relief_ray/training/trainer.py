@@ -1,0 +1,234 @@
+"""The green box: E local epochs on one client, restricted to its assigned groups.
+
+Groups outside ``S_n`` have no gradient and no optimizer state; what they determine is computed once (see ``reuse``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from relief_ray.codec import cut, encoded_nbytes
+from relief_ray.federated import ClientContext, ClientProgram, LocalStep
+from relief_ray.groups import GroupId, Params, Part
+from relief_ray.messages import Assignment, ClientState, Receipt, StageTimes, Update, Work
+from relief_ray.models.backbone import Backbone
+from relief_ray.training.optimizer import Adam
+from relief_ray.training.reuse import ForwardPlan, Missing, Values, compute_sources, plan_forward, run
+
+Engine = Literal["naive", "reuse", "gemm"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainerConfig:
+    """Local training: Adam's ``lr``, mini-batch size, missing mode and the engine that runs it."""
+
+    lr: float
+    batch_size: int
+    missing: Missing
+    engine: Engine
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClientInputs:
+    """A client's windows, ready for the first stage: modality -> (n, ...) float32, and labels (n,) int64."""
+
+    inputs: Mapping[str, Tensor]
+    labels: Tensor
+
+
+class GroupVectors(Mapping[GroupId, Tensor]):
+    """The trained groups' vectors ``theta_j`` with their gradient history, built when asked for."""
+
+    def __init__(self, backbone: Backbone, trained: tuple[GroupId, ...]) -> None:
+        """Vectors of the groups in ``trained``."""
+        self._backbone, self._trained = backbone, trained
+
+    def __getitem__(self, group: GroupId) -> Tensor:
+        """``theta_j`` (numel,)."""
+        if group not in self._trained:
+            raise KeyError(group)
+        return torch.cat([p.reshape(-1) for p in self._backbone.parameters[group]])
+
+    def __iter__(self) -> Iterator[GroupId]:
+        """Trained groups in storage order."""
+        return iter(self._trained)
+
+    def __len__(self) -> int:
+        """How many are trained."""
+        return len(self._trained)
+
+
+@dataclass(slots=True)
+class _Clock:
+    """Measured seconds by stage, and the running loss of the last epoch."""
+
+    forward_s: float = 0.0
+    backward_s: float = 0.0
+    optimizer_s: float = 0.0
+    loss: float = 0.0
+    num_steps: int = 0
+
+
+class Trainer:
+    """Trains one client after the other on one backbone; parameters are views of one flat buffer."""
+
+    def __init__(self, backbone: Backbone, config: TrainerConfig) -> None:
+        """Binds the backbone's parameters to the trainer's buffers."""
+        self.backbone, self.config = backbone, config
+        self.flat = torch.zeros(backbone.layout.numel)
+        self.theta = backbone.layout.views(self.flat)
+        for j, parameters in backbone.parameters.items():
+            start = 0
+            for p in parameters:
+                self.theta[j][start : start + p.numel()] = p.data.reshape(-1)
+                p.data = self.theta[j][start : start + p.numel()].view(p.shape)
+                start += p.numel()
+        self._adam = Adam([p for ps in backbone.parameters.values() for p in ps], fused=config.engine != "naive")
+
+    def train(self, context: ClientContext, task: Assignment, client: ClientInputs, program: ClientProgram) -> Update:
+        """One client's round: refine, E epochs, update, report.
+
+        Returns:
+            The update with ``delta = local - global`` for the groups of ``task.up``, measured stage times and new personal state.
+        """
+        task = program.refine(context, task)
+        load_model(self.theta, context, task)
+        start = self.flat.clone()
+        parameters = self._freeze(task)
+        plan = plan_forward(
+            self.backbone, context.info.modalities, task.train, self.config.missing, self.config.engine != "naive", task.taps
+        )
+        clock = _Clock()
+        self._epochs(context, task, client, program, plan, parameters, clock, self.backbone.layout.views(start))
+        return program.after(context, self._update(context, task, client, clock))
+
+    def _freeze(self, task: Assignment) -> list[torch.nn.Parameter]:
+        """Switches gradients on for exactly the assigned tensors and clears their moments."""
+        chosen: list[torch.nn.Parameter] = []
+        for group in self.backbone.layout:
+            part = task.train.get(group.id)
+            for spec, p in zip(group.tensors, self.backbone.parameters[group.id], strict=True):
+                wanted = part is not None and (part.kinds is None or spec.kind in part.kinds)
+                p.requires_grad_(wanted)
+                if wanted:
+                    chosen.append(p)
+        self._adam.reset(chosen)
+        return chosen
+
+    def _epochs(
+        self,
+        context: ClientContext,
+        task: Assignment,
+        client: ClientInputs,
+        program: ClientProgram,
+        plan: ForwardPlan,
+        parameters: list[torch.nn.Parameter],
+        clock: _Clock,
+        start: Params,
+    ) -> None:
+        began = perf_counter()
+        sources = compute_sources(self.backbone, plan, client.inputs, len(client.labels))
+        batches = BatchBuffers(sources, len(client.labels), self.config.batch_size)
+        clock.forward_s += perf_counter() - began
+        vectors = GroupVectors(self.backbone, tuple(j for j in self.backbone.layout.ids if j in task.train))
+        order = context.streams.torch("batches", context.round, context.info.id)
+        for epoch in range(task.epochs):
+            total = 0.0
+            for index in torch.randperm(len(client.labels), generator=order).split(self.config.batch_size):
+                t0 = perf_counter()
+                values = run(plan.every_step, batches.take(index), plan, len(index))
+                step = LocalStep(
+                    logits=values[self.backbone.specs[-1].id],
+                    labels=client.labels[index],
+                    taps={t: values[t] for t in task.taps},
+                    params=vectors,
+                    start=start,
+                    args=task.args,
+                )
+                loss = program.objective(step)
+                t1 = perf_counter()
+                if loss.requires_grad:
+                    loss.backward()  # type: ignore[no-untyped-call]
+                t2 = perf_counter()
+                self._step(parameters, task)
+                clock.forward_s, clock.backward_s = clock.forward_s + t1 - t0, clock.backward_s + t2 - t1
+                clock.optimizer_s += perf_counter() - t2
+                total += float(loss.detach()) * len(index)
+                clock.num_steps += 1
+            clock.loss = total / len(client.labels)
+
+    def _step(self, parameters: list[torch.nn.Parameter], task: Assignment) -> None:
+        mask_ranks(self.backbone, task)
+        self._adam.step(parameters, self.config.lr)
+
+    def _update(self, context: ClientContext, task: Assignment, client: ClientInputs, clock: _Clock) -> Update:
+        layout = self.backbone.layout
+        local = cut(layout, task.up, self.theta)
+        origin = cut(layout, task.up, context.start)
+        delta = {j: local[j] - origin[j] for j in task.up}
+        work = Work(
+            num_windows=len(client.labels),
+            epochs=task.epochs,
+            num_steps=clock.num_steps,
+            engine=self.config.engine,
+            loss=clock.loss,
+            measured=StageTimes(forward_s=clock.forward_s, backward_s=clock.backward_s, optimizer_s=clock.optimizer_s),
+        )
+        receipt = Receipt(
+            assignment=task,
+            work=work,
+            bytes_down=encoded_nbytes(layout, task.down) if task.down else 0,
+            bytes_up=encoded_nbytes(layout, task.up) if task.up else 0,
+        )
+        kept = {j: value.clone() for j, value in cut(layout, task.keep, self.theta).items()}
+        return Update(receipt=receipt, delta=delta, state={**context.state, **kept})
+
+
+def load_model(theta: Mapping[GroupId, Tensor], context: ClientContext, task: Assignment) -> None:
+    """Copies the received model and lays the client's personal parts over it."""
+    for j, value in context.start.items():
+        theta[j].copy_(value)
+    overlay(theta, context, task.keep)
+
+
+def overlay(theta: Mapping[GroupId, Tensor], context: ClientContext, keep: Mapping[GroupId, Part]) -> None:
+    """Restores the parts that stay with the client, where it has any yet."""
+    for j, part in keep.items():
+        if j in context.state:
+            theta[j][context.layout.indices(j, part)] = context.state[j]
+
+
+def mask_ranks(backbone: Backbone, task: Assignment) -> None:
+    """Zeroes gradients outside the assigned ranks: with fresh moments Adam then never moves those entries."""
+    for j, part in task.train.items():
+        if part.rank is None:
+            continue
+        for spec, p in zip(backbone.layout[j].tensors, backbone.parameters[j], strict=True):
+            if p.grad is not None and spec.kind == "lora_a":
+                p.grad[part.rank :] = 0.0
+            elif p.grad is not None and spec.kind == "lora_b":
+                p.grad[:, part.rank :] = 0.0
+
+
+class BatchBuffers:
+    """Gathers a mini-batch from every source into buffers that are allocated once per round."""
+
+    def __init__(self, sources: Values, num_windows: int, batch_size: int) -> None:
+        """Sources with one row stand for absent modalities and are passed on as they are."""
+        self._sources = {s: x for s, x in sources.items() if len(x) == num_windows}
+        self._fixed = {s: x for s, x in sources.items() if len(x) != num_windows}
+        size = min(batch_size, num_windows)
+        self._buffers = {s: x.new_empty(size, *x.shape[1:]) for s, x in self._sources.items()}
+
+    def take(self, index: Tensor) -> Values:
+        """The rows of ``index`` (b,) of every source."""
+        values = dict(self._fixed)
+        for s, x in self._sources.items():
+            values[s] = torch.index_select(x, 0, index, out=self._buffers[s][: len(index)])
+        return values

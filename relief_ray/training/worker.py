@@ -1,0 +1,198 @@
+"""A worker: one backbone, many virtual clients. Serial runs have one, Ray runs one per host; all call the same functions."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from relief_ray.data.window_set import WindowSet
+from relief_ray.federated import ClientContext, ClientProgram, Planner
+from relief_ray.groups import Params
+from relief_ray.messages import (
+    NO_STATE,
+    Assignment,
+    ClientId,
+    ClientState,
+    EvalTarget,
+    Fleet,
+    Receipt,
+    Reduction,
+    Update,
+    WeightedSum,
+)
+from relief_ray.models.backbone import Backbone
+from relief_ray.server.aggregation import Sums, check_update, sum_block, without
+from relief_ray.streams import Streams
+from relief_ray.training.evaluation import confusion, predict
+from relief_ray.training.trainer import ClientInputs, Trainer, TrainerConfig, load_model
+
+MIB = 2**20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """Everything a worker needs, small enough to send: signals stay in the memory-mapped cache."""
+
+    build: Callable[[], Backbone]
+    trainer: TrainerConfig
+    fleet: Fleet
+    clients: tuple[WindowSet, ...]
+    parts: Mapping[str, WindowSet]
+    program: ClientProgram
+    reduction: Reduction
+    streams: Streams
+    planner: Planner | None = None
+    num_threads: int = 1
+    cache_mib: int = 1024
+    pairwise_every: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BlockResult:
+    """What a block of clients comes back as: float64 sums, or single updates where the strategy needs them."""
+
+    sums: Sums
+    receipts: tuple[Receipt, ...]
+    states: Mapping[ClientId, ClientState]
+    rejected: Mapping[ClientId, str]
+    updates: tuple[Update, ...] = ()
+    pairwise: tuple[Update, ...] = field(default=())
+
+
+class InputCache:
+    """Prepared windows by name, least recently used first out beyond ``limit_mib``."""
+
+    def __init__(self, limit_mib: int) -> None:
+        """An empty cache."""
+        self._limit = limit_mib * MIB
+        self._items: OrderedDict[str, ClientInputs] = OrderedDict()
+        self._used = 0
+
+    def get(self, name: str, load: Callable[[], ClientInputs]) -> ClientInputs:
+        """The cached item, or a fresh one."""
+        if name in self._items:
+            self._items.move_to_end(name)
+            return self._items[name]
+        item = load()
+        self._items[name] = item
+        self._used += _nbytes(item)
+        while self._used > self._limit and len(self._items) > 1:
+            self._used -= _nbytes(self._items.popitem(last=False)[1])
+        return item
+
+
+def _nbytes(item: ClientInputs) -> int:
+    return sum(x.numel() * x.element_size() for x in item.inputs.values())
+
+
+def prepare(windows: WindowSet, modalities: Sequence[str], backbone: Backbone) -> ClientInputs:
+    """Standardised windows of ``modalities``, turned into the first stage's input."""
+    loaded = windows.load(modalities)
+    inputs = {m: backbone.prepare(m, torch.from_numpy(x)) for m, x in loaded.items()}
+    return ClientInputs(inputs=inputs, labels=torch.from_numpy(windows.labels.astype("int64")))
+
+
+class Worker:
+    """Trains and evaluates on one host; stateless between rounds but for caches."""
+
+    def __init__(self, job: Job) -> None:
+        """Builds the backbone and pins the thread count (sums depend on it)."""
+        torch.set_num_threads(job.num_threads)
+        self.job = job
+        self.backbone = job.build()
+        self.trainer = Trainer(self.backbone, job.trainer)
+        self._cache = InputCache(job.cache_mib)
+
+    def train_block(
+        self, round_: int, models: Mapping[str, Params], tasks: Sequence[Assignment], states: Mapping[ClientId, ClientState]
+    ) -> BlockResult:
+        """Trains consecutive clients in order, validates each update, sums what may be summed."""
+        updates, rejected = [], {}
+        for task in tasks:
+            update = self._train(round_, models[task.view], task, states.get(task.client, NO_STATE))
+            if reason := check_update(update, self.backbone.layout):
+                rejected[task.client] = reason
+            else:
+                updates.append(update)
+        return self._pack(round_, updates, rejected)
+
+    def _train(self, round_: int, start: Params, task: Assignment, state: ClientState) -> Update:
+        job = self.job
+        info = job.fleet[task.client]
+        context = ClientContext(
+            info=info, round=round_, layout=self.backbone.layout, start=start, state=state, streams=job.streams, planner=job.planner
+        )
+        windows = job.clients[task.client]
+        inputs = self._cache.get(f"client.{task.client}", lambda: prepare(windows, info.modalities, self.backbone))
+        return self.trainer.train(context, task, inputs, job.program)
+
+    def _pack(self, round_: int, updates: list[Update], rejected: Mapping[ClientId, str]) -> BlockResult:
+        job, layout = self.job, self.backbone.layout
+        summed = isinstance(job.reduction, WeightedSum)
+        sums = sum_block(updates, job.reduction, layout, job.fleet) if isinstance(job.reduction, WeightedSum) else {}
+        watched = bool(job.pairwise_every) and round_ % job.pairwise_every == 0
+        fusion = tuple(replace(without(u, lambda g: g.role == "fusion_a", layout), state={}) for u in updates)
+        receipts = tuple(replace(u.receipt, sq_norm={j: float(d.dot(d)) for j, d in u.delta.items()}) for u in updates)
+        return BlockResult(
+            sums=sums,
+            receipts=receipts,
+            states={u.receipt.assignment.client: u.state for u in updates if u.state},
+            rejected=rejected,
+            updates=() if summed else tuple(updates),
+            pairwise=fusion if watched else (),
+        )
+
+    def evaluate(
+        self,
+        models: Mapping[str, Params],
+        targets: Sequence[EvalTarget],
+        states: Mapping[ClientId, ClientState],
+        part: str,
+        share: tuple[int, int] = (0, 1),
+    ) -> dict[str, Tensor]:
+        """Confusion matrices on this worker's ``share = (i, of)`` of the part's windows; shares add up exactly."""
+        windows = self.job.parts[part]
+        subjects = torch.from_numpy(subject_index(windows))
+        inputs = self._cache.get(f"{part}.{share}", lambda: self._share(windows, share))
+        chosen = torch.arange(share[0], len(windows), share[1])
+        num_subjects, num_classes = int(subjects.max()) + 1, self.backbone.shape.num_classes
+        found: dict[str, Tensor] = {}
+        for target in targets:
+            self._load(models, target, states)
+            masks = target_masks(target, self.job.fleet.modalities)
+            predicted = predict(self.backbone, inputs.inputs, list(masks.values()), self.job.trainer.missing)
+            for label, mask in masks.items():
+                found[label] = confusion(inputs.labels, predicted[mask], subjects[chosen], num_subjects, num_classes)
+        return found
+
+    def _share(self, windows: WindowSet, share: tuple[int, int]) -> ClientInputs:
+        rows = slice(share[0], None, share[1])
+        part = replace(windows, starts=windows.starts[rows], labels=windows.labels[rows], subjects=windows.subjects[rows])
+        return prepare(part, self.job.fleet.modalities, self.backbone)
+
+    def _load(self, models: Mapping[str, Params], target: EvalTarget, states: Mapping[ClientId, ClientState]) -> None:
+        info = self.job.fleet[target.client or 0]
+        state = NO_STATE if target.client is None else states.get(target.client, NO_STATE)
+        context = ClientContext(
+            info=info, round=0, layout=self.backbone.layout, start=models[target.view], state=state, streams=self.job.streams
+        )
+        task = Assignment(client=info.id, down={}, train={}, up={}, epochs=0, keep=target.keep)
+        load_model(self.trainer.theta, context, task)
+
+
+def target_masks(target: EvalTarget, modalities: Sequence[str]) -> dict[str, frozenset[str]]:
+    """A client's target has its own mask; the canonical one is also seen through each single modality."""
+    if target.modalities is not None:
+        return {target.label: frozenset(target.modalities)}
+    return {target.label: frozenset(modalities)} | {f"{target.label}|{m}": frozenset([m]) for m in modalities}
+
+
+def subject_index(windows: WindowSet) -> NDArray[np.int64]:
+    """Subjects numbered from 0 in ascending order (n,)."""
+    return np.unique(windows.subjects, return_inverse=True)[1].astype(np.int64)

@@ -1,0 +1,100 @@
+import io
+import json
+import re
+from contextlib import redirect_stdout
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from relief_ray.codec import encoded_nbytes
+from relief_ray.devices.calibration import (
+    MODELS,
+    TARGET_ENERGY_J,
+    CalibrationFile,
+    calibration,
+    fit,
+    load_calibrations,
+    nominal_energy_j,
+    time_models,
+)
+from relief_ray.devices.time import FlopProportional, Split
+from relief_ray.errors import UserError
+from relief_ray.models.backbone import InputShape
+from relief_ray.models.cnn import CnnConfig
+from relief_ray.models.costs import count_costs
+
+PAMAP2 = InputShape(channels=(("acc", 9), ("gyro", 9), ("mag", 9), ("hr", 1)), window=256, num_classes=12)
+DOCS = Path(__file__).parents[2] / "docs" / "costs.md"
+
+
+@pytest.fixture(scope="module")
+def cnn():
+    backbone = CnnConfig().build(PAMAP2, seed=0)
+    return count_costs(backbone), encoded_nbytes(backbone.layout, backbone.layout.select())
+
+
+def test_shipped_file_is_what_the_documented_command_prints():
+    block = re.search(r"```python\n(# refit.*?)```", DOCS.read_text(encoding="utf-8"), re.S)
+    assert block, "docs/costs.md has lost the block that refits the calibration"
+    printed = io.StringIO()
+    with redirect_stdout(printed):
+        exec(block.group(1), {})
+    again = CalibrationFile.model_validate(json.loads(printed.getvalue()))
+    for shipped, fitted in zip(load_calibrations().entries, again.entries, strict=True):
+        assert shipped.model_copy(update={"utilisation": 1.0}) == fitted.model_copy(update={"utilisation": 1.0})
+        assert shipped.utilisation == pytest.approx(fitted.utilisation, rel=1e-8)
+
+
+def test_calibrated_fleet_spends_the_papers_energy(cnn):
+    costs, nbytes = cnn
+    for model in time_models("cnn"):
+        assert nominal_energy_j(costs, model, nbytes) == pytest.approx(847.0, rel=1e-6)
+
+
+def test_every_entry_says_that_it_is_fitted():
+    entries = load_calibrations().entries
+    assert {e.origin for e in entries} == {"FITTED"}
+    assert len({(e.backbone, e.time_model) for e in entries}) == len(entries)
+    assert {e.target_energy_j for e in entries} <= set(TARGET_ENERGY_J.values())
+    assert calibration("cnn", "split") in entries
+
+
+def test_energy_falls_as_utilisation_grows(cnn):
+    costs, nbytes = cnn
+    for kind in (FlopProportional, Split):
+        energies = [nominal_energy_j(costs, kind(utilisation=10.0**k), nbytes) for k in range(-6, 1)]
+        assert energies == sorted(energies, reverse=True)
+        assert len(set(energies)) == len(energies)
+
+
+def test_fit_is_inverse_to_the_work(cnn):
+    costs, nbytes = cnn
+    doubled = replace(
+        costs,
+        flops={
+            s: replace(
+                f,
+                forward_flops=2 * f.forward_flops,
+                input_grad_flops=2 * f.input_grad_flops,
+                weight_grad_flops={j: 2 * w for j, w in f.weight_grad_flops.items()},
+            )
+            for s, f in costs.flops.items()
+        },
+    )
+    once, twice = (fit(c, nbytes, backbone="cnn", time_model="flop_proportional") for c in (costs, doubled))
+    assert twice.utilisation == pytest.approx(2 * once.utilisation, rel=1e-8)
+
+
+def test_unknown_backbones_and_impossible_links(cnn):
+    costs, nbytes = cnn
+    with pytest.raises(UserError, match=r"'mine' is not calibrated yet.*cnn"):
+        time_models("mine")
+    with pytest.raises(UserError, match="no energy in the paper"):
+        fit(costs, nbytes, backbone="mine", time_model="split")
+    with pytest.raises(UserError, match="without any computing"):
+        fit(costs, 100 * nbytes, backbone="cnn", time_model="split")
+
+
+def test_a_user_may_bring_a_utilisation():
+    assert [m.utilisation for m in time_models("mine", utilisation=0.25)] == [0.25] * len(MODELS)

@@ -1,0 +1,152 @@
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relief_ray.codec import encoded_nbytes
+from relief_ray.devices import planner as planner_module
+from relief_ray.devices.fleet import FleetConfig, build_fleet, with_windows
+from relief_ray.devices.planner import CostAccountant, CostPlanner, Counter, standard_clocks
+from relief_ray.devices.time import FlopProportional, Measured, Profile, Split, Throughput
+from relief_ray.groups import Part
+from relief_ray.messages import Assignment, Receipt, StageTimes, Work
+
+MODALITIES = ("acc", "gyro", "hr")
+ROW = Throughput(forward_flops_per_s=1e3, backward_flops_per_s=2e3, optimizer_flops_per_s=3e3)
+PROFILE = Profile(origin="test bench", backbone="fork", devices=dict.fromkeys("ABC", ROW))
+
+
+@pytest.fixture(scope="module")
+def world(toy):
+    costs = toy.fork()
+    layout = toy.layout_of(costs)
+    fleet, types = build_fleet(FleetConfig(), MODALITIES, (3, 3, 2))
+    fleet = with_windows(fleet, [40 + 7 * n for n in range(8)])
+    clocks = standard_clocks(FlopProportional(utilisation=1e-12), Split(utilisation=1e-12), Measured(profile=PROFILE))
+    counter = Counter(costs, layout, "zero_input")
+    return layout, fleet, types, CostAccountant(counter=counter, types=types, clocks=clocks)
+
+
+def planner_of(world, model, engine="naive"):
+    _, fleet, types, accountant = world
+    return CostPlanner(counter=accountant.counter, fleet=fleet, types=types, model=model, engine=engine, batch_size=8)
+
+
+def task_of(layout, client, groups, epochs=2, part=None):
+    chosen = layout.select(groups, part or Part())
+    return Assignment(client=client, down=layout.select(), train=chosen, up=chosen, epochs=epochs)
+
+
+def receipt_of(layout, task, num_windows, engine="reuse", batch=8):
+    work = Work(
+        num_windows=num_windows,
+        epochs=task.epochs,
+        num_steps=task.epochs * -(-num_windows // batch),
+        engine=engine,
+        loss=0.5,
+        measured=StageTimes(),
+    )
+    return Receipt(
+        assignment=task,
+        work=work,
+        bytes_down=encoded_nbytes(layout, task.down),
+        bytes_up=encoded_nbytes(layout, task.up) if task.up else 0,
+    )
+
+
+def test_every_clock_stands_in_every_record(world):
+    layout, fleet, _, accountant = world
+    tasks = [task_of(layout, n, ["A.acc", "head"]) for n in range(8)]
+    costs = accountant.cost([receipt_of(layout, t, fleet[t.client].num_windows) for t in tasks], fleet)
+    assert list(costs) == ["flop_proportional", "split_naive", "split_reuse", "measured"]
+    assert costs["split_reuse"].round_s < costs["split_naive"].round_s
+
+
+@given(
+    groups=st.lists(st.sampled_from(["e1.acc", "e2.acc", "A.acc", "A.gyro", "B", "head"]), unique=True),
+    client=st.integers(0, 7),
+    epochs=st.integers(1, 4),
+)
+def test_prediction_and_bill_agree_to_the_bit(world, groups, client, epochs):
+    layout, fleet, _, accountant = world
+    task = task_of(layout, client, groups, epochs)
+    billed = accountant.cost([receipt_of(layout, task, fleet[client].num_windows)], fleet)
+    for name, clock in accountant.clocks.items():
+        predicted = planner_of(world, clock.model, clock.engine or "reuse").times(client, task)
+        assert billed[name].clients[client].times == predicted
+        assert billed[name].round_s == predicted.busy_s
+
+
+def test_measured_clock_uses_the_engine_that_ran(world):
+    layout, fleet, _, accountant = world
+    task = task_of(layout, 0, ["head"])
+    naive, gemm = (
+        accountant.cost([receipt_of(layout, task, 40, engine=e)], fleet)["measured"] for e in ("naive", "gemm")
+    )
+    assert gemm.round_s < naive.round_s
+
+
+def test_payload_bytes_are_the_codecs(world):
+    layout, _fleet, types, _ = world
+    task = task_of(layout, 3, ["A.acc", "A.gyro"])
+    planner = planner_of(world, Split())
+    load = planner.load(3, task)
+    assert (load.bytes_up, load.bytes_down) == (
+        encoded_nbytes(layout, task.up),
+        encoded_nbytes(layout, layout.select()),
+    )
+    assert planner.times(3, task).up_s == pytest.approx(0.01 + load.bytes_up / types["B"].uplink_bytes_per_s)
+    silent = Assignment(client=3, down={}, train={}, up={}, epochs=1)
+    assert planner.load(3, silent).bytes_up == 0
+
+
+def test_answers_do_not_depend_on_what_was_asked_before(world, toy, monkeypatch):
+    layout, fleet, types, _ = world
+    monkeypatch.setattr(planner_module, "CACHE_LIMIT", 2)
+    tasks = [task_of(layout, n % 8, g) for n, g in enumerate([["head"], ["B"], ["A.acc"], ["e1.acc"], ["head"]])]
+    parted = [task_of(layout, 0, ["head"], part=Part(rank=r)) for r in (1, 2)]
+
+    def fresh():
+        counter = Counter(toy.fork(), layout, "zero_input")
+        return CostPlanner(counter=counter, fleet=fleet, types=types, model=Split(), engine="reuse", batch_size=8)
+
+    warm = fresh()
+    asked = [*tasks, *parted, *tasks]
+    assert [warm.times(t.client, t) for t in asked] == [fresh().times(t.client, t) for t in asked]
+    assert warm.times(0, parted[0]).backward_s < warm.times(0, parted[1]).backward_s
+
+
+def test_planner_travels(world):
+    layout = world[0]
+    planner, task = planner_of(world, Split()), task_of(world[0], 1, ["B"])
+    before = planner.times(1, task)
+    assert pickle.loads(pickle.dumps(planner)).times(1, task) == before
+    assert len(layout) == 11
+
+
+def test_fedavg_reference_is_a_round_of_full_assignments(world):
+    layout, fleet, _, accountant = world
+    reference = accountant.fedavg_reference(fleet, epochs=2, batch_size=8, engine="reuse")
+    tasks = [task_of(layout, n, layout.ids) for n in range(8)]
+    assert reference == accountant.cost([receipt_of(layout, t, fleet[t.client].num_windows) for t in tasks], fleet)
+
+
+def test_fedavg_reference_of_some_participants(world):
+    _, fleet, types, accountant = world
+    some = accountant.fedavg_reference(fleet, epochs=2, participants=[0, 7])["split_naive"]
+    waiting = some.clients[3]
+    assert waiting.times == StageTimes()
+    assert waiting.energy_j == pytest.approx(types["B"].idle_power_w * some.round_s)
+
+
+def test_full_clients_gain_nothing_and_others_never_lose(world):
+    layout, fleet, _, accountant = world
+    everything = accountant.fedavg_reference(fleet, epochs=2, batch_size=8)
+    for n in range(8):
+        own = [g.id for g in layout.accessible(fleet[n].modalities)]
+        task = task_of(layout, n, own)
+        cost = accountant.cost([receipt_of(layout, task, fleet[n].num_windows)], fleet)
+        for name in ("flop_proportional", "split_naive", "split_reuse"):
+            mine, full = cost[name].clients[n].times, everything[name].clients[n].times
+            assert mine.busy_s == full.busy_s if n < 3 else mine.busy_s < full.busy_s

@@ -1,0 +1,1 @@
+"""Experiment grids as typed data: one module per table of the paper, each with a function `grid()`."""
