@@ -165,8 +165,11 @@ _UNION_TAGS = {s.name for s in PRESETS.values()}
 
 def keys_at(path: Iterable[str]) -> list[str]:
     """The keys that a section of the configuration has."""
+    parts = list(path)
+    if parts[:1] == ["strategy"]:
+        return sorted({key for strategy in PRESETS.values() for key in type(strategy).model_fields})
     node: object = ExperimentConfig()
-    for part in path:
+    for part in parts:
         node = getattr(node, part, None)
     return list(type(node).model_fields) if isinstance(node, BaseModel) else []
 

@@ -93,10 +93,10 @@ class GroupLayout:
         if len(self._by_id) != len(self.groups):
             ids = [g.id for g in self.groups]
             raise ValueError(f"group ids must be unique; repeated: {sorted({i for i in ids if ids.count(i) > 1})}")
-        self._slices: dict[GroupId, slice] = {}
+        self._spans: dict[GroupId, slice] = {}
         start = 0
         for group in self.groups:
-            self._slices[group.id] = slice(start, start + group.numel)
+            self._spans[group.id] = slice(start, start + group.numel)
             start += group.numel
         self.numel = start
         self.modalities = tuple(dict.fromkeys(g.modality for g in self.groups if g.modality is not None))
@@ -122,9 +122,9 @@ class GroupLayout:
         """Group ids in storage order."""
         return tuple(self._by_id)
 
-    def slice(self, group: GroupId) -> slice:
+    def span(self, group: GroupId) -> slice:
         """Where ``theta_j`` lies in the flat model vector."""
-        return self._slices[group]
+        return self._spans[group]
 
     def accessible(self, modalities: Collection[str]) -> tuple[ParamGroup, ...]:
         """``G_n``: the groups of these modalities and the shared ones."""
@@ -160,7 +160,7 @@ class GroupLayout:
         """``theta_j`` for every group, as views of the flat model vector (``numel``,)."""
         if flat.shape != (self.numel,):
             raise ValueError(f"flat model has shape {tuple(flat.shape)}, expected ({self.numel},)")
-        return {j: flat[s] for j, s in self._slices.items()}
+        return {j: flat[s] for j, s in self._spans.items()}
 
     def flatten(self, params: Params) -> Tensor:
         """One new float32 vector (``numel``,) from the groups' vectors."""

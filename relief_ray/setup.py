@@ -42,6 +42,7 @@ class Setup:
     planner: CostPlanner
     accountant: CostAccountant
     reference: dict[str, RoundCost]
+    rare: tuple[str, ...]
     job: Job
 
 
@@ -62,23 +63,25 @@ def prepare(
     number = num_clients(dataset, config.data)
     fleet, types = build_fleet(config.fleet, dataset.spec.names, dataset.spec.type_counts, number)
     data = federate(dataset, config.data, [c.modalities for c in fleet.clients], purpose)
-    strategy = config.strategy.build()
-    if strategy.pooled:
-        data, fleet = pooled(data, fleet)
-    fleet = with_windows(fleet, [len(c) for c in data.clients])
-    return assemble(config, strategy, data, fleet, types, engine or choose_engine(config))
+    setup = assemble(config, data, with_windows(fleet, [len(c) for c in data.clients]), types, engine or choose_engine(config))
+    return pool_clients(setup) if setup.strategy.pooled else setup
 
 
-def pooled(data: FederatedData, fleet: Fleet) -> tuple[FederatedData, Fleet]:
+def pool_clients(setup: Setup) -> Setup:
     """One Type-A client with everybody's training windows and all sensors (the ``central`` bound)."""
-    everyone = ClientInfo(id=0, name="central", device="A", modalities=fleet.modalities, num_windows=0)
-    return replace(data, clients=(pool(data.clients),)), replace(fleet, clients=(everyone,))
+    windows = pool(setup.data.clients)
+    everyone = ClientInfo(id=0, name="central", device="A", modalities=setup.fleet.modalities, num_windows=len(windows))
+    fleet = replace(setup.fleet, clients=(everyone,))
+    return replace(
+        setup, fleet=fleet, planner=replace(setup.planner, fleet=fleet), job=replace(setup.job, fleet=fleet, clients=(windows,))
+    )
 
 
 def assemble(
-    config: ExperimentConfig, strategy: Strategy, data: FederatedData, fleet: Fleet, types: dict[str, DeviceType], engine: Engine
+    config: ExperimentConfig, data: FederatedData, fleet: Fleet, types: dict[str, DeviceType], engine: Engine
 ) -> Setup:
-    """Puts backbone, clocks and job together."""
+    """Puts strategy, backbone, clocks and job together."""
+    strategy = config.strategy.build()
     streams = Streams(seed=config.seed)
     build = partial(build_backbone, config, input_shape(data), engine)
     backbone = build()
@@ -104,7 +107,7 @@ def assemble(
     )
     return Setup(
         config=config, data=data, fleet=fleet, types=types, layout=backbone.layout, start=backbone.params(), strategy=strategy,
-        streams=streams, engine=engine, planner=planner, accountant=accountant, reference=reference, job=job,
+        streams=streams, engine=engine, planner=planner, accountant=accountant, reference=reference, rare=fleet.rare(), job=job,
     )  # fmt: skip
 
 

@@ -126,7 +126,7 @@ class Experiment:
         found = {}
         for part, windows in setup.job.parts.items():
             matrices = self.executor.evaluate(state.models, targets, states, part)
-            found[part] = summarise(matrices, plan, setup.fleet, subject_names(setup, windows))
+            found[part] = summarise(matrices, plan, setup.rare, subject_names(setup, windows))
         return found
 
     def _record(self, round_: int, result: RoundResult, metrics: Mapping[str, Metrics], began: float) -> RoundRecord:
@@ -135,7 +135,6 @@ class Experiment:
         record = capture_round(
             result, round_=round_, phase=phase, wall_s=perf_counter() - began, ended_unix_s=time(), before=self.totals
         )
-        planning = setup.config.costs.planning_time
         sums = result.trained.reduced.sums.get("global", {})
         spread = {j: d for j, part in sums.items() if (d := divergence(part)) is not None}
         return record.model_copy(
@@ -146,10 +145,17 @@ class Experiment:
                 "d_bar": from_tensor(result.state.tensors[D_BAR], setup.layout) if D_BAR in result.state.tensors else {},
                 "pairwise": pairwise_cosine(result.trained.pairwise),
                 "deadline_s": self.folder.run.budget.get("deadline_s"),
-                "speedup": setup.reference[planning].round_s / result.costs[planning].round_s,
+                "speedup": speedup(setup, result),
                 "trained_fraction": trained_fraction(setup, result),
             }
         )
+
+
+def speedup(setup: Setup, result: RoundResult) -> float | None:
+    """FedAvg's round over this round, by the planning clock; none for pooled data or a round in which nobody worked."""
+    planning = setup.config.costs.planning_time
+    round_s = result.costs[planning].round_s
+    return None if setup.strategy.pooled or not round_s else setup.reference[planning].round_s / round_s
 
 
 def trained_fraction(setup: Setup, result: RoundResult) -> float:

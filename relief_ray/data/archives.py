@@ -2,10 +2,12 @@
 
 import stat
 import zipfile
+import zlib
 from pathlib import Path, PurePosixPath
 
 from relief_ray.errors import UserError
 
+DAMAGE = (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, NotImplementedError, RuntimeError)
 MAX_RATIO = 100
 MAX_BYTES = 5 * 1024**3
 
@@ -14,7 +16,7 @@ def open_zip(path: Path, shown: str = "") -> zipfile.ZipFile:
     """Open a zip for reading; a truncated or damaged one is a UserError naming the file and its size."""
     try:
         return zipfile.ZipFile(path)
-    except (zipfile.BadZipFile, OSError, EOFError) as error:
+    except DAMAGE as error:
         size = path.stat().st_size if path.exists() else 0
         raise UserError(
             f"{shown or path}: not a whole zip archive ({error}; {size} bytes on disk); "

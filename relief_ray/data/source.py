@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from relief_ray.data.archives import check_members, open_zip
+from relief_ray.data.archives import DAMAGE, check_members, open_zip
 from relief_ray.data.spec import DatasetSpec
 from relief_ray.errors import UserError
 
@@ -153,7 +153,7 @@ def _read(archive: zipfile.ZipFile, name: str, path: Path) -> bytes:
     """A member's bytes; a damaged member (CRC) is a UserError naming it."""
     try:
         return archive.read(name)
-    except (zipfile.BadZipFile, EOFError, OSError, ValueError) as error:
+    except DAMAGE as error:
         raise UserError(f"{path}, member {name}: {error}; the archive is damaged: fetch it again") from None
 
 

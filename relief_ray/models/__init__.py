@@ -1,0 +1,1 @@
+"""Backbones as stages and parameter groups."""

@@ -105,6 +105,7 @@ def _client(receipt: Receipt) -> ClientRecord:
         loss=work.loss,
         measured_stages=_stages(work.measured),
         args=dict(task.args),
+        sq_norm=dict(receipt.sq_norm),
         stats={name: _stat(value) for name, value in receipt.stats.items()},
     )
 

@@ -17,7 +17,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 import safetensors.torch
-from pydantic import JsonValue
+from pydantic import JsonValue, ValidationError
+from safetensors import SafetensorError
 from torch import Tensor
 
 from relief_ray.errors import UserError
@@ -110,12 +111,13 @@ def load(run_folder: Path, binding: Binding) -> Checkpoint | None:
     skipped: list[str] = []
     for path in generations(run_folder):
         try:
-            manifest, tensors = _read(path)
+            manifest = _read_manifest(path / MANIFEST_FILE)
+            found = _unpack(manifest, _read_state(path / STATE_FILE, manifest.state_sha256), tuple(skipped))
         except Damaged as error:
             skipped.append(f"{path.name}: {error}")
             continue
         _check_binding(path, manifest, binding)
-        return _unpack(manifest, tensors, tuple(skipped))
+        return found
     if skipped:
         raise UserError(
             f"{run_folder / FOLDER}: no usable checkpoint ({'; '.join(skipped)}), expected a whole one; "
@@ -172,15 +174,14 @@ def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _read(path: Path) -> tuple[Manifest, dict[str, Tensor]]:
-    manifest = _read_manifest(path / MANIFEST_FILE)
+def _read_state(path: Path, sha256: str) -> dict[str, Tensor]:
     try:
-        data = (path / STATE_FILE).read_bytes()
-    except OSError as error:
-        raise Damaged(f"{STATE_FILE}: {error.strerror}") from error
-    if _sha256(data) != manifest.state_sha256:
-        raise Damaged(f"{STATE_FILE} does not match its sha256")
-    return manifest, safetensors.torch.load(data)
+        data = path.read_bytes()
+        if _sha256(data) != sha256:
+            raise Damaged(f"{STATE_FILE} does not match its sha256")
+        return safetensors.torch.load(data)
+    except (OSError, SafetensorError) as error:
+        raise Damaged(f"{STATE_FILE}: {error}") from error
 
 
 def _read_manifest(path: Path) -> Manifest:
@@ -192,8 +193,11 @@ def _read_manifest(path: Path) -> Manifest:
     # Written and read by the same rules, so that equal contents give equal text.
     if seal != _sha256(json.dumps(found).encode()):
         raise Damaged(f"{MANIFEST_FILE} does not match its sha256")
-    refuse_other_schema(found.get("schema_version"), path)
-    return Manifest.model_validate(found)
+    refuse_other_schema(found.get("schema_version") if isinstance(found, dict) else None, path)
+    try:
+        return Manifest.model_validate(found)
+    except ValidationError as error:
+        raise Damaged(f"{MANIFEST_FILE}: {error}") from error
 
 
 def _check_binding(path: Path, manifest: Manifest, binding: Binding) -> None:
@@ -207,12 +211,13 @@ def _check_binding(path: Path, manifest: Manifest, binding: Binding) -> None:
 
 
 def _unpack(manifest: Manifest, tensors: Mapping[str, Tensor], skipped: tuple[str, ...]) -> Checkpoint:
-    state = ServerState(
-        models={m: {j: tensors[_key("models", m, j)] for j in groups} for m, groups in manifest.models.items()},
-        tensors={name: tensors[_key("tensors", name)] for name in manifest.tensors},
-        facts=manifest.facts,
-    )
-    clients = {c: {k: tensors[_key("clients", str(c), k)] for k in keys} for c, keys in manifest.clients.items()}
+    try:
+        models = {m: {j: tensors[_key("models", m, j)] for j in groups} for m, groups in manifest.models.items()}
+        named = {name: tensors[_key("tensors", name)] for name in manifest.tensors}
+        clients = {c: {k: tensors[_key("clients", str(c), k)] for k in keys} for c, keys in manifest.clients.items()}
+    except KeyError as error:
+        raise Damaged(f"{STATE_FILE} lacks {error}") from error
+    state = ServerState(models=models, tensors=named, facts=manifest.facts)
     return Checkpoint(round=manifest.round, state=state, clients=clients, skipped=skipped)
 
 

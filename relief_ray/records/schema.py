@@ -111,6 +111,7 @@ class ClientRecord(Record):
     loss: float
     measured_stages: Stages
     args: dict[str, float] = {}
+    sq_norm: dict[str, float] = {}
     stats: dict[str, TensorStat] = {}
 
 

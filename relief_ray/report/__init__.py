@@ -1,0 +1,1 @@
+"""Tables, figures and verdicts: functions of run records only."""

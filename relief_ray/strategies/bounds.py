@@ -12,6 +12,7 @@ from typing import Literal
 
 from relief_ray.errors import UserError
 from relief_ray.federated import RoundContext, ServerTools, Strategy
+from relief_ray.groups import WHOLE
 from relief_ray.messages import Assignment, EvalPlan, EvalTarget, Fleet, Reduced, ServerState
 from relief_ray.strategies.common import StrategyConfig, allocate_everything, train_everything
 from relief_ray.strategies.fedavg import FedAvg
@@ -53,8 +54,6 @@ def unchanged(state: ServerState, reduced: Reduced, tools: ServerTools) -> Serve
 
 def own_models(state: ServerState, fleet: Fleet) -> EvalPlan:
     """Each client's own model, seen through its own sensors; there is no canonical one."""
-    from relief_ray.groups import WHOLE
-
     kept = state.facts.get("kept", [])
     keep = dict.fromkeys([j for j in kept if isinstance(j, str)], WHOLE) if isinstance(kept, list) else {}
     targets = (EvalTarget(label=f"client.{c.id}", client=c.id, keep=keep, modalities=c.modalities) for c in fleet.clients)
@@ -94,7 +93,11 @@ class DropSlow(StrategyConfig):
 
 
 def allocate_fast(relief: Relief, state: ServerState, context: RoundContext) -> tuple[Assignment, ...]:
-    """The participants whose full training fits into ``T*``, decided before anything is sent."""
-    deadline = target_s(relief, context)
+    """The participants whose full training fits into ``T*``, decided before anything is sent.
+
+    Where ``T*`` is shorter than anybody's full training, the deadline is the fastest participant's time.
+    """
     tasks = allocate_everything(state, context)
-    return tuple(t for t in tasks if context.planner.times(t.client, t).busy_s <= deadline)
+    seconds = [context.planner.times(t.client, t).busy_s for t in tasks]
+    deadline = max(target_s(relief, context), min(seconds))
+    return tuple(t for t, s in zip(tasks, seconds, strict=True) if s <= deadline)

@@ -1,0 +1,1 @@
+"""What runs on a device: local training, reuse, evaluation; and the plain executor."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from relief_ray.messages import EvalPlan, Fleet
+from relief_ray.messages import EvalPlan
 from relief_ray.records.schema import Metrics
 
 
@@ -29,11 +29,11 @@ def accuracy(confusion: Tensor) -> float:
     return float(confusion.diagonal().sum() / confusion.sum())
 
 
-def summarise(found: Mapping[str, Tensor], plan: EvalPlan, fleet: Fleet, subjects: Sequence[str]) -> Metrics:
+def summarise(found: Mapping[str, Tensor], plan: EvalPlan, rare: Sequence[str], subjects: Sequence[str]) -> Metrics:
     """Metrics from the executor's confusion matrices (subjects, K, K): by target label, and "label|modality" for single-sensor masks.
 
     ``f1``: canonical model, all modalities; ``f1_fleet``: mean over clients of their own model seen through their own sensors;
-    ``f1_by_modality``: only that modality present; ``f1_rare``: mean over the modalities of the smallest cohort(s).
+    ``f1_by_modality``: only that modality present; ``f1_rare``: mean over ``rare``, the modalities of the smallest cohort(s).
     """
     own = {t.client: found[t.label] for t in plan.clients if t.client is not None}
     metrics = Metrics(
@@ -43,22 +43,22 @@ def summarise(found: Mapping[str, Tensor], plan: EvalPlan, fleet: Fleet, subject
         f1_by_client={client: macro_f1(c.sum(0)) for client, c in own.items()},
         num_windows=int(next(iter(found.values())).sum()),
     )
-    return metrics if plan.canonical is None else metrics.model_copy(update=_canonical(found, plan.canonical.label, fleet, subjects))
+    return metrics if plan.canonical is None else metrics.model_copy(update=_canonical(found, plan.canonical.label, rare, subjects))
 
 
-def _canonical(found: Mapping[str, Tensor], label: str, fleet: Fleet, subjects: Sequence[str]) -> dict[str, object]:
+def _canonical(found: Mapping[str, Tensor], label: str, rare: Sequence[str], subjects: Sequence[str]) -> dict[str, object]:
     """The fields that describe the strategy's one canonical model."""
     whole = found[label].sum(0)
-    single = {m: found[f"{label}|{m}"] for m in fleet.modalities if f"{label}|{m}" in found}
-    rare = [single[m] for m in fleet.rare() if m in single]
+    single = {key.partition("|")[2]: c for key, c in found.items() if key.startswith(f"{label}|")}
+    scarce = [single[m] for m in rare if m in single]
     return {
         "f1": macro_f1(whole),
-        "f1_rare": _mean([macro_f1(c.sum(0)) for c in rare]),
+        "f1_rare": _mean([macro_f1(c.sum(0)) for c in scarce]),
         "accuracy": accuracy(whole),
         "f1_by_modality": {m: macro_f1(c.sum(0)) for m, c in single.items()},
         "f1_by_class": tuple(0.0 if v != v else float(v) for v in class_f1(whole).tolist()),
         "f1_by_subject": _by_subject([found[label]], subjects),
-        "f1_rare_by_subject": _by_subject(rare, subjects),
+        "f1_rare_by_subject": _by_subject(scarce, subjects),
         "confusion": tuple(tuple(tuple(row) for row in subject) for subject in found[label].tolist()),
     }
 

@@ -1,4 +1,4 @@
-"""The clock against the engine: FLOPs that a real round executes, counted by torch, are the FLOPs that the cost model charges."""
+"""The clock against the engine: what the cost model charges is what a real round executes, as torch counts it."""
 
 import pytest
 import torch
@@ -50,8 +50,9 @@ ASSIGNMENTS = {
 def test_charged_flops_are_the_executed_ones(name, engine, missing, present):
     backbone = CnnConfig(fusion=16, steps=8).build(SHAPE, seed=0)
     trained = ASSIGNMENTS[name]
+    costs = count_costs(backbone)
     load = workload(
-        count_costs(backbone),
+        costs,
         present=present,
         trained=dict.fromkeys(trained, 1.0),
         num_windows=NUM_WINDOWS,
@@ -61,5 +62,7 @@ def test_charged_flops_are_the_executed_ones(name, engine, missing, present):
         missing=missing,
     )
     executed = executed_flops(backbone, present, trained, engine, missing)
-    # The counter does not see the sum over fusion blocks and its bias; the cost model charges them.
-    assert load.forward_flops + load.backward_flops == pytest.approx(executed, rel=0.01)
+    # The counter does not see the sum over fusion blocks and its bias, which the model charges; the engine finds the
+    # shape of switched-off features with one window, which the model leaves out.
+    one_window = sum(f.forward_flops for f in costs.flops.values())
+    assert load.forward_flops + load.backward_flops == pytest.approx(executed, rel=0.01, abs=one_window)

@@ -1,0 +1,1 @@
+"""Programs that measure; not part of the installed packages."""

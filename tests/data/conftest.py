@@ -1,0 +1,58 @@
+"""A cache of the tests' own, the packaged excerpt, and small synthetic raw files."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from relief_ray.data import Dataset, load_dataset
+from relief_ray.data.source import Members
+from relief_ray.data.synthetic import synth
+
+REAL_DATA = os.environ.get("RELIEF_DATA")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RELIEF_CACHE", str(folder))
+        patch.delenv("RELIEF_DATA", raising=False)
+        yield folder
+
+
+@pytest.fixture(scope="session")
+def mini(own_cache: Path) -> Dataset:
+    return load_dataset("dsa_mini")
+
+
+@pytest.fixture(scope="session")
+def raw_root(own_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("raw")
+    synth("pamap2", root, seed=1, scale=0.04)
+    synth("mhealth", root, seed=1, scale=0.3)
+    return root
+
+
+@pytest.fixture(scope="session")
+def dsa_zip() -> Path:
+    """The original archive; the tests that need it are skipped where it is not at hand."""
+    found = sorted(Path(REAL_DATA).glob("daily*.zip")) if REAL_DATA else []
+    if not found:
+        pytest.skip("RELIEF_DATA does not hold the dsa archive")
+    return found[0]
+
+
+@pytest.fixture(scope="session")
+def members_of() -> Callable[[dict[str, bytes]], Members]:
+    return lambda files: Members(names=tuple(sorted(files)), read=files.__getitem__)
+
+
+@pytest.fixture(scope="session")
+def as_text() -> Callable[[np.ndarray, str], bytes]:
+    def write(table: np.ndarray, delimiter: str) -> bytes:
+        return "\n".join(delimiter.join(f"{value:g}" for value in row) for row in table).encode() + b"\n"
+
+    return write

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+PROGRAM = Path(__file__).with_name("scenario.py")
+Program = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(scope="session")
+def scenario() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("relief_records_scenario", PROGRAM)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(PROGRAM.parents[2]), "OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture(scope="session")
+def program(environment: dict[str, str]) -> Program:
+    """Runs a command of the scenario in a process of its own."""
+
+    def call(command: str, *args: object, check: bool = True) -> subprocess.CompletedProcess[str]:
+        line = [sys.executable, str(PROGRAM), command, *map(str, args)]
+        return subprocess.run(line, env=environment, capture_output=True, text=True, check=check, timeout=240)
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def finished(scenario: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that nothing interrupted; read only."""
+    path = tmp_path_factory.mktemp("golden") / "run"
+    scenario.drive(path)
+    return path
+
+
+@pytest.fixture
+def rows(program: Program) -> Callable[..., list[dict[str, object]]]:
+    def call(*args: object) -> list[dict[str, object]]:
+        return json.loads(program("sweep", *args).stdout)
+
+    return call

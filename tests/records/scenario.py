@@ -1,0 +1,272 @@
+"""A small run driven through the real ledger, checkpoints and capture, and the ways to interrupt it.
+
+Loaded by ``conftest.py`` as the fixture ``scenario``; also a program, so that what is killed is a process of its own. It
+forks, because importing torch for each of a hundred crash points would take minutes.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import torch
+
+from relief_ray.errors import UserError
+from relief_ray.federated import RoundResult
+from relief_ray.groups import WHOLE, Part
+from relief_ray.messages import (
+    Assignment,
+    ClientCost,
+    Receipt,
+    Reduced,
+    RoundCost,
+    ServerState,
+    StageTimes,
+    Trained,
+    Work,
+)
+from relief_ray.records import (
+    Binding,
+    Checkpoint,
+    CheckpointStateStore,
+    RunFolder,
+    RunRecord,
+    capture_round,
+    checkpoint,
+    restore,
+    sync,
+)
+from relief_ray.records.identity import cell_id, config_hash, machine_facts
+from relief_ray.streams import Streams
+
+CONFIG = {"strategy": {"name": "toy"}, "seed": 3}
+BINDING = Binding(config_hash=config_hash(CONFIG), layout_digest="layout", engine="naive")
+ROUNDS = 4
+WRITES = ("write", "pwrite")
+CHANGES = ("fsync", "replace", "rename", "mkdir", "ftruncate", "unlink", "rmdir")
+MODELS = ("fusion.A.acc", "fusion.B")
+
+
+def make_run(**changes: object) -> RunRecord:
+    facts = {
+        "cell": cell_id(CONFIG, "data"),
+        "name": "toy run",
+        "strategy": "toy",
+        "created": "2025-01-01T00:00:00Z",
+        "config": CONFIG,
+        "config_hash": BINDING.config_hash,
+        "data_digest": "data",
+        "data_origin": "SYNTHETIC",
+        "code_version": "0.1.0",
+        "source_digest": "source",
+        "machine": machine_facts(),
+        "engine": "naive",
+        "planning_model": "split",
+    }
+    return RunRecord.model_validate({**facts, **changes})
+
+
+def first_state() -> ServerState:
+    models = {"global": {j: torch.zeros(5) for j in MODELS}}
+    return ServerState(models=models, tensors={"d_bar": torch.zeros(2, dtype=torch.float64)}, facts={"clusters": [[0], [1]]})
+
+
+def receipt(client: int, round_: int) -> Receipt:
+    train = {"fusion.A.acc": WHOLE, "fusion.B": Part(kinds=frozenset({"lora_a"}), rank=2)}
+    task = Assignment(client=client, down=train, train=train, up=train, epochs=1, args={"mu": 0.1})
+    measured = StageTimes(forward_s=0.1 + 0.2, backward_s=1 / 3)
+    work = Work(num_windows=10 + client, epochs=1, num_steps=2, engine="naive", loss=1 / (round_ + 1), measured=measured)
+    stats = {"importance": torch.tensor([0.1, 0.2]), "large": torch.arange(100.0)}
+    return Receipt(assignment=task, work=work, bytes_down=100, bytes_up=40 + client, stats=stats)
+
+
+def next_round(state: ServerState, store: CheckpointStateStore, round_: int) -> RoundResult:
+    """One deterministic round: the next model depends on the last one, on the personal states and on the round's stream."""
+    draw = torch.rand(5, generator=Streams(seed=3).torch("toy", round_))
+    personal = {c: {"head": store.load(c).get("head", torch.zeros(3)) * 0.5 + draw[:3] + c} for c in (0, 1)}
+    shift = sum(float(p["head"].sum()) for p in personal.values())
+    models = {"global": {j: theta * 0.9 + draw + shift for j, theta in state.models["global"].items()}}
+    after = ServerState(models=models, tensors={"d_bar": state.tensors["d_bar"] + draw[:2]}, facts=dict(state.facts))
+    for client, head in personal.items():
+        store.stage(client, head)
+    receipts = tuple(receipt(c, round_) for c in (0, 1))
+    costs = tuple(ClientCost(client=c, times=StageTimes(forward_s=1.5), wait_s=0.25 * c, energy_j=7.5) for c in (0, 1))
+    trained = Trained(reduced=Reduced(sums={}, receipts=receipts), states=personal, rejected={2: "too late"})
+    cost = {"split": RoundCost(clients=costs, round_s=1.5 + round_, energy_j=15.0)}
+    return RoundResult(state=after, tasks=tuple(r.assignment for r in receipts), trained=trained, costs=cost)
+
+
+def drive(path: Path, rounds: int = ROUNDS, saved: Callable[[int], None] = lambda round_: None) -> None:
+    """Runs, or goes on with, the toy run until ``rounds``: record, commit, checkpoint."""
+    fresh = not (path / "run.json").exists()
+    with RunFolder.create(path, make_run(), min_free_bytes=0) if fresh else RunFolder.resume(path, min_free_bytes=0) as folder:
+        found = restore(folder, BINDING)
+        at = found.checkpoint or Checkpoint(round=-1, state=first_state())
+        store, state = CheckpointStateStore(at.clients), at.state
+        totals = found.rounds[-1].totals if found.rounds else {}
+        folder.update(status="running", num_resumes=folder.run.num_resumes + (not fresh))
+        for round_ in range(at.round + 1, rounds):
+            result = next_round(state, store, round_)
+            record = capture_round(
+                result, round_=round_, phase="train", wall_s=0.5, ended_unix_s=1.7e9 + round_, before=totals, deadline_s=2.5
+            )
+            store.commit()
+            folder.append(record)
+            state, totals = result.state, record.totals
+            checkpoint.save(path, Checkpoint(round=round_, state=state, clients=store.committed), BINDING)
+            saved(round_)
+        folder.update(status="finished")
+
+
+def outcome(path: Path) -> tuple[bytes, bytes]:
+    """What two runs of the same thing must share to the bit: the ledger and the last checkpoint's tensors."""
+    (newest, *_) = checkpoint.generations(path)
+    return (path / "rounds.jsonl").read_bytes(), (newest / "state.safetensors").read_bytes()
+
+
+@contextmanager
+def intercepted(strike: Callable[[int, str, Callable[[], None]], None]) -> Iterator[None]:
+    """Calls ``strike(number, name, half)`` before each change of the file system; ``half()`` does half of a write."""
+    count, real = 0, {name: getattr(os, name) for name in (*WRITES, *CHANGES)}
+
+    def wrap(name: str) -> Callable[..., object]:
+        def call(*args: object, **options: object) -> object:
+            nonlocal count
+            count += 1
+
+            def half() -> None:
+                if name in WRITES:
+                    fd, data, *rest = args
+                    real[name](fd, bytes(data)[: len(data) // 2], *rest)
+
+            strike(count, name, half)
+            return real[name](*args, **options)
+
+        return call
+
+    for name in real:
+        setattr(os, name, wrap(name))
+    try:
+        yield
+    finally:
+        for name, function in real.items():
+            setattr(os, name, function)
+
+
+def points(path: Path) -> list[tuple[str, int]]:
+    """Every change that a drive of ``path`` makes, and the last round that was saved before it."""
+    seen: list[tuple[str, int]] = []
+    last = [max((int(p.name[6:]) for p in checkpoint.generations(path)), default=-1)]
+    with intercepted(lambda number, name, half: seen.append((name, last[0]))):
+        drive(path, saved=lambda round_: last.__setitem__(0, round_))
+    return seen
+
+
+def forked(action: Callable[[], None]) -> int:
+    """The wait status of a child that does ``action``."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        with suppress(BaseException):
+            action()
+            code = 0
+        os._exit(code)
+    return os.waitpid(pid, 0)[1]
+
+
+def killed_at(path: Path, at: int, halved: bool) -> None:
+    def strike(number: int, name: str, half: Callable[[], None]) -> None:
+        if number == at:
+            if halved:
+                half()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    with intercepted(strike):
+        drive(path)
+
+
+def sweep(root: Path, template: Path | None) -> list[dict[str, object]]:
+    """Kills one child at every change, and in the middle of every write; gives one row per point."""
+
+    def fresh(name: str) -> Path:
+        if template is not None:
+            shutil.copytree(template, root / name)
+        return root / name
+
+    found = points(fresh("counted"))
+    rows: list[dict[str, object]] = []
+    for number, (name, saved) in enumerate(found, 1):
+        for halved in (False, True) if name in WRITES else (False,):
+            path = fresh(f"{number:03d}{'h' if halved else ''}-{name}")
+            status = forked(lambda path=path, number=number, halved=halved: killed_at(path, number, halved))
+            signal_ = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+            rows.append({"path": str(path), "event": name, "halved": halved, "saved": saved, "signal": signal_})
+    return rows
+
+
+def disk_full(at: int) -> Callable[[int, str, Callable[[], None]], None]:
+    """From change number ``at`` on nothing can grow; deleting and shrinking still work."""
+
+    def strike(number: int, name: str, half: Callable[[], None]) -> None:
+        if number >= at and name not in ("unlink", "rmdir", "ftruncate"):
+            if number == at:
+                half()
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    return strike
+
+
+def refusal(action: Callable[[], object]) -> str:
+    try:
+        action()
+    except UserError as error:
+        return str(error)
+    return "not refused"
+
+
+def main(command: str, root: Path, *rest: str) -> None:
+    if command == "sweep":
+        print(json.dumps(sweep(root, Path(rest[0]) if rest else None)))
+    elif command == "hold":
+        with RunFolder.resume(root, min_free_bytes=0):
+            print("holding", flush=True)
+            sys.stdin.read()
+    elif command == "unprivileged":
+        if os.getuid() == 0:
+            os.setuid(65534)
+        print(refusal(lambda: RunFolder.create(root, make_run())))
+    elif command == "limited":
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_FSIZE, (int(rest[0]), int(rest[0])))
+        print(refusal(lambda: drive(root)))
+    elif command == "sync-together":
+        import mlflow  # noqa: F401  (once, before the fork)
+
+        pids = []
+        for folder in rest:
+            if (pid := os.fork()) == 0:
+                os._exit(0 if refusal(lambda folder=folder: sync(Path(folder), f"sqlite:///{root}")) == "not refused" else 1)
+            pids.append(pid)
+        print(json.dumps([os.waitpid(pid, 0)[1] for pid in pids]))
+    elif command == "sync-killed":
+        from relief_ray.records import exporting, mlflow_store
+
+        kill = lambda *args: os.kill(os.getpid(), signal.SIGKILL)  # noqa: E731
+        if rest[0] == "before-watermark":
+            exporting.write_sync = kill
+        else:
+            mlflow_store.os.replace = kill
+        sync(root)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:])
