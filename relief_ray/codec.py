@@ -30,19 +30,34 @@ def decode(layout: GroupLayout, payload: bytes) -> tuple[Selection, dict[GroupId
     """
     if payload[:4] != MAGIC:
         raise ValueError(f"payload starts with {payload[:4]!r}, expected {MAGIC!r}")
-    (length,) = struct.unpack("<I", payload[4:8])
-    rows = json.loads(payload[8 : 8 + length])
-    if unknown := [row[0] for row in rows if row[0] not in layout]:
-        raise ValueError(f"payload names unknown groups {unknown}")
-    values = np.frombuffer(payload, dtype="<f4", offset=8 + length)
-    if len(values) != sum(row[3] for row in rows):
-        raise ValueError(f"payload holds {len(values)} values, its header announces {sum(row[3] for row in rows)}")
-    selection = {j: Part(kinds=frozenset(kinds) if kinds else None, rank=rank) for j, kinds, rank, _ in rows}
-    params, start = {}, 0
-    for j, _, _, count in rows:
-        params[j] = torch.from_numpy(values[start : start + count].astype(np.float32))
-        start += count
+    selection, start = _read_header(layout, payload)
+    expected = 4 * layout.num_values(selection)
+    if len(payload) - start != expected:
+        raise ValueError(f"payload holds {len(payload) - start} bytes of values, its header announces {expected}")
+    params: dict[GroupId, Tensor] = {}
+    for j, part in selection.items():
+        count = layout.num_values({j: part})
+        values = np.frombuffer(payload, dtype="<f4", count=count, offset=start)
+        params[j] = torch.from_numpy(values.astype(np.float32))
+        start += values.nbytes
     return selection, params
+
+
+def _read_header(layout: GroupLayout, payload: bytes) -> tuple[Selection, int]:
+    """The selection that a payload announces, and where its values start."""
+    try:
+        (length,) = struct.unpack_from("<I", payload, 4)
+        rows = json.loads(payload[8 : 8 + length])
+        selection = {j: Part(kinds=None if k is None else frozenset(k), rank=rank) for j, k, rank, _ in rows}
+        if len(selection) != len(rows):
+            raise ValueError("a group is named twice")
+        if unknown := [j for j in selection if j not in layout]:
+            raise ValueError(f"unknown groups {unknown}")
+        if [count for *_, count in rows] != [layout.num_values({j: part}) for j, part in selection.items()]:
+            raise ValueError("its counts are not those of the layout")
+    except (struct.error, TypeError, ValueError) as error:
+        raise ValueError(f"payload header cannot be read: {error}") from error
+    return selection, 8 + length
 
 
 def encoded_nbytes(layout: GroupLayout, selection: Selection) -> int:
@@ -52,7 +67,7 @@ def encoded_nbytes(layout: GroupLayout, selection: Selection) -> int:
 
 def _header(layout: GroupLayout, selection: Selection) -> bytes:
     rows = [
-        [j, sorted(part.kinds) if part.kinds else None, part.rank, layout.num_values({j: part})]
+        [j, None if part.kinds is None else sorted(part.kinds), part.rank, layout.num_values({j: part})]
         for j, part in selection.items()
     ]
     return json.dumps(rows, separators=(",", ":")).encode()

@@ -1,7 +1,7 @@
 """The round: Algorithm 1 as one short function, and the seams it is cut along.
 
-A method is a ``Strategy``: one pure function per coloured box of Algorithm 1. Everything that can differ (strategy, backbone, costs,
-executor) is a value passed in.
+A method is a ``Strategy``: one pure function per coloured box of Algorithm 1. Everything that can differ (strategy,
+backbone, costs, executor) is a value passed in.
 """
 
 from __future__ import annotations
@@ -31,9 +31,11 @@ from relief_ray.messages import (
     StageTimes,
     Trained,
     Update,
-    WeightedSum,
 )
 from relief_ray.streams import Streams
+
+Models = Mapping[str, Params]
+States = Mapping[ClientId, ClientState]
 
 
 class RoundVoid(RuntimeError):
@@ -45,7 +47,6 @@ class Planner(Protocol):
 
     def times(self, client: ClientId, assignment: Assignment) -> StageTimes:
         """Predicted stage times of ``assignment`` on the client's device."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,7 +64,7 @@ class RoundContext:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClientContext:
-    """What a client's program may look at; ``start`` is the model it received, ``state`` its committed personal state."""
+    """What a client's program may look at: the model it received (``start``) and its committed personal ``state``."""
 
     info: ClientInfo
     round: int
@@ -76,8 +77,10 @@ class ClientContext:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LocalStep:
-    """One mini-batch inside a client: ``logits`` (batch, classes), ``params`` the trained groups' vectors, ``start`` their values at
-    the round's start, ``taps`` the outputs of the stages that the assignment asked for.
+    """One mini-batch inside a client.
+
+    ``logits`` (batch, classes), ``params`` the trained groups' vectors, ``start`` their values at the round's start,
+    ``taps`` the outputs of the stages that the assignment asked for.
     """
 
     logits: Tensor
@@ -123,6 +126,17 @@ class ServerTools:
     streams: Streams
 
 
+def server_tools(context: RoundContext) -> ServerTools:
+    """The part of ``context`` that the server's side may use."""
+    return ServerTools(
+        round=context.round,
+        fleet=context.fleet,
+        layout=context.layout,
+        participants=context.participants,
+        streams=context.streams,
+    )
+
+
 def single_model(layout: GroupLayout, fleet: Fleet, streams: Streams, start: Params) -> ServerState:
     """One global model, nothing else."""
     return ServerState(models={"global": start})
@@ -137,8 +151,8 @@ def canonical_global(state: ServerState, fleet: Fleet) -> EvalPlan:
 class Strategy:
     """A federated method, box by box.
 
-    ``adapt`` names the additions it asks of the backbone (exits, experts); ``bootstrap`` says that round 0 is a full-training
-    round (Algorithm 1, line 1); ``pooled`` that there is one client with everybody's data (the ``central`` bound).
+    ``adapt`` names the additions it asks of the backbone (exits, experts); ``bootstrap`` says that round 0 is a
+    full-training round (Algorithm 1, line 1); ``pooled`` that there is one client with everybody's data (``central``).
     """
 
     name: str
@@ -158,37 +172,30 @@ class StateStore(Protocol):
 
     def load(self, client: ClientId) -> ClientState:
         """The last committed state (empty at first)."""
-        ...
 
     def stage(self, client: ClientId, state: ClientState) -> None:
         """Remembers a client's new state until the round is committed."""
-        ...
 
     def commit(self) -> None:
         """Makes all staged states current."""
-        ...
 
 
 class Executor(Protocol):
     """Where clients run: a plain loop or Ray actors, with the same bits."""
 
-    def train(
-        self, round_: int, models: Mapping[str, Params], tasks: Sequence[Assignment], states: Mapping[ClientId, ClientState]
-    ) -> Trained:
+    def train(self, round_: int, models: Models, tasks: Sequence[Assignment], states: States) -> Trained:
         """Runs every task; sums blocks of clients as the strategy's reduction allows."""
-        ...
 
     def evaluate(
-        self, models: Mapping[str, Params], targets: Sequence[EvalTarget], states: Mapping[ClientId, ClientState], part: str
+        self, models: Models, targets: Sequence[EvalTarget], states: States, part: str
     ) -> Mapping[str, Tensor]:
-        """Confusion matrices of each target, by "label" and "label|modality", on ``part`` ("test" or "validation"):
-        int64 (subjects, classes, classes), rows true, columns predicted.
+        """Confusion matrices of each target, by "label" and "label|modality", on ``part`` ("test" or "validation").
+
+        They are int64 (subjects, classes, classes), rows true, columns predicted.
         """
-        ...
 
     def close(self) -> None:
         """Releases workers; called once."""
-        ...
 
 
 class Accountant(Protocol):
@@ -196,7 +203,6 @@ class Accountant(Protocol):
 
     def cost(self, receipts: Sequence[Receipt], fleet: Fleet) -> Mapping[str, RoundCost]:
         """One ``RoundCost`` per time model; clients without receipt wait."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -210,7 +216,12 @@ class RoundResult:
 
 
 def run_round(
-    strategy: Strategy, state: ServerState, context: RoundContext, executor: Executor, store: StateStore, accountant: Accountant
+    strategy: Strategy,
+    state: ServerState,
+    context: RoundContext,
+    executor: Executor,
+    store: StateStore,
+    accountant: Accountant,
 ) -> RoundResult:
     """One round of Algorithm 1: allocate (blue), train (green), check, aggregate (orange), account.
 
@@ -222,10 +233,7 @@ def run_round(
     trained = executor.train(context.round, state.models, tasks, {t.client: store.load(t.client) for t in tasks})
     if tasks and not trained.reduced.receipts:
         raise RoundVoid(f"round {context.round}: all {len(tasks)} clients failed: {dict(trained.rejected)}")
-    tools = ServerTools(
-        round=context.round, fleet=context.fleet, layout=context.layout, participants=context.participants, streams=context.streams
-    )
-    after = strategy.aggregate(state, trained.reduced, tools)
+    after = strategy.aggregate(state, trained.reduced, server_tools(context))
     check_finite(after)
     for client, personal in trained.states.items():
         store.stage(client, personal)
@@ -238,9 +246,4 @@ def check_finite(state: ServerState) -> None:
     for name, params in state.models.items():
         for j, theta in params.items():
             if not bool(torch.isfinite(theta).all()):
-                raise FloatingPointError(f"model {name!r}: group {j!r} is not finite after aggregation; the round is not committed")
-
-
-def reduces(reduction: Reduction) -> bool:
-    """True where blocks may be summed on the way."""
-    return isinstance(reduction, WeightedSum)
+                raise FloatingPointError(f"model {name!r}: group {j!r} is not finite after aggregation; not committed")

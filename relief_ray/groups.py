@@ -1,7 +1,7 @@
 """Parameter groups: the modality-aligned interface of Section III-B.
 
-Legend: ``j`` a group, ``theta_j`` its flat float32 vector, ``M_n`` the modalities of client ``n``, ``G_n`` the groups it
-can reach, ``A_m`` the fusion column block of modality ``m``, ``G = M + 1 + sum_m L_m + L_H`` the number of groups.
+Legend: ``j`` a group, ``theta_j`` its flat float32 vector, ``M_n`` the modalities of client ``n``, ``G_n`` the groups
+it can reach, ``A_m`` the fusion column block of modality ``m``, ``G = M + 1 + sum_m L_m + L_H`` the number of groups.
 """
 
 from __future__ import annotations
@@ -135,10 +135,16 @@ class GroupLayout:
         return tuple(g for g in self.groups if g.role == "fusion_a" and g.modality in modalities)
 
     def select(self, groups: Iterable[ParamGroup | GroupId] | None = None, part: Part = WHOLE) -> Selection:
-        """The same ``part`` of each of ``groups`` (all by default), in storage order."""
+        """The same ``part`` of each of ``groups`` (all by default), in storage order.
+
+        Raises:
+            ValueError: one of them is not of this layout.
+        """
         if groups is None:
             return dict.fromkeys(self._by_id, part)
         wanted = {g if isinstance(g, str) else g.id for g in groups}
+        if unknown := wanted - self._by_id.keys():
+            raise ValueError(f"groups {sorted(unknown)} are unknown; the layout has {list(self._by_id)}")
         return {j: part for j in self._by_id if j in wanted}
 
     def indices(self, group: GroupId, part: Part) -> slice | Tensor:

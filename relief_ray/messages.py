@@ -1,20 +1,21 @@
 """What server and clients say to each other: frozen values, nothing else.
 
-Legend: ``Theta`` the model, ``S_n`` the groups client ``n`` trains, ``Delta = local - global``, ``d_bar`` smoothed divergence.
+Legend: ``Theta`` the model, ``S_n`` the groups client ``n`` trains, ``Delta = local - global``, ``d_bar`` smoothed
+divergence.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Union
+from typing import TypeAlias
 
 from torch import Tensor
 
 from relief_ray.groups import GroupId, ParamGroup, Params, Selection
 
 ClientId = int
-Json = Union[None, bool, int, float, str, list["Json"], dict[str, "Json"]]
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 ClientState = Mapping[str, Tensor]
 NO_STATE: ClientState = {}
 
@@ -72,8 +73,9 @@ class ServerState:
 class Assignment:
     """What one client does in one round.
 
-    ``view`` names the model it starts from; ``down``, ``train`` (``S_n``) and ``up`` say which groups travel, learn and return;
-    ``keep`` is personal: restored from the client's own state before training and stored there after it, never sent.
+    ``view`` names the model it starts from; ``down``, ``train`` (``S_n``) and ``up`` say which groups travel, learn and
+    return; ``keep`` is personal: restored from the client's own state before training and stored there after it, never
+    sent.
     """
 
     client: ClientId
@@ -167,7 +169,8 @@ Reduction = WeightedSum | Collect
 class GroupSum:
     """One group's float64 sums over the clients that uploaded it, ``members`` in client order.
 
-    ``weighted = sum_n w_n Delta_n``, ``plain = sum_n Delta_n`` (the same tensor where all weights are 1), ``sq_norm = sum_n |Delta_n|^2``.
+    ``weighted = sum_n w_n Delta_n``, ``plain = sum_n Delta_n`` (the same tensor where all weights are 1),
+    ``sq_norm = sum_n |Delta_n|^2``.
     """
 
     weight: float
@@ -179,7 +182,7 @@ class GroupSum:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reduced:
-    """What aggregation sees: sums per bucket and group, or all updates (``Collect``), and all receipts, in client order."""
+    """What aggregation sees, in client order: sums per bucket and group, or all updates (``Collect``), and receipts."""
 
     sums: Mapping[str, Mapping[GroupId, GroupSum]]
     receipts: tuple[Receipt, ...]
@@ -199,7 +202,10 @@ class Trained:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EvalTarget:
-    """A model to be tested: ``view`` overlaid with ``keep`` from ``client``'s state, seen through ``modalities`` (all by default)."""
+    """A model to be tested.
+
+    It is ``view`` overlaid with ``keep`` from ``client``'s state, seen through ``modalities`` (all by default).
+    """
 
     label: str
     view: str = "global"

@@ -1,7 +1,7 @@
 """Stages of a backbone and what they cost: the common language of models, trainer and time models.
 
-A stage is a piece of the forward pass that runs as one: it reads raw inputs (``x.<modality>``) or other stages' outputs and
-owns parameter groups. FLOPs are per window.
+A stage is a piece of the forward pass that runs as one: it reads raw inputs (``x.<modality>``) or other stages' outputs
+and owns parameter groups. FLOPs are per window.
 """
 
 from __future__ import annotations
@@ -73,8 +73,6 @@ def modalities_below(stages: tuple[StageSpec, ...]) -> dict[str, frozenset[str]]
     """The modalities whose input each stage depends on."""
     below: dict[str, frozenset[str]] = {}
     for stage in stages:
-        sources = (
-            frozenset([i.removeprefix(RAW)]) if i.startswith(RAW) else below[i] for i in stage.inputs
-        )
+        sources = (frozenset([i.removeprefix(RAW)]) if i.startswith(RAW) else below[i] for i in stage.inputs)
         below[stage.id] = frozenset().union(*sources)
     return below

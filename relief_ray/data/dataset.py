@@ -12,19 +12,20 @@ from numpy.typing import NDArray
 from relief_ray.data import cache, dsa, mhealth, pamap2, partial
 from relief_ray.data.config import DataConfig
 from relief_ray.data.recording import Recording
-from relief_ray.data.source import Members, Source, find_source, open_source
+from relief_ray.data.source import Members, Source, find_source, open_source, require_members
 from relief_ray.data.spec import DSA_UNITS, DatasetSpec, get_spec, with_units
 
 Parser = Callable[[DatasetSpec, Members, Path, int], Recording]
+FileNames = Callable[[DatasetSpec, int], list[str]]
 Progress = Callable[[str, int, int], None]
 
-PARSERS: Mapping[str, Parser] = MappingProxyType(
+LOADERS: Mapping[str, tuple[Parser, FileNames]] = MappingProxyType(
     {
-        "pamap2": pamap2.parse,
-        "mhealth": mhealth.parse,
-        "dsa": dsa.parse,
-        "dsa_mini": partial.parse_mini,
-        "mhealth_partial": partial.parse,
+        "pamap2": (pamap2.parse, pamap2.files),
+        "mhealth": (mhealth.parse, mhealth.files),
+        "dsa": (dsa.parse, dsa.files),
+        "dsa_mini": (partial.parse_mini, partial.files),
+        "mhealth_partial": (partial.parse, partial.files),
     }
 )
 
@@ -98,12 +99,15 @@ def _fill(spec: DatasetSpec, source: Source, digest: str, folder: Path, progress
 
 def parse_source(spec: DatasetSpec, source: Source, progress: Progress | None = None) -> list[Recording]:
     """All subjects, parsed one after the other; `progress` hears (what, done, total)."""
+    parse, files = LOADERS[spec.name]
     recordings = []
     with open_source(spec, source) as members:
+        expected = [name for subject in spec.subjects for name in files(spec, subject)]
+        require_members(spec, members.names, expected, source.path)
         for done, subject in enumerate(spec.subjects):
             if progress is not None:
                 progress(f"{spec.name}: subject {subject}", done, len(spec.subjects))
-            recordings.append(PARSERS[spec.name](spec, members, source.path, subject))
+            recordings.append(parse(spec, members, source.path, subject))
     return recordings
 
 

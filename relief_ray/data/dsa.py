@@ -26,6 +26,11 @@ def column_order() -> NDArray[np.int64]:
     return np.arange(NUM_COLUMNS).reshape(len(DSA_UNITS), 3, 3).transpose(1, 0, 2).ravel()
 
 
+def files(spec: DatasetSpec, subject: int) -> list[str]:
+    """The ends of a subject's file names, in label and time order."""
+    return [f"a{code:02d}/p{subject}/s{part:02d}.txt" for code in spec.labels for part in range(1, NUM_SEGMENTS + 1)]
+
+
 def read_segment(members: Members, name: str) -> NDArray[np.float32]:
     """One five-second file: (125, 45) finite numbers; UserError names file, line and finding."""
     table = read_table(members.read(name), name=name, columns=NUM_COLUMNS, delimiter=",")
@@ -37,12 +42,11 @@ def read_segment(members: Members, name: str) -> NDArray[np.float32]:
 
 def parse(spec: DatasetSpec, members: Members, path: Path, subject: int) -> Recording:
     """All activities of one subject, in label order: one bout of 7500 rows each."""
-    ends = [f"a{code:02d}/p{subject}/s{part:02d}.txt" for code in spec.labels for part in range(1, NUM_SEGMENTS + 1)]
-    files = require_members(spec, members.names, ends, path)
+    names = require_members(spec, members.names, files(spec, subject), path)
     order = column_order()
-    signal = np.empty((len(files) * SEGMENT_ROWS, NUM_COLUMNS), np.float32)
+    signal = np.empty((len(names) * SEGMENT_ROWS, NUM_COLUMNS), np.float32)
     synthetic = False
-    for index, name in enumerate(files):
+    for index, name in enumerate(names):
         table = read_segment(members, name)
         synthetic = synthetic or is_signature(table[0])
         signal[index * SEGMENT_ROWS : (index + 1) * SEGMENT_ROWS] = table[:, order]

@@ -96,4 +96,5 @@ def _remembered(memory: Path) -> dict[str, Sequence[str]]:
         found = json.loads(memory.read_bytes())
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    pairs = found.items() if isinstance(found, dict) else ()
+    return {name: pair for name, pair in pairs if isinstance(pair, list) and len(pair) == 2}

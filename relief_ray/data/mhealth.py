@@ -21,9 +21,14 @@ _LABEL = 23
 COLUMN_ORDER = (0, 1, 2, 5, 6, 7, 14, 15, 16, 8, 9, 10, 17, 18, 19, 11, 12, 13, 20, 21, 22, 3, 4)
 
 
+def files(spec: DatasetSpec, subject: int) -> list[str]:
+    """The end of a subject's file name."""
+    return [f"mHealth_subject{subject}.log"]
+
+
 def parse(spec: DatasetSpec, members: Members, path: Path, subject: int) -> Recording:
     """One subject; facts: NaN share, longest gap (s), absent activities."""
-    (name,) = require_members(spec, members.names, [f"mHealth_subject{subject}.log"], path)
+    (name,) = require_members(spec, members.names, files(spec, subject), path)
     table = read_table(members.read(name), name=name, columns=NUM_COLUMNS)
     synthetic = is_signature(table[0, :_LABEL])
     table = table[1:] if synthetic else table

@@ -30,9 +30,14 @@ def imu_columns() -> tuple[int, ...]:
     return tuple(imu + offset + axis for offset in (1, 7, 10) for imu in _IMUS for axis in range(3))
 
 
+def files(spec: DatasetSpec, subject: int) -> list[str]:
+    """The end of a subject's file name."""
+    return [f"Protocol/subject{subject}.dat"]
+
+
 def parse(spec: DatasetSpec, members: Members, path: Path, subject: int) -> Recording:
     """One subject; facts: NaN share, longest gap (s), rows without heart rate, absent activities."""
-    (name,) = require_members(spec, members.names, [f"Protocol/subject{subject}.dat"], path)
+    (name,) = require_members(spec, members.names, files(spec, subject), path)
     table = read_table(members.read(name), name=name, columns=NUM_COLUMNS)
     synthetic = is_signature(table[0, HEART_RATE:])
     table = table[1:] if synthetic else table

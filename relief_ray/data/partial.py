@@ -31,9 +31,14 @@ def read_arrays(data: bytes, name: str, keys: tuple[str, ...]) -> Arrays:
         raise UserError(f"{name}: not a whole .npz of plain arrays ({error}); fetch it again") from None
 
 
+def files(spec: DatasetSpec, subject: int) -> list[str]:
+    """The end of a subject's file name; the excerpt is one file."""
+    return ["dsa_mini.npz"] if spec.name == "dsa_mini" else [f"subject{subject:02d}.npz"]
+
+
 def parse(spec: DatasetSpec, members: Members, path: Path, subject: int) -> Recording:
     """One subject of the partial fixture; a bout is a stretch of one segment without missing rows."""
-    (name,) = require_members(spec, members.names, [f"subject{subject:02d}.npz"], path)
+    (name,) = require_members(spec, members.names, files(spec, subject), path)
     arrays = read_arrays(members.read(name), name, ("signal", "label", "sample_index", "segment"))
     signal = arrays["signal"].astype(np.float32)
     if signal.ndim != 2 or signal.shape[1] != spec.num_channels:

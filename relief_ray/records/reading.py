@@ -56,7 +56,11 @@ def read_run(folder: Path) -> RunRecord:
     try:
         return RunRecord.model_validate(found)
     except ValidationError as error:
-        raise UserError(f"{path}: {error}; expected a RunRecord; restore it or run the cell again") from error
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise UserError(
+            f"{path}: {place}: {first['msg']}, expected a RunRecord; restore it or run the cell again"
+        ) from error
 
 
 def read_rounds(folder: Path) -> tuple[RoundRecord, ...]:

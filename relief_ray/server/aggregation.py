@@ -1,7 +1,7 @@
 """Weighted sums of updates, and Eqs. (3) and (4).
 
-The reduction tree depends on the participants only, never on hosts or arrival: blocks of consecutive clients are summed in float64,
-blocks are merged in order. Serial and Ray runs therefore give the same bits.
+The reduction tree depends on the participants only, never on hosts or arrival: blocks of consecutive clients are summed
+in float64, blocks are merged in order. Serial and Ray runs therefore give the same bits.
 """
 
 from __future__ import annotations
@@ -67,6 +67,7 @@ def merge(first: Sums, second: Sums) -> Sums:
 
 
 def _add(group: GroupId, a: GroupSum, b: GroupSum) -> GroupSum:
+    assert not set(a.members) & set(b.members), f"group {group!r}: a client counts twice among {a.members + b.members}"
     if a.plain.shape != b.plain.shape:
         raise ValueError(
             f"group {group!r}: clients {a.members} and {b.members} uploaded {len(a.plain)} and {len(b.plain)} values; "
@@ -118,11 +119,13 @@ def over_members(group: ParamGroup, part: GroupSum) -> float:
 
 def apply_step(theta: Params, step: Mapping[GroupId, Tensor]) -> dict[GroupId, Tensor]:
     """``theta_j + step_j`` added in float64; groups without a step stay bit for bit."""
-    return {j: (value.to(torch.float64) + step[j]).to(torch.float32) if j in step else value for j, value in theta.items()}
+    return {
+        j: (value.to(torch.float64) + step[j]).to(torch.float32) if j in step else value for j, value in theta.items()
+    }
 
 
 def check_update(update: Update, layout: GroupLayout) -> str | None:
-    """Why an update must not be summed: wrong groups, wrong length, not finite. None where it is sound."""
+    """Why an update must not be summed or kept: wrong groups, wrong length, not finite. None where it is sound."""
     up = update.receipt.assignment.up
     if set(update.delta) != set(up):
         return f"sent groups {sorted(set(update.delta) ^ set(up))} that do not match its assignment"
@@ -132,6 +135,9 @@ def check_update(update: Update, layout: GroupLayout) -> str | None:
             return f"group {j!r}: sent {delta.dtype} of shape {tuple(delta.shape)}, expected float32 ({expected},)"
         if not bool(torch.isfinite(delta).all()):
             return f"group {j!r}: the update is not finite"
+    for name, value in update.state.items():
+        if not bool(torch.isfinite(value).all()):
+            return f"personal state {name!r} is not finite"
     return None
 
 

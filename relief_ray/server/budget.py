@@ -1,7 +1,7 @@
 """Who trains how much: the round target T*, Eq. (7) and the greedy allocation of Section IV-B.
 
-Legend: ``t_n(S)`` the planner's seconds for client ``n`` training ``S``, link included; ``G_n`` its accessible groups; ``T_o = t_n({})``;
-``tau_n = (t_n(G_n) - T_o) / |G_n|``; ``k_n`` the number of groups it may train.
+Legend: ``t_n(S)`` the planner's seconds for client ``n`` training ``S``, link included; ``G_n`` its accessible groups;
+``T_o = t_n({})``; ``tau_n = (t_n(G_n) - T_o) / |G_n|``; ``k_n`` the number of groups it may train.
 """
 
 from __future__ import annotations
@@ -86,7 +86,8 @@ def group_budget(load: Load, target_s: float) -> int:
 def allocate(load: Load, target_s: float, budget: int, ranking: Sequence[GroupId], forced: bool = True) -> Allocation:
     """``S_n``: the mandatory blocks, then groups in ``ranking`` order while slots and time last.
 
-    A group that would push the client beyond ``T*`` is refused and the next one tried; every refusal is kept with its price.
+    A group that would push the client beyond ``T*`` is refused and the next one tried; every refusal is kept with its
+    price.
     """
     chosen = list(load.mandatory) if forced else []
     num_mandatory = len(chosen)

@@ -1,6 +1,7 @@
 """Cohort-internal divergence and its moving average: Eqs. (5) and (6).
 
-Legend: ``d_j`` how much the active cohort disagrees on group ``j``, ``d_bar_j`` its exponential moving average, ``gamma`` its weight.
+Legend: ``d_j`` how much the active cohort disagrees on group ``j``, ``d_bar_j`` its exponential moving average,
+``gamma`` its weight.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ D_BAR = "d_bar"
 
 
 def divergence(part: GroupSum) -> float | None:
-    """``d_j = mean_n |Delta_n - mean_k Delta_k|^2`` over the clients that trained ``j`` (Eq. (5)), from one pass:
-    mean of squares minus square of mean, in float64, never below zero. None where fewer than two trained it.
+    """``d_j = mean_n |Delta_n - mean_k Delta_k|^2`` over the clients that trained ``j`` (Eq. (5)).
+
+    From one pass: mean of squares minus square of mean, in float64, never below zero. None where fewer than two
+    trained it.
     """
     count = len(part.members)
     if count < 2:
@@ -28,8 +31,9 @@ def divergence(part: GroupSum) -> float | None:
 
 
 def smooth(d_bar: Mapping[GroupId, float], d: Mapping[GroupId, float | None], gamma: float) -> dict[GroupId, float]:
-    """``d_bar <- gamma d + (1 - gamma) d_bar`` (Eq. (6)); a group's first divergence stands as it is, a missing one leaves
-    the average untouched.
+    """``d_bar <- gamma d + (1 - gamma) d_bar`` (Eq. (6)).
+
+    A group's first divergence stands as it is, a missing one leaves the average untouched.
     """
     smoothed = dict(d_bar)
     for j, value in d.items():

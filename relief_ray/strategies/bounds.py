@@ -1,7 +1,7 @@
 """The bounds that stand in every table: what federation, the whole fleet and waiting are worth.
 
-``central``: one client with everybody's data; ``local``: no federation; ``full_only``: FedAvg over the clients that own all modalities;
-``drop_slow``: FedAvg over the clients that finish everything within RELIEF's T*.
+``central``: one client with everybody's data; ``local``: no federation; ``full_only``: FedAvg over the clients that own
+all modalities; ``drop_slow``: FedAvg over the clients that finish everything within RELIEF's T*.
 """
 
 from __future__ import annotations
@@ -43,20 +43,25 @@ def stay_home(state: ServerState, context: RoundContext) -> tuple[Assignment, ..
     """Everything is personal: trained, kept, never sent."""
     everything = context.layout.select()
     return tuple(
-        Assignment(client=c.id, down={}, train=everything, up={}, keep=everything, epochs=context.epochs) for c in context.participants
+        Assignment(client=c.id, down={}, train=everything, up={}, keep=everything, epochs=context.epochs)
+        for c in context.participants
     )
 
 
 def unchanged(state: ServerState, reduced: Reduced, tools: ServerTools) -> ServerState:
     """The server learns nothing; it notes which groups clients keep."""
-    return ServerState(models=state.models, tensors=state.tensors, facts={**state.facts, "kept": list(tools.layout.ids)})
+    return ServerState(
+        models=state.models, tensors=state.tensors, facts={**state.facts, "kept": list(tools.layout.ids)}
+    )
 
 
 def own_models(state: ServerState, fleet: Fleet) -> EvalPlan:
     """Each client's own model, seen through its own sensors; there is no canonical one."""
     kept = state.facts.get("kept", [])
     keep = dict.fromkeys([j for j in kept if isinstance(j, str)], WHOLE) if isinstance(kept, list) else {}
-    targets = (EvalTarget(label=f"client.{c.id}", client=c.id, keep=keep, modalities=c.modalities) for c in fleet.clients)
+    targets = (
+        EvalTarget(label=f"client.{c.id}", client=c.id, keep=keep, modalities=c.modalities) for c in fleet.clients
+    )
     return EvalPlan(canonical=None, clients=tuple(targets))
 
 
@@ -78,7 +83,9 @@ def allocate_full(state: ServerState, context: RoundContext) -> tuple[Assignment
     """
     full = {c.id for c in context.fleet.clients if set(c.modalities) == set(context.fleet.modalities)}
     if not full:
-        raise UserError("strategy full_only: no client of this fleet owns all modalities; use another strategy or fleet.owned")
+        raise UserError(
+            "strategy full_only: no client of this fleet owns all modalities; use another strategy or fleet.owned"
+        )
     return tuple(train_everything(context, c) for c in context.participants if c.id in full)
 
 
@@ -89,7 +96,9 @@ class DropSlow(StrategyConfig):
 
     def build(self) -> Strategy:
         """The strategy."""
-        return replace(FedAvg(weighting=self.weighting).build(), name=self.name, allocate=partial(allocate_fast, Relief()))
+        return replace(
+            FedAvg(weighting=self.weighting).build(), name=self.name, allocate=partial(allocate_fast, Relief())
+        )
 
 
 def allocate_fast(relief: Relief, state: ServerState, context: RoundContext) -> tuple[Assignment, ...]:

@@ -41,7 +41,9 @@ def average(reduction: WeightedSum, state: ServerState, reduced: Reduced, tools:
     """``Theta + sum_n w_n Delta_n / sum_n w_n`` over all participants (McMahan et al. 2017, Algorithm 1)."""
     total = over_participants(reduction, reduced, tools.fleet)
     step = mean_step(reduced.sums.get("global", {}), total, tools.layout)
-    return ServerState(models={"global": apply_step(state.models["global"], step)}, tensors=state.tensors, facts=state.facts)
+    return ServerState(
+        models={"global": apply_step(state.models["global"], step)}, tensors=state.tensors, facts=state.facts
+    )
 
 
 def averaging(reduction: WeightedSum) -> partial[ServerState]:

@@ -21,4 +21,6 @@ class FedAvg(StrategyConfig):
     def build(self) -> Strategy:
         """The strategy."""
         reduction = self.reduction()
-        return Strategy(name=self.name, allocate=allocate_everything, reduction=reduction, aggregate=averaging(reduction))
+        return Strategy(
+            name=self.name, allocate=allocate_everything, reduction=reduction, aggregate=averaging(reduction)
+        )

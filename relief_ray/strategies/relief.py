@@ -1,14 +1,16 @@
 """RELIEF: modality-aligned blocks decide what to aggregate, what to train and what to send (Algorithm 1).
 
-Blue: T* and k_n (Eq. (7)), S_n = {A_m : m in M_n} + the most divergent groups. Green: only S_n learns and travels (Eq. (8)).
-Orange: A_m and E_m averaged within the cohort that trained them (Eq. (3)), B with weights |M_n| / M (Eq. (4)), head over those that
-trained it; then divergence (Eq. (5)) and its moving average (Eq. (6)).
+Blue: T* and k_n (Eq. (7)), S_n = {A_m : m in M_n} + the most divergent groups. Green: only S_n learns and travels
+(Eq. (8)). Orange: A_m and E_m averaged within the cohort that trained them (Eq. (3)), B with weights |M_n| / M
+(Eq. (4)), head over those that trained it; then divergence (Eq. (5)) and its moving average (Eq. (6)).
 
-Wu, Ding and Huang, "RELIEF: Turning Missing Modalities into Training Acceleration for Federated Learning on Heterogeneous IoT Edge".
+Wu, Ding and Huang, "RELIEF: Turning Missing Modalities into Training Acceleration for Federated Learning on
+Heterogeneous IoT Edge".
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal
 
@@ -23,6 +25,7 @@ from relief_ray.server.divergence import D_BAR, divergence, from_tensor, smooth,
 from relief_ray.strategies.common import StrategyConfig, train_everything
 
 BOOTSTRAP = "bootstrap"
+Weight = Callable[[ParamGroup, ClientInfo, Assignment], float]
 
 
 class Relief(StrategyConfig):
@@ -60,8 +63,8 @@ VARIANTS: dict[str, Relief] = {
 }
 
 
-def role_weight(config: Relief, base: "partial[float]", group: ParamGroup, client: ClientInfo, task: Assignment) -> float:
-    """1 (or the sample count), times ``|M_n|`` for B (Eq. (4); the common 1/M cancels). Dilution knows no modality weight."""
+def role_weight(config: Relief, base: Weight, group: ParamGroup, client: ClientInfo, task: Assignment) -> float:
+    """1 (or the sample count), times ``|M_n|`` for B (Eq. (4); 1/M cancels). Dilution knows no modality weight."""
     weight = float(base(group, client, task))
     by_modalities = group.role == "fusion_b" and (config.cohort or task.phase == BOOTSTRAP)
     return weight * len(client.modalities) if by_modalities else weight
@@ -71,7 +74,7 @@ def client_load(context: RoundContext, client: ClientInfo) -> budget.Load:
     """The budget problem of one client, priced by the planner."""
     layout = context.layout
 
-    def seconds(groups: tuple[GroupId, ...]) -> float:
+    def seconds(groups: Sequence[GroupId]) -> float:
         return context.planner.times(client.id, local_task(context, client, groups)).busy_s
 
     return budget.Load(
@@ -81,10 +84,14 @@ def client_load(context: RoundContext, client: ClientInfo) -> budget.Load:
     )
 
 
-def local_task(context: RoundContext, client: ClientInfo, groups: tuple[GroupId, ...], phase: str = "train") -> Assignment:
+def local_task(
+    context: RoundContext, client: ClientInfo, groups: Sequence[GroupId], phase: str = "train"
+) -> Assignment:
     """The whole model comes down, ``S_n`` is trained and goes up (Eq. (8))."""
     chosen = context.layout.select(groups)
-    return Assignment(client=client.id, down=context.layout.select(), train=chosen, up=chosen, epochs=context.epochs, phase=phase)
+    return Assignment(
+        client=client.id, down=context.layout.select(), train=chosen, up=chosen, epochs=context.epochs, phase=phase
+    )
 
 
 def target_s(config: Relief, context: RoundContext) -> float:
@@ -93,7 +100,9 @@ def target_s(config: Relief, context: RoundContext) -> float:
         return config.deadline_s
     if config.deadline_fraction is not None:
         clients = context.fleet.clients
-        return config.deadline_fraction * max(context.planner.times(c.id, train_everything(context, c)).busy_s for c in clients)
+        return config.deadline_fraction * max(
+            context.planner.times(c.id, train_everything(context, c)).busy_s for c in clients
+        )
     return budget.least_target_s([client_load(context, client) for client in context.fleet.clients])
 
 
@@ -108,14 +117,18 @@ def allocate(config: Relief, state: ServerState, context: RoundContext) -> tuple
     return tuple(local_task(context, client, allocation.groups) for client, allocation in plans)
 
 
-def plan(config: Relief, state: ServerState, context: RoundContext, client: ClientInfo, deadline: float) -> budget.Allocation:
+def plan(
+    config: Relief, state: ServerState, context: RoundContext, client: ClientInfo, deadline: float
+) -> budget.Allocation:
     """``S_n`` of one client; what ``relief-ray explain`` shows."""
     load = client_load(context, client)
     slots = budget.group_budget(load, deadline)
     return budget.allocate(load, deadline, slots, ranking(config, state, context, client, load), config.mandatory)
 
 
-def ranking(config: Relief, state: ServerState, context: RoundContext, client: ClientInfo, load: budget.Load) -> list[GroupId]:
+def ranking(
+    config: Relief, state: ServerState, context: RoundContext, client: ClientInfo, load: budget.Load
+) -> list[GroupId]:
     """The order in which free slots are offered: by divergence, at random, or not at all."""
     if config.select == "none":
         return []
@@ -130,7 +143,9 @@ def smoothed(state: ServerState, context: RoundContext | ServerTools) -> dict[Gr
     return from_tensor(state.tensors[D_BAR], context.layout) if D_BAR in state.tensors else {}
 
 
-def aggregate(config: Relief, reduction: WeightedSum, state: ServerState, reduced: Reduced, tools: ServerTools) -> ServerState:
+def aggregate(
+    config: Relief, reduction: WeightedSum, state: ServerState, reduced: Reduced, tools: ServerTools
+) -> ServerState:
     """Orange box: Eqs. (3) and (4), then (5) and (6). Without cohorts (V2) absent members count as zero change."""
     sums = reduced.sums.get("global", {})
     diluted = not config.cohort and tools.round > 0

@@ -16,7 +16,9 @@ lengths = st.lists(st.integers(0, 3000), min_size=1, max_size=6)
 
 def bouts_of(sizes: list[int], num_subjects: int = 3) -> np.ndarray:
     stops = np.cumsum(sizes)
-    return np.array([[n % num_subjects, stop - size, stop] for n, (size, stop) in enumerate(zip(sizes, stops))])
+    return np.array(
+        [[n % num_subjects, stop - size, stop] for n, (size, stop) in enumerate(zip(sizes, stops, strict=True))]
+    )
 
 
 def split(sizes: list[int], config: DataConfig, window: int, stride: int) -> list[BoutWindows]:

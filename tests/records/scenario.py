@@ -1,7 +1,7 @@
 """A small run driven through the real ledger, checkpoints and capture, and the ways to interrupt it.
 
-Loaded by ``conftest.py`` as the fixture ``scenario``; also a program, so that what is killed is a process of its own. It
-forks, because importing torch for each of a hundred crash points would take minutes.
+Loaded by ``conftest.py`` as the fixture ``scenario``; also a program, so that what is killed is a process of its own.
+It forks, because importing torch for each of a hundred crash points would take minutes.
 """
 
 from __future__ import annotations
@@ -75,20 +75,24 @@ def make_run(**changes: object) -> RunRecord:
 
 def first_state() -> ServerState:
     models = {"global": {j: torch.zeros(5) for j in MODELS}}
-    return ServerState(models=models, tensors={"d_bar": torch.zeros(2, dtype=torch.float64)}, facts={"clusters": [[0], [1]]})
+    return ServerState(
+        models=models, tensors={"d_bar": torch.zeros(2, dtype=torch.float64)}, facts={"clusters": [[0], [1]]}
+    )
 
 
 def receipt(client: int, round_: int) -> Receipt:
     train = {"fusion.A.acc": WHOLE, "fusion.B": Part(kinds=frozenset({"lora_a"}), rank=2)}
     task = Assignment(client=client, down=train, train=train, up=train, epochs=1, args={"mu": 0.1})
     measured = StageTimes(forward_s=0.1 + 0.2, backward_s=1 / 3)
-    work = Work(num_windows=10 + client, epochs=1, num_steps=2, engine="naive", loss=1 / (round_ + 1), measured=measured)
+    work = Work(
+        num_windows=10 + client, epochs=1, num_steps=2, engine="naive", loss=1 / (round_ + 1), measured=measured
+    )
     stats = {"importance": torch.tensor([0.1, 0.2]), "large": torch.arange(100.0)}
     return Receipt(assignment=task, work=work, bytes_down=100, bytes_up=40 + client, stats=stats)
 
 
 def next_round(state: ServerState, store: CheckpointStateStore, round_: int) -> RoundResult:
-    """One deterministic round: the next model depends on the last one, on the personal states and on the round's stream."""
+    """The next model depends on the last one, on the personal states and on the round's stream."""
     draw = torch.rand(5, generator=Streams(seed=3).torch("toy", round_))
     personal = {c: {"head": store.load(c).get("head", torch.zeros(3)) * 0.5 + draw[:3] + c} for c in (0, 1)}
     shift = sum(float(p["head"].sum()) for p in personal.values())
@@ -106,7 +110,11 @@ def next_round(state: ServerState, store: CheckpointStateStore, round_: int) -> 
 def drive(path: Path, rounds: int = ROUNDS, saved: Callable[[int], None] = lambda round_: None) -> None:
     """Runs, or goes on with, the toy run until ``rounds``: record, commit, checkpoint."""
     fresh = not (path / "run.json").exists()
-    with RunFolder.create(path, make_run(), min_free_bytes=0) if fresh else RunFolder.resume(path, min_free_bytes=0) as folder:
+    with (
+        RunFolder.create(path, make_run(), min_free_bytes=0)
+        if fresh
+        else RunFolder.resume(path, min_free_bytes=0) as folder
+    ):
         found = restore(folder, BINDING)
         at = found.checkpoint or Checkpoint(round=-1, state=first_state())
         store, state = CheckpointStateStore(at.clients), at.state
@@ -115,7 +123,13 @@ def drive(path: Path, rounds: int = ROUNDS, saved: Callable[[int], None] = lambd
         for round_ in range(at.round + 1, rounds):
             result = next_round(state, store, round_)
             record = capture_round(
-                result, round_=round_, phase="train", wall_s=0.5, ended_unix_s=1.7e9 + round_, before=totals, deadline_s=2.5
+                result,
+                round_=round_,
+                phase="train",
+                wall_s=0.5,
+                ended_unix_s=1.7e9 + round_,
+                before=totals,
+                deadline_s=2.5,
             )
             store.commit()
             folder.append(record)
@@ -253,7 +267,9 @@ def main(command: str, root: Path, *rest: str) -> None:
         pids = []
         for folder in rest:
             if (pid := os.fork()) == 0:
-                os._exit(0 if refusal(lambda folder=folder: sync(Path(folder), f"sqlite:///{root}")) == "not refused" else 1)
+                os._exit(
+                    0 if refusal(lambda folder=folder: sync(Path(folder), f"sqlite:///{root}")) == "not refused" else 1
+                )
             pids.append(pid)
         print(json.dumps([os.waitpid(pid, 0)[1] for pid in pids]))
     elif command == "sync-killed":

@@ -34,7 +34,7 @@ def test_a_run_killed_at_any_change_ends_with_the_same_bits(scenario, rows, fini
 
 
 def test_a_resume_killed_at_any_change_ends_with_the_same_bits(scenario, rows, finished, tmp_path):
-    """The resume that is killed has everything to mend: a torn line, rounds without checkpoint, a damaged generation."""
+    """It has everything to mend: a torn line, rounds without checkpoint, a damaged generation."""
     template = tmp_path / "template"
     scenario.drive(template, rounds=3)
     with (template / "rounds.jsonl").open("ab") as ledger:
@@ -94,5 +94,7 @@ def test_without_any_whole_generation_the_error_is_clear(scenario, finished, tmp
     shutil.copytree(finished, path)
     for generation in checkpoint.generations(path):
         (generation / "manifest.json").unlink()
-    with pytest.raises(UserError, match=r"no usable checkpoint .*round-000003.*round-000002.*expected a whole one.*restore"):
+    with pytest.raises(
+        UserError, match=r"no usable checkpoint .*round-000003.*round-000002.*expected a whole one.*restore"
+    ):
         scenario.drive(path)

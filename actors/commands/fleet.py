@@ -1,0 +1,115 @@
+"""`relief-ray fleet show`: devices, sensors, and what a FedAvg round would cost each of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+
+from actors.commands.open import open_target
+from actors.commands.tables import listed, table
+from relief_ray.setup import Setup, choose_engine, context_of
+from relief_ray.strategies.relief import Relief, client_load, target_s
+
+CLOCKS = {
+    "flop_proportional": "the paper's: time in proportion to the trained groups' FLOPs",
+    "split_naive": "forward, backward and optimizer counted, every layer run in every epoch",
+    "split_reuse": "the same, but frozen layers are computed once a round",
+    "measured": "a device profile's speeds",
+}
+
+
+def show(target: str, settings: Sequence[str], as_json: bool) -> None:
+    """Prints the fleet of a preset, a file or a run."""
+    setup = open_target(target, settings)
+    print(json.dumps(facts(setup), indent=1) if as_json else text(setup, target))
+
+
+def deadlines(setup: Setup) -> dict[str, float]:
+    """RELIEF's T* under each clock, if that clock were the one to plan with."""
+    found = {}
+    for name, clock in setup.accountant.clocks.items():
+        engine = clock.engine or ("naive" if choose_engine(setup.config) == "naive" else "reuse")
+        planner = replace(setup.planner, model=clock.model, engine=engine)
+        found[name] = target_s(Relief(), replace(context_of(setup, 1), planner=planner))
+    return found
+
+
+def mandatory_seconds(setup: Setup) -> list[float]:
+    """Per client: its mandatory blocks alone, by the planning clock."""
+    context = context_of(setup, 1)
+    loads = [client_load(context, client) for client in setup.fleet.clients]
+    return [load.seconds(load.mandatory) for load in loads]
+
+
+def facts(setup: Setup) -> dict[str, object]:
+    """The same as JSON."""
+    mandatory = mandatory_seconds(setup)
+    clients = [
+        {
+            "client": client.id,
+            "device": client.device,
+            "modalities": list(client.modalities),
+            "num_windows": client.num_windows,
+            "fedavg_s": {name: cost.clients[client.id].times.busy_s for name, cost in setup.reference.items()},
+            "mandatory_s": mandatory[client.id],
+        }
+        for client in setup.fleet.clients
+    ]
+    return {
+        "types": {name: kind.model_dump(mode="json") for name, kind in setup.types.items()},
+        "clients": clients,
+        "fedavg": {name: {"round_s": cost.round_s, "energy_j": cost.energy_j} for name, cost in setup.reference.items()},
+        "target_s": deadlines(setup),
+        "planning_time": setup.config.costs.planning_time,
+    }
+
+
+def text(setup: Setup, target: str) -> str:
+    """The fleet in three tables."""
+    fleet, config = setup.fleet, setup.config
+    cohorts = ", ".join(f"{m} {len(fleet.cohort(m))}" for m in fleet.modalities)
+    rare = f"; rare: {listed(setup.rare)}" if setup.rare else ""
+    parts = [
+        f"Fleet of {target}: {len(fleet)} clients, data {config.data.name} ({setup.data.origin}), {config.training.epochs} local epochs",
+        f"Clients that own a sensor: {cohorts}{rare}",
+        "",
+        "Device types",
+        type_table(setup),
+        "",
+        "Clients: predicted seconds of a FedAvg round (everything trained and sent) under each clock",
+        client_table(setup),
+        "",
+        *(f"  {name:<18}{CLOCKS[name]}" for name in setup.reference),
+        f"  {'mandatory':<18}the client's own fusion blocks alone, by the planning clock ({config.costs.planning_time})",
+        "  T*                the least time in which every client manages its mandatory blocks: RELIEF's deadline",
+    ]
+    return "\n".join(parts)
+
+
+def type_table(setup: Setup) -> str:
+    """Speed, power and link of each type in use."""
+    rows = []
+    for name, kind in setup.types.items():
+        number = sum(client.device == name for client in setup.fleet.clients)
+        power = f"{kind.active_power_w:g} / {kind.comm_power_w:g} / {kind.idle_power_w:g}"
+        link = f"{kind.uplink_bytes_per_s / 1e6:g} / {kind.downlink_bytes_per_s / 1e6:g}"
+        rows.append([name, str(number), f"{kind.peak_tops:g}", power, link, f"{1e3 * kind.latency_s:g}"])
+    return table(["type", "clients", "TOPS", "W active/link/idle", "MB/s up/down", "latency ms"], rows)
+
+
+def client_table(setup: Setup) -> str:
+    """A row per client, then the round, its energy, and T*."""
+    clocks, mandatory, targets = list(setup.reference), mandatory_seconds(setup), deadlines(setup)
+    rows = [
+        [
+            f"{client.id}", client.device, ", ".join(client.modalities), str(client.num_windows),
+            *(f"{setup.reference[name].clients[client.id].times.busy_s:.3f}" for name in clocks),
+            f"{mandatory[client.id]:.3f}",
+        ]
+        for client in setup.fleet.clients
+    ]  # fmt: skip
+    rows.append(["round, s", "", "", "", *(f"{setup.reference[name].round_s:.3f}" for name in clocks), ""])
+    rows.append(["round, J", "", "", "", *(f"{setup.reference[name].energy_j:.1f}" for name in clocks), ""])
+    rows.append(["T*, s", "", "", "", *(f"{targets[name]:.3f}" for name in clocks), ""])
+    return table(["client", "type", "sensors", "windows", *clocks, "mandatory"], rows, left=3)

@@ -1,0 +1,36 @@
+"""`relief-ray strategies`: what can be compared, in a sentence each."""
+
+from __future__ import annotations
+
+import json
+
+from actors.commands.tables import table
+from relief_ray.citations import cite
+from relief_ray.strategies import PRESETS
+
+ABOUT = {
+    "fedavg": ("baseline", "everyone trains and sends the whole model; plain mean"),
+    "fedprox": ("baseline", "FedAvg with a pull (mu = 0.01) towards the server's model"),
+    "relief": ("RELIEF, V0", "own sensors' blocks, then the most divergent groups within T*; cohort mean"),
+    "v1": ("ablation", "RELIEF without elastic training: all groups a client can reach, every round"),
+    "v2": ("ablation", "RELIEF averaging over everybody (absent = no change); blocks not forced"),
+    "v3": ("ablation", "RELIEF with random groups instead of divergent ones; blocks not forced"),
+    "v2_mandatory": ("ablation of ours", "V2 with the own sensors' blocks still forced: only dilution differs"),
+    "v3_mandatory": ("ablation of ours", "V3 with the own sensors' blocks still forced: only the choice differs"),
+    "mandatory_only": ("ablation of ours", "the own sensors' blocks and nothing else"),
+    "central": ("bound", "one client with everybody's data and all sensors"),
+    "local": ("bound", "no federation: each client keeps a model of its own"),
+    "full_only": ("bound", "FedAvg over the clients that own all sensors"),
+    "drop_slow": ("bound", "FedAvg over the clients that finish everything within RELIEF's T*"),
+}
+
+
+def show(bibtex: bool, as_json: bool) -> None:
+    """Prints the list, or the references."""
+    if bibtex:
+        print(cite(dict.fromkeys(known.name for known in PRESETS.values() if known.name in ("fedavg", "fedprox", "relief"))))
+    elif as_json:
+        print(json.dumps({n: {"kind": ABOUT[n][0], "about": ABOUT[n][1], "config": c.model_dump(mode="json")} for n, c in PRESETS.items()}, indent=1))
+    else:
+        print(table(["strategy", "kind", "what it does"], [[name, *ABOUT[name]] for name in PRESETS], left=3))
+        print("\nChange one value: --set strategy.gamma=0.5. Use in a run: --strategies fedavg,relief")

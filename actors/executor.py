@@ -1,0 +1,238 @@
+"""Runs a round's clients on Ray hosts (an ``Executor``), with the bits of the plain loop.
+
+Packed: the next free host takes the next block. Actors: every client on its own host. Either way the sums are taken
+over the same blocks in the same order.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import ray
+from torch import Tensor
+
+from actors.failures import EvaluationFailed
+from actors.gather import Gather, lost
+from actors.group import HostGroup, RuntimeOptions, open_hosts
+from actors.hosts import EvalAnswer, EvalRequest, Models, TrainAnswer, TrainRequest
+from actors.placement import Resources
+from actors.pool import Call, Host, HostPool, Lost, greet
+from actors.wire import Packed, expand, pack, unpack
+from relief_ray.federated import RoundVoid
+from relief_ray.groups import Params
+from relief_ray.messages import Assignment, ClientId, ClientState, EvalTarget, Json, Trained
+from relief_ray.server.aggregation import blocks
+from relief_ray.training.worker import BlockResult, Job
+
+START_S, START_PER_HOST_S = 60.0, 10.0
+MAX_ATTEMPTS = 2
+
+
+def never() -> bool:
+    """Nobody asks to stop."""
+    return False
+
+
+def open_executor(
+    job: Job,
+    options: RuntimeOptions,
+    types: Mapping[str, Resources] | None = None,
+    should_stop: Callable[[], bool] = never,
+) -> RayExecutor:
+    """Hosts and their executor in one; ``close`` ends the hosts."""
+    group = open_hosts(job, options, types)
+    try:
+        return RayExecutor(job, group, options, should_stop)
+    except BaseException:
+        group.close()
+        raise
+
+
+class RayExecutor:
+    """Sends tasks to the hosts of a group and merges what comes back."""
+
+    def __init__(
+        self,
+        job: Job,
+        group: HostGroup,
+        options: RuntimeOptions,
+        should_stop: Callable[[], bool] = never,
+        own: bool = True,
+    ) -> None:
+        """Waits for the hosts; with ``own`` they end with the executor.
+
+        Raises:
+            UserError: a host did not start in time or runs other code.
+        """
+        self._job, self._group, self._options, self._own = job, group, options, own
+        specs = group.plan.hosts
+        hosts = greet(group.handles, [s.name for s in specs], START_S + START_PER_HOST_S * len(specs))
+        self._pool = HostPool(hosts=hosts, per_node=slots_per_node(hosts, options), should_stop=should_stop)
+        self._host_of = {s.client: i for i, s in enumerate(specs) if s.client is not None}
+        self._sent: tuple[Models, ray.ObjectRef[Packed[Models]], int] | None = None
+
+    def train(
+        self,
+        round_: int,
+        models: Mapping[str, Params],
+        tasks: Sequence[Assignment],
+        states: Mapping[ClientId, ClientState],
+    ) -> Trained:
+        """One round; a block whose host is lost is sent once more, client by client, from committed state.
+
+        Raises:
+            RoundVoid: fewer clients than the quorum answered.
+            ClientFailed: code of a client raised; it is named.
+        """
+        cut = blocks(tasks)
+        gather, before = Gather(cut), self._pool.moved_bytes
+        model = self._put(models)
+        todo = deque(self._train_calls(cut, round_, model, states))
+        unanswered: dict[ClientId, str] = {}
+        for call, outcome in self._pool.run(todo):
+            if isinstance(outcome, TrainAnswer):
+                gather.add(call.key, call.clients, received(outcome))
+            elif call.attempt + 1 < MAX_ATTEMPTS:
+                again = [t for t in cut[call.key] if t.client in call.clients]
+                todo.extend(self._train_call(call.key, (t,), round_, model, states, call.attempt + 1) for t in again)
+            else:
+                assert isinstance(outcome, Lost)
+                unanswered |= dict.fromkeys(call.clients, outcome.why)
+                gather.add(call.key, call.clients, lost(call.clients, outcome.why))
+        self._check_quorum(round_, len(tasks), unanswered)
+        return gather.finish(self._pool.moved_bytes - before)
+
+    def _train_calls(
+        self,
+        cut: Sequence[tuple[Assignment, ...]],
+        round_: int,
+        model: ray.ObjectRef[Packed[Models]],
+        states: Mapping[ClientId, ClientState],
+    ) -> Iterator[Call]:
+        """Blocks, or single clients where each has its own host; most work first where all results fit in memory."""
+        pieces = [(i, block) for i, block in enumerate(cut)]
+        if self._host_of:
+            pieces = [(i, (task,)) for i, block in pieces for task in block]
+        if all(len(block) == 1 for block in cut):
+            pieces.sort(key=lambda piece: -self._work(piece[1][0]))
+        for i, piece in pieces:
+            yield self._train_call(i, piece, round_, model, states, 0)
+
+    def _work(self, task: Assignment) -> int:
+        return self._job.fleet[task.client].num_windows * task.epochs * len(task.train)
+
+    def _train_call(
+        self,
+        block: int,
+        tasks: tuple[Assignment, ...],
+        round_: int,
+        model: ray.ObjectRef[Packed[Models]],
+        states: Mapping[ClientId, ClientState],
+        attempt: int,
+    ) -> Call:
+        clients = tuple(t.client for t in tasks)
+        request = pack(TrainRequest(round=round_, tasks=tasks, states={c: states[c] for c in clients if c in states}))
+        self._pool.moved_bytes += request.nbytes
+        limit_s = self._options.client_timeout_s
+        return Call(
+            key=block,
+            method="train",
+            args=(model, request),
+            clients=clients,
+            limit_s=None if limit_s is None else limit_s * len(tasks),
+            host=self._host_of.get(tasks[0].client),
+            attempt=attempt,
+        )
+
+    def _check_quorum(self, round_: int, num_asked: int, unanswered: Mapping[ClientId, str]) -> None:
+        if num_asked - len(unanswered) < self._options.quorum * num_asked:
+            raise RoundVoid(
+                f"round {round_}: {num_asked - len(unanswered)} of {num_asked} clients answered, "
+                f"runtime.quorum = {self._options.quorum:g}; lost: {dict(unanswered)}"
+            )
+
+    def evaluate(
+        self,
+        models: Mapping[str, Params],
+        targets: Sequence[EvalTarget],
+        states: Mapping[ClientId, ClientState],
+        part: str,
+    ) -> Mapping[str, Tensor]:
+        """Confusion matrices of every target: the windows are shared out over the hosts, and counts add up exactly.
+
+        Raises:
+            EvaluationFailed: a share was lost twice.
+        """
+        model = self._put(models)
+        number = max(1, min(len(self._pool.hosts), sum(self._pool.per_node.values()), len(self._job.parts[part])))
+        todo = deque(self._eval_call(i, number, model, targets, states, part) for i in range(number))
+        total: dict[str, Tensor] = {}
+        for call, outcome in self._pool.run(todo):
+            if isinstance(outcome, EvalAnswer):
+                found = unpack(outcome.found)
+                total = {label: counts + total[label] if total else counts.clone() for label, counts in found.items()}
+            elif call.attempt + 1 < MAX_ATTEMPTS:
+                todo.append(replace(call, attempt=call.attempt + 1))
+            else:
+                assert isinstance(outcome, Lost)
+                raise EvaluationFailed(f"evaluation on {part!r}: {outcome.why}")
+        return {label: total[label] for label in sorted(total)}
+
+    def _eval_call(
+        self,
+        index: int,
+        number: int,
+        model: ray.ObjectRef[Packed[Models]],
+        targets: Sequence[EvalTarget],
+        states: Mapping[ClientId, ClientState],
+        part: str,
+    ) -> Call:
+        request = pack(EvalRequest(targets=tuple(targets), states=dict(states), part=part, share=(index, number)))
+        self._pool.moved_bytes += request.nbytes
+        return Call(
+            key=index, method="evaluate", args=(model, request), clients=(), limit_s=self._options.client_timeout_s
+        )
+
+    def _put(self, models: Models) -> ray.ObjectRef[Packed[Models]]:
+        """One object per model version: fetched once per node, read by all its hosts without a copy."""
+        if self._sent is None or self._sent[0] is not models:
+            wire: Models = {name: dict(params) for name, params in models.items()}
+            packed = pack(wire)
+            self._sent = (models, ray.put(packed), packed.nbytes)
+        self._pool.moved_bytes += self._sent[2] * len({h.identity.node for h in self._pool.hosts})
+        return self._sent[1]
+
+    def facts(self) -> dict[str, Json]:
+        """How the run was laid out, for its record."""
+        hosts = self._pool.hosts
+        return {
+            "mode": self._options.mode,
+            "num_hosts": len(hosts),
+            "num_nodes": len({h.identity.node for h in hosts}),
+            "placement": self._group.plan.placement,
+            "placement_why": self._group.plan.why,
+            "ray": ray.__version__,
+            "pythons": list[Json](sorted({h.identity.python for h in hosts})),
+            "torches": list[Json](sorted({h.identity.torch for h in hosts})),
+            "num_lost_calls": self._pool.num_lost,
+        }
+
+    def close(self) -> None:
+        """Ends the hosts, where they are ours."""
+        if self._own:
+            self._group.close()
+
+
+def received(answer: TrainAnswer) -> BlockResult:
+    """A block's result: sums look into the received arrays, everything that is kept has its own memory."""
+    return replace(unpack(answer.rest, own=True), sums=expand(unpack(answer.sums)))
+
+
+def slots_per_node(hosts: Sequence[Host], options: RuntimeOptions) -> dict[str, int]:
+    """Calls that may run on a node at once: as many as it has cores, so that measured seconds are of a free core."""
+    cores = {node["NodeID"]: int(node["Resources"].get("CPU", 1)) for node in ray.nodes() if node["Alive"]}
+    if options.mode == "packed" and options.num_hosts:
+        return {h.identity.node: len(hosts) for h in hosts}
+    return {h.identity.node: max(1, cores.get(h.identity.node, 1)) for h in hosts}

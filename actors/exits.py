@@ -1,0 +1,81 @@
+"""Exit codes, and what a user reads when something ends early."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import traceback
+
+from relief_ray.errors import UserError
+
+OK = 0
+INTERNAL = 1
+BAD_INPUT = 2
+ROUND_VOID = 3
+DISK = 4
+INTERRUPTED = 130
+TERMINATED = 143
+
+EXIT_CODES = (
+    (OK, "done"),
+    (INTERNAL, "internal error: a fault of this program; the traceback is shown"),
+    (BAD_INPUT, "bad input: a wrong option, key, value, file or folder; the message names the fix"),
+    (ROUND_VOID, "a round was void (no usable update, too few clients, a model that is not finite): nothing committed"),
+    (DISK, "the disk is full or failed while writing; everything before is intact"),
+    (INTERRUPTED, "stopped by Ctrl-C (SIGINT); go on with `relief-ray resume DIR`"),
+    (TERMINATED, "stopped by SIGTERM; go on with `relief-ray resume DIR`"),
+)
+_DISK_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+
+
+class Stopped(Exception):
+    """A run ended between two rounds because a signal asked for it; ``code`` is the exit code."""
+
+    def __init__(self, code: int, message: str) -> None:
+        """``message`` says how to go on."""
+        super().__init__(message)
+        self.code = code
+
+
+def exit_code(error: BaseException) -> int:
+    """The code of an error that reached the command line."""
+    if isinstance(error, Stopped):
+        return error.code
+    if isinstance(error, OSError | UserError) and _is_disk(error):
+        return DISK
+    if isinstance(error, UserError):
+        return BAD_INPUT
+    return ROUND_VOID if _is_void(error) else INTERNAL
+
+
+def _is_disk(error: BaseException) -> bool:
+    cause = error if isinstance(error, OSError) else error.__cause__
+    return isinstance(cause, OSError) and cause.errno in _DISK_ERRNOS
+
+
+def _is_void(error: BaseException) -> bool:
+    # Looked up only where rounds were run at all: importing it here would load torch for every `--help`.
+    federated = sys.modules.get("relief_ray.federated")
+    return isinstance(error, FloatingPointError) or (federated is not None and isinstance(error, federated.RoundVoid))
+
+
+def report(error: BaseException) -> int:
+    """Writes the error to stderr as one block and returns the exit code."""
+    code = exit_code(error)
+    if isinstance(error, Stopped):
+        say(str(error))
+    elif code == INTERNAL:
+        say("".join(traceback.format_exception(error)).rstrip())
+        say(f"error: internal error: {type(error).__name__}: {error}\n       This is a fault of relief-ray, not of your input.")
+    else:
+        say("error: " + str(error).replace("\n", "\n       "))
+    return code
+
+
+def say(text: str) -> None:
+    """A line on stderr; a closed pipe must not hide the exit code."""
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except BrokenPipeError:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115

@@ -1,0 +1,96 @@
+"""The hosts of a run: created together by the driver, handed to whoever runs the rounds, ended together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+import ray
+from ray.actor import ActorHandle
+from ray.util.placement_group import PlacementGroup, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from actors.hosts import ClientHost
+from actors.placement import HostSpec, Mode, Placement, Plan, Resources, plan_actors, plan_packed, reserve
+from relief_ray.training.worker import Job
+
+RESERVE_S = 60.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RuntimeOptions:
+    """How clients are laid out over the cluster; none of it changes a result.
+
+    ``client_timeout_s``: seconds a client may take for its round (None: for ever); ``quorum``: the share of a round's
+    clients that must answer.
+    """
+
+    mode: Mode = "packed"
+    num_hosts: int | None = None
+    placement: Placement = "auto"
+    client_timeout_s: float | None = 600.0
+    quorum: float = 1.0
+    num_gpus: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HostGroup:
+    """Handles in host order; whoever holds the group keeps the job alive for hosts that start anew."""
+
+    plan: Plan
+    handles: tuple[ActorHandle, ...]
+    job: ray.ObjectRef[Job]
+    reservation: PlacementGroup | None
+
+    def close(self) -> None:
+        """Ends all hosts and gives their places back."""
+        if not ray.is_initialized():
+            return
+        for handle in self.handles:
+            with suppress(ray.exceptions.RayError):
+                ray.kill(handle)
+        if self.reservation is not None:
+            remove_placement_group(self.reservation)
+
+
+def open_hosts(job: Job, options: RuntimeOptions, types: Mapping[str, Resources] | None = None) -> HostGroup:
+    """Places and starts the hosts; ``types``: device type -> Ray resources. Does not wait for them.
+
+    Raises:
+        UserError: the cluster lacks a resource, named with the fix.
+    """
+    cluster = ray.cluster_resources()
+    if options.mode == "actors":
+        plan = plan_actors(job.fleet, types or {}, options.placement, cluster, options.num_gpus)
+    else:
+        plan = plan_packed(options.num_hosts, cluster, options.num_gpus)
+    reservation = reserve(plan, RESERVE_S)
+    ref = ray.put(job)
+    actor = ray.remote(ClientHost)
+    handles = tuple(
+        actor.options(**actor_options(spec, i, reservation, job.num_threads)).remote([ref])
+        for i, spec in enumerate(plan.hosts)
+    )
+    return HostGroup(plan=plan, handles=handles, job=ref, reservation=reservation)
+
+
+def actor_options(
+    spec: HostSpec, index: int, reservation: PlacementGroup | None, num_threads: int
+) -> dict[str, object]:
+    """Ray's options of one host."""
+    # Ray leaves all GPUs visible to processes that asked for none; results depend on the number of threads.
+    hidden = {} if spec.num_gpus else {"CUDA_VISIBLE_DEVICES": ""}
+    options: dict[str, object] = {
+        "num_cpus": spec.num_cpus,
+        "num_gpus": spec.num_gpus,
+        "resources": dict(spec.resources),
+        "max_restarts": -1,
+        "max_task_retries": 0,
+        "runtime_env": {"env_vars": {"OMP_NUM_THREADS": str(num_threads), **hidden}},
+    }
+    if reservation is not None:
+        options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(
+            placement_group=reservation, placement_group_bundle_index=index
+        )
+    return options

@@ -1,0 +1,123 @@
+"""The process in which clients live: a ``Worker`` behind Ray, one or many virtual clients each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import ray
+from torch import Tensor
+
+from actors.failures import ClientFailed
+from actors.gather import join
+from actors.handshake import Identity, identify
+from actors.wire import Packed, pack, squeeze, unpack
+from relief_ray.errors import UserError
+from relief_ray.groups import Params
+from relief_ray.messages import Assignment, ClientId, ClientState, EvalTarget
+from relief_ray.server.aggregation import Sums
+from relief_ray.training.worker import BlockResult, Job, Worker
+
+Models = Mapping[str, Params]
+States = Mapping[ClientId, ClientState]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainRequest:
+    """Consecutive clients' tasks, with the committed personal state that each starts from."""
+
+    round: int
+    tasks: tuple[Assignment, ...]
+    states: States
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EvalRequest:
+    """A host's ``share = (i, of)`` of the windows of ``part``."""
+
+    targets: tuple[EvalTarget, ...]
+    states: States
+    part: str
+    share: tuple[int, int]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainAnswer:
+    """A block's answer: ``sums`` apart from the ``rest``, since they are consumed at once and the rest is kept."""
+
+    identity: Identity
+    sums: Packed[Sums]
+    rest: Packed[BlockResult]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that travel."""
+        return self.sums.nbytes + self.rest.nbytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EvalAnswer:
+    """A share's confusion matrices."""
+
+    identity: Identity
+    found: Packed[dict[str, Tensor]]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that travel."""
+        return self.found.nbytes
+
+
+class ClientHost:
+    """Trains and tests; keeps nothing that a restart may lose. Wrapped once by ``ray.remote``."""
+
+    def __init__(self, job: Sequence[ray.ObjectRef[Job]]) -> None:
+        """Remembers where the job is; it is read after the handshake, so that other code never sees it."""
+        self._job = job[0]
+        self._worker: Worker | None = None
+
+    def hello(self) -> Identity:
+        """Who this is."""
+        return identify()
+
+    def train(self, models: Packed[Models], request: Packed[TrainRequest]) -> TrainAnswer:
+        """Trains the request's clients in order.
+
+        Raises:
+            ClientFailed: a client's code raised; the client is named.
+        """
+        worker, view, asked = self._ready(), unpack(models), unpack(request)
+        result = join(_train(worker, view, asked, task) for task in asked.tasks)
+        rest = BlockResult(
+            sums={},
+            receipts=result.receipts,
+            states=result.states,
+            rejected=result.rejected,
+            updates=result.updates,
+            pairwise=result.pairwise,
+        )
+        return TrainAnswer(identity=identify(), sums=pack(squeeze(result.sums)), rest=pack(rest))
+
+    def evaluate(self, models: Packed[Models], request: Packed[EvalRequest]) -> EvalAnswer:
+        """Confusion matrices of this host's share."""
+        asked = unpack(request)
+        found = self._ready().evaluate(unpack(models), asked.targets, asked.states, asked.part, asked.share)
+        return EvalAnswer(identity=identify(), found=pack(found))
+
+    def _ready(self) -> Worker:
+        if self._worker is None:
+            self._worker = Worker(ray.get(self._job))
+        return self._worker
+
+
+def _train(worker: Worker, models: Models, request: TrainRequest, task: Assignment) -> BlockResult:
+    try:
+        return worker.train_block(request.round, models, [task], request.states)
+    except UserError:
+        raise
+    except Exception as error:
+        client = worker.job.fleet[task.client]
+        raise ClientFailed(
+            f"client {client.id} ({client.name}, type {client.device}) failed while training round {request.round}: "
+            f"{type(error).__name__}: {error}"
+        ) from error

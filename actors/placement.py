@@ -1,0 +1,138 @@
+"""Which host goes where: typed resources where the cluster has them, CPU shares otherwise; never a silent wait.
+
+``type_a``, ``type_b``, ``type_c`` are Ray resources that a device offers when it joins; a client's device type names what
+it asks for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import ray
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+
+from relief_ray.errors import UserError
+from relief_ray.messages import ClientId, Fleet
+
+Mode = Literal["packed", "actors"]
+Placement = Literal["auto", "typed", "virtual"]
+Resources = Mapping[str, float]
+# Ray counts in ten-thousandths.
+GRAIN = 1e-4
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HostSpec:
+    """What one host asks of the cluster; ``client`` is the one client that lives there, None where any may."""
+
+    name: str
+    client: ClientId | None
+    num_cpus: float
+    num_gpus: float = 0.0
+    resources: Resources = field(default_factory=dict)
+
+    @property
+    def bundle(self) -> dict[str, float]:
+        """The demand as Ray writes it."""
+        demand = {"CPU": self.num_cpus, "GPU": self.num_gpus, **self.resources}
+        return {name: amount for name, amount in demand.items() if amount > 0}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """All hosts, the placement that was chosen and why."""
+
+    hosts: tuple[HostSpec, ...]
+    placement: Literal["typed", "virtual"]
+    why: str
+
+
+def cluster_cpus() -> int:
+    """Whole cores of the cluster, at least one."""
+    return max(1, int(ray.cluster_resources().get("CPU", 1)))
+
+
+def plan_packed(num_hosts: int | None, cluster: Resources, num_gpus: float = 0.0) -> Plan:
+    """One host per core (or ``num_hosts``, which then share the cores); any client runs on any of them."""
+    cores = max(1, int(cluster.get("CPU", 1)))
+    number = num_hosts or cores
+    share = _share(cores, number)
+    hosts = tuple(HostSpec(name=f"host-{i}", client=None, num_cpus=share, num_gpus=num_gpus) for i in range(number))
+    return Plan(hosts=hosts, placement="virtual", why="packed hosts take any client")
+
+
+def plan_actors(
+    fleet: Fleet, types: Mapping[str, Resources], placement: Placement, cluster: Resources, num_gpus: float = 0.0
+) -> Plan:
+    """One host per client.
+
+    ``types``: device type -> Ray resources (``DeviceType.ray_resources``).
+
+    Raises:
+        UserError: ``typed`` placement, but a resource is missing or a device type names none.
+    """
+    typed = tuple(
+        HostSpec(name=f"client-{c.id}", client=c.id, num_cpus=0.0, num_gpus=num_gpus, resources=types.get(c.device, {}))
+        for c in fleet.clients
+    )
+    bare = sorted({c.device for c in fleet.clients if not types.get(c.device)})
+    short = f"device types {bare} name no Ray resource" if bare else shortage(typed, cluster)
+    if placement == "typed" and short:
+        raise UserError(
+            f"runtime.placement = 'typed': {short}; start a node with it (ray start --resources='{{\"type_a\": 1}}'), "
+            "use fewer clients, or set runtime.placement=virtual"
+        )
+    if placement != "virtual" and not short:
+        return Plan(hosts=typed, placement="typed", why="the cluster has every device type")
+    share = _share(cluster.get("CPU", 1.0), len(fleet))
+    hosts = tuple(
+        HostSpec(name=f"client-{c.id}", client=c.id, num_cpus=share, num_gpus=num_gpus) for c in fleet.clients
+    )
+    return Plan(hosts=hosts, placement="virtual", why=short if placement == "auto" else "as configured")
+
+
+def _share(cores: float, number: int) -> float:
+    return max(GRAIN, int(min(1.0, cores / number) / GRAIN) * GRAIN)
+
+
+def demand(hosts: Sequence[HostSpec]) -> dict[str, float]:
+    """What all hosts ask for together."""
+    total: dict[str, float] = {}
+    for host in hosts:
+        for name, amount in host.bundle.items():
+            total[name] = total.get(name, 0.0) + amount
+    return total
+
+
+def shortage(hosts: Sequence[HostSpec], cluster: Resources) -> str:
+    """The resources of which the cluster has too little, in words; empty where it has enough."""
+    lacking = [
+        f"{name}: needed {amount:g}, the cluster has {cluster.get(name, 0.0):g}"
+        for name, amount in demand(hosts).items()
+        if amount > cluster.get(name, 0.0) + GRAIN
+    ]
+    return "; ".join(lacking)
+
+
+def reserve(plan: Plan, wait_s: float) -> PlacementGroup | None:
+    """Books all hosts together, so that two runs never wait for each other's half; None inside a Tune trial's booking.
+
+    Raises:
+        UserError: the cluster has too little, or others hold it for longer than ``wait_s``.
+    """
+    if ray.util.get_current_placement_group() is not None:
+        return None
+    if short := shortage(plan.hosts, ray.cluster_resources()):
+        raise UserError(
+            f"the cluster is too small: {short}; add nodes, or set runtime.num_hosts or runtime.placement=virtual"
+        )
+    group = placement_group([host.bundle for host in plan.hosts], strategy="PACK")
+    if not group.wait(timeout_seconds=wait_s):
+        remove_placement_group(group)
+        busy = shortage(plan.hosts, ray.available_resources()) or "the free amounts lie on different nodes"
+        raise UserError(
+            f"no place for {len(plan.hosts)} hosts within {wait_s:g} s ({busy}); wait for other runs or end them"
+        )
+    return group

@@ -1,0 +1,104 @@
+"""Ray for the length of a run: a small private cluster of our own, or the one that is already there."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from relief_ray.errors import UserError
+
+MIB = 2**20
+# Ray's sockets lie about 75 characters below its folder, and a socket's path has at most 107.
+MAX_FOLDER_LENGTH = 30
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SessionOptions:
+    """``address`` joins a cluster; without it a local one is started and stopped, whose node offers ``resources``."""
+
+    address: str | None = None
+    num_cpus: int | None = None
+    object_store_mib: int = 256
+    dashboard: bool = False
+    log_to_driver: bool = False
+    resources: Mapping[str, float] = field(default_factory=dict)
+
+
+@contextmanager
+def ray_session(options: SessionOptions) -> Iterator[None]:
+    """Ray is usable inside the block; what we started is stopped, what others started is left running.
+
+    Raises:
+        UserError: the cluster at ``address`` cannot be joined.
+    """
+    # Set before Ray is imported: it reads them then.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    import ray
+
+    if ray.is_initialized():
+        yield
+        return
+    folder = None if options.address else short_folder()
+    before = os.environ.copy()
+    try:
+        if folder is None:
+            _join(str(options.address), options)
+        else:
+            _start(folder, options)
+        yield
+    finally:
+        ray.shutdown()
+        for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN"):
+            with suppress(KeyError):
+                os.environ[name] = before[name]
+            if name not in before:
+                os.environ.pop(name, None)
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _start(folder: Path, options: SessionOptions) -> None:
+    import ray
+
+    if "RAY_AUTH_MODE" not in os.environ:
+        # A token of this session alone: strangers on the machine stay out, and nothing is written to the home folder.
+        os.environ["RAY_AUTH_MODE"], os.environ["RAY_AUTH_TOKEN"] = "token", secrets.token_hex(32)
+    ray.init(
+        address="local",
+        num_cpus=options.num_cpus or num_cores(),
+        resources=dict(options.resources),
+        object_store_memory=options.object_store_mib * MIB,
+        include_dashboard=options.dashboard,
+        log_to_driver=options.log_to_driver,
+        logging_level="ERROR",
+        _temp_dir=str(folder),
+    )
+
+
+def _join(address: str, options: SessionOptions) -> None:
+    import ray
+
+    try:
+        ray.init(address=address, log_to_driver=options.log_to_driver, logging_level="ERROR")
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise UserError(
+            f"runtime.address = {address!r}: cannot join ({str(error).splitlines()[0][:200]}); expected a running Ray "
+            "cluster of the same Ray and Python version; where it asks for a token, export RAY_AUTH_MODE=token"
+        ) from error
+
+
+def num_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def short_folder() -> Path:
+    """A new folder for Ray's sockets and logs; the usual one where its name is short enough."""
+    usual = tempfile.gettempdir()
+    return Path(tempfile.mkdtemp(prefix="rr-", dir=usual if len(usual) <= MAX_FOLDER_LENGTH else "/tmp"))

@@ -1,0 +1,30 @@
+"""The packaged excerpt: small, complete, and reproduced bit for bit from the archive."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from relief_ray.data import Dataset, cache
+from relief_ray.data.checksums import known_digests
+from relief_ray.data.files import sha256_file
+from relief_ray.data.make_mini import make_mini
+
+
+def test_the_excerpt_is_small_and_complete(mini: Dataset) -> None:
+    assert mini.source.path.stat().st_size < 4_000_000
+    assert (mini.source.path.parent / "NOTICE.md").exists()
+    assert mini.signal().shape == (8 * 8 * 3000, 9)
+    assert mini.origin == "real"
+    assert {tuple(np.unique(mini.labels[a:b])) for _, a, b in mini.bouts} == {(c,) for c in range(8)}
+    assert sha256_file(mini.source.path) == known_digests("dsa_mini")["dsa_mini.npz"]
+    assert cache.read_entry(mini.signal_path.parent).signal_sha256 == sha256_file(mini.signal_path)
+
+
+@pytest.mark.slow
+def test_the_script_makes_the_same_arrays(mini: Dataset, dsa_zip: Path, tmp_path: Path) -> None:
+    out = tmp_path / "again.npz"
+    make_mini(dsa_zip, out)
+    with np.load(out, allow_pickle=False) as again, np.load(mini.source.path, allow_pickle=False) as packaged:
+        assert sorted(again) == sorted(packaged)
+        assert all(np.array_equal(again[key], packaged[key]) for key in again)

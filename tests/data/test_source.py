@@ -1,0 +1,99 @@
+"""Raw files are found where users put them; failures say where was looked and what to do."""
+
+import json
+import shutil
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from relief_ray.data.source import MARKER, cache_root, find_source, open_source, require_members, search_roots
+from relief_ray.data.spec import DATASETS
+from relief_ray.errors import UserError
+
+MHEALTH = DATASETS["mhealth"]
+
+
+def put(folder: Path, number: int = 1) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"mHealth_subject{number}.log").write_bytes(b"content")
+    return folder
+
+
+def pack(path: Path, names: list[str]) -> Path:
+    with zipfile.ZipFile(path, "w") as out:
+        for name in names:
+            out.writestr(name, b"content")
+    return path
+
+
+@pytest.mark.parametrize("place", ["", "MHEALTHDATASET", "mhealth/MHEALTHDATASET"])
+def test_folders(tmp_path: Path, place: str) -> None:
+    put(tmp_path / place)
+    source = find_source(MHEALTH, tmp_path)
+    with open_source(MHEALTH, source) as members:
+        assert [members.read(name) for name in members.names] == [b"content"]
+
+
+@pytest.mark.parametrize("place", ["mhealth+dataset.zip", "mhealth/mhealth+dataset.zip"])
+def test_zips(tmp_path: Path, place: str) -> None:
+    (tmp_path / place).parent.mkdir(exist_ok=True)
+    path = pack(tmp_path / place, ["MHEALTHDATASET/mHealth_subject1.log", "README.txt"])
+    for root in (tmp_path, path):
+        source = find_source(MHEALTH, root)
+        assert source.path == path
+        with open_source(MHEALTH, source) as members:
+            assert members.names == ("MHEALTHDATASET/mHealth_subject1.log",)
+
+
+def test_a_zip_in_a_zip(tmp_path: Path) -> None:
+    inner = pack(
+        tmp_path / "inner", ["PAMAP2_Dataset/Protocol/subject101.dat", "PAMAP2_Dataset/Optional/subject101.dat"]
+    )
+    with zipfile.ZipFile(tmp_path / "pamap2+physical.zip", "w") as out:
+        out.write(inner, "PAMAP2_Dataset.zip")
+    inner.unlink()
+    source = find_source(DATASETS["pamap2"], tmp_path)
+    assert source.inner == "PAMAP2_Dataset.zip"
+    with open_source(DATASETS["pamap2"], source) as members:
+        assert members.names == ("PAMAP2_Dataset/Protocol/subject101.dat",)
+        assert members.read(members.names[0]) == b"content"
+
+
+def test_not_found_says_where_and_how(tmp_path: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        find_source(MHEALTH, tmp_path / "nowhere")
+    for said in (str(tmp_path / "nowhere"), "does not exist", "data fetch mhealth", "--from", "synth", "RELIEF_DATA"):
+        assert said in str(caught.value)
+
+
+def test_real_before_synthetic(tmp_path: Path) -> None:
+    made = put(tmp_path / "a_mhealth_SYNTHETIC")
+    (made / MARKER).write_text(json.dumps({"origin": "SYNTHETIC"}))
+    assert find_source(MHEALTH, tmp_path).synthetic
+    put(tmp_path / "mhealth")
+    assert not find_source(MHEALTH, tmp_path).synthetic
+    shutil.rmtree(tmp_path / "mhealth")
+    assert find_source(MHEALTH, tmp_path).synthetic
+
+
+def test_a_marker_inside_a_zip_counts(tmp_path: Path) -> None:
+    pack(tmp_path / "mhealth.zip", ["mHealth_subject1.log", f"x/{MARKER}"])
+    assert find_source(MHEALTH, tmp_path).synthetic
+
+
+def test_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert search_roots(tmp_path) == (tmp_path,)
+    assert search_roots(None) == (cache_root() / "datasets",)
+    monkeypatch.setenv("RELIEF_DATA", str(tmp_path))
+    assert search_roots(None) == (tmp_path, cache_root() / "datasets")
+    monkeypatch.delenv("RELIEF_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_root() == tmp_path / "relief-ray"
+
+
+def test_missing_members_are_counted_and_named(tmp_path: Path) -> None:
+    expected = [f"mHealth_subject{number}.log" for number in range(1, 11)]
+    assert require_members(MHEALTH, ["x/" + name for name in expected], expected, tmp_path)[0] == "x/" + expected[0]
+    with pytest.raises(UserError, match=r"8 of 10 files .*mHealth_subject3\.log.* and 3 more"):
+        require_members(MHEALTH, expected[:2], expected, tmp_path)

@@ -1,0 +1,52 @@
+"""Window sets: small to send, and loading gives exactly the standardised slices."""
+
+import pickle
+
+import numpy as np
+import pytest
+
+from relief_ray.data import DataConfig, Dataset, federate, num_clients, pool
+from relief_ray.data.window_set import WindowSet
+from relief_ray.errors import UserError
+
+
+@pytest.fixture(scope="module")
+def windows(mini: Dataset) -> WindowSet:
+    config = DataConfig()
+    return federate(mini, config, [mini.spec.names] * num_clients(mini, config)).clients[2]
+
+
+def test_loading_is_slicing_and_standardising(windows: WindowSet, mini: Dataset) -> None:
+    loaded = windows.load()
+    signal = mini.signal()
+    assert list(loaded) == ["acc", "gyro", "mag"]
+    for name, first, stop in windows.columns:
+        block = loaded[name]
+        assert (block.dtype, block.shape) == (np.float32, (len(windows), 3, 128))
+        assert block.flags.c_contiguous
+        for n in (0, 7, len(windows) - 1):
+            raw = signal[windows.starts[n] : windows.starts[n] + 128, first:stop].T
+            expected = (raw - windows.mean[first:stop, None]) / windows.std[first:stop, None]
+            np.testing.assert_array_equal(block[n], expected)
+
+
+def test_only_what_is_asked_for(windows: WindowSet) -> None:
+    assert list(windows.load({"mag"})) == ["mag"]
+    assert windows.load(()) == {}
+    with pytest.raises(UserError, match=r"\['hr'\] unknown"):
+        windows.load({"hr"})
+
+
+def test_small_and_picklable(windows: WindowSet) -> None:
+    sent = pickle.dumps(windows)
+    assert len(sent) < 24 * len(windows) + 2000
+    np.testing.assert_array_equal(pickle.loads(sent).load()["acc"], windows.load()["acc"])
+
+
+def test_take_and_pool(windows: WindowSet) -> None:
+    halves = [windows.take(range(10)), windows.take(np.arange(10, len(windows)))]
+    joined = pool(halves)
+    assert len(halves[0]) == 10
+    for field in ("starts", "labels", "subjects"):
+        np.testing.assert_array_equal(getattr(joined, field), getattr(windows, field))
+    assert windows.take([]).load()["acc"].shape == (0, 3, 128)

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from relief_ray.errors import UserError
+from relief_ray.records import RunFolder
+from relief_ray.records.lock import FileLock, owner
+
+
+def test_one_owner_at_a_time(tmp_path):
+    path = tmp_path / "lock"
+    with FileLock(path, "it"):
+        began = time.monotonic()
+        with pytest.raises(UserError, match=rf"it is in use by process {os.getpid()} on .* since .*; wait for it"):
+            FileLock(path, "it")
+        assert time.monotonic() - began < 1.0
+    FileLock(path, "it").release()
+
+
+def test_waiting_gets_the_lock_when_it_is_released(tmp_path):
+    first = FileLock(tmp_path / "lock", "it")
+    timer = threading.Timer(0.2, first.release)
+    timer.start()
+    began = time.monotonic()
+    FileLock(tmp_path / "lock", "it", wait_s=20.0).release()
+    assert 0.1 < time.monotonic() - began < 10.0
+    timer.join()
+
+
+def test_an_unsigned_lock_has_an_unknown_owner(tmp_path):
+    (tmp_path / "lock").write_text("{")
+    assert owner(tmp_path / "lock") == owner(tmp_path / "missing") == "an unknown process"
+
+
+def test_a_lock_in_a_missing_folder_is_refused(tmp_path):
+    with pytest.raises(UserError, match="cannot lock: No such file"):
+        FileLock(tmp_path / "missing" / "lock", "it")
+
+
+def test_a_second_driver_is_refused_until_the_first_is_killed(scenario, environment, finished, tmp_path):
+    path = tmp_path / "run"
+    scenario.drive(path, rounds=1)
+    program = scenario.__spec__.origin
+    line = [sys.executable, program, "hold", str(path)]
+    with subprocess.Popen(line, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as first:
+        try:
+            assert first.stdout.readline() == "holding\n"
+            began = time.monotonic()
+            with pytest.raises(UserError, match=f"the run folder is in use by process {first.pid} on "):
+                RunFolder.resume(path)
+            with pytest.raises(UserError, match=f"in use by process {first.pid}"):
+                RunFolder.create(path, scenario.make_run())
+            assert time.monotonic() - began < 1.0
+        finally:
+            first.send_signal(signal.SIGKILL)
+    scenario.drive(path)
+    assert scenario.outcome(path) == scenario.outcome(finished)

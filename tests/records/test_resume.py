@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import shutil
+
+from relief_ray.records import RunFolder, checkpoint, restore
+
+
+def test_rounds_after_the_checkpoint_are_dropped_and_said(finished, scenario, tmp_path):
+    path = tmp_path / "run"
+    shutil.copytree(finished, path)
+    (newest, *_) = checkpoint.generations(path)
+    (newest / "state.safetensors").write_bytes(b"torn")
+    with (path / "rounds.jsonl").open("ab") as ledger:
+        ledger.write(b"{")
+    with RunFolder.resume(path, min_free_bytes=0) as folder:
+        found = restore(folder, scenario.BINDING)
+    assert found.checkpoint.round == 2 and [r.round for r in found.rounds] == [0, 1, 2]
+    assert [p.name for p in checkpoint.generations(path)] == ["round-000002"]
+    torn, skipped, again = found.repairs
+    assert "line 5 was torn" in torn and "round-000003" in skipped and again.startswith("1 rounds after the checkpoint")
+
+
+def test_without_a_checkpoint_the_run_starts_again(finished, scenario, tmp_path):
+    path = tmp_path / "run"
+    shutil.copytree(finished, path)
+    shutil.rmtree(path / "checkpoints")
+    with RunFolder.resume(path, min_free_bytes=0) as folder:
+        found = restore(folder, scenario.BINDING)
+    assert (found.checkpoint, found.rounds) == (None, ()) and "4 rounds" in found.repairs[0]
+    scenario.drive(path)
+    assert scenario.outcome(path) == scenario.outcome(finished)
+
+
+def test_an_intact_run_needs_no_repair(finished, scenario, tmp_path):
+    path = tmp_path / "run"
+    shutil.copytree(finished, path)
+    with RunFolder.resume(path, min_free_bytes=0) as folder:
+        found = restore(folder, scenario.BINDING)
+    assert found.repairs == () and found.checkpoint.round == 3 and len(found.rounds) == 4

@@ -1,0 +1,105 @@
+"""What `relief-ray run NAME` runs: named experiments as plain, typed functions.
+
+A preset is a configuration's values and the axes it is run over: strategies, folds of the held-out subjects, seeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+Values = dict[str, object]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Preset:
+    """``values`` of an ``ExperimentConfig`` without strategy, fold and seed; one run for each of their combinations."""
+
+    name: str
+    title: str
+    strategies: tuple[str, ...]
+    values: Values
+    folds: tuple[int, ...] = ()
+    seeds: tuple[int, ...] = (0,)
+
+
+def demo() -> Preset:
+    """FedAvg, V1 and V0 on the data that ship with the package; every subject is tested once."""
+    return Preset(
+        name="demo",
+        title="real data that ship with the package: FedAvg, V1 and V0 (RELIEF), all 4 folds of held-out subjects",
+        strategies=("fedavg", "v1", "relief"),
+        folds=(0, 1, 2, 3),
+        values={
+            "data": {"name": "dsa_mini", "split": "held_out_subject", "stride_s": 5.0},
+            "training": {"epochs": 2},
+            "evaluation": {"every": 4},
+            "rounds": 8,
+            "runtime": {"mode": "packed"},
+        },
+    )
+
+
+def smoke() -> Preset:
+    """Does it run at all? RELIEF for two short rounds, in this process."""
+    return Preset(
+        name="smoke",
+        title="two short rounds of RELIEF in this process, without Ray or MLflow: seconds",
+        strategies=("relief",),
+        values={
+            "data": {"name": "dsa_mini", "stride_s": 10.0},
+            "training": {"epochs": 1},
+            "evaluation": {"every": 1},
+            "rounds": 2,
+            "runtime": {"mode": "inline"},
+            "tracking": {"enabled": False},
+        },
+    )
+
+
+def dsa() -> Preset:
+    """The study's setting on the full Daily and Sports Activities set, one seed."""
+    return Preset(
+        name="dsa",
+        title="Daily and Sports Activities: 6 strategies, all 4 folds of held-out subjects, 20 rounds of 2 epochs",
+        strategies=("fedavg", "fedprox", "relief", "v1", "v2", "v3"),
+        folds=(0, 1, 2, 3),
+        values={
+            "data": {"name": "dsa", "split": "held_out_subject", "stride_s": 5.0},
+            "training": {"epochs": 2},
+            "evaluation": {"every": 5},
+            "record": {"checkpoint_every": 5, "pairwise_every": 5},
+            "rounds": 20,
+        },
+    )
+
+
+def pamap2() -> Preset:
+    """The paper's setting on PAMAP2 (Section VI-A): E = 5, R = 200, windows every second."""
+    return _paper("pamap2", "PAMAP2 as in the paper: FedAvg, FedProx and RELIEF, 200 rounds of 5 epochs")
+
+
+def mhealth() -> Preset:
+    """The paper's setting on MHEALTH (Section VI-A): E = 5, R = 200, windows every second."""
+    return _paper("mhealth", "MHEALTH as in the paper: FedAvg, FedProx and RELIEF, 200 rounds of 5 epochs")
+
+
+def _paper(name: str, title: str) -> Preset:
+    return Preset(
+        name=name,
+        title=title,
+        strategies=("fedavg", "fedprox", "relief"),
+        values={
+            "data": {"name": name, "split": "within_subject", "stride_s": 1.0},
+            "training": {"epochs": 5},
+            "evaluation": {"every": 5},
+            "record": {"checkpoint_every": 5},
+            "rounds": 200,
+        },
+    )
+
+
+PRESETS: Mapping[str, Callable[[], Preset]] = MappingProxyType(
+    {make.__name__: make for make in (demo, smoke, dsa, pamap2, mhealth)}
+)
