@@ -1,57 +1,22 @@
 """The command line `relief-ray`. Nothing heavy is imported before a command has been chosen."""
 
-from __future__ import annotations
-
 import logging
 import sys
 import warnings
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
 
-from actors.exits import EXIT_CODES, INTERRUPTED, report, say
+from actors.exits import EXIT_CODES
+from actors.lookups import data, fleet, model
+from actors.options import AsJson, Main, Settings, SomePath, SomeText
 from tune_configs.presets import PRESETS
 
-EPILOG = "Exit codes: " + "; ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES) + "."
-PRESET_HELP = "\n\n".join(["Presets:", *(f"* {name}: {make().title}" for name, make in PRESETS.items())])
-
-Settings = Annotated[
-    Optional[list[str]],  # noqa: UP007, UP045 - read at run time by typer
-    typer.Option("--set", metavar="PATH=VALUE", help="Change one value, e.g. --set training.epochs=2. Repeatable."),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
-
-
-class Main(TyperGroup):
-    """Turns whatever a command raises into one block on stderr and a documented exit code."""
-
-    def main(self, *args: object, **kwargs: object) -> None:
-        """Runs a command and exits."""
-        kwargs["standalone_mode"] = False
-        try:
-            code = super().main(*args, **kwargs)  # type: ignore[arg-type]
-        except typer.Abort:
-            code = INTERRUPTED
-        except Exception as error:
-            code = usage(error) or report(error)
-        sys.exit(code if isinstance(code, int) else 0)
-
-
-def usage(error: Exception) -> int:
-    """Reports a wrong option or argument; 0 where the error is of another kind.
-
-    Typer has had several classes for these, with this shape in common.
-    """
-    message = getattr(error, "format_message", None)
-    if message is None:
-        return 0
-    context = getattr(error, "ctx", None)
-    command = context.command_path if context is not None else "relief-ray"
-    say(f"error: {message()}\n       See {command} --help")
-    return int(getattr(error, "exit_code", 2))
-
+EPILOG = "**Exit codes**\n\n" + "\n".join(f"* {code}: {meaning}" for code, meaning in EXIT_CODES)
+PRESET_HELP = "**Presets**\n\n" + "\n".join(f"* {name}: {make().title}" for name, make in PRESETS.items())
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A run folder, or a folder of them.")]
+Folders = Annotated[list[Path], typer.Argument(metavar="DIR...", help="Run folders, or folders of them.")]
 
 app = typer.Typer(
     cls=Main,
@@ -62,44 +27,111 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(fleet, name="fleet")
+app.add_typer(model, name="model")
+app.add_typer(data, name="data")
+
+
+def show_version(asked: bool) -> None:
+    """Prints the version and ends."""
+    if asked:
+        from relief_ray import __version__
+
+        print(f"relief-ray {__version__}")
+        raise typer.Exit
 
 
 @app.callback()
-def prepare() -> None:
+def prepare(
+    version: Annotated[bool, typer.Option("--version", callback=show_version, is_eager=True, help="Version.")] = False,
+) -> None:
     """Keeps other libraries' chatter off the console."""
     if not sys.warnoptions:
         warnings.simplefilter("ignore")
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
     logging.addLevelName(logging.WARNING, "warning")
+    logging.addLevelName(logging.ERROR, "error")
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
 
 
 @app.command(epilog=PRESET_HELP)
 def run(
     target: Annotated[str, typer.Argument(metavar="PRESET|FILE.yaml", help="What to run.")],
     settings: Settings = None,
-    out: Annotated[Optional[Path], typer.Option(help="Folder for the run folders. [default: runs/PRESET]")] = None,  # noqa: UP045
-    strategies: Annotated[Optional[str], typer.Option(metavar="A,B", help="Run these instead of the preset's.")] = None,  # noqa: UP045
+    out: Annotated[SomePath, typer.Option(metavar="DIR", help="For the run folders; by default runs/PRESET.")] = None,
+    strategies: Annotated[SomeText, typer.Option(metavar="A,B", help="Instead of the preset's.")] = None,
+    address: Annotated[SomeText, typer.Option(help="Join this Ray cluster instead of starting one.")] = None,
+    placement: Annotated[
+        SomeText, typer.Option(metavar="auto|typed|virtual", help="Which node takes a client.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Train: one run per strategy, fold and seed, then a table, a figure and a verdict."""
     from actors.commands.run import run as carry_out
 
-    carry_out(target, settings or [], strategies, out, as_json)
+    ray = [f"runtime.{k}={v}" for k, v in (("address", address), ("placement", placement)) if v is not None]
+    carry_out(target, [*(settings or []), *ray], strategies, out, as_json)
 
 
 @app.command()
-def resume(folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run folder, or a folder of them.")], as_json: AsJson = False) -> None:
-    """Go on where a run, or a whole preset, was stopped or killed: the same bits as without the break."""
+def resume(folder: Folder, as_json: AsJson = False) -> None:
+    """Go on where runs were stopped or killed: the same bits as without the break."""
     from actors.commands.run import resume as go_on
 
     go_on(folder, as_json)
 
 
+@app.command()
+def compare(
+    folders: Folders,
+    out: Annotated[SomePath, typer.Option(metavar="DIR", help="Write table and figures there.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Put runs side by side: F1, time, energy, bytes, differences with intervals, a verdict on the paper's claims."""
+    from actors.commands.results import compare as show
+
+    show(folders, out, as_json)
+
+
+@app.command()
+def explain(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    round_: Annotated[int, typer.Option("--round", help="The round.")],
+    client: Annotated[int, typer.Option("--client", help="The client's number.")],
+    as_json: AsJson = False,
+) -> None:
+    """Say in words why a client trained what it trained: deadline, budget, ranking, cut-off."""
+    from actors.commands.explain import explain as show
+
+    show(run, round_, client, as_json)
+
+
+@app.command()
+def strategies(
+    bibtex: Annotated[bool, typer.Option("--bibtex", help="References instead.")] = False, as_json: AsJson = False
+) -> None:
+    """List what can be compared."""
+    from actors.commands.strategies import show
+
+    show(bibtex, as_json)
+
+
+@app.command()
+def sync(
+    folders: Folders,
+    uri: Annotated[SomeText, typer.Option(help="An MLflow store; by default mlflow.db beside the run folders.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Tell an MLflow store what it does not know of these runs yet; each point arrives once."""
+    from actors.commands.results import sync as tell
+
+    tell(folders, uri, as_json)
+
+
 def main() -> None:
     """The entry point."""
-    app()
+    app(prog_name="relief-ray")
 
 
 if __name__ == "__main__":

@@ -14,9 +14,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.text import Text
 
+from actors.exits import WIDTH
 from relief_ray.records.schema import RoundRecord
-
-WIDTH = 100
 
 
 def make_console(stderr: bool = False) -> Console:
@@ -178,12 +177,14 @@ def json_scores(record: RoundRecord | None) -> dict[str, JsonValue]:
 class Remaining(ProgressColumn):
     """Time left for all runs, from the rounds of this very call."""
 
+    max_refresh = 0.5
+
     def render(self, task: Task) -> Text:
-        """``about 2 min left``."""
+        """``~2 min left``."""
         left = task.time_remaining
         if task.finished or left is None:
             return Text("")
-        return Text(f"about {left:.0f} s left" if left < 120 else f"about {left / 60:.0f} min left", style="cyan")
+        return Text(f"~{left:.0f} s left" if left < 120 else f"~{left / 60:.0f} min left", style="cyan")
 
 
 class BarReporter:
@@ -194,9 +195,9 @@ class BarReporter:
         self._console = make_console()
         columns = (
             TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
+            BarColumn(bar_width=12),
             TextColumn("{task.fields[state]}"),
-            Remaining(max_refresh=0.5),
+            Remaining(),
         )
         self._bar = Progress(*columns, console=self._console, transient=True, speed_estimate_period=600.0)
         self._task = self._bar.add_task("starting", total=num_rounds or None, state="")
@@ -211,12 +212,15 @@ class BarReporter:
     def begin(self, title: str, facts: str, done: int, rounds: int) -> None:
         """Renames the bar."""
         self._begun, self._rounds, self._scores, self._began = self._begun + 1, rounds, "", time.monotonic()
-        self._bar.update(self._task, description=f"[{self._begun}/{self._num_runs}] {title}".replace("[", r"\["), state="")
+        self._bar.update(
+            self._task, description=f"[{self._begun}/{self._num_runs}] {title}".replace("[", r"\["), state=""
+        )
 
     def round(self, record: RoundRecord, clock: str) -> None:
         """Moves the bar."""
-        self._scores = "  ".join(scores(record)) or self._scores
-        parts = [f"round {record.round}/{self._rounds}", self._scores, f"simulated {record.totals[clock].time_s:.1f} s"]
+        self._scores = "  ".join(" ".join(score.split()) for score in scores(record)) or self._scores
+        simulated = f"sim. {record.totals[clock].time_s:.1f} s"
+        parts = [f"round {record.round}/{self._rounds}", self._scores, simulated]
         self._bar.update(self._task, advance=1, state="  ".join(p for p in parts if p))
 
     def end(self, title: str, status: str, record: RoundRecord | None) -> None:

@@ -1,13 +1,13 @@
 """The coordinator: server state, rounds, records and checkpoints in a process of its own.
 
-It answers questions during a round. Its hosts belong to the driver, so they outlive it: a coordinator that died starts anew
-and goes on from the last checkpoint, with the same bits.
+It answers questions during a round. Its hosts belong to the driver, so they outlive it: a coordinator that died starts
+anew and goes on from the last checkpoint, with the same bits.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +42,17 @@ class Progress:
     stopping: bool
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Order:
+    """What to run; ``path`` is an existing run folder without a driver, absolute."""
+
+    setup: ray.ObjectRef[Setup]
+    path: Path
+    group: HostGroup
+    options: RuntimeOptions
+    make_tracker: Callable[[], Tracker]
+
+
 class Patience:
     """Turns "stop after this round" into "stop now" once the round has had ``grace_s`` seconds more."""
 
@@ -60,7 +71,7 @@ class Patience:
 def conduct(
     experiment: Experiment, on_round: OnRound, should_stop: Callable[[], bool], num_lost: Callable[[], int]
 ) -> RunRecord:
-    """Runs an experiment to its end or to a stop. A round that was void because hosts were lost is run again, twice at most.
+    """Runs an experiment to its end or to a stop; a round that was void because hosts were lost is tried thrice.
 
     Raises:
         RoundVoid: the round stays void.
@@ -93,49 +104,41 @@ def save_point(experiment: Experiment) -> None:
 class Coordinator:
     """Owns an ``Experiment``; wrapped by ``ray.remote`` with a "control" group of threads."""
 
-    def __init__(
-        self,
-        setup: Sequence[ray.ObjectRef[Setup]],
-        path: Path,
-        group: HostGroup,
-        options: RuntimeOptions,
-        make_tracker: Callable[[], Tracker],
-    ) -> None:
-        """Remembers everything; ``run`` starts. ``path`` is an existing run folder without a driver."""
-        self._setup, self._path, self._group, self._options = setup[0], path, group, options
-        self._make_tracker = make_tracker
+    def __init__(self) -> None:
+        """Nothing runs yet."""
         self._records: list[RoundRecord] = []
         self._repairs: tuple[str, ...] = ()
         self._experiment: Experiment | None = None
         self._stopping = False
 
-    def run(self) -> RunRecord:
+    def run(self, order: Order) -> RunRecord:
         """Runs the remaining rounds.
 
         Raises:
             UserError, RoundVoid, ClientFailed: as the rounds raise them.
         """
         try:
-            return self._run(ray.get(self._setup))
+            return self._run(order, ray.get(order.setup))
         except UserError as error:
             # The cause does not travel, and it decides the exit code.
             if isinstance(error.__cause__, OSError):
                 error.__dict__["errno"] = error.__cause__.errno
             raise
 
-    def _run(self, setup: Setup) -> RunRecord:
+    def _run(self, order: Order, setup: Setup) -> RunRecord:
         torch.set_num_threads(setup.job.num_threads)
         patience = Patience(lambda: self._stopping)
         with (
-            RunFolder.resume(self._path) as folder,
-            closing(self._make_tracker()) as tracker,
-            closing(RayExecutor(setup.job, self._group, self._options, patience.is_over, own=False)) as executor,
+            RunFolder.resume(order.path) as folder,
+            closing(order.make_tracker()) as tracker,
+            closing(RayExecutor(setup.job, order.group, order.options, patience.is_over, own=False)) as executor,
         ):
             folder.update(runtime=executor.facts())
             experiment = Experiment(setup=setup, folder=folder, executor=executor, tracker=tracker)
             self._experiment, self._repairs = experiment, experiment.repairs
             return conduct(experiment, self._records.append, lambda: self._stopping, lambda: executor.num_lost)
 
+    @ray.method(concurrency_group="control")
     def progress(self, after: int) -> Progress:
         """Finished rounds later than ``after``, and what is going on; answered during a round."""
         experiment = self._experiment
@@ -146,6 +149,7 @@ class Coordinator:
             stopping=self._stopping,
         )
 
+    @ray.method(concurrency_group="control")
     def stop(self) -> None:
         """Asks to stop after the round, or within seconds where that takes longer."""
         self._stopping = True

@@ -139,7 +139,7 @@ class RayExecutor:
         return Call(
             key=block,
             method="train",
-            args=(model, request),
+            args=((self._group.job,), model, request),
             clients=clients,
             limit_s=None if limit_s is None else limit_s * len(tasks),
             host=self._host_of.get(tasks[0].client),
@@ -192,7 +192,11 @@ class RayExecutor:
         request = pack(EvalRequest(targets=tuple(targets), states=dict(states), part=part, share=(index, number)))
         self._pool.moved_bytes += request.nbytes
         return Call(
-            key=index, method="evaluate", args=(model, request), clients=(), limit_s=self._options.client_timeout_s
+            key=index,
+            method="evaluate",
+            args=((self._group.job,), model, request),
+            clients=(),
+            limit_s=self._options.client_timeout_s,
         )
 
     def _put(self, models: Models) -> ray.ObjectRef[Packed[Models]]:
@@ -218,6 +222,11 @@ class RayExecutor:
             "torches": list[Json](sorted({h.identity.torch for h in hosts})),
             "num_lost_calls": self._pool.num_lost,
         }
+
+    @property
+    def num_lost(self) -> int:
+        """Calls that came to nothing because a host was lost."""
+        return self._pool.num_lost
 
     def close(self) -> None:
         """Ends the hosts, where they are ours."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+import textwrap
 import traceback
 
 from relief_ray.errors import UserError
@@ -14,6 +15,7 @@ INTERNAL = 1
 BAD_INPUT = 2
 ROUND_VOID = 3
 DISK = 4
+WIDTH = 100
 INTERRUPTED = 130
 TERMINATED = 143
 
@@ -67,10 +69,23 @@ def report(error: BaseException) -> int:
         say(str(error))
     elif code == INTERNAL:
         say("".join(traceback.format_exception(error)).rstrip())
-        say(f"error: internal error: {type(error).__name__}: {error}\n       This is a fault of relief-ray, not of your input.")
+        say(
+            f"error: internal error: {type(error).__name__}: {error}\n"
+            "       This is a fault of relief-ray, not of your input; what was recorded before it is intact."
+        )
     else:
-        say("error: " + str(error).replace("\n", "\n       "))
+        say(block("error: ", str(error)))
     return code
+
+
+def block(head: str, text: str) -> str:
+    """The text behind its head, wrapped, further lines indented."""
+    indent = " " * len(head)
+    lines = [
+        textwrap.wrap(line, WIDTH - len(head), break_long_words=False, break_on_hyphens=False)
+        for line in text.split("\n")
+    ]
+    return head + ("\n" + indent).join(part for line in lines for part in line or [""])
 
 
 def say(text: str) -> None:
@@ -78,4 +93,4 @@ def say(text: str) -> None:
     try:
         print(text, file=sys.stderr, flush=True)
     except BrokenPipeError:
-        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")

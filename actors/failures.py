@@ -25,7 +25,7 @@ class EvaluationFailed(RuntimeError):
 
 
 class Interrupted(KeyboardInterrupt):
-    """The user asked to stop and the round took too long; it is dropped. Not an ``Exception``: nobody may swallow it."""
+    """The user asked to stop; a long round is dropped. Not an ``Exception``, so that nobody swallows it."""
 
 
 _REASONS: tuple[tuple[type[RayError], str], ...] = (

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import ray
-from ray.actor import ActorHandle
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from actors.hosts import ClientHost
+from actors.hosts import ClientHost, Handle
 from actors.placement import HostSpec, Mode, Placement, Plan, Resources, plan_actors, plan_packed, reserve
 from relief_ray.training.worker import Job
 
@@ -39,7 +39,7 @@ class HostGroup:
     """Handles in host order; whoever holds the group keeps the job alive for hosts that start anew."""
 
     plan: Plan
-    handles: tuple[ActorHandle, ...]
+    handles: tuple[Handle, ...]
     job: ray.ObjectRef[Job]
     reservation: PlacementGroup | None
 
@@ -66,22 +66,17 @@ def open_hosts(job: Job, options: RuntimeOptions, types: Mapping[str, Resources]
     else:
         plan = plan_packed(options.num_hosts, cluster, options.num_gpus)
     reservation = reserve(plan, RESERVE_S)
-    ref = ray.put(job)
     actor = ray.remote(ClientHost)
-    handles = tuple(
-        actor.options(**actor_options(spec, i, reservation, job.num_threads)).remote([ref])
-        for i, spec in enumerate(plan.hosts)
-    )
-    return HostGroup(plan=plan, handles=handles, job=ref, reservation=reservation)
+    options_of = [actor_options(spec, i, reservation, job.num_threads) for i, spec in enumerate(plan.hosts)]
+    handles = tuple(actor.options(**chosen).remote() for chosen in options_of)
+    return HostGroup(plan=plan, handles=handles, job=ray.put(job), reservation=reservation)
 
 
-def actor_options(
-    spec: HostSpec, index: int, reservation: PlacementGroup | None, num_threads: int
-) -> dict[str, object]:
+def actor_options(spec: HostSpec, index: int, reservation: PlacementGroup | None, num_threads: int) -> dict[str, Any]:
     """Ray's options of one host."""
     # Ray leaves all GPUs visible to processes that asked for none; results depend on the number of threads.
     hidden = {} if spec.num_gpus else {"CUDA_VISIBLE_DEVICES": ""}
-    options: dict[str, object] = {
+    options: dict[str, Any] = {
         "num_cpus": spec.num_cpus,
         "num_gpus": spec.num_gpus,
         "resources": dict(spec.resources),

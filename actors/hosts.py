@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import ray
 from torch import Tensor
@@ -20,6 +21,10 @@ from relief_ray.training.worker import BlockResult, Job, Worker
 
 Models = Mapping[str, Params]
 States = Mapping[ClientId, ClientState]
+# Ray types the methods of a handle as taking and giving nothing that a checker could use.
+Handle = Any
+# In a box Ray does not fetch it: a host reads it once, after the handshake.
+JobBox = tuple["ray.ObjectRef[Job]"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,22 +76,21 @@ class EvalAnswer:
 class ClientHost:
     """Trains and tests; keeps nothing that a restart may lose. Wrapped once by ``ray.remote``."""
 
-    def __init__(self, job: Sequence[ray.ObjectRef[Job]]) -> None:
-        """Remembers where the job is; it is read after the handshake, so that other code never sees it."""
-        self._job = job[0]
+    def __init__(self) -> None:
+        """Nothing to do yet: the job comes with each call, so that a process that started anew needs nothing else."""
         self._worker: Worker | None = None
 
     def hello(self) -> Identity:
         """Who this is."""
         return identify()
 
-    def train(self, models: Packed[Models], request: Packed[TrainRequest]) -> TrainAnswer:
+    def train(self, job: JobBox, models: Packed[Models], request: Packed[TrainRequest]) -> TrainAnswer:
         """Trains the request's clients in order.
 
         Raises:
             ClientFailed: a client's code raised; the client is named.
         """
-        worker, view, asked = self._ready(), unpack(models), unpack(request)
+        worker, view, asked = self._ready(job), unpack(models), unpack(request)
         result = join(_train(worker, view, asked, task) for task in asked.tasks)
         rest = BlockResult(
             sums={},
@@ -98,15 +102,15 @@ class ClientHost:
         )
         return TrainAnswer(identity=identify(), sums=pack(squeeze(result.sums)), rest=pack(rest))
 
-    def evaluate(self, models: Packed[Models], request: Packed[EvalRequest]) -> EvalAnswer:
+    def evaluate(self, job: JobBox, models: Packed[Models], request: Packed[EvalRequest]) -> EvalAnswer:
         """Confusion matrices of this host's share."""
         asked = unpack(request)
-        found = self._ready().evaluate(unpack(models), asked.targets, asked.states, asked.part, asked.share)
+        found = self._ready(job).evaluate(unpack(models), asked.targets, asked.states, asked.part, asked.share)
         return EvalAnswer(identity=identify(), found=pack(found))
 
-    def _ready(self) -> Worker:
+    def _ready(self, job: JobBox) -> Worker:
         if self._worker is None:
-            self._worker = Worker(ray.get(self._job))
+            self._worker = Worker(ray.get(job[0]))
         return self._worker
 
 

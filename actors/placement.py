@@ -1,7 +1,7 @@
 """Which host goes where: typed resources where the cluster has them, CPU shares otherwise; never a silent wait.
 
-``type_a``, ``type_b``, ``type_c`` are Ray resources that a device offers when it joins; a client's device type names what
-it asks for.
+``type_a``, ``type_b``, ``type_c`` are Ray resources that a device offers when it joins; a client's device type names
+what it asks for.
 """
 
 from __future__ import annotations

@@ -11,12 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import ray
-from ray.actor import ActorHandle
 from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
 from actors.failures import Interrupted, raise_cause, reason
 from actors.handshake import Identity, check, identify
-from actors.hosts import ClientHost, EvalAnswer, TrainAnswer
+from actors.hosts import EvalAnswer, Handle, TrainAnswer
 from relief_ray.errors import UserError
 from relief_ray.messages import ClientId
 
@@ -48,11 +47,11 @@ class Lost:
 
 @dataclass(slots=True)
 class Host:
-    """One actor as the driver sees it; ``probe`` is a pending question whether it is back, ``trouble`` why it was lost."""
+    """One actor as the driver sees it; ``probe`` asks whether it is back, ``trouble`` says why it was lost."""
 
     index: int
     name: str
-    handle: ActorHandle[ClientHost]
+    handle: Handle
     identity: Identity
     probe: ray.ObjectRef[Identity] | None = None
     probe_at_s: float = 0.0
@@ -213,7 +212,7 @@ class HostPool:
             host.trouble = ""
 
 
-def greet(handles: Sequence[ActorHandle[ClientHost]], names: Sequence[str], within_s: float) -> list[Host]:
+def greet(handles: Sequence[Handle], names: Sequence[str], within_s: float) -> list[Host]:
     """Waits until every host has said who it is.
 
     Raises:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Literal
 
 import torch
 
 from actors.session import SessionOptions, ray_session
 from relief_ray.config import RuntimeConfig
-from relief_ray.errors import UserError
 from relief_ray.records.ledger import RunFolder
 from relief_ray.records.schema import RunRecord
 from relief_ray.records.tracking import NullTracker, Tracker
@@ -21,24 +20,22 @@ from relief_ray.simulation import Experiment, OnRound, ignore, never
 from relief_ray.training.serial import SerialExecutor
 
 if TYPE_CHECKING:
-    import ray
-    from ray.actor import ActorHandle
-
-    from actors.coordinator import Coordinator
     from actors.group import HostGroup, RuntimeOptions
 
 RunMode = Literal["inline", "packed", "actors"]
 MAX_ACTOR_CLIENTS = 10
-MAX_COORDINATOR_STARTS = 3
-POLL_S = 0.25
+
+
+def drop(text: str) -> None:
+    """Nobody reads notes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Watch:
-    """How a run is followed and stopped; ``separate``: its coordinator is a process of its own (not in a Tune trial)."""
+    """How a run is followed and stopped; ``separate``: its coordinator is its own process (not in a Tune trial)."""
 
     on_round: OnRound = ignore
-    on_note: Callable[[str], None] = lambda text: None
+    on_note: Callable[[str], None] = drop
     should_stop: Callable[[], bool] = never
     make_tracker: Callable[[], Tracker] = NullTracker
     separate: bool = True
@@ -61,7 +58,7 @@ def local_session(setup: Setup) -> SessionOptions:
 
 
 def run_experiment(setup: Setup, path: Path, watch: Watch | None = None) -> RunRecord:
-    """Runs the remaining rounds of the run in ``path``, a folder that ``simulation.create`` or ``reopen`` made and closed.
+    """Runs the remaining rounds of the run in ``path``, a folder that ``simulation.create`` made and closed.
 
     Raises:
         UserError: bad input, a cluster without a needed resource, hosts with other code.
@@ -85,7 +82,8 @@ def _run_inline(setup: Setup, path: Path, watch: Watch) -> RunRecord:
     ):
         folder.update(runtime={"mode": "inline"})
         experiment = Experiment(setup=setup, folder=folder, executor=executor, tracker=tracker)
-        _note(watch, experiment.repairs)
+        for repair in experiment.repairs:
+            watch.on_note(f"repaired: {repair}")
         return experiment.run(watch.on_round, watch.should_stop)
 
 
@@ -123,70 +121,22 @@ def _run_here(setup: Setup, path: Path, watch: Watch, group: HostGroup, options:
     with RunFolder.resume(path) as folder, closing(watch.make_tracker()) as tracker:
         folder.update(runtime=executor.facts())
         experiment = Experiment(setup=setup, folder=folder, executor=executor, tracker=tracker)
-        _note(watch, experiment.repairs)
+        for repair in experiment.repairs:
+            watch.on_note(f"repaired: {repair}")
         return conduct(experiment, watch.on_round, watch.should_stop, lambda: executor.num_lost)
 
 
 def _run_separate(setup: Setup, path: Path, watch: Watch, group: HostGroup, options: RuntimeOptions) -> RunRecord:
     import ray
 
-    ref = ray.put(setup)
-    coordinator = start_coordinator(ref, path.resolve(), group, options, watch.make_tracker)
+    from actors.coordinator import Order
+    from actors.driver import follow, start_coordinator
+
+    order = Order(
+        setup=ray.put(setup), path=path.resolve(), group=group, options=options, make_tracker=watch.make_tracker
+    )
+    coordinator = start_coordinator()
     try:
-        return follow(coordinator, watch)
+        return follow(coordinator, order, watch.on_round, watch.on_note, watch.should_stop)
     finally:
         ray.kill(coordinator)
-
-
-def start_coordinator(
-    setup: ray.ObjectRef[Setup],
-    path: Path,
-    group: HostGroup,
-    options: RuntimeOptions,
-    make_tracker: Callable[[], Tracker],
-) -> ActorHandle[Coordinator]:
-    """The coordinator's actor, on the ``server`` node where the cluster has one."""
-    import ray
-
-    from actors.coordinator import Coordinator
-
-    methods = {"progress": "control", "stop": "control"}
-    for name, control in methods.items():
-        ray.method(concurrency_group=control)(getattr(Coordinator, name))
-    actor = ray.remote(Coordinator).options(
-        num_cpus=0,
-        resources={"server": 0.001} if "server" in ray.cluster_resources() else {},
-        max_restarts=-1,
-        max_task_retries=0,
-        concurrency_groups={"control": 2},
-        runtime_env={"env_vars": {"OMP_NUM_THREADS": "1"}},
-    )
-    return cast("ActorHandle[Coordinator]", actor.remote([setup], path, group, options, make_tracker))
-
-
-def follow(coordinator: ActorHandle[Coordinator], watch: Watch) -> RunRecord:
-    """Waits for a coordinator's run, passes its rounds on, and starts it again where its process died.
-
-    Raises:
-        UserError, RoundVoid, ClientFailed: as the run raised them.
-    """
-    import ray
-
-    starts, seen, stopped = 1, -1, False
-    run = coordinator.run.remote()
-    while True:
-        if watch.should_stop() and not stopped:
-            coordinator.stop.remote()
-            stopped = True
-        done = bool(ray.wait([run], timeout=POLL_S)[0])
-        try:
-            seen = _report(coordinator, watch, seen)
-            if done:
-                return ray.get(run)
-        except ray.exceptions.RayTaskError as error:
-            raise _cause(error) from error
-        except ray.exceptions.RayActorError:
-            if starts == MAX_COORDINATOR_STARTS:
-                raise
-            starts, stopped = starts + 1, False
-            run = _start_again(coordinator)

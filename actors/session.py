@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import shutil
+import signal
+import socket
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,6 +20,7 @@ from relief_ray.errors import UserError
 MIB = 2**20
 # Ray's sockets lie about 75 characters below its folder, and a socket's path has at most 107.
 MAX_FOLDER_LENGTH = 30
+CONNECT_S = 10.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,20 +50,19 @@ def ray_session(options: SessionOptions) -> Iterator[None]:
         yield
         return
     folder = None if options.address else short_folder()
-    before = os.environ.copy()
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         if folder is None:
             _join(str(options.address), options)
         else:
             _start(folder, options)
+        if threading.current_thread() is threading.main_thread():
+            # Ray ends the process on SIGTERM; how a run is stopped is the command line's business.
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
         yield
     finally:
         ray.shutdown()
-        for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN"):
-            with suppress(KeyError):
-                os.environ[name] = before[name]
-            if name not in before:
-                os.environ.pop(name, None)
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -66,9 +70,10 @@ def ray_session(options: SessionOptions) -> Iterator[None]:
 def _start(folder: Path, options: SessionOptions) -> None:
     import ray
 
-    if "RAY_AUTH_MODE" not in os.environ:
-        # A token of this session alone: strangers on the machine stay out, and nothing is written to the home folder.
-        os.environ["RAY_AUTH_MODE"], os.environ["RAY_AUTH_TOKEN"] = "token", secrets.token_hex(32)
+    if not {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & set(os.environ):
+        # Strangers on the machine stay out, and Ray writes no token to the home folder. It stays for the whole process:
+        # Ray reads it once.
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
     ray.init(
         address="local",
         num_cpus=options.num_cpus or num_cores(),
@@ -76,7 +81,7 @@ def _start(folder: Path, options: SessionOptions) -> None:
         object_store_memory=options.object_store_mib * MIB,
         include_dashboard=options.dashboard,
         log_to_driver=options.log_to_driver,
-        logging_level="ERROR",
+        logging_level=logging.ERROR,
         _temp_dir=str(folder),
     )
 
@@ -85,12 +90,20 @@ def _join(address: str, options: SessionOptions) -> None:
     import ray
 
     try:
-        ray.init(address=address, log_to_driver=options.log_to_driver, logging_level="ERROR")
-    except (ConnectionError, RuntimeError, ValueError) as error:
+        _knock(address)
+        ray.init(address=address, log_to_driver=options.log_to_driver, logging_level=logging.ERROR)
+    except (OSError, RuntimeError, ValueError) as error:
         raise UserError(
             f"runtime.address = {address!r}: cannot join ({str(error).splitlines()[0][:200]}); expected a running Ray "
             "cluster of the same Ray and Python version; where it asks for a token, export RAY_AUTH_MODE=token"
         ) from error
+
+
+def _knock(address: str) -> None:
+    """Ray itself waits for minutes where nobody listens."""
+    host, colon, port = address.rpartition(":")
+    if colon and port.isdecimal() and "/" not in host:
+        socket.create_connection((host, int(port)), timeout=CONNECT_S).close()
 
 
 def num_cores() -> int:

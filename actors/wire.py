@@ -1,6 +1,6 @@
 """What travels between processes: one flat numpy array per element type, never torch tensors.
 
-Ray hands numpy arrays to the receiver without copying them (and read-only); tensors it copies. The bits survive the trip.
+Ray hands numpy arrays to the receiver without copying them (and read-only); tensors it copies. The bits survive.
 """
 
 from __future__ import annotations

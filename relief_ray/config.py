@@ -1,6 +1,7 @@
 """The typed configuration of one run: frozen, hashed, with errors that name the key and the nearest right one.
 
-What changes results is hashed into the cell id; ``runtime`` and ``tracking`` change only where and how a run is carried out.
+What changes results is hashed into the cell id; ``runtime`` and ``tracking`` change only where and how a run is
+carried out.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class EvaluationConfig(Section):
 
 
 class CostConfig(Section):
-    """``planning_time``: the clock that the allocator believes; ``profile``: a device profile for the ``measured`` clock."""
+    """``planning_time``: the clock that the allocator believes; ``profile``: a file for the ``measured`` clock."""
 
     planning_time: ClockName = "split_naive"
     utilisation: float | None = Field(default=None, gt=0.0)
@@ -55,14 +56,14 @@ class CostConfig(Section):
 
 
 class RecordConfig(Section):
-    """``checkpoint_every`` rounds; ``pairwise_every``: rounds whose fusion updates are compared pair by pair (0: never)."""
+    """``checkpoint_every`` rounds; ``pairwise_every``: rounds whose fusion updates are compared in pairs (0: never)."""
 
     checkpoint_every: int = Field(default=1, ge=1)
     pairwise_every: int = Field(default=0, ge=0)
 
 
 class RuntimeConfig(Section):
-    """Where clients run. ``auto``: an actor per client up to ten clients, else packed hosts; ``inline`` needs no Ray."""
+    """Where clients run. ``auto``: an actor per client up to ten, else packed hosts; ``inline`` needs no Ray."""
 
     mode: Literal["auto", "inline", "packed", "actors"] = "auto"
     num_hosts: int | None = Field(default=None, ge=1)
@@ -75,7 +76,7 @@ class RuntimeConfig(Section):
 
 
 class TrackingConfig(Section):
-    """``uri``: an MLflow store (None: ``mlflow.db`` beside the run folders); ``enabled`` false writes the run folder only."""
+    """``uri``: an MLflow store (None: ``mlflow.db`` beside the run folders); disabled: only run folders."""
 
     enabled: bool = True
     uri: str | None = None

@@ -75,7 +75,8 @@ class Assignment:
 
     ``view`` names the model it starts from; ``down``, ``train`` (``S_n``) and ``up`` say which groups travel, learn and
     return; ``keep`` is personal: restored from the client's own state before training and stored there after it, never
-    sent.
+    sent. ``output`` names the stage whose output is the logits (the last one by default): what lies behind it and its
+    ``taps`` is not run.
     """
 
     client: ClientId
@@ -87,6 +88,7 @@ class Assignment:
     view: str = "global"
     phase: str = "train"
     taps: frozenset[str] = frozenset()
+    output: str | None = None
     args: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -204,7 +206,8 @@ class Trained:
 class EvalTarget:
     """A model to be tested.
 
-    It is ``view`` overlaid with ``keep`` from ``client``'s state, seen through ``modalities`` (all by default).
+    It is ``view`` overlaid with ``keep`` from ``client``'s state, seen through ``modalities`` (all by default), read
+    at the stage ``output`` (the last by default).
     """
 
     label: str
@@ -212,6 +215,7 @@ class EvalTarget:
     client: ClientId | None = None
     keep: Selection = field(default_factory=dict)
     modalities: tuple[str, ...] | None = None
+    output: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -63,7 +64,9 @@ def prepare(
     number = num_clients(dataset, config.data)
     fleet, types = build_fleet(config.fleet, dataset.spec.names, dataset.spec.type_counts, number)
     data = federate(dataset, config.data, [c.modalities for c in fleet.clients], purpose)
-    setup = assemble(config, data, with_windows(fleet, [len(c) for c in data.clients]), types, engine or choose_engine(config))
+    setup = assemble(
+        config, data, with_windows(fleet, [len(c) for c in data.clients]), types, engine or choose_engine(config)
+    )
     return pool_clients(setup) if setup.strategy.pooled else setup
 
 
@@ -73,7 +76,10 @@ def pool_clients(setup: Setup) -> Setup:
     everyone = ClientInfo(id=0, name="central", device="A", modalities=setup.fleet.modalities, num_windows=len(windows))
     fleet = replace(setup.fleet, clients=(everyone,))
     return replace(
-        setup, fleet=fleet, planner=replace(setup.planner, fleet=fleet), job=replace(setup.job, fleet=fleet, clients=(windows,))
+        setup,
+        fleet=fleet,
+        planner=replace(setup.planner, fleet=fleet),
+        job=replace(setup.job, fleet=fleet, clients=(windows,)),
     )
 
 
@@ -89,12 +95,41 @@ def assemble(
     clocks = run_clocks(config)
     planner = make_planner(config, counter, fleet, types, clocks[config.costs.planning_time], engine)
     accountant = CostAccountant(counter=counter, types=types, clocks=clocks)
-    batch_size = config.training.batch_size
-    reference = accountant.fedavg_reference(fleet, epochs=config.training.epochs, batch_size=batch_size)
-    job = Job(
-        build=build,
-        trainer=TrainerConfig(lr=config.training.lr, batch_size=batch_size, missing=config.training.missing, engine=engine),
+    return Setup(
+        config=config,
+        data=data,
         fleet=fleet,
+        types=types,
+        layout=backbone.layout,
+        start=backbone.params(),
+        strategy=strategy,
+        streams=streams,
+        engine=engine,
+        planner=planner,
+        accountant=accountant,
+        reference=accountant.fedavg_reference(
+            fleet, epochs=config.training.epochs, batch_size=config.training.batch_size
+        ),
+        rare=fleet.rare(),
+        job=make_job(config, data, planner, build, strategy, streams, engine),
+    )
+
+
+def make_job(
+    config: ExperimentConfig,
+    data: FederatedData,
+    planner: CostPlanner,
+    build: Callable[[], Backbone],
+    strategy: Strategy,
+    streams: Streams,
+    engine: Engine,
+) -> Job:
+    """What the workers are sent."""
+    training = config.training
+    return Job(
+        build=build,
+        trainer=TrainerConfig(lr=training.lr, batch_size=training.batch_size, missing=training.missing, engine=engine),
+        fleet=planner.fleet,
         clients=data.clients,
         parts={part: getattr(data, part) for part in config.evaluation.parts},
         program=strategy.client,
@@ -105,10 +140,6 @@ def assemble(
         cache_mib=config.runtime.cache_mib,
         pairwise_every=config.record.pairwise_every,
     )
-    return Setup(
-        config=config, data=data, fleet=fleet, types=types, layout=backbone.layout, start=backbone.params(), strategy=strategy,
-        streams=streams, engine=engine, planner=planner, accountant=accountant, reference=reference, rare=fleet.rare(), job=job,
-    )  # fmt: skip
 
 
 def input_shape(data: FederatedData) -> InputShape:
@@ -142,7 +173,9 @@ def make_planner(
     """The allocator's belief about time."""
     assumed = clock.engine or ("naive" if engine == "naive" else "reuse")
     batch_size = config.training.batch_size
-    return CostPlanner(counter=counter, fleet=fleet, types=types, model=clock.model, engine=assumed, batch_size=batch_size)
+    return CostPlanner(
+        counter=counter, fleet=fleet, types=types, model=clock.model, engine=assumed, batch_size=batch_size
+    )
 
 
 def context_of(setup: Setup, round_: int, participants: tuple[ClientInfo, ...] | None = None) -> RoundContext:

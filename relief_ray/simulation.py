@@ -1,17 +1,20 @@
 """The plain loop around ``run_round``: evaluate, record, checkpoint, resume. The same for every executor.
 
-A round is committed in this order: its line in ``rounds.jsonl``, then its checkpoint. A run killed anywhere continues from the last
-checkpoint with the same bits.
+A round is committed in this order: its line in ``rounds.jsonl``, then its checkpoint. A run killed anywhere continues
+from the last checkpoint with the same bits.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from time import perf_counter, time
 from typing import cast, get_args
+
+from pydantic import JsonValue
 
 from relief_ray import __version__
 from relief_ray.config import ExperimentConfig, parse
@@ -24,10 +27,10 @@ from relief_ray.records.capture import capture_round
 from relief_ray.records.checkpoint import Binding, Checkpoint
 from relief_ray.records.identity import cell_id, config_hash, layout_digest, machine_facts, source_digest
 from relief_ray.records.ledger import RunFolder
-from relief_ray.records.schema import Metrics, RoundRecord, RunRecord, Totals
 from relief_ray.records.personal import CheckpointStateStore
 from relief_ray.records.reading import read_run
 from relief_ray.records.resume import restore
+from relief_ray.records.schema import Metrics, RoundRecord, RunRecord, Status, Totals
 from relief_ray.records.tracking import NullTracker, Tracker
 from relief_ray.report.pairwise import pairwise_cosine
 from relief_ray.server.divergence import D_BAR, divergence, from_tensor
@@ -62,12 +65,16 @@ class Experiment:
         """Loads the newest checkpoint, or starts from the initial model."""
         setup = self.setup
         self.binding = Binding(
-            config_hash=config_hash(setup.config.hashed()), layout_digest=layout_digest(setup.layout), engine=setup.engine
+            config_hash=config_hash(setup.config.hashed()),
+            layout_digest=layout_digest(setup.layout),
+            engine=setup.engine,
         )
         restored = restore(self.folder, self.binding)
         found, past, self.repairs = restored.checkpoint, restored.rounds, restored.repairs
         self.store = CheckpointStateStore(found.clients if found else {})
-        self.state = found.state if found else setup.strategy.init(setup.layout, setup.fleet, setup.streams, setup.start)
+        self.state = (
+            found.state if found else setup.strategy.init(setup.layout, setup.fleet, setup.streams, setup.start)
+        )
         self.totals: Mapping[str, Totals] = past[-1].totals if past else {}
         self.next_round = found.round + 1 if found else (0 if setup.strategy.bootstrap else 1)
 
@@ -78,13 +85,16 @@ class Experiment:
             RoundVoid: no client returned a usable update; the folder stays resumable.
         """
         self.tracker.start(self.folder.update(status="running"), self.folder.path)
-        status = "failed"
+        status: Status = "failed"
         try:
             while self.next_round <= self.setup.config.rounds and not should_stop():
                 record = self._round(self.next_round)
                 self.tracker.round(record)
                 on_round(record)
             status = "finished" if self.next_round > self.setup.config.rounds else "interrupted"
+        except KeyboardInterrupt:
+            status = "interrupted"
+            raise
         finally:
             run = self.folder.update(status=status, finished=_now())
             self.tracker.finish(status)
@@ -142,7 +152,9 @@ class Experiment:
                 "metrics": metrics.get("test"),
                 "validation": metrics.get("validation"),
                 "divergence": spread,
-                "d_bar": from_tensor(result.state.tensors[D_BAR], setup.layout) if D_BAR in result.state.tensors else {},
+                "d_bar": from_tensor(result.state.tensors[D_BAR], setup.layout)
+                if D_BAR in result.state.tensors
+                else {},
                 "pairwise": pairwise_cosine(result.trained.pairwise),
                 "deadline_s": self.folder.run.budget.get("deadline_s"),
                 "speedup": speedup(setup, result),
@@ -173,11 +185,17 @@ def _now() -> str:
     return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def as_json(facts: Mapping[str, object]) -> dict[str, JsonValue]:
+    """Facts as the JSON that will be stored; anything else in them is refused by the serialiser."""
+    found: dict[str, JsonValue] = json.loads(json.dumps(facts))
+    return found
+
+
 def run_record(setup: Setup, parent: str | None = None) -> RunRecord:
     """What is known of a run before its first round."""
     config = setup.config
     reference = {name: {"round_s": c.round_s, "energy_j": c.energy_j} for name, c in setup.reference.items()}
-    clocks = {name: clock.model_dump(mode="json") for name, clock in ((n, c.model) for n, c in setup.accountant.clocks.items())}
+    clocks = {name: clock.model.model_dump(mode="json") for name, clock in setup.accountant.clocks.items()}
     return RunRecord(
         cell=cell_id(config.hashed(), setup.data.digest),
         name=config.name,
@@ -192,9 +210,9 @@ def run_record(setup: Setup, parent: str | None = None) -> RunRecord:
         machine=machine_facts(),
         engine=setup.engine,
         planning_model=config.costs.planning_time,
-        coverage=dict(setup.data.coverage),
-        budget={"deadline_s": deadline_s(setup), "fedavg_reference": reference},
-        calibration={"origin": "given" if config.costs.utilisation else "FITTED", "clocks": clocks},
+        coverage=as_json(setup.data.coverage),
+        budget=as_json({"deadline_s": deadline_s(setup), "fedavg_reference": reference}),
+        calibration=as_json({"origin": "given" if config.costs.utilisation else "FITTED", "clocks": clocks}),
         parent=parent,
     )
 

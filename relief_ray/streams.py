@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+LAST_WORD = 2**32 - 1
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Streams:
@@ -16,9 +18,12 @@ class Streams:
     seed: int
 
     def entropy(self, purpose: str, *key: int) -> list[int]:
-        """The words that name one stream (keys are shifted so that -1 is allowed)."""
+        """The words that name one stream; keys are shifted so that -1 is allowed.
+
+        It gets the last word, not 0: NumPy takes words without trailing zeros for the same entropy.
+        """
         word = int.from_bytes(hashlib.sha256(purpose.encode()).digest()[:4], "little")
-        return [self.seed, word, *(k + 1 for k in key)]
+        return [self.seed, word, *(k + 1 if k >= 0 else LAST_WORD for k in key)]
 
     def numpy(self, purpose: str, *key: int) -> np.random.Generator:
         """A NumPy generator for ``purpose`` and, by convention, (round, client)."""

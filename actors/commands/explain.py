@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import textwrap
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from actors.commands.explain_text import text
 from actors.commands.open import open_run
+from actors.exits import WIDTH
 from relief_ray.errors import UserError
 from relief_ray.federated import RoundContext
 from relief_ray.groups import GroupId
@@ -23,7 +25,7 @@ from relief_ray.strategies.relief import Relief, client_load, plan, ranking, tar
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Offer:
-    """One group in the order in which slots were offered; ``seconds``: the client's round with it and all taken before."""
+    """One group, in the order of the offers; ``seconds``: the client's round with it and all taken before."""
 
     group: GroupId
     verdict: str
@@ -72,7 +74,8 @@ def explain(folder: Path, round_: int, client: int, as_json: bool) -> None:
     check(setup, rounds, folder, round_, client)
     simple = without_allocation(setup, round_, client)
     if simple is not None:
-        print(json.dumps({"run": str(folder), "round": round_, "client": client, "text": simple}) if as_json else simple)
+        facts = {"run": str(folder), "round": round_, "client": client, "text": simple}
+        print(json.dumps(facts) if as_json else textwrap.fill(simple, WIDTH))
         return
     found = explanation(setup, rounds, folder, round_, client)
     print(json.dumps(as_facts(found), indent=1) if as_json else text(found))
@@ -88,7 +91,7 @@ def check(setup: Setup, rounds: tuple[RoundRecord, ...], folder: Path, round_: i
     last = rounds[-1].round if rounds else first - 1
     limit = min(last + 1, setup.config.rounds)
     if not first <= round_ <= limit:
-        raise UserError(f"--round {round_}: {folder} has the rounds {first} to {last}; expected {first} to {limit}")
+        raise UserError(f"--round {round_}: no such round in {folder}; expected {first} to {limit}")
     if not 0 <= client < len(setup.fleet):
         raise UserError(f"--client {client}: the fleet has the clients 0 to {len(setup.fleet) - 1}")
 
@@ -100,13 +103,14 @@ def without_allocation(setup: Setup, round_: int, client: int) -> str | None:
     who = f"Client {client} (Type {info.device}, sensors {', '.join(info.modalities)})"
     if not isinstance(config, Relief):
         return (
-            f"{setup.config.label()} gives no client a choice: every client that takes part trains all {total} groups of the "
-            f"model, with zeros in place of the sensors that it lacks. `explain` is about RELIEF and V2, V3 and their kin."
+            f"{setup.config.label()} leaves nothing to explain: every client that takes part trains the same "
+            f"{total} groups of the model, with zeros in place of the sensors that it lacks. Ask about a run of relief, "
+            "v2, v3 or their kin."
         )
     if round_ == 0:
         return (
-            f"Round 0 is the bootstrap: {who} trains all {number} groups that its sensors reach, once, so that the server can "
-            f"measure how much the clients disagree about each group. The budgets start in round 1."
+            f"Round 0 is the bootstrap: {who} trains all {number} groups that its sensors reach, once, so that the "
+            "server can measure how much the clients disagree about each group. The budgets start in round 1."
         )
     if config.select == "all":
         return f"V1 has no budget: {who} trains all {number} groups that its sensors reach, in every round."
@@ -194,7 +198,10 @@ def offers(
     """Mandatory groups, then the others in the order in which slots were offered, each with its price and verdict."""
     refused = {r.group: r for r in chosen.refused}
     taken: list[GroupId] = list(chosen.groups[: chosen.num_mandatory])
-    found = [Offer(group=j, verdict="mandatory", seconds=load.seconds(taken[: i + 1]), d_bar=d_bar.get(j)) for i, j in enumerate(taken)]
+    found = [
+        Offer(group=j, verdict="mandatory", seconds=load.seconds(taken[: i + 1]), d_bar=d_bar.get(j))
+        for i, j in enumerate(taken)
+    ]
     for j in (j for j in order if j not in chosen.groups[: chosen.num_mandatory]):
         if j in refused:
             found.append(Offer(group=j, verdict=refused[j].reason, seconds=refused[j].seconds, d_bar=d_bar.get(j)))
@@ -220,7 +227,9 @@ def as_facts(found: Explanation) -> dict[str, object]:
         "tau_s": found.tau_s,
         "budget": found.slots,
         "mandatory": list(found.mandatory),
-        "offers": [{"group": o.group, "verdict": o.verdict, "seconds": o.seconds, "d_bar": o.d_bar} for o in found.offers],
+        "offers": [
+            {"group": o.group, "verdict": o.verdict, "seconds": o.seconds, "d_bar": o.d_bar} for o in found.offers
+        ],
         "groups": list(found.groups),
         "planned_s": found.planned_s,
         "fedavg_s": found.fedavg_s,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from actors.commands.open import open_target
-from actors.commands.tables import listed, table
+from actors.commands.tables import counted, listed, table
 from relief_ray.setup import Setup, choose_engine, context_of
 from relief_ray.strategies.relief import Relief, client_load, target_s
 
@@ -59,7 +59,9 @@ def facts(setup: Setup) -> dict[str, object]:
     return {
         "types": {name: kind.model_dump(mode="json") for name, kind in setup.types.items()},
         "clients": clients,
-        "fedavg": {name: {"round_s": cost.round_s, "energy_j": cost.energy_j} for name, cost in setup.reference.items()},
+        "fedavg": {
+            name: {"round_s": cost.round_s, "energy_j": cost.energy_j} for name, cost in setup.reference.items()
+        },
         "target_s": deadlines(setup),
         "planning_time": setup.config.costs.planning_time,
     }
@@ -71,7 +73,8 @@ def text(setup: Setup, target: str) -> str:
     cohorts = ", ".join(f"{m} {len(fleet.cohort(m))}" for m in fleet.modalities)
     rare = f"; rare: {listed(setup.rare)}" if setup.rare else ""
     parts = [
-        f"Fleet of {target}: {len(fleet)} clients, data {config.data.name} ({setup.data.origin}), {config.training.epochs} local epochs",
+        f"Fleet of {target}: {counted(len(fleet), 'client')}, data {config.data.name} ({setup.data.origin}), "
+        f"{counted(config.training.epochs, 'local epoch')}",
         f"Clients that own a sensor: {cohorts}{rare}",
         "",
         "Device types",
@@ -80,9 +83,9 @@ def text(setup: Setup, target: str) -> str:
         "Clients: predicted seconds of a FedAvg round (everything trained and sent) under each clock",
         client_table(setup),
         "",
-        *(f"  {name:<18}{CLOCKS[name]}" for name in setup.reference),
-        f"  {'mandatory':<18}the client's own fusion blocks alone, by the planning clock ({config.costs.planning_time})",
-        "  T*                the least time in which every client manages its mandatory blocks: RELIEF's deadline",
+        *(f"  {name:<20}{CLOCKS[name]}" for name in setup.reference),
+        f"  {'mandatory':<20}its own fusion blocks alone, by the planning clock ({config.costs.planning_time})",
+        "  T*                  the least time in which every client manages its mandatory blocks: RELIEF's deadline",
     ]
     return "\n".join(parts)
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 
 from actors.commands.open import open_target
-from actors.commands.tables import MIB, si, table
+from actors.commands.tables import MIB, counted, si, table
 from relief_ray.groups import ParamGroup
 from relief_ray.setup import Setup
 
@@ -65,12 +65,14 @@ def text(setup: Setup, target: str) -> str:
     blocks = sum(g.role == "fusion_a" for g in layout)
     return "\n".join(
         [
-            f"Backbone {setup.config.backbone.name} of {target}: {sensors}; windows of {shape.window} samples, {shape.num_classes} classes",
+            f"Backbone {setup.config.backbone.name} of {target}: {sensors}",
+            f"Windows of {shape.window} samples, {shape.num_classes} classes",
             "",
             table(head, rows, left=3),
             "",
-            f"G = {len(layout)} groups = {blocks} fusion blocks + 1 shared fusion part + {encoders} encoder layers + {heads} head layer(s)",
-            "FLOPs: forward and backward of the group's own layer, for one window. Clients: how many can train the group.",
+            f"G = {len(layout)} groups = {counted(blocks, 'fusion block')} + 1 shared fusion part"
+            f" + {counted(encoders, 'encoder layer')} + {counted(heads, 'head layer')}",
+            "FLOPs: forward and backward of the group's own layer for one window. Clients: how many can train it.",
         ]
     )
 

@@ -18,7 +18,7 @@ from relief_ray.records.identity import config_hash
 from relief_ray.records.ledger import LOCK_FILE
 from relief_ray.records.lock import FileLock
 from relief_ray.records.reading import RUN_FILE, read_run
-from tune_configs.presets import PRESETS, Preset, Values
+from tune_configs.presets import PRESETS, Preset
 
 PLAN_FILE = "plan.json"
 SUFFIXES = (".yaml", ".yml", ".json")
@@ -62,7 +62,7 @@ def load_preset(target: str) -> Preset:
     if path.suffix in SUFFIXES or path.is_file():
         return from_file(path)
     raise UserError(
-        f"preset {target!r}: unknown{nearest(target, PRESETS)}; presets: {', '.join(PRESETS)}; or name a file (FILE.yaml)"
+        f"preset {target!r}: unknown{nearest(target, PRESETS)}; expected {', '.join(PRESETS)}, or a file (FILE.yaml)"
     )
 
 
@@ -149,7 +149,9 @@ def look(cell: Cell) -> Cell:
     """
     state = state_of(cell)
     if state == "unfinished":
-        raise UserError(f"{cell.folder}: this run was begun and is not finished; go on with: relief-ray resume {cell.folder}")
+        raise UserError(
+            f"{cell.folder}: this run was begun and is not finished; go on with: relief-ray resume {cell.folder}"
+        )
     return Cell(label=cell.label, folder=cell.folder, config=cell.config, state=state)
 
 
@@ -164,7 +166,7 @@ def state_of(cell: Cell) -> State:
     run = read_run(cell.folder)
     if run.config_hash != config_hash(cell.config.hashed()):
         raise UserError(
-            f"{cell.folder}: holds another run ({difference(run.config, cell.config)}); choose another folder (--out DIR)"
+            f"{cell.folder}: holds another run ({difference(run.config, cell.config)}); choose a folder with --out DIR"
         )
     if run.status == "finished":
         return "finished"
@@ -175,7 +177,9 @@ def state_of(cell: Cell) -> State:
 def difference(found: Mapping[str, JsonValue], config: ExperimentConfig) -> str:
     """The first keys in which a recorded configuration differs: ``rounds is 8 there, asked: 2``."""
     there, here = flat_params(found), flat_params(config.model_dump(mode="json"))
-    keys = [k for k in here | there if here.get(k) != there.get(k) and not k.startswith(("name", "runtime.", "tracking."))]
+    keys = [
+        k for k in here | there if here.get(k) != there.get(k) and not k.startswith(("name", "runtime.", "tracking."))
+    ]
     lines = [f"{k} is {there.get(k, 'unset')} there, asked: {here.get(k, 'unset')}" for k in keys]
     return "; ".join(lines[:3]) + (f"; and {len(lines) - 3} more" if len(lines) > 3 else "")
 
@@ -188,7 +192,9 @@ def write_plan(plan: Plan) -> None:
     """
     with disk_errors(plan.out, "write the plan"):
         plan.out.mkdir(parents=True, exist_ok=True)
-    cells = [{"label": c.label, "folder": c.folder.name, "config": c.config.model_dump(mode="json")} for c in plan.cells]
+    cells = [
+        {"label": c.label, "folder": c.folder.name, "config": c.config.model_dump(mode="json")} for c in plan.cells
+    ]
     replace_file(plan.out / PLAN_FILE, (json.dumps({"name": plan.name, "cells": cells}, indent=1) + "\n").encode())
 
 
@@ -208,7 +214,9 @@ def read_plan(folder: Path) -> Plan:
         rows = [(str(row["label"]), str(row["folder"]), dict(row["config"])) for row in found["cells"]]
         name = str(found["name"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path}: damaged ({error!r}), expected what `relief-ray run` wrote; resume its runs one by one") from error
+        raise UserError(
+            f"{path}: damaged ({error!r}), expected what `relief-ray run` wrote; resume its runs one by one"
+        ) from error
     cells = (Cell(label=label, folder=folder / sub, config=parse(values, str(path))) for label, sub, values in rows)
     return Plan(name=name, out=folder, cells=tuple(with_state(cell) for cell in cells))
 
@@ -228,6 +236,8 @@ def find_runs(folders: Sequence[Path]) -> list[Path]:
     for folder in folders:
         inside = [folder] if (folder / RUN_FILE).exists() else sorted(p.parent for p in folder.glob(f"*/{RUN_FILE}"))
         if not inside:
-            raise UserError(f"{folder}: no {RUN_FILE} there or one folder below; name a folder that `relief-ray run` made")
+            raise UserError(
+                f"{folder}: no {RUN_FILE} there or one folder below; name a folder that `relief-ray run` made"
+            )
         found += inside
     return list(dict.fromkeys(found))

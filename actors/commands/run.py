@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from actors.commands.plan import Cell, Plan, make_plan, read_plan, write_plan
 from actors.commands.results import show_results
+from actors.commands.tables import counted
 from actors.console import Reporter, make_reporter
 from actors.exits import INTERRUPTED, Stopped
+from actors.runtime import RunMode, Watch, choose_mode, local_session, run_experiment
+from actors.session import ray_session
 from actors.signals import StopSignals
 from relief_ray.config import ExperimentConfig
 from relief_ray.data import federate, num_clients, open_dataset
 from relief_ray.errors import UserError
-from relief_ray.records.ledger import RunFolder
 from relief_ray.records.reading import read_rounds, read_run
 from relief_ray.records.schema import RoundRecord
 from relief_ray.records.tracking import MlflowTracker, NullTracker, Tracker
 from relief_ray.setup import Setup
-from relief_ray.simulation import Experiment, create, reopen
-from relief_ray.training.serial import SerialExecutor
+from relief_ray.simulation import create, reopen
 
 SPLITS = {"held_out_subject": "held-out subjects", "within_subject": "within subjects", "random_leaky": "random_leaky"}
 
@@ -48,18 +50,26 @@ def carry_out(plan: Plan, as_json: bool) -> None:
     """
     todo = [cell for cell in plan.cells if cell.state != "finished"]
     going_on = f"stopped; everything up to the last finished round is kept. Resume with: relief-ray resume {plan.out}"
-    reporter = make_reporter(as_json, len(plan.cells), sum(cell.config.rounds for cell in todo))
+    reporter = make_reporter(as_json, len(plan.cells), sum(rounds_to_do(cell) for cell in todo))
     reporter.note(headline(plan, len(todo)))
     try:
-        with StopSignals() as stop, closing(reporter):
+        with StopSignals() as stop, closing(reporter), ExitStack() as session:
             for cell in plan.cells:
                 if not stop.requested():
-                    run_cell(cell, reporter, stop.requested)
-            if stop.requested() and any(read_run(cell.folder).status != "finished" for cell in todo if cell.folder.exists()):
+                    run_cell(cell, reporter, stop.requested, session)
+            if stop.requested() and any(
+                read_run(cell.folder).status != "finished" for cell in todo if cell.folder.exists()
+            ):
                 raise Stopped(stop.code, going_on)
     except KeyboardInterrupt:
         raise Stopped(stop.code or INTERRUPTED, going_on) from None
     show_results(plan, as_json)
+
+
+def rounds_to_do(cell: Cell) -> int:
+    """Rounds that are missing, the bootstrap included."""
+    done = len(read_rounds(cell.folder)) if cell.state == "unfinished" else 0
+    return cell.config.rounds + cell.config.strategy.build().bootstrap - done
 
 
 def headline(plan: Plan, num_todo: int) -> str:
@@ -67,40 +77,43 @@ def headline(plan: Plan, num_todo: int) -> str:
     number = len(plan.cells)
     done = "" if num_todo == number else f", {number - num_todo} finished already"
     data = plan.cells[0].config.data
-    return f"{plan.name}: {number} run{'s' * (number > 1)}{done}; {data.name}, {SPLITS[data.split]}; records in {plan.out}"
+    return f"{plan.name}: {counted(number, 'run')}{done}; {data.name}, {SPLITS[data.split]}; records in {plan.out}"
 
 
-def run_cell(cell: Cell, reporter: Reporter, should_stop: Callable[[], bool]) -> None:
-    """One run, from wherever its folder is."""
+def run_cell(cell: Cell, reporter: Reporter, should_stop: Callable[[], bool], session: ExitStack) -> None:
+    """One run, from wherever its folder is; the first one on Ray opens the ``session`` for all."""
     if cell.state == "finished":
         reporter.end(cell.title(), check_reusable(cell), last_evaluated(read_rounds(cell.folder)))
         return
     torch.set_num_threads(cell.config.runtime.num_threads)
     setup, folder = reopen(cell.folder) if cell.state == "unfinished" else create(cell.config, cell.folder)
-    tracker = make_tracker(cell.config, reporter)
-    with folder, closing(tracker), closing(SerialExecutor(setup.job)) as executor:
-        experiment = Experiment(setup=setup, folder=folder, executor=executor, tracker=tracker)
-        for repair in experiment.repairs:
-            reporter.note(f"repaired {cell.folder}: {repair}")
-        run_experiment(cell, setup, folder, experiment, reporter, should_stop)
+    folder.close()
+    mode = choose_mode(cell.config.runtime, len(setup.fleet))
+    done = read_rounds(cell.folder)
+    reporter.begin(cell.title(), facts(setup, mode), done[-1].round if done else 0, cell.config.rounds)
+    if mode != "inline":
+        session.enter_context(ray_session(local_session(setup)))
+    ended = run_experiment(setup, cell.folder, watch(cell, reporter, should_stop))
+    reporter.end(cell.title(), ended.status, last_evaluated(read_rounds(cell.folder)))
 
 
-def run_experiment(
-    cell: Cell, setup: Setup, folder: RunFolder, experiment: Experiment, reporter: Reporter, should_stop: Callable[[], bool]
-) -> None:
-    """The rounds that are missing."""
+def watch(cell: Cell, reporter: Reporter, should_stop: Callable[[], bool]) -> Watch:
+    """How the runtime tells us what happens."""
     clock = cell.config.costs.planning_time
-    done = folder.rounds()
-    reporter.begin(cell.title(), facts(setup), done[-1].round if done else 0, cell.config.rounds)
-    ended = experiment.run(lambda record: reporter.round(record, clock), should_stop)
-    reporter.end(cell.title(), ended.status, last_evaluated(folder.rounds()))
+    return Watch(
+        on_round=lambda record: reporter.round(record, clock),
+        on_note=lambda text: reporter.note(f"{cell.folder}: {text}"),
+        should_stop=should_stop,
+        make_tracker=choose_tracker(cell.config, reporter),
+    )
 
 
-def facts(setup: Setup) -> str:
+def facts(setup: Setup, mode: RunMode) -> str:
     """A run in a line."""
     number, rounds = len(setup.fleet), setup.config.rounds
     windows = sum(client.num_windows for client in setup.fleet.clients)
-    return f"{rounds} rounds, {number} clients, {windows} windows ({setup.data.origin}), {setup.engine} engine, inline"
+    where = {"inline": "in this process", "packed": "on Ray, packed", "actors": "on Ray, an actor each"}[mode]
+    return f"{counted(rounds, 'round')}, {counted(number, 'client')} {where}, {windows} windows ({setup.data.origin})"
 
 
 def last_evaluated(rounds: Sequence[RoundRecord]) -> RoundRecord | None:
@@ -126,11 +139,13 @@ def check_reusable(cell: Cell) -> str:
     return "reused, finished already"
 
 
-def make_tracker(config: ExperimentConfig, reporter: Reporter) -> Tracker:
-    """MLflow where it is wanted and installed."""
+def choose_tracker(config: ExperimentConfig, reporter: Reporter) -> Callable[[], Tracker]:
+    """MLflow where it is wanted and installed; made where the rounds are run."""
     if not config.tracking.enabled:
-        return NullTracker()
+        return NullTracker
     if importlib.util.find_spec("mlflow") is None:
-        reporter.note("MLflow is not installed, nothing is exported (pip install 'relief-ray[server]', then relief-ray sync)")
-        return NullTracker()
-    return MlflowTracker(config.tracking.uri, config.tracking.experiment)
+        reporter.note(
+            "MLflow is not installed: nothing is exported (install relief-ray[server], then: relief-ray sync DIR)"
+        )
+        return NullTracker
+    return partial(MlflowTracker, config.tracking.uri, config.tracking.experiment)

@@ -28,9 +28,21 @@ ABOUT = {
 def show(bibtex: bool, as_json: bool) -> None:
     """Prints the list, or the references."""
     if bibtex:
-        print(cite(dict.fromkeys(known.name for known in PRESETS.values() if known.name in ("fedavg", "fedprox", "relief"))))
+        print(
+            cite(
+                dict.fromkeys(known.name for known in PRESETS.values() if known.name in ("fedavg", "fedprox", "relief"))
+            )
+        )
     elif as_json:
-        print(json.dumps({n: {"kind": ABOUT[n][0], "about": ABOUT[n][1], "config": c.model_dump(mode="json")} for n, c in PRESETS.items()}, indent=1))
+        print(
+            json.dumps(
+                {
+                    n: {"kind": ABOUT[n][0], "about": ABOUT[n][1], "config": c.model_dump(mode="json")}
+                    for n, c in PRESETS.items()
+                },
+                indent=1,
+            )
+        )
     else:
         print(table(["strategy", "kind", "what it does"], [[name, *ABOUT[name]] for name in PRESETS], left=3))
         print("\nChange one value: --set strategy.gamma=0.5. Use in a run: --strategies fedavg,relief")

@@ -28,6 +28,11 @@ def si(value: float, unit: str = "") -> str:
     return f"{value:.3g} {unit}".rstrip()
 
 
+def counted(number: int, word: str) -> str:
+    """``1 group``, ``3 groups``."""
+    return f"{number} {word}{'' if number == 1 else 's'}"
+
+
 def listed(names: Sequence[str]) -> str:
     """``acc, gyro and mag``."""
     return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)

@@ -1,6 +1,6 @@
 """Halving the sample rate without aliasing: a windowed-sinc low-pass filter of our own, zero phase.
 
-Hamming window, 63 taps, cut-off at 0.43 of the new Nyquist-to-sample-rate span (21.5 Hz of 50 Hz); docs/data.md gives
+Hamming window, 63 taps, half amplitude at 0.43 of the new sample rate (21.5 Hz of 50 Hz); docs/data.md gives
 the measured attenuation. The filter is symmetric, hence shifts nothing in time.
 """
 

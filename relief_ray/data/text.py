@@ -1,6 +1,7 @@
 """Numeric text tables, parsed fast and refused with file, line, column, finding and expectation."""
 
 import io
+import warnings
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,12 +11,16 @@ from relief_ray.errors import UserError
 
 def read_table(data: bytes, *, name: str, columns: int, delimiter: str | None = None) -> NDArray[np.float32]:
     """Parse `data` into (rows, columns) float32; `delimiter` None means any whitespace; UserError names the line."""
-    if not data.strip():
-        raise UserError(f"{name}: the file is empty, expected rows of {columns} numbers; fetch it again")
     try:
-        table = np.loadtxt(io.BytesIO(data), np.float32, comments=None, delimiter=delimiter, ndmin=2, encoding="latin1")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # emptiness is told below
+            table = np.loadtxt(
+                io.BytesIO(data), np.float32, comments=None, delimiter=delimiter, ndmin=2, encoding="latin1"
+            )
     except ValueError as error:
         raise UserError(_diagnose(data, name, columns, delimiter) or f"{name}: {error}") from None
+    if not len(table):
+        raise UserError(f"{name}: the file is empty, expected rows of {columns} numbers; fetch it again")
     if table.shape[1] != columns:
         raise UserError(
             f"{name}, line 1: found {table.shape[1]} columns, expected {columns}; "

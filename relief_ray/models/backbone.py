@@ -66,9 +66,10 @@ def raw_windows(modality: str, windows_BCT: Tensor) -> Tensor:
 
 
 class Backbone:
-    """Stages, parameters and layout of one model; ``prepare`` turns raw windows into the first stage's input, once per client.
+    """Stages, parameters and layout of one model.
 
-    The last stage's output is the logits (B, K).
+    ``prepare`` turns raw windows into the first stage's input, once per client. The last stage's output is the
+    logits (B, K).
     """
 
     def __init__(
@@ -90,7 +91,9 @@ class Backbone:
         known = {RAW + m for m in shape.modalities}
         for stage in self.stages:
             if missing := [i for i in stage.spec.inputs if i not in known]:
-                raise ValueError(f"stage {stage.spec.id!r} reads {missing}; earlier stages and inputs are {sorted(known)}")
+                raise ValueError(
+                    f"stage {stage.spec.id!r} reads {missing}; earlier stages and inputs are {sorted(known)}"
+                )
             if unknown := stage.spec.groups - set(self.layout.ids):
                 raise ValueError(f"stage {stage.spec.id!r} owns unknown groups {sorted(unknown)}")
             known.add(stage.spec.id)
@@ -113,7 +116,7 @@ class Backbone:
                 start += p.numel()
 
     def forward(self, windows: dict[str, Tensor]) -> Tensor:
-        """Logits (B, K) from prepared inputs of all modalities: the plain definition, used as oracle and for counting."""
+        """Logits (B, K) from prepared inputs of all modalities: the plain definition, the tests' oracle."""
         values = {RAW + m: x for m, x in windows.items()}
         for stage in self.stages:
             values[stage.spec.id] = stage.module(*(values[i] for i in stage.spec.inputs))

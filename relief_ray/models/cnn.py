@@ -1,19 +1,21 @@
 """Backbone 1: two Conv1d layers per modality, a fusion layer of column blocks, a linear head (Section VI-A).
 
 Per modality: Conv1d(C_m->16, k5, s2) + ReLU, Conv1d(16->32, k5, s2) + ReLU, average pool to 32 steps, h_m in R^1024.
-Fusion: ReLU(sum_m A_m h_m + b), A_m (304 x 1024); head: Linear(304 -> K). No BatchNorm, no dropout: a model trained on absent inputs
-must not carry their statistics. The widths are FITTED to Table I's 4.81 MB.
+Fusion: ReLU(sum_m A_m h_m + b), A_m (304 x 1024); head: Linear(304 -> K). No BatchNorm, no dropout: a model
+trained on absent inputs must not carry their statistics. The widths are FITTED to Table I's 4.81 MB.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
+from relief_ray.groups import GroupId, Kind, Role
 from relief_ray.models.backbone import Backbone, GroupParameters, InputShape, Stage, raw_windows, seeded
 from relief_ray.models.gemm import FusedConv1, FusedConv2, columns
 from relief_ray.stages import RAW, StageSpec
@@ -33,7 +35,7 @@ class CnnConfig(BaseModel):
     fusion: int = Field(default=304, ge=1)
 
     def build(self, shape: InputShape, seed: int, fast: bool = False) -> Backbone:
-        """The backbone with seeded default initialisation; ``fast`` computes the same function by GEMMs (same layout and values)."""
+        """The backbone with seeded default initialisation; ``fast``: the same layout, values and function by GEMMs."""
         return _build(self, shape, seed, fast)
 
 
@@ -92,10 +94,30 @@ def _encoder(config: CnnConfig, modality: str, convs: Sequence[nn.Conv1d], fast:
     return [Stage(spec=spec, module=module) for spec, module in zip(specs, modules, strict=True)]
 
 
-def _conv_group(modality: str, layer: int, conv: nn.Conv1d) -> GroupParameters:
-    assert conv.bias is not None
-    tensors = (("weight", conv.weight, "weight"), ("bias", conv.bias, "bias"))
-    return GroupParameters(id=f"encoder.{modality}.{layer}", role="encoder", modality=modality, layer=layer, tensors=tensors)
+def _group(name: GroupId, role: Role, modality: str | None, layer: int | None, module: nn.Module) -> GroupParameters:
+    """All parameters of ``module``, in its own order (weight, bias)."""
+    kinds: dict[str, Kind] = {"weight": "weight", "bias": "bias"}
+    tensors = tuple((key, p, kinds[key]) for key, p in module.named_parameters())
+    return GroupParameters(id=name, role=role, modality=modality, layer=layer, tensors=tensors)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Branch:
+    """One modality's part of the model: its stages, its encoder's groups and its column block."""
+
+    stages: list[Stage]
+    encoder: list[GroupParameters]
+    block: GroupParameters
+
+
+def _branch(config: CnnConfig, modality: str, convs: Sequence[nn.Conv1d], columns_FD: Tensor, fast: bool) -> _Branch:
+    block, name = ColumnBlock(columns_FD), f"fusion.A.{modality}"
+    spec = StageSpec(id=name, inputs=(f"encoder.{modality}.2",), groups=frozenset([name]), modality=modality)
+    return _Branch(
+        stages=[*_encoder(config, modality, convs, fast), Stage(spec=spec, module=block)],
+        encoder=[_group(f"encoder.{modality}.{i}", "encoder", modality, i, conv) for i, conv in enumerate(convs, 1)],
+        block=_group(name, "fusion_a", modality, None, block),
+    )
 
 
 def _build(config: CnnConfig, shape: InputShape, seed: int, fast: bool) -> Backbone:
@@ -103,25 +125,20 @@ def _build(config: CnnConfig, shape: InputShape, seed: int, fast: bool) -> Backb
     fusion = seeded(lambda: nn.Linear(width * len(shape.channels), config.fusion), seed)
     head = seeded(lambda: nn.Linear(config.fusion, shape.num_classes), seed + 1)
     assert isinstance(fusion, nn.Linear) and isinstance(head, nn.Linear)
-    stages: list[Stage] = []
-    encoders: list[GroupParameters] = []
-    blocks: list[GroupParameters] = []
-    for i, (modality, channels) in enumerate(shape.channels):
-        convs = _conv(config, channels, seed + 2 + i)
-        stages += _encoder(config, modality, convs, fast)
-        encoders += [_conv_group(modality, layer, conv) for layer, conv in enumerate(convs, start=1)]
-        block = ColumnBlock(fusion.weight.detach()[:, i * width : (i + 1) * width])
-        name = f"fusion.A.{modality}"
-        spec = StageSpec(id=name, inputs=(f"encoder.{modality}.2",), groups=frozenset([name]), modality=modality)
-        stages.append(Stage(spec=spec, module=block))
-        blocks.append(
-            GroupParameters(id=name, role="fusion_a", modality=modality, layer=None, tensors=(("weight", block.weight, "weight"),))
-        )
+    columns_FD = torch.split(fusion.weight.detach(), width, dim=1)
+    branches = [
+        _branch(config, modality, _conv(config, channels, seed + 2 + i), columns_FD[i], fast)
+        for i, (modality, channels) in enumerate(shape.channels)
+    ]
     total = FusionSum(fusion.bias.detach())
-    inputs = tuple(b.id for b in blocks)
+    inputs = tuple(b.block.id for b in branches)
+    stages = [stage for b in branches for stage in b.stages]
     stages.append(Stage(spec=StageSpec(id="fusion", inputs=inputs, groups=frozenset(["fusion.B"])), module=total))
     stages.append(Stage(spec=StageSpec(id="head", inputs=("fusion",), groups=frozenset(["head.1"])), module=head))
-    shared = GroupParameters(id="fusion.B", role="fusion_b", modality=None, layer=None, tensors=(("bias", total.bias, "bias"),))
-    head_tensors = (("weight", head.weight, "weight"), ("bias", head.bias, "bias"))
-    top = GroupParameters(id="head.1", role="head", modality=None, layer=1, tensors=head_tensors)  # type: ignore[arg-type]
-    return Backbone(shape, stages, [*blocks, shared, *encoders, top], columns if fast else raw_windows)
+    groups = [
+        *(b.block for b in branches),
+        _group("fusion.B", "fusion_b", None, None, total),
+        *(group for b in branches for group in b.encoder),
+        _group("head.1", "head", None, 1, head),
+    ]
+    return Backbone(shape, stages, groups, columns if fast else raw_windows)

@@ -1,10 +1,12 @@
 """FLOPs of a backbone, counted on its real modules with torch's counter; nothing is guessed.
 
-A multiply-add counts as two. Stages whose operations the counter does not know (a bias, a sum) count one FLOP per output element
-and input.
+A multiply-add counts as two. Stages whose operations the counter does not know (a bias, a sum) count one FLOP per
+output element and input.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -51,14 +53,17 @@ def _backward(stage: Stage, inputs: list[Tensor], trained: tuple[Tensor, ...], t
         p.requires_grad_(any(p is t for t in trained))
     leaves = [x.clone().requires_grad_(to_inputs) for x in inputs]
     output: Tensor = stage.module(*leaves)
-    gradient = torch.ones_like(output)
-    return _count(lambda: output.backward(gradient)) if output.requires_grad else 0.0
+    if not output.requires_grad:
+        return 0.0
+    wanted, gradient = [*trained, *(leaves if to_inputs else ())], torch.ones_like(output)
+    # Not `backward`: it would leave gradients on the backbone's parameters.
+    return _count(lambda: torch.autograd.grad(output, wanted, gradient, allow_unused=True))
 
 
-def _count(run: "object") -> float:
+def _count(run: Callable[[], object]) -> float:
     counter = FlopCounterMode(display=False)
     with counter:
-        run()  # type: ignore[operator]
+        run()
     return float(counter.get_total_flops())
 
 

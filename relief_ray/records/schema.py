@@ -15,7 +15,17 @@ from relief_ray.records.redact import mask_text, redact
 SCHEMA_VERSION: Final = 1
 # Fields that a clock or a socket decides: two records of the same computation may differ in these alone.
 WALL_FIELDS = frozenset(
-    {"created", "finished", "note", "num_resumes", "wall_s", "ended_unix_s", "measured_stages", "moved_bytes"}
+    {
+        "created",
+        "finished",
+        "note",
+        "num_resumes",
+        "wall_s",
+        "ended_unix_s",
+        "measured_stages",
+        "moved_bytes",
+        "runtime",
+    }
 )
 
 Status = Literal["created", "running", "finished", "interrupted", "failed"]
@@ -68,6 +78,7 @@ class RunRecord(Record):
     coverage: dict[str, JsonValue] = {}
     budget: Facts = {}
     calibration: Facts = {}
+    runtime: Facts = {}
     warnings: tuple[Text, ...] = ()
     parent: str | None = None
     finished: str | None = None

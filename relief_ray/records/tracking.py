@@ -24,6 +24,8 @@ from relief_ray.records.schema import RoundRecord, RunRecord, Status
 LOG = logging.getLogger(__name__)
 FINISH_S = 5.0
 RETRY_S = 30.0
+# Rounds that end within it travel together: the thread shares the interpreter with the run.
+INTERVAL_S = 5.0
 
 
 class Tracker(Protocol):
@@ -77,12 +79,15 @@ class MlflowTracker:
         *,
         finish_s: float = FINISH_S,
         retry_s: float = RETRY_S,
+        interval_s: float = INTERVAL_S,
     ) -> None:
         """Remembers where to; ``uri`` is by default a SQLite file beside the run folder.
 
-        ``finish_s`` bounds the wait at the end, ``retry_s`` is the pause after a failure.
+        ``finish_s`` bounds the wait at the end, ``retry_s`` is the pause after a failure, ``interval_s`` the one
+        after a success.
         """
-        self._uri, self._experiment, self._finish_s, self._retry_s = uri, experiment, finish_s, retry_s
+        self._uri, self._experiment, self._finish_s = uri, experiment, finish_s
+        self._retry_s, self._interval_s = retry_s, interval_s
         self._nudges: queue.SimpleQueue[_End | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._warned = False
@@ -125,6 +130,7 @@ class MlflowTracker:
             try:
                 exporter = exporter or Exporter(folder, store)
                 exporter.catch_up()
+                pause_until = time.monotonic() + self._interval_s
                 if end is not None and end.status is not None:
                     exporter.finish(end.status)
             except Exception as error:

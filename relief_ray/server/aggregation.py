@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from relief_ray.groups import GroupId, GroupLayout, ParamGroup, Params
+from relief_ray.groups import GroupId, GroupLayout, ParamGroup, Params, Selection
 from relief_ray.messages import Assignment, ClientId, ClientInfo, Fleet, GroupSum, Reduced, Update, WeightedSum
 
 Sums = dict[str, dict[GroupId, GroupSum]]
@@ -122,6 +122,18 @@ def apply_step(theta: Params, step: Mapping[GroupId, Tensor]) -> dict[GroupId, T
     return {
         j: (value.to(torch.float64) + step[j]).to(torch.float32) if j in step else value for j, value in theta.items()
     }
+
+
+def apply_parts(
+    theta: Params, step: Mapping[GroupId, Tensor], selection: Selection, layout: GroupLayout
+) -> dict[GroupId, Tensor]:
+    """``apply_step`` where only a part of each group was sent: everything outside ``selection`` stays bit for bit."""
+    after = dict(theta)
+    for j, moved in step.items():
+        index = layout.indices(j, selection[j])
+        after[j] = theta[j].clone()
+        after[j][index] = (theta[j][index].to(torch.float64) + moved).to(torch.float32)
+    return after
 
 
 def check_update(update: Update, layout: GroupLayout) -> str | None:

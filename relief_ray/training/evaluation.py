@@ -1,6 +1,7 @@
 """Testing a model through sensor masks: confusion matrices per test subject.
 
-Every stage is computed once per chunk and presence pattern of the modalities it depends on, so M + 1 masks cost little more than one.
+Every stage is computed once per chunk and presence pattern of the modalities it depends on, so M + 1 masks cost little
+more than one.
 """
 
 from __future__ import annotations
@@ -12,26 +13,35 @@ from torch import Tensor
 
 from relief_ray.models.backbone import Backbone
 from relief_ray.stages import RAW, modalities_below
-from relief_ray.training.reuse import Missing, zero_input
+from relief_ray.training.reuse import Missing, needed, zero_input
 
 Mask = frozenset[str]
 CHUNK = 512
 
 
 @torch.no_grad()
-def predict(backbone: Backbone, inputs: Mapping[str, Tensor], masks: Sequence[Mask], missing: Missing) -> dict[Mask, Tensor]:
-    """Predicted classes (n,) under every mask of present modalities."""
+def predict(
+    backbone: Backbone,
+    inputs: Mapping[str, Tensor],
+    masks: Sequence[Mask],
+    missing: Missing,
+    output: str | None = None,
+) -> dict[Mask, Tensor]:
+    """Predicted classes (n,) under every mask of present modalities, read at stage ``output`` (the last by default)."""
+    last = output or backbone.specs[-1].id
     num_windows = len(next(iter(inputs.values())))
     parts: dict[Mask, list[Tensor]] = {mask: [] for mask in masks}
     for start in range(0, num_windows, CHUNK):
         chunk = {m: x[start : start + CHUNK] for m, x in inputs.items()}
-        for mask, logits in _logits(backbone, chunk, masks, missing).items():
+        for mask, logits in _logits(backbone, chunk, masks, missing, last).items():
             parts[mask].append(logits.argmax(1).expand(min(CHUNK, num_windows - start)))
     return {mask: torch.cat(found) for mask, found in parts.items()}
 
 
-def _logits(backbone: Backbone, chunk: Mapping[str, Tensor], masks: Sequence[Mask], missing: Missing) -> dict[Mask, Tensor]:
-    below = modalities_below(backbone.specs)
+def _logits(
+    backbone: Backbone, chunk: Mapping[str, Tensor], masks: Sequence[Mask], missing: Missing, last: str
+) -> dict[Mask, Tensor]:
+    below, stages = modalities_below(backbone.specs), needed(backbone, {last}, frozenset())
     batch = len(next(iter(chunk.values())))
     memo: dict[tuple[str, Mask], Tensor] = {}
 
@@ -42,7 +52,7 @@ def _logits(backbone: Backbone, chunk: Mapping[str, Tensor], masks: Sequence[Mas
         return memo[source, mask & below[source]]
 
     for mask in masks:
-        for stage in backbone.stages:
+        for stage in stages:
             key = (stage.spec.id, mask & below[stage.spec.id])
             if key in memo:
                 continue
@@ -51,7 +61,6 @@ def _logits(backbone: Backbone, chunk: Mapping[str, Tensor], masks: Sequence[Mas
                 inputs = [x if len(x) == batch else x.expand(batch, *x.shape[1:]) for x in inputs]
             output = stage.module(*inputs)
             memo[key] = output * 0.0 if missing == "zero_feature" and stage.spec.feature and not key[1] else output
-    last = backbone.specs[-1].id
     return {mask: memo[last, mask & below[last]] for mask in masks}
 
 

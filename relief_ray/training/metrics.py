@@ -30,10 +30,10 @@ def accuracy(confusion: Tensor) -> float:
 
 
 def summarise(found: Mapping[str, Tensor], plan: EvalPlan, rare: Sequence[str], subjects: Sequence[str]) -> Metrics:
-    """Metrics from the executor's confusion matrices (subjects, K, K): by target label, and "label|modality" for single-sensor masks.
+    """Metrics from confusion matrices (subjects, K, K), by target label and, for single sensors, "label|modality".
 
-    ``f1``: canonical model, all modalities; ``f1_fleet``: mean over clients of their own model seen through their own sensors;
-    ``f1_by_modality``: only that modality present; ``f1_rare``: mean over ``rare``, the modalities of the smallest cohort(s).
+    ``f1``: canonical model, all modalities; ``f1_fleet``: mean over clients of their own model, their own sensors;
+    ``f1_by_modality``: only that modality present; ``f1_rare``: its mean over ``rare``, the smallest cohorts'.
     """
     own = {t.client: found[t.label] for t in plan.clients if t.client is not None}
     metrics = Metrics(
@@ -43,10 +43,16 @@ def summarise(found: Mapping[str, Tensor], plan: EvalPlan, rare: Sequence[str], 
         f1_by_client={client: macro_f1(c.sum(0)) for client, c in own.items()},
         num_windows=int(next(iter(found.values())).sum()),
     )
-    return metrics if plan.canonical is None else metrics.model_copy(update=_canonical(found, plan.canonical.label, rare, subjects))
+    return (
+        metrics
+        if plan.canonical is None
+        else metrics.model_copy(update=_canonical(found, plan.canonical.label, rare, subjects))
+    )
 
 
-def _canonical(found: Mapping[str, Tensor], label: str, rare: Sequence[str], subjects: Sequence[str]) -> dict[str, object]:
+def _canonical(
+    found: Mapping[str, Tensor], label: str, rare: Sequence[str], subjects: Sequence[str]
+) -> dict[str, object]:
     """The fields that describe the strategy's one canonical model."""
     whole = found[label].sum(0)
     single = {key.partition("|")[2]: c for key, c in found.items() if key.startswith(f"{label}|")}

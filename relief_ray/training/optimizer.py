@@ -12,7 +12,7 @@ BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
 
 
 class Adam:
-    """Adam without weight decay on the parameters of one round (Kingma and Ba 2015); moments live as long as the worker."""
+    """Adam without weight decay (Kingma and Ba 2015); the moments' buffers live as long as the worker."""
 
     def __init__(self, parameters: Sequence[Tensor], fused: bool) -> None:
         """Keeps two moment buffers and a step counter per parameter."""

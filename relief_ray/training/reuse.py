@@ -1,12 +1,13 @@
-"""What of a forward pass has to run when: once per client and round, or in every step (DESIGN of the engine, one rule over stages).
+"""What of a forward pass has to run when: once per client and round, or in every step. One rule over stages.
 
-A stage is *live* when a trained group can change its output. What is not live is computed once per window and round; a stage that sees
-only absent modalities sees the same zero window always and is computed on one sample. All of it is exact.
+A stage is *live* when a trained group can change its output. What is not live is computed once per window and round; a
+stage that sees only absent modalities sees the same zero window always and is computed on one sample. All of it is
+exact.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -35,40 +36,54 @@ class ForwardPlan:
 
 
 def plan_forward(
-    backbone: Backbone, present: Collection[str], trained: Collection[GroupId], missing: Missing, reuse: bool, taps: Collection[str] = ()
+    backbone: Backbone,
+    present: Collection[str],
+    trained: Collection[GroupId],
+    missing: Missing,
+    reuse: bool,
+    taps: Collection[str] = (),
+    output: str | None = None,
 ) -> ForwardPlan:
-    """Splits the stages. Without ``reuse`` every stage runs in every step on the whole batch: the oracle."""
+    """Splits the stages that ``output`` and ``taps`` need.
+
+    Without ``reuse`` each of them runs in every step on the whole batch: the oracle.
+    """
     specs = backbone.specs
     below = modalities_below(specs)
+    wanted = {output or specs[-1].id, *taps}
+    steps = needed(backbone, wanted, frozenset())
     absent = frozenset(s for s, sources in below.items() if not sources & set(present))
-    zeroed = frozenset(s.id for s in specs if s.feature and s.id in absent) if missing == "zero_feature" else frozenset()
+    zeroed = (
+        frozenset(s.id for s in specs if s.feature and s.id in absent) if missing == "zero_feature" else frozenset()
+    )
     live = descendants(specs, trained) if reuse else frozenset(below)
     if reuse and zeroed:
-        live = frozenset(s for s in live if s not in _above_zeros(backbone, zeroed))
-    wanted = {specs[-1].id, *taps}
-    every = [s for s in backbone.stages if s.spec.id in live]
+        live -= _above_zeros(steps, zeroed, wanted)
+    every = [s for s in steps if s.spec.id in live]
     reads = {i for s in every for i in s.spec.inputs} | wanted
     sources = tuple(sorted(reads - live))
-    before = _needed(backbone, {s for s in sources if not s.startswith(RAW)}, zeroed if reuse else frozenset())
+    before = needed(backbone, {s for s in sources if not s.startswith(RAW)}, zeroed if reuse else frozenset())
     return ForwardPlan(
-        before=before, every_step=tuple(every), sources=sources, absent=absent, zero_features=zeroed, shared_absent=reuse
+        before=before,
+        every_step=tuple(every),
+        sources=sources,
+        absent=absent,
+        zero_features=zeroed,
+        shared_absent=reuse,
     )
 
 
-def _above_zeros(backbone: Backbone, zeroed: frozenset[str]) -> frozenset[str]:
+def _above_zeros(steps: Sequence[Stage], zeroed: frozenset[str], wanted: Collection[str]) -> frozenset[str]:
     """Zeroed features and the stages that feed nothing but them: they need not run at all."""
-    return zeroed | _feeders(backbone, zeroed)
+    off = set(zeroed)
+    for stage in reversed(steps):
+        readers = {s.spec.id for s in steps if stage.spec.id in s.spec.inputs}
+        if stage.spec.id not in wanted and readers and readers <= off:
+            off.add(stage.spec.id)
+    return frozenset(off)
 
 
-def _feeders(backbone: Backbone, targets: Collection[str]) -> frozenset[str]:
-    found: set[str] = set(targets)
-    for stage in reversed(backbone.stages):
-        if stage.spec.id in found:
-            found.update(i for i in stage.spec.inputs if not i.startswith(RAW))
-    return frozenset(found)
-
-
-def _needed(backbone: Backbone, wanted: Collection[str], zeroed: frozenset[str]) -> tuple[Stage, ...]:
+def needed(backbone: Backbone, wanted: Collection[str], zeroed: frozenset[str]) -> tuple[Stage, ...]:
     """The stages to run so that all ``wanted`` outputs exist; what lies below a zeroed feature is left out."""
     needed = set(wanted)
     for stage in reversed(backbone.stages):
@@ -78,7 +93,7 @@ def _needed(backbone: Backbone, wanted: Collection[str], zeroed: frozenset[str])
 
 
 def run(stages: Collection[Stage], values: Values, plan: ForwardPlan, batch: int) -> Values:
-    """Runs ``stages`` in order on top of ``values``; one-row values of absent modalities are spread where a stage mixes them."""
+    """Runs ``stages`` in order on top of ``values``; one-row values are spread where a stage mixes them with others."""
     for stage in stages:
         name = stage.spec.id
         if name in plan.zero_features and plan.shared_absent:
@@ -102,7 +117,7 @@ def zero_values(backbone: Backbone, plan: ForwardPlan) -> Values:
     if not (plan.zero_features and plan.shared_absent):
         return {}
     values: Values = {RAW + m: zero_input(backbone, m) for m in backbone.shape.modalities}
-    for stage in _needed(backbone, plan.zero_features, frozenset()):
+    for stage in needed(backbone, plan.zero_features, frozenset()):
         values[stage.spec.id] = stage.module(*(values[i] for i in stage.spec.inputs))
     return {_zero_key(s): torch.zeros_like(values[s]) for s in plan.zero_features}
 
@@ -130,3 +145,21 @@ def compute_sources(backbone: Backbone, plan: ForwardPlan, inputs: Mapping[str, 
             kept.append(values[s])
     absent = {s for s in parts if s in plan.absent and plan.shared_absent}
     return fixed | {s: kept[0] if s in absent else torch.cat(kept) for s, kept in parts.items()}
+
+
+class BatchBuffers:
+    """Gathers a mini-batch from every source into buffers that are allocated once per round."""
+
+    def __init__(self, sources: Values, num_windows: int, batch_size: int) -> None:
+        """Sources with one row stand for absent modalities and are passed on as they are."""
+        self._sources = {s: x for s, x in sources.items() if len(x) == num_windows}
+        self._fixed = {s: x for s, x in sources.items() if len(x) != num_windows}
+        size = min(batch_size, num_windows)
+        self._buffers = {s: x.new_empty(size, *x.shape[1:]) for s, x in self._sources.items()}
+
+    def take(self, index: Tensor) -> Values:
+        """The rows of ``index`` (b,) of every source."""
+        values = dict(self._fixed)
+        for s, x in self._sources.items():
+            values[s] = torch.index_select(x, 0, index, out=self._buffers[s][: len(index)])
+        return values

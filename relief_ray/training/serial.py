@@ -37,13 +37,21 @@ class SerialExecutor:
         self._worker = Worker(job)
 
     def train(
-        self, round_: int, models: Mapping[str, Params], tasks: Sequence[Assignment], states: Mapping[ClientId, ClientState]
+        self,
+        round_: int,
+        models: Mapping[str, Params],
+        tasks: Sequence[Assignment],
+        states: Mapping[ClientId, ClientState],
     ) -> Trained:
         """One round."""
         return combine(self._worker.train_block(round_, models, block, states) for block in blocks(tasks))
 
     def evaluate(
-        self, models: Mapping[str, Params], targets: Sequence[EvalTarget], states: Mapping[ClientId, ClientState], part: str
+        self,
+        models: Mapping[str, Params],
+        targets: Sequence[EvalTarget],
+        states: Mapping[ClientId, ClientState],
+        part: str,
     ) -> Mapping[str, Tensor]:
         """Confusion matrices of every target."""
         return self._worker.evaluate(models, targets, states, part)

@@ -6,7 +6,7 @@ Groups outside ``S_n`` have no gradient and no optimizer state; what they determ
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Literal
 
@@ -16,10 +16,10 @@ from torch import Tensor
 from relief_ray.codec import cut, encoded_nbytes
 from relief_ray.federated import ClientContext, ClientProgram, LocalStep
 from relief_ray.groups import GroupId, Params, Part
-from relief_ray.messages import Assignment, ClientState, Receipt, StageTimes, Update, Work
+from relief_ray.messages import Assignment, Receipt, StageTimes, Update, Work
 from relief_ray.models.backbone import Backbone
 from relief_ray.training.optimizer import Adam
-from relief_ray.training.reuse import ForwardPlan, Missing, Values, compute_sources, plan_forward, run
+from relief_ray.training.reuse import BatchBuffers, ForwardPlan, Missing, Values, compute_sources, plan_forward, run
 
 Engine = Literal["naive", "reuse", "gemm"]
 
@@ -75,6 +75,21 @@ class _Clock:
     num_steps: int = 0
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Session:
+    """One client's round while it runs; ``start`` is the model as it was loaded, personal parts included."""
+
+    context: ClientContext
+    task: Assignment
+    client: ClientInputs
+    program: ClientProgram
+    plan: ForwardPlan
+    parameters: list[torch.nn.Parameter]
+    vectors: GroupVectors
+    start: Params
+    clock: _Clock = field(default_factory=_Clock)
+
+
 class Trainer:
     """Trains one client after the other on one backbone; parameters are views of one flat buffer."""
 
@@ -95,18 +110,24 @@ class Trainer:
         """One client's round: refine, E epochs, update, report.
 
         Returns:
-            The update with ``delta = local - global`` for the groups of ``task.up``, measured stage times and new personal state.
+            The update with ``delta = local - global`` for the groups of ``task.up``, measured stage times and new
+            personal state.
         """
         task = program.refine(context, task)
         load_model(self.theta, context, task)
-        start = self.flat.clone()
-        parameters = self._freeze(task)
-        plan = plan_forward(
-            self.backbone, context.info.modalities, task.train, self.config.missing, self.config.engine != "naive", task.taps
+        present, reuse = context.info.modalities, self.config.engine != "naive"
+        session = _Session(
+            context=context,
+            task=task,
+            client=client,
+            program=program,
+            plan=plan_forward(self.backbone, present, task.train, self.config.missing, reuse, task.taps, task.output),
+            parameters=self._freeze(task),
+            vectors=GroupVectors(self.backbone, tuple(j for j in self.backbone.layout.ids if j in task.train)),
+            start=self.backbone.layout.views(self.flat.clone()),
         )
-        clock = _Clock()
-        self._epochs(context, task, client, program, plan, parameters, clock, self.backbone.layout.views(start))
-        return program.after(context, self._update(context, task, client, clock))
+        self._epochs(session)
+        return program.after(context, self._update(session))
 
     def _freeze(self, task: Assignment) -> list[torch.nn.Parameter]:
         """Switches gradients on for exactly the assigned tensors and clears their moments."""
@@ -121,59 +142,54 @@ class Trainer:
         self._adam.reset(chosen)
         return chosen
 
-    def _epochs(
-        self,
-        context: ClientContext,
-        task: Assignment,
-        client: ClientInputs,
-        program: ClientProgram,
-        plan: ForwardPlan,
-        parameters: list[torch.nn.Parameter],
-        clock: _Clock,
-        start: Params,
-    ) -> None:
+    def _epochs(self, session: _Session) -> None:
+        context, clock, num_windows = session.context, session.clock, len(session.client.labels)
         began = perf_counter()
-        sources = compute_sources(self.backbone, plan, client.inputs, len(client.labels))
-        batches = BatchBuffers(sources, len(client.labels), self.config.batch_size)
+        sources = compute_sources(self.backbone, session.plan, session.client.inputs, num_windows)
+        batches = BatchBuffers(sources, num_windows, self.config.batch_size)
         clock.forward_s += perf_counter() - began
-        vectors = GroupVectors(self.backbone, tuple(j for j in self.backbone.layout.ids if j in task.train))
         order = context.streams.torch("batches", context.round, context.info.id)
-        for epoch in range(task.epochs):
+        for _ in range(session.task.epochs):
             total = 0.0
-            for index in torch.randperm(len(client.labels), generator=order).split(self.config.batch_size):
-                t0 = perf_counter()
-                values = run(plan.every_step, batches.take(index), plan, len(index))
-                step = LocalStep(
-                    logits=values[self.backbone.specs[-1].id],
-                    labels=client.labels[index],
-                    taps={t: values[t] for t in task.taps},
-                    params=vectors,
-                    start=start,
-                    args=task.args,
-                )
-                loss = program.objective(step)
-                t1 = perf_counter()
-                if loss.requires_grad:
-                    loss.backward()  # type: ignore[no-untyped-call]
-                t2 = perf_counter()
-                self._step(parameters, task)
-                clock.forward_s, clock.backward_s = clock.forward_s + t1 - t0, clock.backward_s + t2 - t1
-                clock.optimizer_s += perf_counter() - t2
-                total += float(loss.detach()) * len(index)
-                clock.num_steps += 1
-            clock.loss = total / len(client.labels)
+            for index in torch.split(torch.randperm(num_windows, generator=order), self.config.batch_size):
+                total += self._batch(session, batches, index) * len(index)
+            clock.loss = total / num_windows
 
-    def _step(self, parameters: list[torch.nn.Parameter], task: Assignment) -> None:
+    def _batch(self, session: _Session, batches: BatchBuffers, index: Tensor) -> float:
+        """One optimizer step on the windows ``index`` (b,); returns the mean loss before it."""
+        clock, task = session.clock, session.task
+        began = perf_counter()
+        values = run(session.plan.every_step, batches.take(index), session.plan, len(index))
+        loss = session.program.objective(self._local_step(session, values, index))
+        forwarded = perf_counter()
+        if loss.requires_grad:
+            torch.autograd.backward(loss)
+        differentiated = perf_counter()
         mask_ranks(self.backbone, task)
-        self._adam.step(parameters, self.config.lr)
+        self._adam.step(session.parameters, self.config.lr)
+        clock.forward_s += forwarded - began
+        clock.backward_s += differentiated - forwarded
+        clock.optimizer_s += perf_counter() - differentiated
+        clock.num_steps += 1
+        return float(loss.detach())
 
-    def _update(self, context: ClientContext, task: Assignment, client: ClientInputs, clock: _Clock) -> Update:
-        layout = self.backbone.layout
+    def _local_step(self, session: _Session, values: Values, index: Tensor) -> LocalStep:
+        return LocalStep(
+            logits=values[session.task.output or self.backbone.specs[-1].id],
+            labels=session.client.labels[index],
+            taps={t: values[t] for t in session.task.taps},
+            params=session.vectors,
+            start=session.start,
+            args=session.task.args,
+        )
+
+    def _update(self, session: _Session) -> Update:
+        layout, context, task, clock = self.backbone.layout, session.context, session.task, session.clock
         local = cut(layout, task.up, self.theta)
         origin = cut(layout, task.up, context.start)
         delta = {j: local[j] - origin[j] for j in task.up}
         work = Work(
-            num_windows=len(client.labels),
+            num_windows=len(session.client.labels),
             epochs=task.epochs,
             num_steps=clock.num_steps,
             engine=self.config.engine,
@@ -214,21 +230,3 @@ def mask_ranks(backbone: Backbone, task: Assignment) -> None:
                 p.grad[part.rank :] = 0.0
             elif p.grad is not None and spec.kind == "lora_b":
                 p.grad[:, part.rank :] = 0.0
-
-
-class BatchBuffers:
-    """Gathers a mini-batch from every source into buffers that are allocated once per round."""
-
-    def __init__(self, sources: Values, num_windows: int, batch_size: int) -> None:
-        """Sources with one row stand for absent modalities and are passed on as they are."""
-        self._sources = {s: x for s, x in sources.items() if len(x) == num_windows}
-        self._fixed = {s: x for s, x in sources.items() if len(x) != num_windows}
-        size = min(batch_size, num_windows)
-        self._buffers = {s: x.new_empty(size, *x.shape[1:]) for s, x in self._sources.items()}
-
-    def take(self, index: Tensor) -> Values:
-        """The rows of ``index`` (b,) of every source."""
-        values = dict(self._fixed)
-        for s, x in self._sources.items():
-            values[s] = torch.index_select(x, 0, index, out=self._buffers[s][: len(index)])
-        return values

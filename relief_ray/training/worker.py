@@ -1,4 +1,4 @@
-"""A worker: one backbone, many virtual clients. Serial runs have one, Ray runs one per host; all call the same functions."""
+"""A worker: one backbone, many virtual clients. Serial runs have one, Ray runs one per host, same functions."""
 
 from __future__ import annotations
 
@@ -110,7 +110,11 @@ class Worker:
         self._cache = InputCache(job.cache_mib)
 
     def train_block(
-        self, round_: int, models: Mapping[str, Params], tasks: Sequence[Assignment], states: Mapping[ClientId, ClientState]
+        self,
+        round_: int,
+        models: Mapping[str, Params],
+        tasks: Sequence[Assignment],
+        states: Mapping[ClientId, ClientState],
     ) -> BlockResult:
         """Trains consecutive clients in order, validates each update, sums what may be summed."""
         updates, rejected = [], {}
@@ -126,7 +130,13 @@ class Worker:
         job = self.job
         info = job.fleet[task.client]
         context = ClientContext(
-            info=info, round=round_, layout=self.backbone.layout, start=start, state=state, streams=job.streams, planner=job.planner
+            info=info,
+            round=round_,
+            layout=self.backbone.layout,
+            start=start,
+            state=state,
+            streams=job.streams,
+            planner=job.planner,
         )
         windows = job.clients[task.client]
         inputs = self._cache.get(f"client.{task.client}", lambda: prepare(windows, info.modalities, self.backbone))
@@ -166,21 +176,29 @@ class Worker:
         for target in targets:
             self._load(models, target, states)
             masks = target_masks(target, self.job.fleet.modalities)
-            predicted = predict(self.backbone, inputs.inputs, list(masks.values()), self.job.trainer.missing)
+            missing = self.job.trainer.missing
+            predicted = predict(self.backbone, inputs.inputs, list(masks.values()), missing, target.output)
             for label, mask in masks.items():
                 found[label] = confusion(inputs.labels, predicted[mask], subjects[chosen], num_subjects, num_classes)
         return found
 
     def _share(self, windows: WindowSet, share: tuple[int, int]) -> ClientInputs:
         rows = slice(share[0], None, share[1])
-        part = replace(windows, starts=windows.starts[rows], labels=windows.labels[rows], subjects=windows.subjects[rows])
+        part = replace(
+            windows, starts=windows.starts[rows], labels=windows.labels[rows], subjects=windows.subjects[rows]
+        )
         return prepare(part, self.job.fleet.modalities, self.backbone)
 
     def _load(self, models: Mapping[str, Params], target: EvalTarget, states: Mapping[ClientId, ClientState]) -> None:
         info = self.job.fleet[target.client or 0]
         state = NO_STATE if target.client is None else states.get(target.client, NO_STATE)
         context = ClientContext(
-            info=info, round=0, layout=self.backbone.layout, start=models[target.view], state=state, streams=self.job.streams
+            info=info,
+            round=0,
+            layout=self.backbone.layout,
+            start=models[target.view],
+            state=state,
+            streams=self.job.streams,
         )
         task = Assignment(client=info.id, down={}, train={}, up={}, epochs=0, keep=target.keep)
         load_model(self.trainer.theta, context, task)

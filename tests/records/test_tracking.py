@@ -208,7 +208,7 @@ def test_a_resumed_run_goes_on_in_the_same_place_with_no_round_twice(run):
     assert found.info.status == "KILLED" and points(run) == expected(3)
     with RunFolder.resume(run, min_free_bytes=0) as folder:
         folder.rewind(1)
-        second = MlflowTracker(finish_s=START_S)
+        second = MlflowTracker(finish_s=START_S, interval_s=0.0)
         second.start(folder.update(status="running"), run)
         wait_for(lambda: stored(run)[0].info.status == "RUNNING")
         for record in rounds[2:]:
@@ -233,6 +233,24 @@ def test_after_a_failure_the_store_is_left_alone_for_a_while(run, monkeypatch):
         time.sleep(0.02)
     tracker.finish("finished")
     assert len(attempts) == 2, "at the start and at the end"
+
+
+def test_short_rounds_travel_together(run, monkeypatch):
+    """The thread shares the interpreter with the run: one export per interval, not one per round."""
+    exports, real = [], mlflow_store.Exporter.catch_up
+    monkeypatch.setattr(mlflow_store.Exporter, "catch_up", lambda self: exports.append(self) or real(self))
+    tracker = MlflowTracker(finish_s=START_S, interval_s=1e6)
+    rounds = read_rounds(run)
+    with RunFolder.resume(run, min_free_bytes=0) as folder:
+        folder.rewind(None)
+        tracker.start(folder.run, run)
+        wait_for(lambda: len(exports) == 1)
+        for record in rounds:
+            folder.append(record)
+            tracker.round(record)
+            time.sleep(0.02)
+        tracker.finish("finished")
+    assert len(exports) == 2 and points(run) == expected(4)
 
 
 @pytest.fixture

@@ -1,0 +1,107 @@
+"""`relief-ray data accept`: does everything work on these files? A receipt to share."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from actors.commands.data import data_config
+from actors.commands.tables import table
+from relief_ray import __version__
+from relief_ray.config import override, parse
+from relief_ray.data import open_dataset
+from relief_ray.data.describe import describe
+from relief_ray.data.verify import verify
+from relief_ray.errors import UserError
+from relief_ray.records.atomic import replace_file
+from relief_ray.records.identity import machine_facts, source_digest
+from relief_ray.simulation import Experiment, create
+from relief_ray.strategies import PRESETS
+from relief_ray.training.serial import SerialExecutor
+
+ROUNDS = 2
+
+
+def accept(name: str, stride_s: float, settings: Sequence[str], out: Path, as_json: bool) -> None:
+    """Verifies, caches, describes, and trains two rounds of every strategy; writes ``accept-NAME.json``.
+
+    Raises:
+        UserError: the files are not the dataset.
+    """
+    torch.set_num_threads(1)
+    verification = verify(name)
+    if not verification["ok"]:
+        raise UserError(f"{verification['path']}: " + "\n".join(verification["problems"]))
+    config = data_config(name, stride_s)
+    dataset = open_dataset(config)
+    described = describe(dataset, config)
+    rows = [trial(name, label, stride_s, settings, quiet=as_json) for label in PRESETS]
+    receipt = {
+        "receipt": 1,
+        "dataset": name,
+        "origin": dataset.origin,
+        "digest": dataset.digest,
+        "load_s": dataset.load_s,
+        "verification": {**verification, "files": len(verification["files"])},
+        "windows": described["windows"],
+        "coverage": described["coverage"],
+        "stride_s": stride_s,
+        "settings": list(settings),
+        "strategies": rows,
+        "code_version": __version__,
+        "source_digest": source_digest(),
+        "machine": machine_facts().model_dump(mode="json"),
+    }
+    path = out / f"accept-{name}.json"
+    replace_file(path, (json.dumps(receipt, indent=1) + "\n").encode())
+    print(json.dumps(receipt, indent=1) if as_json else text(name, receipt["origin"], rows, path))
+
+
+def trial(
+    name: str, strategy: str, stride_s: float, settings: Sequence[str], quiet: bool
+) -> dict[str, str | float | None]:
+    """Two rounds of one strategy in this process, in a folder that is thrown away."""
+    values = {
+        "name": f"accept-{strategy}",
+        "strategy": strategy,
+        "data": {"name": name, "stride_s": stride_s},
+        "training": {"epochs": 1},
+        "rounds": ROUNDS,
+    }
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="relief-ray-accept-") as place:
+        setup, folder = create(parse(override(values, settings)), Path(place) / "run")
+        with folder:
+            Experiment(setup=setup, folder=folder, executor=SerialExecutor(setup.job)).run()
+            last = folder.rounds()[-1]
+    wall_s = time.perf_counter() - began
+    if not quiet:
+        print(f"  {strategy}: {wall_s:.1f} s", flush=True)
+    metrics = last.metrics
+    f1 = None if metrics is None else metrics.f1 if metrics.f1 is not None else metrics.f1_fleet
+    return {"strategy": strategy, "f1": f1, "loss": last.loss, "wall_s": wall_s, "model_sha256": last.model_sha256}
+
+
+def text(name: str, origin: object, rows: list[dict[str, str | float | None]], path: Path) -> str:
+    """The receipt's short form."""
+    lines = [
+        [str(r["strategy"]), number(r["f1"], 100.0, 1), number(r["loss"], 1.0, 3), number(r["wall_s"], 1.0, 1)]
+        for r in rows
+    ]
+    return "\n".join(
+        [
+            f"{name} ({origin}): files, cache, windows and {ROUNDS} rounds of {len(rows)} strategies are fine",
+            table(["strategy", f"F1 after {ROUNDS} rounds, %", "loss", "seconds"], lines),
+            f"Receipt: {path}",
+        ]
+    )
+
+
+def number(value: object, factor: float, digits: int) -> str:
+    """A figure, or a dash."""
+    return f"{factor * value:.{digits}f}" if isinstance(value, int | float) else "-"

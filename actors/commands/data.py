@@ -1,0 +1,150 @@
+"""`relief-ray data ...`: which datasets there are, bringing them here, checking them, looking into them."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic import ValidationError
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+from actors.commands.tables import table
+from actors.console import is_interactive, make_console
+from actors.exits import WIDTH
+from relief_ray.config import explain
+from relief_ray.data import DataConfig, get_spec, open_dataset
+from relief_ray.data.describe import Description, describe, list_datasets
+from relief_ray.data.fetch import FetchReport, fetch, import_from
+from relief_ray.data.source import search_roots
+from relief_ray.data.synthetic import synth
+from relief_ray.data.verify import VerifyReport, verify
+from relief_ray.errors import UserError
+
+
+def show_list(as_json: bool) -> None:
+    """`data list`."""
+    found = list_datasets()
+    if as_json:
+        print(json.dumps(found, indent=1))
+        return
+    rows = [[d["name"], d["origin"] or "absent", d["title"]] for d in found]
+    print(table(["name", "here", "what"], rows, left=3))
+    print(f"\nLooked in: {', '.join(map(str, search_roots(None)))} (RELIEF_DATA names the first)")
+    if absent := [d["name"] for d in found if d["origin"] is None]:
+        print(f"Bring one here: relief-ray data fetch {absent[0]} [--from FILE|DIR]")
+
+
+def bring(name: str, source: Path | None, url: str | None, as_json: bool) -> None:
+    """`data fetch`."""
+    if source is not None:
+        report = import_from(name, source)
+    elif as_json or not is_interactive():
+        report = fetch(name, url=url)
+    else:
+        report = fetch_with_bar(name, url)
+    if as_json:
+        print(json.dumps(report, indent=1))
+        return
+    print(f"{name}: {report['num_bytes'] / 1e6:.1f} MB in {report['path']}")
+    finish_verification(report["verification"])
+
+
+def fetch_with_bar(name: str, url: str | None) -> FetchReport:
+    """The download with a bar."""
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=make_console(), transient=True) as bar:
+        task = bar.add_task(name, total=None)
+        return fetch(name, url=url, progress=lambda done, total: bar.update(task, completed=done, total=total))
+
+
+def check(name: str, as_json: bool) -> None:
+    """`data verify`."""
+    report = verify(name)
+    if as_json:
+        print(json.dumps(report, indent=1))
+    finish_verification(report, silent=as_json)
+
+
+def finish_verification(report: VerifyReport, silent: bool = False) -> None:
+    """Says what was found.
+
+    Raises:
+        UserError: the structure is not the dataset's.
+    """
+    if not silent:
+        print(f"{report['name']}: {report['origin']}, {report['path']}")
+        print(f"  files     {len(report['files'])}, {report['num_known']} with a known sha256")
+        for line in report["warnings"][:10]:
+            print(f"  warning   {line}")
+        if report["ok"]:
+            print("  structure as expected (columns, lengths, gaps, physical ranges)")
+    if not report["ok"]:
+        lines = "\n".join(report["problems"][:10])
+        raise UserError(
+            f"{report['path']}: {len(report['problems'])} problem(s) in its structure\n{lines}\nfetch the dataset again"
+        )
+
+
+def make(name: str, out: Path | None, seed: int, scale: float) -> None:
+    """`data synth`."""
+    folder = synth(name, out if out is not None else search_roots(None)[0], seed, scale)
+    print(f"{name}: SYNTHETIC files in {folder}")
+    print("Whatever is computed from them carries that word in its record, tables and figures.")
+    if out is not None:
+        print(f"Use them: RELIEF_DATA={out} relief-ray ...")
+
+
+def look(name: str, stride_s: float, as_json: bool) -> None:
+    """`data describe`."""
+    config = data_config(name, stride_s)
+    found = describe(open_dataset(config), config)
+    print(json.dumps(found, indent=1) if as_json else text(found, stride_s))
+
+
+def data_config(name: str, stride_s: float) -> DataConfig:
+    """The default data configuration of a dataset.
+
+    Raises:
+        UserError: an unknown dataset or an impossible stride.
+    """
+    get_spec(name)
+    try:
+        return DataConfig(name=name, stride_s=stride_s)
+    except ValidationError as error:
+        raise UserError("\n".join(explain(error))) from error
+
+
+def text(found: Description, stride_s: float) -> str:
+    """A dataset on a page."""
+    windows = found["windows"]
+    ranges = [[name, f"{r['min']:.4g}", f"{r['max']:.4g}", f"{r['mean']:.4g}"] for name, r in found["ranges"].items()]
+    return "\n".join(
+        [
+            f"{found['name']}: {found['title']} ({found['origin']})",
+            f"  files     {found['path']}",
+            textwrap.fill(found["citation"], WIDTH, initial_indent="  cite      ", subsequent_indent=" " * 12),
+            f"  licence   {found['licence']}; DOI {found['doi']}",
+            f"  signal    {found['num_rows']:,} rows at {found['rate_hz']} Hz, {len(found['subjects'])} subjects",
+            f"  windows   {found['window']} samples every {stride_s:g} s: {windows['train']} training, "
+            f"{windows['validation']} validation, {windows['test']} test (within subjects)",
+            "",
+            table(["sensor", "min", "max", "mean"], ranges),
+            "",
+            "Seconds of each activity, over all subjects, and its training windows",
+            activity_table(found),
+        ]
+    )
+
+
+def activity_table(found: Description) -> str:
+    """Seconds and windows per class."""
+    seconds: Mapping[str, Mapping[str, float]] = found["activity_s"]
+    train = dict(zip(found["coverage"]["classes"], found["coverage"]["train"], strict=True))
+    rows = []
+    for name in train:
+        lacking = [s for s in seconds if not seconds[s][name]]
+        total_s = sum(s[name] for s in seconds.values())
+        rows.append([name, ", ".join(lacking) or "-", f"{total_s:.0f}", str(train[name])])
+    return table(["activity", "missing in subjects", "seconds", "windows"], rows, left=2)

@@ -1,0 +1,91 @@
+"""The driver's side of a separate coordinator: starts it, follows it, starts it again where its process died."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import cast
+
+import ray
+from ray.exceptions import RayActorError, RayTaskError
+
+from actors.coordinator import Coordinator, Order
+from actors.hosts import Handle
+from relief_ray.records.schema import RunRecord
+from relief_ray.simulation import OnRound
+
+MAX_STARTS, START_S, POLL_S = 3, 60.0, 0.25
+
+
+def start_coordinator() -> Handle:
+    """The coordinator's actor, on the ``server`` node where the cluster has one."""
+    actor = ray.remote(num_cpus=0, concurrency_groups={"control": 2})(Coordinator).options(
+        resources={"server": 0.001} if "server" in ray.cluster_resources() else {},
+        max_restarts=-1,
+        max_task_retries=0,
+        runtime_env={"env_vars": {"OMP_NUM_THREADS": "1"}},
+    )
+    return actor.remote()
+
+
+def follow(
+    coordinator: Handle,
+    order: Order,
+    on_round: OnRound,
+    on_note: Callable[[str], None],
+    should_stop: Callable[[], bool],
+) -> RunRecord:
+    """Waits for a coordinator's run and passes its rounds on; where it dies, the run goes on from its checkpoint.
+
+    Raises:
+        UserError, RoundVoid, ClientFailed: as the run raised them.
+        RayActorError: the coordinator died again and again.
+    """
+    starts, seen = 1, -1
+    run = coordinator.run.remote(order)
+    while True:
+        try:
+            if should_stop():
+                coordinator.stop.remote()
+            done = bool(ray.wait([run], timeout=POLL_S)[0])
+            seen = _pass_on(coordinator, seen, on_round)
+            if done:
+                return cast(RunRecord, ray.get(run))
+        except RayTaskError as error:
+            raise _cause(error) from error
+        except RayActorError as error:
+            if starts == MAX_STARTS:
+                raise
+            starts += 1
+            on_note("the coordinator's process died; it goes on from the last checkpoint")
+            _await(coordinator, error)
+            run = coordinator.run.remote(order)
+
+
+def _pass_on(coordinator: Handle, seen: int, on_round: OnRound) -> int:
+    for record in ray.get(coordinator.progress.remote(seen), timeout=START_S).records:
+        on_round(record)
+        seen = record.round
+    return seen
+
+
+def _await(coordinator: Handle, error: RayActorError) -> None:
+    """Waits until Ray has started the process anew."""
+    until = time.monotonic() + START_S
+    while time.monotonic() < until:
+        try:
+            ray.get(coordinator.progress.remote(0), timeout=START_S)
+            return
+        except RayActorError:
+            time.sleep(POLL_S)
+    raise error
+
+
+def _cause(error: RayTaskError) -> BaseException:
+    """What the coordinator raised, as it would have been raised here."""
+    cause = error.cause
+    assert isinstance(cause, BaseException)
+    errno = getattr(cause, "errno", None)
+    if isinstance(cause, ValueError) and isinstance(errno, int):
+        cause.__cause__ = OSError(errno, str(cause))
+    return cause

@@ -1,0 +1,104 @@
+"""The command groups that train nothing: `fleet`, `model` and `data`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from actors.options import AsJson, Dataset, Settings, SomePath, SomeText, StrideS, Target
+
+fleet = typer.Typer(help="Devices, sensors and what a round costs them.", no_args_is_help=True)
+model = typer.Typer(help="The backbone and its parameter groups.", no_args_is_help=True)
+data = typer.Typer(help="Datasets: bring, check, look into.", no_args_is_help=True)
+
+
+@fleet.callback()
+def _fleet() -> None:
+    """A group even while it has one command."""
+
+
+@model.callback()
+def _model() -> None:
+    """A group even while it has one command."""
+
+
+@fleet.command("show")
+def fleet_show(target: Target = "demo", settings: Settings = None, as_json: AsJson = False) -> None:
+    """Show device types, clients, their sensors, RELIEF's deadline and predicted seconds under each clock."""
+    from actors.commands.fleet import show
+
+    show(target, settings or [], as_json)
+
+
+@model.command("describe")
+def model_describe(target: Target = "demo", settings: Settings = None, as_json: AsJson = False) -> None:
+    """Show the parameter groups: role, shape, values, MiB, FLOPs per window, clients that can train them."""
+    from actors.commands.model import describe
+
+    describe(target, settings or [], as_json)
+
+
+@data.command("list")
+def data_list(as_json: AsJson = False) -> None:
+    """List the datasets and which of them are here."""
+    from actors.commands.data import show_list
+
+    show_list(as_json)
+
+
+@data.command("fetch")
+def data_fetch(
+    name: Dataset,
+    source: Annotated[SomePath, typer.Option("--from", metavar="FILE|DIR", help="A download of your own.")] = None,
+    url: Annotated[SomeText, typer.Option(help="Another address.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Download a dataset (going on where a transfer broke off), or take over your own download; then verify it."""
+    from actors.commands.data import bring
+
+    bring(name, source, url, as_json)
+
+
+@data.command("verify")
+def data_verify(name: Dataset, as_json: AsJson = False) -> None:
+    """Check digests and structure of a dataset's files."""
+    from actors.commands.data import check
+
+    check(name, as_json)
+
+
+@data.command("accept")
+def data_accept(
+    name: Dataset,
+    stride_s: StrideS = 5.0,
+    settings: Settings = None,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="For the receipt.")] = Path(),
+    as_json: AsJson = False,
+) -> None:
+    """Verify, cache, describe, and train two rounds of every strategy: a receipt to share."""
+    from actors.commands.accept import accept
+
+    accept(name, stride_s, settings or [], out, as_json)
+
+
+@data.command("synth")
+def data_synth(
+    name: Dataset,
+    out: Annotated[
+        SomePath, typer.Option(metavar="DIR", help="Where; by default where datasets are looked for.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed.")] = 0,
+    scale: Annotated[float, typer.Option(help="Length of every segment, above 0 to 1.")] = 1.0,
+) -> None:
+    """Write SYNTHETIC files in a dataset's original format, where the originals are not at hand."""
+    from actors.commands.data import make
+
+    make(name, out, seed, scale)
+
+
+@data.command("describe")
+def data_describe(name: Dataset, stride_s: StrideS = 5.0, as_json: AsJson = False) -> None:
+    """Show what is in a dataset: source, licence, ranges, activities, windows."""
+    from actors.commands.data import look
+
+    look(name, stride_s, as_json)

@@ -1,0 +1,107 @@
+"""What has to be said beside every figure: data, split, rounds, clock, where numbers come from, what is odd."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from relief_ray.report.compare import Comparison, Row
+from relief_ray.report.labels import split_name
+from relief_ray.report.load import Loaded, text, whole
+
+
+def caption(comparison: Comparison) -> str:
+    """What the table shows and how it was made, in a few sentences."""
+    first = comparison.runs[0]
+    seeds = listed(sorted({r.replicate[2] for r in comparison.runs}))
+    folds = listed(sorted({r.replicate[0] for r in comparison.runs}))
+    return (
+        f"{mark(first)}{text(first.run, 'data.name')}, {split_name(text(first.run, 'data.split'))}, "
+        f"{len(comparison.subjects)} test subjects; {first.planned} rounds, "
+        f"E = {whole(first.run, 'training.epochs')}, window stride {text(first.run, 'data.stride_s')} s, "
+        f"fold {folds}, seed {seeds}. Last evaluated round; mean ± sample standard deviation over runs. "
+        f"{clock_sentence(comparison)}"
+    )
+
+
+def mark(loaded: Loaded) -> str:
+    """``SYNTHETIC data: `` where nothing real was measured."""
+    return "" if loaded.run.data_origin == "real" else "SYNTHETIC data: "
+
+
+def clock_sentence(comparison: Comparison) -> str:
+    """Which clock, planned with which, trained by which engine, fitted or given."""
+    first = comparison.runs[0].run
+    fitted = first.calibration.get("origin") == "FITTED"
+    scale = "FITTED to the paper's 847 J" if fitted else "given"
+    measured = comparison.clock == "measured"
+    source = "from the device profile" if measured else f"simulated, fleet utilisation {scale}"
+    planned = "" if first.planning_model == comparison.clock else f", allocation planned by `{first.planning_model}`"
+    return f"Seconds and joules: clock `{comparison.clock}` ({source}{planned}); training engine `{first.engine}`."
+
+
+def listed(values: Iterable[object]) -> str:
+    """``0, 1 and 2``."""
+    texts = [str(v) for v in values]
+    return texts[0] if len(texts) == 1 else ", ".join(texts[:-1]) + " and " + texts[-1]
+
+
+def remarks(comparison: Comparison) -> tuple[str, ...]:
+    """What a reader would otherwise stumble over, a sentence each."""
+    return (*comparison.notes, *_uneven(comparison), *_personal(comparison), *_below_full(comparison), *_twins(comparison))
+
+
+def _uneven(comparison: Comparison) -> list[str]:
+    most = max(row.num_runs for row in comparison.rows)
+    few = [f"{row.label} ({row.num_runs})" for row in comparison.rows if row.num_runs < most]
+    if not few:
+        return []
+    return [
+        f"Fewer than {most} runs: {listed(few)}; means over different folds or seeds do not compare, "
+        "paired differences use shared ones only"
+    ]
+
+
+def _personal(comparison: Comparison) -> list[str]:
+    names = [row.label for row in comparison.rows if row.personalised]
+    if not names:
+        return []
+    return [f"* {listed(names)}: no common model; F1 is the mean over clients of their own, seen through their own sensors"]
+
+
+def _below_full(comparison: Comparison) -> list[str]:
+    full = comparison.row("full_only")
+    if full is None or "f1_percent" not in full.stats:
+        return []
+    limit = full.stats["f1_percent"].mean
+    below = [r.label for r in comparison.rows if not r.is_bound and r.num_runs == full.num_runs and _f1(r) < limit]
+    if not below:
+        return ["No method is below full_only: every one gains from the clients that lack sensors"]
+    return [f"Below full_only (FedAvg of the clients with all sensors alone): {listed(below)}"]
+
+
+def _f1(row: Row) -> float:
+    return row.stats["f1_percent"].mean if "f1_percent" in row.stats else 0.0
+
+
+def _twins(comparison: Comparison) -> list[str]:
+    return [f"{listed(names)} trained bit-identical models in every shared run" for names in twins(comparison)]
+
+
+def twins(comparison: Comparison) -> tuple[tuple[str, ...], ...]:
+    """Groups of methods whose final models agree to the bit wherever both ran."""
+    models: dict[str, dict[object, str]] = {}
+    for run in comparison.summaries:
+        models.setdefault(run.label, {})[run.replicate] = run.model_sha256
+    groups: list[list[str]] = []
+    for label in models:
+        home = next((g for g in groups if _same(models[g[0]], models[label])), None)
+        if home is None:
+            groups.append([label])
+        else:
+            home.append(label)
+    return tuple(tuple(g) for g in groups if len(g) > 1)
+
+
+def _same(one: dict[object, str], other: dict[object, str]) -> bool:
+    shared: Sequence[object] = [k for k in one if k in other]
+    return bool(shared) and all(one[k] == other[k] for k in shared)

@@ -1,0 +1,135 @@
+"""Runs as reports read them: a record and its rounds, from run folders or from one collected file."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import JsonValue, ValidationError
+
+from relief_ray.errors import UserError
+from relief_ray.records.reading import RUN_FILE, read_rounds, read_run, refuse_other_schema
+from relief_ray.records.schema import RoundRecord, RunRecord
+
+Replicate = tuple[int, int, int]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Loaded:
+    """A run with its rounds; ``where`` is what messages call it."""
+
+    where: str
+    run: RunRecord
+    rounds: tuple[RoundRecord, ...]
+
+    @property
+    def label(self) -> str:
+        """The strategy's name in tables."""
+        return self.run.strategy
+
+    @property
+    def replicate(self) -> Replicate:
+        """(fold, rotation of device types over subjects, seed): what a mean is taken over."""
+        return (whole(self.run, "data.fold"), whole(self.run, "fleet.rotation"), whole(self.run, "seed"))
+
+    @property
+    def planned(self) -> int:
+        """The number of rounds that the configuration asks for."""
+        return whole(self.run, "rounds", default=len(self.rounds))
+
+    @property
+    def complete(self) -> bool:
+        """Whether the last planned round is there."""
+        return bool(self.rounds) and self.rounds[-1].round >= self.planned
+
+    @property
+    def trained(self) -> tuple[RoundRecord, ...]:
+        """Rounds 1..R: all but the bootstrap."""
+        return tuple(r for r in self.rounds if r.round >= 1)
+
+
+def fact(run: RunRecord, path: str) -> JsonValue:
+    """A value of the configuration by its dotted path; None where there is none."""
+    node: JsonValue = dict(run.config)
+    for key in path.split("."):
+        node = node.get(key) if isinstance(node, dict) else None
+    return node
+
+
+def whole(run: RunRecord, path: str, default: int = 0) -> int:
+    """An integer of the configuration."""
+    value = fact(run, path)
+    return value if isinstance(value, int) else default
+
+
+def text(run: RunRecord, path: str, default: str = "-") -> str:
+    """A value of the configuration as text."""
+    value = fact(run, path)
+    return default if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def load_runs(paths: Iterable[Path]) -> tuple[Loaded, ...]:
+    """Every run below the paths: run folders, folders of them, or files that hold one run per line.
+
+    A line is ``{"cell": ..., "run": run.json, "rounds": [...]}``; ``.gz`` is read as well. A run that is named twice
+    counts once.
+
+    Raises:
+        UserError: a path holds no run, or a damaged one.
+    """
+    found: dict[str, Loaded] = {}
+    for path in paths:
+        for loaded in _load(Path(path)):
+            found.setdefault(loaded.where, loaded)
+    return tuple(found.values())
+
+
+def _load(path: Path) -> Iterator[Loaded]:
+    if path.is_file():
+        yield from _collected(path)
+        return
+    folders = [path] if (path / RUN_FILE).exists() else sorted(p.parent for p in path.rglob(RUN_FILE))
+    if not folders:
+        raise UserError(f"{path}: found no {RUN_FILE} in or below it; name folders that `relief-ray run` made")
+    for folder in folders:
+        yield Loaded(where=str(folder.resolve()), run=read_run(folder), rounds=read_rounds(folder))
+
+
+def _collected(path: Path) -> Iterator[Loaded]:
+    opened = gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8")
+    with opened as file:
+        for number, line in enumerate(file, 1):
+            yield _parse(line, path, number)
+
+
+def _parse(line: str, path: Path, number: int) -> Loaded:
+    try:
+        found = json.loads(line)
+        refuse_other_schema(found["run"].get("schema_version"), path)
+        run = RunRecord.model_validate(found["run"])
+        rounds = tuple(RoundRecord.model_validate(r) for r in found["rounds"])
+    except UserError:
+        raise
+    except (ValueError, ValidationError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path}: line {number}: {error}; expected a collected run; collect the runs again") from error
+    return Loaded(where=f"{path}:{found.get('cell', number)}", run=run, rounds=rounds)
+
+
+def require_complete(runs: Sequence[Loaded]) -> tuple[tuple[Loaded, ...], tuple[str, ...]]:
+    """The complete runs, and a sentence about each of the others.
+
+    Raises:
+        UserError: none is complete.
+    """
+    notes = tuple(
+        f"{r.label} {r.replicate}: {r.rounds[-1].round if r.rounds else 0} of {r.planned} rounds, left out"
+        for r in runs
+        if not r.complete
+    )
+    complete = tuple(r for r in runs if r.complete)
+    if not complete:
+        raise UserError(f"no run is complete ({'; '.join(notes) or 'no runs'}); finish one with `relief-ray resume DIR`")
+    return complete, notes

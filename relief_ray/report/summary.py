@@ -1,0 +1,189 @@
+"""One run in numbers: what the tables, the curves and the verdicts read.
+
+Means are over rounds 1..R; cumulative seconds and joules include the bootstrap. F1 values are shares (0..1), bytes are
+encoded payloads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import mean
+
+from pydantic import JsonValue
+
+from relief_ray.records.schema import Metrics, RoundRecord, RunRecord
+from relief_ray.report.load import Loaded, Replicate, fact, text
+from relief_ray.report.slots import Slots, count_slots
+
+MIB = 2**20
+TTA_TARGET = 0.85
+TTA_SHARE = 0.95
+BOUNDS = ("central", "local", "full_only", "drop_slow")
+Point = tuple[int, Metrics]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reached:
+    """When a target F1 was first seen at an evaluation: rounds from 1, simulated seconds and joules with the bootstrap."""
+
+    rounds: int
+    time_s: float
+    energy_j: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClockSummary:
+    """A run under one time model.
+
+    ``speedup``: FedAvg's round over the mean round; ``speedup_total``: R FedAvg rounds over everything that was spent,
+    the bootstrap included; ``energy_saved``: 1 - joules per round over FedAvg's. None where undefined (pooled data).
+    """
+
+    round_s: float
+    energy_j: float
+    total_s: float
+    total_j: float
+    speedup: float | None
+    speedup_total: float | None
+    energy_saved: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunSummary:
+    """What one run found. ``shown`` is ``f1``, or ``f1_fleet`` where the method has no canonical model (personalised)."""
+
+    label: str
+    replicate: Replicate
+    dataset: str
+    split: str
+    rounds: int
+    last: Metrics
+    shown: float | None
+    personalised: bool
+    best: float | None
+    best_round: int
+    last10: float | None
+    clocks: Mapping[str, ClockSummary]
+    up_bytes: float | None
+    up_max_bytes: int | None
+    down_bytes: float | None
+    fleet_up_bytes: float | None
+    trained_fraction: float | None
+    wall_s: float
+    slots: Slots | None
+    model_sha256: str
+
+    @property
+    def by_subject(self) -> Mapping[str, float]:
+        """The shown F1 of each test subject."""
+        return self.last.f1_fleet_by_subject if self.personalised else self.last.f1_by_subject
+
+
+def is_pooled(loaded: Loaded) -> bool:
+    """Whether all data lay on one device: then a fleet's speedup and bytes have no meaning."""
+    return fact(loaded.run, "strategy.name") == "central"
+
+
+def shown_f1(metrics: Metrics) -> float | None:
+    """The canonical model's F1; where there is none, the clients' own."""
+    return metrics.f1_fleet if metrics.f1 is None else metrics.f1
+
+
+def evaluations(loaded: Loaded) -> tuple[Point, ...]:
+    """The rounds 1..R that were evaluated, with their test metrics."""
+    return tuple((r.round, r.metrics) for r in loaded.trained if r.metrics is not None)
+
+
+def summarise_run(loaded: Loaded) -> RunSummary:
+    """All figures of one complete run.
+
+    Raises:
+        AssertionError: the run has no evaluated round (a complete run's last round always is).
+    """
+    points = evaluations(loaded)
+    assert points, f"{loaded.where}: no evaluated round"
+    last_round, last = points[-1]
+    best_round, best = max(((n, shown_f1(m)) for n, m in points), key=lambda p: (p[1] or 0.0, -p[0]))
+    tail = [v for n, m in points if n > last_round - 10 and (v := shown_f1(m)) is not None]
+    fractions = [r.trained_fraction for r in loaded.trained if r.trained_fraction is not None]
+    up = _uploads(loaded)
+    down = _downloads(loaded)
+    return RunSummary(
+        label=loaded.label,
+        replicate=loaded.replicate,
+        dataset=text(loaded.run, "data.name"),
+        split=text(loaded.run, "data.split"),
+        rounds=loaded.rounds[-1].round,
+        last=last,
+        shown=shown_f1(last),
+        personalised=last.f1 is None,
+        best=best,
+        best_round=best_round,
+        last10=mean(tail) if tail else None,
+        clocks={name: _clock(loaded, name) for name in loaded.rounds[-1].costs},
+        up_bytes=mean(up) if up else None,
+        up_max_bytes=max(up) if up else None,
+        down_bytes=mean(down) if down else None,
+        fleet_up_bytes=sum(up) / len(loaded.trained) if up else None,
+        trained_fraction=mean(fractions) if fractions else None,
+        wall_s=mean(r.wall_s for r in loaded.trained),
+        slots=count_slots(loaded),
+        model_sha256=loaded.rounds[-1].model_sha256,
+    )
+
+
+def _uploads(loaded: Loaded) -> list[int]:
+    """Bytes of every client-round 1..R; nothing is sent where the data are pooled."""
+    return [] if is_pooled(loaded) else [c.bytes_up for r in loaded.trained for c in r.clients]
+
+
+def _downloads(loaded: Loaded) -> list[int]:
+    return [] if is_pooled(loaded) else [c.bytes_down for r in loaded.trained for c in r.clients]
+
+
+def _clock(loaded: Loaded, name: str) -> ClockSummary:
+    costs = [r.costs[name] for r in loaded.trained]
+    round_s, energy_j = mean(c.round_s for c in costs), mean(c.energy_j for c in costs)
+    total = loaded.rounds[-1].totals[name]
+    reference_s, reference_j = (None, None) if is_pooled(loaded) else reference(loaded.run, name)
+    return ClockSummary(
+        round_s=round_s,
+        energy_j=energy_j,
+        total_s=total.time_s,
+        total_j=total.energy_j,
+        speedup=_ratio(reference_s, round_s),
+        speedup_total=_ratio(reference_s and reference_s * len(costs), total.time_s),
+        energy_saved=None if reference_j is None else 1 - energy_j / reference_j,
+    )
+
+
+def reference(run: RunRecord, clock: str) -> tuple[float | None, float | None]:
+    """Seconds and joules of a FedAvg round of the same fleet and data, as the run noted them before it began."""
+    table = run.budget.get("fedavg_reference")
+    row = table.get(clock) if isinstance(table, dict) else None
+    if not isinstance(row, dict):
+        return None, None
+    return _number(row.get("round_s")), _number(row.get("energy_j"))
+
+
+def _number(value: JsonValue) -> float | None:
+    return float(value) if isinstance(value, (int, float)) and value > 0 else None
+
+
+def _ratio(above: float | None, below: float) -> float | None:
+    return above / below if above and below else None
+
+
+def time_to(loaded: Loaded, clock: str, target: float) -> Reached | None:
+    """The first evaluated round 1..R whose shown F1 is at least ``target``; none where it never is (nothing is imputed)."""
+    for record in loaded.trained:
+        if _reaches(record, target):
+            total = record.totals[clock]
+            return Reached(rounds=record.round, time_s=total.time_s, energy_j=total.energy_j)
+    return None
+
+
+def _reaches(record: RoundRecord, target: float) -> bool:
+    found = None if record.metrics is None else shown_f1(record.metrics)
+    return found is not None and found >= target

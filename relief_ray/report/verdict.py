@@ -1,0 +1,140 @@
+"""Which of the paper's claims a comparison supports: six claims named beforehand, one rule for all of them.
+
+A claim about F1 is one or two paired comparisons of methods. It is *supported* where all differences are positive and
+Holm's adjusted p is below 0.05, *not supported* (``no``) where all are negative and p is below 0.05, *undecided* otherwise.
+With two comparisons the larger p counts (both have to hold). The sixth claim is arithmetic on simulated clocks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from relief_ray.report.compare import FEDAVG, BySubject, Comparison, difference
+from relief_ray.report.facts import listed
+from relief_ray.report.render import change
+from relief_ray.report.stats import ALPHA, Paired, holm, smallest_p
+from relief_ray.report.summary import RunSummary
+
+Supported = Literal["yes", "no", "undecided"]
+V0 = "relief"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Claim:
+    """One claim with its verdict.
+
+    ``p`` is raw, ``p_holm`` adjusted over the claims that could be tested; ``is_tested`` is false where runs are missing.
+    """
+
+    text: str
+    supported: Supported
+    evidence: str
+    p: float | None = None
+    p_holm: float | None = None
+    direction: int = 0
+    is_tested: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Plan:
+    text: str
+    pairs: tuple[tuple[str, str], ...]
+    is_rare: bool = False
+
+
+PLANS = (
+    _Plan(text="cohort-wise aggregation alone (V1) reaches FedAvg's F1 or more", pairs=(("v1", FEDAVG),)),
+    _Plan(
+        text="cohort-wise aggregation beats dilution on the rare modality's F1",
+        pairs=(("v1", FEDAVG), (V0, "v2_mandatory")),
+        is_rare=True,
+    ),
+    _Plan(text="training everything (V1) has a higher F1 than elastic training (V0)", pairs=(("v1", V0),)),
+    _Plan(text="V0 has a higher F1 than V2 (no cohort-wise aggregation)", pairs=((V0, "v2"),)),
+    _Plan(text="V2 has a higher F1 than V3 (random allocation)", pairs=(("v2", "v3"),)),
+)
+
+
+def claims(comparison: Comparison) -> list[Claim]:
+    """All six claims, in the order in which they are named."""
+    found = [_judge(comparison, plan) for plan in PLANS]
+    tested = [c for c in found if c.is_tested]
+    adjusted = iter(holm([c.p if c.p is not None else 1.0 for c in tested]))
+    return [*(_decide(c, next(adjusted)) if c.is_tested else c for c in found), _faster(comparison)]
+
+
+def _judge(comparison: Comparison, plan: _Plan) -> Claim:
+    field: BySubject = _rare if plan.is_rare else _all
+    found = [(a, b, d) for a, b in plan.pairs if (d := difference(comparison.summaries, a, b, field))]
+    if not found:
+        needed = listed(dict.fromkeys(name for pair in plan.pairs for name in pair))
+        return Claim(text=plan.text, supported="undecided", evidence=f"needs runs of {needed}", is_tested=False)
+    signs = {(d.mean > 0) - (d.mean < 0) for _, _, d in found}
+    direction = signs.pop() if len(signs) == 1 else 0
+    p = max(d.p for _, _, d in found) if direction else 1.0
+    evidence = "; ".join(f"{a} - {b}: {_sentence(d)}" for a, b, d in found)
+    return Claim(text=plan.text, supported="undecided", evidence=evidence, p=p, direction=direction)
+
+
+def _all(summary: RunSummary) -> dict[str, float]:
+    return dict(summary.by_subject)
+
+
+def _rare(summary: RunSummary) -> dict[str, float]:
+    return dict(summary.last.f1_rare_by_subject)
+
+
+def _sentence(paired: Paired) -> str:
+    if paired.mean == 0.0 and paired.low == paired.high == 0.0:
+        return f"no difference at all in {paired.num_subjects} subjects"
+    detectable = "" if paired.detectable is None else f", smallest detectable difference {paired.detectable:.1f}"
+    return f"{change(paired)} points over {paired.num_subjects} subjects, p = {paired.p:.3g}{detectable}"
+
+
+def _decide(claim: Claim, p_holm: float) -> Claim:
+    verdict: Supported = "undecided"
+    if p_holm < ALPHA and claim.direction:
+        verdict = "yes" if claim.direction > 0 else "no"
+    return replace(claim, supported=verdict, p_holm=p_holm)
+
+
+def _faster(comparison: Comparison) -> Claim:
+    statement = "RELIEF (V0) shortens rounds and saves energy (simulated)"
+    row = comparison.row(V0)
+    if row is None or "speedup" not in row.stats:
+        return Claim(text=statement, supported="undecided", evidence=f"needs runs of {V0}", is_tested=False)
+    speedup, saved = row.stats["speedup"].mean, row.stats["energy_saved_percent"].mean
+    verdict: Supported = "yes" if speedup > 1 and saved > 0 else "no" if speedup < 1 and saved < 0 else "undecided"
+    evidence = f"{speedup:.2f}x, {saved:.0f} % fewer joules per round by the clock {comparison.clock}; arithmetic, no test"
+    return Claim(text=statement, supported=verdict, evidence=evidence)
+
+
+def last_line(comparison: Comparison) -> str:
+    """One sentence: what this run supports of the paper, what not, what it cannot decide and why."""
+    found = claims(comparison)
+    parts = [
+        ("supports", [_short(comparison, c) for c in found if c.supported == "yes"]),
+        ("speaks against", [c.text for c in found if c.supported == "no"]),
+        ("cannot decide", [f"whether {c.text}" for c in found if c.supported == "undecided" and c.is_tested]),
+        ("holds no runs to judge", [f"whether {c.text}" for c in found if not c.is_tested]),
+    ]
+    said = [f"{verb} {'; '.join(texts)}" for verb, texts in parts if texts]
+    if not any(c.supported == "no" for c in found):
+        said.insert(1, "speaks against none of the paper's claims")
+    return f"This run {'. It '.join(said)}{_why(comparison)}."
+
+
+def _short(comparison: Comparison, claim: Claim) -> str:
+    row = comparison.row(V0)
+    if claim.p is not None or row is None:
+        return f"that {claim.text}"
+    return f"that {claim.text.removesuffix(' (simulated)')} (simulated, {claim.evidence.split(' by the')[0]})"
+
+
+def _why(comparison: Comparison) -> str:
+    n = len(comparison.subjects)
+    least = smallest_p(n)
+    if least >= ALPHA:
+        return f" (with {n} test subject{'s' if n != 1 else ''} no paired test can fall below p = {least:.2g})"
+    return f" ({n} test subjects, paired sign-flip tests, Holm-corrected)"

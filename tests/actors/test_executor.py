@@ -1,0 +1,172 @@
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import ray
+import torch
+
+from actors.failures import ClientFailed, Interrupted
+from actors.hosts import ClientHost
+from relief_ray.errors import UserError
+from relief_ray.federated import ClientProgram, RoundVoid
+from relief_ray.training.serial import SerialExecutor
+from tests.actors import scenes
+from tests.actors.scenes import make_job, make_states, make_targets, make_tasks, start_models
+from tests.actors.test_gather import same_round
+
+pytestmark = pytest.mark.ray
+NINE = 9
+
+
+@pytest.fixture
+def nine(tmp_path):
+    return make_job(tmp_path, NINE)
+
+
+def round_of(executor, job, round_=2):
+    return executor.train(round_, start_models(job), make_tasks(job), make_states(job))
+
+
+LAYOUTS = {
+    "packed on one host": {"num_hosts": 1},
+    "packed on two hosts": {"num_hosts": 2},
+    "packed on three hosts": {"num_hosts": 3},
+    "an actor per client": {"mode": "actors"},
+}
+
+
+@pytest.mark.parametrize("options", LAYOUTS.values(), ids=LAYOUTS)
+def test_same_bits_as_the_plain_loop(on_ray, nine, options):
+    serial, found = SerialExecutor(nine), on_ray(nine, scenes.TYPES, **options)
+    for round_ in (1, 2):
+        assert same_round(round_of(found, nine, round_), round_of(serial, nine, round_))
+    some_participants(found, nine)
+    models, targets, states = start_models(nine), make_targets(nine), make_states(nine)
+    expected = serial.evaluate(models, targets, states, "test")
+    counts = found.evaluate(models, targets, states, "test")
+    assert set(counts) == set(expected)
+    assert all(torch.equal(counts[label], expected[label]) for label in expected)
+    assert int(counts["global"].sum()) == 25
+    assert found.facts()["num_lost_calls"] == 0
+
+
+def some_participants(found, job):
+    """Clients 3 to 6 alone, and the bytes that this moved."""
+    models, tasks, layout = start_models(job), make_tasks(job)[3:7], job.build().layout
+    trained = found.train(1, models, tasks, {})
+    assert same_round(trained, SerialExecutor(job).train(1, models, tasks, {}))
+    down, up = 4 * 2 * layout.numel, sum(4 * layout.num_values(t.up) for t in tasks)
+    assert down + up < trained.moved_bytes < down + up + 100_000
+
+
+def test_every_single_update_comes_back_where_the_strategy_collects(on_ray, tmp_path):
+    job = make_job(tmp_path, NINE, reduction=scenes.COLLECT)
+    found = round_of(on_ray(job, num_hosts=1), job)
+    assert [u.receipt.assignment.client for u in found.reduced.updates] == list(range(NINE))
+    assert same_round(found, round_of(SerialExecutor(job), job))
+
+
+# Lost hosts ------------------------------------------------------------------------------------------------------
+
+
+def with_refine(job, refine):
+    return replace(job, program=ClientProgram(refine=refine))
+
+
+@pytest.mark.parametrize("options", [{"num_hosts": 2}, {"mode": "actors"}], ids=["packed", "actors"])
+def test_a_host_killed_in_mid_training_costs_one_retry_and_no_bit(on_ray, tmp_path, options):
+    job = make_job(tmp_path, 3)
+    expected = round_of(SerialExecutor(job), job)
+    executor = on_ray(with_refine(job, partial(scenes.killed_once, tmp_path)), scenes.TYPES, **options)
+    assert same_round(round_of(executor, job), expected)
+    assert (tmp_path / "mark").exists() and executor.num_lost == 1
+    assert same_round(round_of(executor, job), expected)
+    assert executor.num_lost == 1
+
+
+def test_a_client_that_always_kills_its_host_is_left_out_alone(on_ray, nine):
+    executor = on_ray(with_refine(nine, scenes.killed_always), num_hosts=2, quorum=0.8)
+    found = round_of(executor, nine)
+    assert list(found.rejected) == [2] and "process died" in found.rejected[2]
+    # Client 3 shared a block with it and was trained by the second attempt.
+    assert [r.assignment.client for r in found.reduced.receipts] == [0, 1, 3, 4, 5, 6, 7, 8]
+    others = [t for t in make_tasks(nine) if t.client != 2]
+    assert executor.train(2, start_models(nine), others, make_states(nine)).rejected == {}
+
+
+def test_below_the_quorum_the_round_is_void(on_ray, tmp_path):
+    job = make_job(tmp_path, 3)
+    executor = on_ray(with_refine(job, scenes.killed_always), num_hosts=1)
+    with pytest.raises(RoundVoid, match=r"2 of 3 clients answered, runtime.quorum = 1"):
+        round_of(executor, job)
+
+
+def test_a_hanging_client_meets_our_own_deadline(on_ray, tmp_path):
+    job = make_job(tmp_path, 4)
+    hanging = with_refine(job, partial(scenes.hangs_once, tmp_path))
+    executor = on_ray(hanging, num_hosts=2, client_timeout_s=4.0)
+    assert same_round(round_of(executor, job), round_of(SerialExecutor(job), job))
+    assert executor.num_lost == 1
+
+
+# Bad code and bad updates ----------------------------------------------------------------------------------------
+
+
+def test_code_that_raises_stops_the_run_with_the_client_named(on_ray, tmp_path):
+    job = make_job(tmp_path, 4)
+    executor = on_ray(replace(job, program=ClientProgram(after=scenes.raises)), num_hosts=1)
+    with pytest.raises(
+        ClientFailed, match=r"client 2 \(subject-2, type C\).*round 2.*ZeroDivisionError: no windows left"
+    ):
+        round_of(executor, job)
+
+
+def test_a_users_mistake_keeps_its_type(on_ray, tmp_path):
+    job = make_job(tmp_path, 4)
+    executor = on_ray(replace(job, program=ClientProgram(after=scenes.refuses)), num_hosts=1)
+    with pytest.raises(UserError, match="run `relief-ray data fetch`"):
+        round_of(executor, job)
+
+
+def test_an_update_with_nan_is_rejected_and_the_round_goes_on(on_ray, tmp_path):
+    job = replace(make_job(tmp_path, 4), program=ClientProgram(after=scenes.poisoned))
+    found = round_of(on_ray(job, num_hosts=1), job)
+    assert list(found.rejected) == [2] and "not finite" in found.rejected[2]
+    assert same_round(found, round_of(SerialExecutor(job), job))
+
+
+def test_asked_to_stop_the_round_is_dropped(on_ray, tmp_path):
+    job = with_refine(make_job(tmp_path, 4), partial(scenes.slow, 60.0))
+    executor = on_ray(job, num_hosts=1, should_stop=lambda: True)
+    with pytest.raises(Interrupted):
+        round_of(executor, job)
+
+
+# Hosts -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_host_of_another_version_is_refused_before_it_sees_the_job(on_ray, tmp_path, monkeypatch):
+    from actors import handshake, pool
+
+    other = replace(handshake.identify(), digest="f" * 64)
+    monkeypatch.setattr(pool, "identify", lambda: other)
+    with pytest.raises(
+        UserError, match=r"host .* runs relief-ray .*, sources [0-9a-f]{12}; this process runs .* ffffffffffff"
+    ):
+        on_ray(make_job(tmp_path), num_hosts=1)
+
+
+def test_hosts_run_one_thread_and_see_no_gpu(cluster):
+    class Probe(ClientHost):
+        def look(self):
+            import os
+
+            return os.environ["OMP_NUM_THREADS"], os.environ["CUDA_VISIBLE_DEVICES"], torch.get_num_threads()
+
+    from actors.group import actor_options
+    from actors.placement import HostSpec
+
+    options = actor_options(HostSpec(name="x", client=None, num_cpus=1.0), 0, None, 1)
+    actor = ray.remote(Probe).options(**options).remote()
+    assert ray.get(actor.look.remote()) == ("1", "", 1)
+    ray.kill(actor)

@@ -1,0 +1,206 @@
+"""Whole runs on the packaged data: the same records wherever they run, and whatever is killed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from actors.coordinator import Patience
+from actors.runtime import Watch, choose_mode, local_session, run_experiment
+from relief_ray.config import RuntimeConfig, parse
+from relief_ray.records.checkpoint import generations
+from relief_ray.records.reading import read_rounds, read_run
+from relief_ray.records.schema import comparable
+from relief_ray.setup import prepare
+from relief_ray.simulation import create, reopen
+
+ROOT = Path(__file__).parents[2]
+CONFIG = {
+    "strategy": "relief",
+    "rounds": 4,
+    "data": {"name": "dsa_mini", "max_windows_per_client": 12},
+    "training": {"epochs": 1},
+    "backbone": {"conv1": 2, "conv2": 2, "steps": 4, "fusion": 8},
+    "evaluation": {"every": 2},
+    "record": {"checkpoint_every": 2},
+    "runtime": {"mode": "packed", "num_hosts": 2},
+}
+
+
+def new_run(folder, **runtime):
+    config = parse(CONFIG | {"runtime": {**CONFIG["runtime"], **runtime}})
+    setup, opened = create(config, folder)
+    opened.close()
+    return setup
+
+
+def results(folder):
+    return [comparable(r) for r in read_rounds(folder)]
+
+
+@pytest.fixture(scope="module")
+def inline(tmp_path_factory):
+    """The run without Ray: five rounds, the bootstrap among them."""
+    folder = tmp_path_factory.mktemp("inline")
+    run = run_experiment(new_run(folder, mode="inline"), folder)
+    assert run.status == "finished" and run.runtime == {"mode": "inline"}
+    assert [r.round for r in read_rounds(folder)] == [0, 1, 2, 3, 4]
+    return results(folder)
+
+
+@pytest.mark.parametrize(
+    ("mode", "clients", "placement", "expected"),
+    [
+        ("auto", 8, "auto", "actors"),
+        ("auto", 10, "auto", "actors"),
+        ("auto", 11, "auto", "packed"),
+        ("auto", 50, "typed", "actors"),
+        ("inline", 8, "auto", "inline"),
+        ("packed", 8, "auto", "packed"),
+    ],
+)
+def test_mode(mode, clients, placement, expected):
+    assert choose_mode(RuntimeConfig(mode=mode, placement=placement), clients) == expected
+
+
+def test_our_own_node_plays_every_device_of_the_fleet():
+    options = local_session(prepare(parse(CONFIG)))
+    assert options.address is None
+    assert options.resources == {"server": 1.0, "type_a": 3.0, "type_b": 3.0, "type_c": 2.0}
+
+
+def test_patience_drops_a_round_only_some_time_after_the_wish_to_stop():
+    asked = []
+    patience = Patience(lambda: bool(asked), grace_s=0.2)
+    assert not patience.is_over()
+    asked.append(True)
+    assert not patience.is_over()
+    time.sleep(0.25)
+    assert patience.is_over()
+
+
+@pytest.mark.ray
+def test_a_coordinator_killed_in_mid_run_goes_on_with_the_same_bits(cluster, tmp_path, inline):
+    seen, notes, killed = [], [], []
+
+    def on_round(record):
+        seen.append(record.round)
+        if record.round == 1 and not killed:
+            killed.append(json.loads((tmp_path / "driver.lock").read_text())["pid"])
+            os.kill(killed[0], signal.SIGKILL)
+
+    run = run_experiment(new_run(tmp_path), tmp_path, Watch(on_round=on_round, on_note=notes.append))
+    assert killed and killed[0] != os.getpid()
+    assert any("coordinator" in note for note in notes)
+    assert run.status == "finished" and results(tmp_path) == inline
+    assert seen == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.ray
+def test_a_stopped_run_is_resumed_with_the_same_bits(cluster, tmp_path, inline):
+    seen = []
+    watch = Watch(on_round=lambda r: seen.append(r.round), should_stop=lambda: 1 in seen, separate=False)
+    assert run_experiment(new_run(tmp_path, num_hosts=1), tmp_path, watch).status == "interrupted"
+    assert seen == [0, 1] and read_run(tmp_path).status == "interrupted"
+    # Round 1 has no checkpoint of its own by configuration; stopping made one.
+    assert generations(tmp_path)[0].name == "round-000001"
+    setup, folder = reopen(tmp_path)
+    folder.close()
+    run = run_experiment(setup, tmp_path, Watch(separate=False))
+    assert run.status == "finished" and results(tmp_path) == inline
+    assert (run.runtime["mode"], run.runtime["num_hosts"]) == ("packed", 1)
+
+
+CHILD = """
+import sys
+from pathlib import Path
+from actors.runtime import Watch, run_experiment
+from actors.signals import StopSignals
+from relief_ray.config import parse
+from relief_ray.simulation import create
+import json
+
+folder = Path(sys.argv[1])
+setup, opened = create(parse(json.loads(sys.argv[2])), folder)
+opened.close()
+with StopSignals() as stop:
+    run = run_experiment(setup, folder, Watch(should_stop=stop.requested, separate=sys.argv[3] == "separate"))
+print(run.status)
+sys.exit(stop.code)
+"""
+
+
+def descendants(pid):
+    """Process ids below ``pid``."""
+    parents = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            text = path.read_text()
+        except OSError:
+            continue
+        parents[int(path.parent.name)] = int(text.rpartition(")")[2].split()[1])
+    found = {pid}
+    while more := {p for p, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found - {pid}
+
+
+def alive(pids):
+    found = []
+    for pid in pids:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            continue
+        found += [pid] if state != "Z" else []
+    return found
+
+
+def wait_for(condition, seconds):
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if condition():
+            return True
+        time.sleep(0.1)
+    return False
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize(
+    ("number", "code", "where"),
+    [
+        (signal.SIGINT, 130, "separate"),
+        pytest.param(signal.SIGTERM, 143, "here", marks=pytest.mark.slow),
+    ],
+    ids=["ctrl-c", "sigterm"],
+)
+def test_a_signal_ends_the_run_cleanly_and_leaves_no_process(tmp_path, number, code, where):
+    config = json.dumps(CONFIG | {"rounds": 100_000})
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", CHILD, str(tmp_path / "run"), config, where]
+    child = subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert wait_for(
+            lambda: (tmp_path / "run/rounds.jsonl").is_file() and len(read_rounds(tmp_path / "run")) > 2, 90
+        )
+        family = descendants(child.pid)
+        began = time.monotonic()
+        child.send_signal(number)
+        output, errors = child.communicate(timeout=30)
+        assert child.returncode == code, errors
+        assert output.split() == ["interrupted"]
+        assert time.monotonic() - began < 15
+    finally:
+        child.kill()
+        child.wait()
+    assert len(family) > 3
+    assert wait_for(lambda: not alive(family), 10), alive(family)
+    rounds = read_rounds(tmp_path / "run")
+    assert generations(tmp_path / "run")[0].name.endswith(f"{rounds[-1].round:06d}")

@@ -1,0 +1,62 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from actors.session import MAX_FOLDER_LENGTH, num_cores, short_folder
+
+ROOT = Path(__file__).parents[2]
+
+CHILD = """
+import os, sys
+from pathlib import Path
+from actors.session import SessionOptions, ray_session
+with ray_session(SessionOptions(num_cpus=1, object_store_mib=100, resources={"type_b": 2.0})):
+    import ray
+    inner = ray.cluster_resources()
+    assert (inner["CPU"], inner["type_b"]) == (1.0, 2.0), inner
+    folder = Path(ray._private.worker._global_node.get_temp_dir_path())
+    with ray_session(SessionOptions()):
+        pass
+    assert ray.is_initialized()
+assert not ray.is_initialized()
+assert not folder.exists()
+assert not (Path(os.environ["HOME"]) / ".ray").exists()
+"""
+
+
+@pytest.mark.ray
+def test_a_local_session_leaves_nothing_behind(tmp_path):
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
+    environment = clean | {"HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert "ray" not in done.stdout.lower() and "Traceback" not in done.stderr
+
+
+def test_socket_folders_have_short_names(monkeypatch, tmp_path):
+    monkeypatch.setattr("tempfile.gettempdir", lambda: "/" + "x" * MAX_FOLDER_LENGTH)
+    folder = short_folder()
+    assert len(str(folder)) <= MAX_FOLDER_LENGTH
+    folder.rmdir()
+
+
+def test_cores_are_those_this_process_may_use():
+    assert 1 <= num_cores() <= (os.cpu_count() or 1)
+
+
+@pytest.mark.ray
+def test_an_address_without_a_cluster_is_named():
+    script = (
+        "from actors.session import *\nfrom relief_ray.errors import UserError\n"
+        "try:\n    with ray_session(SessionOptions(address='127.0.0.1:1')): pass\n"
+        "except UserError as error: print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60, env=os.environ
+    )
+    assert "runtime.address = '127.0.0.1:1'" in done.stdout, done.stderr[-1000:]

@@ -1,0 +1,70 @@
+"""Tiny runs in this process: two rounds, ten-second strides, a backbone of a few hundred values."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from actors.cli import app
+
+ROOT = Path(__file__).parents[2]
+SMALL = [f"--set=backbone.{key}=2" for key in ("conv1", "conv2", "steps", "fusion")]
+Invoke = Callable[..., Result]
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def own_places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RELIEF_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.delenv("RELIEF_DATA", raising=False)
+        yield
+
+
+@pytest.fixture(scope="session")
+def invoke() -> Invoke:
+    """Runs a command line in this process."""
+
+    def run(*args: object) -> Result:
+        return CliRunner().invoke(app, [str(a) for a in args], prog_name="relief-ray")
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def start() -> Iterator[Start]:
+    """Starts a command line as a process of its own; what is left at the end is killed."""
+    started: list[subprocess.Popen[str]] = []
+
+    def begin(*args: object, preexec: Callable[[], None] | None = None) -> "subprocess.Popen[str]":
+        process = subprocess.Popen(
+            [sys.executable, "-m", "actors.cli", *map(str, args)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+            preexec_fn=preexec,
+        )
+        started.append(process)
+        return process
+
+    yield begin
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+@pytest.fixture(scope="session")
+def runs(invoke: Invoke, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Finished runs of four strategies on a fleet so slow that RELIEF has to refuse groups."""
+    out = tmp_path_factory.mktemp("runs") / "smoke"
+    result = invoke(
+        "run", "smoke", "--out", out, "--strategies", "fedavg,relief,v1,v3", *SMALL, "--set=costs.utilisation=3e-7"
+    )
+    assert result.exit_code == 0, result.output
+    return out

@@ -1,0 +1,95 @@
+"""Commands that train nothing: every figure they show is one of the library's."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from relief_ray.records.reading import read_rounds
+from relief_ray.strategies import PRESETS
+
+SMALL = [f"--set=backbone.{key}=2" for key in ("conv1", "conv2", "steps", "fusion")]
+
+
+def test_model_describe_counts_the_papers_backbone(invoke) -> None:
+    shown = invoke("model", "describe", "demo")
+    assert "G = 11 groups = 3 fusion blocks + 1 shared fusion part + 6 encoder layers + 1 head layer" in shown.stdout
+    facts = json.loads(invoke("model", "describe", "demo", "--json").stdout)
+    assert facts["values"] == sum(g["values"] for g in facts["groups"]) == 945_176
+    assert [g["clients"] for g in facts["groups"][:3]] == [6, 4, 2]
+    assert all(len(line) <= 120 for line in shown.stdout.splitlines())
+
+
+def test_fleet_show_agrees_with_the_runs_records(invoke, runs: Path) -> None:
+    facts = json.loads(invoke("fleet", "show", runs / "fedavg-s0", "--json").stdout)
+    record = read_rounds(runs / "fedavg-s0")[-1]
+    for clock, cost in record.costs.items():
+        assert facts["fedavg"][clock]["round_s"] == pytest.approx(cost.round_s)
+        for client, spent in zip(facts["clients"], cost.clients, strict=True):
+            times = spent.times
+            busy = times.forward_s + times.backward_s + times.optimizer_s + times.up_s + times.down_s
+            assert client["fedavg_s"][clock] == pytest.approx(busy)
+    assert facts["target_s"]["split_naive"] == read_rounds(runs / "relief-s0")[1].deadline_s
+    text = invoke("fleet", "show", runs / "fedavg-s0").stdout
+    assert "Clients that own a sensor: acc 8, gyro 6, mag 3; rare: mag" in text
+    assert f"{facts['target_s']['split_naive']:.3f}" in text
+
+
+@pytest.mark.parametrize("client", range(8))
+def test_explain_gives_what_the_ledger_says(invoke, runs: Path, client: int) -> None:
+    args = ("explain", runs / "relief-s0", "--round", 2, "--client", client)
+    facts = json.loads(invoke(*args, "--json").stdout)
+    assert sorted(facts["groups"]) == sorted(facts["recorded"])
+    assert facts["groups"][: len(facts["mandatory"])] == facts["mandatory"]
+    ranked = [o["d_bar"] for o in facts["offers"] if o["verdict"] != "mandatory"]
+    assert ranked == sorted(ranked, reverse=True)
+    for offer in facts["offers"]:
+        if offer["verdict"] == "time":
+            assert offer["seconds"] > facts["target_s"]
+        if offer["verdict"] == "chosen":
+            assert offer["seconds"] <= facts["target_s"] * (1 + 1e-9)
+    text = invoke(*args).stdout
+    assert f"T* = {facts['target_s']:.3f} s" in text and "The record of round 2 says the same." in text
+    assert all(len(line) <= 100 for line in text.splitlines() if str(runs) not in line)
+
+
+def test_explain_shows_prices_of_refused_groups(invoke, runs: Path) -> None:
+    facts = json.loads(invoke("explain", runs / "relief-s0", "--round=1", "--client=7", "--json").stdout)
+    refused = [o for o in facts["offers"] if o["verdict"] in ("time", "budget")]
+    assert refused and facts["target_set_by"] in (6, 7)
+    text = invoke("explain", runs / "relief-s0", "--round=1", "--client=7").stdout
+    assert all(f"{o['seconds']:.3f}" in text for o in refused)
+
+
+def test_explain_where_there_is_nothing_to_choose(invoke, runs: Path) -> None:
+    assert "leaves nothing to explain" in invoke("explain", runs / "fedavg-s0", "--round=1", "--client=0").stdout
+    assert "V1 has no budget" in invoke("explain", runs / "v1-s0", "--round=1", "--client=0").stdout
+    assert "Round 0 is the bootstrap" in invoke("explain", runs / "v1-s0", "--round=0", "--client=0").stdout
+    random = invoke("explain", runs / "v3-s0", "--round=2", "--client=4").stdout
+    assert "filled at random" in random and "The record of round 2 says the same." in random
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        (["--round=9", "--client=0"], "--round 9: no such round"),
+        (["--round=1", "--client=8"], "the fleet has the clients 0 to 7"),
+    ],
+)
+def test_explain_refuses_what_is_not_there(invoke, runs: Path, args: list[str], expected: str) -> None:
+    result = invoke("explain", runs / "relief-s0", *args)
+    assert result.exit_code == 2 and expected in " ".join(result.stderr.split())
+
+
+def test_strategies_lists_all_and_gives_references(invoke) -> None:
+    shown = invoke("strategies").stdout
+    assert all(f"  {name} " in shown for name in PRESETS)
+    assert set(json.loads(invoke("strategies", "--json").stdout)) == set(PRESETS)
+    bibtex = invoke("strategies", "--bibtex").stdout
+    assert "@inproceedings{mcmahan2017fedavg," in bibtex and "RELIEF" in bibtex
+
+
+def test_version(invoke) -> None:
+    from relief_ray import __version__
+
+    assert invoke("--version").stdout == f"relief-ray {__version__}\n"

@@ -1,0 +1,105 @@
+"""What every executor must agree on: one small configuration per strategy, and the variations that touch other paths.
+
+``CASES`` maps a name to configuration values; ``drive`` runs a case with any executor, ``outcome`` is what two drives of
+the same case must share to the bit. The serial runs in ``test_conformance.py`` are the oracle, Ray runs reuse the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from pydantic import JsonValue
+
+from relief_ray.config import ExperimentConfig, parse
+from relief_ray.records import read_rounds
+from relief_ray.records.identity import state_sha256
+from relief_ray.records.schema import RunRecord, comparable
+from relief_ray.simulation import Experiment, MakeExecutor, create, never, reopen
+from relief_ray.strategies import PRESETS
+from relief_ray.training.serial import SerialExecutor
+
+Values = dict[str, object]
+
+# Under this share of FedAvg's round the slow devices have slots to fill and groups to refuse, once the link is fast.
+ALLOCATING = ("relief", "v2", "v3", "v2_mandatory", "v3_mandatory", "mandatory_only")
+FAST_LINK = {"uplink_bytes_per_s": 1e10, "downlink_bytes_per_s": 1e10, "latency_s": 0.0}
+FAR_APART: Values = {"gap": 20.0, "types": {t: FAST_LINK for t in "ABC"}}
+BASE: Values = {
+    "name": "conformance",
+    "data": {"name": "dsa_mini", "stride_s": 10.0},
+    "backbone": {"conv1": 8, "conv2": 8, "steps": 4, "fusion": 6},
+    "training": {"epochs": 1, "lr": 0.01},
+    "fleet": {"gap": 2.0, "types": {t: FAST_LINK for t in "ABC"}},
+    "evaluation": {"every": 2},
+    "rounds": 3,
+    "runtime": {"mode": "inline"},
+    "tracking": {"enabled": False},
+}
+
+
+def strategy_values(preset: str) -> Values:
+    """A preset, with a deadline under which its allocation has something to decide."""
+    return {"name": preset} | ({"deadline_fraction": 0.45} if preset in ALLOCATING else {})
+
+
+CASES: dict[str, Values] = {preset: {"strategy": strategy_values(preset)} for preset in PRESETS} | {
+    "drop_slow": {"strategy": "drop_slow", "fleet": FAR_APART},
+    "relief, zero_feature": {
+        "strategy": strategy_values("relief"),
+        "training": {"epochs": 2, "lr": 0.01, "missing": "zero_feature"},
+    },
+    "relief, naive engine": {
+        "strategy": strategy_values("relief"),
+        "training": {"epochs": 1, "lr": 0.01, "engine": "naive"},
+    },
+    "relief, half take part": {"strategy": strategy_values("relief"), "participation": 0.5},
+    "relief, unseen subjects": {
+        "strategy": strategy_values("relief"),
+        "data": {"name": "dsa_mini", "stride_s": 10.0, "split": "held_out_subject", "fold": 1},
+        "evaluation": {"every": 1, "parts": ["test", "validation"]},
+    },
+    "relief, 20 clients, by samples": {
+        "strategy": strategy_values("relief") | {"weighting": "samples"},
+        "data": {"name": "dsa_mini", "stride_s": 4.0, "num_clients": 20},
+        "rounds": 2,
+    },
+    "fedavg, pairs watched": {"strategy": "fedavg", "record": {"pairwise_every": 2, "checkpoint_every": 2}},
+    "local, half take part": {"strategy": "local", "participation": 0.5},
+    "full_only, idle rounds": {"strategy": "full_only", "participation": 0.2},
+}
+
+
+def config_of(case: str, **changes: object) -> ExperimentConfig:
+    """The configuration of a case; ``changes`` replace whole sections."""
+    return parse({**BASE, **CASES[case], **changes}, case)
+
+
+def drive(
+    config: ExperimentConfig,
+    path: Path,
+    make_executor: MakeExecutor = SerialExecutor,
+    should_stop: Callable[[], bool] = never,
+) -> RunRecord:
+    """Starts the run in ``path``, or goes on with it, until it is done or ``should_stop``."""
+    setup, folder = reopen(path) if (path / "run.json").exists() else create(config, path)
+    with folder:
+        executor = make_executor(setup.job)
+        try:
+            return Experiment(setup=setup, folder=folder, executor=executor).run(should_stop=should_stop)
+        finally:
+            executor.close()
+
+
+def outcome(path: Path) -> list[JsonValue]:
+    """Every round's record without what a wall clock decides; it holds the model's sha256, metrics and costs."""
+    return [comparable(record) for record in read_rounds(path)]
+
+
+def stops_before(round_: int, first: int = 0) -> Callable[[], bool]:
+    """Asks to stop when ``round_`` is about to start, in a run that starts with round ``first``."""
+    asked = iter(range(first, round_ + 1))
+    return lambda: next(asked, round_) >= round_
+
+
+__all__ = ["BASE", "CASES", "config_of", "drive", "outcome", "state_sha256", "stops_before"]

@@ -1,0 +1,62 @@
+"""The matrix-product encoders compute what ``nn.Conv1d`` computes: value, gradient, any length, any pooling."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from relief_ray.models.backbone import InputShape
+from relief_ray.models.cnn import CnnConfig
+from relief_ray.models.gemm import columns, unfold
+
+# (window, channels, pooled steps): even, odd, not divisible by the steps, shorter than the steps, one sample.
+SHAPES = [(128, 9, 32), (256, 3, 32), (20, 2, 5), (21, 2, 5), (33, 1, 4), (37, 3, 8), (10, 1, 8), (1, 2, 1)]
+
+
+def both(window, channels, steps, dtype):
+    """Logits and gradients of the reference and of the fast backbone on the same windows."""
+    shape = InputShape(channels=(("acc", channels), ("hr", 1)), window=window, num_classes=3)
+    config = CnnConfig(conv1=4, conv2=6, steps=steps, fusion=5)
+    generator = torch.Generator().manual_seed(window)
+    raw = {m: torch.randn(9, c, window, generator=generator, dtype=dtype) for m, c in shape.channels}
+    found = []
+    for fast in (False, True):
+        backbone = config.build(shape, seed=1, fast=fast)
+        for stage in backbone.stages:
+            stage.module.to(dtype)
+        logits = backbone.forward({m: backbone.prepare(m, x) for m, x in raw.items()})
+        torch.autograd.backward(torch.logsumexp(logits, 1).sum())
+        gradient = {j: torch.cat([p.grad.reshape(-1) for p in ps]) for j, ps in backbone.parameters.items()}
+        found.append((logits.detach(), gradient))
+    return found
+
+
+@pytest.mark.parametrize(("window", "channels", "steps"), SHAPES)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 2e-5)])
+def test_equals_the_convolutions(window, channels, steps, dtype, tolerance):
+    (expected, wanted), (found, gradient) = both(window, channels, steps, dtype)
+    assert torch.allclose(found, expected, rtol=tolerance, atol=tolerance)
+    for j, grad in gradient.items():
+        assert float((grad - wanted[j]).norm()) <= tolerance * max(1.0, float(wanted[j].norm())), j
+
+
+@settings(max_examples=30, deadline=None)
+@given(window=st.integers(1, 40), channels=st.integers(1, 4))
+def test_columns_times_weight_is_the_convolution(window, channels):
+    generator = torch.Generator().manual_seed(window)
+    x = torch.randn(3, channels, window, generator=generator, dtype=torch.float64)
+    weight = torch.randn(2, channels, 5, generator=generator, dtype=torch.float64)
+    expected = nn.functional.conv1d(x, weight, stride=2, padding=2).transpose(1, 2)
+    found = columns("acc", x)
+    assert found.is_contiguous() and found.shape == (3, (window + 1) // 2, channels * 5)
+    assert torch.allclose(found @ weight.flatten(1).T, expected, rtol=0, atol=1e-12)
+
+
+@settings(max_examples=20, deadline=None)
+@given(time=st.integers(1, 14), channels=st.integers(1, 3))
+def test_unfold_and_its_backward_pass(time, channels):
+    x = torch.randn(2, time, channels, generator=torch.Generator().manual_seed(time), dtype=torch.float64)
+    by_channel = columns("acc", x.transpose(1, 2)).unflatten(2, (channels, 5)).transpose(2, 3).flatten(2)
+    assert torch.equal(unfold(x), by_channel)
+    assert torch.autograd.gradcheck(unfold, (x.requires_grad_(),))
