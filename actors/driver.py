@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 import ray
 from ray.exceptions import RayActorError, RayTaskError
@@ -19,7 +19,9 @@ MAX_STARTS, START_S, POLL_S = 3, 60.0, 0.25
 
 def start_coordinator() -> Handle:
     """The coordinator's actor, on the ``server`` node where the cluster has one."""
-    actor = ray.remote(num_cpus=0, concurrency_groups={"control": 2})(Coordinator).options(
+    # Ray's typing does not know this option of actors.
+    remote = cast(Any, ray.remote)
+    actor = remote(num_cpus=0, concurrency_groups={"control": 2})(Coordinator).options(
         resources={"server": 0.001} if "server" in ray.cluster_resources() else {},
         max_restarts=-1,
         max_task_retries=0,

@@ -115,8 +115,14 @@ class ExperimentConfig(Section):
         return self.model_dump(mode="json", exclude={"name", "runtime", "tracking"})
 
     def label(self) -> str:
-        """The preset's name of the strategy where it is one, else its own name."""
-        return next((name for name, known in PRESETS.items() if known == self.strategy), self.strategy.name)
+        """The preset that the strategy is, or is a variation of: ``v2`` with another deadline is still V2."""
+        chosen = self.strategy.model_dump(exclude_defaults=True).items()
+        fits = {
+            name: len(given)
+            for name, known in PRESETS.items()
+            if known.name == self.strategy.name and (given := known.model_dump(exclude_defaults=True)).items() <= chosen
+        }
+        return max(fits, key=lambda name: fits[name])
 
 
 def preset(name: str) -> AnyStrategy:

@@ -10,13 +10,14 @@ from pathlib import Path
 from relief_ray.config import ExperimentConfig
 from relief_ray.data import FederatedData, federate, num_clients, open_dataset, pool
 from relief_ray.data.federated_data import Purpose
+from relief_ray.data.window_set import WindowSet
 from relief_ray.devices.calibration import time_models
 from relief_ray.devices.fleet import build_fleet, with_windows
 from relief_ray.devices.planner import Clock, CostAccountant, CostPlanner, Counter, standard_clocks
 from relief_ray.devices.time import Measured, load_profile
 from relief_ray.devices.types import DeviceType
 from relief_ray.errors import UserError
-from relief_ray.federated import RoundContext, Strategy
+from relief_ray.federated import RoundContext, RoundResult, Strategy
 from relief_ray.groups import GroupLayout, Params
 from relief_ray.messages import ClientInfo, Fleet, RoundCost
 from relief_ray.models.backbone import Backbone, InputShape
@@ -192,10 +193,38 @@ def context_of(setup: Setup, round_: int, participants: tuple[ClientInfo, ...] |
     )
 
 
+def subject_names(setup: Setup, windows: WindowSet) -> list[str]:
+    """The subjects of a part in the order of its confusion matrices."""
+    return [str(setup.data.spec.subjects[int(i)]) for i in sorted(set(windows.subjects.tolist()))]
+
+
 def deadline_s(setup: Setup) -> float | None:
     """``T*`` where the strategy has one."""
     config = setup.config.strategy
     return target_s(config, context_of(setup, 1)) if isinstance(config, Relief) and config.select != "all" else None
 
 
-__all__ = ["Setup", "assemble", "choose_engine", "context_of", "deadline_s", "prepare"]
+def speedup(setup: Setup, result: RoundResult) -> float | None:
+    """FedAvg's round over this round, by the planning clock; none for pooled data or a round in which nobody worked."""
+    planning = setup.config.costs.planning_time
+    round_s = result.costs[planning].round_s
+    return None if setup.strategy.pooled or not round_s else setup.reference[planning].round_s / round_s
+
+
+def trained_fraction(setup: Setup, result: RoundResult) -> float:
+    """Mean over the round's clients of trained values over all trainable values."""
+    values = [setup.layout.num_values(t.train) for t in result.tasks]
+    return sum(values) / len(values) / setup.layout.numel if values else 0.0
+
+
+__all__ = [
+    "Setup",
+    "assemble",
+    "choose_engine",
+    "context_of",
+    "deadline_s",
+    "prepare",
+    "speedup",
+    "subject_names",
+    "trained_fraction",
+]

@@ -1,7 +1,7 @@
 """The plain loop around ``run_round``: evaluate, record, checkpoint, resume. The same for every executor.
 
-A round is committed in this order: its line in ``rounds.jsonl``, then its checkpoint. A run killed anywhere continues
-from the last checkpoint with the same bits.
+A round is committed in this order: its line in ``rounds.jsonl``, clients' personal state, then its checkpoint. A run
+killed anywhere continues from the last checkpoint with the same bits.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from time import perf_counter, time
-from typing import cast, get_args
+from typing import get_args
 
 from pydantic import JsonValue
 
 from relief_ray import __version__
 from relief_ray.config import ExperimentConfig, parse
-from relief_ray.data.window_set import WindowSet
 from relief_ray.errors import UserError
 from relief_ray.federated import Executor, RoundResult, run_round
-from relief_ray.messages import ClientInfo, ServerState
+from relief_ray.messages import ClientInfo
 from relief_ray.records import checkpoint as checkpoints
 from relief_ray.records.capture import capture_round
 from relief_ray.records.checkpoint import Binding, Checkpoint
@@ -34,7 +34,7 @@ from relief_ray.records.schema import Metrics, RoundRecord, RunRecord, Status, T
 from relief_ray.records.tracking import NullTracker, Tracker
 from relief_ray.report.pairwise import pairwise_cosine
 from relief_ray.server.divergence import D_BAR, divergence, from_tensor
-from relief_ray.setup import Setup, context_of, deadline_s, prepare
+from relief_ray.setup import Setup, context_of, deadline_s, prepare, speedup, subject_names, trained_fraction
 from relief_ray.training.metrics import summarise
 from relief_ray.training.trainer import Engine
 from relief_ray.training.worker import Job
@@ -72,11 +72,11 @@ class Experiment:
         restored = restore(self.folder, self.binding)
         found, past, self.repairs = restored.checkpoint, restored.rounds, restored.repairs
         self.store = CheckpointStateStore(found.clients if found else {})
-        self.state = (
-            found.state if found else setup.strategy.init(setup.layout, setup.fleet, setup.streams, setup.start)
-        )
+        fresh = partial(setup.strategy.init, setup.layout, setup.fleet, setup.streams, setup.start)
+        self.state = found.state if found else fresh()
         self.totals: Mapping[str, Totals] = past[-1].totals if past else {}
         self.next_round = found.round + 1 if found else (0 if setup.strategy.bootstrap else 1)
+        self.saved_round = self.next_round - 1
 
     def run(self, on_round: OnRound = ignore, should_stop: Callable[[], bool] = never) -> RunRecord:
         """Runs the remaining rounds; stops between rounds when asked to.
@@ -91,6 +91,8 @@ class Experiment:
                 record = self._round(self.next_round)
                 self.tracker.round(record)
                 on_round(record)
+            if self.next_round - 1 > self.saved_round:
+                self._save()
             status = "finished" if self.next_round > self.setup.config.rounds else "interrupted"
         except KeyboardInterrupt:
             status = "interrupted"
@@ -104,16 +106,25 @@ class Experiment:
         began = perf_counter()
         setup = self.setup
         context = context_of(setup, round_, self._participants(round_))
-        result = run_round(setup.strategy, self.state, context, self.executor, self.store, setup.accountant)
+        try:
+            result = run_round(setup.strategy, self.state, context, self.executor, self.store, setup.accountant)
+            metrics = self._evaluate(result) if self._is_evaluated(round_) else {}
+            record = self._record(round_, result, metrics, began)
+            self.folder.append(record)
+        except BaseException:
+            # Whoever tries the round again starts from what the last one committed.
+            self.store.discard()
+            raise
         self.store.commit()
-        metrics = self._evaluate(result.state) if self._is_evaluated(round_) else {}
-        record = self._record(round_, result, metrics, began)
-        self.folder.append(record)
         self.state, self.totals, self.next_round = result.state, record.totals, round_ + 1
         if round_ % setup.config.record.checkpoint_every == 0 or round_ == setup.config.rounds:
-            point = Checkpoint(round=round_, state=self.state, clients=self.store.committed)
-            checkpoints.save(self.folder.path, point, self.binding)
+            self._save()
         return record
+
+    def _save(self) -> None:
+        point = Checkpoint(round=self.next_round - 1, state=self.state, clients=self.store.committed)
+        checkpoints.save(self.folder.path, point, self.binding)
+        self.saved_round = point.round
 
     def _participants(self, round_: int) -> tuple[ClientInfo, ...]:
         """``max(1, round(p N))`` clients without replacement; the bootstrap round uses all."""
@@ -128,11 +139,12 @@ class Experiment:
     def _is_evaluated(self, round_: int) -> bool:
         return round_ % self.setup.config.evaluation.every == 0 or round_ == self.setup.config.rounds
 
-    def _evaluate(self, state: ServerState) -> dict[str, Metrics]:
-        setup = self.setup
+    def _evaluate(self, result: RoundResult) -> dict[str, Metrics]:
+        setup, state = self.setup, result.state
         plan = setup.strategy.evaluate(state, setup.fleet)
         targets = (*((plan.canonical,) if plan.canonical else ()), *plan.clients)
-        states = {t.client: self.store.load(t.client) for t in targets if t.client is not None}
+        known = {**self.store.committed, **result.trained.states}
+        states = {t.client: known[t.client] for t in targets if t.client is not None and t.client in known}
         found = {}
         for part, windows in setup.job.parts.items():
             matrices = self.executor.evaluate(state.models, targets, states, part)
@@ -161,24 +173,6 @@ class Experiment:
                 "trained_fraction": trained_fraction(setup, result),
             }
         )
-
-
-def speedup(setup: Setup, result: RoundResult) -> float | None:
-    """FedAvg's round over this round, by the planning clock; none for pooled data or a round in which nobody worked."""
-    planning = setup.config.costs.planning_time
-    round_s = result.costs[planning].round_s
-    return None if setup.strategy.pooled or not round_s else setup.reference[planning].round_s / round_s
-
-
-def trained_fraction(setup: Setup, result: RoundResult) -> float:
-    """Mean over the round's clients of trained values over all trainable values."""
-    values = [setup.layout.num_values(t.train) for t in result.tasks]
-    return sum(values) / len(values) / setup.layout.numel if values else 0.0
-
-
-def subject_names(setup: Setup, windows: WindowSet) -> list[str]:
-    """The subjects of a part in the order of its confusion matrices."""
-    return [str(setup.data.spec.subjects[int(i)]) for i in sorted(set(windows.subjects.tolist()))]
 
 
 def _now() -> str:
@@ -219,10 +213,11 @@ def run_record(setup: Setup, parent: str | None = None) -> RunRecord:
 
 def stored_engine(run: RunRecord) -> Engine:
     """The engine a run was started with; a resume obeys it."""
-    engine = next((e for e in get_args(Engine) if e == run.engine), None)
-    if engine is None:
-        raise UserError(f"run {run.cell}: engine {run.engine!r} is unknown to this version; known: {get_args(Engine)}")
-    return cast(Engine, engine)
+    known: tuple[Engine, ...] = get_args(Engine)
+    for engine in known:
+        if engine == run.engine:
+            return engine
+    raise UserError(f"run {run.cell}: engine {run.engine!r} is unknown to this version; known: {', '.join(known)}")
 
 
 def create(config: ExperimentConfig, path: Path, root: Path | None = None) -> tuple[Setup, RunFolder]:
@@ -232,7 +227,7 @@ def create(config: ExperimentConfig, path: Path, root: Path | None = None) -> tu
 
 
 def reopen(path: Path, root: Path | None = None) -> tuple[Setup, RunFolder]:
-    """An existing run, with the engine and the data it was started with.
+    """An existing run, with the engine and the data it was started with; it counts as resumed.
 
     Raises:
         UserError: the data are not the same any more, or the configuration cannot be read by this version.
@@ -244,7 +239,9 @@ def reopen(path: Path, root: Path | None = None) -> tuple[Setup, RunFolder]:
             f"{path}: was computed on data {run.data_digest[:12]}, found {setup.data.digest[:12]}; "
             "resume where the same data are (RELIEF_DATA), or start a new run"
         )
-    return setup, RunFolder.resume(path)
+    folder = RunFolder.resume(path)
+    folder.update(num_resumes=folder.run.num_resumes + 1)
+    return setup, folder
 
 
 __all__ = ["Experiment", "create", "reopen", "run_record"]

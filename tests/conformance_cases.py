@@ -1,19 +1,20 @@
-"""What every executor must agree on: one small configuration per strategy, and the variations that touch other paths.
+"""What every executor must agree on: one small configuration per strategy, and variations that touch other paths.
 
-``CASES`` maps a name to configuration values; ``drive`` runs a case with any executor, ``outcome`` is what two drives of
-the same case must share to the bit. The serial runs in ``test_conformance.py`` are the oracle, Ray runs reuse the table.
+``CASES`` maps a name to configuration values; ``drive`` runs a case with any executor, ``outcome`` is what two drives
+of the same case must share to the bit. The serial runs in ``test_conformance.py`` are the oracle, Ray runs reuse the
+table.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
 from pydantic import JsonValue
 
 from relief_ray.config import ExperimentConfig, parse
-from relief_ray.records import read_rounds
-from relief_ray.records.identity import state_sha256
+from relief_ray.records import checkpoint, read_rounds
 from relief_ray.records.schema import RunRecord, comparable
 from relief_ray.simulation import Experiment, MakeExecutor, create, never, reopen
 from relief_ray.strategies import PRESETS
@@ -91,15 +92,17 @@ def drive(
             executor.close()
 
 
-def outcome(path: Path) -> list[JsonValue]:
-    """Every round's record without what a wall clock decides; it holds the model's sha256, metrics and costs."""
-    return [comparable(record) for record in read_rounds(path)]
+def outcome(path: Path) -> dict[str, JsonValue]:
+    """Every round's record without what a wall clock decides, and the last state: model, ``d_bar``, personal parts."""
+    newest = checkpoint.generations(path)[0] / checkpoint.STATE_FILE
+    rounds: list[JsonValue] = [comparable(record) for record in read_rounds(path)]
+    return {"rounds": rounds, "state": hashlib.sha256(newest.read_bytes()).hexdigest()}
 
 
-def stops_before(round_: int, first: int = 0) -> Callable[[], bool]:
-    """Asks to stop when ``round_`` is about to start, in a run that starts with round ``first``."""
-    asked = iter(range(first, round_ + 1))
-    return lambda: next(asked, round_) >= round_
+def after_rounds(number: int) -> Callable[[], bool]:
+    """Asks to stop once so many rounds have been done in this drive."""
+    asked = iter(range(number))
+    return lambda: next(asked, None) is None
 
 
-__all__ = ["BASE", "CASES", "config_of", "drive", "outcome", "state_sha256", "stops_before"]
+__all__ = ["BASE", "CASES", "after_rounds", "config_of", "drive", "outcome"]

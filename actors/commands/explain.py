@@ -104,8 +104,8 @@ def without_allocation(setup: Setup, round_: int, client: int) -> str | None:
     if not isinstance(config, Relief):
         return (
             f"{setup.config.label()} leaves nothing to explain: every client that takes part trains the same "
-            f"{total} groups of the model, with zeros in place of the sensors that it lacks. Ask about a run of relief, "
-            "v2, v3 or their kin."
+            f"{total} groups of the model, with zeros in place of the sensors that it lacks. Ask about relief, v2, v3 "
+            "or their kin."
         )
     if round_ == 0:
         return (

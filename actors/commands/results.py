@@ -2,20 +2,137 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from actors.commands.plan import Plan, find_runs
+from actors.exits import WIDTH
+from relief_ray.records.atomic import disk_errors, replace_file
 from relief_ray.records.tracking import sync as tell
+
+if TYPE_CHECKING:
+    from relief_ray.report.compare import Comparison
+    from relief_ray.report.load import Loaded
+
+FIGURE = "timeline.png"
+# The lower half of the figure: RELIEF itself where it was run, else what comes nearest.
+BELOW = ("relief", "v2_mandatory", "v3_mandatory", "v2", "v3", "v1", "mandatory_only")
 
 
 def show_results(plan: Plan, as_json: bool) -> None:
-    """Table, figure file, verdict."""
+    """Table, figure file and verdict of everything that a plan holds."""
+    from relief_ray.report.compare import compare as put_together
+
+    comparison = put_together([cell.folder for cell in plan.cells])
+    written = draw(comparison, plan.out / FIGURE)
+    if as_json:
+        print_json(comparison, written)
+        return
+    print_text(comparison, [f"Figure  {path}" for path in written] + mlflow_hint(plan))
+
+
+def mlflow_hint(plan: Plan) -> list[str]:
+    """How to see the curves, where they were exported to a file of ours."""
+    tracking, database = plan.cells[0].config.tracking, plan.out / "mlflow.db"
+    exported = tracking.enabled and tracking.uri is None and database.exists()
+    return [f"MLflow  mlflow ui --backend-store-uri sqlite:///{database}"] if exported else []
 
 
 def compare(folders: Sequence[Path], out: Path | None, as_json: bool) -> None:
-    """`relief-ray compare`."""
+    """`relief-ray compare`.
+
+    Raises:
+        UserError: no finished run there, or runs of different experiments.
+    """
+    from relief_ray.report.compare import compare as put_together
+
+    comparison = put_together(find_runs(folders))
+    written = write_files(comparison, out) if out is not None else []
+    if as_json:
+        print_json(comparison, written)
+    else:
+        print_text(comparison, [f"Written {path}" for path in written])
+
+
+def last_line(comparison: Comparison) -> str | None:
+    """The verdict; it needs two methods."""
+    from relief_ray.report import verdict
+
+    return verdict.last_line(comparison) if len(comparison.rows) > 1 else None
+
+
+def print_json(comparison: Comparison, written: Sequence[Path]) -> None:
+    """One line."""
+    from relief_ray.report import render
+
+    facts = json.loads(render.as_json(comparison))
+    files = [str(path) for path in written]
+    print(json.dumps({"event": "comparison", **facts, "files": files, "verdict": last_line(comparison)}))
+
+
+def print_text(comparison: Comparison, remarks: Sequence[str]) -> None:
+    """Table, remarks, and the verdict last."""
+    from relief_ray.report import render
+
+    parts = [render.plain(comparison).rstrip(), "\n".join(remarks), fill(last_line(comparison) or "")]
+    print("\n" + "\n\n".join(part for part in parts if part), flush=True)
+
+
+def fill(text: str) -> str:
+    """Wrapped, words left whole."""
+    return textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)
+
+
+def pair(comparison: Comparison) -> tuple[Loaded, Loaded] | None:
+    """FedAvg's run and RELIEF's (or the nearest of its kin) of the same fold and seed."""
+    runs = {(loaded.label, loaded.replicate): loaded for loaded in comparison.runs}
+    for label in BELOW:
+        for (name, replicate), loaded in runs.items():
+            if name == label and ("fedavg", replicate) in runs:
+                return runs["fedavg", replicate], loaded
+    return None
+
+
+def draw(comparison: Comparison, path: Path) -> list[Path]:
+    """The timeline of a round, FedAvg above RELIEF; nothing where one of them is missing, or matplotlib is."""
+    found = pair(comparison)
+    if found is None or importlib.util.find_spec("matplotlib") is None:
+        return []
+    from relief_ray.report.timeline import timeline
+
+    with disk_errors(path, "write the figure"):
+        return [timeline(*found, path)]
+
+
+def write_files(comparison: Comparison, out: Path) -> list[Path]:
+    """Table as Markdown, JSON and CSV; timeline and curves.
+
+    Raises:
+        UserError: the folder cannot be written.
+    """
+    from relief_ray.report import render
+
+    with disk_errors(out, "write there"):
+        out.mkdir(parents=True, exist_ok=True)
+    texts = {"md": render.markdown, "json": render.as_json, "csv": render.as_csv}
+    written = [out / f"comparison.{suffix}" for suffix in texts]
+    for path, make in zip(written, texts.values(), strict=True):
+        replace_file(path, make(comparison).encode())
+    return [*written, *draw(comparison, out / FIGURE), *draw_curves(comparison, out / "curves.png")]
+
+
+def draw_curves(comparison: Comparison, path: Path) -> list[Path]:
+    """F1 over rounds, seconds and joules."""
+    if importlib.util.find_spec("matplotlib") is None:
+        return []
+    from relief_ray.report.curves import curves
+
+    with disk_errors(path, "write the figure"):
+        return [curves(comparison, path)]
 
 
 def sync(folders: Sequence[Path], uri: str | None, as_json: bool) -> None:
@@ -23,10 +140,7 @@ def sync(folders: Sequence[Path], uri: str | None, as_json: bool) -> None:
     for folder in find_runs(folders):
         done = tell(folder, uri)
         if as_json:
-            print(
-                json.dumps(
-                    {"folder": str(folder), "uri": done.uri, "run_id": done.run_id, "num_points": done.num_points}
-                )
-            )
+            facts = {"folder": str(folder), "uri": done.uri, "run_id": done.run_id, "num_points": done.num_points}
+            print(json.dumps(facts))
         else:
             print(f"{folder}: {done.num_points} new points in {done.uri} (run {done.run_id})")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -15,15 +14,14 @@ from actors.commands.results import show_results
 from actors.commands.tables import counted
 from actors.console import Reporter, make_reporter
 from actors.exits import INTERRUPTED, Stopped
+from actors.exports import PATIENCE_AFTER_STOP_S, Exports
 from actors.runtime import RunMode, Watch, choose_mode, local_session, run_experiment
 from actors.session import ray_session
 from actors.signals import StopSignals
-from relief_ray.config import ExperimentConfig
 from relief_ray.data import federate, num_clients, open_dataset
 from relief_ray.errors import UserError
-from relief_ray.records.reading import read_rounds, read_run
-from relief_ray.records.schema import RoundRecord
-from relief_ray.records.tracking import MlflowTracker, NullTracker, Tracker
+from relief_ray.records.reading import RUN_FILE, read_rounds, read_run
+from relief_ray.records.schema import RoundRecord, RunRecord
 from relief_ray.setup import Setup
 from relief_ray.simulation import create, reopen
 
@@ -42,6 +40,16 @@ def resume(folder: Path, as_json: bool) -> None:
     carry_out(read_plan(folder), as_json)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stage:
+    """What the runs of a plan share: who hears of them, who may stop them, Ray, and MLflow."""
+
+    reporter: Reporter
+    stop: StopSignals
+    session: ExitStack
+    exports: Exports
+
+
 def carry_out(plan: Plan, as_json: bool) -> None:
     """Runs whatever of the plan is not finished, then shows the results of all of it.
 
@@ -49,21 +57,37 @@ def carry_out(plan: Plan, as_json: bool) -> None:
         Stopped: a signal asked for it; the message says how to go on.
     """
     todo = [cell for cell in plan.cells if cell.state != "finished"]
-    going_on = f"stopped; everything up to the last finished round is kept. Resume with: relief-ray resume {plan.out}"
     reporter = make_reporter(as_json, len(plan.cells), sum(rounds_to_do(cell) for cell in todo))
     reporter.note(headline(plan, len(todo)))
+    exports = Exports(reporter.note)
     try:
-        with StopSignals() as stop, closing(reporter), ExitStack() as session:
-            for cell in plan.cells:
-                if not stop.requested():
-                    run_cell(cell, reporter, stop.requested, session)
-            if stop.requested() and any(
-                read_run(cell.folder).status != "finished" for cell in todo if cell.folder.exists()
-            ):
-                raise Stopped(stop.code, going_on)
+        with closing(reporter), StopSignals() as stop, ExitStack() as session:
+            stage = Stage(reporter=reporter, stop=stop, session=session, exports=exports)
+            run_all(plan.cells, stage)
     except KeyboardInterrupt:
-        raise Stopped(stop.code or INTERRUPTED, going_on) from None
+        raise Stopped(stop.code or INTERRUPTED, going_on(plan)) from None
+    if stop.requested() and not all(is_finished(cell) for cell in todo):
+        exports.close(PATIENCE_AFTER_STOP_S)
+        raise Stopped(stop.code, going_on(plan))
+    exports.close()
     show_results(plan, as_json)
+
+
+def going_on(plan: Plan) -> str:
+    """What a user reads who has stopped a run."""
+    return f"stopped; everything up to the last finished round is kept\nresume with: relief-ray resume {plan.out}"
+
+
+def is_finished(cell: Cell) -> bool:
+    """Whether the cell's folder holds its finished run."""
+    return (cell.folder / RUN_FILE).exists() and read_run(cell.folder).status == "finished"
+
+
+def run_all(cells: Sequence[Cell], stage: Stage) -> None:
+    """One run after the other, until a signal asks to stop."""
+    for cell in cells:
+        if not stage.stop.requested():
+            run_cell(cell, stage)
 
 
 def rounds_to_do(cell: Cell) -> int:
@@ -80,8 +104,9 @@ def headline(plan: Plan, num_todo: int) -> str:
     return f"{plan.name}: {counted(number, 'run')}{done}; {data.name}, {SPLITS[data.split]}; records in {plan.out}"
 
 
-def run_cell(cell: Cell, reporter: Reporter, should_stop: Callable[[], bool], session: ExitStack) -> None:
-    """One run, from wherever its folder is; the first one on Ray opens the ``session`` for all."""
+def run_cell(cell: Cell, stage: Stage) -> None:
+    """One run, from wherever its folder is; the first one on Ray opens the session for all."""
+    reporter = stage.reporter
     if cell.state == "finished":
         reporter.end(cell.title(), check_reusable(cell), last_evaluated(read_rounds(cell.folder)))
         return
@@ -92,20 +117,28 @@ def run_cell(cell: Cell, reporter: Reporter, should_stop: Callable[[], bool], se
     done = read_rounds(cell.folder)
     reporter.begin(cell.title(), facts(setup, mode), done[-1].round if done else 0, cell.config.rounds)
     if mode != "inline":
-        session.enter_context(ray_session(local_session(setup)))
-    ended = run_experiment(setup, cell.folder, watch(cell, reporter, should_stop))
+        stage.session.enter_context(ray_session(local_session(setup)))
+    ended = follow(cell, setup, stage)
     reporter.end(cell.title(), ended.status, last_evaluated(read_rounds(cell.folder)))
 
 
-def watch(cell: Cell, reporter: Reporter, should_stop: Callable[[], bool]) -> Watch:
-    """How the runtime tells us what happens."""
+def follow(cell: Cell, setup: Setup, stage: Stage) -> RunRecord:
+    """Runs the missing rounds; console and MLflow hear of each."""
     clock = cell.config.costs.planning_time
-    return Watch(
-        on_round=lambda record: reporter.round(record, clock),
-        on_note=lambda text: reporter.note(f"{cell.folder}: {text}"),
-        should_stop=should_stop,
-        make_tracker=choose_tracker(cell.config, reporter),
-    )
+    tracker = stage.exports.begin(cell.config.tracking, cell.folder)
+
+    def on_round(record: RoundRecord) -> None:
+        stage.reporter.round(record, clock)
+        tracker.round(record)
+
+    def on_note(text: str) -> None:
+        stage.reporter.note(f"{cell.folder}: {text}")
+
+    try:
+        watch = Watch(on_round=on_round, on_note=on_note, should_stop=stage.stop.requested)
+        return run_experiment(setup, cell.folder, watch)
+    finally:
+        stage.exports.end(tracker, cell.folder)
 
 
 def facts(setup: Setup, mode: RunMode) -> str:
@@ -137,15 +170,3 @@ def check_reusable(cell: Cell) -> str:
             "choose another folder (--out DIR), or point RELIEF_DATA to the data it was computed on"
         )
     return "reused, finished already"
-
-
-def choose_tracker(config: ExperimentConfig, reporter: Reporter) -> Callable[[], Tracker]:
-    """MLflow where it is wanted and installed; made where the rounds are run."""
-    if not config.tracking.enabled:
-        return NullTracker
-    if importlib.util.find_spec("mlflow") is None:
-        reporter.note(
-            "MLflow is not installed: nothing is exported (install relief-ray[server], then: relief-ray sync DIR)"
-        )
-        return NullTracker
-    return partial(MlflowTracker, config.tracking.uri, config.tracking.experiment)

@@ -1,4 +1,4 @@
-"""Runs side by side: one row per method, averaged over folds and seeds, with paired differences to FedAvg by subject."""
+"""Runs side by side: a row per method, averaged over folds and seeds, with paired differences to FedAvg by subject."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Stat:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
-    """A method. ``stats`` are in the units of their names; ``f1`` and ``rare`` are paired differences to FedAvg in points."""
+    """A method: ``stats`` in the units of their names; ``f1`` and ``rare`` are paired differences to FedAvg in points."""
 
     label: str
     is_bound: bool
@@ -153,7 +153,7 @@ def without_repeats(runs: Sequence[Loaded]) -> tuple[tuple[Loaded, ...], tuple[s
         if first is not loaded:
             same = first.rounds[-1].model_sha256 == loaded.rounds[-1].model_sha256
             bits = "the same bits" if same else "OTHER bits"
-            notes.append(f"{loaded.label} {loaded.replicate} was given twice, with {bits}; the first counts")
+            notes.append(f"{loaded.title} was given twice, with {bits}; the first counts")
     return tuple(kept.values()), tuple(notes)
 
 
@@ -192,9 +192,7 @@ def difference(summaries: Sequence[RunSummary], label: str, other: str, field: B
     return paired([100 * values[s] for s in sorted(values)])
 
 
-def subject_differences(
-    summaries: Sequence[RunSummary], label: str, other: str, field: BySubject
-) -> dict[str, float]:
+def subject_differences(summaries: Sequence[RunSummary], label: str, other: str, field: BySubject) -> dict[str, float]:
     """The difference of each subject, averaged over the replicates that both methods have."""
     mine = {s.replicate: field(s) for s in summaries if s.label == label}
     theirs = {s.replicate: field(s) for s in summaries if s.label == other}

@@ -12,14 +12,14 @@ from relief_ray.report.load import Loaded, text, whole
 def caption(comparison: Comparison) -> str:
     """What the table shows and how it was made, in a few sentences."""
     first = comparison.runs[0]
-    seeds = listed(sorted({r.replicate[2] for r in comparison.runs}))
-    folds = listed(sorted({r.replicate[0] for r in comparison.runs}))
+    folds = several("fold", (r.replicate[0] for r in comparison.runs))
+    seeds = several("seed", (r.replicate[2] for r in comparison.runs))
     return (
         f"{mark(first)}{text(first.run, 'data.name')}, {split_name(text(first.run, 'data.split'))}, "
         f"{len(comparison.subjects)} test subjects; {first.planned} rounds, "
         f"E = {whole(first.run, 'training.epochs')}, window stride {text(first.run, 'data.stride_s')} s, "
-        f"fold {folds}, seed {seeds}. Last evaluated round; mean ± sample standard deviation over runs. "
-        f"{clock_sentence(comparison)}"
+        f"{folds}, {seeds}. Last evaluated round; mean ± sample standard deviation over runs. "
+        f"{clock_sentence(comparison)} `wall s` is measured here, evaluation included."
     )
 
 
@@ -45,9 +45,21 @@ def listed(values: Iterable[object]) -> str:
     return texts[0] if len(texts) == 1 else ", ".join(texts[:-1]) + " and " + texts[-1]
 
 
+def several(noun: str, values: Iterable[int]) -> str:
+    """``fold 0``, ``folds 0, 1 and 2``."""
+    distinct = sorted(set(values))
+    return f"{noun}{'s' if len(distinct) > 1 else ''} {listed(distinct)}"
+
+
 def remarks(comparison: Comparison) -> tuple[str, ...]:
     """What a reader would otherwise stumble over, a sentence each."""
-    return (*comparison.notes, *_uneven(comparison), *_personal(comparison), *_below_full(comparison), *_twins(comparison))
+    return (
+        *comparison.notes,
+        *_uneven(comparison),
+        *_personal(comparison),
+        *_below_full(comparison),
+        *_twins(comparison),
+    )
 
 
 def _uneven(comparison: Comparison) -> list[str]:
@@ -65,7 +77,9 @@ def _personal(comparison: Comparison) -> list[str]:
     names = [row.label for row in comparison.rows if row.personalised]
     if not names:
         return []
-    return [f"* {listed(names)}: no common model; F1 is the mean over clients of their own, seen through their own sensors"]
+    return [
+        f"* {listed(names)}: no common model; F1 is the mean over clients of their own, seen through their own sensors"
+    ]
 
 
 def _below_full(comparison: Comparison) -> list[str]:

@@ -36,6 +36,13 @@ class Loaded:
         return (whole(self.run, "data.fold"), whole(self.run, "fleet.rotation"), whole(self.run, "seed"))
 
     @property
+    def title(self) -> str:
+        """The method, its fold and its seed, in words."""
+        fold, rotation, seed = self.replicate
+        turned = f", rotation {rotation}" if rotation else ""
+        return f"{self.label}, fold {fold}{turned}, seed {seed}"
+
+    @property
     def planned(self) -> int:
         """The number of rounds that the configuration asks for."""
         return whole(self.run, "rounds", default=len(self.rounds))
@@ -125,11 +132,13 @@ def require_complete(runs: Sequence[Loaded]) -> tuple[tuple[Loaded, ...], tuple[
         UserError: none is complete.
     """
     notes = tuple(
-        f"{r.label} {r.replicate}: {r.rounds[-1].round if r.rounds else 0} of {r.planned} rounds, left out"
+        f"{r.title}: {r.rounds[-1].round if r.rounds else 0} of {r.planned} rounds, left out"
         for r in runs
         if not r.complete
     )
     complete = tuple(r for r in runs if r.complete)
     if not complete:
-        raise UserError(f"no run is complete ({'; '.join(notes) or 'no runs'}); finish one with `relief-ray resume DIR`")
+        raise UserError(
+            f"no run is complete ({'; '.join(notes) or 'no runs'}); finish one with `relief-ray resume DIR`"
+        )
     return complete, notes

@@ -67,8 +67,8 @@ def _work(summary: RunSummary, fedavg: RunSummary | None) -> dict[str, float | N
         "up_saved_percent": _percent(_saved(summary, fedavg)),
         "trained_percent": _percent(summary.trained_fraction),
         "wall_s": summary.wall_s,
-        "free_slots": slots and slots.free / slots.client_rounds,
-        "chosen_slots": slots and slots.chosen / slots.client_rounds,
+        "free_slots": None if slots is None else slots.free / slots.client_rounds,
+        "chosen_slots": None if slots is None else slots.chosen / slots.client_rounds,
     }
 
 

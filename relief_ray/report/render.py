@@ -7,6 +7,7 @@ import io
 import json
 from collections.abc import Sequence
 from itertools import pairwise
+from textwrap import fill
 
 from pydantic import JsonValue
 from rich.table import Table
@@ -16,6 +17,7 @@ from relief_ray.report.facts import caption, remarks
 from relief_ray.report.stats import Paired
 
 NONE = "-"
+WIDTH = 120
 # heading, figure, decimals, whether the spread is shown
 COLUMNS = (
     ("F1 %", "f1_percent", 1, True),
@@ -37,8 +39,8 @@ WIDE = (
     ("trained %", "trained_percent", 1, False),
     ("rounds to 85 %", "tta85_rounds", 0, False),
     ("rounds to 95 % of FedAvg", "tta95_rounds", 0, False),
-    ("s", "tta95_s", 1, False),
-    ("J", "tta95_j", 0, False),
+    ("s to it", "tta95_s", 1, False),
+    ("J to it", "tta95_j", 0, False),
     ("free slots", "free_slots", 2, False),
     ("of them a choice", "chosen_slots", 2, False),
 )
@@ -81,7 +83,8 @@ def main_table(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
 
 def wide_table(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
     """Headings and cells of everything that did not fit into ``main_table``."""
-    return ["method", *(c[0] for c in WIDE)], [[name_of(r), *_cells(r, WIDE)] for r in comparison.rows]
+    headings = ["method", f"rare F1 vs {FEDAVG} [95 %]", *(c[0] for c in WIDE)]
+    return headings, [[name_of(r), change(r.rare), *_cells(r, WIDE)] for r in comparison.rows]
 
 
 def _cells(row: Row, columns: Sequence[Column]) -> list[str]:
@@ -89,7 +92,7 @@ def _cells(row: Row, columns: Sequence[Column]) -> list[str]:
 
 
 def plain(comparison: Comparison) -> str:
-    """The terminal's table, at most 120 columns for the shipped methods, bounds below a rule, remarks below the table."""
+    """The terminal's table (at most 120 columns for the shipped methods): bounds below a rule, then remarks."""
     headings, rows = main_table(comparison)
     widths = [max(len(line[i]) for line in (headings, *rows)) for i in range(len(headings))]
     rule = "  ".join("-" * w for w in widths)
@@ -98,7 +101,8 @@ def plain(comparison: Comparison) -> str:
         starts_bounds = row.is_bound and before is not headings and not _is_bound(comparison, before[0])
         lines += [rule] if starts_bounds else []
         lines.append(_line(cells, widths))
-    return "\n".join([caption(comparison), "", *lines, *(f"- {r}" for r in remarks(comparison))]) + "\n"
+    notes = [fill(r, WIDTH, initial_indent="- ", subsequent_indent="  ") for r in remarks(comparison)]
+    return "\n".join([fill(caption(comparison), WIDTH), "", *lines, *notes]) + "\n"
 
 
 def _is_bound(comparison: Comparison, name: str) -> bool:
@@ -122,9 +126,9 @@ def rich_table(comparison: Comparison) -> Table:
     return table
 
 
-def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A GitHub table, numbers to the right."""
-    dashes = ["---", *("---:" for _ in headings[1:])]
+def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]], numeric: bool = True) -> str:
+    """A GitHub table; where it is ``numeric``, all columns but the first stand to the right."""
+    dashes = ["---", *("---:" if numeric else "---" for _ in headings[1:])]
     return "\n".join(f"| {' | '.join(line)} |" for line in (headings, dashes, *rows)) + "\n"
 
 

@@ -1,8 +1,8 @@
 """Which groups were trained by whom, and how many of these slots a ranking really decided.
 
 A slot is a group that a client trained in a round. Mandatory slots are the client's own fusion blocks ``A_m`` (unless
-the method dropped that rule); the others are free. Free slots are a *choice* where at least one accessible group got one
-and at least one did not: elsewhere the budget alone decided, whatever the ranking.
+the method dropped that rule); the others are free. Free slots are a *choice* where at least one accessible group got
+one and at least one did not: elsewhere the budget alone decided, whatever the ranking.
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ NUM_DRAWS = 100_000
 class Paired:
     """A mean paired difference.
 
-    ``low`` and ``high``: 95 % t-interval of the mean; ``p``: two-sided sign-flip test; ``detectable``: the smallest true
-    difference found with power 0.8 at alpha 0.05. Interval and ``detectable`` need two subjects.
+    ``low`` and ``high``: 95 % t-interval of the mean; ``p``: two-sided sign-flip test; ``detectable``: the smallest
+    true difference found with power 0.8 at alpha 0.05. Interval and ``detectable`` need two subjects.
     """
 
     mean: float
@@ -90,7 +90,7 @@ def holm(p_values: Sequence[float]) -> tuple[float, ...]:
 
 
 def t_cdf(t: float, df: int) -> float:
-    """Student's distribution function for a whole number of degrees of freedom (finite series, A&S 26.7.3 and 26.7.4)."""
+    """Student's distribution function for whole degrees of freedom (finite series, A&S 26.7.3 and 26.7.4)."""
     angle = atan(t / sqrt(df))
     if df % 2:
         terms = (4.0**k / (2 * k + 1) / comb(2 * k, k) * cos(angle) ** (2 * k + 1) for k in range((df - 1) // 2))

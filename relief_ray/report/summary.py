@@ -25,7 +25,7 @@ Point = tuple[int, Metrics]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reached:
-    """When a target F1 was first seen at an evaluation: rounds from 1, simulated seconds and joules with the bootstrap."""
+    """When a target F1 was first seen at an evaluation: rounds from 1; seconds and joules include the bootstrap."""
 
     rounds: int
     time_s: float
@@ -51,7 +51,7 @@ class ClockSummary:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunSummary:
-    """What one run found. ``shown`` is ``f1``, or ``f1_fleet`` where the method has no canonical model (personalised)."""
+    """What one run found; ``shown`` is ``f1``, or ``f1_fleet`` where there is no canonical model (personalised)."""
 
     label: str
     replicate: Replicate
@@ -176,7 +176,7 @@ def _ratio(above: float | None, below: float) -> float | None:
 
 
 def time_to(loaded: Loaded, clock: str, target: float) -> Reached | None:
-    """The first evaluated round 1..R whose shown F1 is at least ``target``; none where it never is (nothing is imputed)."""
+    """The first evaluated round 1..R whose shown F1 is at least ``target``; none where it never is."""
     for record in loaded.trained:
         if _reaches(record, target):
             total = record.totals[clock]

@@ -1,8 +1,8 @@
 """Which of the paper's claims a comparison supports: six claims named beforehand, one rule for all of them.
 
 A claim about F1 is one or two paired comparisons of methods. It is *supported* where all differences are positive and
-Holm's adjusted p is below 0.05, *not supported* (``no``) where all are negative and p is below 0.05, *undecided* otherwise.
-With two comparisons the larger p counts (both have to hold). The sixth claim is arithmetic on simulated clocks.
+Holm's adjusted p is below 0.05, *not supported* (``no``) where all are negative and that p is below 0.05, else
+*undecided*. With two comparisons the larger p counts: both have to hold. The sixth claim is arithmetic on the clock.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ V0 = "relief"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Claim:
-    """One claim with its verdict.
+    """One claim with its verdict; ``brief`` is its short form.
 
-    ``p`` is raw, ``p_holm`` adjusted over the claims that could be tested; ``is_tested`` is false where runs are missing.
+    ``p`` is raw, ``p_holm`` adjusted over the claims that could be tested; ``is_tested``: the runs it needs are there.
     """
 
     text: str
+    brief: str
     supported: Supported
     evidence: str
     p: float | None = None
@@ -39,20 +40,30 @@ class Claim:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Plan:
     text: str
+    brief: str
     pairs: tuple[tuple[str, str], ...]
     is_rare: bool = False
 
 
 PLANS = (
-    _Plan(text="cohort-wise aggregation alone (V1) reaches FedAvg's F1 or more", pairs=(("v1", FEDAVG),)),
+    _Plan(
+        text="cohort-wise aggregation alone (V1) reaches FedAvg's F1 or more",
+        brief="V1 >= FedAvg in F1",
+        pairs=(("v1", FEDAVG),),
+    ),
     _Plan(
         text="cohort-wise aggregation beats dilution on the rare modality's F1",
+        brief="cohort-wise > dilution in rare-modality F1",
         pairs=(("v1", FEDAVG), (V0, "v2_mandatory")),
         is_rare=True,
     ),
-    _Plan(text="training everything (V1) has a higher F1 than elastic training (V0)", pairs=(("v1", V0),)),
-    _Plan(text="V0 has a higher F1 than V2 (no cohort-wise aggregation)", pairs=((V0, "v2"),)),
-    _Plan(text="V2 has a higher F1 than V3 (random allocation)", pairs=(("v2", "v3"),)),
+    _Plan(
+        text="training everything (V1) has a higher F1 than elastic training (V0)",
+        brief="V1 > V0 in F1",
+        pairs=(("v1", V0),),
+    ),
+    _Plan(text="V0 has a higher F1 than V2 (no cohort-wise aggregation)", brief="V0 > V2 in F1", pairs=((V0, "v2"),)),
+    _Plan(text="V2 has a higher F1 than V3 (random allocation)", brief="V2 > V3 in F1", pairs=(("v2", "v3"),)),
 )
 
 
@@ -69,12 +80,14 @@ def _judge(comparison: Comparison, plan: _Plan) -> Claim:
     found = [(a, b, d) for a, b in plan.pairs if (d := difference(comparison.summaries, a, b, field))]
     if not found:
         needed = listed(dict.fromkeys(name for pair in plan.pairs for name in pair))
-        return Claim(text=plan.text, supported="undecided", evidence=f"needs runs of {needed}", is_tested=False)
+        return Claim(
+            text=plan.text, brief=plan.brief, supported="undecided", evidence=f"needs runs of {needed}", is_tested=False
+        )
     signs = {(d.mean > 0) - (d.mean < 0) for _, _, d in found}
     direction = signs.pop() if len(signs) == 1 else 0
     p = max(d.p for _, _, d in found) if direction else 1.0
     evidence = "; ".join(f"{a} - {b}: {_sentence(d)}" for a, b, d in found)
-    return Claim(text=plan.text, supported="undecided", evidence=evidence, p=p, direction=direction)
+    return Claim(text=plan.text, brief=plan.brief, supported="undecided", evidence=evidence, p=p, direction=direction)
 
 
 def _all(summary: RunSummary) -> dict[str, float]:
@@ -101,40 +114,49 @@ def _decide(claim: Claim, p_holm: float) -> Claim:
 
 def _faster(comparison: Comparison) -> Claim:
     statement = "RELIEF (V0) shortens rounds and saves energy (simulated)"
+    missing = Claim(
+        text=statement, brief=statement, supported="undecided", evidence=f"needs runs of {V0}", is_tested=False
+    )
     row = comparison.row(V0)
     if row is None or "speedup" not in row.stats:
-        return Claim(text=statement, supported="undecided", evidence=f"needs runs of {V0}", is_tested=False)
+        return missing
     speedup, saved = row.stats["speedup"].mean, row.stats["energy_saved_percent"].mean
     verdict: Supported = "yes" if speedup > 1 and saved > 0 else "no" if speedup < 1 and saved < 0 else "undecided"
-    evidence = f"{speedup:.2f}x, {saved:.0f} % fewer joules per round by the clock {comparison.clock}; arithmetic, no test"
-    return Claim(text=statement, supported=verdict, evidence=evidence)
+    figures = f"{speedup:.2f}x, {saved:.0f} % fewer joules per round"
+    return replace(
+        missing,
+        brief=f"RELIEF (V0) shortens rounds and saves energy (simulated: {figures})",
+        supported=verdict,
+        evidence=f"{figures} by the clock `{comparison.clock}`; arithmetic, no test",
+        is_tested=True,
+    )
 
 
 def last_line(comparison: Comparison) -> str:
     """One sentence: what this run supports of the paper, what not, what it cannot decide and why."""
     found = claims(comparison)
-    parts = [
-        ("supports", [_short(comparison, c) for c in found if c.supported == "yes"]),
-        ("speaks against", [c.text for c in found if c.supported == "no"]),
-        ("cannot decide", [f"whether {c.text}" for c in found if c.supported == "undecided" and c.is_tested]),
-        ("holds no runs to judge", [f"whether {c.text}" for c in found if not c.is_tested]),
-    ]
-    said = [f"{verb} {'; '.join(texts)}" for verb, texts in parts if texts]
-    if not any(c.supported == "no" for c in found):
-        said.insert(1, "speaks against none of the paper's claims")
-    return f"This run {'. It '.join(said)}{_why(comparison)}."
+    yes, no, open_, absent = (
+        [c.brief for c in found if c.is_tested and c.supported == "yes"],
+        [c.brief for c in found if c.is_tested and c.supported == "no"],
+        [c.brief for c in found if c.is_tested and c.supported == "undecided"],
+        [c.brief for c in found if not c.is_tested],
+    )
+    parts = [f"supports that {listed(yes)}" if yes else "supports none of the paper's claims"]
+    parts.append(f"speaks against {listed(no)}" if no else "speaks against none")
+    parts += [f"cannot decide whether {listed(open_)} ({_why(comparison)})"] if open_ else []
+    parts += [f"holds no runs to judge {listed(absent)}"] if absent else []
+    return f"{_origin(comparison)} {', '.join(parts[:-1])} and {parts[-1]}."
 
 
-def _short(comparison: Comparison, claim: Claim) -> str:
-    row = comparison.row(V0)
-    if claim.p is not None or row is None:
-        return f"that {claim.text}"
-    return f"that {claim.text.removesuffix(' (simulated)')} (simulated, {claim.evidence.split(' by the')[0]})"
+def _origin(comparison: Comparison) -> str:
+    real = comparison.runs[0].run.data_origin == "real"
+    return "This run" if real else "This run, on SYNTHETIC data,"
 
 
 def _why(comparison: Comparison) -> str:
     n = len(comparison.subjects)
     least = smallest_p(n)
+    subjects = f"{n} test subject{'s' if n != 1 else ''}"
     if least >= ALPHA:
-        return f" (with {n} test subject{'s' if n != 1 else ''} no paired test can fall below p = {least:.2g})"
-    return f" ({n} test subjects, paired sign-flip tests, Holm-corrected)"
+        return f"{subjects}: no paired test can fall below p = {least:.2g}"
+    return f"{subjects}, sign-flip tests, Holm-corrected"

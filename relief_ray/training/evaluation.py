@@ -30,7 +30,8 @@ def predict(
     """Predicted classes (n,) under every mask of present modalities, read at stage ``output`` (the last by default)."""
     last = output or backbone.specs[-1].id
     num_windows = len(next(iter(inputs.values())))
-    parts: dict[Mask, list[Tensor]] = {mask: [] for mask in masks}
+    # The empty start is for a share without windows: more hosts than windows.
+    parts: dict[Mask, list[Tensor]] = {mask: [torch.empty(0, dtype=torch.int64)] for mask in masks}
     for start in range(0, num_windows, CHUNK):
         chunk = {m: x[start : start + CHUNK] for m, x in inputs.items()}
         for mask, logits in _logits(backbone, chunk, masks, missing, last).items():

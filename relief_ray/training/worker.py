@@ -170,7 +170,6 @@ class Worker:
         windows = self.job.parts[part]
         subjects = torch.from_numpy(subject_index(windows))
         inputs = self._cache.get(f"{part}.{share}", lambda: self._share(windows, share))
-        chosen = torch.arange(share[0], len(windows), share[1])
         num_subjects, num_classes = int(subjects.max()) + 1, self.backbone.shape.num_classes
         found: dict[str, Tensor] = {}
         for target in targets:
@@ -179,7 +178,7 @@ class Worker:
             missing = self.job.trainer.missing
             predicted = predict(self.backbone, inputs.inputs, list(masks.values()), missing, target.output)
             for label, mask in masks.items():
-                found[label] = confusion(inputs.labels, predicted[mask], subjects[chosen], num_subjects, num_classes)
+                found[label] = confusion(inputs.labels, predicted[mask], subjects[share[0] :: share[1]], num_subjects, num_classes)
         return found
 
     def _share(self, windows: WindowSet, share: tuple[int, int]) -> ClientInputs:

@@ -11,8 +11,7 @@ from relief_ray.errors import UserError
 from relief_ray.federated import ClientProgram, RoundVoid
 from relief_ray.training.serial import SerialExecutor
 from tests.actors import scenes
-from tests.actors.scenes import make_job, make_states, make_targets, make_tasks, start_models
-from tests.actors.test_gather import same_round
+from tests.actors.scenes import make_job, make_states, make_targets, make_tasks, same_round, start_models
 
 pytestmark = pytest.mark.ray
 NINE = 9
@@ -27,27 +26,33 @@ def round_of(executor, job, round_=2):
     return executor.train(round_, start_models(job), make_tasks(job), make_states(job))
 
 
-LAYOUTS = {
-    "packed on one host": {"num_hosts": 1},
-    "packed on two hosts": {"num_hosts": 2},
-    "packed on three hosts": {"num_hosts": 3},
-    "an actor per client": {"mode": "actors"},
-}
+LAYOUTS = [
+    pytest.param({"num_hosts": 1}, id="packed on one host"),
+    pytest.param({"num_hosts": 2}, id="packed on two hosts"),
+    pytest.param({"num_hosts": 3}, id="packed on three hosts"),
+    # Three actors, one of them killed, run by default further down.
+    pytest.param({"mode": "actors"}, id="an actor per client", marks=pytest.mark.slow),
+]
 
 
-@pytest.mark.parametrize("options", LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize("options", LAYOUTS)
 def test_same_bits_as_the_plain_loop(on_ray, nine, options):
     serial, found = SerialExecutor(nine), on_ray(nine, scenes.TYPES, **options)
     for round_ in (1, 2):
         assert same_round(round_of(found, nine, round_), round_of(serial, nine, round_))
     some_participants(found, nine)
-    models, targets, states = start_models(nine), make_targets(nine), make_states(nine)
+    same_counts(found, serial, nine)
+    assert found.facts()["num_lost_calls"] == 0
+
+
+def same_counts(found, serial, job):
+    """Every test window is counted once, however many hosts share them."""
+    models, targets, states = start_models(job), make_targets(job), make_states(job)
     expected = serial.evaluate(models, targets, states, "test")
     counts = found.evaluate(models, targets, states, "test")
     assert set(counts) == set(expected)
     assert all(torch.equal(counts[label], expected[label]) for label in expected)
     assert int(counts["global"].sum()) == 25
-    assert found.facts()["num_lost_calls"] == 0
 
 
 def some_participants(found, job):
@@ -82,6 +87,8 @@ def test_a_host_killed_in_mid_training_costs_one_retry_and_no_bit(on_ray, tmp_pa
     assert (tmp_path / "mark").exists() and executor.num_lost == 1
     assert same_round(round_of(executor, job), expected)
     assert executor.num_lost == 1
+    same_counts(executor, SerialExecutor(job), job)
+    assert executor.facts()["placement"] == ("typed" if "mode" in options else "virtual")
 
 
 def test_a_client_that_always_kills_its_host_is_left_out_alone(on_ray, nine):

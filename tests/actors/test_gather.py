@@ -1,6 +1,5 @@
 from functools import lru_cache
 
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -8,27 +7,7 @@ from actors.gather import Gather, lost
 from relief_ray.server.aggregation import blocks
 from relief_ray.training.serial import SerialExecutor
 from relief_ray.training.worker import Worker
-from tests.actors.scenes import make_job, make_states, make_tasks, start_models
-
-
-def same_round(a, b):
-    """Two rounds with the same bits (measured seconds aside)."""
-    assert {k: list(v) for k, v in a.reduced.sums.items()} == {k: list(v) for k, v in b.reduced.sums.items()}
-    for bucket, groups in a.reduced.sums.items():
-        for j, part in groups.items():
-            other = b.reduced.sums[bucket][j]
-            assert torch.equal(part.plain, other.plain) and torch.equal(part.weighted, other.weighted), j
-            assert (part.weight, part.sq_norm, part.members) == (other.weight, other.sq_norm, other.members), j
-    for mine, theirs in ((a.reduced.updates, b.reduced.updates), (a.pairwise, b.pairwise)):
-        assert [u.receipt.assignment.client for u in mine] == [u.receipt.assignment.client for u in theirs]
-        assert all(torch.equal(u.delta[j], v.delta[j]) for u, v in zip(mine, theirs, strict=True) for j in u.delta)
-    assert [r.assignment for r in a.reduced.receipts] == [r.assignment for r in b.reduced.receipts]
-    assert [r.work.loss for r in a.reduced.receipts] == [r.work.loss for r in b.reduced.receipts]
-    assert [r.sq_norm for r in a.reduced.receipts] == [r.sq_norm for r in b.reduced.receipts]
-    assert list(a.states) == list(b.states)
-    assert all(torch.equal(s[k], b.states[c][k]) for c, s in a.states.items() for k in s)
-    assert a.rejected == b.rejected
-    return True
+from tests.actors.scenes import make_job, make_states, make_tasks, same_round, start_models
 
 
 @lru_cache(maxsize=1)

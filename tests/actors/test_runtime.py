@@ -13,7 +13,9 @@ import pytest
 from actors.coordinator import Patience
 from actors.runtime import Watch, choose_mode, local_session, run_experiment
 from relief_ray.config import RuntimeConfig, parse
+from relief_ray.errors import UserError
 from relief_ray.records.checkpoint import generations
+from relief_ray.records.ledger import RunFolder
 from relief_ray.records.reading import read_rounds, read_run
 from relief_ray.records.schema import comparable
 from relief_ray.setup import prepare
@@ -99,6 +101,13 @@ def test_a_coordinator_killed_in_mid_run_goes_on_with_the_same_bits(cluster, tmp
     assert any("coordinator" in note for note in notes)
     assert run.status == "finished" and results(tmp_path) == inline
     assert seen == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.ray
+def test_what_the_coordinator_refuses_is_raised_here_as_it_is(cluster, tmp_path):
+    setup = new_run(tmp_path, num_hosts=1)
+    with RunFolder.resume(tmp_path), pytest.raises(UserError, match=f"is in use by process {os.getpid()} "):
+        run_experiment(setup, tmp_path)
 
 
 @pytest.mark.ray

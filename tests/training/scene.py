@@ -26,7 +26,8 @@ ABSENT = ("encoder.hr.1", "encoder.hr.2", "fusion.A.hr")
 ASSIGNMENTS: dict[str, tuple[str, ...] | None] = {
     "everything": None,
     "accessible": (
-        "fusion.A.acc", "fusion.A.gyro", "fusion.B", "encoder.acc.1", "encoder.acc.2", "encoder.gyro.1", "encoder.gyro.2", "head.1",
+        *("fusion.A.acc", "fusion.A.gyro", "fusion.B", "head.1"),
+        *("encoder.acc.1", "encoder.acc.2", "encoder.gyro.1", "encoder.gyro.2"),
     ),
     "mandatory": ("fusion.A.acc", "fusion.A.gyro"),
     "block, bias and head": ("fusion.A.acc", "fusion.B", "head.1"),

@@ -119,9 +119,9 @@ def test_every_engine_equals_an_independent_module_in_float64(engine, missing):
 @in_both_modes
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-11), (torch.float32, 1e-5)])
 def test_reuse_changes_nothing(groups, missing, dtype, tolerance):
-    """In float64 to rounding: what is reused is exact. In float32 an update may part further (4.5e-5 has been seen on long
-    windows), as far as the plain loop itself parts from its float64 self: a ReLU on its kink falls on the other side, or
-    Adam divides a gradient that is all rounding by its own size. On these data neither happens.
+    """In float64 to rounding: what is reused is exact. In float32 an update may part further (4.5e-5 has been seen on
+    long windows), as far as the plain loop itself parts from its float64 self: a ReLU on its kink falls on the other
+    side, or Adam divides a gradient that is all rounding by its own size. On these data neither happens.
     """
     naive, reuse = (Scene(engine, missing, dtype).train(groups, epochs=5) for engine in ("naive", "reuse"))
     if all(not d.any() for d in naive.delta.values()):
@@ -140,7 +140,7 @@ def test_matrix_products_change_nothing_after_an_epoch(groups, missing, dtype, t
 
 @pytest.mark.slow
 def test_where_float32_parts_it_parts_from_its_own_float64_self_as_far():
-    """Five epochs on long windows with many seeds: reuse is never further from the truth than ten times the plain loop."""
+    """Five epochs with many seeds: reuse is never much further from the truth than the plain loop."""
     for seed in range(20):
         raw, labels = windows(97, seed)
 

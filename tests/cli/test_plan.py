@@ -1,0 +1,67 @@
+"""Presets, their axes, and what settings do to them."""
+
+from pathlib import Path
+
+import pytest
+
+from actors.commands.plan import cells_of, find_runs, load_preset, make_plan, read_plan, write_plan
+from relief_ray.errors import UserError
+from tune_configs.presets import PRESETS
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_is_a_list_of_checked_configurations(name: str) -> None:
+    cells = list(cells_of(PRESETS[name](), [], Path("out")))
+    made = PRESETS[name]()
+    assert len(cells) == len(made.strategies) * max(1, len(made.folds)) * len(made.seeds)
+    assert len({cell.folder for cell in cells}) == len(cells)
+    assert {cell.config.label() for cell in cells} == set(made.strategies)
+
+
+def test_the_papers_presets_have_the_papers_defaults() -> None:
+    for name in ("pamap2", "mhealth"):
+        for cell in cells_of(PRESETS[name](), [], Path("out")):
+            config = cell.config
+            assert (config.training.epochs, config.rounds, config.data.stride_s) == (5, 200, 1.0)
+
+
+def test_demo_tests_every_subject_once_and_runs_strategies_fold_by_fold() -> None:
+    cells = list(cells_of(PRESETS["demo"](), [], Path("out")))
+    assert [(c.label, c.config.data.fold) for c in cells[:4]] == [
+        ("fedavg", 0),
+        ("v1", 0),
+        ("relief", 0),
+        ("fedavg", 1),
+    ]
+    assert {c.config.data.fold for c in cells} == {0, 1, 2, 3}
+
+
+def test_settings_fix_an_axis() -> None:
+    demo = PRESETS["demo"]()
+    assert {c.config.data.fold for c in cells_of(demo, ["data.fold=2"], Path("out"))} == {2}
+    within = list(cells_of(demo, ["data.split=within_subject"], Path("out")))
+    assert [c.folder.name for c in within] == ["fedavg-s0", "v1-s0", "relief-s0"]
+    assert {c.config.seed for c in cells_of(demo, ["seed=7"], Path("out"))} == {7}
+
+
+def test_settings_reach_into_a_strategy() -> None:
+    (cell,) = cells_of(load_preset("smoke"), ["strategy.gamma=0.5"], Path("out"))
+    assert cell.config.strategy.model_dump()["gamma"] == 0.5
+
+
+def test_a_plan_comes_back_from_its_file(tmp_path: Path) -> None:
+    plan = make_plan("demo", [], "relief,v2", tmp_path)
+    write_plan(plan)
+    assert read_plan(tmp_path) == plan
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"name": "x"}', '{"name": "x", "cells": [{"label": "a"}]}'])
+def test_a_damaged_plan_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "plan.json").write_text(text)
+    with pytest.raises(UserError, match=r"plan\.json: damaged"):
+        read_plan(tmp_path)
+
+
+def test_runs_are_found_one_folder_below_and_named_once(runs: Path) -> None:
+    found = find_runs([runs, runs / "v1-s0"])
+    assert [p.name for p in found] == ["fedavg-s0", "relief-s0", "v1-s0", "v3-s0"]

@@ -1,0 +1,186 @@
+"""Hand-made records: three clients (one of each type), five groups, one clock whose seconds and joules are round numbers."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from relief_ray.records.schema import (
+    ClientCostRecord,
+    ClientRecord,
+    CostRecord,
+    Machine,
+    Metrics,
+    RoundRecord,
+    RunRecord,
+    Stages,
+    Totals,
+)
+from relief_ray.report.load import Loaded
+
+CLOCK = "split_naive"
+MIB = 2**20
+GROUPS = {
+    0: ("fusion.A.acc", "fusion.A.gyro", "fusion.A.mag", "fusion.B", "head.1"),
+    1: ("fusion.A.acc", "fusion.A.gyro", "fusion.B", "head.1"),
+    2: ("fusion.A.acc", "fusion.B", "head.1"),
+}
+ALL = GROUPS[0]
+MACHINE = Machine(
+    cpu="cpu", architecture="x86_64", system="Linux", num_cores=2, num_threads=1, python="3.11.7", torch="2.13.0", numpy="2.4"
+)
+STRATEGIES = {
+    "fedavg": {"name": "fedavg"},
+    "relief": {"name": "relief", "select": "divergence", "mandatory": True},
+    "v1": {"name": "relief", "select": "all", "mandatory": True},
+    "v2": {"name": "relief", "select": "divergence", "mandatory": False, "cohort": False},
+    "v2_mandatory": {"name": "relief", "select": "divergence", "mandatory": True, "cohort": False},
+    "v3": {"name": "relief", "select": "random", "mandatory": False},
+}
+
+
+def client(number, trained, up_bytes=2 * MIB, sq_norm=1.0):
+    return ClientRecord(
+        client=number, view="global", phase="train", epochs=2, trained=trained, uploaded=trained, bytes_down=3 * MIB,
+        bytes_up=up_bytes, num_windows=10, num_steps=1, engine="gemm", loss=0.5, measured_stages=Stages(),
+        sq_norm=dict.fromkeys(trained, sq_norm),
+    )  # fmt: skip
+
+
+def cost(round_s, energy_j):
+    stages = {
+        0: Stages(down_s=0.25 * round_s, up_s=0.25 * round_s),
+        1: Stages(down_s=0.25 * round_s, forward_s=0.25 * round_s, up_s=0.25 * round_s),
+        2: Stages(
+            down_s=0.25 * round_s, forward_s=0.25 * round_s, backward_s=0.125 * round_s, optimizer_s=0.125 * round_s,
+            up_s=0.25 * round_s,
+        ),
+    }  # fmt: skip
+    waits = {0: 0.5 * round_s, 1: 0.25 * round_s, 2: 0.0}
+    rows = [ClientCostRecord(client=n, times=stages[n], wait_s=waits[n], energy_j=energy_j / 3) for n in stages]
+    return CostRecord(round_s=round_s, energy_j=energy_j, clients=tuple(rows))
+
+
+def metrics(f1, by_subject, rare_by_subject=None, personalised=False):
+    rare = rare_by_subject or {}
+    if personalised:
+        return Metrics(f1=None, f1_fleet=f1, f1_fleet_by_subject=by_subject)
+    f1_rare = sum(rare.values()) / len(rare) if rare else None
+    return Metrics(
+        f1=f1, f1_rare=f1_rare, accuracy=f1, f1_by_modality={"acc": f1 / 2, "mag": f1 / 4}, f1_by_class=(f1, f1),
+        f1_by_subject=by_subject, f1_rare_by_subject=rare, num_windows=40,
+    )  # fmt: skip
+
+
+def config(strategy, seed, fold, rounds):
+    return {
+        "name": "t", "strategy": STRATEGIES.get(strategy, {"name": strategy}), "seed": seed, "rounds": rounds,
+        "data": {"name": "dsa", "split": "held_out_subject", "fold": fold, "stride_s": 5.0},
+        "fleet": {"rotation": 0}, "training": {"epochs": 2, "missing": "zero_input"}, "evaluation": {"every": 1},
+        "runtime": {"mode": "inline"},
+    }  # fmt: skip
+
+
+def build(
+    strategy="fedavg", *, seed=0, fold=0, scores=(0.5, 0.6), subjects=None, rare=None, round_s=2.0, energy_j=100.0,
+    up_bytes=2 * MIB, trained=None, bootstrap=None, model="m", origin="real", personalised=False, planned=None,
+    deadline_s=None, sq_norm=1.0, reference=(2.0, 100.0), extra=None, pairwise=None,
+):  # fmt: skip
+    """A run whose last evaluated F1 is ``scores[-1]``; ``subjects`` are that evaluation's F1 by subject."""
+    if bootstrap is None:
+        bootstrap = STRATEGIES.get(strategy, {}).get("name") == "relief"
+    groups = trained or dict.fromkeys(GROUPS, ALL)
+    rounds, total = [], Totals()
+    for n in range(0 if bootstrap else 1, len(scores) + 1):
+        taught = GROUPS if n == 0 else groups
+        spent = cost(round_s, energy_j)
+        total = Totals(time_s=total.time_s + round_s, energy_j=total.energy_j + energy_j)
+        score = scores[n - 1] if n else None
+        by_subject = subjects if n == len(scores) and subjects else {"1": score or 0.0, "2": score or 0.0}
+        rounds.append(
+            RoundRecord(
+                round=n, phase="bootstrap" if n == 0 else "train", wall_s=0.5, ended_unix_s=0.0, participants=(0, 1, 2),
+                clients=tuple(client(c, taught[c], up_bytes, sq_norm) for c in taught), costs={CLOCK: spent},
+                totals={CLOCK: total}, model_sha256=f"{model}-{n}", trained_fraction=0.5, deadline_s=deadline_s,
+                metrics=None if score is None else metrics(score, by_subject, rare, personalised),
+                d_bar={"fusion.A.acc": 2.0, "fusion.B": 0.1} if bootstrap else {},
+                divergence={"fusion.A.acc": 1.0 + n, "fusion.B": 0.1}, pairwise=pairwise or {},
+            )  # fmt: skip
+        )
+    run = RunRecord(
+        cell="c", name="t", strategy=strategy, created="2026-01-01T00:00:00Z",
+        config=config(strategy, seed, fold, planned or len(scores)) | (extra or {}), config_hash="h", data_digest="d",
+        data_origin=origin, code_version="0.1.0", source_digest="s" * 64, machine=MACHINE, engine="gemm",
+        planning_model=CLOCK, status="finished",
+        coverage={"classes": ["a", "b"], "clients": [{"client": n, "subject": 3 + n} for n in GROUPS]},
+        budget={"deadline_s": deadline_s, "fedavg_reference": {CLOCK: {"round_s": reference[0], "energy_j": reference[1]}}},
+        calibration={"origin": "FITTED"},
+    )  # fmt: skip
+    return Loaded(where=f"{strategy}-{fold}-{seed}", run=run, rounds=tuple(rounds))
+
+
+def write(loaded: Loaded, folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text(loaded.run.model_dump_json())
+    (folder / "rounds.jsonl").write_text("".join(r.model_dump_json() + "\n" for r in loaded.rounds))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def make() -> Callable[..., Loaded]:
+    return build
+
+
+@pytest.fixture(scope="session")
+def put() -> Callable[[Loaded, Path], Path]:
+    return write
+
+
+@pytest.fixture(scope="session")
+def groups():
+    return GROUPS
+
+
+EIGHT = {str(s): 0.5 + 0.01 * s for s in range(1, 9)}
+
+
+@pytest.fixture(scope="session")
+def eight():
+    """F1 of eight subjects."""
+    return dict(EIGHT)
+
+
+@pytest.fixture(scope="session")
+def family():
+    """FedAvg, V0-V3 and v2_mandatory over eight subjects: V1 and V0 above, V2 equal to v2_mandatory, V3 mixed."""
+
+    def shifted(by):
+        return {s: v + by for s, v in EIGHT.items()}
+
+    def rare(by):
+        return {s: 0.1 + by for s in EIGHT}
+
+    mixed = {s: v + (0.02 if int(s) % 2 else -0.02) for s, v in EIGHT.items()}
+    fast = {"round_s": 1.0, "energy_j": 60.0, "up_bytes": MIB, "trained": GROUPS, "deadline_s": 1.0}
+    return (
+        build("fedavg", subjects=EIGHT, rare=rare(0)),
+        build("v1", subjects=shifted(0.10), rare=rare(0.05), model="v1"),
+        build("relief", subjects=shifted(0.05), rare=rare(0.04), model="v0", **fast),
+        build("v2", subjects=shifted(0.01), rare=rare(0.01), model="v2", **fast),
+        build("v2_mandatory", subjects=shifted(0.01), rare=rare(0.01), model="v2", **fast),
+        build("v3", subjects=mixed, rare=rare(0.0), model="v3", **fast),
+    )
+
+
+def as_lines(runs) -> str:
+    rows = [
+        {"cell": r.where, "run": json.loads(r.run.model_dump_json()), "rounds": [json.loads(x.model_dump_json()) for x in r.rounds]}
+        for r in runs
+    ]
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+@pytest.fixture(scope="session")
+def collected():
+    return as_lines

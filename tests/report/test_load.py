@@ -1,0 +1,48 @@
+"""Runs from folders, nested folders and collected files."""
+
+import gzip
+
+import pytest
+
+from relief_ray.errors import UserError
+from relief_ray.report.load import load_runs, require_complete
+
+
+def test_folders_nested_folders_and_repeats(make, put, tmp_path):
+    one = put(make("fedavg"), tmp_path / "a" / "fedavg")
+    put(make("relief", seed=3, fold=2), tmp_path / "a" / "relief")
+    found = load_runs([tmp_path, one, tmp_path / "a"])
+    assert [(r.label, r.replicate) for r in found] == [("fedavg", (0, 0, 0)), ("relief", (2, 0, 3))]
+    assert [r.round for r in found[1].rounds] == [0, 1, 2]
+    assert [r.round for r in found[1].trained] == [1, 2]
+
+
+@pytest.mark.parametrize("name", ["study.jsonl", "study.jsonl.gz"])
+def test_a_collected_file_holds_the_same_runs(make, collected, tmp_path, name):
+    runs = [make("fedavg"), make("relief", seed=1)]
+    path = tmp_path / name
+    text = collected(runs)
+    path.write_bytes(gzip.compress(text.encode()) if name.endswith("gz") else text.encode())
+    found = load_runs([path])
+    assert [(r.run, r.rounds) for r in found] == [(r.run, r.rounds) for r in runs]
+
+
+def test_an_empty_folder_and_a_damaged_line_are_named(make, collected, tmp_path):
+    with pytest.raises(UserError, match="no run.json in or below"):
+        load_runs([tmp_path])
+    path = tmp_path / "study.jsonl"
+    path.write_text(collected([make("fedavg")]) + '{"run": 3}\n')
+    with pytest.raises(UserError, match=r"study\.jsonl: line 2"):
+        load_runs([path])
+    path.write_text(collected([make("fedavg")]).replace('"schema_version": 1', '"schema_version": 9'))
+    with pytest.raises(UserError, match=r"schema_version is 9.*upgrade"):
+        load_runs([path])
+
+
+def test_incomplete_runs_are_left_out_by_name(make):
+    whole, cut = make("fedavg"), make("relief", planned=20, seed=4)
+    complete, notes = require_complete([whole, cut])
+    assert complete == (whole,)
+    assert notes == ("relief, fold 0, seed 4: 2 of 20 rounds, left out",)
+    with pytest.raises(UserError, match=r"no run is complete.*2 of 20"):
+        require_complete([cut])

@@ -1,0 +1,97 @@
+"""Every figure of a run by hand."""
+
+import pytest
+
+from relief_ray.report.measures import values_of
+from relief_ray.report.slots import Slots, count_slots, trained_share
+from relief_ray.report.summary import summarise_run, time_to
+
+MIB = 2**20
+
+
+def test_scores_last_best_and_mean_of_the_last_ten_rounds(make):
+    found = summarise_run(make(scores=(0.1, 0.9) + (0.5,) * 8 + (0.6, 0.7)))
+    assert (found.shown, found.best, found.best_round, found.rounds) == (0.7, 0.9, 2, 12)
+    assert found.last10 == pytest.approx((0.5 * 8 + 0.6 + 0.7) / 10)
+    assert not found.personalised
+
+
+def test_the_first_of_equal_bests_counts(make):
+    assert summarise_run(make(scores=(0.2, 0.8, 0.8))).best_round == 2
+
+
+def test_personalised_methods_show_the_fleets_f1(make):
+    found = summarise_run(make("local", personalised=True, subjects={"1": 0.3, "2": 0.5}))
+    assert (found.shown, found.last.f1, found.personalised) == (0.6, None, True)
+    assert dict(found.by_subject) == {"1": 0.3, "2": 0.5}
+
+
+def test_clock_means_totals_and_speedups_by_hand(make):
+    """Two rounds of 1 s, 60 J after a bootstrap of the same; FedAvg's round is 2 s, 100 J."""
+    clock = summarise_run(make("relief", round_s=1.0, energy_j=60.0)).clocks["split_naive"]
+    assert (clock.round_s, clock.energy_j, clock.total_s, clock.total_j) == (1.0, 60.0, 3.0, 180.0)
+    assert (clock.speedup, clock.speedup_total) == (2.0, pytest.approx(4 / 3))
+    assert clock.energy_saved == pytest.approx(0.4)
+
+
+def test_pooled_data_have_no_speedup_and_no_bytes(make):
+    found = summarise_run(make("central"))
+    clock = found.clocks["split_naive"]
+    assert (clock.speedup, clock.speedup_total, clock.energy_saved, found.up_bytes) == (None, None, None, None)
+
+
+def test_time_to_a_target_counts_rounds_from_one_and_seconds_from_the_bootstrap(make):
+    loaded = make("relief", scores=(0.5, 0.85, 0.9), round_s=1.0, energy_j=60.0)
+    found = time_to(loaded, "split_naive", 0.85)
+    assert found is not None
+    assert (found.rounds, found.time_s, found.energy_j) == (2, 3.0, 180.0)
+    assert time_to(loaded, "split_naive", 0.95) is None
+
+
+def test_measures_carry_units_and_leave_out_what_is_undefined(make):
+    base = summarise_run(make(scores=(0.4, 0.5)))
+    loaded = make("relief", scores=(0.3, 0.48), round_s=1.0, energy_j=60.0, up_bytes=MIB, rare={"1": 0.1, "2": 0.3})
+    found = values_of(loaded, summarise_run(loaded), "split_naive", base)
+    assert found["f1_percent"] == 48.0
+    assert found["f1_rare_percent"] == pytest.approx(20.0)
+    assert (found["f1_acc_percent"], found["f1_mag_percent"]) == (24.0, 12.0)
+    assert (found["up_mib"], found["up_max_mib"], found["up_fleet_mib"], found["down_mib"]) == (1.0, 1.0, 3.0, 3.0)
+    assert (found["up_saved_percent"], found["trained_percent"], found["wall_s"]) == (50.0, 50.0, 0.5)
+    # 95 % of FedAvg's final 0.5 is 0.475: reached in round 2, after 3 s with the bootstrap.
+    assert (found["tta95_rounds"], found["tta95_s"], found["tta95_j"]) == (2, 3.0, 180.0)
+    assert not [name for name in found if name.startswith("tta85")]
+
+
+def test_without_fedavg_nothing_is_saved(make):
+    loaded = make("relief")
+    found = values_of(loaded, summarise_run(loaded), "split_naive", None)
+    assert "up_saved_percent" not in found
+    assert "tta95_rounds" not in found
+
+
+@pytest.mark.parametrize(
+    ("strategy", "trained", "expected"),
+    [
+        pytest.param(
+            "relief", {2: ("fusion.A.acc",)}, (6, 2 + 2 + 0, 0), id="a whole or an empty remainder is no choice"
+        ),
+        pytest.param("relief", {2: ("fusion.A.acc", "head.1")}, (6, 2 + 2 + 1, 1), id="one of two free: a choice"),
+        pytest.param("v2", {2: ("head.1",)}, (0, 5 + 4 + 1, 1), id="nothing is mandatory: all slots are free"),
+    ],
+)
+def test_slots_by_hand(make, groups, strategy, trained, expected):
+    found = count_slots(make(strategy, scores=(0.5,), trained={**groups, **trained}))
+    assert found == Slots(mandatory=expected[0], free=expected[1], chosen=expected[2], client_rounds=3)
+
+
+def test_methods_that_offer_everything_have_no_slots(make):
+    assert count_slots(make("fedavg")) is None
+    assert count_slots(make("v1")) is None
+
+
+def test_trained_share_by_device_type(make, groups):
+    loaded = make("relief", trained={**groups, 1: ("fusion.A.acc",)})
+    found = trained_share(loaded, {0: "A", 1: "B", 2: "B"})
+    assert found["fusion.A.acc"] == {"A": 1.0, "B": 1.0}
+    assert found["head.1"] == {"A": 1.0, "B": 0.5}
+    assert found["fusion.A.mag"] == {"A": 1.0, "B": 0.0}

@@ -1,0 +1,75 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from relief_ray.training.evaluation import CHUNK, confusion, predict
+from tests.training.scene import SHAPE, build, windows
+
+MODALITIES = SHAPE.modalities
+MASKS = [frozenset(MODALITIES), *(frozenset([m]) for m in MODALITIES), frozenset(["acc", "hr"])]
+
+
+def plain(backbone, raw, mask, missing):
+    """Logits of the whole set at once, absent sensors zeroed by hand."""
+    values = {f"x.{m}": x if m in mask else torch.zeros_like(x) for m, x in raw.items()}
+    for stage in backbone.stages:
+        output = stage.module(*(values[i] for i in stage.spec.inputs))
+        off = missing == "zero_feature" and stage.spec.feature and stage.spec.modality not in mask
+        values[stage.spec.id] = torch.zeros_like(output) if off else output
+    return values["head"]
+
+
+@pytest.mark.parametrize("engine", ["naive", "gemm"])
+@pytest.mark.parametrize("missing", ["zero_input", "zero_feature"])
+def test_masked_predictions_are_those_of_zeroed_sensors(engine, missing):
+    """More windows than one chunk holds."""
+    num = CHUNK + 77
+    raw, _ = windows(num)
+    backbone, oracle = build(engine), build()
+    found = predict(backbone, {m: backbone.prepare(m, x) for m, x in raw.items()}, MASKS, missing)
+    for mask in MASKS:
+        logits = plain(oracle, raw, mask, missing).detach()
+        first, second = logits.topk(2, dim=1).values.unbind(1)
+        clear = first - second > 1e-5
+        assert found[mask].shape == (num,) and clear.float().mean() > 0.99
+        assert torch.equal(found[mask][clear], logits.argmax(1)[clear])
+
+
+def test_masks_share_what_they_have_in_common():
+    raw, _ = windows(40)
+    backbone, calls = build(), []
+    for stage in backbone.stages:
+        stage.module.register_forward_hook(lambda m, x, y, name=stage.spec.id: calls.append((name, len(x[0]))))
+    predict(backbone, raw, MASKS, "zero_input")
+    for m in MODALITIES:
+        assert sorted(rows for name, rows in calls if name == f"encoder.{m}.1") == [1, 40], "present once, absent once"
+    assert len([c for c in calls if c[0] == "head"]) == len(MASKS)
+
+
+def test_no_sensor_at_all_is_one_guess_for_everybody():
+    raw, _ = windows(10)
+    found = predict(build(), raw, [frozenset()], "zero_input")[frozenset()]
+    assert found.shape == (10,) and len(found.unique()) == 1
+
+
+def test_a_share_without_windows_predicts_nothing():
+    raw, _ = windows(4)
+    found = predict(build(), {m: x[:0] for m, x in raw.items()}, MASKS, "zero_input")
+    assert all(p.shape == (0,) and p.dtype == torch.int64 for p in found.values())
+
+
+def test_confusion_by_hand():
+    labels, predicted = torch.tensor([0, 0, 1, 2, 2]), torch.tensor([0, 1, 1, 0, 2])
+    found = confusion(labels, predicted, torch.tensor([0, 0, 0, 1, 1]), num_subjects=2, num_classes=3)
+    assert found.tolist() == [[[1, 1, 0], [0, 1, 0], [0, 0, 0]], [[0, 0, 0], [0, 0, 0], [1, 0, 1]]]
+    assert found.dtype == torch.int64
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.integers(0, 3)), max_size=40), st.integers(1, 3))
+def test_confusions_of_shares_add_up(rows, shares):
+    table = torch.tensor(rows, dtype=torch.int64).view(-1, 3)
+    whole = confusion(table[:, 1], table[:, 2], table[:, 0], 3, 4)
+    parts = [confusion(t[:, 1], t[:, 2], t[:, 0], 3, 4) for i in range(shares) if (t := table[i::shares]) is not None]
+    assert torch.equal(sum(parts), whole) and int(whole.sum()) == len(rows)

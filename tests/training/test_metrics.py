@@ -1,0 +1,86 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from relief_ray.groups import WHOLE
+from relief_ray.messages import EvalPlan, EvalTarget
+from relief_ray.training.evaluation import confusion
+from relief_ray.training.metrics import accuracy, class_f1, macro_f1, summarise
+
+# Subject a: three right, one of class 0 taken for 1; subject b: class 1 always taken for 0; class 2 never met.
+FIRST = [[2, 1, 0], [0, 1, 0], [0, 0, 0]]
+SECOND = [[0, 0, 0], [2, 0, 0], [0, 0, 0]]
+BOTH = torch.tensor([FIRST, SECOND])
+
+
+def matrix(pairs, num_classes):
+    table = torch.tensor(pairs, dtype=torch.int64).view(-1, 2)
+    return confusion(table[:, 0], table[:, 1], torch.zeros(len(table), dtype=torch.int64), 1, num_classes)[0]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=50))
+def test_macro_f1_and_accuracy_are_scikit_learns(pairs):
+    metrics = pytest.importorskip("sklearn.metrics", reason="scikit-learn comes with the server extra")
+    true, predicted = zip(*pairs, strict=True)
+    counts = matrix(pairs, 5)
+    assert macro_f1(counts) == pytest.approx(metrics.f1_score(true, predicted, average="macro", zero_division=0.0))
+    assert accuracy(counts) == pytest.approx(metrics.accuracy_score(true, predicted))
+    named = sorted({*true, *predicted})
+    each = metrics.f1_score(true, predicted, labels=named, average=None, zero_division=0.0)
+    assert class_f1(counts)[named].tolist() == pytest.approx(each.tolist())
+
+
+def test_by_hand():
+    """Subject a: F1 of class 0 is 2*2 / (2*2 + 0 + 1) = 0.8, of class 1 2*1 / (2*1 + 1 + 0) = 2/3."""
+    scores = class_f1(torch.tensor(FIRST))
+    assert scores[:2].tolist() == pytest.approx([0.8, 2 / 3]) and math.isnan(scores[2])
+    assert macro_f1(torch.tensor(FIRST)) == pytest.approx((0.8 + 2 / 3) / 2)
+    assert accuracy(torch.tensor(FIRST)) == pytest.approx(0.75)
+
+
+def test_a_class_that_is_only_guessed_counts_as_zero():
+    assert macro_f1(torch.tensor([[1, 1], [0, 0]])) == pytest.approx((2 / 3 + 0.0) / 2)
+
+
+def test_one_class_only():
+    assert macro_f1(torch.tensor([[4, 0], [0, 0]])) == 1.0
+
+
+def canonical(**found):
+    """Metrics of one model with single-sensor masks."""
+    plan = EvalPlan(canonical=EvalTarget(label="global"))
+    return summarise({"global": BOTH, **{f"global|{m}": c for m, c in found.items()}}, plan, ("hr", "mag"), ["a", "b"])
+
+
+def test_canonical_model():
+    metrics = canonical(acc=BOTH, mag=torch.tensor([FIRST, FIRST]), hr=BOTH)
+    pooled = macro_f1(BOTH.sum(0))
+    assert metrics.f1 == pooled == metrics.f1_by_modality["acc"]
+    assert metrics.f1_rare == pytest.approx((pooled + macro_f1(torch.tensor(FIRST))) / 2)
+    assert metrics.f1_by_subject == {"a": macro_f1(torch.tensor(FIRST)), "b": 0.0}
+    assert metrics.f1_rare_by_subject["b"] == pytest.approx(macro_f1(torch.tensor(FIRST)) / 2)
+    assert metrics.f1_by_class == pytest.approx((4 / 7, 2 / 5, 0.0))
+    assert metrics.accuracy == pytest.approx(0.5) and metrics.num_windows == 6
+    assert metrics.confusion == ((tuple(FIRST[0]), tuple(FIRST[1]), (0, 0, 0)), ((0, 0, 0), (2, 0, 0), (0, 0, 0)))
+    assert metrics.f1_fleet is None and metrics.f1_by_client == {}
+
+
+def test_without_rare_modalities_there_is_no_rare_f1():
+    plan = EvalPlan(canonical=EvalTarget(label="global"))
+    metrics = summarise({"global": BOTH, "global|acc": BOTH}, plan, (), ["a", "b"])
+    assert metrics.f1_rare is None and metrics.f1_rare_by_subject == {}
+
+
+def test_personal_models():
+    targets = tuple(EvalTarget(label=f"client.{n}", client=n, keep={"head.1": WHOLE}) for n in (0, 3))
+    other = torch.tensor([FIRST, FIRST])
+    found = {"client.0": BOTH, "client.3": other}
+    metrics = summarise(found, EvalPlan(canonical=None, clients=targets), ("hr",), ["a", "b"])
+    assert metrics.f1 is None and metrics.f1_rare is None and metrics.confusion == ()
+    assert metrics.f1_by_client == {0: macro_f1(BOTH.sum(0)), 3: macro_f1(other.sum(0))}
+    assert metrics.f1_fleet == pytest.approx(sum(metrics.f1_by_client.values()) / 2)
+    assert metrics.f1_fleet_by_subject["b"] == pytest.approx(macro_f1(torch.tensor(FIRST)) / 2)

@@ -1,0 +1,72 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from relief_ray.training.optimizer import Adam
+
+
+def gradients(steps, seed=0):
+    make = torch.Generator().manual_seed(seed)
+    return [[torch.randn(3, 2, generator=make), torch.randn(5, generator=make)] for _ in range(steps)]
+
+
+def fresh():
+    return [torch.nn.Parameter(torch.ones(3, 2)), torch.nn.Parameter(torch.zeros(5))]
+
+
+def step(adam, parameters, grads, lr):
+    for p, grad in zip(parameters, grads, strict=True):
+        p.grad = None if grad is None else grad.clone()
+    adam.step(parameters, lr)
+
+
+@settings(max_examples=20, deadline=None)
+@given(lr=st.floats(1e-5, 1.0), steps=st.integers(1, 6), seed=st.integers(0, 99))
+def test_unfused_is_torchs_adam_to_the_bit(lr, steps, seed):
+    ours, theirs = fresh(), fresh()
+    adam, reference = Adam(ours, fused=False), torch.optim.Adam(theirs, lr=lr, foreach=False)
+    for grads in gradients(steps, seed):
+        step(adam, ours, grads, lr)
+        for p, grad in zip(theirs, grads, strict=True):
+            p.grad = grad.clone()
+        reference.step()
+    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+def test_fused_agrees_to_rounding():
+    ours, theirs = fresh(), fresh()
+    fused, plain = Adam(ours, fused=True), Adam(theirs, fused=False)
+    for grads in gradients(20):
+        step(fused, ours, grads, 1e-2)
+        step(plain, theirs, grads, 1e-2)
+    assert all(torch.allclose(a, b, rtol=1e-6, atol=1e-7) for a, b in zip(ours, theirs, strict=True))
+
+
+def test_first_step_by_hand():
+    """m = 0.1 g, v = 0.001 g^2, both corrected to g and g^2: the step is lr g / (|g| + eps)."""
+    (p, other), grad = fresh(), torch.tensor([[2.0, -4.0]] * 3)
+    step(Adam([p, other], fused=False), [p, other], [grad, None], 0.5)
+    assert torch.allclose(p.detach(), torch.tensor([[0.5, 1.5]] * 3), atol=1e-6)
+    assert torch.equal(other.detach(), torch.zeros(5))
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_reset_forgets(fused):
+    used, new = fresh(), fresh()
+    adam, clean = Adam(used, fused), Adam(new, fused)
+    for grads in gradients(3):
+        step(adam, used, grads, 1e-2)
+    for p, q in zip(used, new, strict=True):
+        p.data.copy_(q.data)
+    adam.reset(used)
+    (grads,) = gradients(1, seed=9)
+    step(adam, used, grads, 1e-2)
+    step(clean, new, grads, 1e-2)
+    assert all(torch.equal(a, b) for a, b in zip(used, new, strict=True))
+
+
+def test_gradients_are_dropped_after_a_step():
+    parameters = fresh()
+    step(Adam(parameters, fused=True), parameters, gradients(1)[0], 1e-2)
+    assert all(p.grad is None for p in parameters)

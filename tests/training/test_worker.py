@@ -1,0 +1,196 @@
+"""Workers: the same bits whatever is cached, and shares of an evaluation that add up."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from relief_ray.data.window_set import WindowSet
+from relief_ray.federated import ClientProgram
+from relief_ray.groups import WHOLE
+from relief_ray.messages import Assignment, ClientInfo, Collect, EvalTarget, Fleet, WeightedSum
+from relief_ray.server.aggregation import blocks, one_bucket, uniform
+from relief_ray.streams import Streams
+from relief_ray.training.serial import SerialExecutor, combine
+from relief_ray.training.trainer import ClientInputs, TrainerConfig
+from relief_ray.training.worker import InputCache, Job, Worker, subject_index, target_masks
+from tests.training.scene import SHAPE, build
+
+OWNED = (("acc", "gyro", "hr"), ("acc", "gyro"), ("acc",))
+
+
+@pytest.fixture
+def job(tmp_path):
+    random = np.random.default_rng(0)
+    np.save(tmp_path / "signal.npy", random.normal(size=(400, 6)).astype(np.float32))
+
+    def some(num):
+        return WindowSet(
+            signal_path=str(tmp_path / "signal.npy"),
+            starts=random.integers(0, 370, num),
+            labels=random.integers(0, SHAPE.num_classes, num),
+            subjects=(np.arange(num) % 3 + 5).astype(np.int16),
+            window=SHAPE.window,
+            columns=(("acc", 0, 3), ("gyro", 3, 5), ("hr", 5, 6)),
+            mean=np.zeros(6, np.float32),
+            std=np.ones(6, np.float32),
+        )
+
+    sizes = (20, 9, 5)
+    clients = tuple(
+        ClientInfo(id=n, name=str(n), device="ABC"[n], modalities=m, num_windows=sizes[n]) for n, m in enumerate(OWNED)
+    )
+    return Job(
+        build=build,
+        trainer=TrainerConfig(lr=1e-2, batch_size=8, missing="zero_input", engine="naive"),
+        fleet=Fleet(clients=clients, modalities=SHAPE.modalities),
+        clients=tuple(some(n) for n in sizes),
+        parts={"test": some(31)},
+        program=ClientProgram(),
+        reduction=WeightedSum(weight=uniform, bucket=one_bucket),
+        streams=Streams(seed=4),
+    )
+
+
+def tasks_of(job, **changes):
+    everything = build().layout.select()
+    task = Assignment(client=0, down=everything, train=everything, up=everything, epochs=1)
+    return [replace(task, client=c.id, **changes) for c in job.fleet.clients]
+
+
+def models():
+    return {"global": build().params()}
+
+
+TARGETS = (EvalTarget(label="global"), EvalTarget(label="client.2", client=2, modalities=("acc",)))
+
+
+@pytest.mark.parametrize("shares", [1, 2, 3, 40])
+def test_shares_of_an_evaluation_add_up(job, shares):
+    whole = Worker(job).evaluate(models(), TARGETS, {}, "test")
+    parts = [Worker(job).evaluate(models(), TARGETS, {}, "test", (i, shares)) for i in range(shares)]
+    assert whole.keys() == {"global", "global|acc", "global|gyro", "global|hr", "client.2"}
+    for label, counts in whole.items():
+        assert counts.shape == (3, SHAPE.num_classes, SHAPE.num_classes) and int(counts.sum()) == 31
+        assert torch.equal(sum(p[label] for p in parts), counts)
+
+
+def test_confusions_hold_each_subjects_true_labels(job):
+    counts = Worker(job).evaluate(models(), TARGETS[:1], {}, "test")["global"]
+    test = job.parts["test"]
+    for row, subject in enumerate((5, 6, 7)):
+        labels = torch.from_numpy(test.labels[test.subjects == subject])
+        assert counts[row].sum(1).tolist() == torch.bincount(labels, minlength=SHAPE.num_classes).tolist()
+
+
+def test_evaluation_of_a_client_uses_its_personal_part(job):
+    own = {2: {"head.1": torch.zeros(build().layout["head.1"].numel)}}
+    target = EvalTarget(label="mine", client=2, keep={"head.1": WHOLE}, modalities=("acc",))
+    counts = Worker(job).evaluate(models(), [target], own, "test")["mine"]
+    assert int(counts[:, :, 0].sum()) == 31, "a head of zeros always says class 0"
+
+
+def test_training_after_an_evaluation_is_unharmed(job):
+    fresh, used = Worker(job), Worker(job)
+    used.evaluate(models(), TARGETS, {}, "test")
+    used.train_block(3, models(), tasks_of(job), {})
+    first, second = (w.train_block(4, models(), tasks_of(job), {}) for w in (fresh, used))
+    for j, part in first.sums["global"].items():
+        assert torch.equal(part.plain, second.sums["global"][j].plain)
+
+
+def test_a_cache_of_one_entry_gives_the_same_bits(job):
+    roomy, tight = Worker(job), Worker(replace(job, cache_mib=0))
+    for worker in (roomy, tight):
+        worker.train_block(1, models(), tasks_of(job), {})
+    first, second = (w.train_block(2, models(), tasks_of(job), {}) for w in (roomy, tight))
+    assert all(torch.equal(p.plain, second.sums["global"][j].plain) for j, p in first.sums["global"].items())
+
+
+def test_the_least_recently_used_input_goes_first():
+    loads = []
+
+    def item(name):
+        loads.append(name)
+        return ClientInputs(inputs={"acc": torch.zeros(2**17)}, labels=torch.zeros(1, dtype=torch.int64))
+
+    cache = InputCache(1)  # two items of half a MiB
+    for name in ("a", "b", "a", "c", "a", "b"):
+        cache.get(name, lambda name=name: item(name))
+    assert loads == ["a", "b", "c", "b"]
+
+
+def spoil(context, update):
+    """Client 1 diverged."""
+    if context.info.id != 1:
+        return update
+    return replace(update, delta={j: d * float("nan") for j, d in update.delta.items()})
+
+
+def test_an_update_that_is_not_finite_is_rejected_not_summed(job):
+    found = Worker(replace(job, program=ClientProgram(after=spoil))).train_block(1, models(), tasks_of(job), {})
+    assert set(found.rejected) == {1} and "not finite" in found.rejected[1]
+    assert [r.assignment.client for r in found.receipts] == [0, 2]
+    assert {part.members for part in found.sums["global"].values()} == {(0, 2)}
+
+
+def test_receipts_carry_squared_norms(job):
+    found = Worker(job).train_block(1, models(), tasks_of(job)[:1], {})
+    (receipt,) = found.receipts
+    for j, part in found.sums["global"].items():
+        assert receipt.sq_norm[j] == pytest.approx(part.sq_norm, rel=1e-4)
+
+
+def test_collect_returns_every_update_and_sums_nothing(job):
+    found = Worker(replace(job, reduction=Collect())).train_block(1, models(), tasks_of(job), {})
+    assert len(found.updates) == 3 and found.sums == {}
+    summed = Worker(job).train_block(1, models(), tasks_of(job), {})
+    assert summed.updates == ()
+    total = sum(u.delta["head.1"].double() for u in found.updates)
+    assert torch.allclose(summed.sums["global"]["head.1"].plain, total, rtol=0, atol=1e-12)
+
+
+def test_watched_rounds_return_fusion_blocks_alone(job):
+    worker = Worker(replace(job, pairwise_every=2))
+    assert worker.train_block(1, models(), tasks_of(job), {}).pairwise == ()
+    watched = worker.train_block(2, models(), tasks_of(job), {}).pairwise
+    assert [set(u.delta) for u in watched] == [{"fusion.A.acc", "fusion.A.gyro", "fusion.A.hr"}] * 3
+
+
+def test_serial_executor_is_blocks_in_order(job):
+    states = {1: {"head.1": torch.ones(build().layout["head.1"].numel)}}
+    tasks = tasks_of(job, keep={"head.1": WHOLE})
+    executor = SerialExecutor(job)
+    found = executor.train(1, models(), tasks[::-1], states)
+    worker = Worker(job)
+    expected = combine((worker.train_block(1, models(), block, states) for block in blocks(tasks)), moved_bytes=7)
+    assert [r.assignment.client for r in found.reduced.receipts] == [0, 1, 2]
+    for j, part in expected.reduced.sums["global"].items():
+        assert torch.equal(found.reduced.sums["global"][j].weighted, part.weighted)
+    assert found.states.keys() == expected.states.keys() == {0, 1, 2}
+    assert expected.moved_bytes == 7 and found.moved_bytes == 0
+    counts = executor.evaluate(models(), TARGETS, {}, "test")
+    assert int(counts["global"].sum()) == 31
+    executor.close()
+
+
+def test_thread_count_is_pinned(job):
+    before = torch.get_num_threads()
+    try:
+        Worker(replace(job, num_threads=2))
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_masks_of_a_target():
+    every = frozenset(SHAPE.modalities)
+    assert target_masks(TARGETS[0], SHAPE.modalities) == {"global": every} | {
+        f"global|{m}": frozenset([m]) for m in SHAPE.modalities
+    }
+    assert target_masks(TARGETS[1], SHAPE.modalities) == {"client.2": frozenset(["acc"])}
+
+
+def test_subjects_are_numbered_from_zero(job):
+    assert set(subject_index(job.parts["test"]).tolist()) == {0, 1, 2}
