@@ -75,11 +75,14 @@ def run(
 
 
 @app.command()
-def resume(folder: Folder, as_json: AsJson = False) -> None:
-    """Go on where runs were stopped or killed: the same bits as without the break."""
+def resume(folder: Folder, settings: Settings = None, as_json: AsJson = False) -> None:
+    """Go on where runs were stopped or killed: the same bits as without the break.
+
+    `--set` may change runtime.* and tracking.* only.
+    """
     from actors.commands.run import resume as go_on
 
-    go_on(folder, as_json)
+    go_on(folder, settings or [], as_json)
 
 
 @app.command()

@@ -36,8 +36,8 @@ class Reporter(Protocol):
         """Something the user should know."""
         ...
 
-    def begin(self, title: str, facts: str, done: int, rounds: int) -> None:
-        """A run starts or goes on, ``done`` of its ``rounds`` behind it."""
+    def begin(self, title: str, facts: str, done: int | None, rounds: int) -> None:
+        """A run starts, or goes on after round ``done`` of ``rounds``."""
         ...
 
     def round(self, record: RoundRecord, clock: str) -> None:
@@ -98,10 +98,10 @@ class LineReporter:
         """A line."""
         print(text, flush=True)
 
-    def begin(self, title: str, facts: str, done: int, rounds: int) -> None:
+    def begin(self, title: str, facts: str, done: int | None, rounds: int) -> None:
         """A headline."""
         self._begun, self._rounds = self._begun + 1, rounds
-        going_on = f"; going on after round {done}" if done else ""
+        going_on = f"; going on after round {done}" if done is not None else ""
         print(f"[{self._begun}/{self._num_runs}] {title}: {facts}{going_on}", flush=True)
 
     def round(self, record: RoundRecord, clock: str) -> None:
@@ -129,7 +129,7 @@ class JsonReporter:
         """To stderr."""
         print(text, file=sys.stderr, flush=True)
 
-    def begin(self, title: str, facts: str, done: int, rounds: int) -> None:
+    def begin(self, title: str, facts: str, done: int | None, rounds: int) -> None:
         """``{"event": "run"}``."""
         self._title = title
         self._write({"event": "run", "run": title, "facts": facts, "done": done, "rounds": rounds})
@@ -209,7 +209,7 @@ class BarReporter:
         """A line above the bar."""
         self._console.print(text, markup=False)
 
-    def begin(self, title: str, facts: str, done: int, rounds: int) -> None:
+    def begin(self, title: str, facts: str, done: int | None, rounds: int) -> None:
         """Renames the bar."""
         self._begun, self._rounds, self._scores, self._began = self._begun + 1, rounds, "", time.monotonic()
         self._bar.update(

@@ -17,6 +17,7 @@ ROUND_VOID = 3
 DISK = 4
 WIDTH = 100
 INTERRUPTED = 130
+READER_GONE = 141
 TERMINATED = 143
 
 EXIT_CODES = (
@@ -26,6 +27,7 @@ EXIT_CODES = (
     (ROUND_VOID, "a round was void (no usable update, too few clients, a model that is not finite): nothing committed"),
     (DISK, "the disk is full or failed while writing; everything before is intact"),
     (INTERRUPTED, "stopped by Ctrl-C (SIGINT); go on with `relief-ray resume DIR`"),
+    (READER_GONE, "whoever read the output went away (a closed pipe)"),
     (TERMINATED, "stopped by SIGTERM; go on with `relief-ray resume DIR`"),
 )
 _DISK_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
@@ -44,6 +46,8 @@ def exit_code(error: BaseException) -> int:
     """The code of an error that reached the command line."""
     if isinstance(error, Stopped):
         return error.code
+    if isinstance(error, BrokenPipeError):
+        return READER_GONE
     if isinstance(error, OSError | UserError) and _is_disk(error):
         return DISK
     if isinstance(error, UserError):
@@ -65,7 +69,9 @@ def _is_void(error: BaseException) -> bool:
 def report(error: BaseException) -> int:
     """Writes the error to stderr as one block and returns the exit code."""
     code = exit_code(error)
-    if isinstance(error, Stopped):
+    if code == READER_GONE:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")
+    elif isinstance(error, Stopped):
         say(str(error))
     elif code == INTERNAL:
         say("".join(traceback.format_exception(error)).rstrip())

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
+from typer import Context
 from typer.core import TyperGroup
 
 from actors.exits import INTERRUPTED, report, say
@@ -24,6 +25,13 @@ SomeText = Optional[str]  # noqa: UP045
 
 class Main(TyperGroup):
     """Turns whatever a command raises into one block on stderr and a documented exit code."""
+
+    def invoke(self, ctx: Context) -> object:
+        """Typer ends with code 1 where the reader of a pipe has gone; that is no internal error."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            raise typer.Exit(report(error)) from None
 
     def main(self, *args: object, **kwargs: object) -> None:
         """Runs a command and exits."""

@@ -6,8 +6,8 @@ carried out.
 
 from __future__ import annotations
 
+import copy
 import difflib
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal
@@ -187,7 +187,7 @@ def override(values: Mapping[str, object], settings: Iterable[str]) -> dict[str,
     Raises:
         UserError: a setting without ``=`` or a path through something that is no section.
     """
-    result: dict[str, object] = json.loads(json.dumps(values))
+    result = copy.deepcopy(dict(values))
     for setting in settings:
         path, sign, text = setting.partition("=")
         if not sign or not path:
@@ -201,8 +201,15 @@ def override(values: Mapping[str, object], settings: Iterable[str]) -> dict[str,
             if not isinstance(below, dict):
                 raise UserError(f"--set {setting}: {parent!r} is {below!r}, not a section")
             node = below
-        node[last] = yaml.safe_load(text)
+        node[last] = _read_value(text)
     return result
+
+
+def _read_value(text: str) -> object:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
 
 
 def read_values(path: Path) -> dict[str, object]:
@@ -213,7 +220,7 @@ def read_values(path: Path) -> dict[str, object]:
     """
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise UserError(f"{path}: cannot be read as YAML ({error})") from error
     if not isinstance(values, dict):
         raise UserError(f"{path}: holds {type(values).__name__}, expected a mapping of configuration keys")

@@ -6,39 +6,16 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-from pydantic import JsonValue
-
-from relief_ray.config import ExperimentConfig, nearest, override, parse, preset, read_values
+from actors.commands.folders import Cell, state_of, with_state
+from relief_ray.config import nearest, override, parse, preset, read_values
 from relief_ray.errors import UserError
 from relief_ray.records.atomic import disk_errors, replace_file
-from relief_ray.records.exporting import flat_params
-from relief_ray.records.identity import config_hash
-from relief_ray.records.ledger import LOCK_FILE
-from relief_ray.records.lock import FileLock
-from relief_ray.records.reading import RUN_FILE, read_run
+from relief_ray.records.reading import RUN_FILE, read_rounds, read_run
 from tune_configs.presets import PRESETS, Preset
 
 PLAN_FILE = "plan.json"
 SUFFIXES = (".yaml", ".yml", ".json")
-State = Literal["new", "unfinished", "finished"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Cell:
-    """One run: ``label`` is what its strategy was called, ``state`` what its folder held when the plan was made."""
-
-    label: str
-    folder: Path
-    config: ExperimentConfig
-    state: State = "new"
-
-    def title(self) -> str:
-        """``relief, fold 0, seed 0``."""
-        data = self.config.data
-        fold = [f"fold {data.fold}"] if data.split == "held_out_subject" else []
-        return ", ".join([self.label, *fold, f"seed {self.config.seed}"])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -148,40 +125,11 @@ def look(cell: Cell) -> Cell:
         UserError: the folder holds another run, an unfinished one, or is in use.
     """
     state = state_of(cell)
-    if state == "unfinished":
+    if state == "unfinished" and read_rounds(cell.folder):
         raise UserError(
             f"{cell.folder}: this run was begun and is not finished; go on with: relief-ray resume {cell.folder}"
         )
     return Cell(label=cell.label, folder=cell.folder, config=cell.config, state=state)
-
-
-def state_of(cell: Cell) -> State:
-    """What the folder holds of this very run.
-
-    Raises:
-        UserError: it holds another run, or another driver is at work there.
-    """
-    if not (cell.folder / RUN_FILE).exists():
-        return "new"
-    run = read_run(cell.folder)
-    if run.config_hash != config_hash(cell.config.hashed()):
-        raise UserError(
-            f"{cell.folder}: holds another run ({difference(run.config, cell.config)}); choose a folder with --out DIR"
-        )
-    if run.status == "finished":
-        return "finished"
-    with FileLock(cell.folder / LOCK_FILE, "the run folder"):
-        return "unfinished"
-
-
-def difference(found: Mapping[str, JsonValue], config: ExperimentConfig) -> str:
-    """The first keys in which a recorded configuration differs: ``rounds is 8 there, asked: 2``."""
-    there, here = flat_params(found), flat_params(config.model_dump(mode="json"))
-    keys = [
-        k for k in here | there if here.get(k) != there.get(k) and not k.startswith(("name", "runtime.", "tracking."))
-    ]
-    lines = [f"{k} is {there.get(k, 'unset')} there, asked: {here.get(k, 'unset')}" for k in keys]
-    return "; ".join(lines[:3]) + (f"; and {len(lines) - 3} more" if len(lines) > 3 else "")
 
 
 def write_plan(plan: Plan) -> None:
@@ -198,16 +146,18 @@ def write_plan(plan: Plan) -> None:
     replace_file(plan.out / PLAN_FILE, (json.dumps({"name": plan.name, "cells": cells}, indent=1) + "\n").encode())
 
 
-def read_plan(folder: Path) -> Plan:
-    """What is still to do of a plan, or of a single run's folder.
+def read_plan(folder: Path, settings: Sequence[str] = ()) -> Plan:
+    """What is still to do of a plan, or of a single run's folder; ``settings`` may change how, not what is computed.
 
     Raises:
         UserError: neither a plan nor a run is there, or it cannot be read.
     """
+    refuse_other_than(("runtime.", "tracking."), settings)
     path = folder / PLAN_FILE
     if not path.exists():
         run = read_run(folder)
-        cell = Cell(label=run.strategy, folder=folder, config=parse(run.config, str(folder / RUN_FILE)))
+        config = parse(override(run.config, settings), str(folder / RUN_FILE))
+        cell = Cell(label=run.strategy, folder=folder, config=config)
         return Plan(name=run.name, out=folder, cells=(with_state(cell),))
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
@@ -217,27 +167,21 @@ def read_plan(folder: Path) -> Plan:
         raise UserError(
             f"{path}: damaged ({error!r}), expected what `relief-ray run` wrote; resume its runs one by one"
         ) from error
-    cells = (Cell(label=label, folder=folder / sub, config=parse(values, str(path))) for label, sub, values in rows)
+    cells = (
+        Cell(label=label, folder=folder / sub, config=parse(override(values, settings), str(path)))
+        for label, sub, values in rows
+    )
     return Plan(name=name, out=folder, cells=tuple(with_state(cell) for cell in cells))
 
 
-def with_state(cell: Cell) -> Cell:
-    """The cell with its folder's state, whatever that is."""
-    return Cell(label=cell.label, folder=cell.folder, config=cell.config, state=state_of(cell))
-
-
-def find_runs(folders: Sequence[Path]) -> list[Path]:
-    """Run folders among and directly below ``folders``, in the order named.
+def refuse_other_than(sections: tuple[str, ...], settings: Sequence[str]) -> None:
+    """A resume continues the same computation.
 
     Raises:
-        UserError: a folder holds none.
+        UserError: a setting that would change it.
     """
-    found: list[Path] = []
-    for folder in folders:
-        inside = [folder] if (folder / RUN_FILE).exists() else sorted(p.parent for p in folder.glob(f"*/{RUN_FILE}"))
-        if not inside:
+    for setting in settings:
+        if not setting.startswith(sections):
             raise UserError(
-                f"{folder}: no {RUN_FILE} there or one folder below; name a folder that `relief-ray run` made"
+                f"--set {setting}: a resume may only change runtime.* and tracking.*; start a new run instead"
             )
-        found += inside
-    return list(dict.fromkeys(found))

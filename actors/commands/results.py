@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from actors.commands.plan import Plan, find_runs
+from actors.commands.folders import find_runs
+from actors.commands.plan import Plan
 from actors.exits import WIDTH
 from relief_ray.records.atomic import disk_errors, replace_file
 from relief_ray.records.tracking import sync as tell

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
-from actors.commands.plan import Cell, Plan, make_plan, read_plan, write_plan
+from actors.commands.folders import Cell
+from actors.commands.plan import Plan, make_plan, read_plan, write_plan
 from actors.commands.results import show_results
 from actors.commands.tables import counted
 from actors.console import Reporter, make_reporter
@@ -35,9 +36,9 @@ def run(target: str, settings: Sequence[str], strategies: str | None, out: Path 
     carry_out(plan, as_json)
 
 
-def resume(folder: Path, as_json: bool) -> None:
+def resume(folder: Path, settings: Sequence[str], as_json: bool) -> None:
     """`relief-ray resume`."""
-    carry_out(read_plan(folder), as_json)
+    carry_out(read_plan(folder, settings), as_json)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,15 +112,21 @@ def run_cell(cell: Cell, stage: Stage) -> None:
         reporter.end(cell.title(), check_reusable(cell), last_evaluated(read_rounds(cell.folder)))
         return
     torch.set_num_threads(cell.config.runtime.num_threads)
-    setup, folder = reopen(cell.folder) if cell.state == "unfinished" else create(cell.config, cell.folder)
-    folder.close()
+    setup = open_cell(cell)
     mode = choose_mode(cell.config.runtime, len(setup.fleet))
     done = read_rounds(cell.folder)
-    reporter.begin(cell.title(), facts(setup, mode), done[-1].round if done else 0, cell.config.rounds)
+    reporter.begin(cell.title(), facts(setup, mode), done[-1].round if done else None, cell.config.rounds)
     if mode != "inline":
         stage.session.enter_context(ray_session(local_session(setup)))
     ended = follow(cell, setup, stage)
     reporter.end(cell.title(), ended.status, last_evaluated(read_rounds(cell.folder)))
+
+
+def open_cell(cell: Cell) -> Setup:
+    """The run, ready to go on; where it is carried out may have changed since it was started, what it computes not."""
+    setup, folder = reopen(cell.folder) if cell.state == "unfinished" else create(cell.config, cell.folder)
+    folder.close()
+    return replace(setup, config=setup.config.model_copy(update={"runtime": cell.config.runtime}))
 
 
 def follow(cell: Cell, setup: Setup, stage: Stage) -> RunRecord:

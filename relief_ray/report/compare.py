@@ -33,7 +33,7 @@ class Stat:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
-    """A method: ``stats`` in the units of their names; ``f1`` and ``rare`` are paired differences to FedAvg in points."""
+    """A method: ``stats`` in the units of their names; ``f1`` and ``rare``: paired differences to FedAvg in points."""
 
     label: str
     is_bound: bool

@@ -54,7 +54,7 @@ def settings(runs: Sequence[Loaded]) -> str:
     )
     hours = sum(record.wall_s for r in runs for record in r.rounds) / 3600
     rows = [
-        ["data", _distinct(f"{mark(r)}{text(r.run, 'data.name')}" for r in runs)],
+        ["data", _distinct(f"{text(r.run, 'data.name')} ({r.run.data_origin})" for r in runs)],
         ["splits", _distinct(split_name(text(r.run, "data.split")) for r in runs)],
         ["folds", _distinct(r.replicate[0] for r in runs)],
         ["seeds", _distinct(r.replicate[2] for r in runs)],
@@ -63,7 +63,7 @@ def settings(runs: Sequence[Loaded]) -> str:
         ["local epochs E", _distinct(whole(r.run, "training.epochs") for r in runs)],
         ["window stride", _distinct(f"{text(r.run, 'data.stride_s')} s" for r in runs)],
         ["missing modality", _distinct(text(r.run, "training.missing") for r in runs)],
-        ["evaluated every", _distinct(f"{text(r.run, 'evaluation.every')} rounds" for r in runs)],
+        ["rounds between evaluations", _distinct(text(r.run, "evaluation.every") for r in runs)],
         ["engine", _distinct(f"{r.run.engine}, planned by `{r.run.planning_model}`" for r in runs)],
         ["machine", machines],
         ["versions", versions],
@@ -136,7 +136,7 @@ def beside(comparisons: Sequence[Comparison]) -> str:
 def _printed(cell: PaperCell) -> str:
     if cell.value is None:
         return NONE
-    return f"{cell.value:g}" if cell.std is None else f"{cell.value:g}±{cell.std:g}"
+    return str(cell.value) if cell.std is None else f"{cell.value}±{cell.std}"
 
 
 def _ours(comparison: Comparison, label: str) -> str:

@@ -177,7 +177,9 @@ def _titles(axes: Sequence[Axes], panels: Sequence[Panel]) -> None:
     reference = panels[0].cost
     for ax, part in zip(axes, panels, strict=True):
         speedup, joules = reference.round_s / part.cost.round_s, part.cost.energy_j
-        gain = f"   {speedup:.2f}× faster, {100 * (1 - joules / reference.energy_j):.0f} % less energy"
+        saved = 100 * (1 - joules / reference.energy_j)
+        faster = f"{speedup:.2f}× faster" if speedup >= 1 else f"{1 / speedup:.2f}× slower"
+        gain = f"   {faster}, {abs(saved):.0f} % {'less' if saved >= 0 else 'more'} energy"
         ax.set_title(f"{part.title}", loc="left", fontweight="bold", pad=4)
         ax.set_title(
             f"{part.cost.round_s:.2f} s, {joules:.0f} J a round{gain if part is not panels[0] else ''}",

@@ -79,9 +79,14 @@ def _judge(comparison: Comparison, plan: _Plan) -> Claim:
     field: BySubject = _rare if plan.is_rare else _all
     found = [(a, b, d) for a, b in plan.pairs if (d := difference(comparison.summaries, a, b, field))]
     if not found:
+        rare = " on a fleet with a rare modality" if plan.is_rare else ""
         needed = listed(dict.fromkeys(name for pair in plan.pairs for name in pair))
         return Claim(
-            text=plan.text, brief=plan.brief, supported="undecided", evidence=f"needs runs of {needed}", is_tested=False
+            text=plan.text,
+            brief=plan.brief,
+            supported="undecided",
+            evidence=f"needs runs of {needed}{rare}",
+            is_tested=False,
         )
     signs = {(d.mean > 0) - (d.mean < 0) for _, _, d in found}
     direction = signs.pop() if len(signs) == 1 else 0

@@ -26,6 +26,7 @@ def disk_error(number: int) -> UserError:
         (OSError(errno.ENOENT, "gone"), INTERNAL),
         (RoundVoid("x"), ROUND_VOID),
         (FloatingPointError("x"), ROUND_VOID),
+        (BrokenPipeError(errno.EPIPE, "x"), 141),
         (Stopped(143, "x"), 143),
         (KeyError("x"), INTERNAL),
     ],

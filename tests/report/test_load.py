@@ -28,7 +28,7 @@ def test_a_collected_file_holds_the_same_runs(make, collected, tmp_path, name):
 
 
 def test_an_empty_folder_and_a_damaged_line_are_named(make, collected, tmp_path):
-    with pytest.raises(UserError, match="no run.json in or below"):
+    with pytest.raises(UserError, match=r"no run\.json in or below"):
         load_runs([tmp_path])
     path = tmp_path / "study.jsonl"
     path.write_text(collected([make("fedavg")]) + '{"run": 3}\n')

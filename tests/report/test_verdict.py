@@ -69,8 +69,9 @@ def test_missing_runs_are_named_and_do_not_count_in_holm(make, eight):
 def test_the_last_line_is_one_plain_sentence(family):
     assert last_line(compare_runs(family)) == (
         "This run supports that V1 >= FedAvg in F1, cohort-wise > dilution in rare-modality F1, V1 > V0 in F1, "
-        "V0 > V2 in F1 and RELIEF (V0) shortens rounds and saves energy (simulated: 2.00x, 40 % fewer joules per round), "
-        "speaks against none and cannot decide whether V2 > V3 in F1 (8 test subjects, sign-flip tests, Holm-corrected)."
+        "V0 > V2 in F1 and RELIEF (V0) shortens rounds and saves energy (simulated: 2.00x, 40 % fewer joules per "
+        "round), speaks against none and cannot decide whether V2 > V3 in F1 (8 test subjects, sign-flip tests, "
+        "Holm-corrected)."
     )
 
 
@@ -86,4 +87,6 @@ def test_the_last_line_of_a_small_demo_says_what_two_subjects_can_decide(make):
 
 
 def test_synthetic_data_are_named_in_the_last_line(make):
-    assert last_line(compare_runs([make("fedavg", origin="SYNTHETIC")])).startswith("This run, on SYNTHETIC data, supports none")
+    assert last_line(compare_runs([make("fedavg", origin="SYNTHETIC")])).startswith(
+        "This run, on SYNTHETIC data, supports none"
+    )

@@ -1,0 +1,143 @@
+"""Figures: the right bars, files that show something, no trace in matplotlib's global state."""
+
+import csv
+import sys
+
+import pytest
+
+from relief_ray.errors import UserError
+from relief_ray.report.compare import compare_runs
+from relief_ray.report.curves import curve_points, curves
+from relief_ray.report.timeline import MAX_BARS, Bar, _busiest, panel, timeline
+
+matplotlib = pytest.importorskip("matplotlib")
+
+
+def ink(path):
+    """Share of pixels that are not the background, and the number of colours."""
+    image = matplotlib.image.imread(path)[..., :3]
+    flat = image.reshape(-1, 3)
+    return float((flat != 1.0).any(axis=1).mean()), len({tuple(p) for p in flat[::7].tolist()}), image.shape
+
+
+@pytest.fixture
+def pair(make, groups):
+    return make("fedavg"), make("relief", round_s=1.0, energy_j=60.0, trained=groups, deadline_s=1.0)
+
+
+def test_panel_by_hand(pair):
+    """Device 2 of a 1 s round: download .25, forward .25, backward .125, optimizer .125, upload .25, no wait."""
+    found = panel(pair[1], "split_naive")
+    assert found.title == "RELIEF"
+    assert [(b.name, b.kind, b.sensors) for b in found.bars] == [
+        ("subject 3", "A", "acc gyro mag"),
+        ("subject 4", "B", "acc gyro"),
+        ("subject 5", "C", "acc"),
+    ]
+    assert found.bars[2].seconds == (0.25, 0.25, 0.125, 0.125, 0.25, 0.0)
+    assert [sum(b.seconds) for b in found.bars] == [1.0, 1.0, 1.0]
+    assert (found.deadline_s, found.cost.energy_j) == (1.0, 60.0)
+
+
+def test_many_devices_are_shown_by_the_busiest_of_each_type():
+    many = [Bar(name=f"n{i}", kind="AB"[i % 2], sensors="", seconds=(1.0, float(i))) for i in range(MAX_BARS + 2)]
+    assert [(b.name, b.kind, b.seconds) for b in _busiest(many)] == [
+        ("slowest of 7", "A", (1.0, 0.0)),
+        ("slowest of 7", "B", (1.0, 1.0)),
+    ]
+
+
+@pytest.mark.parametrize("suffix", [".png", ".pdf", ".svg"])
+def test_timeline_is_written_and_repeats_to_the_byte(pair, tmp_path, suffix):
+    first = timeline(*pair, tmp_path / f"a{suffix}")
+    second = timeline(*pair, tmp_path / "new" / f"b{suffix}")
+    assert first.read_bytes() == second.read_bytes()
+    assert first.stat().st_size > 10_000
+
+
+def test_timeline_shows_something(pair, tmp_path):
+    share, num_colours, shape = ink(timeline(*pair, tmp_path / "t.png"))
+    assert shape[1] == round(7.16 * 200)
+    assert 0.2 < share < 0.9
+    assert num_colours > 20
+
+
+def test_timeline_says_how_much_faster_and_where_the_time_went(pair, tmp_path):
+    text = timeline(*pair, tmp_path / "t.svg").read_text()
+    for word in ("FedAvg", "RELIEF", "2.00× faster, 40 % less energy", "T* = 1.00 s", "1.00 s saved", "(simulated)"):
+        assert word in text
+    for stage in ("download", "forward", "backward", "optimizer", "upload", "wait"):
+        assert stage in text
+
+
+def test_a_slower_method_is_called_slower(make, tmp_path):
+    slow = make("relief", round_s=4.0, energy_j=150.0)
+    assert "2.00× slower, 50 % more energy" in timeline(make("fedavg"), slow, tmp_path / "t.svg").read_text()
+
+
+def test_an_unknown_data_set_still_has_bars(make):
+    strange = make("fedavg", extra={"data": {"name": "mine", "split": "x", "fold": 0, "stride_s": 1.0}})
+    assert [(b.name, b.kind) for b in panel(strange, "split_naive").bars] == [(f"subject {n}", "") for n in (3, 4, 5)]
+
+
+def test_synthetic_data_are_named_in_the_figure(make, tmp_path):
+    runs = [make("fedavg", origin="SYNTHETIC"), make("relief", origin="SYNTHETIC")]
+    assert "SYNTHETIC data: dsa" in timeline(*runs, tmp_path / "t.svg").read_text()
+
+
+def test_pdf_embeds_its_fonts(pair, tmp_path):
+    data = timeline(*pair, tmp_path / "t.pdf").read_bytes()
+    assert b"/FontFile2" in data and b"/Type3" not in data
+
+
+def test_bad_requests_are_named(pair, tmp_path):
+    with pytest.raises(UserError, match="no round 9, the run holds rounds up to 2"):
+        timeline(*pair, tmp_path / "t.png", round_=9)
+    with pytest.raises(UserError, match="no clock 'moon'; recorded are split_naive"):
+        timeline(*pair, tmp_path / "t.png", clock="moon")
+    with pytest.raises(UserError, match=r"figures are written as \.pdf"):
+        timeline(*pair, tmp_path / "t.bmp")
+
+
+def test_without_matplotlib_the_extra_is_named(pair, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(UserError, match=r"relief-ray\[server\]"):
+        timeline(*pair, tmp_path / "t.png")
+
+
+def test_global_state_is_left_alone(family, pair, tmp_path):
+    before, had_pyplot = dict(matplotlib.rcParams), "matplotlib.pyplot" in sys.modules
+    timeline(*pair, tmp_path / "t.png")
+    curves(compare_runs(family), tmp_path / "c.png")
+    assert dict(matplotlib.rcParams) == before
+    assert ("matplotlib.pyplot" in sys.modules) == had_pyplot
+
+
+def test_curve_points_by_hand(make):
+    runs = [
+        make("fedavg", scores=(0.4, 0.6)),
+        make("fedavg", scores=(0.5, 0.8), seed=1),
+        make("relief", round_s=1.0, energy_j=60.0, scores=(0.3, 0.9)),
+        make("central"),
+    ]
+    found = {(p.method, p.round): p for p in curve_points(compare_runs(runs))}
+    assert {m for m, _ in found} == {"fedavg", "relief"}
+    two = found["fedavg", 2]
+    assert (two.f1_percent, two.time_s, two.energy_j, two.num_runs) == (pytest.approx(70.0), 4.0, 200.0, 2)
+    assert two.std == pytest.approx(200**0.5)
+    # RELIEF pays its bootstrap before round 1.
+    assert (found["relief", 1].time_s, found["relief", 1].energy_j, found["relief", 1].std) == (2.0, 120.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("number", "last"), [pytest.param(2, 64.5, id="with bands"), pytest.param(6, 54.5, id="lines")]
+)
+def test_curves_are_drawn_with_their_numbers_beside(family, tmp_path, number, last):
+    comparison = compare_runs(family[:number])
+    share, num_colours, _ = ink(curves(comparison, tmp_path / "c.png"))
+    assert share > 0.02
+    assert num_colours > 8
+    with (tmp_path / "c.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(r["method"], int(r["round"])) for r in rows] == [(p.method, p.round) for p in curve_points(comparison)]
+    assert float(rows[-1]["f1_percent"]) == pytest.approx(last)

@@ -1,0 +1,51 @@
+"""The transcribed tables: complete, and consistent with themselves where the paper is."""
+
+import pytest
+
+from relief_ray.report.paper import read_paper
+
+PAPER = read_paper()
+
+
+@pytest.mark.parametrize(
+    ("table", "rows", "columns"), [("I", 11, 7), ("II", 11, 8), ("III", 4, 6), ("IV", 7, 10), ("V", 7, 10)]
+)
+def test_every_cell_is_there(table, rows, columns):
+    found = PAPER[table]
+    assert [r.row for r in found.rows] == list(range(1, rows + 1))
+    assert {len(r.cells) for r in found.rows} == {columns}
+
+
+def test_spot_checks_against_the_text_of_the_paper():
+    relief = PAPER["I"]["RELIEF"].cells
+    assert (relief["MHEALTH F1 (%)"].value, relief["speedup"].value, relief["energy (J)"].value) == (93.7, 2.87, 312)
+    assert PAPER["I"]["FedEL"].cells["TTA (rounds)"].value is None
+    assert PAPER["II"]["Pilot"].cells["save (%)"].value == -6.7
+    assert PAPER["II"]["RELIEF"].cells["PAMAP2 F1 (%)"].std == 0.58
+    assert PAPER["III"]["V1"].cells["B2 MHEALTH F1 (%)"].delta == 2.3
+    assert PAPER["IV"]["Hetero. Extreme (100x)"].cells["B1 FedEL"].value == 80.9
+    assert PAPER["V"]["Scale N=100"].cells["B2 Harmony"].value == 17.2
+
+
+@pytest.mark.parametrize(("table", "anchor"), [("I", "FedAvg"), ("II", "FedAvg"), ("III", "V0")])
+def test_printed_differences_agree_with_printed_values(table, anchor):
+    base = PAPER[table][anchor].cells
+    for row in PAPER[table].rows:
+        for column, cell in row.cells.items():
+            if cell.delta is not None:
+                assert cell.value - base[column].value == pytest.approx(cell.delta, abs=0.051), (row.name, column)
+
+
+def test_the_same_setting_has_the_same_value_in_every_table():
+    methods = {
+        "FedAvg": "FedAvg",
+        "FedEL": "FedEL",
+        "Harmony": "Harmony",
+        "DarkDistill": "DarkDistill",
+        "RELIEF": "RELIEF",
+    }
+    for table, data, smallest in (("IV", "PAMAP2", "Scale N=8"), ("V", "MHEALTH", "Scale N=10")):
+        for row in (PAPER[table]["Hetero. Moderate (55x)"], PAPER[table][smallest]):
+            for backbone, main in (("B1", "I"), ("B2", "II")):
+                for mine, theirs in methods.items():
+                    assert row.cells[f"{backbone} {mine}"].value == PAPER[main][theirs].cells[f"{data} F1 (%)"].value
