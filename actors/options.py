@@ -3,10 +3,9 @@
 # Typer reads annotations at run time, on Python 3.10 too: hence Optional, and no postponed evaluation.
 import sys
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated, Any, Optional
 
 import typer
-from typer import Context
 from typer.core import TyperGroup
 
 from actors.exits import INTERRUPTED, report, say
@@ -26,7 +25,7 @@ SomeText = Optional[str]  # noqa: UP045
 class Main(TyperGroup):
     """Turns whatever a command raises into one block on stderr and a documented exit code."""
 
-    def invoke(self, ctx: Context) -> object:
+    def invoke(self, ctx: Any) -> object:
         """Typer ends with code 1 where the reader of a pipe has gone; that is no internal error."""
         try:
             return super().invoke(ctx)

@@ -54,9 +54,9 @@ def write_outcome(case: str, path: Path, file: Path) -> None:
 def sweep(case: str, root: Path, round_: int, every: int) -> list[dict[str, object]]:
     prepare(config_of(case))  # fills the data cache, so that all runs change the same files
     found = changes(case, root / "counted")
-    first = next(n for n, (_, stood) in enumerate(found) if stood >= round_) - 1
+    first = max(1, next(number for number, (_, stood) in enumerate(found) if stood >= round_))
     rows: list[dict[str, object]] = []
-    for number in range(first + 1, len(found) + 1, every):
+    for number in range(first, len(found) + 1, every):
         path, result = root / f"{number:03d}", root / f"{number:03d}.json"
         status = forked(lambda path=path, number=number: die_at(case, path, number))
         rounds = len(read_rounds(path)) if path.exists() else 0

@@ -33,9 +33,9 @@ def demo() -> Preset:
         folds=(0, 1, 2, 3),
         values={
             "data": {"name": "dsa_mini", "split": "held_out_subject", "stride_s": 5.0},
-            "training": {"epochs": 2},
-            "evaluation": {"every": 4},
-            "rounds": 8,
+            "training": {"epochs": 5},
+            "evaluation": {"every": 3},
+            "rounds": 6,
             "runtime": {"mode": "packed"},
         },
     )

@@ -21,7 +21,7 @@ SPLIT_NAMES = {
 
 def fleet_of(loaded: Loaded) -> Fleet | None:
     """The run's fleet; none for pooled data and for data sets or configurations that this version does not know."""
-    number = len(next(iter(loaded.rounds[-1].costs.values())).clients)
+    number = len(subjects(loaded)) or max((len(c.clients) for c in loaded.rounds[-1].costs.values()), default=0)
     try:
         spec = get_spec(DataConfig.model_validate(loaded.run.config.get("data")).name)
         config = FleetConfig.model_validate(loaded.run.config.get("fleet"))
