@@ -104,10 +104,12 @@ def cell_of(chosen: Preset, settings: Sequence[str], out: Path, label: str, fold
     """One configuration: preset, then axes, then the user's settings."""
     check_strategy(label)
     axes = ([] if fold is None else [f"data.fold={fold}"]) + ([] if seed is None else [f"seed={seed}"])
-    values = {"name": f"{chosen.name}-{label}", "strategy": {"name": label}, **chosen.values}
+    values = {"strategy": {"name": label}, **chosen.values}
     config = parse(override(values, [*axes, *settings]), f"{chosen.name} ({label})")
     parts = [label, *([f"f{config.data.fold}"] if config.data.split == "held_out_subject" else []), f"s{config.seed}"]
-    return Cell(label=label, folder=out / "-".join(parts), config=config)
+    title = "-".join([chosen.name, *parts])
+    named = config if "name" in config.model_fields_set else config.model_copy(update={"name": title})
+    return Cell(label=label, folder=out / "-".join(parts), config=named)
 
 
 def check_strategy(name: str) -> None:
