@@ -178,7 +178,9 @@ class Worker:
             missing = self.job.trainer.missing
             predicted = predict(self.backbone, inputs.inputs, list(masks.values()), missing, target.output)
             for label, mask in masks.items():
-                found[label] = confusion(inputs.labels, predicted[mask], subjects[share[0] :: share[1]], num_subjects, num_classes)
+                found[label] = confusion(
+                    inputs.labels, predicted[mask], subjects[share[0] :: share[1]], num_subjects, num_classes
+                )
         return found
 
     def _share(self, windows: WindowSet, share: tuple[int, int]) -> ClientInputs:
