@@ -65,6 +65,15 @@ def _logits(
     return {mask: memo[last, mask & below[last]] for mask in masks}
 
 
+def share_rows(num_windows: int, share: tuple[int, int]) -> Tensor:
+    """The windows of worker ``i`` of ``n``: every n-th whole chunk: the same batches for any ``n``.
+
+    A matrix product's last bits depend on its batch; whole chunks keep every prediction equal, near ties included.
+    """
+    index = torch.arange(num_windows)
+    return index[(index // CHUNK) % share[1] == share[0]]
+
+
 def confusion(labels: Tensor, predicted: Tensor, subjects: Tensor, num_subjects: int, num_classes: int) -> Tensor:
     """Counts (subjects, classes, classes), rows true, columns predicted; ``subjects`` (n,) numbered from 0."""
     cell = (subjects * num_classes + labels) * num_classes + predicted

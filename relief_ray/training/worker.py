@@ -29,7 +29,7 @@ from relief_ray.messages import (
 from relief_ray.models.backbone import Backbone
 from relief_ray.server.aggregation import Sums, check_update, sum_block, without
 from relief_ray.streams import Streams
-from relief_ray.training.evaluation import confusion, predict
+from relief_ray.training.evaluation import confusion, predict, share_rows
 from relief_ray.training.trainer import ClientInputs, Trainer, TrainerConfig, load_model
 
 MIB = 2**20
@@ -168,8 +168,9 @@ class Worker:
     ) -> dict[str, Tensor]:
         """Confusion matrices on this worker's ``share = (i, of)`` of the part's windows; shares add up exactly."""
         windows = self.job.parts[part]
+        rows = share_rows(len(windows), share)
         subjects = torch.from_numpy(subject_index(windows))
-        inputs = self._cache.get(f"{part}.{share}", lambda: self._share(windows, share))
+        inputs = self._cache.get(f"{part}.{share}", lambda: self._share(windows, rows))
         num_subjects, num_classes = int(subjects.max()) + 1, self.backbone.shape.num_classes
         found: dict[str, Tensor] = {}
         for target in targets:
@@ -178,17 +179,11 @@ class Worker:
             missing = self.job.trainer.missing
             predicted = predict(self.backbone, inputs.inputs, list(masks.values()), missing, target.output)
             for label, mask in masks.items():
-                found[label] = confusion(
-                    inputs.labels, predicted[mask], subjects[share[0] :: share[1]], num_subjects, num_classes
-                )
+                found[label] = confusion(inputs.labels, predicted[mask], subjects[rows], num_subjects, num_classes)
         return found
 
-    def _share(self, windows: WindowSet, share: tuple[int, int]) -> ClientInputs:
-        rows = slice(share[0], None, share[1])
-        part = replace(
-            windows, starts=windows.starts[rows], labels=windows.labels[rows], subjects=windows.subjects[rows]
-        )
-        return prepare(part, self.job.fleet.modalities, self.backbone)
+    def _share(self, windows: WindowSet, rows: Tensor) -> ClientInputs:
+        return prepare(windows.take(rows.numpy()), self.job.fleet.modalities, self.backbone)
 
     def _load(self, models: Mapping[str, Params], target: EvalTarget, states: Mapping[ClientId, ClientState]) -> None:
         info = self.job.fleet[target.client or 0]

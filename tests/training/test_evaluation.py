@@ -3,7 +3,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relief_ray.training.evaluation import CHUNK, confusion, predict
+from relief_ray.training.evaluation import CHUNK, confusion, predict, share_rows
 from tests.training.scene import SHAPE, build, windows
 
 MODALITIES = SHAPE.modalities
@@ -73,3 +73,11 @@ def test_confusions_of_shares_add_up(rows, shares):
     whole = confusion(table[:, 1], table[:, 2], table[:, 0], 3, 4)
     parts = [confusion(t[:, 1], t[:, 2], t[:, 0], 3, 4) for i in range(shares) if (t := table[i::shares]) is not None]
     assert torch.equal(sum(parts), whole) and int(whole.sum()) == len(rows)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 7])
+def test_shares_are_whole_chunks_of_the_undivided_evaluation(workers):
+    total = 4 * CHUNK + 17
+    whole = {tuple(rows.tolist()) for rows in torch.arange(total).split(CHUNK)}
+    batches = [tuple(b.tolist()) for i in range(workers) for b in share_rows(total, (i, workers)).split(CHUNK) if len(b)]
+    assert len(batches) == len(whole) and set(batches) == whole
