@@ -79,5 +79,6 @@ def test_confusions_of_shares_add_up(rows, shares):
 def test_shares_are_whole_chunks_of_the_undivided_evaluation(workers):
     total = 4 * CHUNK + 17
     whole = {tuple(rows.tolist()) for rows in torch.arange(total).split(CHUNK)}
-    batches = [tuple(b.tolist()) for i in range(workers) for b in share_rows(total, (i, workers)).split(CHUNK) if len(b)]
+    shares = [share_rows(total, (i, workers)) for i in range(workers)]
+    batches = [tuple(rows.tolist()) for share in shares for rows in share.split(CHUNK) if len(rows)]
     assert len(batches) == len(whole) and set(batches) == whole
