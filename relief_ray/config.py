@@ -163,7 +163,8 @@ def explain(error: ValidationError) -> list[str]:
         if fault["type"] == "extra_forbidden":
             lines.append(f"unknown key {key!r}{nearest(path[-1], keys_at(path[:-1]))}; remove or rename it")
         else:
-            lines.append(f"{key} = {fault['input']!r}: {fault['msg'].removeprefix('Value error, ')}")
+            found = "" if isinstance(fault["input"], Mapping) else f" = {fault['input']!r}"
+            lines.append(f"{key}{found}: {fault['msg'].removeprefix('Value error, ')}")
     return lines
 
 

@@ -84,8 +84,10 @@ def _deal(bouts: Sequence[tuple[int, Table]], owners: dict[int, range], num_clie
 def _require_windows(plan: Plan, config: DataConfig) -> None:
     empty = [client for client, table in enumerate(plan.train) if not len(table)]
     if empty:
+        some = ", ".join(map(str, empty[:8])) + (", ..." if len(empty) > 8 else "")
         raise UserError(
-            f"clients {empty} have no training window under data.name={config.name}, data.split={config.split}, "
+            f"{len(empty)} of {len(plan.train)} clients ({some}) have no training window under "
+            f"data.name={config.name}, data.split={config.split}, "
             f"data.stride_s={config.stride_s:g}; use fewer clients, a shorter stride or a smaller data.test_fraction"
         )
     if not len(plan.test) or not any(len(table) for table in plan.validation):

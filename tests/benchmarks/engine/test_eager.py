@@ -1,0 +1,53 @@
+import numpy as np
+import torch
+
+from benchmarks.engine.eager import EagerCnn, Sequential, load_client
+from benchmarks.engine.product import deviation
+from benchmarks.engine.scene import setup, start_of
+from relief_ray.records.personal import CheckpointStateStore
+from relief_ray.setup import context_of
+from relief_ray.simulation import run_round
+from relief_ray.training.serial import SerialExecutor
+
+
+def test_the_plain_module_is_backbone_1(scene):
+    given = setup(scene, engine="naive")
+    backbone, model = given.job.build(), EagerCnn(scene.task)
+    model.load_flat(start_of(given))
+    windows, _ = load_client(scene.folder, 1)
+    expected = backbone.forward(dict(zip(scene.spec.names, windows, strict=True)))
+    assert torch.allclose(model(*windows), expected, atol=1e-6)
+
+
+def test_flat_is_the_inverse_of_load_flat(scene):
+    model = EagerCnn(scene.task)
+    flat = torch.arange(sum(p.numel() for p in model.parameters()), dtype=torch.float32)
+    model.load_flat(flat)
+    assert torch.equal(model.flat(), flat)
+
+
+def test_one_round_equals_the_products(scene):
+    """The same windows in the same batches: otherwise the comparison would not be of equal work."""
+    given = setup(scene)
+    state = given.strategy.init(given.layout, given.fleet, given.streams, given.start)
+    result = run_round(
+        given.strategy,
+        state,
+        context_of(given, 1),
+        SerialExecutor(given.job),
+        CheckpointStateStore({}),
+        given.accountant,
+    )
+    oracle = Sequential(scene.folder)
+    oracle.step()
+    found = given.layout.flatten(result.state.models["global"])
+    assert deviation(found, oracle.flat, start_of(given)) < 1e-3
+    assert not torch.equal(oracle.flat, start_of(given))
+
+
+def test_clients_own_windows_are_what_the_product_loads(scene):
+    given = setup(scene)
+    windows, labels = load_client(scene.folder, 2)
+    loaded = given.job.clients[2].load()
+    assert all(np.array_equal(x.numpy(), loaded[m]) for m, x in zip(scene.spec.names, windows, strict=True))
+    assert np.array_equal(labels.numpy(), given.job.clients[2].labels)

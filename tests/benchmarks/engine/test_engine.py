@@ -1,0 +1,89 @@
+"""The command line from end to end, and the page that is made from the figures."""
+
+import json
+import math
+
+import pytest
+
+from benchmarks.engine.__main__ import main
+from benchmarks.engine.page import render
+from benchmarks.engine.tables import TARGETS, number, targets
+
+REQUIRED = {
+    "full_n8_vs_torch2",
+    "full_n100_vs_torch2",
+    "full_n8_vs_flower",
+    "full_n100_vs_flower",
+    "noop_n8_vs_plain_ray",
+    "noop_n100_vs_plain_ray",
+    "type_c_reuse_vs_eager_full",
+    "type_c_reuse_vs_own_full",
+    "gemm_peak_fraction",
+    "pss_n100_gib",
+}
+
+
+def test_parts_without_ray(tmp_path):
+    out, page = tmp_path / "figures.json", tmp_path / "page.md"
+    main(["--tiny", "--parts", "local,roofline,predict", "--json", str(out), "--markdown", str(page)])
+    found = json.loads(out.read_text())
+    assert found["type_c_reuse_vs_eager_full"] > 1.0
+    assert 0.0 < found["gemm_peak_fraction"] < 1.0
+    assert found["type_c_reuse_deviation"] < 1e-3
+    assert all(not isinstance(v, (dict, list)) for v in found.values())
+    assert all(math.isfinite(v) for v in found.values() if isinstance(v, float))
+    assert "## One client's local round" in page.read_text() and "Full training through Ray" not in page.read_text()
+    again = tmp_path / "again.md"
+    main(["--from", str(out), "--markdown", str(again)])
+    assert again.read_text() == page.read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_everything(tmp_path):
+    out, page = tmp_path / "figures.json", tmp_path / "page.md"
+    main(["--tiny", "--no-peers", "--json", str(out), "--markdown", str(page)])
+    found = json.loads(out.read_text())
+    assert set(found) >= REQUIRED
+    assert found["full_n8_vs_flower"] is None and found["full_n8_run_to_run_equal"] is True
+    assert found["full_n8_deviation"] < 1e-2 and found["full_n8_torch2_deviation"] < 1e-3
+    assert {n for n in (8, 20, 50, 100) if found[f"noop_n{n}_ours_s"] > 0} == {8, 20, 50, 100}
+    assert page.read_text().count("\n## ") == 7
+
+
+def test_unknown_parts_are_refused(tmp_path):
+    with pytest.raises(SystemExit, match="unknown"):
+        main(["--parts", "local,everything"])
+
+
+def test_every_required_figure_is_aimed_at_or_shown():
+    assert REQUIRED - {"gemm_peak_fraction"} <= {key for key, _, _ in TARGETS}
+
+
+def test_aims_are_judged_in_their_own_direction():
+    found = {"full_n8_vs_torch2": 1.6, "noop_n8_vs_plain_ray": 1.6, "full_n8_vs_flower": None}
+    lines = targets(found).splitlines()
+    rows = {
+        line.split("|")[1].strip(): line.split("|")[-2].strip()
+        for line in lines
+        if line.startswith("| full") or "no-op" in line
+    }
+    assert rows["full training, 8 clients, against PyTorch in two processes"] == "yes"
+    assert rows["full training, 8 clients, against Flower"] == "not measured"
+    assert rows["no-op round, 8 clients, over the minimal Ray loop"] == "**no**"
+
+
+def test_numbers_keep_three_digits():
+    assert [number(v) for v in (1234567.0, 12.345, 0.01234, 1e-6, 0.0, None, True)] == [
+        "1,234,567",
+        "12.3",
+        "0.0123",
+        "1.0e-06",
+        "0",
+        "–",
+        "yes",
+    ]
+
+
+def test_nothing_measured_gives_a_page_with_a_head_alone():
+    assert "## " not in render({"mode": "whole"}).replace("# Performance", "")

@@ -1,0 +1,29 @@
+import subprocess
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.engine import peers
+
+
+def test_what_cannot_be_installed_is_noted(tmp_path, monkeypatch):
+    monkeypatch.setattr(peers, "PEERS", (replace(peers.PEERS[0], requirement="no/such/folder"),))
+    ready, notes = peers.install(tmp_path)
+    assert ready == {} and "not installed" in notes["flower"]
+    assert peers.describe(ready, notes)["flower_version"] is None
+
+
+def test_a_running_ray_is_not_seen(monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    seen = peers.environment("/tmp/x")
+    assert "RAY_ADDRESS" not in seen and seen["OMP_NUM_THREADS"] == "1"
+
+
+def test_a_failed_run_says_why(scene, tmp_path):
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho broken >&2\nexit 3\n")
+    python.chmod(0o755)
+    broken = peers.Installed(peer=peers.PEERS[0], python=python, version="0")
+    with pytest.raises(RuntimeError, match="ended with 3: broken"):
+        broken.run(scene.folder, 1)
+    assert subprocess.run([python], capture_output=True).returncode == 3

@@ -1,0 +1,31 @@
+from contextlib import closing
+
+import numpy as np
+import pytest
+
+from benchmarks.engine.plain_ray import PlainHost, PlainRay, shares
+
+
+def test_a_host_sums_its_clients():
+    flat = np.array([1.0, -2.0, 0.5], np.float32)
+    host = PlainHost(3)
+    assert np.array_equal(host.round(flat, 4), 4 * flat)
+    assert np.array_equal(host.round(flat, 1), flat)
+
+
+def test_shares_add_up():
+    assert shares(101, 2) == [51, 50]
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_the_model_comes_back_unchanged():
+    """Nothing was trained, so the average of all clients is the model that went out."""
+    from actors.session import SessionOptions, ray_session
+
+    start = np.linspace(-1, 1, 1000, dtype=np.float32)
+    with ray_session(SessionOptions(num_cpus=2, object_store_mib=200)):
+        with closing(PlainRay(start, 5)) as loop:
+            loop.step()
+            loop.step()
+            assert np.allclose(loop.flat, start, atol=1e-6)

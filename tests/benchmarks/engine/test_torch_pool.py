@@ -1,0 +1,23 @@
+from contextlib import closing
+
+import pytest
+import torch
+
+from benchmarks.engine.eager import Sequential
+from benchmarks.engine.torch_pool import TorchPool, split
+
+
+@pytest.mark.slow
+def test_two_processes_compute_what_one_does(scene):
+    oracle = Sequential(scene.folder)
+    with closing(TorchPool(scene.folder)) as pool:
+        for _ in range(2):
+            oracle.step()
+            pool.step()
+        assert torch.allclose(pool.flat, oracle.flat, atol=1e-6)
+
+
+def test_every_client_is_dealt_once():
+    dealt = split(101, 2)
+    assert [n for part in dealt for n in part] == list(range(101))
+    assert max(map(len, dealt)) - min(map(len, dealt)) <= 1
