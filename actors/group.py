@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
@@ -42,6 +42,10 @@ class HostGroup:
     handles: tuple[Handle, ...]
     job: ray.ObjectRef[Job]
     reservation: PlacementGroup | None
+
+    def with_job(self, job: Job) -> HostGroup:
+        """The same hosts for another job; they change over with its first call."""
+        return replace(self, job=ray.put(job))
 
     def close(self) -> None:
         """Ends all hosts and gives their places back."""

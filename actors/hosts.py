@@ -79,6 +79,7 @@ class ClientHost:
     def __init__(self) -> None:
         """Nothing to do yet: the job comes with each call, so that a process that started anew needs nothing else."""
         self._worker: Worker | None = None
+        self._job = ""
 
     def hello(self) -> Identity:
         """Who this is."""
@@ -109,8 +110,9 @@ class ClientHost:
         return EvalAnswer(identity=identify(), found=pack(found))
 
     def _ready(self, job: JobBox) -> Worker:
-        if self._worker is None:
-            self._worker = Worker(ray.get(job[0]))
+        if self._worker is None or self._job != job[0].hex():
+            self._worker = None  # frees the last job's windows before the next one's are loaded
+            self._worker, self._job = Worker(ray.get(job[0])), job[0].hex()
         return self._worker
 
 

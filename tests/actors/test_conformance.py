@@ -1,0 +1,70 @@
+"""Every strategy on Ray, packed on one to three hosts or one actor per client: the bits of the plain loop."""
+
+import pytest
+import torch
+
+from actors.executor import RayExecutor
+from actors.group import RuntimeOptions, open_hosts
+from relief_ray.records import read_rounds
+from relief_ray.setup import prepare
+from relief_ray.strategies import PRESETS
+from tests.conformance_cases import CASES, after_rounds, config_of, drive, outcome
+
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("run_cache", "cluster")]
+LAYOUTS = {
+    "one host": RuntimeOptions(num_hosts=1),
+    "two hosts": RuntimeOptions(num_hosts=2),
+    "three hosts": RuntimeOptions(num_hosts=3),
+    "an actor each": RuntimeOptions(mode="actors"),
+}
+RESUMED = ("relief", "local", "v3")
+
+
+@pytest.fixture(scope="module")
+def plain(run_cache, tmp_path_factory):
+    """The outcome of a case's plain loop, computed once."""
+    known = {}
+
+    def oracle(case):
+        if case not in known:
+            path = tmp_path_factory.mktemp("plain") / "run"
+            torch.set_num_threads(1)
+            drive(config_of(case), path)
+            known[case] = outcome(path)
+        return known[case]
+
+    return oracle
+
+
+@pytest.fixture(scope="module", params=LAYOUTS, ids=str)
+def on_layout(request, cluster, run_cache):
+    """Makes executors on hosts that serve all cases of the module."""
+    options = LAYOUTS[request.param]
+    group = open_hosts(prepare(config_of("fedavg")).job, options)
+
+    def make(job):
+        return RayExecutor(job, group.with_job(job), options, own=False)
+
+    yield make
+    group.close()
+
+
+@pytest.mark.parametrize("case", PRESETS)
+def test_every_strategy_has_the_bits_of_the_plain_loop(case, on_layout, plain, tmp_path):
+    drive(config_of(case), tmp_path / "run", on_layout)
+    assert outcome(tmp_path / "run") == plain(case)
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c not in PRESETS and "20 clients" not in c and "unseen" not in c])
+def test_variations_have_them_too(case, on_layout, plain, tmp_path):
+    drive(config_of(case), tmp_path / "run", on_layout)
+    assert outcome(tmp_path / "run") == plain(case)
+
+
+@pytest.mark.parametrize("case", RESUMED)
+def test_a_run_may_change_its_executor_at_any_boundary(case, on_layout, plain, tmp_path):
+    path = tmp_path / "run"
+    drive(config_of(case), path, on_layout, after_rounds(1))
+    drive(config_of(case), path, should_stop=after_rounds(1))
+    drive(config_of(case), path, on_layout)
+    assert len(read_rounds(path)) >= 3 and outcome(path) == plain(case)
