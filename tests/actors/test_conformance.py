@@ -55,6 +55,7 @@ def test_every_strategy_has_the_bits_of_the_plain_loop(case, on_layout, plain, t
     assert outcome(tmp_path / "run") == plain(case)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [c for c in CASES if c not in PRESETS and "20 clients" not in c and "unseen" not in c])
 def test_variations_have_them_too(case, on_layout, plain, tmp_path):
     drive(config_of(case), tmp_path / "run", on_layout)

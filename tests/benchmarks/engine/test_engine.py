@@ -47,7 +47,7 @@ def test_everything(tmp_path):
     assert set(found) >= REQUIRED
     assert found["full_n8_vs_flower"] is None and found["full_n8_run_to_run_equal"] is True
     assert found["full_n8_deviation"] < 1e-2 and found["full_n8_torch2_deviation"] < 1e-3
-    assert {n for n in (8, 20, 50, 100) if found[f"noop_n{n}_ours_s"] > 0} == {8, 20, 50, 100}
+    assert found["noop_n100_ours_s"] > 0 and found["noop_n100_moved_bytes"] > 4 * 1.2e6
     assert page.read_text().count("\n## ") == 7
 
 
