@@ -1,0 +1,217 @@
+"""``python -m benchmarks.engine [--quick] --json FILE [--markdown FILE]``: everything, on a quiet machine."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from benchmarks.engine.machine import Figures, facts, load
+
+PARTS = ("full", "local", "fleet", "noop", "start", "roofline", "predict")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effort:
+    """How long is measured: clients and windows per case, turns, rounds per turn."""
+
+    full: tuple[tuple[int, int], ...]
+    full_turns: int
+    full_rounds: int
+    peer_turns: int
+    peer_datasets: tuple[str, ...]
+    local_datasets: tuple[str, ...]
+    local_windows: int
+    local_turns: int
+    fleet_windows: int
+    fleet_turns: int
+    noop_turns: int
+    noop_rounds: int
+    noop_sizes: tuple[int, ...]
+    predict_windows: int
+    predict_turns: int
+
+
+WHOLE = Effort(
+    full=((8, 256), (100, 32)),
+    full_turns=5,
+    full_rounds=4,
+    peer_turns=3,
+    peer_datasets=("pamap2", "dsa"),
+    local_datasets=("pamap2", "dsa"),
+    local_windows=512,
+    local_turns=5,
+    fleet_windows=256,
+    fleet_turns=5,
+    noop_turns=5,
+    noop_rounds=50,
+    noop_sizes=(8, 20, 50, 100),
+    predict_windows=256,
+    predict_turns=5,
+)
+QUICK = Effort(
+    full=((8, 128), (100, 16)),
+    full_turns=3,
+    full_rounds=1,
+    peer_turns=1,
+    peer_datasets=("pamap2",),
+    local_datasets=("pamap2",),
+    local_windows=128,
+    local_turns=3,
+    fleet_windows=32,
+    fleet_turns=3,
+    noop_turns=3,
+    noop_rounds=10,
+    noop_sizes=(8, 100),
+    predict_windows=64,
+    predict_turns=3,
+)
+TINY = Effort(
+    full=((8, 32), (100, 1)),
+    full_turns=1,
+    full_rounds=1,
+    peer_turns=1,
+    peer_datasets=("pamap2",),
+    local_datasets=("pamap2",),
+    local_windows=32,
+    local_turns=1,
+    fleet_windows=8,
+    fleet_turns=1,
+    noop_turns=1,
+    noop_rounds=2,
+    noop_sizes=(8, 100),
+    predict_windows=32,
+    predict_turns=2,
+)
+
+
+def run_parts(effort: Effort, parts: tuple[str, ...], peers: Path | None, folder: Path) -> Figures:
+    """The chosen parts, one after the other; every one prints when it is done."""
+    from actors.session import SessionOptions, ray_session
+    from benchmarks.engine.product import use_one_thread
+
+    use_one_thread()
+    found: Figures = facts()
+    began = time.perf_counter()
+    for name in ("roofline", "local", "predict", "start"):
+        if name in parts:
+            found |= told(name, partial(alone, name, effort, folder))
+    if {"full", "fleet", "noop"} & set(parts):
+        with ray_session(SessionOptions(num_cpus=8, object_store_mib=400)):
+            for name in ("noop", "fleet", "full"):
+                if name in parts:
+                    found |= told(name, partial(on_ray, name, effort, peers, folder))
+    return found | {"load_after": load(), "seconds": time.perf_counter() - began}
+
+
+def told(name: str, part: Callable[[], Figures]) -> Figures:
+    """Runs a part and prints its figures."""
+    began = time.perf_counter()
+    found = part()
+    print(f"\n{name} ({time.perf_counter() - began:.0f} s)", flush=True)
+    for key, value in found.items():
+        print(f"  {key:56} {value:.4g}" if isinstance(value, float) else f"  {key:56} {value}", flush=True)
+    return found
+
+
+def alone(name: str, effort: Effort, folder: Path) -> Figures:
+    """Parts that need no Ray of ours."""
+    from benchmarks.engine import local, noop, predict, roofline
+    from benchmarks.engine.scene import Scene
+
+    if name == "start":
+        return noop.measure_start(folder)
+    if name == "roofline":
+        scene = Scene(dataset="pamap2", num_clients=1, num_windows=effort.predict_windows, folder=folder / name)
+        return roofline.measure(scene, effort.local_turns)
+    if name == "predict":
+        windows = effort.predict_windows
+        scene = Scene(dataset="pamap2", num_clients=1, num_windows=windows, folder=folder / name, epochs=local.EPOCHS)
+        return predict.measure(scene, effort.predict_turns)
+    found: Figures = {}
+    for dataset in effort.local_datasets:
+        assert dataset in ("pamap2", "dsa")
+        scene = Scene(
+            dataset="pamap2" if dataset == "pamap2" else "dsa",
+            num_clients=1,
+            num_windows=effort.local_windows,
+            folder=folder / f"local-{dataset}",
+            epochs=local.EPOCHS,
+        )
+        found |= local.measure_clients(scene, effort.local_turns, "" if dataset == "pamap2" else f"{dataset}_")
+    return found
+
+
+def on_ray(name: str, effort: Effort, peers: Path | None, folder: Path) -> Figures:
+    """Parts inside the session."""
+    from benchmarks.engine import full, local, noop
+    from benchmarks.engine.peers import describe, install
+    from benchmarks.engine.scene import Scene
+
+    if name == "noop":
+        return noop.measure(folder, effort.noop_turns, effort.noop_rounds, effort.noop_sizes)
+    if name == "fleet":
+        windows = effort.fleet_windows
+        scene = Scene(
+            dataset="pamap2", num_clients=8, num_windows=windows, folder=folder / name, epochs=local.EPOCHS, mixed=True
+        )
+        return local.measure_fleet(scene, effort.fleet_turns, 1)
+    ready, notes = install(peers) if peers else ({}, {"flower": "switched off", "pfl": "switched off"})
+    found: Figures = {**describe(ready, notes)}
+    for dataset in ("pamap2", "dsa"):
+        sizes = full.Sizes(
+            cases=effort.full,
+            num_turns=effort.full_turns,
+            num_rounds=effort.full_rounds,
+            peer_turns=effort.peer_turns if dataset in effort.peer_datasets else 0,
+        )
+        found |= full.measure("pamap2" if dataset == "pamap2" else "dsa", sizes, ready, folder / dataset)
+    return found
+
+
+def write(found: Mapping[str, object], json_file: Path | None, markdown: Path | None) -> None:
+    """The flat JSON object, and the page made from it."""
+    from benchmarks.engine.page import render
+
+    if json_file is not None:
+        json_file.parent.mkdir(parents=True, exist_ok=True)
+        json_file.write_text(json.dumps(found, indent=1) + "\n")
+    if markdown is not None:
+        markdown.write_text(render(found))
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.engine", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="less work, fewer turns: under five minutes on two cores")
+    parser.add_argument("--tiny", action="store_true", help="does it run at all? the figures mean nothing")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="one flat object with every figure")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="a page made from the figures")
+    parser.add_argument("--from", dest="source", type=Path, metavar="JSON", help="only make the page, from this file")
+    parser.add_argument("--parts", default=",".join(PARTS), metavar="A,B", help=f"some of {','.join(PARTS)}")
+    parser.add_argument("--peers", type=Path, default=Path(tempfile.gettempdir()) / "relief-ray-peers", metavar="DIR")
+    parser.add_argument("--no-peers", action="store_true", help="leave Flower and pfl out")
+    options = parser.parse_args(arguments)
+    parts = tuple(options.parts.split(","))
+    if unknown := sorted(set(parts) - set(PARTS)):
+        sys.exit(f"--parts {options.parts}: {unknown} unknown; known: {', '.join(PARTS)}")
+    if options.source is not None:
+        found = json.loads(options.source.read_text())
+    else:
+        os.environ["OMP_NUM_THREADS"] = "1"
+        effort = TINY if options.tiny else QUICK if options.quick else WHOLE
+        with tempfile.TemporaryDirectory(prefix="rr-bench-") as folder:
+            found = run_parts(effort, parts, None if options.no_peers else options.peers.resolve(), Path(folder))
+        found["mode"] = "tiny" if options.tiny else "quick" if options.quick else "whole"
+    write(found, options.json, options.markdown)
+
+
+if __name__ == "__main__":
+    main()

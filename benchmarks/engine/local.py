@@ -1,0 +1,184 @@
+"""Part 2: one client's local round. What freezing costs naively, what it saves with reuse; and a whole mixed fleet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+
+import torch
+from torch import Tensor
+
+from benchmarks.engine.eager import EagerCnn, Task, train_client
+from benchmarks.engine.machine import Figures
+from benchmarks.engine.pairs import Times, take_turns, timed
+from benchmarks.engine.product import Product, deviation, median_straggler_s
+from benchmarks.engine.scene import Scene, federated, setup, window_sets, write
+from relief_ray.federated import ClientContext, ClientProgram
+from relief_ray.messages import Assignment, ClientInfo, Update
+from relief_ray.models.backbone import Backbone
+from relief_ray.models.cnn import CnnConfig
+from relief_ray.setup import input_shape
+from relief_ray.streams import Streams
+from relief_ray.training.trainer import ClientInputs, Engine, Trainer, TrainerConfig
+
+TYPES: Mapping[str, tuple[str, ...]] = {"c": ("acc",), "b": ("acc", "gyro")}
+EPOCHS = 5
+Windows = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Client:
+    """One client with its raw windows, and how it trains."""
+
+    task: Task
+    present: tuple[str, ...]
+    windows: Windows
+    labels: Tensor
+    start: Tensor
+
+
+class Local:
+    """One engine with one client's prepared windows."""
+
+    def __init__(self, client: Client, backbone: Backbone, engine: Engine) -> None:
+        config = TrainerConfig(
+            lr=client.task.lr, batch_size=client.task.batch_size, missing="zero_input", engine=engine
+        )
+        self.client, self.backbone, self.trainer = client, backbone, Trainer(backbone, config)
+        began = perf_counter()
+        inputs = {m: backbone.prepare(m, client.windows[m]) for m in client.present}
+        self.prepare_s = perf_counter() - began
+        self.inputs = ClientInputs(inputs=inputs, labels=client.labels)
+
+    def train(self, groups: tuple[str, ...] | None) -> Update:
+        """One local round of ``groups`` (None: everything)."""
+        client, layout = self.client, self.backbone.layout
+        number = len(client.labels)
+        info = ClientInfo(id=0, name="client", device="C", modalities=client.present, num_windows=number)
+        context = ClientContext(
+            info=info, round=1, layout=layout, start=layout.views(client.start), state={}, streams=Streams(seed=0)
+        )
+        chosen = layout.select(groups)
+        task = Assignment(client=0, down=layout.select(), train=chosen, up=chosen, epochs=client.task.epochs)
+        return self.trainer.train(context, task, self.inputs, ClientProgram())
+
+
+def make_client(scene: Scene, present: tuple[str, ...]) -> Client:
+    """The first client of the scene with these sensors only."""
+    raw = {m: torch.from_numpy(x) for m, x in window_sets(scene)[0].load().items()}
+    backbone = make_backbone(scene, "naive")
+    return Client(
+        task=scene.task,
+        present=present,
+        windows={m: x if m in present else torch.zeros_like(x) for m, x in raw.items()},
+        labels=torch.from_numpy(window_sets(scene)[0].labels),
+        start=backbone.layout.flatten(backbone.params()),
+    )
+
+
+def make_backbone(scene: Scene, engine: Engine) -> Backbone:
+    """Backbone 1 for the scene; the same initial values for every engine."""
+    return CnnConfig().build(input_shape(federated(scene)), 0, fast=engine == "gemm")
+
+
+def eager_round(client: Client) -> Callable[[], Tensor]:
+    """Everything, bare eager PyTorch: absent sensors are zero windows like any other."""
+    model = EagerCnn(client.task)
+    windows = [client.windows[m] for m, _ in client.task.channels]
+
+    def run() -> Tensor:
+        model.load_flat(client.start)
+        train_client(model, client.task, 1, 0, windows, client.labels)
+        return model.flat()
+
+    return run
+
+
+def measure_clients(scene: Scene, num_turns: int, prefix: str) -> Figures:
+    """Types C and B: seconds of every variant and the ratios."""
+    write(scene, peers=False)
+    found: Figures = {f"{prefix}local_windows": scene.num_windows, f"{prefix}local_epochs": scene.epochs}
+    for name, present in TYPES.items():
+        key = f"{prefix}type_{name}"
+        found |= {f"{key}_{k}": v for k, v in _client_figures(scene, present, num_turns).items()}
+    return found
+
+
+def _client_figures(scene: Scene, present: tuple[str, ...], num_turns: int) -> Figures:
+    client = make_client(scene, present)
+    naive, fast = (Local(client, make_backbone(scene, e), e) for e in ("naive", "gemm"))
+    everyone = Local(make_client(scene, scene.spec.names), make_backbone(scene, "gemm"), "gemm")
+    blocks = tuple(f"fusion.A.{m}" for m in present)
+    shared = (*blocks, "fusion.B", "head.1")
+    eager = eager_round(client)
+    actions: dict[str, Callable[[], object]] = {
+        "eager_full": eager,
+        "own_full": lambda: fast.train(None),
+        "own_full_all_sensors": lambda: everyone.train(None),
+        "blocks_naive": lambda: naive.train(blocks),
+        "blocks_reuse": lambda: fast.train(blocks),
+        "shared_naive": lambda: naive.train(shared),
+        "reuse": lambda: fast.train(shared),
+    }
+    for action in actions.values():
+        action()
+    times = take_turns({name: timed(action) for name, action in actions.items()}, num_turns, 1)
+    found = _ratios(times) | {"prepare_s": fast.prepare_s}
+    own = fast.backbone.layout.flatten
+    gap = deviation(_flat(naive.train(shared)), _flat(fast.train(shared)), torch.zeros(1))
+    full = own(fast.trainer.theta) if fast.train(None) else client.start
+    return found | {"reuse_deviation": gap, "full_deviation": deviation(full, eager(), client.start)}
+
+
+def _flat(update: Update) -> Tensor:
+    return torch.cat(list(update.delta.values()))
+
+
+def _ratios(times: Times) -> Figures:
+    found: Figures = {f"{name}_s": times.median_s(name) for name in times.turns}
+    found |= {f"{name}_spread": times.spread(name) for name in times.turns}
+    return found | {
+        "reuse_vs_eager_full": times.ratio("eager_full", "reuse"),
+        "reuse_vs_own_full": times.ratio("own_full", "reuse"),
+        "reuse_vs_own_full_all_sensors": times.ratio("own_full_all_sensors", "reuse"),
+        "blocks_reuse_vs_eager_full": times.ratio("eager_full", "blocks_reuse"),
+        "blocks_reuse_vs_own_full": times.ratio("own_full", "blocks_reuse"),
+        "blocks_naive_vs_eager_full": times.ratio("eager_full", "blocks_naive"),
+        "own_full_vs_eager_full": times.ratio("eager_full", "own_full"),
+    }
+
+
+def measure_fleet(scene: Scene, num_turns: int, num_rounds: int) -> Figures:
+    """A mixed fleet's round in measured wall time: RELIEF against FedAvg, and FedAvg with the naive engine."""
+    write(scene, peers=False)
+    chosen: Mapping[str, tuple[str, Engine]] = {
+        "relief": ("relief", "gemm"),
+        "fedavg": ("fedavg", "gemm"),
+        "fedavg_naive": ("fedavg", "naive"),
+    }
+    with ExitStack() as stack:
+        runs = {
+            name: stack.enter_context(closing(Product(setup(scene, strategy, engine), _path(scene.folder, name))))
+            for name, (strategy, engine) in chosen.items()
+        }
+        for run in runs.values():
+            run.run(2)  # RELIEF's first round trains everything to see who diverges
+            run.records.clear()
+        times = take_turns({name: run.segment for name, run in runs.items()}, num_turns, num_rounds)
+        found: Figures = {f"fleet_{name}_round_s": times.median_s(name) for name in runs}
+        slowest = {name: median_straggler_s(run.records) for name, run in runs.items()}
+    return found | {
+        "fleet_windows": scene.num_windows,
+        "fleet_clients": scene.num_clients,
+        "fleet_relief_vs_fedavg": times.ratio("fedavg", "relief"),
+        "fleet_relief_vs_fedavg_naive": times.ratio("fedavg_naive", "relief"),
+        "fleet_straggler_relief_vs_fedavg": slowest["fedavg"] / slowest["relief"],
+        "fleet_straggler_relief_vs_fedavg_naive": slowest["fedavg_naive"] / slowest["relief"],
+    }
+
+
+def _path(folder: Path, name: str) -> Path:
+    return folder / f"run-{name}"

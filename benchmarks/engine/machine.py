@@ -1,0 +1,51 @@
+"""Where and what was measured."""
+
+from __future__ import annotations
+
+import subprocess
+from datetime import datetime, timezone
+from importlib.metadata import version
+from pathlib import Path
+
+from relief_ray.records.identity import machine_facts
+
+Figures = dict[str, "float | int | str | bool | None"]
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def facts() -> Figures:
+    """The machine, the versions, the commit and the date."""
+    found = machine_facts()
+    return {
+        "machine_cpu": found.cpu,
+        "machine_cores": found.num_cores,
+        "machine_system": found.system,
+        "python": found.python,
+        "torch": found.torch,
+        "ray": version("ray"),
+        "commit": commit(),
+        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "load_before": load(),
+    }
+
+
+def commit() -> str:
+    """The commit of the working tree, marked where files differ from it."""
+    try:
+        head = _git("rev-parse", "--short", "HEAD")
+        return head + ("+changes" if _git("status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def _git(*arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+def load() -> float | None:
+    """Processes that wanted a core in the last minute: above 0.5, somebody else was computing too."""
+    try:
+        return float(Path("/proc/loadavg").read_text().split()[0])
+    except OSError:
+        return None

@@ -1,0 +1,120 @@
+"""Part 3: rounds in which nothing is trained, start-up, memory and bytes: what orchestration costs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from statistics import median
+
+from benchmarks.engine.machine import ROOT, Figures
+from benchmarks.engine.pairs import slope, take_turns, timed
+from benchmarks.engine.peers import environment
+from benchmarks.engine.plain_ray import PlainRay
+from benchmarks.engine.product import Product
+from benchmarks.engine.scene import Scene, setup, start_of, without_training, write
+
+KIB, GIB = 2**10, 2**30
+SAMPLE_S, CHILD_S = 0.25, 300.0
+
+
+def measure(folder: Path, num_turns: int, num_rounds: int, sizes: Sequence[int]) -> Figures:
+    """Seconds of a no-op round and their growth with the number of clients; inside a Ray session."""
+    found: Figures = {}
+    seconds: dict[str, list[float]] = {"ours": [], "plain_ray": [], "train": []}
+    for number in sizes:
+        figures = _size(write(scene_of(folder / f"noop-{number}", number), peers=False), num_turns, num_rounds)
+        found |= {f"noop_n{number}_{key}": value for key, value in figures.items()}
+        for name, values in seconds.items():
+            values.append(float(figures[f"{name}_s"] or 0.0))
+    if len(sizes) > 1:
+        found |= {f"noop_{name}_slope_s_per_client": slope(sizes, values) for name, values in seconds.items()}
+    return found | {"noop_turns": num_turns, "noop_rounds": num_rounds}
+
+
+def scene_of(folder: Path, num_clients: int) -> Scene:
+    """PAMAP2's shapes, one batch a client: nothing is trained anyway."""
+    return Scene(dataset="pamap2", num_clients=num_clients, num_windows=32, folder=folder)
+
+
+def _size(scene: Scene, num_turns: int, num_rounds: int) -> Figures:
+    given = without_training(setup(scene))
+    plain = PlainRay(start_of(given).numpy(), scene.num_clients)
+    with closing(plain), closing(Product(given, scene.folder / "run")) as product:
+        product.run(3)
+        for _ in range(3):
+            plain.step()
+        product.records.clear()
+        product.train_s.clear()
+        times = take_turns({"ours": product.segment, "plain_ray": timed(plain.step)}, num_turns, num_rounds)
+        record = product.records[-1]
+        model_bytes = 4 * given.layout.numel
+        return {
+            "ours_s": times.median_s("ours"),
+            "ours_spread": times.spread("ours"),
+            "train_s": median(product.train_s),
+            "plain_ray_s": times.median_s("plain_ray"),
+            "plain_ray_spread": times.spread("plain_ray"),
+            "vs_plain_ray": times.ratio("ours", "plain_ray"),
+            "moved_bytes": record.moved_bytes,
+            "least_bytes": model_bytes + sum(c.bytes_up for c in record.clients),
+        }
+
+
+def measure_start(folder: Path, num_clients: int = 100) -> Figures:
+    """A whole run of its own, as the command line starts it: seconds until round 1, most memory of all processes."""
+    out = folder / "start.json"
+    with tempfile.TemporaryDirectory(prefix="rrs-", dir="/tmp") as scratch:
+        command = [sys.executable, "-m", "benchmarks.engine.start_run", str(folder), str(num_clients), str(out)]
+        began = time.time()
+        child = subprocess.Popen(command, cwd=ROOT, env=environment(scratch), stdout=subprocess.DEVNULL)
+        most = 0
+        try:
+            while child.poll() is None:
+                if time.time() - began > CHILD_S:
+                    raise RuntimeError(f"the run did not end within {CHILD_S:g} s")
+                most = max(most, pss_bytes(child.pid))
+                time.sleep(SAMPLE_S)
+        finally:
+            child.kill()
+            child.wait()
+    if child.returncode:
+        raise RuntimeError(f"the run for start-up and memory ended with {child.returncode}")
+    seen: Mapping[str, float] = json.loads(out.read_text())
+    return {
+        f"start_n{num_clients}_s": seen["round_1_unix_s"] - began,
+        f"start_n{num_clients}_committed_s": seen["committed_unix_s"] - began,
+        f"pss_n{num_clients}_gib": most / GIB,
+    }
+
+
+def pss_bytes(root: int) -> int:
+    """Proportional set size of a process and all that descend from it, shared memory included."""
+    return sum(_pss(pid) for pid in family(root))
+
+
+def family(root: int) -> list[int]:
+    """``root`` and its descendants."""
+    parents = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+        except (OSError, ValueError):
+            continue
+    found = [root]
+    for pid in found:
+        found += [child for child, parent in parents.items() if parent == pid]
+    return found
+
+
+def _pss(pid: int) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) * KIB for line in lines if line.startswith("Pss:"))

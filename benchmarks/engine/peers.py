@@ -1,0 +1,145 @@
+"""Flower and pfl, each in an environment of its own; what cannot be installed is left out with a note.
+
+An environment holds the peer and what it pins (Flower its own Ray); torch is read from this environment, so that every
+harness computes with the same kernels.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from benchmarks.engine.machine import ROOT
+
+INSTALL_S, RUN_S = 600.0, 900.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Peer:
+    """A framework: what to install, how its program is started, what its settings are."""
+
+    name: str
+    requirement: str
+    package: str
+    launcher: tuple[str, ...] = ("-m",)
+
+
+PEERS = (
+    Peer(name="flower", requirement="flwr[simulation]", package="flwr"),
+    Peer(
+        name="pfl",
+        requirement="pfl",
+        package="pfl",
+        launcher=("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"),
+    ),
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Installed:
+    """A peer that can run; ``segment_on`` gives its harness."""
+
+    peer: Peer
+    python: Path
+    version: str
+
+    def run(self, folder: Path, num_rounds: int) -> list[float]:
+        """Runs so many rounds of the task in ``folder`` in new processes, from its initial model; seconds of each.
+
+        Raises:
+            RuntimeError: the peer failed.
+        """
+        with tempfile.TemporaryDirectory(prefix="rrp-", dir="/tmp") as scratch:
+            out = Path(scratch) / "seconds.json"
+            program = f"benchmarks.engine.{self.peer.name}_peer"
+            arguments = [str(folder), str(num_rounds), str(out), str(weights_file(self.peer, folder))]
+            command = [str(self.python), *self.peer.launcher, program, *arguments]
+            done = subprocess.run(
+                command, cwd=ROOT, env=environment(scratch), capture_output=True, text=True, timeout=RUN_S
+            )
+            if done.returncode or not out.exists():
+                raise RuntimeError(f"{self.peer.name} ended with {done.returncode}: {done.stderr[-1500:]}")
+            seconds: list[float] = json.loads(out.read_text())
+        return seconds
+
+
+def segment(installed: Installed, folder: Path, num_rounds: int) -> list[float]:
+    """Rounds after the first: processes start and data are read in that one."""
+    return installed.run(folder, num_rounds + 1)[1:]
+
+
+def weights_file(peer: Peer, folder: Path) -> Path:
+    """Where a peer leaves its final model."""
+    return folder / f"{peer.name}-final.npy"
+
+
+def final_weights(peer: Peer, folder: Path) -> Tensor:
+    """The final model of the peer's last run."""
+    return torch.from_numpy(np.load(weights_file(peer, folder)))
+
+
+def environment(scratch: str) -> dict[str, str]:
+    """One thread per process, our sources, no trace of a running Ray."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
+    return kept | {
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(ROOT),
+        "RAY_TMPDIR": scratch,
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_HOME": scratch,
+        "PFL_PYTORCH_DEVICE": "cpu",
+    }
+
+
+def install(root: Path) -> tuple[dict[str, Installed], dict[str, str]]:
+    """Peers that can run, and the reason for each that cannot."""
+    ready: dict[str, Installed] = {}
+    notes: dict[str, str] = {}
+    for peer in PEERS:
+        try:
+            ready[peer.name] = _install(peer, root / peer.name)
+        except (OSError, subprocess.SubprocessError) as error:
+            notes[peer.name] = f"not installed: {str(error).splitlines()[0][:200]}"
+    return ready, notes
+
+
+def _install(peer: Peer, folder: Path) -> Installed:
+    python, mark = folder / "bin" / "python", folder / "ready"
+    if not mark.exists():
+        _run([sys.executable, "-m", "venv", "--clear", str(folder)])
+        _run([str(python), "-m", "pip", "install", "--quiet", "numpy", peer.requirement])
+        # After the installation: the installer must not see packages that are not its own.
+        (_site_packages(python) / "relief_ray_host.pth").write_text(sysconfig.get_path("purelib") + "\n")
+        _run([str(python), "-c", f"import torch, {peer.package}"])
+        mark.touch()
+    query = f"import importlib.metadata as m; print(m.version({peer.package!r}))"
+    return Installed(peer=peer, python=python, version=_run([str(python), "-c", query]).strip())
+
+
+def _site_packages(python: Path) -> Path:
+    return Path(_run([str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]).strip())
+
+
+def _run(command: Sequence[str]) -> str:
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=INSTALL_S)
+    return done.stdout
+
+
+def describe(ready: Mapping[str, Installed], notes: Mapping[str, str]) -> dict[str, str | None]:
+    """Versions and notes for the record."""
+    versions: dict[str, str | None] = {
+        f"{p.name}_version": ready[p.name].version if p.name in ready else None for p in PEERS
+    }
+    return versions | {f"{name}_note": note for name, note in notes.items()}

@@ -1,0 +1,122 @@
+"""FedAvg in pfl, in pfl's own environment, two processes: ``FOLDER ROUNDS SECONDS.json FINAL.npy``.
+
+Every user in every round. pfl does not shuffle by itself: a user's batches are drawn as in every other harness.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from pfl.aggregate.simulate import SimulatedBackend
+from pfl.algorithm.base import NNAlgorithmParams
+from pfl.algorithm.federated_averaging import FederatedAveraging
+from pfl.callback.base import TrainingProcessCallback
+from pfl.data.dataset import Dataset
+from pfl.data.federated_dataset import FederatedDataset
+from pfl.data.sampling import MinimizeReuseUserSampler
+from pfl.hyperparam.base import NNTrainHyperParams
+from pfl.metrics import Metrics
+from pfl.model.pytorch import PyTorchModel
+from torch import Tensor, nn
+
+from benchmarks.engine.eager import EagerCnn, load_client, read_task
+from relief_ray.streams import Streams
+
+NEVER = 10**9
+
+
+class Module(EagerCnn):
+    """The model with the two methods that pfl asks for."""
+
+    def loss(self, *data: Tensor) -> Tensor:
+        """Mean cross-entropy; the labels come last."""
+        *windows, labels = data
+        return nn.functional.cross_entropy(self(*windows), labels)
+
+    def metrics(self, *data: Tensor) -> dict[str, Any]:
+        """None are asked for."""
+        return {}
+
+
+class Watch(TrainingProcessCallback):
+    """Notes when each round is over."""
+
+    def __init__(self) -> None:
+        self.ends = [perf_counter()]
+
+    def after_central_iteration(self, *given: Any, **named: Any) -> tuple[bool, Metrics]:
+        """Never stops."""
+        self.ends.append(perf_counter())
+        return False, Metrics()
+
+
+class Shuffled(Dataset):
+    """A user's windows in one round; every epoch draws its batches anew."""
+
+    def __init__(self, raw_data: list[Tensor], order: torch.Generator) -> None:
+        super().__init__(raw_data=raw_data)
+        self._order = order
+
+    def iter(self, batch_size: int | None) -> Iterator[list[Tensor]]:
+        """One epoch."""
+        number = len(self.raw_data[-1])
+        for index in torch.split(torch.randperm(number, generator=self._order), batch_size or number):
+            yield [x[index] for x in self.raw_data]
+
+
+def federation(folder: Path, watch: Watch) -> FederatedDataset:
+    """All clients as users."""
+    task = read_task(folder)
+
+    def user(client: int) -> Shuffled:
+        windows, labels = load_client(folder, client)
+        return Shuffled([*windows, labels], Streams(seed=task.seed).torch("batches", len(watch.ends), client))
+
+    # Every process draws for itself: over all users each would train the same ones.
+    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    return FederatedDataset(user, MinimizeReuseUserSampler(list(range(rank, task.num_clients, world))))
+
+
+def main(folder: Path, num_rounds: int, out: Path, final: Path) -> None:
+    """All rounds."""
+    torch.set_num_threads(1)
+    task = read_task(folder)
+    module = Module(task)
+    module.load_flat(torch.from_numpy(np.load(folder / "start.npy")))
+    watch = Watch()
+    data = federation(folder, watch)
+    FederatedAveraging().run(
+        algorithm_params=NNAlgorithmParams(
+            central_num_iterations=num_rounds,
+            evaluation_frequency=NEVER,
+            train_cohort_size=task.num_clients,
+            val_cohort_size=0,
+        ),
+        backend=SimulatedBackend(training_data=data, val_data=data, postprocessors=[]),
+        model=PyTorchModel(
+            model=module,
+            local_optimizer_create=torch.optim.Adam,
+            central_optimizer=torch.optim.SGD(module.parameters(), 1.0),
+        ),
+        model_train_params=NNTrainHyperParams(
+            local_num_epochs=task.epochs, local_learning_rate=task.lr, local_batch_size=task.batch_size
+        ),
+        model_eval_params=None,
+        callbacks=[watch],
+    )
+    if os.environ.get("RANK", "0") == "0":
+        np.save(final, module.flat().numpy())
+        out.write_text(json.dumps([b - a for a, b in pairwise(watch.ends)]))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), Path(sys.argv[4]))

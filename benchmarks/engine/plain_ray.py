@@ -1,0 +1,58 @@
+"""The least that Ray can do: put the model, two host actors each take their clients in turn, get two sums, average.
+
+No records, no checks, no checkpoints, no failures handled: the reference for what the product's orchestration adds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import ray
+from numpy.typing import NDArray
+
+Flat = NDArray[np.float32]
+
+
+class PlainHost:
+    """Many clients, one model buffer, one sum; both are kept."""
+
+    def __init__(self, num_values: int) -> None:
+        self._local = np.zeros(num_values, np.float32)
+        self._sum = np.zeros(num_values, np.float32)
+
+    def round(self, flat: Flat, num_clients: int) -> Flat:
+        """Weights out, nothing trained, weights back, for each client; their sum."""
+        self._sum[:] = 0.0
+        for _ in range(num_clients):
+            self._local[:] = flat
+            self._sum += self._local
+        return self._sum
+
+
+class PlainRay:
+    """The loop."""
+
+    def __init__(self, start: Flat, num_clients: int, num_hosts: int = 2) -> None:
+        actor: Any = ray.remote(PlainHost)
+        host = actor.options(num_cpus=0, runtime_env={"env_vars": {"OMP_NUM_THREADS": "1"}})
+        self.flat, self._num_clients = start.copy(), num_clients
+        self._hosts = [host.remote(len(start)) for _ in range(num_hosts)]
+        self._shares = shares(num_clients, num_hosts)
+
+    def step(self) -> None:
+        """One round."""
+        model = ray.put(self.flat)
+        sums = ray.get([h.round.remote(model, n) for h, n in zip(self._hosts, self._shares, strict=True)])
+        np.divide(np.sum(sums, axis=0, dtype=np.float32), np.float32(self._num_clients), out=self.flat)
+
+    def close(self) -> None:
+        """Ends the hosts."""
+        for host in self._hosts:
+            ray.kill(host)
+
+
+def shares(num_clients: int, num_hosts: int) -> Sequence[int]:
+    """Clients per host, as even as can be."""
+    return [num_clients // num_hosts + (i < num_clients % num_hosts) for i in range(num_hosts)]

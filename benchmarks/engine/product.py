@@ -1,0 +1,106 @@
+"""The product as a harness: an experiment on Ray hosts, records and checkpoints included, some rounds at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+
+import torch
+from torch import Tensor
+
+from actors.executor import RayExecutor
+from actors.group import RuntimeOptions, open_hosts
+from relief_ray.federated import Executor, Models, States
+from relief_ray.messages import Assignment, EvalTarget, Trained
+from relief_ray.records.ledger import RunFolder
+from relief_ray.records.schema import RoundRecord
+from relief_ray.setup import Setup
+from relief_ray.simulation import Experiment, run_record
+
+
+class Stopwatch:
+    """An executor that notes how long training rounds keep the driver waiting (an ``Executor``)."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor, self.seconds = executor, list[float]()
+
+    def train(self, round_: int, models: Models, tasks: Sequence[Assignment], states: States) -> Trained:
+        """The executor's own."""
+        began = perf_counter()
+        trained = self._executor.train(round_, models, tasks, states)
+        self.seconds.append(perf_counter() - began)
+        return trained
+
+    def evaluate(
+        self, models: Models, targets: Sequence[EvalTarget], states: States, part: str
+    ) -> Mapping[str, Tensor]:
+        """The executor's own."""
+        return self._executor.evaluate(models, targets, states, part)
+
+    def close(self) -> None:
+        """The executor's own."""
+        self._executor.close()
+
+
+class Product:
+    """An experiment that can be run on; its executor may serve several experiments of the same job."""
+
+    def __init__(self, setup: Setup, path: Path, executor: RayExecutor | None = None) -> None:
+        options = RuntimeOptions(mode="packed", num_hosts=setup.config.runtime.num_hosts)
+        self._group = open_hosts(setup.job, options) if executor is None else None
+        self.executor = RayExecutor(setup.job, self._group, options) if self._group else executor
+        self._folder = RunFolder.create(path, run_record(setup))
+        assert self.executor is not None
+        watch = Stopwatch(self.executor)
+        self._experiment = Experiment(setup=setup, folder=self._folder, executor=watch)
+        self.train_s = watch.seconds
+        self.records: list[RoundRecord] = []
+
+    def run(self, num_rounds: int) -> list[float]:
+        """Seconds of each of the next rounds, from commit to commit."""
+        seconds: list[float] = []
+        began = perf_counter()
+
+        def note(record: RoundRecord) -> None:
+            nonlocal began
+            now = perf_counter()
+            seconds.append(now - began)
+            self.records.append(record)
+            began = now
+
+        self._experiment.run(note, lambda: len(seconds) == num_rounds)
+        return seconds
+
+    def segment(self, num_rounds: int) -> list[float]:
+        """``run`` with one round ahead that is not counted: it also rewrites the run's own record."""
+        return self.run(num_rounds + 1)[1:]
+
+    @property
+    def flat(self) -> Tensor:
+        """The current global model."""
+        setup = self._experiment.setup
+        return setup.layout.flatten(self._experiment.state.models["global"])
+
+    def close(self) -> None:
+        """Ends the hosts, where they are its own, and closes the folder."""
+        self._folder.close()
+        if self._group is not None:
+            self._group.close()
+
+
+def deviation(found: Tensor, expected: Tensor, start: Tensor) -> float:
+    """Relative L2 distance of two updates from the same start."""
+    return float((found.double() - expected.double()).norm() / (expected.double() - start.double()).norm())
+
+
+def median_straggler_s(records: list[RoundRecord]) -> float:
+    """The slowest client's measured compute seconds, the median over rounds."""
+    stages = [[c.measured_stages for c in r.clients] for r in records]
+    return median(max(s.forward_s + s.backward_s + s.optimizer_s for s in clients) for clients in stages)
+
+
+def use_one_thread() -> None:
+    """As in every host and every peer."""
+    torch.set_num_threads(1)

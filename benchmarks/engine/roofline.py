@@ -1,0 +1,179 @@
+"""Part 4: how close training comes to the machine's limits. One thread throughout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+from time import perf_counter
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from benchmarks.engine.eager import FUSION
+from benchmarks.engine.local import Local, eager_round, make_backbone, make_client
+from benchmarks.engine.machine import Figures
+from benchmarks.engine.pairs import take_turns, timed
+from benchmarks.engine.scene import Scene, write
+from relief_ray.devices.workload import Workload, num_steps, workload
+from relief_ray.models.costs import count_costs
+from relief_ray.training.optimizer import Adam
+
+MATRIX, BATCH = 1024, 32
+MIB = 2**20
+LARGE_MIB = 256
+# Times that fusion's matrix crosses the memory bus in a step: forward and input gradient read it, the weight gradient
+# is written; Adam reads weight, gradient and two moments and writes weight and both moments.
+READS_FORWARD, READS_BACKWARD, WRITES_BACKWARD, ADAM_PASSES = 1, 1, 1, 7
+
+
+def peak_flops_per_s(repeats: int) -> float:
+    """The best float32 rate of a large square matrix product."""
+    a, b = torch.randn(MATRIX, MATRIX), torch.randn(MATRIX, MATRIX)
+    out = torch.empty(MATRIX, MATRIX)
+    return 2.0 * MATRIX**3 / min(timed(lambda: torch.mm(a, b, out=out))(repeats))
+
+
+def bytes_per_s(mib: int, repeats: int) -> float:
+    """Bytes read and written by a copy between two buffers of half that size each."""
+    source = torch.ones(mib * MIB // 8)
+    target = torch.empty_like(source)
+    target.copy_(source)
+    return mib * MIB / median(timed(lambda: target.copy_(source))(repeats))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """What the machine can do: FLOP/s, and bytes/s out of memory and for a set of fusion's size."""
+
+    flops_per_s: float
+    memory_bytes_per_s: float
+    near_bytes_per_s: float
+
+
+def measure(scene: Scene, num_turns: int) -> Figures:
+    """Peak, bandwidth, the share of the peak that full training reaches, and fusion's roofline."""
+    write(scene, peers=False)
+    found, fractions, eager_fractions, peaks = _training(scene, num_turns)
+    fusion = Fusion(len(scene.spec.modalities))
+    limits = Limits(
+        flops_per_s=median(peaks),
+        memory_bytes_per_s=bytes_per_s(LARGE_MIB, 5),
+        near_bytes_per_s=bytes_per_s(max(1, ADAM_PASSES * fusion.nbytes // MIB), 20),
+    )
+    return (
+        found
+        | {
+            "gemm_peak_gflops_per_s": limits.flops_per_s / 1e9,
+            "gemm_peak_fraction": median(fractions),
+            "gemm_peak_fraction_eager": median(eager_fractions),
+            "memory_gb_per_s": limits.memory_bytes_per_s / 1e9,
+            "near_memory_gb_per_s": limits.near_bytes_per_s / 1e9,
+        }
+        | fusion.figures(limits, 10 * num_turns)
+    )
+
+
+def full_load(scene: Scene) -> Workload:
+    """The FLOPs of a client that owns and trains everything."""
+    backbone = make_backbone(scene, "naive")
+    return workload(
+        count_costs(backbone),
+        present=scene.spec.names,
+        trained=dict.fromkeys(backbone.layout.ids, 1.0),
+        num_windows=scene.num_windows,
+        epochs=scene.epochs,
+        num_steps=num_steps(scene.num_windows, scene.epochs, scene.task.batch_size),
+        engine="reuse",
+    )
+
+
+def _training(scene: Scene, num_turns: int) -> tuple[Figures, list[float], list[float], list[float]]:
+    """Training and the peak take turns, since the machine's speed drifts."""
+    client, load = make_client(scene, scene.spec.names), full_load(scene)
+    fast, eager = Local(client, make_backbone(scene, "gemm"), "gemm"), eager_round(client)
+    flops = load.forward_flops + load.backward_flops
+    peaks: list[float] = []
+
+    def peak(num_rounds: int) -> list[float]:
+        peaks.append(peak_flops_per_s(10))
+        return [1.0 / peaks[-1]] * num_rounds
+
+    fast.train(None)
+    eager()
+    harnesses = {"own": timed(lambda: fast.train(None)), "eager": timed(eager), "peak": peak}
+    times = take_turns(harnesses, num_turns, 1)
+    own, theirs, best = (times.turns[name] for name in ("own", "eager", "peak"))
+    found: Figures = {
+        "training_gflops_per_s": flops / times.median_s("own") / 1e9,
+        "training_mflop_per_window": flops / (scene.num_windows * scene.epochs) / 1e6,
+        "training_samples_per_s": scene.num_windows * scene.epochs / times.median_s("own"),
+    }
+    fractions = [flops / s * p for s, p in zip(own, best, strict=True)]
+    return found, fractions, [flops / s * p for s, p in zip(theirs, best, strict=True)], peaks
+
+
+class Fusion:
+    """The fusion layer alone: its column blocks on random features, as the engine runs it."""
+
+    def __init__(self, num_modalities: int, width: int = 1024) -> None:
+        self.features = [torch.randn(BATCH, width, requires_grad=True) for _ in range(num_modalities)]
+        self.blocks = [nn.Parameter(torch.randn(FUSION, width) * 0.01) for _ in range(num_modalities)]
+        self.nbytes = sum(4 * b.numel() for b in self.blocks)
+        self.flops = 2.0 * BATCH * sum(b.numel() for b in self.blocks)
+        self._adam = Adam(self.blocks, fused=True)
+        self._adam.reset(self.blocks)
+
+    def forward(self) -> Tensor:
+        """The sum over blocks."""
+        total = functional.linear(self.features[0], self.blocks[0])
+        for h, block in zip(self.features[1:], self.blocks[1:], strict=True):
+            total = total + functional.linear(h, block)
+        return total
+
+    def step(self) -> tuple[float, float, float]:
+        """Seconds of forward, backward and Adam."""
+        gradient = torch.ones(BATCH, FUSION)
+        began = perf_counter()
+        total = self.forward()
+        forwarded = perf_counter()
+        torch.autograd.backward(total, gradient)
+        differentiated = perf_counter()
+        self._adam.step(self.blocks, 1e-3)
+        ended = perf_counter()
+        for h in self.features:
+            h.grad = None
+        return forwarded - began, differentiated - forwarded, ended - differentiated
+
+    def figures(self, limits: Limits, repeats: int) -> Figures:
+        """Measured milliseconds against the roofline: what the slower of arithmetic and traffic allows."""
+        steps = [self.step() for _ in range(repeats + 3)][3:]
+        measured = [median(part) for part in zip(*steps, strict=True)]
+        passes = (READS_FORWARD, READS_BACKWARD + WRITES_BACKWARD, ADAM_PASSES)
+        flops = (self.flops, 2.0 * self.flops, 0.0)
+        names = ("forward", "backward", "adam")
+        found: Figures = {"fusion_mbytes": self.nbytes / 1e6}
+        least = 0.0
+        for name, seconds, times, work in zip(names, measured, passes, flops, strict=True):
+            traffic_s = times * self.nbytes / limits.near_bytes_per_s
+            bound_s = max(work / limits.flops_per_s, traffic_s)
+            least += bound_s
+            found[f"fusion_{name}_ms"] = 1e3 * seconds
+            found[f"fusion_{name}_bound_ms"] = 1e3 * bound_s
+            found[f"fusion_{name}_limit"] = "memory" if traffic_s >= work / limits.flops_per_s else "arithmetic"
+        total = sum(measured)
+        return found | {
+            "fusion_ms": 1e3 * total,
+            "fusion_bound_ms": 1e3 * least,
+            "fusion_roofline_fraction": least / total,
+            "fusion_flops_per_byte": sum(flops) / (sum(passes) * self.nbytes),
+        }
+
+
+def profile(action: Callable[[], object], rows: int = 12) -> str:
+    """Where a local round's time goes, by torch operation."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+        action()
+    table: str = seen.key_averages().table(sort_by="self_cpu_time_total", row_limit=rows)
+    return table

@@ -1,0 +1,33 @@
+"""A short run of its own process, for start-up time and memory: ``FOLDER CLIENTS OUT.json``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from actors.runtime import Watch, run_experiment
+from benchmarks.engine.scene import Scene, setup, write
+from relief_ray.records.ledger import RunFolder
+from relief_ray.records.schema import RoundRecord
+from relief_ray.simulation import run_record
+
+ROUNDS = 2
+
+
+def main(folder: Path, num_clients: int, out: Path) -> None:
+    """Full training, every client once over 32 windows."""
+    scene = write(
+        Scene(dataset="pamap2", num_clients=num_clients, num_windows=32, folder=folder / "start"), peers=False
+    )
+    given = setup(scene, rounds=ROUNDS)
+    path = scene.folder / "run"
+    RunFolder.create(path, run_record(given)).close()
+    records: list[RoundRecord] = []
+    run_experiment(given, path, Watch(on_round=records.append))
+    committed = records[0].ended_unix_s
+    out.write_text(json.dumps({"committed_unix_s": committed, "round_1_unix_s": committed - records[0].wall_s}))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))

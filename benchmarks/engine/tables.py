@@ -1,0 +1,61 @@
+"""How figures are written: numbers, Markdown tables, and the aims that they are held against."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+Found = Mapping[str, object]
+Row = Sequence[str]
+# Key, what it is, at least (or at most, with a minus) what.
+TARGETS: tuple[tuple[str, str, float], ...] = (
+    ("full_n8_vs_torch2", "full training, 8 clients, against PyTorch in two processes", 1.5),
+    ("full_n100_vs_torch2", "full training, 100 clients, against PyTorch in two processes", 1.5),
+    ("full_n8_vs_flower", "full training, 8 clients, against Flower", 1.8),
+    ("full_n100_vs_flower", "full training, 100 clients, against Flower", 3.0),
+    ("type_c_reuse_vs_eager_full", "type C with reuse, against everything in eager PyTorch", 15.0),
+    ("type_c_reuse_vs_own_full", "type C with reuse, against everything in our engine", 9.4),
+    ("noop_n8_vs_plain_ray", "no-op round, 8 clients, over the minimal Ray loop", -1.0),
+    ("noop_n100_vs_plain_ray", "no-op round, 100 clients, over the minimal Ray loop", -1.5),
+    ("pss_n100_gib", "memory of all processes, 100 clients, GiB", -2.0),
+    ("start_n100_s", "seconds until round 1, 100 clients", -8.0),
+)
+
+
+def number(value: object, unit: str = "") -> str:
+    """Three significant digits, or a dash where nothing was measured."""
+    if value is None or isinstance(value, str):
+        return str(value) if value else "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    assert isinstance(value, (int, float))
+    size = abs(float(value))
+    shown = f"{value:,.0f}" if size >= 100 else f"{value:.3g}" if size >= 1e-3 or not size else f"{value:.1e}"
+    return shown + unit
+
+
+def table(header: Row, rows: Iterable[Row]) -> str:
+    """A Markdown table, numbers to the right."""
+    lines = [header, ["---"] + ["---:"] * (len(header) - 1), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def targets(found: Found) -> str:
+    """Each aim with what was reached."""
+    rows = [_target(found, *target) for target in TARGETS if target[0] in found]
+    return "## Aims\n\n" + table(("", "aim", "measured", "met"), rows) if rows else ""
+
+
+def _target(found: Found, key: str, text: str, bound: float) -> Row:
+    value = found[key]
+    aim = f"≥ {bound:g}" if bound > 0 else f"≤ {-bound:g}"
+    if not isinstance(value, (int, float)):
+        return (text, aim, "–", "not measured")
+    met = value >= bound if bound > 0 else value <= -bound
+    return (text, aim, number(value), "yes" if met else "**no**")
+
+
+def value_of(found: Found, key: str) -> float:
+    """The figure of that name."""
+    value = found[key]
+    assert isinstance(value, (int, float)), key
+    return float(value)
