@@ -67,9 +67,12 @@ class Shuffled(Dataset):
         self._order = order
 
     def iter(self, batch_size: int | None) -> Iterator[list[Tensor]]:
-        """One epoch."""
+        """One epoch. All windows at once: pfl also evaluates so, which must not use up a draw."""
         number = len(self.raw_data[-1])
-        for index in torch.split(torch.randperm(number, generator=self._order), batch_size or number):
+        if batch_size is None or batch_size >= number:
+            yield list(self.raw_data)
+            return
+        for index in torch.split(torch.randperm(number, generator=self._order), batch_size):
             yield [x[index] for x in self.raw_data]
 
 
@@ -81,9 +84,7 @@ def federation(folder: Path, watch: Watch) -> FederatedDataset:
         windows, labels = load_client(folder, client)
         return Shuffled([*windows, labels], Streams(seed=task.seed).torch("batches", len(watch.ends), client))
 
-    # Every process draws for itself: over all users each would train the same ones.
-    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    return FederatedDataset(user, MinimizeReuseUserSampler(list(range(rank, task.num_clients, world))))
+    return FederatedDataset(user, MinimizeReuseUserSampler(list(range(task.num_clients))))
 
 
 def main(folder: Path, num_rounds: int, out: Path, final: Path) -> None:

@@ -4,6 +4,9 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.engine import peers
+from benchmarks.engine.eager import Sequential
+from benchmarks.engine.product import deviation
+from benchmarks.engine.scene import Scene, write
 
 
 def test_what_cannot_be_installed_is_noted(tmp_path, monkeypatch):
@@ -27,3 +30,19 @@ def test_a_failed_run_says_why(scene, tmp_path):
     with pytest.raises(RuntimeError, match="ended with 3: broken"):
         broken.run(scene.folder, 1)
     assert subprocess.run([python], capture_output=True).returncode == 3
+
+
+@pytest.mark.slow
+def test_peers_do_the_same_work(tmp_path):
+    """Two epochs of one and a half batches on every client, two rounds: the reference's weights come out."""
+    ready, notes = peers.install(tmp_path / "peers")
+    if not ready:
+        pytest.skip(str(notes))
+    whole = write(Scene(dataset="pamap2", num_clients=4, num_windows=48, folder=tmp_path / "scene", epochs=2))
+    oracle = Sequential(whole.folder)
+    start = oracle.flat
+    for _ in range(2):
+        oracle.step()
+    for installed in ready.values():
+        assert len(installed.run(whole.folder, 2)) == 2
+        assert deviation(peers.final_weights(installed.peer, whole.folder), oracle.flat, start) < 1e-3
