@@ -16,6 +16,7 @@ from pathlib import Path
 from benchmarks.engine.machine import Figures, facts, load
 
 PARTS = ("full", "local", "fleet", "noop", "start", "roofline", "predict")
+EXTRA = ("profile",)  # printed only, not part of the figures
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +24,7 @@ class Effort:
     """How long is measured: clients and windows per case, turns, rounds per turn."""
 
     full: tuple[tuple[int, int], ...]
+    full_dsa: tuple[tuple[int, int], ...]
     full_turns: int
     full_rounds: int
     peer_turns: int
@@ -41,6 +43,7 @@ class Effort:
 
 WHOLE = Effort(
     full=((8, 256), (100, 32)),
+    full_dsa=((8, 256), (100, 32)),
     full_turns=5,
     full_rounds=4,
     peer_turns=3,
@@ -58,7 +61,8 @@ WHOLE = Effort(
 )
 QUICK = Effort(
     full=((8, 128), (100, 16)),
-    full_turns=3,
+    full_dsa=((8, 64),),
+    full_turns=2,
     full_rounds=1,
     peer_turns=1,
     peer_datasets=("pamap2",),
@@ -75,6 +79,7 @@ QUICK = Effort(
 )
 TINY = Effort(
     full=((8, 32), (100, 1)),
+    full_dsa=((8, 8),),
     full_turns=1,
     full_rounds=1,
     peer_turns=1,
@@ -100,7 +105,7 @@ def run_parts(effort: Effort, parts: tuple[str, ...], peers: Path | None, folder
     use_one_thread()
     found: Figures = facts()
     began = time.perf_counter()
-    for name in ("roofline", "local", "predict", "start"):
+    for name in ("roofline", "local", "predict", "profile", "start"):
         if name in parts:
             found |= told(name, partial(alone, name, effort, folder))
     if {"full", "fleet", "noop"} & set(parts):
@@ -123,7 +128,7 @@ def told(name: str, part: Callable[[], Figures]) -> Figures:
 
 def alone(name: str, effort: Effort, folder: Path) -> Figures:
     """Parts that need no Ray of ours."""
-    from benchmarks.engine import local, noop, predict, roofline
+    from benchmarks.engine import local, noop, predict, profile, roofline
     from benchmarks.engine.scene import Scene
 
     if name == "start":
@@ -135,6 +140,10 @@ def alone(name: str, effort: Effort, folder: Path) -> Figures:
         windows = effort.predict_windows
         scene = Scene(dataset="pamap2", num_clients=1, num_windows=windows, folder=folder / name, epochs=local.EPOCHS)
         return predict.measure(scene, effort.predict_turns)
+    if name == "profile":
+        windows = effort.local_windows
+        scene = Scene(dataset="pamap2", num_clients=1, num_windows=windows, folder=folder / name, epochs=local.EPOCHS)
+        return profile.measure(scene)
     found: Figures = {}
     for dataset in effort.local_datasets:
         assert dataset in ("pamap2", "dsa")
@@ -167,7 +176,7 @@ def on_ray(name: str, effort: Effort, peers: Path | None, folder: Path) -> Figur
     found: Figures = {**describe(ready, notes)}
     for dataset in ("pamap2", "dsa"):
         sizes = full.Sizes(
-            cases=effort.full,
+            cases=effort.full if dataset == "pamap2" else effort.full_dsa,
             num_turns=effort.full_turns,
             num_rounds=effort.full_rounds,
             peer_turns=effort.peer_turns if dataset in effort.peer_datasets else 0,
@@ -195,12 +204,12 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="one flat object with every figure")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="a page made from the figures")
     parser.add_argument("--from", dest="source", type=Path, metavar="JSON", help="only make the page, from this file")
-    parser.add_argument("--parts", default=",".join(PARTS), metavar="A,B", help=f"some of {','.join(PARTS)}")
+    parser.add_argument("--parts", default=",".join(PARTS), metavar="A,B", help=f"some of {','.join(PARTS + EXTRA)}")
     parser.add_argument("--peers", type=Path, default=Path(tempfile.gettempdir()) / "relief-ray-peers", metavar="DIR")
     parser.add_argument("--no-peers", action="store_true", help="leave Flower and pfl out")
     options = parser.parse_args(arguments)
     parts = tuple(options.parts.split(","))
-    if unknown := sorted(set(parts) - set(PARTS)):
+    if unknown := sorted(set(parts) - {*PARTS, *EXTRA}):
         sys.exit(f"--parts {options.parts}: {unknown} unknown; known: {', '.join(PARTS)}")
     if options.source is not None:
         found = json.loads(options.source.read_text())

@@ -21,7 +21,9 @@ from benchmarks.engine.scene import Dataset, Scene, setup, start_of, write
 from benchmarks.engine.torch_pool import TorchPool
 from relief_ray.setup import Setup
 
-SAME_WORK = 1e-2  # a harness whose update is further from the reference trained something else: its speed says nothing
+# A harness whose update is further from the reference trained something else, so its speed says nothing. Rounding alone,
+# amplified by ReLU and Adam on random windows, gave up to 0.04 after five epochs; a wrong client or batch 0.7 and more.
+SAME_WORK = 0.2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
 from time import perf_counter
@@ -169,11 +168,3 @@ class Fusion:
             "fusion_roofline_fraction": least / total,
             "fusion_flops_per_byte": sum(flops) / (sum(passes) * self.nbytes),
         }
-
-
-def profile(action: Callable[[], object], rows: int = 12) -> str:
-    """Where a local round's time goes, by torch operation."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
-        action()
-    table: str = seen.key_averages().table(sort_by="self_cpu_time_total", row_limit=rows)
-    return table
