@@ -34,8 +34,12 @@ GRACE_S = 6.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
-    """What the coordinator is doing: ``records`` are the rounds that the asker has not seen."""
+    """How far the run in ``path`` is: ``records`` are the rounds that the asker has not seen.
 
+    ``path`` is None until a run has begun; ``repairs``: what a kill had left behind in its folder.
+    """
+
+    path: Path | None
     records: tuple[RoundRecord, ...]
     repairs: tuple[str, ...]
     next_round: int | None
@@ -106,6 +110,7 @@ class Coordinator:
 
     def __init__(self) -> None:
         """Nothing runs yet."""
+        self._path: Path | None = None
         self._records: list[RoundRecord] = []
         self._repairs: tuple[str, ...] = ()
         self._experiment: Experiment | None = None
@@ -127,6 +132,7 @@ class Coordinator:
 
     def _run(self, order: Order, setup: Setup) -> RunRecord:
         torch.set_num_threads(setup.job.num_threads)
+        self._experiment, self._records, self._repairs, self._path = None, [], (), order.path
         patience = Patience(lambda: self._stopping)
         with (
             RunFolder.resume(order.path) as folder,
@@ -143,6 +149,7 @@ class Coordinator:
         """Finished rounds later than ``after``, and what is going on; answered during a round."""
         experiment = self._experiment
         return Progress(
+            path=self._path,
             records=tuple(r for r in list(self._records) if r.round > after),
             repairs=self._repairs,
             next_round=experiment.next_round if experiment else None,

@@ -4,17 +4,42 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, cast
 
 import ray
 from ray.exceptions import RayActorError, RayTaskError
 
-from actors.coordinator import Coordinator, Order
+from actors.coordinator import Coordinator, Order, Progress
 from actors.hosts import Handle
 from relief_ray.records.schema import RunRecord
 from relief_ray.simulation import OnRound
 
 MAX_STARTS, START_S, POLL_S = 3, 60.0, 0.25
+
+
+@dataclass(kw_only=True)
+class Audience:
+    """Who hears of a run: of every round and every repair once."""
+
+    path: Path
+    on_round: OnRound
+    on_note: Callable[[str], None]
+    seen: int = -1
+    told: set[str] = field(default_factory=set)
+
+    def hear(self, progress: Progress) -> None:
+        """Passes on what is new; the coordinator may still speak of the run before this one."""
+        if progress.path != self.path:
+            return
+        for repair in progress.repairs:
+            if repair not in self.told:
+                self.told.add(repair)
+                self.on_note(f"repaired: {repair}")
+        for record in progress.records:
+            self.on_round(record)
+            self.seen = record.round
 
 
 def start_coordinator() -> Handle:
@@ -43,14 +68,14 @@ def follow(
         UserError, RoundVoid, ClientFailed: as the run raised them.
         RayActorError: the coordinator died again and again.
     """
-    starts, seen = 1, -1
+    starts, audience = 1, Audience(path=order.path, on_round=on_round, on_note=on_note)
     run = coordinator.run.remote(order)
     while True:
         try:
             if should_stop():
                 coordinator.stop.remote()
             done = bool(ray.wait([run], timeout=POLL_S)[0])
-            seen = _pass_on(coordinator, seen, on_round)
+            audience.hear(ray.get(coordinator.progress.remote(audience.seen), timeout=START_S))
             if done:
                 return cast(RunRecord, ray.get(run))
         except RayTaskError as error:
@@ -62,13 +87,6 @@ def follow(
             on_note("the coordinator's process died; it goes on from the last checkpoint")
             _await(coordinator, error)
             run = coordinator.run.remote(order)
-
-
-def _pass_on(coordinator: Handle, seen: int, on_round: OnRound) -> int:
-    for record in ray.get(coordinator.progress.remote(seen), timeout=START_S).records:
-        on_round(record)
-        seen = record.round
-    return seen
 
 
 def _await(coordinator: Handle, error: RayActorError) -> None:

@@ -20,7 +20,9 @@ from relief_ray.simulation import Experiment, OnRound, ignore, never
 from relief_ray.training.serial import SerialExecutor
 
 if TYPE_CHECKING:
+    from actors.crew import Crew
     from actors.group import HostGroup, RuntimeOptions
+    from actors.hosts import Handle
 
 RunMode = Literal["inline", "packed", "actors"]
 MAX_ACTOR_CLIENTS = 10
@@ -57,8 +59,10 @@ def local_session(setup: Setup) -> SessionOptions:
     return SessionOptions(address=setup.config.runtime.address, resources=resources)
 
 
-def run_experiment(setup: Setup, path: Path, watch: Watch | None = None) -> RunRecord:
+def run_experiment(setup: Setup, path: Path, watch: Watch | None = None, crew: Crew | None = None) -> RunRecord:
     """Runs the remaining rounds of the run in ``path``, a folder that ``simulation.create`` made and closed.
+
+    ``crew`` keeps hosts and coordinator for the next run; without it they end with this one.
 
     Raises:
         UserError: bad input, a cluster without a needed resource, hosts with other code.
@@ -71,7 +75,7 @@ def run_experiment(setup: Setup, path: Path, watch: Watch | None = None) -> RunR
     if mode == "inline":
         return _run_inline(setup, path, watch)
     with ray_session(local_session(setup)):
-        return _run_on_ray(setup, path, watch, mode)
+        return _run_on_ray(setup, path, watch, runtime_options(setup.config.runtime, mode), crew)
 
 
 def _run_inline(setup: Setup, path: Path, watch: Watch) -> RunRecord:
@@ -87,16 +91,23 @@ def _run_inline(setup: Setup, path: Path, watch: Watch) -> RunRecord:
         return experiment.run(watch.on_round, watch.should_stop)
 
 
-def _run_on_ray(setup: Setup, path: Path, watch: Watch, mode: Literal["packed", "actors"]) -> RunRecord:
-    from actors.group import open_hosts
+def _run_on_ray(setup: Setup, path: Path, watch: Watch, options: RuntimeOptions, crew: Crew | None) -> RunRecord:
+    from actors.crew import Crew
 
-    options = runtime_options(setup.config.runtime, mode)
-    types = {name: device.ray_resources for name, device in setup.types.items()}
-    group = open_hosts(setup.job, options, types)
+    kept = crew or Crew()
+    finished = False
     try:
-        return (_run_separate if watch.separate else _run_here)(setup, path, watch, group, options)
+        group = kept.hosts(setup.job, options, {name: device.ray_resources for name, device in setup.types.items()})
+        if watch.separate:
+            run = _run_separate(setup, path, watch, group, options, kept.coordinator())
+        else:
+            run = _run_here(setup, path, watch, group, options)
+        finished = run.status == "finished"
+        return run
     finally:
-        group.close()
+        # Whoever was interrupted may still be at work.
+        if crew is None or not finished:
+            kept.close()
 
 
 def runtime_options(config: RuntimeConfig, mode: Literal["packed", "actors"]) -> RuntimeOptions:
@@ -126,17 +137,15 @@ def _run_here(setup: Setup, path: Path, watch: Watch, group: HostGroup, options:
         return conduct(experiment, watch.on_round, watch.should_stop, lambda: executor.num_lost)
 
 
-def _run_separate(setup: Setup, path: Path, watch: Watch, group: HostGroup, options: RuntimeOptions) -> RunRecord:
+def _run_separate(
+    setup: Setup, path: Path, watch: Watch, group: HostGroup, options: RuntimeOptions, coordinator: Handle
+) -> RunRecord:
     import ray
 
     from actors.coordinator import Order
-    from actors.driver import follow, start_coordinator
+    from actors.driver import follow
 
     order = Order(
         setup=ray.put(setup), path=path.resolve(), group=group, options=options, make_tracker=watch.make_tracker
     )
-    coordinator = start_coordinator()
-    try:
-        return follow(coordinator, order, watch.on_round, watch.on_note, watch.should_stop)
-    finally:
-        ray.kill(coordinator)
+    return follow(coordinator, order, watch.on_round, watch.on_note, watch.should_stop)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -204,11 +204,21 @@ def deadline_s(setup: Setup) -> float | None:
     return target_s(config, context_of(setup, 1)) if isinstance(config, Relief) and config.select != "all" else None
 
 
-def speedup(setup: Setup, result: RoundResult) -> float | None:
+def fedavg_costs(setup: Setup, participants: tuple[ClientInfo, ...]) -> dict[str, RoundCost]:
+    """A FedAvg round of these clients under every clock; the rest of the fleet waits."""
+    if len(participants) == len(setup.fleet):
+        return setup.reference
+    training = setup.config.training
+    return setup.accountant.fedavg_reference(
+        setup.fleet, epochs=training.epochs, batch_size=training.batch_size, participants=[c.id for c in participants]
+    )
+
+
+def speedup(setup: Setup, result: RoundResult, reference: Mapping[str, RoundCost]) -> float | None:
     """FedAvg's round over this round, by the planning clock; none for pooled data or a round in which nobody worked."""
     planning = setup.config.costs.planning_time
     round_s = result.costs[planning].round_s
-    return None if setup.strategy.pooled or not round_s else setup.reference[planning].round_s / round_s
+    return None if setup.strategy.pooled or not round_s else reference[planning].round_s / round_s
 
 
 def trained_fraction(setup: Setup, result: RoundResult) -> float:
@@ -223,6 +233,7 @@ __all__ = [
     "choose_engine",
     "context_of",
     "deadline_s",
+    "fedavg_costs",
     "prepare",
     "speedup",
     "subject_names",

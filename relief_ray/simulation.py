@@ -6,35 +6,34 @@ killed anywhere continues from the last checkpoint with the same bits.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
-from time import perf_counter, time
+from time import perf_counter
 from typing import get_args
 
-from pydantic import JsonValue
-
-from relief_ray import __version__
 from relief_ray.config import ExperimentConfig, parse
 from relief_ray.errors import UserError
 from relief_ray.federated import Executor, RoundResult, run_round
 from relief_ray.messages import ClientInfo
+from relief_ray.recording import now, round_record, run_record
 from relief_ray.records import checkpoint as checkpoints
-from relief_ray.records.capture import capture_round
 from relief_ray.records.checkpoint import Binding, Checkpoint
-from relief_ray.records.identity import cell_id, config_hash, layout_digest, machine_facts, source_digest
+from relief_ray.records.identity import config_hash, layout_digest
 from relief_ray.records.ledger import RunFolder
 from relief_ray.records.personal import CheckpointStateStore
 from relief_ray.records.reading import read_run
 from relief_ray.records.resume import restore
 from relief_ray.records.schema import Metrics, RoundRecord, RunRecord, Status, Totals
 from relief_ray.records.tracking import NullTracker, Tracker
-from relief_ray.report.pairwise import pairwise_cosine
-from relief_ray.server.divergence import D_BAR, divergence, from_tensor
-from relief_ray.setup import Setup, context_of, deadline_s, prepare, speedup, subject_names, trained_fraction
+from relief_ray.setup import (
+    Setup,
+    context_of,
+    deadline_s,
+    prepare,
+    subject_names,
+)
 from relief_ray.training.metrics import summarise
 from relief_ray.training.trainer import Engine
 from relief_ray.training.worker import Job
@@ -75,6 +74,7 @@ class Experiment:
         fresh = partial(setup.strategy.init, setup.layout, setup.fleet, setup.streams, setup.start)
         self.state = found.state if found else fresh()
         self.totals: Mapping[str, Totals] = past[-1].totals if past else {}
+        self.target_s = deadline_s(setup)
         self.next_round = found.round + 1 if found else (0 if setup.strategy.bootstrap else 1)
         self.saved_round = self.next_round - 1
 
@@ -98,7 +98,7 @@ class Experiment:
             status = "interrupted"
             raise
         finally:
-            run = self.folder.update(status=status, finished=_now())
+            run = self.folder.update(status=status, finished=now())
             self.tracker.finish(status)
         return run
 
@@ -109,7 +109,15 @@ class Experiment:
         try:
             result = run_round(setup.strategy, self.state, context, self.executor, self.store, setup.accountant)
             metrics = self._evaluate(result) if self._is_evaluated(round_) else {}
-            record = self._record(round_, result, metrics, began)
+            record = round_record(
+                setup,
+                context,
+                result,
+                metrics=metrics,
+                began_s=began,
+                before=self.totals,
+                target_s=self.target_s,
+            )
             self.folder.append(record)
         except BaseException:
             # Whoever tries the round again starts from what the last one committed.
@@ -150,65 +158,6 @@ class Experiment:
             matrices = self.executor.evaluate(state.models, targets, states, part)
             found[part] = summarise(matrices, plan, setup.rare, subject_names(setup, windows))
         return found
-
-    def _record(self, round_: int, result: RoundResult, metrics: Mapping[str, Metrics], began: float) -> RoundRecord:
-        setup = self.setup
-        phase = result.tasks[0].phase if result.tasks else "idle"
-        record = capture_round(
-            result, round_=round_, phase=phase, wall_s=perf_counter() - began, ended_unix_s=time(), before=self.totals
-        )
-        sums = result.trained.reduced.sums.get("global", {})
-        spread = {j: d for j, part in sums.items() if (d := divergence(part)) is not None}
-        return record.model_copy(
-            update={
-                "metrics": metrics.get("test"),
-                "validation": metrics.get("validation"),
-                "divergence": spread,
-                "d_bar": from_tensor(result.state.tensors[D_BAR], setup.layout)
-                if D_BAR in result.state.tensors
-                else {},
-                "pairwise": pairwise_cosine(result.trained.pairwise),
-                "deadline_s": self.folder.run.budget.get("deadline_s"),
-                "speedup": speedup(setup, result),
-                "trained_fraction": trained_fraction(setup, result),
-            }
-        )
-
-
-def _now() -> str:
-    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def as_json(facts: Mapping[str, object]) -> dict[str, JsonValue]:
-    """Facts as the JSON that will be stored; anything else in them is refused by the serialiser."""
-    found: dict[str, JsonValue] = json.loads(json.dumps(facts))
-    return found
-
-
-def run_record(setup: Setup, parent: str | None = None) -> RunRecord:
-    """What is known of a run before its first round."""
-    config = setup.config
-    reference = {name: {"round_s": c.round_s, "energy_j": c.energy_j} for name, c in setup.reference.items()}
-    clocks = {name: clock.model.model_dump(mode="json") for name, clock in setup.accountant.clocks.items()}
-    return RunRecord(
-        cell=cell_id(config.hashed(), setup.data.digest),
-        name=config.name,
-        strategy=config.label(),
-        created=_now(),
-        config=config.model_dump(mode="json"),
-        config_hash=config_hash(config.hashed()),
-        data_digest=setup.data.digest,
-        data_origin=setup.data.origin,
-        code_version=__version__,
-        source_digest=source_digest(),
-        machine=machine_facts(),
-        engine=setup.engine,
-        planning_model=config.costs.planning_time,
-        coverage=as_json(setup.data.coverage),
-        budget=as_json({"deadline_s": deadline_s(setup), "fedavg_reference": reference}),
-        calibration=as_json({"origin": "given" if config.costs.utilisation else "FITTED", "clocks": clocks}),
-        parent=parent,
-    )
 
 
 def stored_engine(run: RunRecord) -> Engine:

@@ -12,6 +12,8 @@ from relief_ray.errors import UserError
 from relief_ray.federated import RoundVoid
 from relief_ray.records import read_rounds, read_run
 from relief_ray.records.capture import selection
+from relief_ray.report.load import load_runs
+from relief_ray.report.summary import summarise_run
 from relief_ray.simulation import Experiment, create
 from relief_ray.training.serial import SerialExecutor
 from tests.conformance_cases import config_of, drive
@@ -202,6 +204,20 @@ def test_half_take_part_but_everybody_boots(tmp_path):
         assert len(cost.clients) == 8, "who is left out pays idle power"
         away = [c for c in cost.clients if c.client not in rounds[1].participants]
         assert all(c.wait_s == cost.round_s and c.energy_j > 0.0 for c in away) and len(away) == 4
+
+
+def test_speedup_compares_with_fedavg_of_the_same_clients(tmp_path):
+    """FedAvg itself is 1.00x whoever takes part, under every clock, in the record and in the summary."""
+    _, _, rounds = run(tmp_path / "run", "fedavg", participation=0.4)
+    assert len({r.participants for r in rounds}) > 1
+    for record in rounds:
+        assert record.speedup == pytest.approx(1.0, abs=1e-12)
+        assert record.fedavg["split_naive"].round_s == record.costs["split_naive"].round_s
+        assert record.fedavg["split_naive"].energy_j == pytest.approx(record.costs["split_naive"].energy_j, rel=1e-12)
+    naive = summarise_run(load_runs([tmp_path / "run"])[0]).clocks["split_naive"]
+    assert naive.speedup == pytest.approx(1.0, rel=1e-12) and naive.energy_saved == pytest.approx(0.0, abs=1e-12)
+    _, _, whole = run(tmp_path / "whole", "fedavg")
+    assert all(r.fedavg == {} and r.speedup == pytest.approx(1.0, abs=1e-12) for r in whole)
 
 
 def test_who_takes_part_depends_on_seed_and_round_alone(tmp_path):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -26,6 +27,9 @@ from relief_ray.records.schema import RoundRecord, RunRecord
 from relief_ray.setup import Setup
 from relief_ray.simulation import create, reopen
 
+if TYPE_CHECKING:
+    from actors.crew import Crew
+
 SPLITS = {"held_out_subject": "held-out subjects", "within_subject": "within subjects", "random_leaky": "random_leaky"}
 
 
@@ -41,14 +45,24 @@ def resume(folder: Path, settings: Sequence[str], as_json: bool) -> None:
     carry_out(read_plan(folder, settings), as_json)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class Stage:
-    """What the runs of a plan share: who hears of them, who may stop them, Ray, and MLflow."""
+    """What the runs of a plan share: who hears of them, who may stop them, Ray, its hosts, and MLflow."""
 
     reporter: Reporter
     stop: StopSignals
     session: ExitStack
     exports: Exports
+    crew: Crew | None = None
+
+    def open_ray(self, setup: Setup) -> None:
+        """The first run on Ray opens the session for all; hosts stay for the next run."""
+        if self.crew is None:
+            self.session.enter_context(ray_session(local_session(setup)))
+            from actors.crew import Crew
+
+            self.crew = Crew()
+            self.session.callback(self.crew.close)
 
 
 def carry_out(plan: Plan, as_json: bool) -> None:
@@ -106,7 +120,7 @@ def headline(plan: Plan, num_todo: int) -> str:
 
 
 def run_cell(cell: Cell, stage: Stage) -> None:
-    """One run, from wherever its folder is; the first one on Ray opens the session for all."""
+    """One run, from wherever its folder is."""
     reporter = stage.reporter
     if cell.state == "finished":
         reporter.end(cell.title(), check_reusable(cell), last_evaluated(read_rounds(cell.folder)))
@@ -117,7 +131,7 @@ def run_cell(cell: Cell, stage: Stage) -> None:
     done = read_rounds(cell.folder)
     reporter.begin(cell.title(), facts(setup, mode), done[-1].round if done else None, cell.config.rounds)
     if mode != "inline":
-        stage.session.enter_context(ray_session(local_session(setup)))
+        stage.open_ray(setup)
     ended = follow(cell, setup, stage)
     reporter.end(cell.title(), ended.status, last_evaluated(read_rounds(cell.folder)))
 
@@ -143,7 +157,7 @@ def follow(cell: Cell, setup: Setup, stage: Stage) -> RunRecord:
 
     try:
         watch = Watch(on_round=on_round, on_note=on_note, should_stop=stage.stop.requested)
-        return run_experiment(setup, cell.folder, watch)
+        return run_experiment(setup, cell.folder, watch, stage.crew)
     finally:
         stage.exports.end(tracker, cell.folder)
 

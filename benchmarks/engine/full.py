@@ -21,7 +21,7 @@ from benchmarks.engine.scene import Dataset, Scene, setup, start_of, write
 from benchmarks.engine.torch_pool import TorchPool
 from relief_ray.setup import Setup
 
-# A harness whose update is further from the reference trained something else, so its speed says nothing. Rounding alone,
+# A harness whose update is further from the reference trained something else: its speed says nothing. Rounding alone,
 # amplified by ReLU and Adam on random windows, gave up to 0.04 after five epochs; a wrong client or batch 0.7 and more.
 SAME_WORK = 0.2
 

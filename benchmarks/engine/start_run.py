@@ -8,9 +8,9 @@ from pathlib import Path
 
 from actors.runtime import Watch, run_experiment
 from benchmarks.engine.scene import Scene, setup, write
+from relief_ray.recording import run_record
 from relief_ray.records.ledger import RunFolder
 from relief_ray.records.schema import RoundRecord
-from relief_ray.simulation import run_record
 
 ROUNDS = 2
 

@@ -152,6 +152,13 @@ class Totals(Record):
     bytes_down: int = 0
 
 
+class FedAvgRecord(Record):
+    """What a FedAvg round of the same participants would have taken: the 1.00x of ``speedup``."""
+
+    round_s: float
+    energy_j: float
+
+
 class Metrics(Record):
     """An evaluation (docs: metrics); ``confusion`` is the canonical model's (subjects, classes, classes), rows true."""
 
@@ -173,7 +180,8 @@ class RoundRecord(Record):
     """One round (a line of ``rounds.jsonl``); ``costs`` and ``totals`` by time model, ``rejected`` gives reasons.
 
     ``divergence`` is Eq. (5) of this round, ``d_bar`` its moving average, Eq. (6); ``pairwise`` holds (client, client,
-    cosine) of the updates of a group; ``metrics`` are of the test part, ``validation`` of the validation part.
+    cosine) of the updates of a group; ``metrics`` are of the test part, ``validation`` of the validation part;
+    ``fedavg`` is by time model and empty where everyone took part (then it is the run's ``fedavg_reference``).
     """
 
     round: int
@@ -193,6 +201,7 @@ class RoundRecord(Record):
     pairwise: dict[str, tuple[tuple[int, int, float], ...]] = {}
     deadline_s: float | None = None
     speedup: float | None = None
+    fedavg: dict[str, FedAvgRecord] = {}
     trained_fraction: float | None = None
     moved_bytes: int = 0
 

@@ -12,7 +12,7 @@ from statistics import mean
 
 from pydantic import JsonValue
 
-from relief_ray.records.schema import Metrics, RoundRecord, RunRecord
+from relief_ray.records.schema import FedAvgRecord, Metrics, RoundRecord, RunRecord
 from relief_ray.report.load import Loaded, Replicate, fact, text
 from relief_ray.report.slots import Slots, count_slots
 
@@ -146,7 +146,7 @@ def _clock(loaded: Loaded, name: str) -> ClockSummary:
     costs = [r.costs[name] for r in loaded.trained]
     round_s, energy_j = mean(c.round_s for c in costs), mean(c.energy_j for c in costs)
     total = loaded.rounds[-1].totals[name]
-    reference_s, reference_j = (None, None) if is_pooled(loaded) else reference(loaded.run, name)
+    reference_s, reference_j = (None, None) if is_pooled(loaded) else reference(loaded, name)
     return ClockSummary(
         round_s=round_s,
         energy_j=energy_j,
@@ -158,13 +158,23 @@ def _clock(loaded: Loaded, name: str) -> ClockSummary:
     )
 
 
-def reference(run: RunRecord, clock: str) -> tuple[float | None, float | None]:
-    """Seconds and joules of a FedAvg round of the same fleet and data, as the run noted them before it began."""
+def reference(loaded: Loaded, clock: str) -> tuple[float | None, float | None]:
+    """Seconds and joules of a FedAvg round of the same participants and data, on average over rounds 1..R."""
+    whole = _whole_fleet(loaded.run, clock)
+    if whole is None:
+        return None, None
+    found = [r.fedavg.get(clock, whole) for r in loaded.trained]
+    return mean(f.round_s for f in found), mean(f.energy_j for f in found)
+
+
+def _whole_fleet(run: RunRecord, clock: str) -> FedAvgRecord | None:
+    """A FedAvg round of everyone, as the run noted it before it began."""
     table = run.budget.get("fedavg_reference")
     row = table.get(clock) if isinstance(table, dict) else None
     if not isinstance(row, dict):
-        return None, None
-    return _number(row.get("round_s")), _number(row.get("energy_j"))
+        return None
+    round_s, energy_j = _number(row.get("round_s")), _number(row.get("energy_j"))
+    return None if round_s is None or energy_j is None else FedAvgRecord(round_s=round_s, energy_j=energy_j)
 
 
 def _number(value: JsonValue) -> float | None:

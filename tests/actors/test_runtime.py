@@ -6,11 +6,14 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+import ray
 
 from actors.coordinator import Patience
+from actors.crew import Crew
 from actors.runtime import Watch, choose_mode, local_session, run_experiment
 from relief_ray.config import RuntimeConfig, parse
 from relief_ray.errors import UserError
@@ -104,6 +107,45 @@ def test_a_coordinator_killed_in_mid_run_goes_on_with_the_same_bits(cluster, tmp
 
 
 @pytest.mark.ray
+def test_a_crew_stays_for_the_next_run_unless_it_wants_another_or_somebody_died(cluster, tmp_path, inline):
+    pids = []
+
+    def next_run(name, **runtime):
+        folder, seen = tmp_path / name, []
+        run = run_experiment(new_run(folder, **runtime), folder, Watch(on_round=seen.append), crew)
+        assert run.status == "finished" and results(folder) == inline
+        assert [r.round for r in seen] == [0, 1, 2, 3, 4], "the run before is not heard again"
+        group = crew.hosts(prepare(parse(CONFIG)).job, crew._wanted.options, crew._wanted.types)
+        pids.append([i.pid for i in ray.get([handle.hello.remote() for handle in group.handles])])
+
+    with closing(Crew()) as crew:
+        next_run("first")
+        coordinator = crew.coordinator()
+        next_run("second")
+        assert pids[1] == pids[0] and crew.coordinator() is coordinator
+        next_run("third", num_hosts=1)
+        assert not set(pids[2]) & set(pids[1]) and not wait_until_gone(pids[1])
+        os.kill(pids[2][0], signal.SIGKILL)
+        next_run("fourth", num_hosts=1)
+        assert pids[3] != pids[2]
+    assert not wait_until_gone(pids[3])
+
+
+@pytest.mark.ray
+def test_repairs_are_heard_once(cluster, tmp_path, inline):
+    notes = []
+    setup = new_run(tmp_path)
+    stopped = Watch(on_round=lambda r: seen.append(r.round), should_stop=lambda: 1 in seen, separate=False)
+    seen = []
+    assert run_experiment(setup, tmp_path, stopped).status == "interrupted"
+    with (tmp_path / "rounds.jsonl").open("a") as file:
+        file.write('{"round": 2, "pha')
+    assert run_experiment(setup, tmp_path, Watch(on_note=notes.append)).status == "finished"
+    assert results(tmp_path) == inline
+    assert len(notes) == 1 and notes[0].startswith("repaired: ")
+
+
+@pytest.mark.ray
 def test_what_the_coordinator_refuses_is_raised_here_as_it_is(cluster, tmp_path):
     setup = new_run(tmp_path, num_hosts=1)
     with RunFolder.resume(tmp_path), pytest.raises(UserError, match=f"is in use by process {os.getpid()} "):
@@ -168,6 +210,14 @@ def alive(pids):
             continue
         found += [pid] if state != "Z" else []
     return found
+
+
+def wait_until_gone(pids, seconds=10.0):
+    """Those that are still there after that time."""
+    until = time.monotonic() + seconds
+    while alive(pids) and time.monotonic() < until:
+        time.sleep(0.05)
+    return alive(pids)
 
 
 def wait_for(condition, seconds):
