@@ -101,4 +101,4 @@ def preflight(folder: Path, num_bytes: int) -> None:
         raise UserError(
             f"{folder}: {free_bytes / 2**20:.0f} MiB free, expected at least {num_bytes / 2**20:.0f} MiB for "
             "records and checkpoints; free some space or choose another folder (--out DIR)"
-        )
+        ) from OSError(errno.ENOSPC, "too little space")

@@ -16,7 +16,7 @@ def caption(comparison: Comparison) -> str:
     seeds = several("seed", (r.replicate[2] for r in comparison.runs))
     return (
         f"{mark(first)}{text(first.run, 'data.name')}, {split_name(text(first.run, 'data.split'))}, "
-        f"{len(comparison.subjects)} test subjects; {first.planned} rounds, "
+        f"{len(comparison.subjects)} test subjects; {first.planned} round{'' if first.planned == 1 else 's'}, "
         f"E = {whole(first.run, 'training.epochs')}, window stride {text(first.run, 'data.stride_s')} s, "
         f"{folds}, {seeds}. Last evaluated round; mean ± sample standard deviation over runs. "
         f"{clock_sentence(comparison)} `wall s` is measured here, evaluation included."

@@ -47,8 +47,9 @@ def test_preflight_makes_the_folder_and_leaves_it_empty(tmp_path):
 
 
 def test_preflight_wants_room(tmp_path):
-    with pytest.raises(UserError, match=r"MiB free, expected at least 1000000000000 MiB .*--out DIR"):
+    with pytest.raises(UserError, match=r"MiB free, expected at least 1000000000000 MiB .*--out DIR") as error:
         atomic.preflight(tmp_path, 10**12 * 2**20)
+    assert isinstance(error.value.__cause__, OSError) and error.value.__cause__.errno == errno.ENOSPC, "exit code 4"
 
 
 def test_preflight_below_a_file_is_refused(tmp_path):
