@@ -24,15 +24,11 @@ from relief_ray.federated import RoundVoid
 from relief_ray.groups import Params
 from relief_ray.messages import Assignment, ClientId, ClientState, EvalTarget, Json, Trained
 from relief_ray.server.aggregation import blocks
+from relief_ray.simulation import never
 from relief_ray.training.worker import BlockResult, Job
 
 START_S, START_PER_HOST_S = 60.0, 10.0
 MAX_ATTEMPTS = 2
-
-
-def never() -> bool:
-    """Nobody asks to stop."""
-    return False
 
 
 def open_executor(

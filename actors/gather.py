@@ -19,6 +19,7 @@ def join(parts: Iterable[BlockResult]) -> BlockResult:
         receipts=tuple(r for p in pieces for r in p.receipts),
         states={c: s for p in pieces for c, s in p.states.items()},
         rejected={c: why for p in pieces for c, why in p.rejected.items()},
+        refused=tuple(r for p in pieces for r in p.refused),
         updates=tuple(u for p in pieces for u in p.updates),
         pairwise=tuple(u for p in pieces for u in p.pairwise),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
@@ -93,14 +93,7 @@ class ClientHost:
         """
         worker, view, asked = self._ready(job), unpack(models), unpack(request)
         result = join(_train(worker, view, asked, task) for task in asked.tasks)
-        rest = BlockResult(
-            sums={},
-            receipts=result.receipts,
-            states=result.states,
-            rejected=result.rejected,
-            updates=result.updates,
-            pairwise=result.pairwise,
-        )
+        rest = replace(result, sums={})
         return TrainAnswer(identity=identify(), sums=pack(squeeze(result.sums)), rest=pack(rest))
 
     def evaluate(self, job: JobBox, models: Packed[Models], request: Packed[EvalRequest]) -> EvalAnswer:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -18,10 +17,9 @@ from relief_ray.federated import ClientContext, ClientProgram, LocalStep
 from relief_ray.groups import GroupId, Params, Part
 from relief_ray.messages import Assignment, Receipt, StageTimes, Update, Work
 from relief_ray.models.backbone import Backbone
+from relief_ray.stages import Engine, Missing
 from relief_ray.training.optimizer import Adam
-from relief_ray.training.reuse import BatchBuffers, ForwardPlan, Missing, Values, compute_sources, plan_forward, run
-
-Engine = Literal["naive", "reuse", "gemm"]
+from relief_ray.training.reuse import BatchBuffers, ForwardPlan, Values, compute_sources, plan_forward, run
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

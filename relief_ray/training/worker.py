@@ -55,12 +55,16 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BlockResult:
-    """What a block of clients comes back as: float64 sums, or single updates where the strategy needs them."""
+    """What a block of clients comes back as: float64 sums, or single updates where the strategy needs them.
+
+    ``rejected``: why a client's update is not among them; ``refused``: the receipts of those that did answer.
+    """
 
     sums: Sums
     receipts: tuple[Receipt, ...]
     states: Mapping[ClientId, ClientState]
-    rejected: Mapping[ClientId, str]
+    rejected: Mapping[ClientId, str] = field(default_factory=dict)
+    refused: tuple[Receipt, ...] = ()
     updates: tuple[Update, ...] = ()
     pairwise: tuple[Update, ...] = field(default=())
 
@@ -117,14 +121,15 @@ class Worker:
         states: Mapping[ClientId, ClientState],
     ) -> BlockResult:
         """Trains consecutive clients in order, validates each update, sums what may be summed."""
-        updates, rejected = [], {}
+        updates, rejected, refused = [], {}, []
         for task in tasks:
             update = self._train(round_, models[task.view], task, states.get(task.client, NO_STATE))
             if reason := check_update(update, self.backbone.layout):
                 rejected[task.client] = reason
+                refused.append(update.receipt)
             else:
                 updates.append(update)
-        return self._pack(round_, updates, rejected)
+        return replace(self._pack(round_, updates), rejected=rejected, refused=tuple(refused))
 
     def _train(self, round_: int, start: Params, task: Assignment, state: ClientState) -> Update:
         job = self.job
@@ -142,7 +147,7 @@ class Worker:
         inputs = self._cache.get(f"client.{task.client}", lambda: prepare(windows, info.modalities, self.backbone))
         return self.trainer.train(context, task, inputs, job.program)
 
-    def _pack(self, round_: int, updates: list[Update], rejected: Mapping[ClientId, str]) -> BlockResult:
+    def _pack(self, round_: int, updates: list[Update]) -> BlockResult:
         job, layout = self.job, self.backbone.layout
         summed = isinstance(job.reduction, WeightedSum)
         sums = sum_block(updates, job.reduction, layout, job.fleet) if isinstance(job.reduction, WeightedSum) else {}
@@ -153,7 +158,6 @@ class Worker:
             sums=sums,
             receipts=receipts,
             states={u.receipt.assignment.client: u.state for u in updates if u.state},
-            rejected=rejected,
             updates=() if summed else tuple(updates),
             pairwise=fusion if watched else (),
         )
