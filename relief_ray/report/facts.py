@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import log
 
 from relief_ray.report.compare import Comparison, Row
 from relief_ray.report.labels import split_name
@@ -76,12 +77,13 @@ def _programs(comparison: Comparison) -> list[str]:
 
 def _diverged(comparison: Comparison) -> list[str]:
     names = dict.fromkeys(r.label for r in comparison.runs if _lost(r))
-    return [f"Training diverged (the last loss is above the first one): {listed(names)}"] if names else []
+    return [f"Training diverged (the last loss is worse than guessing, ln K): {listed(names)}"] if names else []
 
 
 def _lost(loaded: Loaded) -> bool:
     losses = [r.loss for r in loaded.rounds if r.loss is not None]
-    return len(losses) > 1 and not losses[-1] <= losses[0]
+    classes = loaded.run.coverage.get("classes")
+    return bool(losses) and isinstance(classes, list) and not losses[-1] <= log(max(2, len(classes)))
 
 
 def _uneven(comparison: Comparison) -> list[str]:
