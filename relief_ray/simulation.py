@@ -1,12 +1,13 @@
 """The plain loop around ``run_round``: evaluate, record, checkpoint, resume. The same for every executor.
 
-A round is committed in this order: its line in ``rounds.jsonl``, clients' personal state, then its checkpoint. A run
-killed anywhere continues from the last checkpoint with the same bits.
+A round is committed in this order: its line in ``rounds.jsonl``, clients' personal state, then its checkpoint, which is
+written while the next round trains. A run killed anywhere continues from the last checkpoint with the same bits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -18,13 +19,13 @@ from relief_ray.errors import UserError
 from relief_ray.federated import Executor, RoundResult, run_round
 from relief_ray.messages import ClientInfo
 from relief_ray.recording import calibration_of, now, round_record, run_record
-from relief_ray.records import checkpoint as checkpoints
 from relief_ray.records.checkpoint import Binding, Checkpoint
 from relief_ray.records.identity import config_hash, layout_digest, other_program
 from relief_ray.records.ledger import RunFolder
 from relief_ray.records.personal import CheckpointStateStore
 from relief_ray.records.reading import read_run
 from relief_ray.records.resume import restore
+from relief_ray.records.saver import Saver
 from relief_ray.records.schema import Metrics, RoundRecord, RunRecord, Status, Totals
 from relief_ray.records.tracking import NullTracker, Tracker
 from relief_ray.setup import (
@@ -77,6 +78,7 @@ class Experiment:
         self.target_s = deadline_s(setup)
         self.next_round = found.round + 1 if found else (0 if setup.strategy.bootstrap else 1)
         self.saved_round = self.next_round - 1
+        self.saver = Saver()
 
     def run(self, on_round: OnRound = ignore, should_stop: Callable[[], bool] = never) -> RunRecord:
         """Runs the remaining rounds; stops between rounds when asked to.
@@ -93,11 +95,14 @@ class Experiment:
                 on_round(record)
             if self.next_round - 1 > self.saved_round:
                 self._save()
+            self.saver.wait()
             status = "finished" if self.next_round > self.setup.config.rounds else "interrupted"
         except KeyboardInterrupt:
             status = "interrupted"
             raise
         finally:
+            with suppress(UserError):  # another error is on its way already
+                self.saver.wait()
             run = self.folder.update(status=status, finished=now())
             self.tracker.finish(status)
         return run
@@ -130,8 +135,8 @@ class Experiment:
         return record
 
     def _save(self) -> None:
-        point = Checkpoint(round=self.next_round - 1, state=self.state, clients=self.store.committed)
-        checkpoints.save(self.folder.path, point, self.binding)
+        point = Checkpoint(round=self.next_round - 1, state=self.state, clients=dict(self.store.committed))
+        self.saver.save(self.folder.path, point, self.binding)
         self.saved_round = point.round
 
     def _participants(self, round_: int) -> tuple[ClientInfo, ...]:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from relief_ray.groups import Params
 from relief_ray.messages import Assignment, ClientId, ClientState, EvalTarget, Reduced, Trained
-from relief_ray.server.aggregation import blocks, merge_blocks
+from relief_ray.server.reduction import blocks, merge_blocks
 from relief_ray.training.worker import BlockResult, Job, Worker
 
 

@@ -122,10 +122,16 @@ class Trainer:
             plan=plan_forward(self.backbone, present, task.train, self.config.missing, reuse, task.taps, task.output),
             parameters=self._freeze(task),
             vectors=GroupVectors(self.backbone, tuple(j for j in self.backbone.layout.ids if j in task.train)),
-            start=self.backbone.layout.views(self.flat.clone()),
+            start=self._start(context, task),
         )
         self._epochs(session)
         return program.after(context, self._update(session))
+
+    def _start(self, context: ClientContext, task: Assignment) -> Params:
+        """The model as it was loaded: the received one where nothing of the client's own lies over it."""
+        if not task.keep and len(context.start) == len(self.backbone.layout):
+            return context.start
+        return self.backbone.layout.views(self.flat.clone())
 
     def _freeze(self, task: Assignment) -> list[torch.nn.Parameter]:
         """Switches gradients on for exactly the assigned tensors and clears their moments."""
