@@ -13,22 +13,23 @@ from dataclasses import replace
 import ray
 from torch import Tensor
 
-from actors.calls import Call, Host, Lost
 from actors.failures import EvaluationFailed
 from actors.gather import Gather, lost
 from actors.group import HostGroup, RuntimeOptions, open_hosts
 from actors.hosts import EvalAnswer, EvalRequest, Models, TrainAnswer, TrainRequest
-from actors.placement import Resources
-from actors.pool import HostPool, greet
+from actors.placement import Resources, slots_per_node
+from actors.pool import Call, HostPool, Lost, Piece, greet
 from actors.wire import Packed, pack, unpack
 from relief_ray.federated import RoundVoid
 from relief_ray.groups import Params
 from relief_ray.messages import Assignment, ClientId, ClientState, EvalTarget, Json, Trained
-from relief_ray.server.reduction import blocks
+from relief_ray.server.reduction import Sums, blocks
 from relief_ray.simulation import never
 from relief_ray.training.worker import BlockResult, Job
 
 START_S, START_PER_HOST_S = 60.0, 10.0
+# Clients that take less than this are not worth a call each: every host gets its share of a round at once.
+BRIEF_S = 0.02
 MAX_ATTEMPTS = 2
 
 
@@ -66,7 +67,10 @@ class RayExecutor:
         self._job, self._group, self._options, self._own = job, group, options, own
         specs = group.plan.hosts
         hosts = greet(group.handles, [s.name for s in specs], START_S + START_PER_HOST_S * len(specs))
-        self._pool = HostPool(hosts=hosts, per_node=slots_per_node(hosts, options), should_stop=should_stop)
+        shared = options.mode == "packed" and bool(options.num_hosts)
+        self._pool = HostPool(
+            hosts=hosts, per_node=slots_per_node([h.identity.node for h in hosts], shared), should_stop=should_stop
+        )
         self._host_of = {s.client: i for i, s in enumerate(specs) if s.client is not None}
         self._sent: tuple[Models, ray.ObjectRef[Packed[Models]], int] | None = None
 
@@ -90,14 +94,16 @@ class RayExecutor:
         unanswered: dict[ClientId, str] = {}
         for call, outcome in self._pool.run(todo):
             if isinstance(outcome, TrainAnswer):
-                gather.add(call.key, call.clients, received(outcome))
+                for (block, part), result in zip(call.pieces, received(outcome), strict=True):
+                    gather.add(block, [t.client for t in part], result)
             elif call.attempt + 1 < MAX_ATTEMPTS:
-                again = [t for t in cut[call.key] if t.client in call.clients]
-                todo.extend(self._train_call(call.key, (t,), round_, model, states, call.attempt + 1) for t in again)
+                again = [(block, (t,)) for block, part in call.pieces for t in part]
+                todo.extend(self._train_call((piece,), round_, model, states, call.attempt + 1) for piece in again)
             else:
                 assert isinstance(outcome, Lost)
                 unanswered |= dict.fromkeys(call.clients, outcome.why)
-                gather.add(call.key, call.clients, lost(call.clients, outcome.why))
+                for block, part in call.pieces:
+                    gather.add(block, [t.client for t in part], lost([t.client for t in part], outcome.why))
         self._check_quorum(round_, len(tasks), unanswered)
         return gather.finish(self._pool.moved_bytes - before)
 
@@ -108,40 +114,45 @@ class RayExecutor:
         model: ray.ObjectRef[Packed[Models]],
         states: Mapping[ClientId, ClientState],
     ) -> Iterator[Call]:
-        """Blocks, most work first; single clients in their order where hosts are many or each has its own."""
-        pieces = [(i, block) for i, block in enumerate(cut)]
+        for pieces in self._deal(list(enumerate(cut))):
+            yield self._train_call(pieces, round_, model, states, 0)
+
+    def _deal(self, blocks_: list[Piece]) -> list[tuple[Piece, ...]]:
+        """Blocks, most work first; all at once where they are brief; single clients where hosts are many."""
         slots = min(len(self._pool.hosts), sum(self._pool.per_node.values()))
-        if self._host_of or (2 * slots > len(cut) and len(cut) < sum(map(len, cut))):
-            # Only few may wait in memory for one before them.
-            pieces = [(i, (task,)) for i, block in pieces for task in block]
-        else:
-            pieces.sort(key=lambda piece: -sum(self._work(task) for task in piece[1]))
-        for i, piece in pieces:
-            yield self._train_call(i, piece, round_, model, states, 0)
+        is_brief = self._pool.client_s < BRIEF_S
+        is_coarse = 2 * slots > len(blocks_) and any(len(tasks) > 1 for _, tasks in blocks_)
+        if self._host_of or (is_coarse and not is_brief):
+            # In client order: only few may wait in memory for one before them.
+            return [((i, (task,)),) for i, tasks in blocks_ for task in tasks]
+        if is_brief:
+            size = -(-len(blocks_) // slots)
+            return [tuple(blocks_[i : i + size]) for i in range(0, len(blocks_), size)]
+        return [(piece,) for piece in sorted(blocks_, key=lambda p: -sum(self._work(task) for task in p[1]))]
 
     def _work(self, task: Assignment) -> int:
         return self._job.fleet[task.client].num_windows * task.epochs * len(task.train)
 
     def _train_call(
         self,
-        block: int,
-        tasks: tuple[Assignment, ...],
+        pieces: tuple[Piece, ...],
         round_: int,
         model: ray.ObjectRef[Packed[Models]],
         states: Mapping[ClientId, ClientState],
         attempt: int,
     ) -> Call:
-        clients = tuple(t.client for t in tasks)
-        request = pack(TrainRequest(round=round_, tasks=tasks, states={c: states[c] for c in clients if c in states}))
+        parts = tuple(tasks for _, tasks in pieces)
+        clients = tuple(t.client for tasks in parts for t in tasks)
+        request = pack(TrainRequest(round=round_, parts=parts, states={c: states[c] for c in clients if c in states}))
         self._pool.moved_bytes += request.nbytes
         limit_s = self._options.client_timeout_s
         return Call(
-            key=block,
             method="train",
             args=((self._group.job,), model, request),
             clients=clients,
-            limit_s=None if limit_s is None else limit_s * len(tasks),
-            host=self._host_of.get(tasks[0].client),
+            limit_s=None if limit_s is None else limit_s * len(clients),
+            pieces=pieces,
+            host=self._host_of.get(clients[0]),
             attempt=attempt,
         )
 
@@ -191,7 +202,6 @@ class RayExecutor:
         request = pack(EvalRequest(targets=tuple(targets), states=dict(states), part=part, share=(index, number)))
         self._pool.moved_bytes += request.nbytes
         return Call(
-            key=index,
             method="evaluate",
             args=((self._group.job,), model, request),
             clients=(),
@@ -233,14 +243,8 @@ class RayExecutor:
             self._group.close()
 
 
-def received(answer: TrainAnswer) -> BlockResult:
-    """A block's result: sums look into the received arrays, everything that is kept has its own memory."""
-    return replace(unpack(answer.rest, own=True), sums=unpack(answer.sums))
-
-
-def slots_per_node(hosts: Sequence[Host], options: RuntimeOptions) -> dict[str, int]:
-    """Calls that may run on a node at once: as many as it has cores, so that measured seconds are of a free core."""
-    cores = {node["NodeID"]: int(node["Resources"].get("CPU", 1)) for node in ray.nodes() if node["Alive"]}
-    if options.mode == "packed" and options.num_hosts:
-        return {h.identity.node: len(hosts) for h in hosts}
-    return {h.identity.node: max(1, cores.get(h.identity.node, 1)) for h in hosts}
+def received(answer: TrainAnswer) -> list[BlockResult]:
+    """A result per piece: sums look into the received arrays, everything that is kept has its own memory."""
+    sums: tuple[Sums, ...] = unpack(answer.sums)
+    rest: tuple[BlockResult, ...] = unpack(answer.rest, own=True)
+    return [replace(r, sums=s) for r, s in zip(rest, sums, strict=True)]

@@ -29,10 +29,10 @@ JobBox = tuple["ray.ObjectRef[Job]"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainRequest:
-    """Consecutive clients' tasks, with the committed personal state that each starts from."""
+    """Consecutive clients of one or more blocks, with the committed personal state that each client starts from."""
 
     round: int
-    tasks: tuple[Assignment, ...]
+    parts: tuple[tuple[Assignment, ...], ...]
     states: States
 
 
@@ -48,11 +48,11 @@ class EvalRequest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainAnswer:
-    """A block's answer: ``sums`` apart from the ``rest``, since they are consumed at once and the rest is kept."""
+    """What became of each part: ``sums`` apart from the ``rest``, since they are consumed at once and it is kept."""
 
     identity: Identity
-    sums: Packed[Sums]
-    rest: Packed[BlockResult]
+    sums: Packed[tuple[Sums, ...]]
+    rest: Packed[tuple[BlockResult, ...]]
 
     @property
     def nbytes(self) -> int:
@@ -92,9 +92,9 @@ class ClientHost:
             ClientFailed: a client's code raised; the client is named.
         """
         worker, view, asked = self._ready(job), unpack(models), unpack(request)
-        result = join(_train(worker, view, asked, task) for task in asked.tasks)
-        rest = replace(result, sums={})
-        return TrainAnswer(identity=identify(), sums=pack(result.sums), rest=pack(rest))
+        results = [join(_train(worker, view, asked, task) for task in tasks) for tasks in asked.parts]
+        rest = tuple(replace(r, sums={}) for r in results)
+        return TrainAnswer(identity=identify(), sums=pack(tuple(r.sums for r in results)), rest=pack(rest))
 
     def evaluate(self, job: JobBox, models: Packed[Models], request: Packed[EvalRequest]) -> EvalAnswer:
         """Confusion matrices of this host's share."""

@@ -131,3 +131,14 @@ def reserve(plan: Plan, wait_s: float) -> PlacementGroup | None:
             f"no place for {len(plan.hosts)} hosts within {wait_s:g} s ({busy}); wait for other runs or end them"
         )
     return group
+
+
+def slots_per_node(nodes: Sequence[str], shared: bool) -> dict[str, int]:
+    """Calls that may run on a node at once: as many as it has cores, so that measured seconds are of a free core.
+
+    ``nodes``: the node of each host; ``shared``: the user asked for a number of hosts, which then share the cores.
+    """
+    if shared:
+        return dict.fromkeys(nodes, len(nodes))
+    cores = {node["NodeID"]: int(node["Resources"].get("CPU", 1)) for node in ray.nodes() if node["Alive"]}
+    return {node: max(1, cores.get(node, 1)) for node in nodes}
