@@ -19,6 +19,7 @@ from relief_ray.data import DataConfig
 from relief_ray.devices.fleet import FleetConfig
 from relief_ray.errors import UserError
 from relief_ray.models.cnn import CnnConfig
+from relief_ray.models.registry import BACKBONES, AnyBackbone
 from relief_ray.strategies import PRESETS, AnyStrategy
 
 ClockName = Literal["flop_proportional", "split_naive", "split_reuse", "measured"]
@@ -84,13 +85,13 @@ class TrackingConfig(Section):
 
 
 class ExperimentConfig(Section):
-    """One cell: a strategy on a dataset, a fleet and a backbone. ``strategy`` may be given by a preset's name."""
+    """One cell: a strategy on a dataset, a fleet and a backbone; ``strategy`` and ``backbone`` may be given by name."""
 
     name: str = "run"
     strategy: AnyStrategy = PRESETS["fedavg"]
     data: DataConfig = DataConfig()
     fleet: FleetConfig = FleetConfig()
-    backbone: CnnConfig = CnnConfig()
+    backbone: AnyBackbone = CnnConfig()
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     costs: CostConfig = CostConfig()
@@ -109,6 +110,18 @@ class ExperimentConfig(Section):
         if isinstance(value, Mapping) and isinstance(name := value.get("name"), str):
             return dict(preset(name).model_dump()) | {k: v for k, v in value.items() if k != "name"}
         return value
+
+    @field_validator("backbone", mode="before")
+    @classmethod
+    def _named(cls, value: object) -> object:
+        if isinstance(value, str):
+            value = {"name": value}
+        if not isinstance(value, Mapping):
+            return value
+        name = value.get("name", CnnConfig().name)
+        if name not in BACKBONES:
+            raise ValueError(f"unknown backbone {name!r}{nearest(str(name), BACKBONES)}; known: {', '.join(BACKBONES)}")
+        return {"name": name, **value}
 
     def hashed(self) -> dict[str, JsonValue]:
         """The part that decides results, as JSON: the input of the cell id."""
@@ -168,7 +181,7 @@ def explain(error: ValidationError) -> list[str]:
     return lines
 
 
-_UNION_TAGS = {s.name for s in PRESETS.values()}
+_UNION_TAGS = {s.name for s in PRESETS.values()} | set(BACKBONES)
 
 
 def keys_at(path: Iterable[str]) -> list[str]:
@@ -176,6 +189,8 @@ def keys_at(path: Iterable[str]) -> list[str]:
     parts = list(path)
     if parts[:1] == ["strategy"]:
         return sorted({key for strategy in PRESETS.values() for key in type(strategy).model_fields})
+    if parts[:1] == ["backbone"]:
+        return sorted({key for backbone in BACKBONES.values() for key in backbone.model_fields})
     node: object = ExperimentConfig()
     for part in parts:
         node = getattr(node, part, None)

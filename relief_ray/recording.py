@@ -98,5 +98,7 @@ def run_record(setup: Setup, parent: str | None = None) -> RunRecord:
         coverage=as_json(setup.data.coverage),
         budget=as_json({"deadline_s": deadline_s(setup), "fedavg_reference": reference}),
         calibration=as_json({"origin": "given" if config.costs.utilisation else "FITTED", "clocks": clocks}),
+        backbone=dict(setup.frozen),
+        warnings=setup.warnings,
         parent=parent,
     )

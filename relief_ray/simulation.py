@@ -188,6 +188,11 @@ def reopen(path: Path, root: Path | None = None) -> tuple[Setup, RunFolder]:
             f"{path}: was computed on data {run.data_digest[:12]}, found {setup.data.digest[:12]}; "
             "resume where the same data are (RELIEF_DATA), or start a new run"
         )
+    if dict(setup.frozen) != run.backbone:
+        raise UserError(
+            f"{path}: was computed on the frozen encoder {run.backbone}, found {dict(setup.frozen)}; "
+            "give backbone.weights the same files, or start a new run"
+        )
     folder = RunFolder.resume(path)
     folder.update(num_resumes=folder.run.num_resumes + 1)
     return setup, folder

@@ -1,0 +1,132 @@
+"""Backbone 2 in the trainer: reuse changes nothing but the time, and what may not move does not."""
+
+import pytest
+import torch
+
+from relief_ray.federated import ClientContext, ClientProgram
+from relief_ray.groups import Part
+from relief_ray.messages import NO_STATE
+from relief_ray.models.costs import count_costs
+from relief_ray.models.moment_encoder import digest
+from relief_ray.models.moment_weights import load_frozen
+from relief_ray.streams import Streams
+from relief_ray.training.evaluation import predict
+from relief_ray.training.reuse import plan_forward
+from relief_ray.training.trainer import ClientInputs, Trainer, TrainerConfig
+from tests.models.moment import SHAPE, stirred, tiny, windows
+from tests.training.scene import client, distance, task
+
+pytestmark = pytest.mark.usefixtures("run_cache")
+NUM_WINDOWS, EPOCHS = 21, 5
+PRESENT = ("acc", "gyro")
+ASSIGNMENTS = {
+    "fusion block only": ("fusion.A.acc",),
+    "head and B": ("fusion.B", "head.1", "head.2"),
+    "last encoder block": ("encoder.acc.2",),
+    "a middle block": ("encoder.gyro.1",),
+    "everything": None,
+}
+
+
+@pytest.fixture(scope="module")
+def in_double(run_cache):
+    """Float64 for all of this module's backbones; the shared frozen encoder is loaded anew afterwards."""
+    load_frozen.cache_clear()
+    yield
+    load_frozen.cache_clear()
+
+
+def session(engine, groups, *, missing="zero_input", dtype=torch.float32, lr=1e-2, present=PRESENT, part=None):
+    """Five epochs on a model whose B factors have left zero: (update, parameters before and after)."""
+    backbone = tiny()
+    start = stirred(backbone)
+    torch.set_default_dtype(dtype)
+    try:
+        for stage in backbone.stages:
+            stage.module.to(dtype)
+        trainer = Trainer(backbone, TrainerConfig(lr=lr, batch_size=8, missing=missing, engine=engine))
+        assignment = task(backbone, groups, EPOCHS)
+        if part:
+            chosen = backbone.layout.select(groups, part)
+            assignment = task(backbone, groups, EPOCHS, train=chosen, up=chosen)
+
+        context = ClientContext(
+            info=client(present),
+            round=1,
+            layout=backbone.layout,
+            start={j: t.to(dtype) for j, t in start.items()},
+            state=NO_STATE,
+            streams=Streams(seed=0),
+        )
+        raw = {m: x.to(dtype) for m, x in windows(NUM_WINDOWS).items() if m in present}
+        labels = torch.arange(NUM_WINDOWS) % SHAPE.num_classes
+        return trainer.train(context, assignment, ClientInputs(inputs=raw, labels=labels), ClientProgram()), backbone
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("missing", ["zero_input", "zero_feature"])
+@pytest.mark.parametrize("groups", ASSIGNMENTS.values(), ids=ASSIGNMENTS)
+def test_reuse_is_exact(groups, missing):
+    naive, _ = session("naive", groups, missing=missing)
+    reuse, _ = session("reuse", groups, missing=missing)
+    assert abs(naive.receipt.work.loss - reuse.receipt.work.loss) < 1e-5 * naive.receipt.work.loss
+    assert distance(reuse, naive) < 1e-5
+    assert any(float(d.abs().max()) > 1e-3 for d in naive.delta.values()), "something was learned"
+
+
+@pytest.mark.parametrize("groups", ASSIGNMENTS.values(), ids=ASSIGNMENTS)
+def test_reuse_is_exact_to_the_last_digits_in_double(groups, in_double):
+    naive, reuse = (session(engine, groups, dtype=torch.float64)[0] for engine in ("naive", "reuse"))
+    assert distance(reuse, naive) < 1e-9
+
+
+def test_prefix_below_the_lowest_trained_block_is_cached():
+    plan = plan_forward(tiny(), PRESENT, ["encoder.acc.2"], "zero_input", reuse=True)
+    assert [s.spec.id for s in plan.every_step][:3] == ["encoder.acc.2", "feature.acc", "fusion.W0.acc"]
+    assert "encoder.acc.1" in plan.sources and "fusion.A.gyro" in plan.sources
+    assert not [s for s in plan.every_step if s.spec.modality in ("gyro", "hr")]
+
+
+def test_only_the_assigned_part_moves():
+    update, backbone = session("reuse", ("encoder.acc.2",), part=Part(kinds=frozenset(["lora_a"])))
+    tensors = backbone.layout["encoder.acc.2"].tensors
+    assert len(update.delta["encoder.acc.2"]) == sum(t.numel for t in tensors if t.kind == "lora_a")
+    assert update.receipt.bytes_up < session("reuse", ("encoder.acc.2",))[0].receipt.bytes_up
+
+
+def test_frozen_weights_never_move():
+    before = load_frozen("tiny", "random", 0).sha256
+    session("reuse", None)
+    session("naive", None)
+    load_frozen.cache_clear()
+    assert load_frozen("tiny", "random", 0).sha256 == before
+
+    assert digest(load_frozen("tiny", "random", 0).pipeline) == before
+
+
+def test_absent_features_are_zero_where_the_mode_says_so():
+    backbone = tiny()
+    stirred(backbone)
+    seen = {}
+    for missing in ("zero_input", "zero_feature"):
+        update, _ = session("reuse", ("fusion.A.hr", "head.1"), missing=missing, present=("acc",))
+        seen[missing] = float(update.delta["fusion.A.hr"].abs().max())
+    assert seen["zero_feature"] == 0.0 < seen["zero_input"]
+
+
+def test_evaluation_through_masks_is_the_plain_forward_pass():
+    backbone, raw = tiny(), windows(9)
+    stirred(backbone)
+    backbone.chunk = 4
+    masks = [frozenset(SHAPE.modalities), frozenset(["gyro"])]
+    found = predict(backbone, raw, masks, "zero_input")
+    for mask in masks:
+        masked = {m: x if m in mask else torch.zeros_like(x) for m, x in raw.items()}
+        with torch.no_grad():
+            assert torch.equal(found[mask], backbone.forward(masked).argmax(1))
+
+
+def test_backbone_keeps_its_costs_when_counted_twice():
+    backbone = tiny()
+    assert count_costs(backbone) == count_costs(backbone)
