@@ -44,6 +44,14 @@ def strategy_values(preset: str) -> Values:
     return {"name": preset} | ({"deadline_fraction": 0.45} if preset in ALLOCATING else {})
 
 
+# One sensor channel is a sequence of its own: few windows, one epoch, two of the smallest blocks.
+MOMENT: Values = {
+    "backbone": {"name": "moment_lora", "size": "tiny", "rank": 2, "alpha": 4},
+    "data": {"name": "dsa_mini", "stride_s": 20.0, "max_windows_per_client": 6, "subjects": [1, 4, 7]},
+    "evaluation": {"every": 3},
+    "rounds": 2,
+}
+ON_MOMENT = {f"{preset}, moment": preset for preset in PRESETS}
 CASES: dict[str, Values] = {preset: {"strategy": strategy_values(preset)} for preset in PRESETS} | {
     "drop_slow": {"strategy": "drop_slow", "fleet": FAR_APART},
     "relief, zero_feature": {
@@ -68,6 +76,7 @@ CASES: dict[str, Values] = {preset: {"strategy": strategy_values(preset)} for pr
     "fedavg, pairs watched": {"strategy": "fedavg", "record": {"pairwise_every": 2, "checkpoint_every": 2}},
     "local, half take part": {"strategy": "local", "participation": 0.5},
     "full_only, idle rounds": {"strategy": "full_only", "participation": 0.2},
+    **{case: {"strategy": strategy_values(preset), **MOMENT} for case, preset in ON_MOMENT.items()},
 }
 
 
@@ -105,4 +114,4 @@ def after_rounds(number: int) -> Callable[[], bool]:
     return lambda: next(asked, None) is None
 
 
-__all__ = ["BASE", "CASES", "after_rounds", "config_of", "drive", "outcome"]
+__all__ = ["BASE", "CASES", "ON_MOMENT", "after_rounds", "config_of", "drive", "outcome"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -96,8 +97,10 @@ def build_pipeline(config: Mapping[str, object]) -> nn.Module:
     # One row instead of 32,128: a series of patches never looks a token up.
     t5 = {**given, "vocab_size": 1, "pad_token_id": 0, "eos_token_id": None, "decoder_start_token_id": 0}
     whole = {**config, "t5_config": t5, "enable_gradient_checkpointing": False, "randomly_initialize_backbone": False}
-    pipeline = MOMENTPipeline(whole, model_kwargs={"task_name": "embedding"})
-    pipeline.init()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # that a head is not pretrained: there is none
+        pipeline = MOMENTPipeline(whole, model_kwargs={"task_name": "embedding"})
+        pipeline.init()
     pipeline.encoder.embed_tokens = nn.Identity()
     # The counter knows matrix products; the fused kernel's name differs between versions.
     pipeline.encoder.config._attn_implementation = "eager"
