@@ -130,6 +130,8 @@ def run_cell(cell: Cell, stage: Stage) -> None:
     mode = choose_mode(cell.config.runtime, len(setup.fleet))
     done = read_rounds(cell.folder)
     reporter.begin(cell.title(), facts(setup, mode), done[-1].round if done else None, cell.config.rounds)
+    for warning in setup.warnings:
+        reporter.note(f"{cell.title()}: NOTE: {warning}")
     if mode != "inline":
         stage.open_ray(setup)
     ended = follow(cell, setup, stage)
