@@ -1,7 +1,7 @@
 """One Acc-only client's local round with Backbone 2: everything, RELIEF's V0 assignment naively, V0 with reuse.
 
-``RELIEF_DATA=... python -m benchmarks.moment [--size small] [--windows 16] [--turns 1]`` trains on real dsa windows of one
-body unit and prints seconds, the three ratios and the peak memory of this process as JSON. V0's assignment at the
+``RELIEF_DATA=... python -m benchmarks.moment [--size small] [--windows 16] [--turns 1]`` trains on real dsa windows of
+one body unit and prints seconds, the three ratios and the peak memory of this process as JSON. V0's assignment at the
 bottleneck is the client's own fusion block alone.
 """
 

@@ -7,7 +7,7 @@ carried out.
 from __future__ import annotations
 
 import copy
-import difflib
+import hashlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal
@@ -17,9 +17,10 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, f
 
 from relief_ray.data import DataConfig
 from relief_ray.devices.fleet import FleetConfig
-from relief_ray.errors import UserError
+from relief_ray.errors import UserError, nearest
 from relief_ray.models.cnn import CnnConfig
-from relief_ray.models.registry import BACKBONES, AnyBackbone
+from relief_ray.models.registry import BACKBONES, AnyBackbone, by_name
+from relief_ray.stages import Missing
 from relief_ray.strategies import PRESETS, AnyStrategy
 
 ClockName = Literal["flop_proportional", "split_naive", "split_reuse", "measured"]
@@ -37,7 +38,7 @@ class TrainingConfig(Section):
     epochs: int = Field(default=5, ge=1)
     batch_size: int = Field(default=32, ge=1)
     lr: float = Field(default=1e-3, gt=0.0)
-    missing: Literal["zero_input", "zero_feature"] = "zero_input"
+    missing: Missing = "zero_input"
     engine: Literal["auto", "naive", "reuse", "gemm"] = "auto"
 
 
@@ -45,7 +46,7 @@ class EvaluationConfig(Section):
     """Every how many rounds which part is looked at; the last round always is."""
 
     every: int = Field(default=5, ge=1)
-    parts: tuple[Literal["test", "validation"], ...] = ("test",)
+    parts: tuple[Literal["test", "validation"], ...] = Field(default=("test",), min_length=1)
 
 
 class CostConfig(Section):
@@ -114,18 +115,18 @@ class ExperimentConfig(Section):
     @field_validator("backbone", mode="before")
     @classmethod
     def _named(cls, value: object) -> object:
-        if isinstance(value, str):
-            value = {"name": value}
-        if not isinstance(value, Mapping):
-            return value
-        name = value.get("name", CnnConfig().name)
-        if name not in BACKBONES:
-            raise ValueError(f"unknown backbone {name!r}{nearest(str(name), BACKBONES)}; known: {', '.join(BACKBONES)}")
-        return {"name": name, **value}
+        return by_name(value)
 
     def hashed(self) -> dict[str, JsonValue]:
-        """The part that decides results, as JSON: the input of the cell id."""
-        return self.model_dump(mode="json", exclude={"name", "runtime", "tracking"})
+        """The part that decides results, as JSON: the input of the cell id; a device profile counts by its content.
+
+        Raises:
+            UserError: the profile cannot be read.
+        """
+        values: dict[str, JsonValue] = self.model_dump(mode="json", exclude={"name", "runtime", "tracking"})
+        if self.costs.profile is not None:
+            values["costs"] = self.costs.model_dump(mode="json") | {"profile": _sha256(Path(self.costs.profile))}
+        return values
 
     def label(self) -> str:
         """The preset that the strategy is, or is a variation of: ``v2`` with another deadline is still V2."""
@@ -138,6 +139,15 @@ class ExperimentConfig(Section):
         return max(fits, key=lambda name: fits[name])
 
 
+def _sha256(path: Path) -> str:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise UserError(
+            f"costs.profile = {path}: cannot be read ({error.strerror}); name a file that `relief-ray` can read"
+        ) from error
+
+
 def preset(name: str) -> AnyStrategy:
     """A strategy by its preset's name.
 
@@ -147,12 +157,6 @@ def preset(name: str) -> AnyStrategy:
     if name in PRESETS:
         return PRESETS[name]
     raise ValueError(f"unknown strategy {name!r}{nearest(name, PRESETS)}; known: {', '.join(PRESETS)}")
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """`` (did you mean 'x'?)`` or nothing."""
-    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f" (did you mean {found[0]!r}?)" if found else ""
 
 
 def parse(values: Mapping[str, object], where: str = "configuration") -> ExperimentConfig:
