@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
-from relief_ray.config import ExperimentConfig, explain, keys_at, nearest, override, parse, preset, read_values
-from relief_ray.errors import UserError
+from relief_ray.config import ExperimentConfig, explain, keys_at, override, parse, preset, read_values
+from relief_ray.errors import UserError, nearest
 from relief_ray.records.identity import cell_id, config_hash
 from relief_ray.strategies import PRESETS
 
