@@ -2,7 +2,9 @@
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
+from relief_ray.devices.workload import workload
 from relief_ray.federated import ClientContext, ClientProgram
 from relief_ray.groups import WHOLE, Part
 from relief_ray.messages import NO_STATE
@@ -105,3 +107,24 @@ def test_evaluation_through_masks_is_the_plain_forward_pass():
 def test_backbone_keeps_its_costs_when_counted_twice():
     backbone = tiny()
     assert count_costs(backbone) == count_costs(backbone)
+
+
+@pytest.mark.parametrize("engine", ["naive", "reuse"])
+@pytest.mark.parametrize("groups", ASSIGNMENTS.values(), ids=ASSIGNMENTS)
+def test_what_is_charged_is_what_is_executed(groups, engine):
+    """torch's counter over a whole local round against the cost model, within 2 %."""
+    costs = count_costs(tiny())
+    counter = FlopCounterMode(display=False)
+    with counter:
+        session(engine, groups)
+    steps = EPOCHS * 3
+    load = workload(
+        costs,
+        present=PRESENT,
+        trained=dict.fromkeys(groups or costs.num_values, 1.0),
+        num_windows=NUM_WINDOWS,
+        epochs=EPOCHS,
+        num_steps=steps,
+        engine=engine,
+    )
+    assert counter.get_total_flops() == pytest.approx(load.forward_flops + load.backward_flops, rel=0.02)
