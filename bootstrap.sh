@@ -15,7 +15,7 @@ die() { printf 'bootstrap: %s\n' "$1" >&2; exit "${2:-1}"; }
 mode=${1:-}
 case $mode in
   demo) extras=server ;;
-  test | setup) extras=server,dev ;;
+  test | setup) extras=server,moment,dev ;;
   *) die 'usage: sh bootstrap.sh demo|test|setup' 2 ;;
 esac
 shift
@@ -53,6 +53,22 @@ install() {
 # Echoes the installed version of torch, or nothing.
 torch_version() { "$py" -c 'from importlib.metadata import version; print(version("torch"))' 2>/dev/null || true; }
 
+# momentfm's exact pins fit nothing else that is installed: without them, then one forward pass to see that it works.
+add_moment() {
+  say momentfm 'installing without its own pins'
+  install --no-deps momentfm==0.1.4
+  forward='import torch
+from relief_ray.models.backbone import InputShape
+from relief_ray.models.moment_lora import MomentConfig
+shape = InputShape(channels=(("acc", 3),), window=32, num_classes=2)
+backbone = MomentConfig(size="tiny").build(shape, 0)
+assert backbone.forward({"acc": torch.zeros(1, 3, 32)}).shape == (1, 2)'
+  "$py" -c "$forward" >"$log" 2>&1 || {
+    tail -n 5 "$log" >&2
+    die "momentfm does not run on the packages here (whole output: $log)"
+  }
+}
+
 set_up() {
   torch=$(torch_version)
   if [ -n "$torch" ]; then
@@ -67,7 +83,10 @@ set_up() {
   say packages "installing relief-ray[$extras]"
   install --constraint "$venv/constraints.txt" --editable ".[$extras]"
   printf '%s\n' "$digest" >"$venv/.relief-server"
-  if [ "$extras" = server,dev ]; then printf '%s\n' "$digest" >"$venv/.relief-dev"; fi
+  if [ "$extras" = server,moment,dev ]; then
+    add_moment
+    printf '%s\n' "$digest" >"$venv/.relief-dev"
+  fi
 }
 
 if stamped "${extras##*,}"; then say packages 'up to date'; else set_up; fi

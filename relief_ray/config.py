@@ -7,7 +7,6 @@ carried out.
 from __future__ import annotations
 
 import copy
-import difflib
 import hashlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -18,8 +17,9 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, f
 
 from relief_ray.data import DataConfig
 from relief_ray.devices.fleet import FleetConfig
-from relief_ray.errors import UserError
+from relief_ray.errors import UserError, nearest
 from relief_ray.models.cnn import CnnConfig
+from relief_ray.models.registry import BACKBONES, AnyBackbone, by_name
 from relief_ray.stages import Missing
 from relief_ray.strategies import PRESETS, AnyStrategy
 
@@ -86,13 +86,13 @@ class TrackingConfig(Section):
 
 
 class ExperimentConfig(Section):
-    """One cell: a strategy on a dataset, a fleet and a backbone. ``strategy`` may be given by a preset's name."""
+    """One cell: a strategy on a dataset, a fleet and a backbone; ``strategy`` and ``backbone`` may be given by name."""
 
     name: str = "run"
     strategy: AnyStrategy = PRESETS["fedavg"]
     data: DataConfig = DataConfig()
     fleet: FleetConfig = FleetConfig()
-    backbone: CnnConfig = CnnConfig()
+    backbone: AnyBackbone = CnnConfig()
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     costs: CostConfig = CostConfig()
@@ -111,6 +111,11 @@ class ExperimentConfig(Section):
         if isinstance(value, Mapping) and isinstance(name := value.get("name"), str):
             return dict(preset(name).model_dump()) | {k: v for k, v in value.items() if k != "name"}
         return value
+
+    @field_validator("backbone", mode="before")
+    @classmethod
+    def _named(cls, value: object) -> object:
+        return by_name(value)
 
     def hashed(self) -> dict[str, JsonValue]:
         """The part that decides results, as JSON: the input of the cell id; a device profile counts by its content.
@@ -154,12 +159,6 @@ def preset(name: str) -> AnyStrategy:
     raise ValueError(f"unknown strategy {name!r}{nearest(name, PRESETS)}; known: {', '.join(PRESETS)}")
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """`` (did you mean 'x'?)`` or nothing."""
-    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f" (did you mean {found[0]!r}?)" if found else ""
-
-
 def parse(values: Mapping[str, object], where: str = "configuration") -> ExperimentConfig:
     """A checked configuration.
 
@@ -186,7 +185,7 @@ def explain(error: ValidationError) -> list[str]:
     return lines
 
 
-_UNION_TAGS = {s.name for s in PRESETS.values()}
+_UNION_TAGS = {s.name for s in PRESETS.values()} | set(BACKBONES)
 
 
 def keys_at(path: Iterable[str]) -> list[str]:
@@ -194,6 +193,8 @@ def keys_at(path: Iterable[str]) -> list[str]:
     parts = list(path)
     if parts[:1] == ["strategy"]:
         return sorted({key for strategy in PRESETS.values() for key in type(strategy).model_fields})
+    if parts[:1] == ["backbone"]:
+        return sorted({key for backbone in BACKBONES.values() for key in backbone.model_fields})
     node: object = ExperimentConfig()
     for part in parts:
         node = getattr(node, part, None)

@@ -97,6 +97,8 @@ def run_record(setup: Setup, parent: str | None = None) -> RunRecord:
         coverage=as_json(setup.data.coverage),
         budget=as_json({"deadline_s": deadline_s(setup), "fedavg_reference": reference}),
         calibration=calibration_of(setup),
+        backbone=dict(setup.frozen),
+        warnings=setup.warnings,
         parent=parent,
     )
 

@@ -37,6 +37,8 @@ class Setup:
     types: dict[str, DeviceType]
     layout: GroupLayout
     start: Params
+    frozen: Mapping[str, str | int]
+    warnings: tuple[str, ...]
     strategy: Strategy
     streams: Streams
     engine: Engine
@@ -48,8 +50,10 @@ class Setup:
 
 
 def choose_engine(config: ExperimentConfig) -> Engine:
-    """The static rule: Backbone 1 runs as GEMMs with reuse; ``training.engine`` overrides it."""
-    return "gemm" if config.training.engine == "auto" else config.training.engine
+    """The static rule: Backbone 1 runs as GEMMs with reuse, others with reuse; ``training.engine`` overrides it."""
+    if config.training.engine != "auto":
+        return config.training.engine
+    return "gemm" if config.backbone.name == "cnn" else "reuse"
 
 
 def prepare(
@@ -102,6 +106,8 @@ def assemble(
         types=types,
         layout=backbone.layout,
         start=backbone.params(),
+        frozen=backbone.facts,
+        warnings=backbone.warnings,
         strategy=strategy,
         streams=streams,
         engine=engine,

@@ -202,20 +202,34 @@ def reopen(
             "began it, start a new run, or allow it with --other-code (the record then says so)"
         )
     setup = prepare(config, root, engine=stored_engine(run))
+    refuse_changes(setup, run, path)
+    folder = RunFolder.resume(path)
+    mixed = [] if why is None else [f"resumed by another program: {why}"]
+    folder.update(num_resumes=folder.run.num_resumes + 1, warnings=[*folder.run.warnings, *mixed])
+    return setup, folder
+
+
+def refuse_changes(setup: Setup, run: RunRecord, path: Path) -> None:
+    """Compares what a run was begun on with what was found now.
+
+    Raises:
+        UserError: other data, another frozen encoder, or other clocks.
+    """
     if setup.data.digest != run.data_digest:
         raise UserError(
             f"{path}: was computed on data {run.data_digest[:12]}, found {setup.data.digest[:12]}; "
             "resume where the same data are (RELIEF_DATA), or start a new run"
         )
+    if dict(setup.frozen) != run.backbone:
+        raise UserError(
+            f"{path}: was computed on the frozen encoder {run.backbone}, found {dict(setup.frozen)}; "
+            "give backbone.weights the same files, or start a new run"
+        )
     if calibration_of(setup) != run.calibration:
         raise UserError(
-            f"{path}: the clocks are not those it was begun with (another device profile in {config.costs.profile}, or "
-            "other fitted values); resume with the old ones, or start a new run"
+            f"{path}: the clocks are not those it was begun with (another device profile in "
+            f"{setup.config.costs.profile}, or other fitted values); resume with the old ones, or start a new run"
         )
-    folder = RunFolder.resume(path)
-    mixed = [] if why is None else [f"resumed by another program: {why}"]
-    folder.update(num_resumes=folder.run.num_resumes + 1, warnings=[*folder.run.warnings, *mixed])
-    return setup, folder
 
 
 __all__ = ["Experiment", "create", "reopen", "run_record"]

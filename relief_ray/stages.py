@@ -32,11 +32,19 @@ class StageSpec:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageFlops:
-    """FLOPs of one window: forward, gradient of the input, gradient of each group's weights."""
+    """FLOPs of one window: forward, gradient of the input, gradient of each group's weights.
+
+    ``inner_grad_flops``: what the gradient takes inside the stage to reach a group where the stage's input needs none
+    (otherwise it is part of the input's gradient). ``frozen_forward_flops`` and ``frozen_grad_flops`` are what of the
+    first two belongs to parameters of no group.
+    """
 
     forward_flops: float
     input_grad_flops: float
     weight_grad_flops: Mapping[GroupId, float] = field(default_factory=dict)
+    inner_grad_flops: Mapping[GroupId, float] = field(default_factory=dict)
+    frozen_forward_flops: float = 0.0
+    frozen_grad_flops: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,7 +58,8 @@ class CostTable:
     def group_flops(self, group: GroupId) -> float:
         """Forward and backward FLOPs of one window that belong to ``group``'s own parameters (the paper's time model).
 
-        A stage with several groups shares its forward and input-gradient FLOPs by their weight-gradient FLOPs.
+        A stage with several groups shares its forward and input-gradient FLOPs by their weight-gradient FLOPs; what
+        frozen parameters take is nobody's.
         """
         total = 0.0
         for stage in self.stages:
@@ -58,8 +67,16 @@ class CostTable:
                 cost = self.flops[stage.id]
                 own, everyone = cost.weight_grad_flops[group], sum(cost.weight_grad_flops.values())
                 share = own / everyone if everyone else 1.0 / len(stage.groups)
-                total += own + share * (cost.forward_flops + cost.input_grad_flops)
+                frozen = cost.frozen_forward_flops + cost.frozen_grad_flops
+                total += own + share * (cost.forward_flops + cost.input_grad_flops - frozen)
         return total
+
+    def frozen_forward_flops(self) -> float:
+        """Forward FLOPs of one window that no parameter group owns: they are spent whatever is trained."""
+        return sum(c.frozen_forward_flops if s.groups else c.forward_flops for s, c in self._costs())
+
+    def _costs(self) -> list[tuple[StageSpec, StageFlops]]:
+        return [(s, self.flops[s.id]) for s in self.stages]
 
 
 def descendants(stages: tuple[StageSpec, ...], trained: Collection[GroupId]) -> frozenset[str]:

@@ -39,11 +39,20 @@ BASE: Values = {
 }
 
 
-def strategy_values(preset: str) -> Values:
+def strategy_values(preset: str, deadline_fraction: float = 0.45) -> Values:
     """A preset, with a deadline under which its allocation has something to decide."""
-    return {"name": preset} | ({"deadline_fraction": 0.45} if preset in ALLOCATING else {})
+    return {"name": preset} | ({"deadline_fraction": deadline_fraction} if preset in ALLOCATING else {})
 
 
+# One sensor channel is a sequence of its own: few windows, one epoch, two of the smallest blocks.
+MOMENT: Values = {
+    "backbone": {"name": "moment_lora", "size": "tiny", "rank": 2, "alpha": 4},
+    "data": {"name": "dsa_mini", "stride_s": 20.0, "max_windows_per_client": 6, "subjects": [1, 4, 7]},
+    "training": {"epochs": 1, "lr": 0.01, "batch_size": 3},
+    "evaluation": {"every": 3},
+    "rounds": 2,
+}
+ON_MOMENT = {f"{preset}, moment": preset for preset in PRESETS}
 CASES: dict[str, Values] = {preset: {"strategy": strategy_values(preset)} for preset in PRESETS} | {
     "drop_slow": {"strategy": "drop_slow", "fleet": FAR_APART},
     "relief, zero_feature": {
@@ -68,6 +77,8 @@ CASES: dict[str, Values] = {preset: {"strategy": strategy_values(preset)} for pr
     "fedavg, pairs watched": {"strategy": "fedavg", "record": {"pairwise_every": 2, "checkpoint_every": 2}},
     "local, half take part": {"strategy": "local", "participation": 0.5},
     "full_only, idle rounds": {"strategy": "full_only", "participation": 0.2},
+    # The frozen forward pass takes its share of the round whatever is trained.
+    **{case: {"strategy": strategy_values(preset, 0.75), **MOMENT} for case, preset in ON_MOMENT.items()},
 }
 
 
@@ -105,4 +116,4 @@ def after_rounds(number: int) -> Callable[[], bool]:
     return lambda: next(asked, None) is None
 
 
-__all__ = ["BASE", "CASES", "after_rounds", "config_of", "drive", "outcome"]
+__all__ = ["BASE", "CASES", "ON_MOMENT", "after_rounds", "config_of", "drive", "outcome"]

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
-from relief_ray.config import ExperimentConfig, explain, keys_at, nearest, override, parse, preset, read_values
-from relief_ray.errors import UserError
+from relief_ray.config import ExperimentConfig, explain, keys_at, override, parse, preset, read_values
+from relief_ray.errors import UserError, nearest
 from relief_ray.records.identity import cell_id, config_hash
 from relief_ray.strategies import PRESETS
 
@@ -290,3 +290,18 @@ def test_a_file_that_is_no_configuration(tmp_path, content, message):
 def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(UserError, match=r"none.yaml: cannot be read"):
         read_values(tmp_path / "none.yaml")
+
+
+# Backbones -------------------------------------------------------------------------------------------------------
+
+
+def test_a_backbone_by_name_and_by_its_keys():
+    assert parse({"backbone": "moment_lora"}).backbone.name == "moment_lora"
+    assert parse({"backbone": {"conv1": 8}}).backbone.name == "cnn"
+    assert parse(override({}, ["backbone=moment_lora", "backbone.size=tiny"])).backbone.model_dump()["size"] == "tiny"
+    with pytest.raises(UserError, match=r"unknown backbone 'moment' \(did you mean 'moment_lora'\?\)"):
+        parse({"backbone": "moment"})
+    with pytest.raises(UserError, match=r"backbone\.rank = 0: .*greater than or equal to 1"):
+        parse({"backbone": {"name": "moment_lora", "rank": 0}})
+    with pytest.raises(UserError, match=r"unknown key 'backbone\.conv1'"):
+        parse({"backbone": {"name": "moment_lora", "conv1": 8}})

@@ -48,7 +48,8 @@ def test_strategies_differ_from_one_another(folders):
 def test_variations_differ_from_what_they_vary(folders):
     states = {case: outcome(folders(case))["state"] for case in CASES}
     same = [case for case in CASES if case not in PRESETS and list(states.values()).count(states[case]) > 1]
-    assert same == ["fedavg, pairs watched"], "watching changes records, not the model"
+    assert same[0] == "fedavg, pairs watched", "watching changes records, not the model"
+    assert same[1:] == ["full_only, moment", "drop_slow, moment"], "of three clients only the Full one is fast"
     pairs = [r.pairwise for r in read_rounds(folders(same[0]))]
     assert [bool(p) for p in pairs] == [False, True, False]
 

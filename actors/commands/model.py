@@ -49,7 +49,46 @@ def facts(setup: Setup) -> dict[str, object]:
         }
         for g in setup.layout
     ]
-    return {"backbone": setup.config.backbone.model_dump(mode="json"), "groups": groups, "values": setup.layout.numel}
+    return {
+        "backbone": setup.config.backbone.model_dump(mode="json"),
+        "groups": groups,
+        "values": setup.layout.numel,
+        "frozen": {**setup.frozen, **frozen_shares(setup)},
+    }
+
+
+def frozen_shares(setup: Setup) -> dict[str, float]:
+    """How much of encoders and trained values is trained, with and without the encoders' unused token tables."""
+    if not setup.frozen:
+        return {}
+    each, table, number = (int(setup.frozen[k]) for k in ("encoder_values", "token_table_values", "num_encoders"))
+    trained = setup.layout.numel
+    return {
+        "trained_share": trained / (number * each + trained),
+        "trained_share_with_token_tables": trained / (number * (each + table) + trained),
+        "frozen_forward_flops_per_window": setup.accountant.counter.costs.frozen_forward_flops(),
+    }
+
+
+def frozen_text(setup: Setup) -> list[str]:
+    """What is not trained, in words."""
+    if not setup.frozen:
+        return []
+    known, shares = setup.frozen, frozen_shares(setup)
+    number = known["num_encoders"]
+    encoder, matrix, tables = (
+        f"{int(known[k]):,}" for k in ("encoder_values", "frozen_fusion_values", "token_table_values")
+    )
+    return [
+        "",
+        f"Frozen: {number} x {encoder} encoder values (held once), {matrix} of the fusion matrix",
+        f"Unused token tables, never loaded: {number} x {tables} values",
+        f"Trained: {100 * shares['trained_share']:.2f} % of encoders and trained values,"
+        f" {100 * shares['trained_share_with_token_tables']:.2f} % if the token tables are counted",
+        f"Frozen forward pass: {si(shares['frozen_forward_flops_per_window'])} FLOPs per window, in no group's row",
+        f"Weights: {known['weights']} (sha256 {str(known['weights_sha256'])[:12]})",
+        *(f"NOTE: {warning}" for warning in setup.warnings),
+    ]
 
 
 def text(setup: Setup, target: str) -> str:
@@ -73,6 +112,7 @@ def text(setup: Setup, target: str) -> str:
             f"G = {len(layout)} groups = {counted(blocks, 'fusion block')} + 1 shared fusion part"
             f" + {counted(encoders, 'encoder layer')} + {counted(heads, 'head layer')}",
             "FLOPs: forward and backward of the group's own layer for one window. Clients: how many can train it.",
+            *frozen_text(setup),
         ]
     )
 
@@ -80,6 +120,8 @@ def text(setup: Setup, target: str) -> str:
 def row(setup: Setup, group: ParamGroup) -> list[str]:
     """One group."""
     shapes = " + ".join("x".join(map(str, t.shape)) for t in group.tensors)
+    if len(group.tensors) > 2:
+        shapes = f"{len(group.tensors)} LoRA factors, r = {group.tensors[0].shape[0]}"
     share = 100 * group.numel / setup.layout.numel
     mib, spent = 4 * group.numel / MIB, si(flops(setup, group))
     role = ROLES.get(group.role, group.role)

@@ -10,8 +10,8 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from actors.commands.folders import Cell, state_of, with_state
-from relief_ray.config import ExperimentConfig, nearest, override, parse, preset, read_values
-from relief_ray.errors import UserError
+from relief_ray.config import ExperimentConfig, override, parse, preset, read_values
+from relief_ray.errors import UserError, nearest
 from relief_ray.records.atomic import disk_errors, replace_file
 from relief_ray.records.identity import other_program
 from relief_ray.records.ledger import LOCK_FILE

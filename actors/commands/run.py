@@ -141,6 +141,8 @@ def run_cell(cell: Cell, stage: Stage) -> None:
     setup = open_cell(cell, stage.other_code)
     mode = choose_mode(cell.config.runtime, len(setup.fleet))
     reporter.begin(cell.title(), facts(setup, mode), saved_round(cell.folder), cell.config.rounds)
+    for warning in setup.warnings:
+        reporter.note(f"{cell.title()}: NOTE: {warning}")
     if mode != "inline":
         stage.open_ray(setup)
     ended = follow(cell, setup, stage)

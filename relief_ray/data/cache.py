@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 from relief_ray.data.files import digest_files, folder_atomic, sha256_file, sha256_json
 from relief_ray.data.recording import NULL, Recording
-from relief_ray.data.source import MARKER, Source, cache_root, open_source
+from relief_ray.data.source import MARKER, Source, open_source
 from relief_ray.data.spec import DatasetSpec
 from relief_ray.errors import UserError
+from relief_ray.paths import cache_root
 
 PARSER_VERSION = 1
 Origin = Literal["real", "SYNTHETIC"]

@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 from relief_ray.data.archives import DAMAGE, check_members, open_zip
 from relief_ray.data.spec import DatasetSpec
 from relief_ray.errors import UserError
+from relief_ray.paths import cache_root
 
 MARKER = "SYNTHETIC.json"
 _ASSETS = Path(__file__).parent / "assets"
@@ -34,15 +35,6 @@ class Members:
 
     names: tuple[str, ...]
     read: Callable[[str], bytes]
-
-
-def cache_root() -> Path:
-    """RELIEF_CACHE, else the user's own cache folder."""
-    given = os.environ.get("RELIEF_CACHE")
-    if given:
-        return Path(given).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "relief-ray"
 
 
 def search_roots(root: str | Path | None) -> tuple[Path, ...]:

@@ -137,5 +137,7 @@ def _backward_flops(
     costs: CostTable, stage: StageSpec, live: frozenset[str], trained: Mapping[GroupId, float]
 ) -> float:
     spent = costs.flops[stage.id]
-    weights = sum(trained[j] * spent.weight_grad_flops[j] for j in stage.groups if j in trained)
-    return weights + (spent.input_grad_flops if live.intersection(stage.inputs) else 0.0)
+    chosen = [j for j in stage.groups if j in trained]
+    weights = sum(trained[j] * spent.weight_grad_flops[j] for j in chosen)
+    inner = max((spent.inner_grad_flops.get(j, 0.0) for j in chosen), default=0.0)
+    return weights + (spent.input_grad_flops if live.intersection(stage.inputs) else inner)

@@ -5,14 +5,17 @@ Legend for shapes: B batch, C channels, T samples, D features, K classes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
 
 from relief_ray.groups import GroupId, GroupLayout, Kind, ParamGroup, Params, Role, pack
 from relief_ray.stages import RAW, StageSpec
+
+NO_FACTS: Mapping[str, str | int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,10 +34,15 @@ class InputShape:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stage:
-    """A stage and the module that computes it: ``module(*inputs) -> output``, batch first everywhere."""
+    """A stage and the module that computes it: ``module(*inputs) -> output``, batch first everywhere.
+
+    ``frozen`` is the same stage without the parameters of its groups, where it has others that are never trained: what
+    it takes is counted apart.
+    """
 
     spec: StageSpec
     module: nn.Module
+    frozen: nn.Module | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,14 +86,21 @@ class Backbone:
         stages: Sequence[Stage],
         groups: Iterable[GroupParameters],
         prepare: Callable[[str, Tensor], Tensor] = raw_windows,
+        chunk: int | None = None,
+        facts: Mapping[str, str | int] = NO_FACTS,
+        warnings: tuple[str, ...] = (),
     ) -> None:
         """Checks that stages are topologically ordered and that every stage's groups exist.
+
+        ``chunk``: windows per pass without gradient, where the usual number would need too much memory; ``facts`` and
+        ``warnings`` go into the record of every run.
 
         Raises:
             ValueError: a stage reads what no earlier stage writes, or names an unknown group.
         """
         declared = tuple(groups)
         self.shape, self.stages, self.prepare = shape, tuple(stages), prepare
+        self.chunk, self.facts, self.warnings = chunk, facts, warnings
         self.layout = GroupLayout(g.group() for g in declared)
         self.parameters = {g.id: tuple(p for _, p, _ in g.tensors) for g in declared}
         known = {RAW + m for m in shape.modalities}

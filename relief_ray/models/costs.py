@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from relief_ray.models.backbone import Backbone, Stage
@@ -35,23 +35,39 @@ def _stage_flops(backbone: Backbone, stage: Stage, inputs: list[Tensor]) -> Stag
     parameters = [p for p in stage.module.parameters() if id(p) in frozen]
     flags = [p.requires_grad for p in parameters]
     with torch.no_grad():
-        forward = _count(lambda: stage.module(*inputs))
+        forward = _forward(stage.module, inputs)
         elements = float(stage.module(*inputs).numel())
     floor = elements * len(inputs)
-    weight = {j: _backward(stage, inputs, backbone.parameters[j], False) for j in sorted(stage.spec.groups)}
-    gradient = _backward(stage, inputs, (), True)
+    gradient = _backward(stage.module, inputs, (), True)
+    weight, inner = {}, {}
+    for j in sorted(stage.spec.groups):
+        own = backbone.parameters[j]
+        weight[j] = _backward(stage.module, inputs, own, True) - gradient
+        inner[j] = max(0.0, _backward(stage.module, inputs, own, False) - weight[j])
     for p, flag in zip(parameters, flags, strict=True):
         p.requires_grad_(flag)
     counted = {j: w if w else elements for j, w in weight.items()}
-    return StageFlops(forward_flops=forward or floor, input_grad_flops=gradient or floor, weight_grad_flops=counted)
+    return StageFlops(
+        forward_flops=forward or floor,
+        input_grad_flops=gradient or floor,
+        weight_grad_flops=counted,
+        inner_grad_flops={j: flops for j, flops in inner.items() if flops},
+        frozen_forward_flops=_forward(stage.frozen, inputs) if stage.frozen else 0.0,
+        frozen_grad_flops=_backward(stage.frozen, inputs, (), True) if stage.frozen else 0.0,
+    )
 
 
-def _backward(stage: Stage, inputs: list[Tensor], trained: tuple[Tensor, ...], to_inputs: bool) -> float:
+@torch.no_grad()
+def _forward(module: nn.Module, inputs: list[Tensor]) -> float:
+    return _count(lambda: module(*inputs))
+
+
+def _backward(module: nn.Module, inputs: list[Tensor], trained: tuple[Tensor, ...], to_inputs: bool) -> float:
     """Backward FLOPs where only ``trained`` (or only the inputs) need a gradient."""
-    for p in stage.module.parameters():
+    for p in module.parameters():
         p.requires_grad_(any(p is t for t in trained))
     leaves = [x.clone().requires_grad_(to_inputs) for x in inputs]
-    output: Tensor = stage.module(*leaves)
+    output: Tensor = module(*leaves)
     if not output.requires_grad:
         return 0.0
     wanted, gradient = [*trained, *(leaves if to_inputs else ())], torch.ones_like(output)

@@ -57,7 +57,8 @@ class RunRecord(Record):
     """One run's facts (``run.json``).
 
     ``coverage``: windows per client and class; ``budget``: e.g. ``deadline_s`` and how it was found; ``created`` and
-    ``finished`` are UTC in ISO 8601; ``parent`` names the grid that the run is a cell of.
+    ``finished`` are UTC in ISO 8601; ``parent`` names the grid that the run is a cell of; ``backbone``: what is frozen
+    in it, and where that came from.
     """
 
     schema_version: Literal[1] = SCHEMA_VERSION
@@ -79,6 +80,7 @@ class RunRecord(Record):
     budget: Facts = {}
     calibration: Facts = {}
     runtime: Facts = {}
+    backbone: dict[str, JsonValue] = {}
     warnings: tuple[Text, ...] = ()
     parent: str | None = None
     finished: str | None = None

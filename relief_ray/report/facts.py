@@ -33,7 +33,8 @@ def clock_sentence(comparison: Comparison) -> str:
     """Which clock, planned with which, trained by which engine, fitted or given."""
     first = comparison.runs[0].run
     fitted = first.calibration.get("origin") == "FITTED"
-    scale = "FITTED to the paper's 847 J" if fitted else "given"
+    joules = 1284 if text(first, "backbone.name") == "moment_lora" else 847
+    scale = f"FITTED to the paper's {joules} J" if fitted else "given"
     measured = comparison.clock == "measured"
     source = "from the device profile" if measured else f"simulated, fleet utilisation {scale}"
     planned = "" if first.planning_model == comparison.clock else f", allocation planned by `{first.planning_model}`"
@@ -55,6 +56,7 @@ def several(noun: str, values: Iterable[int]) -> str:
 def remarks(comparison: Comparison) -> tuple[str, ...]:
     """What a reader would otherwise stumble over, a sentence each."""
     return (
+        *dict.fromkeys(warning for loaded in comparison.runs for warning in loaded.run.warnings),
         *comparison.notes,
         *_programs(comparison),
         *_diverged(comparison),

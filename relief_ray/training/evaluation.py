@@ -32,10 +32,11 @@ def predict(
     num_windows = len(next(iter(inputs.values())))
     # The empty start is for a share without windows: more hosts than windows.
     parts: dict[Mask, list[Tensor]] = {mask: [torch.empty(0, dtype=torch.int64)] for mask in masks}
-    for start in range(0, num_windows, CHUNK):
-        chunk = {m: x[start : start + CHUNK] for m, x in inputs.items()}
+    size = backbone.chunk or CHUNK
+    for start in range(0, num_windows, size):
+        chunk = {m: x[start : start + size] for m, x in inputs.items()}
         for mask, logits in _logits(backbone, chunk, masks, missing, last).items():
-            parts[mask].append(logits.argmax(1).expand(min(CHUNK, num_windows - start)))
+            parts[mask].append(logits.argmax(1).expand(min(size, num_windows - start)))
     return {mask: torch.cat(found) for mask, found in parts.items()}
 
 
@@ -65,13 +66,13 @@ def _logits(
     return {mask: memo[last, mask & below[last]] for mask in masks}
 
 
-def share_rows(num_windows: int, share: tuple[int, int]) -> Tensor:
+def share_rows(num_windows: int, share: tuple[int, int], chunk: int = CHUNK) -> Tensor:
     """The windows of worker ``i`` of ``n``: every n-th whole chunk: the same batches for any ``n``.
 
     A matrix product's last bits depend on its batch; whole chunks keep every prediction equal, near ties included.
     """
     index = torch.arange(num_windows)
-    return index[(index // CHUNK) % share[1] == share[0]]
+    return index[(index // chunk) % share[1] == share[0]]
 
 
 def confusion(labels: Tensor, predicted: Tensor, subjects: Tensor, num_subjects: int, num_classes: int) -> Tensor:

@@ -135,8 +135,9 @@ def compute_sources(backbone: Backbone, plan: ForwardPlan, inputs: Mapping[str, 
     if not plan.before:
         return fixed
     parts: dict[str, list[Tensor]] = {s: [] for s in plan.sources if not s.startswith(RAW)}
-    for start in range(0, num_windows, CHUNK):
-        stop = min(start + CHUNK, num_windows)
+    chunk = backbone.chunk or CHUNK
+    for start in range(0, num_windows, chunk):
+        stop = min(start + chunk, num_windows)
         values = {s: x if len(x) == 1 else x[start:stop] for s, x in raw.items()} | zeros
         run(plan.before, values, plan, stop - start)
         for s, kept in parts.items():

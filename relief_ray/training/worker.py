@@ -30,7 +30,7 @@ from relief_ray.models.backbone import Backbone
 from relief_ray.server.aggregation import check_update, without
 from relief_ray.server.reduction import Scratch, Sums, measured, sum_block
 from relief_ray.streams import Streams
-from relief_ray.training.evaluation import confusion, predict, share_rows
+from relief_ray.training.evaluation import CHUNK, confusion, predict, share_rows
 from relief_ray.training.trainer import ClientInputs, Trainer, TrainerConfig, load_model
 
 MIB = 2**20
@@ -174,7 +174,7 @@ class Worker:
     ) -> dict[str, Tensor]:
         """Confusion matrices on this worker's ``share = (i, of)`` of the part's windows; shares add up exactly."""
         windows = self.job.parts[part]
-        rows = share_rows(len(windows), share)
+        rows = share_rows(len(windows), share, self.backbone.chunk or CHUNK)
         subjects = torch.from_numpy(subject_index(windows))
         inputs = self._cache.get(f"{part}.{share}", lambda: self._share(windows, rows))
         num_subjects, num_classes = int(subjects.max()) + 1, self.backbone.shape.num_classes

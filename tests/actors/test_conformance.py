@@ -8,7 +8,7 @@ from actors.group import RuntimeOptions, open_hosts
 from relief_ray.records import read_rounds
 from relief_ray.setup import prepare
 from relief_ray.strategies import PRESETS
-from tests.conformance_cases import CASES, after_rounds, config_of, drive, outcome
+from tests.conformance_cases import CASES, ON_MOMENT, after_rounds, config_of, drive, outcome
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("run_cache", "cluster")]
 LAYOUTS = {
@@ -55,8 +55,17 @@ def test_every_strategy_has_the_bits_of_the_plain_loop(case, on_layout, plain, t
     assert outcome(tmp_path / "run") == plain(case)
 
 
+@pytest.mark.parametrize("on_layout", ["two hosts", "an actor each"], indirect=True)
+@pytest.mark.parametrize("case", ON_MOMENT)
+def test_every_strategy_has_them_on_backbone_2(case, on_layout, plain, tmp_path):
+    drive(config_of(case), tmp_path / "run", on_layout)
+    assert outcome(tmp_path / "run") == plain(case)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [c for c in CASES if c not in PRESETS and "20 clients" not in c and "unseen" not in c])
+@pytest.mark.parametrize(
+    "case", [c for c in CASES if c not in {*PRESETS, *ON_MOMENT} and "20 clients" not in c and "unseen" not in c]
+)
 def test_variations_have_them_too(case, on_layout, plain, tmp_path):
     drive(config_of(case), tmp_path / "run", on_layout)
     assert outcome(tmp_path / "run") == plain(case)

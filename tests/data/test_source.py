@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from relief_ray.data.source import MARKER, cache_root, find_source, open_source, require_members, search_roots
+from relief_ray.data.source import MARKER, find_source, open_source, require_members, search_roots
 from relief_ray.data.spec import DATASETS
 from relief_ray.errors import UserError
+from relief_ray.paths import cache_root
 
 MHEALTH = DATASETS["mhealth"]
 

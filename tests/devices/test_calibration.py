@@ -23,6 +23,7 @@ from relief_ray.errors import UserError
 from relief_ray.models.backbone import InputShape
 from relief_ray.models.cnn import CnnConfig
 from relief_ray.models.costs import count_costs
+from relief_ray.models.moment_lora import MomentConfig
 
 PAMAP2 = InputShape(channels=(("acc", 9), ("gyro", 9), ("mag", 9), ("hr", 1)), window=256, num_classes=12)
 DOCS = Path(__file__).parents[2] / "docs" / "costs.md"
@@ -34,7 +35,7 @@ def cnn():
     return count_costs(backbone), encoded_nbytes(backbone.layout, backbone.layout.select())
 
 
-def test_shipped_file_is_what_the_documented_command_prints():
+def test_shipped_file_is_what_the_documented_command_prints(run_cache):
     block = re.search(r"```python\n(# refit.*?)```", DOCS.read_text(encoding="utf-8"), re.S)
     assert block, "docs/costs.md has lost the block that refits the calibration"
     printed = io.StringIO()
@@ -98,3 +99,10 @@ def test_unknown_backbones_and_impossible_links(cnn):
 
 def test_a_user_may_bring_a_utilisation():
     assert [m.utilisation for m in time_models("mine", utilisation=0.25)] == [0.25] * len(MODELS)
+
+
+def test_backbone_2s_fleet_spends_table_2s_energy(run_cache):
+    backbone = MomentConfig().build(PAMAP2, seed=0)
+    costs, nbytes = count_costs(backbone), encoded_nbytes(backbone.layout, backbone.layout.select())
+    for model in time_models("moment_lora"):
+        assert nominal_energy_j(costs, model, nbytes) == pytest.approx(1284.0, rel=1e-8)

@@ -1,0 +1,106 @@
+"""One Acc-only client's local round with Backbone 2: everything, RELIEF's V0 assignment naively, V0 with reuse.
+
+``RELIEF_DATA=... python -m benchmarks.moment [--size small] [--windows 16] [--turns 1]`` trains on real dsa windows of
+one body unit and prints seconds, the three ratios and the peak memory of this process as JSON. V0's assignment at the
+bottleneck is the client's own fusion block alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+from collections.abc import Callable
+from statistics import median
+from time import perf_counter
+
+from benchmarks.engine.machine import Figures, facts
+from relief_ray.config import parse
+from relief_ray.federated import ClientContext, ClientProgram
+from relief_ray.messages import NO_STATE, Assignment, ClientInfo
+from relief_ray.setup import Setup, prepare
+from relief_ray.streams import Streams
+from relief_ray.training.trainer import Engine, Trainer, TrainerConfig
+from relief_ray.training.worker import prepare as prepare_inputs
+
+EPOCHS, PRESENT = 5, ("acc",)
+PAPER_FULL_S, PAPER_V0_S = 18.0, 13.5
+
+
+def open_setup(size: str, num_windows: int) -> Setup:
+    """Real dsa, torso unit, so many windows a client."""
+    return prepare(
+        parse(
+            {
+                "data": {"name": "dsa", "units": ["T"], "stride_s": 5.0, "max_windows_per_client": num_windows},
+                "backbone": {"name": "moment_lora", "size": size},
+                "runtime": {"mode": "inline"},
+            }
+        )
+    )
+
+
+def local_round(setup: Setup, engine: Engine, groups: tuple[str, ...] | None) -> Callable[[], float]:
+    """A call trains the round and returns its seconds."""
+    backbone = setup.job.build()
+    windows = setup.job.clients[0]
+    trainer = Trainer(backbone, TrainerConfig(lr=1e-3, batch_size=32, missing="zero_input", engine=engine))
+    info = ClientInfo(id=0, name="client", device="C", modalities=PRESENT, num_windows=len(windows))
+    context = ClientContext(
+        info=info, round=1, layout=setup.layout, start=setup.start, state=NO_STATE, streams=Streams(seed=0)
+    )
+    chosen = setup.layout.select(groups)
+    task = Assignment(client=0, down=setup.layout.select(), train=chosen, up=chosen, epochs=EPOCHS)
+    inputs = prepare_inputs(windows, PRESENT, backbone)
+
+    def run() -> float:
+        began = perf_counter()
+        trainer.train(context, task, inputs, ClientProgram())
+        return perf_counter() - began
+
+    return run
+
+
+def measure(size: str, num_windows: int, turns: int) -> Figures:
+    """Medians over ``turns``, the variants taking turns."""
+    setup = open_setup(size, num_windows)
+    block = ("fusion.A.acc",)
+    variants = {
+        "full_naive": local_round(setup, "naive", None),
+        "full_reuse": local_round(setup, "reuse", None),
+        "v0_naive": local_round(setup, "naive", block),
+        "v0_reuse": local_round(setup, "reuse", block),
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in variants}
+    for _ in range(turns):
+        for name, run in variants.items():
+            seconds[name].append(run())
+    s = {name: median(values) for name, values in seconds.items()}
+    return {
+        **facts(),
+        "size": size,
+        "windows": len(setup.job.clients[0]),
+        "epochs": EPOCHS,
+        "turns": turns,
+        **{f"{name}_s": value for name, value in s.items()},
+        "full_over_v0_naive": s["full_naive"] / s["v0_naive"],
+        "full_over_v0_reuse": s["full_naive"] / s["v0_reuse"],
+        "v0_naive_over_v0_reuse": s["v0_naive"] / s["v0_reuse"],
+        "full_reuse_over_v0_reuse": s["full_reuse"] / s["v0_reuse"],
+        "paper_jetson_full_over_v0": PAPER_FULL_S / PAPER_V0_S,
+        "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    }
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--size", default="small", choices=["small", "tiny"])
+    parser.add_argument("--windows", type=int, default=16)
+    parser.add_argument("--turns", type=int, default=1)
+    given = parser.parse_args()
+    print(json.dumps(measure(given.size, given.windows, given.turns), indent=1))
+
+
+if __name__ == "__main__":
+    main()

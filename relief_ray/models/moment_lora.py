@@ -1,0 +1,214 @@
+"""Backbone 2: a frozen MOMENT encoder with LoRA per modality, MDLoRA fusion, a trained head (Section VI-A).
+
+PEFT's LoRA layers sit on q, v, the gated input matrix ``wi_0`` and ``wo`` of every block; one block's adapters are one
+parameter group. ``h_m`` is the mean of the last hidden states; the fusion layer is ``mdlora``; the head is dense:
+Linear(D -> D/2) + ReLU + Linear(D/2 -> K). All modalities share the frozen weights, none of them an adapter.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+from torch import Tensor, nn
+
+from relief_ray.errors import UserError
+from relief_ray.groups import GroupId, Kind, Role
+from relief_ray.models.backbone import Backbone, GroupParameters, InputShape, Stage, seeded
+from relief_ray.models.mdlora import Fusion, build_fusion
+from relief_ray.models.moment_blocks import EncoderBlock, Feature, Patches, observed, position_bias
+from relief_ray.models.moment_encoder import PATCH, SIZES, Size
+from relief_ray.models.moment_weights import Frozen, is_random, load_frozen
+from relief_ray.stages import RAW, StageSpec
+
+TARGETS = ("q", "v", "wi_0", "wo")
+# Hidden values that a forward pass without gradient keeps per stage: 4 MiB of float32.
+CHUNK_VALUES = 2**20
+
+
+class MomentConfig(BaseModel):
+    """Backbone 2: the encoder's size and weights, the adapters' rank and ``alpha`` (s = alpha / rank).
+
+    ``weights``: ``random``, ``hub`` (AutonLab/MOMENT-1-small), a hub id, or a folder in ``save_pretrained`` format;
+    ``weights_seed`` is read by ``random`` alone. ``pad_to``: samples that windows are padded to (None: native length).
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    name: Literal["moment_lora"] = "moment_lora"
+    size: Size = "small"
+    weights: str = "random"
+    weights_seed: int = Field(default=0, ge=0)
+    rank: int = Field(default=8, ge=1)
+    alpha: int = Field(default=16, ge=1)
+    pad_to: int | None = Field(default=None, ge=PATCH)
+
+    @field_validator("pad_to")
+    @classmethod
+    def _whole_patches(cls, value: int | None) -> int | None:
+        if value is not None and value % PATCH:
+            raise ValueError(f"is no multiple of the patch length {PATCH}; take {value - value % PATCH + PATCH}")
+        return value
+
+    def build(self, shape: InputShape, seed: int, fast: bool = False) -> Backbone:
+        """The backbone on its (shared) frozen encoder; adapters, fusion and head are seeded.
+
+        Raises:
+            UserError: weights, window length or engine do not fit.
+        """
+        if fast:
+            raise UserError("training.engine='gemm' is Backbone 1's; take 'reuse' or 'naive' for moment_lora")
+        length = self.pad_to or shape.window
+        if shape.window % PATCH or length < shape.window:
+            raise UserError(
+                f"backbone moment_lora: windows of {shape.window} samples, backbone.pad_to={self.pad_to}; expected a "
+                f"multiple of the patch length {PATCH} that is not above pad_to; change the dataset or backbone.pad_to"
+            )
+        return _build(self, shape, seed, observed(shape.window, length))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Parts:
+    """What every modality's encoder is put together from."""
+
+    config: MomentConfig
+    frozen: Frozen
+    mask_T: Tensor
+    bias_1HPP: Tensor
+
+
+def _adapted(parts: _Parts, seed: int) -> nn.Module:
+    """A copy of the encoder that shares every frozen tensor and has PEFT's adapters of its own."""
+    from peft import LoraConfig, inject_adapter_in_model
+
+    pipeline = parts.frozen.pipeline
+    shared = {id(t): t for t in [*pipeline.parameters(), *pipeline.buffers()]}
+    config = LoraConfig(
+        r=parts.config.rank, lora_alpha=parts.config.alpha, lora_dropout=0.0, target_modules=list(TARGETS)
+    )
+
+    def build() -> nn.Module:
+        adapted: nn.Module = inject_adapter_in_model(config, copy.deepcopy(pipeline, dict(shared)))
+        return adapted
+
+    return seeded(build, seed).eval()
+
+
+def _blocks(pipeline: nn.Module) -> list[nn.Module]:
+    encoder = pipeline.get_submodule("encoder.block")
+    return list(encoder.children())
+
+
+def _encoder(parts: _Parts, modality: str, adapted: nn.Module) -> list[Stage]:
+    source = f"patches.{modality}"
+    spec = StageSpec(id=source, inputs=(RAW + modality,), modality=modality)
+    stages = [Stage(spec=spec, module=Patches(adapted, parts.mask_T))]
+    pairs = zip(_blocks(adapted), _blocks(parts.frozen.pipeline), strict=True)
+    for layer, (block, plain) in enumerate(pairs, 1):
+        name = f"encoder.{modality}.{layer}"
+        spec = StageSpec(id=name, inputs=(source,), groups=frozenset([name]), modality=modality)
+        bias = parts.bias_1HPP
+        stages.append(Stage(spec=spec, module=EncoderBlock(block, bias), frozen=EncoderBlock(plain, bias)))
+        source = name
+    norm = adapted.get_submodule("encoder.final_layer_norm")
+    spec = StageSpec(id=f"feature.{modality}", inputs=(source,), modality=modality, feature=True)
+    return [*stages, Stage(spec=spec, module=Feature(norm, parts.mask_T))]
+
+
+def _adapters(modality: str, adapted: nn.Module) -> list[GroupParameters]:
+    """One group per block: its adapters by the names that PEFT gives them, short of the adapter's own."""
+    kinds: Mapping[str, Kind] = {"lora_A": "lora_a", "lora_B": "lora_b"}
+    groups = []
+    for layer, block in enumerate(_blocks(adapted), 1):
+        named = [(n.removesuffix(".default.weight"), p) for n, p in block.named_parameters() if ".lora_" in n]
+        tensors = tuple((n, p, kinds[n.rpartition(".")[2]]) for n, p in named)
+        groups.append(
+            GroupParameters(
+                id=f"encoder.{modality}.{layer}", role="encoder", modality=modality, layer=layer, tensors=tensors
+            )
+        )
+    return groups
+
+
+def _group(
+    name: GroupId, role: Role, modality: str | None, layer: int | None, module: nn.Module, kinds: Mapping[str, Kind]
+) -> GroupParameters:
+    tensors = tuple((key, p, kinds[key]) for key, p in module.named_parameters())
+    return GroupParameters(id=name, role=role, modality=modality, layer=layer, tensors=tensors)
+
+
+def _fusion_stages(fusion: Fusion, modalities: tuple[str, ...]) -> list[Stage]:
+    stages = []
+    for kind, modules in (("fusion.W0", fusion.frozen), ("fusion.A", fusion.blocks)):
+        for m, module in zip(modalities, modules, strict=True):
+            name = f"{kind}.{m}"
+            own = frozenset([name]) if kind == "fusion.A" else frozenset[str]()
+            spec = StageSpec(id=name, inputs=(f"feature.{m}",), groups=own, modality=m)
+            stages.append(Stage(spec=spec, module=module))
+    spec = StageSpec(id="fusion", inputs=tuple(s.spec.id for s in stages), groups=frozenset(["fusion.B"]))
+    return [*stages, Stage(spec=spec, module=fusion.shared)]
+
+
+def _head(width: int, num_classes: int, seed: int) -> tuple[list[Stage], list[GroupParameters]]:
+    layers = seeded(lambda: nn.Sequential(nn.Linear(width, width // 2), nn.Linear(width // 2, num_classes)), seed)
+    first, last = layers.children()
+    modules = (nn.Sequential(first, nn.ReLU()), last)
+    stages = [
+        Stage(spec=StageSpec(id=f"head.{i}", inputs=(source,), groups=frozenset([f"head.{i}"])), module=module)
+        for i, (source, module) in enumerate(zip(("fusion", "head.1"), modules, strict=True), 1)
+    ]
+    kinds: Mapping[str, Kind] = {"weight": "weight", "bias": "bias"}
+    groups = [_group(f"head.{i}", "head", None, i, linear, kinds) for i, linear in enumerate((first, last), 1)]
+    return stages, groups
+
+
+def _build(config: MomentConfig, shape: InputShape, seed: int, mask_T: Tensor) -> Backbone:
+    frozen, width, modalities = (
+        load_frozen(config.size, config.weights, config.weights_seed),
+        SIZES[config.size].d_model,
+        shape.modalities,
+    )
+    parts = _Parts(config=config, frozen=frozen, mask_T=mask_T, bias_1HPP=position_bias(frozen.pipeline, mask_T))
+    adapted = {m: _adapted(parts, seed + 2 + i) for i, m in enumerate(modalities)}
+    fusion = build_fusion(len(modalities), width, config.rank, config.alpha, seed)
+    head_stages, head_groups = _head(width, shape.num_classes, seed + 1)
+    encoders = [stage for m, pipeline in adapted.items() for stage in _encoder(parts, m, pipeline)]
+    groups = [
+        *(
+            _group(f"fusion.A.{m}", "fusion_a", m, None, block, {"lora_A": "lora_a"})
+            for m, block in zip(modalities, fusion.blocks, strict=True)
+        ),
+        _group("fusion.B", "fusion_b", None, None, fusion.shared, {"lora_B": "lora_b"}),
+        *(group for m, pipeline in adapted.items() for group in _adapters(m, pipeline)),
+        *head_groups,
+    ]
+    largest = max(c for _, c in shape.channels) * (len(mask_T) // PATCH) * width
+    return Backbone(
+        shape,
+        [*encoders, *_fusion_stages(fusion, modalities), *head_stages],
+        groups,
+        chunk=max(1, CHUNK_VALUES // largest),
+        facts=_facts(config, frozen, len(modalities), width),
+        warnings=_warnings(config),
+    )
+
+
+def _facts(config: MomentConfig, frozen: Frozen, num_modalities: int, width: int) -> dict[str, str | int]:
+    """What the record keeps of the frozen part."""
+    return {
+        "weights": frozen.origin,
+        "weights_sha256": frozen.sha256,
+        "encoder_values": frozen.num_values,
+        "token_table_values": SIZES[config.size].vocab_size * width,
+        "num_encoders": num_modalities,
+        "frozen_fusion_values": num_modalities * width * width,
+    }
+
+
+def _warnings(config: MomentConfig) -> tuple[str, ...]:
+    if not is_random(config.weights):
+        return ()
+    return (f"RANDOM ENCODER: the frozen MOMENT encoder ({config.size}, seed {config.weights_seed}) is not pretrained",)

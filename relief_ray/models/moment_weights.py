@@ -1,0 +1,184 @@
+"""The frozen part of Backbone 2: one MOMENT encoder per process, mapped from one file per machine.
+
+Weights come from the hub, from a folder in ``save_pretrained`` format, or from a seed; random ones are written once in
+that same format to the user's cache. Mapped, not read: hosts share the pages, and the token table, which no time
+series ever looks up, is never touched.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import tempfile
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from relief_ray.errors import UserError
+from relief_ray.models.backbone import seeded
+from relief_ray.models.moment_encoder import (
+    PATCH,
+    SIZES,
+    Dimensions,
+    Size,
+    assemble,
+    build_pipeline,
+    enough_memory,
+    plain_config,
+    require_momentfm,
+)
+from relief_ray.paths import cache_root
+
+HUB_ID = "AutonLab/MOMENT-1-small"
+FILES = ("config.json", "model.safetensors")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Frozen:
+    """A loaded encoder: momentfm's pipeline without token table and head, where it came from and what it holds."""
+
+    pipeline: nn.Module
+    origin: str
+    sha256: str
+    num_values: int
+
+
+def is_random(weights: str) -> bool:
+    """True where the encoder has learned nothing."""
+    return weights == "random"
+
+
+@lru_cache(maxsize=2)
+def load_frozen(size: Size, weights: str, weights_seed: int) -> Frozen:
+    """The encoder that all modalities and all virtual clients of this process share.
+
+    Raises:
+        UserError: momentfm is absent, the weights are missing, incomplete or of another size, or memory ran out.
+    """
+    require_momentfm()
+    with enough_memory(size):
+        folder = weights_folder(size, weights, weights_seed)
+        config = read_config(folder, SIZES[size])
+        tensors = map_tensors(folder / FILES[1])
+        pipeline = assemble(config, tensors, str(folder / FILES[1]))
+        origin = f"random, seed {weights_seed}" if is_random(weights) else weights
+        num_values = sum(p.numel() for p in pipeline.parameters())
+        return Frozen(pipeline=pipeline, origin=origin, sha256=digest(pipeline), num_values=num_values)
+
+
+def weights_folder(size: Size, weights: str, weights_seed: int) -> Path:
+    """A local folder with ``config.json`` and ``model.safetensors``.
+
+    Raises:
+        UserError: neither a folder nor something the hub has.
+    """
+    if is_random(weights):
+        return random_folder(size, weights_seed)
+    path = Path(weights).expanduser()
+    if path.is_dir():
+        return path
+    name = HUB_ID if weights == "hub" else weights
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name) or name.startswith("."):
+        raise UserError(
+            f"backbone.weights={weights!r}: no such folder; give a folder with {FILES[0]} and {FILES[1]}, "
+            f"'hub' ({HUB_ID}), a hub id 'owner/name', or 'random'"
+        )
+    return download(name)
+
+
+def download(name: str) -> Path:
+    """The hub's files in the hub's own cache."""
+    from huggingface_hub import hf_hub_download
+
+    try:
+        paths = [Path(hf_hub_download(name, file)) for file in FILES]
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise UserError(
+            f"backbone.weights={name!r}: no such folder here, and the hub did not deliver ({reason}); download it "
+            "elsewhere and give its folder, or take backbone.weights=random"
+        ) from error
+    return paths[0].parent
+
+
+def random_folder(size: Size, weights_seed: int) -> Path:
+    """The seeded encoder in the user's cache; written whole by whoever comes first."""
+    versions = f"{torch.__version__}".partition("+")[0]
+    target = cache_root() / "moment" / f"{size}-random-{weights_seed}-{versions}"
+    if target.exists():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = Path(tempfile.mkdtemp(dir=target.parent, prefix=target.name, suffix=".part"))
+    try:
+        pipeline: Any = seeded(lambda: build_pipeline(plain_config(SIZES[size])), weights_seed)
+        pipeline.save_pretrained(part)
+        for name in FILES:
+            with (part / name).open("rb") as file:
+                os.fsync(file.fileno())
+        if not target.exists():
+            part.replace(target)
+    except OSError:
+        # Another process was first: its folder is as good as ours.
+        if not target.exists():
+            raise
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    return target
+
+
+def read_config(folder: Path, expected: Dimensions) -> dict[str, object]:
+    """``config.json``, checked against the size that was asked for.
+
+    Raises:
+        UserError: no such file, no JSON, or another encoder.
+    """
+    path = folder / FILES[0]
+    try:
+        config: dict[str, object] = json.loads(path.read_text(encoding="utf-8"))
+        t5 = config["t5_config"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"backbone.weights={folder}: {path.name} is missing or not MOMENT's ({error!r}); "
+            f"expected a folder that momentfm's save_pretrained wrote: {' and '.join(FILES)}"
+        ) from error
+    assert isinstance(t5, dict)
+    wanted = {k: getattr(expected, k) for k in ("d_model", "d_ff", "d_kv", "num_heads", "num_layers")}
+    found = {k: t5.get(k) for k in wanted}
+    if found != wanted or config.get("patch_len") != PATCH:
+        raise UserError(
+            f"backbone.weights={folder}: {path.name} describes {found}, patches of {config.get('patch_len')}; "
+            f"expected {wanted}, patches of {PATCH}; take the weights of this size or change backbone.size"
+        )
+    return config
+
+
+def map_tensors(path: Path) -> dict[str, Tensor]:
+    """The file's tensors, mapped; token table and heads left out.
+
+    Raises:
+        UserError: no such file, or not safetensors.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            names = [k for k in file.keys() if not k.startswith(("encoder.embed_tokens", "shared", "head."))]
+            return {k: file.get_tensor(k) for k in names}
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{path}: cannot be read as safetensors ({error}); fetch the weights again") from error
+
+
+def digest(pipeline: nn.Module) -> str:
+    """sha256 over names, shapes and bits of all frozen tensors."""
+    total = hashlib.sha256()
+    for name, tensor in sorted(pipeline.state_dict().items()):
+        total.update(f"{name}\0{tuple(tensor.shape)}\0".encode())
+        total.update(memoryview(tensor.detach().contiguous().numpy()).cast("B"))
+    return total.hexdigest()

@@ -1,0 +1,152 @@
+"""Where the frozen encoder comes from: hub, folder or seed; and every way in which that goes wrong."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from momentfm import MOMENTPipeline
+from safetensors.torch import load_file, save_file
+
+from relief_ray.errors import UserError
+from relief_ray.models import moment_encoder, moment_weights
+from relief_ray.models.moment_encoder import SIZES, enough_memory, plain_config
+from relief_ray.models.moment_weights import digest, load_frozen, map_tensors, weights_folder
+from tests.models.moment import stirred, tiny, windows
+
+pytestmark = pytest.mark.usefixtures("run_cache")
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """A folder as momentfm itself writes one, with token table and reconstruction head."""
+    config = plain_config(SIZES["tiny"])
+    config["t5_config"] |= {"vocab_size": 50}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(5)
+        pipeline = MOMENTPipeline(config, model_kwargs={})
+    pipeline.save_pretrained(tmp_path / "weights")
+    return tmp_path / "weights", pipeline.eval()
+
+
+def test_a_folder_of_momentfm_gives_momentfms_embedding(saved):
+    folder, pipeline = saved
+    frozen, x = load_frozen("tiny", str(folder), 0), windows()["acc"]
+    expected = pipeline.embed(x_enc=x).embeddings
+    assert torch.allclose(frozen.pipeline.embed(x_enc=x).embeddings, expected, atol=1e-6)
+    assert frozen.num_values == 82_880 and frozen.origin == str(folder)
+    assert not [k for k in map_tensors(folder / "model.safetensors") if "embed_tokens" in k or k.startswith("head")]
+
+
+def test_only_random_weights_are_warned_of(saved):
+    assert "RANDOM ENCODER" in tiny().warnings[0] and tiny().facts["weights"] == "random, seed 0"
+    learned = tiny(weights=str(saved[0]))
+    assert learned.warnings == () and learned.facts["weights"] == str(saved[0])
+    assert learned.facts["weights_sha256"] != tiny().facts["weights_sha256"]
+    stirred(learned)
+
+
+def test_random_weights_depend_on_their_seed_alone():
+    first = load_frozen("tiny", "random", 1)
+    load_frozen.cache_clear()
+    torch.manual_seed(99)
+    assert load_frozen("tiny", "random", 1).sha256 == first.sha256 == digest(first.pipeline)
+    assert load_frozen("tiny", "random", 2).sha256 != first.sha256
+
+
+def test_random_weights_are_written_once(monkeypatch):
+    folder = weights_folder("tiny", "random", 3)
+    monkeypatch.setattr(moment_weights, "build_pipeline", None)
+    assert weights_folder("tiny", "random", 3) == folder
+    assert not list(folder.parent.glob("*.part")), "nothing half-made is left"
+
+
+def test_the_file_is_mapped_not_read(run_cache):
+    code = (
+        "from relief_ray.models.moment_weights import load_frozen, weights_folder\n"
+        "frozen = load_frozen('tiny', 'random', 0)\n"
+        "path = str(weights_folder('tiny', 'random', 0).resolve() / 'model.safetensors')\n"
+        "maps = [l.split() for l in open('/proc/self/maps') if l.rstrip().endswith(path)]\n"
+        "spans = [tuple(int(x, 16) for x in m[0].split('-')) for m in maps]\n"
+        "print(all(any(a <= p.data_ptr() < b for a, b in spans) for p in frozen.pipeline.parameters()))\n"
+    )
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout.split()[-1:] == ["True"], done.stderr[-500:]
+
+
+# Bad input -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("weights", ["nowhere", "./no/such", "/no/such/folder"])
+def test_no_such_folder(weights):
+    with pytest.raises(UserError, match=r"no such folder.*config\.json and model\.safetensors.*'random'"):
+        load_frozen("tiny", weights, 0)
+
+
+def test_an_unreachable_hub_says_what_else_can_be_done(monkeypatch):
+    import huggingface_hub
+
+    def refuse(name, file):
+        raise OSError("offline\nand more")
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", refuse)
+    with pytest.raises(UserError, match=r"'AutonLab/MOMENT-1-small'.*\(offline\).*give its folder"):
+        load_frozen("small", "hub", 0)
+
+
+def test_an_empty_folder_is_no_checkpoint(tmp_path):
+    with pytest.raises(UserError, match=r"config\.json is missing or not MOMENT's"):
+        load_frozen("tiny", str(tmp_path), 0)
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(UserError, match=r"KeyError\('t5_config'\)"):
+        load_frozen("tiny", str(tmp_path), 0)
+
+
+def test_a_checkpoint_of_another_size(saved):
+    with pytest.raises(UserError, match=r"describes .*'d_model': 64.*expected .*'d_model': 512.*backbone\.size"):
+        load_frozen("small", str(saved[0]), 0)
+
+
+def test_a_checkpoint_with_missing_keys(saved):
+    path = saved[0] / "model.safetensors"
+    tensors = {k: t.clone() for k, t in load_file(path).items()}
+    del tensors["encoder.block.1.layer.0.SelfAttention.q.weight"]
+    tensors["encoder.final_layer_norm.weight"] = torch.ones(3)
+    save_file(tensors, path)
+    with pytest.raises(
+        UserError, match=r"1 tensors are missing \(encoder\.block\.1.*q\.weight\), 1 have another shape"
+    ):
+        load_frozen("tiny", str(saved[0]), 0)
+
+
+def test_a_damaged_file(saved):
+    (saved[0] / "model.safetensors").write_bytes(b"no tensors")
+    with pytest.raises(UserError, match="cannot be read as safetensors"):
+        load_frozen("tiny", str(saved[0]), 0)
+    (saved[0] / "model.safetensors").unlink()
+    with pytest.raises(UserError, match="cannot be read as safetensors"):
+        load_frozen("tiny", str(saved[0]), 0)
+
+
+def test_patches_of_another_length(saved):
+    path = saved[0] / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"patch_len": 16}))
+    with pytest.raises(UserError, match=r"patches of 16; expected .* patches of 8"):
+        load_frozen("tiny", str(saved[0]), 0)
+
+
+def test_without_momentfm_the_command_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "momentfm", None)
+    with pytest.raises(UserError, match=r"pip install --no-deps momentfm==0\.1\.4"):
+        moment_encoder.require_momentfm()
+
+
+def test_out_of_memory_is_said_in_words():
+    with (
+        pytest.raises(UserError, match=r"not enough memory to load the encoder.*runtime\.num_hosts"),
+        enough_memory("small"),
+    ):
+        torch.empty(2**50)
+    with pytest.raises(RuntimeError, match="something else"), enough_memory("small"):
+        raise RuntimeError("something else")

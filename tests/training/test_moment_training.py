@@ -1,0 +1,130 @@
+"""Backbone 2 in the trainer: reuse changes nothing but the time, and what may not move does not."""
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from relief_ray.devices.workload import workload
+from relief_ray.federated import ClientContext, ClientProgram
+from relief_ray.groups import WHOLE, Part
+from relief_ray.messages import NO_STATE
+from relief_ray.models.costs import count_costs
+from relief_ray.models.moment_weights import digest, load_frozen
+from relief_ray.streams import Streams
+from relief_ray.training.evaluation import predict
+from relief_ray.training.reuse import plan_forward
+from relief_ray.training.trainer import ClientInputs, Trainer, TrainerConfig
+from tests.models.moment import SHAPE, stirred, tiny, windows
+from tests.training.scene import client, distance, task
+
+pytestmark = pytest.mark.usefixtures("run_cache")
+NUM_WINDOWS, EPOCHS = 21, 5
+PRESENT = ("acc", "gyro")
+ASSIGNMENTS = {
+    "fusion block only": ("fusion.A.acc",),
+    "head and B": ("fusion.B", "head.1", "head.2"),
+    "last encoder block": ("encoder.acc.2",),
+    "a middle block": ("encoder.gyro.1",),
+    "everything": None,
+}
+
+
+def session(engine, groups, *, missing="zero_input", present=PRESENT, part=WHOLE):
+    """Five epochs on a model whose B factors have left zero: the update, and the backbone after it."""
+    backbone = tiny()
+    start = stirred(backbone)
+    trainer = Trainer(backbone, TrainerConfig(lr=1e-2, batch_size=8, missing=missing, engine=engine))
+    chosen = backbone.layout.select(groups, part) if groups else backbone.layout.select(part=part)
+    context = ClientContext(
+        info=client(present),
+        round=1,
+        layout=backbone.layout,
+        start=start,
+        state=NO_STATE,
+        streams=Streams(seed=0),
+    )
+    raw = {m: x for m, x in windows(NUM_WINDOWS).items() if m in present}
+    inputs = ClientInputs(inputs=raw, labels=torch.arange(NUM_WINDOWS) % SHAPE.num_classes)
+    assignment = task(backbone, groups, EPOCHS, train=chosen, up=chosen)
+    return trainer.train(context, assignment, inputs, ClientProgram()), backbone
+
+
+@pytest.mark.parametrize("missing", ["zero_input", "zero_feature"])
+@pytest.mark.parametrize("groups", ASSIGNMENTS.values(), ids=ASSIGNMENTS)
+def test_reuse_is_exact(groups, missing):
+    naive, _ = session("naive", groups, missing=missing)
+    reuse, _ = session("reuse", groups, missing=missing)
+    assert abs(naive.receipt.work.loss - reuse.receipt.work.loss) < 1e-5 * naive.receipt.work.loss
+    assert distance(reuse, naive) < 1e-5
+    assert any(float(d.abs().max()) > 1e-3 for d in naive.delta.values()), "something was learned"
+
+
+def test_prefix_below_the_lowest_trained_block_is_cached():
+    plan = plan_forward(tiny(), PRESENT, ["encoder.acc.2"], "zero_input", reuse=True)
+    assert [s.spec.id for s in plan.every_step][:3] == ["encoder.acc.2", "feature.acc", "fusion.W0.acc"]
+    assert "encoder.acc.1" in plan.sources and "fusion.A.gyro" in plan.sources
+    assert not [s for s in plan.every_step if s.spec.modality in ("gyro", "hr")]
+
+
+def test_only_the_assigned_part_moves():
+    update, backbone = session("reuse", ("encoder.acc.2",), part=Part(kinds=frozenset(["lora_a"])))
+    tensors = backbone.layout["encoder.acc.2"].tensors
+    assert len(update.delta["encoder.acc.2"]) == sum(t.numel for t in tensors if t.kind == "lora_a")
+    assert update.receipt.bytes_up < session("reuse", ("encoder.acc.2",))[0].receipt.bytes_up
+
+
+def test_frozen_weights_never_move():
+    load_frozen.cache_clear()
+    before = load_frozen("tiny", "random", 0).sha256
+    session("reuse", None)
+    session("naive", None)
+
+    assert digest(load_frozen("tiny", "random", 0).pipeline) == before
+
+
+def test_absent_features_are_zero_where_the_mode_says_so():
+    backbone = tiny()
+    stirred(backbone)
+    seen = {}
+    for missing in ("zero_input", "zero_feature"):
+        update, _ = session("reuse", ("fusion.A.hr", "head.1"), missing=missing, present=("acc",))
+        seen[missing] = float(update.delta["fusion.A.hr"].abs().max())
+    assert seen["zero_feature"] == 0.0 < seen["zero_input"]
+
+
+def test_evaluation_through_masks_is_the_plain_forward_pass():
+    backbone, raw = tiny(), windows(9)
+    stirred(backbone)
+    backbone.chunk = 4
+    masks = [frozenset(SHAPE.modalities), frozenset(["gyro"])]
+    found = predict(backbone, raw, masks, "zero_input")
+    for mask in masks:
+        masked = {m: x if m in mask else torch.zeros_like(x) for m, x in raw.items()}
+        with torch.no_grad():
+            assert torch.equal(found[mask], backbone.forward(masked).argmax(1))
+
+
+def test_backbone_keeps_its_costs_when_counted_twice():
+    backbone = tiny()
+    assert count_costs(backbone) == count_costs(backbone)
+
+
+@pytest.mark.parametrize("engine", ["naive", "reuse"])
+@pytest.mark.parametrize("groups", ASSIGNMENTS.values(), ids=ASSIGNMENTS)
+def test_what_is_charged_is_what_is_executed(groups, engine):
+    """torch's counter over a whole local round against the cost model, within 2 %."""
+    costs = count_costs(tiny())
+    counter = FlopCounterMode(display=False)
+    with counter:
+        session(engine, groups)
+    steps = EPOCHS * 3
+    load = workload(
+        costs,
+        present=PRESENT,
+        trained=dict.fromkeys(groups or costs.num_values, 1.0),
+        num_windows=NUM_WINDOWS,
+        epochs=EPOCHS,
+        num_steps=steps,
+        engine=engine,
+    )
+    assert counter.get_total_flops() == pytest.approx(load.forward_flops + load.backward_flops, rel=0.02)
