@@ -65,24 +65,35 @@ def run(
     placement: Annotated[
         SomeText, typer.Option(metavar="auto|typed|virtual", help="Which node takes a client.")
     ] = None,
+    rerun_stale: Annotated[
+        bool,
+        typer.Option("--rerun-stale", help="Compute finished runs of another program again; the old are set aside."),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Train: one run per strategy, fold and seed, then a table, a figure and a verdict."""
     from actors.commands.run import run as carry_out
 
     ray = [f"runtime.{k}={v}" for k, v in (("address", address), ("placement", placement)) if v is not None]
-    carry_out(target, [*(settings or []), *ray], strategies, out, as_json)
+    carry_out(target, [*(settings or []), *ray], strategies, out, as_json=as_json, rerun_stale=rerun_stale)
 
 
 @app.command()
-def resume(folder: Folder, settings: Settings = None, as_json: AsJson = False) -> None:
+def resume(
+    folder: Folder,
+    settings: Settings = None,
+    other_code: Annotated[
+        bool, typer.Option("--other-code", help="Go on although another program began it; the record says so.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
     """Go on where runs were stopped or killed: the same bits as without the break.
 
     `--set` may change runtime.* and tracking.* only.
     """
     from actors.commands.run import resume as go_on
 
-    go_on(folder, settings or [], as_json)
+    go_on(folder, settings or [], as_json=as_json, other_code=other_code)
 
 
 @app.command()
@@ -123,7 +134,7 @@ def strategies(
 @app.command()
 def sync(
     folders: Folders,
-    uri: Annotated[SomeText, typer.Option(help="An MLflow store; by default mlflow.db beside the run folders.")] = None,
+    uri: Annotated[SomeText, typer.Option(help="An MLflow store; by default the run's own.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Tell an MLflow store what it does not know of these runs yet; each point arrives once."""

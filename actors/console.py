@@ -65,7 +65,7 @@ def round_line(record: RoundRecord, rounds: int, clock: str) -> str:
     cost = record.costs[clock]
     parts = [f"round {record.round:>{len(str(rounds))}}/{rounds}"]
     if record.loss is not None:
-        parts.append(f"loss {record.loss:6.3f}")
+        parts.append(f"loss {record.loss:6.4g}")
     parts.append(f"simulated {seconds(cost.round_s)} {cost.energy_j:7.1f} J")
     parts.append(f"here {record.wall_s:5.1f} s")
     return "  ".join([*parts, *scores(record)])

@@ -13,26 +13,23 @@ from dataclasses import replace
 import ray
 from torch import Tensor
 
+from actors.calls import Call, Host, Lost
 from actors.failures import EvaluationFailed
 from actors.gather import Gather, lost
 from actors.group import HostGroup, RuntimeOptions, open_hosts
 from actors.hosts import EvalAnswer, EvalRequest, Models, TrainAnswer, TrainRequest
 from actors.placement import Resources
-from actors.pool import Call, Host, HostPool, Lost, greet
-from actors.wire import Packed, expand, pack, unpack
+from actors.pool import HostPool, greet
+from actors.wire import Packed, pack, unpack
 from relief_ray.federated import RoundVoid
 from relief_ray.groups import Params
 from relief_ray.messages import Assignment, ClientId, ClientState, EvalTarget, Json, Trained
-from relief_ray.server.aggregation import blocks
+from relief_ray.server.reduction import blocks
+from relief_ray.simulation import never
 from relief_ray.training.worker import BlockResult, Job
 
 START_S, START_PER_HOST_S = 60.0, 10.0
 MAX_ATTEMPTS = 2
-
-
-def never() -> bool:
-    """Nobody asks to stop."""
-    return False
 
 
 def open_executor(
@@ -111,12 +108,14 @@ class RayExecutor:
         model: ray.ObjectRef[Packed[Models]],
         states: Mapping[ClientId, ClientState],
     ) -> Iterator[Call]:
-        """Blocks, or single clients where each has its own host; most work first where all results fit in memory."""
+        """Blocks, most work first; single clients in their order where hosts are many or each has its own."""
         pieces = [(i, block) for i, block in enumerate(cut)]
-        if self._host_of:
+        slots = min(len(self._pool.hosts), sum(self._pool.per_node.values()))
+        if self._host_of or (2 * slots > len(cut) and len(cut) < sum(map(len, cut))):
+            # Only few may wait in memory for one before them.
             pieces = [(i, (task,)) for i, block in pieces for task in block]
-        if all(len(block) == 1 for block in cut):
-            pieces.sort(key=lambda piece: -self._work(piece[1][0]))
+        else:
+            pieces.sort(key=lambda piece: -sum(self._work(task) for task in piece[1]))
         for i, piece in pieces:
             yield self._train_call(i, piece, round_, model, states, 0)
 
@@ -236,7 +235,7 @@ class RayExecutor:
 
 def received(answer: TrainAnswer) -> BlockResult:
     """A block's result: sums look into the received arrays, everything that is kept has its own memory."""
-    return replace(unpack(answer.rest, own=True), sums=expand(unpack(answer.sums)))
+    return replace(unpack(answer.rest, own=True), sums=unpack(answer.sums))
 
 
 def slots_per_node(hosts: Sequence[Host], options: RuntimeOptions) -> dict[str, int]:

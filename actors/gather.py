@@ -6,19 +6,28 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from relief_ray.messages import Assignment, ClientId, Trained
-from relief_ray.server.aggregation import Sums, merge, merge_blocks
+from relief_ray.server.reduction import Accumulator, merge_blocks
 from relief_ray.training.serial import combine
 from relief_ray.training.worker import BlockResult
 
 
 def join(parts: Iterable[BlockResult]) -> BlockResult:
     """Parts of one block in client order as one: the same additions as in a block that was never cut."""
-    pieces = list(parts)
+    total, pieces = Accumulator(), []
+    for part in parts:
+        total.add(part.sums)
+        pieces.append(replace(part, sums={}))
+    return replace(_gathered(pieces), sums=total.sums())
+
+
+def _gathered(pieces: Sequence[BlockResult]) -> BlockResult:
+    """Everything but the sums."""
     return BlockResult(
-        sums=merge_blocks(p.sums for p in pieces),
+        sums={},
         receipts=tuple(r for p in pieces for r in p.receipts),
         states={c: s for p in pieces for c, s in p.states.items()},
         rejected={c: why for p in pieces for c, why in p.rejected.items()},
+        refused=tuple(r for p in pieces for r in p.refused),
         updates=tuple(u for p in pieces for u in p.updates),
         pairwise=tuple(u for p in pieces for u in p.pairwise),
     )
@@ -30,33 +39,39 @@ def lost(clients: Iterable[ClientId], why: str) -> BlockResult:
 
 
 class Gather:
-    """Collects the pieces of every block; a block is merged as soon as all before it are, so few wait in memory."""
+    """Collects the pieces of every block; a piece is added as soon as all before it are, so few wait in memory."""
 
     def __init__(self, blocks: Sequence[tuple[Assignment, ...]]) -> None:
-        """``blocks`` in client order, as ``aggregation.blocks`` cuts them."""
-        self._missing = [{t.client for t in block} for block in blocks]
-        self._pieces: list[dict[ClientId, BlockResult]] = [{} for _ in blocks]
-        self._done: list[BlockResult] = []
-        self._sums: Sums = {}
+        """``blocks`` in client order, as ``reduction.blocks`` cuts them."""
+        self._awaited = [[t.client for t in block] for block in blocks]
+        self._waiting: list[dict[ClientId, tuple[int, BlockResult]]] = [{} for _ in blocks]
+        self._rest: list[list[BlockResult]] = [[] for _ in blocks]
+        self._sums = [Accumulator() for _ in blocks]
+        self._total, self._num_merged = Accumulator(), 0
 
     def add(self, block: int, clients: Sequence[ClientId], result: BlockResult) -> None:
         """Takes the answer of consecutive ``clients`` of a block; an answer that is no longer awaited is ignored."""
-        if not set(clients) <= self._missing[block]:
+        first, waiting = min(clients), self._waiting[block]
+        if not set(clients) <= set(self._awaited[block]) or first in waiting:
             return
-        self._missing[block] -= set(clients)
-        self._pieces[block][min(clients)] = result
-        self._advance()
+        waiting[first] = (len(clients), result)
+        awaited = self._awaited[block]
+        while awaited and awaited[0] in waiting:
+            number, piece = waiting.pop(awaited[0])
+            self._sums[block].add(piece.sums)
+            self._rest[block].append(replace(piece, sums={}))
+            del awaited[:number]
+        self._merge()
 
-    def _advance(self) -> None:
-        while len(self._done) < len(self._pieces) and not self._missing[len(self._done)]:
-            pieces = self._pieces[len(self._done)]
-            whole = join(pieces[first] for first in sorted(pieces))
-            pieces.clear()
-            self._sums = merge(self._sums, whole.sums)
-            self._done.append(replace(whole, sums={}))
+    def _merge(self) -> None:
+        """Blocks that are whole join the total in block order."""
+        while self._num_merged < len(self._awaited) and not self._awaited[self._num_merged]:
+            self._total.add(self._sums[self._num_merged].sums())
+            self._sums[self._num_merged] = Accumulator()
+            self._num_merged += 1
 
     def finish(self, moved_bytes: int) -> Trained:
         """The round, once every piece is in."""
-        assert len(self._done) == len(self._pieces), "a piece is missing"
-        trained = combine(self._done, moved_bytes)
-        return replace(trained, reduced=replace(trained.reduced, sums=self._sums))
+        assert self._num_merged == len(self._awaited), "a piece is missing"
+        trained = combine((_gathered(rest) for rest in self._rest), moved_bytes)
+        return replace(trained, reduced=replace(trained.reduced, sums=merge_blocks([self._total.sums()])))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
@@ -12,11 +12,11 @@ from torch import Tensor
 from actors.failures import ClientFailed
 from actors.gather import join
 from actors.handshake import Identity, identify
-from actors.wire import Packed, pack, squeeze, unpack
+from actors.wire import Packed, pack, unpack
 from relief_ray.errors import UserError
 from relief_ray.groups import Params
 from relief_ray.messages import Assignment, ClientId, ClientState, EvalTarget
-from relief_ray.server.aggregation import Sums
+from relief_ray.server.reduction import Sums
 from relief_ray.training.worker import BlockResult, Job, Worker
 
 Models = Mapping[str, Params]
@@ -93,15 +93,8 @@ class ClientHost:
         """
         worker, view, asked = self._ready(job), unpack(models), unpack(request)
         result = join(_train(worker, view, asked, task) for task in asked.tasks)
-        rest = BlockResult(
-            sums={},
-            receipts=result.receipts,
-            states=result.states,
-            rejected=result.rejected,
-            updates=result.updates,
-            pairwise=result.pairwise,
-        )
-        return TrainAnswer(identity=identify(), sums=pack(squeeze(result.sums)), rest=pack(rest))
+        rest = replace(result, sums={})
+        return TrainAnswer(identity=identify(), sums=pack(result.sums), rest=pack(rest))
 
     def evaluate(self, job: JobBox, models: Packed[Models], request: Packed[EvalRequest]) -> EvalAnswer:
         """Confusion matrices of this host's share."""

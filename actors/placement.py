@@ -49,11 +49,6 @@ class Plan:
     why: str
 
 
-def cluster_cpus() -> int:
-    """Whole cores of the cluster, at least one."""
-    return max(1, int(ray.cluster_resources().get("CPU", 1)))
-
-
 def plan_packed(num_hosts: int | None, cluster: Resources, num_gpus: float = 0.0) -> Plan:
     """One host per core (or ``num_hosts``, which then share the cores); any client runs on any of them."""
     cores = max(1, int(cluster.get("CPU", 1)))

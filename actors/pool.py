@@ -13,66 +13,16 @@ from dataclasses import dataclass, field
 import ray
 from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
+from actors.calls import Answer, Call, Flight, Host, Lost, Ref
 from actors.failures import Interrupted, raise_cause, reason
 from actors.handshake import Identity, check, identify
-from actors.hosts import EvalAnswer, Handle, TrainAnswer
+from actors.hosts import Handle
 from relief_ray.errors import UserError
-from relief_ray.messages import ClientId
 
-Answer = TrainAnswer | EvalAnswer
-Ref = ray.ObjectRef[Answer]
 POLL_S, PROBE_S, RECOVERY_S = 0.25, 0.2, 60.0
+# A host whose calls are shorter than this has its next one waiting; longer ones are dealt out as hosts get free.
+BRIEF_S = 0.05
 MAX_LOSSES = 5
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Call:
-    """A piece of work: ``method`` of a host, for these clients; ``host`` where only one will do."""
-
-    key: int
-    method: str
-    args: tuple[object, ...]
-    clients: tuple[ClientId, ...]
-    limit_s: float | None
-    host: int | None = None
-    attempt: int = 0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Lost:
-    """A call that came to nothing without being at fault."""
-
-    why: str
-
-
-@dataclass(slots=True)
-class Host:
-    """One actor as the driver sees it; ``probe`` asks whether it is back, ``trouble`` says why it was lost."""
-
-    index: int
-    name: str
-    handle: Handle
-    identity: Identity
-    probe: ray.ObjectRef[Identity] | None = None
-    probe_at_s: float = 0.0
-    trouble: str = ""
-    trouble_at_s: float = 0.0
-    num_losses: int = 0
-    gone: bool = False
-
-    @property
-    def usable(self) -> bool:
-        """True where a call may be sent."""
-        return not self.trouble and not self.gone
-
-
-@dataclass(slots=True)
-class Flight:
-    """A call under way."""
-
-    call: Call
-    host: Host
-    since_s: float
 
 
 @dataclass(kw_only=True)
@@ -86,6 +36,7 @@ class HostPool:
     moved_bytes: int = 0
     num_lost: int = 0
     _flights: dict[Ref, Flight] = field(default_factory=dict)
+    _is_brief: bool = False
 
     def run(self, todo: deque[Call]) -> Iterator[tuple[Call, Answer | Lost]]:
         """Yields every call of ``todo`` with its outcome as it arrives; the caller may add calls meanwhile.
@@ -103,8 +54,8 @@ class HostPool:
                     raise Interrupted
                 self._send(todo)
                 self._probe()
-                yield from self._receive()
-                yield from self._overdue()
+                yield from self._receive(todo)
+                yield from self._overdue(todo)
                 yield from self._hopeless(todo)
         finally:
             # Where the caller gives up, hosts finish what they do and then answer the probe behind it.
@@ -123,16 +74,22 @@ class HostPool:
             self._flights[ref] = Flight(call=call, host=host, since_s=time.monotonic())
 
     def _free_host(self, call: Call) -> Host | None:
-        candidates = self.hosts if call.host is None else [self.hosts[call.host]]
-        busy = {f.host.index for f in self._flights.values()}
-        running: dict[str, int] = {}
+        """The host with the fewest calls that may have one more."""
+        load = dict.fromkeys(range(len(self.hosts)), 0)
         for flight in self._flights.values():
-            running[flight.host.identity.node] = running.get(flight.host.identity.node, 0) + 1
-        for host in candidates:
-            node = host.identity.node
-            if host.usable and host.index not in busy and running.get(node, 0) < self.per_node.get(node, 1):
-                return host
-        return None
+            load[flight.host.index] += 1
+        running: dict[str, int] = {}
+        for host in self.hosts:
+            running[host.identity.node] = running.get(host.identity.node, 0) + (load[host.index] > 0)
+
+        def may(host: Host) -> bool:
+            if load[host.index]:
+                return self._is_brief and load[host.index] == 1 and call.host is None
+            return running[host.identity.node] < self.per_node.get(host.identity.node, 1)
+
+        candidates = self.hosts if call.host is None else [self.hosts[call.host]]
+        free = [host for host in candidates if host.usable and may(host)]
+        return min(free, key=lambda host: load[host.index]) if free else None
 
     def _hopeless(self, todo: deque[Call]) -> Iterator[tuple[Call, Lost]]:
         """Calls whose hosts are gone, or in trouble for longer than a restart takes."""
@@ -143,45 +100,60 @@ class HostPool:
                 todo.remove(call)
                 yield call, Lost(why=f"no host: {candidates[0].name} {candidates[0].trouble}")
 
-    def _receive(self) -> Iterator[tuple[Call, Answer | Lost]]:
+    def _receive(self, todo: deque[Call]) -> Iterator[tuple[Call, Answer | Lost]]:
         if not self._flights:
             time.sleep(PROBE_S if any(h.trouble for h in self.hosts) else 0.0)
             return
         ready, _ = ray.wait(list(self._flights), num_returns=1, timeout=POLL_S)
         for ref in ready:
-            yield self._take(self._flights.pop(ref), ref)
+            yield self._take(ref, todo)
 
-    def _take(self, flight: Flight, ref: Ref) -> tuple[Call, Answer | Lost]:
+    def _take(self, ref: Ref, todo: deque[Call]) -> tuple[Call, Answer | Lost]:
+        flight = self._flights[ref]
         try:
             answer = ray.get(ref, timeout=RECOVERY_S)
         except RayTaskError as error:
+            del self._flights[ref]
             raise_cause(error, f"{flight.host.name}, {flight.call.method} of clients {list(flight.call.clients)}")
             raise
         except RayError as error:
-            return flight.call, self._lose(flight.host, reason(error))
+            return self._lose(flight.host, reason(error), todo)
+        del self._flights[ref]
         check(identify(), answer.identity)
         flight.host.identity, flight.host.num_losses = answer.identity, 0
         self.moved_bytes += answer.nbytes
+        now = time.monotonic()
+        self._is_brief = now - flight.since_s < BRIEF_S
+        for waiting in self._flights_of(flight.host):
+            waiting.since_s = now
         return flight.call, answer
 
-    def _overdue(self) -> Iterator[tuple[Call, Lost]]:
-        now = time.monotonic()
-        for ref, flight in list(self._flights.items()):
-            limit_s = flight.call.limit_s
-            if limit_s is not None and now - flight.since_s > limit_s:
-                del self._flights[ref]
-                # A hung process answers nothing, not even a polite end; Ray starts it anew.
-                ray.kill(flight.host.handle, no_restart=False)
-                why = f"no answer within {limit_s:g} s; raise runtime.client_timeout_s if it was only slow"
-                yield flight.call, self._lose(flight.host, why)
+    def _flights_of(self, host: Host) -> list[Flight]:
+        """In the order in which the host gets to them."""
+        return [f for f in self._flights.values() if f.host is host]
 
-    def _lose(self, host: Host, why: str) -> Lost:
+    def _overdue(self, todo: deque[Call]) -> Iterator[tuple[Call, Lost]]:
+        now = time.monotonic()
+        for host in self.hosts:
+            first, *_ = (*self._flights_of(host), None)
+            if first is None or first.call.limit_s is None or now - first.since_s <= first.call.limit_s:
+                continue
+            # A hung process answers nothing, not even a polite end; Ray starts it anew.
+            ray.kill(host.handle, no_restart=False)
+            why = f"no answer within {first.call.limit_s:g} s; raise runtime.client_timeout_s if it was only slow"
+            yield self._lose(host, why, todo)
+
+    def _lose(self, host: Host, why: str, todo: deque[Call]) -> tuple[Call, Lost]:
+        """The call that the host was at is lost with it; one that waited behind has had no part in it."""
+        first, *waiting = self._flights_of(host)
+        self._flights = {ref: f for ref, f in self._flights.items() if f.host is not host}
+        todo.extendleft(f.call for f in waiting)
         self.num_lost += 1
         host.num_losses += 1
         # Ray starts a dead process anew for ever; one that dies on every call is given up.
         host.gone = host.num_losses >= MAX_LOSSES
         self._suspect(host, why)
-        return Lost(why=f"{host.name}: {why}")
+        return first.call, Lost(why=f"{host.name}: {why}")
 
     def _suspect(self, host: Host, why: str) -> None:
         host.trouble, host.trouble_at_s = why, time.monotonic()

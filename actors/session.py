@@ -106,12 +106,31 @@ def _knock(address: str) -> None:
         socket.create_connection((host, int(port)), timeout=CONNECT_S).close()
 
 
+def is_alive(pid: int) -> bool:
+    """Whether such a process exists."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
 def num_cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def short_folder() -> Path:
-    """A new folder for Ray's sockets and logs; the usual one where its name is short enough."""
+    """A new folder for Ray's sockets and logs, in the usual place where that name is short enough.
+
+    Folders of our own whose process was killed are removed: nobody else will.
+    """
     usual = tempfile.gettempdir()
-    return Path(tempfile.mkdtemp(prefix="rr-", dir=usual if len(usual) <= MAX_FOLDER_LENGTH else "/tmp"))
+    place = Path(usual if len(usual) <= MAX_FOLDER_LENGTH else "/tmp")
+    for left in place.glob("rr-*-*"):
+        owner = left.name.split("-")[1]
+        if owner.isdecimal() and left.stat().st_uid == os.getuid() and not is_alive(int(owner)):
+            shutil.rmtree(left, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"rr-{os.getpid()}-", dir=place))

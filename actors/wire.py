@@ -9,7 +9,7 @@ import io
 import pickle
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 from typing import Generic, TypeVar, cast
 
@@ -17,9 +17,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-
-from relief_ray.messages import GroupSum
-from relief_ray.server.aggregation import Sums
 
 T = TypeVar("T")
 Flat = NDArray[np.generic]
@@ -116,28 +113,3 @@ def unpack(packed: Packed[T], own: bool = False) -> T:
         tensor = flat[place.dtype][place.start : place.start + prod(place.shape)].view(place.shape)
         tensors.append(tensor.clone() if own else tensor)
     return cast(T, _Unpacker(packed.body, tensors).load())
-
-
-def squeeze(sums: Sums) -> Sums:
-    """Sums of one client each as the float32 values they were made of: a quarter to half of the bytes, nothing lost."""
-    return {bucket: {j: _squeeze(part) for j, part in groups.items()} for bucket, groups in sums.items()}
-
-
-def _squeeze(part: GroupSum) -> GroupSum:
-    if len(part.members) != 1:
-        return part
-    delta = part.plain.to(torch.float32)
-    assert torch.equal(delta.to(torch.float64), part.plain), "a client's update is float32"
-    return replace(part, plain=delta, weighted=delta)
-
-
-def expand(sums: Sums) -> Sums:
-    """The inverse of ``squeeze``, bit for bit."""
-    return {bucket: {j: _expand(part) for j, part in groups.items()} for bucket, groups in sums.items()}
-
-
-def _expand(part: GroupSum) -> GroupSum:
-    if part.plain.dtype != torch.float32:
-        return part
-    exact = part.plain.to(torch.float64)
-    return replace(part, plain=exact, weighted=exact if part.weight == 1.0 else exact * part.weight)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Mapping
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -62,6 +63,13 @@ def _read_header(layout: GroupLayout, payload: bytes) -> tuple[Selection, int]:
 
 def encoded_nbytes(layout: GroupLayout, selection: Selection) -> int:
     """``len(encode(...))`` without encoding."""
+    return _encoded_nbytes(layout, tuple(selection.items()))
+
+
+# Every client of a round asks for the same few selections.
+@lru_cache(maxsize=1024)
+def _encoded_nbytes(layout: GroupLayout, items: tuple[tuple[GroupId, Part], ...]) -> int:
+    selection = dict(items)
     return 8 + len(_header(layout, selection)) + 4 * layout.num_values(selection)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import difflib
+import hashlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal
@@ -19,6 +20,7 @@ from relief_ray.data import DataConfig
 from relief_ray.devices.fleet import FleetConfig
 from relief_ray.errors import UserError
 from relief_ray.models.cnn import CnnConfig
+from relief_ray.stages import Missing
 from relief_ray.strategies import PRESETS, AnyStrategy
 
 ClockName = Literal["flop_proportional", "split_naive", "split_reuse", "measured"]
@@ -36,7 +38,7 @@ class TrainingConfig(Section):
     epochs: int = Field(default=5, ge=1)
     batch_size: int = Field(default=32, ge=1)
     lr: float = Field(default=1e-3, gt=0.0)
-    missing: Literal["zero_input", "zero_feature"] = "zero_input"
+    missing: Missing = "zero_input"
     engine: Literal["auto", "naive", "reuse", "gemm"] = "auto"
 
 
@@ -44,7 +46,7 @@ class EvaluationConfig(Section):
     """Every how many rounds which part is looked at; the last round always is."""
 
     every: int = Field(default=5, ge=1)
-    parts: tuple[Literal["test", "validation"], ...] = ("test",)
+    parts: tuple[Literal["test", "validation"], ...] = Field(default=("test",), min_length=1)
 
 
 class CostConfig(Section):
@@ -111,8 +113,15 @@ class ExperimentConfig(Section):
         return value
 
     def hashed(self) -> dict[str, JsonValue]:
-        """The part that decides results, as JSON: the input of the cell id."""
-        return self.model_dump(mode="json", exclude={"name", "runtime", "tracking"})
+        """The part that decides results, as JSON: the input of the cell id; a device profile counts by its content.
+
+        Raises:
+            UserError: the profile cannot be read.
+        """
+        values: dict[str, JsonValue] = self.model_dump(mode="json", exclude={"name", "runtime", "tracking"})
+        if self.costs.profile is not None:
+            values["costs"] = self.costs.model_dump(mode="json") | {"profile": _sha256(Path(self.costs.profile))}
+        return values
 
     def label(self) -> str:
         """The preset that the strategy is, or is a variation of: ``v2`` with another deadline is still V2."""
@@ -123,6 +132,15 @@ class ExperimentConfig(Section):
             if known.name == self.strategy.name and (given := known.model_dump(exclude_defaults=True)).items() <= chosen
         }
         return max(fits, key=lambda name: fits[name])
+
+
+def _sha256(path: Path) -> str:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise UserError(
+            f"costs.profile = {path}: cannot be read ({error.strerror}); name a file that `relief-ray` can read"
+        ) from error
 
 
 def preset(name: str) -> AnyStrategy:

@@ -237,7 +237,7 @@ def run_round(
     check_finite(after)
     for client, personal in trained.states.items():
         store.stage(client, personal)
-    costs = accountant.cost(trained.reduced.receipts, context.fleet)
+    costs = accountant.cost(trained.worked, context.fleet)
     return RoundResult(state=after, tasks=tasks, trained=trained, costs=costs)
 
 

@@ -1,7 +1,6 @@
 """What server and clients say to each other: frozen values, nothing else.
 
-Legend: ``Theta`` the model, ``S_n`` the groups client ``n`` trains, ``Delta = local - global``, ``d_bar`` smoothed
-divergence.
+Legend: ``Theta`` the model, ``S_n`` the groups client ``n`` trains, ``Delta = local - global``.
 """
 
 from __future__ import annotations
@@ -193,13 +192,19 @@ class Reduced:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trained:
-    """What an executor brings back from a round; ``rejected`` gives the reason per client."""
+    """What an executor brings back; ``rejected``: why, by client; ``refused``: their receipts where they did answer."""
 
     reduced: Reduced
     states: Mapping[ClientId, ClientState]
     rejected: Mapping[ClientId, str] = field(default_factory=dict)
+    refused: tuple[Receipt, ...] = ()
     pairwise: tuple[Update, ...] = ()
     moved_bytes: int = 0
+
+    @property
+    def worked(self) -> tuple[Receipt, ...]:
+        """Receipts of all that cost time, energy and bytes."""
+        return tuple(sorted((*self.reduced.receipts, *self.refused), key=lambda r: r.assignment.client))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -80,7 +80,6 @@ def run_record(setup: Setup, parent: str | None = None) -> RunRecord:
     """What is known of a run before its first round."""
     config = setup.config
     reference = {name: c.model_dump() for name, c in fedavg_records(setup.reference).items()}
-    clocks = {name: clock.model.model_dump(mode="json") for name, clock in setup.accountant.clocks.items()}
     return RunRecord(
         cell=cell_id(config.hashed(), setup.data.digest),
         name=config.name,
@@ -97,6 +96,12 @@ def run_record(setup: Setup, parent: str | None = None) -> RunRecord:
         planning_model=config.costs.planning_time,
         coverage=as_json(setup.data.coverage),
         budget=as_json({"deadline_s": deadline_s(setup), "fedavg_reference": reference}),
-        calibration=as_json({"origin": "given" if config.costs.utilisation else "FITTED", "clocks": clocks}),
+        calibration=calibration_of(setup),
         parent=parent,
     )
+
+
+def calibration_of(setup: Setup) -> dict[str, JsonValue]:
+    """The parameters of every clock, a device profile in full, and whether they were fitted or given."""
+    clocks = {name: clock.model.model_dump(mode="json") for name, clock in setup.accountant.clocks.items()}
+    return as_json({"origin": "given" if setup.config.costs.utilisation else "FITTED", "clocks": clocks})

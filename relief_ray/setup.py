@@ -7,24 +7,23 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from relief_ray.clocks import make_planner, run_clocks
 from relief_ray.config import ExperimentConfig
 from relief_ray.data import FederatedData, federate, num_clients, open_dataset, pool
 from relief_ray.data.federated_data import Purpose
 from relief_ray.data.window_set import WindowSet
-from relief_ray.devices.calibration import time_models
 from relief_ray.devices.fleet import build_fleet, with_windows
-from relief_ray.devices.planner import Clock, CostAccountant, CostPlanner, Counter, standard_clocks
-from relief_ray.devices.time import Measured, load_profile
+from relief_ray.devices.planner import CostAccountant, CostPlanner, Counter, assumed_engine
 from relief_ray.devices.types import DeviceType
-from relief_ray.errors import UserError
 from relief_ray.federated import RoundContext, RoundResult, Strategy
 from relief_ray.groups import GroupLayout, Params
 from relief_ray.messages import ClientInfo, Fleet, RoundCost
 from relief_ray.models.backbone import Backbone, InputShape
 from relief_ray.models.costs import count_costs
+from relief_ray.stages import Engine
 from relief_ray.strategies.relief import Relief, target_s
 from relief_ray.streams import Streams
-from relief_ray.training.trainer import Engine, TrainerConfig
+from relief_ray.training.trainer import TrainerConfig
 from relief_ray.training.worker import Job
 
 
@@ -109,7 +108,10 @@ def assemble(
         planner=planner,
         accountant=accountant,
         reference=accountant.fedavg_reference(
-            fleet, epochs=config.training.epochs, batch_size=config.training.batch_size
+            fleet,
+            epochs=config.training.epochs,
+            batch_size=config.training.batch_size,
+            engine=assumed_engine(engine),
         ),
         rare=fleet.rare(),
         job=make_job(config, data, planner, build, strategy, streams, engine),
@@ -154,31 +156,6 @@ def build_backbone(config: ExperimentConfig, shape: InputShape, engine: Engine) 
     return config.backbone.build(shape, seed, fast=engine == "gemm")
 
 
-def run_clocks(config: ExperimentConfig) -> dict[str, Clock]:
-    """All clocks of a record.
-
-    Raises:
-        UserError: the ``measured`` clock is asked to plan, but no profile is given.
-    """
-    paper, split = time_models(config.backbone.name, config.costs.utilisation)
-    profile = config.costs.profile
-    clocks = standard_clocks(paper, split, Measured(profile=load_profile(Path(profile))) if profile else None)
-    if config.costs.planning_time not in clocks:
-        raise UserError("costs.planning_time = 'measured' needs a device profile; set costs.profile=FILE")
-    return clocks
-
-
-def make_planner(
-    config: ExperimentConfig, counter: Counter, fleet: Fleet, types: dict[str, DeviceType], clock: Clock, engine: Engine
-) -> CostPlanner:
-    """The allocator's belief about time."""
-    assumed = clock.engine or ("naive" if engine == "naive" else "reuse")
-    batch_size = config.training.batch_size
-    return CostPlanner(
-        counter=counter, fleet=fleet, types=types, model=clock.model, engine=assumed, batch_size=batch_size
-    )
-
-
 def context_of(setup: Setup, round_: int, participants: tuple[ClientInfo, ...] | None = None) -> RoundContext:
     """What the strategy sees in that round."""
     chosen = setup.fleet.clients if participants is None else participants
@@ -210,7 +187,11 @@ def fedavg_costs(setup: Setup, participants: tuple[ClientInfo, ...]) -> dict[str
         return setup.reference
     training = setup.config.training
     return setup.accountant.fedavg_reference(
-        setup.fleet, epochs=training.epochs, batch_size=training.batch_size, participants=[c.id for c in participants]
+        setup.fleet,
+        epochs=training.epochs,
+        batch_size=training.batch_size,
+        engine=assumed_engine(setup.engine),
+        participants=[c.id for c in participants],
     )
 
 

@@ -1,30 +1,31 @@
 """The plain loop around ``run_round``: evaluate, record, checkpoint, resume. The same for every executor.
 
-A round is committed in this order: its line in ``rounds.jsonl``, clients' personal state, then its checkpoint. A run
-killed anywhere continues from the last checkpoint with the same bits.
+A round is committed in this order: its line in ``rounds.jsonl``, clients' personal state, then its checkpoint, which is
+written while the next round trains. A run killed anywhere continues from the last checkpoint with the same bits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import get_args
 
-from relief_ray.config import ExperimentConfig, parse
+from relief_ray.config import ExperimentConfig, RuntimeConfig, parse
 from relief_ray.errors import UserError
 from relief_ray.federated import Executor, RoundResult, run_round
 from relief_ray.messages import ClientInfo
-from relief_ray.recording import now, round_record, run_record
-from relief_ray.records import checkpoint as checkpoints
+from relief_ray.recording import calibration_of, now, round_record, run_record
 from relief_ray.records.checkpoint import Binding, Checkpoint
-from relief_ray.records.identity import config_hash, layout_digest
+from relief_ray.records.identity import config_hash, layout_digest, other_program
 from relief_ray.records.ledger import RunFolder
 from relief_ray.records.personal import CheckpointStateStore
 from relief_ray.records.reading import read_run
 from relief_ray.records.resume import restore
+from relief_ray.records.saver import Saver
 from relief_ray.records.schema import Metrics, RoundRecord, RunRecord, Status, Totals
 from relief_ray.records.tracking import NullTracker, Tracker
 from relief_ray.server.aggregation import mean_personal
@@ -35,8 +36,8 @@ from relief_ray.setup import (
     prepare,
     subject_names,
 )
+from relief_ray.stages import Engine
 from relief_ray.training.metrics import summarise
-from relief_ray.training.trainer import Engine
 from relief_ray.training.worker import Job
 
 OnRound = Callable[[RoundRecord], None]
@@ -78,6 +79,7 @@ class Experiment:
         self.target_s = deadline_s(setup)
         self.next_round = found.round + 1 if found else (0 if setup.strategy.bootstrap else 1)
         self.saved_round = self.next_round - 1
+        self.saver = Saver()
 
     def run(self, on_round: OnRound = ignore, should_stop: Callable[[], bool] = never) -> RunRecord:
         """Runs the remaining rounds; stops between rounds when asked to.
@@ -94,11 +96,14 @@ class Experiment:
                 on_round(record)
             if self.next_round - 1 > self.saved_round:
                 self._save()
+            self.saver.wait()
             status = "finished" if self.next_round > self.setup.config.rounds else "interrupted"
         except KeyboardInterrupt:
             status = "interrupted"
             raise
         finally:
+            with suppress(UserError):  # another error is on its way already
+                self.saver.wait()
             run = self.folder.update(status=status, finished=now())
             self.tracker.finish(status)
         return run
@@ -131,8 +136,8 @@ class Experiment:
         return record
 
     def _save(self) -> None:
-        point = Checkpoint(round=self.next_round - 1, state=self.state, clients=self.store.committed)
-        checkpoints.save(self.folder.path, point, self.binding)
+        point = Checkpoint(round=self.next_round - 1, state=self.state, clients=dict(self.store.committed))
+        self.saver.save(self.folder.path, point, self.binding)
         self.saved_round = point.round
 
     def _participants(self, round_: int) -> tuple[ClientInfo, ...]:
@@ -180,21 +185,41 @@ def create(config: ExperimentConfig, path: Path, root: Path | None = None) -> tu
     return setup, RunFolder.create(path, run_record(setup))
 
 
-def reopen(path: Path, root: Path | None = None) -> tuple[Setup, RunFolder]:
+def reopen(
+    path: Path, root: Path | None = None, *, runtime: RuntimeConfig | None = None, other_code: bool = False
+) -> tuple[Setup, RunFolder]:
     """An existing run, with the engine and the data it was started with; it counts as resumed.
 
+    ``runtime``: where it is carried out from now on; ``other_code``: may another program go on with it?
+
     Raises:
-        UserError: the data are not the same any more, or the configuration cannot be read by this version.
+        UserError: data, device profile or program are not the same any more, or the configuration cannot be read by
+            this version.
     """
     run = read_run(path)
-    setup = prepare(parse(run.config, str(path / "run.json")), root, engine=stored_engine(run))
+    config = parse(run.config, str(path / "run.json"))
+    if runtime is not None:
+        config = config.model_copy(update={"runtime": runtime})
+    why = other_program(run)
+    if why is not None and not other_code:
+        raise UserError(
+            f"{path}: was begun by another program ({why}); a resume would mix both in one run; use the one that "
+            "began it, start a new run, or allow it with --other-code (the record then says so)"
+        )
+    setup = prepare(config, root, engine=stored_engine(run))
     if setup.data.digest != run.data_digest:
         raise UserError(
             f"{path}: was computed on data {run.data_digest[:12]}, found {setup.data.digest[:12]}; "
             "resume where the same data are (RELIEF_DATA), or start a new run"
         )
+    if calibration_of(setup) != run.calibration:
+        raise UserError(
+            f"{path}: the clocks are not those it was begun with (another device profile in {config.costs.profile}, or "
+            "other fitted values); resume with the old ones, or start a new run"
+        )
     folder = RunFolder.resume(path)
-    folder.update(num_resumes=folder.run.num_resumes + 1)
+    mixed = [] if why is None else [f"resumed by another program: {why}"]
+    folder.update(num_resumes=folder.run.num_resumes + 1, warnings=[*folder.run.warnings, *mixed])
     return setup, folder
 
 

@@ -8,10 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from relief_ray.groups import GroupId
 
 RAW = "x."
+# How local training is carried out (the oracle; features computed once; that with matrix products).
+Engine = Literal["naive", "reuse", "gemm"]
+# What an absent modality is: its raw input is zero (Eq. (2)), or its feature h_m (Section III-B).
+Missing = Literal["zero_input", "zero_feature"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -246,6 +246,29 @@ def test_a_round_in_which_nobody_may_work_changes_nothing(tmp_path):
         assert record.loss is None
 
 
+def unusable(setup):
+    """Type C's updates are NaN: those clients work and send for nothing."""
+
+    def spoil(context, update):
+        if context.info.device != "C":
+            return update
+        return replace(update, delta={j: d * float("nan") for j, d in update.delta.items()})
+
+    return replace(setup, job=replace(setup.job, program=replace(setup.job.program, after=spoil)))
+
+
+def test_a_client_whose_update_is_rejected_has_worked_all_the_same(tmp_path):
+    """Losing the straggler's update must not look like a faster round."""
+    setup, _, rounds = run(tmp_path / "run", "fedavg", unusable)
+    _, _, sound = run(tmp_path / "sound", "fedavg")
+    slow = [c.id for c in setup.fleet.clients if c.device == "C"]
+    for record, expected in zip(rounds, sound, strict=True):
+        assert sorted(record.rejected) == slow and record.speedup == pytest.approx(1.0, abs=1e-12)
+        assert record.costs == expected.costs and record.totals == expected.totals
+        assert [c.client for c in record.clients] == [c.client for c in expected.clients]
+        assert record.loss is not None and record.loss == record.loss
+
+
 # Odd and bad input -----------------------------------------------------------------------------------------------
 
 

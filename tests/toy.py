@@ -35,7 +35,8 @@ from relief_ray.messages import (
 )
 from relief_ray.models.backbone import Backbone, GroupParameters, InputShape, Stage
 from relief_ray.records.personal import CheckpointStateStore
-from relief_ray.server.aggregation import blocks, check_update, merge_blocks, sum_block
+from relief_ray.server.aggregation import check_update
+from relief_ray.server.reduction import blocks, measured, merge_blocks, sum_block
 from relief_ray.stages import StageSpec
 from relief_ray.streams import Streams
 from relief_ray.training.serial import SerialExecutor, combine
@@ -302,7 +303,7 @@ def receipt_of(task: Assignment, **facts) -> Receipt:
 
 
 def update_of(task: Assignment, delta: Mapping[str, Tensor], **facts) -> Update:
-    return Update(receipt=receipt_of(task), delta=dict(delta), **facts)
+    return measured(Update(receipt=receipt_of(task), delta=dict(delta), **facts))
 
 
 def reduced_of(updates: Sequence[Update], reduction, layout, fleet) -> Reduced:
@@ -325,7 +326,7 @@ class Given:
     def train(self, round_, models, tasks, states) -> Trained:
         results = []
         for block in blocks(tasks):
-            sent = [self.updates[t.client] for t in block]
+            sent = [measured(self.updates[t.client]) for t in block]
             reasons = {u.receipt.assignment.client: check_update(u, self.layout) for u in sent}
             good = [u for u in sent if reasons[u.receipt.assignment.client] is None]
             results.append(

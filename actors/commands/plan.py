@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from pydantic import JsonValue
+
 from actors.commands.folders import Cell, state_of, with_state
-from relief_ray.config import nearest, override, parse, preset, read_values
+from relief_ray.config import ExperimentConfig, nearest, override, parse, preset, read_values
 from relief_ray.errors import UserError
 from relief_ray.records.atomic import disk_errors, replace_file
+from relief_ray.records.identity import other_program
+from relief_ray.records.ledger import LOCK_FILE
+from relief_ray.records.lock import FileLock
 from relief_ray.records.reading import RUN_FILE, read_rounds, read_run
+from relief_ray.records.redact import MASK, redact
 from tune_configs.presets import PRESETS, Preset
 
 PLAN_FILE = "plan.json"
@@ -85,13 +91,20 @@ def replace_strategies(chosen: Preset, names: str) -> Preset:
 def cells_of(chosen: Preset, settings: Sequence[str], out: Path) -> Iterator[Cell]:
     """One run per seed, fold and strategy; an axis that ``settings`` fix, or that the split lacks, has no effect."""
     fixed = {setting.partition("=")[0] for setting in settings}
-    held_out = split_of(override(chosen.values, settings)) == "held_out_subject"
-    folds: Sequence[int | None] = chosen.folds if held_out and "data.fold" not in fixed else ()
-    seeds: Sequence[int | None] = chosen.seeds if "seed" not in fixed and "seed" not in chosen.values else ()
-    for seed in seeds or (None,):
-        for fold in folds or (None,):
-            for label in dict.fromkeys(chosen.strategies):
+    asked = override(chosen.values, settings)
+    folds: Sequence[int | None] = chosen.folds if split_of(asked) == "held_out_subject" else ()
+    seeds: Sequence[int | None] = chosen.seeds if "seed" not in chosen.values else ()
+    labels = chosen.strategies if not {"strategy", "strategy.name"} & fixed else (strategy_of(asked),)
+    for seed in (None,) if "seed" in fixed else seeds or (None,):
+        for fold in (None,) if "data.fold" in fixed else folds or (None,):
+            for label in dict.fromkeys(labels):
                 yield cell_of(chosen, settings, out, label, fold, seed)
+
+
+def strategy_of(values: Mapping[str, object]) -> str:
+    """The strategy's name in unchecked values."""
+    strategy = values.get("strategy")
+    return str(strategy.get("name") if isinstance(strategy, dict) else strategy)
 
 
 def split_of(values: Mapping[str, object]) -> object:
@@ -134,18 +147,50 @@ def look(cell: Cell) -> Cell:
     return Cell(label=cell.label, folder=cell.folder, config=cell.config, state=state)
 
 
+def set_stale_aside(plan: Plan) -> Plan:
+    """Moves finished runs that another program computed to ``stale/``, so that they are computed again."""
+    return replace(plan, cells=tuple(_fresh(cell, plan.out / "stale") for cell in plan.cells))
+
+
+def _fresh(cell: Cell, aside: Path) -> Cell:
+    if cell.state != "finished" or other_program(run := read_run(cell.folder)) is None:
+        return cell
+    target = aside / f"{cell.folder.name}-{run.source_digest[:8]}"
+    with disk_errors(target, "set the stale run aside"), FileLock(cell.folder / LOCK_FILE, "the run folder"):
+        aside.mkdir(exist_ok=True)
+        cell.folder.rename(target)
+    return replace(cell, state="new")
+
+
 def write_plan(plan: Plan) -> None:
-    """Leaves ``plan.json`` in the output folder, so that `relief-ray resume` can complete all of it.
+    """Adds the runs to ``plan.json`` in the output folder, so that `relief-ray resume` can complete all of it.
 
     Raises:
         UserError: the folder cannot be written.
     """
+    path = plan.out / PLAN_FILE
     with disk_errors(plan.out, "write the plan"):
         plan.out.mkdir(parents=True, exist_ok=True)
-    cells = [
-        {"label": c.label, "folder": c.folder.name, "config": c.config.model_dump(mode="json")} for c in plan.cells
-    ]
-    replace_file(plan.out / PLAN_FILE, (json.dumps({"name": plan.name, "cells": cells}, indent=1) + "\n").encode())
+    with FileLock(plan.out / "plan.lock", "the plan"):
+        planned = {cell.folder.name for cell in plan.cells}
+        _, earlier = _rows(path) if path.exists() else ("", [])
+        cells = [{"label": a, "folder": b, "config": c} for a, b, c in earlier if b not in planned]
+        cells += [
+            {"label": c.label, "folder": c.folder.name, "config": redact(c.config.model_dump(mode="json"))}
+            for c in plan.cells
+        ]
+        replace_file(path, (json.dumps({"name": plan.name, "cells": cells}, indent=1) + "\n").encode())
+
+
+def _rows(path: Path) -> tuple[str, list[tuple[str, str, dict[str, JsonValue]]]]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        rows = [(str(row["label"]), str(row["folder"]), dict(row["config"])) for row in found["cells"]]
+        return str(found["name"]), rows
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"{path}: damaged ({error!r}), expected what `relief-ray run` wrote; resume its runs one by one"
+        ) from error
 
 
 def read_plan(folder: Path, settings: Sequence[str] = ()) -> Plan:
@@ -159,21 +204,31 @@ def read_plan(folder: Path, settings: Sequence[str] = ()) -> Plan:
     if not path.exists():
         run = read_run(folder)
         config = parse(override(run.config, settings), str(folder / RUN_FILE))
+        refuse_masked(config, folder)
         cell = Cell(label=run.strategy, folder=folder, config=config)
         return Plan(name=run.name, out=folder, cells=(with_state(cell),))
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        rows = [(str(row["label"]), str(row["folder"]), dict(row["config"])) for row in found["cells"]]
-        name = str(found["name"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            f"{path}: damaged ({error!r}), expected what `relief-ray run` wrote; resume its runs one by one"
-        ) from error
-    cells = (
+    name, rows = _rows(path)
+    cells = [
         Cell(label=label, folder=folder / sub, config=parse(override(values, settings), str(path)))
         for label, sub, values in rows
-    )
+    ]
+    for cell in cells:
+        refuse_masked(cell.config, folder)
     return Plan(name=name, out=folder, cells=tuple(with_state(cell) for cell in cells))
+
+
+def refuse_masked(config: ExperimentConfig, folder: Path) -> None:
+    """Credentials are not kept, so a resume has to name a store that needs them again.
+
+    Raises:
+        UserError: it did not.
+    """
+    uri = config.tracking.uri
+    if config.tracking.enabled and uri is not None and MASK in uri:
+        raise UserError(
+            f"{folder}: credentials of tracking.uri = {uri} are not kept; give them again with --set tracking.uri=..., "
+            "or go on with --set tracking.enabled=false"
+        )
 
 
 def refuse_other_than(sections: tuple[str, ...], settings: Sequence[str]) -> None:
@@ -183,7 +238,8 @@ def refuse_other_than(sections: tuple[str, ...], settings: Sequence[str]) -> Non
         UserError: a setting that would change it.
     """
     for setting in settings:
-        if not setting.startswith(sections):
+        if not setting.startswith(sections) or setting.startswith("runtime.num_threads"):
             raise UserError(
-                f"--set {setting}: a resume may only change runtime.* and tracking.*; start a new run instead"
+                f"--set {setting}: a resume may only change tracking.* and runtime.* (but num_threads, which decides "
+                "bits); start a new run instead"
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import sys
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,6 +29,9 @@ def show_results(plan: Plan, as_json: bool) -> None:
     """Table, figure file and verdict of everything that a plan holds."""
     from relief_ray.report.compare import compare as put_together
 
+    if not any("test" in cell.config.evaluation.parts for cell in plan.cells):
+        print("\nno table: these runs were never evaluated on the test part (evaluation.parts)", file=sys.stderr)
+        return
     comparison = put_together([cell.folder for cell in plan.cells])
     written = draw(comparison, plan.out / FIGURE)
     if as_json:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
 from actors.commands.folders import Cell
-from actors.commands.plan import Plan, make_plan, read_plan, write_plan
+from actors.commands.plan import Plan, make_plan, read_plan, set_stale_aside, write_plan
 from actors.commands.results import show_results
 from actors.commands.tables import counted
 from actors.console import Reporter, make_reporter
@@ -22,27 +22,38 @@ from actors.session import ray_session
 from actors.signals import StopSignals
 from relief_ray.data import federate, num_clients, open_dataset
 from relief_ray.errors import UserError
+from relief_ray.records.checkpoint import generations
+from relief_ray.records.identity import other_program
 from relief_ray.records.reading import RUN_FILE, read_rounds, read_run
 from relief_ray.records.schema import RoundRecord, RunRecord
+from relief_ray.report.labels import split_name
 from relief_ray.setup import Setup
 from relief_ray.simulation import create, reopen
 
 if TYPE_CHECKING:
     from actors.crew import Crew
 
-SPLITS = {"held_out_subject": "held-out subjects", "within_subject": "within subjects", "random_leaky": "random_leaky"}
 
-
-def run(target: str, settings: Sequence[str], strategies: str | None, out: Path | None, as_json: bool) -> None:
+def run(
+    target: str,
+    settings: Sequence[str],
+    strategies: str | None,
+    out: Path | None,
+    *,
+    as_json: bool = False,
+    rerun_stale: bool = False,
+) -> None:
     """`relief-ray run`."""
     plan = make_plan(target, settings, strategies, out)
+    if rerun_stale:
+        plan = set_stale_aside(plan)
     write_plan(plan)
-    carry_out(plan, as_json)
+    carry_out(plan, as_json=as_json)
 
 
-def resume(folder: Path, settings: Sequence[str], as_json: bool) -> None:
+def resume(folder: Path, settings: Sequence[str], *, as_json: bool = False, other_code: bool = False) -> None:
     """`relief-ray resume`."""
-    carry_out(read_plan(folder, settings), as_json)
+    carry_out(read_plan(folder, settings), as_json=as_json, other_code=other_code)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -53,6 +64,7 @@ class Stage:
     stop: StopSignals
     session: ExitStack
     exports: Exports
+    other_code: bool
     crew: Crew | None = None
 
     def open_ray(self, setup: Setup) -> None:
@@ -65,7 +77,7 @@ class Stage:
             self.session.callback(self.crew.close)
 
 
-def carry_out(plan: Plan, as_json: bool) -> None:
+def carry_out(plan: Plan, *, as_json: bool, other_code: bool = False) -> None:
     """Runs whatever of the plan is not finished, then shows the results of all of it.
 
     Raises:
@@ -77,7 +89,7 @@ def carry_out(plan: Plan, as_json: bool) -> None:
     exports = Exports(reporter.note)
     try:
         with closing(reporter), StopSignals() as stop, ExitStack() as session:
-            stage = Stage(reporter=reporter, stop=stop, session=session, exports=exports)
+            stage = Stage(reporter=reporter, stop=stop, session=session, exports=exports, other_code=other_code)
             run_all(plan.cells, stage)
     except KeyboardInterrupt:
         raise Stopped(stop.code or INTERRUPTED, going_on(plan)) from None
@@ -116,7 +128,7 @@ def headline(plan: Plan, num_todo: int) -> str:
     number = len(plan.cells)
     done = "" if num_todo == number else f", {number - num_todo} finished already"
     data = plan.cells[0].config.data
-    return f"{plan.name}: {counted(number, 'run')}{done}; {data.name}, {SPLITS[data.split]}; records in {plan.out}"
+    return f"{plan.name}: {counted(number, 'run')}{done}; {data.name}, {split_name(data.split)}; records in {plan.out}"
 
 
 def run_cell(cell: Cell, stage: Stage) -> None:
@@ -126,21 +138,29 @@ def run_cell(cell: Cell, stage: Stage) -> None:
         reporter.end(cell.title(), check_reusable(cell), last_evaluated(read_rounds(cell.folder)))
         return
     torch.set_num_threads(cell.config.runtime.num_threads)
-    setup = open_cell(cell)
+    setup = open_cell(cell, stage.other_code)
     mode = choose_mode(cell.config.runtime, len(setup.fleet))
-    done = read_rounds(cell.folder)
-    reporter.begin(cell.title(), facts(setup, mode), done[-1].round if done else None, cell.config.rounds)
+    reporter.begin(cell.title(), facts(setup, mode), saved_round(cell.folder), cell.config.rounds)
     if mode != "inline":
         stage.open_ray(setup)
     ended = follow(cell, setup, stage)
     reporter.end(cell.title(), ended.status, last_evaluated(read_rounds(cell.folder)))
 
 
-def open_cell(cell: Cell) -> Setup:
+def saved_round(folder: Path) -> int | None:
+    """The round after which a run goes on: that of its newest checkpoint."""
+    saved = generations(folder)
+    return int(saved[0].name.removeprefix("round-")) if saved else None
+
+
+def open_cell(cell: Cell, other_code: bool) -> Setup:
     """The run, ready to go on; where it is carried out may have changed since it was started, what it computes not."""
-    setup, folder = reopen(cell.folder) if cell.state == "unfinished" else create(cell.config, cell.folder)
+    if cell.state == "unfinished":
+        setup, folder = reopen(cell.folder, runtime=cell.config.runtime, other_code=other_code)
+    else:
+        setup, folder = create(cell.config, cell.folder)
     folder.close()
-    return replace(setup, config=setup.config.model_copy(update={"runtime": cell.config.runtime}))
+    return setup
 
 
 def follow(cell: Cell, setup: Setup, stage: Stage) -> RunRecord:
@@ -190,4 +210,5 @@ def check_reusable(cell: Cell) -> str:
             f"{cell.folder}: was computed on data {run_.data_digest[:12]}, found {digest[:12]}; "
             "choose another folder (--out DIR), or point RELIEF_DATA to the data it was computed on"
         )
-    return "reused, finished already"
+    stale = other_program(run_)
+    return f"reused, finished already{f'; stale: {stale}; --rerun-stale computes it again' if stale else ''}"

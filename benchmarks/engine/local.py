@@ -21,8 +21,9 @@ from relief_ray.messages import Assignment, ClientInfo, Update
 from relief_ray.models.backbone import Backbone
 from relief_ray.models.cnn import CnnConfig
 from relief_ray.setup import input_shape
+from relief_ray.stages import Engine
 from relief_ray.streams import Streams
-from relief_ray.training.trainer import ClientInputs, Engine, Trainer, TrainerConfig
+from relief_ray.training.trainer import ClientInputs, Trainer, TrainerConfig
 
 TYPES: Mapping[str, tuple[str, ...]] = {"c": ("acc",), "b": ("acc", "gyro")}
 EPOCHS = 5

@@ -17,8 +17,7 @@ from relief_ray.devices.types import TERA, DeviceType
 from relief_ray.devices.workload import Workload, num_steps, workload
 from relief_ray.messages import StageTimes
 from relief_ray.models.costs import count_costs
-from relief_ray.stages import CostTable
-from relief_ray.training.trainer import Engine
+from relief_ray.stages import CostTable, Engine
 
 PRESENT = ("acc", "gyro")
 ENGINES: tuple[Engine, ...] = ("naive", "gemm")

@@ -21,7 +21,7 @@ from relief_ray.devices.fleet import FleetConfig, build_fleet, with_windows
 from relief_ray.federated import RoundContext, Strategy
 from relief_ray.messages import Assignment, ServerState
 from relief_ray.setup import Setup, assemble
-from relief_ray.training.trainer import Engine
+from relief_ray.stages import Engine
 
 Dataset = Literal["pamap2", "dsa"]
 NEVER = 10**6

@@ -8,6 +8,7 @@ from relief_ray.data.config import DataConfig
 from relief_ray.data.plan import Plan
 from relief_ray.data.spec import DatasetSpec
 from relief_ray.data.windows import Table
+from relief_ray.errors import UserError
 
 
 class ClientCoverage(TypedDict):
@@ -34,7 +35,11 @@ class Coverage(TypedDict):
 
 
 def cover(spec: DatasetSpec, config: DataConfig, plan: Plan) -> Coverage:
-    """Count a plan's windows; `overlap` is the share of a window that the next one repeats."""
+    """Count a plan's windows; `overlap` is the share of a window that the next one repeats.
+
+    Raises UserError where the test windows are all of one class: any score would be 0 or 100 %.
+    """
+    _require_classes(spec, plan.test)
     clients = [
         _client(spec, client, train, validation)
         for client, (train, validation) in enumerate(zip(plan.train, plan.validation, strict=True))
@@ -49,6 +54,15 @@ def cover(spec: DatasetSpec, config: DataConfig, plan: Plan) -> Coverage:
         "notes": dict(plan.notes),
         "overlap": max(0.0, 1.0 - config.stride_s * spec.rate_hz / spec.window),
     }
+
+
+def _require_classes(spec: DatasetSpec, table: Table) -> None:
+    found = [name for name, count in zip(spec.classes, _per_class(spec, table), strict=True) if count]
+    if len(found) < 2:
+        raise UserError(
+            f"{spec.name}: all {len(table)} test windows are of the class {' '.join(found)!r}, expected at least two "
+            "classes; check the label column of the files (`relief-ray data describe`)"
+        )
 
 
 def _client(spec: DatasetSpec, client: int, train: Table, validation: Table) -> ClientCoverage:

@@ -71,8 +71,10 @@ def _writable(folder: Path) -> Iterator[None]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         yield
-    except PermissionError as error:
-        raise UserError(f"{folder}: no permission to write ({error}); set RELIEF_CACHE to a folder of yours") from None
+    except OSError as error:
+        raise UserError(
+            f"{folder}: cannot be written ({error.strerror or error}); set RELIEF_CACHE to a folder of yours with room"
+        ) from error
 
 
 def digest_files(files: Mapping[str, Path], memory: Path) -> dict[str, str]:

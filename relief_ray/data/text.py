@@ -26,6 +26,12 @@ def read_table(data: bytes, *, name: str, columns: int, delimiter: str | None = 
             f"{name}, line 1: found {table.shape[1]} columns, expected {columns}; "
             "this is another format or another file than the original: fetch it again"
         )
+    if (infinite := np.argwhere(np.isinf(table))).size:
+        row, column = (int(index) for index in infinite[0])
+        raise UserError(
+            f"{name}, row {row + 1}, column {column + 1}: found {table[row, column]}, expected a finite number; "
+            "fetch the file again"
+        )
     return table
 
 

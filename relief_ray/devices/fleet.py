@@ -51,6 +51,11 @@ class FleetConfig(BaseModel):
             raise ValueError(
                 f"fleet.counts = {list(self.counts)}: expected three numbers (A, B, C), none negative, not all 0"
             )
+        for name, figures in self.types.items():
+            if unknown := sorted(set(figures) - set(DeviceType.model_fields)):
+                raise ValueError(
+                    f"fleet.types.{name} has the unknown keys {unknown}; known are {sorted(DeviceType.model_fields)}"
+                )
         device_types(self)
         return self
 

@@ -13,10 +13,10 @@ from relief_ray.codec import encoded_nbytes
 from relief_ray.devices.energy import round_cost
 from relief_ray.devices.time import FlopProportional, Measured, Split, TimeModel
 from relief_ray.devices.types import DeviceType
-from relief_ray.devices.workload import Engine, Footprint, Missing, Workload, footprint, num_steps, shares
+from relief_ray.devices.workload import Footprint, Workload, footprint, num_steps, shares
 from relief_ray.groups import GroupId, GroupLayout, Part, Selection
 from relief_ray.messages import Assignment, ClientId, Fleet, Receipt, RoundCost, StageTimes
-from relief_ray.stages import CostTable
+from relief_ray.stages import CostTable, Engine, Missing
 
 CACHE_LIMIT = 20_000
 _Parts = frozenset[tuple[GroupId, Part]]
@@ -120,8 +120,8 @@ class CostAccountant:
         *,
         epochs: int,
         batch_size: int = 32,
+        engine: Engine,
         participants: Collection[ClientId] | None = None,
-        engine: Engine = "naive",
     ) -> dict[str, RoundCost]:
         """A FedAvg round under every clock: everyone trains and sends everything; the 1.00x of ``speedup``.
 
@@ -148,7 +148,7 @@ class CostAccountant:
 
     def _times(self, clock: Clock, receipt: Receipt, fleet: Fleet) -> StageTimes:
         info, work = fleet[receipt.assignment.client], receipt.work
-        engine = clock.engine or _engine(work.engine)
+        engine = clock.engine or assumed_engine(work.engine)
         load = self.counter.footprint(info.modalities, receipt.assignment.train, engine).workload(
             num_windows=work.num_windows,
             epochs=work.epochs,
@@ -159,7 +159,8 @@ class CostAccountant:
         return clock.model.times(self.types[info.device], load)
 
 
-def _engine(name: str) -> Engine:
+def assumed_engine(name: str) -> Engine:
+    """What a clock without an engine of its own (``measured``) assumes of the run's training engine."""
     return "naive" if name == "naive" else "reuse"
 
 

@@ -12,10 +12,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from relief_ray.groups import GroupId, GroupLayout, Selection
-from relief_ray.stages import CostTable, StageSpec, descendants, modalities_below
+from relief_ray.stages import CostTable, Engine, Missing, StageSpec, descendants, modalities_below
 
-Engine = Literal["naive", "reuse", "gemm"]
-Missing = Literal["zero_input", "zero_feature"]
 Times = Literal["always", "round", "step", "once"]
 
 # Adam per value and step: two moments (3 + 4), bias corrections (2), square root, division, the step itself (3).

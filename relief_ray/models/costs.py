@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from relief_ray.groups import GroupId
 from relief_ray.models.backbone import Backbone, Stage
 from relief_ray.stages import RAW, CostTable, StageFlops
 
@@ -65,8 +64,3 @@ def _count(run: Callable[[], object]) -> float:
     with counter:
         run()
     return float(counter.get_total_flops())
-
-
-def group_table(costs: CostTable) -> list[tuple[GroupId, int, float]]:
-    """(group, values, FLOPs per window) rows for ``model describe``."""
-    return [(j, costs.num_values[j], costs.group_flops(j)) for j in costs.num_values]

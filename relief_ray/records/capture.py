@@ -34,13 +34,12 @@ def capture_round(
     wall_s: float,
     ended_unix_s: float,
     before: Mapping[str, Totals],
-    deadline_s: float | None = None,
 ) -> RoundRecord:
     """The record of a finished round; ``before`` are the totals of the last record (``{}`` at first).
 
     Metrics, divergences and derived figures are added by ``model_copy(update=...)`` of those who compute them.
     """
-    receipts = result.trained.reduced.receipts
+    receipts = result.trained.worked
     return RoundRecord(
         round=round_,
         phase=phase,
@@ -52,7 +51,6 @@ def capture_round(
         totals={name: _totals(before.get(name, Totals()), cost, receipts) for name, cost in result.costs.items()},
         model_sha256=state_sha256(result.state),
         rejected=dict(result.trained.rejected),
-        deadline_s=deadline_s,
         moved_bytes=result.trained.moved_bytes,
     )
 

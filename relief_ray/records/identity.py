@@ -21,7 +21,7 @@ from relief_ray.errors import UserError
 from relief_ray.groups import GroupLayout, Params
 from relief_ray.messages import ServerState
 from relief_ray.records.redact import redact
-from relief_ray.records.schema import Machine
+from relief_ray.records.schema import Machine, RunRecord
 
 PACKAGES = ("relief_ray", "actors")
 SOURCE_SUFFIXES = frozenset({".py", ".json", ".yaml", ".toml"})
@@ -69,6 +69,17 @@ def _package_root(name: str) -> Path | None:
     # find_spec of a top-level package does not import it: the library must not load the runtime.
     spec = importlib.util.find_spec(name)
     return Path(spec.origin).parent if spec is not None and spec.origin is not None else None
+
+
+def other_program(run: RunRecord) -> str | None:
+    """In what this program differs from the one that began the run, where that can change bits; None where it does not.
+
+    ``sources 1a2b3c4d5e6f there, 6f5e4d3c2b1a here; torch ...``.
+    """
+    there = {"sources": run.source_digest[:12], "torch": run.machine.torch, "architecture": run.machine.architecture}
+    here = {"sources": source_digest()[:12], "torch": str(torch.__version__), "architecture": platform.machine()}
+    found = [f"{name} {there[name]} there, {here[name]} here" for name in here if there[name] != here[name]]
+    return "; ".join(found) or None
 
 
 def machine_facts() -> Machine:

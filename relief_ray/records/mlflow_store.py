@@ -153,10 +153,11 @@ def _connect(store: Store) -> MlflowClient:
     from mlflow import MlflowClient
 
     database = store.database
+    # Made beside and renamed: a process killed in the middle of the schema would leave a broken store. Under the lock
+    # nobody else is at it, so what lies there was left by such a process.
+    for leftover in database.parent.glob(f".{database.name}.*.new*") if database is not None else ():
+        leftover.unlink()
     if database is not None and not database.exists():
-        # Made beside and renamed: a process killed in the middle of the schema would leave a broken store.
-        for leftover in database.parent.glob(f".{database.name}.*.new*"):
-            leftover.unlink()
         beside = database.with_name(f".{database.name}.{time.time_ns()}.new")
         MlflowClient(tracking_uri=f"{SQLITE}{beside}").search_experiments(max_results=1)
         os.replace(beside, database)

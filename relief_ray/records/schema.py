@@ -207,9 +207,10 @@ class RoundRecord(Record):
 
     @property
     def loss(self) -> float | None:
-        """Mean training loss over the participants, weighted by their windows; none where nobody trained."""
-        windows = sum(c.num_windows for c in self.clients)
-        return sum(c.loss * c.num_windows for c in self.clients) / windows if windows else None
+        """Mean training loss over the clients that counted, weighted by their windows; none where nobody trained."""
+        counted = [c for c in self.clients if c.client not in self.rejected]
+        windows = sum(c.num_windows for c in counted)
+        return sum(c.loss * c.num_windows for c in counted) / windows if windows else None
 
 
 def comparable(record: Record) -> JsonValue:

@@ -18,7 +18,7 @@ from relief_ray.errors import UserError
 from relief_ray.records.exporting import write_failure
 from relief_ray.records.mlflow_store import Exporter, Store, store_uri
 from relief_ray.records.reading import read_run
-from relief_ray.records.redact import mask_text
+from relief_ray.records.redact import MASK, mask_text
 from relief_ray.records.schema import RoundRecord, RunRecord, Status
 
 LOG = logging.getLogger(__name__)
@@ -172,6 +172,22 @@ def brief(error: Exception) -> str:
     return mask_text(f"{type(error).__name__}: {lines[0][:300]}")
 
 
+def configured_store(folder: Path, run: RunRecord, uri: str | None, experiment: str | None) -> Store:
+    """Where a run is to be exported to.
+
+    Raises:
+        UserError: the run's own store needs credentials, which are not kept.
+    """
+    tracking = run.config.get("tracking")
+    asked = tracking if isinstance(tracking, dict) else {}
+    wanted = uri or (str(asked["uri"]) if asked.get("uri") else None)
+    if uri is None and wanted is not None and MASK in wanted:
+        raise UserError(
+            f"{folder}: its MLflow store {wanted} needs credentials, which are not kept; name it with --uri"
+        )
+    return Store(uri=store_uri(folder, wanted), experiment=experiment or str(asked.get("experiment") or "relief-ray"))
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Synced:
     """What a ``sync`` has done; ``num_points`` were new to the store."""
@@ -181,14 +197,17 @@ class Synced:
     num_points: int
 
 
-def sync(folder: Path, uri: str | None = None, experiment: str = "relief-ray") -> Synced:
+def sync(folder: Path, uri: str | None = None, experiment: str | None = None) -> Synced:
     """Tells a store what it does not know of a run yet; running it again changes nothing.
+
+    Store and experiment are those that the run was configured with, unless others are named.
 
     Raises:
         UserError: no run there, another export is at work, or the store cannot be used.
     """
-    store = Store(uri=store_uri(folder, uri), experiment=experiment)
-    status = read_run(folder).status
+    run = read_run(folder)
+    store = configured_store(folder, run, uri, experiment)
+    status = run.status
     exporter: Exporter | None = None
     try:
         exporter = Exporter(folder, store)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import log
 
 from relief_ray.report.compare import Comparison, Row
 from relief_ray.report.labels import split_name
@@ -55,11 +56,34 @@ def remarks(comparison: Comparison) -> tuple[str, ...]:
     """What a reader would otherwise stumble over, a sentence each."""
     return (
         *comparison.notes,
+        *_programs(comparison),
+        *_diverged(comparison),
         *_uneven(comparison),
         *_personal(comparison),
         *_below_full(comparison),
         *_twins(comparison),
     )
+
+
+def _programs(comparison: Comparison) -> list[str]:
+    found = {(r.run.source_digest[:8], r.run.machine.torch, r.run.machine.architecture) for r in comparison.runs}
+    mixed = [r.title for r in comparison.runs if any("another program" in w for w in r.run.warnings)]
+    lines = []
+    if len(found) > 1:
+        shown = listed(sorted(" ".join(program) for program in found))
+        lines.append(f"Computed by {len(found)} different programs (sources, torch, architecture): {shown}")
+    return [*lines, *([f"Resumed by another program than began them: {listed(mixed)}"] if mixed else [])]
+
+
+def _diverged(comparison: Comparison) -> list[str]:
+    names = dict.fromkeys(r.label for r in comparison.runs if _lost(r))
+    return [f"Training diverged (the last loss is worse than guessing, ln K): {listed(names)}"] if names else []
+
+
+def _lost(loaded: Loaded) -> bool:
+    losses = [r.loss for r in loaded.rounds if r.loss is not None]
+    classes = loaded.run.coverage.get("classes")
+    return bool(losses) and isinstance(classes, list) and not losses[-1] <= log(max(2, len(classes)))
 
 
 def _uneven(comparison: Comparison) -> list[str]:

@@ -141,4 +141,11 @@ def require_complete(runs: Sequence[Loaded]) -> tuple[tuple[Loaded, ...], tuple[
         raise UserError(
             f"no run is complete ({'; '.join(notes) or 'no runs'}); finish one with `relief-ray resume DIR`"
         )
-    return complete, notes
+    tested = tuple(r for r in complete if any(n.metrics is not None for n in r.trained))
+    if not tested:
+        raise UserError(
+            f"{complete[0].where}: no round was evaluated on the test part, so there is nothing to compare; "
+            "run with --set 'evaluation.parts=[test]' (validation scores are in rounds.jsonl and MLflow)"
+        )
+    untested = tuple(f"{r.title}: never evaluated on the test part, left out" for r in complete if r not in tested)
+    return tested, (*notes, *untested)

@@ -98,7 +98,7 @@ def experiment(comparison: Comparison) -> str:
 
 
 def claims_table(comparison: Comparison) -> str:
-    """The six claims with verdict and evidence."""
+    """The claims with verdict and evidence."""
     rows = [
         [
             c.text,

@@ -51,7 +51,10 @@ class ClockSummary:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunSummary:
-    """What one run found; ``shown`` is ``f1``, or ``f1_fleet`` where there is no canonical model (personalised)."""
+    """What one run found; ``shown`` is ``f1``, or ``f1_fleet`` where there is no canonical model (personalised).
+
+    ``best``: the test F1 of ``best_round``, which the validation part chose; none where it was not looked at.
+    """
 
     label: str
     replicate: Replicate
@@ -62,7 +65,7 @@ class RunSummary:
     shown: float | None
     personalised: bool
     best: float | None
-    best_round: int
+    best_round: int | None
     last10: float | None
     clocks: Mapping[str, ClockSummary]
     up_bytes: float | None
@@ -95,6 +98,13 @@ def evaluations(loaded: Loaded) -> tuple[Point, ...]:
     return tuple((r.round, r.metrics) for r in loaded.trained if r.metrics is not None)
 
 
+def chosen_round(loaded: Loaded) -> int | None:
+    """The round with the highest validation F1, the first of equals; the test part has no say in it."""
+    seen = [(r.round, shown_f1(r.validation)) for r in loaded.trained if r.validation is not None]
+    scored = [(n, f1) for n, f1 in seen if f1 is not None]
+    return max(scored, key=lambda p: (p[1], -p[0]))[0] if scored else None
+
+
 def summarise_run(loaded: Loaded) -> RunSummary:
     """All figures of one complete run.
 
@@ -104,7 +114,7 @@ def summarise_run(loaded: Loaded) -> RunSummary:
     points = evaluations(loaded)
     assert points, f"{loaded.where}: no evaluated round"
     last_round, last = points[-1]
-    best_round, best = max(((n, shown_f1(m)) for n, m in points), key=lambda p: (p[1] or 0.0, -p[0]))
+    best_round = chosen_round(loaded)
     tail = [v for n, m in points if n > last_round - 10 and (v := shown_f1(m)) is not None]
     fractions = [r.trained_fraction for r in loaded.trained if r.trained_fraction is not None]
     up = _uploads(loaded)
@@ -118,7 +128,7 @@ def summarise_run(loaded: Loaded) -> RunSummary:
         last=last,
         shown=shown_f1(last),
         personalised=last.f1 is None,
-        best=best,
+        best=next((shown_f1(m) for n, m in points if n == best_round), None),
         best_round=best_round,
         last10=mean(tail) if tail else None,
         clocks={name: _clock(loaded, name) for name in loaded.rounds[-1].costs},

@@ -1,13 +1,10 @@
-"""Weighted sums of updates, and Eqs. (3) and (4).
-
-The reduction tree depends on the participants only, never on hosts or arrival: blocks of consecutive clients are summed
-in float64, blocks are merged in order. Serial and Ray runs therefore give the same bits.
-"""
+"""What is made of the sums of updates: weights, Eqs. (3) and (4); and what an update must satisfy to be summed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from math import isfinite
 
 import torch
 from torch import Tensor
@@ -25,81 +22,7 @@ from relief_ray.messages import (
     WeightedSum,
 )
 
-Sums = dict[str, dict[GroupId, GroupSum]]
 Total = Callable[[ParamGroup, GroupSum], float]
-FEW_CLIENTS, MAX_BLOCK = 8, 4
-
-
-def num_in_block(num_clients: int) -> int:
-    """Clients per block: one each up to eight (a device's load is then dealt out freely), at most four beyond."""
-    return max(1, min(MAX_BLOCK, -(-num_clients // FEW_CLIENTS)))
-
-
-def blocks(tasks: Sequence[Assignment]) -> list[tuple[Assignment, ...]]:
-    """Consecutive clients' tasks in client order: the leaves of the reduction tree."""
-    ordered = sorted(tasks, key=lambda t: t.client)
-    size = num_in_block(len(ordered))
-    return [tuple(ordered[i : i + size]) for i in range(0, len(ordered), size)]
-
-
-def sum_block(updates: Iterable[Update], reduction: WeightedSum, layout: GroupLayout, fleet: Fleet) -> Sums:
-    """Float64 sums of a block's updates, one after the other in client order."""
-    sums: Sums = {}
-    for update in updates:
-        sums = merge(sums, _leaf(update, reduction, layout, fleet))
-    return sums
-
-
-def _leaf(update: Update, reduction: WeightedSum, layout: GroupLayout, fleet: Fleet) -> Sums:
-    task = update.receipt.assignment
-    leaf: dict[GroupId, GroupSum] = {}
-    for j, delta in update.delta.items():
-        weight = float(reduction.weight(layout[j], fleet[task.client], task))
-        exact = delta.to(torch.float64)
-        leaf[j] = GroupSum(
-            weight=weight,
-            weighted=exact if weight == 1.0 else exact * weight,
-            plain=exact,
-            sq_norm=float(exact.dot(exact)),
-            members=(task.client,),
-        )
-    return {reduction.bucket(task): leaf}
-
-
-def merge(first: Sums, second: Sums) -> Sums:
-    """Adds two sums whose members do not overlap; ``first`` comes first in client order."""
-    merged = {bucket: dict(groups) for bucket, groups in first.items()}
-    for bucket, groups in second.items():
-        into = merged.setdefault(bucket, {})
-        for j, other in groups.items():
-            into[j] = _add(j, into[j], other) if j in into else other
-    return merged
-
-
-def _add(group: GroupId, a: GroupSum, b: GroupSum) -> GroupSum:
-    assert not set(a.members) & set(b.members), f"group {group!r}: a client counts twice among {a.members + b.members}"
-    if a.plain.shape != b.plain.shape:
-        raise ValueError(
-            f"group {group!r}: clients {a.members} and {b.members} uploaded {len(a.plain)} and {len(b.plain)} values; "
-            "a weighted sum needs the same part from all (use Collect where parts differ)"
-        )
-    plain = a.plain + b.plain
-    same = a.weighted is a.plain and b.weighted is b.plain
-    return GroupSum(
-        weight=a.weight + b.weight,
-        weighted=plain if same else a.weighted + b.weighted,
-        plain=plain,
-        sq_norm=a.sq_norm + b.sq_norm,
-        members=a.members + b.members,
-    )
-
-
-def merge_blocks(parts: Iterable[Sums]) -> Sums:
-    """Merges all blocks in block order."""
-    total: Sums = {}
-    for part in parts:
-        total = merge(total, part)
-    return total
 
 
 def uniform(group: ParamGroup, client: ClientInfo, assignment: Assignment) -> float:
@@ -148,14 +71,14 @@ def apply_parts(
 
 def check_update(update: Update, layout: GroupLayout) -> str | None:
     """Why an update must not be summed or kept: wrong groups, wrong length, not finite. None where it is sound."""
-    up = update.receipt.assignment.up
+    up, squares = update.receipt.assignment.up, update.receipt.sq_norm
     if set(update.delta) != set(up):
         return f"sent groups {sorted(set(update.delta) ^ set(up))} that do not match its assignment"
     for j, delta in update.delta.items():
         expected = layout.num_values({j: up[j]})
         if delta.dtype != torch.float32 or delta.shape != (expected,):
             return f"group {j!r}: sent {delta.dtype} of shape {tuple(delta.shape)}, expected float32 ({expected},)"
-        if not bool(torch.isfinite(delta).all()):
+        if not isfinite(squares[j]):
             return f"group {j!r}: the update is not finite"
     for name, value in update.state.items():
         if not bool(torch.isfinite(value).all()):

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from relief_ray.models.backbone import Backbone
-from relief_ray.stages import RAW, modalities_below
-from relief_ray.training.reuse import Missing, needed, zero_input
+from relief_ray.stages import RAW, Missing, modalities_below
+from relief_ray.training.reuse import needed, zero_input
 
 Mask = frozenset[str]
 CHUNK = 512

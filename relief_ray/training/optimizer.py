@@ -17,18 +17,26 @@ class Adam:
     def __init__(self, parameters: Sequence[Tensor], fused: bool) -> None:
         """Keeps two moment buffers and a step counter per parameter."""
         self._fused = fused
+        self._stale: set[int] = set()
         self._slots = {id(p): (torch.zeros_like(p), torch.zeros_like(p), torch.zeros(())) for p in parameters}
 
     def reset(self, parameters: Sequence[Tensor]) -> None:
-        """Forgets the moments of ``parameters``."""
+        """Forgets the moments of ``parameters``; their buffers are cleared when they are next used."""
+        self._stale.update(id(p) for p in parameters)
+
+    def _clear(self, parameters: Sequence[Tensor]) -> None:
         for p in parameters:
-            for buffer in self._slots[id(p)]:
-                buffer.zero_()
+            if id(p) in self._stale:
+                self._stale.remove(id(p))
+                for buffer in self._slots[id(p)]:
+                    buffer.zero_()
 
     @torch.no_grad()
     def step(self, parameters: Sequence[Tensor], lr: float) -> None:
         """One step for those that have a gradient; gradients are dropped afterwards."""
         live = [p for p in parameters if p.grad is not None]
+        if self._stale:
+            self._clear(live)
         slots = [self._slots[id(p)] for p in live]
         adam(
             live,

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from relief_ray.groups import GroupId
 from relief_ray.models.backbone import Backbone, Stage
-from relief_ray.stages import RAW, descendants, modalities_below
+from relief_ray.stages import RAW, Missing, descendants, modalities_below
 
-Missing = Literal["zero_input", "zero_feature"]
 Values = dict[str, Tensor]
 CHUNK = 256
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from relief_ray.groups import Params
 from relief_ray.messages import Assignment, ClientId, ClientState, EvalTarget, Reduced, Trained
-from relief_ray.server.aggregation import blocks, merge_blocks
+from relief_ray.server.reduction import blocks, merge_blocks
 from relief_ray.training.worker import BlockResult, Job, Worker
 
 
@@ -24,6 +24,7 @@ def combine(results: Iterable[BlockResult], moved_bytes: int = 0) -> Trained:
         reduced=reduced,
         states={c: s for p in parts for c, s in p.states.items()},
         rejected={c: why for p in parts for c, why in p.rejected.items()},
+        refused=tuple(r for p in parts for r in p.refused),
         pairwise=tuple(u for p in parts for u in p.pairwise),
         moved_bytes=moved_bytes,
     )

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -18,10 +17,9 @@ from relief_ray.federated import ClientContext, ClientProgram, LocalStep
 from relief_ray.groups import GroupId, Params, Part
 from relief_ray.messages import Assignment, Receipt, StageTimes, Update, Work
 from relief_ray.models.backbone import Backbone
+from relief_ray.stages import Engine, Missing
 from relief_ray.training.optimizer import Adam
-from relief_ray.training.reuse import BatchBuffers, ForwardPlan, Missing, Values, compute_sources, plan_forward, run
-
-Engine = Literal["naive", "reuse", "gemm"]
+from relief_ray.training.reuse import BatchBuffers, ForwardPlan, Values, compute_sources, plan_forward, run
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,10 +122,16 @@ class Trainer:
             plan=plan_forward(self.backbone, present, task.train, self.config.missing, reuse, task.taps, task.output),
             parameters=self._freeze(task),
             vectors=GroupVectors(self.backbone, tuple(j for j in self.backbone.layout.ids if j in task.train)),
-            start=self.backbone.layout.views(self.flat.clone()),
+            start=self._start(context, task),
         )
         self._epochs(session)
         return program.after(context, self._update(session))
+
+    def _start(self, context: ClientContext, task: Assignment) -> Params:
+        """The model as it was loaded: the received one where nothing of the client's own lies over it."""
+        if not task.keep and len(context.start) == len(self.backbone.layout):
+            return context.start
+        return self.backbone.layout.views(self.flat.clone())
 
     def _freeze(self, task: Assignment) -> list[torch.nn.Parameter]:
         """Switches gradients on for exactly the assigned tensors and clears their moments."""

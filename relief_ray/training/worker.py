@@ -27,7 +27,8 @@ from relief_ray.messages import (
     WeightedSum,
 )
 from relief_ray.models.backbone import Backbone
-from relief_ray.server.aggregation import Sums, check_update, sum_block, without
+from relief_ray.server.aggregation import check_update, without
+from relief_ray.server.reduction import Scratch, Sums, measured, sum_block
 from relief_ray.streams import Streams
 from relief_ray.training.evaluation import confusion, predict, share_rows
 from relief_ray.training.trainer import ClientInputs, Trainer, TrainerConfig, load_model
@@ -55,12 +56,16 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BlockResult:
-    """What a block of clients comes back as: float64 sums, or single updates where the strategy needs them."""
+    """What clients come back as: sums (a single client's in float32), or single updates where the strategy needs them.
+
+    ``rejected``: why a client's update is not among them; ``refused``: the receipts of those that did answer.
+    """
 
     sums: Sums
     receipts: tuple[Receipt, ...]
     states: Mapping[ClientId, ClientState]
-    rejected: Mapping[ClientId, str]
+    rejected: Mapping[ClientId, str] = field(default_factory=dict)
+    refused: tuple[Receipt, ...] = ()
     updates: tuple[Update, ...] = ()
     pairwise: tuple[Update, ...] = field(default=())
 
@@ -108,6 +113,7 @@ class Worker:
         self.backbone = job.build()
         self.trainer = Trainer(self.backbone, job.trainer)
         self._cache = InputCache(job.cache_mib)
+        self._scratch = Scratch()
 
     def train_block(
         self,
@@ -117,14 +123,16 @@ class Worker:
         states: Mapping[ClientId, ClientState],
     ) -> BlockResult:
         """Trains consecutive clients in order, validates each update, sums what may be summed."""
-        updates, rejected = [], {}
+        updates, rejected, refused = [], {}, []
         for task in tasks:
             update = self._train(round_, models[task.view], task, states.get(task.client, NO_STATE))
+            update = measured(update, self._scratch)
             if reason := check_update(update, self.backbone.layout):
                 rejected[task.client] = reason
+                refused.append(update.receipt)
             else:
                 updates.append(update)
-        return self._pack(round_, updates, rejected)
+        return replace(self._pack(round_, updates), rejected=rejected, refused=tuple(refused))
 
     def _train(self, round_: int, start: Params, task: Assignment, state: ClientState) -> Update:
         job = self.job
@@ -142,18 +150,16 @@ class Worker:
         inputs = self._cache.get(f"client.{task.client}", lambda: prepare(windows, info.modalities, self.backbone))
         return self.trainer.train(context, task, inputs, job.program)
 
-    def _pack(self, round_: int, updates: list[Update], rejected: Mapping[ClientId, str]) -> BlockResult:
+    def _pack(self, round_: int, updates: list[Update]) -> BlockResult:
         job, layout = self.job, self.backbone.layout
         summed = isinstance(job.reduction, WeightedSum)
         sums = sum_block(updates, job.reduction, layout, job.fleet) if isinstance(job.reduction, WeightedSum) else {}
         watched = bool(job.pairwise_every) and round_ % job.pairwise_every == 0
         fusion = tuple(replace(without(u, lambda g: g.role == "fusion_a", layout), state={}) for u in updates)
-        receipts = tuple(replace(u.receipt, sq_norm={j: float(d.dot(d)) for j, d in u.delta.items()}) for u in updates)
         return BlockResult(
             sums=sums,
-            receipts=receipts,
+            receipts=tuple(u.receipt for u in updates),
             states={u.receipt.assignment.client: u.state for u in updates if u.state},
-            rejected=rejected,
             updates=() if summed else tuple(updates),
             pairwise=fusion if watched else (),
         )

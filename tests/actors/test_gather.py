@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors.gather import Gather, lost
-from relief_ray.server.aggregation import blocks
+from relief_ray.server.reduction import blocks
 from relief_ray.training.serial import SerialExecutor
 from relief_ray.training.worker import Worker
 from tests.actors.scenes import make_job, make_states, make_tasks, same_round, start_models

@@ -45,6 +45,18 @@ def test_socket_folders_have_short_names(monkeypatch, tmp_path):
     folder.rmdir()
 
 
+def test_folders_of_killed_processes_are_swept_and_no_others(monkeypatch, tmp_path):
+    monkeypatch.setattr("actors.session.MAX_FOLDER_LENGTH", 1000)
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    for name in (f"rr-{gone.pid}-dead", f"rr-{os.getpid()}-mine", "rr-bench-x", "rr-old"):
+        (tmp_path / name).mkdir()
+    made = short_folder()
+    left = {p.name for p in tmp_path.iterdir()}
+    assert left == {f"rr-{os.getpid()}-mine", "rr-bench-x", "rr-old", made.name}
+
+
 def test_cores_are_those_this_process_may_use():
     assert 1 <= num_cores() <= (os.cpu_count() or 1)
 

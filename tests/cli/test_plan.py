@@ -41,6 +41,40 @@ def test_settings_fix_an_axis() -> None:
     assert {c.config.seed for c in cells_of(demo, ["seed=7"], Path("out"))} == {7}
 
 
+@pytest.mark.parametrize("setting", ["strategy=v1", "strategy.name=v1"])
+def test_a_strategy_that_is_set_is_the_only_one_and_gives_its_name(setting: str) -> None:
+    demo = load_preset("demo")
+    cells = list(cells_of(demo, [setting, "data.fold=0"], Path("out")))
+    assert [(c.label, c.folder.name, c.config.label()) for c in cells] == [("v1", "v1-f0-s0", "v1")]
+
+
+def test_a_strategy_that_is_set_wrong_is_answered_with_the_nearest() -> None:
+    with pytest.raises(UserError, match=r"unknown strategy 'reliev' \(did you mean 'relief'\?\)"):
+        list(cells_of(load_preset("smoke"), ["strategy=reliev"], Path("out")))
+
+
+def test_a_second_plan_for_the_folder_does_not_forget_the_first(tmp_path: Path) -> None:
+    first, second = make_plan("smoke", [], "relief,v1", tmp_path), make_plan("smoke", [], "fedavg,v1", tmp_path)
+    write_plan(first)
+    write_plan(second)
+    assert [c.label for c in read_plan(tmp_path).cells] == ["relief", "fedavg", "v1"]
+
+
+def test_credentials_are_not_kept_and_a_resume_asks_for_them(tmp_path: Path) -> None:
+    secret = "tracking.uri=https://me:hunter2@tracker.example"
+    write_plan(make_plan("smoke", [secret, "tracking.enabled=true"], None, tmp_path))
+    assert "hunter2" not in (tmp_path / "plan.json").read_text()
+    with pytest.raises(UserError, match=r"credentials of tracking.uri = https://\*\*\*@tracker.example are not kept"):
+        read_plan(tmp_path)
+    assert read_plan(tmp_path, [secret]).cells[0].config.tracking.uri == secret.partition("=")[2]
+    assert not read_plan(tmp_path, ["tracking.enabled=false"]).cells[0].config.tracking.enabled
+
+
+def test_a_resume_may_not_change_the_number_of_threads(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="but num_threads, which decides bits"):
+        read_plan(tmp_path, ["runtime.num_threads=2"])
+
+
 def test_settings_reach_into_a_strategy() -> None:
     (cell,) = cells_of(load_preset("smoke"), ["strategy.gamma=0.5"], Path("out"))
     assert cell.config.strategy.model_dump()["gamma"] == 0.5

@@ -48,6 +48,27 @@ def test_a_finished_run_is_reused_and_not_computed_again(invoke, runs: Path) -> 
     assert (runs / "v1-s0" / "rounds.jsonl").read_bytes() == before
 
 
+def test_a_finished_run_of_another_program_is_stale_and_may_be_computed_again(invoke, tmp_path: Path) -> None:
+    command = ["run", "smoke", "--out", tmp_path, *SMALL, "--set=rounds=1"]
+    assert invoke(*command).exit_code == 0
+    run = json.loads((tmp_path / "relief-s0" / "run.json").read_text())
+    (tmp_path / "relief-s0" / "run.json").write_text(json.dumps(run | {"source_digest": "f" * 64}))
+    assert "reused, finished already; stale: sources ffffffffffff there" in " ".join(invoke(*command).stdout.split())
+    again = invoke(*command, "--rerun-stale")
+    assert again.exit_code == 0 and "reused" not in again.stdout
+    assert read_run(tmp_path / "stale" / "relief-s0-ffffffff").source_digest == "f" * 64
+    assert read_run(tmp_path / "relief-s0").source_digest != "f" * 64
+    assert invoke("compare", tmp_path).exit_code == 0, "what was set aside is not among the runs"
+
+
+def test_a_run_that_only_validates_ends_well_and_says_why_there_is_no_table(invoke, tmp_path: Path) -> None:
+    result = invoke("run", "smoke", "--out", tmp_path, *SMALL, "--set=rounds=1", "--set=evaluation.parts=[validation]")
+    assert result.exit_code == 0 and "never evaluated on the test part" in flat(result)
+    assert read_rounds(tmp_path / "relief-s0")[-1].validation is not None
+    refused = invoke("run", "smoke", "--out", tmp_path / "b", *SMALL, "--set=evaluation.parts=[]")
+    assert refused.exit_code == 2 and "evaluation.parts" in flat(refused)
+
+
 def test_another_run_in_the_folder_is_named_by_its_difference(invoke, runs: Path) -> None:
     result = invoke("run", "smoke", "--out", runs, *SMALL, "--set=costs.utilisation=3e-7", "--set=rounds=3")
     assert result.exit_code == 2

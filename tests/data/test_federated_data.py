@@ -1,5 +1,7 @@
 """The product: no leaks, the same test set for every N, closed to tuners, digests that tell configurations apart."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -155,3 +157,10 @@ def test_dataset_and_config_must_agree(mini: Dataset) -> None:
     with pytest.raises(UserError, match="does not fit"):
         federate(mini, DataConfig(name="dsa"), [mini.spec.names] * 8)
     assert open_dataset(DataConfig()).digest == mini.digest
+
+
+def test_a_single_class_is_refused(mini: Dataset) -> None:
+    """Whatever was trained, every score would be 100 %."""
+    one = replace(mini, labels=np.full_like(mini.labels, mini.labels[0]))
+    with pytest.raises(UserError, match=r"all \d+ test windows are of the class 'standing'.*at least two classes"):
+        made(one)

@@ -1,5 +1,6 @@
 """Atomic writing and digests remembered by stamp."""
 
+import errno
 import hashlib
 import os
 from pathlib import Path
@@ -63,4 +64,13 @@ def test_no_permission_names_the_cure(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(Path, "mkdir", refuse)
     with pytest.raises(UserError, match="RELIEF_CACHE"):
+        write_atomic(tmp_path / "x" / "file", b"")
+
+
+def test_a_read_only_place_names_the_cure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with pytest.raises(UserError, match=r"cannot be written \(Read-only file system\); set RELIEF_CACHE"):
         write_atomic(tmp_path / "x" / "file", b"")

@@ -68,3 +68,9 @@ def test_a_dead_channel_is_named() -> None:
     table[:, 1] = np.nan
     with pytest.raises(UserError, match="f, column 2: all 4 rows are NaN"):
         require_not_empty(table, (0, 1, 2), "f")
+
+
+@pytest.mark.parametrize("text", ["inf", "-inf", "1e39"])
+def test_infinity_is_no_reading(text: str) -> None:
+    with pytest.raises(UserError, match=r"f, row 2, column 3: found -?inf, expected a finite number"):
+        read_table(b"1 nan 3\n4 5 " + text.encode(), name="f", columns=3)

@@ -134,7 +134,7 @@ def test_fedavg_reference_is_a_round_of_full_assignments(world):
 
 def test_fedavg_reference_of_some_participants(world):
     _, fleet, types, accountant = world
-    some = accountant.fedavg_reference(fleet, epochs=2, participants=[0, 7])["split_naive"]
+    some = accountant.fedavg_reference(fleet, epochs=2, participants=[0, 7], engine="naive")["split_naive"]
     waiting = some.clients[3]
     assert waiting.times == StageTimes()
     assert waiting.energy_j == pytest.approx(types["B"].idle_power_w * some.round_s)
@@ -142,7 +142,7 @@ def test_fedavg_reference_of_some_participants(world):
 
 def test_full_clients_gain_nothing_and_others_never_lose(world):
     layout, fleet, _, accountant = world
-    everything = accountant.fedavg_reference(fleet, epochs=2, batch_size=8)
+    everything = accountant.fedavg_reference(fleet, epochs=2, batch_size=8, engine="naive")
     for n in range(8):
         own = [g.id for g in layout.accessible(fleet[n].modalities)]
         task = task_of(layout, n, own)

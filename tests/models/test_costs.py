@@ -5,7 +5,7 @@ import torch
 
 from relief_ray.models.backbone import InputShape
 from relief_ray.models.cnn import CnnConfig
-from relief_ray.models.costs import count_costs, group_table
+from relief_ray.models.costs import count_costs
 
 SHAPE = InputShape(channels=(("acc", 3), ("hr", 1)), window=20, num_classes=4)
 CONFIG = CnnConfig(conv1=2, conv2=4, steps=5, fusion=6)
@@ -65,9 +65,3 @@ def test_both_variants_cost_the_same_where_it_matters():
         if j.endswith(".1") and j.startswith("encoder"):
             continue  # the products never need conv1's input gradient: its columns are data
         assert plain.group_flops(j) == fast.group_flops(j)
-
-
-def test_group_table_has_a_row_per_group(costs):
-    rows = group_table(costs)
-    assert [j for j, _, _ in rows] == list(costs.num_values)
-    assert ("head.1", 28, 3.0 * HEAD) in rows

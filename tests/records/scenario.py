@@ -129,7 +129,6 @@ def drive(path: Path, rounds: int = ROUNDS, saved: Callable[[int], None] = lambd
                 wall_s=0.5,
                 ended_unix_s=1.7e9 + round_,
                 before=totals,
-                deadline_s=2.5,
             )
             store.commit()
             folder.append(record)

@@ -54,11 +54,11 @@ def run(finished, empty_store, tmp_path) -> Path:
     return tmp_path / "run"
 
 
-def stored(folder: Path, uri: str | None = None) -> list[object]:
+def stored(folder: Path, uri: str | None = None, name: str = "relief-ray") -> list[object]:
     from mlflow import MlflowClient
 
     client = MlflowClient(tracking_uri=store_uri(folder, uri))
-    experiment = client.get_experiment_by_name("relief-ray")
+    experiment = client.get_experiment_by_name(name)
     return list(client.search_runs([experiment.experiment_id])) if experiment else []
 
 
@@ -142,7 +142,7 @@ def test_an_export_killed_between_log_and_watermark_repeats_nothing(run, program
 def test_a_process_killed_while_it_makes_the_store_leaves_none(run, program):
     (run.parent / "mlflow.db").unlink()
     assert program("sync-killed", run, "making-the-store", check=False).returncode == -9
-    assert not (run.parent / "mlflow.db").exists()
+    assert stored(run) == []
     assert sync(run).num_points == 4 * POINTS_A_ROUND
     assert [p.name for p in run.parent.iterdir() if p.name.endswith(".new")] == []
 
@@ -172,6 +172,26 @@ def test_cells_of_a_grid_share_one_parent(run):
     assert len(parents) == 1 and len(stored(run)) == 3
     children = {r.data.tags["mlflow.parentRunId"] for r in stored(run) if "relief.cell" in r.data.tags}
     assert children == {parents[0].info.run_id}
+
+
+def configured(run: Path, **tracking: object) -> None:
+    record = read_run(run)
+    changed = record.model_copy(update={"config": {**record.config, "tracking": tracking}})
+    (run / "run.json").write_text(changed.model_dump_json())
+
+
+def test_sync_goes_to_the_runs_own_store_and_experiment(run, tmp_path):
+    configured(run, uri=f"sqlite:///{tmp_path / 'own.db'}", experiment="mine")
+    done = sync(run)
+    assert done.uri.endswith("own.db") and done.num_points == 4 * POINTS_A_ROUND
+    assert [r.info.run_id for r in stored(run, store_uri(run, done.uri), "mine")] == [done.run_id]
+    assert stored(run) == []
+
+
+def test_sync_asks_for_a_store_whose_credentials_were_masked(run):
+    configured(run, uri="https://***@tracker.example", experiment="mine")
+    with pytest.raises(UserError, match=r"needs credentials, which are not kept; name it with --uri"):
+        sync(run)
 
 
 def live(run: Path, tracker: Tracker, rounds: tuple, status: str = "finished") -> float:

@@ -91,8 +91,8 @@ def config(strategy, seed, fold, rounds):
 
 def build(
     strategy="fedavg", *, seed=0, fold=0, scores=(0.5, 0.6), subjects=None, rare=None, round_s=2.0, energy_j=100.0,
-    up_bytes=2 * MIB, trained=None, bootstrap=None, model="m", origin="real", personalised=False, planned=None,
-    deadline_s=None, sq_norm=1.0, reference=(2.0, 100.0), extra=None, pairwise=None,
+    validation=(), up_bytes=2 * MIB, trained=None, bootstrap=None, model="m", origin="real", personalised=False,
+    planned=None, deadline_s=None, sq_norm=1.0, reference=(2.0, 100.0), extra=None, pairwise=None,
 ):  # fmt: skip
     """A run whose last evaluated F1 is ``scores[-1]``; ``subjects`` are that evaluation's F1 by subject."""
     if bootstrap is None:
@@ -119,6 +119,7 @@ def build(
                 trained_fraction=0.5,
                 deadline_s=deadline_s,
                 metrics=None if score is None else metrics(score, by_subject, rare, personalised),
+                validation=metrics(validation[n - 1], {}, None, False) if n and validation else None,
                 d_bar={"fusion.A.acc": 2.0, "fusion.B": 0.1} if bootstrap else {},
                 divergence={"fusion.A.acc": 1.0 + n, "fusion.B": 0.1},
                 pairwise=pairwise or {},

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from relief_ray.groups import GroupLayout, ParamGroup, Part, pack
 from relief_ray.messages import Assignment, Reduced, WeightedSum
 from relief_ray.server import aggregation as agg
+from relief_ray.server import reduction as red
 from relief_ray.strategies.relief import Relief
 from tests.toy import FOUR, build, fleet_of, reduced_of, sum_of, task_of, update_of
 
@@ -153,19 +154,19 @@ def test_parts_are_added_where_they_belong_and_nowhere_else():
 
 
 @pytest.mark.parametrize(
-    ("num_clients", "size"), [(1, 1), (8, 1), (9, 2), (16, 2), (17, 3), (24, 3), (25, 4), (100, 4), (0, 1)]
+    ("num_clients", "size"), [(1, 1), (8, 1), (9, 2), (16, 2), (17, 3), (24, 3), (25, 4), (100, 13), (0, 1)]
 )
 def test_block_size(num_clients, size):
-    assert agg.num_in_block(num_clients) == size
+    assert red.num_in_block(num_clients) == size
 
 
 @given(st.sets(st.integers(0, 60), min_size=1, max_size=40), st.randoms())
 def test_blocks_are_consecutive_in_client_order_whatever_arrives(clients, shuffler):
     tasks = [Assignment(client=c, down={}, train={}, up={}, epochs=1) for c in clients]
     shuffler.shuffle(tasks)
-    found = agg.blocks(tasks)
+    found = red.blocks(tasks)
     assert [t.client for block in found for t in block] == sorted(clients)
-    assert len({len(b) for b in found[:-1]}) <= 1 and max(map(len, found)) <= 4
+    assert len({len(b) for b in found[:-1]}) <= 1 and len(found) <= red.NUM_BLOCKS
 
 
 def same_bits(first, second):
@@ -190,31 +191,31 @@ def test_the_sum_is_the_same_for_any_hosts_and_any_arrival(num_clients, num_host
     expected = reduced_of(list(sent.values()), reduction, TINY, fleet).sums
 
     shuffler.shuffle(tasks)
-    jobs = list(enumerate(agg.blocks(tasks)))
+    jobs = list(enumerate(red.blocks(tasks)))
     shuffler.shuffle(jobs)
     hosts = [jobs[h::num_hosts] for h in range(num_hosts)]
     shuffler.shuffle(hosts)
     done = {
-        number: agg.sum_block([sent[t.client] for t in block], reduction, TINY, fleet)
+        number: red.sum_block([sent[t.client] for t in block], reduction, TINY, fleet)
         for host in hosts
         for number, block in host
     }
-    same_bits(agg.merge_blocks(done[n] for n in sorted(done)), expected)
+    same_bits(red.merge_blocks(done[n] for n in sorted(done)), expected)
 
 
 def test_order_matters_to_the_bits_so_the_tree_must_fix_it():
     """The guard of the test above: another order does give other bits, so equality there means something."""
     fleet = fleet_of(*[("acc", "hr")] * 9)
     sent = random_updates(TINY, fleet, 3)
-    forward = agg.sum_block(sent, UNIFORM, TINY, fleet)
-    backward = agg.sum_block(reversed(sent), UNIFORM, TINY, fleet)
+    forward = red.sum_block(sent, UNIFORM, TINY, fleet)
+    backward = red.sum_block(reversed(sent), UNIFORM, TINY, fleet)
     assert any(not torch.equal(forward["global"][j].plain, backward["global"][j].plain) for j in TINY.ids)
 
 
 def test_one_pass_sums_are_the_direct_sums():
     fleet = fleet_of(*[("acc", "hr")] * 6)
     sent = random_updates(TINY, fleet, 1)
-    part = agg.sum_block(sent, BY_SAMPLES, TINY, fleet)["global"]["B"]
+    part = red.sum_block(sent, BY_SAMPLES, TINY, fleet)["global"]["B"]
     stack = torch.stack([u.delta["B"].double() for u in sent])
     weights = torch.tensor([float(c.num_windows) for c in fleet.clients], dtype=torch.float64)
     torch.testing.assert_close(part.weighted, (weights[:, None] * stack).sum(0), rtol=1e-12, atol=0)
@@ -224,7 +225,7 @@ def test_one_pass_sums_are_the_direct_sums():
 
 
 def test_unit_weights_share_one_tensor():
-    part = agg.sum_block(random_updates(TINY, FOUR, 0), UNIFORM, TINY, FOUR)["global"]["H"]
+    part = red.sum_block(random_updates(TINY, FOUR, 0), UNIFORM, TINY, FOUR)["global"]["H"]
     assert part.weighted is part.plain
 
 
@@ -250,13 +251,13 @@ def test_different_parts_of_a_group_cannot_be_summed():
         task = Assignment(client=client, down={}, train=up, up=up, epochs=1)
         sent.append(update_of(task, {"encoder.acc.1": torch.ones(layout.num_values(up))}))
     with pytest.raises(ValueError, match=r"'encoder.acc.1': clients \(0,\) and \(1,\).*use Collect"):
-        agg.sum_block(sent, UNIFORM, layout, FOUR)
+        red.sum_block(sent, UNIFORM, layout, FOUR)
 
 
 def test_a_client_counts_once():
     sent = random_updates(TINY, FOUR, 0)
     with pytest.raises(AssertionError, match="counts twice"):
-        agg.sum_block([sent[0], sent[0]], UNIFORM, TINY, FOUR)
+        red.sum_block([sent[0], sent[0]], UNIFORM, TINY, FOUR)
 
 
 def test_without_keeps_what_is_asked_for():
@@ -266,7 +267,7 @@ def test_without_keeps_what_is_asked_for():
 
 
 def test_nothing_to_merge():
-    assert agg.merge_blocks([]) == {}
+    assert red.merge_blocks([]) == {}
     assert agg.mean_step({}, agg.over_members, TINY) == {}
     assert (
         agg.over_participants(UNIFORM, Reduced(sums={}, receipts=()), FOUR)(TINY["H"], sum_of(TINY, "H", [[1.0]])) == 0
@@ -318,7 +319,7 @@ def test_every_mutation_is_refused_and_named(data):
         delta[j] = delta[j].clone()
         delta[j][data.draw(positions) % len(delta[j])] = data.draw(bad_values)
         named = j
-    reason = agg.check_update(replace(update, delta=delta), LAYOUT)
+    reason = agg.check_update(red.measured(replace(update, delta=delta)), LAYOUT)
     assert reason is not None and repr(named) in reason
 
 

@@ -10,7 +10,8 @@ from relief_ray.data.window_set import WindowSet
 from relief_ray.federated import ClientProgram
 from relief_ray.groups import WHOLE
 from relief_ray.messages import Assignment, ClientInfo, Collect, EvalTarget, Fleet, WeightedSum
-from relief_ray.server.aggregation import blocks, one_bucket, uniform
+from relief_ray.server.aggregation import one_bucket, uniform
+from relief_ray.server.reduction import blocks
 from relief_ray.streams import Streams
 from relief_ray.training.serial import SerialExecutor, combine
 from relief_ray.training.trainer import ClientInputs, TrainerConfig

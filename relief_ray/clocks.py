@@ -1,0 +1,56 @@
+"""What a run believes about time: its clocks, and the planner that the allocator asks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from relief_ray.config import ExperimentConfig
+from relief_ray.devices.calibration import time_models
+from relief_ray.devices.planner import Clock, CostPlanner, Counter, assumed_engine, standard_clocks
+from relief_ray.devices.time import Measured, load_profile
+from relief_ray.devices.types import DeviceType
+from relief_ray.errors import UserError
+from relief_ray.messages import Fleet
+from relief_ray.stages import Engine
+
+
+def run_clocks(config: ExperimentConfig) -> dict[str, Clock]:
+    """All clocks of a record.
+
+    Raises:
+        UserError: the ``measured`` clock is asked to plan, but no profile is given.
+    """
+    paper, split = time_models(config.backbone.name, config.costs.utilisation)
+    measured = measured_clock(config)
+    clocks = standard_clocks(paper, split, measured)
+    if config.costs.planning_time not in clocks:
+        raise UserError("costs.planning_time = 'measured' needs a device profile; set costs.profile=FILE")
+    return clocks
+
+
+def measured_clock(config: ExperimentConfig) -> Measured | None:
+    """The clock of the device profile, where one is named.
+
+    Raises:
+        UserError: the profile cannot be read, or was made with another backbone.
+    """
+    if config.costs.profile is None:
+        return None
+    profile = load_profile(Path(config.costs.profile))
+    if profile.backbone != config.backbone.name:
+        raise UserError(
+            f"{config.costs.profile}: measured with backbone {profile.backbone!r}, expected {config.backbone.name!r}; "
+            "profile the device with this backbone"
+        )
+    return Measured(profile=profile)
+
+
+def make_planner(
+    config: ExperimentConfig, counter: Counter, fleet: Fleet, types: dict[str, DeviceType], clock: Clock, engine: Engine
+) -> CostPlanner:
+    """The allocator's belief about time."""
+    assumed = clock.engine or assumed_engine(engine)
+    batch_size = config.training.batch_size
+    return CostPlanner(
+        counter=counter, fleet=fleet, types=types, model=clock.model, engine=assumed, batch_size=batch_size
+    )
