@@ -211,8 +211,8 @@ class Trained:
 class EvalTarget:
     """A model to be tested.
 
-    It is ``view`` overlaid with ``keep`` from ``client``'s state, seen through ``modalities`` (all by default), read
-    at the stage ``output`` (the last by default).
+    It is ``view`` overlaid with ``keep`` from ``client``'s state (without ``client``: with the mean over all clients'
+    states), seen through ``modalities`` (all by default), read at the stage ``output`` (the last by default).
     """
 
     label: str

@@ -28,6 +28,7 @@ from relief_ray.records.resume import restore
 from relief_ray.records.saver import Saver
 from relief_ray.records.schema import Metrics, RoundRecord, RunRecord, Status, Totals
 from relief_ray.records.tracking import NullTracker, Tracker
+from relief_ray.server.aggregation import mean_personal
 from relief_ray.setup import (
     Setup,
     context_of,
@@ -158,9 +159,13 @@ class Experiment:
         targets = (*((plan.canonical,) if plan.canonical else ()), *plan.clients)
         known = {**self.store.committed, **result.trained.states}
         states = {t.client: known[t.client] for t in targets if t.client is not None and t.client in known}
+        models = state.models
+        if (mean := plan.canonical) and mean.client is None and mean.keep:
+            overlaid = mean_personal(models[mean.view], known, mean.keep, setup.layout)
+            models = {**models, mean.view: overlaid}
         found = {}
         for part, windows in setup.job.parts.items():
-            matrices = self.executor.evaluate(state.models, targets, states, part)
+            matrices = self.executor.evaluate(models, targets, states, part)
             found[part] = summarise(matrices, plan, setup.rare, subject_names(setup, windows))
         return found
 

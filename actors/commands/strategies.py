@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 
 from actors.commands.tables import table
-from relief_ray.citations import cite
+from relief_ray.citations import ENTRIES, cite
 from relief_ray.strategies import PRESETS
 
 ABOUT = {
     "fedavg": ("baseline", "everyone trains and sends the whole model; plain mean"),
     "fedprox": ("baseline", "FedAvg with a pull (mu = 0.01) towards the server's model"),
+    "fedsa_lora": ("baseline", "LoRA A shared and averaged; B and head stay (dense model: head and fusion bias)"),
+    "fedsa_lora_table": ("baseline, FITTED", "FedSA-LoRA that is FedAvg on a dense model, as the paper's bytes imply"),
     "relief": ("RELIEF, V0", "own sensors' blocks, then the most divergent groups within T*; cohort mean"),
     "v1": ("ablation", "RELIEF without elastic training: all groups a client can reach, every round"),
     "v2": ("ablation", "RELIEF averaging over everybody (absent = no change); blocks not forced"),
@@ -28,11 +30,7 @@ ABOUT = {
 def show(bibtex: bool, as_json: bool) -> None:
     """Prints the list, or the references."""
     if bibtex:
-        print(
-            cite(
-                dict.fromkeys(known.name for known in PRESETS.values() if known.name in ("fedavg", "fedprox", "relief"))
-            )
-        )
+        print(cite(dict.fromkeys(known.name for known in PRESETS.values() if known.name in ENTRIES)))
     elif as_json:
         print(
             json.dumps(

@@ -10,7 +10,17 @@ import torch
 from torch import Tensor
 
 from relief_ray.groups import GroupId, GroupLayout, ParamGroup, Params, Selection
-from relief_ray.messages import Assignment, ClientId, ClientInfo, Fleet, GroupSum, Reduced, Update, WeightedSum
+from relief_ray.messages import (
+    Assignment,
+    ClientId,
+    ClientInfo,
+    ClientState,
+    Fleet,
+    GroupSum,
+    Reduced,
+    Update,
+    WeightedSum,
+)
 
 Total = Callable[[ParamGroup, GroupSum], float]
 
@@ -89,6 +99,22 @@ def over_participants(reduction: WeightedSum, reduced: Reduced, fleet: Fleet) ->
 def without(update: Update, keep: Callable[[ParamGroup], bool], layout: GroupLayout) -> Update:
     """The update with only the groups that ``keep`` accepts (what a diagnostic asks for)."""
     return replace(update, delta={j: d for j, d in update.delta.items() if keep(layout[j])})
+
+
+def mean_personal(
+    theta: Params, states: Mapping[ClientId, ClientState], keep: Selection, layout: GroupLayout
+) -> dict[GroupId, Tensor]:
+    """``theta`` with the parts of ``keep`` replaced by their mean over all clients that have any, in float64.
+
+    Clients are summed in ascending order; a part that nobody keeps yet stays as it is.
+    """
+    after = dict(theta)
+    for j, part in keep.items():
+        kept = [states[c][j].to(torch.float64) for c in sorted(states) if j in states[c]]
+        if kept:
+            after[j] = theta[j].clone()
+            after[j][layout.indices(j, part)] = (sum(kept[1:], kept[0]) / len(kept)).to(torch.float32)
+    return after
 
 
 def members(reduced: Reduced, bucket: str = "global") -> dict[GroupId, tuple[ClientId, ...]]:

@@ -9,13 +9,18 @@ from pydantic import Field
 from relief_ray.strategies.bounds import Central, DropSlow, FullOnly, Local
 from relief_ray.strategies.fedavg import FedAvg
 from relief_ray.strategies.fedprox import FedProx
+from relief_ray.strategies.fedsa_lora import FedSALoRA
 from relief_ray.strategies.relief import VARIANTS, Relief
 
-AnyStrategy = Annotated[FedAvg | FedProx | Relief | Central | Local | FullOnly | DropSlow, Field(discriminator="name")]
+AnyStrategy = Annotated[
+    FedAvg | FedProx | FedSALoRA | Relief | Central | Local | FullOnly | DropSlow, Field(discriminator="name")
+]
 
 PRESETS: dict[str, AnyStrategy] = {
     "fedavg": FedAvg(),
     "fedprox": FedProx(),
+    "fedsa_lora": FedSALoRA(),
+    "fedsa_lora_table": FedSALoRA(dense_local="none"),
     **VARIANTS,
     "central": Central(),
     "local": Local(),

@@ -1,0 +1,106 @@
+"""FedSA-LoRA: clients share the LoRA A factors and keep B and the classifier.
+
+``Abar^{r+1} = Abar^r + sum_n p_n Delta A_n``; client ``n``'s model is ``W0 + s B_n Abar`` with its own ``B_n``, head_n.
+A new or unsampled client starts from the initial ``B`` (zero) and head. All participants are averaged over: who lacks
+modality ``m`` under ``zero_feature`` returns ``A_m`` unchanged, so that its owners' mean is diluted by ``|C_m| / N``.
+
+Guo et al., "Selective Aggregation for Low-Rank Adaptation in Federated Learning", ICLR 2025. A model without LoRA has
+no A and B: there ``dense_local`` says what stays (our reconstruction).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Literal
+
+from relief_ray.federated import RoundContext, ServerTools, Strategy
+from relief_ray.groups import WHOLE, GroupLayout, ParamGroup, Params, Part, Role, Selection
+from relief_ray.messages import Assignment, EvalPlan, EvalTarget, Fleet, Json, Reduced, ServerState, WeightedSum
+from relief_ray.server.aggregation import apply_parts, mean_step, over_participants
+from relief_ray.strategies.common import StrategyConfig
+from relief_ray.streams import Streams
+
+DenseLocal = Literal["head", "head+fusion_bias", "none"]
+LOCAL_ROLES: dict[DenseLocal, frozenset[Role]] = {
+    "head": frozenset({"head"}),
+    "head+fusion_bias": frozenset({"head", "fusion_b"}),
+    "none": frozenset(),
+}
+A_ONLY = Part(kinds=frozenset({"lora_a"}))
+ALL_BUT_A = Part(kinds=frozenset({"lora_b", "weight", "bias"}))
+
+
+class FedSALoRA(StrategyConfig):
+    """A is shared, B and head are personal; FITTED with ``dense_local="none"``, which is FedAvg on a dense model."""
+
+    name: Literal["fedsa_lora"] = "fedsa_lora"
+    dense_local: DenseLocal = "head+fusion_bias"
+
+    def build(self) -> Strategy:
+        """The strategy."""
+        reduction = self.reduction()
+        return Strategy(
+            name=self.name,
+            init=partial(remember_kept, self.dense_local),
+            allocate=partial(allocate_shared, self.dense_local),
+            reduction=reduction,
+            aggregate=partial(average_shared, self.dense_local, reduction),
+            evaluate=personal_models,
+        )
+
+
+def split(layout: GroupLayout, dense_local: DenseLocal) -> tuple[Selection, Selection]:
+    """What is shared and what is kept; together every trainable value exactly once."""
+    lora = any(t.kind == "lora_a" for g in layout for t in g.tensors)
+
+    def shared(group: ParamGroup) -> Part | None:
+        kinds = {t.kind for t in group.tensors}
+        if not lora:
+            return None if group.role in LOCAL_ROLES[dense_local] else WHOLE
+        return WHOLE if kinds == {"lora_a"} else A_ONLY if "lora_a" in kinds else None
+
+    parts = {g.id: shared(g) for g in layout}
+    up = {j: part for j, part in parts.items() if part is not None}
+    keep = {j: WHOLE if part is None else ALL_BUT_A for j, part in parts.items() if part is None or not part.whole}
+    return up, keep
+
+
+def remember_kept(
+    dense_local: DenseLocal, layout: GroupLayout, fleet: Fleet, streams: Streams, start: Params
+) -> ServerState:
+    """One global model; ``facts["kept"]`` says of each personal group whether it is kept whole."""
+    kept: dict[str, Json] = {j: part.whole for j, part in split(layout, dense_local)[1].items()}
+    return ServerState(models={"global": start}, facts={"kept": kept})
+
+
+def allocate_shared(dense_local: DenseLocal, state: ServerState, context: RoundContext) -> tuple[Assignment, ...]:
+    """Everybody trains everything, sends the shared part and keeps the rest."""
+    up, keep = split(context.layout, dense_local)
+    return tuple(
+        Assignment(client=c.id, down=up, train=context.layout.select(), up=up, keep=keep, epochs=context.epochs)
+        for c in context.participants
+    )
+
+
+def average_shared(
+    dense_local: DenseLocal, reduction: WeightedSum, state: ServerState, reduced: Reduced, tools: ServerTools
+) -> ServerState:
+    """The weighted mean of the shared parts over all participants."""
+    up, _ = split(tools.layout, dense_local)
+    total = over_participants(reduction, reduced, tools.fleet)
+    step = mean_step(reduced.sums.get("global", {}), total, tools.layout)
+    after = apply_parts(state.models["global"], step, up, tools.layout)
+    return ServerState(models={"global": after}, tensors=state.tensors, facts=state.facts)
+
+
+def personal_models(state: ServerState, fleet: Fleet) -> EvalPlan:
+    """Each client's own model through its own sensors; the canonical one takes the mean of what clients keep."""
+    kept = state.facts.get("kept", {})
+    assert isinstance(kept, dict)
+    keep = {j: WHOLE if whole else ALL_BUT_A for j, whole in kept.items()}
+    clients = tuple(
+        EvalTarget(label=f"client.{c.id}", client=c.id, keep=keep, modalities=c.modalities)
+        for c in fleet.clients
+        if keep
+    )
+    return EvalPlan(canonical=EvalTarget(label="global", keep=keep), clients=clients)
