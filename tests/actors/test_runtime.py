@@ -37,8 +37,8 @@ CONFIG = {
 }
 
 
-def new_run(folder, **runtime):
-    config = parse(CONFIG | {"runtime": {**CONFIG["runtime"], **runtime}})
+def new_run(folder, rounds=4, **runtime):
+    config = parse(CONFIG | {"rounds": rounds, "runtime": {**CONFIG["runtime"], **runtime}})
     setup, opened = create(config, folder)
     opened.close()
     return setup
@@ -90,20 +90,22 @@ def test_patience_drops_a_round_only_some_time_after_the_wish_to_stop():
 
 
 @pytest.mark.ray
-def test_a_coordinator_killed_in_mid_run_goes_on_with_the_same_bits(cluster, tmp_path, inline):
-    seen, notes, killed = [], [], []
+def test_a_coordinator_killed_in_mid_run_goes_on_with_the_same_bits(cluster, tmp_path):
+    """Sixty rounds of milliseconds: still under way when the first of them are heard of."""
+    seen, notes, killed, here, there = [], [], [], tmp_path / "here", tmp_path / "there"
 
     def on_round(record):
         seen.append(record.round)
-        if record.round == 1 and not killed:
-            killed.append(json.loads((tmp_path / "driver.lock").read_text())["pid"])
+        if not killed:
+            killed.append(json.loads((there / "driver.lock").read_text())["pid"])
             os.kill(killed[0], signal.SIGKILL)
 
-    run = run_experiment(new_run(tmp_path), tmp_path, Watch(on_round=on_round, on_note=notes.append))
+    run_experiment(new_run(here, rounds=60, mode="inline"), here)
+    run = run_experiment(new_run(there, rounds=60), there, Watch(on_round=on_round, on_note=notes.append))
     assert killed and killed[0] != os.getpid()
     assert any("coordinator" in note for note in notes)
-    assert run.status == "finished" and results(tmp_path) == inline
-    assert seen == [0, 1, 2, 3, 4]
+    assert run.status == "finished" and results(there) == results(here)
+    assert seen == list(range(61))
 
 
 @pytest.mark.ray
