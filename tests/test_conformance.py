@@ -52,7 +52,8 @@ def test_variations_differ_from_what_they_vary(folders):
     same = [case for case in CASES if case not in PRESETS and list(states.values()).count(states[case]) > 1]
     assert same[0] == "fedavg, pairs watched", "watching changes records, not the model"
     twins = [["fedsa_lora, moment", "fedsa_lora_table, moment"], ["full_only, moment", "drop_slow, moment"]]
-    assert sorted(same[1:]) == sorted(a for pair in twins for a in pair), "A alone travels; only the Full client is fast"
+    expected = sorted(case for pair in twins for case in pair)
+    assert sorted(same[1:]) == expected, "A alone travels; only the Full client is fast"
     assert all(states[a] == states[b] for a, b in twins) and states[twins[0][0]] != states[twins[1][0]]
     pairs = [r.pairwise for r in read_rounds(folders(same[0]))]
     assert [bool(p) for p in pairs] == [False, True, False]
