@@ -1,0 +1,253 @@
+"""Measures what this machine takes for the stages of a backbone: the rows of a device profile (docs/costs.md).
+
+Short rounds of several assignments take turns, at two batch sizes, with all sensors and with the first alone, through
+the very trainer that runs experiments. Every stage is timed in place; paces are medians over all turns.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from statistics import median, quantiles
+from time import perf_counter
+
+import torch
+
+from relief_ray.config import ExperimentConfig
+from relief_ray.devices.time import Conditions, Profile, Throughput, throughput
+from relief_ray.devices.workload import Workload, num_steps, shares, workload
+from relief_ray.federated import ClientContext, ClientProgram
+from relief_ray.groups import GroupId, GroupLayout
+from relief_ray.messages import NO_STATE, Assignment, ClientInfo, StageTimes, Update
+from relief_ray.models.backbone import Backbone
+from relief_ray.records.identity import machine_facts, source_digest
+from relief_ray.setup import Setup, prepare
+from relief_ray.streams import Streams
+from relief_ray.training.pacing import Turn, stagewise
+from relief_ray.training.probe import Probes
+from relief_ray.training.trainer import ClientInputs, Trainer
+
+# A full step that takes longer is profiled on fewer windows.
+MAX_STEP_S = 0.8
+STEPS_PER_EPOCH, EPOCHS = 2, 4
+EVERYTHING, LEAST, LEAST_LONG = "everything", "last group", f"last group, {EPOCHS} epochs"
+SMALLEST_BATCH = 4
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scene:
+    """One short round: the groups trained, the client's sensors, windows in a batch, epochs."""
+
+    name: str
+    groups: tuple[GroupId, ...]
+    present: tuple[str, ...]
+    rows: int
+    epochs: int = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bench:
+    """Two trainers of one backbone, one of them under probes, and what they need to train."""
+
+    setup: Setup
+    plain: Trainer
+    probed: Trainer
+    probes: Probes
+
+    def load(self, scene: Scene) -> Workload:
+        """What the cost model makes of a scene."""
+        counter, num_windows = self.setup.accountant.counter, STEPS_PER_EPOCH * scene.rows
+        return workload(
+            counter.costs,
+            present=scene.present,
+            trained=shares(self.setup.layout, self.setup.layout.select(scene.groups)),
+            num_windows=num_windows,
+            epochs=scene.epochs,
+            num_steps=num_steps(num_windows, scene.epochs, scene.rows),
+            engine=self.setup.engine,
+            missing=counter.missing,
+        )
+
+    def train(self, scene: Scene) -> Turn:
+        """Trains it twice: probes take time too, so the whole is timed without them."""
+        wall_s, update = self._round(scene, self.plain, ClientProgram())
+        self._round(scene, self.probed, ClientProgram(objective=self.probes.objective))
+        return Turn(
+            load=self.load(scene),
+            num_tensors=sum(len(self.plain.backbone.parameters[j]) for j in scene.groups),
+            wall_s=wall_s,
+            times=update.receipt.work.measured,
+            spans=tuple(self.probes.take()),
+        )
+
+    def _round(self, scene: Scene, trainer: Trainer, program: ClientProgram) -> tuple[float, Update]:
+        layout, num_windows = self.setup.layout, STEPS_PER_EPOCH * scene.rows
+        info = ClientInfo(id=0, name="bench", device="A", modalities=scene.present, num_windows=num_windows)
+        context = ClientContext(
+            info=info, round=1, layout=layout, start=self.setup.start, state=NO_STATE, streams=Streams(seed=0)
+        )
+        chosen = layout.select(scene.groups)
+        task = Assignment(client=0, down=layout.select(), train=chosen, up=chosen, epochs=scene.epochs)
+        inputs = noise(trainer.backbone, scene.present, num_windows)
+        trainer.config = replace(trainer.config, batch_size=scene.rows)
+        began = perf_counter()
+        update = trainer.train(context, task, inputs, program)
+        return perf_counter() - began, update
+
+
+def profile_device(config: ExperimentConfig, types: Sequence[str], turns: int) -> Profile:
+    """This machine's profile for the configuration's backbone, data shape, batch size and engine.
+
+    All device ``types`` get the same row: each of them is this machine. The link stays the fleet's.
+
+    Raises:
+        UserError: the configuration's data or weights are not there.
+    """
+    load_before = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+    torch.set_num_threads(config.runtime.num_threads)
+    bench = open_bench(prepare(config))
+    rows = fitting_rows(bench, config.training.batch_size)
+    seen: dict[str, list[Turn]] = {}
+    planned = scenes(bench.setup.layout, bench.setup.fleet.modalities, rows)
+    # The first turn warms up.
+    for turn in range(turns + 1):
+        for scene in planned:
+            taken = bench.train(scene)
+            if turn:
+                seen.setdefault(scene.name, []).append(taken)
+    full, least = seen[EVERYTHING], [*seen[LEAST], *seen[LEAST_LONG]]
+    conditions = describe(bench.setup, turns, rows, [t.wall_s for t in full], load_before)
+    row = device_row(bench, full, least, [t for taken in seen.values() for t in taken])
+    return Profile(
+        origin=f"MEASURED {conditions.date}, {conditions.cpu}, threads: {conditions.num_threads}",
+        backbone=config.backbone.name,
+        engine=bench.setup.engine,
+        measured=conditions,
+        devices=dict.fromkeys(types, row),
+    )
+
+
+def open_bench(setup: Setup) -> Bench:
+    """Trainers of their own for the setup's backbone."""
+    plain, probed = (Trainer(setup.job.build(), setup.job.trainer) for _ in range(2))
+    return Bench(setup=setup, plain=plain, probed=probed, probes=Probes(probed.backbone))
+
+
+def noise(backbone: Backbone, present: Sequence[str], num_windows: int) -> ClientInputs:
+    """Seeded noise in the data's shape: speed does not depend on what was recorded."""
+    shape, make = backbone.shape, torch.Generator().manual_seed(0)
+    raw = {m: torch.randn(num_windows, c, shape.window, generator=make) for m, c in shape.channels}
+    labels = torch.randint(shape.num_classes, (num_windows,), generator=make)
+    return ClientInputs(inputs={m: backbone.prepare(m, raw[m]) for m in present}, labels=labels)
+
+
+def fitting_rows(bench: Bench, batch_size: int) -> int:
+    """The batch size, or as many windows as a full step manages in ``MAX_STEP_S``."""
+    small = min(SMALLEST_BATCH, batch_size)
+    scene = scenes(bench.setup.layout, bench.setup.fleet.modalities, small)[0]
+    step_s = min(bench.train(scene).wall_s for _ in range(2)) / STEPS_PER_EPOCH
+    return max(small, min(batch_size, int(small * MAX_STEP_S / step_s)))
+
+
+def scenes(layout: GroupLayout, modalities: tuple[str, ...], rows: int) -> list[Scene]:
+    """Everything and the last group alone; then the parts, by rich and by poor clients, on large and small batches."""
+    small, first = min(SMALLEST_BATCH, rows), modalities[:1]
+    sizes = [(modalities, rows), *([(modalities, small)] if small < rows else []), (first, rows)]
+    whole = Scene(name=EVERYTHING, groups=layout.ids, present=modalities, rows=rows)
+    last = replace(whole, name=LEAST, groups=layout.ids[-1:])
+    return [whole, last, replace(last, name=LEAST_LONG, epochs=EPOCHS)] + [
+        Scene(name=f"{name}, {len(present)} sensors, {size} windows", groups=groups, present=present, rows=size)
+        for present, size in sizes
+        for name, groups in parts(layout).items()
+        if groups not in (layout.ids, layout.ids[-1:]) or (present, size) != (modalities, rows)
+    ]
+
+
+def parts(layout: GroupLayout) -> dict[str, tuple[GroupId, ...]]:
+    """Assignments that show each stage with and without its own gradient, and with and without its input's."""
+    layers = sorted({g.layer or 0 for g in layout if g.role == "encoder"})
+    found = {"everything": layout.ids}
+    for layer in sorted({layers[0], layers[len(layers) // 2], layers[-1]}):
+        found[f"layer {layer}"] = tuple(g.id for g in layout if g.role == "encoder" and g.layer == layer)
+    found["fusion blocks"] = tuple(g.id for g in layout if g.role == "fusion_a")
+    found["shared"] = tuple(g.id for g in layout if g.role in ("fusion_b", "head"))
+    found["last"] = layout.ids[-1:]
+    return found
+
+
+def device_row(bench: Bench, full: Sequence[Turn], least: Sequence[Turn], turns: Sequence[Turn]) -> Throughput:
+    """Whole phases from the full rounds, stages from all."""
+    times = StageTimes(
+        forward_s=median(t.times.forward_s for t in full),
+        backward_s=median(t.times.backward_s for t in full),
+        optimizer_s=median(t.times.optimizer_s for t in full),
+    )
+    backbone = bench.plain.backbone
+    tensors = {s.id: sum(len(backbone.parameters[j]) for j in s.groups) for s in backbone.specs}
+    return throughput(full[0].load, times).model_copy(update={"stagewise": stagewise(turns, least, tensors)})
+
+
+def describe(setup: Setup, turns: int, rows: int, walls_s: Sequence[float], load_before: float | None) -> Conditions:
+    """Where, when and with what it was measured."""
+    machine = machine_facts()
+    return Conditions(
+        cpu=machine.cpu,
+        num_cores=machine.num_cores,
+        num_threads=machine.num_threads,
+        torch=machine.torch,
+        torch_build=torch_build(),
+        date=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        commit=commit(),
+        settings=settings_of(setup, rows),
+        turns=turns,
+        spread=spread(walls_s),
+        load_before=load_before,
+    )
+
+
+def settings_of(setup: Setup, rows: int) -> dict[str, str | int | float | None]:
+    """What the paces depend on, short of the machine."""
+    shape = setup.job.build().shape
+    return {
+        "windows_per_batch": rows,
+        "window": shape.window,
+        "channels": ", ".join(f"{m} {c}" for m, c in shape.channels),
+        "missing": setup.config.training.missing,
+        **{f"backbone.{k}": v for k, v in setup.config.backbone.model_dump(mode="json").items() if v is not None},
+    }
+
+
+def spread(values: Sequence[float]) -> float:
+    """(q3 - q1) / median; 0 for a single value."""
+    if len(values) < 2:
+        return 0.0
+    low, _, high = quantiles(values, n=4, method="inclusive")
+    return (high - low) / median(values)
+
+
+def torch_build() -> str:
+    """Instruction set and libraries that torch computes with."""
+    backends = torch.backends
+    found = [name for name, part in (("MKL", backends.mkl), ("oneDNN", backends.mkldnn)) if part.is_available()]
+    return ", ".join([backends.cpu.get_cpu_capability(), *found])
+
+
+def commit() -> str:
+    """The commit of the working tree, marked where files differ from it; outside of one, the digest of the sources."""
+    root = Path(__file__).resolve().parents[1]
+    try:
+        head = _git(root, "rev-parse", "--short", "HEAD")
+        return head + ("+changes" if _git(root, "status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return f"sources {source_digest()[:12]}"
+
+
+def _git(root: Path, *arguments: str) -> str:
+    # Without this, a package inside somebody else's repository would name that one's commit.
+    if not (root / ".git").exists():
+        raise FileNotFoundError(root / ".git")
+    return subprocess.run(["git", *arguments], cwd=root, check=True, capture_output=True, text=True).stdout.strip()
