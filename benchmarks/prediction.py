@@ -1,6 +1,6 @@
 """Predicted against measured: round times of assignments relative to full training, on this machine.
 
-``python -m benchmarks.prediction [--quick] [--cases cnn,tiny,small] --json FILE`` profiles this machine for each backbone
+``python -m benchmarks.prediction [--quick] --json FILE`` profiles this machine for each backbone
 (``relief_ray.profiling``), prices a client's rounds with that profile, then trains them: full training and the
 assignments take turns, a ratio comes from each turn, medians and quartiles over the turns. The profile is made from
 other rounds than those that are predicted: seeded noise, one epoch, other windows and other clients' sensors.

@@ -31,10 +31,10 @@ from relief_ray.training.pacing import Turn, stagewise
 from relief_ray.training.probe import Probes
 from relief_ray.training.trainer import ClientInputs, Trainer
 
-# A full step that takes longer is profiled on fewer windows.
-MAX_STEP_S = 0.8
+# A full step that takes longer is profiled on fewer windows; a full round that takes longer has fewer epochs.
+MAX_STEP_S, MAX_ROUND_S = 0.8, 0.4
 STEPS_PER_EPOCH, EPOCHS = 2, 4
-EVERYTHING, LEAST, LEAST_LONG = "everything", "last group", f"last group, {EPOCHS} epochs"
+EVERYTHING, LEAST, LEAST_LONG = "everything", "last group", "last group, more epochs"
 SMALLEST_BATCH = 4
 
 
@@ -110,9 +110,9 @@ def profile_device(config: ExperimentConfig, types: Sequence[str], turns: int) -
     load_before = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     torch.set_num_threads(config.runtime.num_threads)
     bench = open_bench(prepare(config))
-    rows = fitting_rows(bench, config.training.batch_size)
+    rows, epochs = fitting(bench, config.training.batch_size)
     seen: dict[str, list[Turn]] = {}
-    planned = scenes(bench.setup.layout, bench.setup.fleet.modalities, rows)
+    planned = scenes(bench.setup.layout, bench.setup.fleet.modalities, rows, epochs)
     # The first turn warms up.
     for turn in range(turns + 1):
         for scene in planned:
@@ -145,25 +145,28 @@ def noise(backbone: Backbone, present: Sequence[str], num_windows: int) -> Clien
     return ClientInputs(inputs={m: backbone.prepare(m, raw[m]) for m in present}, labels=labels)
 
 
-def fitting_rows(bench: Bench, batch_size: int) -> int:
-    """The batch size, or as many windows as a full step manages in ``MAX_STEP_S``."""
+def fitting(bench: Bench, batch_size: int) -> tuple[int, int]:
+    """Windows in a batch, and epochs in a round, that this machine manages in fair time."""
     small = min(SMALLEST_BATCH, batch_size)
-    scene = scenes(bench.setup.layout, bench.setup.fleet.modalities, small)[0]
-    step_s = min(bench.train(scene).wall_s for _ in range(2)) / STEPS_PER_EPOCH
-    return max(small, min(batch_size, int(small * MAX_STEP_S / step_s)))
+    scene = scenes(bench.setup.layout, bench.setup.fleet.modalities, small, 1)[0]
+    window_s = min(bench.train(scene).wall_s for _ in range(2)) / STEPS_PER_EPOCH / small
+    rows = max(small, min(batch_size, int(MAX_STEP_S / window_s)))
+    return rows, max(1, min(EPOCHS, int(MAX_ROUND_S / (STEPS_PER_EPOCH * rows * window_s))))
 
 
-def scenes(layout: GroupLayout, modalities: tuple[str, ...], rows: int) -> list[Scene]:
+def scenes(layout: GroupLayout, modalities: tuple[str, ...], rows: int, epochs: int) -> list[Scene]:
     """Everything and the last group alone; then the parts, by rich and by poor clients, on large and small batches."""
     small, first = min(SMALLEST_BATCH, rows), modalities[:1]
     sizes = [(modalities, rows), *([(modalities, small)] if small < rows else []), (first, rows)]
-    whole = Scene(name=EVERYTHING, groups=layout.ids, present=modalities, rows=rows)
-    last = replace(whole, name=LEAST, groups=layout.ids[-1:])
-    return [whole, last, replace(last, name=LEAST_LONG, epochs=EPOCHS)] + [
-        Scene(name=f"{name}, {len(present)} sensors, {size} windows", groups=groups, present=present, rows=size)
+    whole = Scene(name=EVERYTHING, groups=layout.ids, present=modalities, rows=rows, epochs=epochs)
+    last = replace(whole, groups=layout.ids[-1:])
+    return [whole, replace(last, name=LEAST, epochs=1), replace(last, name=LEAST_LONG, epochs=EPOCHS)] + [
+        replace(
+            whole, name=f"{name}, {len(present)} sensors, {size} windows", groups=groups, present=present, rows=size
+        )
         for present, size in sizes
         for name, groups in parts(layout).items()
-        if groups not in (layout.ids, layout.ids[-1:]) or (present, size) != (modalities, rows)
+        if (groups, present, size) != (whole.groups, modalities, rows)
     ]
 
 

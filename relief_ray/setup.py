@@ -96,7 +96,7 @@ def assemble(
     build = partial(build_backbone, config, input_shape(data), engine)
     backbone = build()
     counter = Counter(count_costs(backbone), backbone.layout, config.training.missing)
-    clocks = run_clocks(config)
+    clocks = run_clocks(config, engine)
     planner = make_planner(config, counter, fleet, types, clocks[config.costs.planning_time], engine)
     accountant = CostAccountant(counter=counter, types=types, clocks=clocks)
     return Setup(

@@ -91,7 +91,7 @@ def moment_tiny() -> Preset:
             "drop_slow",
             "local",
             "central",
-        ),  # fmt: skip
+        ),
         values={
             "data": {"name": "dsa_mini", "split": "within_subject", "stride_s": 5.0},
             "backbone": {"name": "moment_lora", "size": "tiny"},

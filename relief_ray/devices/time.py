@@ -203,4 +203,9 @@ def load_profile(path: Path) -> Profile:
 
 def save_profile(profile: Profile, path: Path) -> None:
     """Writes a profile file that ``load_profile`` reads back equal."""
-    path.write_text(profile.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    path.write_text(profile_text(profile), encoding="utf-8")
+
+
+def profile_text(profile: Profile) -> str:
+    """The file's text; what was not measured is left out."""
+    return profile.model_dump_json(indent=2, exclude_none=True) + "\n"

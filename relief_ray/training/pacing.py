@@ -22,7 +22,7 @@ _Key = tuple[str, Phase]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Turn:
-    """A round, trained twice: seconds by the wall and by phase without probes, and the spans of its stages with them."""
+    """A round, trained twice: seconds by wall and phase without probes, the spans of its stages with them."""
 
     load: Workload
     num_tensors: int
@@ -72,7 +72,8 @@ def line(turns: Sequence[Turn], seconds: Sequence[float]) -> tuple[float, float]
     for turn, value in zip(turns, seconds, strict=True):
         points.setdefault(turn.load.num_steps, []).append(value)
     least, most = min(points), max(points)
-    low_s, high_s = median(points[least]), median(points[most])
+    # Probed spans may add up to more than the plain round took: then nothing is left.
+    low_s, high_s = max(0.0, median(points[least])), max(0.0, median(points[most]))
     step_s = high_s / most if least == most else min(max(0.0, (high_s - low_s) / (most - least)), high_s / most)
     return step_s, max(0.0, high_s - most * step_s)
 

@@ -57,7 +57,7 @@ class _Probe(nn.Module):
             own = any(p.requires_grad for p in self.module.parameters())
             below = any(x.requires_grad for x in inputs)
             phase: Phase = "weights" if not below else "both" if own else "input"
-            output.register_hook(partial(probes.arrive, self.stage, phase, rows))
+            output.register_hook(partial(probes.arrive, self.stage, phase, rows))  # type: ignore[no-untyped-call]
         return output
 
 
@@ -72,7 +72,7 @@ class Probes:
         stages = backbone.stages
         backbone.stages = tuple(replace(s, module=_Probe(s.module, s.spec.id, self)) for s in stages)
         for p in (p for ps in backbone.parameters.values() for p in ps):
-            p.requires_grad_(True).register_post_accumulate_grad_hook(self._touch)
+            p.requires_grad_(True).register_post_accumulate_grad_hook(self._touch)  # type: ignore[no-untyped-call]
 
     def objective(self, step: LocalStep) -> Tensor:
         """The usual loss; closes the step before."""
