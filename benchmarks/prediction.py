@@ -1,10 +1,11 @@
 """Predicted against measured: round times of assignments relative to full training, on this machine.
 
 ``python -m benchmarks.prediction [--quick] --json FILE`` profiles this machine for each backbone
-(``relief_ray.profiling``), prices a client's rounds with that profile, then trains them: full training and the
-assignments take turns, a ratio comes from each turn, medians and quartiles over the turns. The profile is made from
-other rounds than those that are predicted: seeded noise, one epoch, other windows and other clients' sensors.
-Beside it stand two simpler predictions: one speed per phase, and FLOPs alone.
+(``relief_ray.profiling``), prices a client's rounds with that profile, and trains them. The profile's rounds, full
+training and the assignments take turns; a ratio to full training comes from each turn, medians and quartiles are over
+the turns. The profile sees other rounds than those that are predicted: seeded noise, fewer windows and epochs, and
+only the richest and the poorest set of sensors. Beside it stand two simpler predictions: one speed per phase, and
+FLOPs alone.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from relief_ray.devices.workload import Workload, num_steps, shares, workload
 from relief_ray.federated import ClientContext, ClientProgram
 from relief_ray.groups import GroupId
 from relief_ray.messages import NO_STATE, Assignment, ClientInfo, ServerState
-from relief_ray.profiling import profile_device
+from relief_ray.profiling import Profiler
 from relief_ray.setup import Setup, context_of, prepare
 from relief_ray.streams import Streams
 from relief_ray.training.trainer import Trainer
@@ -133,12 +134,15 @@ def local_round(setup: Setup, trainer: Trainer, row: Row) -> Callable[[], float]
     return run
 
 
-def observe(setup: Setup, rows: Sequence[Row], turns: int) -> list[list[float]]:
-    """Seconds of every row, turn by turn; the first turn is not counted."""
-    trainer = Trainer(setup.job.build(), setup.job.trainer)
-    runs = [local_round(setup, trainer, row) for row in rows]
-    taken = [[run() for run in runs] for _ in range(turns + 1)]
-    return [list(column) for column in zip(*taken[1:], strict=True)]
+def observe(setup: Setup, rows: Sequence[Row], turns: int) -> tuple[Profile, list[list[float]]]:
+    """The profile, and seconds of every row turn by turn; a turn of the profile goes before each, the first is lost."""
+    profiler, trainer = Profiler(setup.config), Trainer(setup.job.build(), setup.job.trainer)
+    runs, taken = [local_round(setup, trainer, row) for row in rows], []
+    for turn in range(turns + 1):
+        if turn:
+            profiler.turn()
+        taken.append([run() for run in runs])
+    return profiler.profile(("A",)), [list(column) for column in zip(*taken[1:], strict=True)]
 
 
 def predict(setup: Setup, profile: Profile, rows: Sequence[Row]) -> dict[str, list[float]]:
@@ -152,12 +156,12 @@ def predict(setup: Setup, profile: Profile, rows: Sequence[Row]) -> dict[str, li
     }
 
 
-def compare(case: Case, turns: int, profile_turns: int) -> dict[str, object]:
+def compare(case: Case, turns: int) -> dict[str, object]:
     """One case: its profile's conditions, and every assignment's ratio to full training of the same client."""
     setup = prepare(parse(case.values))
-    profile = profile_device(setup.config, ("A",), profile_turns)
     rows = assignments(setup)
-    predicted, seen = predict(setup, profile, rows), observe(setup, rows, turns)
+    profile, seen = observe(setup, rows, turns)
+    predicted = predict(setup, profile, rows)
     full = {row.client: i for i, row in reversed(list(enumerate(rows))) if row.name.startswith("everything")}
     found = []
     for i, row in enumerate(rows):
@@ -217,16 +221,15 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="Backbone 1 and `tiny` alone, two turns.")
     parser.add_argument("--cases", default="cnn,tiny,small", help="Which of cnn, tiny, small.")
     parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--profile-turns", type=int, default=5)
     parser.add_argument("--json", type=Path, required=True, help="The file to write.")
     given = parser.parse_args()
     torch.set_num_threads(1)
     machine: Figures = facts()
     names = [n for n in given.cases.split(",") if not (given.quick and n == "small")]
-    turns, profile_turns = (2, 2) if given.quick else (given.turns, given.profile_turns)
+    turns = 2 if given.quick else given.turns
     results = []
     for name in names:
-        results.append(compare(cases()[name], turns, profile_turns))
+        results.append(compare(cases()[name], turns))
         print(f"\n{name}\n\n{table(results[-1])}", flush=True)
         given.json.write_text(json.dumps({"machine": machine, "cases": results}, indent=1) + "\n", encoding="utf-8")
 

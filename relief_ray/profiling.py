@@ -29,6 +29,7 @@ from relief_ray.setup import Setup, prepare
 from relief_ray.streams import Streams
 from relief_ray.training.pacing import Turn, stagewise
 from relief_ray.training.probe import Probes
+from relief_ray.training.reuse import CHUNK
 from relief_ray.training.trainer import ClientInputs, Trainer
 
 # A full step that takes longer is profiled on fewer windows; a full round that takes longer has fewer epochs.
@@ -99,36 +100,55 @@ class Bench:
         return perf_counter() - began, update
 
 
-def profile_device(config: ExperimentConfig, types: Sequence[str], turns: int) -> Profile:
-    """This machine's profile for the configuration's backbone, data shape, batch size and engine.
+class Profiler:
+    """Profiles this machine for a configuration's backbone, data shape, batch size and engine, turn by turn."""
 
-    All device ``types`` get the same row: each of them is this machine. The link stays the fleet's.
+    def __init__(self, config: ExperimentConfig) -> None:
+        """Opens the data, builds the backbone and warms up.
+
+        Raises:
+            UserError: the configuration's data or weights are not there.
+        """
+        self._load_before = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+        torch.set_num_threads(config.runtime.num_threads)
+        self._bench = open_bench(prepare(config))
+        layout, modalities = self._bench.setup.layout, self._bench.setup.fleet.modalities
+        self._rows, epochs = fitting(self._bench, config.training.batch_size)
+        self._scenes = scenes(layout, modalities, self._rows, epochs)
+        self._seen: dict[str, list[Turn]] = {scene.name: [] for scene in self._scenes}
+        for scene in self._scenes:
+            self._bench.train(scene)
+
+    def turn(self) -> None:
+        """Every scene once."""
+        for scene in self._scenes:
+            self._seen[scene.name].append(self._bench.train(scene))
+
+    def profile(self, types: Sequence[str]) -> Profile:
+        """Medians over all turns; each of the device ``types`` is this machine, with the fleet's own link."""
+        seen, setup = self._seen, self._bench.setup
+        full, least = seen[EVERYTHING], [*seen[LEAST], *seen[LEAST_LONG]]
+        conditions = describe(setup, self._rows, [t.wall_s for t in full], self._load_before)
+        row = device_row(self._bench, full, least, [t for taken in seen.values() for t in taken])
+        return Profile(
+            origin=f"MEASURED {conditions.date}, {conditions.cpu}, threads: {conditions.num_threads}",
+            backbone=setup.config.backbone.name,
+            engine=setup.engine,
+            measured=conditions,
+            devices=dict.fromkeys(types, row),
+        )
+
+
+def profile_device(config: ExperimentConfig, types: Sequence[str], turns: int) -> Profile:
+    """This machine's profile from so many turns.
 
     Raises:
         UserError: the configuration's data or weights are not there.
     """
-    load_before = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
-    torch.set_num_threads(config.runtime.num_threads)
-    bench = open_bench(prepare(config))
-    rows, epochs = fitting(bench, config.training.batch_size)
-    seen: dict[str, list[Turn]] = {}
-    planned = scenes(bench.setup.layout, bench.setup.fleet.modalities, rows, epochs)
-    # The first turn warms up.
-    for turn in range(turns + 1):
-        for scene in planned:
-            taken = bench.train(scene)
-            if turn:
-                seen.setdefault(scene.name, []).append(taken)
-    full, least = seen[EVERYTHING], [*seen[LEAST], *seen[LEAST_LONG]]
-    conditions = describe(bench.setup, turns, rows, [t.wall_s for t in full], load_before)
-    row = device_row(bench, full, least, [t for taken in seen.values() for t in taken])
-    return Profile(
-        origin=f"MEASURED {conditions.date}, {conditions.cpu}, threads: {conditions.num_threads}",
-        backbone=config.backbone.name,
-        engine=bench.setup.engine,
-        measured=conditions,
-        devices=dict.fromkeys(types, row),
-    )
+    profiler = Profiler(config)
+    for _ in range(turns):
+        profiler.turn()
+    return profiler.profile(types)
 
 
 def open_bench(setup: Setup) -> Bench:
@@ -191,10 +211,11 @@ def device_row(bench: Bench, full: Sequence[Turn], least: Sequence[Turn], turns:
     )
     backbone = bench.plain.backbone
     tensors = {s.id: sum(len(backbone.parameters[j]) for j in s.groups) for s in backbone.specs}
-    return throughput(full[0].load, times).model_copy(update={"stagewise": stagewise(turns, least, tensors)})
+    paces = stagewise(turns, least, tensors, backbone.chunk or CHUNK)
+    return throughput(full[0].load, times).model_copy(update={"stagewise": paces})
 
 
-def describe(setup: Setup, turns: int, rows: int, walls_s: Sequence[float], load_before: float | None) -> Conditions:
+def describe(setup: Setup, rows: int, walls_s: Sequence[float], load_before: float | None) -> Conditions:
     """Where, when and with what it was measured."""
     machine = machine_facts()
     return Conditions(
@@ -206,7 +227,7 @@ def describe(setup: Setup, turns: int, rows: int, walls_s: Sequence[float], load
         date=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         commit=commit(),
         settings=settings_of(setup, rows),
-        turns=turns,
+        turns=len(walls_s),
         spread=spread(walls_s),
         load_before=load_before,
     )

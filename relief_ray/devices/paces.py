@@ -57,9 +57,13 @@ class Overheads(_Frozen):
 
 
 class Stagewise(_Frozen):
-    """All stages of one backbone on one device, and what lies between them."""
+    """All stages of one backbone on one device, and what lies between them.
+
+    ``chunk``: windows of one pass without gradient, once a round.
+    """
 
     overheads: Overheads
+    chunk: int = Field(ge=1)
     stages: dict[str, StagePaces] = Field(min_length=1)
 
     def knows(self, load: Workload) -> bool:
@@ -71,6 +75,8 @@ class Stagewise(_Frozen):
         forward_s, backward_s, optimizer_s = self.overheads.round_s, 0.0, 0.0
         for run in load.runs:
             paces, (num_calls, num_windows) = self.stages[run.stage], load.repeats[run.times]
+            if run.times == "round":
+                num_calls = -(-num_windows // self.chunk)
             forward, backward = paces.forward_of(run), paces.backward_of(run.mode) if run.mode else None
             assert forward is not None, f"stage {run.stage} has no pace; ask knows() first"
             forward_s += forward.seconds(num_calls, num_windows * run.forward_flops)

@@ -42,7 +42,8 @@ class StageRun:
 class Workload:
     """A client's round: FLOPs by phase, the trained groups' own FLOPs (the paper's time model) and payload sizes.
 
-    ``runs`` has the same stage by stage; ``repeats`` says how many calls and windows each of their ``times`` means.
+    ``runs`` has the same stage by stage; ``repeats`` says how many calls and windows each of their ``times`` means (one
+    call for all windows of ``round``: how many fit into one is the engine's business).
     """
 
     forward_flops: float
@@ -70,8 +71,7 @@ class Footprint:
         """The round of a client with so many windows, epochs and optimizer steps."""
         n = num_windows if epochs else 0
         repeats: dict[Times, int] = {"always": n * epochs, "round": n, "step": num_steps, "once": min(n, 1)}
-        # A step a batch; one pass over all windows makes as many calls as an epoch has steps.
-        calls = {"always": num_steps, "round": -(-num_steps // max(epochs, 1)), "step": num_steps, "once": min(n, 1)}
+        calls = {"always": num_steps, "round": min(n, 1), "step": num_steps, "once": min(n, 1)}
         return Workload(
             forward_flops=sum(flops * repeats[times] for times, flops in self.forward.items()),
             backward_flops=sum(flops * repeats[times] for times, flops in self.backward.items()),
