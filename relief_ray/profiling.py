@@ -21,7 +21,6 @@ from relief_ray.config import ExperimentConfig
 from relief_ray.devices.time import Conditions, Profile, Throughput, throughput
 from relief_ray.devices.workload import Workload, num_steps, shares, workload
 from relief_ray.federated import ClientContext, ClientProgram
-from relief_ray.groups import GroupId, GroupLayout
 from relief_ray.messages import NO_STATE, Assignment, ClientInfo, StageTimes, Update
 from relief_ray.models.backbone import Backbone
 from relief_ray.records.identity import machine_facts, source_digest
@@ -30,24 +29,12 @@ from relief_ray.streams import Streams
 from relief_ray.training.pacing import Turn, stagewise
 from relief_ray.training.probe import Probes
 from relief_ray.training.reuse import CHUNK
+from relief_ray.training.scenes import EPOCHS, EVERYTHING, LEAST, LEAST_LONG, SMALLEST_BATCH, Scene, scenes
 from relief_ray.training.trainer import ClientInputs, Trainer
 
 # A full step that takes longer is profiled on fewer windows; a full round that takes longer has fewer epochs.
 MAX_STEP_S, MAX_ROUND_S = 0.8, 0.4
-STEPS_PER_EPOCH, EPOCHS = 2, 4
-EVERYTHING, LEAST, LEAST_LONG = "everything", "last group", "last group, more epochs"
-SMALLEST_BATCH = 4
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Scene:
-    """One short round: the groups trained, the client's sensors, windows in a batch, epochs."""
-
-    name: str
-    groups: tuple[GroupId, ...]
-    present: tuple[str, ...]
-    rows: int
-    epochs: int = 1
+STEPS_PER_EPOCH = 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -172,34 +159,6 @@ def fitting(bench: Bench, batch_size: int) -> tuple[int, int]:
     window_s = min(bench.train(scene).wall_s for _ in range(2)) / STEPS_PER_EPOCH / small
     rows = max(small, min(batch_size, int(MAX_STEP_S / window_s)))
     return rows, max(1, min(EPOCHS, int(MAX_ROUND_S / (STEPS_PER_EPOCH * rows * window_s))))
-
-
-def scenes(layout: GroupLayout, modalities: tuple[str, ...], rows: int, epochs: int) -> list[Scene]:
-    """Everything and the last group alone; then the parts, by rich and by poor clients, on large and small batches."""
-    small, first = min(SMALLEST_BATCH, rows), modalities[:1]
-    sizes = [(modalities, rows), *([(modalities, small)] if small < rows else []), (first, rows)]
-    whole = Scene(name=EVERYTHING, groups=layout.ids, present=modalities, rows=rows, epochs=epochs)
-    last = replace(whole, groups=layout.ids[-1:])
-    return [whole, replace(last, name=LEAST, epochs=1), replace(last, name=LEAST_LONG, epochs=EPOCHS)] + [
-        replace(
-            whole, name=f"{name}, {len(present)} sensors, {size} windows", groups=groups, present=present, rows=size
-        )
-        for present, size in sizes
-        for name, groups in parts(layout).items()
-        if (groups, present, size) != (whole.groups, modalities, rows)
-    ]
-
-
-def parts(layout: GroupLayout) -> dict[str, tuple[GroupId, ...]]:
-    """Assignments that show each stage with and without its own gradient, and with and without its input's."""
-    layers = sorted({g.layer or 0 for g in layout if g.role == "encoder"})
-    found = {"everything": layout.ids}
-    for layer in sorted({layers[0], layers[len(layers) // 2], layers[-1]}):
-        found[f"layer {layer}"] = tuple(g.id for g in layout if g.role == "encoder" and g.layer == layer)
-    found["fusion blocks"] = tuple(g.id for g in layout if g.role == "fusion_a")
-    found["shared"] = tuple(g.id for g in layout if g.role in ("fusion_b", "head"))
-    found["last"] = layout.ids[-1:]
-    return found
 
 
 def device_row(bench: Bench, full: Sequence[Turn], least: Sequence[Turn], turns: Sequence[Turn]) -> Throughput:

@@ -30,10 +30,11 @@ def profile(
     if backbone is not None and backbone not in BACKBONES:
         raise UserError(f"--backbone {backbone}: unknown; expected one of {', '.join(BACKBONES)}")
     config = parse(override({"backbone": {"name": backbone}} if backbone else {}, settings))
+    chosen = types_of(types)
     path = out or Path(f"profile-{config.backbone.name}.json")
     if path.is_dir() or not path.absolute().parent.is_dir():
         raise UserError(f"--out {path}: expected a file in a folder that is there")
-    found = profile_device(config, types_of(types), turns)
+    found = profile_device(config, chosen, turns)
     with disk_errors(path, "write the profile"):
         replace_file(path, profile_text(found).encode())
     print(json.dumps({"path": str(path), **found.model_dump(mode="json")}, indent=1) if as_json else text(found, path))
