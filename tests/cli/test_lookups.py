@@ -26,7 +26,7 @@ def test_model_describe_counts_the_papers_backbone(invoke) -> None:
 def test_model_describe_counts_the_papers_second_backbone(
     invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    invoke("data", "synth", "pamap2", "--out", tmp_path, "--scale=0.05")
+    invoke("data", "synth", "pamap2", "--out", tmp_path, "--scale=0.2")
     monkeypatch.setenv("RELIEF_DATA", str(tmp_path))
     args = ("model", "describe", "pamap2", "--set=backbone=moment_lora")
     text = " ".join(invoke(*args).stdout.split())
