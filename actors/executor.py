@@ -13,6 +13,7 @@ from dataclasses import replace
 import ray
 from torch import Tensor
 
+from actors.answers import take
 from actors.failures import EvaluationFailed
 from actors.gather import Gather, lost
 from actors.group import HostGroup, RuntimeOptions, open_hosts
@@ -23,9 +24,9 @@ from actors.wire import Packed, pack, unpack
 from relief_ray.federated import RoundVoid
 from relief_ray.groups import Params
 from relief_ray.messages import Assignment, ClientId, ClientState, EvalTarget, Json, Trained
-from relief_ray.server.reduction import Sums, blocks
+from relief_ray.server.reduction import blocks
 from relief_ray.simulation import never
-from relief_ray.training.worker import BlockResult, Job
+from relief_ray.training.worker import Job
 
 START_S, START_PER_HOST_S = 60.0, 10.0
 # Clients that take less than this are not worth a call each: every host gets its share of a round at once.
@@ -244,15 +245,3 @@ class RayExecutor:
         """Ends the hosts, where they are ours."""
         if self._own:
             self._group.close()
-
-
-def take(gather: Gather, call: Call, answer: TrainAnswer) -> None:
-    """Hands an answer on: sums look into the received arrays, everything that is kept has its own memory."""
-    sums: tuple[Sums, ...] = unpack(answer.sums)
-    rest: tuple[BlockResult, ...] = unpack(answer.rest, own=True)
-    if answer.nodes is not None:
-        numbers = (block for block, _ in call.pieces)
-        gather.add_whole(dict(zip(numbers, rest, strict=True)), dict(zip(answer.nodes, sums, strict=True)))
-        return
-    for (block, part), result, summed in zip(call.pieces, rest, sums, strict=True):
-        gather.add(block, [t.client for t in part], replace(result, sums=summed))

@@ -11,8 +11,8 @@ from relief_ray.server.reduction import CHUNK, Accumulator, Node, Scratch, Tree,
 
 def block(number):
     """A block's float64 sum of many sizes: its total depends on the order of additions."""
-    total = torch.randn(16, generator=torch.Generator().manual_seed(number)).double() * 10.0 ** (number % 3)
-    total = total.exp() if number % 2 else -total.exp()
+    make = torch.Generator().manual_seed(number)
+    total = torch.rand(64, generator=make, dtype=torch.float64) * 10.0 ** (8 * (number % 2))
     part = GroupSum(weight=1.0, weighted=total, plain=total, sq_norm=float(number), members=(number,))
     return {"global": {"A": part}}
 
