@@ -7,6 +7,7 @@ import pytest
 from relief_ray.config import ExperimentConfig, parse
 from relief_ray.devices.time import Profile, load_profile, save_profile
 from relief_ray.errors import UserError
+from relief_ray.messages import Assignment
 from relief_ray.profiling import commit, open_bench, profile_device, spread
 from relief_ray.setup import prepare
 from relief_ray.stages import descendants
@@ -70,7 +71,8 @@ def test_predictions_grow_with_the_work(profile, run_cache):
     counter = setup.accountant.counter
 
     def seconds(groups, num_windows=64):
-        footprint = counter.footprint(("acc",), setup.layout.select(groups), "reuse")
+        task = Assignment(client=0, down={}, train=setup.layout.select(groups), up={}, epochs=2)
+        footprint = counter.footprint(("acc",), task, "reuse")
         load = footprint.workload(
             num_windows=num_windows, epochs=2, num_steps=num_windows // 16, bytes_up=0, bytes_down=0
         )

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from relief_ray.data.window_set import WindowSet
-from relief_ray.federated import ClientContext, ClientProgram, Planner
+from relief_ray.federated import ClientContext, ClientProgram
 from relief_ray.groups import Params
 from relief_ray.messages import (
     NO_STATE,
@@ -27,6 +27,7 @@ from relief_ray.messages import (
     WeightedSum,
 )
 from relief_ray.models.backbone import Backbone
+from relief_ray.protocols import Planner
 from relief_ray.server.aggregation import check_update, without
 from relief_ray.server.reduction import Scratch, Sums, measured, sum_block
 from relief_ray.streams import Streams
