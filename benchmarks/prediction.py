@@ -223,6 +223,8 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--json", type=Path, required=True, help="The file to write.")
     given = parser.parse_args()
+    if unknown := sorted(set(given.cases.split(",")) - set(cases())):
+        parser.error(f"--cases {','.join(unknown)}: expected some of {', '.join(cases())}")
     torch.set_num_threads(1)
     machine: Figures = facts()
     names = [n for n in given.cases.split(",") if not (given.quick and n == "small")]
