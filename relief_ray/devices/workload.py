@@ -107,16 +107,14 @@ def footprint(
     constant = {s.id for s in stages if reuse and below[s.id].isdisjoint(present)}
     off = _switched_off(stages, constant) if missing == "zero_feature" else frozenset()
     live = descendants(stages, trained) - off
+    running = [(s, _times(s.id in live, s.id in constant, reuse)) for s in stages if s.id not in off]
+    runs = tuple(_stage_run(costs, stage, often, live, trained) for stage, often in running)
     forward: dict[Times, float] = {}
     backward: dict[Times, float] = {}
-    runs = []
-    for stage in (s for s in stages if s.id not in off):
-        often = _times(stage.id in live, stage.id in constant, reuse)
-        run = _stage_run(costs, stage, often, live, trained)
-        runs.append(run)
-        forward[often] = forward.get(often, 0.0) + run.forward_flops
+    for run in runs:
+        forward[run.times] = forward.get(run.times, 0.0) + run.forward_flops
         if run.live:
-            backward[often] = backward.get(often, 0.0) + run.backward_flops
+            backward[run.times] = backward.get(run.times, 0.0) + run.backward_flops
     reached = {j for s in stages for j in s.groups}
     learning = reached - {j for s in stages if s.id in off for j in s.groups}
     return Footprint(
@@ -124,7 +122,7 @@ def footprint(
         backward=backward,
         group=sum(share * costs.group_flops(j) for j, share in trained.items() if j in reached),
         num_values=sum(share * costs.num_values[j] for j, share in trained.items() if j in learning),
-        runs=tuple(runs),
+        runs=runs,
     )
 
 
