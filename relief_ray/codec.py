@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from relief_ray.groups import WHOLE, GroupId, GroupLayout, Part, Selection
+from relief_ray.groups import WHOLE, GroupId, GroupLayout, Kind, Part, Selection
 
 MAGIC = b"RLF1"
 
@@ -49,7 +49,7 @@ def _read_header(layout: GroupLayout, payload: bytes) -> tuple[Selection, int]:
     try:
         (length,) = struct.unpack_from("<I", payload, 4)
         rows = json.loads(payload[8 : 8 + length])
-        selection = {j: Part(kinds=None if k is None else frozenset(k), rank=rank) for j, k, rank, _ in rows}
+        selection = {j: _part(*given) for j, *given, _ in rows}
         if len(selection) != len(rows):
             raise ValueError("a group is named twice")
         if unknown := [j for j in selection if j not in layout]:
@@ -74,11 +74,18 @@ def _encoded_nbytes(layout: GroupLayout, items: tuple[tuple[GroupId, Part], ...]
 
 
 def _header(layout: GroupLayout, selection: Selection) -> bytes:
-    rows = [
-        [j, None if part.kinds is None else sorted(part.kinds), part.rank, layout.num_values({j: part})]
-        for j, part in selection.items()
-    ]
+    rows = [[j, *_row(part), layout.num_values({j: part})] for j, part in selection.items()]
     return json.dumps(rows, separators=(",", ":")).encode()
+
+
+def _row(part: Part) -> list[object]:
+    """A part in a header: its kinds and rank, its share of rows only where it has one."""
+    kinds = None if part.kinds is None else sorted(part.kinds)
+    return [kinds, part.rank] if part.rows is None else [kinds, part.rank, part.rows]
+
+
+def _part(kinds: Sequence[Kind] | None, rank: int | None, rows: float | None = None) -> Part:
+    return Part(kinds=None if kinds is None else frozenset(kinds), rank=rank, rows=rows)
 
 
 def cut(layout: GroupLayout, selection: Selection, params: Mapping[GroupId, Tensor]) -> dict[GroupId, Tensor]:

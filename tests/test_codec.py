@@ -20,6 +20,7 @@ selections = st.dictionaries(
         Part,
         kinds=st.one_of(st.none(), st.frozensets(st.sampled_from(KINDS))),
         rank=st.one_of(st.none(), st.integers(0, 3)),
+        rows=st.one_of(st.none(), st.floats(0.1, 1.0)),
     ),
 )
 

@@ -10,10 +10,11 @@ from relief_ray.strategies.bounds import Central, DropSlow, FullOnly, Local
 from relief_ray.strategies.fedavg import FedAvg
 from relief_ray.strategies.fedprox import FedProx
 from relief_ray.strategies.fedsa_lora import FedSALoRA
+from relief_ray.strategies.helora import HeLoRA
 from relief_ray.strategies.relief import VARIANTS, Relief
 
 AnyStrategy = Annotated[
-    FedAvg | FedProx | FedSALoRA | Relief | Central | Local | FullOnly | DropSlow, Field(discriminator="name")
+    FedAvg | FedProx | FedSALoRA | HeLoRA | Relief | Central | Local | FullOnly | DropSlow, Field(discriminator="name")
 ]
 
 PRESETS: dict[str, AnyStrategy] = {
@@ -21,6 +22,7 @@ PRESETS: dict[str, AnyStrategy] = {
     "fedprox": FedProx(),
     "fedsa_lora": FedSALoRA(),
     "fedsa_lora_table": FedSALoRA(dense_local="none"),
+    "helora": HeLoRA(),
     **VARIANTS,
     "central": Central(),
     "local": Local(),

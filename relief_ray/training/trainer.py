@@ -14,11 +14,12 @@ from torch import Tensor
 
 from relief_ray.codec import cut, encoded_nbytes
 from relief_ray.federated import ClientContext, ClientProgram, LocalStep
-from relief_ray.groups import GroupId, Params, Part
+from relief_ray.groups import GroupId, Params
 from relief_ray.messages import Assignment, Receipt, StageTimes, Update, Work
 from relief_ray.models.backbone import Backbone
 from relief_ray.stages import Engine, Missing
 from relief_ray.training.optimizer import Adam
+from relief_ray.training.parts import load_model, mask_parts
 from relief_ray.training.reuse import BatchBuffers, ForwardPlan, Values, compute_sources, plan_forward, run
 
 
@@ -129,7 +130,8 @@ class Trainer:
 
     def _start(self, context: ClientContext, task: Assignment) -> Params:
         """The model as it was loaded: the received one where nothing of the client's own lies over it."""
-        if not task.keep and len(context.start) == len(self.backbone.layout):
+        own = task.keep or any(part.rank is not None for part in task.down.values())
+        if not own and len(context.start) == len(self.backbone.layout):
             return context.start
         return self.backbone.layout.views(self.flat.clone())
 
@@ -169,7 +171,7 @@ class Trainer:
         if loss.requires_grad:
             torch.autograd.backward(loss)
         differentiated = perf_counter()
-        mask_ranks(self.backbone, task)
+        mask_parts(self.backbone, task)
         self._adam.step(session.parameters, self.config.lr)
         clock.forward_s += forwarded - began
         clock.backward_s += differentiated - forwarded
@@ -208,29 +210,3 @@ class Trainer:
         )
         kept = {j: value.clone() for j, value in cut(layout, task.keep, self.theta).items()}
         return Update(receipt=receipt, delta=delta, state={**context.state, **kept})
-
-
-def load_model(theta: Mapping[GroupId, Tensor], context: ClientContext, task: Assignment) -> None:
-    """Copies the received model and lays the client's personal parts over it."""
-    for j, value in context.start.items():
-        theta[j].copy_(value)
-    overlay(theta, context, task.keep)
-
-
-def overlay(theta: Mapping[GroupId, Tensor], context: ClientContext, keep: Mapping[GroupId, Part]) -> None:
-    """Restores the parts that stay with the client, where it has any yet."""
-    for j, part in keep.items():
-        if j in context.state:
-            theta[j][context.layout.indices(j, part)] = context.state[j]
-
-
-def mask_ranks(backbone: Backbone, task: Assignment) -> None:
-    """Zeroes gradients outside the assigned ranks: with fresh moments Adam then never moves those entries."""
-    for j, part in task.train.items():
-        if part.rank is None:
-            continue
-        for spec, p in zip(backbone.layout[j].tensors, backbone.parameters[j], strict=True):
-            if p.grad is not None and spec.kind == "lora_a":
-                p.grad[part.rank :] = 0.0
-            elif p.grad is not None and spec.kind == "lora_b":
-                p.grad[:, part.rank :] = 0.0
