@@ -11,6 +11,7 @@ from pathlib import Path
 from actors.commands.explain_text import text
 from actors.commands.open import open_run
 from actors.exits import WIDTH
+from relief_ray.citations import shown
 from relief_ray.errors import UserError
 from relief_ray.federated import RoundContext
 from relief_ray.groups import GroupId
@@ -103,7 +104,7 @@ def without_allocation(setup: Setup, round_: int, client: int) -> str | None:
     who = f"Client {client} (Type {info.device}, sensors {', '.join(info.modalities)})"
     if not isinstance(config, Relief):
         return (
-            f"{setup.config.label()} leaves nothing to explain: every client that takes part trains the same "
+            f"{shown(setup.config.label())} leaves nothing to explain: every client that takes part trains the same "
             f"{total} groups of the model, with zeros in place of the sensors that it lacks. Ask about relief, v2, v3 "
             "or their kin."
         )

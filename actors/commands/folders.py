@@ -9,6 +9,7 @@ from typing import Literal
 
 from pydantic import JsonValue
 
+from relief_ray.citations import shown
 from relief_ray.config import ExperimentConfig
 from relief_ray.errors import UserError
 from relief_ray.records.exporting import flat_params
@@ -33,7 +34,7 @@ class Cell:
         """``relief, fold 0, seed 0``."""
         data = self.config.data
         fold = [f"fold {data.fold}"] if data.split == "held_out_subject" else []
-        return ", ".join([self.label, *fold, f"seed {self.config.seed}"])
+        return ", ".join([shown(self.label), *fold, f"seed {self.config.seed}"])
 
 
 def state_of(cell: Cell) -> State:

@@ -13,6 +13,8 @@ ABOUT = {
     "fedprox": ("baseline", "FedAvg with a pull (mu = 0.01) towards the server's model"),
     "fedsa_lora": ("baseline", "LoRA A shared and averaged; B and head stay (dense model: head and fusion bias)"),
     "fedsa_lora_table": ("baseline, FITTED", "FedSA-LoRA that is FedAvg on a dense model, as the paper's bytes imply"),
+    "fedicu": ("baseline", "FedICU (reconstructed): 80 % of each change sent, directions averaged by agreement"),
+    "fedicu_table": ("baseline, FITTED", "FedICU (reconstructed): the least important fifth frozen, all else sent"),
     "helora": ("baseline", "LoRA rank (dense model: output rows) by device type; the server pads and averages"),
     "relief": ("RELIEF, V0", "own sensors' blocks, then the most divergent groups within T*; cohort mean"),
     "v1": ("ablation", "RELIEF without elastic training: all groups a client can reach, every round"),

@@ -8,13 +8,15 @@ from pydantic import Field
 
 from relief_ray.strategies.bounds import Central, DropSlow, FullOnly, Local
 from relief_ray.strategies.fedavg import FedAvg
+from relief_ray.strategies.fedicu import FedICU
 from relief_ray.strategies.fedprox import FedProx
 from relief_ray.strategies.fedsa_lora import FedSALoRA
 from relief_ray.strategies.helora import HeLoRA
 from relief_ray.strategies.relief import VARIANTS, Relief
 
 AnyStrategy = Annotated[
-    FedAvg | FedProx | FedSALoRA | HeLoRA | Relief | Central | Local | FullOnly | DropSlow, Field(discriminator="name")
+    FedAvg | FedProx | FedSALoRA | FedICU | HeLoRA | Relief | Central | Local | FullOnly | DropSlow,
+    Field(discriminator="name"),
 ]
 
 PRESETS: dict[str, AnyStrategy] = {
@@ -22,6 +24,8 @@ PRESETS: dict[str, AnyStrategy] = {
     "fedprox": FedProx(),
     "fedsa_lora": FedSALoRA(),
     "fedsa_lora_table": FedSALoRA(dense_local="none"),
+    "fedicu": FedICU(),
+    "fedicu_table": FedICU(kappa=1.0, freeze_unimportant=True),
     "helora": HeLoRA(),
     **VARIANTS,
     "central": Central(),
