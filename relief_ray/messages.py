@@ -75,7 +75,7 @@ class Assignment:
     ``view`` names the model it starts from; ``down``, ``train`` (``S_n``) and ``up`` say which groups travel, learn and
     return; ``keep`` is personal: restored from the client's own state before training and stored there after it, never
     sent. ``output`` names the stage whose output is the logits (the last one by default): what lies behind it and its
-    ``taps`` is not run.
+    ``taps`` is not run. ``lr_scale``: by how much a group learns faster or slower than the common learning rate.
     """
 
     client: ClientId
@@ -88,6 +88,7 @@ class Assignment:
     phase: str = "train"
     taps: frozenset[str] = frozenset()
     output: str | None = None
+    lr_scale: Mapping[GroupId, float] = field(default_factory=dict)
     args: Mapping[str, float] = field(default_factory=dict)
 
 

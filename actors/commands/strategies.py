@@ -15,6 +15,8 @@ ABOUT = {
     "fedsa_lora_table": ("baseline, FITTED", "FedSA-LoRA that is FedAvg on a dense model, as the paper's bytes imply"),
     "fedicu": ("baseline", "FedICU (reconstructed): 80 % of each change sent, directions averaged by agreement"),
     "fedicu_table": ("baseline, FITTED", "FedICU (reconstructed): the least important fifth frozen, all else sent"),
+    "harmony": ("baseline", "one network per sensor first, then fusion averaged in clusters of alike clients"),
+    "harmony_table": ("baseline, FITTED", "Harmony as the paper has it: FedAvg whose fusion layer is not federated"),
     "helora": ("baseline", "LoRA rank (dense model: output rows) by device type; the server pads and averages"),
     "relief": ("RELIEF, V0", "own sensors' blocks, then the most divergent groups within T*; cohort mean"),
     "v1": ("ablation", "RELIEF without elastic training: all groups a client can reach, every round"),

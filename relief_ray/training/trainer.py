@@ -76,14 +76,17 @@ class _Clock:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Session:
-    """One client's round while it runs; ``start`` is the model as it was loaded, personal parts included."""
+    """One client's round while it runs; ``start`` is the model as it was loaded, personal parts included.
+
+    ``parameters``: the trained ones by their learning rate.
+    """
 
     context: ClientContext
     task: Assignment
     client: ClientInputs
     program: ClientProgram
     plan: ForwardPlan
-    parameters: list[torch.nn.Parameter]
+    parameters: Mapping[float, list[torch.nn.Parameter]]
     vectors: GroupVectors
     start: Params
     clock: _Clock = field(default_factory=_Clock)
@@ -135,17 +138,17 @@ class Trainer:
             return context.start
         return self.backbone.layout.views(self.flat.clone())
 
-    def _freeze(self, task: Assignment) -> list[torch.nn.Parameter]:
-        """Switches gradients on for exactly the assigned tensors and clears their moments."""
-        chosen: list[torch.nn.Parameter] = []
+    def _freeze(self, task: Assignment) -> dict[float, list[torch.nn.Parameter]]:
+        """Switches gradients on for exactly the assigned tensors and clears their moments; by learning rate."""
+        chosen: dict[float, list[torch.nn.Parameter]] = {}
         for group in self.backbone.layout:
             part = task.train.get(group.id)
             for spec, p in zip(group.tensors, self.backbone.parameters[group.id], strict=True):
                 wanted = part is not None and (part.kinds is None or spec.kind in part.kinds)
                 p.requires_grad_(wanted)
                 if wanted:
-                    chosen.append(p)
-        self._adam.reset(chosen)
+                    chosen.setdefault(self.config.lr * task.lr_scale.get(group.id, 1.0), []).append(p)
+        self._adam.reset([p for parameters in chosen.values() for p in parameters])
         return chosen
 
     def _epochs(self, session: _Session) -> None:
@@ -172,7 +175,8 @@ class Trainer:
             torch.autograd.backward(loss)
         differentiated = perf_counter()
         mask_parts(self.backbone, task)
-        self._adam.step(session.parameters, self.config.lr)
+        for lr, parameters in session.parameters.items():
+            self._adam.step(parameters, lr)
         clock.forward_s += forwarded - began
         clock.backward_s += differentiated - forwarded
         clock.optimizer_s += perf_counter() - differentiated
