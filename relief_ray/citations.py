@@ -226,15 +226,6 @@ _TOOLS = {
 ENTRIES: Mapping[str, Entry] = MappingProxyType({**_METHODS, **_DATA, **_MODELS, **_TOOLS})
 """Every entry by its key: the methods' and data sets' configuration names, `moment`, `lora` and the tools."""
 
-# How tables and titles call a method whose own paper could not be read in full.
-_SHOWN = {"fedicu": "FedICU (reconstructed)", "fedicu_table": "FedICU (reconstructed), table"}
-
-
-def shown(label: str) -> str:
-    """The name under which a strategy is shown; one that is our reconstruction says so."""
-    return _SHOWN.get(label, label)
-
-
 # The excerpt and the partial copy are cited as what they were taken from; DSA has two articles.
 _PARTS = {"dsa": ("dsa", "dsa_units"), "dsa_mini": ("dsa", "dsa_units"), "mhealth_partial": ("mhealth",)}
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from relief_ray.citations import ENTRIES, cite, shown
+from relief_ray.citations import ENTRIES, cite
 from relief_ray.errors import UserError
 
 METHODS = {
@@ -71,8 +71,3 @@ def test_unknown_key_is_refused_with_the_choice():
 
 def test_nothing_asked_nothing_cited():
     assert cite([]) == ""
-
-
-def test_a_reconstruction_says_so():
-    assert shown("fedicu") == "FedICU (reconstructed)" and "(reconstructed)" in shown("fedicu_table")
-    assert shown("relief") == "relief"

@@ -11,11 +11,11 @@ from pathlib import Path
 from actors.commands.explain_text import text
 from actors.commands.open import open_run
 from actors.exits import WIDTH
-from relief_ray.citations import shown
 from relief_ray.errors import UserError
 from relief_ray.federated import RoundContext
 from relief_ray.groups import GroupId
 from relief_ray.messages import ClientInfo, ServerState
+from relief_ray.names import shown
 from relief_ray.records.reading import read_rounds
 from relief_ray.records.schema import RoundRecord
 from relief_ray.server import budget

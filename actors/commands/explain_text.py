@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from actors.commands.tables import counted, listed, table
 from actors.exits import WIDTH
-from relief_ray.citations import shown
+from relief_ray.names import shown
 
 if TYPE_CHECKING:
     from actors.commands.explain import Explanation, Offer

@@ -9,9 +9,9 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from relief_ray.citations import shown
 from relief_ray.config import ExperimentConfig
 from relief_ray.errors import UserError
+from relief_ray.names import shown
 from relief_ray.records.exporting import flat_params
 from relief_ray.records.identity import config_hash
 from relief_ray.records.ledger import LOCK_FILE

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from pydantic import JsonValue, ValidationError
 
-from relief_ray.citations import shown
 from relief_ray.errors import UserError
+from relief_ray.names import shown
 from relief_ray.records.reading import RUN_FILE, read_rounds, read_run, refuse_other_schema
 from relief_ray.records.schema import RoundRecord, RunRecord
 
