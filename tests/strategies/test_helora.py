@@ -4,8 +4,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from relief_ray.codec import encoded_nbytes
@@ -26,49 +24,6 @@ SEEDED = {"build_args": {"b_zero": False}}
 
 def tensors(group, theta):
     return LAYOUT.unflatten(group, theta[group])
-
-
-def padded(x, axis, number, how):
-    return torch.cat([x, filling(x, axis, number, how)], axis)
-
-
-def factors(seed=0):
-    """``A`` (3, 5) and ``B`` (4, 3), to be padded to rank 5."""
-    make = torch.Generator().manual_seed(seed)
-    return torch.randn(3, 5, generator=make).double(), torch.randn(4, 3, generator=make).double()
-
-
-# Padding ------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("how", PADDINGS)
-def test_what_was_padded_is_cut_off_again(how):
-    a, b = factors()
-    assert torch.equal(padded(a, 0, 2, how)[:3], a) and torch.equal(padded(b, 1, 2, how)[:, :3], b)
-    assert padded(a, 0, 2, how).shape == (5, 5) and padded(b, 1, 0, how).shape == (4, 3)
-
-
-def test_the_product_of_padded_factors():
-    """``p`` more ranks add nothing, ``p`` mean ranks, ``p`` copies of the last one, or a constant."""
-    a, b = factors(1)
-    product, p = b @ a, 2
-    expected = {
-        "zero": product,
-        "linear": product + p * torch.outer(b.mean(1), a.mean(0)),
-        "adjacent": product + p * torch.outer(b[:, -1], a[-1]),
-        "mean": product + p * b.mean() * a.mean() * torch.ones(4, 5),
-    }
-    for how in PADDINGS:
-        torch.testing.assert_close(padded(b, 1, p, how) @ padded(a, 0, p, how), expected[how])
-
-
-@given(st.sampled_from(PADDINGS), st.sampled_from([0, 1]), st.integers(0, 99))
-def test_padding_is_linear(how, axis, seed):
-    """So that clients of one rank may be summed before they are padded."""
-    make = torch.Generator().manual_seed(seed)
-    x, y = torch.randn(2, 3, 4, generator=make).double()
-    both = filling(0.3 * x + 0.7 * y, axis, 2, how)
-    torch.testing.assert_close(both, 0.3 * filling(x, axis, 2, how) + 0.7 * filling(y, axis, 2, how))
 
 
 # Sizes and weights --------------------------------------------------------------------------------------------------
