@@ -197,6 +197,7 @@ def context_of(setup: Setup, round_: int, participants: tuple[ClientInfo, ...] |
     chosen = setup.fleet.clients if participants is None else participants
     return RoundContext(
         round=round_,
+        num_rounds=setup.config.rounds,
         fleet=setup.fleet,
         layout=setup.layout,
         participants=chosen,
