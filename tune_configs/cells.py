@@ -1,0 +1,151 @@
+"""From a grid and a user's settings to its cells: one checked configuration, one hash and one folder name each."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+
+from relief_ray.config import ExperimentConfig, override, parse
+from relief_ray.errors import UserError, nearest
+from relief_ray.records.identity import config_hash
+from relief_ray.strategies import PRESETS
+from tune_configs.grid import DATASETS, Axis, Grid, Point, points
+
+GRIDS = (
+    "main_cnn", "main_lora", "ablation", "sensitivity", "diagnostics", "testbed", "coupling", "search_lr", "smoke",
+)  # fmt: skip
+HASH_DIGITS = 8
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GridCell:
+    """One cell; ``name`` is that of its folder and ends in the first digits of ``hash``, the configuration's."""
+
+    name: str
+    label: str
+    setting: str
+    config: ExperimentConfig
+    hash: str
+
+
+def load_grid(target: str) -> Grid:
+    """A grid of ours by name, or a Python file of the user's with a function ``grid()``.
+
+    Raises:
+        UserError: neither; the nearest name is given.
+    """
+    if target in GRIDS:
+        return _call(importlib.import_module(f"tune_configs.{target}"), target)
+    path = Path(target)
+    if path.suffix == ".py" and path.is_file():
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return _call(module, target)
+    raise UserError(f"grid {target!r}: unknown{nearest(target, GRIDS)}; expected {', '.join(GRIDS)}, or a FILE.py")
+
+
+def _call(module: ModuleType, target: str) -> Grid:
+    made = module.grid() if hasattr(module, "grid") else None
+    if not isinstance(made, Grid):
+        raise UserError(f"{target}: expected a function grid() that gives a tune_configs.grid.Grid")
+    return made
+
+
+def cells_of(grid: Grid, settings: Sequence[str] = (), *, skip_unknown: bool = False) -> tuple[GridCell, ...]:
+    """All cells in the order of computation; two points with the same configuration are one cell.
+
+    ``settings``: ``KEY=VALUE``; a key without a dot that names an axis (``seeds``, ``folds``, ``datasets``, ``methods``
+    or one of the grid's own) chooses its levels, everything else changes every cell's configuration.
+
+    Raises:
+        UserError: an unknown level or key, a value out of range, or methods that this version does not have.
+    """
+    scaled, rest = scale(grid, settings)
+    known = tuple(m for m in scaled.methods if m in PRESETS)
+    missing = [m for m in scaled.methods if m not in PRESETS]
+    if missing and not skip_unknown:
+        raise UserError(
+            f"grid {grid.name}: this version has no method {', '.join(missing)}; known are {', '.join(PRESETS)}; "
+            "leave them out with --skip-unknown, or choose with --set 'methods=[fedavg, relief]'"
+        )
+    found = (cell_of(grid.name, point, rest) for point in points(replace(scaled, methods=known)))
+    return tuple({cell.hash: cell for cell in reversed(list(found))}.values())[::-1]
+
+
+def scale(grid: Grid, settings: Iterable[str]) -> tuple[Grid, list[str]]:
+    """The grid with the chosen levels of its axes, and the settings that name no axis."""
+    rest = []
+    for setting in settings:
+        (key, value), *_ = override({}, [setting]).items()
+        scaled = choose(grid, key, value)
+        if scaled is None:
+            rest.append(setting)
+        else:
+            grid = scaled
+    return grid, rest
+
+
+def choose(grid: Grid, key: str, value: object) -> Grid | None:
+    """The grid with these levels of one axis; None where ``key`` is no axis.
+
+    Raises:
+        UserError: a level that the axis does not have.
+    """
+    if key in ("seeds", "folds"):
+        return replace(grid, **{key: numbers(key, value)})
+    if key in ("methods", "datasets"):
+        return replace(grid, **{key: chosen(key, value, PRESETS if key == "methods" else DATASETS, grid.methods)})
+    axes = {axis.name: axis for axis in grid.axes}
+    if key not in axes:
+        return None
+    levels = {level.name: level for level in axes[key].levels}
+    axes[key] = Axis(name=key, levels=tuple(levels[n] for n in chosen(key, value, levels)))
+    return replace(grid, axes=tuple(axes.values()))
+
+
+def numbers(key: str, value: object) -> tuple[int, ...]:
+    """``3`` seeds are 0, 1 and 2; ``[0, 5]`` are those.
+
+    Raises:
+        UserError: neither.
+    """
+    listed = range(value) if key == "seeds" and type(value) is int else [value] if type(value) is int else value
+    if not isinstance(listed, list | range) or not listed or any(type(n) is not int or n < 0 for n in listed):
+        more = "a number of seeds or " if key == "seeds" else ""
+        raise UserError(f"--set {key}={value}: expected {more}a list of numbers, e.g. --set '{key}=[0, 1]'")
+    return tuple(dict.fromkeys(listed))
+
+
+def chosen(key: str, value: object, known: Iterable[str], also: Sequence[str] = ()) -> tuple[str, ...]:
+    """Names of an axis' levels: one, or a list.
+
+    Raises:
+        UserError: an unknown one; the nearest is given.
+    """
+    names = [str(n) for n in value] if isinstance(value, list) else [n.strip() for n in str(value).split(",")]
+    everything = list(dict.fromkeys([*known, *also]))
+    for name in names:
+        if name not in everything:
+            raise UserError(
+                f"--set {key}={name}: unknown{nearest(name, everything)}; expected some of {', '.join(everything)}"
+            )
+    return tuple(dict.fromkeys(names))
+
+
+def cell_of(grid: str, point: Point, settings: Sequence[str]) -> GridCell:
+    """One configuration: the grid's, then the point's, then the user's settings."""
+    own = [f"{key}={json.dumps(value)}" for key, value in point.settings.items()]
+    values = {"strategy": {"name": point.method}}
+    config = parse(override(values, [*own, *settings]), f"grid {grid} ({point.method})")
+    digest = config_hash(config.hashed())
+    fold = [f"f{config.data.fold}"] if config.data.split == "held_out_subject" else []
+    name = "-".join([point.setting, point.method, *fold, f"s{config.seed}", digest[:HASH_DIGITS]])
+    named = config.model_copy(update={"name": f"{grid}-{name}"})
+    return GridCell(name=name, label=point.method, setting=point.setting, config=named, hash=digest)
