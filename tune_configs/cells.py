@@ -98,15 +98,19 @@ def choose(grid: Grid, key: str, value: object) -> Grid | None:
     Raises:
         UserError: a level that the axis does not have.
     """
-    if key in ("seeds", "folds"):
-        return replace(grid, **{key: numbers(key, value)})
-    if key in ("methods", "datasets"):
-        return replace(grid, **{key: chosen(key, value, PRESETS if key == "methods" else DATASETS, grid.methods)})
+    if key == "seeds":
+        return replace(grid, seeds=numbers(key, value))
+    if key == "folds":
+        return replace(grid, folds=numbers(key, value))
+    if key == "methods":
+        return replace(grid, methods=chosen(key, value, PRESETS, grid.methods))
+    if key == "datasets":
+        return replace(grid, datasets=chosen(key, value, DATASETS))
     axes = {axis.name: axis for axis in grid.axes}
     if key not in axes:
         return None
-    levels = {level.name: level for level in axes[key].levels}
-    axes[key] = Axis(name=key, levels=tuple(levels[n] for n in chosen(key, value, levels)))
+    wanted = chosen(key, value, [level.name for level in axes[key].levels])
+    axes[key] = Axis(name=key, levels=tuple(level for level in axes[key].levels if level.name in wanted))
     return replace(grid, axes=tuple(axes.values()))
 
 

@@ -14,7 +14,8 @@ Settings = Mapping[str, object]
 
 # The columns of Tables I and II, by preset.
 PAPER_METHODS = (
-    "fedavg", "fedprox", "fedel", "fedicu", "darkdistill", "harmony", "pilot", "fedsa_lora", "helora", "fedlease", "relief",
+    "fedavg", "fedprox", "fedel", "fedicu", "darkdistill", "harmony", "pilot", "fedsa_lora", "helora", "fedlease",
+    "relief",
 )  # fmt: skip
 FIVE_METHODS = ("fedavg", "fedel", "harmony", "darkdistill", "relief")
 VARIANTS = ("relief", "v1", "v2", "v3")

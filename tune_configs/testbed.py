@@ -2,10 +2,18 @@
 
 from tune_configs.grid import CNN, FIVE_METHODS, LORA, PAPER, Axis, Grid, Level
 
-# Orin-1 as Type A with every sensor, Orin-2 as Type C with the accelerometer alone.
-TWO = {"data.num_clients": 2, "fleet.counts": [1, 0, 1], "rounds": 100}
+
+
+def _two(dataset: str, subjects: tuple[int, int]) -> Level:
+    """Orin-1 as Type A with every sensor, Orin-2 as Type C with the accelerometer alone; one subject each."""
+    settings = {"data.subjects": subjects, "fleet.counts": (1, 0, 1), "rounds": 100}
+    return Level(name="device", settings=settings, datasets=(dataset,))
+
+
 SCOPES = (
-    Level(name="device", settings=TWO),
+    _two("pamap2", (101, 102)),
+    _two("mhealth", (1, 2)),
+    _two("dsa_within", (1, 2)),
     Level(name="fleet", settings={"rounds": 200}),
 )
 
