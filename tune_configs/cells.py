@@ -146,7 +146,8 @@ def chosen(key: str, value: object, known: Iterable[str], also: Sequence[str] = 
 def cell_of(grid: str, point: Point, settings: Sequence[str]) -> GridCell:
     """One configuration: the grid's, then the point's, then the user's settings."""
     own = [f"{key}={json.dumps(value)}" for key, value in point.settings.items()]
-    values = {"strategy": {"name": point.method}}
+    # A trial is one process unless the user wants hosts: many cells side by side beat many processes for one.
+    values = {"strategy": {"name": point.method}, "runtime": {"mode": "inline"}}
     config = parse(override(values, [*own, *settings]), f"grid {grid} ({point.method})")
     digest = config_hash(config.hashed())
     fold = [f"f{config.data.fold}"] if config.data.split == "held_out_subject" else []

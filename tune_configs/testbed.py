@@ -3,7 +3,6 @@
 from tune_configs.grid import CNN, FIVE_METHODS, LORA, PAPER, Axis, Grid, Level
 
 
-
 def _two(dataset: str, subjects: tuple[int, int]) -> Level:
     """Orin-1 as Type A with every sensor, Orin-2 as Type C with the accelerometer alone; one subject each."""
     settings = {"data.subjects": subjects, "fleet.counts": (1, 0, 1), "rounds": 100}

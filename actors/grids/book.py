@@ -114,13 +114,11 @@ def forget_error(folder: Path) -> None:
 
 
 def write_book(book: Book) -> Book:
-    """Adds the cells to those that ``grid.json`` lists already, and gives all of them.
+    """Adds the cells to those that ``grid.json`` lists already, and gives all of them; the folder exists.
 
     Raises:
         UserError: the folder cannot be written, or holds another grid.
     """
-    with disk_errors(book.out, "write the grid"):
-        book.out.mkdir(parents=True, exist_ok=True)
     if (book.out / GRID_FILE).exists():
         known = read_book(book.out)
         if known.name != book.name:

@@ -64,8 +64,8 @@ def fleet_of(config: ExperimentConfig) -> tuple[Fleet, dict[str, DeviceType]]:
 def bundles_of(config: ExperimentConfig, cluster: Resources) -> Bundles:
     """What one cell's trial reserves: its own process first, then each of its hosts.
 
-    The trial's process asks for no core where hosts do the work, and for the ``server`` node where there is one, so that
-    it does not take a device's place.
+    The trial's process asks for no core where hosts do the work, and for the ``server`` node where there is one,
+    so that it does not take a device's place.
 
     Raises:
         UserError: a typed placement that the cluster cannot give.
