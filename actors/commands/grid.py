@@ -25,6 +25,8 @@ from relief_ray.records.lock import FileLock
 from tune_configs.cells import cells_of, load_grid
 
 GRID_LOCK = "grid.lock"
+# Where Ray unpacks the working folder of a job.
+JOB_FOLDERS = "working_dir_files"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -146,6 +148,10 @@ def run_cells(book: Book, entries: Sequence[Entry], todo: Sequence[Entry], asked
     screen = make_screen(asked.as_json)
     with closing(screen), StopSignals() as stop:
         screen.note(f"{book.name}: {len(book.cells)} cells, {len(todo)} to do; records in {book.out}")
+        if JOB_FOLDERS in book.out.parts:
+            screen.note(
+                "NOTE: that folder is the job's copy of the code, which Ray removes; name another with --out DIR"
+            )
         exports = Exports(screen.note)
         try:
             disk_full = with_ray(book, entries, todo, asked, screen, stop, exports)
@@ -182,7 +188,7 @@ def with_ray(
             if stop.requested() or board.disk_full or (until_s is not None and time.monotonic() > until_s):
                 stop_file.touch()
 
-        board = Board(entries=entries, screen=screen, exports=exports, on_tick=on_tick)
+        board = Board(entries=entries, todo=todo, screen=screen, exports=exports, on_tick=on_tick)
         fit(todo, book.name, book.out, Listener(begun=board.begun, ended=board.ended, tick=board.tick))
     return board.disk_full
 

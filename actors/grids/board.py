@@ -11,6 +11,7 @@ from pathlib import Path
 from actors.exports import Exports
 from actors.grids.book import Entry, keep_error, look
 from actors.grids.screen import Leader, RunningCell, Screen, View
+from relief_ray.errors import UserError
 from relief_ray.records.reading import ROUNDS_FILE, RUN_FILE, scan
 from relief_ray.records.schema import RoundRecord
 from relief_ray.records.tracking import Tracker
@@ -50,9 +51,10 @@ class Running:
 
 @dataclass(kw_only=True)
 class Board:
-    """Hears of trials, looks into folders, tells the screen and MLflow."""
+    """Hears of trials, looks into folders, tells the screen and MLflow; ``todo`` are the entries that will run."""
 
     entries: Sequence[Entry]
+    todo: Sequence[Entry]
     screen: Screen
     exports: Exports
     on_tick: Callable[[], None]
@@ -68,7 +70,7 @@ class Board:
     def __post_init__(self) -> None:
         """Scores of cells that are done already."""
         self.by_name: Mapping[str, Entry] = {e.cell.name: e for e in self.entries}
-        self.left = {e.cell.name: e.num_planned - e.num_rounds for e in self.entries if e.state != "done"}
+        self.left = {e.cell.name: e.num_planned - e.num_rounds for e in self.todo}
         for entry in self.entries:
             self.states[entry.cell.name] = entry.state
             if entry.state == "done":
@@ -119,10 +121,12 @@ class Board:
         entry = found.entry
         if found.tracker is None and (entry.folder / RUN_FILE).exists():
             found.tracker = self.exports.begin(entry.cell.config.tracking, entry.folder)
-        path = entry.folder / ROUNDS_FILE
-        if path.exists() and path.stat().st_size < found.num_bytes:
-            found.num_bytes = 0  # a resumed cell dropped the rounds after its checkpoint
-        lines = scan(path, found.num_bytes)
+        try:
+            lines = scan(entry.folder / ROUNDS_FILE, found.num_bytes)
+        except UserError:
+            # A resumed cell dropped the rounds after its checkpoint, and wrote others: from the start, next time.
+            found.num_bytes = 0
+            return
         found.num_bytes = lines.num_bytes
         for record in lines.rounds:
             if found.tracker is not None:

@@ -145,7 +145,7 @@ def estimates(entries: Iterable[Entry], probed: Mapping[tuple[Workload, str], Ra
 
 def _estimate(entry: Entry, rate: Rate | UserError, like: str) -> Estimate:
     if isinstance(rate, UserError):
-        return Estimate(seconds=None, num_bytes=None, origin=f"unknown: {str(rate).splitlines()[0]}")
+        return Estimate(seconds=None, num_bytes=None, origin=f"unknown: {str(rate).partition(';')[0]}")
     left = max(0, entry.num_planned - entry.num_rounds)
     return Estimate(
         seconds=rate.start_s + left * rate.round_s,

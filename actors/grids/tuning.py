@@ -105,11 +105,19 @@ def num_at_once(bundles: Bundles, cluster: Resources) -> int:
     return max(1, min(int(cluster.get(name, 0.0) / amount + GRAIN) for name, amount in total.items() if amount))
 
 
+def _nobody(*words: str) -> None:
+    """Hears nothing."""
+
+
 class _Ears(tune.Callback):
     """Passes on what Tune tells."""
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
+
+    def __reduce__(self) -> tuple[type[_Ears], tuple[Listener]]:
+        # Tune keeps a copy of its set-up on disk, which nobody reads here; a terminal cannot be copied.
+        return _Ears, (Listener(begun=_nobody, ended=_nobody, tick=_nobody),)
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: object) -> None:
         self._listener.begun(trial.config["cell"])
