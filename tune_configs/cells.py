@@ -68,6 +68,7 @@ def cells_of(grid: Grid, settings: Sequence[str] = (), *, skip_unknown: bool = F
         UserError: an unknown level or key, a value out of range, or methods that this version does not have.
     """
     scaled, rest = scale(grid, settings)
+    refuse_empty(scaled)
     known = tuple(m for m in scaled.methods if m in PRESETS)
     missing = [m for m in scaled.methods if m not in PRESETS]
     if missing and not skip_unknown:
@@ -77,6 +78,18 @@ def cells_of(grid: Grid, settings: Sequence[str] = (), *, skip_unknown: bool = F
         )
     found = (cell_of(grid.name, point, rest) for point in points(replace(scaled, methods=known)))
     return tuple({cell.hash: cell for cell in reversed(list(found))}.values())[::-1]
+
+
+def refuse_empty(grid: Grid) -> None:
+    """Folds that a held-out dataset does not have would leave it out silently.
+
+    Raises:
+        UserError: none of the chosen folds exists.
+    """
+    for name in grid.datasets:
+        known = DATASETS[name].folds
+        if grid.folds is not None and known and not set(grid.folds) & set(known):
+            raise UserError(f"--set folds={list(grid.folds)}: {name} has folds {list(known)}; choose some of those")
 
 
 def scale(grid: Grid, settings: Iterable[str]) -> tuple[Grid, list[str]]:

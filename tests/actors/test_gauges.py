@@ -1,5 +1,9 @@
 """The figures that a monitor sees are those of the records."""
 
+import json
+import re
+from pathlib import Path
+
 from actors.gauges import FIGURES, figures, num_stragglers
 from relief_ray.config import parse
 from relief_ray.records.reading import read_rounds
@@ -33,3 +37,9 @@ def test_figures_of_a_round(tmp_path):
     assert num_stragglers(last, "split_naive") == sum(s > 2 * median_s for s in busy_s)
     # Compute dominates: the two Type-C clients take four times as long as the median, a Type-B one.
     assert found["stragglers"] == 2
+
+
+def test_the_dashboard_shows_every_gauge_and_no_other():
+    text = (Path(__file__).parents[2] / "cluster/grafana-dashboard.json").read_text()
+    assert json.loads(text)["panels"]
+    assert set(re.findall(r"ray_relief_(\w+?)(?=[{,])", text)) == set(FIGURES)
