@@ -89,7 +89,7 @@ def refuse_empty(grid: Grid) -> None:
     for name in grid.datasets:
         known = DATASETS[name].folds
         if grid.folds is not None and known and not set(grid.folds) & set(known):
-            raise UserError(f"--set folds={list(grid.folds)}: {name} has folds {list(known)}; choose some of those")
+            raise UserError(f"--set folds={list(grid.folds)}: {name} has folds {list(known)}; expected some of those")
 
 
 def scale(grid: Grid, settings: Iterable[str]) -> tuple[Grid, list[str]]:
