@@ -6,47 +6,34 @@ backbone, costs, executor) is a value passed in.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
-import torch
 from torch import Tensor
 from torch.nn import functional
 
-from relief_ray.groups import GroupLayout, Params
+from relief_ray.additions import Addition
+from relief_ray.groups import GroupLayout, Params, all_finite
 from relief_ray.messages import (
     Assignment,
-    ClientId,
     ClientInfo,
     ClientState,
     EvalPlan,
     EvalTarget,
     Fleet,
-    Receipt,
     Reduced,
     Reduction,
     RoundCost,
     ServerState,
-    StageTimes,
     Trained,
     Update,
 )
+from relief_ray.protocols import Accountant, Executor, Planner, StateStore
 from relief_ray.streams import Streams
-
-Models = Mapping[str, Params]
-States = Mapping[ClientId, ClientState]
 
 
 class RoundVoid(RuntimeError):
     """No usable update came back: nothing may be committed for this round."""
-
-
-class Planner(Protocol):
-    """The time model as strategies see it."""
-
-    def times(self, client: ClientId, assignment: Assignment) -> StageTimes:
-        """Predicted stage times of ``assignment`` on the client's device."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -147,11 +134,16 @@ def canonical_global(state: ServerState, fleet: Fleet) -> EvalPlan:
     return EvalPlan(canonical=EvalTarget(label="global"))
 
 
+def nothing_added(layout: GroupLayout, fleet: Fleet) -> tuple[Addition, ...]:
+    """The backbone as it is."""
+    return ()
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Strategy:
     """A federated method, box by box.
 
-    ``adapt`` names the additions it asks of the backbone (exits, experts); ``bootstrap`` says that round 0 is a
+    ``adapt`` names what it adds to a backbone of that layout (exits, experts); ``bootstrap`` says that round 0 is a
     full-training round (Algorithm 1, line 1); ``pooled`` that there is one client with everybody's data (``central``).
     """
 
@@ -162,47 +154,9 @@ class Strategy:
     init: Callable[[GroupLayout, Fleet, Streams, Params], ServerState] = single_model
     client: ClientProgram = field(default_factory=ClientProgram)
     evaluate: Callable[[ServerState, Fleet], EvalPlan] = canonical_global
-    adapt: tuple[str, ...] = ()
+    adapt: Callable[[GroupLayout, Fleet], tuple[Addition, ...]] = nothing_added
     bootstrap: bool = False
     pooled: bool = False
-
-
-class StateStore(Protocol):
-    """Personal state of clients: staged during a round, committed with it."""
-
-    def load(self, client: ClientId) -> ClientState:
-        """The last committed state (empty at first)."""
-
-    def stage(self, client: ClientId, state: ClientState) -> None:
-        """Remembers a client's new state until the round is committed."""
-
-    def commit(self) -> None:
-        """Makes all staged states current."""
-
-
-class Executor(Protocol):
-    """Where clients run: a plain loop or Ray actors, with the same bits."""
-
-    def train(self, round_: int, models: Models, tasks: Sequence[Assignment], states: States) -> Trained:
-        """Runs every task; sums blocks of clients as the strategy's reduction allows."""
-
-    def evaluate(
-        self, models: Models, targets: Sequence[EvalTarget], states: States, part: str
-    ) -> Mapping[str, Tensor]:
-        """Confusion matrices of each target, by "label" and "label|modality", on ``part`` ("test" or "validation").
-
-        They are int64 (subjects, classes, classes), rows true, columns predicted.
-        """
-
-    def close(self) -> None:
-        """Releases workers; called once."""
-
-
-class Accountant(Protocol):
-    """Turns receipts into simulated time and energy under every time model."""
-
-    def cost(self, receipts: Sequence[Receipt], fleet: Fleet) -> Mapping[str, RoundCost]:
-        """One ``RoundCost`` per time model; clients without receipt wait."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -245,5 +199,5 @@ def check_finite(state: ServerState) -> None:
     """Refuses a model with NaN or infinity before it is committed."""
     for name, params in state.models.items():
         for j, theta in params.items():
-            if not bool(torch.isfinite(theta).all()):
+            if not all_finite(theta):
                 raise FloatingPointError(f"model {name!r}: group {j!r} is not finite after aggregation; not committed")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from relief_ray.additions import Addition
 from relief_ray.clocks import make_planner, run_clocks
 from relief_ray.config import ExperimentConfig
 from relief_ray.data import FederatedData, federate, num_clients, open_dataset, pool
@@ -20,6 +21,7 @@ from relief_ray.groups import GroupLayout, Params
 from relief_ray.messages import ClientInfo, Fleet, RoundCost
 from relief_ray.models.backbone import Backbone, InputShape
 from relief_ray.models.costs import count_costs
+from relief_ray.models.extend import extend
 from relief_ray.stages import Engine
 from relief_ray.strategies.relief import Relief, target_s
 from relief_ray.streams import Streams
@@ -29,13 +31,17 @@ from relief_ray.training.worker import Job
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Setup:
-    """A run, ready to start; nothing here changes afterwards."""
+    """A run, ready to start; nothing here changes afterwards.
+
+    ``layout``: the backbone's groups and those that the strategy added; ``num_own_values`` counts the former alone.
+    """
 
     config: ExperimentConfig
     data: FederatedData
     fleet: Fleet
     types: dict[str, DeviceType]
     layout: GroupLayout
+    num_own_values: int
     start: Params
     frozen: Mapping[str, str | int]
     warnings: tuple[str, ...]
@@ -44,6 +50,7 @@ class Setup:
     engine: Engine
     planner: CostPlanner
     accountant: CostAccountant
+    fedavg: CostAccountant
     reference: dict[str, RoundCost]
     rare: tuple[str, ...]
     job: Job
@@ -93,18 +100,21 @@ def assemble(
     """Puts strategy, backbone, clocks and job together."""
     strategy = config.strategy.build()
     streams = Streams(seed=config.seed)
-    build = partial(build_backbone, config, input_shape(data), engine)
-    backbone = build()
-    counter = Counter(count_costs(backbone), backbone.layout, config.training.missing)
+    plain = build_backbone(config, input_shape(data), engine)
+    additions = strategy.adapt(plain.layout, fleet)
+    build = partial(build_backbone, config, input_shape(data), engine, additions)
+    backbone = build() if additions else plain
     clocks = run_clocks(config)
-    planner = make_planner(config, counter, fleet, types, clocks[config.costs.planning_time], engine)
-    accountant = CostAccountant(counter=counter, types=types, clocks=clocks)
+    accountant = CostAccountant(counter=count(backbone, config), types=types, clocks=clocks)
+    fedavg = replace(accountant, counter=count(plain, config)) if additions else accountant
+    planner = make_planner(config, accountant.counter, fleet, types, clocks[config.costs.planning_time], engine)
     return Setup(
         config=config,
         data=data,
         fleet=fleet,
         types=types,
         layout=backbone.layout,
+        num_own_values=plain.layout.numel,
         start=backbone.params(),
         frozen=backbone.facts,
         warnings=backbone.warnings,
@@ -113,14 +123,32 @@ def assemble(
         engine=engine,
         planner=planner,
         accountant=accountant,
-        reference=accountant.fedavg_reference(
-            fleet,
-            epochs=config.training.epochs,
-            batch_size=config.training.batch_size,
-            engine=assumed_engine(engine),
-        ),
+        fedavg=fedavg,
+        reference=fedavg_reference(config, fedavg, fleet, engine),
         rare=fleet.rare(),
         job=make_job(config, data, planner, build, strategy, streams, engine),
+    )
+
+
+def count(backbone: Backbone, config: ExperimentConfig) -> Counter:
+    """What ``backbone`` costs under the run's missing mode."""
+    return Counter(count_costs(backbone), backbone.layout, config.training.missing)
+
+
+def fedavg_reference(
+    config: ExperimentConfig,
+    accountant: CostAccountant,
+    fleet: Fleet,
+    engine: Engine,
+    participants: Collection[int] | None = None,
+) -> dict[str, RoundCost]:
+    """A FedAvg round on the plain backbone, whatever the strategy adds to it: the 1.00x of every comparison."""
+    return accountant.fedavg_reference(
+        fleet,
+        epochs=config.training.epochs,
+        batch_size=config.training.batch_size,
+        engine=assumed_engine(engine),
+        participants=participants,
     )
 
 
@@ -156,10 +184,12 @@ def input_shape(data: FederatedData) -> InputShape:
     return InputShape(channels=tuple(data.spec.modalities), window=data.spec.window, num_classes=len(data.spec.classes))
 
 
-def build_backbone(config: ExperimentConfig, shape: InputShape, engine: Engine) -> Backbone:
-    """The backbone with the run's own initialisation."""
+def build_backbone(
+    config: ExperimentConfig, shape: InputShape, engine: Engine, additions: tuple[Addition, ...] = ()
+) -> Backbone:
+    """The backbone with the run's own initialisation, and what the strategy adds to it."""
     seed = int(Streams(seed=config.seed).numpy("model").integers(2**31))
-    return config.backbone.build(shape, seed, fast=engine == "gemm")
+    return extend(config.backbone.build(shape, seed, fast=engine == "gemm"), additions, seed)
 
 
 def context_of(setup: Setup, round_: int, participants: tuple[ClientInfo, ...] | None = None) -> RoundContext:
@@ -191,14 +221,7 @@ def fedavg_costs(setup: Setup, participants: tuple[ClientInfo, ...]) -> dict[str
     """A FedAvg round of these clients under every clock; the rest of the fleet waits."""
     if len(participants) == len(setup.fleet):
         return setup.reference
-    training = setup.config.training
-    return setup.accountant.fedavg_reference(
-        setup.fleet,
-        epochs=training.epochs,
-        batch_size=training.batch_size,
-        engine=assumed_engine(setup.engine),
-        participants=[c.id for c in participants],
-    )
+    return fedavg_reference(setup.config, setup.fedavg, setup.fleet, setup.engine, [c.id for c in participants])
 
 
 def speedup(setup: Setup, result: RoundResult, reference: Mapping[str, RoundCost]) -> float | None:
@@ -209,20 +232,6 @@ def speedup(setup: Setup, result: RoundResult, reference: Mapping[str, RoundCost
 
 
 def trained_fraction(setup: Setup, result: RoundResult) -> float:
-    """Mean over the round's clients of trained values over all trainable values."""
+    """Mean over the round's clients of trained values over all of the plain backbone (above 1 with additions)."""
     values = [setup.layout.num_values(t.train) for t in result.tasks]
-    return sum(values) / len(values) / setup.layout.numel if values else 0.0
-
-
-__all__ = [
-    "Setup",
-    "assemble",
-    "choose_engine",
-    "context_of",
-    "deadline_s",
-    "fedavg_costs",
-    "prepare",
-    "speedup",
-    "subject_names",
-    "trained_fraction",
-]
+    return sum(values) / len(values) / setup.num_own_values if values else 0.0

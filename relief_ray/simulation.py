@@ -16,8 +16,9 @@ from typing import get_args
 
 from relief_ray.config import ExperimentConfig, RuntimeConfig, parse
 from relief_ray.errors import UserError
-from relief_ray.federated import Executor, RoundResult, run_round
+from relief_ray.federated import RoundResult, run_round
 from relief_ray.messages import ClientInfo
+from relief_ray.protocols import Executor
 from relief_ray.recording import calibration_of, now, round_record, run_record
 from relief_ray.records.checkpoint import Binding, Checkpoint
 from relief_ray.records.identity import config_hash, layout_digest, other_program

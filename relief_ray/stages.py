@@ -49,11 +49,20 @@ class StageFlops:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CostTable:
-    """What a backbone costs, counted on its real modules; ``num_values`` is each group's size."""
+    """What a backbone costs, counted on its real modules; ``num_values`` is each group's size.
+
+    ``output`` names the stage that gives the logits (the last one by default).
+    """
 
     stages: tuple[StageSpec, ...]
     flops: Mapping[str, StageFlops]
     num_values: Mapping[GroupId, int]
+    output: str | None = None
+
+    def running(self, wanted: Collection[str | None] = (None,)) -> tuple[StageSpec, ...]:
+        """The stages that run where ``wanted`` outputs are read; None stands for the logits."""
+        below = ancestors(self.stages, {s or self.output or self.stages[-1].id for s in wanted})
+        return tuple(s for s in self.stages if s.id in below)
 
     def group_flops(self, group: GroupId) -> float:
         """Forward and backward FLOPs of one window that belong to ``group``'s own parameters (the paper's time model).
@@ -73,10 +82,8 @@ class CostTable:
 
     def frozen_forward_flops(self) -> float:
         """Forward FLOPs of one window that no parameter group owns: they are spent whatever is trained."""
-        return sum(c.frozen_forward_flops if s.groups else c.forward_flops for s, c in self._costs())
-
-    def _costs(self) -> list[tuple[StageSpec, StageFlops]]:
-        return [(s, self.flops[s.id]) for s in self.stages]
+        costs = [(s, self.flops[s.id]) for s in self.running()]
+        return sum(c.frozen_forward_flops if s.groups else c.forward_flops for s, c in costs)
 
 
 def descendants(stages: tuple[StageSpec, ...], trained: Collection[GroupId]) -> frozenset[str]:
@@ -89,6 +96,17 @@ def descendants(stages: tuple[StageSpec, ...], trained: Collection[GroupId]) -> 
         if stage.groups & set(trained) or live & set(stage.inputs):
             live.add(stage.id)
     return frozenset(live)
+
+
+def ancestors(
+    stages: tuple[StageSpec, ...], wanted: Collection[str], zeroed: Collection[str] = frozenset()
+) -> frozenset[str]:
+    """``wanted`` stages and all that they read, but for what lies below a ``zeroed`` one: what has to run at all."""
+    found = set(wanted)
+    for stage in reversed(stages):
+        if stage.id in found and stage.id not in zeroed:
+            found.update(i for i in stage.inputs if not i.startswith(RAW))
+    return frozenset(found)
 
 
 def modalities_below(stages: tuple[StageSpec, ...]) -> dict[str, frozenset[str]]:

@@ -12,6 +12,7 @@ from relief_ray.federated import (
     RoundVoid,
     check_finite,
     keep_assignment,
+    nothing_added,
     run_round,
     send_all,
     server_tools,
@@ -227,7 +228,12 @@ def test_eq_2_cross_entropy_by_hand():
 
 def test_strategy_defaults():
     strategy = FedAvg().build()
-    assert strategy.init is single_model and not strategy.bootstrap and not strategy.pooled and strategy.adapt == ()
+    assert (
+        strategy.init is single_model
+        and not strategy.bootstrap
+        and not strategy.pooled
+        and strategy.adapt is nothing_added
+    )
     assert single_model(LAYOUT, FOUR, Streams(seed=0), START).models == {"global": START}
     plan = strategy.evaluate(ServerState(models={"global": START}), FOUR)
     assert plan.canonical == EvalTarget(label="global") and plan.clients == ()

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relief_ray.groups import WHOLE, GroupLayout, ParamGroup, Part, pack
+from relief_ray.groups import WHOLE, GroupLayout, ParamGroup, Part, all_finite, pack
 from relief_ray.models.backbone import InputShape
 from relief_ray.models.cnn import CnnConfig
 from tests.toy import CHANNELS, FEATURES, RANK, SCALE, SHAPE, build
@@ -228,3 +228,11 @@ def test_the_layout_follows_the_backbone():
         for spec, parameter in zip(group.tensors, backbone.parameters[group.id], strict=True):
             assert torch.equal(found[spec.name], parameter.detach())
     assert backbone.forward({m: torch.zeros(2, c, SHAPE.window) for m, c in CHANNELS}).shape == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("values", "finite"),
+    [([], True), ([0.0, -3.0], True), ([1.0, float("nan"), 2.0], False), ([float("inf")], False), ([-1e400], False)],
+)
+def test_all_finite(values, finite):
+    assert all_finite(torch.tensor(values)) is finite

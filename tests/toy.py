@@ -6,7 +6,7 @@ s B (A_acc h_acc + A_hr h_hr)); head: a dense linear layer. Every frozen weight 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -15,8 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from relief_ray.additions import Addition
 from relief_ray.data.window_set import WindowSet
-from relief_ray.federated import Planner, RoundContext, RoundResult, Strategy, run_round
+from relief_ray.federated import RoundContext, RoundResult, Strategy, nothing_added, run_round
+from relief_ray.groups import GroupLayout
 from relief_ray.messages import (
     Assignment,
     ClientCost,
@@ -34,6 +36,8 @@ from relief_ray.messages import (
     Work,
 )
 from relief_ray.models.backbone import Backbone, GroupParameters, InputShape, Stage
+from relief_ray.models.extend import extend
+from relief_ray.protocols import Planner
 from relief_ray.records.personal import CheckpointStateStore
 from relief_ray.server.aggregation import check_update
 from relief_ray.server.reduction import blocks, measured, merge_blocks, sum_block
@@ -47,7 +51,7 @@ CHANNELS = (("acc", 2), ("hr", 1))
 SHAPE = InputShape(channels=CHANNELS, window=8, num_classes=3)
 FEATURES, FUSED, RANK, SCALE = 6, 5, 2, 2.0
 FULL, ACC = ("acc", "hr"), ("acc",)
-UNIMODAL, EXITS = "unimodal", "exits"
+Adapt = Callable[[GroupLayout, Fleet], tuple[Addition, ...]]
 
 
 class LoraFactors(nn.Module):
@@ -92,7 +96,7 @@ class Fusion(nn.Module):
 
 
 class Exit(nn.Module):
-    """A linear classifier on concatenated features: an early exit, a unimodal head or the head itself."""
+    """A linear classifier on concatenated features: the head."""
 
     def __init__(self, num_in: int, generator: torch.Generator) -> None:
         super().__init__()
@@ -103,8 +107,8 @@ class Exit(nn.Module):
         return torch.cat(h, 1) @ self.weight.T + self.bias
 
 
-def build(adapt: tuple[str, ...] = (), b_zero: bool = True, layers: int = 1) -> Backbone:
-    """The backbone; ``adapt`` may ask for unimodal heads or for one exit per encoder layer."""
+def build(adapt: Adapt = nothing_added, b_zero: bool = True, layers: int = 1) -> Backbone:
+    """The backbone with what ``adapt`` adds to it."""
     make = torch.Generator().manual_seed(5)
     stages: list[Stage] = []
     groups: dict[str, GroupParameters] = {}
@@ -125,18 +129,13 @@ def build(adapt: tuple[str, ...] = (), b_zero: bool = True, layers: int = 1) -> 
             source, width = f"encoder.{m}.{layer}", FEATURES
         block = ColumnA(make)
         add(f"fusion.A.{m}", (source,), block, "fusion_a", (("a", block.a, "lora_a"),), modality=m)
-        if UNIMODAL in adapt:
-            head = Exit(FEATURES, make)
-            add(f"unimodal.{m}", (source,), head, "unimodal_head", dense(head), modality=m)
     names = [m for m, _ in CHANNELS]
-    for layer in range(1, layers) if EXITS in adapt else ():
-        head = Exit(FEATURES * len(names), make)
-        add(f"exit.{layer}", tuple(f"encoder.{m}.{layer}" for m in names), head, "exit", dense(head), layer=layer)
     inputs = (*(f"encoder.{m}.{layers}" for m in names), *(f"fusion.A.{m}" for m in names))
     fusion, head = Fusion(make, b_zero), Exit(FUSED, make)
     add("fusion.B", inputs, fusion, "fusion_b", (("b", fusion.b, "lora_b"),), into=late)
     add("head.1", ("fusion.B",), head, "head", dense(head), layer=1, into=late)
-    return Backbone(SHAPE, [*stages, *late], groups.values())
+    backbone = Backbone(SHAPE, [*stages, *late], groups.values())
+    return extend(backbone, adapt(backbone.layout, FOUR), 5)
 
 
 def dense(head: Exit):

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from actors.executor import RayExecutor
 from actors.group import RuntimeOptions, open_hosts
-from relief_ray.federated import Executor, Models, States
 from relief_ray.messages import Assignment, EvalTarget, Trained
+from relief_ray.protocols import Executor, Models, States
 from relief_ray.recording import run_record
 from relief_ray.records.ledger import RunFolder
 from relief_ray.records.schema import RoundRecord

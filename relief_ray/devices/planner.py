@@ -20,6 +20,7 @@ from relief_ray.stages import CostTable, Engine, Missing
 
 CACHE_LIMIT = 20_000
 _Parts = frozenset[tuple[GroupId, Part]]
+_Read = frozenset["str | None"]
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
@@ -55,15 +56,17 @@ class Counter:
         self.costs = costs
         self.layout = layout
         self.missing = missing
-        self._footprints: dict[tuple[tuple[str, ...], Engine, _Parts], Footprint] = {}
+        self._footprints: dict[tuple[tuple[str, ...], Engine, _Parts, _Read], Footprint] = {}
         self._bytes: dict[_Parts, int] = {}
 
-    def footprint(self, present: tuple[str, ...], train: Selection, engine: Engine) -> Footprint:
-        """What a client of these modalities spends per window to train ``train``."""
-        key = (present, engine, frozenset(train.items()))
+    def footprint(self, present: tuple[str, ...], task: Assignment, engine: Engine) -> Footprint:
+        """What a client of these modalities spends per window on ``task``."""
+        read = frozenset([task.output, *task.taps])
+        key = (present, engine, frozenset(task.train.items()), read)
         if key not in self._footprints:
             _make_room(self._footprints)
-            self._footprints[key] = footprint(self.costs, present, shares(self.layout, train), engine, self.missing)
+            share = shares(self.layout, task.train)
+            self._footprints[key] = footprint(self.costs, present, share, engine, self.missing, read)
         return self._footprints[key]
 
     def nbytes(self, selection: Selection) -> int:
@@ -89,7 +92,7 @@ class CostPlanner:
     def load(self, client: ClientId, assignment: Assignment) -> Workload:
         """FLOPs and bytes of ``assignment`` for the client's windows and modalities."""
         info = self.fleet[client]
-        return self.counter.footprint(info.modalities, assignment.train, self.engine).workload(
+        return self.counter.footprint(info.modalities, assignment, self.engine).workload(
             num_windows=info.num_windows,
             epochs=assignment.epochs,
             num_steps=num_steps(info.num_windows, assignment.epochs, self.batch_size),
@@ -149,7 +152,7 @@ class CostAccountant:
     def _times(self, clock: Clock, receipt: Receipt, fleet: Fleet) -> StageTimes:
         info, work = fleet[receipt.assignment.client], receipt.work
         engine = clock.engine or assumed_engine(work.engine)
-        load = self.counter.footprint(info.modalities, receipt.assignment.train, engine).workload(
+        load = self.counter.footprint(info.modalities, receipt.assignment, engine).workload(
             num_windows=work.num_windows,
             epochs=work.epochs,
             num_steps=work.num_steps,

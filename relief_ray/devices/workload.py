@@ -56,32 +56,41 @@ class Footprint:
 
 
 def footprint(
-    costs: CostTable, present: Collection[str], trained: Mapping[GroupId, float], engine: Engine, missing: Missing
+    costs: CostTable,
+    present: Collection[str],
+    trained: Mapping[GroupId, float],
+    engine: Engine,
+    missing: Missing,
+    wanted: Collection[str | None] = (None,),
 ) -> Footprint:
     """Counts the stages that a client of modalities ``present`` runs to train ``trained`` (group: share of its values).
+
+    ``wanted``: the stages whose outputs are read (None: the logits); what lies behind them all is not run.
 
     ``naive`` runs every stage forward in every epoch, absent modalities too, as the paper's straggler does. ``reuse``
     runs what no trained group can change once a round, and constant stages on one window (once, or once a step where
     they learn); with ``zero_feature`` it leaves out absent features and all that feeds them. Backward: the gradient of
     a live stage's input where that input is live, and the weight gradients of trained groups alone.
     """
-    reuse, below = engine != "naive", modalities_below(costs.stages)
-    constant = {s.id for s in costs.stages if reuse and below[s.id].isdisjoint(present)}
-    off = _switched_off(costs.stages, constant) if missing == "zero_feature" else frozenset()
-    live = descendants(costs.stages, trained) - off
+    stages = costs.running(wanted)
+    reuse, below = engine != "naive", modalities_below(stages)
+    constant = {s.id for s in stages if reuse and below[s.id].isdisjoint(present)}
+    off = _switched_off(stages, constant) if missing == "zero_feature" else frozenset()
+    live = descendants(stages, trained) - off
     forward: dict[Times, float] = {}
     backward: dict[Times, float] = {}
-    for stage in (s for s in costs.stages if s.id not in off):
+    for stage in (s for s in stages if s.id not in off):
         often = _times(stage.id in live, stage.id in constant, reuse)
         forward[often] = forward.get(often, 0.0) + costs.flops[stage.id].forward_flops
         if stage.id in live:
             backward[often] = backward.get(often, 0.0) + _backward_flops(costs, stage, live, trained)
-    idle = {j for s in costs.stages if s.id in off for j in s.groups}
+    reached = {j for s in stages for j in s.groups}
+    learning = reached - {j for s in stages if s.id in off for j in s.groups}
     return Footprint(
         forward=forward,
         backward=backward,
-        group=sum(share * costs.group_flops(j) for j, share in trained.items()),
-        num_values=sum(share * costs.num_values[j] for j, share in trained.items() if j not in idle),
+        group=sum(share * costs.group_flops(j) for j, share in trained.items() if j in reached),
+        num_values=sum(share * costs.num_values[j] for j, share in trained.items() if j in learning),
     )
 
 

@@ -37,12 +37,14 @@ class Stage:
     """A stage and the module that computes it: ``module(*inputs) -> output``, batch first everywhere.
 
     ``frozen`` is the same stage without the parameters of its groups, where it has others that are never trained: what
-    it takes is counted apart.
+    it takes is counted apart. ``pool`` turns the output into features (B, D) for whoever reads the model early; None
+    where the output is that already.
     """
 
     spec: StageSpec
     module: nn.Module
     frozen: nn.Module | None = None
+    pool: nn.Module | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,7 +78,7 @@ def raw_windows(modality: str, windows_BCT: Tensor) -> Tensor:
 class Backbone:
     """Stages, parameters and layout of one model.
 
-    ``prepare`` turns raw windows into the first stage's input, once per client. The last stage's output is the
+    ``prepare`` turns raw windows into the first stage's input, once per client. The output of stage ``output`` is the
     logits (B, K).
     """
 
@@ -89,11 +91,12 @@ class Backbone:
         chunk: int | None = None,
         facts: Mapping[str, str | int] = NO_FACTS,
         warnings: tuple[str, ...] = (),
+        output: str | None = None,
     ) -> None:
         """Checks that stages are topologically ordered and that every stage's groups exist.
 
         ``chunk``: windows per pass without gradient, where the usual number would need too much memory; ``facts`` and
-        ``warnings`` go into the record of every run.
+        ``warnings`` go into the record of every run; ``output``: the stage that gives the logits (the last one).
 
         Raises:
             ValueError: a stage reads what no earlier stage writes, or names an unknown group.
@@ -101,6 +104,8 @@ class Backbone:
         declared = tuple(groups)
         self.shape, self.stages, self.prepare = shape, tuple(stages), prepare
         self.chunk, self.facts, self.warnings = chunk, facts, warnings
+        self.declared = declared
+        self.output = output or self.stages[-1].spec.id
         self.layout = GroupLayout(g.group() for g in declared)
         self.parameters = {g.id: tuple(p for _, p, _ in g.tensors) for g in declared}
         known = {RAW + m for m in shape.modalities}
@@ -135,8 +140,21 @@ class Backbone:
         values = {RAW + m: x for m, x in windows.items()}
         for stage in self.stages:
             values[stage.spec.id] = stage.module(*(values[i] for i in stage.spec.inputs))
-        output: Tensor = values[self.stages[-1].spec.id]
-        return output
+        logits: Tensor = values[self.output]
+        return logits
+
+    def plus(self, stages: Sequence[Stage], groups: Sequence[GroupParameters]) -> Backbone:
+        """This backbone and more behind it: same parameters, same logits, ``stages`` and ``groups`` at the end."""
+        return Backbone(
+            self.shape,
+            (*self.stages, *stages),
+            (*self.declared, *groups),
+            self.prepare,
+            self.chunk,
+            self.facts,
+            self.warnings,
+            self.output,
+        )
 
 
 def seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from relief_ray.groups import GroupId, Kind, Role
 from relief_ray.models.backbone import Backbone, GroupParameters, InputShape, Stage, raw_windows, seeded
-from relief_ray.models.gemm import FusedConv1, FusedConv2, columns
+from relief_ray.models.gemm import ChannelsFirst, FusedConv1, FusedConv2, columns
 from relief_ray.stages import RAW, StageSpec
 
 KERNEL = 5
@@ -81,17 +81,20 @@ def _conv(config: CnnConfig, channels: int, seed: int) -> tuple[nn.Conv1d, nn.Co
 def _encoder(config: CnnConfig, modality: str, convs: Sequence[nn.Conv1d], fast: bool) -> list[Stage]:
     first, second = convs
     modules: tuple[nn.Module, nn.Module]
+    pool: nn.Module = nn.Sequential(nn.AdaptiveAvgPool1d(config.steps), nn.Flatten())
     if fast:
         modules = (FusedConv1(first), FusedConv2(second, config.steps))
+        pool = nn.Sequential(ChannelsFirst(), pool)
     else:
-        pool = nn.Sequential(second, nn.ReLU(), nn.AdaptiveAvgPool1d(config.steps), nn.Flatten())
-        modules = (nn.Sequential(first, nn.ReLU()), pool)
+        modules = (nn.Sequential(first, nn.ReLU()), nn.Sequential(second, nn.ReLU(), pool))
     ids = [f"encoder.{modality}.{layer}" for layer in (1, 2)]
     specs = [
         StageSpec(id=ids[0], inputs=(RAW + modality,), groups=frozenset(ids[:1]), modality=modality),
         StageSpec(id=ids[1], inputs=(ids[0],), groups=frozenset(ids[1:]), modality=modality, feature=True),
     ]
-    return [Stage(spec=spec, module=module) for spec, module in zip(specs, modules, strict=True)]
+    return [
+        Stage(spec=spec, module=module, pool=p) for spec, module, p in zip(specs, modules, (pool, None), strict=True)
+    ]
 
 
 def _group(name: GroupId, role: Role, modality: str | None, layer: int | None, module: nn.Module) -> GroupParameters:

@@ -27,7 +27,7 @@ def count_costs(backbone: Backbone) -> CostTable:
         with torch.no_grad():
             values[stage.spec.id] = stage.module(*inputs)
     sizes = {g.id: g.numel for g in backbone.layout}
-    return CostTable(stages=backbone.specs, flops=flops, num_values=sizes)
+    return CostTable(stages=backbone.specs, flops=flops, num_values=sizes, output=backbone.output)
 
 
 def _stage_flops(backbone: Backbone, stage: Stage, inputs: list[Tensor]) -> StageFlops:

@@ -66,6 +66,14 @@ def unfold(x_BTC: Tensor) -> Tensor:
     return apply(x_BTC)
 
 
+class ChannelsFirst(nn.Module):
+    """Puts ``FusedConv1``'s output back into torch's order, for an early exit's pooling."""
+
+    def forward(self, x_BTC: Tensor) -> Tensor:
+        """(B, T, C) -> (B, C, T)."""
+        return x_BTC.transpose(1, 2)
+
+
 class FusedConv2(nn.Module):
     """ReLU(conv2), average pool and flatten on time-major activations."""
 

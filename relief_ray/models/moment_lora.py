@@ -107,15 +107,16 @@ def _encoder(parts: _Parts, modality: str, adapted: nn.Module) -> list[Stage]:
     spec = StageSpec(id=source, inputs=(RAW + modality,), modality=modality)
     stages = [Stage(spec=spec, module=Patches(adapted, parts.mask_T))]
     pairs = zip(_blocks(adapted), _blocks(parts.frozen.pipeline), strict=True)
+    feature = Feature(adapted.get_submodule("encoder.final_layer_norm"), parts.mask_T)
     for layer, (block, plain) in enumerate(pairs, 1):
         name = f"encoder.{modality}.{layer}"
         spec = StageSpec(id=name, inputs=(source,), groups=frozenset([name]), modality=modality)
         bias = parts.bias_1HPP
-        stages.append(Stage(spec=spec, module=EncoderBlock(block, bias), frozen=EncoderBlock(plain, bias)))
+        frozen = EncoderBlock(plain, bias)
+        stages.append(Stage(spec=spec, module=EncoderBlock(block, bias), frozen=frozen, pool=feature))
         source = name
-    norm = adapted.get_submodule("encoder.final_layer_norm")
     spec = StageSpec(id=f"feature.{modality}", inputs=(source,), modality=modality, feature=True)
-    return [*stages, Stage(spec=spec, module=Feature(norm, parts.mask_T))]
+    return [*stages, Stage(spec=spec, module=feature)]
 
 
 def _adapters(modality: str, adapted: nn.Module) -> list[GroupParameters]:

@@ -9,7 +9,7 @@ from math import isfinite
 import torch
 from torch import Tensor
 
-from relief_ray.groups import GroupId, GroupLayout, ParamGroup, Params, Selection
+from relief_ray.groups import GroupId, GroupLayout, ParamGroup, Params, Selection, all_finite
 from relief_ray.messages import (
     Assignment,
     ClientId,
@@ -81,7 +81,7 @@ def check_update(update: Update, layout: GroupLayout) -> str | None:
         if not isfinite(squares[j]):
             return f"group {j!r}: the update is not finite"
     for name, value in update.state.items():
-        if not bool(torch.isfinite(value).all()):
+        if not all_finite(value):
             return f"personal state {name!r} is not finite"
     return None
 

@@ -28,7 +28,7 @@ def predict(
     output: str | None = None,
 ) -> dict[Mask, Tensor]:
     """Predicted classes (n,) under every mask of present modalities, read at stage ``output`` (the last by default)."""
-    last = output or backbone.specs[-1].id
+    last = output or backbone.output
     num_windows = len(next(iter(inputs.values())))
     # The empty start is for a share without windows: more hosts than windows.
     parts: dict[Mask, list[Tensor]] = {mask: [torch.empty(0, dtype=torch.int64)] for mask in masks}

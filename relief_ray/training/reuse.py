@@ -15,7 +15,7 @@ from torch import Tensor
 
 from relief_ray.groups import GroupId
 from relief_ray.models.backbone import Backbone, Stage
-from relief_ray.stages import RAW, Missing, descendants, modalities_below
+from relief_ray.stages import RAW, Missing, ancestors, descendants, modalities_below
 
 Values = dict[str, Tensor]
 CHUNK = 256
@@ -48,7 +48,7 @@ def plan_forward(
     """
     specs = backbone.specs
     below = modalities_below(specs)
-    wanted = {output or specs[-1].id, *taps}
+    wanted = {output or backbone.output, *taps}
     steps = needed(backbone, wanted, frozenset())
     absent = frozenset(s for s, sources in below.items() if not sources & set(present))
     zeroed = (
@@ -83,11 +83,8 @@ def _above_zeros(steps: Sequence[Stage], zeroed: frozenset[str], wanted: Collect
 
 def needed(backbone: Backbone, wanted: Collection[str], zeroed: frozenset[str]) -> tuple[Stage, ...]:
     """The stages to run so that all ``wanted`` outputs exist; what lies below a zeroed feature is left out."""
-    needed = set(wanted)
-    for stage in reversed(backbone.stages):
-        if stage.spec.id in needed and stage.spec.id not in zeroed:
-            needed.update(i for i in stage.spec.inputs if not i.startswith(RAW))
-    return tuple(s for s in backbone.stages if s.spec.id in needed)
+    below = ancestors(backbone.specs, wanted, zeroed)
+    return tuple(s for s in backbone.stages if s.spec.id in below)
 
 
 def run(stages: Collection[Stage], values: Values, plan: ForwardPlan, batch: int) -> Values:

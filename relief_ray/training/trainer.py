@@ -179,7 +179,7 @@ class Trainer:
 
     def _local_step(self, session: _Session, values: Values, index: Tensor) -> LocalStep:
         return LocalStep(
-            logits=values[session.task.output or self.backbone.specs[-1].id],
+            logits=values[session.task.output or self.backbone.output],
             labels=session.client.labels[index],
             taps={t: values[t] for t in session.task.taps},
             params=session.vectors,

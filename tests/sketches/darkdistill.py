@@ -12,13 +12,21 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from relief_ray.additions import Classifier
 from relief_ray.federated import ClientProgram, LocalStep, RoundContext, ServerTools, Strategy
-from relief_ray.groups import ParamGroup
-from relief_ray.messages import Assignment, ClientId, Reduced, ServerState, WeightedSum
+from relief_ray.groups import GroupLayout, ParamGroup
+from relief_ray.messages import Assignment, ClientId, Fleet, Reduced, ServerState, WeightedSum
 from relief_ray.server.aggregation import apply_step, by_samples, one_bucket
-from tests.toy import EXITS
 
 DEPTHS = 2
+
+
+def exits(layout: GroupLayout, fleet: Fleet) -> tuple[Classifier, ...]:
+    """One exit behind each encoder layer but the last."""
+    return tuple(
+        Classifier(id=f"exit.{k}", after=tuple(g.id for g in layout if g.role == "encoder" and g.layer == k), layer=k)
+        for k in range(1, DEPTHS)
+    )
 
 
 def level(group: ParamGroup) -> int:
@@ -75,7 +83,7 @@ DIRECT = WeightedSum(weight=by_samples, bucket=one_bucket)
 def darkdistill(depth_of: Mapping[ClientId, int], reduction: WeightedSum = PER_CLASS) -> Strategy:
     return Strategy(
         name="darkdistill",
-        adapt=(EXITS,),
+        adapt=exits,
         allocate=partial(allocate, depth_of),
         client=ClientProgram(objective=all_exits),
         reduction=reduction,

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from relief_ray.additions import Classifier
 from relief_ray.federated import ClientContext, ClientProgram, LocalStep, RoundContext, ServerTools, Strategy
 from relief_ray.groups import GroupLayout, Params
 from relief_ray.messages import (
@@ -29,7 +30,16 @@ from relief_ray.messages import (
 )
 from relief_ray.server.aggregation import apply_step, mean_step, over_members, uniform
 from relief_ray.streams import Streams
-from tests.toy import UNIMODAL
+
+UNIMODAL = "unimodal"
+
+
+def heads(layout: GroupLayout, fleet: Fleet) -> tuple[Classifier, ...]:
+    """One classifier per modality on its encoder's last layer."""
+    last = {g.modality: g for g in layout if g.role == "encoder"}
+    return tuple(
+        Classifier(id=f"unimodal.{m}", after=(last[m].id,), role="unimodal_head", modality=m) for m in fleet.modalities
+    )
 
 
 def bucket(task: Assignment) -> str:
@@ -125,7 +135,7 @@ def evaluate(state: ServerState, fleet: Fleet) -> EvalPlan:
 def harmony(switch: int, num_clusters: int, reduction: WeightedSum | Collect = BY_VIEW) -> Strategy:
     return Strategy(
         name="harmony",
-        adapt=(UNIMODAL,),
+        adapt=heads,
         init=partial(init, num_clusters),
         allocate=partial(allocate, switch),
         client=ClientProgram(objective=objective, after=report_discrepancy),

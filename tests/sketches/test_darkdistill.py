@@ -10,11 +10,11 @@ from relief_ray.messages import EvalTarget
 from relief_ray.server.aggregation import apply_step, mean_step, over_members
 from relief_ray.strategies.common import average
 from relief_ray.training.reuse import plan_forward
-from tests.sketches.darkdistill import DIRECT, darkdistill, level
-from tests.toy import EXITS, FOUR, bench, build
+from tests.sketches.darkdistill import DIRECT, darkdistill, exits, level
+from tests.toy import FOUR, bench, build
 
 TWO_LAYERS = {"layers": 2, "b_zero": False}
-LAYOUT = build((EXITS,), layers=2).layout
+LAYOUT = build(exits, layers=2).layout
 MIXED, DEEP, SHALLOW = {0: 2, 1: 2, 2: 1, 3: 1}, dict.fromkeys(range(4), 2), dict.fromkeys(range(4), 1)
 FIRST_BLOCK = {"encoder.acc.1", "encoder.hr.1", "exit.1"}
 
@@ -96,7 +96,7 @@ def test_naive_and_reuse_engines_agree(tmp_path, missing):
 
 def test_a_feature_that_is_switched_off_does_not_freeze_the_exit_below_it():
     """encoder.hr.1 feeds the zeroed feature and, where the exit is asked for, the exit: then it still learns."""
-    backbone = build((EXITS,), layers=2)
+    backbone = build(exits, layers=2)
     every_step = {
         taps: {
             s.spec.id

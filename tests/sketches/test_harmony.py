@@ -7,10 +7,10 @@ import torch
 
 from relief_ray.messages import Collect
 from relief_ray.server.aggregation import apply_step, mean_step, over_members
-from tests.sketches.harmony import collect, harmony
-from tests.toy import ACC, FULL, UNIMODAL, bench, build, context_of, fleet_of
+from tests.sketches.harmony import collect, harmony, heads
+from tests.toy import ACC, FULL, bench, build, context_of, fleet_of
 
-LAYOUT = build((UNIMODAL,)).layout
+LAYOUT = build(heads).layout
 FLEET = fleet_of(FULL, FULL, FULL, FULL, ACC, ACC)
 ENCODERS, FUSED = ("encoder.acc.1", "encoder.hr.1"), ("fusion.A.acc", "fusion.A.hr", "fusion.B", "head.1")
 

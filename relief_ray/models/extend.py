@@ -1,0 +1,83 @@
+"""A backbone with what a method adds to it; what was there keeps its values, order and meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from zlib import crc32
+
+import torch
+from torch import Tensor, nn
+
+from relief_ray.additions import Addition, Classifier
+from relief_ray.groups import GroupId, Kind
+from relief_ray.models.backbone import Backbone, GroupParameters, Stage, seeded
+from relief_ray.stages import RAW, StageSpec
+
+
+class SideBySide(nn.Linear):
+    """``Linear([f_1 | .. | f_k])``: a classifier on pooled features."""
+
+    def forward(self, *features_BD: Tensor) -> Tensor:
+        """Features (B, D_1) .. (B, D_k) -> (B, K)."""
+        return super().forward(torch.cat(features_BD, 1))
+
+
+def extend(backbone: Backbone, additions: Sequence[Addition], seed: int) -> Backbone:
+    """``backbone`` with ``additions`` in their order; each is seeded by ``seed`` and its own id.
+
+    Raises:
+        ValueError: an addition reads a group that no stage owns, or a stage that cannot be pooled.
+    """
+    for addition in additions:
+        backbone = _with_classifier(backbone, addition, seed)
+    return backbone
+
+
+def _with_classifier(backbone: Backbone, addition: Classifier, seed: int) -> Backbone:
+    sources = [_pooled(backbone, group, addition.id) for group in addition.after]
+    pools = [s for s in sources if s not in backbone.stages]
+    inputs = tuple(s.spec.id for s in sources)
+    width = sum(_width(backbone, pools, i) for i in inputs)
+    linear = seeded(lambda: SideBySide(width, backbone.shape.num_classes), (seed + crc32(addition.id.encode())) % 2**31)
+    kinds: tuple[tuple[str, Kind], ...] = (("weight", "weight"), ("bias", "bias"))
+    spec = StageSpec(id=addition.id, inputs=inputs, groups=frozenset([addition.id]), modality=addition.modality)
+    group = GroupParameters(
+        id=addition.id,
+        role=addition.role,
+        modality=addition.modality,
+        layer=addition.layer,
+        tensors=tuple((name, linear.get_parameter(name), kind) for name, kind in kinds),
+    )
+    return backbone.plus([*pools, Stage(spec=spec, module=linear)], [group])
+
+
+def _pooled(backbone: Backbone, group: GroupId, reader: str) -> Stage:
+    """The owner of ``group`` where it gives features (B, D) itself, else a new stage that pools what it gives."""
+    owner = next((s for s in backbone.stages if group in s.spec.groups), None)
+    if owner is None:
+        owned = sorted(j for s in backbone.stages for j in s.spec.groups)
+        raise ValueError(f"{reader!r} reads group {group!r}, which no stage owns; there are {owned}")
+    if owner.pool is None:
+        return owner
+    spec = StageSpec(
+        id=f"{reader}<{owner.spec.id}", inputs=(owner.spec.id,), modality=owner.spec.modality, feature=True
+    )
+    return Stage(spec=spec, module=owner.pool)
+
+
+@torch.no_grad()
+def _width(backbone: Backbone, pools: Sequence[Stage], wanted: str) -> int:
+    """``D`` of the stage ``wanted``, seen on one zero window."""
+    shape = backbone.shape
+    values = {RAW + m: backbone.prepare(m, torch.zeros(1, c, shape.window)) for m, c in shape.channels}
+    for stage in (*backbone.stages, *pools):
+        values[stage.spec.id] = stage.module(*(values[i] for i in stage.spec.inputs))
+        if stage.spec.id == wanted:
+            break
+    output = values[wanted]
+    if output.ndim != 2:
+        raise ValueError(
+            f"stage {wanted!r} gives {tuple(output.shape)} a window batch, a classifier needs (B, D); "
+            "declare the stage's `pool`"
+        )
+    return int(output.shape[1])
