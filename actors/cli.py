@@ -98,9 +98,11 @@ def resume(
 
 @app.command()
 def grid(
-    target: Annotated[str, typer.Argument(metavar="MODULE|FILE.py|resume|status", help="A grid, or what to do.")],
+    target: Annotated[
+        str, typer.Argument(metavar="MODULE|FILE.py|resume|status|freeze", help="A grid, or what to do.")
+    ],
     folder: Annotated[
-        SomePath, typer.Argument(metavar="[DIR]", help="Of resume and status: the grid's folder.")
+        SomePath, typer.Argument(metavar="[DIR]", help="The grid's folder, for the latter three.")
     ] = None,
     settings: Settings = None,
     out: Annotated[SomePath, typer.Option(metavar="DIR", help="For the cells; by default runs/grid-MODULE.")] = None,

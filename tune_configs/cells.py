@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -14,12 +14,14 @@ from relief_ray.config import ExperimentConfig, override, parse
 from relief_ray.errors import UserError, nearest
 from relief_ray.records.identity import config_hash
 from relief_ray.strategies import PRESETS
-from tune_configs.grid import DATASETS, Axis, Grid, Point, points
+from tune_configs.grid import DATASETS, Axis, Grid, Point, Settings, points
 
 GRIDS = (
     "main_cnn", "main_lora", "ablation", "sensitivity", "diagnostics", "testbed", "coupling", "search_lr", "smoke",
 )  # fmt: skip
 HASH_DIGITS = 8
+TUNED = "tuned="
+Tuned = Mapping[tuple[str, str], Settings]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,12 +64,15 @@ def cells_of(grid: Grid, settings: Sequence[str] = (), *, skip_unknown: bool = F
     """All cells in the order of computation; two points with the same configuration are one cell.
 
     ``settings``: ``KEY=VALUE``; a key without a dot that names an axis (``seeds``, ``folds``, ``datasets``, ``methods``
-    or one of the grid's own) chooses its levels, everything else changes every cell's configuration.
+    or one of the grid's own) chooses its levels; ``tuned=FILE`` takes every method's frozen choice of a search;
+    everything else changes every cell's configuration.
 
     Raises:
         UserError: an unknown level or key, a value out of range, or methods that this version does not have.
     """
-    scaled, rest = scale(grid, settings)
+    scaled, rest = scale(grid, [s for s in settings if not s.startswith(TUNED)])
+    files = [s.removeprefix(TUNED) for s in settings if s.startswith(TUNED)]
+    tuned = read_tuned(Path(files[-1])) if files else {}
     refuse_empty(scaled)
     known = tuple(m for m in scaled.methods if m in PRESETS)
     missing = [m for m in scaled.methods if m not in PRESETS]
@@ -76,8 +81,39 @@ def cells_of(grid: Grid, settings: Sequence[str] = (), *, skip_unknown: bool = F
             f"grid {grid.name}: this version has no method {', '.join(missing)}; known are {', '.join(PRESETS)}; "
             "leave them out with --skip-unknown, or choose with --set 'methods=[fedavg, relief]'"
         )
-    found = (cell_of(grid.name, point, rest) for point in points(replace(scaled, methods=known)))
+    scaled = replace(scaled, methods=known)
+    found = (cell_of(grid.name, use(tuned, point) if files else point, rest) for point in points(scaled))
     return tuple({cell.hash: cell for cell in reversed(list(found))}.values())[::-1]
+
+
+def read_tuned(path: Path) -> Tuned:
+    """The frozen choices of a search, by dataset and method.
+
+    Raises:
+        UserError: the file cannot be read as such.
+    """
+    try:
+        choices = json.loads(path.read_text(encoding="utf-8"))["choices"]
+        return {(d, m): dict(c["settings"]) for d, methods in choices.items() for m, c in methods.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"--set tuned={path}: cannot be read ({error}); expected what `relief-ray grid freeze` wrote"
+        ) from error
+
+
+def use(tuned: Tuned, point: Point) -> Point:
+    """The point with its method's frozen choice.
+
+    Raises:
+        UserError: the search has none for this method and dataset.
+    """
+    dataset = point.setting.partition("-")[0]
+    if (dataset, point.method) not in tuned:
+        raise UserError(
+            f"--set tuned=..: has no choice for {point.method} on {dataset}; search it first, or leave it out"
+        )
+    settings = {**point.settings, **tuned[dataset, point.method]}
+    return replace(point, setting=f"{point.setting}-tuned", settings=settings)
 
 
 def refuse_empty(grid: Grid) -> None:

@@ -16,9 +16,14 @@ OWN: dict[str, tuple[str, str, tuple[float, ...]]] = {
 METHODS = (*PAPER_METHODS, "v1", "v2", "v3")
 
 
+def own_parameter(method: str) -> tuple[str, str, tuple[float, ...]]:
+    """Key, short name and the three values of the one parameter that is searched beside the learning rate."""
+    return OWN.get(method, BATCH)
+
+
 def tries(method: str) -> tuple[Level, ...]:
     """The fifteen settings of one method."""
-    key, short, values = OWN.get(method, BATCH)
+    key, short, values = own_parameter(method)
     return tuple(
         Level(name=f"lr{rate:g}-{short}{value:g}", settings={"training.lr": rate, key: value})
         for rate in RATES

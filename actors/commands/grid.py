@@ -15,6 +15,7 @@ from actors.exits import CELLS_FAILED, DISK, INTERRUPTED, Stopped, say
 from actors.exports import PATIENCE_AFTER_STOP_S, PATIENCE_S, Exports
 from actors.grids.book import Book, Entry, await_quiet, read_book, set_stale_aside, write_book
 from actors.grids.estimate import estimates, fitting, probe_missing
+from actors.grids.freeze import freeze
 from actors.grids.screen import Screen, duration, make_screen
 from actors.session import SessionOptions, num_cores, ray_session
 from actors.signals import StopSignals
@@ -25,6 +26,7 @@ from relief_ray.records.lock import FileLock
 from tune_configs.cells import cells_of, load_grid
 
 GRID_LOCK = "grid.lock"
+TUNED_FILE = Path("results/tuned.json")
 # Where Ray unpacks the working folder of a job.
 JOB_FOLDERS = "working_dir_files"
 
@@ -47,14 +49,16 @@ def go(target: str, folder: Path | None, settings: Sequence[str], out: Path | No
     Raises:
         UserError: a folder where none belongs, or none where one does.
     """
-    if target not in ("resume", "status"):
+    if target not in ("resume", "status", "freeze"):
         if folder is not None:
             raise UserError(f"grid {target} {folder}: expected one name; name the folder with --out {folder}")
         start(target, settings, out, asked)
-    elif folder is None or out is not None:
+    elif folder is None or (out is not None and target != "freeze"):
         raise UserError(f"grid {target}: expected a folder, e.g. relief-ray grid {target} runs/grid-smoke")
     elif target == "resume":
         resume(folder, settings, asked)
+    elif target == "freeze":
+        print("\n".join(freeze(read_book(folder.absolute()), out or TUNED_FILE)), f"\nwritten {out or TUNED_FILE}")
     else:
         status(folder, asked.as_json)
 
