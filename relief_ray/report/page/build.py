@@ -1,0 +1,62 @@
+"""From folders to the document: which sections there are, and in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from relief_ray.report.experiments import Experiment, experiments
+from relief_ray.report.facts import clock_sentence, remarks
+from relief_ray.report.page.document import Block, Document, Prose, Section
+from relief_ray.report.page.main_table import main_table
+from relief_ray.report.page.overview import footer, gaps, overview
+from relief_ray.report.page.verdicts import sentence, verdict_sheet
+from relief_ray.report.paper import Paper, read_paper
+from relief_ray.report.stock import Stock
+from relief_ray.report.surprises import surprises
+
+TITLE = "RELIEF: the paper's tables and figures, recomputed"
+
+
+def build(stock: Stock) -> Document:
+    """The whole report of a stock of cells."""
+    paper, found = read_paper(), experiments(stock)
+    sections = [overview(stock, found)]
+    for number, experiment in enumerate(found, 1):
+        sections += experiment_sections(experiment, paper, f"e{number}")
+    sections += [s for s in (gaps(stock),) if s is not None]
+    return Document(title=TITLE, lead=lead(stock, found), sections=tuple(sections), footer=footer(stock.done))
+
+
+def lead(stock: Stock, found: Sequence[Experiment]) -> str:
+    """What a reader who reads one sentence should know."""
+    cells = len(stock.slots)
+    done = stock.count("done")
+    counted = (
+        "no cells" if not cells else f"{done} of {cells} cells done" if done < cells else f"{cells} cells, all done"
+    )
+    named = f"{'; '.join(stock.titles)}: " if stock.titles else ""
+    fake = " Some data are SYNTHETIC: nothing follows from them." if any(not e.is_real for e in found if e.runs) else ""
+    empty = " There is nothing to show yet; every table below is a gap." if not done else ""
+    return f"{named}{counted}, {len(found)} setting{'' if len(found) == 1 else 's'}.{empty}{fake}"
+
+
+def experiment_sections(experiment: Experiment, paper: Paper, slug: str) -> Iterator[Section]:
+    """Table, verdicts and figures of one experiment."""
+    blocks: list[Block] = []
+    comparison = experiment.main
+    if comparison is None:
+        blocks.append(Prose(lines=("No cell of this setting is done.",), tone="warn"))
+    elif spoken := sentence(comparison):
+        blocks.append(spoken)
+    blocks.append(main_table(experiment, paper, f"{slug}-main"))
+    if comparison is not None:
+        blocks.append(Prose(lines=(clock_sentence(comparison), *remarks(comparison)), is_list=True))
+    yield Section(title=experiment.title, slug=slug, blocks=tuple(blocks))
+    if comparison is not None and len(comparison.rows) > 1:
+        yield Section(
+            title="Claims", slug=f"{slug}-claims", blocks=(verdict_sheet(comparison, f"{slug}-verdicts"),), level=3
+        )
+        if odd := surprises(comparison):
+            yield Section(
+                title="What surprised", slug=f"{slug}-odd", blocks=(Prose(lines=tuple(odd), is_list=True),), level=3
+            )
