@@ -6,7 +6,14 @@ from collections.abc import Iterator, Sequence
 
 from relief_ray.report.experiments import Experiment, experiments
 from relief_ray.report.facts import clock_sentence, remarks
-from relief_ray.report.page.document import Block, Document, Prose, Section
+from relief_ray.report.figures.allocation import allocation
+from relief_ray.report.figures.cosine import cosine
+from relief_ray.report.figures.devices import devices
+from relief_ray.report.figures.modalities import modalities
+from relief_ray.report.figures.progress import pareto, progress
+from relief_ray.report.figures.rounds import timeline_plot
+from relief_ray.report.figures.traces import phases, traces
+from relief_ray.report.page.document import Block, Document, Plot, Prose, Section
 from relief_ray.report.page.main_table import main_table
 from relief_ray.report.page.overview import footer, gaps, overview
 from relief_ray.report.page.verdicts import sentence, verdict_sheet
@@ -60,3 +67,18 @@ def experiment_sections(experiment: Experiment, paper: Paper, slug: str) -> Iter
             yield Section(
                 title="What surprised", slug=f"{slug}-odd", blocks=(Prose(lines=tuple(odd), is_list=True),), level=3
             )
+    if drawings := tuple(figures(experiment, slug)):
+        yield Section(title="Figures", slug=f"{slug}-figures", blocks=drawings, level=3)
+
+
+FIGURES = {
+    "convergence": progress, "pareto": pareto, "modalities": modalities, "cosine": cosine, "phases": phases,
+    "divergence": traces, "allocation": allocation, "devices": devices, "round": timeline_plot,
+}  # fmt: skip
+
+
+def figures(experiment: Experiment, slug: str) -> Iterator[Plot]:
+    """Every figure that the records of an experiment can fill."""
+    for name, make in FIGURES.items():
+        if (plot := make(experiment, f"{slug}-{name}")) is not None:
+            yield plot

@@ -23,12 +23,9 @@ _HEAD = r"""% Tables and figures of the report; \input it, or compile it as it i
 
 def latex(document: Document, figures: str = "figures") -> str:
     """A file that compiles by itself."""
-    blocks = [_table(b) if isinstance(b, Sheet) else _figure(b, figures) for b in document.blocks if _is_float(b)]
+    floats = [b for b in document.blocks if isinstance(b, Sheet | Plot)]
+    blocks = [_table(b) if isinstance(b, Sheet) else _figure(b, figures) for b in floats]
     return _HEAD + "\n".join(blocks) + f"\n\\section*{{Origin}}\n{escape(document.footer)}\n\\end{{document}}\n"
-
-
-def _is_float(block: object) -> bool:
-    return isinstance(block, Sheet | Plot)
 
 
 def escape(text: str) -> str:
@@ -47,8 +44,10 @@ def _table(sheet: Sheet) -> str:
     notes = "".join(f"\\par\\footnotesize {escape(note)}\n" for note in sheet.notes)
     return (
         f"\\begin{{table*}}[t]\n\\centering\n\\caption{{{escape(sheet.caption)}}}\n\\label{{tab:{sheet.slug}}}\n"
-        f"\\resizebox{{\\ifdim\\width>\\linewidth\\linewidth\\else\\width\\fi}}{{!}}{{%\n\\begin{{tabular}}{{{columns}}}\n"
-        f"\\toprule\n{' & '.join(head)} \\\\\n\\midrule\n{body}\n\\bottomrule\n\\end{{tabular}}}}\n{notes}\\end{{table*}}\n"
+        "\\resizebox{\\ifdim\\width>\\linewidth\\linewidth\\else\\width\\fi}{!}{%\n"
+        f"\\begin{{tabular}}{{{columns}}}\n"
+        f"\\toprule\n{' & '.join(head)} \\\\\n\\midrule\n{body}\n\\bottomrule\n\\end{{tabular}}}}\n"
+        f"{notes}\\end{{table*}}\n"
     )
 
 
@@ -69,6 +68,7 @@ def _stacked(above: str, below: str) -> str:
 def _figure(plot: Plot, figures: str) -> str:
     star = "*" if plot.width_in > COLUMN_WIDTH_IN else ""
     return (
-        f"\\begin{{figure{star}}}[t]\n\\centering\n\\includegraphics[width={plot.width_in:.2f}in]{{{figures}/{plot.slug}.pdf}}\n"
+        f"\\begin{{figure{star}}}[t]\n\\centering\n"
+        f"\\includegraphics[width={plot.width_in:.2f}in]{{{figures}/{plot.slug}.pdf}}\n"
         f"\\caption{{{escape(plot.caption)}}}\n\\label{{fig:{plot.slug}}}\n\\end{{figure{star}}}\n"
     )
