@@ -112,6 +112,8 @@ def series(runs: Sequence[Loaded], field: str) -> dict[str, list[tuple[int, floa
 
 
 def _traces(figure: Figure, experiment: Experiment, raw: Series, smooth: Series) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     grid = figure.add_gridspec(1, 2, left=0.065, right=0.99, top=0.76, bottom=0.2, wspace=0.08)
     shared: Axes | None = None
     for column, (table, label) in enumerate(((raw, "d, Eq. (5)"), (smooth, "moving average, Eq. (6)"))):
@@ -123,7 +125,7 @@ def _traces(figure: Figure, experiment: Experiment, raw: Series, smooth: Series)
                 marker=MARKERS[i % 8] if i >= 8 else "", markersize=2.5, linewidth=1.1, label=group,
             )  # fmt: skip
         ax.set_yscale("log")
-        ax.xaxis.get_major_locator().set_params(integer=True)
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         ax.set_title(label, loc="left", fontsize=8, pad=3)
         ax.set_xlabel("round")
         plain_axes(ax)

@@ -13,9 +13,13 @@ from relief_ray.report.figures.modalities import modalities
 from relief_ray.report.figures.progress import pareto, progress
 from relief_ray.report.figures.rounds import timeline_plot
 from relief_ray.report.figures.traces import phases, traces
+from relief_ray.report.page.ablation_table import ablation_table
 from relief_ray.report.page.document import Block, Document, Plot, Prose, Section
 from relief_ray.report.page.main_table import main_table
 from relief_ray.report.page.overview import footer, gaps, overview
+from relief_ray.report.page.sensitivity_table import USUAL_GAP, sensitivity_tables
+from relief_ray.report.page.testbed_table import testbed_table
+from relief_ray.report.page.text_table import text_table
 from relief_ray.report.page.verdicts import sentence, verdict_sheet
 from relief_ray.report.paper import Paper, read_paper
 from relief_ray.report.stock import Stock
@@ -30,6 +34,8 @@ def build(stock: Stock) -> Document:
     sections = [overview(stock, found)]
     for number, experiment in enumerate(found, 1):
         sections += experiment_sections(experiment, paper, f"e{number}")
+    across = [*sensitivity_tables(found, paper), *(t for t in (text_table(found, paper),) if t is not None)]
+    sections += [Section(title="Across settings", slug="across", blocks=tuple(across))] if across else []
     sections += [s for s in (gaps(stock),) if s is not None]
     return Document(title=TITLE, lead=lead(stock, found), sections=tuple(sections), footer=footer(stock.done))
 
@@ -56,6 +62,8 @@ def experiment_sections(experiment: Experiment, paper: Paper, slug: str) -> Iter
     elif spoken := sentence(comparison):
         blocks.append(spoken)
     blocks.append(main_table(experiment, paper, f"{slug}-main"))
+    blocks += [t for t in (ablation_table(experiment, paper, f"{slug}-ablation"),) if t is not None]
+    blocks += [t for t in (testbed_table(experiment, paper, f"{slug}-testbed"),) if t is not None]
     if comparison is not None:
         blocks.append(Prose(lines=(clock_sentence(comparison), *remarks(comparison)), is_list=True))
     yield Section(title=experiment.title, slug=slug, blocks=tuple(blocks))
@@ -67,8 +75,13 @@ def experiment_sections(experiment: Experiment, paper: Paper, slug: str) -> Iter
             yield Section(
                 title="What surprised", slug=f"{slug}-odd", blocks=(Prose(lines=tuple(odd), is_list=True),), level=3
             )
-    if drawings := tuple(figures(experiment, slug)):
+    if is_usual(experiment) and (drawings := tuple(figures(experiment, slug))):
         yield Section(title="Figures", slug=f"{slug}-figures", blocks=drawings, level=3)
+
+
+def is_usual(experiment: Experiment) -> bool:
+    """Figures are drawn for the usual fleet; where gap or number of clients vary, the tables say it all."""
+    return experiment.gap == USUAL_GAP and not experiment.text("data.num_clients")
 
 
 FIGURES = {
