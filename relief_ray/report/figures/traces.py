@@ -96,7 +96,7 @@ def traces(experiment: Experiment, slug: str, method: str = "relief") -> Plot | 
         f"Eq. (6), right; {experiment.title}. Mean over {len(runs)} runs. The allocator ranks by the right half.",
         draw=partial(_traces, experiment=experiment, raw=raw, smooth=smooth),
         width_in=TEXT_WIDTH_IN,
-        height_in=2.7,
+        height_in=3.0,
         columns=("quantity", "group", "round", "value"),
         rows=rows,
     )
@@ -114,7 +114,7 @@ def series(runs: Sequence[Loaded], field: str) -> dict[str, list[tuple[int, floa
 def _traces(figure: Figure, experiment: Experiment, raw: Series, smooth: Series) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    grid = figure.add_gridspec(1, 2, left=0.065, right=0.99, top=0.76, bottom=0.2, wspace=0.08)
+    grid = figure.add_gridspec(1, 2, left=0.065, right=0.99, top=0.74, bottom=0.18, wspace=0.08)
     shared: Axes | None = None
     for column, (table, label) in enumerate(((raw, "d, Eq. (5)"), (smooth, "moving average, Eq. (6)"))):
         ax = figure.add_subplot(grid[0, column], sharey=shared)

@@ -134,7 +134,8 @@ def paper_line(paper: Printed, column: Column, change: str = "") -> str:
     data, cell = paper
     if cell is None:
         return ""
-    value = NONE if cell.value is None else shown(cell.value, cell.std, column.decimals)
+    spread = "" if cell.std is None else f" ± {cell.std:g}"
+    value = NONE if cell.value is None else f"{cell.value:.{column.decimals}f}" + spread
     return f"paper {data}{value}" + (f", {change}" if change else "")
 
 

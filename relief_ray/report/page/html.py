@@ -45,7 +45,7 @@ def inline(text: str) -> str:
 
 
 def _contents(sections: Iterable[Section]) -> str:
-    return "".join(f"<li class='level{s.level}'><a href='#{s.slug}'>{inline(s.title)}</a></li>" for s in sections)
+    return "".join(f"<li><a href='#{s.slug}'>{inline(s.title)}</a></li>" for s in sections if s.level == 2)
 
 
 def _section(section: Section, drawings: Mapping[str, str]) -> str:
