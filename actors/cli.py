@@ -150,6 +150,25 @@ def compare(
 
 
 @app.command()
+def report(
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="DIR...", help="Folders of runs, grids, or files of collected runs.")
+    ],
+    out: Annotated[
+        SomePath, typer.Option(metavar="DIR", help="For the report; by default report in the first.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write the paper's tables and figures with our figures in them: one HTML page, Markdown, LaTeX, CSV, PDF, PNG.
+
+    Cells that failed, are missing or were computed by another program are shown as such.
+    """
+    from actors.commands.report import report as write
+
+    write(folders, out, as_json)
+
+
+@app.command()
 def explain(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
     round_: Annotated[int, typer.Option("--round", help="The round.")],
