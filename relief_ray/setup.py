@@ -233,5 +233,5 @@ def speedup(setup: Setup, result: RoundResult, reference: Mapping[str, RoundCost
 
 def trained_fraction(setup: Setup, result: RoundResult) -> float:
     """Mean over the round's clients of trained values over all of the plain backbone (above 1 with additions)."""
-    values = [setup.layout.num_values(t.train) for t in result.tasks]
+    values = [setup.layout.num_values(r.assignment.train) for r in result.trained.worked]
     return sum(values) / len(values) / setup.num_own_values if values else 0.0

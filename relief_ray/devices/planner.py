@@ -159,7 +159,14 @@ class CostAccountant:
             bytes_up=receipt.bytes_up,
             bytes_down=receipt.bytes_down,
         )
+        for trial, num_windows in receipt.probes:
+            load += self._probe(info.modalities, trial, num_windows, engine)
         return clock.model.times(self.types[info.device], load)
+
+    def _probe(self, present: tuple[str, ...], trial: Assignment, num_windows: int, engine: Engine) -> Workload:
+        """A probe: two passes, one optimizer step; its result stays on the device."""
+        spent = self.counter.footprint(present, trial, engine)
+        return spent.workload(num_windows=num_windows, epochs=2, num_steps=1, bytes_up=0, bytes_down=0)
 
 
 def assumed_engine(name: str) -> Engine:

@@ -31,6 +31,17 @@ class Workload:
     bytes_up: int
     bytes_down: int
 
+    def __add__(self, other: Workload) -> Workload:
+        """Both, one after the other."""
+        return Workload(
+            forward_flops=self.forward_flops + other.forward_flops,
+            backward_flops=self.backward_flops + other.backward_flops,
+            optimizer_flops=self.optimizer_flops + other.optimizer_flops,
+            group_flops=self.group_flops + other.group_flops,
+            bytes_up=self.bytes_up + other.bytes_up,
+            bytes_down=self.bytes_down + other.bytes_down,
+        )
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Footprint:

@@ -80,6 +80,9 @@ def check_update(update: Update, layout: GroupLayout) -> str | None:
             return f"group {j!r}: sent {delta.dtype} of shape {tuple(delta.shape)}, expected float32 ({expected},)"
         if not isfinite(squares[j]):
             return f"group {j!r}: the update is not finite"
+    for name, value in update.receipt.stats.items():
+        if not bool(torch.isfinite(value).all()):
+            return f"statistic {name!r} is not finite"
     for name, value in update.state.items():
         if not bool(torch.isfinite(value).all()):
             return f"personal state {name!r} is not finite"

@@ -8,17 +8,20 @@ from pydantic import Field
 
 from relief_ray.strategies.bounds import Central, DropSlow, FullOnly, Local
 from relief_ray.strategies.fedavg import FedAvg
+from relief_ray.strategies.fedel import FedEL
 from relief_ray.strategies.fedprox import FedProx
 from relief_ray.strategies.fedsa_lora import FedSALoRA
 from relief_ray.strategies.relief import VARIANTS, Relief
 
 AnyStrategy = Annotated[
-    FedAvg | FedProx | FedSALoRA | Relief | Central | Local | FullOnly | DropSlow, Field(discriminator="name")
+    FedAvg | FedProx | FedEL | FedSALoRA | Relief | Central | Local | FullOnly | DropSlow, Field(discriminator="name")
 ]
 
 PRESETS: dict[str, AnyStrategy] = {
     "fedavg": FedAvg(),
     "fedprox": FedProx(),
+    "fedel": FedEL(),
+    "fedel_table": FedEL(speedup=6.83),
     "fedsa_lora": FedSALoRA(),
     "fedsa_lora_table": FedSALoRA(dense_local="none"),
     **VARIANTS,
