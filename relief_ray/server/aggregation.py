@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import isfinite
 
@@ -55,6 +55,12 @@ def apply_step(theta: Params, step: Mapping[GroupId, Tensor]) -> dict[GroupId, T
     return {
         j: (value.to(torch.float64) + step[j]).to(torch.float32) if j in step else value for j, value in theta.items()
     }
+
+
+def weighted_mean(parts: Sequence[tuple[float, Tensor]]) -> Tensor:
+    """``sum_k w_k theta_k / sum_k w_k`` of ``(w_k, theta_k)``, in float64."""
+    total = torch.stack([w * theta.to(torch.float64) for w, theta in parts]).sum(0)
+    return (total / sum(w for w, _ in parts)).to(torch.float32)
 
 
 def apply_parts(

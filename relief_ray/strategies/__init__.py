@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from relief_ray.strategies.bounds import Central, DropSlow, FullOnly, Local
+from relief_ray.strategies.darkdistill import DarkDistill
 from relief_ray.strategies.fedavg import FedAvg
 from relief_ray.strategies.fedel import FedEL
 from relief_ray.strategies.fedprox import FedProx
@@ -14,12 +15,15 @@ from relief_ray.strategies.fedsa_lora import FedSALoRA
 from relief_ray.strategies.relief import VARIANTS, Relief
 
 AnyStrategy = Annotated[
-    FedAvg | FedProx | FedEL | FedSALoRA | Relief | Central | Local | FullOnly | DropSlow, Field(discriminator="name")
+    FedAvg | FedProx | DarkDistill | FedEL | FedSALoRA | Relief | Central | Local | FullOnly | DropSlow,
+    Field(discriminator="name"),
 ]
 
 PRESETS: dict[str, AnyStrategy] = {
     "fedavg": FedAvg(),
     "fedprox": FedProx(),
+    "darkdistill": DarkDistill(),
+    "darkdistill_table": DarkDistill(upload="full", weighting="uniform"),
     "fedel": FedEL(),
     "fedel_table": FedEL(speedup=6.83),
     "fedsa_lora": FedSALoRA(),
