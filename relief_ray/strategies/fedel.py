@@ -31,7 +31,7 @@ GLOBAL, WINDOW = "fedel.importance", "fedel.window"
 
 
 class FedEL(StrategyConfig):
-    """``T_th`` is the fastest device's time for everything, ``t_th_s``, or FedAvg's round over ``speedup`` (FITTED)."""
+    """``T_th``: computing time of the fastest device, ``t_th_s``, or that of the slowest over ``speedup`` (FITTED)."""
 
     name: Literal["fedel"] = "fedel"
     t_th_s: float | None = Field(default=None, gt=0.0)
@@ -59,27 +59,24 @@ def all_exits(layout: GroupLayout, fleet: Fleet) -> tuple[Classifier, ...]:
 
 def allocate(config: FedEL, state: ServerState, context: RoundContext) -> tuple[Assignment, ...]:
     """Everybody gets everything, a time budget and the global importance; what is trained the device decides."""
-    layout, limit = context.layout, budgets_s(config, context)
+    layout, limit_s = context.layout, budget_s(config, context)
     known = state.tensors[GLOBAL].tolist() if GLOBAL in state.tensors else []
     args = dict(zip((f"I.{j}" for j in layout.ids[: len(known)]), known, strict=True))
     everything = [train_everything(context, client) for client in context.participants]
-    return tuple(replace(task, args={**args, "t_th_s": limit[task.client]}) for task in everything)
+    return tuple(replace(task, args={**args, "t_th_s": limit_s}) for task in everything)
 
 
-def budgets_s(config: FedEL, context: RoundContext) -> list[float]:
-    """``T_th`` of every client of the fleet, by client."""
+def budget_s(config: FedEL, context: RoundContext) -> float:
+    """``T_th``, the same for all: decided over the whole fleet, by the computing time that everything takes."""
     own = context.layout.select(own_groups(context.layout))
     whole = [replace(train_everything(context, c), down=own, train=own, up=own) for c in context.fleet.clients]
-    times = [context.planner.times(task.client, task) for task in whole]
-    if config.speedup is not None:
-        round_s = max(t.busy_s for t in times) / config.speedup
-        return [round_s - t.link_s for t in times]
-    return [config.t_th_s or min(t.compute_s for t in times)] * len(times)
+    times = [context.planner.times(task.client, task).compute_s for task in whole]
+    return config.t_th_s or (max(times) / config.speedup if config.speedup else min(times))
 
 
 def refine(config: FedEL, context: ClientContext, task: Assignment) -> Assignment:
     """Green box, first half: probe, slide, select."""
-    layout, planner, budget_s = context.layout, context.planner, task.args["t_th_s"]
+    layout, planner, limit_s = context.layout, context.planner, task.args["t_th_s"]
     own = own_groups(layout)
     assert planner is not None, "FedEL needs the device's own time model"
 
@@ -97,15 +94,15 @@ def refine(config: FedEL, context: ClientContext, task: Assignment) -> Assignmen
 
     value = importance(config, context, task)
     last = context.state[WINDOW].tolist() if WINDOW in context.state else None
-    end, front = elastic.slide(last, num_blocks(layout), budget_s, worth, config.cull)
+    end, front = elastic.slide(last, num_blocks(layout), limit_s, worth, config.cull)
     seen = layout.accessible(context.info.modalities if config.modality_aware else layout.modalities)
     inside = [g for g in own if g in seen and end <= block(layout, g) <= front]
     from_output = sorted(inside, key=lambda g: -(block(layout, g) + (g.role == "fusion_b") / 2))
     branches = [[g.id for g in from_output if g.modality == m] for m in layout.modalities]
     trunk = [g.id for g in from_output if g.modality is None]
     tree = elastic.price(trunk, branches, value, partial(seconds, front))
-    chosen = elastic.best(tree, budget_s - seconds(front, ()), budget_s / elastic.UNITS)
-    return replace(assigned(chosen, front), args={"t_th_s": budget_s, "end": end, "front": front})
+    chosen = elastic.best(tree, limit_s - seconds(front, ()), limit_s / elastic.UNITS)
+    return replace(assigned(chosen, front), args={"t_th_s": limit_s, "end": end, "front": front})
 
 
 def importance(config: FedEL, context: ClientContext, task: Assignment) -> dict[GroupId, float]:
