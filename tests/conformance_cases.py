@@ -92,6 +92,14 @@ CASES: dict[str, Values] = {preset: {"strategy": strategy_values(preset)} for pr
         "training": {"epochs": 1, "lr": 0.01, "missing": "zero_feature"},
         "participation": 0.5,
     },
+    **{
+        f"{preset}, moment, zero_feature": {
+            **MOMENT,
+            "strategy": strategy_values(preset),
+            "training": {"epochs": 1, "lr": 0.01, "batch_size": 3, "missing": "zero_feature"},
+        }
+        for preset in ("fedel", "darkdistill")
+    },
     "local, half take part": {"strategy": "local", "participation": 0.5},
     "full_only, idle rounds": {"strategy": "full_only", "participation": 0.2},
     # The frozen forward pass takes its share of the round whatever is trained.

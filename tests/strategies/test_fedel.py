@@ -9,6 +9,8 @@ import torch
 from relief_ray.federated import ClientContext, Probed, no_probe
 from relief_ray.groups import WHOLE
 from relief_ray.messages import NO_STATE, ServerState
+from relief_ray.records import read_rounds
+from relief_ray.records.capture import selection
 from relief_ray.server import elastic
 from relief_ray.setup import context_of as setup_context
 from relief_ray.setup import prepare
@@ -17,7 +19,7 @@ from relief_ray.strategies.depth import block, num_blocks, own_groups
 from relief_ray.strategies.fedavg import FedAvg
 from relief_ray.strategies.fedel import GLOBAL, WINDOW, FedEL, all_exits, global_importance, local_importance
 from relief_ray.streams import Streams
-from tests.conformance_cases import config_of
+from tests.conformance_cases import config_of, drive
 from tests.toy import ACC, FOUR, LinearPlanner, bench, build, context_of
 
 TWO_LAYERS = {"layers": 2, "b_zero": False}
@@ -272,3 +274,13 @@ def test_prices_are_the_cost_models_own(case):
     chosen = [*combinations(ids, 1), *combinations(ids, 2), *list(combinations(ids, 4))[::7], tuple(ids)]
     for selection in chosen:
         assert elastic.cost(tree, selection) == pytest.approx(seconds(selection) - seconds(()), rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.usefixtures("run_cache")
+def test_records_tell_what_was_trained_not_what_was_proposed(tmp_path):
+    setup_, config = prepare(config_of("fedel")), config_of("fedel")
+    drive(config, tmp_path / "run")
+    for record in read_rounds(tmp_path / "run"):
+        values = [setup_.layout.num_values(selection(c.trained)) for c in record.clients]
+        assert record.trained_fraction == pytest.approx(sum(values) / len(values) / setup_.num_own_values)
+        assert record.trained_fraction < 1.0 and all(c.args["front"] <= 4 for c in record.clients)
