@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from actors.exits import EXIT_CODES
-from actors.lookups import data, fleet, model
+from actors.lookups import data, device, fleet, model
 from actors.options import AsJson, Main, Settings, SomePath, SomeText
 from tune_configs.presets import PRESETS
 
@@ -29,6 +29,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(device, name="device")
 app.add_typer(fleet, name="fleet")
 app.add_typer(model, name="model")
 app.add_typer(data, name="data")

@@ -13,6 +13,7 @@ from dataclasses import replace
 import ray
 from torch import Tensor
 
+from actors.answers import take
 from actors.failures import EvaluationFailed
 from actors.gather import Gather, lost
 from actors.group import HostGroup, RuntimeOptions, open_hosts
@@ -23,9 +24,9 @@ from actors.wire import Packed, pack, unpack
 from relief_ray.federated import RoundVoid
 from relief_ray.groups import Params
 from relief_ray.messages import Assignment, ClientId, ClientState, EvalTarget, Json, Trained
-from relief_ray.server.reduction import Sums, blocks
+from relief_ray.server.reduction import blocks
 from relief_ray.simulation import never
-from relief_ray.training.worker import BlockResult, Job
+from relief_ray.training.worker import Job
 
 START_S, START_PER_HOST_S = 60.0, 10.0
 # Clients that take less than this are not worth a call each: every host gets its share of a round at once.
@@ -94,8 +95,7 @@ class RayExecutor:
         unanswered: dict[ClientId, str] = {}
         for call, outcome in self._pool.run(todo):
             if isinstance(outcome, TrainAnswer):
-                for (block, part), result in zip(call.pieces, received(outcome), strict=True):
-                    gather.add(block, [t.client for t in part], result)
+                take(gather, call, outcome)
             elif call.attempt + 1 < MAX_ATTEMPTS:
                 again = [(block, (t,)) for block, part in call.pieces for t in part]
                 todo.extend(self._train_call((piece,), round_, model, states, call.attempt + 1) for piece in again)
@@ -115,7 +115,9 @@ class RayExecutor:
         states: Mapping[ClientId, ClientState],
     ) -> Iterator[Call]:
         for pieces in self._deal(list(enumerate(cut))):
-            yield self._train_call(pieces, round_, model, states, 0)
+            # Several blocks in one call follow one another: the host merges them as far as it can.
+            whole = (pieces[0][0], len(cut)) if len(pieces) > 1 else None
+            yield self._train_call(pieces, round_, model, states, 0, whole)
 
     def _deal(self, blocks_: list[Piece]) -> list[tuple[Piece, ...]]:
         """Blocks, most work first; all at once where they are brief; single clients where hosts are many."""
@@ -140,10 +142,12 @@ class RayExecutor:
         model: ray.ObjectRef[Packed[Models]],
         states: Mapping[ClientId, ClientState],
         attempt: int,
+        whole: tuple[int, int] | None = None,
     ) -> Call:
         parts = tuple(tasks for _, tasks in pieces)
         clients = tuple(t.client for tasks in parts for t in tasks)
-        request = pack(TrainRequest(round=round_, parts=parts, states={c: states[c] for c in clients if c in states}))
+        own = {c: states[c] for c in clients if c in states}
+        request = pack(TrainRequest(round=round_, parts=parts, states=own, whole=whole))
         self._pool.moved_bytes += request.nbytes
         limit_s = self._options.client_timeout_s
         return Call(
@@ -241,10 +245,3 @@ class RayExecutor:
         """Ends the hosts, where they are ours."""
         if self._own:
             self._group.close()
-
-
-def received(answer: TrainAnswer) -> list[BlockResult]:
-    """A result per piece: sums look into the received arrays, everything that is kept has its own memory."""
-    sums: tuple[Sums, ...] = unpack(answer.sums)
-    rest: tuple[BlockResult, ...] = unpack(answer.rest, own=True)
-    return [replace(r, sums=s) for r, s in zip(rest, sums, strict=True)]

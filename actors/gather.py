@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from relief_ray.messages import Assignment, ClientId, Trained
-from relief_ray.server.reduction import Accumulator, merge_blocks
+from relief_ray.server.reduction import Accumulator, Node, Sums, Tree
 from relief_ray.training.serial import combine
 from relief_ray.training.worker import BlockResult
 
@@ -47,7 +47,7 @@ class Gather:
         self._waiting: list[dict[ClientId, tuple[int, BlockResult]]] = [{} for _ in blocks]
         self._rest: list[list[BlockResult]] = [[] for _ in blocks]
         self._sums = [Accumulator() for _ in blocks]
-        self._total, self._num_merged = Accumulator(), 0
+        self._tree = Tree(len(blocks))
 
     def add(self, block: int, clients: Sequence[ClientId], result: BlockResult) -> None:
         """Takes the answer of consecutive ``clients`` of a block; an answer that is no longer awaited is ignored."""
@@ -61,17 +61,20 @@ class Gather:
             self._sums[block].add(piece.sums)
             self._rest[block].append(replace(piece, sums={}))
             del awaited[:number]
-        self._merge()
+        if not awaited:
+            self._tree.add(Node(level=0, index=block), self._sums[block])
+            self._sums[block] = Accumulator()
 
-    def _merge(self) -> None:
-        """Blocks that are whole join the total in block order."""
-        while self._num_merged < len(self._awaited) and not self._awaited[self._num_merged]:
-            self._total.add(self._sums[self._num_merged].sums())
-            self._sums[self._num_merged] = Accumulator()
-            self._num_merged += 1
+    def add_whole(self, results: Mapping[int, BlockResult], nodes: Mapping[Node, Sums]) -> None:
+        """Takes whole blocks whose sums a host has merged into ``nodes`` already."""
+        for block, result in results.items():
+            self._rest[block].append(result)
+            self._awaited[block].clear()
+        for node, sums in nodes.items():
+            self._tree.add(node, Accumulator(sums))
 
     def finish(self, moved_bytes: int) -> Trained:
         """The round, once every piece is in."""
-        assert self._num_merged == len(self._awaited), "a piece is missing"
+        assert not any(self._awaited), f"clients {self._awaited} are missing"
         trained = combine((_gathered(rest) for rest in self._rest), moved_bytes)
-        return replace(trained, reduced=replace(trained.reduced, sums=merge_blocks([self._total.sums()])))
+        return replace(trained, reduced=replace(trained.reduced, sums=self._tree.settled()))

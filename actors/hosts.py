@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from actors.wire import Packed, pack, unpack
 from relief_ray.errors import UserError
 from relief_ray.groups import Params
 from relief_ray.messages import Assignment, ClientId, ClientState, EvalTarget
-from relief_ray.server.reduction import Sums
+from relief_ray.server.reduction import Accumulator, Node, Sums, Tree
 from relief_ray.training.worker import BlockResult, Job, Worker
 
 Models = Mapping[str, Params]
@@ -29,11 +29,15 @@ JobBox = tuple["ray.ObjectRef[Job]"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainRequest:
-    """Consecutive clients of one or more blocks, with the committed personal state that each client starts from."""
+    """Consecutive clients of one or more blocks, with the committed personal state that each client starts from.
+
+    ``whole``: the first block's number and the number of all blocks, where ``parts`` are whole consecutive blocks.
+    """
 
     round: int
     parts: tuple[tuple[Assignment, ...], ...]
     states: States
+    whole: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,10 +52,14 @@ class EvalRequest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainAnswer:
-    """What became of each part: ``sums`` apart from the ``rest``, since they are consumed at once and it is kept."""
+    """What became of each part: ``sums`` apart from the ``rest``, since they are consumed at once and it is kept.
+
+    Sums of whole blocks are merged as far as this host can: by ``nodes`` instead of by part.
+    """
 
     identity: Identity
     sums: Packed[tuple[Sums, ...]]
+    nodes: tuple[Node, ...] | None
     rest: Packed[tuple[BlockResult, ...]]
 
     @property
@@ -93,8 +101,11 @@ class ClientHost:
         """
         worker, view, asked = self._ready(job), unpack(models), unpack(request)
         results = [join(_train(worker, view, asked, task) for task in tasks) for tasks in asked.parts]
-        rest = tuple(replace(r, sums={}) for r in results)
-        return TrainAnswer(identity=identify(), sums=pack(tuple(r.sums for r in results)), rest=pack(rest))
+        rest, sums, nodes = tuple(replace(r, sums={}) for r in results), tuple(r.sums for r in results), None
+        if asked.whole is not None:
+            merged = merge_whole(sums, *asked.whole)
+            sums, nodes = tuple(merged.values()), tuple(merged)
+        return TrainAnswer(identity=identify(), sums=pack(sums), nodes=nodes, rest=pack(rest))
 
     def evaluate(self, job: JobBox, models: Packed[Models], request: Packed[EvalRequest]) -> EvalAnswer:
         """Confusion matrices of this host's share."""
@@ -107,6 +118,14 @@ class ClientHost:
             self._worker = None  # frees the last job's windows before the next one's are loaded
             self._worker, self._job = Worker(ray.get(job[0])), job[0].hex()
         return self._worker
+
+
+def merge_whole(sums: Sequence[Sums], first: int, num_blocks: int) -> dict[Node, Sums]:
+    """Blocks ``first``, ``first + 1``, .. of ``num_blocks``, merged as far as they are halves of one another."""
+    tree = Tree(num_blocks)
+    for i, part in enumerate(sums, first):
+        tree.add(Node(level=0, index=i), Accumulator(part))
+    return tree.nodes()
 
 
 def _train(worker: Worker, models: Models, request: TrainRequest, task: Assignment) -> BlockResult:

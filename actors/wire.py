@@ -1,6 +1,7 @@
-"""What travels between processes: one flat numpy array per element type, never torch tensors.
+"""What travels between processes: numpy arrays beside a pickle, never torch tensors.
 
-Ray hands numpy arrays to the receiver without copying them (and read-only); tensors it copies. The bits survive.
+Ray copies numpy arrays once, into shared memory, and hands them to the receiver as they lie there (read-only); tensors
+it would pickle. The bits survive.
 """
 
 from __future__ import annotations
@@ -8,9 +9,8 @@ from __future__ import annotations
 import io
 import pickle
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Generic, TypeVar, cast
 
 import numpy as np
@@ -25,26 +25,16 @@ ALIGN_BYTES = 64
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
-    """Where a tensor lies in the flat array of its element type."""
-
-    dtype: str
-    start: int
-    shape: tuple[int, ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Packed(Generic[T]):
-    """A value whose tensors lie in ``arrays``; ``body`` holds the rest."""
+    """A value whose tensors are ``arrays``, looking into their memory; ``body`` holds the rest."""
 
     body: bytes
-    places: tuple[Place, ...]
-    arrays: Mapping[str, Flat]
+    arrays: tuple[Flat, ...]
 
     @property
     def nbytes(self) -> int:
         """Bytes that travel."""
-        return len(self.body) + sum(a.nbytes for a in self.arrays.values())
+        return len(self.body) + sum(a.nbytes for a in self.arrays)
 
 
 class _Packer(pickle.Pickler):
@@ -79,27 +69,11 @@ class _Unpacker(pickle.Unpickler):
 
 
 def pack(value: T) -> Packed[T]:
-    """Prepares a value of plain data and CPU tensors for the wire."""
+    """Prepares a value of plain data and CPU tensors for the wire; send it before its tensors change."""
     file = io.BytesIO()
     packer = _Packer(file)
     packer.dump(value)
-    arrays = [t.detach().contiguous().numpy() for t in packer.tensors]
-    places, sizes = _places(arrays)
-    flat: dict[str, Flat] = {name: np.zeros(size, np.dtype(name)) for name, size in sizes.items()}
-    for place, array in zip(places, arrays, strict=True):
-        flat[place.dtype][place.start : place.start + array.size] = array.reshape(-1)
-    return Packed(body=file.getvalue(), places=tuple(places), arrays=flat)
-
-
-def _places(arrays: Sequence[Flat]) -> tuple[list[Place], dict[str, int]]:
-    sizes: dict[str, int] = {}
-    places = []
-    for array in arrays:
-        start = sizes.get(array.dtype.name, 0)
-        places.append(Place(dtype=array.dtype.name, start=start, shape=array.shape))
-        step = max(1, ALIGN_BYTES // array.itemsize)
-        sizes[array.dtype.name] = -(-(start + array.size) // step) * step
-    return places, sizes
+    return Packed(body=file.getvalue(), arrays=tuple(t.detach().contiguous().numpy() for t in packer.tensors))
 
 
 def unpack(packed: Packed[T], own: bool = False) -> T:
@@ -107,9 +81,7 @@ def unpack(packed: Packed[T], own: bool = False) -> T:
     with warnings.catch_warnings():
         # Torch has no read-only tensors and warns; receivers copy out of these and never write.
         warnings.simplefilter("ignore")
-        flat = {name: torch.from_numpy(array) for name, array in packed.arrays.items()}
-    tensors = []
-    for place in packed.places:
-        tensor = flat[place.dtype][place.start : place.start + prod(place.shape)].view(place.shape)
-        tensors.append(tensor.clone() if own else tensor)
+        tensors = [torch.from_numpy(a) for a in packed.arrays]
+    # Ray aligns what it puts into shared memory; small messages come as they fall.
+    tensors = [t.clone() if own or t.data_ptr() % ALIGN_BYTES else t for t in tensors]
     return cast(T, _Unpacker(packed.body, tensors).load())

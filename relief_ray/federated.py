@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor
 from torch.nn import functional
 
 from relief_ray.additions import Addition
-from relief_ray.groups import GroupLayout, Params
+from relief_ray.groups import GroupLayout, Params, all_finite
 from relief_ray.messages import (
     Assignment,
     ClientInfo,
@@ -44,9 +43,10 @@ def no_network() -> Network:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RoundContext:
-    """What a strategy may look at when it allocates; ``participants`` in client order."""
+    """What a strategy may look at when it allocates: round 1 .. ``num_rounds``, ``participants`` in client order."""
 
     round: int
+    num_rounds: int
     fleet: Fleet
     layout: GroupLayout
     participants: tuple[ClientInfo, ...]
@@ -234,5 +234,5 @@ def check_finite(state: ServerState) -> None:
     """Refuses a model with NaN or infinity before it is committed."""
     for name, params in state.models.items():
         for j, theta in params.items():
-            if not bool(torch.isfinite(theta).all()):
+            if not all_finite(theta):
                 raise FloatingPointError(f"model {name!r}: group {j!r} is not finite after aggregation; not committed")

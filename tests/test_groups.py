@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relief_ray.groups import WHOLE, GroupLayout, ParamGroup, Part, pack
+from relief_ray.groups import WHOLE, GroupLayout, ParamGroup, Part, all_finite, pack
 from relief_ray.models.backbone import InputShape
 from relief_ray.models.cnn import CnnConfig
 from tests.toy import CHANNELS, FEATURES, RANK, SCALE, SHAPE, build
@@ -164,6 +164,17 @@ def test_rank_cuts_lora_factors_only():
     assert GroupLayout([group]).indices("h", Part(rank=1)) == slice(0, 8)
 
 
+def test_rows_cut_dense_tensors_only_and_round_up():
+    """``w`` is (10, 2) at 0..19, its bias at 20..29, ``a`` (2, 3) behind them."""
+    tensors = pack([("w", (10, 2), "weight"), ("b", (10,), "bias"), ("a", (2, 3), "lora_a")])
+    layout = GroupLayout([ParamGroup(id="h", role="head", modality=None, layer=1, tensors=tensors)])
+    assert layout.indices("h", Part(rows=0.25)).tolist() == [*range(6), *range(20, 23), *range(30, 36)]
+    assert layout.indices("h", Part(rows=0.1, rank=1)).tolist() == [0, 1, 20, 30, 31, 32]
+    assert layout.indices("h", Part(rows=1.0)) == slice(0, 36) and not Part(rows=1.0).whole
+    for rows, number in ((0.7, 7), (0.1 + 0.2, 3), (0.31, 4), (1e-6, 1)):
+        assert Part(rows=rows).lead(tensors[0]) == (0, number)
+
+
 @given(layouts(), parts)
 def test_a_part_names_exactly_the_elements_of_its_tensors(layout, part):
     for group in layout:
@@ -228,3 +239,11 @@ def test_the_layout_follows_the_backbone():
         for spec, parameter in zip(group.tensors, backbone.parameters[group.id], strict=True):
             assert torch.equal(found[spec.name], parameter.detach())
     assert backbone.forward({m: torch.zeros(2, c, SHAPE.window) for m, c in CHANNELS}).shape == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("values", "finite"),
+    [([], True), ([0.0, -3.0], True), ([1.0, float("nan"), 2.0], False), ([float("inf")], False), ([-1e400], False)],
+)
+def test_all_finite(values, finite):
+    assert all_finite(torch.tensor(values)) is finite

@@ -11,6 +11,7 @@ from pathlib import Path
 from pydantic import JsonValue, ValidationError
 
 from relief_ray.errors import UserError
+from relief_ray.names import shown
 from relief_ray.records.reading import RUN_FILE, read_rounds, read_run, refuse_other_schema
 from relief_ray.records.schema import RoundRecord, RunRecord
 
@@ -28,7 +29,7 @@ class Loaded:
     @property
     def label(self) -> str:
         """The strategy's name in tables."""
-        return self.run.strategy
+        return shown(self.run.strategy)
 
     @property
     def replicate(self) -> Replicate:

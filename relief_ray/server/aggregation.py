@@ -9,7 +9,7 @@ from math import isfinite
 import torch
 from torch import Tensor
 
-from relief_ray.groups import GroupId, GroupLayout, ParamGroup, Params, Selection
+from relief_ray.groups import GroupId, GroupLayout, ParamGroup, Params, Selection, all_finite
 from relief_ray.messages import (
     Assignment,
     ClientId,
@@ -23,6 +23,7 @@ from relief_ray.messages import (
 )
 
 Total = Callable[[ParamGroup, GroupSum], float]
+Weight = Callable[[ParamGroup, ClientInfo, Assignment], float]
 
 
 def uniform(group: ParamGroup, client: ClientInfo, assignment: Assignment) -> float:
@@ -43,6 +44,21 @@ def one_bucket(assignment: Assignment) -> str:
 def mean_step(sums: Mapping[GroupId, GroupSum], total: Total, layout: GroupLayout) -> dict[GroupId, Tensor]:
     """``sum_n w_n Delta_n / total`` per group, in float64; ``total`` decides over whom the weights are normalised."""
     return {j: part.weighted / total(layout[j], part) for j, part in sums.items()}
+
+
+def mean_of(updates: Sequence[Update], weight: Weight, layout: GroupLayout, fleet: Fleet) -> dict[GroupId, Tensor]:
+    """``sum_n w_n Delta_n / sum_n w_n`` per group over collected updates that sent it whole, in float64.
+
+    A client of weight 0 is left out, and so is a group that has no other.
+    """
+    sums: dict[GroupId, tuple[float, Tensor]] = {}
+    for update in updates:
+        task = update.receipt.assignment
+        for j, delta in update.delta.items():
+            if w := float(weight(layout[j], fleet[task.client], task)):
+                before, total = sums.get(j, (0.0, torch.zeros((), dtype=torch.float64)))
+                sums[j] = (before + w, total + w * delta.to(torch.float64))
+    return {j: total / w for j, (w, total) in sums.items()}
 
 
 def over_members(group: ParamGroup, part: GroupSum) -> float:
@@ -90,7 +106,7 @@ def check_update(update: Update, layout: GroupLayout) -> str | None:
         if not bool(torch.isfinite(value).all()):
             return f"statistic {name!r} is not finite"
     for name, value in update.state.items():
-        if not bool(torch.isfinite(value).all()):
+        if not all_finite(value):
             return f"personal state {name!r} is not finite"
     return None
 

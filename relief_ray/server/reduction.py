@@ -1,7 +1,8 @@
 """The reduction tree: how updates are added up, the same bits wherever and in whatever order they arrive.
 
 The tree depends on the participants only, never on hosts: blocks of consecutive clients are summed in float64 in client
-order, blocks are merged in order. Serial and Ray runs therefore give the same bits.
+order, blocks are merged pairwise, ``((b0 + b1) + (b2 + b3)) + ...``. Whoever holds both halves of a node may add them,
+so a host sends one sum for all its blocks, and Serial and Ray runs give the same bits.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from relief_ray.messages import Assignment, Fleet, GroupSum, Update, WeightedSum
 
 Sums = Mapping[str, Mapping[GroupId, GroupSum]]
 NUM_BLOCKS = 8
+# Values that are widened to float64 at a time: small enough to stay in a core's cache until they are added.
+CHUNK = 65_536
 
 
 def num_in_block(num_clients: int) -> int:
@@ -32,17 +35,29 @@ def blocks(tasks: Sequence[Assignment]) -> list[tuple[Assignment, ...]]:
 
 
 class Scratch:
-    """A kept float64 buffer: large blocks that are allocated anew each time cost more than the arithmetic on them."""
+    """A kept float64 buffer of one chunk: large blocks allocated anew each time cost more than the arithmetic."""
 
     def __init__(self) -> None:
-        """Grows with what it is asked for."""
-        self._buffer = torch.empty(0, dtype=torch.float64)
+        """The buffer."""
+        self._buffer = torch.empty(CHUNK, dtype=torch.float64)
 
-    def exact(self, values: Tensor) -> Tensor:
-        """``values`` in float64 (numel,), until the next call."""
-        if len(self._buffer) < values.numel():
-            self._buffer = torch.empty(values.numel(), dtype=torch.float64)
-        return self._buffer[: values.numel()].copy_(values.reshape(-1))
+    def exact(self, chunk: Tensor) -> Tensor:
+        """At most ``CHUNK`` values in float64, until the next call."""
+        return self._buffer[: chunk.numel()].copy_(chunk)
+
+    def add_to(self, total: Tensor, values: Tensor, weight: float = 1.0) -> None:
+        """``total += weight * values`` in float64; ``values`` may be float32."""
+        for into, chunk in zip(torch.split(total, CHUNK), torch.split(values, CHUNK), strict=True):
+            exact = self.exact(chunk)
+            into.add_(exact if weight == 1.0 else exact.mul_(weight))
+
+    def square(self, values: Tensor) -> float:
+        """``|values|^2`` in float64."""
+        total = 0.0
+        for chunk in torch.split(values.reshape(-1), CHUNK):
+            exact = self.exact(chunk)
+            total += float(exact.dot(exact))
+        return total
 
 
 def leaf(update: Update, reduction: WeightedSum, layout: GroupLayout, fleet: Fleet) -> Sums:
@@ -97,10 +112,9 @@ class _Running:
             left = settle(first)
             plain = left.plain if is_leaf(first) else left.plain.clone()
             weighted = plain if unweighted else left.weighted.clone()
-        right = scratch.exact(other.plain) if is_leaf(other) else other.plain
-        plain.add_(right)
+        scratch.add_to(plain, other.plain)
         if weighted is not plain:
-            weighted.add_(right.mul_(other.weight) if is_leaf(other) else other.weighted)
+            scratch.add_to(weighted, other.weighted, other.weight if is_leaf(other) else 1.0)
         self.owned = True
         self.part = GroupSum(
             weight=first.weight + other.weight,
@@ -123,10 +137,11 @@ def _check(group: GroupId, a: GroupSum, b: GroupSum) -> None:
 class Accumulator:
     """Adds sums one after the other in client order; what comes in is never written to."""
 
-    def __init__(self) -> None:
-        """Nothing yet."""
+    def __init__(self, start: Sums | None = None) -> None:
+        """``start``, or nothing yet."""
         self._running: dict[str, dict[GroupId, _Running]] = {}
         self._scratch = Scratch()
+        self.add(start or {})
 
     def add(self, sums: Sums) -> None:
         """Adds the sums of clients that come after all so far.
@@ -159,20 +174,73 @@ def sum_block(updates: Iterable[Update], reduction: WeightedSum, layout: GroupLa
     return total.sums()
 
 
+@dataclass(frozen=True, kw_only=True, slots=True, order=True)
+class Node:
+    """A node of the tree: blocks ``index * 2^level`` to ``(index + 1) * 2^level - 1``, as far as there are any."""
+
+    level: int
+    index: int
+
+    @property
+    def sibling(self) -> Node:
+        """The other half of its parent."""
+        return Node(level=self.level, index=self.index ^ 1)
+
+    @property
+    def parent(self) -> Node:
+        """The node that covers this one and its sibling."""
+        return Node(level=self.level + 1, index=self.index // 2)
+
+
+class Tree:
+    """Merges the sums of ``num_blocks`` blocks pairwise; a node is added up as soon as both its halves are there."""
+
+    def __init__(self, num_blocks: int) -> None:
+        """Nothing yet."""
+        self._num_blocks = num_blocks
+        self._nodes: dict[Node, Accumulator] = {}
+
+    def add(self, node: Node, sums: Accumulator) -> None:
+        """Takes over the sums of a node; it may have been merged elsewhere."""
+        while node != self.root:
+            left, right = sorted((node, node.sibling))
+            if right.index << right.level < self._num_blocks:
+                if node.sibling not in self._nodes:
+                    break
+                other = self._nodes.pop(node.sibling)
+                first, second = (sums, other) if node == left else (other, sums)
+                first.add(second.sums())
+                sums = first
+            node = node.parent
+        self._nodes[node] = sums
+
+    @property
+    def root(self) -> Node:
+        """The node that covers all blocks."""
+        return Node(level=max(0, self._num_blocks - 1).bit_length(), index=0)
+
+    def nodes(self) -> dict[Node, Sums]:
+        """What could not be merged further, in block order."""
+        order = sorted(self._nodes, key=lambda n: n.index << n.level)
+        return {node: self._nodes[node].sums() for node in order}
+
+    def settled(self) -> Sums:
+        """The root's float64 sums, once every block is in."""
+        assert not self._num_blocks or list(self._nodes) == [self.root], f"blocks are missing: {sorted(self._nodes)}"
+        return self._nodes[self.root].settled() if self._num_blocks else {}
+
+
 def merge_blocks(parts: Iterable[Sums]) -> Sums:
-    """Merges all blocks in block order, in float64."""
-    total = Accumulator()
-    for part in parts:
-        total.add(part)
-    return total.settled()
+    """The float64 sums of all blocks, given in block order."""
+    blocks_ = list(parts)
+    tree = Tree(len(blocks_))
+    for i, part in enumerate(blocks_):
+        tree.add(Node(level=0, index=i), Accumulator(part))
+    return tree.settled()
 
 
 def measured(update: Update, scratch: Scratch | None = None) -> Update:
     """The update with ``sq_norm[j] = |Delta_j|^2`` in its receipt: in float64, finite exactly where all values are."""
     scratch = scratch or Scratch()
-    squares = {j: _square(scratch.exact(delta)) for j, delta in update.delta.items()}
+    squares = {j: scratch.square(delta) for j, delta in update.delta.items()}
     return replace(update, receipt=replace(update.receipt, sq_norm=squares))
-
-
-def _square(exact: Tensor) -> float:
-    return float(exact.dot(exact))

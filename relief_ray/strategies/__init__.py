@@ -10,12 +10,27 @@ from relief_ray.strategies.bounds import Central, DropSlow, FullOnly, Local
 from relief_ray.strategies.darkdistill import DarkDistill
 from relief_ray.strategies.fedavg import FedAvg
 from relief_ray.strategies.fedel import FedEL
+from relief_ray.strategies.fedicu import FedICU
 from relief_ray.strategies.fedprox import FedProx
 from relief_ray.strategies.fedsa_lora import FedSALoRA
+from relief_ray.strategies.harmony import Harmony
+from relief_ray.strategies.helora import HeLoRA
 from relief_ray.strategies.relief import VARIANTS, Relief
 
 AnyStrategy = Annotated[
-    FedAvg | FedProx | DarkDistill | FedEL | FedSALoRA | Relief | Central | Local | FullOnly | DropSlow,
+    FedAvg
+    | FedProx
+    | DarkDistill
+    | FedEL
+    | FedSALoRA
+    | FedICU
+    | Harmony
+    | HeLoRA
+    | Relief
+    | Central
+    | Local
+    | FullOnly
+    | DropSlow,
     Field(discriminator="name"),
 ]
 
@@ -28,6 +43,11 @@ PRESETS: dict[str, AnyStrategy] = {
     "fedel_table": FedEL(speedup=6.83),
     "fedsa_lora": FedSALoRA(),
     "fedsa_lora_table": FedSALoRA(dense_local="none"),
+    "fedicu": FedICU(),
+    "fedicu_table": FedICU(kappa=1.0, freeze_unimportant=True),
+    "harmony": Harmony(),
+    "harmony_table": Harmony(fusion_federation="none", accounting="table"),
+    "helora": HeLoRA(),
     **VARIANTS,
     "central": Central(),
     "local": Local(),

@@ -1,9 +1,11 @@
+from dataclasses import replace
 from functools import lru_cache
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.gather import Gather, lost
+from actors.gather import Gather, join, lost
+from actors.hosts import merge_whole
 from relief_ray.server.reduction import blocks
 from relief_ray.training.serial import SerialExecutor
 from relief_ray.training.worker import Worker
@@ -29,6 +31,19 @@ def test_any_order_of_arrival_and_any_cut_gives_the_bits_of_the_plain_loop(tmp_p
     gather = Gather(cut)
     for client in order:
         gather.add(client // 2, (client,), singles[client])
+    assert same_round(gather.finish(0), whole)
+
+
+@settings(deadline=None, max_examples=20)
+@given(split=st.integers(0, 5), turned=st.booleans())
+def test_blocks_that_hosts_have_merged_give_the_bits_of_the_plain_loop(tmp_path_factory, split, turned):
+    tasks, whole, singles = trained(tmp_path_factory.getbasetemp())
+    cut = blocks(tasks)
+    results = [join(singles[t.client] for t in block) for block in cut]
+    gather, runs = Gather(cut), [(0, split), (split, 5)]
+    for first, stop in reversed(runs) if turned else runs:
+        nodes = merge_whole([r.sums for r in results[first:stop]], first, len(cut))
+        gather.add_whole({i: replace(results[i], sums={}) for i in range(first, stop)}, nodes)
     assert same_round(gather.finish(0), whole)
 
 

@@ -272,8 +272,8 @@ def test_prices_are_the_cost_models_own(case):
     tree = elastic.price(trunk, branches, dict.fromkeys(ids, 1.0), seconds)
     assert sorted(u.id for u in tree.units) == sorted(ids) and tree.passing > 0
     chosen = [*combinations(ids, 1), *combinations(ids, 2), *list(combinations(ids, 4))[::7], tuple(ids)]
-    for selection in chosen:
-        assert elastic.cost(tree, selection) == pytest.approx(seconds(selection) - seconds(()), rel=1e-9, abs=1e-12)
+    for ids in chosen:
+        assert elastic.cost(tree, ids) == pytest.approx(seconds(ids) - seconds(()), rel=1e-9, abs=1e-12)
 
 
 @pytest.mark.usefixtures("run_cache")
