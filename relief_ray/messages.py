@@ -131,7 +131,7 @@ class Work:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Receipt:
-    """The bookkeeping half of an update; ``bytes_*`` are lengths of the encoded payloads."""
+    """The bookkeeping half of an update: encoded lengths, the client's ``stats``, ``probes`` beside (task, windows)."""
 
     assignment: Assignment
     work: Work
@@ -139,6 +139,7 @@ class Receipt:
     bytes_up: int
     stats: Mapping[str, Tensor] = field(default_factory=dict)
     sq_norm: Mapping[GroupId, float] = field(default_factory=dict)
+    probes: tuple[tuple[Assignment, int], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -209,10 +210,9 @@ class Trained:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EvalTarget:
-    """A model to be tested.
+    """A model to be tested: ``view``, and over it ``keep`` from ``client``'s state (without one: the clients' mean).
 
-    It is ``view`` overlaid with ``keep`` from ``client``'s state (without ``client``: with the mean over all clients'
-    states), seen through ``modalities`` (all by default), read at the stage ``output`` (the last by default).
+    It is seen through ``modalities`` (all by default) and read at the stage ``output`` (the last by default).
     """
 
     label: str

@@ -22,6 +22,7 @@ from relief_ray.messages import ClientInfo, Fleet, RoundCost
 from relief_ray.models.backbone import Backbone, InputShape
 from relief_ray.models.costs import count_costs
 from relief_ray.models.extend import extend
+from relief_ray.models.network import BackboneNetwork
 from relief_ray.stages import Engine
 from relief_ray.strategies.relief import Relief, target_s
 from relief_ray.streams import Streams
@@ -53,6 +54,7 @@ class Setup:
     fedavg: CostAccountant
     reference: dict[str, RoundCost]
     rare: tuple[str, ...]
+    build: Callable[[], BackboneNetwork]
     job: Job
 
 
@@ -126,6 +128,7 @@ def assemble(
         fedavg=fedavg,
         reference=fedavg_reference(config, fedavg, fleet, engine),
         rare=fleet.rare(),
+        build=partial(build_network, config, input_shape(data), additions),
         job=make_job(config, data, planner, build, strategy, streams, engine),
     )
 
@@ -192,6 +195,11 @@ def build_backbone(
     return extend(config.backbone.build(shape, seed, fast=engine == "gemm"), additions, seed)
 
 
+def build_network(config: ExperimentConfig, shape: InputShape, additions: tuple[Addition, ...]) -> BackboneNetwork:
+    """The backbone for the server's own computations: the same layout and function whatever the workers' engine."""
+    return BackboneNetwork(build_backbone(config, shape, "naive", additions), config.training.missing)
+
+
 def context_of(setup: Setup, round_: int, participants: tuple[ClientInfo, ...] | None = None) -> RoundContext:
     """What the strategy sees in that round."""
     chosen = setup.fleet.clients if participants is None else participants
@@ -204,6 +212,7 @@ def context_of(setup: Setup, round_: int, participants: tuple[ClientInfo, ...] |
         planner=setup.planner,
         streams=setup.streams,
         epochs=setup.config.training.epochs,
+        build=setup.build,
     )
 
 
@@ -234,5 +243,5 @@ def speedup(setup: Setup, result: RoundResult, reference: Mapping[str, RoundCost
 
 def trained_fraction(setup: Setup, result: RoundResult) -> float:
     """Mean over the round's clients of trained values over all of the plain backbone (above 1 with additions)."""
-    values = [setup.layout.num_values(t.train) for t in result.tasks]
+    values = [setup.layout.num_values(r.assignment.train) for r in result.trained.worked]
     return sum(values) / len(values) / setup.num_own_values if values else 0.0

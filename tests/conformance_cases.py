@@ -41,7 +41,8 @@ BASE: Values = {
 
 def strategy_values(preset: str, deadline_fraction: float = 0.45) -> Values:
     """A preset, with a deadline under which its allocation has something to decide."""
-    return {"name": preset} | ({"deadline_fraction": deadline_fraction} if preset in ALLOCATING else {})
+    small = {"hidden": 16} if preset.startswith("darkdistill") else {}
+    return {"name": preset} | small | ({"deadline_fraction": deadline_fraction} if preset in ALLOCATING else {})
 
 
 # One sensor channel is a sequence of its own: few windows, one epoch, two of the smallest blocks.
@@ -83,6 +84,25 @@ CASES: dict[str, Values] = {preset: {"strategy": strategy_values(preset)} for pr
         "strategy": "fedsa_lora",
         "training": {"epochs": 1, "lr": 0.01, "missing": "zero_feature"},
         "participation": 0.5,
+    },
+    "darkdistill, half take part": {
+        "strategy": strategy_values("darkdistill") | {"bin_nats": 0.25},
+        "training": {"epochs": 1, "lr": 0.01, "missing": "zero_feature"},
+        "participation": 0.5,
+    },
+    "darkdistill, no distillation": {"strategy": strategy_values("darkdistill") | {"distil": False}},
+    "fedel, half take part": {
+        "strategy": "fedel",
+        "training": {"epochs": 1, "lr": 0.01, "missing": "zero_feature"},
+        "participation": 0.5,
+    },
+    **{
+        f"{preset}, moment, zero_feature": {
+            **MOMENT,
+            "strategy": strategy_values(preset),
+            "training": {"epochs": 1, "lr": 0.01, "batch_size": 3, "missing": "zero_feature"},
+        }
+        for preset in ("fedel", "darkdistill")
     },
     **{f"{name}, half take part": {"strategy": name, **HALF_MASKED} for name in ("fedicu", "harmony", "helora")},
     "harmony, 20 clients": {

@@ -11,6 +11,10 @@ from relief_ray.strategies import PRESETS
 ABOUT = {
     "fedavg": ("baseline", "everyone trains and sends the whole model; plain mean"),
     "fedprox": ("baseline", "FedAvg with a pull (mu = 0.01) towards the server's model"),
+    "darkdistill": ("baseline", "an early-exit model cut to each device's depth; shallow models teach deeper ones"),
+    "darkdistill_table": ("baseline, FITTED", "DarkDistill that sends the whole model, clients weighing the same"),
+    "fedel": ("baseline", "a window of blocks slides to the output; each device trains what matters most within T_A"),
+    "fedel_table": ("baseline, FITTED", "FedEL with the time budget that the paper's speedup of 6.83x implies"),
     "fedsa_lora": ("baseline", "LoRA A shared and averaged; B and head stay (dense model: head and fusion bias)"),
     "fedsa_lora_table": ("baseline, FITTED", "FedSA-LoRA that is FedAvg on a dense model, as the paper's bytes imply"),
     "fedicu": ("baseline", "FedICU (reconstructed): 80 % of each change sent, directions averaged by agreement"),

@@ -73,6 +73,12 @@ def apply_step(theta: Params, step: Mapping[GroupId, Tensor]) -> dict[GroupId, T
     }
 
 
+def weighted_mean(parts: Sequence[tuple[float, Tensor]]) -> Tensor:
+    """``sum_k w_k theta_k / sum_k w_k`` of ``(w_k, theta_k)``, in float64."""
+    total = torch.stack([w * theta.to(torch.float64) for w, theta in parts]).sum(0)
+    return (total / sum(w for w, _ in parts)).to(torch.float32)
+
+
 def apply_parts(
     theta: Params, step: Mapping[GroupId, Tensor], selection: Selection, layout: GroupLayout
 ) -> dict[GroupId, Tensor]:
@@ -96,6 +102,9 @@ def check_update(update: Update, layout: GroupLayout) -> str | None:
             return f"group {j!r}: sent {delta.dtype} of shape {tuple(delta.shape)}, expected float32 ({expected},)"
         if not isfinite(squares[j]):
             return f"group {j!r}: the update is not finite"
+    for name, value in update.receipt.stats.items():
+        if not bool(torch.isfinite(value).all()):
+            return f"statistic {name!r} is not finite"
     for name, value in update.state.items():
         if not all_finite(value):
             return f"personal state {name!r} is not finite"

@@ -339,6 +339,18 @@ def test_every_mutation_is_refused_and_named(data):
 
 
 @given(bad_values)
+def test_statistics_that_are_not_finite_are_refused(value):
+    update = sound()
+    receipt = replace(update.receipt, stats={"label": torch.tensor([1]), "difficulty": torch.tensor([0.5, value])})
+    assert agg.check_update(replace(update, receipt=receipt), LAYOUT) == "statistic 'difficulty' is not finite"
+
+
+def test_a_weighted_mean_by_hand():
+    parts = [(1.0, torch.tensor([0.0, 1.0])), (3.0, torch.tensor([4.0, 1.0]))]
+    assert torch.equal(agg.weighted_mean(parts), torch.tensor([3.0, 1.0]))
+
+
+@given(bad_values)
 def test_personal_state_that_is_not_finite_is_refused(value):
     update = replace(sound(), state={"head.1": torch.tensor([0.0, value])})
     assert agg.check_update(update, LAYOUT) == "personal state 'head.1' is not finite"
