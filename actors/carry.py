@@ -97,7 +97,8 @@ def _write(folder: Path, files: Sequence[SourceFile]) -> None:
 
 
 def _place_of(module: str) -> str:
-    """Where a loaded module's file would lie below the folder it was found in."""
-    file = getattr(sys.modules[module], "__file__", None)
-    path = module.replace(".", "/")
-    return f"{path}/__init__.py" if file is not None and Path(file).name == "__init__.py" else f"{path}.py"
+    """Where a loaded module's file lies below the folder it was found in; empty for what has none."""
+    file, path = getattr(sys.modules[module], "__file__", None), module.replace(".", "/")
+    if file is None:
+        return ""
+    return f"{path}/__init__.py" if Path(file).name == "__init__.py" else f"{path}.py"
