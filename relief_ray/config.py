@@ -216,8 +216,9 @@ def explain(error: ValidationError) -> list[str]:
         if fault["type"] == "extra_forbidden":
             lines.append(f"unknown key {key!r}{nearest(path[-1], keys_at(path[:-1]))}; remove or rename it")
         else:
+            message = fault["msg"].removeprefix("Value error, ")
             found = "" if isinstance(fault["input"], Mapping) else f" = {fault['input']!r}"
-            lines.append(f"{key}{found}: {fault['msg'].removeprefix('Value error, ')}")
+            lines.append(message if message.startswith(f"{key} = ") else f"{key}{found}: {message}")
     return lines
 
 

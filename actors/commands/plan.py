@@ -120,8 +120,8 @@ def cell_of(chosen: Preset, settings: Sequence[str], out: Path, label: str, fold
     axes = ([] if fold is None else [f"data.fold={fold}"]) + ([] if seed is None else [f"seed={seed}"])
     values = {"strategy": {"name": label}, **chosen.values}
     config = parse(override(values, [*axes, *settings]), f"{chosen.name} ({label})")
-    fold = [f"f{config.data.fold}"] if config.data.split == "held_out_subject" else []
-    parts = [label.replace(":", "."), *fold, f"s{config.seed}"]
+    held_out = [f"f{config.data.fold}"] if config.data.split == "held_out_subject" else []
+    parts = [label.replace(":", "."), *held_out, f"s{config.seed}"]
     title = "-".join([chosen.name, label, *parts[1:]])
     named = config if "name" in config.model_fields_set else config.model_copy(update={"name": title})
     return Cell(label=label, folder=out / "-".join(parts), config=named)
