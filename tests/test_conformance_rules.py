@@ -2,8 +2,6 @@
 
 import pytest
 
-from actors.executor import open_executor
-from actors.group import RuntimeOptions
 from relief_ray.config import override, parse
 from relief_ray.conformance import PROBLEM, check
 from relief_ray.rules import RULES
@@ -14,10 +12,6 @@ pytestmark = pytest.mark.usefixtures("run_cache")
 
 def judge(strategy, executors=None, **more):
     return {v.rule: v for v in check(parse({**PROBLEM, **more, "strategy": strategy}), executors)}
-
-
-def packed(job):
-    return open_executor(job, RuntimeOptions(num_hosts=2))
 
 
 def test_every_rule_is_broken_by_one_of_these():
@@ -31,24 +25,6 @@ def test_a_broken_rule_is_named_alone(name, write):
     assert list(verdicts) == list(RULES)
     assert [v.rule for v in verdicts.values() if v.status == "broken"] == [rule], verdicts
     assert found in verdicts[rule].found
-
-
-@pytest.mark.ray
-@pytest.mark.usefixtures("cluster")
-@pytest.mark.parametrize("name", [n for n, (rule, _, _) in BROKEN.items() if rule == "executors"])
-def test_a_strategy_that_looks_at_its_process_is_told_from_the_plain_loop(name, write):
-    rule, (body, build), found = BROKEN[name]
-    verdicts = judge(f"{write(module(body, build))}:Mine", {"packed on Ray": packed})
-    assert {v.rule: v.status for v in verdicts.values()} == dict.fromkeys(RULES, "kept") | {rule: "broken"}
-    assert found in verdicts[rule].found
-
-
-@pytest.mark.ray
-@pytest.mark.usefixtures("cluster")
-@pytest.mark.parametrize("strategy", ["fedavg", "relief", "fedsa_lora"])
-def test_ours_keep_every_rule(strategy):
-    verdicts = judge(strategy, {"packed on Ray": packed})
-    assert {v.rule: v.status for v in verdicts.values()} == dict.fromkeys(RULES, "kept"), verdicts
 
 
 @pytest.mark.slow
