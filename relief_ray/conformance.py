@@ -18,6 +18,7 @@ from types import MappingProxyType
 from pydantic import JsonValue
 
 from relief_ray.config import ExperimentConfig, parse
+from relief_ray.errors import UserError
 from relief_ray.federated import Strategy
 from relief_ray.records import checkpoint, read_rounds
 from relief_ray.records.schema import comparable
@@ -105,7 +106,11 @@ def outcome(path: Path) -> dict[str, JsonValue]:
 
 
 def check(config: ExperimentConfig, executors: Mapping[str, MakeExecutor] | None = None) -> Iterator[Verdict]:
-    """Tries the rules on ``config``'s strategy; ``executors`` are the others to compare with, by name."""
+    """Tries the rules on ``config``'s strategy; ``executors`` are the others to compare with, by name.
+
+    Raises:
+        UserError: the other executors do not work, whatever the strategy is.
+    """
     with tempfile.TemporaryDirectory(prefix="relief-ray-") as folder:
         scene = _Scene(config=config, root=Path(folder), executors=executors or {})
         why = ""
@@ -134,6 +139,8 @@ def _judge(rules: tuple[str, ...], trial: Callable[[_Scene], None], scene: _Scen
     except Broken as error:
         broken, found = (error.rule if error.rule in rules else rules[0]), error.found
     except Exception as error:
+        if isinstance(error, UserError) and rules == ("executors",):
+            raise  # the cluster is at fault: the same strategy has just run without it
         broken, found = rules[0], f"{type(error).__name__}: {error}{_line_of(error, scene.config)}"
     for rule in rules:
         if rule == broken:
