@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from actors.exits import EXIT_CODES
-from actors.lookups import data, fleet, model
+from actors.lookups import data, device, fleet, model
 from actors.options import AsJson, Main, Settings, SomePath, SomeText
 from tune_configs.presets import PRESETS
 
@@ -29,6 +29,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(device, name="device")
 app.add_typer(fleet, name="fleet")
 app.add_typer(model, name="model")
 app.add_typer(data, name="data")
@@ -97,6 +98,46 @@ def resume(
 
 
 @app.command()
+def grid(
+    target: Annotated[
+        str, typer.Argument(metavar="MODULE|FILE.py|resume|status|freeze", help="A grid, or what to do.")
+    ],
+    folder: Annotated[
+        SomePath, typer.Argument(metavar="[DIR]", help="The grid's folder, for the latter three.")
+    ] = None,
+    settings: Settings = None,
+    out: Annotated[SomePath, typer.Option(metavar="DIR", help="For the cells; by default runs/grid-MODULE.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show cells, estimated time and disk.")] = False,
+    budget: Annotated[SomeText, typer.Option(metavar="8h", help="Time a round of every method, run what fits.")] = None,
+    skip_unknown: Annotated[bool, typer.Option("--skip-unknown", help="Leave out methods not built yet.")] = False,
+    skip_failed: Annotated[bool, typer.Option("--skip-failed", help="Do not try failed cells again.")] = False,
+    rerun_stale: Annotated[
+        bool, typer.Option("--rerun-stale", help="Compute cells of another program again; the old are set aside.")
+    ] = False,
+    address: Annotated[SomeText, typer.Option(help="Join this Ray cluster instead of starting one.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a table or figure of the paper through Ray Tune, cell by cell; `grid resume DIR` runs what is missing.
+
+    Grids: main_cnn, main_lora, ablation, sensitivity, diagnostics, testbed, coupling, search_lr, smoke. `--set` scales
+    them (`seeds=2`, `datasets=dsa`, `'methods=[fedavg, relief]'`, `rounds=20`) and changes any value of a cell.
+    """
+    from actors.commands.grid import Asked, go
+    from actors.grids.estimate import parse_hours
+
+    asked = Asked(
+        as_json=as_json,
+        dry_run=dry_run,
+        budget_s=None if budget is None else parse_hours(budget),
+        rerun_stale=rerun_stale,
+        skip_failed=skip_failed,
+        skip_unknown=skip_unknown,
+    )
+    ray = [] if address is None else [f"runtime.address={address}"]
+    go(target, folder, [*(settings or []), *ray], out, asked)
+
+
+@app.command()
 def compare(
     folders: Folders,
     out: Annotated[SomePath, typer.Option(metavar="DIR", help="Write table and figures there.")] = None,
@@ -106,6 +147,25 @@ def compare(
     from actors.commands.results import compare as show
 
     show(folders, out, as_json)
+
+
+@app.command()
+def report(
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="DIR...", help="Folders of runs, grids, or files of collected runs.")
+    ],
+    out: Annotated[
+        SomePath, typer.Option(metavar="DIR", help="For the report; by default report in the first.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write the paper's tables and figures with our figures in them: one HTML page, Markdown, LaTeX, CSV, PDF, PNG.
+
+    Cells that failed, are missing or were computed by another program are shown as such.
+    """
+    from actors.commands.report import report as write
+
+    write(folders, out, as_json)
 
 
 @app.command()

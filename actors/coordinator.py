@@ -18,6 +18,7 @@ import torch
 from actors import carry
 from actors.executor import RayExecutor
 from actors.failures import Interrupted
+from actors.gauges import Gauges
 from actors.group import HostGroup, RuntimeOptions
 from relief_ray.errors import UserError
 from relief_ray.federated import RoundVoid
@@ -143,7 +144,13 @@ class Coordinator:
             folder.update(runtime=executor.facts())
             experiment = Experiment(setup=setup, folder=folder, executor=executor, tracker=tracker)
             self._experiment, self._repairs = experiment, experiment.repairs
-            return conduct(experiment, self._records.append, lambda: self._stopping, lambda: executor.num_lost)
+            gauges = Gauges(cell=folder.path.name, setup=setup)
+
+            def on_round(record: RoundRecord) -> None:
+                self._records.append(record)
+                gauges.show(record)
+
+            return conduct(experiment, on_round, lambda: self._stopping, lambda: executor.num_lost)
 
     @ray.method(concurrency_group="control")
     def progress(self, after: int) -> Progress:

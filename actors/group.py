@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -82,6 +83,8 @@ def actor_options(spec: HostSpec, index: int, reservation: PlacementGroup | None
     # Ray leaves all GPUs visible to processes that asked for none; results depend on the number of threads.
     hidden = {} if spec.num_gpus else {"CUDA_VISIBLE_DEVICES": ""}
     options: dict[str, Any] = {
+        # For the dashboard alone: runs and cells share a namespace, so each name is used once.
+        "name": f"{spec.name}-{secrets.token_hex(3)}",
         "num_cpus": spec.num_cpus,
         "num_gpus": spec.num_gpus,
         "resources": dict(spec.resources),

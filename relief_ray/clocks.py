@@ -17,15 +17,15 @@ from relief_ray.models.registry import name_of
 from relief_ray.stages import Engine
 
 
-def run_clocks(config: ExperimentConfig) -> dict[str, Clock]:
-    """All clocks of a record.
+def run_clocks(config: ExperimentConfig, engine: Engine | None = None) -> dict[str, Clock]:
+    """All clocks of a record; ``engine`` is the one that trains.
 
     Raises:
         UserError: the ``measured`` clock is asked to plan, but no profile is given.
     """
     name = name_of(config.backbone)
     paper, split = time_models(CnnConfig().name if is_path(name) else name, config.costs.utilisation)
-    measured = measured_clock(config)
+    measured = measured_clock(config, engine)
     clocks = standard_clocks(paper, split, measured)
     if config.costs.planning_time not in clocks:
         raise UserError("costs.planning_time = 'measured' needs a device profile; set costs.profile=FILE")
@@ -40,11 +40,11 @@ def uncalibrated(config: ExperimentConfig) -> tuple[str, ...]:
     return (f"backbone {name}: not calibrated, seconds and joules take Backbone 1's utilisation; costs.utilisation=U",)
 
 
-def measured_clock(config: ExperimentConfig) -> Measured | None:
+def measured_clock(config: ExperimentConfig, engine: Engine | None = None) -> Measured | None:
     """The clock of the device profile, where one is named.
 
     Raises:
-        UserError: the profile cannot be read, or was made with another backbone.
+        UserError: the profile cannot be read, or was made with another backbone or engine.
     """
     if config.costs.profile is None:
         return None
@@ -53,6 +53,11 @@ def measured_clock(config: ExperimentConfig) -> Measured | None:
         raise UserError(
             f"{config.costs.profile}: measured with backbone {profile.backbone!r}, expected {name!r}; "
             "profile the device with this backbone"
+        )
+    if None not in (engine, profile.engine) and profile.engine != engine:
+        raise UserError(
+            f"{config.costs.profile}: measured with engine {profile.engine!r}, this run trains with {engine!r}; "
+            f"profile the device with --set training.engine={engine}"
         )
     return Measured(profile=profile)
 

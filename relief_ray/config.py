@@ -86,7 +86,7 @@ class RuntimeConfig(Section):
     num_hosts: int | None = Field(default=None, ge=1)
     placement: Literal["auto", "typed", "virtual"] = "auto"
     num_threads: int = Field(default=1, ge=1)
-    cache_mib: int = Field(default=1024, ge=16)
+    cache_mib: int = Field(default=256, ge=16)
     client_timeout_s: float = Field(default=600.0, gt=0.0)
     quorum: float = Field(default=1.0, gt=0.0, le=1.0)
     address: str | None = None

@@ -180,10 +180,12 @@ def stored_engine(run: RunRecord) -> Engine:
     raise UserError(f"run {run.cell}: engine {run.engine!r} is unknown to this version; known: {', '.join(known)}")
 
 
-def create(config: ExperimentConfig, path: Path, root: Path | None = None) -> tuple[Setup, RunFolder]:
-    """A new run in a new folder."""
+def create(
+    config: ExperimentConfig, path: Path, root: Path | None = None, *, parent: str | None = None
+) -> tuple[Setup, RunFolder]:
+    """A new run in a new folder; ``parent`` names the grid that it is a cell of."""
     setup = prepare(config, root)
-    return setup, RunFolder.create(path, run_record(setup))
+    return setup, RunFolder.create(path, run_record(setup, parent))
 
 
 def reopen(

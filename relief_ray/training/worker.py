@@ -32,7 +32,8 @@ from relief_ray.server.aggregation import check_update, without
 from relief_ray.server.reduction import Scratch, Sums, measured, sum_block
 from relief_ray.streams import Streams
 from relief_ray.training.evaluation import CHUNK, confusion, predict, share_rows
-from relief_ray.training.trainer import ClientInputs, Trainer, TrainerConfig, load_model
+from relief_ray.training.parts import load_model
+from relief_ray.training.trainer import ClientInputs, Trainer, TrainerConfig
 
 MIB = 2**20
 
@@ -55,7 +56,7 @@ class Job:
     planner: Planner | None = None
     modules: tuple[str, ...] = ()
     num_threads: int = 1
-    cache_mib: int = 1024
+    cache_mib: int = 256
     pairwise_every: int = 0
 
 
@@ -76,7 +77,10 @@ class BlockResult:
 
 
 class InputCache:
-    """Prepared windows by name, least recently used first out beyond ``limit_mib``."""
+    """Prepared windows by name, at most ``limit_mib`` of them and the one in use.
+
+    Clients come round in the same order every round, so what was used last will be needed last: it makes room.
+    """
 
     def __init__(self, limit_mib: int) -> None:
         """An empty cache."""
@@ -90,10 +94,10 @@ class InputCache:
             self._items.move_to_end(name)
             return self._items[name]
         item = load()
+        while self._items and self._used + _nbytes(item) > self._limit:
+            self._used -= _nbytes(self._items.popitem()[1])
         self._items[name] = item
         self._used += _nbytes(item)
-        while self._used > self._limit and len(self._items) > 1:
-            self._used -= _nbytes(self._items.popitem(last=False)[1])
         return item
 
 

@@ -109,7 +109,7 @@ def test_a_cache_of_one_entry_gives_the_same_bits(job):
     assert all(torch.equal(p.plain, second.sums["global"][j].plain) for j, p in first.sums["global"].items())
 
 
-def test_the_least_recently_used_input_goes_first():
+def test_what_was_used_last_makes_room_since_it_is_needed_last():
     loads = []
 
     def item(name):
@@ -117,9 +117,11 @@ def test_the_least_recently_used_input_goes_first():
         return ClientInputs(inputs={"acc": torch.zeros(2**17)}, labels=torch.zeros(1, dtype=torch.int64))
 
     cache = InputCache(1)  # two items of half a MiB
-    for name in ("a", "b", "a", "c", "a", "b"):
+    for name in ("a", "b", "c", "a", "b", "c", "a"):
         cache.get(name, lambda name=name: item(name))
-    assert loads == ["a", "b", "c", "b"]
+    assert loads == ["a", "b", "c", "b", "a"], "every second is found; the oldest out first would find none"
+    big = ClientInputs(inputs={"acc": torch.zeros(2**19)}, labels=torch.zeros(1, dtype=torch.int64))
+    assert cache.get("big", lambda: big) is big is cache.get("big", lambda: None), "one that is too large is kept alone"
 
 
 def spoil(context, update):
