@@ -192,6 +192,19 @@ def strategies(
 
 
 @app.command()
+def conformance(
+    target: Annotated[str, typer.Argument(metavar="STRATEGY", help="A name, or my.module:MyMethod.")],
+    settings: Settings = None,
+    ray: Annotated[bool, typer.Option("--ray/--no-ray", help="Compare with a run on Ray too.")] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Try out the rules that every strategy keeps, on a problem of seconds; name the one that is broken."""
+    from actors.commands.conformance import conformance as judge
+
+    judge(target, settings or [], ray, as_json)
+
+
+@app.command()
 def sync(
     folders: Folders,
     uri: Annotated[SomeText, typer.Option(help="An MLflow store; by default the run's own.")] = None,

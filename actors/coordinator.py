@@ -15,6 +15,7 @@ from pathlib import Path
 import ray
 import torch
 
+from actors import carry
 from actors.executor import RayExecutor
 from actors.failures import Interrupted
 from actors.gauges import Gauges
@@ -124,7 +125,7 @@ class Coordinator:
             UserError, RoundVoid, ClientFailed: as the rounds raise them.
         """
         try:
-            return self._run(order, ray.get(order.setup))
+            return self._run(order, carry.get(order.setup))
         except UserError as error:
             # The cause does not travel, and it decides the exit code.
             if isinstance(error.__cause__, OSError):

@@ -23,7 +23,7 @@ TERMINATED = 143
 
 EXIT_CODES = (
     (OK, "done"),
-    (INTERNAL, "internal error: a fault of this program; the traceback is shown"),
+    (INTERNAL, "internal error: a fault of this program; the traceback is shown. Of `conformance`: a rule is broken"),
     (BAD_INPUT, "bad input: a wrong option, key, value, file or folder; the message names the fix"),
     (ROUND_VOID, "a round was void (no usable update, too few clients, a model that is not finite): nothing committed"),
     (DISK, "the disk is full or failed while writing; everything before is intact"),

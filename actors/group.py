@@ -12,6 +12,7 @@ import ray
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from actors import carry
 from actors.hosts import ClientHost, Handle
 from actors.placement import HostSpec, Mode, Placement, Plan, Resources, plan_actors, plan_packed, reserve
 from relief_ray.training.worker import Job
@@ -46,7 +47,7 @@ class HostGroup:
 
     def with_job(self, job: Job) -> HostGroup:
         """The same hosts for another job; they change over with its first call."""
-        return replace(self, job=ray.put(job))
+        return replace(self, job=carry.put(job, job.modules))
 
     def close(self) -> None:
         """Ends all hosts and gives their places back."""
@@ -74,7 +75,7 @@ def open_hosts(job: Job, options: RuntimeOptions, types: Mapping[str, Resources]
     actor = ray.remote(ClientHost)
     options_of = [actor_options(spec, i, reservation, job.num_threads) for i, spec in enumerate(plan.hosts)]
     handles = tuple(actor.options(**chosen).remote() for chosen in options_of)
-    return HostGroup(plan=plan, handles=handles, job=ray.put(job), reservation=reservation)
+    return HostGroup(plan=plan, handles=handles, job=carry.put(job, job.modules), reservation=reservation)
 
 
 def actor_options(spec: HostSpec, index: int, reservation: PlacementGroup | None, num_threads: int) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from relief_ray.additions import Addition
-from relief_ray.clocks import make_planner, run_clocks
+from relief_ray.clocks import make_planner, run_clocks, uncalibrated
 from relief_ray.config import ExperimentConfig
 from relief_ray.data import FederatedData, federate, num_clients, open_dataset, pool
 from relief_ray.data.federated_data import Purpose
@@ -23,6 +23,7 @@ from relief_ray.models.backbone import Backbone, InputShape
 from relief_ray.models.costs import count_costs
 from relief_ray.models.extend import extend
 from relief_ray.models.network import BackboneNetwork
+from relief_ray.models.registry import name_of
 from relief_ray.stages import Engine
 from relief_ray.strategies.relief import Relief, target_s
 from relief_ray.streams import Streams
@@ -62,7 +63,7 @@ def choose_engine(config: ExperimentConfig) -> Engine:
     """The static rule: Backbone 1 runs as GEMMs with reuse, others with reuse; ``training.engine`` overrides it."""
     if config.training.engine != "auto":
         return config.training.engine
-    return "gemm" if config.backbone.name == "cnn" else "reuse"
+    return "gemm" if name_of(config.backbone) == "cnn" else "reuse"
 
 
 def prepare(
@@ -119,7 +120,7 @@ def assemble(
         num_own_values=plain.layout.numel,
         start=backbone.params(),
         frozen=backbone.facts,
-        warnings=backbone.warnings,
+        warnings=(*backbone.warnings, *uncalibrated(config)),
         strategy=strategy,
         streams=streams,
         engine=engine,
@@ -176,6 +177,7 @@ def make_job(
         reduction=strategy.reduction,
         streams=streams,
         planner=planner,
+        modules=config.modules(),
         num_threads=config.runtime.num_threads,
         cache_mib=config.runtime.cache_mib,
         pairwise_every=config.record.pairwise_every,

@@ -14,6 +14,7 @@ import torch
 from actors.grids.book import Entry
 from relief_ray.config import ExperimentConfig, TrackingConfig
 from relief_ray.errors import UserError
+from relief_ray.models.registry import name_of
 from relief_ray.records.checkpoint import KEEP, generations
 from relief_ray.records.reading import ROUNDS_FILE, read_rounds
 from relief_ray.simulation import Experiment, create
@@ -45,7 +46,7 @@ class Estimate:
 
 def workload(config: ExperimentConfig) -> Workload:
     """What decides a round's cost besides the method: the backbone and the data."""
-    return (config.backbone.name, config.data.name)
+    return (name_of(config.backbone), config.data.name)
 
 
 def folder_bytes(folder: Path) -> int:

@@ -40,7 +40,10 @@ MIB = 2**20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """Everything a worker needs, small enough to send: signals stay in the memory-mapped cache."""
+    """Everything a worker needs, small enough to send: signals stay in the memory-mapped cache.
+
+    ``modules``: the user's own, which a host has to have before it can read the rest.
+    """
 
     build: Callable[[], Backbone]
     trainer: TrainerConfig
@@ -51,6 +54,7 @@ class Job:
     reduction: Reduction
     streams: Streams
     planner: Planner | None = None
+    modules: tuple[str, ...] = ()
     num_threads: int = 1
     cache_mib: int = 256
     pairwise_every: int = 0
