@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from actors.exits import EXIT_CODES
-from actors.lookups import data, fleet, model
+from actors.lookups import data, device, fleet, model
 from actors.options import AsJson, Main, Settings, SomePath, SomeText
 from tune_configs.presets import PRESETS
 
@@ -29,6 +29,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(device, name="device")
 app.add_typer(fleet, name="fleet")
 app.add_typer(model, name="model")
 app.add_typer(data, name="data")
@@ -146,6 +147,25 @@ def compare(
     from actors.commands.results import compare as show
 
     show(folders, out, as_json)
+
+
+@app.command()
+def report(
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="DIR...", help="Folders of runs, grids, or files of collected runs.")
+    ],
+    out: Annotated[
+        SomePath, typer.Option(metavar="DIR", help="For the report; by default report in the first.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write the paper's tables and figures with our figures in them: one HTML page, Markdown, LaTeX, CSV, PDF, PNG.
+
+    Cells that failed, are missing or were computed by another program are shown as such.
+    """
+    from actors.commands.report import report as write
+
+    write(folders, out, as_json)
 
 
 @app.command()

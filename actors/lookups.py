@@ -1,4 +1,4 @@
-"""The command groups that train nothing: `fleet`, `model` and `data`."""
+"""The command groups that run no experiment: `device`, `fleet`, `model` and `data`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,6 +9,7 @@ from actors.options import AsJson, Dataset, Settings, SomePath, SomeText, Stride
 
 fleet = typer.Typer(help="Devices, sensors and what a round costs them.", no_args_is_help=True)
 model = typer.Typer(help="The backbone and its parameter groups.", no_args_is_help=True)
+device = typer.Typer(help="This machine as a device of the fleet.", no_args_is_help=True)
 data = typer.Typer(help="Datasets: bring, check, look into.", no_args_is_help=True)
 
 
@@ -20,6 +21,26 @@ def _fleet() -> None:
 @model.callback()
 def _model() -> None:
     """A group even while it has one command."""
+
+
+@device.callback()
+def _device() -> None:
+    """A group even while it has one command."""
+
+
+@device.command("profile")
+def device_profile(
+    backbone: Annotated[SomeText, typer.Option(metavar="cnn|moment_lora", help="The backbone; default cnn.")] = None,
+    settings: Settings = None,
+    types: Annotated[str, typer.Option(metavar="A,B,C", help="Device types that get the measured speed.")] = "A,B,C",
+    turns: Annotated[int, typer.Option(min=1, help="How often everything is repeated.")] = 5,
+    out: Annotated[SomePath, typer.Option(metavar="FILE", help="Default: profile-BACKBONE.json.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure what this machine's CPU takes for every stage of a backbone, for the `measured` clock (costs.profile)."""
+    from actors.commands.device import profile
+
+    profile(backbone, settings or [], types, turns, out, as_json)
 
 
 @fleet.command("show")

@@ -1,8 +1,8 @@
 """One Acc-only client's local round with Backbone 2: everything, RELIEF's V0 assignment naively, V0 with reuse.
 
 ``RELIEF_DATA=... python -m benchmarks.moment [--size small] [--windows 16] [--turns 1]`` trains on real dsa windows of
-one body unit and prints seconds, the three ratios and the peak memory of this process as JSON. V0's assignment at the
-bottleneck is the client's own fusion block alone.
+one body unit and prints seconds, ratios with quartiles and the peak memory of this process as JSON. V0's assignment at
+the bottleneck is the client's own fusion block alone.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 import argparse
 import json
 import resource
-from collections.abc import Callable
-from statistics import median
+from collections.abc import Callable, Sequence
+from statistics import median, quantiles
 from time import perf_counter
 
 from benchmarks.engine.machine import Figures, facts
@@ -62,7 +62,7 @@ def local_round(setup: Setup, engine: Engine, groups: tuple[str, ...] | None) ->
 
 
 def measure(size: str, num_windows: int, turns: int) -> Figures:
-    """Medians over ``turns``, the variants taking turns."""
+    """Medians over ``turns``, the variants taking turns; ratios are taken within a turn."""
     setup = open_setup(size, num_windows)
     block = ("fusion.A.acc",)
     variants = {
@@ -76,6 +76,16 @@ def measure(size: str, num_windows: int, turns: int) -> Figures:
         for name, run in variants.items():
             seconds[name].append(run())
     s = {name: median(values) for name, values in seconds.items()}
+    ratios = {
+        f"{above}_over_{below}": paired(seconds[above], seconds[below])
+        for above, below in (
+            ("full_naive", "v0_naive"),
+            ("full_naive", "v0_reuse"),
+            ("v0_naive", "v0_reuse"),
+            ("full_naive", "full_reuse"),
+            ("full_reuse", "v0_reuse"),
+        )
+    }
     return {
         **facts(),
         "size": size,
@@ -83,13 +93,17 @@ def measure(size: str, num_windows: int, turns: int) -> Figures:
         "epochs": EPOCHS,
         "turns": turns,
         **{f"{name}_s": value for name, value in s.items()},
-        "full_over_v0_naive": s["full_naive"] / s["v0_naive"],
-        "full_over_v0_reuse": s["full_naive"] / s["v0_reuse"],
-        "v0_naive_over_v0_reuse": s["v0_naive"] / s["v0_reuse"],
-        "full_reuse_over_v0_reuse": s["full_reuse"] / s["v0_reuse"],
+        **{f"{name}_{part}": value for name, parts in ratios.items() for part, value in parts.items()},
         "paper_jetson_full_over_v0": PAPER_FULL_S / PAPER_V0_S,
         "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }
+
+
+def paired(above: Sequence[float], below: Sequence[float]) -> dict[str, float]:
+    """Median and quartiles of the ratios, one from each turn."""
+    found = [a / b for a, b in zip(above, below, strict=True)]
+    low, _, high = quantiles(found, n=4, method="inclusive") if len(found) > 1 else found * 3
+    return {"median": median(found), "q1": low, "q3": high}
 
 
 def main() -> None:

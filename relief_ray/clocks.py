@@ -14,25 +14,25 @@ from relief_ray.messages import Fleet
 from relief_ray.stages import Engine
 
 
-def run_clocks(config: ExperimentConfig) -> dict[str, Clock]:
-    """All clocks of a record.
+def run_clocks(config: ExperimentConfig, engine: Engine | None = None) -> dict[str, Clock]:
+    """All clocks of a record; ``engine`` is the one that trains.
 
     Raises:
         UserError: the ``measured`` clock is asked to plan, but no profile is given.
     """
     paper, split = time_models(config.backbone.name, config.costs.utilisation)
-    measured = measured_clock(config)
+    measured = measured_clock(config, engine)
     clocks = standard_clocks(paper, split, measured)
     if config.costs.planning_time not in clocks:
         raise UserError("costs.planning_time = 'measured' needs a device profile; set costs.profile=FILE")
     return clocks
 
 
-def measured_clock(config: ExperimentConfig) -> Measured | None:
+def measured_clock(config: ExperimentConfig, engine: Engine | None = None) -> Measured | None:
     """The clock of the device profile, where one is named.
 
     Raises:
-        UserError: the profile cannot be read, or was made with another backbone.
+        UserError: the profile cannot be read, or was made with another backbone or engine.
     """
     if config.costs.profile is None:
         return None
@@ -41,6 +41,11 @@ def measured_clock(config: ExperimentConfig) -> Measured | None:
         raise UserError(
             f"{config.costs.profile}: measured with backbone {profile.backbone!r}, expected {config.backbone.name!r}; "
             "profile the device with this backbone"
+        )
+    if None not in (engine, profile.engine) and profile.engine != engine:
+        raise UserError(
+            f"{config.costs.profile}: measured with engine {profile.engine!r}, this run trains with {engine!r}; "
+            f"profile the device with --set training.engine={engine}"
         )
     return Measured(profile=profile)
 

@@ -1,19 +1,22 @@
-"""The wire format that bytes are counted by: a JSON header, then float32 little-endian values group by group."""
+"""The wire format that bytes are counted by: a JSON header, then float32 little-endian values group by group.
+
+A sparse payload holds a bit per value first, packed group by group, and then the values whose bit is set.
+"""
 
 from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from relief_ray.groups import WHOLE, GroupId, GroupLayout, Part, Selection
+from relief_ray.groups import WHOLE, GroupId, GroupLayout, Kind, Part, Selection
 
-MAGIC = b"RLF1"
+MAGIC, SPARSE = b"RLF1", b"RLS1"
 
 
 def encode(layout: GroupLayout, selection: Selection, params: Mapping[GroupId, Tensor]) -> bytes:
@@ -29,8 +32,7 @@ def decode(layout: GroupLayout, payload: bytes) -> tuple[Selection, dict[GroupId
     Raises:
         ValueError: not our format, an unknown group, or a length that the header does not announce.
     """
-    if payload[:4] != MAGIC:
-        raise ValueError(f"payload starts with {payload[:4]!r}, expected {MAGIC!r}")
+    _check_magic(payload, MAGIC)
     selection, start = _read_header(layout, payload)
     expected = 4 * layout.num_values(selection)
     if len(payload) - start != expected:
@@ -44,12 +46,58 @@ def decode(layout: GroupLayout, payload: bytes) -> tuple[Selection, dict[GroupId
     return selection, params
 
 
+def encode_sparse(
+    layout: GroupLayout, selection: Selection, params: Mapping[GroupId, Tensor], kept: Mapping[GroupId, Tensor]
+) -> bytes:
+    """Encodes of each group the selected values where ``kept[j]``, a bool for each of them, is true."""
+    header = _header(layout, selection)
+    bits = b"".join(np.packbits(kept[j].numpy()).tobytes() for j in selection)
+    body = b"".join(params[j][kept[j]].to(torch.float32).numpy().astype("<f4", copy=False).tobytes() for j in selection)
+    return SPARSE + struct.pack("<I", len(header)) + header + bits + body
+
+
+def decode_sparse(layout: GroupLayout, payload: bytes) -> tuple[Selection, dict[GroupId, Tensor]]:
+    """Reads what ``encode_sparse`` wrote; values that were left out are zero.
+
+    Raises:
+        ValueError: not our format, an unknown group, or another length than its bits announce.
+    """
+    _check_magic(payload, SPARSE)
+    selection, start = _read_header(layout, payload)
+    numbers = {j: layout.num_values({j: part}) for j, part in selection.items()}
+    kept: dict[GroupId, Tensor] = {}
+    for j, number in numbers.items():
+        packed = np.frombuffer(payload[start : start + -(-number // 8)], dtype=np.uint8)
+        kept[j] = torch.from_numpy(np.unpackbits(packed, count=number).astype(bool))
+        start += -(-number // 8)
+    expected = 4 * sum(int(k.sum()) for k in kept.values())
+    if len(payload) - start != expected:
+        raise ValueError(f"payload holds {len(payload) - start} bytes of values, its bits announce {expected}")
+    params = {j: torch.zeros(number) for j, number in numbers.items()}
+    for j, mask in kept.items():
+        values = np.frombuffer(payload, dtype="<f4", count=int(mask.sum()), offset=start)
+        params[j][mask] = torch.from_numpy(values.astype(np.float32))
+        start += values.nbytes
+    return selection, params
+
+
+def sparse_nbytes(layout: GroupLayout, selection: Selection, num_kept: int) -> int:
+    """``len(encode_sparse(...))`` of a payload that keeps so many values."""
+    bits = sum(-(-layout.num_values({j: part}) // 8) for j, part in selection.items())
+    return 8 + len(_header(layout, selection)) + bits + 4 * num_kept
+
+
+def _check_magic(payload: bytes, magic: bytes) -> None:
+    if payload[:4] != magic:
+        raise ValueError(f"payload starts with {payload[:4]!r}, expected {magic!r}")
+
+
 def _read_header(layout: GroupLayout, payload: bytes) -> tuple[Selection, int]:
     """The selection that a payload announces, and where its values start."""
     try:
         (length,) = struct.unpack_from("<I", payload, 4)
         rows = json.loads(payload[8 : 8 + length])
-        selection = {j: Part(kinds=None if k is None else frozenset(k), rank=rank) for j, k, rank, _ in rows}
+        selection = {j: _part(*given) for j, *given, _ in rows}
         if len(selection) != len(rows):
             raise ValueError("a group is named twice")
         if unknown := [j for j in selection if j not in layout]:
@@ -74,11 +122,18 @@ def _encoded_nbytes(layout: GroupLayout, items: tuple[tuple[GroupId, Part], ...]
 
 
 def _header(layout: GroupLayout, selection: Selection) -> bytes:
-    rows = [
-        [j, None if part.kinds is None else sorted(part.kinds), part.rank, layout.num_values({j: part})]
-        for j, part in selection.items()
-    ]
+    rows = [[j, *_row(part), layout.num_values({j: part})] for j, part in selection.items()]
     return json.dumps(rows, separators=(",", ":")).encode()
+
+
+def _row(part: Part) -> list[object]:
+    """A part in a header: its kinds and rank, its share of rows only where it has one."""
+    kinds = None if part.kinds is None else sorted(part.kinds)
+    return [kinds, part.rank] if part.rows is None else [kinds, part.rank, part.rows]
+
+
+def _part(kinds: Sequence[Kind] | None, rank: int | None, rows: float | None = None) -> Part:
+    return Part(kinds=None if kinds is None else frozenset(kinds), rank=rank, rows=rows)
 
 
 def cut(layout: GroupLayout, selection: Selection, params: Mapping[GroupId, Tensor]) -> dict[GroupId, Tensor]:

@@ -38,9 +38,10 @@ class RoundVoid(RuntimeError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RoundContext:
-    """What a strategy may look at when it allocates; ``participants`` in client order."""
+    """What a strategy may look at when it allocates: round 1 .. ``num_rounds``, ``participants`` in client order."""
 
     round: int
+    num_rounds: int
     fleet: Fleet
     layout: GroupLayout
     participants: tuple[ClientInfo, ...]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from math import isfinite, prod
+from math import ceil, isfinite, prod
 from typing import Literal
 
 import torch
@@ -18,6 +18,8 @@ GroupId = str
 Kind = Literal["weight", "bias", "lora_a", "lora_b"]
 Role = Literal["fusion_a", "fusion_b", "encoder", "head", "exit", "unimodal_head", "connector", "expert", "router"]
 Params = Mapping[GroupId, Tensor]
+# A share of rows carries rounding of its own: 0.07 of 100 rows are 7.
+ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,15 +56,30 @@ class ParamGroup:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Part:
-    """Which part of a group is meant: tensors of these kinds, the first ``rank`` LoRA ranks; by default everything."""
+    """Which part of a group is meant: tensors of these kinds, and of those a leading piece; by default everything.
+
+    ``rank``: the first LoRA ranks; ``rows``: this share of a dense tensor's output rows, ``ceil(rows d_out)`` of them.
+    """
 
     kinds: frozenset[Kind] | None = None
     rank: int | None = None
+    rows: float | None = None
 
     @property
     def whole(self) -> bool:
         """True where nothing is left out."""
-        return self.kinds is None and self.rank is None
+        return self.kinds is None and self.rank is None and self.rows is None
+
+    def lead(self, spec: TensorSpec) -> tuple[int, int]:
+        """``(axis, n)``: of a tensor of one of the kinds the part is the first ``n`` along ``axis``.
+
+        Ranks are A's rows and B's columns.
+        """
+        axis = 1 if spec.kind == "lora_b" else 0
+        size = spec.shape[axis]
+        if spec.kind in ("lora_a", "lora_b"):
+            return axis, size if self.rank is None else min(self.rank, size)
+        return axis, size if self.rows is None else min(size, ceil(self.rows * size - ROUNDING))
 
 
 WHOLE = Part()
@@ -152,7 +169,7 @@ class GroupLayout:
         spec = self._by_id[group]
         if part.whole:
             return slice(0, spec.numel)
-        chosen = [_tensor_indices(t, part.rank) for t in spec.tensors if part.kinds is None or t.kind in part.kinds]
+        chosen = [_tensor_indices(t, part) for t in spec.tensors if part.kinds is None or t.kind in part.kinds]
         flat = torch.cat(chosen) if chosen else torch.empty(0, dtype=torch.int64)
         if len(flat) and bool((flat[1:] - flat[:-1] == 1).all()):
             return slice(int(flat[0]), int(flat[-1]) + 1)
@@ -192,13 +209,11 @@ def all_finite(values: Tensor) -> bool:
     return isfinite(float(low)) and isfinite(float(high))
 
 
-def _tensor_indices(spec: TensorSpec, rank: int | None) -> Tensor:
-    """Positions in the group's vector of one tensor, cut to ``rank`` where it is a LoRA factor."""
+def _tensor_indices(spec: TensorSpec, part: Part) -> Tensor:
+    """Positions in the group's vector of what ``part`` leaves of one tensor."""
     index = torch.arange(spec.offset, spec.offset + spec.numel)
-    if rank is None or spec.kind not in ("lora_a", "lora_b"):
-        return index
-    grid = index.view(spec.shape)
-    return (grid[:rank] if spec.kind == "lora_a" else grid[:, :rank]).reshape(-1)
+    axis, number = part.lead(spec)
+    return index.view(spec.shape).narrow(axis, 0, number).reshape(-1)
 
 
 def _length(index: slice | Tensor) -> int:

@@ -73,9 +73,8 @@ class Assignment:
     """What one client does in one round.
 
     ``view`` names the model it starts from; ``down``, ``train`` (``S_n``) and ``up`` say which groups travel, learn and
-    return; ``keep`` is personal: restored from the client's own state before training and stored there after it, never
-    sent. ``output`` names the stage whose output is the logits (the last one by default): what lies behind it and its
-    ``taps`` is not run.
+    return, ``lr_scale`` at how many times the common rate; ``keep`` is personal: read from and put into the client's
+    own state, never sent. ``output`` is the stage of the logits (the last): behind it and the ``taps`` nothing is run.
     """
 
     client: ClientId
@@ -88,6 +87,7 @@ class Assignment:
     phase: str = "train"
     taps: frozenset[str] = frozenset()
     output: str | None = None
+    lr_scale: Mapping[GroupId, float] = field(default_factory=dict)
     args: Mapping[str, float] = field(default_factory=dict)
 
 

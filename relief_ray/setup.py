@@ -104,7 +104,7 @@ def assemble(
     additions = strategy.adapt(plain.layout, fleet)
     build = partial(build_backbone, config, input_shape(data), engine, additions)
     backbone = build() if additions else plain
-    clocks = run_clocks(config)
+    clocks = run_clocks(config, engine)
     accountant = CostAccountant(counter=count(backbone, config), types=types, clocks=clocks)
     fedavg = replace(accountant, counter=count(plain, config)) if additions else accountant
     planner = make_planner(config, accountant.counter, fleet, types, clocks[config.costs.planning_time], engine)
@@ -197,6 +197,7 @@ def context_of(setup: Setup, round_: int, participants: tuple[ClientInfo, ...] |
     chosen = setup.fleet.clients if participants is None else participants
     return RoundContext(
         round=round_,
+        num_rounds=setup.config.rounds,
         fleet=setup.fleet,
         layout=setup.layout,
         participants=chosen,

@@ -52,6 +52,10 @@ MOMENT: Values = {
     "evaluation": {"every": 3},
     "rounds": 2,
 }
+HALF_MASKED: Values = {
+    "training": {"epochs": 1, "lr": 0.01, "missing": "zero_feature"},
+    "participation": 0.5,
+}
 ON_MOMENT = {f"{preset}, moment": preset for preset in PRESETS}
 CASES: dict[str, Values] = {preset: {"strategy": strategy_values(preset)} for preset in PRESETS} | {
     "drop_slow": {"strategy": "drop_slow", "fleet": FAR_APART},
@@ -79,6 +83,12 @@ CASES: dict[str, Values] = {preset: {"strategy": strategy_values(preset)} for pr
         "strategy": "fedsa_lora",
         "training": {"epochs": 1, "lr": 0.01, "missing": "zero_feature"},
         "participation": 0.5,
+    },
+    **{f"{name}, half take part": {"strategy": name, **HALF_MASKED} for name in ("fedicu", "harmony", "helora")},
+    "harmony, 20 clients": {
+        "strategy": "harmony",
+        "data": {"name": "dsa_mini", "stride_s": 4.0, "num_clients": 20},
+        "rounds": 4,
     },
     "local, half take part": {"strategy": "local", "participation": 0.5},
     "full_only, idle rounds": {"strategy": "full_only", "participation": 0.2},

@@ -8,7 +8,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relief_ray.codec import MAGIC, cut, decode, encode, encoded_nbytes
+from relief_ray.codec import (
+    MAGIC,
+    cut,
+    decode,
+    decode_sparse,
+    encode,
+    encode_sparse,
+    encoded_nbytes,
+    sparse_nbytes,
+)
 from relief_ray.groups import WHOLE, GroupLayout, ParamGroup, Part, pack
 from tests.toy import build
 
@@ -20,6 +29,7 @@ selections = st.dictionaries(
         Part,
         kinds=st.one_of(st.none(), st.frozensets(st.sampled_from(KINDS))),
         rank=st.one_of(st.none(), st.integers(0, 3)),
+        rows=st.one_of(st.none(), st.floats(0.1, 1.0)),
     ),
 )
 
@@ -131,3 +141,29 @@ def test_a_flipped_header_byte_never_gives_another_selection_silently(data):
         return
     assert all(values[j].shape == (LAYOUT.num_values({j: part}),) for j, part in selection.items())
     assert set(selection) <= set(LAYOUT.ids)
+
+
+@given(selections, st.integers(0, 9))
+def test_a_sparse_payload_comes_back_with_zeros_where_nothing_was_kept(selection, seed):
+    sent, make = cut(LAYOUT, selection, params(seed)), torch.Generator().manual_seed(seed)
+    kept = {j: torch.rand(len(x), generator=make) < 0.5 for j, x in sent.items()}
+    payload = encode_sparse(LAYOUT, selection, sent, kept)
+    assert len(payload) == sparse_nbytes(LAYOUT, selection, sum(int(k.sum()) for k in kept.values()))
+    found, values = decode_sparse(LAYOUT, payload)
+    assert found == selection
+    assert all(torch.equal(values[j], torch.where(kept[j], sent[j], torch.zeros(()))) for j in selection)
+
+
+def test_damaged_sparse_payloads_are_refused():
+    sent = params()
+    kept = {j: x > 0 for j, x in sent.items()}
+    payload = encode_sparse(LAYOUT, LAYOUT.select(), sent, kept)
+    for wrong, message in (
+        (payload[:-4], "its bits announce"),
+        (payload + b"1234", "its bits announce"),
+        (encode(LAYOUT, LAYOUT.select(), sent), "payload starts with"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            decode_sparse(LAYOUT, wrong)
+    with pytest.raises(ValueError, match="payload starts with"):
+        decode(LAYOUT, payload)

@@ -164,6 +164,17 @@ def test_rank_cuts_lora_factors_only():
     assert GroupLayout([group]).indices("h", Part(rank=1)) == slice(0, 8)
 
 
+def test_rows_cut_dense_tensors_only_and_round_up():
+    """``w`` is (10, 2) at 0..19, its bias at 20..29, ``a`` (2, 3) behind them."""
+    tensors = pack([("w", (10, 2), "weight"), ("b", (10,), "bias"), ("a", (2, 3), "lora_a")])
+    layout = GroupLayout([ParamGroup(id="h", role="head", modality=None, layer=1, tensors=tensors)])
+    assert layout.indices("h", Part(rows=0.25)).tolist() == [*range(6), *range(20, 23), *range(30, 36)]
+    assert layout.indices("h", Part(rows=0.1, rank=1)).tolist() == [0, 1, 20, 30, 31, 32]
+    assert layout.indices("h", Part(rows=1.0)) == slice(0, 36) and not Part(rows=1.0).whole
+    for rows, number in ((0.7, 7), (0.1 + 0.2, 3), (0.31, 4), (1e-6, 1)):
+        assert Part(rows=rows).lead(tensors[0]) == (0, number)
+
+
 @given(layouts(), parts)
 def test_a_part_names_exactly_the_elements_of_its_tensors(layout, part):
     for group in layout:

@@ -207,12 +207,15 @@ class PlannedCosts:
 EQUAL = LinearPlanner(tau_s=dict.fromkeys(range(16), 1.0))
 
 
-def context_of(backbone_or_layout, fleet=FOUR, round_=1, planner=EQUAL, participants=None, epochs=1, seed=0):
+def context_of(
+    backbone_or_layout, fleet=FOUR, round_=1, planner=EQUAL, participants=None, epochs=1, seed=0, num_rounds=3
+):
     """A round's context."""
     layout = getattr(backbone_or_layout, "layout", backbone_or_layout)
     chosen = fleet.clients if participants is None else tuple(fleet[n] for n in participants)
     return RoundContext(
         round=round_,
+        num_rounds=num_rounds,
         fleet=fleet,
         layout=layout,
         participants=chosen,

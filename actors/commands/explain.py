@@ -15,6 +15,7 @@ from relief_ray.errors import UserError
 from relief_ray.federated import RoundContext
 from relief_ray.groups import GroupId
 from relief_ray.messages import ClientInfo, ServerState
+from relief_ray.names import shown
 from relief_ray.records.reading import read_rounds
 from relief_ray.records.schema import RoundRecord
 from relief_ray.server import budget
@@ -103,9 +104,8 @@ def without_allocation(setup: Setup, round_: int, client: int) -> str | None:
     who = f"Client {client} (Type {info.device}, sensors {', '.join(info.modalities)})"
     if not isinstance(config, Relief):
         return (
-            f"{setup.config.label()} leaves nothing to explain: every client that takes part trains the same "
-            f"{total} groups of the model, with zeros in place of the sensors that it lacks. Ask about relief, v2, v3 "
-            "or their kin."
+            f"{shown(setup.config.label())} leaves nothing to explain: it has no deadline under which a client "
+            f"would have to choose among the {total} groups of the model. Ask about relief, v2, v3 or their kin."
         )
     if round_ == 0:
         return (

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from actors.commands.tables import counted, listed, table
 from actors.exits import WIDTH
+from relief_ray.names import shown
 
 if TYPE_CHECKING:
     from actors.commands.explain import Explanation, Offer
@@ -27,7 +28,7 @@ def intro(found: Explanation) -> list[str]:
     lacks = [m for m in found.modalities if m not in info.modalities]
     return [
         f"Client {info.id} in round {found.round} of {found.rounds}: what it trains, and why",
-        f"{found.run}, strategy {found.strategy}",
+        f"{found.run}, strategy {shown(found.strategy)}",
         "",
         f"The device   {found.device}.",
         f"Its sensors  {listed(info.modalities)}"

@@ -11,6 +11,7 @@ from pydantic import JsonValue
 
 from relief_ray.config import ExperimentConfig
 from relief_ray.errors import UserError
+from relief_ray.names import shown
 from relief_ray.records.exporting import flat_params
 from relief_ray.records.identity import config_hash
 from relief_ray.records.ledger import LOCK_FILE
@@ -33,7 +34,7 @@ class Cell:
         """``relief, fold 0, seed 0``."""
         data = self.config.data
         fold = [f"fold {data.fold}"] if data.split == "held_out_subject" else []
-        return ", ".join([self.label, *fold, f"seed {self.config.seed}"])
+        return ", ".join([shown(self.label), *fold, f"seed {self.config.seed}"])
 
 
 def state_of(cell: Cell) -> State:

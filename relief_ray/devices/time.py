@@ -11,10 +11,12 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from relief_ray.devices.paces import Stagewise
 from relief_ray.devices.types import DeviceType
 from relief_ray.devices.workload import Workload
 from relief_ray.errors import UserError
 from relief_ray.messages import StageTimes
+from relief_ray.stages import Engine
 
 PROFILE_SCHEMA = 1
 
@@ -60,7 +62,10 @@ class Split(_Frozen):
 
 
 class Throughput(_Frozen):
-    """What one device type was seen to do: FLOP/s by phase; the link only where it was measured too."""
+    """What one device type was seen to do: FLOP/s by phase; the link only where it was measured too.
+
+    ``stagewise``: the same stage by stage, used instead where it knows all stages of a round.
+    """
 
     forward_flops_per_s: float = Field(gt=0)
     backward_flops_per_s: float = Field(gt=0)
@@ -68,14 +73,50 @@ class Throughput(_Frozen):
     uplink_bytes_per_s: float | None = Field(default=None, gt=0)
     downlink_bytes_per_s: float | None = Field(default=None, gt=0)
     latency_s: float | None = Field(default=None, ge=0)
+    stagewise: Stagewise | None = None
+
+    def compute_s(self, load: Workload) -> tuple[float, float, float]:
+        """Forward, backward and optimizer seconds of ``load``."""
+        if self.stagewise is not None and self.stagewise.knows(load):
+            return self.stagewise.seconds(load)
+        return (
+            load.forward_flops / self.forward_flops_per_s,
+            load.backward_flops / self.backward_flops_per_s,
+            load.optimizer_flops / self.optimizer_flops_per_s,
+        )
+
+
+class Conditions(_Frozen):
+    """Under which a profile was MEASURED: machine, versions, settings, and how far its repetitions lay apart.
+
+    ``spread`` is (q3 - q1) / median of the seconds of a full round over ``turns``.
+    """
+
+    status: Literal["MEASURED"] = "MEASURED"
+    cpu: str
+    num_cores: int = Field(ge=1)
+    num_threads: int = Field(ge=1)
+    torch: str
+    torch_build: str
+    date: str
+    commit: str
+    settings: dict[str, str | int | float | None]
+    turns: int = Field(ge=1)
+    spread: float = Field(ge=0)
+    load_before: float | None
 
 
 class Profile(_Frozen):
-    """A device profile file: ``origin`` says on what and when it was measured, ``devices`` has a row per type."""
+    """A device profile file: ``origin`` says on what and when it was measured, ``devices`` has a row per type.
+
+    ``engine``: the training engine it was measured with; it prices no other.
+    """
 
     schema_version: Literal[1] = 1
     origin: str = Field(min_length=1)
     backbone: str = Field(min_length=1)
+    engine: Engine | None = None
+    measured: Conditions | None = None
     devices: dict[str, Throughput] = Field(min_length=1)
 
 
@@ -99,13 +140,8 @@ class Measured(_Frozen):
         row = self.profile.devices[device.name]
         link = {k: getattr(row, k) for k in ("uplink_bytes_per_s", "downlink_bytes_per_s", "latency_s")}
         up_s, down_s = link_times(device.model_copy(update={k: v for k, v in link.items() if v is not None}), load)
-        return StageTimes(
-            forward_s=load.forward_flops / row.forward_flops_per_s,
-            backward_s=load.backward_flops / row.backward_flops_per_s,
-            optimizer_s=load.optimizer_flops / row.optimizer_flops_per_s,
-            up_s=up_s,
-            down_s=down_s,
-        )
+        forward_s, backward_s, optimizer_s = row.compute_s(load)
+        return StageTimes(forward_s=forward_s, backward_s=backward_s, optimizer_s=optimizer_s, up_s=up_s, down_s=down_s)
 
 
 TimeModel = Annotated[FlopProportional | Split | Measured, Field(discriminator="kind")]
@@ -167,4 +203,9 @@ def load_profile(path: Path) -> Profile:
 
 def save_profile(profile: Profile, path: Path) -> None:
     """Writes a profile file that ``load_profile`` reads back equal."""
-    path.write_text(profile.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    path.write_text(profile_text(profile), encoding="utf-8")
+
+
+def profile_text(profile: Profile) -> str:
+    """The file's text; what was not measured is left out."""
+    return profile.model_dump_json(indent=2, exclude_none=True) + "\n"

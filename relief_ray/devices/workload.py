@@ -15,14 +15,36 @@ from relief_ray.groups import GroupId, GroupLayout, Selection
 from relief_ray.stages import CostTable, Engine, Missing, StageSpec, descendants, modalities_below
 
 Times = Literal["always", "round", "step", "once"]
+# Which gradients a stage's backward pass computes.
+BackwardMode = Literal["weights", "input", "both"]
 
 # Adam per value and step: two moments (3 + 4), bias corrections (2), square root, division, the step itself (3).
 ADAM_FLOPS_PER_VALUE = 12.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class StageRun:
+    """One stage of a round: how often, with a gradient to come (``live``) or not, and its FLOPs per window.
+
+    ``optimizer_flops`` are those of its trained groups per step.
+    """
+
+    stage: str
+    times: Times
+    live: bool
+    forward_flops: float
+    mode: BackwardMode | None = None
+    backward_flops: float = 0.0
+    optimizer_flops: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Workload:
-    """A client's round: FLOPs by phase, the trained groups' own FLOPs (the paper's time model) and payload sizes."""
+    """A client's round: FLOPs by phase, the trained groups' own FLOPs (the paper's time model) and payload sizes.
+
+    ``runs`` has the same stage by stage; ``repeats`` says how many calls and windows each of their ``times`` means (one
+    call for all windows of ``round``: how many fit into one is the engine's business).
+    """
 
     forward_flops: float
     backward_flops: float
@@ -30,6 +52,9 @@ class Workload:
     group_flops: float
     bytes_up: int
     bytes_down: int
+    num_steps: int = 0
+    runs: tuple[StageRun, ...] = ()
+    repeats: Mapping[Times, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,11 +65,13 @@ class Footprint:
     backward: Mapping[Times, float] = field(default_factory=dict)
     group: float = 0.0
     num_values: float = 0.0
+    runs: tuple[StageRun, ...] = ()
 
     def workload(self, *, num_windows: int, epochs: int, num_steps: int, bytes_up: int, bytes_down: int) -> Workload:
         """The round of a client with so many windows, epochs and optimizer steps."""
         n = num_windows if epochs else 0
         repeats: dict[Times, int] = {"always": n * epochs, "round": n, "step": num_steps, "once": min(n, 1)}
+        calls = {"always": num_steps, "round": min(n, 1), "step": num_steps, "once": min(n, 1)}
         return Workload(
             forward_flops=sum(flops * repeats[times] for times, flops in self.forward.items()),
             backward_flops=sum(flops * repeats[times] for times, flops in self.backward.items()),
@@ -52,6 +79,9 @@ class Footprint:
             group_flops=self.group * n * epochs,
             bytes_up=bytes_up,
             bytes_down=bytes_down,
+            num_steps=num_steps,
+            runs=self.runs,
+            repeats={times: (calls[times], number) for times, number in repeats.items()},
         )
 
 
@@ -77,13 +107,14 @@ def footprint(
     constant = {s.id for s in stages if reuse and below[s.id].isdisjoint(present)}
     off = _switched_off(stages, constant) if missing == "zero_feature" else frozenset()
     live = descendants(stages, trained) - off
+    running = [(s, _times(s.id in live, s.id in constant, reuse)) for s in stages if s.id not in off]
+    runs = tuple(_stage_run(costs, stage, often, live, trained) for stage, often in running)
     forward: dict[Times, float] = {}
     backward: dict[Times, float] = {}
-    for stage in (s for s in stages if s.id not in off):
-        often = _times(stage.id in live, stage.id in constant, reuse)
-        forward[often] = forward.get(often, 0.0) + costs.flops[stage.id].forward_flops
-        if stage.id in live:
-            backward[often] = backward.get(often, 0.0) + _backward_flops(costs, stage, live, trained)
+    for run in runs:
+        forward[run.times] = forward.get(run.times, 0.0) + run.forward_flops
+        if run.live:
+            backward[run.times] = backward.get(run.times, 0.0) + run.backward_flops
     reached = {j for s in stages for j in s.groups}
     learning = reached - {j for s in stages if s.id in off for j in s.groups}
     return Footprint(
@@ -91,6 +122,7 @@ def footprint(
         backward=backward,
         group=sum(share * costs.group_flops(j) for j, share in trained.items() if j in reached),
         num_values=sum(share * costs.num_values[j] for j, share in trained.items() if j in learning),
+        runs=runs,
     )
 
 
@@ -140,6 +172,26 @@ def _times(live: bool, constant: bool, reuse: bool) -> Times:
     if constant:
         return "step" if live else "once"
     return "always" if live or not reuse else "round"
+
+
+def _stage_run(
+    costs: CostTable, stage: StageSpec, often: Times, live: frozenset[str], trained: Mapping[GroupId, float]
+) -> StageRun:
+    forward_flops = costs.flops[stage.id].forward_flops
+    if stage.id not in live:
+        return StageRun(stage=stage.id, times=often, live=False, forward_flops=forward_flops)
+    chosen = [j for j in stage.groups if j in trained]
+    to_input = not live.isdisjoint(stage.inputs)
+    mode: BackwardMode = "weights" if not to_input else "both" if chosen else "input"
+    return StageRun(
+        stage=stage.id,
+        times=often,
+        live=True,
+        forward_flops=forward_flops,
+        mode=mode,
+        backward_flops=_backward_flops(costs, stage, live, trained),
+        optimizer_flops=ADAM_FLOPS_PER_VALUE * sum(trained[j] * costs.num_values[j] for j in chosen),
+    )
 
 
 def _backward_flops(

@@ -23,7 +23,7 @@ from relief_ray.records.schema import (
 )
 
 MAX_STAT_VALUES = 64
-_TOKEN = re.compile(r"(?P<group>[^\[\]]+)(?:\[(?P<kinds>[a-z_,]*);(?P<rank>r\d+)?\])?")
+_TOKEN = re.compile(r"(?P<group>[^\[\]]+)(?:\[(?P<kinds>[a-z_,]*);(?P<rank>r\d+)?(?:;o(?P<rows>[\d.e-]+))?\])?")
 
 
 def capture_round(
@@ -56,8 +56,11 @@ def capture_round(
 
 
 def tokens(selection: Selection) -> tuple[str, ...]:
-    """A selection as text: ``fusion.B`` is a whole group, ``encoder.acc.0[lora_a,lora_b;r4]`` a part of one."""
-    return tuple(j if part == WHOLE else f"{j}[{_kinds(part)};{_rank(part)}]" for j, part in selection.items())
+    """A selection as text: ``fusion.B`` is a whole group, ``encoder.acc.0[lora_a,lora_b;r4]`` a part of one.
+
+    ``head.1[;;o0.75]``: three quarters of the output rows.
+    """
+    return tuple(j if part == WHOLE else f"{j}[{_kinds(part)};{_lead(part)}]" for j, part in selection.items())
 
 
 def selection(texts: tuple[str, ...]) -> Selection:
@@ -73,8 +76,9 @@ def _kinds(part: Part) -> str:
     return "" if part.kinds is None else ",".join(sorted(part.kinds)) or "none"
 
 
-def _rank(part: Part) -> str:
-    return "" if part.rank is None else f"r{part.rank}"
+def _lead(part: Part) -> str:
+    rank = "" if part.rank is None else f"r{part.rank}"
+    return rank if part.rows is None else f"{rank};o{part.rows!r}"
 
 
 def _part(text: str) -> tuple[str, Part]:
@@ -83,7 +87,8 @@ def _part(text: str) -> tuple[str, Part]:
     if match is None or not set(names) <= {*get_args(Kind), "", "none"}:
         raise ValueError(f"selection {text!r}, expected group or group[kinds;rank], e.g. encoder.acc.0[lora_a;r4]")
     kinds = frozenset(cast(Kind, n) for n in names if n != "none") if names != [""] else None
-    return match["group"], Part(kinds=kinds, rank=int(match["rank"][1:]) if match["rank"] else None)
+    rank, rows = (int(match["rank"][1:]) if match["rank"] else None), match["rows"]
+    return match["group"], Part(kinds=kinds, rank=rank, rows=float(rows) if rows else None)
 
 
 def _client(receipt: Receipt) -> ClientRecord:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TEXT_WIDTH_IN = 7.16
+COLUMN_WIDTH_IN = 3.5
 DPI = 200
 INK = "#222222"
 FAINT = "#8a8a8a"
@@ -49,8 +50,10 @@ _UNDATED: Mapping[str, Mapping[str, None]] = {
 
 
 @contextmanager
-def sheet(height_in: float, width_in: float = TEXT_WIDTH_IN) -> Iterator[Figure]:
+def sheet(height_in: float, width_in: float = TEXT_WIDTH_IN, *, outlines: bool = False) -> Iterator[Figure]:
     """An empty figure in our style; the style is gone when the block ends, so draw and ``save`` inside it.
+
+    ``outlines``: letters of an SVG as shapes, for readers without the font.
 
     Raises:
         UserError: matplotlib is not installed.
@@ -60,7 +63,8 @@ def sheet(height_in: float, width_in: float = TEXT_WIDTH_IN) -> Iterator[Figure]
         from matplotlib.figure import Figure as Sheet
     except ImportError as error:
         raise UserError("figures need matplotlib; install it with: pip install 'relief-ray[server]'") from error
-    with matplotlib.rc_context(cast("dict[Any, Any]", STYLE)):
+    style = {**STYLE, **({"svg.fonttype": "path"} if outlines else {})}
+    with matplotlib.rc_context(cast("dict[Any, Any]", style)):
         yield Sheet(figsize=(width_in, height_in), dpi=DPI)
 
 

@@ -97,9 +97,13 @@ def by_setting(runs: Sequence[Loaded]) -> tuple[tuple[Loaded, ...], ...]:
 
 def setting(run: RunRecord) -> dict[str, JsonValue]:
     """What has to be equal in a comparison: the flat configuration without ``FREE``, and whether the data are real."""
-    flat = dict(_flat("", dict(run.config)))
-    kept = {k: v for k, v in flat.items() if not any(k == free or k.startswith(f"{free}.") for free in FREE)}
-    return kept | {"data origin": run.data_origin, "engine": run.engine}
+    return flat_setting(run.config) | {"data origin": run.data_origin, "engine": run.engine}
+
+
+def flat_setting(config: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    """The flat configuration without ``FREE``."""
+    flat = _flat("", config)
+    return {k: v for k, v in flat if not any(k == free or k.startswith(f"{free}.") for free in FREE)}
 
 
 def _flat(prefix: str, node: Mapping[str, JsonValue]) -> Iterable[tuple[str, JsonValue]]:

@@ -27,7 +27,7 @@ FIRST = ("fedavg", "relief", "v1", "v2", "v3", "fedprox")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CurvePoint:
-    """A method at an evaluated round: means over its runs; F1 and ``std`` in percent, seconds and joules cumulative."""
+    """A method at an evaluated round: means over its runs; F1 and ``std`` in percent, costs cumulative."""
 
     method: str
     round: int
@@ -36,6 +36,7 @@ class CurvePoint:
     time_s: float
     energy_j: float
     num_runs: int
+    bytes_up: float
 
 
 def curve_points(comparison: Comparison) -> tuple[CurvePoint, ...]:
@@ -48,17 +49,17 @@ def curve_points(comparison: Comparison) -> tuple[CurvePoint, ...]:
 
 
 def _points(method: str, runs: Sequence[Loaded], clock: str) -> list[CurvePoint]:
-    by_round: dict[int, list[tuple[float, float, float]]] = {}
+    by_round: dict[int, list[tuple[float, float, float, float]]] = {}
     for record in (r for loaded in runs for r in loaded.trained if r.metrics is not None):
         assert record.metrics is not None
         f1, total = shown_f1(record.metrics), record.totals[clock]
         if f1 is not None:
-            by_round.setdefault(record.round, []).append((100 * f1, total.time_s, total.energy_j))
+            by_round.setdefault(record.round, []).append((100 * f1, total.time_s, total.energy_j, total.bytes_up))
     return [_point(method, n, values) for n, values in sorted(by_round.items())]
 
 
-def _point(method: str, round_: int, values: Sequence[tuple[float, float, float]]) -> CurvePoint:
-    f1, seconds, joules = zip(*values, strict=True)
+def _point(method: str, round_: int, values: Sequence[tuple[float, float, float, float]]) -> CurvePoint:
+    f1, seconds, joules, sent = zip(*values, strict=True)
     return CurvePoint(
         method=method,
         round=round_,
@@ -67,6 +68,7 @@ def _point(method: str, round_: int, values: Sequence[tuple[float, float, float]
         time_s=mean(seconds),
         energy_j=mean(joules),
         num_runs=len(f1),
+        bytes_up=mean(sent),
     )
 
 
@@ -89,7 +91,7 @@ def curves(comparison: Comparison, path: Path) -> Path:
 
 
 def _write_csv(points: Sequence[CurvePoint], path: Path) -> None:
-    names = ("method", "round", "f1_percent", "std", "time_s", "energy_j", "num_runs")
+    names = ("method", "round", "f1_percent", "std", "time_s", "energy_j", "num_runs", "bytes_up")
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(names)

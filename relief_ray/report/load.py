@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import JsonValue, ValidationError
 
 from relief_ray.errors import UserError
+from relief_ray.names import shown
 from relief_ray.records.reading import RUN_FILE, read_rounds, read_run, refuse_other_schema
 from relief_ray.records.schema import RoundRecord, RunRecord
 
@@ -28,7 +29,7 @@ class Loaded:
     @property
     def label(self) -> str:
         """The strategy's name in tables."""
-        return self.run.strategy
+        return shown(self.run.strategy)
 
     @property
     def replicate(self) -> Replicate:
@@ -60,7 +61,12 @@ class Loaded:
 
 def fact(run: RunRecord, path: str) -> JsonValue:
     """A value of the configuration by its dotted path; None where there is none."""
-    node: JsonValue = dict(run.config)
+    return at(run.config, path)
+
+
+def at(config: Mapping[str, JsonValue], path: str) -> JsonValue:
+    """``fact`` of a configuration that no run has yet."""
+    node: JsonValue = dict(config)
     for key in path.split("."):
         node = node.get(key) if isinstance(node, dict) else None
     return node
@@ -96,7 +102,7 @@ def load_runs(paths: Iterable[Path]) -> tuple[Loaded, ...]:
 
 def _load(path: Path) -> Iterator[Loaded]:
     if path.is_file():
-        yield from _collected(path)
+        yield from collected(path)
         return
     folders = [path] if (path / RUN_FILE).exists() else sorted(p.parent for p in path.rglob(RUN_FILE))
     if not folders:
@@ -105,7 +111,12 @@ def _load(path: Path) -> Iterator[Loaded]:
         yield Loaded(where=str(folder.resolve()), run=read_run(folder), rounds=read_rounds(folder))
 
 
-def _collected(path: Path) -> Iterator[Loaded]:
+def collected(path: Path) -> Iterator[Loaded]:
+    """The runs of a file with one run per line, compressed or not.
+
+    Raises:
+        UserError: a line is damaged.
+    """
     opened = gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8")
     with opened as file:
         for number, line in enumerate(file, 1):

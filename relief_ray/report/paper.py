@@ -1,4 +1,4 @@
-"""The paper's own numbers (Tables I to V), each with its table and row. They were never computed here."""
+"""The paper's own numbers, each with its table (or place in the text) and row. They were never computed here."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ class _Frozen(BaseModel):
 
 
 class PaperCell(_Frozen):
-    """A printed value; ``delta`` as printed beside it; None where the paper prints a dash."""
+    """A printed value; ``delta`` as printed beside it; None where the paper prints a dash, or words (``text``)."""
 
     value: float | None
+    text: str = ""
     std: float | None = None
     delta: float | None = None
 
@@ -31,7 +32,7 @@ class PaperRow(_Frozen):
 
 
 class PaperTable(_Frozen):
-    """A table; ``label`` is its name in the source."""
+    """A table; ``label`` is its name in the source, ``testbed`` and ``text`` collect figures of the running text."""
 
     table: str
     label: str
@@ -42,6 +43,11 @@ class PaperTable(_Frozen):
         """The row of a method, variant or setting."""
         return next(r for r in self.rows if r.name == name)
 
+    def get(self, name: str, column: str) -> PaperCell | None:
+        """A cell; None where the paper has no such row or column."""
+        row = next((r for r in self.rows if r.name == name), None)
+        return None if row is None else row.cells.get(column)
+
 
 class Paper(_Frozen):
     """All tables of results."""
@@ -51,7 +57,7 @@ class Paper(_Frozen):
     tables: tuple[PaperTable, ...]
 
     def __getitem__(self, table: str) -> PaperTable:
-        """A table by its Roman number."""
+        """A table by its Roman number, or ``testbed``, ``text``."""
         return next(t for t in self.tables if t.table == table)
 
 

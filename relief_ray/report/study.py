@@ -43,6 +43,11 @@ def study_markdown(folders: Iterable[Path], clock: str | None = None) -> str:
 
 def settings(runs: Sequence[Loaded]) -> str:
     """What was run, where, with which versions."""
+    return markdown_table(["setting", "value"], settings_rows(runs), numeric=False)
+
+
+def settings_rows(runs: Sequence[Loaded]) -> list[list[str]]:
+    """``settings`` as rows of words."""
     machines = _distinct(
         f"{r.run.machine.cpu}, {r.run.machine.num_cores} cores, {r.run.machine.num_threads} thread(s) per run"
         for r in runs
@@ -53,7 +58,7 @@ def settings(runs: Sequence[Loaded]) -> str:
         for r in runs
     )
     hours = sum(record.wall_s for r in runs for record in r.rounds) / 3600
-    rows = [
+    return [
         ["data", _distinct(f"{text(r.run, 'data.name')} ({r.run.data_origin})" for r in runs)],
         ["splits", _distinct(split_name(text(r.run, "data.split")) for r in runs)],
         ["folds", _distinct(r.replicate[0] for r in runs)],
@@ -69,7 +74,6 @@ def settings(runs: Sequence[Loaded]) -> str:
         ["versions", versions],
         ["computed", f"{len(runs)} runs, {sum(len(r.rounds) for r in runs)} rounds, {hours:.1f} process hours"],
     ]
-    return markdown_table(["setting", "value"], rows, numeric=False)
 
 
 def _distinct(values: Iterable[object]) -> str:

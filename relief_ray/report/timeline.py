@@ -64,10 +64,14 @@ def timeline(above: Loaded, below: Loaded, path: Path, clock: str | None = None,
     """
     chosen = clock or below.run.planning_model
     panels = [panel(loaded, chosen, round_) for loaded in (above, below)]
-    rows = sum(len(p.bars) for p in panels)
-    with sheet(1.23 + 0.19 * rows) as figure:
-        _draw(figure, panels, below, chosen)
+    with sheet(height_of(panels)) as figure:
+        draw_panels(figure, panels, below, chosen)
         return save(figure, path)
+
+
+def height_of(panels: Sequence[Panel]) -> float:
+    """Inches that the bars of both halves need."""
+    return 1.23 + 0.19 * sum(len(p.bars) for p in panels)
 
 
 def panel(loaded: Loaded, clock: str, round_: int | None = None) -> Panel:
@@ -124,11 +128,19 @@ def _busiest(found: Sequence[Bar]) -> tuple[Bar, ...]:
     return tuple(replace(min(group, key=lambda b: b.seconds[-1]), name=f"slowest of {len(group)}") for group in groups)
 
 
-def _draw(figure: Figure, panels: Sequence[Panel], source: Loaded, clock: str) -> None:
+def draw_panels(figure: Figure, panels: Sequence[Panel], source: Loaded, clock: str, bottom_in: float = 0.42) -> None:
+    """Fills an empty sheet of ``height_of`` inches, or more where ``bottom_in`` is."""
     heights = [len(p.bars) + 1.2 for p in panels]
     height = float(figure.get_size_inches()[1])
     grid = figure.add_gridspec(
-        2, 1, height_ratios=heights, left=0.235, right=0.985, top=1 - 0.50 / height, bottom=0.42 / height, hspace=0.22
+        2,
+        1,
+        height_ratios=heights,
+        left=0.235,
+        right=0.985,
+        top=1 - 0.50 / height,
+        bottom=bottom_in / height,
+        hspace=0.22,
     )
     longest = max(p.cost.round_s for p in panels)
     upper = figure.add_subplot(grid[0])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import isfinite
 
@@ -23,6 +23,7 @@ from relief_ray.messages import (
 )
 
 Total = Callable[[ParamGroup, GroupSum], float]
+Weight = Callable[[ParamGroup, ClientInfo, Assignment], float]
 
 
 def uniform(group: ParamGroup, client: ClientInfo, assignment: Assignment) -> float:
@@ -43,6 +44,21 @@ def one_bucket(assignment: Assignment) -> str:
 def mean_step(sums: Mapping[GroupId, GroupSum], total: Total, layout: GroupLayout) -> dict[GroupId, Tensor]:
     """``sum_n w_n Delta_n / total`` per group, in float64; ``total`` decides over whom the weights are normalised."""
     return {j: part.weighted / total(layout[j], part) for j, part in sums.items()}
+
+
+def mean_of(updates: Sequence[Update], weight: Weight, layout: GroupLayout, fleet: Fleet) -> dict[GroupId, Tensor]:
+    """``sum_n w_n Delta_n / sum_n w_n`` per group over collected updates that sent it whole, in float64.
+
+    A client of weight 0 is left out, and so is a group that has no other.
+    """
+    sums: dict[GroupId, tuple[float, Tensor]] = {}
+    for update in updates:
+        task = update.receipt.assignment
+        for j, delta in update.delta.items():
+            if w := float(weight(layout[j], fleet[task.client], task)):
+                before, total = sums.get(j, (0.0, torch.zeros((), dtype=torch.float64)))
+                sums[j] = (before + w, total + w * delta.to(torch.float64))
+    return {j: total / w for j, (w, total) in sums.items()}
 
 
 def over_members(group: ParamGroup, part: GroupSum) -> float:

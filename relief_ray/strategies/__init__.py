@@ -8,12 +8,16 @@ from pydantic import Field
 
 from relief_ray.strategies.bounds import Central, DropSlow, FullOnly, Local
 from relief_ray.strategies.fedavg import FedAvg
+from relief_ray.strategies.fedicu import FedICU
 from relief_ray.strategies.fedprox import FedProx
 from relief_ray.strategies.fedsa_lora import FedSALoRA
+from relief_ray.strategies.harmony import Harmony
+from relief_ray.strategies.helora import HeLoRA
 from relief_ray.strategies.relief import VARIANTS, Relief
 
 AnyStrategy = Annotated[
-    FedAvg | FedProx | FedSALoRA | Relief | Central | Local | FullOnly | DropSlow, Field(discriminator="name")
+    FedAvg | FedProx | FedSALoRA | FedICU | Harmony | HeLoRA | Relief | Central | Local | FullOnly | DropSlow,
+    Field(discriminator="name"),
 ]
 
 PRESETS: dict[str, AnyStrategy] = {
@@ -21,6 +25,11 @@ PRESETS: dict[str, AnyStrategy] = {
     "fedprox": FedProx(),
     "fedsa_lora": FedSALoRA(),
     "fedsa_lora_table": FedSALoRA(dense_local="none"),
+    "fedicu": FedICU(),
+    "fedicu_table": FedICU(kappa=1.0, freeze_unimportant=True),
+    "harmony": Harmony(),
+    "harmony_table": Harmony(fusion_federation="none", accounting="table"),
+    "helora": HeLoRA(),
     **VARIANTS,
     "central": Central(),
     "local": Local(),

@@ -14,11 +14,12 @@ from torch import Tensor
 
 from relief_ray.codec import cut, encoded_nbytes
 from relief_ray.federated import ClientContext, ClientProgram, LocalStep
-from relief_ray.groups import GroupId, Params, Part
+from relief_ray.groups import GroupId, Params
 from relief_ray.messages import Assignment, Receipt, StageTimes, Update, Work
 from relief_ray.models.backbone import Backbone
 from relief_ray.stages import Engine, Missing
 from relief_ray.training.optimizer import Adam
+from relief_ray.training.parts import load_model, mask_parts
 from relief_ray.training.reuse import BatchBuffers, ForwardPlan, Values, compute_sources, plan_forward, run
 
 
@@ -75,14 +76,17 @@ class _Clock:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Session:
-    """One client's round while it runs; ``start`` is the model as it was loaded, personal parts included."""
+    """One client's round while it runs; ``start`` is the model as it was loaded, personal parts included.
+
+    ``parameters``: the trained ones by their learning rate.
+    """
 
     context: ClientContext
     task: Assignment
     client: ClientInputs
     program: ClientProgram
     plan: ForwardPlan
-    parameters: list[torch.nn.Parameter]
+    parameters: Mapping[float, list[torch.nn.Parameter]]
     vectors: GroupVectors
     start: Params
     clock: _Clock = field(default_factory=_Clock)
@@ -129,21 +133,22 @@ class Trainer:
 
     def _start(self, context: ClientContext, task: Assignment) -> Params:
         """The model as it was loaded: the received one where nothing of the client's own lies over it."""
-        if not task.keep and len(context.start) == len(self.backbone.layout):
+        own = task.keep or any(part.rank is not None for part in task.down.values())
+        if not own and len(context.start) == len(self.backbone.layout):
             return context.start
         return self.backbone.layout.views(self.flat.clone())
 
-    def _freeze(self, task: Assignment) -> list[torch.nn.Parameter]:
-        """Switches gradients on for exactly the assigned tensors and clears their moments."""
-        chosen: list[torch.nn.Parameter] = []
+    def _freeze(self, task: Assignment) -> dict[float, list[torch.nn.Parameter]]:
+        """Switches gradients on for exactly the assigned tensors and clears their moments; by learning rate."""
+        chosen: dict[float, list[torch.nn.Parameter]] = {}
         for group in self.backbone.layout:
             part = task.train.get(group.id)
             for spec, p in zip(group.tensors, self.backbone.parameters[group.id], strict=True):
                 wanted = part is not None and (part.kinds is None or spec.kind in part.kinds)
                 p.requires_grad_(wanted)
                 if wanted:
-                    chosen.append(p)
-        self._adam.reset(chosen)
+                    chosen.setdefault(self.config.lr * task.lr_scale.get(group.id, 1.0), []).append(p)
+        self._adam.reset([p for parameters in chosen.values() for p in parameters])
         return chosen
 
     def _epochs(self, session: _Session) -> None:
@@ -169,8 +174,9 @@ class Trainer:
         if loss.requires_grad:
             torch.autograd.backward(loss)
         differentiated = perf_counter()
-        mask_ranks(self.backbone, task)
-        self._adam.step(session.parameters, self.config.lr)
+        mask_parts(self.backbone, task)
+        for lr, parameters in session.parameters.items():
+            self._adam.step(parameters, lr)
         clock.forward_s += forwarded - began
         clock.backward_s += differentiated - forwarded
         clock.optimizer_s += perf_counter() - differentiated
@@ -208,29 +214,3 @@ class Trainer:
         )
         kept = {j: value.clone() for j, value in cut(layout, task.keep, self.theta).items()}
         return Update(receipt=receipt, delta=delta, state={**context.state, **kept})
-
-
-def load_model(theta: Mapping[GroupId, Tensor], context: ClientContext, task: Assignment) -> None:
-    """Copies the received model and lays the client's personal parts over it."""
-    for j, value in context.start.items():
-        theta[j].copy_(value)
-    overlay(theta, context, task.keep)
-
-
-def overlay(theta: Mapping[GroupId, Tensor], context: ClientContext, keep: Mapping[GroupId, Part]) -> None:
-    """Restores the parts that stay with the client, where it has any yet."""
-    for j, part in keep.items():
-        if j in context.state:
-            theta[j][context.layout.indices(j, part)] = context.state[j]
-
-
-def mask_ranks(backbone: Backbone, task: Assignment) -> None:
-    """Zeroes gradients outside the assigned ranks: with fresh moments Adam then never moves those entries."""
-    for j, part in task.train.items():
-        if part.rank is None:
-            continue
-        for spec, p in zip(backbone.layout[j].tensors, backbone.parameters[j], strict=True):
-            if p.grad is not None and spec.kind == "lora_a":
-                p.grad[part.rank :] = 0.0
-            elif p.grad is not None and spec.kind == "lora_b":
-                p.grad[:, part.rank :] = 0.0

@@ -32,7 +32,8 @@ from relief_ray.server.aggregation import check_update, without
 from relief_ray.server.reduction import Scratch, Sums, measured, sum_block
 from relief_ray.streams import Streams
 from relief_ray.training.evaluation import CHUNK, confusion, predict, share_rows
-from relief_ray.training.trainer import ClientInputs, Trainer, TrainerConfig, load_model
+from relief_ray.training.parts import load_model
+from relief_ray.training.trainer import ClientInputs, Trainer, TrainerConfig
 
 MIB = 2**20
 

@@ -1,10 +1,12 @@
 """Commands that train nothing: every figure they show is one of the library's."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
+from relief_ray.models.moment_weights import load_frozen
 from relief_ray.records.reading import read_rounds
 from relief_ray.strategies import PRESETS
 
@@ -18,6 +20,51 @@ def test_model_describe_counts_the_papers_backbone(invoke) -> None:
     assert facts["values"] == sum(g["values"] for g in facts["groups"]) == 945_176
     assert [g["clients"] for g in facts["groups"][:3]] == [6, 4, 2]
     assert all(len(line) <= 120 for line in shown.stdout.splitlines())
+
+
+@pytest.mark.slow
+def test_model_describe_counts_the_papers_second_backbone(
+    invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    invoke("data", "synth", "pamap2", "--out", tmp_path, "--scale=0.2")
+    monkeypatch.setenv("RELIEF_DATA", str(tmp_path))
+    args = ("model", "describe", "pamap2", "--set=backbone=moment_lora")
+    text = " ".join(invoke(*args).stdout.split())
+    assert "G = 39 groups = 4 fusion blocks + 1 shared fusion part + 32 encoder layers + 2 head layers" in text
+    assert "Frozen: 4 x 18,887,872 encoder values" in text and "never loaded: 4 x 16,449,536 values" in text
+    assert "Trained: 1.82 % of encoders and trained values, 0.98 % if the token tables are counted" in text
+    assert "RANDOM ENCODER" in text
+    facts = json.loads(invoke(*args, "--json").stdout)
+    sizes = {g["group"]: g["values"] for g in facts["groups"]}
+    assert [
+        sum(n for j, n in sizes.items() if j.startswith(f"encoder.{m}.")) for m in ("acc", "gyro", "mag", "hr")
+    ] == ([311_296] * 4)
+    assert facts["values"] - sizes["head.2"] == 1_396_992 and sizes["head.2"] == 3_084
+    assert facts["frozen"]["encoder_values"] + facts["frozen"]["token_table_values"] == 35_337_408
+
+
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [
+        ("rank=0", "backbone.rank = 0: Input should be greater than or equal to 1"),
+        ("weights=./nowhere", "backbone.weights='./nowhere': no such folder; give a folder with config.json"),
+        ("pad_to=500", "is no multiple of the patch length 8; take 504"),
+        ("pad_to=64", "windows of 128 samples, backbone.pad_to=64; expected"),
+        ("size=large", "Input should be 'small' or 'tiny'"),
+    ],
+)
+def test_model_describe_refuses_what_backbone_2_cannot_be(invoke, setting: str, expected: str) -> None:
+    args = ("--set=backbone=moment_lora", "--set=backbone.size=tiny", f"--set=backbone.{setting}")
+    result = invoke("model", "describe", "demo", *args)
+    assert result.exit_code == 2 and expected in " ".join(result.stderr.split())
+
+
+def test_model_describe_names_the_command_where_momentfm_is_absent(invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    load_frozen.cache_clear()
+    monkeypatch.setitem(sys.modules, "momentfm", None)
+    result = invoke("model", "describe", "demo", "--set=backbone=moment_lora", "--set=backbone.size=tiny")
+    assert result.exit_code == 2
+    assert "pip install --no-deps momentfm==0.1.4" in " ".join(result.stderr.split())
 
 
 def test_fleet_show_agrees_with_the_runs_records(invoke, runs: Path) -> None:

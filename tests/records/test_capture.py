@@ -10,7 +10,8 @@ from relief_ray.records import Totals, capture_round, read_rounds, selection, to
 from relief_ray.records.capture import MAX_STAT_VALUES, _stat
 
 KINDS = st.none() | st.frozensets(st.sampled_from(["weight", "bias", "lora_a", "lora_b"]))
-PARTS = st.builds(lambda kinds, rank: Part(kinds=kinds, rank=rank), KINDS, st.none() | st.integers(0, 64))
+ROWS = st.none() | st.floats(0.0, 1.0, exclude_min=True)
+PARTS = st.builds(Part, kinds=KINDS, rank=st.none() | st.integers(0, 64), rows=ROWS)
 IDS = st.from_regex(r"[a-z]+(\.[A-Za-z0-9_]+){0,2}", fullmatch=True)
 
 
@@ -23,9 +24,10 @@ def test_selections_travel_as_text(chosen):
 def test_tokens_are_readable():
     part = Part(kinds=frozenset({"lora_b", "lora_a"}), rank=4)
     assert tokens({"fusion.B": WHOLE, "encoder.acc.0": part}) == ("fusion.B", "encoder.acc.0[lora_a,lora_b;r4]")
+    assert tokens({"head.1": Part(rows=0.75)}) == ("head.1[;;o0.75]",)
 
 
-@pytest.mark.parametrize("text", ["", "a[", "a[;r]", "a[lora_c;]", "a[weight;r4]b", "a[;rx]"])
+@pytest.mark.parametrize("text", ["", "a[", "a[;r]", "a[lora_c;]", "a[weight;r4]b", "a[;rx]", "a[;;o]", "a[;;ox]"])
 def test_other_texts_are_refused(text):
     with pytest.raises(ValueError, match="expected group or group"):
         selection((text,))

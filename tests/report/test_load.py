@@ -46,3 +46,10 @@ def test_incomplete_runs_are_left_out_by_name(make):
     assert notes == ("relief, fold 0, seed 4: 2 of 20 rounds, left out",)
     with pytest.raises(UserError, match=r"no run is complete.*2 of 20"):
         require_complete([cut])
+
+
+def test_a_reconstruction_is_shown_as_one(make, put, tmp_path):
+    put(make("fedicu"), tmp_path / "a")
+    (found,) = load_runs([tmp_path])
+    assert found.run.strategy == "fedicu" and found.label == "FedICU (reconstructed)"
+    assert found.title == "FedICU (reconstructed), fold 0, seed 0"

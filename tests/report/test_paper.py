@@ -8,7 +8,17 @@ PAPER = read_paper()
 
 
 @pytest.mark.parametrize(
-    ("table", "rows", "columns"), [("I", 11, 7), ("II", 11, 8), ("III", 4, 6), ("IV", 7, 10), ("V", 7, 10)]
+    ("table", "rows", "columns"),
+    [
+        ("I", 11, 7),
+        ("II", 11, 8),
+        ("III", 4, 6),
+        ("IV", 7, 10),
+        ("V", 7, 10),
+        ("VI", 3, 3),
+        ("testbed", 8, 8),
+        ("text", 10, 2),
+    ],
 )
 def test_every_cell_is_there(table, rows, columns):
     found = PAPER[table]
@@ -49,3 +59,17 @@ def test_the_same_setting_has_the_same_value_in_every_table():
             for backbone, main in (("B1", "I"), ("B2", "II")):
                 for mine, theirs in methods.items():
                     assert row.cells[f"{backbone} {mine}"].value == PAPER[main][theirs].cells[f"{data} F1 (%)"].value
+
+
+def test_the_testbed_s_own_ratios_agree_with_its_figures():
+    base, ours = PAPER["testbed"]["B1 FedAvg"].cells, PAPER["testbed"]["B1 RELIEF"].cells
+    assert base["round (s)"].value / ours["round (s)"].value == pytest.approx(ours["speedup"].value, abs=0.006)
+    assert 1 - ours["fleet energy (J)"].value / base["fleet energy (J)"].value == pytest.approx(0.37, abs=0.005)
+    assert 200 * base["fleet energy (J)"].value / 1000 == pytest.approx(base["energy to it (kJ)"].value, abs=0.5)
+    assert 200 * ours["fleet energy (J)"].value / 1000 == pytest.approx(ours["energy to it (kJ)"].value, abs=0.5)
+
+
+def test_a_cell_that_the_paper_does_not_have_is_none():
+    assert PAPER["I"].get("V1", "speedup") is None
+    assert PAPER["I"].get("RELIEF", "nothing") is None
+    assert PAPER["VI"].get("Orin-2, Type-C", "modality").text == "acc"

@@ -83,6 +83,21 @@ def test_eq_4_common_factor_one_over_m_cancels():
     assert agg.mean_step(reduced.sums["global"], agg.over_members, TINY)["B"].tolist() == [4 / 11, 1 / 11]
 
 
+def test_collected_updates_have_the_mean_of_their_sums_and_weight_zero_is_left_out():
+    """(1 * 2 + 3 * 4) / 4; a group that only clients of weight 0 sent is no step at all."""
+    given = {0: {"A.acc": [2.0, -1.0]}, 1: {"A.hr": [5.0, 7.0]}, 2: {"A.acc": [4.0, 3.0], "B": [1.0, 1.0]}}
+    weights = {0: 1.0, 1: 0.0, 2: 3.0}
+    step = agg.mean_of(updates(TINY, given), lambda group, client, task: weights[client.id], TINY, FOUR)
+    assert {j: x.tolist() for j, x in step.items()} == {"A.acc": [3.5, 2.0], "B": [1.0, 1.0]}
+    everyone = random_updates(TINY, FOUR, 3)
+    summed = reduced_of(everyone, BY_SAMPLES, TINY, FOUR)
+    expected = agg.mean_step(summed.sums["global"], agg.over_members, TINY)
+    found = agg.mean_of(everyone, agg.by_samples, TINY, FOUR)
+    for j in TINY.ids:
+        torch.testing.assert_close(found[j], expected[j])
+    assert agg.mean_of([], agg.uniform, TINY, FOUR) == {}
+
+
 def test_samples_weights_count_windows():
     """Clients have 6, 7, 8, 9 windows."""
     deltas = {0: {"H": [1.0, 0.0]}, 3: {"H": [0.0, 1.0]}}

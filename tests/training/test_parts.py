@@ -1,4 +1,4 @@
-"""Parts of LoRA groups: one factor alone, or the first ranks of both."""
+"""Parts of groups: one factor alone, the first ranks of both, the first rows of a dense weight."""
 
 import pytest
 import torch
@@ -7,8 +7,10 @@ from relief_ray.federated import ClientContext, ClientProgram
 from relief_ray.groups import Part
 from relief_ray.messages import Assignment, ClientInfo
 from relief_ray.streams import Streams
+from relief_ray.training.parts import drop_ranks
 from relief_ray.training.trainer import ClientInputs, Trainer, TrainerConfig
 from tests.toy import CHANNELS, RANK, SHAPE, build
+from tests.training.scene import Scene
 
 GROUP = "encoder.acc.1"
 
@@ -52,3 +54,44 @@ def test_full_rank_is_the_whole_group():
     _, whole, _ = train(Part(), "reuse")
     _, ranked, _ = train(Part(rank=RANK), "reuse")
     assert all(torch.equal(whole[name], ranked[name]) for name in whole)
+
+
+@pytest.mark.parametrize("engine", ["naive", "reuse", "gemm"])
+def test_first_rows_alone_move(engine):
+    """Of every dense weight and bias, of convolutions by output channel."""
+    scene, part = Scene(engine), Part(rows=0.5)
+    chosen = scene.backbone.layout.select(("encoder.acc.1", "encoder.acc.2", "fusion.A.acc", "fusion.B"), part)
+    update = scene.train(epochs=2, changes={"train": chosen, "up": chosen})
+    after = scene.backbone.params()
+    for j in scene.backbone.layout.ids:
+        inside = torch.zeros(len(after[j]), dtype=torch.bool)
+        if j in chosen:
+            inside[scene.backbone.layout.indices(j, part)] = True
+            assert torch.equal(update.delta[j], (after[j] - scene.start[j])[inside]) and update.delta[j].any()
+        assert torch.equal(after[j][~inside], scene.start[j][~inside])
+
+
+def test_rows_move_as_in_full_training_on_the_first_step():
+    """One step of Adam: masked rows stay, the others go where they go anyway."""
+    whole, part = (Scene().train(inputs=one_batch(), changes=c) for c in ({}, rows_of("fusion.A.acc", 0.5)))
+    torch.testing.assert_close(part.delta["fusion.A.acc"], whole.delta["fusion.A.acc"].view(8, -1)[:4].reshape(-1))
+
+
+def one_batch():
+    return Scene().inputs(num=16)
+
+
+def rows_of(group, share):
+    return {"train": {group: Part(rows=share)}, "up": {group: Part(rows=share)}}
+
+
+def test_what_comes_down_at_a_lower_rank_has_no_other_ranks():
+    layout, theta = build(b_zero=False).layout, build(b_zero=False).params()
+    before = {j: x.clone() for j, x in theta.items()}
+    down = {"encoder.acc.1": Part(rank=1), "fusion.B": Part(rank=RANK), "head.1": Part(rank=1), "encoder.hr.1": Part()}
+    drop_ranks(theta, layout, down)
+    found = layout.unflatten("encoder.acc.1", theta["encoder.acc.1"])
+    kept = layout.unflatten("encoder.acc.1", before["encoder.acc.1"])
+    assert torch.equal(found["a"][0], kept["a"][0]) and not found["a"][1:].any()
+    assert torch.equal(found["b"][:, 0], kept["b"][:, 0]) and not found["b"][:, 1:].any()
+    assert all(torch.equal(theta[j], before[j]) for j in theta if j != "encoder.acc.1")

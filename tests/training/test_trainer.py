@@ -376,3 +376,16 @@ def test_stage_times_are_measured(engine):
     assert work.engine == engine and work.epochs == 2
     assert min(work.measured.forward_s, work.measured.backward_s, work.measured.optimizer_s) > 0.0
     assert work.measured.link_s == 0.0
+
+
+@pytest.mark.parametrize("engine", ["naive", "reuse", "gemm"])
+def test_a_group_may_learn_slower_than_the_others(engine):
+    """Adam's first step is the learning rate's size whatever the gradient: a tenth of it is a tenth of the way."""
+    scene = Scene(engine)
+    slow = {"lr_scale": {"encoder.acc.1": 0.1}}
+    usual, scaled = (scene.train(inputs=scene.inputs(num=BATCH), changes=c) for c in ({}, slow))
+    for j, delta in usual.delta.items():
+        if j in slow["lr_scale"]:
+            torch.testing.assert_close(scaled.delta[j], 0.1 * delta, rtol=1e-3, atol=1e-6)
+        else:
+            assert torch.equal(scaled.delta[j], delta)

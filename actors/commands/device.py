@@ -1,0 +1,102 @@
+"""`relief-ray device profile`: what this machine takes for each stage of a backbone, as a file for `costs.profile`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from actors.commands.tables import si, table
+from relief_ray.config import override, parse
+from relief_ray.devices.fleet import TYPES
+from relief_ray.devices.paces import Pace
+from relief_ray.devices.time import Profile, profile_text
+from relief_ray.errors import UserError
+from relief_ray.models.registry import BACKBONES
+from relief_ray.profiling import profile_device
+from relief_ray.records.atomic import disk_errors, replace_file
+
+BUSY = 0.7
+
+
+def profile(
+    backbone: str | None, settings: Sequence[str], types: str, turns: int, out: Path | None, as_json: bool
+) -> None:
+    """Measures, writes the profile, and says how to use it.
+
+    Raises:
+        UserError: an unknown backbone or device type, or a place that cannot be written.
+    """
+    if backbone is not None and backbone not in BACKBONES:
+        raise UserError(f"--backbone {backbone}: unknown; expected one of {', '.join(BACKBONES)}")
+    config = parse(override({"backbone": {"name": backbone}} if backbone else {}, settings))
+    chosen = types_of(types)
+    path = out or Path(f"profile-{config.backbone.name}.json")
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise UserError(f"--out {path}: expected a file in a folder that is there")
+    found = profile_device(config, chosen, turns)
+    with disk_errors(path, "write the profile"):
+        replace_file(path, profile_text(found).encode())
+    print(json.dumps({"path": str(path), **found.model_dump(mode="json")}, indent=1) if as_json else text(found, path))
+
+
+def types_of(names: str) -> tuple[str, ...]:
+    """The device types of ``A,B,C``.
+
+    Raises:
+        UserError: another one, or none.
+    """
+    asked = tuple(name.strip() for name in names.split(",") if name.strip())
+    if not asked or set(asked) - set(TYPES):
+        raise UserError(f"--types {names}: expected some of {','.join(TYPES)}, e.g. --types A,B,C")
+    return tuple(name for name in TYPES if name in asked)
+
+
+def text(found: Profile, path: Path) -> str:
+    """Conditions, phases, stages."""
+    assert found.measured is not None, "just measured"
+    seen, row = found.measured, next(iter(found.devices.values()))
+    assert row.stagewise is not None, "just measured"
+    batch = int(seen.settings["windows_per_batch"] or 1)
+    phases = [("forward", row.forward_flops_per_s), ("backward", row.backward_flops_per_s)]
+    phases.append(("optimizer", row.optimizer_flops_per_s))
+    over = row.stagewise.overheads
+    stages = [
+        [
+            name,
+            rate(paces.live),
+            rate(paces.frozen),
+            *(rate(paces.backward.get(m)) for m in ("weights", "input", "both")),
+        ]
+        for name, paces in row.stagewise.stages.items()
+    ]
+    lines = [
+        f"Backbone {found.backbone}, engine {found.engine}, batches of {batch} windows: MEASURED {seen.date}",
+        f"{seen.cpu}, {seen.num_cores} cores, threads: {seen.num_threads}; torch {seen.torch} ({seen.torch_build}); "
+        f"commit {seen.commit}",
+        f"Medians of {seen.turns} turns; a full round's quartiles lie {100 * seen.spread:.1f} % of its median apart",
+        "",
+        "  " + ", ".join(f"{name} {si(value, 'FLOP/s')}" for name, value in phases),
+        f"  a step: {1e3 * (over.forward_step_s + over.backward_step_s + over.optimizer_step_s):.2f} ms beside its "
+        f"stages, a round: {1e3 * over.round_s:.2f} ms",
+        "",
+        "FLOP/s after the call itself; backward by the gradients it computes",
+        table(["stage", "live", "frozen", "weights", "input", "both"], stages),
+        "",
+        f"Written: {path} (types {', '.join(found.devices)}; the link stays the fleet's)",
+        f"Use it:  relief-ray run PRESET --set costs.profile={path} --set costs.planning_time=measured",
+    ]
+    return "\n".join([*lines, *warnings_of(found)])
+
+
+def rate(pace: Pace | None) -> str:
+    """FLOP/s, or a dash."""
+    return "-" if pace is None else si(pace.flops_per_s)
+
+
+def warnings_of(found: Profile) -> list[str]:
+    """Why the figures may mislead."""
+    seen = found.measured
+    if seen is None or seen.load_before is None or seen.load_before < BUSY:
+        return []
+    return [f"NOTE: the machine was busy (load {seen.load_before:.1f} before it began); measure again when it is idle"]

@@ -1,0 +1,240 @@
+"""Predicted against measured: round times of assignments relative to full training, on this machine.
+
+``python -m benchmarks.prediction [--quick] --json FILE`` profiles this machine for each backbone
+(``relief_ray.profiling``), prices a client's rounds with that profile, and trains them. The profile's rounds, full
+training and the assignments take turns; a ratio to full training comes from each turn, medians and quartiles are over
+the turns. The profile sees other rounds than those that are predicted: seeded noise, fewer windows and epochs, and
+only the richest and the poorest set of sensors. Beside it stand two simpler predictions: one speed per phase, and
+FLOPs alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median, quantiles
+from time import perf_counter
+
+import torch
+
+from benchmarks.engine.machine import Figures, facts
+from relief_ray.config import parse
+from relief_ray.devices.time import Profile
+from relief_ray.devices.workload import Workload, num_steps, shares, workload
+from relief_ray.federated import ClientContext, ClientProgram
+from relief_ray.groups import GroupId
+from relief_ray.messages import NO_STATE, Assignment, ClientInfo, ServerState
+from relief_ray.profiling import Profiler
+from relief_ray.setup import Setup, context_of, prepare
+from relief_ray.streams import Streams
+from relief_ray.training.trainer import Trainer
+from relief_ray.training.worker import prepare as prepare_inputs
+
+Values = dict[str, object]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Case:
+    """A backbone, data and how long a round is."""
+
+    name: str
+    values: Values
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """An assignment of a client."""
+
+    client: str
+    name: str
+    groups: tuple[GroupId, ...]
+
+
+def cases() -> dict[str, Case]:
+    """Backbone 1 and the two sizes of Backbone 2, on the data that ship with the package."""
+    data: Values = {"name": "dsa_mini", "stride_s": 5.0}
+    common: Values = {"strategy": "relief", "runtime": {"mode": "inline"}, "tracking": {"enabled": False}}
+    tiny, small = {"name": "moment_lora", "size": "tiny"}, {"name": "moment_lora", "size": "small"}
+    brief: Values = {**data, "max_windows_per_client": 6}
+    return {
+        "cnn": Case(name="cnn", values={**common, "data": data, "backbone": "cnn"}),
+        "tiny": Case(name="tiny", values={**common, "data": data, "backbone": tiny, "training": {"epochs": 3}}),
+        "small": Case(name="small", values={**common, "data": brief, "backbone": small, "training": {"epochs": 2}}),
+    }
+
+
+def assignments(setup: Setup) -> list[Row]:
+    """Full training first, for the first client of each device type; then V0's choice and parts of its own sensors.
+
+    V0 chooses as it does before divergences are known: ties in layout order.
+    """
+    layout, rows = setup.layout, []
+    tasks = setup.strategy.allocate(ServerState(models={"global": setup.start}), context_of(setup, 1))
+    chosen = {t.client: tuple(t.train) for t in tasks}
+    for device in "ABC":
+        client = first_client(setup, device)
+        own = [g for g in layout if g.modality in client.modalities]
+        layers = sorted({g.layer or 0 for g in own if g.role == "encoder"})
+        middle = layers[(len(layers) - 1) // 2]
+        named: dict[str, tuple[GroupId, ...]] = {
+            "everything": layout.ids,
+            "V0": chosen[client.id],
+            "fusion blocks": tuple(g.id for g in own if g.role == "fusion_a"),
+            "head + B": tuple(g.id for g in layout if g.role in ("fusion_b", "head")),
+            f"encoder block {layers[-1]}": tuple(g.id for g in own if (g.role, g.layer) == ("encoder", layers[-1])),
+            f"encoder block {middle}": tuple(g.id for g in own if (g.role, g.layer) == ("encoder", middle)),
+        }
+        same: dict[tuple[GroupId, ...], list[str]] = {}
+        for name, groups in named.items():
+            same.setdefault(tuple(j for j in layout.ids if j in groups), []).append(name)
+        rows += [Row(client=device, name=" = ".join(names), groups=groups) for groups, names in same.items()]
+    return rows
+
+
+def first_client(setup: Setup, device: str) -> ClientInfo:
+    """The first client with such a device."""
+    return next(c for c in setup.fleet.clients if c.device == device)
+
+
+def load_of(setup: Setup, row: Row) -> Workload:
+    """What the cost model makes of a row."""
+    client, training = first_client(setup, row.client), setup.config.training
+    return workload(
+        setup.accountant.counter.costs,
+        present=client.modalities,
+        trained=shares(setup.layout, setup.layout.select(row.groups)),
+        num_windows=client.num_windows,
+        epochs=training.epochs,
+        num_steps=num_steps(client.num_windows, training.epochs, training.batch_size),
+        engine=setup.engine,
+        missing=training.missing,
+    )
+
+
+def local_round(setup: Setup, trainer: Trainer, row: Row) -> Callable[[], float]:
+    """A call trains the row's round and returns its seconds."""
+    client = first_client(setup, row.client)
+    inputs = prepare_inputs(setup.job.clients[client.id], client.modalities, trainer.backbone)
+    context = ClientContext(
+        info=client, round=1, layout=setup.layout, start=setup.start, state=NO_STATE, streams=Streams(seed=0)
+    )
+    chosen = setup.layout.select(row.groups)
+    task = Assignment(
+        client=client.id, down=setup.layout.select(), train=chosen, up=chosen, epochs=setup.config.training.epochs
+    )
+
+    def run() -> float:
+        began = perf_counter()
+        trainer.train(context, task, inputs, ClientProgram())
+        return perf_counter() - began
+
+    return run
+
+
+def observe(setup: Setup, rows: Sequence[Row], turns: int) -> tuple[Profile, list[list[float]]]:
+    """The profile, and seconds of every row turn by turn; a turn of the profile goes before each, the first is lost."""
+    profiler, trainer = Profiler(setup.config), Trainer(setup.job.build(), setup.job.trainer)
+    runs, taken = [local_round(setup, trainer, row) for row in rows], []
+    for turn in range(turns + 1):
+        if turn:
+            profiler.turn()
+        taken.append([run() for run in runs])
+    return profiler.profile(("A",)), [list(column) for column in zip(*taken[1:], strict=True)]
+
+
+def predict(setup: Setup, profile: Profile, rows: Sequence[Row]) -> dict[str, list[float]]:
+    """Seconds of every row: stage by stage, with one speed per phase, and in proportion to all FLOPs."""
+    row_of, loads = profile.devices["A"], [load_of(setup, row) for row in rows]
+    phases = row_of.model_copy(update={"stagewise": None})
+    return {
+        "stages": [sum(row_of.compute_s(load)) for load in loads],
+        "phases": [sum(phases.compute_s(load)) for load in loads],
+        "flops": [load.forward_flops + load.backward_flops + load.optimizer_flops for load in loads],
+    }
+
+
+def compare(case: Case, turns: int) -> dict[str, object]:
+    """One case: its profile's conditions, and every assignment's ratio to full training of the same client."""
+    setup = prepare(parse(case.values))
+    rows = assignments(setup)
+    profile, seen = observe(setup, rows, turns)
+    predicted = predict(setup, profile, rows)
+    full = {row.client: i for i, row in reversed(list(enumerate(rows))) if row.name.startswith("everything")}
+    found = []
+    for i, row in enumerate(rows):
+        whole = full[row.client]
+        ratios = [part / all_of_it for part, all_of_it in zip(seen[i], seen[whole], strict=True)]
+        low, _, high = quantiles(ratios, n=4, method="inclusive")
+        guesses = {f"predicted_{k}": v[i] / v[whole] for k, v in predicted.items()}
+        found.append(
+            {
+                "client": row.client,
+                "assignment": row.name,
+                "num_groups": len(row.groups),
+                "measured_s": median(seen[i]),
+                "predicted_s": predicted["stages"][i],
+                "measured": median(ratios),
+                "measured_q1": low,
+                "measured_q3": high,
+                **guesses,
+                "error": guesses["predicted_stages"] / median(ratios) - 1,
+            }
+        )
+    assert profile.measured is not None
+    windows = {c.device: c.num_windows for c in setup.fleet.clients}
+    return {
+        "case": case.name,
+        "engine": setup.engine,
+        "epochs": setup.config.training.epochs,
+        "num_windows": windows,
+        "turns": turns,
+        "profile": profile.measured.model_dump(mode="json"),
+        "rows": found,
+    }
+
+
+def table(found: dict[str, object]) -> str:
+    """A case as Markdown."""
+    lines = [
+        "| client | assignment | measured (quartiles) | by stages | error | by phases | by FLOPs |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    rows = found["rows"]
+    assert isinstance(rows, list)
+    for r in rows:
+        if r["measured"] == 1.0:
+            continue
+        lines.append(
+            f"| {r['client']} | {r['assignment']} | {r['measured']:.3f} ({r['measured_q1']:.3f} to "
+            f"{r['measured_q3']:.3f}) | {r['predicted_stages']:.3f} | {100 * r['error']:+.0f} % "
+            f"| {r['predicted_phases']:.3f} | {r['predicted_flops']:.3f} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="Backbone 1 and `tiny` alone, two turns.")
+    parser.add_argument("--cases", default="cnn,tiny,small", help="Which of cnn, tiny, small.")
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--json", type=Path, required=True, help="The file to write.")
+    given = parser.parse_args()
+    if unknown := sorted(set(given.cases.split(",")) - set(cases())):
+        parser.error(f"--cases {','.join(unknown)}: expected some of {', '.join(cases())}")
+    torch.set_num_threads(1)
+    machine: Figures = facts()
+    names = [n for n in given.cases.split(",") if not (given.quick and n == "small")]
+    turns = 2 if given.quick else given.turns
+    results = []
+    for name in names:
+        results.append(compare(cases()[name], turns))
+        print(f"\n{name}\n\n{table(results[-1])}", flush=True)
+        given.json.write_text(json.dumps({"machine": machine, "cases": results}, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""A device's speed stage by stage: seconds of a call and FLOP/s after that, as `relief-ray device profile` finds them.
+
+One speed for a whole phase misses small models badly: a convolution of three channels, a wide matrix product and a
+normalisation do not run at one number of FLOPs a second, and every call costs something before the first FLOP.
+"""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from relief_ray.devices.workload import BackwardMode, StageRun, Workload
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Pace(_Frozen):
+    """``call_s`` for every call, and ``flops_per_s`` for what it computes."""
+
+    call_s: float = Field(default=0.0, ge=0)
+    flops_per_s: float = Field(gt=0)
+
+    def seconds(self, num_calls: int, flops: float) -> float:
+        """``num_calls * call_s + flops / flops_per_s``."""
+        return num_calls * self.call_s + flops / self.flops_per_s
+
+
+class StagePaces(_Frozen):
+    """A stage: forward where a gradient will come back (``live``), forward without (``frozen``), and backward by mode.
+
+    What was not seen runs at the pace of what was: ``frozen`` as ``live`` and the other way round, a mode of the
+    gradient as the first that is there.
+    """
+
+    live: Pace | None = None
+    frozen: Pace | None = None
+    backward: dict[BackwardMode, Pace] = Field(default_factory=dict)
+    optimizer: Pace | None = None
+
+    def forward_of(self, run: StageRun) -> Pace | None:
+        """The pace of its forward pass."""
+        return (self.live or self.frozen) if run.live else (self.frozen or self.live)
+
+    def backward_of(self, mode: BackwardMode) -> Pace | None:
+        """The pace of its backward pass."""
+        return self.backward.get(mode) or next(iter(self.backward.values()), None)
+
+
+class Overheads(_Frozen):
+    """What belongs to no stage: seconds of a step in each phase (the first: its batch and its loss), and of a round."""
+
+    forward_step_s: float = Field(ge=0)
+    backward_step_s: float = Field(ge=0)
+    optimizer_step_s: float = Field(ge=0)
+    round_s: float = Field(ge=0)
+
+
+class Stagewise(_Frozen):
+    """All stages of one backbone on one device, and what lies between them.
+
+    ``chunk``: windows of one pass without gradient, once a round.
+    """
+
+    overheads: Overheads
+    chunk: int = Field(ge=1)
+    stages: dict[str, StagePaces] = Field(min_length=1)
+
+    def knows(self, load: Workload) -> bool:
+        """True where every stage that ``load`` runs has been timed."""
+        return bool(load.runs) and all(self._known(run) for run in load.runs)
+
+    def seconds(self, load: Workload) -> tuple[float, float, float]:
+        """Forward, backward and optimizer seconds of ``load``; ``knows(load)`` must hold."""
+        forward_s, backward_s, optimizer_s = self.overheads.round_s, 0.0, 0.0
+        for run in load.runs:
+            paces, (num_calls, num_windows) = self.stages[run.stage], load.repeats[run.times]
+            if run.times == "round":
+                num_calls = -(-num_windows // self.chunk)
+            forward, backward = paces.forward_of(run), paces.backward_of(run.mode) if run.mode else None
+            assert forward is not None, f"stage {run.stage} has no pace; ask knows() first"
+            forward_s += forward.seconds(num_calls, num_windows * run.forward_flops)
+            if backward is not None:
+                backward_s += backward.seconds(num_calls, num_windows * run.backward_flops)
+            if paces.optimizer is not None and run.optimizer_flops:
+                optimizer_s += paces.optimizer.seconds(load.num_steps, load.num_steps * run.optimizer_flops)
+        over, steps = self.overheads, load.num_steps
+        backward_step_s = over.backward_step_s if any(run.mode for run in load.runs) else 0.0
+        return (
+            forward_s + steps * over.forward_step_s,
+            backward_s + steps * backward_step_s,
+            optimizer_s + steps * over.optimizer_step_s,
+        )
+
+    def _known(self, run: StageRun) -> bool:
+        paces = self.stages.get(run.stage)
+        if paces is None or paces.forward_of(run) is None:
+            return False
+        return run.mode is None or paces.backward_of(run.mode) is not None

@@ -1,0 +1,153 @@
+"""Cells sorted into experiments: what differs only in method, fold and seed, with one comparison per clock."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from pydantic import JsonValue
+
+from relief_ray.data.spec import get_spec
+from relief_ray.errors import UserError
+from relief_ray.report.compare import Comparison, compare_runs, flat_setting
+from relief_ray.report.labels import split_name
+from relief_ray.report.load import Loaded, at
+from relief_ray.report.stock import Slot, Stock
+
+PAPER_CLOCK = "flop_proportional"
+BACKBONES = {"cnn": "Backbone 1 (CNN)", "moment_lora": "Backbone 2 (MOMENT + LoRA)"}
+PRETTY = {"pamap2": "PAMAP2", "mhealth": "MHEALTH", "dsa": "DSA", "dsa_mini": "DSA excerpt"}
+# Said in the title already, or in every caption.
+_NAMED = ("data.name", "data.split", "backbone.", "fleet.gap", "data.num_clients", "engine", "data origin")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """Cells of one setting; ``differs``: in what, beside data and backbone, it differs from the report's others."""
+
+    slots: tuple[Slot, ...]
+    differs: Mapping[str, str]
+
+    @cached_property
+    def runs(self) -> tuple[Loaded, ...]:
+        """The runs that count."""
+        return tuple(s.loaded for s in self.slots if s.state == "done" and s.loaded is not None)
+
+    @cached_property
+    def comparisons(self) -> Mapping[str, Comparison]:
+        """One comparison per clock that every run recorded; none where no run counts."""
+        known = [set(r.rounds[-1].costs) for r in self.runs]
+        clocks = [c for c in self.runs[0].rounds[-1].costs if all(c in k for k in known)] if known else []
+        return {clock: compare_runs(self.runs, clock) for clock in clocks}
+
+    @property
+    def main(self) -> Comparison | None:
+        """By the clock that the allocator planned with."""
+        return self.comparisons.get(self.runs[0].run.planning_model) if self.runs else None
+
+    @property
+    def by_paper(self) -> Comparison | None:
+        """By the paper's clock."""
+        return self.comparisons.get(PAPER_CLOCK)
+
+    def text(self, path: str) -> str:
+        """A value of the configuration."""
+        value = at(self.slots[0].config, path)
+        return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+    @property
+    def dataset(self) -> str:
+        """Its name in configurations."""
+        return self.text("data.name")
+
+    @property
+    def backbone(self) -> str:
+        """Its name in configurations."""
+        return self.text("backbone.name") or "cnn"
+
+    @property
+    def gap(self) -> float:
+        """Type A's speed over Type C's."""
+        return float(self.text("fleet.gap") or 55.0)
+
+    @property
+    def num_clients(self) -> int:
+        """Clients of the fleet; the data set's own number unless the configuration says otherwise."""
+        for path in ("data.num_clients", "fleet.num_clients"):
+            if self.text(path):
+                return int(self.text(path))
+        return self.own_clients
+
+    @property
+    def own_clients(self) -> int:
+        """One client per subject of the training part; 0 where nothing is known."""
+        rows = self.runs[0].run.coverage.get("clients") if self.runs else None
+        if isinstance(rows, list) and rows and not self.text("data.num_clients"):
+            return len(rows)
+        try:
+            return sum(get_spec(self.dataset).type_counts)
+        except UserError:
+            return 0
+
+    @property
+    def is_real(self) -> bool:
+        """Whether the data are."""
+        return all(r.run.data_origin == "real" for r in self.runs)
+
+    @property
+    def title(self) -> str:
+        """Data, split, backbone, and what else sets it apart."""
+        parts = [PRETTY.get(self.dataset, self.dataset), split_name(self.text("data.split"))]
+        parts += [BACKBONES.get(self.backbone, self.backbone)]
+        parts += [f"gap {self.gap:g}"] if self.gap != 55.0 else []
+        parts += [f"N = {self.text('data.num_clients')}"] if self.text("data.num_clients") else []
+        parts += [f"{k} = {v}" for k, v in self.differs.items()]
+        return ("" if self.is_real else "SYNTHETIC data: ") + ", ".join(p for p in parts if p)
+
+    @cached_property
+    def digests(self) -> tuple[str, ...]:
+        """Source digests of its runs, the commonest first."""
+        return tuple(d for d, _ in Counter(r.run.source_digest for r in self.runs).most_common())
+
+    def of_other_code(self, label: str) -> int:
+        """How many of a method's runs another program computed than most runs of the experiment."""
+        return sum(r.label == label and r.run.source_digest != self.digests[0] for r in self.compared)
+
+    @property
+    def compared(self) -> tuple[Loaded, ...]:
+        """The runs as the comparison labels them."""
+        return self.main.runs if self.main is not None else ()
+
+
+def experiments(stock: Stock) -> tuple[Experiment, ...]:
+    """All cells, by setting; planned cells join the runs of the same setting, whatever those ran on."""
+    known = [(slot, dict(flat_setting(slot.config))) for slot in stock.slots if slot.config]
+    places: dict[str, tuple[str, str]] = {}
+    for slot, setting in known:
+        if slot.loaded is not None:
+            places.setdefault(repr(setting), _place(slot.loaded))
+    groups: dict[str, list[tuple[Slot, dict[str, JsonValue]]]] = {}
+    for slot, setting in known:
+        place = places.get(repr(setting), ("", "")) if slot.loaded is None else _place(slot.loaded)
+        groups.setdefault(repr((setting, place)), []).append((slot, setting))
+    settings = [group[0][1] for group in groups.values()]
+    return tuple(
+        Experiment(slots=tuple(slot for slot, _ in group), differs=_differences(mine, settings))
+        for group, mine in zip(groups.values(), settings, strict=True)
+    )
+
+
+def _place(loaded: Loaded) -> tuple[str, str]:
+    return loaded.run.data_origin, loaded.run.engine
+
+
+def _differences(mine: Mapping[str, JsonValue], others: Sequence[Mapping[str, JsonValue]]) -> dict[str, str]:
+    keys = dict.fromkeys(k for other in (mine, *others) for k in other)
+    varied = [k for k in keys if len({repr(o.get(k)) for o in others}) > 1 and not k.startswith(_NAMED)]
+    return {k.rpartition(".")[2]: _shown(mine.get(k)) for k in varied if mine.get(k) is not None}
+
+
+def _shown(value: JsonValue) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,78 @@
+"""F1 by modality (Fig. 6 of the paper): the canonical model seen through one sensor at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from relief_ray.report.canvas import TEXT_WIDTH_IN
+from relief_ray.report.compare import Comparison, Row
+from relief_ray.report.experiments import Experiment
+from relief_ray.report.figures.common import all_styles, drawn, footnote, plain_axes, top_legend
+from relief_ray.report.labels import fleet_of
+from relief_ray.report.page.document import Plot
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+HATCHES = ("", "///", "...", "\\\\\\", "xxx", "---")
+
+
+def modalities(experiment: Experiment, slug: str) -> Plot | None:
+    """Bars per modality and method; none where no method has a canonical model."""
+    comparison = experiment.main
+    names = [] if comparison is None else owned(comparison)
+    if comparison is None or not names:
+        return None
+    rows = [
+        [r.label, m, s.mean, s.std, s.num]
+        for r in comparison.rows
+        for m in names
+        if (s := r.stats.get(f"f1_{m}_percent")) is not None
+    ]
+    return Plot(
+        slug=slug,
+        caption=f"F1 with one modality alone (the paper's Fig. 6); {experiment.title}. Bars: mean, lines: sample "
+        "standard deviation over runs; the number of clients that own the modality stands under its name.",
+        draw=partial(_draw, experiment=experiment, comparison=comparison, names=names),
+        width_in=TEXT_WIDTH_IN,
+        height_in=2.2,
+        columns=("method", "modality", "f1_percent", "std", "num_runs"),
+        rows=rows,
+    )
+
+
+def owned(comparison: Comparison) -> list[str]:
+    """The modalities that the runs were evaluated on one at a time, in the runs' order."""
+    return list(dict.fromkeys(m for s in comparison.summaries for m in s.last.f1_by_modality))
+
+
+def _draw(figure: Figure, experiment: Experiment, comparison: Comparison, names: Sequence[str]) -> None:
+    methods = [m for m in drawn(comparison) if _bars(comparison.row(m), names)]
+    look, width = all_styles(comparison), 0.8 / max(1, len(methods))
+    ax = figure.add_axes((0.06, 0.25, 0.93, 0.6))
+    for i, method in enumerate(methods):
+        bars = _bars(comparison.row(method), names)
+        x = [names.index(m) + (i - (len(methods) - 1) / 2) * width for m, _, _ in bars]
+        ax.bar(
+            x, [b[1] for b in bars], width * 0.92, yerr=[b[2] for b in bars], color=look[method].colour, label=method,
+            hatch=HATCHES[i % len(HATCHES)], edgecolor="white", linewidth=0.3, error_kw={"elinewidth": 0.7},
+        )  # fmt: skip
+    ax.set_xticks(range(len(names)), [_owners(comparison, m) for m in names])
+    ax.set_ylim(bottom=0)
+    ax.set_ylabel("macro-F1, %")
+    plain_axes(ax)
+    ax.grid(visible=False, axis="x")
+    top_legend(figure, len(methods))
+    footnote(figure, experiment)
+
+
+def _bars(row: Row | None, names: Sequence[str]) -> list[tuple[str, float, float]]:
+    found = [(m, None if row is None else row.stats.get(f"f1_{m}_percent")) for m in names]
+    return [(m, s.mean, s.std or 0.0) for m, s in found if s is not None]
+
+
+def _owners(comparison: Comparison, modality: str) -> str:
+    fleet = next((f for r in comparison.runs if (f := fleet_of(r)) is not None), None)
+    return modality if fleet is None else f"{modality}\n{len(fleet.cohort(modality))} of {len(fleet)} clients"

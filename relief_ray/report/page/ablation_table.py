@@ -1,0 +1,124 @@
+"""Table III: RELIEF and what remains of it when one part is taken away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from relief_ray.report.compare import Comparison, Row, difference
+from relief_ray.report.experiments import Experiment
+from relief_ray.report.page.document import Entry, Line, Sheet
+from relief_ray.report.page.entries import (
+    PAPER_DATA,
+    VARIANT_ROWS,
+    Column,
+    entry,
+    gap,
+    is_comparable,
+    open_states,
+    origin_of,
+    paper_line,
+    printed,
+    runs_entry,
+)
+from relief_ray.report.page.main_table import VARIANTS
+from relief_ray.report.paper import Paper
+from relief_ray.report.render import change
+
+V0 = "relief"
+MEANING = {
+    "relief": "V0, RELIEF",
+    "v1": "V1, without elastic training",
+    "v2": "V2, without cohort-wise aggregation",
+    "v3": "V3, random allocation",
+    "v2_mandatory": "V2 with V0's mandatory blocks",
+    "v3_mandatory": "V3 with V0's mandatory blocks",
+    "mandatory_only": "mandatory blocks alone",
+}
+PREFIX = {"cnn": "B1", "moment_lora": "B2"}
+_SLOTS = (
+    Column(head="free slots", figure="free_slots", decimals=2),
+    Column(head="of them a choice", figure="chosen_slots", decimals=2),
+)
+HEAD = (
+    "variant", "runs", "F1 %", "F1 minus V0's, points [95 %]", "rare F1 %", "speedup", "J per round",
+    *(c.head for c in _SLOTS),
+)  # fmt: skip
+
+
+def ablation_table(experiment: Experiment, paper: Paper, slug: str) -> Sheet | None:
+    """Our variants over the paper's; none where no variant was planned or run."""
+    labels = {s.label for s in experiment.slots}
+    if not labels & set(VARIANTS):
+        return None
+    shown = [v for v in (V0, *VARIANTS) if v in labels or v in VARIANT_ROWS]
+    lines = tuple(_line(experiment, paper, label) for label in shown)
+    notes = (
+        "Differences are paired by test subject, seeds averaged first; in brackets the 95 % interval of the mean. V2 "
+        "and V3 drop two things at once (ADR 2); the variants with V0's mandatory blocks drop one.",
+        "Slots per client and round that the ranking could fill, and in how many of them it had a choice.",
+    )
+    title = f"Table III of the paper with our figures: {experiment.title}."
+    return Sheet(slug=slug, caption=title, head=HEAD, lines=lines, notes=notes)
+
+
+def _line(experiment: Experiment, paper: Paper, label: str) -> Line:
+    comparison = experiment.by_paper or experiment.main
+    row = None if comparison is None else comparison.row(label)
+    entries = _hole(experiment, paper, label) if comparison is None or row is None else (
+        _figures(experiment, paper, comparison, row)
+    )  # fmt: skip
+    return Line(name=MEANING.get(label, label), entries=tuple(entries), rule=label == VARIANTS[3])
+
+
+def _column(experiment: Experiment, head: str, figure: str, decimals: int, paper: str = "") -> Column:
+    named = f"{PREFIX.get(experiment.backbone, 'B1')} {paper}" if paper else ""
+    return Column(head=head, figure=figure, decimals=decimals, paper=named)
+
+
+def _hole(experiment: Experiment, paper: Paper, label: str) -> Iterator[Entry]:
+    score = _column(experiment, "F1 %", "f1_percent", 1, "{data} F1 (%)")
+    cell = printed(experiment, paper, "III", VARIANT_ROWS.get(label, label), score)
+    yield gap(open_states(experiment, label))
+    yield Entry(text="", below=paper_line(cell, score), tone="gap")
+    yield from (Entry(text="", tone="gap") for _ in HEAD[3:])
+
+
+def _figures(experiment: Experiment, paper: Paper, comparison: Comparison, row: Row) -> Iterator[Entry]:
+    score = _column(experiment, "F1 %", "f1_percent", 1, "{data} F1 (%)")
+    yield runs_entry(row, experiment)
+    yield _entry(experiment, paper, comparison, row, score)
+    yield _against(experiment, paper, comparison, row, score)
+    yield _entry(experiment, paper, comparison, row, _column(experiment, "", "f1_rare_percent", 1))
+    yield _entry(experiment, paper, comparison, row, _column(experiment, "", "speedup", 2, "speedup"))
+    yield _entry(experiment, paper, comparison, row, _column(experiment, "", "energy_j", 0))
+    yield from (_entry(experiment, paper, comparison, row, column) for column in _SLOTS)
+
+
+def _entry(experiment: Experiment, paper: Paper, comparison: Comparison, row: Row, column: Column) -> Entry:
+    return entry(
+        row.stats.get(column.figure),
+        column,
+        origin=origin_of(experiment, comparison, row.label, column.figure),
+        paper=printed(experiment, paper, "III", VARIANT_ROWS.get(row.label, row.label), column),
+        comparable=is_comparable(experiment),
+        num_runs=row.num_runs,
+    )
+
+
+def _against(experiment: Experiment, paper: Paper, comparison: Comparison, row: Row, score: Column) -> Entry:
+    """The paired difference to V0, the paper's printed one below."""
+    found = difference(comparison.summaries, row.label, V0, lambda s: s.by_subject)
+    _, cell = printed(experiment, paper, "III", VARIANT_ROWS.get(row.label, row.label), score)
+    theirs = None if cell is None else cell.delta
+    place = "" if experiment.dataset in PAPER_DATA else "PAMAP2 "
+    origin = origin_of(experiment, comparison, row.label, "f1_percent")
+    return Entry(
+        text=change(found),
+        below="" if theirs is None else f"paper {place}{theirs:+.1f}",
+        origin=origin,
+        numbers={
+            "mean": found.mean if found else None, "low": found.low if found else None,
+            "high": found.high if found else None, "n": found.num_subjects if found else 0, "paper": theirs,
+            "origin": origin,
+        },
+    )  # fmt: skip

@@ -1,0 +1,165 @@
+"""One table cell: our mean and spread, the paper's value under it, the deviation where both mean the same thing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from relief_ray.report.compare import Comparison, Row, Stat
+from relief_ray.report.experiments import Experiment
+from relief_ray.report.page.document import Entry, Number, Origin
+from relief_ray.report.paper import Paper, PaperCell
+from relief_ray.report.render import NONE
+
+# our preset, the paper's row
+PAPER_ROWS = {
+    "fedavg": "FedAvg", "fedprox": "FedProx", "fedel": "FedEL", "fedicu": "FedICU", "darkdistill": "DarkDistill",
+    "harmony": "Harmony", "pilot": "Pilot", "fedsa_lora": "FedSA-LoRA", "helora": "HeLoRA", "fedlease": "FedLEASE",
+    "relief": "RELIEF",
+}  # fmt: skip
+VARIANT_ROWS = {"relief": "V0", "v1": "V1", "v2": "V2", "v3": "V3"}
+PAPER_DATA = {"pamap2": "PAMAP2", "mhealth": "MHEALTH"}
+TABLE_PRESET = "_table"
+# The paper's protocol, Section VI-A: key, value.
+PROTOCOL = (("rounds", "200"), ("training.epochs", "5"), ("data.stride_s", "1"), ("participation", "1"))
+Printed = tuple[str, PaperCell | None]
+SIMULATED = ("round_s", "speedup", "speedup_total", "energy_j", "energy_total_j", "energy_saved_percent", "total_s")
+FITTED_JOULES = ("flop_proportional", "split_naive", "split_reuse")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Column:
+    """A column: its heading, our figure, decimals, the paper's column (``{data}`` is the data set), and the scale."""
+
+    head: str
+    figure: str
+    decimals: int
+    paper: str = ""
+    scale: float = 1.0
+
+
+def is_comparable(experiment: Experiment) -> bool:
+    """Whether a deviation from the paper means anything: the paper's data, fleet and coupling, real windows."""
+    same = {"fleet.preset": "paper", "fleet.coupling": "coupled"}
+    return (
+        experiment.dataset in PAPER_DATA
+        and experiment.is_real
+        and all(experiment.text(key) in (value, "") for key, value in same.items())
+    )
+
+
+def departures(experiment: Experiment) -> list[str]:
+    """In what an experiment leaves the paper's protocol: ``rounds 20 (paper: 200)``."""
+    found = []
+    for key, value in PROTOCOL:
+        here = experiment.text(key)
+        if here and here != value:
+            found.append(f"{key} {here} (paper: {value})")
+    return found
+
+
+def origin_of(experiment: Experiment, comparison: Comparison, label: str, figure: str) -> Origin:
+    """Where a figure comes from."""
+    if figure in SIMULATED:
+        if comparison.clock == "measured":
+            return "measured"
+        return "FITTED" if label.endswith(TABLE_PRESET) or _is_target(experiment, comparison, label, figure) else (
+            "simulated"
+        )  # fmt: skip
+    if not experiment.is_real:
+        return "SYNTHETIC"
+    if figure.startswith("up_") and (label.endswith(TABLE_PRESET) or _has_fitted_width(experiment, comparison, label)):
+        return "FITTED"
+    return "measured"
+
+
+def _is_target(experiment: Experiment, comparison: Comparison, label: str, figure: str) -> bool:
+    """FedAvg's joules on PAMAP2 are what the clocks were fitted to."""
+    fitted = experiment.runs[0].run.calibration.get("origin") == "FITTED"
+    at_target = label == "fedavg" and experiment.dataset == "pamap2" and figure.startswith("energy")
+    return fitted and at_target and comparison.clock in FITTED_JOULES
+
+
+def _has_fitted_width(experiment: Experiment, comparison: Comparison, label: str) -> bool:
+    """Backbone 1 is as wide as FedAvg's 4.81 MiB on PAMAP2 ask for; whoever sends the whole model inherits that."""
+    mine, whole = stat_of(comparison, label, "up_mib"), stat_of(comparison, "fedavg", "up_mib")
+    is_whole = mine is not None and whole is not None and mine.mean == whole.mean
+    return experiment.backbone == "cnn" and experiment.dataset == "pamap2" and (label == "fedavg" or is_whole)
+
+
+def stat_of(comparison: Comparison, label: str, figure: str) -> Stat | None:
+    """A method's figure; None where it was not run or has none."""
+    row = comparison.row(label)
+    return None if row is None else row.stats.get(figure)
+
+
+def printed(experiment: Experiment, paper: Paper, table: str, row: str, column: Column) -> Printed:
+    """The paper's cell, and which of its data sets that is where ours is another one."""
+    mine = PAPER_DATA.get(experiment.dataset)
+    cell = paper[table].get(row, column.paper.format(data=mine or "PAMAP2")) if column.paper else None
+    return ("" if mine else "PAMAP2 "), cell
+
+
+def shown(value: float, std: float | None, decimals: int) -> str:
+    """``73.6 ± 8.1``; the spread is left out where all its digits are 0."""
+    spread = "" if std is None or not round(std, decimals) else f" ± {std:.{decimals}f}"
+    return f"{value + 0.0:.{decimals}f}{spread}"
+
+
+def entry(
+    stat: Stat | None,
+    column: Column,
+    *,
+    origin: Origin,
+    paper: Printed = ("", None),
+    comparable: bool = False,
+    num_runs: int = 1,
+) -> Entry:
+    """Our figure with the paper's below; ``-`` where it is undefined or was never reached."""
+    cell, theirs = paper[1], value_of(paper)
+    numbers: dict[str, Number] = {"paper": theirs, "paper_std": None if cell is None else cell.std, "origin": origin}
+    if stat is None:
+        return Entry(text=NONE, below=paper_line(paper, column), origin=origin, numbers={"n": 0, **numbers})
+    mean, std = stat.mean * column.scale, None if stat.std is None else stat.std * column.scale
+    text = shown(mean, std, column.decimals) + ("" if stat.num == num_runs else f" ({stat.num}/{num_runs})")
+    deviates = comparable and theirs is not None and origin != "FITTED"
+    deviation = mean - theirs if deviates and theirs is not None else None
+    numbers = {"mean": mean, "std": std, "n": stat.num, **numbers, "deviation": deviation}
+    change = "" if deviation is None else f"{deviation:+.{column.decimals}f}"
+    return Entry(text=text, below=paper_line(paper, column, change), origin=origin, numbers=numbers)
+
+
+def paper_line(paper: Printed, column: Column, change: str = "") -> str:
+    """``paper 92.0 ± 0.38, -1.2``."""
+    data, cell = paper
+    if cell is None:
+        return ""
+    spread = "" if cell.std is None else f" ± {cell.std:g}"
+    value = NONE if cell.value is None else f"{cell.value:.{column.decimals}f}" + spread
+    return f"paper {data}{value}" + (f", {change}" if change else "")
+
+
+def value_of(paper: Printed) -> float | None:
+    """The printed value."""
+    return None if paper[1] is None else paper[1].value
+
+
+def gap(states: Sequence[str], below: str = "") -> Entry:
+    """A hole, and why it is there: the states of the cells that should have filled it."""
+    text = ", ".join(dict.fromkeys(states)) or "not run"
+    return Entry(text=text, below=below, tone="gap", numbers={"n": 0, "state": text})
+
+
+def open_states(experiment: Experiment, label: str) -> list[str]:
+    """The states of a method's cells that are not done."""
+    return [s.state for s in experiment.slots if s.label == label and s.state != "done"]
+
+
+def runs_entry(row: Row, experiment: Experiment) -> Entry:
+    """How many runs stand behind a row, of how many that were planned; other code is marked."""
+    other, absent = experiment.of_other_code(row.label), len(open_states(experiment, row.label))
+    planned = row.num_runs + absent
+    text = f"{row.num_runs} of {planned}" if absent else str(row.num_runs)
+    below = f"{other} by other code" if other else ""
+    numbers: dict[str, Number] = {"n": row.num_runs, "planned": planned, "other_code": other}
+    return Entry(text=text, below=below, tone="warn" if absent or other else "", numbers=numbers)

@@ -1,0 +1,95 @@
+"""Section VII: the testbed's devices; what the paper measured there stands in its text, not in a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import mean
+
+from relief_ray.report.compare import Comparison, Stat, stat
+from relief_ray.report.diagnostics import runs_of
+from relief_ray.report.experiments import Experiment
+from relief_ray.report.figures.devices import shares
+from relief_ray.report.labels import device_types
+from relief_ray.report.load import Loaded
+from relief_ray.report.page.ablation_table import PREFIX
+from relief_ray.report.page.document import Entry, Line, Origin, Sheet
+from relief_ray.report.page.entries import Column, entry, gap, open_states, runs_entry
+from relief_ray.report.page.main_table import labels_of, paper_row
+from relief_ray.report.page.sensitivity_table import FIVE
+from relief_ray.report.paper import Paper
+from relief_ray.report.summary import is_pooled
+
+WEAKEST = "C"
+COLUMNS = (
+    Column(head="Type C computes, s", figure="compute_s", decimals=2, paper="Type-C compute (s)"),
+    Column(head="Type C waits, s", figure="wait_s", decimals=2, paper="Type-C idle (s)"),
+    Column(head="round, s", figure="round_s", decimals=2, paper="round (s)"),
+    Column(head="speedup", figure="speedup", decimals=2, paper="speedup"),
+    Column(head="Type C, J", figure="device_j", decimals=0, paper="Type-C energy (J)"),
+    Column(head="fleet, J per round", figure="energy_j", decimals=0, paper="fleet energy (J)"),
+    Column(head="F1 %", figure="f1_percent", decimals=1, paper="final F1 (%)"),
+    Column(head="kJ until then", figure="energy_total_j", decimals=1, paper="energy to it (kJ)", scale=1e-3),
+)
+PLACES = {("cnn", "pamap2"), ("moment_lora", "mhealth")}
+
+
+def testbed_table(experiment: Experiment, paper: Paper, slug: str) -> Sheet | None:
+    """Our clock's figures over the paper's measurements; none for a fleet that is not the testbed's."""
+    if experiment.text("fleet.preset") != "testbed":
+        return None
+    wanted = [v for v in labels_of(experiment) if v in FIVE or any(s.label == v for s in experiment.slots)]
+    lines = tuple(_line(experiment, paper, label) for label in wanted)
+    measured = experiment.main is not None and experiment.main.clock == "measured"
+    note = "The paper's figures were measured on two Jetson boards. Ours are " + (
+        "computed from a measured device profile." if measured else "simulated: no deviation is computed."
+    )
+    title = f"Testbed (the paper's Section VII-D and Fig. 8): {experiment.title}."
+    head = ("method", "runs", *(c.head for c in COLUMNS))
+    return Sheet(slug=slug, caption=title, head=head, lines=lines, notes=(note,))
+
+
+def _line(experiment: Experiment, paper: Paper, label: str) -> Line:
+    row = None if experiment.main is None else experiment.main.row(label)
+    if experiment.main is None or row is None:
+        holes = (gap(open_states(experiment, label)), *(Entry(text="", tone="gap") for _ in COLUMNS))
+        return Line(name=label, entries=holes)
+    found = {**row.stats, **weakest(experiment.main, label)}
+    cells = _cells(experiment, paper, label, found)
+    return Line(name=label, entries=(runs_entry(row, experiment), *cells))
+
+
+def _cells(experiment: Experiment, paper: Paper, label: str, found: Mapping[str, Stat]) -> Iterator[Entry]:
+    here = (experiment.backbone, experiment.dataset) in PLACES
+    row = f"{PREFIX.get(experiment.backbone, 'B1')} {paper_row(label)}"
+    clock = "" if experiment.main is None else experiment.main.clock
+    for column in COLUMNS:
+        cell = paper["testbed"].get(row, column.paper)
+        origin: Origin = "simulated" if column.figure != "f1_percent" and clock != "measured" else "measured"
+        if column.figure == "f1_percent" and not experiment.is_real:
+            origin = "SYNTHETIC"
+        printed = ("", cell) if here else ("", None)
+        num = 0 if column.figure not in found else found[column.figure].num
+        yield entry(found.get(column.figure), column, origin=origin, paper=printed, num_runs=num)
+
+
+def weakest(comparison: Comparison, label: str) -> dict[str, Stat]:
+    """A Type-C device's mean round under a method: over the rounds of a run, then over runs."""
+    runs = [r for r in runs_of(comparison, label) if not is_pooled(r) and WEAKEST in device_types(r).values()]
+    found = [s for r in runs for s in shares([r], label, comparison.clock) if s.kind == WEAKEST]
+    if not found:
+        return {}
+    fields = {"compute_s": "compute_s", "wait_s": "wait_s", "device_j": "energy_j"}
+    return {name: stat([getattr(s, field) for s in found]) for name, field in fields.items()}
+
+
+def mean_cosine(runs: Sequence[Loaded], block: str, kinds: tuple[str, str]) -> float | None:
+    """Mean cosine of the block's updates between two clients of these device types."""
+    values = [
+        value
+        for loaded in runs
+        for types in (device_types(loaded),)
+        for record in loaded.trained
+        for a, b, value in record.pairwise.get(block, ())
+        if tuple(sorted((types.get(a, "?"), types.get(b, "?")))) == kinds
+    ]
+    return mean(values) if values else None

@@ -1,0 +1,167 @@
+"""What there is of a grid: every cell that was planned or found, with its state, its run, and why it is not done."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import JsonValue
+
+from relief_ray.errors import UserError
+from relief_ray.records.reading import RUN_FILE, read_rounds, read_run
+from relief_ray.records.redact import mask_text
+from relief_ray.report.load import Loaded, at, collected
+
+PLANS = ("grid.json", "plan.json")
+ERROR_FILE = "error.json"
+ASIDE = "stale"
+State = Literal["done", "unfinished", "failed", "missing", "untested"]
+STATES: Mapping[State, str] = {
+    "done": "finished and evaluated on the test part",
+    "unfinished": "begun, not all rounds are there",
+    "failed": "ended with an error, or its files are damaged",
+    "missing": "planned, never begun",
+    "untested": "finished, but never evaluated on the test part",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Slot:
+    """A cell: ``name`` is that of its folder, ``label`` its method's; ``loaded`` where its files can be read."""
+
+    name: str
+    label: str
+    config: Mapping[str, JsonValue]
+    state: State
+    why: str = ""
+    loaded: Loaded | None = None
+
+    @property
+    def title(self) -> str:
+        """Method, fold and seed in words."""
+        return f"{self.label}, fold {at(self.config, 'data.fold') or 0}, seed {at(self.config, 'seed') or 0}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stock:
+    """All cells in the order of their plans; ``titles`` are the plans' own."""
+
+    slots: tuple[Slot, ...]
+    titles: tuple[str, ...] = ()
+
+    @property
+    def done(self) -> tuple[Loaded, ...]:
+        """The runs that tables may use."""
+        return tuple(s.loaded for s in self.slots if s.state == "done" and s.loaded is not None)
+
+    def count(self, state: State) -> int:
+        """How many cells are in that state."""
+        return sum(s.state == state for s in self.slots)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Plan:
+    title: str
+    rows: tuple[tuple[Path, str, Mapping[str, JsonValue]], ...]
+
+
+def take_stock(paths: Iterable[Path]) -> Stock:
+    """Every cell below the paths: plans (``grid.json``, ``plan.json``), run folders, and files of collected runs.
+
+    A cell that is damaged, failed, unfinished or missing is kept with its state; nothing of it enters a mean.
+
+    Raises:
+        UserError: a path holds neither a plan nor a run.
+    """
+    slots: dict[str, Slot] = {}
+    titles: list[str] = []
+    for path in map(Path, paths):
+        found, named = _file(path) if path.is_file() else _folder(path)
+        titles += named
+        for key, slot in found:
+            slots.setdefault(key, slot)
+    return Stock(slots=tuple(slots.values()), titles=tuple(dict.fromkeys(titles)))
+
+
+def _file(path: Path) -> tuple[list[tuple[str, Slot]], list[str]]:
+    runs = collected(path)
+    return [(loaded.where, _slot(loaded, loaded.where.rpartition(":")[2], None)) for loaded in runs], []
+
+
+def _folder(path: Path) -> tuple[list[tuple[str, Slot]], list[str]]:
+    plans = [read_plan_file(p) for p in _below(path, PLANS)]
+    planned = {str(folder.resolve()): (folder, label, config) for p in plans for folder, label, config in p.rows}
+    found = [(key, look(*row)) for key, row in planned.items()]
+    others = [p.parent for p in _below(path, (RUN_FILE,)) if str(p.parent.resolve()) not in planned]
+    found += [(str(folder.resolve()), look(folder, folder.name, {})) for folder in others]
+    if not plans and not found:
+        raise UserError(
+            f"{path}: found no {RUN_FILE} and no {' or '.join(PLANS)} in or below it; name folders that "
+            "`relief-ray run` or `relief-ray grid` made"
+        )
+    return found, [p.title for p in plans if p.title]
+
+
+def _below(path: Path, names: tuple[str, ...]) -> Iterator[Path]:
+    """Files of these names in and below a folder; runs that were set aside do not count."""
+    for name in names:
+        yield from (p for p in sorted(path.rglob(name)) if ASIDE not in p.relative_to(path).parts)
+
+
+def read_plan_file(path: Path) -> _Plan:
+    """The cells that a grid or a run meant to compute.
+
+    Raises:
+        UserError: the file is damaged.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        rows = [(path.parent / r["folder"], str(r["label"]), dict(r["config"])) for r in found["cells"]]
+        return _Plan(title=str(found.get("title") or found["name"]), rows=tuple(rows))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"{path}: damaged ({error!r}), expected a plan; start the same command again, or move the file away"
+        ) from error
+
+
+def look(folder: Path, label: str, config: Mapping[str, JsonValue]) -> Slot:
+    """What a cell's folder holds."""
+    error = read_error(folder)
+    if not (folder / RUN_FILE).exists():
+        state: State = "missing" if error is None else "failed"
+        return Slot(name=folder.name, label=label, config=config, state=state, why=error or "")
+    try:
+        loaded = Loaded(where=str(folder.resolve()), run=read_run(folder), rounds=read_rounds(folder))
+    except UserError as damaged:
+        return Slot(name=folder.name, label=label, config=config, state="failed", why=str(damaged))
+    return _slot(loaded, folder.name, error)
+
+
+def read_error(folder: Path) -> str | None:
+    """Why a cell failed, in one line, as the grid kept it; None where it did not."""
+    path = folder / ERROR_FILE
+    if not path.exists():
+        return None
+    try:
+        return mask_text(str(json.loads(path.read_text(encoding="utf-8"))["error"])).split("\n")[0]
+    except (OSError, ValueError, KeyError, TypeError):
+        return f"failed; its {ERROR_FILE} is damaged"
+
+
+def _slot(loaded: Loaded, name: str, error: str | None) -> Slot:
+    state, why = _state(loaded, error)
+    return Slot(name=name, label=loaded.label, config=loaded.run.config, state=state, why=why, loaded=loaded)
+
+
+def _state(loaded: Loaded, error: str | None) -> tuple[State, str]:
+    run, last = loaded.run, loaded.rounds[-1].round if loaded.rounds else 0
+    if loaded.complete:
+        tested = any(r.metrics is not None for r in loaded.trained)
+        return ("done", "") if tested else ("untested", "evaluation.parts lacks `test`")
+    reached = f"{last} of {loaded.planned} rounds"
+    if error is not None or run.status == "failed":
+        return "failed", f"{error or run.note or 'the run failed'} ({reached})"
+    return "unfinished", f"{reached}, {run.status}"

@@ -1,0 +1,98 @@
+"""Consensus and divergence of matrices column by column: lengths are averaged, directions weighted by agreement.
+
+Legend: ``X_n`` client ``n``'s matrix (rows, C), ``m_n,c`` the length of its column ``c``, ``v_n,c`` that column's
+direction (zero for a zero column), ``p_n`` the client's weight, ``alpha_n`` its say in directions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from relief_ray.groups import GroupId, GroupLayout, Params, TensorSpec
+from relief_ray.messages import Update
+
+EPS = 1e-12
+
+
+def split_columns(x_NRC: Tensor) -> tuple[Tensor, Tensor]:
+    """Lengths (N, C) and directions (N, rows, C)."""
+    lengths_NC = x_NRC.norm(dim=1)
+    return lengths_NC, x_NRC / lengths_NC.clamp_min(EPS).unsqueeze(1)
+
+
+def cosines(directions_NRC: Tensor) -> Tensor:
+    """``sum_c cos(v_n,c, v_k,c)`` of each client with each other one (N, N); zero columns agree with nothing."""
+    flat_ND = directions_NRC.flatten(1)
+    return flat_ND @ flat_ND.T
+
+
+def agreement(matrices: Iterable[Tensor], temperature: float) -> Tensor:
+    """``alpha = softmax(s / T)`` (N,), ``s_n`` the mean cosine with the others over all columns of all ``matrices``.
+
+    Each of ``matrices`` holds directions (N, rows, C).
+    """
+    found = [(cosines(v), v.shape[2]) for v in matrices]
+    total_NN, num_columns = torch.stack([c for c, _ in found]).sum(0), sum(n for _, n in found)
+    s_N = (total_NN.sum(1) - total_NN.diagonal()) / (max(1, len(total_NN) - 1) * num_columns)
+    return torch.softmax(s_N / temperature, 0)
+
+
+def merge_columns(x_NRC: Tensor, p_N: Tensor, alpha_N: Tensor) -> Tensor:
+    """``sum_n p_n m_n,c`` long, in direction of ``sum_n alpha_n v_n,c`` (rows, C); without either: the mean."""
+    lengths_NC, directions_NRC = split_columns(x_NRC)
+    length_C = p_N @ lengths_NC
+    direction_RC = torch.tensordot(alpha_N, directions_NRC, 1)
+    size_C = direction_RC.norm(dim=0)
+    mean_RC = torch.tensordot(p_N, x_NRC, 1)
+    usable_C = (length_C >= EPS) & (size_C >= EPS)
+    return torch.where(usable_C, length_C * direction_RC / size_C.clamp_min(EPS), mean_RC)
+
+
+def balanced_steps(
+    updates: Sequence[Update],
+    theta: Params,
+    layout: GroupLayout,
+    p_N: Tensor,
+    temperature: float,
+    together: bool = False,
+) -> dict[GroupId, Tensor]:
+    """``theta_new - theta`` per group in float64, from updates that all sent the same whole groups.
+
+    A LoRA factor is split as it is, a dense matrix in its update alone; vectors are averaged. ``together``: one
+    ``alpha`` for all matrices instead of one for each.
+    """
+    groups = tuple(updates[0].delta)
+    matrices = [(j, t) for j in groups for t in layout[j].tensors if len(t.shape) > 1]
+    shared = (
+        agreement((split_columns(_stacked(updates, theta, j, t))[1] for j, t in matrices), temperature)
+        if together and matrices
+        else None
+    )
+
+    def step(group: GroupId, spec: TensorSpec) -> Tensor:
+        x = _stacked(updates, theta, group, spec)
+        if len(spec.shape) == 1:
+            return p_N @ x[:, :, 0]
+        alpha_N = agreement([split_columns(x)[1]], temperature) if shared is None else shared
+        merged = merge_columns(x, p_N, alpha_N).reshape(-1)
+        return merged - _values(theta[group], spec) if _is_factor(spec) else merged
+
+    return {j: torch.cat([step(j, t) for t in layout[j].tensors]) for j in groups}
+
+
+def _is_factor(spec: TensorSpec) -> bool:
+    return spec.kind in ("lora_a", "lora_b")
+
+
+def _values(vector: Tensor, spec: TensorSpec) -> Tensor:
+    return vector[spec.offset : spec.offset + spec.numel].to(torch.float64)
+
+
+def _stacked(updates: Sequence[Update], theta: Params, group: GroupId, spec: TensorSpec) -> Tensor:
+    """``X_n`` of all clients (N, rows, C); kernels of a convolution (out, in, k) stand side by side as (out, in k)."""
+    moved = torch.stack([_values(u.delta[group], spec) for u in updates])
+    x = moved + _values(theta[group], spec) if _is_factor(spec) else moved
+    return x.view(len(updates), spec.shape[0], -1)

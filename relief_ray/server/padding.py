@@ -1,0 +1,82 @@
+"""Updates of smaller models brought to the server's size: what fills the ranks and rows that a client does not have.
+
+Every rule is linear in what it pads, so that the padded sum of clients of one size is the sum of the padded clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from relief_ray.groups import GroupId, GroupLayout, Params, Selection, TensorSpec
+from relief_ray.messages import GroupSum
+
+# zero; one number, the mean of the whole matrix; the mean rank (row, column); a copy of the last one.
+Padding = Literal["zero", "mean", "linear", "adjacent"]
+
+
+def filling(values: Tensor, axis: int, number: int, padding: Padding, mean: Tensor | None = None) -> Tensor:
+    """What stands behind ``values`` to make them longer by ``number`` along ``axis``: of that shape.
+
+    ``mean``: the mean of the whole matrix where ``values`` are a block of it.
+    """
+    shape = [number if i == axis else size for i, size in enumerate(values.shape)]
+    if padding == "zero" or not number:
+        return values.new_zeros(shape)
+    if padding == "mean":
+        return (values.mean() if mean is None else mean).expand(shape)
+    last = values.narrow(axis, values.shape[axis] - 1, 1)
+    return (values.mean(axis, keepdim=True) if padding == "linear" else last).expand(shape)
+
+
+def padded_sums(
+    sums: Mapping[GroupId, GroupSum], up: Selection, theta: Params, layout: GroupLayout, padding: Padding
+) -> dict[GroupId, Tensor]:
+    """``sum_n w_n (pad(X_n) - theta_j)`` per group, in float64, over clients that all sent the parts ``up``.
+
+    ``X_n`` is a client's LoRA factor, which is padded by rank; of dense tensors the update is padded, by rows.
+    """
+    leading = {j: _leading(part, up, theta, layout, j) for j, part in sums.items()}
+    blocks = [values for j, found in leading.items() if layout[j].role == "fusion_a" for values in found.values()]
+    mean = torch.cat([b.reshape(-1) for b in blocks]).mean() if blocks else None
+    steps: dict[GroupId, Tensor] = {}
+    for j, part in sums.items():
+        step = _scatter(part, up, layout, j)
+        for spec in layout[j].tensors:
+            axis, number = up[j].lead(spec)
+            beyond = spec.shape[axis] - number
+            base = part.weight * _view(theta[j].to(torch.float64), spec).narrow(axis, number, beyond)
+            shared = mean if layout[j].role == "fusion_a" else None
+            filled = filling(leading[j][spec.name], axis, beyond, padding, shared)
+            _view(step, spec).narrow(axis, number, beyond).copy_(filled - base if _is_factor(spec) else filled)
+        steps[j] = step
+    return steps
+
+
+def _is_factor(spec: TensorSpec) -> bool:
+    return spec.kind in ("lora_a", "lora_b")
+
+
+def _view(vector: Tensor, spec: TensorSpec) -> Tensor:
+    return vector[spec.offset : spec.offset + spec.numel].view(spec.shape)
+
+
+def _scatter(part: GroupSum, up: Selection, layout: GroupLayout, group: GroupId) -> Tensor:
+    """The sum of updates in the group's full length, zero where nothing was sent."""
+    step = torch.zeros(layout[group].numel, dtype=torch.float64)
+    step[layout.indices(group, up[group])] = part.weighted
+    return step
+
+
+def _leading(part: GroupSum, up: Selection, theta: Params, layout: GroupLayout, group: GroupId) -> dict[str, Tensor]:
+    """What is padded, by tensor: the weighted sum of the clients' factors, or of their updates where it is dense."""
+    moved, origin = _scatter(part, up, layout, group), theta[group].to(torch.float64)
+    found = {}
+    for spec in layout[group].tensors:
+        axis, number = up[group].lead(spec)
+        own = _view(moved, spec).narrow(axis, 0, number)
+        found[spec.name] = own + part.weight * _view(origin, spec).narrow(axis, 0, number) if _is_factor(spec) else own
+    return found

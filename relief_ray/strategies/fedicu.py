@@ -1,0 +1,136 @@
+"""FedICU (reconstructed): clients send what changed most; lengths are averaged, directions weighted by agreement.
+
+Client: ``Delta_n`` where ``|Delta_n,i| / (|theta_i| + eps)`` is among the top ``kappa`` of its tensor, else 0. Server,
+for every matrix with columns ``c``: ``X_n = theta + Delta_n`` (LoRA factors) or ``Delta_n`` (dense),
+``m_n,c = |X_n,c|``, ``v_n,c = X_n,c / m_n,c``;
+
+``s_n = mean_{k != n, c} cos(v_n,c, v_k,c)``, ``alpha = softmax(s / T)``,
+``X_c = (sum_n p_n m_n,c) u_c / |u_c|``, ``u_c = sum_n alpha_n v_n,c``.
+
+Vectors are averaged; ``A_m`` is a matrix of its own. Sensors play no part.
+
+Liao et al., "Splitting with Importance-aware Updating for Heterogeneous Federated Learning with Large Language Models",
+ICML 2025; its text could not be read: all formulas here are reconstructed (docs/strategies/fedicu.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from math import ceil
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from relief_ray.codec import sparse_nbytes
+from relief_ray.federated import ClientContext, ClientProgram, RoundContext, ServerTools, Strategy
+from relief_ray.groups import ROUNDING, GroupId, GroupLayout
+from relief_ray.messages import Assignment, Collect, Reduced, ServerState, Update
+from relief_ray.server.aggregation import apply_step
+from relief_ray.server.consensus import balanced_steps
+from relief_ray.server.divergence import from_tensor, to_tensor
+from relief_ray.strategies.common import StrategyConfig
+
+EPS = 1e-8
+IMPORTANCE = "importance"
+Importance = Literal["relative", "magnitude"]
+
+
+class FedICU(StrategyConfig):
+    """``kappa``: share of each tensor's values that is sent; ``temperature``: T.
+
+    ``freeze_share`` of the parameters, the least important groups of the last round, is not trained (0: none).
+    """
+
+    name: Literal["fedicu"] = "fedicu"
+    kappa: float = Field(default=0.8, gt=0.0, le=1.0)
+    temperature: float = Field(default=1.0, gt=0.0)
+    importance: Importance = "relative"
+    alpha_scope: Literal["tensor", "global"] = "tensor"
+    freeze_unimportant: bool = False
+    freeze_share: float = Field(default=0.2, gt=0.0, lt=1.0)
+
+    def build(self) -> Strategy:
+        """The strategy."""
+        return Strategy(
+            name=self.name,
+            allocate=partial(allocate, self),
+            client=ClientProgram(after=partial(send_important, self)),
+            reduction=Collect(),
+            aggregate=partial(aggregate, self),
+        )
+
+
+def importance(kind: Importance, delta: Tensor, origin: Tensor) -> Tensor:
+    """How much each value matters, of their shape."""
+    return delta.abs() if kind == "magnitude" else delta.abs() / (origin.abs() + EPS)
+
+
+def keep_top(delta: Tensor, scores: Tensor, share: float) -> Tensor:
+    """Which ``ceil(share n)`` values of a flat tensor (n,) score highest; of equal ones the first."""
+    kept = torch.zeros(len(delta), dtype=torch.bool)
+    kept[torch.sort(scores, descending=True, stable=True).indices[: ceil(share * len(delta) - ROUNDING)]] = True
+    return kept
+
+
+def send_important(config: FedICU, context: ClientContext, update: Update) -> Update:
+    """The update without its least important values, at what a payload of the rest and a bit per value costs."""
+    if config.kappa == 1.0:
+        return update
+    delta, num_kept = {}, 0
+    for j, moved in update.delta.items():
+        scores = importance(config.importance, moved, context.start[j])
+        spans = [slice(t.offset, t.offset + t.numel) for t in context.layout[j].tensors]
+        kept = torch.cat([keep_top(moved[s], scores[s], config.kappa) for s in spans])
+        delta[j] = torch.where(kept, moved, torch.zeros(()))
+        num_kept += int(kept.sum())
+    nbytes = sparse_nbytes(context.layout, update.receipt.assignment.up, num_kept)
+    return replace(update, delta=delta, receipt=replace(update.receipt, bytes_up=nbytes))
+
+
+def frozen(config: FedICU, known: dict[GroupId, float], layout: GroupLayout) -> tuple[GroupId, ...]:
+    """The least important groups whose sizes add up nearest to ``freeze_share``; what nobody knows of is trained."""
+    chosen: list[GroupId] = []
+    missing = config.freeze_share * layout.numel
+    for j in sorted(known, key=lambda j: known[j]):
+        if not config.freeze_unimportant or abs(missing - layout[j].numel) >= abs(missing):
+            break
+        chosen.append(j)
+        missing -= layout[j].numel
+    return tuple(chosen)
+
+
+def allocate(config: FedICU, state: ServerState, context: RoundContext) -> tuple[Assignment, ...]:
+    """Everybody trains and sends all groups that are not frozen."""
+    known = from_tensor(state.tensors[IMPORTANCE], context.layout) if IMPORTANCE in state.tensors else {}
+    still = frozen(config, known, context.layout)
+    everything = context.layout.select()
+    chosen = {j: part for j, part in everything.items() if j not in still}
+    return tuple(
+        Assignment(client=c.id, down=everything, train=chosen, up=chosen, epochs=context.epochs)
+        for c in context.participants
+    )
+
+
+def aggregate(config: FedICU, state: ServerState, reduced: Reduced, tools: ServerTools) -> ServerState:
+    """Lengths by their mean, directions by agreement; then how much each group changed, for the next round."""
+    theta, layout, updates = state.models["global"], tools.layout, reduced.updates
+    if not updates:
+        return state
+    weigh, tasks = config.reduction().weight, [u.receipt.assignment for u in updates]
+    p_N = torch.tensor([weigh(layout.groups[0], tools.fleet[t.client], t) for t in tasks], dtype=torch.float64)
+    steps = balanced_steps(
+        updates, theta, layout, p_N / p_N.sum(), config.temperature, together=config.alpha_scope == "global"
+    )
+    known = {j: group_importance(config.importance, [u.delta[j] for u in updates], theta[j]) for j in steps}
+    tensors = {**state.tensors, IMPORTANCE: to_tensor(known, layout)}
+    return ServerState(models={"global": apply_step(theta, steps)}, tensors=tensors, facts=state.facts)
+
+
+def group_importance(kind: Importance, deltas: Sequence[Tensor], origin: Tensor) -> float:
+    """The clients' mean change of a group, relative to its mean size or not."""
+    change = float(torch.stack([d.abs().mean() for d in deltas]).mean())
+    return change if kind == "magnitude" else change / (float(origin.abs().mean()) + EPS)

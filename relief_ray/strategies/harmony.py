@@ -1,0 +1,145 @@
+"""Harmony: unimodal networks first, then fusion averaged inside clusters of clients whose encoders drifted alike.
+
+Rounds up to ``unimodal_share`` of all: per modality ``m`` its owners train encoder ``f_m`` and a classifier on
+it alone; both become the mean over ``C_m``. Later, clients with several sensors start from those encoders ``f_m^0``,
+which from now on never leave them, and train fusion and head ``g``; with ``d_n(m) = 1 - cos(f_n,m, f_m^0)``, columns
+over their maximum, k-means gives clusters, anew in every round, and ``g_c <- g_c + mean_{n in c} Delta g_n``.
+
+Ouyang et al., "Harmony: Heterogeneous Multi-Modal Federated Learning through Disentangled Model Training", MobiSys'23.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Literal
+
+from pydantic import Field, PositiveInt
+
+from relief_ray import federated as fed
+from relief_ray import messages as msg
+from relief_ray.groups import WHOLE, GroupLayout, ParamGroup, Params
+from relief_ray.server.aggregation import apply_step, mean_of
+from relief_ray.server.clusters import Rule, alike, last_reports, mean_model
+from relief_ray.strategies import unimodal
+from relief_ray.strategies.common import StrategyConfig, train_everything
+from relief_ray.streams import Streams
+
+FUSION = "fusion"
+FUSED = ("fusion_a", "fusion_b", "head")
+
+
+class Harmony(StrategyConfig):
+    """``clusters``: how many (``size``: one per five clients); ``by_sensors``: only among equal sets of sensors.
+
+    ``fusion_federation="none"``: fusion stays with its client, the head alone travels. ``accounting="table"`` (FITTED):
+    one phase in which everybody trains and is charged everything.
+    """
+
+    name: Literal["harmony"] = "harmony"
+    unimodal_share: float = Field(default=2 / 3, gt=0.0, lt=1.0)
+    encoder_lr: float = Field(default=0.1, gt=0.0)
+    clusters: Rule | PositiveInt = "size"
+    by_sensors: bool = True
+    fusion_federation: Literal["cluster", "none"] = "cluster"
+    accounting: Literal["method", "table"] = "method"
+
+    def build(self) -> fed.Strategy:
+        """The strategy."""
+        return fed.Strategy(
+            name=self.name,
+            adapt=unimodal.unimodal_heads if self.accounting == "method" else fed.nothing_added,
+            init=partial(init, self),
+            allocate=partial(allocate, self),
+            client=fed.ClientProgram(objective=unimodal.sum_of_losses, after=unimodal.report_drift),
+            reduction=msg.Collect(),
+            aggregate=partial(aggregate, self),
+            evaluate=own_networks,
+        )
+
+    @property
+    def home(self) -> tuple[str, ...]:
+        """The roles that stay with a client once fusion is trained."""
+        fusion = ("fusion_a", "fusion_b") if self.fusion_federation == "none" else ()
+        return fusion if self.accounting == "table" else ("encoder", *fusion)
+
+
+def init(config: Harmony, layout: GroupLayout, fleet: msg.Fleet, streams: Streams, start: Params) -> msg.ServerState:
+    """One model; ``facts`` name what stays at home and, later, each client's cluster."""
+    home: dict[str, msg.Json] = {g.id: g.role for g in layout if g.role in config.home}
+    return msg.ServerState(models={"global": start}, facts={"home": home, "clusters": {}})
+
+
+def remembered(state: msg.ServerState, fact: str) -> dict[str, str]:
+    """``home``: role by group; ``clusters``: the model of each client that has fused before."""
+    found = state.facts[fact]
+    assert isinstance(found, dict)
+    return {key: str(value) for key, value in found.items()}
+
+
+def allocate(config: Harmony, state: msg.ServerState, context: fed.RoundContext) -> tuple[msg.Assignment, ...]:
+    """First the unimodal networks of all, then fusion at those who have something to fuse; the others idle."""
+    if config.accounting == "table":
+        keep = context.layout.select(g for g in context.layout if g.role in config.home)
+        return tuple(replace(train_everything(context, c), keep=keep) for c in context.participants)
+    if context.round <= max(1, round(config.unimodal_share * context.num_rounds)):
+        return tuple(unimodal.train_unimodal(context, c) for c in context.participants)
+    views = remembered(state, "clusters")
+    return tuple(
+        train_fusion(config, context, c, views.get(str(c.id))) for c in context.participants if len(c.modalities) > 1
+    )
+
+
+def train_fusion(
+    config: Harmony, context: fed.RoundContext, client: msg.ClientInfo, cluster: str | None
+) -> msg.Assignment:
+    """Fusion and head from the cluster's model, encoders from home; the first time they come down too."""
+    roles = (("encoder", *FUSED), config.home, ("encoder",))
+    train, home, slow = (unimodal.reached(context.layout, client, *r) for r in roles)
+    up = {j: part for j, part in train.items() if j not in home}
+    down = up if cluster else train
+    task = msg.Assignment(client=client.id, down=down, train=train, up=up, keep=home, epochs=context.epochs)
+    return replace(task, phase=FUSION, view=cluster or "global", lr_scale=dict.fromkeys(slow, config.encoder_lr))
+
+
+def weight(config: Harmony, group: ParamGroup, client: msg.ClientInfo, task: msg.Assignment) -> float:
+    """As configured; where everything is charged, fusion and sensors that the client lacks do not count."""
+    foreign = group.modality is not None and group.modality not in client.modalities
+    unused = config.accounting == "table" and (foreign or group.role in config.home)
+    return 0.0 if unused else float(config.reduction().weight(group, client, task))
+
+
+def aggregate(config: Harmony, state: msg.ServerState, reduced: msg.Reduced, tools: fed.ServerTools) -> msg.ServerState:
+    """Means over owners; then inside each cluster of this very round."""
+    theta, updates, weigh = state.models["global"], reduced.updates, partial(weight, config)
+    if not updates or updates[0].receipt.assignment.phase != FUSION:
+        after = apply_step(theta, mean_of(updates, weigh, tools.layout, tools.fleet))
+        return replace(state, models={**state.models, "global": after})
+    drift, seen = last_reports(state.tensors.get(unimodal.DRIFT), reduced.receipts, unimodal.DRIFT, tools.fleet)
+    sets = [c.modalities if config.by_sensors else () for c in seen]
+    labels = alike(drift[[c.id for c in seen]].nan_to_num(), sets, config.clusters)
+    clusters: dict[str, msg.Json] = {str(c.id): f"cluster.{k}" for c, k in zip(seen, labels, strict=True)}
+    before, models = remembered(state, "clusters"), {"global": theta}
+    for label in map(str, dict.fromkeys(clusters.values())):
+        start = mean_model([state.models[before.get(n, "global")] for n in clusters if clusters[n] == label])
+        mine = [u for u in updates if clusters[str(u.receipt.assignment.client)] == label]
+        models[label] = apply_step(start, mean_of(mine, weigh, tools.layout, tools.fleet))
+    return msg.ServerState(models=models, tensors={unimodal.DRIFT: drift}, facts={**state.facts, "clusters": clusters})
+
+
+def own_networks(state: msg.ServerState, fleet: msg.Fleet) -> msg.EvalPlan:
+    """Each client's own network; canonical: fusion of the largest cluster of the richest, on the common encoders."""
+    keep, views = dict.fromkeys(remembered(state, "home"), WHOLE), remembered(state, "clusters")
+
+    def target(client: msg.ClientInfo) -> msg.EvalTarget:
+        own = msg.EvalTarget(label=f"client.{client.id}", client=client.id, modalities=client.modalities)
+        if (head := unimodal.head_of(client.modalities[0])) in state.models["global"] and str(client.id) not in views:
+            return replace(own, output=head)
+        return replace(own, view=views.get(str(client.id), "global"), keep=keep)
+
+    def rank(client: str) -> tuple[int, int, int]:
+        return len(fleet[int(client)].modalities), list(views.values()).count(views[client]), -int(client)
+
+    view = views[max(views, key=rank)] if views else "global"
+    canonical = msg.EvalTarget(label="global", view=view)
+    return msg.EvalPlan(canonical=canonical, clients=tuple(target(c) for c in fleet.clients))

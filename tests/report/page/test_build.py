@@ -1,0 +1,176 @@
+"""The whole page: complete, partial, empty, of two programs; always one file that needs no other."""
+
+import re
+
+import pytest
+
+from relief_ray.report.page.build import build
+from relief_ray.report.page.document import Plot, Prose, Sheet
+from relief_ray.report.page.html import html
+from relief_ray.report.page.latex import latex
+from relief_ray.report.page.markdown import markdown
+
+
+def sheet(document, slug):
+    return next(s for s in document.sheets if s.slug == slug)
+
+
+def texts(document):
+    return [line for b in document.blocks if isinstance(b, Prose) for line in b.lines]
+
+
+def row(table, name):
+    return next(line for line in table.lines if line.name == name)
+
+
+def test_a_full_family_has_its_tables_claims_and_figures(usual):
+    document = build(usual)
+    assert {s.slug for s in document.sheets} >= {
+        "cells",
+        "settings",
+        "origins",
+        "e1-main",
+        "e1-ablation",
+        "e1-verdicts",
+    }
+    assert {p.slug for p in document.plots} >= {
+        "e1-convergence",
+        "e1-pareto",
+        "e1-allocation",
+        "e1-devices",
+        "e1-round",
+    }
+    main = sheet(document, "e1-main")
+    assert [line.name for line in main.lines][:3] == ["fedavg", "fedprox", "fedel"]
+    assert row(main, "relief").entries[1].text == "59.5"
+    assert row(main, "fedel").entries[0].text == "not run"
+    assert document.lead == "a grid: 6 cells, all done, 1 setting."
+
+
+def test_the_ablation_is_paired_with_v0(usual):
+    table = sheet(build(usual), "e1-ablation")
+    found = row(table, "V1, without elastic training").entries[2]
+    assert found.text.startswith("+5.0 [") and found.below == "paper PAMAP2 +3.9"
+    assert row(table, "V0, RELIEF").entries[2].text == "-"
+
+
+def test_verdicts_have_a_line_per_claim(usual):
+    lines = sheet(build(usual), "e1-verdicts").lines
+    assert [line.entries[0].text for line in lines][:2] == ["supported", "supported"]
+    assert len(lines) == 7
+
+
+def test_a_failed_and_a_missing_cell_are_marked_and_counted(make, family, put_on, stock_of):
+    failed = (put_on(make("v1", seed=5)), "failed", "void round <b>3</b>")
+    document = build(stock_of([put_on(r) for r in family[:1]], [failed, (put_on(make("relief", seed=5)), "missing")]))
+    assert document.lead == "a grid: 1 of 3 cells done, 1 setting."
+    main = sheet(document, "e1-main")
+    assert (row(main, "v1").entries[0].text, row(main, "v1").entries[0].tone) == ("failed", "gap")
+    assert row(main, "relief").entries[0].text == "missing"
+    assert row(main, "relief").entries[1].below == "paper PAMAP2 90.1 ± 0.42"
+    gaps = sheet(document, "gaps")
+    assert [[e.text for e in line.entries][1:] for line in gaps.lines] == [
+        ["failed", "void round <b>3</b>"],
+        ["missing", "planned, never begun"],
+    ]
+    page = html(document, {})
+    assert "<b>3</b>" not in page and "&lt;b&gt;3&lt;/b&gt;" in page
+
+
+def test_zero_finished_cells_give_a_page_of_gaps(make, put_on, stock_of):
+    document = build(stock_of([], [(put_on(make("fedavg")), "missing"), (put_on(make("relief")), "missing")]))
+    assert "0 of 2 cells done" in document.lead and "nothing to show yet" in document.lead
+    assert "No cell of this setting is done." in texts(document)
+    assert document.plots == ()
+    assert all(e.tone == "gap" for line in sheet(document, "e1-main").lines for e in line.entries)
+    assert document.footer.startswith("No run counts")
+    assert html(document, {}) and markdown(document) and latex(document)
+
+
+def test_a_plan_without_cells_gives_a_page_too(stock_of):
+    document = build(stock_of())
+    assert document.lead.startswith("a grid: no cells, 0 settings.")
+    assert html(document, {})
+
+
+def test_two_programs_are_marked_at_the_top_and_in_the_rows(make, put_on, stock_of):
+    runs = [
+        put_on(make("fedavg"), digest="a" * 64, where="w0"),
+        put_on(make("fedavg", seed=1), digest="b" * 64, where="w1"),
+        put_on(make("v1"), digest="a" * 64, where="w2"),
+    ]
+    document = build(stock_of(runs))
+    assert any(t.startswith("Cells of 2 different programs") for t in texts(document))
+    assert [line.name for line in sheet(document, "programs").lines] == ["a" * 12, "b" * 12]
+    main = sheet(document, "e1-main")
+    assert row(main, "fedavg").entries[0].below == "1 by other code"
+    assert row(main, "v1").entries[0].below == ""
+    assert "commit" not in document.footer
+
+
+def test_the_same_cell_of_two_programs_counts_once_and_says_so(make, put_on, stock_of):
+    runs = [put_on(make("fedavg"), digest=d * 64, where=d) for d in "ab"] + [put_on(make("v1"), digest="a" * 64)]
+    document = build(stock_of(runs))
+    assert row(sheet(document, "e1-main"), "fedavg").entries[0].text == "1"
+    assert any("was given twice" in t for t in texts(document))
+
+
+def test_synthetic_data_are_called_so_everywhere(make, put_on, stock_of):
+    document = build(stock_of([put_on(make(m, origin="SYNTHETIC")) for m in ("fedavg", "relief")]))
+    assert "SYNTHETIC" in document.lead and "SYNTHETIC" in document.footer
+    main = sheet(document, "e1-main")
+    assert main.caption.startswith("Table I of the paper with our figures: SYNTHETIC data")
+    assert row(main, "fedavg").entries[1].origin == "SYNTHETIC"
+
+
+def test_gap_and_clients_fill_the_table_in_the_form_of_iv(make, put_on, stock_of):
+    pamap2 = {"data": {"name": "pamap2", "stride_s": 1.0}}
+    runs = [put_on(make(m), **pamap2, where=f"{m}55") for m in ("fedavg", "relief")]
+    runs += [put_on(make(m), **pamap2, fleet={"gap": 100.0}, where=f"{m}100") for m in ("fedavg", "relief")]
+    document = build(stock_of(runs))
+    table = sheet(document, "sensitivity-1")
+    assert table.head[1:3] == ("B1 fedavg", "B1 fedel")
+    assert row(table, "Hetero. Extreme (100x)").entries[0].below == "paper 91.6 ± 0.43, -31.6"
+    assert row(table, "Hetero. Mild (10x)").entries[0].text == "not run"
+    assert row(table, "Hetero. Moderate (55x)").entries[1].text == "not run"
+    assert not [p for p in document.plots if p.slug.startswith("e2")], "no figures for a varied fleet"
+
+
+def test_the_testbed_s_fleet_gets_its_table(make, put_on, stock_of):
+    runs = [put_on(make("fedavg"), fleet={"preset": "testbed"}, data={"name": "pamap2"})]
+    table = sheet(build(stock_of(runs)), "e1-testbed")
+    found = {h: e for h, e in zip(table.head[1:], row(table, "fedavg").entries, strict=True)}
+    # Device 2 is the one of Type C: forward .25 + backward .125 + optimizer .125 of a 2 s round, no wait.
+    assert (found["Type C computes, s"].text, found["Type C computes, s"].below) == ("1.00", "paper 8.20")
+    assert (found["round, s"].text, found["round, s"].below) == ("2.00", "paper 9.05")
+    assert found["round, s"].origin == "simulated" and found["F1 %"].origin == "measured"
+
+
+def test_the_page_is_one_file_without_any_outside_resource(usual):
+    document = build(usual)
+    drawing = '<svg xmlns="http://www.w3.org/2000/svg" width="1"><g id="a"><use href="#a"/></g></svg>'
+    page = html(document, {p.slug: drawing for p in document.plots})
+    found = re.findall(r"""(?:src|href|url)\s*[=(]\s*["']?([^"')\s>]+)""", page)
+    assert found and all(f.startswith("#") for f in found)
+    assert "<script" not in page and "@import" not in page
+    ids = re.findall(r'\bid=["\']([^"\']+)', page)
+    assert len(ids) == len(set(ids)), "ids are unique although every figure uses the same"
+
+
+def test_every_link_of_the_contents_has_its_target(usual):
+    page = html(build(usual), {})
+    targets = re.findall(r"href='#([^']+)'", page)
+    assert targets and all(f"id='{t}'" in page for t in targets)
+
+
+def test_each_figure_and_table_has_a_caption_and_own_files(usual):
+    document = build(usual)
+    slugs = [b.slug for b in document.blocks if isinstance(b, Sheet | Plot)]
+    assert len(slugs) == len(set(slugs)) and all(re.fullmatch(r"[a-z0-9-]+", s) for s in slugs)
+    assert all(b.caption.endswith(".") for b in document.blocks if isinstance(b, Sheet | Plot))
+
+
+@pytest.mark.parametrize("render", [markdown, latex])
+def test_other_formats_hold_the_same_tables(usual, render):
+    text = render(build(usual))
+    assert "59.5" in text and "V1, without elastic training" in text
