@@ -64,14 +64,16 @@ class CostTable:
         below = ancestors(self.stages, {s or self.output or self.stages[-1].id for s in wanted})
         return tuple(s for s in self.stages if s.id in below)
 
-    def group_flops(self, group: GroupId) -> float:
+    def group_flops(self, group: GroupId, among: Collection[StageSpec] | None = None) -> float:
         """Forward and backward FLOPs of one window that belong to ``group``'s own parameters (the paper's time model).
+
+        ``among``: the stages that run (all by default): one with a twin on another way to the logits counts once.
 
         A stage with several groups shares its forward and input-gradient FLOPs by their weight-gradient FLOPs; what
         frozen parameters take is nobody's.
         """
         total = 0.0
-        for stage in self.stages:
+        for stage in self.stages if among is None else among:
             if group in stage.groups:
                 cost = self.flops[stage.id]
                 own, everyone = cost.weight_grad_flops[group], sum(cost.weight_grad_flops.values())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import isfinite
 
@@ -43,6 +43,18 @@ def one_bucket(assignment: Assignment) -> str:
 def mean_step(sums: Mapping[GroupId, GroupSum], total: Total, layout: GroupLayout) -> dict[GroupId, Tensor]:
     """``sum_n w_n Delta_n / total`` per group, in float64; ``total`` decides over whom the weights are normalised."""
     return {j: part.weighted / total(layout[j], part) for j, part in sums.items()}
+
+
+def means(buckets: Sequence[Mapping[GroupId, GroupSum]]) -> dict[GroupId, Tensor]:
+    """``sum_n w_n Delta_n / sum_n w_n`` over all members of several buckets, in their order, in float64."""
+    found = {}
+    for j in dict.fromkeys(j for bucket in buckets for j in bucket):
+        parts = [bucket[j] for bucket in buckets if j in bucket]
+        total = parts[0].weighted
+        for part in parts[1:]:
+            total = total + part.weighted
+        found[j] = total / sum(part.weight for part in parts)
+    return found
 
 
 def over_members(group: ParamGroup, part: GroupSum) -> float:

@@ -8,12 +8,14 @@ from pydantic import Field
 
 from relief_ray.strategies.bounds import Central, DropSlow, FullOnly, Local
 from relief_ray.strategies.fedavg import FedAvg
+from relief_ray.strategies.fedlease import FedLEASE
 from relief_ray.strategies.fedprox import FedProx
 from relief_ray.strategies.fedsa_lora import FedSALoRA
 from relief_ray.strategies.relief import VARIANTS, Relief
 
 AnyStrategy = Annotated[
-    FedAvg | FedProx | FedSALoRA | Relief | Central | Local | FullOnly | DropSlow, Field(discriminator="name")
+    FedAvg | FedLEASE | FedProx | FedSALoRA | Relief | Central | Local | FullOnly | DropSlow,
+    Field(discriminator="name"),
 ]
 
 PRESETS: dict[str, AnyStrategy] = {
@@ -21,6 +23,7 @@ PRESETS: dict[str, AnyStrategy] = {
     "fedprox": FedProx(),
     "fedsa_lora": FedSALoRA(),
     "fedsa_lora_table": FedSALoRA(dense_local="none"),
+    "fedlease": FedLEASE(),
     **VARIANTS,
     "central": Central(),
     "local": Local(),
