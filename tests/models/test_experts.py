@@ -100,7 +100,10 @@ def test_mixture_by_hand(name):
     spec = experts(name)
     backbone = extend(BACKBONES[name](), [spec], 0)
     theta = stirred(backbone, scale=0.5)
-    x, last = inputs(backbone, 48), backbone.stages[[s.spec.groups >= {"fusion.B"} for s in backbone.stages].index(True)]
+    x, last = (
+        inputs(backbone, 48),
+        backbone.stages[[s.spec.groups >= {"fusion.B"} for s in backbone.stages].index(True)],
+    )
     end = last.spec.id
     ends = []
     for e in (1, 2, 3):
