@@ -209,10 +209,10 @@ class Trained:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EvalTarget:
-    """A model to be tested.
+    """A model to be tested: ``view`` overlaid with ``keep`` from ``client``'s state.
 
-    It is ``view`` overlaid with ``keep`` from ``client``'s state (without ``client``: with the mean over all clients'
-    states), seen through ``modalities`` (all by default), read at the stage ``output`` (the last by default).
+    Without ``client`` it is the mean of all clients' states, or that by ``mean_of``'s weights. The model is seen through
+    ``modalities`` (all by default) and read at ``output`` (the logits).
     """
 
     label: str
@@ -221,6 +221,7 @@ class EvalTarget:
     keep: Selection = field(default_factory=dict)
     modalities: tuple[str, ...] | None = None
     output: str | None = None
+    mean_of: Mapping[ClientId, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -163,7 +163,7 @@ class Experiment:
         models = state.models
         if (mean := plan.canonical) and mean.client is None and mean.keep:
             # Under a name of its own: clients that keep nothing yet are tested on the view as it is.
-            overlaid = mean_personal(models[mean.view], known, mean.keep, setup.layout)
+            overlaid = mean_personal(models[mean.view], known, mean.keep, setup.layout, mean.mean_of)
             models, targets = {**models, "mean": overlaid}, (replace(mean, view="mean", keep={}), *plan.clients)
         found = {}
         for part, windows in setup.job.parts.items():

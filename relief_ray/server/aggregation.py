@@ -114,18 +114,24 @@ def without(update: Update, keep: Callable[[ParamGroup], bool], layout: GroupLay
 
 
 def mean_personal(
-    theta: Params, states: Mapping[ClientId, ClientState], keep: Selection, layout: GroupLayout
+    theta: Params,
+    states: Mapping[ClientId, ClientState],
+    keep: Selection,
+    layout: GroupLayout,
+    mean_of: Mapping[ClientId, float] | None = None,
 ) -> dict[GroupId, Tensor]:
     """``theta`` with the parts of ``keep`` replaced by their mean over all clients that have any, in float64.
 
-    Clients are summed in ascending order; a part that nobody keeps yet stays as it is.
+    ``mean_of``: the clients that count, and their weights (all the same by default). Clients are summed in ascending
+    order; a part that nobody keeps yet stays as it is.
     """
-    after = dict(theta)
+    after, weights = dict(theta), mean_of or dict.fromkeys(states, 1.0)
     for j, part in keep.items():
-        kept = [states[c][j].to(torch.float64) for c in sorted(states) if j in states[c]]
+        kept = [(states[c][j].to(torch.float64), weights[c]) for c in sorted(states) if j in states[c] and c in weights]
         if kept:
+            first, *rest = (value * weight for value, weight in kept)
             after[j] = theta[j].clone()
-            after[j][layout.indices(j, part)] = (sum(kept[1:], kept[0]) / len(kept)).to(torch.float32)
+            after[j][layout.indices(j, part)] = (sum(rest, first) / sum(w for _, w in kept)).to(torch.float32)
     return after
 
 

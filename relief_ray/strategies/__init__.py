@@ -11,10 +11,11 @@ from relief_ray.strategies.fedavg import FedAvg
 from relief_ray.strategies.fedlease import FedLEASE
 from relief_ray.strategies.fedprox import FedProx
 from relief_ray.strategies.fedsa_lora import FedSALoRA
+from relief_ray.strategies.pilot import Pilot
 from relief_ray.strategies.relief import VARIANTS, Relief
 
 AnyStrategy = Annotated[
-    FedAvg | FedLEASE | FedProx | FedSALoRA | Relief | Central | Local | FullOnly | DropSlow,
+    FedAvg | FedLEASE | FedProx | FedSALoRA | Pilot | Relief | Central | Local | FullOnly | DropSlow,
     Field(discriminator="name"),
 ]
 
@@ -24,6 +25,7 @@ PRESETS: dict[str, AnyStrategy] = {
     "fedsa_lora": FedSALoRA(),
     "fedsa_lora_table": FedSALoRA(dense_local="none"),
     "fedlease": FedLEASE(),
+    "pilot": Pilot(),
     **VARIANTS,
     "central": Central(),
     "local": Local(),
