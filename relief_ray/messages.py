@@ -211,8 +211,7 @@ class Trained:
 class EvalTarget:
     """A model to be tested: ``view`` overlaid with ``keep`` from ``client``'s state.
 
-    Without ``client`` it is the mean of all clients' states, or that by ``mean_of``'s weights. The model is seen through
-    ``modalities`` (all by default) and read at ``output`` (the logits).
+    Without ``client``: the mean of states (weights: ``mean_of``). ``modalities``: all by default; ``output``: the logits.
     """
 
     label: str

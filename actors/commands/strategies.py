@@ -13,6 +13,8 @@ ABOUT = {
     "fedprox": ("baseline", "FedAvg with a pull (mu = 0.01) towards the server's model"),
     "fedsa_lora": ("baseline", "LoRA A shared and averaged; B and head stay (dense model: head and fusion bias)"),
     "fedsa_lora_table": ("baseline, FITTED", "FedSA-LoRA that is FedAvg on a dense model, as the paper's bytes imply"),
+    "fedlease": ("baseline", "after a warm-up alone: an expert per cluster of like clients, mixed by a router"),
+    "pilot": ("baseline", "adapters per set of sensors between features and fusion; models mixed with the nearest"),
     "relief": ("RELIEF, V0", "own sensors' blocks, then the most divergent groups within T*; cohort mean"),
     "v1": ("ablation", "RELIEF without elastic training: all groups a client can reach, every round"),
     "v2": ("ablation", "RELIEF averaging over everybody (absent = no change); blocks not forced"),
