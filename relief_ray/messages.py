@@ -211,7 +211,7 @@ class Trained:
 class EvalTarget:
     """A model to be tested: ``view`` overlaid with ``keep`` from ``client``'s state.
 
-    Without ``client``: the mean of states (weights: ``mean_of``). ``modalities``: all by default; ``output``: the logits.
+    Without ``client``: the mean of states (weights: ``mean_of``). ``modalities``: all if None; ``output``: the logits.
     """
 
     label: str
