@@ -75,8 +75,8 @@ class CostTable:
         """
         total = 0.0
         if among is None:
-            own = tuple(s for s in self.stages if group in s.groups)
-            among = tuple(s for s in self.running() if s in own) or own[:1]
+            owners = tuple(s for s in self.stages if group in s.groups)
+            among = tuple(s for s in self.running() if s in owners) or owners[:1]
         for stage in among:
             if group in stage.groups:
                 cost = self.flops[stage.id]
