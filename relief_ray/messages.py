@@ -58,10 +58,7 @@ class Fleet:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServerState:
-    """Everything the server carries from round to round.
-
-    ``models``: "global", or "cluster.2", "client.5"; ``tensors``: e.g. per-group ``d_bar``; ``facts``: JSON values.
-    """
+    """What the server carries on: ``models`` ("global", "cluster.2", "client.5"), ``tensors`` (``d_bar``), ``facts``."""
 
     models: Mapping[str, Params]
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
@@ -210,9 +207,9 @@ class Trained:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EvalTarget:
-    """A model to be tested: ``view``, and over it ``keep`` from ``client``'s state (without one: the clients' mean).
+    """A tested model: ``view`` under ``keep`` of ``client`` (None: the states' mean, weights ``mean_of``).
 
-    It is seen through ``modalities`` (all by default) and read at the stage ``output`` (the last by default).
+    It is seen through ``modalities`` (None: all) and read at the stage ``output`` (None: the logits).
     """
 
     label: str
@@ -221,6 +218,7 @@ class EvalTarget:
     keep: Selection = field(default_factory=dict)
     modalities: tuple[str, ...] | None = None
     output: str | None = None
+    mean_of: Mapping[ClientId, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -22,6 +22,8 @@ ABOUT = {
     "harmony": ("baseline", "one network per sensor first, then fusion averaged in clusters of alike clients"),
     "harmony_table": ("baseline, FITTED", "Harmony as the paper has it: FedAvg whose fusion layer is not federated"),
     "helora": ("baseline", "LoRA rank (dense model: output rows) by device type; the server pads and averages"),
+    "fedlease": ("baseline", "after a warm-up alone: an expert per cluster of like clients, mixed by a router"),
+    "pilot": ("baseline", "adapters per set of sensors between features and fusion; models mixed with the nearest"),
     "relief": ("RELIEF, V0", "own sensors' blocks, then the most divergent groups within T*; cohort mean"),
     "v1": ("ablation", "RELIEF without elastic training: all groups a client can reach, every round"),
     "v2": ("ablation", "RELIEF averaging over everybody (absent = no change); blocks not forced"),

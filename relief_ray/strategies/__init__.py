@@ -11,10 +11,12 @@ from relief_ray.strategies.darkdistill import DarkDistill
 from relief_ray.strategies.fedavg import FedAvg
 from relief_ray.strategies.fedel import FedEL
 from relief_ray.strategies.fedicu import FedICU
+from relief_ray.strategies.fedlease import FedLEASE
 from relief_ray.strategies.fedprox import FedProx
 from relief_ray.strategies.fedsa_lora import FedSALoRA
 from relief_ray.strategies.harmony import Harmony
 from relief_ray.strategies.helora import HeLoRA
+from relief_ray.strategies.pilot import Pilot
 from relief_ray.strategies.relief import VARIANTS, Relief
 
 AnyStrategy = Annotated[
@@ -26,6 +28,8 @@ AnyStrategy = Annotated[
     | FedICU
     | Harmony
     | HeLoRA
+    | FedLEASE
+    | Pilot
     | Relief
     | Central
     | Local
@@ -48,6 +52,8 @@ PRESETS: dict[str, AnyStrategy] = {
     "harmony": Harmony(),
     "harmony_table": Harmony(fusion_federation="none", accounting="table"),
     "helora": HeLoRA(),
+    "fedlease": FedLEASE(),
+    "pilot": Pilot(),
     **VARIANTS,
     "central": Central(),
     "local": Local(),

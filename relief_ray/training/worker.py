@@ -168,7 +168,8 @@ class Worker:
         return BlockResult(
             sums=sums,
             receipts=tuple(u.receipt for u in updates),
-            states={u.receipt.assignment.client: u.state for u in updates if u.state},
+            # Who was to keep something and returns nothing forgets what it had.
+            states={u.receipt.assignment.client: u.state for u in updates if u.state or u.receipt.assignment.keep},
             updates=() if summed else tuple(updates),
             pairwise=fusion if watched else (),
         )
