@@ -15,6 +15,7 @@ INTERNAL = 1
 BAD_INPUT = 2
 ROUND_VOID = 3
 DISK = 4
+DIFFERENT = 6
 WIDTH = 100
 INTERRUPTED = 130
 READER_GONE = 141
@@ -26,6 +27,7 @@ EXIT_CODES = (
     (BAD_INPUT, "bad input: a wrong option, key, value, file or folder; the message names the fix"),
     (ROUND_VOID, "a round was void (no usable update, too few clients, a model that is not finite): nothing committed"),
     (DISK, "the disk is full or failed while writing; everything before is intact"),
+    (DIFFERENT, "a cell that was computed again gave other results (`relief-ray reproduce`)"),
     (INTERRUPTED, "stopped by Ctrl-C (SIGINT); go on with `relief-ray resume DIR`"),
     (READER_GONE, "whoever read the output went away (a closed pipe)"),
     (TERMINATED, "stopped by SIGTERM; go on with `relief-ray resume DIR`"),

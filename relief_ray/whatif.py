@@ -58,7 +58,7 @@ def what_if(loaded: Loaded, fleet: Mapping[str, object], profile: str | None = N
     if config.strategy.build().pooled:
         raise UserError(f"{where}: pooled data have no fleet; name a federated run")
     costs = _section(run.config, "costs") | ({} if profile is None else {"profile": profile})
-    values = {**run.config, "fleet": {**_section(run.config, "fleet"), **fleet}, "costs": costs}
+    values = {**run.config, "fleet": merged(_section(run.config, "fleet"), fleet), "costs": costs}
     changed = parse(values, f"{where}, other fleet")
     before, after = (
         hardware(loaded, config),
@@ -68,6 +68,16 @@ def what_if(loaded: Loaded, fleet: Mapping[str, object], profile: str | None = N
     for record in loaded.rounds[:2]:
         refuse_unexplained(loaded, record, before)
     return recomputed(loaded, after)
+
+
+def merged(old: Mapping[str, object], new: Mapping[str, object]) -> dict[str, object]:
+    """``old`` with the keys of ``new``, mappings key by key: a type keeps the figures that are not named."""
+    found = dict(old)
+    for key, value in new.items():
+        kept = found.get(key)
+        both = isinstance(kept, Mapping) and isinstance(value, Mapping)
+        found[key] = merged(kept, value) if both else value  # type: ignore[arg-type]
+    return found
 
 
 def _section(config: Mapping[str, object], name: str) -> dict[str, object]:
