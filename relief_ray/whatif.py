@@ -75,8 +75,7 @@ def merged(old: Mapping[str, object], new: Mapping[str, object]) -> dict[str, ob
     found = dict(old)
     for key, value in new.items():
         kept = found.get(key)
-        both = isinstance(kept, Mapping) and isinstance(value, Mapping)
-        found[key] = merged(kept, value) if both else value  # type: ignore[arg-type]
+        found[key] = merged(kept, value) if isinstance(kept, Mapping) and isinstance(value, Mapping) else value
     return found
 
 
