@@ -157,6 +157,9 @@ def report(
     out: Annotated[
         SomePath, typer.Option(metavar="DIR", help="For the report; by default report in the first.")
     ] = None,
+    commit: Annotated[
+        SomePath, typer.Option(metavar="DIR", help="Also write DIR/cells.json: results small enough for a repository.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Write the paper's tables and figures with our figures in them: one HTML page, Markdown, LaTeX, CSV, PDF, PNG.
@@ -165,7 +168,22 @@ def report(
     """
     from actors.commands.report import report as write
 
-    write(folders, out, as_json)
+    write(folders, out, commit, as_json)
+
+
+@app.command()
+def reproduce(
+    target: Annotated[
+        str, typer.Argument(metavar="RESULTS#CELL", help="A committed file or folder, and a cell of it.")
+    ],
+    out: Annotated[SomePath, typer.Option(metavar="DIR", help="Keep the rerun there.")] = None,
+    tolerance: Annotated[float, typer.Option(help="Points of F1 that may differ in an evaluated round.")] = 1.0,
+    as_json: AsJson = False,
+) -> None:
+    """Compute a committed cell again and say: equal bits, within tolerance, or different (exit code 6)."""
+    from actors.commands.reproduce import reproduce as again
+
+    again(target, out, tolerance, as_json)
 
 
 @app.command()

@@ -16,6 +16,7 @@ BAD_INPUT = 2
 ROUND_VOID = 3
 DISK = 4
 CELLS_FAILED = 5
+DIFFERENT = 6
 WIDTH = 100
 INTERRUPTED = 130
 READER_GONE = 141
@@ -28,6 +29,7 @@ EXIT_CODES = (
     (ROUND_VOID, "a round was void (no usable update, too few clients, a model that is not finite): nothing committed"),
     (DISK, "the disk is full or failed while writing; everything before is intact"),
     (CELLS_FAILED, "cells of a grid failed, the others are done; go on with `relief-ray grid resume DIR`"),
+    (DIFFERENT, "a cell that was computed again gave other results (`relief-ray reproduce`)"),
     (INTERRUPTED, "stopped by Ctrl-C (SIGINT); go on with `relief-ray resume DIR`"),
     (READER_GONE, "whoever read the output went away (a closed pipe)"),
     (TERMINATED, "stopped by SIGTERM; go on with `relief-ray resume DIR`"),

@@ -13,11 +13,6 @@ device = typer.Typer(help="This machine as a device of the fleet.", no_args_is_h
 data = typer.Typer(help="Datasets: bring, check, look into.", no_args_is_help=True)
 
 
-@fleet.callback()
-def _fleet() -> None:
-    """A group even while it has one command."""
-
-
 @model.callback()
 def _model() -> None:
     """A group even while it has one command."""
@@ -49,6 +44,20 @@ def fleet_show(target: Target = "demo", settings: Settings = None, as_json: AsJs
     from actors.commands.fleet import show
 
     show(target, settings or [], as_json)
+
+
+@fleet.command("whatif")
+def fleet_whatif(
+    folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Finished run folders, or folders of them.")],
+    other: Annotated[
+        Path, typer.Option("--fleet", metavar="FILE.yaml", help="The keys of `fleet` that differ; or fleet and costs.")
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Recompute time, energy and speedup of finished runs on other hardware; who trained what stays as it was."""
+    from actors.commands.whatif import whatif
+
+    whatif(folders, other, as_json)
 
 
 @model.command("describe")

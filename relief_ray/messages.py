@@ -58,7 +58,7 @@ class Fleet:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServerState:
-    """What the server carries on: ``models`` ("global", "cluster.2", "client.5"), ``tensors`` (``d_bar``), ``facts``."""
+    """What the server carries on: ``models`` ("global", "cluster.2"), ``tensors`` (e.g. ``d_bar``), JSON ``facts``."""
 
     models: Mapping[str, Params]
     tensors: Mapping[str, Tensor] = field(default_factory=dict)

@@ -47,8 +47,8 @@ def capture_round(
         ended_unix_s=ended_unix_s,
         participants=tuple(t.client for t in result.tasks),
         clients=tuple(_client(r) for r in receipts),
-        costs={name: _cost(cost) for name, cost in result.costs.items()},
-        totals={name: _totals(before.get(name, Totals()), cost, receipts) for name, cost in result.costs.items()},
+        costs={name: cost_record(cost) for name, cost in result.costs.items()},
+        totals={name: totals_after(before.get(name, Totals()), cost, receipts) for name, cost in result.costs.items()},
         model_sha256=state_sha256(result.state),
         rejected=dict(result.trained.rejected),
         moved_bytes=result.trained.moved_bytes,
@@ -110,6 +110,8 @@ def _client(receipt: Receipt) -> ClientRecord:
         args=dict(task.args),
         sq_norm=dict(receipt.sq_norm),
         stats={name: _stat(value) for name, value in receipt.stats.items()},
+        taps=tuple(sorted(task.taps)),
+        output=task.output,
     )
 
 
@@ -133,7 +135,8 @@ def _stages(times: StageTimes) -> Stages:
     )
 
 
-def _cost(cost: RoundCost) -> CostRecord:
+def cost_record(cost: RoundCost) -> CostRecord:
+    """A round's cost as it is stored."""
     clients = tuple(
         ClientCostRecord(client=c.client, times=_stages(c.times), wait_s=c.wait_s, energy_j=c.energy_j)
         for c in cost.clients
@@ -141,7 +144,8 @@ def _cost(cost: RoundCost) -> CostRecord:
     return CostRecord(round_s=cost.round_s, energy_j=cost.energy_j, clients=clients)
 
 
-def _totals(before: Totals, cost: RoundCost, receipts: tuple[Receipt, ...]) -> Totals:
+def totals_after(before: Totals, cost: RoundCost, receipts: tuple[Receipt, ...]) -> Totals:
+    """The sums with one more round."""
     return Totals(
         time_s=before.time_s + cost.round_s,
         energy_j=before.energy_j + cost.energy_j,

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -22,7 +23,7 @@ from relief_ray.extensions import digests, modules_of
 from relief_ray.groups import GroupLayout, Params
 from relief_ray.messages import ServerState
 from relief_ray.records.redact import redact
-from relief_ray.records.schema import Machine, RunRecord
+from relief_ray.records.schema import Machine
 
 PACKAGES = ("relief_ray", "actors")
 SOURCE_SUFFIXES = frozenset({".py", ".json", ".yaml", ".toml"})
@@ -72,7 +73,31 @@ def _package_root(name: str) -> Path | None:
     return Path(spec.origin).parent if spec is not None and spec.origin is not None else None
 
 
-def other_program(run: RunRecord) -> str | None:
+class Computed(Protocol):
+    """Whatever says by which program and on which machine it was computed."""
+
+    @property
+    def source_digest(self) -> str:
+        """``source_digest()`` then."""
+        ...
+
+    @property
+    def own_sources(self) -> dict[str, str]:
+        """sha256 by file of a user's own method, backbone or dataset."""
+        ...
+
+    @property
+    def config(self) -> Mapping[str, JsonValue]:
+        """The configuration."""
+        ...
+
+    @property
+    def machine(self) -> Machine:
+        """``machine_facts()`` then."""
+        ...
+
+
+def other_program(run: Computed) -> str | None:
     """In what this program differs from the one that began the run, where that can change bits; None where it does not.
 
     ``sources 1a2b3c4d5e6f there, 6f5e4d3c2b1a here; torch ...``.

@@ -109,7 +109,10 @@ class TensorStat(Record):
 
 
 class ClientRecord(Record):
-    """What one client did; groups are named by ``capture.tokens``: ``fusion.B`` or ``encoder.acc.0[lora_a;r4]``."""
+    """What one client did; groups are named by ``capture.tokens``: ``fusion.B`` or ``encoder.acc.0[lora_a;r4]``.
+
+    ``output`` and ``taps``: the stages that its task read, where that was not the last one alone.
+    """
 
     client: int
     view: str
@@ -127,6 +130,8 @@ class ClientRecord(Record):
     args: dict[str, float] = {}
     sq_norm: dict[str, float] = {}
     stats: dict[str, TensorStat] = {}
+    taps: tuple[str, ...] = ()
+    output: str | None = None
 
 
 class ClientCostRecord(Record):

@@ -30,7 +30,7 @@ STATES: Mapping[State, str] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Slot:
-    """A cell: ``name`` is that of its folder, ``label`` its method's; ``loaded`` where its files can be read."""
+    """A cell: ``name`` is its folder's below the one that was named, ``label`` its method's; ``loaded``: its run."""
 
     name: str
     label: str
@@ -94,15 +94,20 @@ def _file(path: Path) -> tuple[list[tuple[str, Slot]], list[str]]:
 def _folder(path: Path) -> tuple[list[tuple[str, Slot]], list[str]]:
     plans = [read_plan_file(p) for p in _below(path, PLANS)]
     planned = {str(folder.resolve()): (folder, label, config) for p in plans for folder, label, config in p.rows}
-    found = [(key, look(*row)) for key, row in planned.items()]
+    found = [(key, look(_name(row[0], path), *row)) for key, row in planned.items()]
     others = [p.parent for p in _below(path, (RUN_FILE,)) if str(p.parent.resolve()) not in planned]
-    found += [(str(folder.resolve()), look(folder, folder.name, {})) for folder in others]
+    found += [(str(folder.resolve()), look(_name(folder, path), folder, folder.name, {})) for folder in others]
     if not plans and not found:
         raise UserError(
             f"{path}: found no {RUN_FILE} and no {' or '.join(PLANS)} in or below it; name folders that "
             "`relief-ray run` or `relief-ray grid` made"
         )
     return found, [p.title for p in plans if p.title]
+
+
+def _name(folder: Path, top: Path) -> str:
+    """``f0/relief`` becomes ``f0-relief``."""
+    return "-".join(folder.relative_to(top).parts) or folder.resolve().name
 
 
 def _below(path: Path, names: tuple[str, ...]) -> Iterator[Path]:
@@ -127,17 +132,17 @@ def read_plan_file(path: Path) -> _Plan:
         ) from error
 
 
-def look(folder: Path, label: str, config: Mapping[str, JsonValue]) -> Slot:
+def look(name: str, folder: Path, label: str, config: Mapping[str, JsonValue]) -> Slot:
     """What a cell's folder holds."""
     error = read_error(folder)
     if not (folder / RUN_FILE).exists():
         state: State = "missing" if error is None else "failed"
-        return Slot(name=folder.name, label=label, config=config, state=state, why=error or "")
+        return Slot(name=name, label=label, config=config, state=state, why=error or "")
     try:
         loaded = Loaded(where=str(folder.resolve()), run=read_run(folder), rounds=read_rounds(folder))
     except UserError as damaged:
-        return Slot(name=folder.name, label=label, config=config, state="failed", why=str(damaged))
-    return _slot(loaded, folder.name, error)
+        return Slot(name=name, label=label, config=config, state="failed", why=str(damaged))
+    return _slot(loaded, name, error)
 
 
 def read_error(folder: Path) -> str | None:

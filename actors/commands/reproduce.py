@@ -1,0 +1,67 @@
+"""`relief-ray reproduce`: one committed cell again, and how the two compare."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from actors.exits import DIFFERENT, WIDTH
+from relief_ray.records.committed import pick
+
+if TYPE_CHECKING:
+    from relief_ray.records.committed import CommittedCell
+    from relief_ray.records.schema import RoundRecord
+    from relief_ray.reproduce import Verdict
+
+SHOWN = 5
+
+
+def reproduce(target: str, out: Path | None, tolerance: float, as_json: bool) -> None:
+    """Runs the cell, prints the answer; ``tolerance`` in points of F1.
+
+    Raises:
+        UserError: no such cell, or its data are not here.
+        typer.Exit: the results differ.
+    """
+    from relief_ray.reproduce import reproduce as again
+
+    name, cell = pick(target)
+    last = cell.rounds[-1].round
+
+    def on_round(record: RoundRecord) -> None:
+        if not as_json and sys.stderr.isatty():
+            print(f"\rround {record.round} of {last}", end="\n" if record.round == last else "", file=sys.stderr)
+
+    with tempfile.TemporaryDirectory(prefix="relief-reproduce-") as place:
+        verdict = again(cell, out or Path(place) / "run", tolerance / 100, on_round)
+    print(json.dumps(facts(name, verdict)) if as_json else text(name, cell, verdict), flush=True)
+    if verdict.answer == "different":
+        raise typer.Exit(DIFFERENT)
+
+
+def facts(name: str, verdict: Verdict) -> dict[str, object]:
+    """One JSON object."""
+    return {
+        "event": "reproduced", "cell": name, "answer": verdict.answer, "f1_gap_points": 100 * verdict.f1_gap,
+        "differences": list(verdict.differences), "program": verdict.program,
+    }  # fmt: skip
+
+
+def text(name: str, cell: CommittedCell, verdict: Verdict) -> str:
+    """The answer first, then what it rests on."""
+    seen = [r for r in cell.rounds if r.f1 is not None]
+    lines = [f"{name}: {verdict.answer}", f"{len(cell.rounds)} rounds, {len(seen)} evaluated, {cell.data_origin} data"]
+    if verdict.differences:
+        lines.append(f"largest difference in F1: {100 * verdict.f1_gap:.2f} points")
+        lines += [f"- {d}" for d in verdict.differences[:SHOWN]]
+        more = len(verdict.differences) - SHOWN
+        lines += [f"- and {more} more"] if more > 0 else []
+    if verdict.program is not None:
+        lines.append(f"computed by another program: {verdict.program}")
+    return "\n".join(textwrap.fill(line, WIDTH, subsequent_indent="  ") for line in lines)

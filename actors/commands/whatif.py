@@ -1,0 +1,107 @@
+"""`relief-ray fleet whatif`: finished runs on other hardware, the allocation as it was."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from actors.commands.folders import find_runs
+from actors.commands.tables import table
+from actors.exits import WIDTH
+from relief_ray.config import read_values
+from relief_ray.errors import UserError
+from relief_ray.report.load import Loaded, load_runs
+from relief_ray.report.summary import ClockSummary, summarise_run
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
+
+FIGURES = ("round_s", "energy_j", "speedup", "total_s", "total_j")
+HEAD = ["run", "clock", "round s", "then", "J/round", "then", "speedup", "then"]
+
+
+def whatif(folders: Sequence[Path], fleet: Path, as_json: bool) -> None:
+    """Prints seconds, joules and speedup as recorded and on the other fleet, by every clock.
+
+    Raises:
+        UserError: no finished run there, or one that does not fit the other fleet.
+    """
+    from relief_ray.whatif import SAID, what_if
+
+    changed, profile = read_fleet(fleet)
+    runs = [loaded for loaded in load_runs(find_runs(folders)) if is_finished(loaded)]
+    pairs = [(loaded, what_if(loaded, changed, profile)) for loaded in runs]
+    if as_json:
+        found: list[JsonValue] = [facts(*pair) for pair in pairs]
+        print(json.dumps({"event": "whatif", "said": SAID, "fleet": str(fleet), "runs": found}))
+        return
+    print(f"{len(pairs)} run(s) on the fleet of {fleet}\n")
+    print(table(HEAD, [row for pair in pairs for row in rows(*pair)], left=2))
+    print("\n" + textwrap.fill(f"{SAID[0].upper()}{SAID[1:]}.", WIDTH))
+
+
+def read_fleet(path: Path) -> tuple[dict[str, object], str | None]:
+    """A fleet file: keys of `fleet`, or sections `fleet` and `costs` (of which `profile` counts).
+
+    Raises:
+        UserError: unreadable, or other sections.
+    """
+    values = read_values(path)
+    if not {"fleet", "costs"} & values.keys():
+        return values, None
+    fleet, costs = values.get("fleet") or {}, values.get("costs") or {}
+    if not isinstance(fleet, dict) or not isinstance(costs, dict) or set(costs) - {"profile"}:
+        raise UserError(
+            f"{path}: expected the keys of a fleet, or the sections `fleet` and `costs` with `profile` alone"
+        )
+    profile = costs.get("profile")
+    return dict(fleet), None if profile is None else str(profile)
+
+
+def is_finished(loaded: Loaded) -> bool:
+    """Whether all its rounds are there.
+
+    Raises:
+        UserError: they are not.
+    """
+    if not loaded.complete:
+        raise UserError(f"{loaded.where}: not finished; complete it with `relief-ray resume`, or name another run")
+    return True
+
+
+def clocks_of(loaded: Loaded) -> Mapping[str, ClockSummary]:
+    """Its summary by every clock.
+
+    Raises:
+        UserError: it was never evaluated on the test part.
+    """
+    if all(r.metrics is None for r in loaded.trained):
+        raise UserError(f"{loaded.where}: no round was evaluated on the test part; name another run")
+    return summarise_run(loaded).clocks
+
+
+def rows(before: Loaded, after: Loaded) -> Iterator[list[str]]:
+    """A line per clock."""
+    old, new = clocks_of(before), clocks_of(after)
+    for i, name in enumerate(new):
+        cells = [c for figure, digits in (("round_s", 3), ("energy_j", 1), ("speedup", 2)) for c in (
+            shown(old.get(name), figure, digits), shown(new[name], figure, digits)
+        )]  # fmt: skip
+        yield [before.title if i == 0 else "", name, *cells]
+
+
+def shown(summary: ClockSummary | None, figure: str, digits: int) -> str:
+    """A figure, or a dash."""
+    value = None if summary is None else getattr(summary, figure)
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def facts(before: Loaded, after: Loaded) -> JsonValue:
+    """The same as JSON."""
+    found: dict[str, JsonValue] = {"run": before.where, "title": before.title}
+    for key, loaded in (("recorded", before), ("whatif", after)):
+        found[key] = {name: {f: getattr(c, f) for f in FIGURES} for name, c in clocks_of(loaded).items()}
+    return found

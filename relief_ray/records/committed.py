@@ -1,0 +1,146 @@
+"""The small form in which results are committed: one JSON file per grid, a line per cell, enough to check a rerun.
+
+A cell keeps its configuration and identities, the machine, the last metrics, a row per round, and the hash of the last
+model. Clients, costs per device and confusion matrices stay in the run folder.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Literal
+
+from pydantic import ValidationError
+
+from relief_ray.errors import UserError, nearest
+from relief_ray.records.atomic import disk_errors, replace_file
+from relief_ray.records.schema import Facts, Machine, Metrics, Origin, Record, RoundRecord, RunRecord
+
+FILE = "cells.json"
+
+
+class RoundRow(Record):
+    """A round: F1 as tables show it (none where it was not evaluated), cumulative seconds, joules and bytes."""
+
+    round: int
+    f1: float | None
+    time_s: float
+    energy_j: float
+    bytes_up: int
+    bytes_down: int
+
+
+class CommittedCell(Record):
+    """A finished cell; seconds and joules by ``planning_model``."""
+
+    cell: str
+    strategy: str
+    config: Facts
+    config_hash: str
+    data_digest: str
+    data_origin: Origin
+    code_version: str
+    source_digest: str
+    own_sources: dict[str, str] = {}
+    machine: Machine
+    engine: str
+    planning_model: str
+    metrics: Metrics | None
+    rounds: tuple[RoundRow, ...]
+    model_sha256: str
+    warnings: tuple[str, ...] = ()
+
+
+class Committed(Record):
+    """The cells of a grid, by folder name."""
+
+    schema_version: Literal[1] = 1
+    title: str
+    cells: dict[str, CommittedCell]
+
+
+def condense(run: RunRecord, rounds: Sequence[RoundRecord]) -> CommittedCell:
+    """A finished run in its small form."""
+    last = next((r.metrics for r in reversed(rounds) if r.metrics is not None), None)
+    return CommittedCell(
+        cell=run.cell,
+        strategy=run.strategy,
+        config=run.config,
+        config_hash=run.config_hash,
+        data_digest=run.data_digest,
+        data_origin=run.data_origin,
+        code_version=run.code_version,
+        source_digest=run.source_digest,
+        own_sources=run.own_sources,
+        machine=run.machine,
+        engine=run.engine,
+        planning_model=run.planning_model,
+        metrics=None if last is None else last.model_copy(update={"confusion": ()}),
+        rounds=tuple(_row(r, run.planning_model) for r in rounds),
+        model_sha256=rounds[-1].model_sha256,
+        warnings=run.warnings,
+    )
+
+
+def _row(record: RoundRecord, clock: str) -> RoundRow:
+    metrics, total = record.metrics, record.totals[clock]
+    f1 = None if metrics is None else metrics.f1_fleet if metrics.f1 is None else metrics.f1
+    return RoundRow(
+        round=record.round, f1=f1, time_s=total.time_s, energy_j=total.energy_j, bytes_up=total.bytes_up,
+        bytes_down=total.bytes_down,
+    )  # fmt: skip
+
+
+def write_committed(path: Path, title: str, cells: Iterable[tuple[str, CommittedCell]]) -> Path:
+    """Writes the file, a line per cell, so that a changed cell is one changed line.
+
+    Raises:
+        UserError: it cannot be written.
+    """
+    lines = [f"{json.dumps(name)}: {_compact(cell)}" for name, cell in cells]
+    head = f'{{"schema_version": 1, "title": {json.dumps(title)}, "cells": {{'
+    with disk_errors(path, "write the results"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, (head + "\n" + ",\n".join(lines) + "\n}}\n").encode())
+    return path
+
+
+def _compact(cell: CommittedCell) -> str:
+    value = cell.model_dump(mode="json", exclude_defaults=True)
+    value["rounds"] = [list(row.values()) for row in (r.model_dump(mode="json") for r in cell.rounds)]
+    return json.dumps(value, separators=(",", ":"))
+
+
+def read_committed(path: Path) -> Committed:
+    """The cells of a file, or of the ``cells.json`` in a folder.
+
+    Raises:
+        UserError: there is none, or it is damaged.
+    """
+    file = path / FILE if path.is_dir() else path
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+        for cell in found["cells"].values():
+            cell["rounds"] = [dict(zip(RoundRow.model_fields, row, strict=True)) for row in cell["rounds"]]
+        return Committed.model_validate(found)
+    except FileNotFoundError:
+        raise UserError(f"{file}: not there; name a file or folder that `relief-ray report --commit` wrote") from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, ValidationError) as error:
+        raise UserError(f"{file}: damaged ({error}); restore it, or write it anew with `relief-ray report`") from error
+
+
+def pick(target: str) -> tuple[str, CommittedCell]:
+    """The cell of ``RESULTS#CELL``: the name of its folder, or any beginning that fits one alone.
+
+    Raises:
+        UserError: no such file or cell, or several fit.
+    """
+    place, mark, wanted = target.partition("#")
+    known = read_committed(Path(place)).cells
+    names = [wanted] if wanted in known else [n for n in known if mark and wanted and n.startswith(wanted)]
+    if len(names) == 1:
+        return names[0], known[names[0]]
+    shown = ", ".join(names[:3] or list(known)[:3])
+    what = f"{len(names)} cells fit" if names else f"no cell {wanted!r}{nearest(wanted, known)}"
+    raise UserError(f"{target}: {what}; expected {place}#CELL, e.g. {shown}")
