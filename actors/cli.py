@@ -98,6 +98,46 @@ def resume(
 
 
 @app.command()
+def grid(
+    target: Annotated[
+        str, typer.Argument(metavar="MODULE|FILE.py|resume|status|freeze", help="A grid, or what to do.")
+    ],
+    folder: Annotated[
+        SomePath, typer.Argument(metavar="[DIR]", help="The grid's folder, for the latter three.")
+    ] = None,
+    settings: Settings = None,
+    out: Annotated[SomePath, typer.Option(metavar="DIR", help="For the cells; by default runs/grid-MODULE.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show cells, estimated time and disk.")] = False,
+    budget: Annotated[SomeText, typer.Option(metavar="8h", help="Time a round of every method, run what fits.")] = None,
+    skip_unknown: Annotated[bool, typer.Option("--skip-unknown", help="Leave out methods not built yet.")] = False,
+    skip_failed: Annotated[bool, typer.Option("--skip-failed", help="Do not try failed cells again.")] = False,
+    rerun_stale: Annotated[
+        bool, typer.Option("--rerun-stale", help="Compute cells of another program again; the old are set aside.")
+    ] = False,
+    address: Annotated[SomeText, typer.Option(help="Join this Ray cluster instead of starting one.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a table or figure of the paper through Ray Tune, cell by cell; `grid resume DIR` runs what is missing.
+
+    Grids: main_cnn, main_lora, ablation, sensitivity, diagnostics, testbed, coupling, search_lr, smoke. `--set` scales
+    them (`seeds=2`, `datasets=dsa`, `'methods=[fedavg, relief]'`, `rounds=20`) and changes any value of a cell.
+    """
+    from actors.commands.grid import Asked, go
+    from actors.grids.estimate import parse_hours
+
+    asked = Asked(
+        as_json=as_json,
+        dry_run=dry_run,
+        budget_s=None if budget is None else parse_hours(budget),
+        rerun_stale=rerun_stale,
+        skip_failed=skip_failed,
+        skip_unknown=skip_unknown,
+    )
+    ray = [] if address is None else [f"runtime.address={address}"]
+    go(target, folder, [*(settings or []), *ray], out, asked)
+
+
+@app.command()
 def compare(
     folders: Folders,
     out: Annotated[SomePath, typer.Option(metavar="DIR", help="Write table and figures there.")] = None,
@@ -167,6 +207,19 @@ def strategies(
     from actors.commands.strategies import show
 
     show(bibtex, as_json)
+
+
+@app.command()
+def conformance(
+    target: Annotated[str, typer.Argument(metavar="STRATEGY", help="A name, or my.module:MyMethod.")],
+    settings: Settings = None,
+    ray: Annotated[bool, typer.Option("--ray/--no-ray", help="Compare with a run on Ray too.")] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Try out the rules that every strategy keeps, on a problem of seconds; name the one that is broken."""
+    from actors.commands.conformance import conformance as judge
+
+    judge(target, settings or [], ray, as_json)
 
 
 @app.command()

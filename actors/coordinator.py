@@ -15,8 +15,10 @@ from pathlib import Path
 import ray
 import torch
 
+from actors import carry
 from actors.executor import RayExecutor
 from actors.failures import Interrupted
+from actors.gauges import Gauges
 from actors.group import HostGroup, RuntimeOptions
 from relief_ray.errors import UserError
 from relief_ray.federated import RoundVoid
@@ -123,7 +125,7 @@ class Coordinator:
             UserError, RoundVoid, ClientFailed: as the rounds raise them.
         """
         try:
-            return self._run(order, ray.get(order.setup))
+            return self._run(order, carry.get(order.setup))
         except UserError as error:
             # The cause does not travel, and it decides the exit code.
             if isinstance(error.__cause__, OSError):
@@ -142,7 +144,13 @@ class Coordinator:
             folder.update(runtime=executor.facts())
             experiment = Experiment(setup=setup, folder=folder, executor=executor, tracker=tracker)
             self._experiment, self._repairs = experiment, experiment.repairs
-            return conduct(experiment, self._records.append, lambda: self._stopping, lambda: executor.num_lost)
+            gauges = Gauges(cell=folder.path.name, setup=setup)
+
+            def on_round(record: RoundRecord) -> None:
+                self._records.append(record)
+                gauges.show(record)
+
+            return conduct(experiment, on_round, lambda: self._stopping, lambda: executor.num_lost)
 
     @ray.method(concurrency_group="control")
     def progress(self, after: int) -> Progress:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -47,6 +48,7 @@ def start_coordinator() -> Handle:
     # Ray's typing does not know this option of actors.
     remote = cast(Any, ray.remote)
     actor = remote(num_cpus=0, concurrency_groups={"control": 2})(Coordinator).options(
+        name=f"coordinator-{secrets.token_hex(3)}",
         resources={"server": 0.001} if "server" in ray.cluster_resources() else {},
         max_restarts=-1,
         max_task_retries=0,

@@ -15,6 +15,7 @@ INTERNAL = 1
 BAD_INPUT = 2
 ROUND_VOID = 3
 DISK = 4
+CELLS_FAILED = 5
 DIFFERENT = 6
 WIDTH = 100
 INTERRUPTED = 130
@@ -23,10 +24,11 @@ TERMINATED = 143
 
 EXIT_CODES = (
     (OK, "done"),
-    (INTERNAL, "internal error: a fault of this program; the traceback is shown"),
+    (INTERNAL, "internal error: a fault of this program; the traceback is shown. Of `conformance`: a rule is broken"),
     (BAD_INPUT, "bad input: a wrong option, key, value, file or folder; the message names the fix"),
     (ROUND_VOID, "a round was void (no usable update, too few clients, a model that is not finite): nothing committed"),
     (DISK, "the disk is full or failed while writing; everything before is intact"),
+    (CELLS_FAILED, "cells of a grid failed, the others are done; go on with `relief-ray grid resume DIR`"),
     (DIFFERENT, "a cell that was computed again gave other results (`relief-ray reproduce`)"),
     (INTERRUPTED, "stopped by Ctrl-C (SIGINT); go on with `relief-ray resume DIR`"),
     (READER_GONE, "whoever read the output went away (a closed pipe)"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -11,6 +12,7 @@ import ray
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from actors import carry
 from actors.hosts import ClientHost, Handle
 from actors.placement import HostSpec, Mode, Placement, Plan, Resources, plan_actors, plan_packed, reserve
 from relief_ray.training.worker import Job
@@ -45,7 +47,7 @@ class HostGroup:
 
     def with_job(self, job: Job) -> HostGroup:
         """The same hosts for another job; they change over with its first call."""
-        return replace(self, job=ray.put(job))
+        return replace(self, job=carry.put(job, job.modules))
 
     def close(self) -> None:
         """Ends all hosts and gives their places back."""
@@ -73,7 +75,7 @@ def open_hosts(job: Job, options: RuntimeOptions, types: Mapping[str, Resources]
     actor = ray.remote(ClientHost)
     options_of = [actor_options(spec, i, reservation, job.num_threads) for i, spec in enumerate(plan.hosts)]
     handles = tuple(actor.options(**chosen).remote() for chosen in options_of)
-    return HostGroup(plan=plan, handles=handles, job=ray.put(job), reservation=reservation)
+    return HostGroup(plan=plan, handles=handles, job=carry.put(job, job.modules), reservation=reservation)
 
 
 def actor_options(spec: HostSpec, index: int, reservation: PlacementGroup | None, num_threads: int) -> dict[str, Any]:
@@ -81,6 +83,8 @@ def actor_options(spec: HostSpec, index: int, reservation: PlacementGroup | None
     # Ray leaves all GPUs visible to processes that asked for none; results depend on the number of threads.
     hidden = {} if spec.num_gpus else {"CUDA_VISIBLE_DEVICES": ""}
     options: dict[str, Any] = {
+        # For the dashboard alone: runs and cells share a namespace, so each name is used once.
+        "name": f"{spec.name}-{secrets.token_hex(3)}",
         "num_cpus": spec.num_cpus,
         "num_gpus": spec.num_gpus,
         "resources": dict(spec.resources),

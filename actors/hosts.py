@@ -9,6 +9,7 @@ from typing import Any
 import ray
 from torch import Tensor
 
+from actors import carry
 from actors.failures import ClientFailed
 from actors.gather import join
 from actors.handshake import Identity, identify
@@ -116,7 +117,7 @@ class ClientHost:
     def _ready(self, job: JobBox) -> Worker:
         if self._worker is None or self._job != job[0].hex():
             self._worker = None  # frees the last job's windows before the next one's are loaded
-            self._worker, self._job = Worker(ray.get(job[0])), job[0].hex()
+            self._worker, self._job = Worker(carry.get(job[0])), job[0].hex()
         return self._worker
 
 

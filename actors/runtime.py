@@ -140,12 +140,15 @@ def _run_here(setup: Setup, path: Path, watch: Watch, group: HostGroup, options:
 def _run_separate(
     setup: Setup, path: Path, watch: Watch, group: HostGroup, options: RuntimeOptions, coordinator: Handle
 ) -> RunRecord:
-    import ray
-
+    from actors import carry
     from actors.coordinator import Order
     from actors.driver import follow
 
     order = Order(
-        setup=ray.put(setup), path=path.resolve(), group=group, options=options, make_tracker=watch.make_tracker
+        setup=carry.put(setup, setup.job.modules),
+        path=path.resolve(),
+        group=group,
+        options=options,
+        make_tracker=watch.make_tracker,
     )
     return follow(coordinator, order, watch.on_round, watch.on_note, watch.should_stop)

@@ -10,7 +10,10 @@ from relief_ray.devices.planner import Clock, CostPlanner, Counter, assumed_engi
 from relief_ray.devices.time import Measured, load_profile
 from relief_ray.devices.types import DeviceType
 from relief_ray.errors import UserError
+from relief_ray.extensions import is_path
 from relief_ray.messages import Fleet
+from relief_ray.models.cnn import CnnConfig
+from relief_ray.models.registry import name_of
 from relief_ray.stages import Engine
 
 
@@ -20,12 +23,21 @@ def run_clocks(config: ExperimentConfig, engine: Engine | None = None) -> dict[s
     Raises:
         UserError: the ``measured`` clock is asked to plan, but no profile is given.
     """
-    paper, split = time_models(config.backbone.name, config.costs.utilisation)
+    name = name_of(config.backbone)
+    paper, split = time_models(CnnConfig().name if is_path(name) else name, config.costs.utilisation)
     measured = measured_clock(config, engine)
     clocks = standard_clocks(paper, split, measured)
     if config.costs.planning_time not in clocks:
         raise UserError("costs.planning_time = 'measured' needs a device profile; set costs.profile=FILE")
     return clocks
+
+
+def uncalibrated(config: ExperimentConfig) -> tuple[str, ...]:
+    """What has to be said of the seconds of a user's own backbone: nobody fitted a device's speed to it."""
+    name = name_of(config.backbone)
+    if not is_path(name) or config.costs.utilisation is not None:
+        return ()
+    return (f"backbone {name}: not calibrated, seconds and joules take Backbone 1's utilisation; costs.utilisation=U",)
 
 
 def measured_clock(config: ExperimentConfig, engine: Engine | None = None) -> Measured | None:
@@ -37,9 +49,9 @@ def measured_clock(config: ExperimentConfig, engine: Engine | None = None) -> Me
     if config.costs.profile is None:
         return None
     profile = load_profile(Path(config.costs.profile))
-    if profile.backbone != config.backbone.name:
+    if profile.backbone != (name := name_of(config.backbone)):
         raise UserError(
-            f"{config.costs.profile}: measured with backbone {profile.backbone!r}, expected {config.backbone.name!r}; "
+            f"{config.costs.profile}: measured with backbone {profile.backbone!r}, expected {name!r}; "
             "profile the device with this backbone"
         )
     if None not in (engine, profile.engine) and profile.engine != engine:

@@ -6,24 +6,39 @@ carried out.
 
 from __future__ import annotations
 
-import copy
 import hashlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    SerializeAsAny,
+    SerializerFunctionWrapHandler,
+    TypeAdapter,
+    ValidationError,
+    field_serializer,
+    field_validator,
+)
 
 from relief_ray.data import DataConfig
 from relief_ray.devices.fleet import FleetConfig
 from relief_ray.errors import UserError, nearest
+from relief_ray.extensions import configured, is_own, is_path, modules_of, path_of
+from relief_ray.models.backbone import BackboneConfig
 from relief_ray.models.cnn import CnnConfig
-from relief_ray.models.registry import BACKBONES, AnyBackbone, by_name
+from relief_ray.models.registry import BACKBONES, choose, name_of
+from relief_ray.settings import override as override
+from relief_ray.settings import read_values as read_values
 from relief_ray.stages import Missing
 from relief_ray.strategies import PRESETS, AnyStrategy
+from relief_ray.strategies.common import StrategyConfig
 
 ClockName = Literal["flop_proportional", "split_naive", "split_reuse", "measured"]
+_KNOWN: TypeAdapter[AnyStrategy] = TypeAdapter(AnyStrategy)
 
 
 class Section(BaseModel):
@@ -86,13 +101,16 @@ class TrackingConfig(Section):
 
 
 class ExperimentConfig(Section):
-    """One cell: a strategy on a dataset, a fleet and a backbone; ``strategy`` and ``backbone`` may be given by name."""
+    """One cell: a strategy on a dataset, a fleet and a backbone.
+
+    ``strategy`` and ``backbone`` may be given by name or by import path (``my.module:MyMethod``), as ``data.name`` may.
+    """
 
     name: str = "run"
-    strategy: AnyStrategy = PRESETS["fedavg"]
+    strategy: SerializeAsAny[StrategyConfig] = PRESETS["fedavg"]
     data: DataConfig = DataConfig()
     fleet: FleetConfig = FleetConfig()
-    backbone: AnyBackbone = CnnConfig()
+    backbone: SerializeAsAny[BackboneConfig] = CnnConfig()
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     costs: CostConfig = CostConfig()
@@ -105,17 +123,29 @@ class ExperimentConfig(Section):
 
     @field_validator("strategy", mode="before")
     @classmethod
-    def _by_name(cls, value: object) -> object:
+    def _by_name(cls, value: object) -> StrategyConfig:
         if isinstance(value, str):
             value = {"name": value}
         if isinstance(value, Mapping) and isinstance(name := value.get("name"), str):
-            return dict(preset(name).model_dump()) | {k: v for k, v in value.items() if k != "name"}
-        return value
+            if is_path(name):
+                return configured(value, "strategy", StrategyConfig)
+            value = dict(preset(name).model_dump()) | {k: v for k, v in value.items() if k != "name"}
+        return value if isinstance(value, StrategyConfig) else _KNOWN.validate_python(value)
 
     @field_validator("backbone", mode="before")
     @classmethod
-    def _named(cls, value: object) -> object:
-        return by_name(value)
+    def _named(cls, value: object) -> BackboneConfig:
+        return choose(value)
+
+    @field_serializer("strategy", "backbone", mode="wrap")
+    def _with_path(self, value: BaseModel, serialise: SerializerFunctionWrapHandler) -> object:
+        values = serialise(value)
+        return {**values, "name": path_of(type(value))} if is_own(type(value)) else values
+
+    def modules(self) -> tuple[str, ...]:
+        """The user's own modules that take part: those of strategy, backbone and dataset."""
+        strategy = [path_of(type(self.strategy))] if is_own(type(self.strategy)) else []
+        return modules_of([*strategy, name_of(self.backbone), self.data.name])
 
     def hashed(self) -> dict[str, JsonValue]:
         """The part that decides results, as JSON: the input of the cell id; a device profile counts by its content.
@@ -129,12 +159,18 @@ class ExperimentConfig(Section):
         return values
 
     def label(self) -> str:
-        """The preset that the strategy is, or is a variation of: ``v2`` with another deadline is still V2."""
+        """The preset that the strategy is, or is a variation of: ``v2`` with another deadline is still V2.
+
+        A user's own is called by its import path.
+        """
+        if is_own(type(self.strategy)):
+            return path_of(type(self.strategy))
         chosen = self.strategy.model_dump(exclude_defaults=True).items()
         fits = {
             name: len(given)
             for name, known in PRESETS.items()
-            if known.name == self.strategy.name and (given := known.model_dump(exclude_defaults=True)).items() <= chosen
+            if type(known) is type(self.strategy)
+            and (given := known.model_dump(exclude_defaults=True)).items() <= chosen
         }
         return max(fits, key=lambda name: fits[name])
 
@@ -180,8 +216,9 @@ def explain(error: ValidationError) -> list[str]:
         if fault["type"] == "extra_forbidden":
             lines.append(f"unknown key {key!r}{nearest(path[-1], keys_at(path[:-1]))}; remove or rename it")
         else:
+            message = fault["msg"].removeprefix("Value error, ")
             found = "" if isinstance(fault["input"], Mapping) else f" = {fault['input']!r}"
-            lines.append(f"{key}{found}: {fault['msg'].removeprefix('Value error, ')}")
+            lines.append(message if message.startswith(f"{key} = ") else f"{key}{found}: {message}")
     return lines
 
 
@@ -199,49 +236,3 @@ def keys_at(path: Iterable[str]) -> list[str]:
     for part in parts:
         node = getattr(node, part, None)
     return list(type(node).model_fields) if isinstance(node, BaseModel) else []
-
-
-def override(values: Mapping[str, object], settings: Iterable[str]) -> dict[str, object]:
-    """Applies ``path=value`` settings; a value is read as YAML (numbers, lists, null), else as text.
-
-    Raises:
-        UserError: a setting without ``=`` or a path through something that is no section.
-    """
-    result = copy.deepcopy(dict(values))
-    for setting in settings:
-        path, sign, text = setting.partition("=")
-        if not sign or not path:
-            raise UserError(f"--set {setting}: expected path=value, e.g. --set training.epochs=2")
-        *parents, last = path.split(".")
-        node = result
-        for parent in parents:
-            below = node.setdefault(parent, {})
-            if isinstance(below, str):
-                below = node[parent] = {"name": below}
-            if not isinstance(below, dict):
-                raise UserError(f"--set {setting}: {parent!r} is {below!r}, not a section")
-            node = below
-        node[last] = _read_value(text)
-    return result
-
-
-def _read_value(text: str) -> object:
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
-        return text
-
-
-def read_values(path: Path) -> dict[str, object]:
-    """A YAML or JSON configuration file as plain values.
-
-    Raises:
-        UserError: unreadable, not YAML, or not a mapping.
-    """
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UserError(f"{path}: cannot be read as YAML ({error})") from error
-    if not isinstance(values, dict):
-        raise UserError(f"{path}: holds {type(values).__name__}, expected a mapping of configuration keys")
-    return values

@@ -28,12 +28,17 @@ from relief_ray.messages import (
     Trained,
     Update,
 )
-from relief_ray.protocols import Accountant, Executor, Planner, StateStore
+from relief_ray.protocols import Accountant, Executor, Network, Planner, StateStore
 from relief_ray.streams import Streams
 
 
 class RoundVoid(RuntimeError):
     """No usable update came back: nothing may be committed for this round."""
+
+
+def no_network() -> Network:
+    """Who made this context gave no backbone to compute with."""
+    raise NotImplementedError("this round has no backbone on the server; set RoundContext.build")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,11 +53,28 @@ class RoundContext:
     planner: Planner
     streams: Streams
     epochs: int
+    build: Callable[[], Network] = no_network
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Probed:
+    """What a probe saw of each group: one optimizer step ``w' - w`` on one batch, and the gradient at ``w'``."""
+
+    step: Params
+    gradient: Params
+
+
+def no_probe(trial: Assignment) -> Probed:
+    """Who made this context has no data to probe on."""
+    raise NotImplementedError("this context cannot probe; only a client in training can")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClientContext:
-    """What a client's program may look at: the model it received (``start``) and its committed personal ``state``."""
+    """What a client's program may look at: the model it received (``start``) and its committed personal ``state``.
+
+    ``probe`` takes one optimizer step of a trial on one batch and takes it back; its cost is charged.
+    """
 
     info: ClientInfo
     round: int
@@ -61,6 +83,7 @@ class ClientContext:
     state: ClientState
     streams: Streams
     planner: Planner | None = None
+    probe: Callable[[Assignment], Probed] = no_probe
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,6 +112,11 @@ def task_loss(step: LocalStep) -> Tensor:
     return functional.cross_entropy(step.logits, step.labels)
 
 
+def observe_nothing(step: LocalStep) -> Mapping[str, Tensor]:
+    """The client reports no statistics."""
+    return {}
+
+
 def send_all(context: ClientContext, update: Update) -> Update:
     """The client reports what it learned, unchanged."""
     return update
@@ -96,22 +124,27 @@ def send_all(context: ClientContext, update: Update) -> Update:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClientProgram:
-    """The green box: what runs on the device. Module-level functions or partials of them, so that it travels."""
+    """The green box: what runs on the device. Module-level functions or partials of them, so that it travels.
+
+    ``observe``: rows about each batch of the last epoch, before its step; together they are ``Receipt.stats``.
+    """
 
     refine: Callable[[ClientContext, Assignment], Assignment] = keep_assignment
     objective: Callable[[LocalStep], Tensor] = task_loss
+    observe: Callable[[LocalStep], Mapping[str, Tensor]] = observe_nothing
     after: Callable[[ClientContext, Update], Update] = send_all
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServerTools:
-    """What an aggregation may use besides the updates."""
+    """What an aggregation may use besides the updates; ``build`` makes a backbone to compute with."""
 
     round: int
     fleet: Fleet
     layout: GroupLayout
     participants: tuple[ClientInfo, ...]
     streams: Streams
+    build: Callable[[], Network] = no_network
 
 
 def server_tools(context: RoundContext) -> ServerTools:
@@ -122,6 +155,7 @@ def server_tools(context: RoundContext) -> ServerTools:
         layout=context.layout,
         participants=context.participants,
         streams=context.streams,
+        build=context.build,
     )
 
 

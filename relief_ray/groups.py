@@ -53,6 +53,11 @@ class ParamGroup:
         """Number of elements of ``theta_j``."""
         return sum(t.numel for t in self.tensors)
 
+    @property
+    def lora(self) -> bool:
+        """Whether it holds LoRA factors."""
+        return any(t.kind in ("lora_a", "lora_b") for t in self.tensors)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Part:
@@ -138,6 +143,11 @@ class GroupLayout:
     def ids(self) -> tuple[GroupId, ...]:
         """Group ids in storage order."""
         return tuple(self._by_id)
+
+    @property
+    def lora(self) -> bool:
+        """Whether the model learns through LoRA factors."""
+        return any(g.lora for g in self.groups)
 
     def span(self, group: GroupId) -> slice:
         """Where ``theta_j`` lies in the flat model vector."""

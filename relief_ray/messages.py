@@ -58,10 +58,7 @@ class Fleet:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServerState:
-    """Everything the server carries from round to round.
-
-    ``models``: "global", or "cluster.2", "client.5"; ``tensors``: e.g. per-group ``d_bar``; ``facts``: JSON values.
-    """
+    """What the server carries on: ``models`` ("global", "cluster.2"), ``tensors`` (e.g. ``d_bar``), JSON ``facts``."""
 
     models: Mapping[str, Params]
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
@@ -131,7 +128,7 @@ class Work:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Receipt:
-    """The bookkeeping half of an update; ``bytes_*`` are lengths of the encoded payloads."""
+    """The bookkeeping half of an update: encoded lengths, the client's ``stats``, ``probes`` beside (task, windows)."""
 
     assignment: Assignment
     work: Work
@@ -139,6 +136,7 @@ class Receipt:
     bytes_up: int
     stats: Mapping[str, Tensor] = field(default_factory=dict)
     sq_norm: Mapping[GroupId, float] = field(default_factory=dict)
+    probes: tuple[tuple[Assignment, int], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -209,10 +207,9 @@ class Trained:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EvalTarget:
-    """A model to be tested.
+    """A tested model: ``view`` under ``keep`` of ``client`` (None: the states' mean, weights ``mean_of``).
 
-    It is ``view`` overlaid with ``keep`` from ``client``'s state (without ``client``: with the mean over all clients'
-    states), seen through ``modalities`` (all by default), read at the stage ``output`` (the last by default).
+    It is seen through ``modalities`` (None: all) and read at the stage ``output`` (None: the logits).
     """
 
     label: str
@@ -221,6 +218,7 @@ class EvalTarget:
     keep: Selection = field(default_factory=dict)
     modalities: tuple[str, ...] | None = None
     output: str | None = None
+    mean_of: Mapping[ClientId, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -23,6 +23,7 @@ from relief_ray.devices.workload import Workload, num_steps, shares, workload
 from relief_ray.federated import ClientContext, ClientProgram
 from relief_ray.messages import NO_STATE, Assignment, ClientInfo, StageTimes, Update
 from relief_ray.models.backbone import Backbone
+from relief_ray.models.registry import name_of
 from relief_ray.records.identity import machine_facts, source_digest
 from relief_ray.setup import Setup, prepare
 from relief_ray.streams import Streams
@@ -119,7 +120,7 @@ class Profiler:
         row = device_row(self._bench, full, least, [t for taken in seen.values() for t in taken])
         return Profile(
             origin=f"MEASURED {conditions.date}, {conditions.cpu}, threads: {conditions.num_threads}",
-            backbone=setup.config.backbone.name,
+            backbone=name_of(setup.config.backbone),
             engine=setup.engine,
             measured=conditions,
             devices=dict.fromkeys(types, row),

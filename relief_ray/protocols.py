@@ -1,13 +1,14 @@
-"""The seams that the round is cut along: time model, personal state, executor, accountant."""
+"""The seams that the round is cut along: time model, personal state, executor, accountant, server-side backbone."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
-from torch import Tensor
+from torch import Tensor, nn
 
-from relief_ray.groups import Params
+from relief_ray.groups import GroupId, Params
 from relief_ray.messages import (
     Assignment,
     ClientId,
@@ -22,6 +23,14 @@ from relief_ray.messages import (
 
 Models = Mapping[str, Params]
 States = Mapping[ClientId, ClientState]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reading:
+    """A classifier at work: its ``logits`` (B, K) and the ``features`` (B, D) that it reads, side by side."""
+
+    logits: Tensor
+    features: Tensor
 
 
 class Planner(Protocol):
@@ -60,6 +69,35 @@ class Executor(Protocol):
 
     def close(self) -> None:
         """Releases workers; called once."""
+
+
+class Network(Protocol):
+    """A backbone that the server computes with: differentiable in its parameters and in raw windows."""
+
+    @property
+    def channels(self) -> Mapping[str, int]:
+        """Channels by modality, in canonical order."""
+
+    @property
+    def window(self) -> int:
+        """Samples per window."""
+
+    @property
+    def num_classes(self) -> int:
+        """``K``."""
+
+    @property
+    def parameters(self) -> Mapping[GroupId, tuple[nn.Parameter, ...]]:
+        """Every group's tensors, in storage order."""
+
+    def load(self, params: Params) -> None:
+        """Copies all groups' vectors into the parameters."""
+
+    def read(self, windows: Mapping[str, Tensor], outputs: Collection[str | None]) -> Mapping[str | None, Reading]:
+        """Each of ``outputs`` (None: the backbone's own logits) on raw windows (B, C, T), standardised.
+
+        A modality that is not in ``windows`` is absent as the run's missing mode says.
+        """
 
 
 class Accountant(Protocol):

@@ -10,6 +10,7 @@ from time import perf_counter, time
 from pydantic import JsonValue
 
 from relief_ray import __version__
+from relief_ray.extensions import digests
 from relief_ray.federated import RoundContext, RoundResult
 from relief_ray.messages import RoundCost
 from relief_ray.records.capture import capture_round
@@ -91,6 +92,7 @@ def run_record(setup: Setup, parent: str | None = None) -> RunRecord:
         data_origin=setup.data.origin,
         code_version=__version__,
         source_digest=source_digest(),
+        own_sources=digests(config.modules()),
         machine=machine_facts(),
         engine=setup.engine,
         planning_model=config.costs.planning_time,

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from relief_ray.additions import Addition
-from relief_ray.clocks import make_planner, run_clocks
+from relief_ray.clocks import make_planner, run_clocks, uncalibrated
 from relief_ray.config import ExperimentConfig
 from relief_ray.data import FederatedData, federate, num_clients, open_dataset, pool
 from relief_ray.data.federated_data import Purpose
@@ -22,6 +22,8 @@ from relief_ray.messages import ClientInfo, Fleet, RoundCost
 from relief_ray.models.backbone import Backbone, InputShape
 from relief_ray.models.costs import count_costs
 from relief_ray.models.extend import extend
+from relief_ray.models.network import BackboneNetwork
+from relief_ray.models.registry import name_of
 from relief_ray.stages import Engine
 from relief_ray.strategies.relief import Relief, target_s
 from relief_ray.streams import Streams
@@ -53,6 +55,7 @@ class Setup:
     fedavg: CostAccountant
     reference: dict[str, RoundCost]
     rare: tuple[str, ...]
+    build: Callable[[], BackboneNetwork]
     job: Job
 
 
@@ -60,7 +63,7 @@ def choose_engine(config: ExperimentConfig) -> Engine:
     """The static rule: Backbone 1 runs as GEMMs with reuse, others with reuse; ``training.engine`` overrides it."""
     if config.training.engine != "auto":
         return config.training.engine
-    return "gemm" if config.backbone.name == "cnn" else "reuse"
+    return "gemm" if name_of(config.backbone) == "cnn" else "reuse"
 
 
 def prepare(
@@ -117,7 +120,7 @@ def assemble(
         num_own_values=plain.layout.numel,
         start=backbone.params(),
         frozen=backbone.facts,
-        warnings=backbone.warnings,
+        warnings=(*backbone.warnings, *uncalibrated(config)),
         strategy=strategy,
         streams=streams,
         engine=engine,
@@ -126,6 +129,7 @@ def assemble(
         fedavg=fedavg,
         reference=fedavg_reference(config, fedavg, fleet, engine),
         rare=fleet.rare(),
+        build=partial(build_network, config, input_shape(data), additions),
         job=make_job(config, data, planner, build, strategy, streams, engine),
     )
 
@@ -173,6 +177,7 @@ def make_job(
         reduction=strategy.reduction,
         streams=streams,
         planner=planner,
+        modules=config.modules(),
         num_threads=config.runtime.num_threads,
         cache_mib=config.runtime.cache_mib,
         pairwise_every=config.record.pairwise_every,
@@ -192,6 +197,11 @@ def build_backbone(
     return extend(config.backbone.build(shape, seed, fast=engine == "gemm"), additions, seed)
 
 
+def build_network(config: ExperimentConfig, shape: InputShape, additions: tuple[Addition, ...]) -> BackboneNetwork:
+    """The backbone for the server's own computations: the same layout and function whatever the workers' engine."""
+    return BackboneNetwork(build_backbone(config, shape, "naive", additions), config.training.missing)
+
+
 def context_of(setup: Setup, round_: int, participants: tuple[ClientInfo, ...] | None = None) -> RoundContext:
     """What the strategy sees in that round."""
     chosen = setup.fleet.clients if participants is None else participants
@@ -204,6 +214,7 @@ def context_of(setup: Setup, round_: int, participants: tuple[ClientInfo, ...] |
         planner=setup.planner,
         streams=setup.streams,
         epochs=setup.config.training.epochs,
+        build=setup.build,
     )
 
 
@@ -234,5 +245,5 @@ def speedup(setup: Setup, result: RoundResult, reference: Mapping[str, RoundCost
 
 def trained_fraction(setup: Setup, result: RoundResult) -> float:
     """Mean over the round's clients of trained values over all of the plain backbone (above 1 with additions)."""
-    values = [setup.layout.num_values(t.train) for t in result.tasks]
+    values = [setup.layout.num_values(r.assignment.train) for r in result.trained.worked]
     return sum(values) / len(values) / setup.num_own_values if values else 0.0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -162,8 +162,9 @@ class Experiment:
         states = {t.client: known[t.client] for t in targets if t.client is not None and t.client in known}
         models = state.models
         if (mean := plan.canonical) and mean.client is None and mean.keep:
-            overlaid = mean_personal(models[mean.view], known, mean.keep, setup.layout)
-            models = {**models, mean.view: overlaid}
+            # Under a name of its own: clients that keep nothing yet are tested on the view as it is.
+            overlaid = mean_personal(models[mean.view], known, mean.keep, setup.layout, mean.mean_of)
+            models, targets = {**models, "mean": overlaid}, (replace(mean, view="mean", keep={}), *plan.clients)
         found = {}
         for part, windows in setup.job.parts.items():
             matrices = self.executor.evaluate(models, targets, states, part)
@@ -180,10 +181,12 @@ def stored_engine(run: RunRecord) -> Engine:
     raise UserError(f"run {run.cell}: engine {run.engine!r} is unknown to this version; known: {', '.join(known)}")
 
 
-def create(config: ExperimentConfig, path: Path, root: Path | None = None) -> tuple[Setup, RunFolder]:
-    """A new run in a new folder."""
+def create(
+    config: ExperimentConfig, path: Path, root: Path | None = None, *, parent: str | None = None
+) -> tuple[Setup, RunFolder]:
+    """A new run in a new folder; ``parent`` names the grid that it is a cell of."""
     setup = prepare(config, root)
-    return setup, RunFolder.create(path, run_record(setup))
+    return setup, RunFolder.create(path, run_record(setup, parent))
 
 
 def reopen(

@@ -64,14 +64,20 @@ class CostTable:
         below = ancestors(self.stages, {s or self.output or self.stages[-1].id for s in wanted})
         return tuple(s for s in self.stages if s.id in below)
 
-    def group_flops(self, group: GroupId) -> float:
+    def group_flops(self, group: GroupId, among: Collection[StageSpec] | None = None) -> float:
         """Forward and backward FLOPs of one window that belong to ``group``'s own parameters (the paper's time model).
+
+        ``among``: the stages that run; a stage with twins on other ways to the logits counts where it does. By default
+        those behind ``output``, and for a group of none of them the first stage that owns it.
 
         A stage with several groups shares its forward and input-gradient FLOPs by their weight-gradient FLOPs; what
         frozen parameters take is nobody's.
         """
         total = 0.0
-        for stage in self.stages:
+        if among is None:
+            owners = tuple(s for s in self.stages if group in s.groups)
+            among = tuple(s for s in self.running() if s in owners) or owners[:1]
+        for stage in among:
             if group in stage.groups:
                 cost = self.flops[stage.id]
                 own, everyone = cost.weight_grad_flops[group], sum(cost.weight_grad_flops.values())

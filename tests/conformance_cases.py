@@ -24,6 +24,8 @@ Values = dict[str, object]
 
 # Under this share of FedAvg's round the slow devices have slots to fill and groups to refuse, once the link is fast.
 ALLOCATING = ("relief", "v2", "v3", "v2_mandatory", "v3_mandatory", "mandatory_only")
+# What comes first lasts one round, so that the few rounds of a case see what comes after it.
+SECOND_PHASE_SOON: dict[str, Values] = {"fedlease": {"warmup_rounds": 1}, "pilot": {"stage1_rounds": 1}}
 FAST_LINK = {"uplink_bytes_per_s": 1e10, "downlink_bytes_per_s": 1e10, "latency_s": 0.0}
 FAR_APART: Values = {"gap": 20.0, "types": {t: FAST_LINK for t in "ABC"}}
 BASE: Values = {
@@ -41,7 +43,8 @@ BASE: Values = {
 
 def strategy_values(preset: str, deadline_fraction: float = 0.45) -> Values:
     """A preset, with a deadline under which its allocation has something to decide."""
-    return {"name": preset} | ({"deadline_fraction": deadline_fraction} if preset in ALLOCATING else {})
+    small = {"hidden": 16} if preset.startswith("darkdistill") else SECOND_PHASE_SOON.get(preset, {})
+    return {"name": preset} | small | ({"deadline_fraction": deadline_fraction} if preset in ALLOCATING else {})
 
 
 # One sensor channel is a sequence of its own: few windows, one epoch, two of the smallest blocks.
@@ -84,11 +87,40 @@ CASES: dict[str, Values] = {preset: {"strategy": strategy_values(preset)} for pr
         "training": {"epochs": 1, "lr": 0.01, "missing": "zero_feature"},
         "participation": 0.5,
     },
+    "darkdistill, half take part": {
+        "strategy": strategy_values("darkdistill") | {"bin_nats": 0.25},
+        "training": {"epochs": 1, "lr": 0.01, "missing": "zero_feature"},
+        "participation": 0.5,
+    },
+    "darkdistill, no distillation": {"strategy": strategy_values("darkdistill") | {"distil": False}},
+    "fedel, half take part": {
+        "strategy": "fedel",
+        "training": {"epochs": 1, "lr": 0.01, "missing": "zero_feature"},
+        "participation": 0.5,
+    },
+    **{
+        f"{preset}, moment, zero_feature": {
+            **MOMENT,
+            "strategy": strategy_values(preset),
+            "training": {"epochs": 1, "lr": 0.01, "batch_size": 3, "missing": "zero_feature"},
+        }
+        for preset in ("fedel", "darkdistill")
+    },
     **{f"{name}, half take part": {"strategy": name, **HALF_MASKED} for name in ("fedicu", "harmony", "helora")},
     "harmony, 20 clients": {
         "strategy": "harmony",
         "data": {"name": "dsa_mini", "stride_s": 4.0, "num_clients": 20},
         "rounds": 4,
+    },
+    "fedlease, half take part": {
+        "strategy": strategy_values("fedlease") | {"encoders": "cluster"},
+        "training": {"epochs": 1, "lr": 0.01, "missing": "zero_feature"},
+        "participation": 0.5,
+    },
+    "pilot, half take part": {
+        "strategy": strategy_values("pilot"),
+        "training": {"epochs": 1, "lr": 0.01, "missing": "zero_feature", "engine": "naive"},
+        "participation": 0.5,
     },
     "local, half take part": {"strategy": "local", "participation": 0.5},
     "full_only, idle rounds": {"strategy": "full_only", "participation": 0.2},

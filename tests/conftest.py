@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.own import write as write
+
 
 @pytest.fixture(scope="session")
 def run_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:

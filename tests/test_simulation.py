@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+import torch
 
 from relief_ray.codec import encode
 from relief_ray.devices.types import PRESETS as DEVICES
@@ -330,3 +331,21 @@ def test_on_round_and_tracker_see_every_round(tmp_path):
         experiment = Experiment(setup=setup, folder=folder, executor=SerialExecutor(setup.job), tracker=tracker)
         experiment.run(lambda record: rounds.append(record.round))
     assert rounds == [0, 1, 2, 3] and tracker.seen == [("running", "run"), 0, 1, 2, 3, "finished"]
+
+
+def test_the_mean_of_personal_parts_stands_beside_the_view(tmp_path):
+    """A client that keeps nothing yet is tested on the view as it is, not on the mean of the others."""
+    seen = []
+
+    class Watching(SerialExecutor):
+        def evaluate(self, models, targets, states, part):
+            seen.append((models, targets))
+            return super().evaluate(models, targets, states, part)
+
+    setup, folder = create(config_of("fedsa_lora, half take part"), tmp_path / "run")
+    with folder:
+        Experiment(setup=setup, folder=folder, executor=Watching(setup.job)).run()
+    models, (canonical, *clients) = seen[0]
+    assert canonical.view == "mean" and {t.view for t in clients} == {"global"}
+    assert torch.equal(models["global"]["head.1"], setup.start["head.1"])
+    assert not torch.equal(models["mean"]["head.1"], setup.start["head.1"])

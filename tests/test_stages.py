@@ -106,3 +106,23 @@ def test_groups_without_own_flops_share_evenly():
 def test_toy_backbone_depends_on_what_it_should():
     below = modalities_below(build().specs)
     assert below["fusion.A.hr"] == {"hr"} and below["head.1"] == {"acc", "hr"}
+
+
+def test_a_twin_on_another_way_counts_where_it_runs():
+    """``late`` and its twin own one group; a group off every way to the logits counts at its first stage."""
+    cost = StageFlops(forward_flops=1.0, input_grad_flops=1.0, weight_grad_flops={"w": 1.0})
+    other = StageFlops(forward_flops=2.0, input_grad_flops=2.0, weight_grad_flops={"x": 2.0})
+    table = CostTable(
+        stages=(
+            stage("late", ("x.acc",), "w"),
+            stage("off", ("x.acc",), "x"),
+            stage("off@2", ("x.acc",), "x"),
+            stage("late@2", ("off@2",), "w"),
+        ),
+        flops={"late": cost, "off": other, "off@2": other, "late@2": cost},
+        num_values={"w": 1, "x": 1},
+        output="late",
+    )
+    assert table.group_flops("w") == 3.0 and table.group_flops("x") == 6.0
+    assert table.group_flops("w", table.running(["late@2"])) == 3.0
+    assert table.group_flops("w", table.stages) == 6.0

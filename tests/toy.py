@@ -107,8 +107,8 @@ class Exit(nn.Module):
         return torch.cat(h, 1) @ self.weight.T + self.bias
 
 
-def build(adapt: Adapt = nothing_added, b_zero: bool = True, layers: int = 1) -> Backbone:
-    """The backbone with what ``adapt`` adds to it."""
+def build(adapt: Adapt = nothing_added, b_zero: bool = True, layers: int = 1, fleet: Fleet | None = None) -> Backbone:
+    """The backbone with what ``adapt`` adds to it for ``fleet`` (``FOUR`` by default)."""
     make = torch.Generator().manual_seed(5)
     stages: list[Stage] = []
     groups: dict[str, GroupParameters] = {}
@@ -135,7 +135,7 @@ def build(adapt: Adapt = nothing_added, b_zero: bool = True, layers: int = 1) ->
     add("fusion.B", inputs, fusion, "fusion_b", (("b", fusion.b, "lora_b"),), into=late)
     add("head.1", ("fusion.B",), head, "head", dense(head), layer=1, into=late)
     backbone = Backbone(SHAPE, [*stages, *late], groups.values())
-    return extend(backbone, adapt(backbone.layout, FOUR), 5)
+    return extend(backbone, adapt(backbone.layout, fleet or FOUR), 5)
 
 
 def dense(head: Exit):
@@ -264,7 +264,7 @@ def bench(
     lr: float = 1e-2,
 ) -> Bench:
     """Everything wired up, before the first round."""
-    make = partial(build, strategy.adapt, **dict(build_args or {}))
+    make = partial(build, strategy.adapt, **{"fleet": fleet, **dict(build_args or {})})
     clients, test = windows_for(fleet, folder)
     job = Job(
         build=make,

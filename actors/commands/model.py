@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from actors.commands.open import open_target
 from actors.commands.tables import MIB, counted, si, table
 from relief_ray.groups import ParamGroup
+from relief_ray.models.registry import name_of
 from relief_ray.setup import Setup
 
 ROLES = {
@@ -104,7 +105,7 @@ def text(setup: Setup, target: str) -> str:
     blocks = sum(g.role == "fusion_a" for g in layout)
     return "\n".join(
         [
-            f"Backbone {setup.config.backbone.name} of {target}: {sensors}",
+            f"Backbone {name_of(setup.config.backbone)} of {target}: {sensors}",
             f"Windows of {shape.window} samples, {shape.num_classes} classes",
             "",
             table(head, rows, left=3),

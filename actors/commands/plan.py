@@ -12,6 +12,7 @@ from pydantic import JsonValue
 from actors.commands.folders import Cell, state_of, with_state
 from relief_ray.config import ExperimentConfig, override, parse, preset, read_values
 from relief_ray.errors import UserError, nearest
+from relief_ray.extensions import is_path
 from relief_ray.records.atomic import disk_errors, replace_file
 from relief_ray.records.identity import other_program
 from relief_ray.records.ledger import LOCK_FILE
@@ -119,8 +120,9 @@ def cell_of(chosen: Preset, settings: Sequence[str], out: Path, label: str, fold
     axes = ([] if fold is None else [f"data.fold={fold}"]) + ([] if seed is None else [f"seed={seed}"])
     values = {"strategy": {"name": label}, **chosen.values}
     config = parse(override(values, [*axes, *settings]), f"{chosen.name} ({label})")
-    parts = [label, *([f"f{config.data.fold}"] if config.data.split == "held_out_subject" else []), f"s{config.seed}"]
-    title = "-".join([chosen.name, *parts])
+    held_out = [f"f{config.data.fold}"] if config.data.split == "held_out_subject" else []
+    parts = [label.replace(":", "."), *held_out, f"s{config.seed}"]
+    title = "-".join([chosen.name, label, *parts[1:]])
     named = config if "name" in config.model_fields_set else config.model_copy(update={"name": title})
     return Cell(label=label, folder=out / "-".join(parts), config=named)
 
@@ -128,7 +130,8 @@ def cell_of(chosen: Preset, settings: Sequence[str], out: Path, label: str, fold
 def check_strategy(name: str) -> None:
     """Turns an unknown strategy into an error for users."""
     try:
-        preset(name)
+        if not is_path(name):
+            preset(name)
     except ValueError as error:
         raise UserError(str(error)) from error
 

@@ -18,6 +18,7 @@ from relief_ray.data.recording import NULL, Recording
 from relief_ray.data.source import MARKER, Source, open_source
 from relief_ray.data.spec import DatasetSpec
 from relief_ray.errors import UserError
+from relief_ray.extensions import digests, modules_of
 from relief_ray.paths import cache_root
 
 PARSER_VERSION = 1
@@ -58,12 +59,13 @@ def source_digest(spec: DatasetSpec, source: Source, *, trust_stamps: bool = Tru
 def cache_key(spec: DatasetSpec, digest: str) -> str:
     """The sha256 that names a cache entry."""
     described = {k: asdict(spec)[k] for k in ("name", "rate_hz", "modalities", "labels", "subjects", "units")}
-    return sha256_json({"source": digest, "parser": PARSER_VERSION, "spec": described})
+    parser = digests(modules_of([spec.name])) or PARSER_VERSION
+    return sha256_json({"source": digest, "parser": parser, "spec": described})
 
 
 def entry_folder(spec: DatasetSpec, digest: str) -> Path:
     """Where the parsed form of these raw files lies, or would lie."""
-    return cache_root() / "parsed" / f"{spec.name}-{cache_key(spec, digest)[:32]}"
+    return cache_root() / "parsed" / f"{spec.name.replace(':', '.')}-{cache_key(spec, digest)[:32]}"
 
 
 def store(spec: DatasetSpec, recordings: Sequence[Recording], source: Source, folder: Path) -> None:

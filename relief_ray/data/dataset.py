@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 
 from relief_ray.data import cache, dsa, mhealth, pamap2, partial
 from relief_ray.data.config import DataConfig
+from relief_ray.data.loader import own_loader
 from relief_ray.data.recording import Recording
 from relief_ray.data.source import Members, Source, find_source, open_source, require_members
 from relief_ray.data.spec import DSA_UNITS, DatasetSpec, get_spec, with_units
+from relief_ray.extensions import is_path
 
 Parser = Callable[[DatasetSpec, Members, Path, int], Recording]
 FileNames = Callable[[DatasetSpec, int], list[str]]
@@ -99,7 +101,11 @@ def _fill(spec: DatasetSpec, source: Source, digest: str, folder: Path, progress
 
 def parse_source(spec: DatasetSpec, source: Source, progress: Progress | None = None) -> list[Recording]:
     """All subjects, parsed one after the other; `progress` hears (what, done, total)."""
-    parse, files = LOADERS[spec.name]
+    if is_path(spec.name):
+        own = own_loader(spec.name)
+        parse, files = own.parse, own.files
+    else:
+        parse, files = LOADERS[spec.name]
     recordings = []
     with open_source(spec, source) as members:
         expected = [name for subject in spec.subjects for name in files(spec, subject)]

@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 from relief_ray.data.archives import DAMAGE, check_members, open_zip
 from relief_ray.data.spec import DatasetSpec
 from relief_ray.errors import UserError
+from relief_ray.extensions import is_path
 from relief_ray.paths import cache_root
 
 MARKER = "SYNTHETIC.json"
@@ -54,12 +55,21 @@ def find_source(spec: DatasetSpec, root: str | Path | None = None) -> Source:
     found = [source for place in roots for source in _candidates(spec, place)]
     if found:
         return min(found, key=lambda source: source.synthetic)
+    if is_path(spec.name):
+        raise UserError(_own_missing(spec, roots))
     looked = ", ".join(f"{place} ({'exists' if place.exists() else 'does not exist'})" for place in roots)
     raise UserError(
         f"dataset {spec.name!r} not found; looked for files like {spec.member!r}, in folders and zips named like "
         f"{'|'.join(spec.hints)}, below: {looked}. Fix: `relief-ray data fetch {spec.name}`, or with a download of "
         f"your own `relief-ray data fetch {spec.name} --from FILE|DIR`, or set RELIEF_DATA to the folder that holds "
         f"it, or make a stand-in with `relief-ray data synth {spec.name}`"
+    )
+
+
+def _own_missing(spec: DatasetSpec, roots: Sequence[Path]) -> str:
+    return (
+        f"dataset {spec.name!r} not found; looked for files like {spec.member!r} below: "
+        f"{', '.join(map(str, roots))}. Fix: set RELIEF_DATA to the folder that holds them"
     )
 
 

@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from relief_ray.data.loader import own_loader
 from relief_ray.errors import UserError
+from relief_ray.extensions import is_path
 
 WINDOW_S = 5.12
 DSA_UNITS = ("T", "RA", "LA", "RL", "LL")
@@ -29,10 +31,10 @@ class DatasetSpec:
     type_counts: tuple[int, int, int]
     citation: str
     licence: str
-    doi: str
-    url: str
-    hints: tuple[str, ...]
     member: str
+    doi: str = ""
+    url: str = ""
+    hints: tuple[str, ...] = ()
     units: tuple[str, ...] = ()
     max_abs: tuple[float, ...] = ()
     activity_s: tuple[float, float] = (0.0, 0.0)
@@ -215,9 +217,14 @@ DATASETS: Mapping[str, DatasetSpec] = MappingProxyType(
 
 
 def get_spec(name: str) -> DatasetSpec:
-    """The dataset of that name; UserError lists the known names otherwise."""
+    """The dataset of that name or import path; UserError lists the known names otherwise."""
+    if is_path(name):
+        return own_loader(name).spec
     if name not in DATASETS:
-        raise UserError(f"dataset {name!r} is unknown; known: {', '.join(sorted(DATASETS))}")
+        raise UserError(
+            f"dataset {name!r} is unknown; known: {', '.join(sorted(DATASETS))}; "
+            "one of your own goes by its import path, my.module:LOADER"
+        )
     return DATASETS[name]
 
 

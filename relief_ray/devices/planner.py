@@ -6,7 +6,7 @@ Both go through the same ``footprint``, so a prediction and the bill of the same
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from relief_ray.codec import encoded_nbytes
@@ -159,7 +159,23 @@ class CostAccountant:
             bytes_up=receipt.bytes_up,
             bytes_down=receipt.bytes_down,
         )
-        return clock.model.times(self.types[info.device], load)
+        device = self.types[info.device]
+        times = clock.model.times(device, load)
+        for trial, num_windows in receipt.probes:
+            spent = self.counter.footprint(info.modalities, trial, engine)
+            load = spent.workload(num_windows=num_windows, epochs=2, num_steps=1, bytes_up=0, bytes_down=0)
+            times = _with_probe(times, clock.model.times(device, load))
+        return times
+
+
+def _with_probe(times: StageTimes, probe: StageTimes) -> StageTimes:
+    """A probe is two passes and one optimizer step; its result stays on the device."""
+    return replace(
+        times,
+        forward_s=times.forward_s + probe.forward_s,
+        backward_s=times.backward_s + probe.backward_s,
+        optimizer_s=times.optimizer_s + probe.optimizer_s,
+    )
 
 
 def assumed_engine(name: str) -> Engine:

@@ -120,7 +120,7 @@ def footprint(
     return Footprint(
         forward=forward,
         backward=backward,
-        group=sum(share * costs.group_flops(j) for j, share in trained.items() if j in reached),
+        group=sum(share * costs.group_flops(j, stages) for j, share in trained.items() if j in reached),
         num_values=sum(share * costs.num_values[j] for j, share in trained.items() if j in learning),
         runs=runs,
     )

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 import torch
+from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
 from relief_ray.groups import GroupId, GroupLayout, Kind, ParamGroup, Params, Role, pack
@@ -155,6 +156,16 @@ class Backbone:
             self.warnings,
             self.output,
         )
+
+
+class BackboneConfig(BaseModel):
+    """Base of every backbone's configuration: frozen, no unknown keys. A subclass has at least ``build``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def build(self, shape: InputShape, seed: int, fast: bool = False) -> Backbone:
+        """The backbone, initialised from ``seed`` alone; ``fast``: for the engine ``gemm``, same values and layout."""
+        raise NotImplementedError(f"{type(self).__name__} has no build(); define one that returns a Backbone")
 
 
 def seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:

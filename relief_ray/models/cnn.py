@@ -12,21 +12,19 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor, nn
 
 from relief_ray.groups import GroupId, Kind, Role
-from relief_ray.models.backbone import Backbone, GroupParameters, InputShape, Stage, raw_windows, seeded
+from relief_ray.models.backbone import Backbone, BackboneConfig, GroupParameters, InputShape, Stage, raw_windows, seeded
 from relief_ray.models.gemm import ChannelsFirst, FusedConv1, FusedConv2, columns
 from relief_ray.stages import RAW, StageSpec
 
 KERNEL = 5
 
 
-class CnnConfig(BaseModel):
+class CnnConfig(BackboneConfig):
     """Widths of Backbone 1."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: Literal["cnn"] = "cnn"
     conv1: int = Field(default=16, ge=1)

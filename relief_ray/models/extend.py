@@ -8,9 +8,11 @@ from zlib import crc32
 import torch
 from torch import Tensor, nn
 
-from relief_ray.additions import Addition, Classifier
+from relief_ray.additions import Addition, Classifier, Connector, Experts
 from relief_ray.groups import GroupId, Kind
 from relief_ray.models.backbone import Backbone, GroupParameters, Stage, seeded
+from relief_ray.models.connector import with_connector
+from relief_ray.models.experts import with_experts
 from relief_ray.stages import RAW, StageSpec
 
 
@@ -26,10 +28,16 @@ def extend(backbone: Backbone, additions: Sequence[Addition], seed: int) -> Back
     """``backbone`` with ``additions`` in their order; each is seeded by ``seed`` and its own id.
 
     Raises:
-        ValueError: an addition reads a group that no stage owns, or a stage that cannot be pooled.
+        ValueError: an addition names a group that no stage owns, a stage that cannot be pooled, or groups that are no
+            layer.
     """
     for addition in additions:
-        backbone = _with_classifier(backbone, addition, seed)
+        if isinstance(addition, Experts):
+            backbone = with_experts(backbone, addition, seed)
+        elif isinstance(addition, Connector):
+            backbone = with_connector(backbone, addition, seed)
+        else:
+            backbone = _with_classifier(backbone, addition, seed)
     return backbone
 
 

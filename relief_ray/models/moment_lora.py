@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import ConfigDict, Field, field_validator
 from torch import Tensor, nn
 
 from relief_ray.errors import UserError
 from relief_ray.groups import GroupId, Kind, Role
-from relief_ray.models.backbone import Backbone, GroupParameters, InputShape, Stage, seeded
+from relief_ray.models.backbone import Backbone, BackboneConfig, GroupParameters, InputShape, Stage, seeded
 from relief_ray.models.mdlora import Fusion, build_fusion
 from relief_ray.models.moment_blocks import EncoderBlock, Feature, Patches, observed, position_bias
 from relief_ray.models.moment_encoder import PATCH, SIZES, Size
@@ -29,7 +29,7 @@ TARGETS = ("q", "v", "wi_0", "wo")
 CHUNK_VALUES = 2**20
 
 
-class MomentConfig(BaseModel):
+class MomentConfig(BackboneConfig):
     """Backbone 2: the encoder's size and weights, the adapters' rank and ``alpha`` (s = alpha / rank).
 
     ``weights``: ``random``, ``hub`` (AutonLab/MOMENT-1-small), a hub id, or a folder in ``save_pretrained`` format;

@@ -1,13 +1,15 @@
-"""Every backbone that a configuration can name."""
+"""Every backbone that a configuration can name, and the way to a user's own."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, TypeAdapter
 
 from relief_ray.errors import nearest
+from relief_ray.extensions import configured, is_own, is_path, path_of
+from relief_ray.models.backbone import BackboneConfig
 from relief_ray.models.cnn import CnnConfig
 from relief_ray.models.moment_lora import MomentConfig
 
@@ -15,17 +17,28 @@ AnyBackbone = Annotated[CnnConfig | MomentConfig, Field(discriminator="name")]
 BACKBONES: Mapping[str, type[CnnConfig] | type[MomentConfig]] = {"cnn": CnnConfig, "moment_lora": MomentConfig}
 
 
-def by_name(value: object) -> object:
-    """A backbone given by its name, or by its keys alone (then it is Backbone 1).
+_KNOWN: TypeAdapter[AnyBackbone] = TypeAdapter(AnyBackbone)
+
+
+def name_of(config: BackboneConfig) -> str:
+    """What a configuration calls it: ``cnn``, or ``my.module:MyBackbone``."""
+    return path_of(type(config)) if is_own(type(config)) else str(config.model_dump()["name"])
+
+
+def choose(value: object) -> BackboneConfig:
+    """A backbone given by its name or import path, or by its keys alone (then it is Backbone 1).
 
     Raises:
         ValueError: no such backbone; the nearest is named.
+        UserError: nothing usable is at the import path.
     """
     if isinstance(value, str):
         value = {"name": value}
     if not isinstance(value, Mapping):
-        return value
+        return value if isinstance(value, BackboneConfig) else _KNOWN.validate_python(value)
     name = value.get("name", CnnConfig().name)
+    if is_path(name):
+        return configured(value, "backbone", BackboneConfig)
     if name not in BACKBONES:
         raise ValueError(f"unknown backbone {name!r}{nearest(str(name), BACKBONES)}; known: {', '.join(BACKBONES)}")
-    return {"name": name, **value}
+    return _KNOWN.validate_python({"name": name, **value})

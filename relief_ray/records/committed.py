@@ -42,6 +42,7 @@ class CommittedCell(Record):
     data_origin: Origin
     code_version: str
     source_digest: str
+    own_sources: dict[str, str] = {}
     machine: Machine
     engine: str
     planning_model: str
@@ -71,6 +72,7 @@ def condense(run: RunRecord, rounds: Sequence[RoundRecord]) -> CommittedCell:
         data_origin=run.data_origin,
         code_version=run.code_version,
         source_digest=run.source_digest,
+        own_sources=run.own_sources,
         machine=run.machine,
         engine=run.engine,
         planning_model=run.planning_model,

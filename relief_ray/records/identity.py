@@ -19,6 +19,7 @@ from pydantic import JsonValue
 from torch import Tensor
 
 from relief_ray.errors import UserError
+from relief_ray.extensions import digests, modules_of
 from relief_ray.groups import GroupLayout, Params
 from relief_ray.messages import ServerState
 from relief_ray.records.redact import redact
@@ -81,6 +82,16 @@ class Computed(Protocol):
         ...
 
     @property
+    def own_sources(self) -> dict[str, str]:
+        """sha256 by file of a user's own method, backbone or dataset."""
+        ...
+
+    @property
+    def config(self) -> Mapping[str, JsonValue]:
+        """The configuration."""
+        ...
+
+    @property
     def machine(self) -> Machine:
         """``machine_facts()`` then."""
         ...
@@ -93,8 +104,17 @@ def other_program(run: Computed) -> str | None:
     """
     there = {"sources": run.source_digest[:12], "torch": run.machine.torch, "architecture": run.machine.architecture}
     here = {"sources": source_digest()[:12], "torch": str(torch.__version__), "architecture": platform.machine()}
+    now = digests(modules_of(_names(run.config)))
+    there |= {file: run.own_sources.get(file, "nothing")[:12] for file in run.own_sources | now}
+    here |= {file: now.get(file, "nothing")[:12] for file in run.own_sources | now}
     found = [f"{name} {there[name]} there, {here[name]} here" for name in here if there[name] != here[name]]
     return "; ".join(found) or None
+
+
+def _names(config: Mapping[str, JsonValue]) -> list[JsonValue]:
+    """What a stored configuration calls its strategy, backbone and dataset."""
+    sections = (config.get(key) for key in ("strategy", "backbone", "data"))
+    return [section.get("name") for section in sections if isinstance(section, dict)]
 
 
 def machine_facts() -> Machine:

@@ -58,7 +58,7 @@ class RunRecord(Record):
 
     ``coverage``: windows per client and class; ``budget``: e.g. ``deadline_s`` and how it was found; ``created`` and
     ``finished`` are UTC in ISO 8601; ``parent`` names the grid that the run is a cell of; ``backbone``: what is frozen
-    in it, and where that came from.
+    in it, and where that came from; ``own_sources``: sha256 by file of what is not ours (a user's method).
     """
 
     schema_version: Literal[1] = SCHEMA_VERSION
@@ -72,6 +72,7 @@ class RunRecord(Record):
     data_origin: Origin
     code_version: str
     source_digest: str
+    own_sources: dict[str, str] = {}
     machine: Machine
     engine: str
     planning_model: str

@@ -61,6 +61,18 @@ def mean_of(updates: Sequence[Update], weight: Weight, layout: GroupLayout, flee
     return {j: total / w for j, (w, total) in sums.items()}
 
 
+def means(buckets: Sequence[Mapping[GroupId, GroupSum]]) -> dict[GroupId, Tensor]:
+    """``sum_n w_n Delta_n / sum_n w_n`` over all members of several buckets, in their order, in float64."""
+    found = {}
+    for j in dict.fromkeys(j for bucket in buckets for j in bucket):
+        parts = [bucket[j] for bucket in buckets if j in bucket]
+        total = parts[0].weighted
+        for part in parts[1:]:
+            total = total + part.weighted
+        found[j] = total / sum(part.weight for part in parts)
+    return found
+
+
 def over_members(group: ParamGroup, part: GroupSum) -> float:
     """Normalises over the clients that trained the group: Eq. (3)'s active cohort, Eq. (4)'s ``w_n``."""
     return part.weight
@@ -71,6 +83,12 @@ def apply_step(theta: Params, step: Mapping[GroupId, Tensor]) -> dict[GroupId, T
     return {
         j: (value.to(torch.float64) + step[j]).to(torch.float32) if j in step else value for j, value in theta.items()
     }
+
+
+def weighted_mean(parts: Sequence[tuple[float, Tensor]]) -> Tensor:
+    """``sum_k w_k theta_k / sum_k w_k`` of ``(w_k, theta_k)``, in float64."""
+    total = torch.stack([w * theta.to(torch.float64) for w, theta in parts]).sum(0)
+    return (total / sum(w for w, _ in parts)).to(torch.float32)
 
 
 def apply_parts(
@@ -96,6 +114,9 @@ def check_update(update: Update, layout: GroupLayout) -> str | None:
             return f"group {j!r}: sent {delta.dtype} of shape {tuple(delta.shape)}, expected float32 ({expected},)"
         if not isfinite(squares[j]):
             return f"group {j!r}: the update is not finite"
+    for name, value in update.receipt.stats.items():
+        if not bool(torch.isfinite(value).all()):
+            return f"statistic {name!r} is not finite"
     for name, value in update.state.items():
         if not all_finite(value):
             return f"personal state {name!r} is not finite"
@@ -118,18 +139,24 @@ def without(update: Update, keep: Callable[[ParamGroup], bool], layout: GroupLay
 
 
 def mean_personal(
-    theta: Params, states: Mapping[ClientId, ClientState], keep: Selection, layout: GroupLayout
+    theta: Params,
+    states: Mapping[ClientId, ClientState],
+    keep: Selection,
+    layout: GroupLayout,
+    mean_of: Mapping[ClientId, float] | None = None,
 ) -> dict[GroupId, Tensor]:
     """``theta`` with the parts of ``keep`` replaced by their mean over all clients that have any, in float64.
 
-    Clients are summed in ascending order; a part that nobody keeps yet stays as it is.
+    ``mean_of``: the clients that count, and their weights (all the same by default). Clients are summed in ascending
+    order; a part that nobody keeps yet stays as it is.
     """
-    after = dict(theta)
+    after, weights = dict(theta), mean_of or dict.fromkeys(states, 1.0)
     for j, part in keep.items():
-        kept = [states[c][j].to(torch.float64) for c in sorted(states) if j in states[c]]
+        kept = [(states[c][j].to(torch.float64), weights[c]) for c in sorted(states) if j in states[c] and c in weights]
         if kept:
+            first, *rest = (value * weight for value, weight in kept)
             after[j] = theta[j].clone()
-            after[j][layout.indices(j, part)] = (sum(kept[1:], kept[0]) / len(kept)).to(torch.float32)
+            after[j][layout.indices(j, part)] = (sum(rest, first) / sum(w for _, w in kept)).to(torch.float32)
     return after
 
 

@@ -7,22 +7,44 @@ from typing import Annotated
 from pydantic import Field
 
 from relief_ray.strategies.bounds import Central, DropSlow, FullOnly, Local
+from relief_ray.strategies.darkdistill import DarkDistill
 from relief_ray.strategies.fedavg import FedAvg
+from relief_ray.strategies.fedel import FedEL
 from relief_ray.strategies.fedicu import FedICU
+from relief_ray.strategies.fedlease import FedLEASE
 from relief_ray.strategies.fedprox import FedProx
 from relief_ray.strategies.fedsa_lora import FedSALoRA
 from relief_ray.strategies.harmony import Harmony
 from relief_ray.strategies.helora import HeLoRA
+from relief_ray.strategies.pilot import Pilot
 from relief_ray.strategies.relief import VARIANTS, Relief
 
 AnyStrategy = Annotated[
-    FedAvg | FedProx | FedSALoRA | FedICU | Harmony | HeLoRA | Relief | Central | Local | FullOnly | DropSlow,
+    FedAvg
+    | FedProx
+    | DarkDistill
+    | FedEL
+    | FedSALoRA
+    | FedICU
+    | Harmony
+    | HeLoRA
+    | FedLEASE
+    | Pilot
+    | Relief
+    | Central
+    | Local
+    | FullOnly
+    | DropSlow,
     Field(discriminator="name"),
 ]
 
 PRESETS: dict[str, AnyStrategy] = {
     "fedavg": FedAvg(),
     "fedprox": FedProx(),
+    "darkdistill": DarkDistill(),
+    "darkdistill_table": DarkDistill(upload="full", weighting="uniform"),
+    "fedel": FedEL(),
+    "fedel_table": FedEL(speedup=6.83),
     "fedsa_lora": FedSALoRA(),
     "fedsa_lora_table": FedSALoRA(dense_local="none"),
     "fedicu": FedICU(),
@@ -30,6 +52,8 @@ PRESETS: dict[str, AnyStrategy] = {
     "harmony": Harmony(),
     "harmony_table": Harmony(fusion_federation="none", accounting="table"),
     "helora": HeLoRA(),
+    "fedlease": FedLEASE(),
+    "pilot": Pilot(),
     **VARIANTS,
     "central": Central(),
     "local": Local(),

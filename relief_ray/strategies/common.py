@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from relief_ray.federated import RoundContext, ServerTools
+from relief_ray.federated import RoundContext, ServerTools, Strategy
 from relief_ray.messages import Assignment, ClientInfo, Reduced, ServerState, WeightedSum
 from relief_ray.server.aggregation import apply_step, by_samples, mean_step, one_bucket, over_participants, uniform
 
@@ -15,11 +15,15 @@ Weighting = Literal["uniform", "samples"]
 
 
 class StrategyConfig(BaseModel):
-    """Base of every strategy's configuration: frozen, no unknown keys."""
+    """Base of every strategy's configuration: frozen, no unknown keys. A subclass has at least ``build``."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     weighting: Weighting = "uniform"
+
+    def build(self) -> Strategy:
+        """The strategy that this configuration describes."""
+        raise NotImplementedError(f"{type(self).__name__} has no build(); define one that returns a Strategy")
 
     def reduction(self) -> WeightedSum:
         """One global model, clients weighted as configured."""

@@ -5,22 +5,24 @@ Groups outside ``S_n`` have no gradient and no optimizer state; what they determ
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
 from time import perf_counter
 
 import torch
 from torch import Tensor
 
 from relief_ray.codec import cut, encoded_nbytes
-from relief_ray.federated import ClientContext, ClientProgram, LocalStep
-from relief_ray.groups import GroupId, Params
-from relief_ray.messages import Assignment, Receipt, StageTimes, Update, Work
+from relief_ray.federated import ClientContext, ClientProgram, LocalStep, Probed
+from relief_ray.groups import Params
+from relief_ray.messages import Assignment, Receipt, Update, Work
 from relief_ray.models.backbone import Backbone
 from relief_ray.stages import Engine, Missing
 from relief_ray.training.optimizer import Adam
 from relief_ray.training.parts import load_model, mask_parts
 from relief_ray.training.reuse import BatchBuffers, ForwardPlan, Values, compute_sources, plan_forward, run
+from relief_ray.training.vectors import Clock, GroupVectors
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,42 +43,18 @@ class ClientInputs:
     labels: Tensor
 
 
-class GroupVectors(Mapping[GroupId, Tensor]):
-    """The trained groups' vectors ``theta_j`` with their gradient history, built when asked for."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Visit:
+    """One client's round: whose program runs, what it took so far, what was probed."""
 
-    def __init__(self, backbone: Backbone, trained: tuple[GroupId, ...]) -> None:
-        """Vectors of the groups in ``trained``."""
-        self._backbone, self._trained = backbone, trained
-
-    def __getitem__(self, group: GroupId) -> Tensor:
-        """``theta_j`` (numel,)."""
-        if group not in self._trained:
-            raise KeyError(group)
-        return torch.cat([p.reshape(-1) for p in self._backbone.parameters[group]])
-
-    def __iter__(self) -> Iterator[GroupId]:
-        """Trained groups in storage order."""
-        return iter(self._trained)
-
-    def __len__(self) -> int:
-        """How many are trained."""
-        return len(self._trained)
-
-
-@dataclass(slots=True)
-class _Clock:
-    """Measured seconds by stage, and the running loss of the last epoch."""
-
-    forward_s: float = 0.0
-    backward_s: float = 0.0
-    optimizer_s: float = 0.0
-    loss: float = 0.0
-    num_steps: int = 0
+    program: ClientProgram
+    clock: Clock = field(default_factory=Clock)
+    probes: list[tuple[Assignment, int]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Session:
-    """One client's round while it runs; ``start`` is the model as it was loaded, personal parts included.
+    """Training or a probe while it runs; ``start`` is the model as it was loaded, personal parts included.
 
     ``parameters``: the trained ones by their learning rate.
     """
@@ -84,12 +62,12 @@ class _Session:
     context: ClientContext
     task: Assignment
     client: ClientInputs
-    program: ClientProgram
+    visit: _Visit
     plan: ForwardPlan
     parameters: Mapping[float, list[torch.nn.Parameter]]
     vectors: GroupVectors
     start: Params
-    clock: _Clock = field(default_factory=_Clock)
+    seen: list[Mapping[str, Tensor]] = field(default_factory=list)
 
 
 class Trainer:
@@ -115,21 +93,38 @@ class Trainer:
             The update with ``delta = local - global`` for the groups of ``task.up``, measured stage times and new
             personal state.
         """
-        task = program.refine(context, task)
+        visit = _Visit(program=program)
+        context = replace(context, probe=partial(self._probe, context, client, visit))
+        session = self._session(context, program.refine(context, task), client, visit)
+        self._epochs(session)
+        return program.after(context, self._update(session))
+
+    def _probe(self, context: ClientContext, client: ClientInputs, visit: _Visit, trial: Assignment) -> Probed:
+        """One optimizer step of ``trial`` on one batch, and the gradient behind it; the next session starts afresh."""
+        order = context.streams.torch("probe", context.round, context.info.id)
+        index = torch.randperm(len(client.labels), generator=order)[: self.config.batch_size]
+        batch = ClientInputs(inputs={m: x[index] for m, x in client.inputs.items()}, labels=client.labels[index])
+        session = self._session(context, trial, batch, visit)
+        visit.probes.append((trial, len(index)))
+        batches, whole = self._batches(session), torch.arange(len(index))
+        self._batch(session, batches, whole)
+        step = {j: self.theta[j] - session.start[j] for j in session.vectors}
+        self._gradients(session, batches, whole)
+        return Probed(step=step, gradient=session.vectors.gradients())
+
+    def _session(self, context: ClientContext, task: Assignment, client: ClientInputs, visit: _Visit) -> _Session:
         load_model(self.theta, context, task)
         present, reuse = context.info.modalities, self.config.engine != "naive"
-        session = _Session(
+        return _Session(
             context=context,
             task=task,
             client=client,
-            program=program,
+            visit=visit,
             plan=plan_forward(self.backbone, present, task.train, self.config.missing, reuse, task.taps, task.output),
             parameters=self._freeze(task),
             vectors=GroupVectors(self.backbone, tuple(j for j in self.backbone.layout.ids if j in task.train)),
             start=self._start(context, task),
         )
-        self._epochs(session)
-        return program.after(context, self._update(session))
 
     def _start(self, context: ClientContext, task: Assignment) -> Params:
         """The model as it was loaded: the received one where nothing of the client's own lies over it."""
@@ -152,49 +147,62 @@ class Trainer:
         return chosen
 
     def _epochs(self, session: _Session) -> None:
-        context, clock, num_windows = session.context, session.clock, len(session.client.labels)
-        began = perf_counter()
-        sources = compute_sources(self.backbone, session.plan, session.client.inputs, num_windows)
-        batches = BatchBuffers(sources, num_windows, self.config.batch_size)
-        clock.forward_s += perf_counter() - began
+        context, clock, num_windows = session.context, session.visit.clock, len(session.client.labels)
+        batches = self._batches(session)
         order = context.streams.torch("batches", context.round, context.info.id)
-        for _ in range(session.task.epochs):
+        for epoch in range(1, session.task.epochs + 1):
             total = 0.0
             for index in torch.split(torch.randperm(num_windows, generator=order), self.config.batch_size):
-                total += self._batch(session, batches, index) * len(index)
+                loss = self._batch(session, batches, index, is_observed=epoch == session.task.epochs)
+                total += loss * len(index)
+                clock.num_steps += 1
             clock.loss = total / num_windows
 
-    def _batch(self, session: _Session, batches: BatchBuffers, index: Tensor) -> float:
+    def _batches(self, session: _Session) -> BatchBuffers:
+        """Computes once what no step changes."""
+        began, num_windows = perf_counter(), len(session.client.labels)
+        sources = compute_sources(self.backbone, session.plan, session.client.inputs, num_windows)
+        batches = BatchBuffers(sources, num_windows, self.config.batch_size)
+        session.visit.clock.forward_s += perf_counter() - began
+        return batches
+
+    def _batch(self, session: _Session, batches: BatchBuffers, index: Tensor, is_observed: bool = False) -> float:
         """One optimizer step on the windows ``index`` (b,); returns the mean loss before it."""
-        clock, task = session.clock, session.task
+        loss = self._gradients(session, batches, index, is_observed)
+        began = perf_counter()
+        mask_parts(self.backbone, session.task)
+        for lr, parameters in session.parameters.items():
+            self._adam.step(parameters, lr)
+        session.visit.clock.optimizer_s += perf_counter() - began
+        return loss
+
+    def _gradients(self, session: _Session, batches: BatchBuffers, index: Tensor, is_observed: bool = False) -> float:
+        """Forward and backward on the windows ``index`` (b,); returns the mean loss."""
         began = perf_counter()
         values = run(session.plan.every_step, batches.take(index), session.plan, len(index))
-        loss = session.program.objective(self._local_step(session, values, index))
+        step = self._local_step(session, values, index)
+        loss = session.visit.program.objective(step)
+        if is_observed:
+            session.seen.append({name: rows.detach() for name, rows in session.visit.program.observe(step).items()})
         forwarded = perf_counter()
         if loss.requires_grad:
             torch.autograd.backward(loss)
-        differentiated = perf_counter()
-        mask_parts(self.backbone, task)
-        for lr, parameters in session.parameters.items():
-            self._adam.step(parameters, lr)
-        clock.forward_s += forwarded - began
-        clock.backward_s += differentiated - forwarded
-        clock.optimizer_s += perf_counter() - differentiated
-        clock.num_steps += 1
+        session.visit.clock.forward_s += forwarded - began
+        session.visit.clock.backward_s += perf_counter() - forwarded
         return float(loss.detach())
 
     def _local_step(self, session: _Session, values: Values, index: Tensor) -> LocalStep:
         return LocalStep(
             logits=values[session.task.output or self.backbone.output],
             labels=session.client.labels[index],
-            taps={t: values[t] for t in session.task.taps},
+            taps={t: values[t] for t in sorted(session.task.taps)},
             params=session.vectors,
             start=session.start,
             args=session.task.args,
         )
 
     def _update(self, session: _Session) -> Update:
-        layout, context, task, clock = self.backbone.layout, session.context, session.task, session.clock
+        layout, context, task, clock = self.backbone.layout, session.context, session.task, session.visit.clock
         local = cut(layout, task.up, self.theta)
         origin = cut(layout, task.up, context.start)
         delta = {j: local[j] - origin[j] for j in task.up}
@@ -204,13 +212,15 @@ class Trainer:
             num_steps=clock.num_steps,
             engine=self.config.engine,
             loss=clock.loss,
-            measured=StageTimes(forward_s=clock.forward_s, backward_s=clock.backward_s, optimizer_s=clock.optimizer_s),
+            measured=clock.stage_times(),
         )
         receipt = Receipt(
             assignment=task,
             work=work,
             bytes_down=encoded_nbytes(layout, task.down) if task.down else 0,
             bytes_up=encoded_nbytes(layout, task.up) if task.up else 0,
+            stats={name: torch.cat([s[name] for s in session.seen]) for name in (session.seen or [{}])[0]},
+            probes=tuple(session.visit.probes),
         )
         kept = {j: value.clone() for j, value in cut(layout, task.keep, self.theta).items()}
         return Update(receipt=receipt, delta=delta, state={**context.state, **kept})

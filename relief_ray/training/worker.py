@@ -40,7 +40,10 @@ MIB = 2**20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """Everything a worker needs, small enough to send: signals stay in the memory-mapped cache."""
+    """Everything a worker needs, small enough to send: signals stay in the memory-mapped cache.
+
+    ``modules``: the user's own, which a host has to have before it can read the rest.
+    """
 
     build: Callable[[], Backbone]
     trainer: TrainerConfig
@@ -51,6 +54,7 @@ class Job:
     reduction: Reduction
     streams: Streams
     planner: Planner | None = None
+    modules: tuple[str, ...] = ()
     num_threads: int = 1
     cache_mib: int = 256
     pairwise_every: int = 0
@@ -164,7 +168,8 @@ class Worker:
         return BlockResult(
             sums=sums,
             receipts=tuple(u.receipt for u in updates),
-            states={u.receipt.assignment.client: u.state for u in updates if u.state},
+            # Who was to keep something and returns nothing forgets what it had.
+            states={u.receipt.assignment.client: u.state for u in updates if u.state or u.receipt.assignment.keep},
             updates=() if summed else tuple(updates),
             pairwise=fusion if watched else (),
         )

@@ -1,4 +1,5 @@
 import pickle
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -76,6 +77,21 @@ def test_prediction_and_bill_agree_to_the_bit(world, groups, client, epochs):
         predicted = planner_of(world, clock.model, clock.engine or "reuse").times(client, task)
         assert billed[name].clients[client].times == predicted
         assert billed[name].round_s == predicted.busy_s
+
+
+def test_a_probe_is_charged_as_two_passes_and_a_step(world):
+    """On top of the round's work, under every clock; nothing more is sent."""
+    layout, fleet, _, accountant = world
+    task, trial = task_of(layout, 0, ["head"]), task_of(layout, 0, ["e1.acc", "head"], epochs=7)
+    plain = receipt_of(layout, task, 40, engine="naive")
+    billed = accountant.cost([replace(plain, probes=((trial, 8),))], fleet)
+    alone = replace(receipt_of(layout, replace(trial, epochs=2), 8, engine="naive"), bytes_up=0, bytes_down=0)
+    alone = replace(alone, work=replace(alone.work, num_steps=1))
+    parts = [accountant.cost([r], fleet) for r in (plain, alone)]
+    for name, cost in billed.items():
+        times, (work, probe) = cost.clients[0].times, [p[name].clients[0].times for p in parts]
+        assert times.compute_s == pytest.approx(work.compute_s + probe.compute_s)
+        assert probe.compute_s > 0 and times.link_s == work.link_s
 
 
 def test_measured_clock_uses_the_engine_that_ran(world):

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relief_ray.groups import GroupLayout, ParamGroup, Part, pack
+from relief_ray.groups import WHOLE, GroupLayout, ParamGroup, Part, pack
 from relief_ray.messages import Assignment, Reduced, WeightedSum
 from relief_ray.server import aggregation as agg
 from relief_ray.server import reduction as red
@@ -339,7 +339,36 @@ def test_every_mutation_is_refused_and_named(data):
 
 
 @given(bad_values)
+def test_statistics_that_are_not_finite_are_refused(value):
+    update = sound()
+    receipt = replace(update.receipt, stats={"label": torch.tensor([1]), "difficulty": torch.tensor([0.5, value])})
+    assert agg.check_update(replace(update, receipt=receipt), LAYOUT) == "statistic 'difficulty' is not finite"
+
+
+def test_a_weighted_mean_by_hand():
+    parts = [(1.0, torch.tensor([0.0, 1.0])), (3.0, torch.tensor([4.0, 1.0]))]
+    assert torch.equal(agg.weighted_mean(parts), torch.tensor([3.0, 1.0]))
+
+
+@given(bad_values)
 def test_personal_state_that_is_not_finite_is_refused(value):
     update = replace(sound(), state={"head.1": torch.tensor([0.0, value])})
     assert agg.check_update(update, LAYOUT) == "personal state 'head.1' is not finite"
     assert agg.check_update(replace(update, state={"head.1": torch.zeros(2), "n": torch.tensor(3)}), LAYOUT) is None
+
+
+def test_means_go_over_the_members_of_several_buckets():
+    layout = build().layout
+    one = {"fusion.B": sum_of(layout, "fusion.B", [[1.0], [2.0]], [1.0, 3.0])}
+    two = {"fusion.B": sum_of(layout, "fusion.B", [[9.0]]), "head.1": sum_of(layout, "head.1", [[5.0]])}
+    found = agg.means([one, two])
+    assert found["fusion.B"].tolist() == [(1.0 + 6.0 + 9.0) / 5.0] and found["head.1"].tolist() == [5.0]
+    assert agg.means([]) == {}
+
+
+def test_a_mean_of_personal_parts_may_weigh_and_leave_out():
+    layout = build().layout
+    theta = {"head.1": torch.zeros(layout["head.1"].numel)}
+    states = {n: {"head.1": torch.full((layout["head.1"].numel,), float(n))} for n in (1, 2, 9)}
+    found = agg.mean_personal(theta, states, {"head.1": WHOLE}, layout, {1: 3.0, 2: 1.0, 7: 5.0})
+    assert bool((found["head.1"] == 1.25).all())

@@ -389,3 +389,44 @@ def test_a_group_may_learn_slower_than_the_others(engine):
             torch.testing.assert_close(scaled.delta[j], 0.1 * delta, rtol=1e-3, atol=1e-6)
         else:
             assert torch.equal(scaled.delta[j], delta)
+
+
+# What a client learns about its own data ------------------------------------------------------------------------
+
+
+def seen_rows(step):
+    return {"label": step.labels, "loss": nn.functional.cross_entropy(step.logits, step.labels, reduction="none")}
+
+
+@everywhere
+def test_observations_are_the_rows_of_the_last_epoch(engine):
+    """In the order of its batches, before their steps; their mean is the epoch's loss."""
+    update = Scene(engine).train(None, epochs=3, program=ClientProgram(observe=seen_rows))
+    _, labels = windows()
+    last = torch.cat(batches(NUM_WINDOWS, 3)[-3:])
+    assert torch.equal(update.receipt.stats["label"], labels[last])
+    losses = update.receipt.stats["loss"]
+    assert float(losses.mean()) == pytest.approx(update.receipt.work.loss, rel=1e-5) and not losses.requires_grad
+    assert Scene(engine).train(None).receipt.stats == {}
+
+
+@everywhere
+def test_a_probe_leaves_no_trace(engine):
+    """Not in the update, its steps or its moments; it is noted with what it ran on."""
+    seen = []
+
+    def probing(context, task):
+        seen.append(context.probe(task))
+        return task
+
+    scene = Scene(engine)
+    plain, probed = scene.train(None, epochs=2), scene.train(None, epochs=2, program=ClientProgram(refine=probing))
+    again = scene.train(None, epochs=2)
+    for update in (probed, again):
+        assert all(torch.equal(plain.delta[j], update.delta[j]) for j in plain.delta)
+        assert update.receipt.work.num_steps == plain.receipt.work.num_steps
+    (trial, num_windows), *more = probed.receipt.probes
+    assert trial.train == probed.receipt.assignment.train and (num_windows, more) == (BATCH, [])
+    assert all(bool(g.any()) and g.shape == seen[0].step[j].shape for j, g in seen[0].gradient.items())
+    largest = max(float(step.abs().max()) for step in seen[0].step.values())
+    assert largest == pytest.approx(LR, rel=1e-2), "Adam's first step is lr wherever there is a gradient"

@@ -197,3 +197,10 @@ def test_masks_of_a_target():
 
 def test_subjects_are_numbered_from_zero(job):
     assert set(subject_index(job.parts["test"]).tolist()) == {0, 1, 2}
+
+
+def test_a_program_that_returns_no_state_forgets_what_was_kept(job):
+    forgetful = replace(job, program=ClientProgram(after=lambda context, update: replace(update, state={})))
+    states = {1: {"head.1": torch.ones(build().layout["head.1"].numel)}}
+    for kept, expected in (({"head.1": WHOLE}, {0: {}, 1: {}, 2: {}}), ({}, {})):
+        assert Worker(forgetful).train_block(1, models(), tasks_of(job, keep=kept), states).states == expected

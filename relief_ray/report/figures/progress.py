@@ -133,8 +133,7 @@ def front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 def pareto(experiment: Experiment, slug: str) -> Plot | None:
     """Final F1 against what the whole run cost, and the front of the federated methods."""
     comparison = experiment.main
-    found = [] if comparison is None else ends(comparison)
-    if comparison is None or len(found) < 2:
+    if comparison is None or len(found := ends(comparison)) < 2:
         return None
     on_front = {
         field: {p for p in front([(getattr(e, field), e.f1.mean) for e in found if not e.is_bound])}

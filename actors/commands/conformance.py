@@ -1,0 +1,84 @@
+"""`relief-ray conformance my.module:MyMethod`: does a strategy keep the rules, and if not, which one does it break?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+import torch
+import typer
+
+from actors.commands.tables import counted
+from actors.session import SessionOptions, ray_session
+from relief_ray.config import ExperimentConfig, override, parse
+from relief_ray.conformance import PROBLEM, check
+from relief_ray.protocols import Executor
+from relief_ray.rules import RULES, Verdict
+from relief_ray.simulation import MakeExecutor
+from relief_ray.training.worker import Job
+
+NUM_HOSTS = 2
+
+
+def conformance(target: str, settings: Sequence[str], use_ray: bool, as_json: bool) -> None:
+    """Prints a line per rule; ends with 1 where one is broken."""
+    config = parse(override(PROBLEM, [f"strategy={target}", *settings]), "conformance")
+    torch.set_num_threads(config.runtime.num_threads)
+    verdicts: list[Verdict] = []
+    with ExitStack() as stack:
+        executors = ray_executors(stack) if use_ray else {}
+        for verdict in check(config, executors):
+            verdicts.append(verdict)
+            if not as_json:
+                print(line(verdict), flush=True)
+    broken = [v.rule for v in verdicts if v.status == "broken"]
+    print(as_text(config, verdicts) if as_json else summary(config, verdicts))
+    if broken:
+        raise typer.Exit(1)
+
+
+def ray_executors(stack: ExitStack) -> dict[str, MakeExecutor]:
+    """Packed Ray hosts, started with the first run that asks for them."""
+    opened: list[bool] = []
+
+    def packed(job: Job) -> Executor:
+        if not opened:
+            stack.enter_context(ray_session(SessionOptions(num_cpus=NUM_HOSTS)))
+            opened.append(True)
+        from actors.executor import open_executor
+        from actors.group import RuntimeOptions
+
+        return open_executor(job, RuntimeOptions(num_hosts=NUM_HOSTS))
+
+    return {"packed on Ray": packed}
+
+
+def line(verdict: Verdict) -> str:
+    """One rule; a broken one with what was found and what to do."""
+    rule = RULES[verdict.rule]
+    if verdict.status == "kept":
+        return f"  kept        {verdict.rule:<14} {rule.says}"
+    if verdict.status == "not judged":
+        return f"  not judged  {verdict.rule:<14} {verdict.found}"
+    return f"  BROKEN      {verdict.rule:<14} {rule.says}\n      found: {verdict.found}\n      fix:   {rule.fix}"
+
+
+def summary(config: ExperimentConfig, verdicts: Sequence[Verdict]) -> str:
+    """The last line."""
+    number = {status: sum(v.status == status for v in verdicts) for status in ("kept", "broken", "not judged")}
+    if not number["broken"]:
+        rest = f", {number['not judged']} not judged" if number["not judged"] else ""
+        return f"{config.label()}: keeps {counted(number['kept'], 'rule')}{rest}"
+    names = ", ".join(v.rule for v in verdicts if v.status == "broken")
+    return f"{config.label()}: breaks {names}; {number['kept']} kept, {number['not judged']} not judged"
+
+
+def as_text(config: ExperimentConfig, verdicts: Sequence[Verdict]) -> str:
+    """All of it as JSON."""
+    rows = [
+        {"rule": v.rule, "status": v.status, "found": v.found, "says": RULES[v.rule].says, "fix": RULES[v.rule].fix}
+        for v in verdicts
+    ]
+    facts = {"strategy": config.label(), "keeps": not any(v.status == "broken" for v in verdicts), "rules": rows}
+    return json.dumps(facts, indent=1)

@@ -1,0 +1,229 @@
+"""`relief-ray grid`: many cells through Ray Tune, resumable at any point."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from actors.commands.grid_text import print_end, print_plan, print_status
+from actors.commands.plan import refuse_masked, refuse_other_than
+from actors.exits import CELLS_FAILED, DISK, INTERRUPTED, Stopped, say
+from actors.exports import PATIENCE_AFTER_STOP_S, PATIENCE_S, Exports
+from actors.grids.book import Book, Entry, await_quiet, read_book, set_stale_aside, write_book
+from actors.grids.estimate import estimates, fitting, probe_missing
+from actors.grids.freeze import freeze
+from actors.grids.screen import Screen, duration, make_screen
+from actors.session import SessionOptions, num_cores, ray_session
+from actors.signals import StopSignals
+from relief_ray.data import open_dataset
+from relief_ray.errors import UserError
+from relief_ray.records.atomic import disk_errors
+from relief_ray.records.lock import FileLock
+from tune_configs.cells import cells_of, load_grid
+
+GRID_LOCK = "grid.lock"
+TUNED_FILE = Path("results/tuned.json")
+# Where Ray unpacks the working folder of a job.
+JOB_FOLDERS = "working_dir_files"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Asked:
+    """What the user wants besides the grid itself; ``budget_s`` of wall time."""
+
+    as_json: bool = False
+    dry_run: bool = False
+    budget_s: float | None = None
+    rerun_stale: bool = False
+    skip_failed: bool = False
+    skip_unknown: bool = False
+
+
+def go(target: str, folder: Path | None, settings: Sequence[str], out: Path | None, asked: Asked) -> None:
+    """`relief-ray grid`.
+
+    Raises:
+        UserError: a folder where none belongs, or none where one does.
+    """
+    if target not in ("resume", "status", "freeze"):
+        if folder is not None:
+            raise UserError(f"grid {target} {folder}: expected one name; name the folder with --out {folder}")
+        start(target, settings, out, asked)
+    elif folder is None or (out is not None and target != "freeze"):
+        raise UserError(f"grid {target}: expected a folder, e.g. relief-ray grid {target} runs/grid-smoke")
+    elif target == "resume":
+        resume(folder, settings, asked)
+    elif target == "freeze":
+        print("\n".join(freeze(read_book(folder.absolute()), out or TUNED_FILE)), f"\nwritten {out or TUNED_FILE}")
+    else:
+        status(folder, asked.as_json)
+
+
+def start(target: str, settings: Sequence[str], out: Path | None, asked: Asked) -> None:
+    """`relief-ray grid MODULE`."""
+    grid = load_grid(target)
+    cells = cells_of(grid, settings, skip_unknown=asked.skip_unknown)
+    if not cells:
+        raise UserError(f"grid {grid.name}: no cell is left; expected at least one level of every axis")
+    place = (out or Path("runs") / f"grid-{grid.name}").absolute()
+    book = Book(out=place, name=grid.name, title=grid.title, cells=cells)
+    carry_out(book, asked)
+
+
+def resume(folder: Path, settings: Sequence[str], asked: Asked) -> None:
+    """`relief-ray grid resume DIR`."""
+    refuse_other_than(("runtime.", "tracking."), settings)
+    book = read_book(folder.absolute(), settings)
+    for cell in book.cells:
+        refuse_masked(cell.config, folder)
+    carry_out(book, asked)
+
+
+def status(folder: Path, as_json: bool) -> None:
+    """`relief-ray grid status DIR`."""
+    book = read_book(folder.absolute())
+    print_status(book, book.entries(), as_json)
+
+
+def carry_out(book: Book, asked: Asked) -> None:
+    """Runs what is not done yet, then says where the grid stands.
+
+    Raises:
+        Stopped: a signal, the budget or a full disk ended it, or cells failed; the message says how to go on.
+    """
+    if asked.dry_run:
+        entries = book.entries()
+        print_plan(book, entries, estimates(entries, probe_missing(entries, one_each=True, say=say)), num_cores())
+        return
+    with disk_errors(book.out, "write the grid"):
+        book.out.mkdir(parents=True, exist_ok=True)
+    with FileLock(book.out / GRID_LOCK, "the grid"):
+        book = write_book(book)
+        entries = book.entries()
+        await_quiet(e for e in entries if e.state != "done")
+        if asked.rerun_stale:
+            set_stale_aside(entries, book.out)
+        entries = book.entries()
+        todo = to_do(entries, asked.skip_failed)
+        for data in {e.cell.config.data.name: e.cell.config.data for e in todo}.values():
+            open_dataset(data)
+        todo = within_budget(book, entries, todo, asked.budget_s)
+        if todo:
+            run_cells(book, entries, todo, asked)
+        print_end(book, book.entries(), asked.as_json)
+    failed = [e for e in book.entries() if e.state == "failed"]
+    if failed:
+        raise Stopped(CELLS_FAILED, f"{len(failed)} cells failed; the others are not touched by that\n{going_on(book)}")
+
+
+def to_do(entries: Iterable[Entry], skip_failed: bool) -> list[Entry]:
+    """Missing cells, and failed ones once more; stale ones stay as they are."""
+    states = ("missing",) if skip_failed else ("missing", "failed")
+    return [e for e in entries if e.state in states]
+
+
+def within_budget(book: Book, entries: Sequence[Entry], todo: list[Entry], budget_s: float | None) -> list[Entry]:
+    """The first cells that fit into the budget, after a round of every method has been timed; says which."""
+    if budget_s is None or not todo:
+        return todo
+    began = time.monotonic()
+    known = estimates(entries, probe_missing(todo, one_each=False, say=say))
+    left_s = budget_s - (time.monotonic() - began)
+    chosen = fitting(todo, known, left_s * num_cores())
+    print_plan(book, entries, known, num_cores())
+    print(
+        f"budget {duration(budget_s)}: {len(chosen)} of {len(todo)} cells to do fit"
+        + (f", up to {chosen[-1].cell.name}" if chosen else "; give it more, or fewer rounds (--set rounds=..)"),
+        flush=True,
+    )
+    return chosen
+
+
+def run_cells(book: Book, entries: Sequence[Entry], todo: Sequence[Entry], asked: Asked) -> None:
+    """Ray, Tune, progress; ends early where somebody asked.
+
+    Raises:
+        Stopped: ended early.
+    """
+    screen = make_screen(asked.as_json)
+    with closing(screen), StopSignals() as stop:
+        screen.note(f"{book.name}: {len(book.cells)} cells, {len(todo)} to do; records in {book.out}")
+        if JOB_FOLDERS in book.out.parts:
+            screen.note(
+                "NOTE: that folder is the job's copy of the code, which Ray removes; name another with --out DIR"
+            )
+        exports = Exports(screen.note)
+        try:
+            disk_full = with_ray(book, entries, todo, asked, screen, stop, exports)
+        except KeyboardInterrupt:
+            raise Stopped(stop.code or INTERRUPTED, going_on(book)) from None
+        finally:
+            exports.close(PATIENCE_AFTER_STOP_S if stop.requested() else PATIENCE_S)
+    if disk_full:
+        raise Stopped(DISK, f"the disk is full; everything before is intact\n{going_on(book)}")
+    if stop.requested():
+        raise Stopped(stop.code, going_on(book))
+
+
+def with_ray(
+    book: Book,
+    entries: Sequence[Entry],
+    todo: Sequence[Entry],
+    asked: Asked,
+    screen: Screen,
+    stop: StopSignals,
+    exports: Exports,
+) -> bool:
+    """Runs the cells on a local Ray, or on the cluster that was named; gives whether the disk is full."""
+    stop_file = book.out / ".stop"
+    stop_file.unlink(missing_ok=True)
+    until_s = time.monotonic() + asked.budget_s if asked.budget_s is not None else None
+    # Tune imports MLflow, which reads this once.
+    os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
+    with ray_session(session_options(todo)):
+        from actors.grids.board import Board
+        from actors.grids.tuning import Listener, fit
+
+        def on_tick() -> None:
+            if stop.requested() or board.disk_full or (until_s is not None and time.monotonic() > until_s):
+                stop_file.touch()
+
+        board = Board(entries=entries, todo=todo, screen=screen, exports=exports, on_tick=on_tick)
+        fit(todo, book.name, book.out, Listener(begun=board.begun, ended=board.ended, tick=board.tick))
+    return board.disk_full
+
+
+def session_options(todo: Sequence[Entry]) -> SessionOptions:
+    """The cluster of the configuration or of ``RAY_ADDRESS`` (as in a Ray job), else a local one.
+
+    Its node plays all devices of the largest fleet.
+    """
+    address = todo[0].cell.config.runtime.address or os.environ.get("RAY_ADDRESS")
+    resources: dict[str, float] = {"server": 1.0}
+    if address is None:
+        for needed in {repr(e.cell.config.fleet) + repr(e.cell.config.data): e for e in todo}.values():
+            for name, amount in devices_of(needed).items():
+                resources[name] = max(resources.get(name, 0.0), amount)
+    return SessionOptions(address=address, resources=resources)
+
+
+def devices_of(entry: Entry) -> dict[str, float]:
+    """Ray resources of a cell's devices; none where all clients live in the trial's own process."""
+    from actors.grids.tuning import fleet_of
+
+    total: dict[str, float] = {}
+    if entry.cell.config.runtime.mode != "inline":
+        fleet, types = fleet_of(entry.cell.config)
+        for client in fleet.clients:
+            for name, amount in types[client.device].ray_resources.items():
+                total[name] = total.get(name, 0.0) + amount
+    return total
+
+
+def going_on(book: Book) -> str:
+    """How to go on."""
+    return f"everything up to the last finished round is kept\ngo on with: relief-ray grid resume {book.out}"

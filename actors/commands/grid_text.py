@@ -1,0 +1,131 @@
+"""What a user reads of a grid before it starts and after it has ended."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from statistics import fmean, stdev
+
+from rich.table import Table
+
+from actors.console import make_console
+from actors.grids.board import last_f1
+from actors.grids.book import Book, Entry, State
+from actors.grids.estimate import Estimate
+from actors.grids.screen import duration
+from relief_ray.report.labels import split_name
+
+STATES: tuple[State, ...] = ("done", "failed", "missing", "stale")
+MAX_ROWS = 40
+
+
+def counts(entries: Sequence[Entry]) -> str:
+    """``10 done, 1 failed, 1 missing``."""
+    found = {state: sum(e.state == state for e in entries) for state in STATES}
+    return ", ".join(f"{number} {state}" for state, number in found.items() if number)
+
+
+def print_plan(book: Book, entries: Sequence[Entry], known: Mapping[str, Estimate], num_places: int) -> None:
+    """Cells by setting and method, with time and disk, and where these figures come from."""
+    print(f"{book.name}: {book.title}\n{len(entries)} cells ({counts(entries)}), seed-major; records in {book.out}\n")
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for name in ("setting", "method", "to do", "a cell", "all", "disk", "estimated from"):
+        table.add_column(name, justify="left" if name in ("setting", "method", "estimated from") else "right")
+    rows = plan_rows(entries, known)
+    for row in rows[:MAX_ROWS]:
+        table.add_row(*row)
+    make_console().print(table)
+    if len(rows) > MAX_ROWS:
+        print(f"... and {len(rows) - MAX_ROWS} rows more")
+    seconds = [k.seconds for k in known.values() if k.seconds is not None]
+    unknown = len(known) - len(seconds)
+    data = sorted({f"{e.cell.config.data.name}, {split_name(e.cell.config.data.split)}" for e in entries})
+    disk = sum(k.num_bytes or 0 for k in known.values())
+    print(
+        f"\nin all {duration(sum(seconds))} of one core, {duration(sum(seconds) / num_places)} on {num_places} cores, "
+        f"{mib(disk)} of disk"
+        + (f"; {unknown} cells of unknown length" if unknown else "")
+        + f"\ndata: {'; '.join(data)}",
+        flush=True,
+    )
+
+
+def plan_rows(entries: Sequence[Entry], known: Mapping[str, Estimate]) -> list[tuple[str, ...]]:
+    """One row per setting and method."""
+    groups: dict[tuple[str, str], list[Entry]] = {}
+    for entry in entries:
+        groups.setdefault((entry.cell.setting, entry.cell.label), []).append(entry)
+    rows: list[tuple[str, ...]] = []
+    for (setting, label), members in groups.items():
+        found = [known[e.cell.name] for e in members if e.cell.name in known]
+        number = f"{len(found)}/{len(members)}"
+        if not found:
+            rows.append((setting, label, number, "", "", "", "done" if members[0].state == "done" else "stale"))
+            continue
+        seconds, sizes = [k.seconds for k in found], [k.num_bytes or 0 for k in found]
+        total = sum(s for s in seconds if s is not None)
+        shown = ("?", "?", "?") if None in seconds else (duration(total / len(found)), duration(total), mib(sum(sizes)))
+        rows.append((setting, label, number, *shown, found[0].origin))
+    return rows
+
+
+def mib(num_bytes: int) -> str:
+    """``12 MiB``."""
+    return f"{num_bytes / 2**20:.{0 if num_bytes > 10 * 2**20 else 1}f} MiB"
+
+
+def print_end(book: Book, entries: Sequence[Entry], as_json: bool) -> None:
+    """Where the grid stands, and the scores of what is done."""
+    if as_json:
+        print_status(book, entries, as_json)
+        return
+    print(f"\n{book.name}: {counts(entries)} of {len(entries)} cells; records in {book.out}")
+    rows = score_rows(entries)
+    if rows:
+        table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+        for name in ("setting", "method", "F1 %", "cells"):
+            table.add_column(name, justify="left" if name in ("setting", "method") else "right")
+        for row in rows:
+            table.add_row(*row)
+        make_console().print(table)
+    for entry in entries:
+        if entry.state in ("failed", "stale"):
+            print(f"{entry.state}: {entry.cell.name}: {entry.why.splitlines()[0] if entry.why else ''}")
+    setting = entries[0].cell.setting
+    print(f"\nSide by side  relief-ray compare {book.out}/{setting}-*", flush=True)
+
+
+def score_rows(entries: Sequence[Entry]) -> list[tuple[str, str, str, str]]:
+    """Mean and sample standard deviation of the last F1 over folds and seeds, by setting and method."""
+    groups: dict[tuple[str, str], list[float]] = {}
+    for entry in entries:
+        f1 = last_f1(entry.folder) if entry.state == "done" else None
+        if f1 is not None:
+            groups.setdefault((entry.cell.setting, entry.cell.label), []).append(100 * f1)
+    return [
+        (setting, label, f"{fmean(v):.1f}" + (f"±{stdev(v):.1f}" if len(v) > 1 else ""), str(len(v)))
+        for (setting, label), v in groups.items()
+    ]
+
+
+def print_status(book: Book, entries: Sequence[Entry], as_json: bool) -> None:
+    """The ledger: every cell with its state."""
+    if not as_json:
+        print(f"{book.name}: {counts(entries)} of {len(entries)} cells; {book.out}")
+        for entry in entries:
+            rounds = f"{entry.num_rounds}/{entry.num_planned} rounds"
+            print("  ".join(p for p in (f"{entry.state:<8}{entry.cell.name}", rounds, entry.why.split("\n")[0]) if p))
+        return
+    rows = [
+        {
+            "cell": e.cell.name,
+            "strategy": e.cell.label,
+            "setting": e.cell.setting,
+            "state": e.state,
+            "rounds": e.num_rounds,
+            "planned": e.num_planned,
+            "why": e.why or None,
+        }
+        for e in entries
+    ]
+    print(json.dumps({"event": "grid", "grid": book.name, "folder": str(book.out), "cells": rows}), flush=True)

@@ -1,0 +1,1 @@
+"""Grids through Ray Tune: the book of cells, trials, live progress, estimates."""

@@ -1,0 +1,183 @@
+"""How long a grid will take and how much it will write: from its finished cells, else from a round that is timed."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import perf_counter
+
+import torch
+
+from actors.grids.book import Entry
+from relief_ray.config import ExperimentConfig, TrackingConfig
+from relief_ray.errors import UserError
+from relief_ray.models.registry import name_of
+from relief_ray.records.checkpoint import KEEP, generations
+from relief_ray.records.reading import ROUNDS_FILE, read_rounds
+from relief_ray.simulation import Experiment, create
+from relief_ray.training.serial import SerialExecutor
+
+Workload = tuple[str, str]
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rate:
+    """What a cell costs: ``start_s`` once, ``round_s`` and ``round_bytes`` a round, ``fixed_bytes`` once."""
+
+    start_s: float
+    round_s: float
+    fixed_bytes: int
+    round_bytes: float
+    origin: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Estimate:
+    """One cell, from now to its end, on one core; None where nothing is known, and ``origin`` says why."""
+
+    seconds: float | None
+    num_bytes: int | None
+    origin: str
+
+
+def workload(config: ExperimentConfig) -> Workload:
+    """What decides a round's cost besides the method: the backbone and the data."""
+    return (name_of(config.backbone), config.data.name)
+
+
+def folder_bytes(folder: Path) -> int:
+    """Bytes of all files in it."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def finished_rates(entries: Iterable[Entry]) -> dict[tuple[Workload, str], Rate]:
+    """Rates of the workloads and methods of which cells are done: their means."""
+    groups: dict[tuple[Workload, str], list[Rate]] = {}
+    for entry in entries:
+        if entry.state == "done":
+            key = (workload(entry.cell.config), entry.cell.label)
+            groups.setdefault(key, []).append(measured(entry.folder, 0.0, ""))
+    return {key: _mean(rates) for key, rates in groups.items()}
+
+
+def measured(folder: Path, start_s: float, origin: str) -> Rate:
+    """The rate of a run, from its folder."""
+    rounds = read_rounds(folder)
+    ledger = (folder / ROUNDS_FILE).stat().st_size
+    return Rate(
+        start_s=start_s,
+        round_s=sum(r.wall_s for r in rounds) / len(rounds),
+        fixed_bytes=folder_bytes(folder) - ledger,
+        round_bytes=ledger / len(rounds),
+        origin=origin,
+    )
+
+
+def _mean(rates: Sequence[Rate]) -> Rate:
+    number = len(rates)
+    return Rate(
+        start_s=sum(r.start_s for r in rates) / number,
+        round_s=sum(r.round_s for r in rates) / number,
+        fixed_bytes=sum(r.fixed_bytes for r in rates) // number,
+        round_bytes=sum(r.round_bytes for r in rates) / number,
+        origin=f"{number} finished cell{'s' if number > 1 else ''}",
+    )
+
+
+def probe_missing(
+    entries: Sequence[Entry], *, one_each: bool, say: Say
+) -> dict[tuple[Workload, str], Rate | UserError]:
+    """Times a round of every workload and method that no finished cell tells about; of one method each if asked."""
+    known = set(finished_rates(entries))
+    covered = {work for work, _ in known}
+    found: dict[tuple[Workload, str], Rate | UserError] = {}
+    for entry in entries:
+        key = (workload(entry.cell.config), entry.cell.label)
+        if entry.state != "done" and key not in known and key not in found and not (one_each and key[0] in covered):
+            say(f"timing a round of {key[1]} ({' on '.join(key[0])})")
+            covered.add(key[0])
+            try:
+                found[key] = probe(entry.cell.config)
+            except UserError as error:
+                found[key] = error
+    return found
+
+
+def probe(config: ExperimentConfig) -> Rate:
+    """Runs a cell's first round in this process, evaluated, and forgets it.
+
+    Raises:
+        UserError: the cell cannot run, e.g. its data are missing.
+    """
+    asked = config.model_copy(update={"rounds": 1, "tracking": TrackingConfig(enabled=False)})
+    torch.set_num_threads(config.runtime.num_threads)
+    with tempfile.TemporaryDirectory(prefix="relief-probe-") as place:
+        began = perf_counter()
+        setup, folder = create(asked, Path(place) / "cell")
+        with folder, closing(SerialExecutor(setup.job)) as executor:
+            start_s = perf_counter() - began
+            Experiment(setup=setup, folder=folder, executor=executor).run()
+        found = measured(folder.path, start_s, "one timed round")
+        # Two checkpoints are kept; a single round leaves one.
+        return replace(found, fixed_bytes=found.fixed_bytes * KEEP // len(generations(folder.path)))
+
+
+def estimates(entries: Iterable[Entry], probed: Mapping[tuple[Workload, str], Rate | UserError]) -> dict[str, Estimate]:
+    """What every cell that is not done will take, by its name; methods without a rate count as the first one known."""
+    entries = list(entries)
+    known = {**probed, **finished_rates(entries)}
+    first: dict[Workload, tuple[str, Rate | UserError]] = {}
+    for (work, label), rate in known.items():
+        first.setdefault(work, (label, rate))
+    found = {}
+    for entry in entries:
+        if entry.state in ("missing", "failed"):
+            work, label = workload(entry.cell.config), entry.cell.label
+            like, rate = first.get(work, ("", UserError("nothing was timed")))
+            if (work, label) in known:
+                like, rate = label, known[work, label]
+            found[entry.cell.name] = _estimate(entry, rate, "" if like == label else f"as {like}: ")
+    return found
+
+
+def _estimate(entry: Entry, rate: Rate | UserError, like: str) -> Estimate:
+    if isinstance(rate, UserError):
+        return Estimate(seconds=None, num_bytes=None, origin=f"unknown: {str(rate).partition(';')[0]}")
+    left = max(0, entry.num_planned - entry.num_rounds)
+    return Estimate(
+        seconds=rate.start_s + left * rate.round_s,
+        num_bytes=int(rate.fixed_bytes + left * rate.round_bytes),
+        origin=like + rate.origin,
+    )
+
+
+def fitting(todo: Iterable[Entry], known: Mapping[str, Estimate], core_s: float) -> list[Entry]:
+    """The first cells, in order, whose seconds add up to at most ``core_s``; one of unknown length ends the list."""
+    chosen: list[Entry] = []
+    for entry in todo:
+        seconds = known[entry.cell.name].seconds
+        if seconds is None or seconds > core_s:
+            break
+        core_s -= seconds
+        chosen.append(entry)
+    return chosen
+
+
+def parse_hours(text: str) -> float:
+    """Seconds of ``8h``, ``90m`` or ``600s``.
+
+    Raises:
+        UserError: anything else.
+    """
+    factor = {"h": 3600.0, "m": 60.0, "s": 1.0}.get(text[-1:], 0.0)
+    try:
+        seconds = factor * float(text[:-1])
+    except ValueError:
+        seconds = 0.0
+    if not seconds > 0:
+        raise UserError(f"--budget {text}: expected a positive time such as 8h, 90m or 600s")
+    return seconds

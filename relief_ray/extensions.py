@@ -1,0 +1,174 @@
+"""What a user adds from a file of their own: found by its import path ``module:attribute``, known by its sources.
+
+Sources are the module's file and those that it imports from beside it: ``import helpers`` counts where ``helpers.py``
+lies in the same folder; of an installed package only its own modules do.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import TypeVar
+
+from pydantic import BaseModel
+
+from relief_ray.errors import UserError, nearest
+
+PROJECT = ("relief_ray", "actors", "tune_configs")
+INSTALLED = frozenset({"site-packages", "dist-packages"})
+Config = TypeVar("Config", bound=BaseModel)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SourceFile:
+    """A file by its place below the folder that Python found it in: ``my_lab/methods.py``."""
+
+    name: str
+    content: bytes
+
+    @property
+    def sha256(self) -> str:
+        """Of its bytes."""
+        return hashlib.sha256(self.content).hexdigest()
+
+
+def is_path(name: object) -> bool:
+    """Whether a name is an import path: what this project brings along has no colon in its name."""
+    return isinstance(name, str) and ":" in name
+
+
+def is_own(kind: type) -> bool:
+    """Whether a class comes from outside the project."""
+    return kind.__module__.partition(".")[0] not in PROJECT
+
+
+def path_of(kind: type) -> str:
+    """``module:Class``, where ``load`` finds it again."""
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
+def load(path: str, key: str) -> object:
+    """What ``module:attribute`` names; modules are looked for on PYTHONPATH and in the current folder.
+
+    Raises:
+        UserError: no such module or attribute, or the module cannot be imported.
+    """
+    name, _, attribute = path.partition(":")
+    if not attribute.isidentifier() or not all(part.isidentifier() for part in name.split(".")):
+        raise UserError(f"{key} = {path!r}: expected an import path like my.module:MyClass")
+    module = _import(name, f"{key} = {path!r}")
+    if not hasattr(module, attribute):
+        raise UserError(
+            f"{key} = {path!r}: {module.__file__ or name} has no {attribute!r}{nearest(attribute, vars(module))}; "
+            "name what the file defines"
+        )
+    found: object = getattr(module, attribute)
+    return found
+
+
+def _import(name: str, place: str) -> ModuleType:
+    here = str(Path.cwd())
+    if here not in sys.path:
+        # Last, so that a file of the user's can never stand in for an installed module.
+        sys.path.append(here)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
+            raise UserError(
+                f"{place}: no module {error.name!r} in the current folder ({here}) or on PYTHONPATH; start from the "
+                f"folder that holds it, or set PYTHONPATH to that folder"
+            ) from error
+        raise UserError(f"{place}: its module imports {error.name!r}, which is not installed; install it") from error
+    except Exception as error:
+        raise UserError(
+            f"{place}: importing {name!r} fails with {type(error).__name__}: {error}; mend the file, "
+            f"`python -c 'import {name}'` shows where"
+        ) from error
+
+
+def configured(values: Mapping[str, object], key: str, base: type[Config]) -> Config:
+    """A configuration of the class (or variation of the instance) that ``values["name"]`` names; the rest are fields.
+
+    Raises:
+        UserError: what is named is no ``base``.
+        ValidationError: a field does not fit.
+    """
+    path = str(values["name"])
+    found, given = load(path, key), {k: v for k, v in values.items() if k != "name"}
+    if isinstance(found, base):
+        return type(found).model_validate(dict(found) | given)
+    if isinstance(found, type) and issubclass(found, base):
+        return found.model_validate(given)
+    what = f"class {found.__name__}" if isinstance(found, type) else f"a {type(found).__name__}"
+    raise UserError(
+        f"{key} = {path!r}: found {what}, expected a subclass of {base.__module__}.{base.__name__} or an instance of "
+        "one; derive the class from it"
+    )
+
+
+def modules_of(names: Iterable[object]) -> tuple[str, ...]:
+    """The modules among configured names: ``my.module`` of ``my.module:MyMethod``, each once."""
+    return tuple(sorted({str(name).partition(":")[0] for name in names if is_path(name)}))
+
+
+def sources(modules: Iterable[str]) -> tuple[SourceFile, ...]:
+    """The files of imported ``modules`` and of what they import from beside them, by name."""
+    found: dict[str, SourceFile] = {}
+    for name in modules:
+        file = getattr(sys.modules.get(name), "__file__", None)
+        if file is None or name.partition(".")[0] in PROJECT:
+            continue
+        path = Path(file)
+        root = path.parents[name.count(".") + (path.name == "__init__.py")]
+        for place in _reachable(name if name != "__main__" else path.stem, root):
+            found[place] = SourceFile(name=place, content=(root / place).read_bytes())
+    return tuple(found[place] for place in sorted(found))
+
+
+def digests(modules: Iterable[str]) -> dict[str, str]:
+    """sha256 by file: what tells one version of a user's method from another."""
+    return {source.name: source.sha256 for source in sources(modules)}
+
+
+def _reachable(module: str, root: Path) -> list[str]:
+    """Places below ``root`` of ``module``, of its parent packages, and of what they import from ``root``."""
+    whole = not INSTALLED & set(root.parts)
+    seen: dict[str, None] = {}
+    todo = [module]
+    while todo:
+        name = todo.pop()
+        if name.partition(".")[0] in PROJECT or not (whole or name.split(".")[0] == module.split(".")[0]):
+            continue
+        places = [place for place in _places(name) if (root / place).is_file()]
+        for place in places:
+            if place not in seen:
+                seen[place] = None
+                todo += _imports((root / place).read_bytes(), place)
+    return list(seen)
+
+
+def _places(module: str) -> Iterator[str]:
+    parts = module.split(".")
+    for i in range(1, len(parts) + 1):
+        yield "/".join([*parts[:i], "__init__.py"])
+    yield "/".join(parts) + ".py"
+
+
+def _imports(content: bytes, place: str) -> Iterator[str]:
+    """Modules that a file may import, whether they exist or not."""
+    package = place.split("/")[:-1]
+    for node in ast.walk(ast.parse(content)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            yield from ([base] if base else [])
+            yield from (f"{base}.{alias.name}" if base else alias.name for alias in node.names)

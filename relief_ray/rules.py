@@ -1,0 +1,85 @@
+"""What every strategy keeps, in words; ``conformance`` tries it out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+Status = Literal["kept", "broken", "not judged"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rule:
+    """What has to hold, and what to do where it does not."""
+
+    says: str
+    fix: str
+
+
+RULES: Mapping[str, Rule] = MappingProxyType(
+    {
+        "configuration": Rule(
+            says="its fields survive JSON and build() returns a Strategy",
+            fix="keep plain numbers, texts and tuples in fields; let build() return relief_ray.federated.Strategy(..)",
+        ),
+        "travels": Rule(
+            says="what build() returns can be sent to another process",
+            fix="use functions of the module and functools.partial of them, no lambda, no function inside a function",
+        ),
+        "finishes": Rule(says="its rounds run to the end", fix="mend the line that is named"),
+        "allocation": Rule(
+            says="assignments name participants, once each, and existing groups and models; up is within train",
+            fix="build selections with context.layout.select(..) and assignments from context.participants",
+        ),
+        "purity": Rule(
+            says="allocate, aggregate and evaluate leave the state that they are given as it is",
+            fix="return a new ServerState; write theta + step, not theta.add_(step)",
+        ),
+        "state": Rule(
+            says="the state is float32 vectors of all groups per model, tensors, and JSON values",
+            fix="keep tensors in ServerState.tensors, numbers, texts and lists of them in ServerState.facts",
+        ),
+        "evaluation": Rule(
+            says="evaluation names models, clients and groups that exist, each target by a label of its own",
+            fix="build EvalTargets from state.models and fleet.clients",
+        ),
+        "randomness": Rule(
+            says="no global random generator is used",
+            fix="draw from context.streams.numpy(purpose, round, client) or .torch(..)",
+        ),
+        "globals": Rule(
+            says="variables of modules and classes and the settings of torch stay as they are",
+            fix="carry it in ServerState.facts, ServerState.tensors or the client's state",
+        ),
+        "repeats": Rule(
+            says="a second run has the same bits",
+            fix="take no clock, no id() and no order of a set into account; draw from context.streams",
+        ),
+        "resumes": Rule(
+            says="a run that is interrupted after every round has the bits of one that is not",
+            fix="carry everything in ServerState or in the client's state: what build() made is made anew",
+        ),
+        "participation": Rule(
+            says="a round of a single client runs", fix="reckon with reduced.receipts and sums of any number of clients"
+        ),
+        "missing": Rule(
+            says="the model stays finite where absent modalities are left out (training.missing=zero_feature)",
+            fix="expect groups without an update, and divide by no number that may be 0",
+        ),
+        "executors": Rule(
+            says="on Ray it has the bits of the plain loop",
+            fix="let nothing depend on the process that it runs in (os.getpid(), hash() of a text, files)",
+        ),
+    }
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verdict:
+    """What became of a rule; ``found``: what breaks it, or why it was not judged."""
+
+    rule: str
+    status: Status
+    found: str = ""

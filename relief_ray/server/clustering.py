@@ -1,0 +1,115 @@
+"""Who is like whom: distances between clients' layers, clusters of them, and how many clusters there are.
+
+Everything is NumPy in float64 on one thread, so that ties break the same way wherever it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Mapping, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from relief_ray.groups import GroupLayout, Params
+
+Matrix = NDArray[np.float64]
+# One client's layers: (kind of layer, layer) -> flat vector; layers of a kind are averaged before kinds are.
+Layers = Mapping[tuple[Hashable, Hashable], Matrix]
+
+
+def layer_distance(a: Layers, b: Layers) -> float:
+    """Mean over kinds of the mean over layers of ``1 - cos(a_l, b_l)``, in [0, 2].
+
+    Layers that only one of them has, or that are zero in either, do not count; 1 where none is left.
+    """
+    by_kind: dict[Hashable, list[float]] = {}
+    for key in (k for k in a if k in b):
+        norm = float(np.sqrt(np.sum(a[key] * a[key]) * np.sum(b[key] * b[key])))
+        if norm > 0.0:
+            by_kind.setdefault(key[0], []).append(1.0 - float(np.sum(a[key] * b[key])) / norm)
+    means = [sum(found) / len(found) for found in by_kind.values()]
+    return min(2.0, max(0.0, sum(means) / len(means))) if means else 1.0
+
+
+def layers(layout: GroupLayout, step: Params, modalities: Collection[str]) -> Layers:
+    """What of a client's step tells what it is like: the LoRA B factors, or whole groups of a model without LoRA.
+
+    Groups of other modalities than ``modalities`` are left out.
+    """
+    found: dict[tuple[Hashable, Hashable], Matrix] = {}
+    for group in (g for g in layout.accessible(modalities) if g.id in step):
+        values = step[group.id].to(dtype=torch.float64).numpy()
+        if not layout.lora:
+            found[(group.role, group.layer), group.id] = values
+        for spec in group.tensors:
+            if spec.kind == "lora_b":
+                found[(group.role, spec.name), group.id] = values[spec.offset : spec.offset + spec.numel]
+    return found
+
+
+def distances(clients: Sequence[Layers]) -> Matrix:
+    """``layer_distance`` of all pairs (n, n), zero on the diagonal."""
+    found = np.zeros((len(clients), len(clients)))
+    for i, a in enumerate(clients):
+        for j in range(i):
+            found[i, j] = found[j, i] = layer_distance(a, clients[j])
+    return found
+
+
+def average_linkage(distance: Matrix, num_clusters: int) -> list[int]:
+    """Merges the two clusters of least mean distance until ``num_clusters`` are left (n,).
+
+    Of equal pairs the first in client order is merged; clusters are numbered by their first client.
+    """
+    clusters = [[i] for i in range(len(distance))]
+    between = distance.astype(np.float64).copy()
+    np.fill_diagonal(between, np.inf)
+    while len(clusters) > num_clusters:
+        i, j = sorted(int(x) for x in np.unravel_index(int(np.argmin(between)), between.shape))
+        n, m = len(clusters[i]), len(clusters[j])
+        merged = (n * between[i] + m * between[j]) / (n + m)
+        between[i] = between[:, i] = merged
+        between[i, i] = np.inf
+        between = np.delete(np.delete(between, j, 0), j, 1)
+        clusters[i] += clusters.pop(j)
+    labels = np.empty(len(distance), dtype=np.int64)
+    for label, members in enumerate(sorted(clusters, key=min)):
+        labels[members] = label
+    return [int(label) for label in labels]
+
+
+def silhouette(distance: Matrix, given: Sequence[int]) -> float:
+    """Mean of ``(b - a) / max(a, b)``: ``a`` mean distance to the own cluster, ``b`` to the nearest other one.
+
+    A client alone in its cluster counts 0, as does one with ``a = b = 0`` (Rousseeuw 1987).
+
+    Raises:
+        ValueError: there is but one cluster.
+    """
+    labels = np.array(given)
+    names = np.unique(labels)
+    if len(names) < 2:
+        raise ValueError("the silhouette compares clusters; there is but one")
+    scores = []
+    for i, label in enumerate(labels):
+        own = (labels == label) & (np.arange(len(labels)) != i)
+        if not own.any():
+            scores.append(0.0)
+            continue
+        a = float(distance[i, own].mean())
+        b = min(float(distance[i, labels == other].mean()) for other in names if other != label)
+        scores.append((b - a) / max(a, b) if max(a, b) > 0.0 else 0.0)
+    return sum(scores) / len(scores)
+
+
+def cluster(distance: Matrix, most: int) -> list[int]:
+    """The clustering of 2 .. ``most`` clusters with the largest silhouette, the smallest number among equals (n,).
+
+    All are one cluster where there are fewer than three, since the silhouette says nothing of singletons.
+    """
+    candidates = [average_linkage(distance, k) for k in range(2, min(most, len(distance) - 1) + 1)]
+    if not candidates:
+        return [0] * len(distance)
+    scores = [silhouette(distance, labels) for labels in candidates]
+    return candidates[scores.index(max(scores))]

@@ -1,0 +1,69 @@
+"""What early exits of different widths have in common: which samples leave where, and how samples lie to one another.
+
+Legend for shapes: B samples, D features, K classes, E exits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import floor
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+EPS = 1e-12
+GROWTH = 1.5
+
+
+def exit_shares(num_exits: int) -> tuple[float, ...]:
+    """``pi_i`` proportional to ``1.5^i``: (0.4, 0.6) for two exits."""
+    weights = [GROWTH ** (i + 1) for i in range(num_exits)]
+    return tuple(w / sum(weights) for w in weights)
+
+
+def leave_at(logits: Sequence[Tensor]) -> Tensor:
+    """At which exit each sample leaves (B,): at exit i the ``floor(B pi_i)`` most confident left, the rest last."""
+    num = len(logits[0])
+    leaves = torch.full((num,), len(logits) - 1, dtype=torch.int64)
+    left = torch.arange(num)
+    for i, share in enumerate(exit_shares(len(logits))[:-1]):
+        confidence = logits[i].detach().softmax(1).amax(1)
+        order = left[torch.argsort(confidence[left], descending=True, stable=True)]
+        gone = floor(num * share + 1e-9)
+        leaves[order[:gone]] = i
+        left = order[gone:].sort().values
+    return leaves
+
+
+def distance_loss(student_BD: Tensor, teacher_BD: Tensor) -> Tensor:
+    """Relational distance: smooth L1 of pairwise distances, each over its mean (Park et al. 2019, Eq. (5))."""
+    return functional.smooth_l1_loss(_distances(student_BD), _distances(teacher_BD.detach()))
+
+
+def _distances(features_BD: Tensor) -> Tensor:
+    """(B, B) distances over the mean of the positive ones."""
+    gaps = (features_BD[:, None] - features_BD[None]).square().sum(2)
+    apart = gaps > EPS
+    found = torch.where(apart, gaps.clamp_min(EPS).sqrt(), torch.zeros_like(gaps))
+    return found / (found.sum() / apart.sum().clamp_min(1)).clamp_min(EPS)
+
+
+def angle_loss(student_BD: Tensor, teacher_BD: Tensor) -> Tensor:
+    """Relational angle: smooth L1 of the cosines at every corner of three samples (Park et al. 2019, Eq. (8))."""
+    return functional.smooth_l1_loss(_cosines(student_BD), _cosines(teacher_BD.detach()))
+
+
+def _cosines(features_BD: Tensor) -> Tensor:
+    """(B, B, B): at corner i, between the directions to j and to k."""
+    towards = functional.normalize(features_BD[None] - features_BD[:, None], dim=2)
+    return torch.bmm(towards, towards.transpose(1, 2))
+
+
+def binned(labels_n: Tensor, difficulty_n: Tensor, width: float) -> tuple[Tensor, Tensor, int]:
+    """What a histogram of (label, difficulty bin) tells: pairs in sorted order, bins' centres; and its filled cells."""
+    bins = torch.floor(difficulty_n / width)
+    pairs = torch.stack([labels_n.to(bins.dtype), bins], 1)
+    cells, counts = torch.unique(pairs, dim=0, return_counts=True)
+    labels, found = cells.repeat_interleave(counts, 0).unbind(1)
+    return labels.to(torch.int64), (found + 0.5) * width, len(cells)

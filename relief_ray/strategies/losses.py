@@ -1,0 +1,29 @@
+"""Losses on what adapters and routers say, beside the task's own."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def difference_loss(a_BD: Tensor, b_BD: Tensor) -> Tensor:
+    """``mean((X_a^T X_b)^2)`` over the D x D entries, where rows of X are windows of length 1 (their norms constants).
+
+    Computed from the B x B products of windows, which have the same sum of squares: ``sum((X_a X_a^T) * (X_b X_b^T))``.
+    """
+    a, b = (x / (x.norm(dim=1, keepdim=True).detach() + 1e-6) for x in (a_BD, b_BD))
+    squares: Tensor = ((a @ a.T) * (b @ b.T)).sum()
+    return squares / a_BD.shape[1] ** 2
+
+
+def balance_loss(logits_BT: Tensor) -> Tensor:
+    """``T sum_i f_i p_i``: share of windows whose likeliest choice is i, times i's mean probability; 1 if even."""
+    num_choices = logits_BT.shape[1]
+    p_BT = torch.softmax(logits_BT, 1)
+    f_T = torch.bincount(p_BT.argmax(1), minlength=num_choices).to(p_BT.dtype) / len(p_BT)
+    return num_choices * (f_T * p_BT.mean(0)).sum()
+
+
+def z_loss(logits_BT: Tensor) -> Tensor:
+    """``mean(logsumexp(logits)^2)``: keeps a router's logits small."""
+    return torch.logsumexp(logits_BT, 1).square().mean()

@@ -1,0 +1,206 @@
+"""A strategy under observation: every answer of its functions is checked before the round goes on."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import random
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+from types import FunctionType, ModuleType
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from relief_ray.config import ExperimentConfig
+from relief_ray.extensions import sources
+from relief_ray.federated import RoundContext, ServerTools, Strategy
+from relief_ray.groups import GroupLayout, Params, Selection
+from relief_ray.messages import Assignment, ClientId, EvalPlan, Fleet, Reduced, ServerState
+from relief_ray.records.identity import state_sha256
+from relief_ray.streams import Streams
+
+Snapshot = dict[tuple[str, str], bytes]
+
+
+class Broken(Exception):
+    """A rule that does not hold, and what was found."""
+
+    def __init__(self, rule: str, found: str) -> None:
+        """Names the rule."""
+        super().__init__(f"{rule}: {found}")
+        self.rule, self.found = rule, found
+
+
+def watched(strategy: Strategy, fleet: Fleet, layout: GroupLayout) -> Strategy:
+    """The same strategy; a call that breaks a rule raises ``Broken``."""
+    return replace(
+        strategy,
+        init=partial(_init, strategy),
+        allocate=partial(_allocate, strategy),
+        aggregate=partial(_aggregate, strategy),
+        evaluate=partial(_evaluate, strategy, layout),
+    )
+
+
+def _init(strategy: Strategy, layout: GroupLayout, fleet: Fleet, streams: Streams, start: Params) -> ServerState:
+    before, drawn = _sha256(ServerState(models={"start": start})), _generators()
+    state = strategy.init(layout, fleet, streams, start)
+    _same("init", before, ServerState(models={"start": start}), drawn)
+    check_state("init", state, layout)
+    return state
+
+
+def _allocate(strategy: Strategy, state: ServerState, context: RoundContext) -> tuple[Assignment, ...]:
+    before, drawn = _sha256(state), _generators()
+    tasks = strategy.allocate(state, context)
+    _same("allocate", before, state, drawn)
+    check_tasks("allocate", tasks, state, context.layout, [c.id for c in context.participants], len(context.fleet))
+    return tasks
+
+
+def _aggregate(strategy: Strategy, state: ServerState, reduced: Reduced, tools: ServerTools) -> ServerState:
+    tasks = [r.assignment for r in reduced.receipts]
+    check_tasks("client.refine", tasks, state, tools.layout, [c.id for c in tools.participants], len(tools.fleet))
+    before, drawn = _sha256(state), _generators()
+    after = strategy.aggregate(state, reduced, tools)
+    _same("aggregate", before, state, drawn)
+    check_state("aggregate", after, tools.layout)
+    return after
+
+
+def _evaluate(strategy: Strategy, layout: GroupLayout, state: ServerState, fleet: Fleet) -> EvalPlan:
+    before, drawn = _sha256(state), _generators()
+    plan = strategy.evaluate(state, fleet)
+    _same("evaluate", before, state, drawn)
+    targets = (*((plan.canonical,) if plan.canonical else ()), *plan.clients)
+    labels = [t.label for t in targets]
+    known = {c.id for c in fleet.clients}
+    for target in targets:
+        unknown = [j for j in target.keep if j not in layout]
+        if labels.count(target.label) > 1:
+            raise Broken("evaluation", f"two targets are labelled {target.label!r}")
+        if target.view not in state.models or unknown or not ({target.client} - {None}) <= known:
+            raise Broken("evaluation", f"{target}: unknown model, client or group; models are {sorted(state.models)}")
+    return plan
+
+
+def _same(function: str, before: str, state: ServerState, drawn: Mapping[str, bytes]) -> None:
+    if _sha256(state) != before:
+        raise Broken("purity", f"{function} changed the state that it was given")
+    now = _generators()
+    if changed := sorted(name for name in drawn if now[name] != drawn[name]):
+        raise Broken("randomness", f"{function} drew from {', '.join(changed)}")
+
+
+def _sha256(state: ServerState) -> str:
+    return state_sha256(state)
+
+
+def check_tasks(
+    function: str,
+    tasks: Iterable[Assignment],
+    state: ServerState,
+    layout: GroupLayout,
+    participants: list[ClientId],
+    num_clients: int,
+) -> None:
+    """Refuses assignments that nobody could carry out.
+
+    Raises:
+        Broken: rule ``allocation``.
+    """
+    seen: set[ClientId] = set()
+    for task in tasks:
+        who = f"{function}: client {task.client}"
+        if task.client not in participants:
+            raise Broken("allocation", f"{who} does not take part in this round; participants are {participants}")
+        if task.client in seen:
+            raise Broken("allocation", f"{who} has two assignments")
+        seen.add(task.client)
+        if task.view not in state.models:
+            raise Broken("allocation", f"{who} starts from model {task.view!r}; models are {sorted(state.models)}")
+        for name in ("down", "train", "up", "keep"):
+            if unknown := [j for j in getattr(task, name) if j not in layout]:
+                raise Broken("allocation", f"{who}, {name}: groups {unknown} are unknown; there are {list(layout.ids)}")
+        _check_flow(who, task, layout)
+
+
+def _check_flow(who: str, task: Assignment, layout: GroupLayout) -> None:
+    if task.epochs < 1:
+        raise Broken("allocation", f"{who} trains {task.epochs} epochs, expected at least 1")
+    down, train, up, keep = (_mask(layout, s) for s in (task.down, task.train, task.up, task.keep))
+    for name, lacking in (
+        ("trains what it neither receives (down) nor keeps", train & ~(down | keep)),
+        ("sends up what it does not train", up & ~train),
+    ):
+        if bool(lacking.any()):
+            groups = [j for j in layout.ids if bool(lacking[layout.span(j)].any())]
+            raise Broken("allocation", f"{who} {name}: {', '.join(groups)}")
+
+
+def _mask(layout: GroupLayout, selection: Selection) -> Tensor:
+    mask = torch.zeros(layout.numel, dtype=torch.bool)
+    for j, part in selection.items():
+        mask[layout.span(j)][layout.indices(j, part)] = True
+    return mask
+
+
+def check_state(function: str, state: ServerState, layout: GroupLayout) -> None:
+    """Refuses a state that no checkpoint could bring back.
+
+    Raises:
+        Broken: rule ``state``.
+    """
+    for name, params in state.models.items():
+        if set(params) != set(layout.ids):
+            raise Broken("state", f"{function}: model {name!r} has groups {list(params)}, expected {list(layout.ids)}")
+        for j, theta in params.items():
+            if theta.dtype != torch.float32 or theta.shape != (layout[j].numel,):
+                found = f"{theta.dtype} {tuple(theta.shape)}"
+                raise Broken("state", f"{function}: {name!r}, group {j!r}: {found}, expected float32 vectors")
+    for name, value in dict[str, object](state.tensors).items():
+        if not isinstance(value, Tensor):
+            raise Broken("state", f"{function}: tensors[{name!r}] is a {type(value).__name__}, expected a tensor")
+    try:
+        again = json.loads(json.dumps(state.facts, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise Broken("state", f"{function}: facts are no JSON ({error})") from error
+    if again != state.facts:
+        raise Broken("state", f"{function}: facts {state.facts} come back from JSON as {again}")
+
+
+def _generators() -> dict[str, bytes]:
+    states = {
+        "random": random.getstate(),
+        "numpy.random": np.random.get_state(),
+        "torch's default generator": torch.get_rng_state().numpy().tobytes(),
+    }
+    return {name: pickle.dumps(state) for name, state in states.items()}
+
+
+def globals_of(config: ExperimentConfig) -> Snapshot:
+    """What a strategy must leave alone, by rule and name: generators, settings, its modules' and classes' variables."""
+    found: Snapshot = {("randomness", name): state for name, state in _generators().items()}
+    settings = (torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_num_threads())
+    found["globals", "settings of torch"] = pickle.dumps([str(s) for s in settings])
+    files = {source.name for source in sources(config.modules())}
+    names = {type(config.strategy).__module__, *(f.removesuffix(".py").replace("/", ".") for f in files)}
+    for name in sorted(names & sys.modules.keys()):
+        for place, value in _variables(sys.modules[name], name):
+            try:
+                found["globals", place] = pickle.dumps(value)
+            except Exception:
+                continue
+    return found
+
+
+def _variables(owner: object, place: str) -> Iterable[tuple[str, object]]:
+    for name, value in vars(owner).items():
+        if isinstance(value, type) and value.__module__ == getattr(owner, "__name__", None):
+            yield from _variables(value, f"{place}.{name}")
+        elif not name.startswith(("__", "_abc", "model_")) and not isinstance(value, (type, ModuleType, FunctionType)):
+            yield f"{place}.{name}", value

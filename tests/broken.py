@@ -1,0 +1,176 @@
+"""Strategies that keep all rules but one: what has to be in the class, and a piece of what is reported of it."""
+
+HEAD = """
+import itertools
+import os
+import random
+from dataclasses import replace
+from functools import partial
+
+import torch
+
+from relief_ray.federated import ClientProgram, Strategy
+from relief_ray.messages import EvalPlan, EvalTarget, ServerState
+from relief_ray.strategies.common import StrategyConfig, allocate_everything, average
+from relief_ray.strategies.fedavg import FedAvg
+
+SEEN = []
+COUNT = itertools.count()
+
+
+def plain():
+    return FedAvg().build()
+
+
+def change(**more):
+    return replace(plain(), **more)
+
+
+def scaled(state, factor):
+    return ServerState(models={m: {j: x * factor for j, x in p.items()} for m, p in state.models.items()})
+
+"""
+
+
+def module(body: str, build: str) -> str:
+    """A file with ``body`` and the strategy ``Mine``, whose ``build`` returns ``build``."""
+    return f"{HEAD}{body}\n\nclass Mine(StrategyConfig):\n    factor: float = 0.5\n\n    def build(self):\n{build}\n"
+
+
+def _build(expression: str) -> str:
+    return f"        return {expression}"
+
+
+def _allocate(edit: str) -> tuple[str, str]:
+    return (
+        f"def allocate(state, context):\n    tasks = allocate_everything(state, context)\n    return {edit}\n",
+        _build("change(allocate=allocate)"),
+    )
+
+
+def _aggregate(lines: str) -> tuple[str, str]:
+    text = "\n".join(f"    {line}" for line in lines.splitlines())
+    return (
+        f"def aggregate(state, reduced, tools):\n    after = plain().aggregate(state, reduced, tools)\n{text}\n",
+        _build("change(aggregate=aggregate)"),
+    )
+
+
+def _client(lines: str) -> tuple[str, str]:
+    text = "\n".join(f"    {line}" for line in lines.splitlines())
+    return f"def after(context, update):\n{text}\n", _build("change(client=ClientProgram(after=after))")
+
+
+def _evaluate(plan: str) -> tuple[str, str]:
+    return f"def evaluate(state, fleet):\n    return {plan}\n", _build("change(evaluate=evaluate)")
+
+
+FORGETFUL = """
+class Counter:
+    def __init__(self):
+        self.number = 0
+
+    def __call__(self, state, reduced, tools):
+        self.number += 1
+        return scaled(plain().aggregate(state, reduced, tools), 1 + 0.01 * self.number)
+"""
+
+# name -> (rule, (body, build), what is found)
+BROKEN: dict[str, tuple[str, tuple[str, str], str]] = {
+    "builds something else": ("configuration", ("", _build("'fedavg'")), "build() returned a str"),
+    "a lambda": ("travels", ("", _build("change(evaluate=lambda s, f: plain().evaluate(s, f))")), "cannot be pickled"),
+    "raises": ("finishes", _aggregate("return 1 / 0"), "ZeroDivisionError: division by zero (/"),
+    "not finite": ("finishes", _aggregate("return scaled(after, float('nan'))"), "is not finite after aggregation"),
+    "an unknown group": (
+        "allocation",
+        _allocate("tuple(replace(t, train={**t.train, 'hed.1': t.train['head.1']}) for t in tasks)"),
+        "train: groups ['hed.1'] are unknown; there are",
+    ),
+    "a client that rests": (
+        "allocation",
+        _allocate("tuple(replace(tasks[0], client=c.id) for c in context.fleet.clients)"),
+        "does not take part in this round; participants are [",
+    ),
+    "a client twice": ("allocation", _allocate("(*tasks, tasks[0])"), "has two assignments"),
+    "an unknown model": (
+        "allocation",
+        _allocate("tuple(replace(t, view='best') for t in tasks)"),
+        "starts from model 'best'; models are ['global']",
+    ),
+    "up without train": (
+        "allocation",
+        _allocate("tuple(replace(t, train={'head.1': t.train['head.1']}) for t in tasks)"),
+        "sends up what it does not train: fusion.A.acc",
+    ),
+    "train without down": (
+        "allocation",
+        _allocate("tuple(replace(t, down={}) for t in tasks)"),
+        "trains what it neither receives (down) nor keeps: fusion.A.acc",
+    ),
+    "no epoch": ("allocation", _allocate("tuple(replace(t, epochs=0) for t in tasks)"), "trains 0 epochs"),
+    "in place": (
+        "purity",
+        _aggregate("state.models['global']['head.1'].mul_(0.5)\nreturn after"),
+        "aggregate changed the state that it was given",
+    ),
+    "a half model": (
+        "state",
+        _aggregate("return ServerState(models={'global': {'head.1': after.models['global']['head.1']}})"),
+        "aggregate: model 'global' has groups ['head.1'], expected [",
+    ),
+    "float64": (
+        "state",
+        _aggregate("return ServerState(models={'global': {j: x.double() for j, x in after.models['global'].items()}})"),
+        "torch.float64",
+    ),
+    "a tensor in facts": ("state", _aggregate("return replace(after, facts={'x': torch.ones(1)})"), "facts are no"),
+    "a tuple in facts": ("state", _aggregate("return replace(after, facts={'x': (1, 2)})"), "come back from JSON as"),
+    "a number in tensors": (
+        "state", _aggregate("return replace(after, tensors={'x': 1.0})"), "is a float, expected a tensor",
+    ),
+    "evaluates what is not": (
+        "evaluation", _evaluate("EvalPlan(canonical=EvalTarget(label='x', view='best'))"), "unknown model",
+    ),
+    "evaluates under one name": (
+        "evaluation",
+        _evaluate("EvalPlan(canonical=EvalTarget(label='x'), clients=(EvalTarget(label='x', client=0),))"),
+        "two targets are labelled 'x'",
+    ),
+    "draws at the server": (
+        "randomness", _aggregate("random.random()\nreturn after"), "aggregate drew from random",
+    ),
+    "draws at a client": (
+        "randomness", _client("torch.rand(1)\nreturn update"), "torch's default generator: changed while clients",
+    ),
+    "a list of the module's": ("globals", _aggregate("SEEN.append(tools.round)\nreturn after"), ".SEEN: changed"),
+    "a variable of the class": (
+        "globals", _aggregate("Mine.last = tools.round\nreturn after"), ".Mine.last: changed",
+    ),
+    "an address": (
+        "repeats",
+        _aggregate("return scaled(after, 1 + int.from_bytes(os.urandom(2), 'little') * 1e-6)"),
+        "two runs in one process: records differ from line 1",
+    ),
+    "state in what build made": (
+        "resumes", (FORGETFUL, _build("change(aggregate=Counter())")), "interrupted after every round: records differ",
+    ),
+    "two or none": (
+        "participation",
+        _aggregate("first, second = reduced.receipts[:2]\nreturn after"),
+        "ValueError: not enough values to unpack (expected 2, got 1) (/",
+    ),
+    "all groups of all": (
+        "missing",
+        _client(
+            "still = [j for j, d in update.delta.items() if not bool(d.any())]\n"
+            "return replace(update, delta={j: d * float('nan') if still else d for j, d in update.delta.items()})"
+        ),
+        "updates of clients were refused: {",
+    ),
+    "the process": (
+        "executors", _client(
+            "factor = 1 + os.getpid() % 1000 * 1e-3\n"
+            "return replace(update, delta={j: d * factor for j, d in update.delta.items()})"
+        ), "packed on Ray: records differ from line 1",
+    ),
+}  # fmt: skip

@@ -1,0 +1,33 @@
+"""A few cells on shipped data, small enough for a second each."""
+
+from __future__ import annotations
+
+from actors.grids.book import Book
+from tune_configs.cells import cells_of
+from tune_configs.grid import Grid
+
+TINY = {
+    "rounds": 3,
+    "data.max_windows_per_client": 6,
+    "training.epochs": 1,
+    "backbone": {"conv1": 2, "conv2": 2, "steps": 4, "fusion": 8},
+    "evaluation.every": 1,
+    "tracking.enabled": False,
+}
+
+
+def tiny_grid(methods=("fedavg", "relief"), seeds=(0,), **settings):
+    return Grid(
+        name="tiny",
+        title="tiny cells",
+        methods=methods,
+        datasets=("dsa_mini",),
+        seeds=seeds,
+        settings={**TINY, **settings},
+    )
+
+
+def tiny_book(out, **changes):
+    """A book of tiny cells in a folder that exists; nothing is written yet."""
+    out.mkdir(exist_ok=True)
+    return Book(out=out, name="tiny", title="tiny cells", cells=cells_of(tiny_grid(**changes)))

@@ -1,0 +1,247 @@
+"""FedLEASE: alone, allocated, mixed; who trains, sends, averages and keeps what."""
+
+import pytest
+import torch
+
+from relief_ray.server.clustering import cluster, distances, layers
+from relief_ray.strategies.fedavg import FedAvg
+from relief_ray.strategies.fedlease import ALLOCATION, ALONE, FedLEASE, clusters_of, experts_for
+from tests.toy import ACC, FOUR, FULL, bench, build, context_of, fleet_of
+
+PLAIN = build().layout.ids
+EXPERT = ("fusion.A.acc", "fusion.A.hr", "fusion.B")
+SIX = fleet_of(FULL, FULL, FULL, ACC, ACC, ACC)
+
+
+def lease(folder, fleet=FOUR, warmup=1, **config):
+    changed = {k: config.pop(k) for k in ("missing", "engine", "batch_size") if k in config}
+    return bench(FedLEASE(warmup_rounds=warmup, **config).build(), folder, fleet=fleet, **changed)
+
+
+def members(run):
+    clusters = clusters_of(run.state)
+    return {c: [n for n, k in enumerate(clusters) if k == c] for c in sorted({*clusters} - {-1})}
+
+
+def by_client(result):
+    return {t.client: t for t in result.tasks}
+
+
+def test_warm_up_is_each_clients_own_training(tmp_path):
+    """Two rounds alone: the bits of the ``local`` bound, nothing sent, the server's model untouched."""
+    from relief_ray.strategies.bounds import Local
+
+    ours, theirs = lease(tmp_path, warmup=5), bench(Local().build(), tmp_path)
+    for round_ in (1, 2):
+        result = ours.round(round_)
+        theirs.round(round_)
+        assert all(r.bytes_up == r.bytes_down == 0 and r.assignment.phase == ALONE for r in result.trained.worked)
+    assert all(torch.equal(ours.store.load(n)[j], theirs.store.load(n)[j]) for n in range(4) for j in PLAIN)
+    assert all(torch.equal(ours.state.models["global"][j], ours.start[j]) for j in ours.start)
+
+
+def test_the_last_warm_up_round_sends_everything_and_is_forgotten(tmp_path):
+    run = lease(tmp_path, warmup=2)
+    run.round(1)
+    assert set(run.store.load(0)) == set(PLAIN)
+    result = run.round(2)
+    assert all(set(t.up) == set(PLAIN) and not t.down and t.phase == ALLOCATION for t in result.tasks)
+    assert all(run.store.load(n) == {} for n in range(4)), "what is personal ends with the warm-up"
+
+
+def test_clusters_partition_the_clients(tmp_path):
+    run = lease(tmp_path, SIX)
+    run.round(1)
+    found = members(run)
+    assert sorted(n for group in found.values() for n in group) == list(range(6))
+    assert 2 <= len(found) <= 4 and all(found.values())
+    assert set(run.state.models) == {"global", *(f"cluster.{c}" for c in found)}
+
+
+def test_clusters_are_those_of_the_warm_up_steps(tmp_path):
+    run = lease(tmp_path, SIX)
+    sums = run.round(1).trained.reduced.sums
+    steps = [{j: part.plain for j, part in sums[f"client.{n}"].items()} for n in range(6)]
+    seen = [layers(run.backbone.layout, steps[n], SIX[n].modalities) for n in range(6)]
+    assert clusters_of(run.state) == cluster(distances(seen), 4)
+
+
+def test_an_expert_starts_as_the_mean_of_its_members_warm_up(tmp_path):
+    run = lease(tmp_path, SIX)
+    sums = run.round(1).trained.reduced.sums
+    for c, found in members(run).items():
+        for j in PLAIN:
+            mean = sum(sums[f"client.{n}"][j].plain for n in found) / len(found)
+            expected = (run.start[j].double() + mean).float()
+            torch.testing.assert_close(run.state.models[f"cluster.{c}"][j], expected, rtol=0, atol=1e-7)
+
+
+def test_everybody_holds_every_expert_and_only_its_cluster_changed_it(tmp_path):
+    """After aggregation expert j is the mean of cluster j, the same bits in every cluster's model."""
+    run = lease(tmp_path, SIX)
+    run.round(1)
+    before = run.state.models
+    result = run.round(2)
+    spec, found = experts_for(FedLEASE(), run.backbone.layout, SIX), members(run)
+    sums, after = result.trained.reduced.sums, run.state.models
+    for c, group in found.items():
+        assert sums[f"cluster.{c}"]["fusion.B"].members == tuple(group)
+        for j in (*EXPERT, *(spec.router(e) for e in range(1, len(found) + 1))):
+            mean = sums[f"cluster.{c}"][j].plain / len(group)
+            assert torch.equal(after[f"cluster.{c}"][j], (before[f"cluster.{c}"][j].double() + mean).float())
+        others = [i for i in found if i != c]
+        for e, other in enumerate(others, 2):
+            assert all(
+                torch.equal(after[f"cluster.{c}"][spec.copy(e, j)], after[f"cluster.{other}"][j]) for j in EXPERT
+            )
+
+
+def test_local_training_leaves_the_other_experts_bitwise_unchanged(tmp_path):
+    run = lease(tmp_path, SIX)
+    run.round(1)
+    task = run.strategy.allocate(run.state, context_of(run.backbone, SIX, 2))[0]
+    theta = run.executor._worker.trainer.theta
+    run.executor.train(2, run.state.models, [task], {})
+    received = run.state.models[task.view]
+    foreign = [j for j in theta if j.startswith("expert.") and "router" not in j]
+    assert foreign and all(torch.equal(theta[j], received[j]) for j in foreign)
+    assert all(not torch.equal(theta[j], received[j]) for j in ("fusion.B", "fusion.A.acc", "expert.router.2"))
+
+
+def test_payloads_are_the_own_expert_and_router_up_and_all_experts_down(tmp_path):
+    run = lease(tmp_path, SIX)
+    run.round(1)
+    number, result = len(members(run)), run.round(2)
+    routers = {f"expert.router.{e}" for e in range(1, number + 1)}
+    copies = {f"expert.{e}.{j}" for e in range(2, number + 1) for j in EXPERT}
+    for task in result.tasks:
+        assert set(task.up) == set(task.train) == {*PLAIN, *routers} and not task.keep
+        assert set(task.down) == {*PLAIN, *routers, *copies}
+        assert task.output == f"expert.logits@{number}"
+    rows = [run.backbone.layout[j].tensors[0].shape[0] for j in sorted(routers)]
+    assert sum(rows) == 2 * number - 1
+
+
+def test_one_cluster_is_plain_lora(tmp_path):
+    """Two clients cannot be told apart: no router, and after the warm-up FedAvg's bits."""
+    fleet = fleet_of(FULL, ACC)
+    run, fedavg = lease(tmp_path, fleet), bench(FedAvg().build(), tmp_path, fleet=fleet)
+    assert run.backbone.layout.ids == PLAIN
+    for round_ in (1, 2, 3):
+        result = run.round(round_)
+        fedavg.round(round_)
+    assert clusters_of(run.state) == [0, 0] and {t.output for t in result.tasks} == {None}
+    after, expected = run.state.models["cluster.0"], fedavg.state.models["global"]
+    assert all(torch.equal(after[j], expected[j]) for j in PLAIN)
+
+
+def test_encoders_stay_in_the_cluster_or_are_everybodys(tmp_path):
+    for encoders, shared in (("by_kind", False), ("cluster", False), ("all", True)):
+        run = lease(tmp_path, SIX, encoders=encoders)
+        run.round(1), run.round(2)
+        models = [run.state.models[f"cluster.{c}"] for c in members(run)]
+        alike = [torch.equal(models[0]["encoder.acc.1"], theta["encoder.acc.1"]) for theta in models[1:]]
+        assert alike == [shared] * len(alike)
+        assert not torch.equal(models[0]["fusion.B"], models[1]["fusion.B"])
+
+
+def test_pooled_encoders_take_the_mean_over_all_clusters(tmp_path):
+    run = lease(tmp_path, SIX, encoders="all")
+    run.round(1)
+    before = run.state.models["cluster.1"]["encoder.acc.1"]
+    sums = run.round(2).trained.reduced.sums
+    mean = sum(sums[f"cluster.{c}"]["encoder.acc.1"].plain for c in members(run)) / 6
+    assert torch.equal(run.state.models["cluster.1"]["encoder.acc.1"], (before.double() + mean).float())
+
+
+def test_who_missed_the_allocation_joins_the_nearest_cluster_after_a_warm_up_round(tmp_path):
+    run = lease(tmp_path, SIX)
+    run.round(1, participants=[0, 1, 3, 4, 5])
+    assert clusters_of(run.state)[2] == -1
+    late = run.strategy.evaluate(run.state, SIX).clients[2]
+    assert late.view == "global" and late.client == 2 and set(late.keep) == set(PLAIN)
+    before = {c: dict(theta) for c, theta in run.state.models.items()}
+    result = run.round(2, participants=[2])
+    assert by_client(result)[2].phase == ALLOCATION and set(by_client(result)[2].up) == set(PLAIN)
+    assert clusters_of(run.state)[2] in members(run)
+    assert all(torch.equal(t, before[c][j]) for c, theta in run.state.models.items() for j, t in theta.items())
+    twin = lease(tmp_path, SIX)
+    twin.round(1)
+    same = clusters_of(twin.state)
+    assert [n for n in (0, 1) if same[n] == same[2]] == [
+        n for n in (0, 1) if clusters_of(run.state)[n] == clusters_of(run.state)[2]
+    ], "it lands beside whom it would have stood with"
+    assert run.round(3, participants=[2]).tasks[0].output is not None
+
+
+def test_a_cluster_that_nobody_works_for_keeps_its_expert(tmp_path):
+    run = lease(tmp_path, SIX)
+    run.round(1)
+    found = members(run)
+    idle = [c for c in found if c != clusters_of(run.state)[0]]
+    before = run.state.models
+    run.round(2, participants=found[clusters_of(run.state)[0]])
+    assert all(torch.equal(run.state.models[f"cluster.{c}"][j], before[f"cluster.{c}"][j]) for c in idle for j in PLAIN)
+
+
+def test_plan_before_and_after_the_allocation(tmp_path):
+    run = lease(tmp_path, SIX, warmup=2)
+    run.round(1)
+    plan = run.strategy.evaluate(run.state, SIX)
+    assert plan.canonical is not None and plan.canonical.client is None and set(plan.canonical.keep) == set(PLAIN)
+    assert [t.client for t in plan.clients] == list(range(6))
+    run.round(2)
+    clusters, plan = clusters_of(run.state), run.strategy.evaluate(run.state, SIX)
+    assert [t.view for t in plan.clients] == [f"cluster.{c}" for c in clusters]
+    assert plan.clients[4].modalities == ACC and not plan.clients[4].keep
+    full = clusters[:3]
+    assert plan.canonical.view == f"cluster.{max(sorted(set(full)), key=full.count)}"
+    assert plan.canonical.output == f"expert.logits@{max(clusters) + 1}"
+    found = run.executor.evaluate(run.state.models, [plan.canonical, *plan.clients], {}, "test")
+    assert {label for label in found if "|" not in label} == {"global", *(f"client.{n}" for n in range(6))}
+
+
+def test_weights_follow_the_configuration(tmp_path):
+    run = lease(tmp_path, SIX, weighting="samples")
+    sums = run.round(1).trained.reduced.sums
+    c, found = next(iter(members(run).items()))
+    total = sum(SIX[n].num_windows for n in found)
+    mean = sum(SIX[n].num_windows * sums[f"client.{n}"]["head.1"].plain for n in found) / total
+    after = run.state.models[f"cluster.{c}"]["head.1"]
+    torch.testing.assert_close(after, (run.start["head.1"].double() + mean).float(), rtol=0, atol=1e-7)
+
+
+def test_dense_heads_are_experts_and_dense_heads_of_lora_models_are_not():
+    from tests.training.scene import SHAPE, TINY
+
+    assert experts_for(FedLEASE(), build().layout, FOUR).of == EXPERT
+    layout = TINY.build(SHAPE, 0).layout
+    assert "head.1" in experts_for(FedLEASE(), layout, SIX).of
+    assert "head.1" not in experts_for(FedLEASE(experts_of="fusion"), layout, SIX).of
+    assert experts_for(FedLEASE(), layout, SIX).most == 4 and experts_for(FedLEASE(), layout, FOUR).most == 3
+
+
+@pytest.mark.parametrize("missing", ["zero_input", "zero_feature"])
+@pytest.mark.parametrize("engine", ["naive", "reuse"])
+def test_both_missing_modes_and_engines_stay_finite_and_agree(missing, engine, tmp_path):
+    run = lease(tmp_path, SIX, missing=missing, engine=engine)
+    for round_ in (1, 2, 3):
+        run.round(round_)
+    naive = lease(tmp_path, SIX, missing=missing, engine="naive")
+    for round_ in (1, 2, 3):
+        naive.round(round_)
+    assert clusters_of(run.state) == clusters_of(naive.state)
+    for name, theta in run.state.models.items():
+        found, expected = (torch.cat([t[j] for j in sorted(t)]) for t in (theta, naive.state.models[name]))
+        start = torch.cat([run.start[j] for j in sorted(theta)])
+        assert bool(torch.isfinite(found).all())
+        assert float((found - expected).norm()) <= 0.01 * float((expected - start).norm())
+
+
+def test_a_masked_sensor_gets_no_step_from_who_lacks_it(tmp_path):
+    """zero_feature: an Acc cluster's ``A_hr`` stays at the start for good."""
+    run = lease(tmp_path, SIX, missing="zero_feature", weighting="uniform")
+    run.round(1), run.round(2)
+    for c, found in members(run).items():
+        if all(SIX[n].modalities == ACC for n in found):
+            assert torch.equal(run.state.models[f"cluster.{c}"]["fusion.A.hr"], run.start["fusion.A.hr"])

@@ -1,0 +1,44 @@
+"""Pilot's losses, by definition and at their fixed points."""
+
+import pytest
+import torch
+
+from relief_ray.strategies.losses import balance_loss, difference_loss, z_loss
+
+
+def noise(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), requires_grad=True)
+
+
+def test_difference_is_the_mean_square_of_the_products_entries():
+    a, b = noise(4, 7), noise(4, 7, seed=1)
+    unit = [x / x.norm(dim=1, keepdim=True).detach() for x in (a, b)]
+    literal = (unit[0].T @ unit[1]).square().mean()
+    torch.testing.assert_close(difference_loss(a, b), literal, rtol=1e-4, atol=1e-8)
+    ours, theirs = (torch.autograd.grad(loss, a, retain_graph=True)[0] for loss in (difference_loss(a, b), literal))
+    torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-7)
+
+
+def test_difference_is_zero_for_orthogonal_and_for_zero_features():
+    """``X_a^T X_b = 0`` where every feature of one is orthogonal, over windows, to every feature of the other."""
+    a, b = torch.zeros(4, 3), torch.zeros(4, 3)
+    a[:2], b[2:] = noise(2, 3).detach(), noise(2, 3, seed=1).detach()
+    assert float(difference_loss(a, b)) == 0.0
+    zero = torch.zeros(4, 3, requires_grad=True)
+    loss = difference_loss(zero, noise(4, 3))
+    (gradient,) = torch.autograd.grad(loss, zero)
+    assert float(loss.detach()) == 0.0 and bool(torch.isfinite(gradient).all())
+
+
+def test_balance_is_one_for_uniform_routing_and_grows_to_the_number_of_tasks():
+    """Equal logits, or windows spread evenly over the choices; all on one choice costs T."""
+    assert float(balance_loss(torch.zeros(6, 3))) == pytest.approx(1.0)
+    assert float(balance_loss(5.0 * torch.eye(3).repeat(2, 1))) == pytest.approx(1.0)
+    assert float(balance_loss(torch.tensor([[50.0, 0.0, 0.0]] * 4))) == pytest.approx(3.0)
+    assert float(balance_loss(noise(6, 1)).detach()) == pytest.approx(1.0)
+
+
+def test_z_by_hand():
+    assert float(z_loss(torch.tensor([[0.0, 0.0], [1.0, 1.0]]))) == pytest.approx(
+        (0.6931471806**2 + 1.6931471806**2) / 2
+    )

@@ -1,0 +1,40 @@
+"""Every rule is broken on purpose, and named; strategies of ours keep all of them."""
+
+import pytest
+
+from relief_ray.config import override, parse
+from relief_ray.conformance import PROBLEM, check
+from relief_ray.rules import RULES
+from tests.broken import BROKEN, module
+
+pytestmark = pytest.mark.usefixtures("run_cache")
+
+
+def judge(strategy, executors=None, **more):
+    return {v.rule: v for v in check(parse({**PROBLEM, **more, "strategy": strategy}), executors)}
+
+
+def test_every_rule_is_broken_by_one_of_these():
+    assert {rule for rule, _, _ in BROKEN.values()} == set(RULES)
+
+
+@pytest.mark.parametrize("name", [n for n, (rule, _, _) in BROKEN.items() if rule != "executors"])
+def test_a_broken_rule_is_named_alone(name, write):
+    rule, (body, build), found = BROKEN[name]
+    verdicts = judge(f"{write(module(body, build))}:Mine")
+    assert list(verdicts) == list(RULES)
+    assert [v.rule for v in verdicts.values() if v.status == "broken"] == [rule], verdicts
+    assert found in verdicts[rule].found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["fedprox", "v2", "v3", "local", "central", "full_only", "drop_slow"])
+def test_so_do_the_others(strategy):
+    statuses = {v.rule: (v.status, v.found) for v in judge(strategy).values()}
+    assert statuses == dict.fromkeys(RULES, ("kept", "")) | {"executors": ("not judged", "needs Ray")}
+
+
+def test_rules_are_tried_on_another_backbone_where_that_is_asked_for():
+    values = override(PROBLEM, ["strategy=fedsa_lora", "backbone=moment_lora", "backbone.size=tiny"])
+    small = override(values, ["data.stride_s=60", "data.max_windows_per_client=3", "rounds=2", "evaluation.every=2"])
+    assert {v.status for v in check(parse(small))} == {"kept", "not judged"}

@@ -1,0 +1,113 @@
+"""docs/extending.md, executed: every file is written as it stands there, every command line is run, Ray included."""
+
+import json
+import os
+import re
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from relief_ray.conformance import outcome
+from relief_ray.rules import RULES
+from tests.conformance_cases import config_of, drive
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "extending.md").read_text()
+FILES = dict(re.findall(r"```python\n# file: (\S+)\n(.*?)```", PAGE, re.DOTALL))
+COMMANDS = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
+
+pytestmark = [pytest.mark.ray]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """The user's folder, where `relief-ray` is a command and nothing is installed but what is."""
+    folder = tmp_path_factory.mktemp("user")
+    for name, text in FILES.items():
+        (folder / name).write_text(text)
+    command = folder / "bin" / "relief-ray"
+    command.parent.mkdir()
+    command.write_text(f"#!{sys.executable}\nimport sys\nsys.path[0] = {str(ROOT)!r}\n"
+                       "from actors.cli import main\nmain()\n")  # fmt: skip
+    command.chmod(command.stat().st_mode | stat.S_IXUSR)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def shell(place, tmp_path_factory):
+    """Runs lines as a user types them; stops at the first that fails."""
+    env = {k: v for k, v in os.environ.items() if k != "RELIEF_DATA"}
+    path = f"{place / 'bin'}:{Path(sys.executable).parent}:{env['PATH']}"
+    env |= {"PATH": path, "OMP_NUM_THREADS": "1", "RELIEF_CACHE": str(tmp_path_factory.mktemp("cache"))}
+    env["PYTHONPATH"] = str(ROOT)
+
+    def run(lines, folder=place, code=0):
+        done = subprocess.run(["sh", "-ec", lines], cwd=folder, env=env, text=True, capture_output=True, timeout=400)
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout
+
+    return run
+
+
+def test_the_page_has_its_examples():
+    assert list(FILES) == ["my_method.py", "my_backbone.py", "my_data.py", "make_gestures.py"] and len(COMMANDS) == 4
+    for rule in RULES:
+        assert f"| `{rule}` |" in PAGE, "every rule is in the page's table"
+
+
+def test_the_method(shell, place):
+    told = shell(COMMANDS[0])
+    assert f"my_method:MyMethod: keeps {len(RULES)} rules" in told
+    run = json.loads((place / "runs/smoke/my_method.MyMethod-s0/run.json").read_text())
+    assert run["config"]["strategy"] == {"name": "my_method:MyMethod", "beta": 0.3, "weighting": "uniform"}
+    assert list(run["own_sources"]) == ["my_method.py"]
+    packed = json.loads((place / "runs/both/my_method.MyMethod-s0/run.json").read_text())
+    assert packed["runtime"]["mode"] == "packed" and packed["status"] == "finished"
+    assert re.search(r"my_method:MyMethod +\d", told.split("method ")[-1])
+
+
+def test_the_backbone(shell, place):
+    described, told = shell(COMMANDS[1]).split("smoke: 1 run")
+    assert "Backbone my_backbone:MyBackbone of smoke" in described and "G = 8 groups = 3 fusion blocks" in described
+    assert "NOTE: backbone my_backbone:MyBackbone: not calibrated" in told
+    assert "relief: keeps 13 rules, 1 not judged" in told
+    run = json.loads((place / "runs/mlp/relief-s0/run.json").read_text())
+    assert run["engine"] == "reuse" and run["config"]["backbone"]["hidden"] == 8
+
+
+def test_the_dataset_and_all_three_together(shell, place):
+    told = shell(COMMANDS[2])
+    assert "Gestures of four people" in told and "SYNTHETIC" in told
+    run = json.loads((place / "runs/gestures/relief-s0/run.json").read_text())
+    assert run["data_origin"] == "SYNTHETIC" and run["config"]["data"]["name"] == "my_data:GESTURES"
+    together = shell(COMMANDS[3])
+    assert "reused, finished already" in together and re.search(r"my_method:MyMethod +\d", together)
+    run = json.loads((place / "runs/mine/my_method.MyMethod-s0/run.json").read_text())
+    assert sorted(run["own_sources"]) == ["my_backbone.py", "my_data.py", "my_method.py"]
+    assert run["status"] == "finished" and run["runtime"]["mode"] == "packed"
+
+
+def test_a_resume_from_another_folder_says_where_to_start(shell, place, tmp_path):
+    shell("relief-ray run smoke --set strategy=my_method:MyMethod --set rounds=1 --out runs/elsewhere")
+    run = place / "runs/elsewhere"
+    lines = f"relief-ray resume {run} 2>&1 || echo code $?"
+    told = " ".join(shell(lines, tmp_path).split())
+    assert "no module 'my_method' in the current folder" in told and told.endswith("code 2")
+    assert "reused" in shell(f"PYTHONPATH={place}:$PYTHONPATH relief-ray resume {run}", tmp_path)
+
+
+def test_the_engines_agree_on_the_backbone(write, run_cache, tmp_path):
+    """Same rounding but for the order of sums: what is reused is what would have been computed."""
+    module = write(FILES["my_backbone.py"])
+    losses = {}
+    for engine in ("naive", "reuse", "gemm"):
+        backbone = {"name": f"{module}:MyBackbone", "hidden": 8}
+        config = config_of("relief", backbone=backbone, training={"epochs": 2, "lr": 0.01, "engine": engine})
+        drive(config, tmp_path / engine)
+        losses[engine] = [c["loss"] for r in outcome(tmp_path / engine)["rounds"] for c in r["clients"]]
+    assert len(losses["naive"]) == 4 * 8, "the bootstrap and three rounds of eight clients"
+    assert losses["reuse"] == pytest.approx(losses["naive"], rel=1e-4)
+    assert losses["gemm"] == pytest.approx(losses["naive"], rel=1e-4)

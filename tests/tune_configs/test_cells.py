@@ -1,0 +1,111 @@
+"""From grids to checked configurations: hashes, names, scaling by settings, and words for what is wrong."""
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from relief_ray.config import parse
+from relief_ray.errors import UserError
+from relief_ray.records.identity import config_hash
+from relief_ray.strategies import PRESETS
+from tune_configs.cells import GRIDS, cells_of, load_grid
+from tune_configs.grid import Grid
+
+
+@pytest.mark.parametrize("name", GRIDS)
+@pytest.mark.parametrize("settings", [(), ("datasets=[dsa, dsa_within]", "seeds=1", "rounds=2")], ids=["paper", "dsa"])
+def test_every_cell_of_every_grid_is_a_valid_configuration(name, settings):
+    cells = cells_of(load_grid(name), settings, skip_unknown=True)
+    assert len({c.name for c in cells}) == len({c.hash for c in cells}) == len(cells) > 0
+    for cell in cells:
+        assert cell.hash == config_hash(cell.config.hashed())
+        assert cell.name.endswith(cell.hash[:8]) and cell.config.runtime.mode == "inline"
+        if settings:
+            assert cell.config.data.name == "dsa" and cell.config.rounds == 2 and cell.config.seed in (0, 1000)
+
+
+def test_a_cell_is_what_its_values_say():
+    cell = cells_of(load_grid("sensitivity"), ["methods=fedavg", "factors=gap100", "backbones=cnn"])[0]
+    values = {"rounds": 200, "evaluation": {"every": 5}, "record": {"checkpoint_every": 5}, "fleet": {"gap": 100}}
+    assert cell.hash == config_hash(parse({**values, "data": {"name": "pamap2"}, "seed": 0}).hashed())
+    assert (cell.label, cell.setting) == ("fedavg", "pamap2-cnn-gap100")
+    assert cell.name == f"pamap2-cnn-gap100-fedavg-s0-{cell.hash[:8]}"
+    assert cell.config.name == f"sensitivity-{cell.name}"
+
+
+def test_the_same_configuration_is_the_same_cell_in_every_grid():
+    first = [cells_of(load_grid(g), ["methods=[fedavg, relief]"])[0].hash for g in ("main_cnn", "ablation", "coupling")]
+    assert len(set(first)) == 1
+
+
+def test_a_setting_that_removes_an_axis_leaves_each_cell_once():
+    cells = cells_of(load_grid("coupling"), ["fleet.coupling=inverted", "methods=relief", "datasets=dsa_within"])
+    assert [(c.setting, c.config.seed) for c in cells] == [("dsa_within-cnn-coupled", s) for s in (0, 1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("setting", "seeds"), [("seeds=2", [0, 1]), ("seeds=[5]", [5]), ("seeds=[4, 2]", [4, 2]), ("seed=9", [9])]
+)
+def test_seeds_are_a_number_or_a_list(setting, seeds):
+    cells = cells_of(load_grid("smoke"), [setting, "methods=relief", "folds=0"])
+    assert [c.config.seed for c in cells] == seeds
+
+
+def test_methods_that_are_not_built_are_named():
+    grid = Grid(name="g", title="", methods=("fedavg", "no_such_method"), datasets=("dsa_mini",))
+    with pytest.raises(UserError, match=r"no method no_such_method; known are fedavg.*--skip-unknown"):
+        cells_of(grid)
+    assert {c.label for c in cells_of(grid, skip_unknown=True)} == {"fedavg"}
+    assert cells_of(replace(grid, methods=("no_such_method",)), skip_unknown=True) == ()
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("methods=relif", "did you mean 'relief'"),
+        ("datasets=pamap", "did you mean 'pamap2'"),
+        ("factors=gap11", "expected some of moderate, gap10, gap100, n20, n50, n100"),
+        ("seeds=none", "expected a number of seeds or a list"),
+        ("folds=[a]", "expected a list of numbers"),
+        ("round=3", "did you mean 'rounds'"),
+        ("rounds=0", "rounds = 0"),
+    ],
+)
+def test_what_is_wrong_is_named(setting, words):
+    with pytest.raises(UserError, match=words.replace("(", r"\(")):
+        cells_of(load_grid("sensitivity"), [setting], skip_unknown=True)
+
+
+def test_a_grid_of_the_users_own(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from tune_configs.grid import Grid\n"
+        "def grid():\n    return Grid(name='mine', title='', methods=('v1',), datasets=('dsa_mini',), seeds=(4,))\n"
+    )
+    (cell,) = cells_of(load_grid(str(path)))
+    assert (cell.label, cell.config.seed, cell.config.data.name) == ("v1", 4, "dsa_mini")
+    path.write_text("grid = lambda: 3\n")
+    with pytest.raises(UserError, match=r"expected a function grid\(\)"):
+        load_grid(str(path))
+
+
+def test_an_unknown_grid_is_named_with_the_nearest():
+    with pytest.raises(UserError, match="did you mean 'ablation'"):
+        load_grid("abblation")
+
+
+def test_grids_load_neither_ray_nor_torch():
+    code = (
+        "import sys, importlib\n"
+        f"[importlib.import_module('tune_configs.' + n).grid() for n in {GRIDS}]\n"
+        "assert not {'torch', 'ray', 'relief_ray'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_methods_of_the_paper_that_exist_are_used_under_their_preset_names():
+    cells = cells_of(load_grid("main_cnn"), skip_unknown=True)
+    assert {c.label for c in cells} == {m for m in load_grid("main_cnn").methods if m in PRESETS}
+    assert all(c.config.label() == c.label for c in cells)

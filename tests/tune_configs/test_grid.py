@@ -1,0 +1,82 @@
+"""The order of a grid's points, and what the grids of the paper consist of."""
+
+from itertools import groupby
+
+import pytest
+
+from tune_configs.cells import GRIDS, load_grid
+from tune_configs.grid import DATASETS, PAPER_METHODS, Axis, Grid, Level, points
+
+
+def keys(grid):
+    return [(p.seed, p.fold, p.setting, p.method) for p in points(grid)]
+
+
+def test_all_methods_of_a_seed_fold_and_setting_come_before_the_next():
+    factors = Axis(name="factors", levels=(Level(name=""), Level(name="gap10", settings={"fleet.gap": 10.0})))
+    grid = Grid(
+        name="g", title="", methods=("a", "b"), datasets=("pamap2", "dsa"), axes=(factors,), folds=(0, 1), seeds=(7, 8)
+    )
+    found = keys(grid)
+    expected = []
+    for seed in (7, 8):
+        for dataset, fold in (("pamap2", None), ("dsa", 0), ("dsa", 1)):
+            for setting in (dataset, f"{dataset}-gap10"):
+                expected += [(seed, fold, setting, method) for method in "ab"]
+    assert found == expected
+    blocks = [list(rows) for _, rows in groupby(found, key=lambda row: row[:3])]
+    assert len(blocks) == len(set(row[:3] for row in found)) and {len(b) for b in blocks} == {2}
+
+
+def test_any_interruption_leaves_a_paired_comparison():
+    found = keys(load_grid("main_cnn"))
+    number = len(PAPER_METHODS)
+    for stop in range(0, len(found), number):
+        methods = [m for _, _, _, m in found[:stop]]
+        assert {methods.count(m) for m in PAPER_METHODS} == {stop // number}
+    assert [row[0] for row in found] == sorted(row[0] for row in found)
+
+
+def test_later_settings_win_over_earlier_ones():
+    axis = Axis(name="x", levels=(Level(name="long", settings={"rounds": 9, "data.name": "mhealth"}),))
+    grid = Grid(
+        name="g", title="", methods=("a",), datasets=("pamap2",), axes=(axis,), seeds=(3,), settings={"rounds": 1}
+    )
+    (point,) = points(grid)
+    assert point.settings == {"rounds": 9, "data.name": "mhealth", "seed": 3}
+
+
+def test_a_level_exists_only_for_its_datasets():
+    axis = Axis(name="x", levels=(Level(name="one", datasets=("pamap2",)), Level(name="two")))
+    grid = Grid(name="g", title="", methods=("a",), axes=(axis,), seeds=(0,))
+    assert [p.setting for p in points(grid)] == ["pamap2-one", "pamap2-two", "mhealth-two"]
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        ("main_cnn", 11 * 2 * 3),
+        ("main_lora", 11 * 2 * 3),
+        ("ablation", 8 * 2 * 2 * 2 * 3),
+        ("sensitivity", 5 * 2 * 2 * 6 * 3),
+        ("diagnostics", 2 * 2),
+        ("testbed", 5 * 2 * 2 * 2 * 3),
+        ("coupling", 5 * 2 * 3 * 3),
+        ("search_lr", 14 * 15 * 2),
+        ("smoke", 12),
+    ],
+)
+def test_sizes(name, number):
+    assert len(list(points(load_grid(name)))) == number
+
+
+def test_every_method_of_the_search_has_the_same_budget():
+    grid = load_grid("search_lr")
+    assert {m: len(levels) for m, levels in grid.own.items()} == dict.fromkeys(grid.methods, 15)
+    assert {"v1", "v2", "v3", *PAPER_METHODS} == set(grid.methods)
+    assert all(p.settings["evaluation.parts"] == ["validation"] for p in points(grid))
+
+
+def test_every_grid_runs_on_dsa_too():
+    assert set(GRIDS) == {load_grid(name).name for name in GRIDS}
+    assert DATASETS["dsa"].folds == (0, 1, 2, 3)

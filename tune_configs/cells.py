@@ -1,0 +1,205 @@
+"""From a grid and a user's settings to its cells: one checked configuration, one hash and one folder name each."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+
+from relief_ray.config import ExperimentConfig, override, parse
+from relief_ray.errors import UserError, nearest
+from relief_ray.records.identity import config_hash
+from relief_ray.strategies import PRESETS
+from tune_configs.grid import DATASETS, Axis, Grid, Point, Settings, points
+
+GRIDS = (
+    "main_cnn", "main_lora", "ablation", "sensitivity", "diagnostics", "testbed", "coupling", "search_lr", "smoke",
+)  # fmt: skip
+HASH_DIGITS = 8
+TUNED = "tuned="
+Tuned = Mapping[tuple[str, str], Settings]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GridCell:
+    """One cell; ``name`` is that of its folder and ends in the first digits of ``hash``, the configuration's."""
+
+    name: str
+    label: str
+    setting: str
+    config: ExperimentConfig
+    hash: str
+
+
+def load_grid(target: str) -> Grid:
+    """A grid of ours by name, or a Python file of the user's with a function ``grid()``.
+
+    Raises:
+        UserError: neither; the nearest name is given.
+    """
+    if target in GRIDS:
+        return _call(importlib.import_module(f"tune_configs.{target}"), target)
+    path = Path(target)
+    if path.suffix == ".py" and path.is_file():
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return _call(module, target)
+    raise UserError(f"grid {target!r}: unknown{nearest(target, GRIDS)}; expected {', '.join(GRIDS)}, or a FILE.py")
+
+
+def _call(module: ModuleType, target: str) -> Grid:
+    made = module.grid() if hasattr(module, "grid") else None
+    if not isinstance(made, Grid):
+        raise UserError(f"{target}: expected a function grid() that gives a tune_configs.grid.Grid")
+    return made
+
+
+def cells_of(grid: Grid, settings: Sequence[str] = (), *, skip_unknown: bool = False) -> tuple[GridCell, ...]:
+    """All cells in the order of computation; two points with the same configuration are one cell.
+
+    ``settings``: ``KEY=VALUE``; a key without a dot that names an axis (``seeds``, ``folds``, ``datasets``, ``methods``
+    or one of the grid's own) chooses its levels; ``tuned=FILE`` takes every method's frozen choice of a search;
+    everything else changes every cell's configuration.
+
+    Raises:
+        UserError: an unknown level or key, a value out of range, or methods that this version does not have.
+    """
+    scaled, rest = scale(grid, [s for s in settings if not s.startswith(TUNED)])
+    files = [s.removeprefix(TUNED) for s in settings if s.startswith(TUNED)]
+    tuned = read_tuned(Path(files[-1])) if files else {}
+    refuse_empty(scaled)
+    known = tuple(m for m in scaled.methods if m in PRESETS)
+    missing = [m for m in scaled.methods if m not in PRESETS]
+    if missing and not skip_unknown:
+        raise UserError(
+            f"grid {grid.name}: this version has no method {', '.join(missing)}; known are {', '.join(PRESETS)}; "
+            "leave them out with --skip-unknown, or choose with --set 'methods=[fedavg, relief]'"
+        )
+    scaled = replace(scaled, methods=known)
+    found = (cell_of(grid.name, use(tuned, point) if files else point, rest) for point in points(scaled))
+    return tuple({cell.hash: cell for cell in reversed(list(found))}.values())[::-1]
+
+
+def read_tuned(path: Path) -> Tuned:
+    """The frozen choices of a search, by dataset and method.
+
+    Raises:
+        UserError: the file cannot be read as such.
+    """
+    try:
+        choices = json.loads(path.read_text(encoding="utf-8"))["choices"]
+        return {(d, m): dict(c["settings"]) for d, methods in choices.items() for m, c in methods.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"--set tuned={path}: cannot be read ({error}); expected what `relief-ray grid freeze` wrote"
+        ) from error
+
+
+def use(tuned: Tuned, point: Point) -> Point:
+    """The point with its method's frozen choice.
+
+    Raises:
+        UserError: the search has none for this method and dataset.
+    """
+    dataset = point.setting.partition("-")[0]
+    if (dataset, point.method) not in tuned:
+        raise UserError(
+            f"--set tuned=..: has no choice for {point.method} on {dataset}; search it first, or leave it out"
+        )
+    settings = {**point.settings, **tuned[dataset, point.method]}
+    return replace(point, setting=f"{point.setting}-tuned", settings=settings)
+
+
+def refuse_empty(grid: Grid) -> None:
+    """Folds that a held-out dataset does not have would leave it out silently.
+
+    Raises:
+        UserError: none of the chosen folds exists.
+    """
+    for name in grid.datasets:
+        known = DATASETS[name].folds
+        if grid.folds is not None and known and not set(grid.folds) & set(known):
+            raise UserError(f"--set folds={list(grid.folds)}: {name} has folds {list(known)}; expected some of those")
+
+
+def scale(grid: Grid, settings: Iterable[str]) -> tuple[Grid, list[str]]:
+    """The grid with the chosen levels of its axes, and the settings that name no axis."""
+    rest = []
+    for setting in settings:
+        (key, value), *_ = override({}, [setting]).items()
+        scaled = choose(grid, key, value)
+        if scaled is None:
+            rest.append(setting)
+        else:
+            grid = scaled
+    return grid, rest
+
+
+def choose(grid: Grid, key: str, value: object) -> Grid | None:
+    """The grid with these levels of one axis; None where ``key`` is no axis.
+
+    Raises:
+        UserError: a level that the axis does not have.
+    """
+    if key == "seeds":
+        return replace(grid, seeds=numbers(key, value))
+    if key == "folds":
+        return replace(grid, folds=numbers(key, value))
+    if key == "methods":
+        return replace(grid, methods=chosen(key, value, PRESETS, grid.methods))
+    if key == "datasets":
+        return replace(grid, datasets=chosen(key, value, DATASETS))
+    axes = {axis.name: axis for axis in grid.axes}
+    if key not in axes:
+        return None
+    wanted = chosen(key, value, [level.name for level in axes[key].levels])
+    axes[key] = Axis(name=key, levels=tuple(level for level in axes[key].levels if level.name in wanted))
+    return replace(grid, axes=tuple(axes.values()))
+
+
+def numbers(key: str, value: object) -> tuple[int, ...]:
+    """``3`` seeds are 0, 1 and 2; ``[0, 5]`` are those.
+
+    Raises:
+        UserError: neither.
+    """
+    listed = range(value) if key == "seeds" and type(value) is int else [value] if type(value) is int else value
+    if not isinstance(listed, list | range) or not listed or any(type(n) is not int or n < 0 for n in listed):
+        more = "a number of seeds or " if key == "seeds" else ""
+        raise UserError(f"--set {key}={value}: expected {more}a list of numbers, e.g. --set '{key}=[0, 1]'")
+    return tuple(dict.fromkeys(listed))
+
+
+def chosen(key: str, value: object, known: Iterable[str], also: Sequence[str] = ()) -> tuple[str, ...]:
+    """Names of an axis' levels: one, or a list.
+
+    Raises:
+        UserError: an unknown one; the nearest is given.
+    """
+    names = [str(n) for n in value] if isinstance(value, list) else [n.strip() for n in str(value).split(",")]
+    everything = list(dict.fromkeys([*known, *also]))
+    for name in names:
+        if name not in everything:
+            raise UserError(
+                f"--set {key}={name}: unknown{nearest(name, everything)}; expected some of {', '.join(everything)}"
+            )
+    return tuple(dict.fromkeys(names))
+
+
+def cell_of(grid: str, point: Point, settings: Sequence[str]) -> GridCell:
+    """One configuration: the grid's, then the point's, then the user's settings."""
+    own = [f"{key}={json.dumps(value)}" for key, value in point.settings.items()]
+    # A trial is one process unless the user wants hosts: many cells side by side beat many processes for one.
+    values = {"strategy": {"name": point.method}, "runtime": {"mode": "inline"}}
+    config = parse(override(values, [*own, *settings]), f"grid {grid} ({point.method})")
+    digest = config_hash(config.hashed())
+    fold = [f"f{config.data.fold}"] if config.data.split == "held_out_subject" else []
+    name = "-".join([point.setting, point.method, *fold, f"s{config.seed}", digest[:HASH_DIGITS]])
+    named = config.model_copy(update={"name": f"{grid}-{name}"})
+    return GridCell(name=name, label=point.method, setting=point.setting, config=named, hash=digest)

@@ -1,0 +1,136 @@
+"""The common type of all grids: axes that span cells, in an order in which any interruption leaves a paired comparison.
+
+Nothing here loads the library: a grid is data. ``tune_configs.cells`` turns it into configurations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import product
+from types import MappingProxyType
+
+Settings = Mapping[str, object]
+
+# The columns of Tables I and II, by preset.
+PAPER_METHODS = (
+    "fedavg", "fedprox", "fedel", "fedicu", "darkdistill", "harmony", "pilot", "fedsa_lora", "helora", "fedlease",
+    "relief",
+)  # fmt: skip
+FIVE_METHODS = ("fedavg", "fedel", "harmony", "darkdistill", "relief")
+VARIANTS = ("relief", "v1", "v2", "v3")
+OUR_VARIANTS = ("v2_mandatory", "v3_mandatory", "mandatory_only")
+BOUNDS = ("central", "local", "full_only", "drop_slow")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Level:
+    """A value of an axis: what it is called in folder names, and the configuration keys (dotted) that it sets.
+
+    ``datasets``: where it exists (empty: everywhere).
+    """
+
+    name: str
+    settings: Settings = field(default_factory=dict)
+    datasets: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Axis:
+    """Alternatives that are crossed with all others."""
+
+    name: str
+    levels: tuple[Level, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Dataset:
+    """A level of the dataset axis; ``folds`` of a held-out split, empty where the split has none."""
+
+    name: str
+    settings: Settings
+    folds: tuple[int, ...] = ()
+
+
+def _dsa(split: str) -> Settings:
+    return {"data.name": "dsa", "data.split": split, "data.stride_s": 5.0, "training.epochs": 2}
+
+
+MINI: Settings = {"data.name": "dsa_mini", "data.stride_s": 5.0, "training.epochs": 1}
+
+# Paper: Section VI-A (windows every second, E = 5). A small machine's: longer strides, fewer local epochs.
+DATASETS: Mapping[str, Dataset] = MappingProxyType(
+    {
+        d.name: d
+        for d in (
+            Dataset(name="pamap2", settings={"data.name": "pamap2"}),
+            Dataset(name="mhealth", settings={"data.name": "mhealth"}),
+            Dataset(name="dsa", settings=_dsa("held_out_subject"), folds=(0, 1, 2, 3)),
+            Dataset(name="dsa_within", settings=_dsa("within_subject")),
+            Dataset(name="dsa_mini", settings=MINI),
+            Dataset(name="dsa_mini_held_out", settings={**MINI, "data.split": "held_out_subject"}, folds=(0, 1, 2, 3)),
+        )
+    }
+)
+CNN = Level(name="cnn", settings={"backbone": "cnn"})
+LORA = Level(name="lora", settings={"backbone": "moment_lora"})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Grid:
+    """``methods`` x ``datasets`` x folds x ``axes`` x ``seeds`` on top of ``settings``.
+
+    ``own``: further levels of single methods, by method; ``settings`` are the paper's unless a grid says otherwise.
+    """
+
+    name: str
+    title: str
+    methods: tuple[str, ...]
+    datasets: tuple[str, ...] = ("pamap2", "mhealth")
+    axes: tuple[Axis, ...] = ()
+    own: Mapping[str, tuple[Level, ...]] = field(default_factory=dict)
+    seeds: tuple[int, ...] = (0, 1, 2)
+    folds: tuple[int, ...] | None = None
+    settings: Settings = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Point:
+    """One combination; ``setting`` is the part of its name without method, fold and seed."""
+
+    method: str
+    setting: str
+    fold: int | None
+    seed: int
+    settings: Settings
+
+
+def points(grid: Grid) -> Iterator[Point]:
+    """All combinations, seed-major: all methods of one seed, fold and setting before the next."""
+    folds = {name: DATASETS[name].folds for name in grid.datasets}
+    if grid.folds is not None:
+        folds = {name: tuple(f for f in found if f in grid.folds) for name, found in folds.items()}
+    for seed in grid.seeds:
+        for i in range(max(1, *(len(f) for f in folds.values()))):
+            for name in grid.datasets:
+                if i < max(1, len(folds[name])):
+                    yield from _block(grid, name, folds[name][i] if folds[name] else None, seed)
+
+
+def _block(grid: Grid, dataset: str, fold: int | None, seed: int) -> Iterator[Point]:
+    """Every setting with all its methods, for one dataset, fold and seed."""
+    base = {**grid.settings, **DATASETS[dataset].settings, "seed": seed}
+    if fold is not None:
+        base["data.fold"] = fold
+    for levels in product(*(axis.levels for axis in grid.axes)):
+        if all(not level.datasets or dataset in level.datasets for level in levels):
+            for method in grid.methods:
+                for own in grid.own.get(method, (Level(name=""),)):
+                    chosen = [level for level in (*levels, own) if level.name]
+                    values = {**base, **{k: v for level in chosen for k, v in level.settings.items()}}
+                    setting = "-".join([dataset, *(level.name for level in chosen)])
+                    yield Point(method=method, setting=setting, fold=fold, seed=seed, settings=values)
+
+
+# Section VI-A: R = 200; evaluated every fifth round, as the tables need.
+PAPER: Settings = MappingProxyType({"rounds": 200, "evaluation.every": 5, "record.checkpoint_every": 5})
