@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from relief_ray.errors import UserError, nearest
 from relief_ray.records.atomic import disk_errors, replace_file
@@ -42,7 +42,7 @@ class CommittedCell(Record):
     data_origin: Origin
     code_version: str
     source_digest: str
-    own_sources: dict[str, str] = {}
+    own_sources: dict[str, str] = Field(default_factory=dict)
     machine: Machine
     engine: str
     planning_model: str
