@@ -1,0 +1,102 @@
+"""What the figures show, by hand; that every one of them draws something; that few colours carry the meaning alone."""
+
+import dataclasses
+
+import pytest
+
+from relief_ray.report.canvas import sheet
+from relief_ray.report.experiments import experiments
+from relief_ray.report.figures.allocation import MAX_CLIENTS, allocation, chosen
+from relief_ray.report.figures.common import drawn, small_print, styles
+from relief_ray.report.figures.cosine import cosine, pair_means
+from relief_ray.report.figures.devices import devices, shares
+from relief_ray.report.figures.modalities import modalities
+from relief_ray.report.figures.progress import ends, front, pareto, progress, span
+from relief_ray.report.figures.rounds import timeline_plot
+from relief_ray.report.figures.traces import by_phase, phases, series, traces
+
+PAIRS = {"fusion.A.acc": ((0, 1, 0.8), (0, 2, -0.2), (1, 2, 0.0)), "head.1": ((0, 1, 1.0),)}
+MAKERS = (progress, pareto, modalities, cosine, phases, traces, allocation, devices, timeline_plot)
+
+
+@pytest.fixture(scope="module")
+def experiment(make, family, put_on, stock_of):
+    compared = make("fedavg", scores=(0.50, 0.545), pairwise=PAIRS)
+    others = [put_on(r) for r in family if r.label != "fedavg"]
+    return experiments(stock_of([put_on(compared), *others]))[0]
+
+
+@pytest.mark.parametrize("maker", MAKERS, ids=lambda m: m.__name__)
+def test_every_figure_draws_and_keeps_its_data(experiment, maker):
+    pytest.importorskip("matplotlib")
+    plot = maker(experiment, "x")
+    assert plot is not None and plot.rows and all(len(r) == len(plot.columns) for r in plot.rows)
+    with sheet(plot.height_in, plot.width_in) as figure:
+        plot.draw(figure)
+        assert figure.axes and any(ax.has_data() for ax in figure.axes)
+        words = [t.get_text() for t in figure.texts]
+    assert any("torch 2.13.0" in w and "real data" in w and "sources" in w for w in words), "the footer"
+    assert plot.width_in in (3.5, 7.16)
+
+
+def test_no_runs_no_figures(make, stock_of):
+    empty = experiments(stock_of([], [(make("fedavg"), "missing")]))[0]
+    assert [maker(empty, "x") for maker in MAKERS] == [None] * len(MAKERS)
+
+
+def test_the_front_by_hand():
+    assert front([(3, 5.0), (1, 2.0), (2, 1.0), (3, 6.0), (4, 6.0)]) == [(1, 2.0), (3, 6.0)]
+    assert front([]) == []
+
+
+def test_a_far_bound_does_not_squeeze_the_frame(experiment):
+    found = ends(experiment.main)
+    low = dataclasses.replace(found[0], method="local", is_bound=True, f1=dataclasses.replace(found[0].f1, mean=1.0))
+    assert span([*found, low]) == span(found)
+
+
+def test_phases_are_fifths_of_the_planned_rounds(make):
+    """Divergence of round n is 1 + n in the hand-made records; ten rounds make two per phase."""
+    loaded = make("fedavg", scores=(0.5,) * 10)
+    assert by_phase([loaded])["fusion.A.acc"] == {p: [2.0 * p, 2.0 * p + 1] for p in range(1, 6)}
+
+
+def test_series_average_over_runs_round_by_round(make):
+    runs = [make("relief"), make("relief", seed=1)]
+    assert series(runs, "divergence")["fusion.A.acc"] == [(0, 1.0), (1, 2.0), (2, 3.0)]
+
+
+def test_cosines_are_averaged_and_other_groups_left_out(make):
+    found = pair_means([make("fedavg", pairwise=PAIRS)])
+    assert found == {"fusion.A.acc": {(0, 1): pytest.approx(0.8), (0, 2): pytest.approx(-0.2), (1, 2): 0.0}}
+
+
+def test_shares_of_a_round_by_hand(make):
+    """Device 2 (Type C) of a 2 s round: compute .5 + .25 + .25, link 1, no wait; joules a third of the fleet's."""
+    found = {s.kind: s for s in shares([make("fedavg")], "fedavg", "split_naive")}
+    assert (found["C"].compute_s, found["C"].link_s, found["C"].wait_s) == (1.0, 1.0, 0.0)
+    assert found["C"].energy_j == pytest.approx(100 / 3) and found["C"].num_devices == 1
+    assert found["A"].wait_s == 1.0
+
+
+def test_too_many_clients_are_shown_by_type():
+    many = list(range(MAX_CLIENTS + 1))
+    assert chosen(many, {n: "AB"[n % 2] for n in many}) == [0, 1]
+    assert chosen([2, 3], {}) == [2, 3]
+
+
+def test_every_method_can_be_told_apart_without_colour():
+    labels = [f"m{i}" for i in range(16)]
+    looks = {(s.marker, s.fill == "white") for s in styles(labels).values()}
+    assert len(looks) == 16
+
+
+def test_at_most_six_lines_the_paper_s_first(experiment):
+    assert drawn(experiment.main) == ["fedavg", "relief", "v1", "v2", "v3", "v2_mandatory"]
+
+
+def test_the_footer_names_every_program(make, put_on, stock_of):
+    runs = [put_on(make("fedavg", seed=s), digest=d * 64, where=d) for s, d in enumerate("ab")]
+    found = experiments(stock_of(runs))[0]
+    assert small_print(found, "split_naive").startswith("clock split_naive (simulated) | 2 runs")
+    assert small_print(found).endswith("sources aaaaaaaa and bbbbbbbb")
