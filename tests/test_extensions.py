@@ -79,8 +79,8 @@ def test_a_wrong_field_is_named(write):
     module = write(METHOD)
     with pytest.raises(UserError, match=r"configuration: strategy\.alpha = 'much': Input should be a valid number"):
         with_strategy({"name": f"{module}:Mine", "alpha": "much"})
-    with pytest.raises(UserError, match=r"unknown key 'strategy\.alfa'"):
-        with_strategy({"name": f"{module}:Mine", "alfa": 1})
+    with pytest.raises(UserError, match=r"unknown key 'strategy\.alpha_x'"):
+        with_strategy({"name": f"{module}:Mine", "alpha_x": 1})
 
 
 def test_a_file_in_the_current_folder_never_stands_in_for_an_installed_module(write):
