@@ -77,16 +77,23 @@ def test_a_grid_with_a_failing_cell(cluster, tmp_path):
     assert not (book.out / ".tune").exists()
 
 
+def hosts():
+    """Processes of hosts; a child that a host has just forked still goes by its parent's name and is none."""
+    parents = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if (process / "cmdline").read_bytes().startswith(b"ray::ClientHost"):
+                parents[process.name] = (process / "stat").read_text().rpartition(")")[2].split()[1]
+    return {pid for pid, parent in parents.items() if parent not in parents}
+
+
 @pytest.mark.parametrize("mode", ["packed", "actors"])
 def test_hosts_of_a_trial_lie_in_its_bundles_and_stay_for_the_next_cell(cluster, tmp_path, mode):
     book = write_book(tiny_book(tmp_path, methods=("fedavg", "relief"), **{"runtime.mode": mode}))
     pids = defaultdict(set)
 
     def look(name):
-        for process in Path("/proc").glob("[0-9]*/cmdline"):
-            with suppress(OSError):
-                if process.read_bytes().startswith(b"ray::ClientHost"):
-                    pids[name].add(process.parent.name)
+        pids[name] |= hosts()
 
     run_all(book, Log(look))
     assert [e.state for e in book.entries()] == ["done", "done"]
