@@ -87,6 +87,7 @@ def hosts():
     return {pid for pid, parent in parents.items() if parent not in parents}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["packed", "actors"])
 def test_hosts_of_a_trial_lie_in_its_bundles_and_stay_for_the_next_cell(cluster, tmp_path, mode):
     book = write_book(tiny_book(tmp_path, methods=("fedavg", "relief"), **{"runtime.mode": mode}))
@@ -104,6 +105,7 @@ def test_hosts_of_a_trial_lie_in_its_bundles_and_stay_for_the_next_cell(cluster,
     assert len(pids[book.cells[1].name]) == (2 if mode == "packed" else 8)
 
 
+@pytest.mark.slow
 def test_a_trial_whose_process_is_killed_is_tried_again_from_its_checkpoint(cluster, tmp_path):
     book = write_book(tiny_book(tmp_path, methods=("fedavg",), rounds=60))
     (entry,) = book.entries()
