@@ -16,6 +16,7 @@ from relief_ray.records.reading import RUN_FILE, read_rounds, read_run, refuse_o
 from relief_ray.records.schema import RoundRecord, RunRecord
 
 Replicate = tuple[int, int, int]
+NOT_RUNS = frozenset({"stale", "mlartifacts", "mlruns"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,11 +105,16 @@ def _load(path: Path) -> Iterator[Loaded]:
     if path.is_file():
         yield from collected(path)
         return
-    folders = [path] if (path / RUN_FILE).exists() else sorted(p.parent for p in path.rglob(RUN_FILE))
+    folders = [path] if (path / RUN_FILE).exists() else [p.parent for p in below(path, RUN_FILE)]
     if not folders:
         raise UserError(f"{path}: found no {RUN_FILE} in or below it; name folders that `relief-ray run` made")
     for folder in folders:
         yield Loaded(where=str(folder.resolve()), run=read_run(folder), rounds=read_rounds(folder))
+
+
+def below(path: Path, name: str) -> list[Path]:
+    """Files of that name in and below a folder, but for runs that were set aside and MLflow's copies of records."""
+    return [p for p in sorted(path.rglob(name)) if NOT_RUNS.isdisjoint(p.relative_to(path).parts)]
 
 
 def collected(path: Path) -> Iterator[Loaded]:

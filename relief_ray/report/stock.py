@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -11,13 +11,13 @@ from typing import Literal
 from pydantic import JsonValue
 
 from relief_ray.errors import UserError
+from relief_ray.names import shown
 from relief_ray.records.reading import RUN_FILE, read_rounds, read_run
 from relief_ray.records.redact import mask_text
-from relief_ray.report.load import Loaded, at, collected
+from relief_ray.report.load import Loaded, at, below, collected
 
 PLANS = ("grid.json", "plan.json")
 ERROR_FILE = "error.json"
-ASIDE = "stale"
 State = Literal["done", "unfinished", "failed", "missing", "untested"]
 STATES: Mapping[State, str] = {
     "done": "finished and evaluated on the test part",
@@ -92,10 +92,10 @@ def _file(path: Path) -> tuple[list[tuple[str, Slot]], list[str]]:
 
 
 def _folder(path: Path) -> tuple[list[tuple[str, Slot]], list[str]]:
-    plans = [read_plan_file(p) for p in _below(path, PLANS)]
+    plans = [read_plan_file(p) for name in PLANS for p in below(path, name)]
     planned = {str(folder.resolve()): (folder, label, config) for p in plans for folder, label, config in p.rows}
     found = [(key, look(_name(row[0], path), *row)) for key, row in planned.items()]
-    others = [p.parent for p in _below(path, (RUN_FILE,)) if str(p.parent.resolve()) not in planned]
+    others = [p.parent for p in below(path, RUN_FILE) if str(p.parent.resolve()) not in planned]
     found += [(str(folder.resolve()), look(_name(folder, path), folder, folder.name, {})) for folder in others]
     if not plans and not found:
         raise UserError(
@@ -110,12 +110,6 @@ def _name(folder: Path, top: Path) -> str:
     return "-".join(folder.relative_to(top).parts) or folder.resolve().name
 
 
-def _below(path: Path, names: tuple[str, ...]) -> Iterator[Path]:
-    """Files of these names in and below a folder; runs that were set aside do not count."""
-    for name in names:
-        yield from (p for p in sorted(path.rglob(name)) if ASIDE not in p.relative_to(path).parts)
-
-
 def read_plan_file(path: Path) -> _Plan:
     """The cells that a grid or a run meant to compute.
 
@@ -124,7 +118,7 @@ def read_plan_file(path: Path) -> _Plan:
     """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        rows = [(path.parent / r["folder"], str(r["label"]), dict(r["config"])) for r in found["cells"]]
+        rows = [(path.parent / r["folder"], shown(str(r["label"])), dict(r["config"])) for r in found["cells"]]
         return _Plan(title=str(found.get("title") or found["name"]), rows=tuple(rows))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(

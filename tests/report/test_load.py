@@ -1,6 +1,7 @@
 """Runs from folders, nested folders and collected files."""
 
 import gzip
+from pathlib import Path
 
 import pytest
 
@@ -53,3 +54,9 @@ def test_a_reconstruction_is_shown_as_one(make, put, tmp_path):
     (found,) = load_runs([tmp_path])
     assert found.run.strategy == "fedicu" and found.label == "FedICU (reconstructed)"
     assert found.title == "FedICU (reconstructed), fold 0, seed 0"
+
+
+def test_runs_set_aside_and_mlflow_s_copies_are_no_runs(make, put, tmp_path):
+    for where in ("a", "stale/a-1234", "mlartifacts/relief-ray/0/artifacts", "mlruns/0"):
+        put(make("fedavg"), tmp_path / where)
+    assert [Path(r.where).name for r in load_runs([tmp_path])] == ["a"]

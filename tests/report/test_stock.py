@@ -32,6 +32,7 @@ def grid(make, put, tmp_path):
     (tmp_path / "errored" / "error.json").write_text(json.dumps({"error": "OSError: disk full\nmore"}))
     put(make("relief"), tmp_path / "extra")
     put(make("relief", seed=3), tmp_path / "stale" / "old")
+    put(make("relief", seed=4), tmp_path / "mlartifacts" / "relief-ray" / "0" / "artifacts")
     return tmp_path
 
 
@@ -84,3 +85,11 @@ def test_a_damaged_plan_is_an_error_that_names_the_file(tmp_path):
     (tmp_path / "grid.json").write_text('{"cells": [1]}')
     with pytest.raises(UserError, match=r"grid\.json: damaged"):
         take_stock([tmp_path])
+
+
+def test_a_planned_cell_is_called_as_its_run_will_be(make, tmp_path):
+    plan(tmp_path, {"a": make("fedicu")})
+    rows = json.loads((tmp_path / "grid.json").read_text())
+    rows["cells"][0]["label"] = "fedicu"
+    (tmp_path / "grid.json").write_text(json.dumps(rows))
+    assert [s.label for s in take_stock([tmp_path]).slots] == ["FedICU (reconstructed)"]

@@ -10,7 +10,7 @@ from relief_ray.report.experiments import PAPER_CLOCK, Experiment
 from relief_ray.report.page.document import Entry, Line, Sheet
 from relief_ray.report.page.entries import (
     PAPER_ROWS,
-    TABLE_PRESET,
+    TABLE_PRESETS,
     Column,
     Printed,
     departures,
@@ -118,7 +118,9 @@ def _figures(table: _Table, comparison: Comparison, row: Row) -> Iterator[Entry]
 
 def paper_row(label: str) -> str:
     """The paper's name of a method, a `table` preset included."""
-    return PAPER_ROWS.get(label.removesuffix(TABLE_PRESET), label)
+    for suffix in TABLE_PRESETS:
+        label = label.removesuffix(suffix)
+    return PAPER_ROWS.get(label, label)
 
 
 def _opens(label: str, labels: Sequence[str]) -> bool:

@@ -174,3 +174,12 @@ def test_each_figure_and_table_has_a_caption_and_own_files(usual):
 def test_other_formats_hold_the_same_tables(usual, render):
     text = render(build(usual))
     assert "59.5" in text and "V1, without elastic training" in text
+
+
+def test_a_reconstructed_method_stands_in_its_row_whether_run_or_planned(make, put_on, stock_of):
+    runs = [put_on(make(m), where=m) for m in ("fedavg", "fedicu", "fedicu_table")]
+    main = sheet(build(stock_of(runs)), "e1-main")
+    assert [line.name for line in main.lines][:4] == ["fedavg", "fedprox", "fedel", "FedICU (reconstructed)"]
+    assert row(main, "FedICU (reconstructed)").entries[1].below == "paper PAMAP2 87.6 ± 0.62"
+    preset = row(main, "FedICU (reconstructed), table").entries
+    assert preset[1].below == "paper PAMAP2 87.6 ± 0.62" and preset[3].origin == "FITTED"

@@ -67,7 +67,7 @@ def test_origins(pamap2, make):
     assert origin_of(real, comparison, "fedavg", "energy_j") == "FITTED", "847 J are what the clock was fitted to"
     assert origin_of(real, comparison, "relief", "energy_j") == "simulated"
     assert origin_of(real, comparison, "fedavg", "up_mib") == "FITTED", "the width gives 4.81 MiB"
-    assert origin_of(real, comparison, "fedicu_table", "speedup") == "FITTED"
+    assert origin_of(real, comparison, "FedICU (reconstructed), table", "speedup") == "FITTED"
 
 
 def test_only_the_paper_s_data_fleet_and_coupling_compare(pamap2, make, stock_of):

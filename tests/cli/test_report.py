@@ -1,0 +1,76 @@
+"""`report`, `reproduce` and `fleet whatif`, as a user calls them."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def reported(invoke, runs: Path, tmp_path_factory) -> tuple[Path, Path, str]:
+    out = tmp_path_factory.mktemp("report")
+    result = invoke("report", runs, "--out", out / "page", "--commit", out / "small")
+    assert result.exit_code == 0, result.output
+    return out / "page", out / "small", result.stdout
+
+
+def test_report_writes_one_page_tables_figures_and_the_small_form(reported) -> None:
+    page, small, shown = reported
+    assert shown.splitlines()[0] == "Cells   4 done"
+    text = (page / "index.html").read_text()
+    assert "<svg" in text and "relief" in text and "http" not in text.replace("http://www.w3.org/", "")
+    assert (page / "report.md").exists() and (page / "report.tex").exists()
+    assert {p.name for p in (page / "tables").iterdir()} >= {"e1-main.csv", "e1-ablation.csv", "cells.csv"}
+    assert set(json.loads((small / "cells.json").read_text())["cells"]) == {"fedavg-s0", "relief-s0", "v1-s0", "v3-s0"}
+
+
+def test_report_of_a_partial_plan_marks_the_gap(invoke, runs: Path, tmp_path: Path) -> None:
+    part = tmp_path / "part"
+    shutil.copytree(runs, part)
+    shutil.rmtree(part / "v1-s0")
+    (part / "v3-s0" / "run.json").write_text("{")
+    result = invoke("report", part, "--json")
+    facts = json.loads(result.stdout)
+    assert facts["cells"] == {"done": 2, "unfinished": 0, "failed": 1, "missing": 1, "untested": 0}
+    assert "2 of 4 cells done" in facts["lead"]
+    assert "planned, never begun" in (part / "report" / "index.html").read_text()
+
+
+def test_report_of_nothing_is_refused_with_the_fix(invoke, tmp_path: Path) -> None:
+    result = invoke("report", tmp_path)
+    assert result.exit_code == 2
+    assert "name folders that `relief-ray run` or `relief-ray grid` made" in " ".join(result.stderr.split())
+
+
+def test_reproduce_gives_equal_bits(invoke, reported) -> None:
+    result = invoke("reproduce", f"{reported[1]}#relief-s0")
+    assert result.exit_code == 0 and result.stdout.startswith("relief-s0: equal bits\n")
+
+
+def test_reproduce_of_a_changed_cell_is_different_and_exits_6(invoke, reported, tmp_path: Path) -> None:
+    facts = json.loads((reported[1] / "cells.json").read_text())
+    facts["cells"]["relief-s0"]["rounds"][-1][2] *= 2
+    facts["cells"]["relief-s0"]["model_sha256"] = "0" * 64
+    (tmp_path / "cells.json").write_text(json.dumps(facts))
+    result = invoke("reproduce", f"{tmp_path}#relief", "--json")
+    found = json.loads(result.stdout)
+    assert result.exit_code == 6 and found["answer"] == "different" and found["cell"] == "relief-s0"
+    assert any("time_s" in d for d in found["differences"])
+
+
+def test_whatif_prints_both_fleets_and_says_that_the_allocation_stays(invoke, runs: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.yaml"
+    other.write_text("gap: 100\n")
+    shown = invoke("fleet", "whatif", runs, "--fleet", other).stdout
+    assert "the allocation is the one that was planned for the recorded fleet" in " ".join(shown.split())
+    assert all(len(line) <= 120 for line in shown.splitlines())
+    found = json.loads(invoke("fleet", "whatif", runs, "--fleet", other, "--json").stdout)["runs"]
+    slower = next(r for r in found if r["title"].startswith("fedavg"))
+    assert slower["whatif"]["split_naive"]["round_s"] > slower["recorded"]["split_naive"]["round_s"]
+
+
+def test_whatif_refuses_other_sections(invoke, runs: Path, tmp_path: Path) -> None:
+    (tmp_path / "other.yaml").write_text("costs: {utilisation: 2}\n")
+    result = invoke("fleet", "whatif", runs, "--fleet", tmp_path / "other.yaml")
+    assert result.exit_code == 2 and "expected the keys of a fleet" in " ".join(result.stderr.split())
