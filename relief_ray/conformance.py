@@ -21,7 +21,7 @@ from relief_ray.config import ExperimentConfig, parse
 from relief_ray.errors import UserError
 from relief_ray.federated import Strategy
 from relief_ray.records import checkpoint, read_rounds
-from relief_ray.records.schema import comparable
+from relief_ray.records.schema import RunRecord, comparable
 from relief_ray.rules import Verdict
 from relief_ray.simulation import Experiment, MakeExecutor, create, never, reopen
 from relief_ray.training.serial import SerialExecutor
@@ -68,7 +68,7 @@ class _Scene:
     ) -> dict[str, JsonValue]:
         """The outcome of a run, watched or not, whole or in drives of ``num_rounds``."""
         config, path = config or self.config, self.root / name
-        while _drive(config, path, make_executor, after_rounds(num_rounds), watch) != "finished":
+        while drive(config, path, make_executor, after_rounds(num_rounds), watch).status != "finished":
             pass
         refused = {c: why for record in read_rounds(path) for c, why in record.rejected.items()}
         if refused and watch:
@@ -84,22 +84,27 @@ def after_rounds(number: int | None) -> Callable[[], bool]:
     return lambda: next(asked, None) is None
 
 
-def _drive(
-    config: ExperimentConfig, path: Path, make_executor: MakeExecutor, stop: Callable[[], bool], watch: bool
-) -> str:
+def drive(
+    config: ExperimentConfig,
+    path: Path,
+    make_executor: MakeExecutor = SerialExecutor,
+    should_stop: Callable[[], bool] = never,
+    watch: bool = False,
+) -> RunRecord:
+    """Starts the run in ``path``, or goes on with it, until it is done or ``should_stop``."""
     setup, folder = reopen(path) if (path / "run.json").exists() else create(config, path)
     with folder:
         executor = make_executor(setup.job)
         if watch:
             setup = replace(setup, strategy=watched(setup.strategy, setup.fleet, setup.layout))
         try:
-            return Experiment(setup=setup, folder=folder, executor=executor).run(should_stop=stop).status
+            return Experiment(setup=setup, folder=folder, executor=executor).run(should_stop=should_stop)
         finally:
             executor.close()
 
 
 def outcome(path: Path) -> dict[str, JsonValue]:
-    """Every round's record without what a wall clock decides, and the last state."""
+    """Every round's record without what a wall clock decides, and the last state: model, ``d_bar``, personal parts."""
     newest = checkpoint.generations(path)[0] / checkpoint.STATE_FILE
     rounds: list[JsonValue] = [comparable(record) for record in read_rounds(path)]
     return {"rounds": rounds, "state": hashlib.sha256(newest.read_bytes()).hexdigest()}

@@ -7,18 +7,9 @@ table.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable
-from pathlib import Path
-
-from pydantic import JsonValue
-
 from relief_ray.config import ExperimentConfig, parse
-from relief_ray.records import checkpoint, read_rounds
-from relief_ray.records.schema import RunRecord, comparable
-from relief_ray.simulation import Experiment, MakeExecutor, create, never, reopen
+from relief_ray.conformance import FAST_LINK, after_rounds, drive, outcome
 from relief_ray.strategies import PRESETS
-from relief_ray.training.serial import SerialExecutor
 
 Values = dict[str, object]
 
@@ -26,7 +17,6 @@ Values = dict[str, object]
 ALLOCATING = ("relief", "v2", "v3", "v2_mandatory", "v3_mandatory", "mandatory_only")
 # What comes first lasts one round, so that the few rounds of a case see what comes after it.
 SECOND_PHASE_SOON: dict[str, Values] = {"fedlease": {"warmup_rounds": 1}, "pilot": {"stage1_rounds": 1}}
-FAST_LINK = {"uplink_bytes_per_s": 1e10, "downlink_bytes_per_s": 1e10, "latency_s": 0.0}
 FAR_APART: Values = {"gap": 20.0, "types": {t: FAST_LINK for t in "ABC"}}
 BASE: Values = {
     "name": "conformance",
@@ -134,33 +124,4 @@ def config_of(case: str, **changes: object) -> ExperimentConfig:
     return parse({**BASE, **CASES[case], **changes}, case)
 
 
-def drive(
-    config: ExperimentConfig,
-    path: Path,
-    make_executor: MakeExecutor = SerialExecutor,
-    should_stop: Callable[[], bool] = never,
-) -> RunRecord:
-    """Starts the run in ``path``, or goes on with it, until it is done or ``should_stop``."""
-    setup, folder = reopen(path) if (path / "run.json").exists() else create(config, path)
-    with folder:
-        executor = make_executor(setup.job)
-        try:
-            return Experiment(setup=setup, folder=folder, executor=executor).run(should_stop=should_stop)
-        finally:
-            executor.close()
-
-
-def outcome(path: Path) -> dict[str, JsonValue]:
-    """Every round's record without what a wall clock decides, and the last state: model, ``d_bar``, personal parts."""
-    newest = checkpoint.generations(path)[0] / checkpoint.STATE_FILE
-    rounds: list[JsonValue] = [comparable(record) for record in read_rounds(path)]
-    return {"rounds": rounds, "state": hashlib.sha256(newest.read_bytes()).hexdigest()}
-
-
-def after_rounds(number: int) -> Callable[[], bool]:
-    """Asks to stop once so many rounds have been done in this drive."""
-    asked = iter(range(number))
-    return lambda: next(asked, None) is None
-
-
-__all__ = ["BASE", "CASES", "ON_MOMENT", "after_rounds", "config_of", "drive", "outcome"]
+__all__ = ["BASE", "CASES", "FAST_LINK", "ON_MOMENT", "after_rounds", "config_of", "drive", "outcome"]

@@ -18,11 +18,8 @@ from relief_ray.records.tracking import sync as tell
 
 if TYPE_CHECKING:
     from relief_ray.report.compare import Comparison
-    from relief_ray.report.load import Loaded
 
 FIGURE = "timeline.png"
-# The lower half of the figure: RELIEF itself where it was run, else what comes nearest.
-BELOW = ("relief", "v2_mandatory", "v3_mandatory", "v2", "v3", "v1", "mandatory_only")
 
 
 def show_results(plan: Plan, as_json: bool) -> None:
@@ -92,22 +89,13 @@ def fill(text: str) -> str:
     return textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
-def pair(comparison: Comparison) -> tuple[Loaded, Loaded] | None:
-    """FedAvg's run and RELIEF's (or the nearest of its kin) of the same fold and seed."""
-    runs = {(loaded.label, loaded.replicate): loaded for loaded in comparison.runs}
-    for label in BELOW:
-        for (name, replicate), loaded in runs.items():
-            if name == label and ("fedavg", replicate) in runs:
-                return runs["fedavg", replicate], loaded
-    return None
-
-
 def draw(comparison: Comparison, path: Path) -> list[Path]:
     """The timeline of a round, FedAvg above RELIEF; nothing where one of them is missing, or matplotlib is."""
+    from relief_ray.report.timeline import pair, timeline
+
     found = pair(comparison)
     if found is None or importlib.util.find_spec("matplotlib") is None:
         return []
-    from relief_ray.report.timeline import timeline
 
     with disk_errors(path, "write the figure"):
         return [timeline(*found, path)]

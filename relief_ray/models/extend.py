@@ -13,7 +13,8 @@ from relief_ray.groups import GroupId, Kind
 from relief_ray.models.backbone import Backbone, GroupParameters, Stage, seeded
 from relief_ray.models.connector import with_connector
 from relief_ray.models.experts import with_experts
-from relief_ray.stages import RAW, StageSpec
+from relief_ray.models.reroute import shapes
+from relief_ray.stages import StageSpec
 
 
 class SideBySide(nn.Linear):
@@ -45,7 +46,13 @@ def _with_classifier(backbone: Backbone, addition: Classifier, seed: int) -> Bac
     sources = [_pooled(backbone, group, addition.id) for group in addition.after]
     pools = [s for s in sources if s not in backbone.stages]
     inputs = tuple(s.spec.id for s in sources)
-    width = sum(_width(backbone, pools, i) for i in inputs)
+    found = shapes(backbone.plus(pools, []), sources)
+    if bad := [(s.spec.id, size) for s, size in zip(sources, found, strict=True) if len(size) != 2]:
+        name, size = bad[0]
+        raise ValueError(
+            f"stage {name!r} gives {size} a window batch, a classifier needs (B, D); declare the stage's `pool`"
+        )
+    width = sum(size[1] for size in found)
     linear = seeded(lambda: SideBySide(width, backbone.shape.num_classes), (seed + crc32(addition.id.encode())) % 2**31)
     kinds: tuple[tuple[str, Kind], ...] = (("weight", "weight"), ("bias", "bias"))
     spec = StageSpec(id=addition.id, inputs=inputs, groups=frozenset([addition.id]), modality=addition.modality)
@@ -71,21 +78,3 @@ def _pooled(backbone: Backbone, group: GroupId, reader: str) -> Stage:
         id=f"{reader}<{owner.spec.id}", inputs=(owner.spec.id,), modality=owner.spec.modality, feature=True
     )
     return Stage(spec=spec, module=owner.pool)
-
-
-@torch.no_grad()
-def _width(backbone: Backbone, pools: Sequence[Stage], wanted: str) -> int:
-    """``D`` of the stage ``wanted``, seen on one zero window."""
-    shape = backbone.shape
-    values = {RAW + m: backbone.prepare(m, torch.zeros(1, c, shape.window)) for m, c in shape.channels}
-    for stage in (*backbone.stages, *pools):
-        values[stage.spec.id] = stage.module(*(values[i] for i in stage.spec.inputs))
-        if stage.spec.id == wanted:
-            break
-    output = values[wanted]
-    if output.ndim != 2:
-        raise ValueError(
-            f"stage {wanted!r} gives {tuple(output.shape)} a window batch, a classifier needs (B, D); "
-            "declare the stage's `pool`"
-        )
-    return int(output.shape[1])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -36,18 +36,23 @@ def rerouted(backbone: Backbone, instead: Mapping[str, str], path: str, output: 
 
 
 @torch.no_grad()
-def widths(backbone: Backbone, stages: tuple[Stage, ...]) -> list[int]:
-    """``D_m`` of features (B, D_m), seen on one zero window.
-
-    Raises:
-        ValueError: one of them gives something else.
-    """
+def shapes(backbone: Backbone, stages: Sequence[Stage]) -> list[tuple[int, ...]]:
+    """What ``stages`` give for one zero window; stages that none of them reads are not run."""
     shape = backbone.shape
     values = {RAW + m: backbone.prepare(m, torch.zeros(1, c, shape.window)) for m, c in shape.channels}
     wanted = ancestors(backbone.specs, {s.spec.id for s in stages})
     for stage in (s for s in backbone.stages if s.spec.id in wanted):
         values[stage.spec.id] = stage.module(*(values[i] for i in stage.spec.inputs))
-    found = [tuple(values[s.spec.id].shape) for s in stages]
+    return [tuple(values[s.spec.id].shape) for s in stages]
+
+
+def widths(backbone: Backbone, stages: Sequence[Stage]) -> list[int]:
+    """``D_m`` of features (B, D_m).
+
+    Raises:
+        ValueError: one of them gives something else.
+    """
+    found = shapes(backbone, stages)
     if bad := [(s.spec.id, size) for s, size in zip(stages, found, strict=True) if len(size) != 2]:
         raise ValueError(f"features {bad} are not (B, D); a stage marked `feature` must give one vector a window")
     return [size[1] for size in found]

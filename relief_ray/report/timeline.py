@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from relief_ray.errors import UserError
 from relief_ray.records.schema import ClientCostRecord, CostRecord, RoundRecord
 from relief_ray.report.canvas import FAINT, INK, save, sheet
+from relief_ray.report.compare import Comparison
 from relief_ray.report.facts import mark
 from relief_ray.report.labels import fleet_of, subjects
 from relief_ray.report.load import Loaded, text
@@ -34,6 +35,8 @@ STAGES = (
 MAX_BARS = 12
 ACCENT = "#B34A00"
 TITLES = {"fedavg": "FedAvg", "relief": "RELIEF", "fedprox": "FedProx", "v1": "RELIEF without elastic training (V1)"}
+# The lower half: RELIEF itself where it was run, else what comes nearest.
+BELOW = ("relief", "v2_mandatory", "v3_mandatory", "v2", "v3", "v1", "mandatory_only")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,6 +57,16 @@ class Panel:
     bars: tuple[Bar, ...]
     cost: CostRecord
     deadline_s: float | None
+
+
+def pair(comparison: Comparison) -> tuple[Loaded, Loaded] | None:
+    """FedAvg's run and RELIEF's (or the nearest of its kin) of the same fold and seed."""
+    runs = {(loaded.label, loaded.replicate): loaded for loaded in comparison.runs}
+    for label in BELOW:
+        for (name, replicate), loaded in runs.items():
+            if name == label and ("fedavg", replicate) in runs:
+                return runs["fedavg", replicate], loaded
+    return None
 
 
 def timeline(above: Loaded, below: Loaded, path: Path, clock: str | None = None, round_: int | None = None) -> Path:

@@ -6,28 +6,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from relief_ray.report.canvas import TEXT_WIDTH_IN
-from relief_ray.report.compare import Comparison
 from relief_ray.report.experiments import Experiment
 from relief_ray.report.figures.common import FOOTER_IN, footnote
 from relief_ray.report.load import Loaded
 from relief_ray.report.page.document import Number, Plot
-from relief_ray.report.timeline import STAGES, Panel, draw_panels, height_of, panel
+from relief_ray.report.timeline import STAGES, Panel, draw_panels, height_of, pair, panel
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-# The lower half: RELIEF itself where it was run, else what comes nearest.
-BELOW = ("relief", "v2_mandatory", "v3_mandatory", "v2", "v3", "v1", "mandatory_only")
-
-
-def pair(comparison: Comparison) -> tuple[Loaded, Loaded] | None:
-    """FedAvg's run and RELIEF's (or the nearest of its kin) of the same fold and seed."""
-    runs = {(loaded.label, loaded.replicate): loaded for loaded in comparison.runs}
-    for label in BELOW:
-        for (name, replicate), loaded in runs.items():
-            if name == label and ("fedavg", replicate) in runs:
-                return runs["fedavg", replicate], loaded
-    return None
 
 
 def timeline_plot(experiment: Experiment, slug: str) -> Plot | None:
