@@ -16,7 +16,7 @@ Values = dict[str, object]
 # Under this share of FedAvg's round the slow devices have slots to fill and groups to refuse, once the link is fast.
 ALLOCATING = ("relief", "v2", "v3", "v2_mandatory", "v3_mandatory", "mandatory_only")
 # What comes first lasts one round, so that the few rounds of a case see what comes after it.
-SECOND_PHASE_SOON: dict[str, Values] = {"fedlease": {"warmup_rounds": 1}, "pilot": {"stage1_rounds": 1}}
+SECOND_PHASE_SOON: dict[str, Values] = {"fedlease": {"warmup_rounds": 1}}
 FAR_APART: Values = {"gap": 20.0, "types": {t: FAST_LINK for t in "ABC"}}
 BASE: Values = {
     "name": "conformance",
