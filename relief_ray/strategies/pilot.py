@@ -70,10 +70,6 @@ class Pilot(StrategyConfig):
         """Whether the round is of stage 1."""
         return self.stage1_share > 0.0 and context.round <= max(1, round(self.stage1_share * context.num_rounds))
 
-    def shares(self, fleet: Fleet) -> list[float]:
-        """``n_k`` by client, or 1."""
-        return [float(c.num_windows) if self.weighting == "samples" else 1.0 for c in fleet.clients]
-
 
 def add_connector(config: Pilot, layout: GroupLayout, fleet: Fleet) -> tuple[Connector, ...]:
     """One adapter per task, and what a client keeps."""
