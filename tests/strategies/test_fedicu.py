@@ -186,7 +186,7 @@ def test_a_group_that_nobody_changed_stays():
 
 
 def test_who_lacks_a_sensor_gains_weight_on_the_fusion_matrix():
-    """Masked features, 3 of 8 own the rare sensor, whose columns are a third: unchanged LoRA columns agree perfectly."""
+    """Masked features, 3 of 8 own the rare sensor, a third of the columns: unchanged LoRA columns agree perfectly."""
     from relief_ray.server.consensus import agreement, split_columns
 
     make = torch.Generator().manual_seed(0)
