@@ -107,6 +107,16 @@ CASES: dict[str, Values] = {preset: {"strategy": strategy_values(preset)} for pr
         "training": {"epochs": 1, "lr": 0.01, "missing": "zero_feature"},
         "participation": 0.5,
     },
+    "fedlease, moment, every layer routed": {
+        **MOMENT,
+        "strategy": strategy_values("fedlease") | {"moe_scope": "all"},
+        "training": {"epochs": 1, "lr": 0.01, "batch_size": 3, "missing": "zero_feature"},
+    },
+    "fedlease, one of four takes part": {
+        "strategy": strategy_values("fedlease"),
+        "participation": 0.25,
+        "rounds": 4,
+    },
     "pilot, half take part": {
         "strategy": strategy_values("pilot"),
         "training": {"epochs": 1, "lr": 0.01, "missing": "zero_feature", "engine": "naive"},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
+import torch
 from torch import Tensor
 
 from relief_ray.additions import Experts
@@ -11,9 +12,15 @@ from relief_ray.groups import GroupId, GroupLayout, Params
 from relief_ray.messages import ClientId, Fleet, GroupSum, Json, ServerState
 from relief_ray.server.aggregation import apply_step, means
 from relief_ray.server.clustering import cluster, distances, layer_distance, layers, silhouettes
+from relief_ray.streams import Streams
 
 Models = Mapping[str, Params]
 Sums = Mapping[str, Mapping[GroupId, GroupSum]]
+
+
+def nobody_allocated(layout: GroupLayout, fleet: Fleet, streams: Streams, start: Params) -> ServerState:
+    """The initial model, which stays as it is; ``cluster``: -1, or which one a client is in."""
+    return ServerState(models={"global": start}, tensors={"cluster": torch.full((len(fleet),), -1)})
 
 
 def clusters_of(state: ServerState) -> list[int]:
@@ -40,7 +47,7 @@ def exchange(experts: Experts, models: Sequence[Params]) -> dict[str, Params]:
 
     def others(own: int) -> dict[GroupId, Tensor]:
         foreign = [theta for c, theta in enumerate(models) if c != own]
-        return {experts.copy(e, j): theta[j] for e, theta in enumerate(foreign, 2) for j in experts.of}
+        return {experts.copy(e, j): theta[j] for e, theta in enumerate(foreign, 2) for j in experts.own(1)}
 
     return {f"cluster.{c}": {**theta, **others(c)} for c, theta in enumerate(models)}
 

@@ -21,23 +21,26 @@ from pydantic import Field
 
 from relief_ray import messages as msg
 from relief_ray.additions import Experts
+from relief_ray.errors import UserError
 from relief_ray.federated import ClientContext, ClientProgram, RoundContext, ServerTools, Strategy
 from relief_ray.groups import WHOLE, GroupId, GroupLayout, Params
-from relief_ray.server.experts import Sums, advance, allot, clusters_of, exchange, nearest
+from relief_ray.server.experts import Sums, advance, allot, clusters_of, exchange, nearest, nobody_allocated
 from relief_ray.server.warmups import ALLOCATION, ALONE, came_in, is_enough, own_bucket, to_keep, warmups
 from relief_ray.strategies.common import StrategyConfig
-from relief_ray.streams import Streams
 
 ID = "expert"
 
 
 class FedLEASE(StrategyConfig):
-    """``encoders`` are averaged over all, within clusters, or by their kind: LoRA within clusters, dense over all."""
+    """``encoders`` are averaged over all, within clusters, or by their kind: LoRA within clusters, dense over all.
+
+    ``moe_scope``: which layers have experts and a router: the fusion layer, it and (dense) the head, or all with LoRA.
+    """
 
     name: Literal["fedlease"] = "fedlease"
     most_experts: int = Field(default=4, ge=2)
     warmup_rounds: int = Field(default=5, ge=1)
-    experts_of: Literal["fusion_head", "fusion"] = "fusion_head"
+    moe_scope: Literal["fusion_head", "fusion", "all"] = "fusion_head"
     encoders: Literal["by_kind", "all", "cluster"] = "by_kind"
 
     def build(self) -> Strategy:
@@ -55,21 +58,22 @@ class FedLEASE(StrategyConfig):
 
 
 def experts_for(config: FedLEASE, layout: GroupLayout, fleet: msg.Fleet) -> Experts:
-    """At most ``N - 1`` experts of the fusion layer and, where they are adapted like it, the head's layers."""
-    roles = {"fusion_a", "fusion_b"} | ({"head"} if config.experts_of == "fusion_head" else set())
+    """At most ``N - 1`` experts of fusion and, as configured, of head and encoders that are adapted like it."""
+    roles = {"fusion_a", "fusion_b"} | ({"head"} if config.moe_scope != "fusion" else set())
     of = tuple(g.id for g in layout if g.role in roles and (g.role != "head" or g.lora == layout.lora))
-    return Experts(id=ID, of=of, most=min(config.most_experts, len(fleet) - 1))
+    inside = tuple(g.id for g in layout if g.role == "encoder" and config.moe_scope == "all")
+    if inside and (config.encoders == "all" or not layout.lora):
+        raise UserError(
+            f"strategy.moe_scope='all', encoders={config.encoders!r}: expected encoders of LoRA layers (moment_lora), "
+            "averaged within clusters; take moe_scope='fusion_head', or that backbone and encoders='cluster'"
+        )
+    return Experts(id=ID, of=of, most=min(config.most_experts, len(fleet) - 1), inside=inside)
 
 
 def add_experts(config: FedLEASE, layout: GroupLayout, fleet: msg.Fleet) -> tuple[Experts, ...]:
     """Room for the other clusters' experts; none where there cannot be two clusters."""
     experts = experts_for(config, layout, fleet)
     return (experts,) if experts.most > 1 else ()
-
-
-def nobody_allocated(layout: GroupLayout, fleet: msg.Fleet, streams: Streams, start: Params) -> msg.ServerState:
-    """The initial model, which stays as it is; ``cluster``: -1, or which one a client is in."""
-    return msg.ServerState(models={"global": start}, tensors={"cluster": torch.full((len(fleet),), -1)})
 
 
 def own_groups(state: msg.ServerState) -> list[GroupId]:
@@ -82,8 +86,8 @@ def allocate(config: FedLEASE, state: msg.ServerState, context: RoundContext) ->
     clusters, layout, last = clusters_of(state), context.layout, context.round >= config.warmup_rounds
     experts, number = experts_for(config, layout, context.fleet), max(clusters) + 1
     own, ids = layout.select(own_groups(state)), range(1, number + 1)
-    routed = layout.select([*own, *(experts.router(e) for e in ids if number > 1)])
-    down = layout.select([*routed, *(experts.copy(e, j) for e in ids for j in experts.of)])
+    routed = layout.select([*own, *(j for e in ids if number > 1 for j in experts.routers(e))])
+    down = layout.select([*routed, *(j for e in ids for j in experts.own(e))])
 
     def task(client: msg.ClientInfo) -> msg.Assignment:
         if (c := clusters[client.id]) < 0:

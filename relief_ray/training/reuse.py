@@ -52,7 +52,9 @@ def plan_forward(
     steps = needed(backbone, wanted, frozenset())
     absent = frozenset(s for s, sources in below.items() if not sources & set(present))
     zeroed = (
-        frozenset(s.id for s in specs if s.feature and s.id in absent) if missing == "zero_feature" else frozenset()
+        frozenset(s.spec.id for s in steps if s.spec.feature and s.spec.id in absent)
+        if missing == "zero_feature"
+        else frozenset()
     )
     live = descendants(specs, trained) if reuse else frozenset(below)
     if reuse and zeroed:

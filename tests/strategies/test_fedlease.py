@@ -320,7 +320,7 @@ def test_dense_heads_are_experts_and_dense_heads_of_lora_models_are_not():
     assert experts_for(FedLEASE(), build().layout, FOUR).of == EXPERT
     layout = TINY.build(SHAPE, 0).layout
     assert "head.1" in experts_for(FedLEASE(), layout, SIX).of
-    assert "head.1" not in experts_for(FedLEASE(experts_of="fusion"), layout, SIX).of
+    assert "head.1" not in experts_for(FedLEASE(moe_scope="fusion"), layout, SIX).of
     assert experts_for(FedLEASE(), layout, SIX).most == 4 and experts_for(FedLEASE(), layout, FOUR).most == 3
 
 
