@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from relief_ray.messages import Reduced
+from relief_ray.errors import UserError
+from relief_ray.messages import Reduced, ServerState
 from relief_ray.server.clustering import average_linkage, cluster, distances, layers, silhouette
-from relief_ray.server.experts import nearest
+from relief_ray.server.experts import exchange, nearest
 from relief_ray.strategies.fedavg import FedAvg
 from relief_ray.strategies.fedlease import ALLOCATION, ALONE, FedLEASE, aggregate, clusters_of, experts_for
 from tests.toy import ACC, FOUR, FULL, bench, build, context_of, fleet_of, sum_of
@@ -322,6 +323,42 @@ def test_dense_heads_are_experts_and_dense_heads_of_lora_models_are_not():
     assert "head.1" in experts_for(FedLEASE(), layout, SIX).of
     assert "head.1" not in experts_for(FedLEASE(moe_scope="fusion"), layout, SIX).of
     assert experts_for(FedLEASE(), layout, SIX).most == 4 and experts_for(FedLEASE(), layout, FOUR).most == 3
+
+
+def test_all_scope_routes_every_lora_layer(run_cache):
+    """Own experts and routers of fusion and encoders go up, the others' come down; only the own are trained."""
+    from relief_ray.models.extend import extend
+    from tests.models import moment
+
+    config, plain = FedLEASE(moe_scope="all"), moment.tiny()
+    fleet = fleet_of(("acc", "gyro", "hr"), ("acc",), ("acc", "gyro"), modalities=moment.SHAPE.modalities)
+    spec = experts_for(config, plain.layout, fleet)
+    assert spec.inside == tuple(g.id for g in plain.layout if g.role == "encoder") and spec.most == 2
+    backbone = extend(plain, config.build().adapt(plain.layout, fleet), 0)
+    models = {name: backbone.params() for name in ("global", "cluster.0", "cluster.1")}
+    state = ServerState(models=models, tensors={"cluster": torch.tensor([0, 0, 1])})
+    tasks = config.build().allocate(state, context_of(backbone, fleet, 6))
+    routers = {spec.router(e, j) for e in (1, 2) for j in (None, *spec.inside)}
+    for task in tasks:
+        assert set(task.up) == set(task.train) == {*plain.layout.ids, *routers}
+        assert set(task.down) - set(task.up) == {f"expert.2.{j}" for j in (*spec.of, *spec.inside)}
+    theirs = [{j: torch.full_like(t, float(c)) for j, t in models["global"].items()} for c in (1, 2)]
+    after = exchange(spec, theirs)
+    for j in (*spec.of, *spec.inside):
+        assert torch.equal(after["cluster.0"][f"expert.2.{j}"], theirs[1][j])
+        assert torch.equal(after["cluster.1"][f"expert.2.{j}"], theirs[0][j])
+    assert torch.equal(after["cluster.0"]["expert.router.2.encoder.hr.1"], theirs[0]["expert.router.2.encoder.hr.1"])
+
+
+def test_all_scope_wants_lora_layers_and_encoders_of_the_cluster():
+    from tests.training.scene import SHAPE, TINY
+
+    for config, layout in (
+        (FedLEASE(moe_scope="all"), TINY.build(SHAPE, 0).layout),
+        (FedLEASE(moe_scope="all", encoders="all"), build().layout),
+    ):
+        with pytest.raises(UserError, match=r"moe_scope='all'.*expected encoders of LoRA layers.*take moe_scope"):
+            experts_for(config, layout, SIX)
 
 
 @pytest.mark.parametrize("missing", ["zero_input", "zero_feature"])
