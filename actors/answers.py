@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from actors.gather import Gather
 from actors.hosts import TrainAnswer
-from actors.pool import Call
+from actors.roster import Call
 from actors.wire import unpack
 from relief_ray.server.reduction import Sums
 from relief_ray.training.worker import BlockResult

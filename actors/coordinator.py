@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import ray
-import torch
 
 from actors import carry
 from actors.executor import RayExecutor
@@ -22,6 +21,7 @@ from actors.gauges import Gauges
 from actors.group import HostGroup, RuntimeOptions
 from relief_ray.errors import UserError
 from relief_ray.federated import RoundVoid
+from relief_ray.process import use_threads
 from relief_ray.records import checkpoint as checkpoints
 from relief_ray.records.checkpoint import Checkpoint
 from relief_ray.records.ledger import RunFolder
@@ -133,7 +133,7 @@ class Coordinator:
             raise
 
     def _run(self, order: Order, setup: Setup) -> RunRecord:
-        torch.set_num_threads(setup.job.num_threads)
+        use_threads(setup.job.num_threads)
         self._experiment, self._records, self._repairs, self._path = None, [], (), order.path
         patience = Patience(lambda: self._stopping)
         with (

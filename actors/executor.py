@@ -19,7 +19,8 @@ from actors.gather import Gather, lost
 from actors.group import HostGroup, RuntimeOptions, open_hosts
 from actors.hosts import EvalAnswer, EvalRequest, Models, TrainAnswer, TrainRequest
 from actors.placement import Resources, slots_per_node
-from actors.pool import Call, HostPool, Lost, Piece, greet
+from actors.pool import HostPool, Lost
+from actors.roster import Call, Piece, greet
 from actors.wire import Packed, pack, unpack
 from relief_ray.federated import RoundVoid
 from relief_ray.groups import Params

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from time import perf_counter
 from typing import Any
 
 import ray
@@ -55,10 +56,11 @@ class EvalRequest:
 class TrainAnswer:
     """What became of each part: ``sums`` apart from the ``rest``, since they are consumed at once and it is kept.
 
-    Sums of whole blocks are merged as far as this host can: by ``nodes`` instead of by part.
+    Sums of whole blocks are merged as far as this host can: by ``nodes`` instead of by part. ``busy_s``: what it took.
     """
 
     identity: Identity
+    busy_s: float
     sums: Packed[tuple[Sums, ...]]
     nodes: tuple[Node, ...] | None
     rest: Packed[tuple[BlockResult, ...]]
@@ -100,13 +102,14 @@ class ClientHost:
         Raises:
             ClientFailed: a client's code raised; the client is named.
         """
-        worker, view, asked = self._ready(job), unpack(models), unpack(request)
+        worker, view, asked, began = self._ready(job), unpack(models), unpack(request), perf_counter()
         results = [join(_train(worker, view, asked, task) for task in tasks) for tasks in asked.parts]
         rest, sums, nodes = tuple(replace(r, sums={}) for r in results), tuple(r.sums for r in results), None
         if asked.whole is not None:
             merged = merge_whole(sums, *asked.whole)
             sums, nodes = tuple(merged.values()), tuple(merged)
-        return TrainAnswer(identity=identify(), sums=pack(sums), nodes=nodes, rest=pack(rest))
+        packed, busy_s = pack(sums), perf_counter() - began
+        return TrainAnswer(identity=identify(), busy_s=busy_s, sums=packed, nodes=nodes, rest=pack(rest))
 
     def evaluate(self, job: JobBox, models: Packed[Models], request: Packed[EvalRequest]) -> EvalAnswer:
         """Confusion matrices of this host's share."""

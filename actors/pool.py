@@ -7,40 +7,20 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from math import inf
 
 import ray
 from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
 from actors.failures import Interrupted, raise_cause, reason
-from actors.handshake import Identity, check, identify
-from actors.hosts import EvalAnswer, Handle, TrainAnswer
-from relief_ray.errors import UserError
-from relief_ray.messages import Assignment, ClientId
+from actors.handshake import check, identify
+from actors.hosts import TrainAnswer
+from actors.roster import DEPTH, Answer, Call, Flight, Host
 
-Piece = tuple[int, tuple[Assignment, ...]]
-Answer = TrainAnswer | EvalAnswer
-Ref = ray.ObjectRef[Answer]
 POLL_S, PROBE_S, RECOVERY_S = 0.25, 0.2, 60.0
 MAX_LOSSES = 5
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Call:
-    """A piece of work: ``method`` of a host, for these clients; ``host`` where only one will do.
-
-    ``pieces``: what its answer is made of, consecutive clients of one block each.
-    """
-
-    method: str
-    args: tuple[object, ...]
-    clients: tuple[ClientId, ...]
-    limit_s: float | None
-    pieces: tuple[Piece, ...] = ()
-    host: int | None = None
-    attempt: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,41 +30,11 @@ class Lost:
     why: str
 
 
-@dataclass(slots=True)
-class Host:
-    """One actor as the driver sees it; ``probe`` asks whether it is back, ``trouble`` says why it was lost."""
-
-    index: int
-    name: str
-    handle: Handle
-    identity: Identity
-    probe: ray.ObjectRef[Identity] | None = None
-    probe_at_s: float = 0.0
-    trouble: str = ""
-    trouble_at_s: float = 0.0
-    num_losses: int = 0
-    gone: bool = False
-
-    @property
-    def usable(self) -> bool:
-        """True where a call may be sent."""
-        return not self.trouble and not self.gone
-
-
-@dataclass(slots=True)
-class Flight:
-    """A call under way."""
-
-    call: Call
-    host: Host
-    since_s: float
-
-
 @dataclass(kw_only=True)
 class HostPool:
-    """Hosts and what they are doing; ``per_node`` bounds the calls that run on a node at the same time.
+    """Hosts and what they are doing; ``per_node`` bounds the hosts of a node that work at the same time.
 
-    ``client_s``: seconds per client of the last call that was answered.
+    ``client_s``: a host's seconds per client in the last call that was answered.
     """
 
     hosts: list[Host]
@@ -94,7 +44,6 @@ class HostPool:
     moved_bytes: int = 0
     num_lost: int = 0
     client_s: float = inf
-    _flights: dict[Ref, Flight] = field(default_factory=dict)
 
     def run(self, todo: deque[Call]) -> Iterator[tuple[Call, Answer | Lost]]:
         """Yields every call of ``todo`` with its outcome as it arrives; the caller may add calls meanwhile.
@@ -107,41 +56,40 @@ class HostPool:
             if host.probe is None:
                 host.trouble_at_s = time.monotonic()
         try:
-            while todo or self._flights:
+            while todo or any(h.flights for h in self.hosts):
                 if self.should_stop():
                     raise Interrupted
                 self._send(todo)
                 self._probe()
-                yield from self._receive()
-                yield from self._overdue()
+                yield from self._receive(todo)
+                yield from self._overdue(todo)
                 yield from self._hopeless(todo)
         finally:
             # Where the caller gives up, hosts finish what they do and then answer the probe behind it.
-            for flight in self._flights.values():
-                self._suspect(flight.host, "its last call was given up")
-            self._flights.clear()
+            for host in self.hosts:
+                if host.flights:
+                    host.suspect("its last call was given up")
 
     def _send(self, todo: deque[Call]) -> None:
         for _ in range(len(todo)):
             call = todo.popleft()
-            host = self._free_host(call)
+            host = self._host_for(call)
             if host is None:
                 todo.append(call)
-                continue
-            ref: Ref = getattr(host.handle, call.method).remote(*call.args)
-            self._flights[ref] = Flight(call=call, host=host, since_s=time.monotonic())
+            else:
+                host.send(call)
 
-    def _free_host(self, call: Call) -> Host | None:
-        candidates = self.hosts if call.host is None else [self.hosts[call.host]]
-        busy = {f.host.index for f in self._flights.values()}
-        running: dict[str, int] = {}
-        for flight in self._flights.values():
-            running[flight.host.identity.node] = running.get(flight.host.identity.node, 0) + 1
+    def _host_for(self, call: Call) -> Host | None:
+        """A host that is free, else the one whose next call can wait for it: where work began first."""
+        candidates = [h for h in (self.hosts if call.host is None else [self.hosts[call.host]]) if h.usable]
+        working: dict[str, int] = {}
+        for host in self.hosts:
+            working[host.identity.node] = working.get(host.identity.node, 0) + bool(host.flights)
         for host in candidates:
-            node = host.identity.node
-            if host.usable and host.index not in busy and running.get(node, 0) < self.per_node.get(node, 1):
+            if not host.flights and working[host.identity.node] < self.per_node.get(host.identity.node, 1):
                 return host
-        return None
+        behind = [h for h in candidates if 0 < len(h.flights) < DEPTH]
+        return min(behind, key=lambda h: h.flights[0].since_s, default=None)
 
     def _hopeless(self, todo: deque[Call]) -> Iterator[tuple[Call, Lost]]:
         """Calls whose hosts are gone, or in trouble for longer than a restart takes."""
@@ -152,51 +100,53 @@ class HostPool:
                 todo.remove(call)
                 yield call, Lost(why=f"no host: {candidates[0].name} {candidates[0].trouble}")
 
-    def _receive(self) -> Iterator[tuple[Call, Answer | Lost]]:
-        if not self._flights:
+    def _receive(self, todo: deque[Call]) -> Iterator[tuple[Call, Answer | Lost]]:
+        """Answers of what hosts are at; refills a host before its answer is worked on."""
+        awaited = {h.flights[0].ref: h for h in self.hosts if h.flights}
+        if not awaited:
             time.sleep(PROBE_S if any(h.trouble for h in self.hosts) else 0.0)
             return
-        ready, _ = ray.wait(list(self._flights), num_returns=1, timeout=POLL_S)
+        ready, _ = ray.wait(list(awaited), num_returns=1, timeout=POLL_S)
         for ref in ready:
-            yield self._take(self._flights.pop(ref), ref)
+            host = awaited[ref]
+            flight = host.land()
+            self._send(todo)
+            yield self._take(host, flight, todo)
 
-    def _take(self, flight: Flight, ref: Ref) -> tuple[Call, Answer | Lost]:
+    def _take(self, host: Host, flight: Flight, todo: deque[Call]) -> tuple[Call, Answer | Lost]:
         try:
-            answer = ray.get(ref, timeout=RECOVERY_S)
+            answer = ray.get(flight.ref, timeout=RECOVERY_S)
         except RayTaskError as error:
-            raise_cause(error, f"{flight.host.name}, {flight.call.method} of clients {list(flight.call.clients)}")
+            raise_cause(error, f"{host.name}, {flight.call.method} of clients {list(flight.call.clients)}")
             raise
         except RayError as error:
-            return flight.call, self._lose(flight.host, reason(error))
+            return flight.call, self._lose(host, reason(error), todo)
         check(identify(), answer.identity)
-        flight.host.identity, flight.host.num_losses = answer.identity, 0
+        host.identity, host.num_losses = answer.identity, 0
         self.moved_bytes += answer.nbytes
-        if flight.call.clients:
-            self.client_s = (time.monotonic() - flight.since_s) / len(flight.call.clients)
+        if isinstance(answer, TrainAnswer):
+            self.client_s = answer.busy_s / len(flight.call.clients)
         return flight.call, answer
 
-    def _overdue(self) -> Iterator[tuple[Call, Lost]]:
+    def _overdue(self, todo: deque[Call]) -> Iterator[tuple[Call, Lost]]:
         now = time.monotonic()
-        for ref, flight in list(self._flights.items()):
-            limit_s = flight.call.limit_s
-            if limit_s is not None and now - flight.since_s > limit_s:
-                del self._flights[ref]
+        for host in (h for h in self.hosts if h.flights):
+            limit_s = host.flights[0].call.limit_s
+            if limit_s is not None and now - host.flights[0].since_s > limit_s:
+                call = host.land().call
                 # A hung process answers nothing, not even a polite end; Ray starts it anew.
-                ray.kill(flight.host.handle, no_restart=False)
+                ray.kill(host.handle, no_restart=False)
                 why = f"no answer within {limit_s:g} s; raise runtime.client_timeout_s if it was only slow"
-                yield flight.call, self._lose(flight.host, why)
+                yield call, self._lose(host, why, todo)
 
-    def _lose(self, host: Host, why: str) -> Lost:
+    def _lose(self, host: Host, why: str, todo: deque[Call]) -> Lost:
+        """The host is in trouble; what it had not begun goes to another one, as if it had never been sent."""
         self.num_lost += 1
         host.num_losses += 1
         # Ray starts a dead process anew for ever; one that dies on every call is given up.
         host.gone = host.num_losses >= MAX_LOSSES
-        self._suspect(host, why)
+        todo.extendleft(host.suspect(why))
         return Lost(why=f"{host.name}: {why}")
-
-    def _suspect(self, host: Host, why: str) -> None:
-        host.trouble, host.trouble_at_s = why, time.monotonic()
-        host.probe, host.probe_at_s = None, 0.0
 
     def _probe(self) -> None:
         """Asks hosts in trouble whether they are back, and hears those that answered."""
@@ -221,30 +171,3 @@ class HostPool:
         else:
             check(identify(), host.identity)
             host.trouble = ""
-
-
-def greet(handles: Sequence[Handle], names: Sequence[str], within_s: float) -> list[Host]:
-    """Waits until every host has said who it is.
-
-    Raises:
-        UserError: a host did not start in time, could not start, or runs other code.
-    """
-    refs = [handle.hello.remote() for handle in handles]
-    ready, late = ray.wait(refs, num_returns=len(refs), timeout=within_s)
-    if late:
-        missing = [name for name, ref in zip(names, refs, strict=True) if ref in set(late)]
-        raise UserError(
-            f"{len(ready)} of {len(refs)} hosts started within {within_s:g} s; missing: {', '.join(missing[:8])}; "
-            "use fewer hosts (runtime.num_hosts) or look at the cluster with `ray status`"
-        )
-    mine, hosts = identify(), []
-    for i, (name, handle, ref) in enumerate(zip(names, handles, refs, strict=True)):
-        try:
-            identity: Identity = ray.get(ref)
-        except RayError as error:
-            raise UserError(
-                f"{name} could not start: {reason(error)}; is the same relief-ray installed on its node?"
-            ) from error
-        check(mine, identity)
-        hosts.append(Host(index=i, name=name, handle=handle, identity=identity))
-    return hosts

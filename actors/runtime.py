@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-import torch
-
 from actors.session import SessionOptions, ray_session
 from relief_ray.config import RuntimeConfig
+from relief_ray.process import use_threads
 from relief_ray.records.ledger import RunFolder
 from relief_ray.records.schema import RunRecord
 from relief_ray.records.tracking import NullTracker, Tracker
@@ -71,7 +70,7 @@ def run_experiment(setup: Setup, path: Path, watch: Watch | None = None, crew: C
     """
     watch = watch or Watch()
     mode = choose_mode(setup.config.runtime, len(setup.fleet))
-    torch.set_num_threads(setup.job.num_threads)
+    use_threads(setup.job.num_threads)
     if mode == "inline":
         return _run_inline(setup, path, watch)
     with ray_session(local_session(setup)):

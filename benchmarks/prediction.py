@@ -18,8 +18,6 @@ from pathlib import Path
 from statistics import median, quantiles
 from time import perf_counter
 
-import torch
-
 from benchmarks.engine.machine import Figures, facts
 from relief_ray.config import parse
 from relief_ray.devices.time import Profile
@@ -27,6 +25,7 @@ from relief_ray.devices.workload import Workload, num_steps, shares, workload
 from relief_ray.federated import ClientContext, ClientProgram
 from relief_ray.groups import GroupId
 from relief_ray.messages import NO_STATE, Assignment, ClientInfo, ServerState
+from relief_ray.process import use_threads
 from relief_ray.profiling import Profiler
 from relief_ray.setup import Setup, context_of, prepare
 from relief_ray.streams import Streams
@@ -225,7 +224,7 @@ def main() -> None:
     given = parser.parse_args()
     if unknown := sorted(set(given.cases.split(",")) - set(cases())):
         parser.error(f"--cases {','.join(unknown)}: expected some of {', '.join(cases())}")
-    torch.set_num_threads(1)
+    use_threads(1)
     machine: Figures = facts()
     names = [n for n in given.cases.split(",") if not (given.quick and n == "small")]
     turns = 2 if given.quick else given.turns

@@ -57,14 +57,13 @@ def cells(rounds: int, stride_s: float, epochs: int) -> Iterator[tuple[str, dict
 
 def run_cell(out: str, name: str, values: dict[str, object]) -> tuple[str, float, float | None]:
     """Runs or resumes one cell on one thread; returns its seconds and last F1."""
-    import torch
-
     from relief_ray.config import parse
+    from relief_ray.process import use_threads
     from relief_ray.records.reading import read_run
     from relief_ray.simulation import Experiment, create, reopen
     from relief_ray.training.serial import SerialExecutor
 
-    torch.set_num_threads(1)
+    use_threads(1)
     began = time.perf_counter()
     path = Path(out) / name
     if (path / "run.json").exists() and read_run(path).status == "finished":

@@ -24,6 +24,7 @@ from relief_ray.federated import ClientContext, ClientProgram
 from relief_ray.messages import NO_STATE, Assignment, ClientInfo, StageTimes, Update
 from relief_ray.models.backbone import Backbone
 from relief_ray.models.registry import name_of
+from relief_ray.process import use_threads
 from relief_ray.records.identity import machine_facts, source_digest
 from relief_ray.setup import Setup, prepare
 from relief_ray.streams import Streams
@@ -98,7 +99,7 @@ class Profiler:
             UserError: the configuration's data or weights are not there.
         """
         self._load_before = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
-        torch.set_num_threads(config.runtime.num_threads)
+        use_threads(config.runtime.num_threads)
         self._bench = open_bench(prepare(config))
         layout, modalities = self._bench.setup.layout, self._bench.setup.fleet.modalities
         self._rows, epochs = fitting(self._bench, config.training.batch_size)

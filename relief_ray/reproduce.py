@@ -8,10 +8,9 @@ from math import isclose
 from pathlib import Path
 from typing import Literal, cast
 
-import torch
-
 from relief_ray.config import parse
 from relief_ray.errors import UserError
+from relief_ray.process import use_threads
 from relief_ray.recording import run_record
 from relief_ray.records.committed import CommittedCell, condense
 from relief_ray.records.identity import other_program
@@ -57,7 +56,7 @@ def run_again(cell: CommittedCell, folder: Path, on_round: OnRound) -> None:
         "tracking": {**tracking, "enabled": False, "uri": None},
     }
     config = parse(values, "the committed cell")
-    torch.set_num_threads(cell.machine.num_threads)
+    use_threads(cell.machine.num_threads)
     setup = prepare(config, engine=cast(Engine, cell.engine))
     if setup.data.digest != cell.data_digest:
         raise UserError(

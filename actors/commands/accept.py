@@ -8,8 +8,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
-
 from actors.commands.data import data_config
 from actors.commands.tables import table
 from relief_ray import __version__
@@ -18,6 +16,7 @@ from relief_ray.data import open_dataset
 from relief_ray.data.describe import describe
 from relief_ray.data.verify import verify
 from relief_ray.errors import UserError
+from relief_ray.process import use_threads
 from relief_ray.records.atomic import replace_file
 from relief_ray.records.identity import machine_facts, source_digest
 from relief_ray.simulation import Experiment, create
@@ -33,7 +32,7 @@ def accept(name: str, stride_s: float, settings: Sequence[str], out: Path, as_js
     Raises:
         UserError: the files are not the dataset.
     """
-    torch.set_num_threads(1)
+    use_threads(1)
     verification = verify(name)
     if not verification["ok"]:
         raise UserError(f"{verification['path']}: " + "\n".join(verification["problems"]))

@@ -6,13 +6,13 @@ import json
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-import torch
 import typer
 
 from actors.commands.tables import counted
 from actors.session import SessionOptions, ray_session
 from relief_ray.config import ExperimentConfig, override, parse
 from relief_ray.conformance import PROBLEM, check
+from relief_ray.process import use_threads
 from relief_ray.protocols import Executor
 from relief_ray.rules import RULES, Verdict
 from relief_ray.simulation import MakeExecutor
@@ -24,7 +24,7 @@ NUM_HOSTS = 2
 def conformance(target: str, settings: Sequence[str], use_ray: bool, as_json: bool) -> None:
     """Prints a line per rule; ends with 1 where one is broken."""
     config = parse(override(PROBLEM, [f"strategy={target}", *settings]), "conformance")
-    torch.set_num_threads(config.runtime.num_threads)
+    use_threads(config.runtime.num_threads)
     verdicts: list[Verdict] = []
     with ExitStack() as stack:
         executors = ray_executors(stack) if use_ray else {}

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
-
 from actors.commands.folders import Cell
 from actors.commands.plan import Plan, make_plan, read_plan, set_stale_aside, write_plan
 from actors.commands.results import show_results
@@ -22,6 +20,7 @@ from actors.session import ray_session
 from actors.signals import StopSignals
 from relief_ray.data import federate, num_clients, open_dataset
 from relief_ray.errors import UserError
+from relief_ray.process import use_threads
 from relief_ray.records.checkpoint import generations
 from relief_ray.records.identity import other_program
 from relief_ray.records.reading import RUN_FILE, read_rounds, read_run
@@ -137,7 +136,7 @@ def run_cell(cell: Cell, stage: Stage) -> None:
     if cell.state == "finished":
         reporter.end(cell.title(), check_reusable(cell), last_evaluated(read_rounds(cell.folder)))
         return
-    torch.set_num_threads(cell.config.runtime.num_threads)
+    use_threads(cell.config.runtime.num_threads)
     setup = open_cell(cell, stage.other_code)
     mode = choose_mode(cell.config.runtime, len(setup.fleet))
     reporter.begin(cell.title(), facts(setup, mode), saved_round(cell.folder), cell.config.rounds)

@@ -9,12 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 
-import torch
-
 from actors.grids.book import Entry
 from relief_ray.config import ExperimentConfig, TrackingConfig
 from relief_ray.errors import UserError
 from relief_ray.models.registry import name_of
+from relief_ray.process import use_threads
 from relief_ray.records.checkpoint import KEEP, generations
 from relief_ray.records.reading import ROUNDS_FILE, read_rounds
 from relief_ray.simulation import Experiment, create
@@ -114,7 +113,7 @@ def probe(config: ExperimentConfig) -> Rate:
         UserError: the cell cannot run, e.g. its data are missing.
     """
     asked = config.model_copy(update={"rounds": 1, "tracking": TrackingConfig(enabled=False)})
-    torch.set_num_threads(config.runtime.num_threads)
+    use_threads(config.runtime.num_threads)
     with tempfile.TemporaryDirectory(prefix="relief-probe-") as place:
         began = perf_counter()
         setup, folder = create(asked, Path(place) / "cell")

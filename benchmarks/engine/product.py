@@ -7,12 +7,12 @@ from pathlib import Path
 from statistics import median
 from time import perf_counter
 
-import torch
 from torch import Tensor
 
 from actors.executor import RayExecutor
 from actors.group import RuntimeOptions, open_hosts
 from relief_ray.messages import Assignment, EvalTarget, Trained
+from relief_ray.process import use_threads
 from relief_ray.protocols import Executor, Models, States
 from relief_ray.recording import run_record
 from relief_ray.records.ledger import RunFolder
@@ -104,4 +104,4 @@ def median_straggler_s(records: list[RoundRecord]) -> float:
 
 def use_one_thread() -> None:
     """As in every host and every peer."""
-    torch.set_num_threads(1)
+    use_threads(1)

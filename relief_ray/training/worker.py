@@ -27,6 +27,7 @@ from relief_ray.messages import (
     WeightedSum,
 )
 from relief_ray.models.backbone import Backbone
+from relief_ray.process import use_threads
 from relief_ray.protocols import Planner
 from relief_ray.server.aggregation import check_update, without
 from relief_ray.server.reduction import Scratch, Sums, measured, sum_block
@@ -117,7 +118,7 @@ class Worker:
 
     def __init__(self, job: Job) -> None:
         """Builds the backbone and pins the thread count (sums depend on it)."""
-        torch.set_num_threads(job.num_threads)
+        use_threads(job.num_threads)
         self.job = job
         self.backbone = job.build()
         self.trainer = Trainer(self.backbone, job.trainer)

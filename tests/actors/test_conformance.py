@@ -36,7 +36,12 @@ def plain(run_cache, tmp_path_factory):
     return oracle
 
 
-@pytest.fixture(scope="module", params=LAYOUTS, ids=str)
+# One host and three only repeat what two show: that no bit depends on how many there are.
+REPEATS = ("one host", "three hosts")
+PARAMS = [pytest.param(name, marks=[pytest.mark.slow] if name in REPEATS else []) for name in LAYOUTS]
+
+
+@pytest.fixture(scope="module", params=PARAMS, ids=str)
 def on_layout(request, cluster, run_cache):
     """Makes executors on hosts that serve all cases of the module."""
     options = LAYOUTS[request.param]

@@ -97,6 +97,8 @@ def test_a_client_that_always_kills_its_host_is_left_out_alone(on_ray, nine):
     assert list(found.rejected) == [2] and "process died" in found.rejected[2]
     # Client 3 shared a block with it and was trained by the second attempt.
     assert [r.assignment.client for r in found.reduced.receipts] == [0, 1, 3, 4, 5, 6, 7, 8]
+    # What waited behind it on the same host was never blamed for it.
+    assert executor.num_lost == 2
     others = [t for t in make_tasks(nine) if t.client != 2]
     assert executor.train(2, start_models(nine), others, make_states(nine)).rejected == {}
 
@@ -153,10 +155,10 @@ def test_asked_to_stop_the_round_is_dropped(on_ray, tmp_path):
 
 
 def test_a_host_of_another_version_is_refused_before_it_sees_the_job(on_ray, tmp_path, monkeypatch):
-    from actors import handshake, pool
+    from actors import handshake, roster
 
     other = replace(handshake.identify(), digest="f" * 64)
-    monkeypatch.setattr(pool, "identify", lambda: other)
+    monkeypatch.setattr(roster, "identify", lambda: other)
     with pytest.raises(
         UserError, match=r"host .* runs relief-ray .*, sources [0-9a-f]{12}; this process runs .* ffffffffffff"
     ):
