@@ -26,7 +26,7 @@ def search(out, **changes):
         for m in (0.01, 0.1)
     )
     settings = {**TINY, "evaluation.parts": ["validation"], **changes}
-    grid = replace(tiny_grid(methods=("fedprox",), seeds=(0, 1)), own={"fedprox": levels}, settings=settings)
+    grid = replace(tiny_grid(methods=("fedprox",), seeds=(0, 1)), own={"fedprox": levels}, settings=settings, is_search=True)
     return write_book(Book(out=out, name="tiny", title="", cells=cells_of(grid)))
 
 
