@@ -11,7 +11,7 @@ class Choice(BaseModel):
     """``parameters``: the dotted keys of the values that the search varies; the values stand in their own places.
 
     ``kind``: ``tuned``, the frozen choice of a search, or ``try``, one of its tries. Of a choice: ``num_tries``, their
-    best ``f1_validation`` (0 to 1), and ``at_edge``: those of ``parameters`` whose value is the first or last one tried.
+    best ``f1_validation`` (0 to 1), and ``at_edge``: those of ``parameters`` at the first or last value that was tried.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)

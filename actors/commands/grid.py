@@ -15,7 +15,7 @@ from actors.commands.plan import refuse_masked, refuse_other_than
 from actors.exits import CELLS_FAILED, DISK, INTERRUPTED, Stopped, say
 from actors.exports import PATIENCE_AFTER_STOP_S, PATIENCE_S, Exports
 from actors.grids.book import Book, Entry, await_quiet, read_book, set_stale_aside, write_book
-from actors.grids.estimate import estimates, fitting, probe_missing
+from actors.grids.estimate import estimates, fitting, head_of, probe_missing
 from actors.grids.freeze import freeze
 from actors.grids.screen import Screen, duration, make_screen
 from actors.session import SessionOptions, num_cores, ray_session

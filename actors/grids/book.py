@@ -100,8 +100,8 @@ def with_ledger(entry: Entry, *, is_finished: bool) -> tuple[Entry, str | None]:
     if is_finished and (entry.num_rounds != entry.num_planned or rounds[-1] != planned):
         last = f"round {rounds[-1]}" if rounds else "no round"
         return entry, (
-            f"{path}: ends with {last} ({entry.num_rounds} of {entry.num_planned} rounds), expected round {planned} of a "
-            "finished run; restore the file, or remove the folder and resume"
+            f"{path}: ends with {last} ({entry.num_rounds} of {entry.num_planned} rounds), expected round {planned} "
+            "of a finished run; restore the file, or remove the folder and resume"
         )
     return entry, None
 
@@ -167,7 +167,7 @@ def write_book(book: Book) -> Book:
 
 
 def merged(known: Sequence[GridCell], fresh: Sequence[GridCell]) -> tuple[GridCell, ...]:
-    """Both, seed-major where cells were added: seed, fold, setting, then as listed. Tries stay as listed: many settings."""
+    """Both, seed-major where cells were added: seed, fold, setting (of tries: dataset), then as listed."""
     cells = {cell.name: cell for cell in known} | {cell.name: cell for cell in fresh}
     if len(cells) == len(known):
         return tuple(cells.values())

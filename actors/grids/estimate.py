@@ -123,7 +123,7 @@ def probe_missing(entries: Sequence[Entry], *, one_each: bool, say: Say) -> dict
 
 
 def to_time(entries: Sequence[Entry], *, one_each: bool) -> dict[Key, Entry]:
-    """The first open cell of every workload and method without a rate; of every workload without one if ``one_each``."""
+    """The first open cell of every workload and method without a rate; ``one_each``: of every workload without one."""
     known = set(finished_rates(entries))
     covered = {work for work, _ in known}
     found: dict[Key, Entry] = {}
