@@ -198,7 +198,9 @@ def with_ray(
     stop_file.unlink(missing_ok=True)
     # Tune imports MLflow, which reads this once.
     os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
-    with ray_session(session_options(todo)):
+    with ray_session(session_options(todo, asked.dashboard)) as url:
+        if url is not None:
+            screen.note(f"dashboard: {url}")
         from actors.grids.board import Board
         from actors.grids.tuning import Listener, fit
 
@@ -211,7 +213,7 @@ def with_ray(
     return board.disk_full
 
 
-def session_options(todo: Sequence[Entry]) -> SessionOptions:
+def session_options(todo: Sequence[Entry], dashboard: bool = False) -> SessionOptions:
     """The cluster of the configuration or of ``RAY_ADDRESS`` (as in a Ray job), else a local one.
 
     Its node plays all devices of the largest fleet.
@@ -222,7 +224,7 @@ def session_options(todo: Sequence[Entry]) -> SessionOptions:
         for needed in {repr(e.cell.config.fleet) + repr(e.cell.config.data): e for e in todo}.values():
             for name, amount in devices_of(needed).items():
                 resources[name] = max(resources.get(name, 0.0), amount)
-    return SessionOptions(address=address, resources=resources)
+    return SessionOptions(address=address, resources=resources, dashboard=dashboard)
 
 
 def devices_of(entry: Entry) -> dict[str, float]:
