@@ -39,7 +39,7 @@ class SessionOptions:
 def ray_session(options: SessionOptions) -> Iterator[str | None]:
     """Ray is usable inside the block; what we started is stopped, what others started is left running.
 
-    Gives the address of the dashboard, where one was asked for and started here.
+    Gives the address of the dashboard, where one was asked for and started here, with the token that it asks for.
 
     Raises:
         UserError: the cluster at ``address`` cannot be joined.
@@ -73,7 +73,8 @@ def ray_session(options: SessionOptions) -> Iterator[str | None]:
 def _start(folder: Path, options: SessionOptions) -> str | None:
     import ray
 
-    if not {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & set(os.environ):
+    ours = not {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & set(os.environ)
+    if ours:
         # Strangers on the machine stay out, and Ray writes no token to the home folder. It stays for the whole process:
         # Ray reads it once.
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
@@ -87,7 +88,10 @@ def _start(folder: Path, options: SessionOptions) -> str | None:
         logging_level=logging.ERROR,
         _temp_dir=str(folder),
     )
-    return f"http://{context.dashboard_url}" if options.dashboard and context.dashboard_url else None
+    if not options.dashboard or not context.dashboard_url:
+        return None
+    # As notebook servers do: it is worth nothing once this process has ended, and nobody else could know it.
+    return f"http://{context.dashboard_url}" + (f" (its token: {os.environ['RAY_AUTH_TOKEN']})" if ours else "")
 
 
 def _join(address: str, options: SessionOptions) -> None:

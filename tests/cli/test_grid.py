@@ -1,6 +1,12 @@
 """`relief-ray grid` as a user meets it, as far as it goes without Ray."""
 
 import json
+import re
+import signal
+import time
+import urllib.error
+import urllib.request
+from contextlib import suppress
 
 import pytest
 
@@ -110,6 +116,28 @@ def test_a_budget_in_which_a_round_fits_begins_a_cell(start: Start, tmp_path):
     (entry,) = book.entries()
     assert entry.state == "missing" and 0 < entry.num_rounds < 100_000
     assert "Side by side" not in out and "Go on with  relief-ray grid resume" in out
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_the_dashboard_opens_with_its_token_and_names_the_trials(start: Start, tmp_path):
+    write_book(tiny_book(tmp_path, methods=("fedavg",), rounds=100_000))
+    process = start("grid", "resume", tmp_path, "--dashboard")
+    assert process.stdout is not None
+    said = next(line for line in process.stdout if line.startswith("dashboard: "))
+    url, token = re.fullmatch(r"dashboard: (http://\S+) \(its token: (\w+)\)\n", said).groups()
+    request = urllib.request.Request(f"{url}/api/v0/actors?detail=true", headers={"Authorization": f"Bearer {token}"})
+    until, shown = time.monotonic() + 90, ""
+    while "trials from dsa_mini-fedavg-s0" not in shown:
+        assert time.monotonic() < until, shown[-2000:]
+        time.sleep(0.5)
+        with suppress(urllib.error.URLError):
+            shown = urllib.request.urlopen(request, timeout=10).read().decode()
+    with pytest.raises(urllib.error.HTTPError, match="Unauthorized"):
+        urllib.request.urlopen(f"{url}/api/v0/actors", timeout=10)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=120)
+    assert process.returncode == 130
 
 
 @pytest.mark.parametrize(
