@@ -115,9 +115,7 @@ def grid(
         bool, typer.Option("--rerun-stale", help="Compute cells of another program again; the old are set aside.")
     ] = False,
     address: Annotated[SomeText, typer.Option(help="Join this Ray cluster instead of starting one.")] = None,
-    dashboard: Annotated[
-        bool, typer.Option("--dashboard", help="Ray's dashboard of the cluster that is started.")
-    ] = False,
+    dashboard: Annotated[bool, typer.Option("--dashboard", help="Ray's dashboard with a local cluster.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run a table or figure of the paper through Ray Tune, cell by cell; `grid resume DIR` runs what is missing.

@@ -106,11 +106,12 @@ def test_what_was_not_asked_for_does_not_run(start: Start, tmp_path):
     assert {e.cell.label: e.state for e in read_book(tmp_path).entries()} == {"fedavg": "done", "v1": "missing"}
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_a_budget_in_which_a_round_fits_begins_a_cell(start: Start, tmp_path):
     book = write_book(tiny_book(tmp_path, methods=("fedavg",), rounds=100_000))
-    process = start("grid", "resume", tmp_path, "--budget", "15s")
-    out, err = process.communicate(timeout=120)
+    process = start("grid", "resume", tmp_path, "--budget", "45s")
+    out, err = process.communicate(timeout=180)
     assert process.returncode == 0, (out, err)
     assert "0 of 1 cells to do fit; dsa_mini-fedavg-s0" in out and "is begun, a resume goes on with it" in out
     (entry,) = book.entries()
