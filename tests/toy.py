@@ -293,6 +293,26 @@ def bench(
     )
 
 
+class Sgd:
+    """Plain gradient descent with the interface of the trainer's Adam: what the methods' theory is stated for."""
+
+    def reset(self, parameters: Sequence[Tensor]) -> None:
+        pass
+
+    @torch.no_grad()
+    def step(self, parameters: Sequence[Tensor], lr: float) -> None:
+        for p in parameters:
+            if p.grad is not None:
+                p.sub_(lr * p.grad)
+                p.grad = None
+
+
+def with_sgd(run: Bench) -> Bench:
+    """The same bench, its clients on plain SGD."""
+    run.executor._worker.trainer._adam = Sgd()
+    return run
+
+
 def task_of(layout, client: ClientId, groups, phase: str = "train") -> Assignment:
     """Whole model down; ``groups`` trained and sent up."""
     chosen = layout.select(groups)

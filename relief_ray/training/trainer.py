@@ -213,6 +213,7 @@ class Trainer:
             engine=self.config.engine,
             loss=clock.loss,
             measured=clock.stage_times(),
+            extra_flops=clock.num_steps * task.step_flops,
         )
         receipt = Receipt(
             assignment=task,
