@@ -7,7 +7,7 @@ s B (A_acc h_acc + A_hr h_hr)); head: a dense linear layer. Every frozen weight 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -291,6 +291,13 @@ def bench(
         epochs=epochs,
         start=start,
     )
+
+
+def with_same_data(run: Bench) -> Bench:
+    """The same bench, everybody on client 0's windows; with a batch for all of them the order does not matter."""
+    job = run.executor._worker.job
+    run.executor = SerialExecutor(replace(job, clients=(job.clients[0],) * len(run.fleet)))
+    return run
 
 
 class Sgd:

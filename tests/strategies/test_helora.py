@@ -46,16 +46,58 @@ def test_a_share_must_be_a_share():
             HeLoRA(rank_share=wrong)
 
 
-def test_weights_grow_with_rank_and_add_up_to_one():
+def test_weights_grow_with_rank():
     tasks = allocate(HeLoRA(), ServerState(models={}), context_of(LAYOUT, TYPES))
     group = LAYOUT["encoder.acc.1"]
     found = torch.tensor([weight(HeLoRA(), group, TYPES[t.client], t) for t in tasks])
     assert found.tolist() == [1.0, 1.0, 1.0, 0.5], "ceil(0.75 * 2) = 2 ranks for B"
-    assert float((found / found.sum()).sum()) == pytest.approx(1.0)
     by_samples = HeLoRA(weighting="samples")
     assert weight(by_samples, group, TYPES[3], tasks[3]) == 0.5 * TYPES[3].num_windows
     assert weight(HeLoRA(by_rank=False), group, TYPES[3], tasks[3]) == 1.0
     assert weight(HeLoRA(), LAYOUT["head.1"], TYPES[3], tasks[3]) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (HeLoRA(), [2 / 7, 2 / 7, 2 / 7, 1 / 7]),
+        (HeLoRA(weighting="samples"), [12 / 51, 14 / 51, 16 / 51, 9 / 51]),
+        (HeLoRA(by_rank=False), [1 / 4] * 4),
+        (HeLoRA(by_rank=False, weighting="samples"), [6 / 30, 7 / 30, 8 / 30, 9 / 30]),
+    ],
+    ids=["r_k", "n_k r_k", "equal", "n_k"],
+)
+@pytest.mark.parametrize("padding", PADDINGS)
+def test_omega_of_the_real_aggregation(config, expected, padding):
+    """Ranks 2, 2, 2, 1 and 6 to 9 windows: by how much the server moves when one client alone moved by 1.
+
+    Where ``padding`` copies, the rank that client 3 does not have moves as well; zero leaves it to the others.
+    """
+    omega, second = [], []
+    for one in range(4):
+        after = aggregated(config.model_copy(update={"padding": padding}), one)["encoder.acc.1"]
+        a = LAYOUT.unflatten("encoder.acc.1", after)["a"]
+        omega.append(a[0, 0].item())
+        second.append(a[1, 0].item())
+    assert omega == pytest.approx(expected) and sum(omega) == pytest.approx(1.0)
+    assert second == pytest.approx([*expected[:3], 0.0 if padding == "zero" else expected[3]])
+
+
+def aggregated(config, one):
+    """The model, zero at first, after a round in which client ``one`` alone changed anything: every value by 1."""
+    strategy, context = config.build(), context_of(LAYOUT, TYPES)
+    start = ServerState(models={"global": {j: torch.zeros(LAYOUT[j].numel) for j in LAYOUT.ids}})
+    tasks = strategy.allocate(start, context)
+    updates = [
+        update_of(t, {j: torch.full((LAYOUT.num_values({j: p}),), float(t.client == one)) for j, p in t.up.items()})
+        for t in tasks
+    ]
+    reduced = reduced_of(updates, strategy.reduction, LAYOUT, TYPES)
+    return strategy.aggregate(start, reduced, context).models["global"]
+
+
+def test_the_whole_head_is_averaged_without_ranks():
+    assert [aggregated(HeLoRA(), one)["head.1"][0].item() for one in range(4)] == pytest.approx([1 / 4] * 4)
 
 
 def test_upload_is_four_bytes_per_value_of_the_leading_ranks(tmp_path):
