@@ -52,8 +52,7 @@ class Fleet:
     def rare(self) -> tuple[str, ...]:
         """Modalities of the smallest cohort(s); none where all cohorts are equal."""
         sizes = {m: len(self.cohort(m)) for m in self.modalities}
-        smallest, largest = min(sizes.values()), max(sizes.values())
-        return tuple(m for m, size in sizes.items() if size == smallest < largest)
+        return tuple(m for m, size in sizes.items() if size == min(sizes.values()) < max(sizes.values()))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,8 +69,8 @@ class Assignment:
     """What one client does in one round.
 
     ``view`` names the model it starts from; ``down``, ``train`` (``S_n``), ``up``: which groups travel, learn, return;
-    ``lr_scale``: at how many times the common rate; ``keep`` is personal: in the client's own state, never sent. Behind
-    ``output`` (the last stage) and ``taps`` nothing runs; ``step_flops``: a step's beside stages and optimizer.
+    ``lr_scale``: times the common rate; ``keep``: in the client's own state, never sent. Behind ``output`` (the last)
+    and ``taps`` nothing runs. ``step_flops``: a step's beside stages and optimizer; ``lora_scale``: times LoRA's s.
     """
 
     client: ClientId
@@ -87,6 +86,7 @@ class Assignment:
     lr_scale: Mapping[GroupId, float] = field(default_factory=dict)
     args: Mapping[str, float] = field(default_factory=dict)
     step_flops: float = 0.0
+    lora_scale: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

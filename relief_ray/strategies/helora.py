@@ -20,7 +20,7 @@ from math import ceil
 from typing import Annotated, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from relief_ray.federated import RoundContext, ServerTools, Strategy
@@ -40,6 +40,7 @@ class HeLoRA(StrategyConfig):
 
     ``by_rank``: clients count by their rank (reconstructed) besides ``weighting``. ``variant="kd"`` averages no model:
     ``kd_epochs`` of AdamW (``kd_lr``) run on at most ``public_windows``; ``padding`` and ``by_rank`` are not read.
+    ``alpha_over``: adapters count alpha over the server's rank R, or over each client's own (the official code's).
     """
 
     name: Literal["helora"] = "helora"
@@ -51,6 +52,15 @@ class HeLoRA(StrategyConfig):
     kd_epochs: int = Field(default=10, ge=1)
     kd_lr: float = Field(default=5e-5, gt=0.0)
     public_windows: int = Field(default=256, ge=1)
+    alpha_over: Literal["server_rank", "own_rank"] = "server_rank"
+
+    @model_validator(mode="after")
+    def _one_function(self) -> HeLoRA:
+        if self.variant == "kd" and self.alpha_over == "own_rank":
+            raise ValueError(
+                "alpha_over = own_rank with variant=kd, whose server reads all models at one scale; drop one"
+            )
+        return self
 
     def build(self) -> Strategy:
         """The strategy."""
@@ -120,6 +130,9 @@ def allocate(config: HeLoRA, state: ServerState, context: RoundContext) -> tuple
         own = sizes(config, context.layout, client)
         down = {j: WHOLE if part.rank is None else part for j, part in own.items()}
         task = Assignment(client=client.id, down=down, train=own, up=own, epochs=context.epochs)
+        if config.alpha_over == "own_rank":
+            ranks = [relative_size(context.layout[j], part) for j, part in own.items() if part.rank is not None]
+            task = replace(task, lora_scale=1.0 / min(ranks, default=1.0))
         tasks.append(replace(task, view=helora_kd.own_view(client.id)) if config.variant == "kd" else task)
     return tuple(tasks)
 

@@ -20,7 +20,7 @@ from relief_ray.messages import Assignment, Receipt, Update, Work
 from relief_ray.models.backbone import Backbone
 from relief_ray.stages import Engine, Missing
 from relief_ray.training.optimizer import Adam
-from relief_ray.training.parts import load_model, mask_parts
+from relief_ray.training.parts import load_model, mask_parts, scale_adapters
 from relief_ray.training.reuse import BatchBuffers, ForwardPlan, Values, compute_sources, plan_forward, run
 from relief_ray.training.vectors import Clock, GroupVectors
 
@@ -114,6 +114,7 @@ class Trainer:
 
     def _session(self, context: ClientContext, task: Assignment, client: ClientInputs, visit: _Visit) -> _Session:
         load_model(self.theta, context, task)
+        scale_adapters(self.backbone, task.lora_scale)
         present, reuse = context.info.modalities, self.config.engine != "naive"
         return _Session(
             context=context,

@@ -12,6 +12,7 @@ from relief_ray.messages import Assignment, ServerState
 from relief_ray.server.padding import filling
 from relief_ray.strategies.fedavg import FedAvg
 from relief_ray.strategies.helora import HeLoRA, allocate, relative_size, sizes, weight
+from tests import toy
 from tests.toy import ACC, FOUR, FULL, RANK, bench, build, context_of, reduced_of, update_of
 from tests.training.scene import build as build_cnn
 
@@ -180,6 +181,51 @@ def padded_by_hand(group, theta, delta, part, how, whole):
         mean = whole.mean().double() if group.startswith("fusion.A") else None
         grown.append(torch.cat([own, filling(own, axis, RANK - rank, how, mean)], axis).reshape(-1))
     return torch.cat(grown)
+
+
+@pytest.mark.parametrize("alpha_over", ["server_rank", "own_rank"])
+def test_alpha_over_the_own_rank_makes_adapters_of_half_the_rank_count_twice(alpha_over):
+    tasks = allocate(HeLoRA(alpha_over=alpha_over), ServerState(models={}), context_of(LAYOUT, TYPES))
+    assert [t.lora_scale for t in tasks] == [1.0, 1.0, 1.0, 2.0 if alpha_over == "own_rank" else 1.0]
+    dense = build_cnn().layout
+    rows = allocate(HeLoRA(alpha_over=alpha_over), ServerState(models={}), context_of(dense, TYPES))
+    assert [t.lora_scale for t in rows] == [1.0] * 4, "no LoRA, no alpha"
+
+
+@pytest.mark.parametrize("engine", ["naive", "reuse"])
+def test_alpha_over_the_own_rank_trains_the_model_of_twice_the_scale(engine, tmp_path, monkeypatch):
+    """Client 3 (rank 1 of 2) learns what it learns where everybody's s is doubled; client 0 what it always learns."""
+
+    def deltas(alpha_over, client):
+        run = bench(HeLoRA(alpha_over=alpha_over).build(), tmp_path, fleet=TYPES, engine=engine, **SEEDED)
+        (sums,) = run.round(1, participants=[client]).trained.reduced.sums.values()
+        return {j: part.plain for j, part in sums.items()}
+
+    small, large = deltas("own_rank", 3), deltas("own_rank", 0)
+    plain_small, plain_large = deltas("server_rank", 3), deltas("server_rank", 0)
+    assert all(torch.equal(large[j], plain_large[j]) for j in LAYOUT.ids)
+    assert not any(torch.equal(small[j], plain_small[j]) for j in ("fusion.B", "head.1", "encoder.acc.1"))
+    monkeypatch.setattr(toy, "SCALE", 2 * toy.SCALE)
+    doubled = deltas("server_rank", 3)
+    assert all(torch.equal(small[j], doubled[j]) for j in LAYOUT.ids)
+
+
+def test_models_are_tested_at_the_servers_scale_whoever_trained_last(tmp_path):
+    run = bench(HeLoRA(alpha_over="own_rank").build(), tmp_path, fleet=TYPES, **SEEDED)
+    run.round(1, participants=[3])
+    target = run.strategy.evaluate(run.state, TYPES).canonical
+    found = run.executor.evaluate(run.state.models, [target], {}, "test")
+    fresh = bench(HeLoRA().build(), tmp_path, fleet=TYPES, **SEEDED)
+    expected = fresh.executor.evaluate(run.state.models, [target], {}, "test")
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    assert {stage.module.times for stage in run.executor._worker.backbone.stages if hasattr(stage.module, "times")} == {
+        1.0
+    }
+
+
+def test_one_scale_for_models_that_teach_each_other():
+    with pytest.raises(ValidationError, match="alpha_over = own_rank with variant=kd"):
+        HeLoRA(variant="kd", alpha_over="own_rank")
 
 
 @pytest.mark.parametrize("engine", ["naive", "reuse"])
