@@ -28,7 +28,7 @@ from relief_ray.messages import (
     Trained,
     Update,
 )
-from relief_ray.protocols import Accountant, Executor, Network, Planner, StateStore
+from relief_ray.protocols import Accountant, Executor, Network, Planner, StateStore, Windows
 from relief_ray.streams import Streams
 
 
@@ -54,6 +54,7 @@ class RoundContext:
     streams: Streams
     epochs: int
     build: Callable[[], Network] = no_network
+    public: Windows | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -137,7 +138,7 @@ class ClientProgram:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServerTools:
-    """What an aggregation may use besides the updates; ``build`` makes a backbone to compute with."""
+    """What an aggregation may use besides the updates: ``build`` makes a backbone, ``public`` has windows for it."""
 
     round: int
     fleet: Fleet
@@ -145,6 +146,7 @@ class ServerTools:
     participants: tuple[ClientInfo, ...]
     streams: Streams
     build: Callable[[], Network] = no_network
+    public: Windows | None = None
 
 
 def server_tools(context: RoundContext) -> ServerTools:
@@ -156,6 +158,7 @@ def server_tools(context: RoundContext) -> ServerTools:
         participants=context.participants,
         streams=context.streams,
         build=context.build,
+        public=context.public,
     )
 
 

@@ -52,8 +52,7 @@ class Fleet:
     def rare(self) -> tuple[str, ...]:
         """Modalities of the smallest cohort(s); none where all cohorts are equal."""
         sizes = {m: len(self.cohort(m)) for m in self.modalities}
-        smallest, largest = min(sizes.values()), max(sizes.values())
-        return tuple(m for m, size in sizes.items() if size == smallest < largest)
+        return tuple(m for m, size in sizes.items() if size == min(sizes.values()) < max(sizes.values()))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,9 +68,9 @@ class ServerState:
 class Assignment:
     """What one client does in one round.
 
-    ``view`` names the model it starts from; ``down``, ``train`` (``S_n``) and ``up`` say which groups travel, learn and
-    return, ``lr_scale`` at how many times the common rate; ``keep`` is personal: read from and put into the client's
-    own state, never sent. ``output`` is the stage of the logits (the last): behind it and the ``taps`` nothing is run.
+    ``view`` names the model it starts from; ``down``, ``train`` (``S_n``), ``up``: which groups travel, learn, return;
+    ``lr_scale``: times the common rate; ``keep``: in the client's own state, never sent. Behind ``output`` (the last)
+    and ``taps`` nothing runs. ``step_flops``: a step's beside stages and optimizer; ``lora_scale``: times LoRA's s.
     """
 
     client: ClientId
@@ -86,6 +85,8 @@ class Assignment:
     output: str | None = None
     lr_scale: Mapping[GroupId, float] = field(default_factory=dict)
     args: Mapping[str, float] = field(default_factory=dict)
+    step_flops: float = 0.0
+    lora_scale: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,7 +117,7 @@ class StageTimes:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Work:
-    """What a client really did: the input of every time model, so that costs can be recomputed without retraining."""
+    """What a client really did: the input of every time model; ``extra_flops``: beside stages and optimizer."""
 
     num_windows: int
     epochs: int
@@ -124,6 +125,7 @@ class Work:
     engine: str
     loss: float
     measured: StageTimes
+    extra_flops: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

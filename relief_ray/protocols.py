@@ -6,6 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from relief_ray.groups import GroupId, Params
@@ -98,6 +100,19 @@ class Network(Protocol):
 
         A modality that is not in ``windows`` is absent as the run's missing mode says.
         """
+
+
+class Windows(Protocol):
+    """Public windows without labels, by reference: nobody trains on them and no test does."""
+
+    def __len__(self) -> int:
+        """How many."""
+
+    def take(self, index: Sequence[int]) -> Windows:
+        """Those at these places, in this order."""
+
+    def load(self, modalities: Collection[str] | None = None) -> Mapping[str, NDArray[np.float32]]:
+        """Modality (None: all) -> (n, C, T), standardised."""
 
 
 class Accountant(Protocol):

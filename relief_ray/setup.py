@@ -215,6 +215,7 @@ def context_of(setup: Setup, round_: int, participants: tuple[ClientInfo, ...] |
         streams=setup.streams,
         epochs=setup.config.training.epochs,
         build=setup.build,
+        public=setup.data.validation,
     )
 
 

@@ -165,7 +165,7 @@ def _receipt(client: ClientRecord) -> Receipt:
     )
     work = Work(
         num_windows=client.num_windows, epochs=client.epochs, num_steps=client.num_steps, engine=client.engine,
-        loss=client.loss, measured=StageTimes(),
+        loss=client.loss, measured=StageTimes(), extra_flops=client.extra_flops,
     )  # fmt: skip
     return Receipt(assignment=task, work=work, bytes_down=client.bytes_down, bytes_up=client.bytes_up)
 

@@ -102,6 +102,7 @@ CASES: dict[str, Values] = {preset: {"strategy": strategy_values(preset)} for pr
         "data": {"name": "dsa_mini", "stride_s": 4.0, "num_clients": 20},
         "rounds": 4,
     },
+    "helora, taught": {"strategy": {"name": "helora", "variant": "kd", "kd_epochs": 1, "public_windows": 48}},
     "fedlease, half take part": {
         "strategy": strategy_values("fedlease") | {"encoders": "cluster"},
         "training": {"epochs": 1, "lr": 0.01, "missing": "zero_feature"},

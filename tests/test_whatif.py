@@ -19,9 +19,9 @@ pytestmark = pytest.mark.usefixtures("run_cache")
 
 @pytest.fixture(scope="module")
 def runs(run_cache, tmp_path_factory):
-    """RELIEF, FedAvg with half the clients, and the pooled bound."""
+    """RELIEF, FedAvg with half the clients, the pooled bound, and FedProx with its term's cost."""
     found = {}
-    for case, more in (("relief", {}), ("fedavg", {"participation": 0.5}), ("central", {})):
+    for case, more in (("relief", {}), ("fedavg", {"participation": 0.5}), ("central", {}), ("fedprox", {})):
         path = tmp_path_factory.mktemp(case) / "run"
         setup, folder = create(config_of(case, **more), path)
         with folder:
@@ -30,7 +30,7 @@ def runs(run_cache, tmp_path_factory):
     return found
 
 
-@pytest.mark.parametrize("case", ["relief", "fedavg"])
+@pytest.mark.parametrize("case", ["relief", "fedavg", "fedprox"])
 def test_the_same_fleet_gives_the_recorded_costs_to_the_bit(runs, case):
     loaded = runs[case]
     for before, after in zip(loaded.rounds, what_if(loaded, {}).rounds, strict=True):

@@ -7,7 +7,7 @@ s B (A_acc h_acc + A_hr h_hr)); head: a dense linear layer. Every frozen weight 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -55,7 +55,9 @@ Adapt = Callable[[GroupLayout, Fleet], tuple[Addition, ...]]
 
 
 class LoraFactors(nn.Module):
-    """``s B A x`` (optionally on top of a frozen ``W0 x``), B zero or seeded."""
+    """``s B A x`` (optionally on top of a frozen ``W0 x``), B zero or seeded; s is ``times`` ``SCALE``."""
+
+    times = 1.0
 
     def __init__(self, num_in: int, num_out: int, generator: torch.Generator, b_zero: bool) -> None:
         super().__init__()
@@ -65,9 +67,12 @@ class LoraFactors(nn.Module):
         self.register_buffer("w0", torch.randn(num_out, num_in, generator=generator) / num_in**0.5)
         self.register_buffer("bias", 0.5 * torch.randn(num_out, generator=generator))
 
+    def set_scale(self, adapter: str, scale: float) -> None:
+        self.times = scale
+
     def forward(self, x: Tensor) -> Tensor:
         flat = x.flatten(1)
-        return torch.tanh(flat @ self.w0.T + self.bias + SCALE * (flat @ self.a.T) @ self.b.T)
+        return torch.tanh(flat @ self.w0.T + self.bias + self.times * SCALE * (flat @ self.a.T) @ self.b.T)
 
 
 class ColumnA(nn.Module):
@@ -84,15 +89,20 @@ class ColumnA(nn.Module):
 class Fusion(nn.Module):
     """``ReLU(W0 [h_1 | .. | h_M] + s B sum_m z_m)`` from ``h_1 .. h_M, z_1 .. z_M``."""
 
+    times = 1.0
+
     def __init__(self, generator: torch.Generator, b_zero: bool) -> None:
         super().__init__()
         b = torch.randn(FUSED, RANK, generator=generator)
         self.b = nn.Parameter(torch.zeros_like(b) if b_zero else 0.3 * b)
         self.register_buffer("w0", torch.randn(FUSED, FEATURES * len(CHANNELS), generator=generator) / 3.0)
 
+    def set_scale(self, adapter: str, scale: float) -> None:
+        self.times = scale
+
     def forward(self, *inputs: Tensor) -> Tensor:
         h, z = inputs[: len(CHANNELS)], inputs[len(CHANNELS) :]
-        return torch.relu(torch.cat(h, 1) @ self.w0.T + SCALE * sum(z) @ self.b.T)
+        return torch.relu(torch.cat(h, 1) @ self.w0.T + self.times * SCALE * sum(z) @ self.b.T)
 
 
 class Exit(nn.Module):
@@ -291,6 +301,33 @@ def bench(
         epochs=epochs,
         start=start,
     )
+
+
+def with_same_data(run: Bench) -> Bench:
+    """The same bench, everybody on client 0's windows; with a batch for all of them the order does not matter."""
+    job = run.executor._worker.job
+    run.executor = SerialExecutor(replace(job, clients=(job.clients[0],) * len(run.fleet)))
+    return run
+
+
+class Sgd:
+    """Plain gradient descent with the interface of the trainer's Adam: what the methods' theory is stated for."""
+
+    def reset(self, parameters: Sequence[Tensor]) -> None:
+        pass
+
+    @torch.no_grad()
+    def step(self, parameters: Sequence[Tensor], lr: float) -> None:
+        for p in parameters:
+            if p.grad is not None:
+                p.sub_(lr * p.grad)
+                p.grad = None
+
+
+def with_sgd(run: Bench) -> Bench:
+    """The same bench, its clients on plain SGD."""
+    run.executor._worker.trainer._adam = Sgd()
+    return run
 
 
 def task_of(layout, client: ClientId, groups, phase: str = "train") -> Assignment:

@@ -92,13 +92,15 @@ class CostPlanner:
     def load(self, client: ClientId, assignment: Assignment) -> Workload:
         """FLOPs and bytes of ``assignment`` for the client's windows and modalities."""
         info = self.fleet[client]
-        return self.counter.footprint(info.modalities, assignment, self.engine).workload(
+        steps = num_steps(info.num_windows, assignment.epochs, self.batch_size)
+        load = self.counter.footprint(info.modalities, assignment, self.engine).workload(
             num_windows=info.num_windows,
             epochs=assignment.epochs,
-            num_steps=num_steps(info.num_windows, assignment.epochs, self.batch_size),
+            num_steps=steps,
             bytes_up=self.counter.nbytes(assignment.up),
             bytes_down=self.counter.nbytes(assignment.down),
         )
+        return replace(load, extra_flops=steps * assignment.step_flops) if assignment.step_flops else load
 
     def times(self, client: ClientId, assignment: Assignment) -> StageTimes:
         """Predicted stage times of ``assignment`` on the client's device."""
@@ -160,11 +162,11 @@ class CostAccountant:
             bytes_down=receipt.bytes_down,
         )
         device = self.types[info.device]
-        times = clock.model.times(device, load)
+        times = clock.model.times(device, replace(load, extra_flops=work.extra_flops) if work.extra_flops else load)
         for trial, num_windows in receipt.probes:
             spent = self.counter.footprint(info.modalities, trial, engine)
             load = spent.workload(num_windows=num_windows, epochs=2, num_steps=1, bytes_up=0, bytes_down=0)
-            times = _with_probe(times, clock.model.times(device, load))
+            times = _with_probe(times, clock.model.times(device, replace(load, extra_flops=2 * trial.step_flops)))
         return times
 
 

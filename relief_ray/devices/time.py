@@ -37,7 +37,7 @@ class FlopProportional(_Frozen):
 
     def times(self, device: DeviceType, load: Workload) -> StageTimes:
         """Seconds per stage of ``load`` on ``device``."""
-        total_s = load.group_flops / (device.flops_per_s * self.utilisation)
+        total_s = (load.group_flops + load.extra_flops) / (device.flops_per_s * self.utilisation)
         up_s, down_s = link_times(device, load)
         return StageTimes(forward_s=total_s / 3, backward_s=total_s * 2 / 3, up_s=up_s, down_s=down_s)
 
@@ -55,7 +55,7 @@ class Split(_Frozen):
         return StageTimes(
             forward_s=load.forward_flops / rate,
             backward_s=load.backward_flops / rate,
-            optimizer_s=load.optimizer_flops / rate,
+            optimizer_s=(load.optimizer_flops + load.extra_flops) / rate,
             up_s=up_s,
             down_s=down_s,
         )
@@ -76,13 +76,15 @@ class Throughput(_Frozen):
     stagewise: Stagewise | None = None
 
     def compute_s(self, load: Workload) -> tuple[float, float, float]:
-        """Forward, backward and optimizer seconds of ``load``."""
+        """Forward, backward and optimizer seconds of ``load``; extra FLOPs run at the optimizer's speed."""
+        extra_s = load.extra_flops / self.optimizer_flops_per_s
         if self.stagewise is not None and self.stagewise.knows(load):
-            return self.stagewise.seconds(load)
+            forward_s, backward_s, optimizer_s = self.stagewise.seconds(load)
+            return forward_s, backward_s, optimizer_s + extra_s
         return (
             load.forward_flops / self.forward_flops_per_s,
             load.backward_flops / self.backward_flops_per_s,
-            load.optimizer_flops / self.optimizer_flops_per_s,
+            load.optimizer_flops / self.optimizer_flops_per_s + extra_s,
         )
 
 

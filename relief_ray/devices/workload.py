@@ -52,7 +52,8 @@ class Workload:
     """A client's round: FLOPs by phase, the trained groups' own FLOPs (the paper's time model) and payload sizes.
 
     ``runs`` has the same stage by stage; ``repeats`` says how many calls and windows each of their ``times`` means (one
-    call for all windows of ``round``: how many fit into one is the engine's business).
+    call for all windows of ``round``: how many fit into one is the engine's business). ``extra_flops``: what neither
+    stages nor optimizer count.
     """
 
     forward_flops: float
@@ -64,6 +65,7 @@ class Workload:
     num_steps: int = 0
     runs: tuple[StageRun, ...] = ()
     repeats: Mapping[Times, tuple[int, int]] = field(default_factory=dict)
+    extra_flops: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

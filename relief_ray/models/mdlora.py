@@ -47,7 +47,11 @@ class SharedB(nn.Module):
         """``weight_DR`` (D, r), zero at first; ``scaling`` is ``s = alpha / r``."""
         super().__init__()
         self.lora_B = nn.Parameter(weight_DR.clone())
-        self.scaling = scaling
+        self.scaling = self.initial = scaling
+
+    def set_scale(self, adapter: str, scale: float) -> None:
+        """``s = scale * alpha / r``, as PEFT's layers do; there is one adapter only."""
+        self.scaling = scale * self.initial
 
     def forward(self, *parts: Tensor) -> Tensor:
         """M frozen blocks (B, D), then M low-rank ones (B, r), in modality order -> (B, D)."""

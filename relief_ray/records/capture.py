@@ -112,6 +112,7 @@ def _client(receipt: Receipt) -> ClientRecord:
         stats={name: _stat(value) for name, value in receipt.stats.items()},
         taps=tuple(sorted(task.taps)),
         output=task.output,
+        extra_flops=work.extra_flops,
     )
 
 

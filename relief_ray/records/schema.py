@@ -111,7 +111,8 @@ class TensorStat(Record):
 class ClientRecord(Record):
     """What one client did; groups are named by ``capture.tokens``: ``fusion.B`` or ``encoder.acc.0[lora_a;r4]``.
 
-    ``output`` and ``taps``: the stages that its task read, where that was not the last one alone.
+    ``output`` and ``taps``: the stages that its task read, where that was not the last one alone. ``extra_flops``: what
+    its round computed beside stages and optimizer.
     """
 
     client: int
@@ -132,6 +133,7 @@ class ClientRecord(Record):
     stats: dict[str, TensorStat] = {}
     taps: tuple[str, ...] = ()
     output: str | None = None
+    extra_flops: float = 0.0
 
 
 class ClientCostRecord(Record):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Literal
+from typing import ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 
 from relief_ray.federated import RoundContext, ServerTools, Strategy
 from relief_ray.messages import Assignment, ClientInfo, Fleet, Reduced, ServerState, WeightedSum
@@ -15,11 +15,22 @@ Weighting = Literal["uniform", "samples"]
 
 
 class StrategyConfig(BaseModel):
-    """Base of every strategy's configuration: frozen, no unknown keys. A subclass has at least ``build``."""
+    """Base of every strategy's configuration: frozen, no unknown keys. A subclass has at least ``build``.
+
+    ``one_of``: keys that say the same thing in different ways, so that at most one of them may be given.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+    one_of: ClassVar[tuple[str, ...]] = ()
 
     weighting: Weighting = "uniform"
+
+    @model_validator(mode="after")
+    def _at_most_one_of(self) -> StrategyConfig:
+        given = [f"{key} = {value}" for key in self.one_of if (value := getattr(self, key)) is not None]
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)}, expected one of them; set the other to null")
+        return self
 
     def build(self) -> Strategy:
         """The strategy that this configuration describes."""

@@ -35,7 +35,7 @@ class DarkDistill(StrategyConfig):
     name: Literal["darkdistill"] = "darkdistill"
     weighting: Weighting = "samples"
     num_depths: int = Field(default=4, ge=1)
-    depth_by_type: dict[str, Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
+    depth_by_type: dict[Literal["A", "B", "C"], Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
     upload: Literal["prefix", "full"] = "prefix"
     bin_nats: float | None = Field(default=None, gt=0.0)
     distil: bool = True
@@ -85,7 +85,7 @@ def allocate(config: DarkDistill, state: ServerState, context: RoundContext) -> 
     def times(client: ClientInfo, depth: int) -> StageTimes:
         return context.planner.times(client.id, assigned(config, context, client, depth))
 
-    chosen = depths_by_speed(context.fleet, deepest, times) | config.depth_by_type
+    chosen = depths_by_speed(context.fleet, deepest, times) | {str(t): k for t, k in config.depth_by_type.items()}
     return tuple(assigned(config, context, c, min(chosen[c.device], deepest)) for c in context.participants)
 
 

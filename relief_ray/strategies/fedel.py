@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -33,6 +33,7 @@ GLOBAL, WINDOW = "fedel.importance", "fedel.window"
 class FedEL(StrategyConfig):
     """``T_th``: computing time of the fastest device, ``t_th_s``, or that of the slowest over ``speedup`` (FITTED)."""
 
+    one_of: ClassVar[tuple[str, ...]] = ("t_th_s", "speedup")
     name: Literal["fedel"] = "fedel"
     t_th_s: float | None = Field(default=None, gt=0.0)
     speedup: float | None = Field(default=None, gt=0.0)

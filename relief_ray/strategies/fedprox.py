@@ -1,8 +1,10 @@
-"""FedProx: FedAvg with a quadratic tether to the broadcast model.
+"""FedProx: FedAvg with a quadratic tether to the broadcast model, and partial work where devices are slow.
 
-``h_n(w) = F_n(w) + (mu / 2) |w - theta^r|^2``; the server's step is FedAvg's.
+``h_n(w) = F_n(w) + (mu / 2) |w - theta^r|^2``; the server's step is FedAvg's. With ``partial_work="deadline"`` client n
+runs the most epochs ``E_n`` in 1 .. E that end before ``T``, by the planner; 1 where none does.
 
-Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020. RELIEF gives no mu; 0.01 is our default.
+Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020. RELIEF gives no mu; 0.01 is our default. The
+original draws ``E_n`` at random; a deadline is our form of its inexactness ``gamma_n``.
 """
 
 from __future__ import annotations
@@ -11,12 +13,18 @@ from dataclasses import replace
 from functools import partial
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
-from relief_ray.federated import ClientProgram, LocalStep, Strategy, task_loss
-from relief_ray.strategies.common import StrategyConfig
+from relief_ray.federated import ClientProgram, LocalStep, RoundContext, Strategy, task_loss
+from relief_ray.messages import Assignment, ClientInfo, ServerState
+from relief_ray.strategies.common import StrategyConfig, train_everything
 from relief_ray.strategies.fedavg import FedAvg
+
+# Per trained value and step: difference, product with mu, sum into the gradient.
+PROXIMAL_FLOPS_PER_VALUE = 3.0
+# A deadline that is a client's own time must not be missed by rounding.
+ROUNDING = 1e-9
 
 
 def proximal_loss(mu: float, step: LocalStep) -> Tensor:
@@ -31,12 +39,59 @@ def proximal_loss(mu: float, step: LocalStep) -> Tensor:
 
 
 class FedProx(StrategyConfig):
-    """FedAvg whose clients stay near the broadcast model."""
+    """FedAvg whose clients stay near the broadcast model; ``deadline_s``: ``T``, the fastest device type's time (None).
+
+    ``partial_work="off"``: everybody runs all epochs, as in the paper's tables.
+    """
 
     name: Literal["fedprox"] = "fedprox"
     mu: float = Field(default=0.01, ge=0.0)
+    partial_work: Literal["off", "deadline"] = "off"
+    deadline_s: float | None = Field(default=None, gt=0.0)
+
+    @model_validator(mode="after")
+    def _deadline_is_used(self) -> FedProx:
+        if self.deadline_s is not None and self.partial_work == "off":
+            raise ValueError(
+                f"deadline_s = {self.deadline_s} with partial_work='off', which has no deadline; expected one of them: "
+                "set partial_work=deadline or remove deadline_s"
+            )
+        return self
 
     def build(self) -> Strategy:
-        """The strategy: FedAvg with another objective."""
+        """The strategy: FedAvg with another objective and, where asked for, fewer epochs."""
+        plain = FedAvg(weighting=self.weighting).build()
         program = ClientProgram(objective=partial(proximal_loss, self.mu))
-        return replace(FedAvg(weighting=self.weighting).build(), name=self.name, client=program)
+        return replace(plain, name=self.name, allocate=partial(allocate, self), client=program)
+
+
+def allocate(config: FedProx, state: ServerState, context: RoundContext) -> tuple[Assignment, ...]:
+    """Everybody trains everything, for as many epochs as it may."""
+    whole = tuple(tethered(config, context, c) for c in context.participants)
+    if config.partial_work == "off":
+        return whole
+    limit_s = (config.deadline_s or fastest_s(config, context)) * (1.0 + ROUNDING)
+    return tuple(until(task, context, limit_s) for task in whole)
+
+
+def tethered(config: FedProx, context: RoundContext, client: ClientInfo) -> Assignment:
+    """FedAvg's task, charged for the tether: about three FLOPs per trained value and step."""
+    flops = PROXIMAL_FLOPS_PER_VALUE * context.layout.numel if config.mu else 0.0
+    return replace(train_everything(context, client), step_flops=flops)
+
+
+def until(task: Assignment, context: RoundContext, limit_s: float) -> Assignment:
+    """``task`` with the most epochs that end in time, sending included; at least one."""
+    fewer = (replace(task, epochs=epochs) for epochs in range(task.epochs, 1, -1))
+    in_time = (t for t in fewer if context.planner.times(task.client, t).busy_s <= limit_s)
+    return next(in_time, replace(task, epochs=1))
+
+
+def fastest_s(config: FedProx, context: RoundContext) -> float:
+    """All epochs on the device type that computes a window fastest: its slowest client's time, over the whole fleet."""
+    times = {c: context.planner.times(c.id, tethered(config, context, c)) for c in context.fleet.clients}
+    speeds: dict[str, float] = {}
+    for client, spent in times.items():
+        speeds[client.device] = max(speeds.get(client.device, 0.0), spent.compute_s / client.num_windows)
+    fastest = min(speeds, key=speeds.__getitem__)
+    return max(spent.busy_s for client, spent in times.items() if client.device == fastest)

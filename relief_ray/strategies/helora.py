@@ -1,4 +1,4 @@
-"""HeLoRA (Pad): every device trains LoRA of a rank that it can afford; the server pads to its own rank and averages.
+"""HeLoRA: every device trains LoRA of a rank that it can afford; the server pads to its own rank and averages.
 
 Client ``k`` gets ``A[:r_k]`` and ``B[:, :r_k]``, trains and returns them; with ``pad`` filling ranks ``r_k + 1 .. R``
 
@@ -7,25 +7,29 @@ Client ``k`` gets ``A[:r_k]`` and ``B[:, :r_k]``, trains and returns them; with 
 ``pad`` (``padding``): ``zero``; ``mean`` of the matrix; ``linear``, the mean rank; ``adjacent``, the last rank. A model
 without LoRA has no ranks: there client ``k`` trains the first ``ceil(kappa_k d_out)`` output rows of every weight but
 the head's, and the rows missing of its *update* are padded (our reconstruction). Sensors play no part.
+``variant="kd"`` (``helora_kd``): models stay apart and teach each other on public windows.
 
 Fan et al., "HeLoRA: LoRA-heterogeneous Federated Fine-tuning for Foundation Models", ACM TOIT 2025.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from math import ceil
 from typing import Annotated, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from relief_ray.federated import RoundContext, ServerTools, Strategy
 from relief_ray.groups import ROUNDING, WHOLE, GroupId, GroupLayout, ParamGroup, Part, Selection
-from relief_ray.messages import Assignment, ClientInfo, Reduced, ServerState, WeightedSum
+from relief_ray.messages import Assignment, ClientInfo, Collect, Reduced, ServerState, WeightedSum
 from relief_ray.server.aggregation import apply_step
+from relief_ray.server.mutual import Recipe
 from relief_ray.server.padding import Padding, padded_sums
+from relief_ray.strategies import helora_kd
 from relief_ray.strategies.common import StrategyConfig
 
 Share = dict[Literal["A", "B", "C"], Annotated[float, Field(gt=0.0, le=1.0)]]
@@ -34,22 +38,47 @@ Share = dict[Literal["A", "B", "C"], Annotated[float, Field(gt=0.0, le=1.0)]]
 class HeLoRA(StrategyConfig):
     """``rank_share`` of R (8/6/4 of 8) and, without LoRA, ``width`` of the rows by device type; a type not named: 1.
 
-    ``by_rank``: clients count by their rank (reconstructed) besides ``weighting``.
+    ``by_rank``: clients count by their rank (reconstructed) besides ``weighting``. ``variant="kd"`` averages no model:
+    ``kd_epochs`` of AdamW (``kd_lr``) run on at most ``public_windows``; ``padding`` and ``by_rank`` are not read.
+    ``alpha_over``: adapters count alpha over the server's rank R, or over each client's own (the official code's).
     """
 
     name: Literal["helora"] = "helora"
+    variant: Literal["pad", "kd"] = "pad"
     padding: Padding = "linear"
     by_rank: bool = True
     rank_share: Share = Field(default={"A": 1.0, "B": 0.75, "C": 0.5})
     width: Share = Field(default={"A": 1.0, "B": 0.875, "C": 0.75})
+    kd_epochs: int = Field(default=10, ge=1)
+    kd_lr: float = Field(default=5e-5, gt=0.0)
+    public_windows: int = Field(default=256, ge=1)
+    alpha_over: Literal["server_rank", "own_rank"] = "server_rank"
+
+    @model_validator(mode="after")
+    def _one_function(self) -> HeLoRA:
+        if self.variant == "kd" and self.alpha_over == "own_rank":
+            raise ValueError(
+                "alpha_over = own_rank with variant=kd, whose server reads all models at one scale; drop one"
+            )
+        return self
 
     def build(self) -> Strategy:
         """The strategy."""
-        return Strategy(
+        pad = Strategy(
             name=self.name,
             allocate=partial(allocate, self),
             reduction=WeightedSum(weight=partial(weight, self), bucket=by_size),
             aggregate=partial(aggregate, self),
+        )
+        if self.variant == "pad":
+            return pad
+        recipe = Recipe(epochs=self.kd_epochs, lr=self.kd_lr)
+        return replace(
+            pad,
+            init=partial(helora_kd.own_models, partial(sizes, self)),
+            reduction=Collect(),
+            aggregate=partial(helora_kd.teach, recipe, self.public_windows, self.weighting == "samples"),
+            evaluate=helora_kd.each_its_own,
         )
 
 
@@ -100,7 +129,11 @@ def allocate(config: HeLoRA, state: ServerState, context: RoundContext) -> tuple
     for client in context.participants:
         own = sizes(config, context.layout, client)
         down = {j: WHOLE if part.rank is None else part for j, part in own.items()}
-        tasks.append(Assignment(client=client.id, down=down, train=own, up=own, epochs=context.epochs))
+        task = Assignment(client=client.id, down=down, train=own, up=own, epochs=context.epochs)
+        if config.alpha_over == "own_rank":
+            ranks = [relative_size(context.layout[j], part) for j, part in own.items() if part.rank is not None]
+            task = replace(task, lora_scale=1.0 / min(ranks, default=1.0))
+        tasks.append(replace(task, view=helora_kd.own_view(client.id)) if config.variant == "kd" else task)
     return tuple(tasks)
 
 

@@ -20,6 +20,14 @@ def load_model(theta: Mapping[GroupId, Tensor], context: ClientContext, task: As
     overlay(theta, context, task.keep)
 
 
+def scale_adapters(backbone: Backbone, factor: float) -> None:
+    """Lets every LoRA layer, PEFT's or our own, count ``factor`` times its ``s = alpha / R``."""
+    for stage in backbone.stages:
+        for module in stage.module.modules():
+            if (set_scale := getattr(module, "set_scale", None)) is not None:
+                set_scale("default", factor)
+
+
 def drop_ranks(theta: Mapping[GroupId, Tensor], layout: GroupLayout, down: Selection) -> None:
     """LoRA that came down at a lower rank has no ranks beyond it: both its factors are zero there."""
     for j, part in down.items():

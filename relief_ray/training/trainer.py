@@ -20,7 +20,7 @@ from relief_ray.messages import Assignment, Receipt, Update, Work
 from relief_ray.models.backbone import Backbone
 from relief_ray.stages import MAX_KEPT_BYTES, Engine, Missing
 from relief_ray.training.optimizer import Adam
-from relief_ray.training.parts import load_model, mask_parts
+from relief_ray.training.parts import load_model, mask_parts, scale_adapters
 from relief_ray.training.reuse import (
     BatchBuffers,
     ForwardPlan,
@@ -124,6 +124,7 @@ class Trainer:
 
     def _session(self, context: ClientContext, task: Assignment, client: ClientInputs, visit: _Visit) -> _Session:
         load_model(self.theta, context, task)
+        scale_adapters(self.backbone, task.lora_scale)
         return _Session(
             context=context,
             task=task,
@@ -232,6 +233,7 @@ class Trainer:
             engine=self.config.engine,
             loss=clock.loss,
             measured=clock.stage_times(),
+            extra_flops=clock.num_steps * task.step_flops,
         )
         receipt = Receipt(
             assignment=task,

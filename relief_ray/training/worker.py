@@ -33,7 +33,7 @@ from relief_ray.server.aggregation import check_update, without
 from relief_ray.server.reduction import Scratch, Sums, measured, sum_block
 from relief_ray.streams import Streams
 from relief_ray.training.evaluation import CHUNK, confusion, predict, share_rows
-from relief_ray.training.parts import load_model
+from relief_ray.training.parts import load_model, scale_adapters
 from relief_ray.training.trainer import ClientInputs, Trainer, TrainerConfig
 
 MIB = 2**20
@@ -216,6 +216,7 @@ class Worker:
         )
         task = Assignment(client=info.id, down={}, train={}, up={}, epochs=0, keep=target.keep)
         load_model(self.trainer.theta, context, task)
+        scale_adapters(self.backbone, 1.0)
 
 
 def target_masks(target: EvalTarget, modalities: Sequence[str]) -> dict[str, frozenset[str]]:

@@ -1,5 +1,7 @@
 """Stage by stage: seconds that can be added up by hand, and what happens where a stage was never timed."""
 
+from dataclasses import replace
+
 import pytest
 from pydantic import ValidationError
 
@@ -40,6 +42,13 @@ def test_everything_by_hand(toy):
     assert forward_s == pytest.approx(1.0 + 6 * 0.1 + (6 * 1 + 20 * 100 / 10) + (6 * 2 + 20 * 10 / 10))
     assert backward_s == pytest.approx(6 * 0.2 + (6 * 3 + 20 * 80 / 40) + 20 * 17 / 5)
     assert optimizer_s == pytest.approx(6 * 0.3 + (6 * 0.5 + 6 * 4) + (6 * 0.5 + 6 * 2))
+
+
+def test_extra_flops_run_at_the_rows_optimizer_speed(toy):
+    row = Throughput(forward_flops_per_s=1.0, backward_flops_per_s=1.0, optimizer_flops_per_s=50.0, stagewise=TIMED)
+    spent = load(toy.chain(), ["enc", "head"])
+    forward_s, backward_s, optimizer_s = TIMED.seconds(spent)
+    assert row.compute_s(replace(spent, extra_flops=100.0)) == pytest.approx((forward_s, backward_s, optimizer_s + 2.0))
 
 
 def test_a_frozen_stage_runs_once_a_round_in_chunks(toy):

@@ -94,6 +94,48 @@ def test_a_probe_is_charged_as_two_passes_and_a_step(world):
         assert probe.compute_s > 0 and times.link_s == work.link_s
 
 
+def test_a_steps_own_flops_are_charged_by_every_clock_as_predicted(world):
+    """Client 0: 40 windows, 2 epochs, batches of 8: 10 steps of 1000 FLOPs over each clock's speed."""
+    layout, fleet, types, accountant = world
+    task = replace(task_of(layout, 0, ["head"]), step_flops=1000.0)
+    plain = receipt_of(layout, task, 40)
+    more = replace(plain, work=replace(plain.work, extra_flops=10 * 1000.0))
+    rate = types["A"].flops_per_s * 1e-12
+    expected = dict.fromkeys(("flop_proportional", "split_naive", "split_reuse"), 1e4 / rate)
+    expected["measured"] = 1e4 / 3e3
+    before, after = (accountant.cost([r], fleet) for r in (plain, more))
+    for name, clock in accountant.clocks.items():
+        own, bare = after[name].clients[0], before[name].clients[0]
+        assert own.times.compute_s - bare.times.compute_s == pytest.approx(expected[name]), name
+        assert own.times.link_s == bare.times.link_s
+        spent_j = types["A"].active_power_w * expected[name]
+        assert own.energy_j - bare.energy_j == pytest.approx(spent_j), "the only one at work never waits"
+        assert planner_of(world, clock.model, clock.engine or "reuse").times(0, task) == own.times
+
+
+def test_the_same_work_takes_longer_on_a_slower_device(world):
+    layout, fleet, types, _ = world
+    extra_s = []
+    for n in (0, 7):
+        task = task_of(layout, n, ["head"])
+        planner = planner_of(world, Split(utilisation=1e-12))
+        gap = planner.times(n, replace(task, step_flops=50.0)).compute_s - planner.times(n, task).compute_s
+        extra_s.append(gap / (2 * -(-fleet[n].num_windows // 8)))
+    assert extra_s[1] / extra_s[0] == pytest.approx(types["A"].flops_per_s / types["C"].flops_per_s)
+
+
+def test_a_probes_own_flops_are_those_of_its_two_passes(world):
+    layout, fleet, types, accountant = world
+    trial = task_of(layout, 0, ["head"])
+    receipt = receipt_of(layout, task_of(layout, 0, ["head"]), 40)
+    bare, more = (
+        accountant.cost([replace(receipt, probes=((replace(trial, step_flops=f), 8),))], fleet)["split_naive"]
+        for f in (0.0, 600.0)
+    )
+    gap = more.clients[0].times.compute_s - bare.clients[0].times.compute_s
+    assert gap == pytest.approx(2 * 600.0 / (types["A"].flops_per_s * 1e-12))
+
+
 def test_measured_clock_uses_the_engine_that_ran(world):
     layout, fleet, _, accountant = world
     task = task_of(layout, 0, ["head"])

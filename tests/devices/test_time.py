@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -35,6 +36,15 @@ def test_flop_proportional_by_hand():
     assert times.compute_s == pytest.approx(6e12 / (2e12 * 0.5 * 0.1))
     assert times.backward_s == pytest.approx(2 * times.forward_s)
     assert times.optimizer_s == 0.0
+
+
+def test_extra_flops_by_hand():
+    """1e12 more: over the device's speed, or at the pace of the profile's optimizer."""
+    more = replace(LOAD, extra_flops=1e12)
+    assert FlopProportional(utilisation=0.1).times(DEVICE, more).compute_s == pytest.approx(60.0 + 10.0)
+    assert Split(utilisation=0.1).times(DEVICE, more).optimizer_s == pytest.approx(5.0 + 10.0)
+    measured = Measured(profile=Profile(origin="o", backbone="cnn", devices={"C": ROW})).times(DEVICE, more)
+    assert (measured.forward_s, measured.backward_s, measured.optimizer_s) == pytest.approx((10.0, 10.0, 1.0 + 2.0))
 
 
 def test_split_by_hand():

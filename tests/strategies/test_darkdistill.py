@@ -5,6 +5,7 @@ from functools import partial
 
 import pytest
 import torch
+from pydantic import ValidationError
 from torch.nn import functional
 
 from relief_ray.federated import LocalStep
@@ -311,3 +312,10 @@ def test_every_exit_can_be_evaluated(tmp_path):
     found = run.executor.evaluate(run.state.models, targets, {}, "test")
     assert torch.equal(found["deep"], found["x"]) and not torch.equal(found["deep"], found["early"])
     assert run.strategy.evaluate(run.state, FOUR).canonical == EvalTarget(label="global")
+
+
+@pytest.mark.parametrize("wrong", [{"Z": 2}, {"A": 0}, {"": 1}])
+def test_a_depth_is_for_a_device_type_that_there_is(wrong):
+    with pytest.raises(ValidationError):
+        DarkDistill(depth_by_type=wrong)
+    assert DarkDistill(depth_by_type={"C": 2}).depth_by_type == {"C": 2}

@@ -13,7 +13,7 @@ from relief_ray.messages import ServerState
 from relief_ray.strategies import PRESETS
 from relief_ray.strategies.fedavg import FedAvg
 from relief_ray.training.worker import prepare
-from tests.toy import FOUR, FULL, bench, build, context_of, fleet_of, reduced_of, task_of, update_of
+from tests.toy import FOUR, FULL, bench, build, context_of, fleet_of, reduced_of, task_of, update_of, with_sgd
 
 BACKBONE = build(b_zero=False)
 LAYOUT, START = BACKBONE.layout, BACKBONE.params()
@@ -74,28 +74,27 @@ def test_order_of_arrival_does_not_change_a_bit(order, seed):
     assert all(torch.equal(first[j], second[j]) for j in LAYOUT.ids)
 
 
-def test_one_full_batch_step_is_the_mean_of_the_clients_gradient_steps(tmp_path):
-    """FedSGD with Adam's first step: ``-lr g / (|g| + eps)`` per client from its own gradient, then the mean."""
-    lr = 1e-2
-    run = bench(FedAvg().build(), tmp_path, batch_size=64, lr=lr, build_args={"b_zero": False})
-    before = run.state.models["global"]
+@pytest.mark.parametrize("weighting", ["uniform", "samples"])
+def test_one_full_batch_step_of_sgd_is_a_gradient_step_on_the_weighted_loss(tmp_path, weighting):
+    """FedSGD: ``theta - eta grad sum_n p_n F_n``, from one backward pass through all clients' losses together."""
+    lr, shares = 0.05, [1.0] * 4 if weighting == "uniform" else [6.0, 7.0, 8.0, 9.0]
+    strategy = FedAvg(weighting=weighting).build()
+    run = with_sgd(bench(strategy, tmp_path, batch_size=64, lr=lr, build_args={"b_zero": False}))
+    before, model = run.state.models["global"], build(b_zero=False)
+    model.load(before)
     run.round(1)
-    steps = {j: [] for j in LAYOUT.ids}
-    model = build(b_zero=False)
-    for client, windows in zip(FOUR.clients, run.executor._worker.job.clients, strict=True):
-        model.load(before)
+    loss = torch.zeros(())
+    for share, client, windows in zip(shares, FOUR.clients, run.executor._worker.job.clients, strict=True):
         data = prepare(windows, client.modalities, model)
         blank = {"acc": torch.zeros(len(windows), 2, 8), "hr": torch.zeros(len(windows), 1, 8)}
-        for parameters in model.parameters.values():
-            for p in parameters:
-                p.grad = None
-        torch.nn.functional.cross_entropy(model.forward({**blank, **data.inputs}), data.labels).backward()
-        for j, parameters in model.parameters.items():
-            gradient = torch.cat([p.grad.reshape(-1) for p in parameters])
-            steps[j].append(-lr * gradient / (gradient.abs() + 1e-8))
-    for j in LAYOUT.ids:
-        expected = before[j] + torch.stack(steps[j]).mean(0)
-        torch.testing.assert_close(run.state.models["global"][j], expected, rtol=1e-4, atol=1e-5)
+        own = torch.nn.functional.cross_entropy(model.forward({**blank, **data.inputs}), data.labels)
+        loss = loss + share / sum(shares) * own
+    loss.backward()
+    for j, parameters in model.parameters.items():
+        gradient = torch.cat([p.grad.reshape(-1) for p in parameters])
+        moved = run.state.models["global"][j] - before[j]
+        torch.testing.assert_close(moved, -lr * gradient, rtol=1e-4, atol=1e-7)
+        assert gradient.any()
 
 
 @pytest.mark.parametrize("engine", ["naive", "reuse"])

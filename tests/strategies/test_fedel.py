@@ -5,6 +5,7 @@ from itertools import combinations, pairwise
 
 import pytest
 import torch
+from pydantic import ValidationError
 
 from relief_ray.federated import ClientContext, Probed, no_probe
 from relief_ray.groups import WHOLE
@@ -284,3 +285,9 @@ def test_records_tell_what_was_trained_not_what_was_proposed(tmp_path):
         values = [setup_.layout.num_values(selection(c.trained)) for c in record.clients]
         assert record.trained_fraction == pytest.approx(sum(values) / len(values) / setup_.num_own_values)
         assert record.trained_fraction < 1.0 and all(c.args["front"] <= 4 for c in record.clients)
+
+
+def test_the_budget_is_given_in_one_way():
+    with pytest.raises(ValidationError, match=r"t_th_s = 5\.0 and speedup = 3\.0, expected one of them"):
+        FedEL(t_th_s=5.0, speedup=3.0)
+    assert FedEL(t_th_s=5.0).speedup is None and FedEL(speedup=3.0).t_th_s is None

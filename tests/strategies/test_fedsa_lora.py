@@ -8,7 +8,7 @@ from relief_ray.messages import ServerState
 from relief_ray.server.aggregation import mean_personal
 from relief_ray.strategies.fedavg import FedAvg
 from relief_ray.strategies.fedsa_lora import A_ONLY, ALL_BUT_A, FedSALoRA, split
-from tests.toy import ACC, FOUR, FULL, bench, build, fleet_of
+from tests.toy import ACC, FOUR, FULL, bench, build, fleet_of, with_same_data
 
 LAYOUT = build().layout
 PERSONAL = {"encoder.acc.1", "encoder.hr.1", "fusion.B", "head.1"}
@@ -97,6 +97,25 @@ def test_a_single_client_has_fedavgs_trajectory(tmp_path):
     own = mean_personal(ours.state.models["global"], {0: ours.store.load(0)}, keep, LAYOUT)
     for j in LAYOUT.ids:
         torch.testing.assert_close(own[j], theirs.state.models["global"][j], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("b_zero", [True, False])
+def test_identical_data_give_every_client_fedavgs_trajectory(tmp_path, b_zero):
+    """Three clients on the same windows: after each round all own models are FedAvg's one; on other data they part."""
+    options = {"fleet": fleet_of(FULL, FULL, FULL), "batch_size": 64, "epochs": 3, "build_args": {"b_zero": b_zero}}
+    _, keep = split(LAYOUT, "none")
+    gaps = {}
+    for same in (True, False):
+        ours, theirs = (bench(s.build(), tmp_path, **options) for s in (FedSALoRA(), FedAvg()))
+        for run in (ours, theirs) if same else ():
+            with_same_data(run)
+        gaps[same] = []
+        for round_ in (1, 2, 3):
+            ours.round(round_), theirs.round(round_)
+            for n in range(3):
+                own = mean_personal(ours.state.models["global"], {n: ours.store.load(n)}, keep, LAYOUT)
+                gaps[same] += [float((own[j] - x).abs().max()) for j, x in theirs.state.models["global"].items()]
+    assert max(gaps[True]) < 1e-5 and max(gaps[False]) > 1e-2
 
 
 def test_plan_names_own_models_and_a_canonical_one(tmp_path):

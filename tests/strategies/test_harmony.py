@@ -7,10 +7,10 @@ import torch
 from pydantic import ValidationError
 
 from relief_ray.codec import encoded_nbytes
-from relief_ray.messages import ServerState
+from relief_ray.messages import Assignment, ServerState
 from relief_ray.records import read_rounds
-from relief_ray.server.aggregation import apply_step
 from relief_ray.strategies import PRESETS
+from relief_ray.strategies.fedavg import FedAvg
 from relief_ray.strategies.harmony import Harmony
 from relief_ray.strategies.unimodal import DRIFT, unimodal_heads
 from relief_ray.streams import Streams
@@ -157,14 +157,32 @@ def reduced_nothing():
     return Reduced(sums={}, receipts=())
 
 
-def test_one_cluster_and_one_set_of_sensors_is_fedavg_on_fusion_and_head(tmp_path):
+@pytest.mark.parametrize("engine", ["naive", "reuse"])
+def test_one_cluster_and_one_set_of_sensors_is_fedavg_on_fusion_and_head(engine, tmp_path):
+    """FedAvg itself (its sums, its server), run from where fusion begins, encoders at home: the same two rounds."""
     fleet = fleet_of(FULL, FULL, FULL)
-    run, (_, second, third) = play(tmp_path, fleet=fleet, config=Harmony(clusters=1))
-    before, updates = second.state.models["global"], third.trained.reduced.updates
-    steps = {j: torch.stack([u.delta[j].double() for u in updates]).mean(0) for j in FUSED}
-    expected = apply_step(before, steps)
+    run, (_, second, *_) = play(tmp_path, 4, fleet=fleet, config=Harmony(clusters=1), engine=engine)
+    plain = replace(FedAvg().build(), adapt=unimodal_heads, allocate=fusion_and_head)
+    other = bench(plain, tmp_path, fleet=fleet, engine=engine)
+    other.state = ServerState(models={"global": second.state.models["global"]})
+    other.round(3), other.round(4)
+    before, after, expected = (
+        state.models[view]
+        for state, view in ((second.state, "global"), (run.state, "cluster.0"), (other.state, "global"))
+    )
     for j in LAYOUT.ids:
-        torch.testing.assert_close(run.state.models["cluster.0"][j], expected[j], rtol=1e-6, atol=1e-7)
+        torch.testing.assert_close(after[j], expected[j], rtol=1e-6, atol=1e-7)
+        assert torch.equal(after[j], before[j]) == (j not in FUSED)
+    for n in range(3):
+        assert all(torch.equal(run.store.load(n)[j], other.store.load(n)[j]) for j in ENCODERS)
+
+
+def fusion_and_head(state, context):
+    """Everybody trains all but the unimodal heads, sends fusion and head, keeps its encoders at a tenth of the rate."""
+    up, home = context.layout.select(FUSED), context.layout.select(ENCODERS)
+    task = Assignment(client=0, down=up, train=up | home, up=up, keep=home, epochs=1)
+    task = replace(task, lr_scale=dict.fromkeys(ENCODERS, 0.1))
+    return tuple(replace(task, client=c.id) for c in context.participants)
 
 
 def test_sets_of_sensors_are_clusters_of_their_own_unless_asked_otherwise(tmp_path):

@@ -12,6 +12,7 @@ from relief_ray.messages import Assignment, ServerState
 from relief_ray.server.padding import filling
 from relief_ray.strategies.fedavg import FedAvg
 from relief_ray.strategies.helora import HeLoRA, allocate, relative_size, sizes, weight
+from tests import toy
 from tests.toy import ACC, FOUR, FULL, RANK, bench, build, context_of, reduced_of, update_of
 from tests.training.scene import build as build_cnn
 
@@ -46,16 +47,58 @@ def test_a_share_must_be_a_share():
             HeLoRA(rank_share=wrong)
 
 
-def test_weights_grow_with_rank_and_add_up_to_one():
+def test_weights_grow_with_rank():
     tasks = allocate(HeLoRA(), ServerState(models={}), context_of(LAYOUT, TYPES))
     group = LAYOUT["encoder.acc.1"]
     found = torch.tensor([weight(HeLoRA(), group, TYPES[t.client], t) for t in tasks])
     assert found.tolist() == [1.0, 1.0, 1.0, 0.5], "ceil(0.75 * 2) = 2 ranks for B"
-    assert float((found / found.sum()).sum()) == pytest.approx(1.0)
     by_samples = HeLoRA(weighting="samples")
     assert weight(by_samples, group, TYPES[3], tasks[3]) == 0.5 * TYPES[3].num_windows
     assert weight(HeLoRA(by_rank=False), group, TYPES[3], tasks[3]) == 1.0
     assert weight(HeLoRA(), LAYOUT["head.1"], TYPES[3], tasks[3]) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (HeLoRA(), [2 / 7, 2 / 7, 2 / 7, 1 / 7]),
+        (HeLoRA(weighting="samples"), [12 / 51, 14 / 51, 16 / 51, 9 / 51]),
+        (HeLoRA(by_rank=False), [1 / 4] * 4),
+        (HeLoRA(by_rank=False, weighting="samples"), [6 / 30, 7 / 30, 8 / 30, 9 / 30]),
+    ],
+    ids=["r_k", "n_k r_k", "equal", "n_k"],
+)
+@pytest.mark.parametrize("padding", PADDINGS)
+def test_omega_of_the_real_aggregation(config, expected, padding):
+    """Ranks 2, 2, 2, 1 and 6 to 9 windows: by how much the server moves when one client alone moved by 1.
+
+    Where ``padding`` copies, the rank that client 3 does not have moves as well; zero leaves it to the others.
+    """
+    omega, second = [], []
+    for one in range(4):
+        after = aggregated(config.model_copy(update={"padding": padding}), one)["encoder.acc.1"]
+        a = LAYOUT.unflatten("encoder.acc.1", after)["a"]
+        omega.append(a[0, 0].item())
+        second.append(a[1, 0].item())
+    assert omega == pytest.approx(expected) and sum(omega) == pytest.approx(1.0)
+    assert second == pytest.approx([*expected[:3], 0.0 if padding == "zero" else expected[3]])
+
+
+def aggregated(config, one):
+    """The model, zero at first, after a round in which client ``one`` alone changed anything: every value by 1."""
+    strategy, context = config.build(), context_of(LAYOUT, TYPES)
+    start = ServerState(models={"global": {j: torch.zeros(LAYOUT[j].numel) for j in LAYOUT.ids}})
+    tasks = strategy.allocate(start, context)
+    updates = [
+        update_of(t, {j: torch.full((LAYOUT.num_values({j: p}),), float(t.client == one)) for j, p in t.up.items()})
+        for t in tasks
+    ]
+    reduced = reduced_of(updates, strategy.reduction, LAYOUT, TYPES)
+    return strategy.aggregate(start, reduced, context).models["global"]
+
+
+def test_the_whole_head_is_averaged_without_ranks():
+    assert [aggregated(HeLoRA(), one)["head.1"][0].item() for one in range(4)] == pytest.approx([1 / 4] * 4)
 
 
 def test_upload_is_four_bytes_per_value_of_the_leading_ranks(tmp_path):
@@ -138,6 +181,51 @@ def padded_by_hand(group, theta, delta, part, how, whole):
         mean = whole.mean().double() if group.startswith("fusion.A") else None
         grown.append(torch.cat([own, filling(own, axis, RANK - rank, how, mean)], axis).reshape(-1))
     return torch.cat(grown)
+
+
+@pytest.mark.parametrize("alpha_over", ["server_rank", "own_rank"])
+def test_alpha_over_the_own_rank_makes_adapters_of_half_the_rank_count_twice(alpha_over):
+    tasks = allocate(HeLoRA(alpha_over=alpha_over), ServerState(models={}), context_of(LAYOUT, TYPES))
+    assert [t.lora_scale for t in tasks] == [1.0, 1.0, 1.0, 2.0 if alpha_over == "own_rank" else 1.0]
+    dense = build_cnn().layout
+    rows = allocate(HeLoRA(alpha_over=alpha_over), ServerState(models={}), context_of(dense, TYPES))
+    assert [t.lora_scale for t in rows] == [1.0] * 4, "no LoRA, no alpha"
+
+
+@pytest.mark.parametrize("engine", ["naive", "reuse"])
+def test_alpha_over_the_own_rank_trains_the_model_of_twice_the_scale(engine, tmp_path, monkeypatch):
+    """Client 3 (rank 1 of 2) learns what it learns where everybody's s is doubled; client 0 what it always learns."""
+
+    def deltas(alpha_over, client):
+        run = bench(HeLoRA(alpha_over=alpha_over).build(), tmp_path, fleet=TYPES, engine=engine, **SEEDED)
+        (sums,) = run.round(1, participants=[client]).trained.reduced.sums.values()
+        return {j: part.plain for j, part in sums.items()}
+
+    small, large = deltas("own_rank", 3), deltas("own_rank", 0)
+    plain_small, plain_large = deltas("server_rank", 3), deltas("server_rank", 0)
+    assert all(torch.equal(large[j], plain_large[j]) for j in LAYOUT.ids)
+    assert not any(torch.equal(small[j], plain_small[j]) for j in ("fusion.B", "head.1", "encoder.acc.1"))
+    monkeypatch.setattr(toy, "SCALE", 2 * toy.SCALE)
+    doubled = deltas("server_rank", 3)
+    assert all(torch.equal(small[j], doubled[j]) for j in LAYOUT.ids)
+
+
+def test_models_are_tested_at_the_servers_scale_whoever_trained_last(tmp_path):
+    run = bench(HeLoRA(alpha_over="own_rank").build(), tmp_path, fleet=TYPES, **SEEDED)
+    run.round(1, participants=[3])
+    target = run.strategy.evaluate(run.state, TYPES).canonical
+    found = run.executor.evaluate(run.state.models, [target], {}, "test")
+    fresh = bench(HeLoRA().build(), tmp_path, fleet=TYPES, **SEEDED)
+    expected = fresh.executor.evaluate(run.state.models, [target], {}, "test")
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    assert {stage.module.times for stage in run.executor._worker.backbone.stages if hasattr(stage.module, "times")} == {
+        1.0
+    }
+
+
+def test_one_scale_for_models_that_teach_each_other():
+    with pytest.raises(ValidationError, match="alpha_over = own_rank with variant=kd"):
+        HeLoRA(variant="kd", alpha_over="own_rank")
 
 
 @pytest.mark.parametrize("engine", ["naive", "reuse"])

@@ -7,8 +7,9 @@ from relief_ray.federated import ClientContext, ClientProgram
 from relief_ray.groups import Part
 from relief_ray.messages import Assignment, ClientInfo
 from relief_ray.streams import Streams
-from relief_ray.training.parts import drop_ranks
+from relief_ray.training.parts import drop_ranks, scale_adapters
 from relief_ray.training.trainer import ClientInputs, Trainer, TrainerConfig
+from tests.models import moment
 from tests.toy import CHANNELS, RANK, SHAPE, build
 from tests.training.scene import Scene
 
@@ -95,3 +96,19 @@ def test_what_comes_down_at_a_lower_rank_has_no_other_ranks():
     assert torch.equal(found["a"][0], kept["a"][0]) and not found["a"][1:].any()
     assert torch.equal(found["b"][:, 0], kept["b"][:, 0]) and not found["b"][:, 1:].any()
     assert all(torch.equal(theta[j], before[j]) for j in theta if j != "encoder.acc.1")
+
+
+def test_scaled_adapters_are_those_with_a_larger_b(run_cache):
+    """Backbone 2, PEFT's layers and the fusion's: three times s is three times every B; once s is the model again."""
+    backbone = moment.tiny()
+    theta, x = moment.stirred(backbone), moment.windows()
+    plain = backbone.forward(x).detach()
+    scale_adapters(backbone, 3.0)
+    scaled = backbone.forward(x).detach()
+    scale_adapters(backbone, 1.0)
+    assert torch.equal(backbone.forward(x), plain) and not torch.allclose(scaled, plain, rtol=1e-2)
+    for j, value in theta.items():
+        for spec, tensor in zip(backbone.layout[j].tensors, backbone.layout.unflatten(j, value).values(), strict=True):
+            tensor.mul_(3.0 if spec.kind == "lora_b" else 1.0)
+    backbone.load(theta)
+    torch.testing.assert_close(backbone.forward(x).detach(), scaled, rtol=1e-4, atol=1e-5)
