@@ -50,7 +50,7 @@ PRESETS: dict[str, AnyStrategy] = {
     "fedicu": FedICU(),
     "fedicu_table": FedICU(kappa=1.0, freeze_unimportant=True),
     "harmony": Harmony(),
-    "harmony_table": Harmony(fusion_federation="none", accounting="table"),
+    "harmony_table": Harmony(fusion_federation="none", protocol="one_phase"),
     "helora": HeLoRA(),
     "fedlease": FedLEASE(),
     "pilot": Pilot(),
