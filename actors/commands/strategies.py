@@ -16,7 +16,7 @@ ABOUT = {
     "fedel": ("baseline", "a window of blocks slides to the output; each device trains what matters most within T_A"),
     "fedel_table": (
         "baseline, FITTED",
-        "FedEL with a budget of FedAvg's round over the paper's speedup (6.83x, 7.68x)",
+        "FedEL within FedAvg's round over the paper's speedup (6.83x, 7.68x)",
     ),
     "fedsa_lora": ("baseline", "LoRA A shared and averaged; B and head stay (dense model: head and fusion bias)"),
     "fedsa_lora_table": ("baseline, FITTED", "FedSA-LoRA that is FedAvg on a dense model, as the paper's bytes imply"),

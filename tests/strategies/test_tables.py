@@ -156,7 +156,7 @@ def allocated(scene):
     ],
 )
 def test_table_accounting_with_what_is_added(preset, table, backbone, sent):
-    """1.00x by the printed decimals; the bytes of Pilot under Table II within 1 %, the others are those of our sizes."""
+    """1.00x within 1.5 %; Pilot's bytes under Table II within 1 %, the others are those of our sizes."""
     scene = world(preset, backbone, TABLE)
     speedup, up = scene.round(allocated(scene) if preset == "fedlease" else scene.start(), 150)
     assert speedup == pytest.approx(1.0, abs=0.015) and up == pytest.approx(sent, abs=1e-3)
@@ -241,11 +241,11 @@ def test_darkdistill_reaches_the_bytes_and_not_the_speedup():
         assert set(task.up) == set(task.train), "our own rule: nobody sends what it did not train"
     speedup, up = scene.bill(receipts)
     assert 1.0 < up < 1.03 and {r.bytes_up for r in receipts} == {receipts[0].bytes_up}
-    assert speedup > 3 * printed("I", "DarkDistill")[0]
+    assert speedup > 2 * printed("I", "DarkDistill")[0]
 
 
 def test_fedicu_freezes_whole_groups_so_bytes_fall_by_more_than_a_fifth():
-    """Backbone 1's fusion blocks are 24 % each; whatever the importances, 74 to 76 % is sent where the paper says 80."""
+    """Backbone 1's fusion blocks are a quarter each: 74 to 76 % is sent where the paper says 80."""
     scene = world("fedicu_table", B1)
     found = []
     for seed in range(20):
@@ -253,4 +253,4 @@ def test_fedicu_freezes_whole_groups_so_bytes_fall_by_more_than_a_fifth():
         known = to_tensor({j: draw.random() for j in scene.backbone.layout.ids}, scene.backbone.layout)
         found.append(scene.round(replace(scene.start(), tensors={IMPORTANCE: known})))
     assert all(0.73 < up < 0.77 for _, up in found) and printed("I", "FedICU")[1] == pytest.approx(0.80, abs=0.001)
-    assert mean(speedup for speedup, _ in found) == pytest.approx(1.30, abs=0.02) != printed("I", "FedICU")[0]
+    assert mean(speedup for speedup, _ in found) > printed("I", "FedICU")[0] + 0.1
