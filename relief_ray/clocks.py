@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from relief_ray.config import ExperimentConfig
+from relief_ray.devices.accounting import CHARGED_WHOLE, WholeRounds
 from relief_ray.devices.calibration import time_models
-from relief_ray.devices.planner import Clock, CostPlanner, Counter, assumed_engine, standard_clocks
+from relief_ray.devices.planner import Clock, CostAccountant, CostPlanner, Counter, assumed_engine, standard_clocks
 from relief_ray.devices.time import Measured, load_profile
 from relief_ray.devices.types import DeviceType
 from relief_ray.errors import UserError
 from relief_ray.extensions import is_path
+from relief_ray.groups import GroupLayout
 from relief_ray.messages import Fleet
 from relief_ray.models.backbone import InputShape
 from relief_ray.models.cnn import CnnConfig
@@ -85,6 +87,33 @@ def measured_clock(config: ExperimentConfig, engine: Engine | None = None) -> Me
             f"profile the device with --set training.engine={engine}"
         )
     return Measured(profile=profile)
+
+
+def make_accountant(
+    config: ExperimentConfig,
+    counter: Counter,
+    plain: GroupLayout,
+    types: dict[str, DeviceType],
+    clocks: dict[str, Clock],
+    engine: Engine,
+) -> CostAccountant:
+    """Who charges the run's rounds, in the accounting that it asks for; ``plain``: the backbone's own groups."""
+    training = config.training
+    whole = WholeRounds(
+        layout=counter.layout,
+        own=counter.layout.select(plain.ids),
+        epochs=training.epochs,
+        batch_size=training.batch_size,
+        engine=engine,
+    )
+    charged_whole = config.costs.accounting == "table" and config.strategy.build().name in CHARGED_WHOLE
+    return CostAccountant(
+        counter=counter,
+        types=types,
+        clocks=clocks,
+        whole=whole if charged_whole else None,
+        count_server_time=config.costs.count_server_time,
+    )
 
 
 def make_planner(

@@ -1,7 +1,6 @@
 """The typed configuration of one run: frozen, hashed, with errors that name the key and the nearest right one.
 
-What changes results is hashed into the cell id; ``runtime`` and ``tracking`` change only where and how a run is
-carried out, ``choice`` says where its values come from.
+What changes results is hashed into the cell id; ``runtime`` and ``tracking`` only say where and how, ``choice`` why.
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ from pydantic import (
 
 from relief_ray.choices import Choice
 from relief_ray.data import DataConfig
+from relief_ray.devices.accounting import Accounting
 from relief_ray.devices.fleet import FleetConfig
 from relief_ray.errors import UserError, nearest
 from relief_ray.extensions import configured, is_own, is_path, modules_of, path_of
@@ -66,11 +66,23 @@ class EvaluationConfig(Section):
 
 
 class CostConfig(Section):
-    """``planning_time``: the clock that the allocator believes; ``profile``: a file for the ``measured`` clock."""
+    """``planning_time``: the clock that the allocator believes; ``profile``: a file for the ``measured`` clock.
+
+    ``accounting``: what rounds are charged for (docs/costs.md); ``count_server_time``: they also last as long as the
+    server's aggregation took here.
+    """
 
     planning_time: ClockName = "split_naive"
     utilisation: float | None = Field(default=None, gt=0.0)
     profile: str | None = None
+    accounting: Accounting = "method"
+    count_server_time: bool = False
+
+    def hashed(self) -> dict[str, JsonValue]:
+        """What names a cell: keys that came later only where they were chosen, so that older cells keep their names."""
+        unchosen = {"accounting", "count_server_time"} - self.model_dump(exclude_defaults=True).keys()
+        values: dict[str, JsonValue] = self.model_dump(mode="json", exclude=unchosen)
+        return values if self.profile is None else values | {"profile": _sha256(Path(self.profile))}
 
 
 class RecordConfig(Section):
@@ -155,10 +167,8 @@ class ExperimentConfig(Section):
         Raises:
             UserError: the profile cannot be read.
         """
-        values: dict[str, JsonValue] = self.model_dump(mode="json", exclude={"name", "runtime", "tracking", "choice"})
-        if self.costs.profile is not None:
-            values["costs"] = self.costs.model_dump(mode="json") | {"profile": _sha256(Path(self.costs.profile))}
-        return values
+        kept = self.model_dump(mode="json", exclude={"name", "runtime", "tracking", "choice"})
+        return kept | {"costs": self.costs.hashed()}
 
     def label(self) -> str:
         """The preset that the strategy is, or is a variation of: ``v2`` with another deadline is still V2.

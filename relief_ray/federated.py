@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from time import perf_counter
 
 from torch import Tensor
 from torch.nn import functional
@@ -21,6 +22,7 @@ from relief_ray.messages import (
     EvalPlan,
     EvalTarget,
     Fleet,
+    Receipt,
     Reduced,
     Reduction,
     RoundCost,
@@ -199,12 +201,17 @@ class Strategy:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RoundResult:
-    """A finished round: the next state and what it took."""
+    """A finished round: the next state and what it took.
+
+    ``charged``: the bill, which differs from ``trained.worked`` under ``table`` accounting; ``server_s``: real seconds.
+    """
 
     state: ServerState
     tasks: tuple[Assignment, ...]
     trained: Trained
+    charged: tuple[Receipt, ...]
     costs: Mapping[str, RoundCost]
+    server_s: float = 0.0
 
 
 def run_round(
@@ -225,12 +232,15 @@ def run_round(
     trained = executor.train(context.round, state.models, tasks, {t.client: store.load(t.client) for t in tasks})
     if tasks and not trained.reduced.receipts:
         raise RoundVoid(f"round {context.round}: all {len(tasks)} clients failed: {dict(trained.rejected)}")
+    began = perf_counter()
     after = strategy.aggregate(state, trained.reduced, server_tools(context))
+    server_s = perf_counter() - began
     check_finite(after)
     for client, personal in trained.states.items():
         store.stage(client, personal)
-    costs = accountant.cost(trained.worked, context.fleet)
-    return RoundResult(state=after, tasks=tasks, trained=trained, costs=costs)
+    charged = accountant.charged(trained.worked, context.participants)
+    costs = accountant.cost(charged, context.fleet, server_s)
+    return RoundResult(state=after, tasks=tasks, trained=trained, charged=charged, costs=costs, server_s=server_s)
 
 
 def check_finite(state: ServerState) -> None:

@@ -14,6 +14,7 @@ from relief_ray.groups import GroupId, Params
 from relief_ray.messages import (
     Assignment,
     ClientId,
+    ClientInfo,
     ClientState,
     EvalTarget,
     Fleet,
@@ -118,5 +119,8 @@ class Windows(Protocol):
 class Accountant(Protocol):
     """Turns receipts into simulated time and energy under every time model."""
 
-    def cost(self, receipts: Sequence[Receipt], fleet: Fleet) -> Mapping[str, RoundCost]:
-        """One ``RoundCost`` per time model; clients without receipt wait."""
+    def charged(self, done: Sequence[Receipt], participants: Sequence[ClientInfo]) -> tuple[Receipt, ...]:
+        """What the round is charged for: what was ``done``, unless the accounting says otherwise."""
+
+    def cost(self, receipts: Sequence[Receipt], fleet: Fleet, server_s: float = 0.0) -> Mapping[str, RoundCost]:
+        """One ``RoundCost`` per time model; clients without receipt wait. ``server_s``: how long aggregation took."""

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from relief_ray.additions import Addition
-from relief_ray.clocks import foreign_profile, make_planner, run_clocks, uncalibrated
+from relief_ray.clocks import foreign_profile, make_accountant, make_planner, run_clocks, uncalibrated
 from relief_ray.config import ExperimentConfig
 from relief_ray.data import FederatedData, federate, num_clients, open_dataset, pool
 from relief_ray.data.federated_data import Purpose
@@ -108,7 +108,7 @@ def assemble(
     build = partial(build_backbone, config, input_shape(data), engine, additions)
     backbone = build() if additions else plain
     clocks = run_clocks(config, engine)
-    accountant = CostAccountant(counter=count(backbone, config), types=types, clocks=clocks)
+    accountant = make_accountant(config, count(backbone, config), plain.layout, types, clocks, engine)
     fedavg = replace(accountant, counter=count(plain, config)) if additions else accountant
     planner = make_planner(config, accountant.counter, fleet, types, clocks[config.costs.planning_time], engine)
     return Setup(

@@ -12,7 +12,7 @@ from math import isclose
 
 from pydantic import TypeAdapter, ValidationError
 
-from relief_ray.clocks import measured_clock
+from relief_ray.clocks import make_accountant, measured_clock
 from relief_ray.config import ExperimentConfig, parse
 from relief_ray.devices.fleet import build_fleet, with_windows
 from relief_ray.devices.planner import Clock, CostAccountant, standard_clocks
@@ -93,7 +93,8 @@ def hardware(loaded: Loaded, config: ExperimentConfig, measured: Measured | None
     plain = build_backbone(config, shape, engine)
     additions = config.strategy.build().adapt(plain.layout, fleet)
     whole = build_backbone(config, shape, engine, additions) if additions else plain
-    own = CostAccountant(counter=count(whole, config), types=types, clocks=recorded_clocks(loaded, measured))
+    clocks = recorded_clocks(loaded, measured)
+    own = make_accountant(config, count(whole, config), plain.layout, types, clocks, engine)
     return _Hardware(
         config=config,
         fleet=with_windows(fleet, windows),
@@ -170,13 +171,19 @@ def _receipt(client: ClientRecord) -> Receipt:
     return Receipt(assignment=task, work=work, bytes_down=client.bytes_down, bytes_up=client.bytes_up)
 
 
+def charged(record: RoundRecord, hardware: _Hardware) -> tuple[Receipt, ...]:
+    """What a round is charged for, in the accounting of the run; everyone took part where no FedAvg round is noted."""
+    ids = record.participants if record.fedavg else range(len(hardware.fleet))
+    return hardware.own.charged(receipts(record), [hardware.fleet[n] for n in ids])
+
+
 def refuse_unexplained(loaded: Loaded, record: RoundRecord, hardware: _Hardware) -> None:
     """The recorded costs must follow from the recorded work, or the same arithmetic would mislead elsewhere too.
 
     Raises:
         UserError: they do not, e.g. because another version counted differently.
     """
-    found = hardware.own.cost(receipts(record), hardware.fleet)
+    found = hardware.own.cost(charged(record, hardware), hardware.fleet, record.server_s)
     for name, cost in found.items():
         kept = record.costs.get(name)
         if kept is not None and not _same(cost, kept.round_s, kept.energy_j):
@@ -209,8 +216,8 @@ def recomputed(loaded: Loaded, hardware: _Hardware) -> Loaded:
     rounds: list[RoundRecord] = []
     totals: Mapping[str, Totals] = {}
     for record in loaded.rounds:
-        work = receipts(record)
-        costs = hardware.own.cost(work, hardware.fleet)
+        work = charged(record, hardware)
+        costs = hardware.own.cost(work, hardware.fleet, record.server_s)
         totals = {name: totals_after(totals.get(name, Totals()), cost, work) for name, cost in costs.items()}
         mine = reference_of(record, hardware, engine) if record.fedavg else reference
         round_s = costs[planning].round_s

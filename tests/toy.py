@@ -205,7 +205,10 @@ class PlannedCosts:
 
     planner: Planner
 
-    def cost(self, receipts: Sequence[Receipt], fleet: Fleet) -> Mapping[str, RoundCost]:
+    def charged(self, done: Sequence[Receipt], participants: Sequence[ClientInfo]) -> tuple[Receipt, ...]:
+        return tuple(done)
+
+    def cost(self, receipts: Sequence[Receipt], fleet: Fleet, server_s: float = 0.0) -> Mapping[str, RoundCost]:
         times = {r.assignment.client: self.planner.times(r.assignment.client, r.assignment) for r in receipts}
         slowest = max((t.busy_s for t in times.values()), default=0.0)
         rows = tuple(

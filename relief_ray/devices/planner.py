@@ -10,12 +10,13 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from relief_ray.codec import encoded_nbytes
+from relief_ray.devices.accounting import WholeRounds
 from relief_ray.devices.energy import round_cost
 from relief_ray.devices.time import FlopProportional, Measured, Split, TimeModel
 from relief_ray.devices.types import DeviceType
 from relief_ray.devices.workload import Footprint, Workload, footprint, num_steps, shares
 from relief_ray.groups import GroupId, GroupLayout, Part, Selection
-from relief_ray.messages import Assignment, ClientId, Fleet, Receipt, RoundCost, StageTimes
+from relief_ray.messages import Assignment, ClientId, ClientInfo, Fleet, Receipt, RoundCost, StageTimes
 from relief_ray.stages import CostTable, Engine, Missing
 
 CACHE_LIMIT = 20_000
@@ -109,15 +110,25 @@ class CostPlanner:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CostAccountant:
-    """The ``Accountant``: the same logged work under every clock, so that no second run is needed."""
+    """The ``Accountant``: the same logged work under every clock, so that no second run is needed.
+
+    ``whole``: the bill of a method that ``table`` accounting charges for everything, else None.
+    """
 
     counter: Counter
     types: Mapping[str, DeviceType]
     clocks: Mapping[str, Clock] = field(default_factory=dict)
+    whole: WholeRounds | None = None
+    count_server_time: bool = False
 
-    def cost(self, receipts: Sequence[Receipt], fleet: Fleet) -> dict[str, RoundCost]:
-        """One ``RoundCost`` per clock; clients without receipt wait."""
-        return {name: self._round(clock, receipts, fleet) for name, clock in self.clocks.items()}
+    def charged(self, done: Sequence[Receipt], participants: Sequence[ClientInfo]) -> tuple[Receipt, ...]:
+        """What a round is charged for: what was ``done``, or under ``table`` accounting what that says."""
+        return tuple(done) if self.whole is None else self.whole.receipts(done, participants)
+
+    def cost(self, receipts: Sequence[Receipt], fleet: Fleet, server_s: float = 0.0) -> dict[str, RoundCost]:
+        """One ``RoundCost`` per clock; clients without receipt wait, with ``count_server_time`` all for the server."""
+        waited_s = server_s if self.count_server_time else 0.0
+        return {name: self._round(clock, receipts, fleet, waited_s) for name, clock in self.clocks.items()}
 
     def fedavg_reference(
         self,
@@ -148,8 +159,9 @@ class CostAccountant:
             reference[name] = round_cost({t.client: planner.times(t.client, t) for t in tasks}, fleet, self.types)
         return reference
 
-    def _round(self, clock: Clock, receipts: Sequence[Receipt], fleet: Fleet) -> RoundCost:
-        return round_cost({r.assignment.client: self._times(clock, r, fleet) for r in receipts}, fleet, self.types)
+    def _round(self, clock: Clock, receipts: Sequence[Receipt], fleet: Fleet, server_s: float) -> RoundCost:
+        times = {r.assignment.client: self._times(clock, r, fleet) for r in receipts}
+        return round_cost(times, fleet, self.types, server_s)
 
     def _times(self, clock: Clock, receipt: Receipt, fleet: Fleet) -> StageTimes:
         info, work = fleet[receipt.assignment.client], receipt.work

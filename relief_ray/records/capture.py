@@ -39,19 +39,22 @@ def capture_round(
 
     Metrics, divergences and derived figures are added by ``model_copy(update=...)`` of those who compute them.
     """
-    receipts = result.trained.worked
+    receipts, bills = result.trained.worked, {r.assignment.client: r for r in result.charged}
     return RoundRecord(
         round=round_,
         phase=phase,
         wall_s=wall_s,
         ended_unix_s=ended_unix_s,
         participants=tuple(t.client for t in result.tasks),
-        clients=tuple(_client(r) for r in receipts),
+        clients=tuple(_client(r, bills[r.assignment.client]) for r in receipts),
         costs={name: cost_record(cost) for name, cost in result.costs.items()},
-        totals={name: totals_after(before.get(name, Totals()), cost, receipts) for name, cost in result.costs.items()},
+        totals={
+            name: totals_after(before.get(name, Totals()), cost, result.charged) for name, cost in result.costs.items()
+        },
         model_sha256=state_sha256(result.state),
         rejected=dict(result.trained.rejected),
         moved_bytes=result.trained.moved_bytes,
+        server_s=result.server_s,
     )
 
 
@@ -91,7 +94,7 @@ def _part(text: str) -> tuple[str, Part]:
     return match["group"], Part(kinds=kinds, rank=rank, rows=float(rows) if rows else None)
 
 
-def _client(receipt: Receipt) -> ClientRecord:
+def _client(receipt: Receipt, bill: Receipt) -> ClientRecord:
     task, work = receipt.assignment, receipt.work
     return ClientRecord(
         client=task.client,
@@ -100,8 +103,8 @@ def _client(receipt: Receipt) -> ClientRecord:
         epochs=work.epochs,
         trained=tokens(task.train),
         uploaded=tokens(task.up),
-        bytes_down=receipt.bytes_down,
-        bytes_up=receipt.bytes_up,
+        bytes_down=bill.bytes_down,
+        bytes_up=bill.bytes_up,
         num_windows=work.num_windows,
         num_steps=work.num_steps,
         engine=work.engine,

@@ -24,6 +24,7 @@ WALL_FIELDS = frozenset(
         "ended_unix_s",
         "measured_stages",
         "moved_bytes",
+        "server_s",
         "runtime",
     }
 )
@@ -112,7 +113,8 @@ class ClientRecord(Record):
     """What one client did; groups are named by ``capture.tokens``: ``fusion.B`` or ``encoder.acc.0[lora_a;r4]``.
 
     ``output`` and ``taps``: the stages that its task read, where that was not the last one alone. ``extra_flops``: what
-    its round computed beside stages and optimizer.
+    its round computed beside stages and optimizer. Bytes are those that were charged (``costs.accounting``), all else
+    is what was done.
     """
 
     client: int
@@ -192,7 +194,8 @@ class RoundRecord(Record):
     ``divergence`` is Eq. (5) of this round, ``d_bar`` its moving average, Eq. (6); ``pairwise`` holds (client, client,
     cosine) of the updates of a group; ``silhouettes`` are by number of clusters, where a method has chosen between
     such (the largest won); ``metrics`` are of the test part, ``validation`` of the validation part;
-    ``fedavg`` is by time model and empty where everyone took part (then it is the run's ``fedavg_reference``).
+    ``fedavg`` is by time model and empty where everyone took part (then it is the run's ``fedavg_reference``);
+    ``server_s``: real seconds of aggregation, what the server learned included.
     """
 
     round: int
@@ -216,6 +219,7 @@ class RoundRecord(Record):
     fedavg: dict[str, FedAvgRecord] = {}
     trained_fraction: float | None = None
     moved_bytes: int = 0
+    server_s: float = 0.0
 
     @property
     def loss(self) -> float | None:

@@ -38,7 +38,12 @@ def clock_sentence(comparison: Comparison) -> str:
     measured = comparison.clock == "measured"
     source = "from the device profile" if measured else f"simulated, fleet utilisation {scale}"
     planned = "" if first.planning_model == comparison.clock else f", allocation planned by `{first.planning_model}`"
-    return f"Seconds and joules: clock `{comparison.clock}` ({source}{planned}); training engine `{first.engine}`."
+    modes = dict.fromkeys(text(r.run, "costs.accounting", "method") for r in comparison.runs)
+    charged = f"accounting {listed(f'`{m}`' for m in modes)}"
+    return (
+        f"Seconds and joules: clock `{comparison.clock}` ({source}{planned}); {charged}; training engine "
+        f"`{first.engine}`."
+    )
 
 
 def listed(values: Iterable[object]) -> str:

@@ -17,6 +17,7 @@ import torch
 from pydantic import Field
 
 from relief_ray.additions import Classifier
+from relief_ray.codec import encoded_nbytes
 from relief_ray.federated import ClientContext, ClientProgram, RoundContext, ServerTools, Strategy
 from relief_ray.groups import GroupLayout
 from relief_ray.messages import Assignment, ClientInfo, Fleet, Reduced, ServerState, StageTimes, Update, WeightedSum
@@ -30,7 +31,7 @@ JUDGE, DENSE_LR, LORA_LR = "darkdistill.judge", 0.05, 1e-3
 
 
 class DarkDistill(StrategyConfig):
-    """``upload="full"`` sends the whole model back (FITTED); ``bin_nats`` reports a histogram instead of a list."""
+    """``upload="full"`` is charged the whole model both ways; ``bin_nats`` reports a histogram instead of a list."""
 
     name: Literal["darkdistill"] = "darkdistill"
     weighting: Weighting = "samples"
@@ -61,16 +62,15 @@ def early_exits(config: DarkDistill, layout: GroupLayout, fleet: Fleet) -> tuple
 
 
 def assigned(config: DarkDistill, context: RoundContext, client: ClientInfo, depth: int) -> Assignment:
-    """The prefix of ``depth``: down, trained, up."""
+    """The prefix of ``depth``: down, trained, up; with ``upload="full"`` all comes down."""
     layout, lasts = context.layout, last_layers(context.layout, config.num_depths)
     prefix = layout.select(g for g in layout if level(g, lasts) <= depth)
-    sent = prefix if config.upload == "prefix" else layout.select()
     *taps, output = outputs(layout, lasts, depth)
     return Assignment(
         client=client.id,
-        down=sent,
+        down=prefix if config.upload == "prefix" else layout.select(),
         train=prefix,
-        up=sent,
+        up=prefix,
         epochs=context.epochs,
         taps=frozenset(t for t in taps if t is not None),
         output=output,
@@ -83,7 +83,8 @@ def allocate(config: DarkDistill, state: ServerState, context: RoundContext) -> 
     deepest = len(last_layers(context.layout, config.num_depths))
 
     def times(client: ClientInfo, depth: int) -> StageTimes:
-        return context.planner.times(client.id, assigned(config, context, client, depth))
+        task = assigned(config, context, client, depth)
+        return context.planner.times(client.id, task if config.upload == "prefix" else replace(task, up=task.down))
 
     chosen = depths_by_speed(context.fleet, deepest, times) | {str(t): k for t, k in config.depth_by_type.items()}
     return tuple(assigned(config, context, c, min(chosen[c.device], deepest)) for c in context.participants)
@@ -95,13 +96,17 @@ def depth_class(task: Assignment) -> str:
 
 
 def report(config: DarkDistill, context: ClientContext, update: Update) -> Update:
-    """Charges what is reported: 5 bytes a window, or 7 a cell of the histogram (label, bin, count)."""
-    receipt, stats = update.receipt, update.receipt.stats
+    """Charges what is reported: 5 bytes a window, or 7 a cell of the histogram (label, bin, count).
+
+    With ``upload="full"`` also the groups that were not trained: they would go up as they came down, so nobody sends.
+    """
+    receipt, stats, layout = update.receipt, update.receipt.stats, context.layout
+    payload = receipt.bytes_up if config.upload == "prefix" else encoded_nbytes(layout, layout.select())
     num_bytes = 5 * len(stats["label"])
     if config.bin_nats is not None:
         label, difficulty, num_cells = binned(stats["label"], stats["difficulty"], config.bin_nats)
         stats, num_bytes = {"label": label, "difficulty": difficulty}, 7 * num_cells
-    return replace(update, receipt=replace(receipt, stats=stats, bytes_up=receipt.bytes_up + num_bytes))
+    return replace(update, receipt=replace(receipt, stats=stats, bytes_up=payload + num_bytes))
 
 
 def class_models(config: DarkDistill, state: ServerState, reduced: Reduced, tools: ServerTools) -> list[DepthModel]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -27,16 +27,22 @@ from relief_ray.server.aggregation import apply_step, mean_step, over_members
 from relief_ray.strategies.common import StrategyConfig, train_everything
 from relief_ray.strategies.depth import block, exits, num_blocks, output_of, own_groups
 
+# Tables I and II, by whether the model learns through LoRA.
+TABLE_SPEEDUP = {False: 6.83, True: 7.68}
 GLOBAL, WINDOW = "fedel.importance", "fedel.window"
 
 
 class FedEL(StrategyConfig):
-    """``T_th``: computing time of the fastest device, ``t_th_s``, or that of the slowest over ``speedup`` (FITTED)."""
+    """``T_th``: computing time of the fastest device, ``t_th_s``, or by ``speedup`` (FITTED) the whole FedAvg round.
+
+    ``speedup``: everybody's round, link included, may last FedAvg's over this; ``table``: over what Table I (dense
+    model) or II (LoRA) prints.
+    """
 
     one_of: ClassVar[tuple[str, ...]] = ("t_th_s", "speedup")
     name: Literal["fedel"] = "fedel"
     t_th_s: float | None = Field(default=None, gt=0.0)
-    speedup: float | None = Field(default=None, gt=0.0)
+    speedup: Annotated[float, Field(gt=0.0)] | Literal["table"] | None = None
     beta: float = Field(default=0.6, ge=0.0, le=1.0)
     cull: bool = True
     modality_aware: bool = False
@@ -68,11 +74,14 @@ def allocate(config: FedEL, state: ServerState, context: RoundContext) -> tuple[
 
 
 def budget_s(config: FedEL, context: RoundContext) -> float:
-    """``T_th``, the same for all: decided over the whole fleet, by the computing time that everything takes."""
+    """``T_th``, the same for all: decided over the whole fleet, by the time that everything takes."""
     own = context.layout.select(own_groups(context.layout))
     whole = [replace(train_everything(context, c), down=own, train=own, up=own) for c in context.fleet.clients]
-    times = [context.planner.times(task.client, task).compute_s for task in whole]
-    return config.t_th_s or (max(times) / config.speedup if config.speedup else min(times))
+    times = [context.planner.times(task.client, task) for task in whole]
+    if config.speedup is None:
+        return config.t_th_s or min(t.compute_s for t in times)
+    factor = TABLE_SPEEDUP[context.layout.lora] if config.speedup == "table" else config.speedup
+    return max(t.busy_s for t in times) / factor
 
 
 def refine(config: FedEL, context: ClientContext, task: Assignment) -> Assignment:
@@ -87,7 +96,8 @@ def refine(config: FedEL, context: ClientContext, task: Assignment) -> Assignmen
         return replace(task, train=chosen, up=chosen, output=output, args={})
 
     def seconds(front: int, groups: Collection[GroupId]) -> float:
-        return planner.times(task.client, assigned(groups, front)).compute_s
+        times = planner.times(task.client, assigned(groups, front))
+        return times.compute_s if config.speedup is None else times.busy_s
 
     def worth(first: int, front: int) -> float:
         every = [g.id for g in own if first <= block(layout, g) <= front]

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveInt, model_validator
 
 from relief_ray import federated as fed
 from relief_ray import messages as msg
@@ -32,8 +32,8 @@ FUSED = ("fusion_a", "fusion_b", "head")
 class Harmony(StrategyConfig):
     """``clusters``: how many (``size``: one per five clients); ``by_sensors``: only among equal sets of sensors.
 
-    ``fusion_federation="none"``: fusion stays with its client, the head alone travels. ``accounting="table"`` (FITTED):
-    one phase in which everybody trains and is charged everything.
+    ``fusion_federation="none"``: fusion stays with its client, the head alone travels. ``protocol="one_phase"``:
+    neither unimodal phase nor clusters; everybody trains and sends everything, also the fusion that nobody averages.
     """
 
     name: Literal["harmony"] = "harmony"
@@ -42,13 +42,19 @@ class Harmony(StrategyConfig):
     clusters: Rule | PositiveInt = "size"
     by_sensors: bool = True
     fusion_federation: Literal["cluster", "none"] = "cluster"
-    accounting: Literal["method", "table"] = "method"
+    protocol: Literal["two_phase", "one_phase"] = "two_phase"
+
+    @model_validator(mode="after")
+    def _nothing_to_cluster(self) -> Harmony:
+        if self.protocol == "one_phase" and self.fusion_federation == "cluster":
+            raise ValueError("protocol = 'one_phase' has no clusters, expected with it fusion_federation = 'none'")
+        return self
 
     def build(self) -> fed.Strategy:
         """The strategy."""
         return fed.Strategy(
             name=self.name,
-            adapt=unimodal.unimodal_heads if self.accounting == "method" else fed.nothing_added,
+            adapt=unimodal.unimodal_heads if self.protocol == "two_phase" else fed.nothing_added,
             init=partial(init, self),
             allocate=partial(allocate, self),
             client=fed.ClientProgram(objective=unimodal.sum_of_losses, after=unimodal.report_drift),
@@ -61,7 +67,7 @@ class Harmony(StrategyConfig):
     def home(self) -> tuple[str, ...]:
         """The roles that stay with a client once fusion is trained."""
         fusion = ("fusion_a", "fusion_b") if self.fusion_federation == "none" else ()
-        return fusion if self.accounting == "table" else ("encoder", *fusion)
+        return fusion if self.protocol == "one_phase" else ("encoder", *fusion)
 
 
 def init(config: Harmony, layout: GroupLayout, fleet: msg.Fleet, streams: Streams, start: Params) -> msg.ServerState:
@@ -79,7 +85,7 @@ def remembered(state: msg.ServerState, fact: str) -> dict[str, str]:
 
 def allocate(config: Harmony, state: msg.ServerState, context: fed.RoundContext) -> tuple[msg.Assignment, ...]:
     """First the unimodal networks of all, then fusion at those who have something to fuse; the others idle."""
-    if config.accounting == "table":
+    if config.protocol == "one_phase":
         keep = context.layout.select(g for g in context.layout if g.role in config.home)
         return tuple(replace(train_everything(context, c), keep=keep) for c in context.participants)
     if context.round <= max(1, round(config.unimodal_share * context.num_rounds)):
@@ -103,9 +109,9 @@ def train_fusion(
 
 
 def weight(config: Harmony, group: ParamGroup, client: msg.ClientInfo, task: msg.Assignment) -> float:
-    """As configured; where everything is charged, fusion and sensors that the client lacks do not count."""
+    """As configured; in the only phase of one, fusion and sensors that the client lacks do not count."""
     foreign = group.modality is not None and group.modality not in client.modalities
-    unused = config.accounting == "table" and (foreign or group.role in config.home)
+    unused = config.protocol == "one_phase" and (foreign or group.role in config.home)
     return 0.0 if unused else float(config.reduction().weight(group, client, task))
 
 

@@ -104,7 +104,8 @@ def next_round(state: ServerState, store: CheckpointStateStore, round_: int) -> 
     costs = tuple(ClientCost(client=c, times=StageTimes(forward_s=1.5), wait_s=0.25 * c, energy_j=7.5) for c in (0, 1))
     trained = Trained(reduced=Reduced(sums={}, receipts=receipts), states=personal, rejected={2: "too late"})
     cost = {"split": RoundCost(clients=costs, round_s=1.5 + round_, energy_j=15.0)}
-    return RoundResult(state=after, tasks=tuple(r.assignment for r in receipts), trained=trained, costs=cost)
+    tasks = tuple(r.assignment for r in receipts)
+    return RoundResult(state=after, tasks=tasks, trained=trained, charged=receipts, costs=cost)
 
 
 def drive(path: Path, rounds: int = ROUNDS, saved: Callable[[int], None] = lambda round_: None) -> None:

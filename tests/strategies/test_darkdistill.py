@@ -8,6 +8,7 @@ import torch
 from pydantic import ValidationError
 from torch.nn import functional
 
+from relief_ray.codec import encoded_nbytes
 from relief_ray.federated import LocalStep
 from relief_ray.groups import WHOLE
 from relief_ray.messages import EvalTarget, StageTimes, WeightedSum
@@ -110,7 +111,8 @@ def test_what_a_client_is_sent_and_sends():
     table = darkdistill.allocate(
         DarkDistill(depth_by_type=MIXED, upload="full"), None, context_of(LAYOUT, fleet("A", "A", "C", "C"))
     )
-    assert set(table[2].up) == set(LAYOUT.ids) and table[2].train == tasks[2].train
+    assert (table[2].up, table[2].train) == (tasks[2].up, tasks[2].train), "nobody sends up what it did not train"
+    assert set(table[2].down) == set(LAYOUT.ids)
 
 
 @pytest.mark.parametrize("engine", ["naive", "reuse"])
@@ -223,6 +225,9 @@ def test_sending_the_whole_model_changes_bytes_not_models(tmp_path):
     assert all(torch.equal(ours[j], theirs[j]) for j in LAYOUT.ids)
     sent = [[r.bytes_up for r in run.round(3).trained.reduced.receipts] for run in (prefix, whole)]
     assert sent[0][0] == sent[1][0] and sent[0][2] < sent[1][2]
+    everything = encoded_nbytes(LAYOUT, LAYOUT.select())
+    windows = [c.num_windows for c in whole.fleet.clients]
+    assert sent[1] == [everything + 5 * n for n in windows], "the whole model, whatever was trained, and the report"
 
 
 def test_one_depth_class_is_fedavg(tmp_path):

@@ -193,7 +193,8 @@ def test_budgets():
     context = context_of(LAYOUT, planner=SPREAD)
     assert fedel.budget_s(FedEL(), context) == 8.0, "the fastest device's computing time, exits not counted"
     assert fedel.budget_s(FedEL(t_th_s=3.5), context) == 3.5
-    assert fedel.budget_s(FedEL(speedup=8.0), context) == 10.0, "the slowest computes for 80 s"
+    assert fedel.budget_s(FedEL(speedup=8.1), context) == 10.0, "the slowest computes for 80 s and sends for 1 s"
+    assert fedel.budget_s(FedEL(speedup="table"), context) == 81.0 / 7.68, "Table II: the toy has LoRA"
     one = fedel.allocate(FedEL(), ServerState(models={}), context_of(LAYOUT, planner=SPREAD, participants=[3]))
     assert one[0].args["t_th_s"] == 8.0, "the whole fleet decides, not who takes part"
 
@@ -206,10 +207,16 @@ def test_every_device_stays_within_the_budget_or_trains_one_tensor(tmp_path, con
     for round_ in range(1, 7):
         for task in assignments(run.round(round_)):
             own = [j for j in task.train if not j.startswith("exit")]
-            spent = SPREAD.times(task.client, task).compute_s
+            times = SPREAD.times(task.client, task)
+            spent = times.compute_s if config.speedup is None else times.busy_s
             assert spent <= task.args["t_th_s"] + 1e-9 or len(own) == 1
             sizes.add(len(own))
     assert max(sizes) > 2 and min(sizes) <= 1
+
+
+def test_two_budgets_are_refused():
+    with pytest.raises(ValidationError, match=r"t_th_s = 5.0 and speedup = 3.0, expected one of them"):
+        FedEL(t_th_s=5.0, speedup=3.0)
 
 
 def test_a_window_survives_a_round_that_a_client_misses(tmp_path):

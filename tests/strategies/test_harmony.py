@@ -266,6 +266,12 @@ def test_the_tables_harmony_charges_everything_and_federates_no_fusion(tmp_path)
     assert all(set(t.keep) == set(FUSED[:3]) and t.view == "global" and t.output is None for t in targets)
 
 
+def test_one_phase_has_nothing_to_cluster():
+    with pytest.raises(ValidationError, match="protocol = 'one_phase' has no clusters"):
+        Harmony(protocol="one_phase")
+    assert Harmony(protocol="one_phase", fusion_federation="none").home == ("fusion_a", "fusion_b")
+
+
 def test_a_wrong_number_of_clusters_is_refused():
     for wrong in (0, -1, "many"):
         with pytest.raises(ValidationError):
