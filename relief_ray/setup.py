@@ -12,6 +12,7 @@ from relief_ray.clocks import make_planner, run_clocks, uncalibrated
 from relief_ray.config import ExperimentConfig
 from relief_ray.data import FederatedData, federate, num_clients, open_dataset, pool
 from relief_ray.data.federated_data import Purpose
+from relief_ray.data.spec import DatasetSpec
 from relief_ray.data.window_set import WindowSet
 from relief_ray.devices.fleet import build_fleet, with_windows
 from relief_ray.devices.planner import CostAccountant, CostPlanner, Counter, assumed_engine
@@ -186,7 +187,12 @@ def make_job(
 
 def input_shape(data: FederatedData) -> InputShape:
     """What the backbone sees of a dataset."""
-    return InputShape(channels=tuple(data.spec.modalities), window=data.spec.window, num_classes=len(data.spec.classes))
+    return shape_of(data.spec)
+
+
+def shape_of(spec: DatasetSpec) -> InputShape:
+    """The same, known before there are data."""
+    return InputShape(channels=tuple(spec.modalities), window=spec.window, num_classes=len(spec.classes))
 
 
 def build_backbone(

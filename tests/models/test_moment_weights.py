@@ -192,7 +192,7 @@ def test_a_damaged_file(saved):
 def test_patches_of_another_length(saved):
     path = saved[0] / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"patch_len": 16}))
-    with pytest.raises(UserError, match=r"patches of 16; expected .* patches of 8"):
+    with pytest.raises(UserError, match=r"patches of 16, d_model 64; expected .* patches of 8"):
         load_frozen("tiny", str(saved[0]), 0)
 
 
