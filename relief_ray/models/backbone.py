@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import ClassVar
 
 import torch
 from pydantic import BaseModel, ConfigDict
@@ -164,8 +165,12 @@ class Backbone:
 
 
 class BackboneConfig(BaseModel):
-    """Base of every backbone's configuration: frozen, no unknown keys. A subclass has at least ``build``."""
+    """Base of every backbone's configuration: frozen, no unknown keys. A subclass has at least ``build``.
 
+    ``has_gemm``: whether ``build`` obeys ``fast``; without it the engine ``gemm`` is refused.
+    """
+
+    has_gemm: ClassVar[bool] = False
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     def build(self, shape: InputShape, seed: int, fast: bool = False) -> Backbone:
