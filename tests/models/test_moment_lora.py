@@ -2,6 +2,7 @@
 
 import json
 
+import cloudpickle
 import pytest
 import torch
 from momentfm import MOMENTPipeline
@@ -9,12 +10,14 @@ from peft import PeftModel
 from safetensors.torch import load_file, save_file
 
 from relief_ray.additions import Classifier, Connector, Experts
+from relief_ray.config import parse
 from relief_ray.errors import UserError
 from relief_ray.models.adapters import load_adapters, save_adapters
 from relief_ray.models.costs import count_costs
 from relief_ray.models.extend import extend
 from relief_ray.models.moment_lora import MomentConfig
 from relief_ray.models.moment_weights import load_frozen, weights_folder
+from relief_ray.setup import prepare
 from relief_ray.stages import RAW
 from tests.models.moment import PAMAP2, SHAPE, TINY, stirred, tiny, windows
 
@@ -69,6 +72,19 @@ def test_no_token_table_is_in_memory(small):
     assert max(p.numel() for p in held.values()) == 512 * 1024
     frozen = sum(p.numel() for p in held.values() if not p.requires_grad)
     assert frozen == 18_887_872 + 4 * 512 * 512, "one encoder for four modalities, and W_0"
+
+
+def test_what_a_host_is_sent_holds_no_weights(run_cache):
+    """The encoder is mapped where it is used: the job of the paper's size is as small as that of the tiny one."""
+    values = {
+        "data": {"name": "dsa_mini", "stride_s": 20.0, "max_windows_per_client": 6},
+        "tracking": {"enabled": False},
+    }
+    sizes = {}
+    for size in ("tiny", "small"):
+        job = prepare(parse({**values, "backbone": {"name": "moment_lora", "size": size}})).job
+        sizes[size] = len(cloudpickle.dumps(job))
+    assert sizes["small"] < 200_000 and sizes["small"] < 1.5 * sizes["tiny"], sizes
 
 
 def test_groups_are_peft_tensors_in_two_parts(small):
