@@ -7,7 +7,7 @@ window always).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -129,17 +129,11 @@ def footprint(
     again = live | {s.id for s in stages if s.cheap and s.id in read_by(stages, live) - constant}
     running = [(s, _times(s.id in again, s.id in constant, reuse)) for s in stages if s.id not in off]
     runs = tuple(_stage_run(costs, stage, often, live, trained) for stage, often in running)
-    forward: dict[Times, float] = {}
-    backward: dict[Times, float] = {}
-    for run in runs:
-        forward[run.times] = forward.get(run.times, 0.0) + run.forward_flops
-        if run.live:
-            backward[run.times] = backward.get(run.times, 0.0) + run.backward_flops
     reached = {j for s in stages for j in s.groups}
     learning = reached - {j for s in stages if s.id in off for j in s.groups}
     return Footprint(
-        forward=forward,
-        backward=backward,
+        forward=_by_times((r.times, r.forward_flops) for r in runs),
+        backward=_by_times((r.times, r.backward_flops) for r in runs if r.live),
         group=sum(share * costs.group_flops(j, stages) for j, share in trained.items() if j in reached),
         num_values=sum(share * costs.num_values[j] for j, share in trained.items() if j in learning),
         runs=runs,
@@ -175,6 +169,13 @@ def shares(layout: GroupLayout, selection: Selection) -> dict[GroupId, float]:
 def num_steps(num_windows: int, epochs: int, batch_size: int) -> int:
     """Optimizer steps of a round; the last short batch is kept."""
     return epochs * -(-num_windows // batch_size)
+
+
+def _by_times(flops: Iterable[tuple[Times, float]]) -> dict[Times, float]:
+    total: dict[Times, float] = {}
+    for times, value in flops:
+        total[times] = total.get(times, 0.0) + value
+    return total
 
 
 def _kept_bytes(costs: CostTable, runs: Sequence[StageRun], read: Collection[str]) -> float:

@@ -57,9 +57,8 @@ def plan_forward(
     wanted = {output or backbone.output, *taps}
     steps = needed(backbone, wanted, frozenset())
     absent = frozenset(s for s, sources in below.items() if not sources & set(present))
-    zeroed = (
-        frozenset(s.id for s in specs if s.feature and s.id in absent) if missing == "zero_feature" else frozenset()
-    )
+    masked = missing == "zero_feature"
+    zeroed = frozenset(s.spec.id for s in steps if masked and s.spec.feature and s.spec.id in absent)
     live = descendants(specs, trained) if reuse else frozenset(below)
     if reuse:
         live |= frozenset(below) - absent if not keep else _cheap(backbone, live) - absent

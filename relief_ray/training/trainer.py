@@ -201,7 +201,9 @@ class Trainer:
         step = self._local_step(session, values, index)
         loss = session.visit.program.objective(step)
         if is_observed:
-            session.seen.append({name: rows.detach() for name, rows in session.visit.program.observe(step).items()})
+            # Copies: the next batch is gathered into the same buffers.
+            observed = session.visit.program.observe(step)
+            session.seen.append({name: rows.detach().clone() for name, rows in observed.items()})
         forwarded = perf_counter()
         if loss.requires_grad:
             torch.autograd.backward(loss)
