@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from relief_ray.conformance import outcome
+from relief_ray.errors import UserError
 from relief_ray.rules import RULES
+from relief_ray.setup import choose_engine
 from tests.conformance_cases import config_of, drive
 
 ROOT = Path(__file__).parents[1]
@@ -103,11 +105,21 @@ def test_the_engines_agree_on_the_backbone(write, run_cache, tmp_path):
     """Same rounding but for the order of sums: what is reused is what would have been computed."""
     module = write(FILES["my_backbone.py"])
     losses = {}
-    for engine in ("naive", "reuse", "gemm"):
+    for engine in ("naive", "reuse"):
         backbone = {"name": f"{module}:MyBackbone", "hidden": 8}
         config = config_of("relief", backbone=backbone, training={"epochs": 2, "lr": 0.01, "engine": engine})
         drive(config, tmp_path / engine)
         losses[engine] = [c["loss"] for r in outcome(tmp_path / engine)["rounds"] for c in r["clients"]]
     assert len(losses["naive"]) == 4 * 8, "the bootstrap and three rounds of eight clients"
     assert losses["reuse"] == pytest.approx(losses["naive"], rel=1e-4)
-    assert losses["gemm"] == pytest.approx(losses["naive"], rel=1e-4)
+
+
+def test_an_engine_that_the_backbone_does_not_have_is_refused(write, run_cache, tmp_path):
+    """It would run as `reuse` and be recorded as `gemm`."""
+    text = FILES["my_backbone.py"]
+    config = config_of("relief", backbone=f"{write(text)}:MyBackbone", training={"engine": "gemm"})
+    with pytest.raises(UserError, match=r"'gemm': backbone \w+:MyBackbone has no stages for it; take 'reuse'"):
+        drive(config, tmp_path / "none")
+    able = write(text.replace("    hidden: int", "    has_gemm = True\n    hidden: int", 1))
+    for engine in ("auto", "gemm"):
+        assert choose_engine(config_of("relief", backbone=f"{able}:MyBackbone", training={"engine": engine})) == "gemm"

@@ -54,6 +54,13 @@ def test_the_engine_is_a_static_rule(chosen, engine):
     assert choose_engine(parse({"training": {"engine": chosen}})) == engine
 
 
+def test_gemm_is_refused_where_there_is_none():
+    values = {"backbone": {"name": "moment_lora", "size": "tiny"}, "training": {"engine": "gemm"}}
+    with pytest.raises(UserError, match=r"training.engine = 'gemm': backbone moment_lora has no stages for it"):
+        prepared(**values)
+    assert choose_engine(parse({"backbone": values["backbone"]})) == "reuse"
+
+
 def test_a_given_engine_wins_over_the_rule():
     setup = prepare(config_of("relief"), engine="naive")
     assert setup.engine == setup.job.trainer.engine == "naive"

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from actors.commands.open import open_target
+from actors.commands.open import target_config
 from actors.commands.tables import MIB, counted, si, table
-from relief_ray.groups import ParamGroup
+from relief_ray.clocks import uncalibrated
+from relief_ray.config import ExperimentConfig
+from relief_ray.data import num_clients
+from relief_ray.devices.fleet import build_fleet
+from relief_ray.devices.planner import Counter
+from relief_ray.groups import GroupLayout, ParamGroup
+from relief_ray.messages import Fleet
+from relief_ray.models.backbone import Backbone
 from relief_ray.models.registry import name_of
-from relief_ray.setup import Setup
+from relief_ray.setup import build_backbone, choose_engine, count, shape_of
 
 ROLES = {
     "fusion_a": "fusion block of a sensor",
@@ -19,23 +27,83 @@ ROLES = {
 }
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Described:
+    """What is known of a run's model before its data are there: everything comes from the dataset's description."""
+
+    config: ExperimentConfig
+    fleet: Fleet
+    backbone: Backbone
+    counter: Counter
+    is_pooled: bool
+    warnings: tuple[str, ...]
+
+    @property
+    def layout(self) -> GroupLayout:
+        """The groups, those that the strategy added among them."""
+        return self.backbone.layout
+
+
 def describe(target: str, settings: Sequence[str], as_json: bool) -> None:
     """Prints the groups of the backbone that a preset, a file or a run trains."""
-    setup = open_target(target, settings)
-    print(json.dumps(facts(setup), indent=1) if as_json else text(setup, target))
+    model = described(target_config(target, settings))
+    print(json.dumps(facts(model), indent=1) if as_json else text(model, target))
 
 
-def flops(setup: Setup, group: ParamGroup) -> float:
+def described(config: ExperimentConfig) -> Described:
+    """The model of a configuration, without its data."""
+    spec, engine, strategy = config.data.spec(), choose_engine(config), config.strategy.build()
+    fleet, _ = build_fleet(config.fleet, spec.names, spec.type_counts, num_clients(spec, config.data))
+    backbone = build_backbone(config, shape_of(spec), engine)
+    if additions := strategy.adapt(backbone.layout, fleet):
+        backbone = build_backbone(config, shape_of(spec), engine, additions)
+    return Described(
+        config=config,
+        fleet=fleet,
+        backbone=backbone,
+        counter=count(backbone, config),
+        is_pooled=strategy.pooled,
+        warnings=(*backbone.warnings, *uncalibrated(config)),
+    )
+
+
+def flops(model: Described, group: ParamGroup) -> float:
     """Forward and backward FLOPs of a group per window."""
-    return setup.accountant.counter.costs.group_flops(group.id)
+    return model.counter.costs.group_flops(group.id)
 
 
-def owners(setup: Setup, group: ParamGroup) -> int:
+def owners(model: Described, group: ParamGroup) -> int:
     """How many clients can train the group."""
-    return len(setup.fleet) if group.modality is None else len(setup.fleet.cohort(group.modality))
+    if model.is_pooled:
+        return 1
+    return len(model.fleet) if group.modality is None else len(model.fleet.cohort(group.modality))
 
 
-def facts(setup: Setup) -> dict[str, object]:
+def subtotals(layout: GroupLayout) -> dict[str, object]:
+    """Values of each encoder and of a client with all sensors, with and without the head's last layer."""
+    own = [g for g in layout if g.role in ROLES]
+    encoders: dict[str, int] = {}
+    for g in own:
+        if g.role == "encoder" and g.modality is not None:
+            encoders[g.modality] = encoders.get(g.modality, 0) + g.numel
+    whole, last = sum(g.numel for g in own), [g.numel for g in own if g.role == "head"][-1:]
+    return {"encoders": encoders, "full_client": whole, "full_client_without_last_layer": whole - sum(last)}
+
+
+def subtotals_text(layout: GroupLayout) -> list[str]:
+    """The same in words."""
+    known = subtotals(layout)
+    encoders = known["encoders"]
+    assert isinstance(encoders, dict)
+    listed = ", ".join(f"{m} {n:,}" for m, n in encoders.items())
+    return [
+        f"Values of an encoder's groups: {listed}",
+        f"A client with all sensors trains {known['full_client']:,} values,"
+        f" {known['full_client_without_last_layer']:,} without the last layer of the head",
+    ]
+
+
+def facts(model: Described) -> dict[str, object]:
     """The same as JSON."""
     groups = [
         {
@@ -44,60 +112,63 @@ def facts(setup: Setup) -> dict[str, object]:
             "modality": g.modality,
             "values": g.numel,
             "bytes": 4 * g.numel,
-            "flops_per_window": flops(setup, g),
-            "clients": owners(setup, g),
+            "flops_per_window": flops(model, g),
+            "clients": owners(model, g),
             "tensors": {t.name: list(t.shape) for t in g.tensors},
         }
-        for g in setup.layout
+        for g in model.layout
     ]
     return {
-        "backbone": setup.config.backbone.model_dump(mode="json"),
+        "backbone": model.config.backbone.model_dump(mode="json"),
         "groups": groups,
-        "values": setup.layout.numel,
-        "frozen": {**setup.frozen, **frozen_shares(setup)},
+        "values": model.layout.numel,
+        "subtotals": subtotals(model.layout),
+        "frozen": {**model.backbone.facts, **frozen_shares(model)},
     }
 
 
-def frozen_shares(setup: Setup) -> dict[str, float]:
+def frozen_shares(model: Described) -> dict[str, float]:
     """How much of encoders and trained values is trained, with and without the encoders' unused token tables."""
-    if not setup.frozen:
+    if not model.backbone.facts:
         return {}
-    each, table, number = (int(setup.frozen[k]) for k in ("encoder_values", "token_table_values", "num_encoders"))
-    trained = setup.layout.numel
+    each, table, number = (
+        int(model.backbone.facts[k]) for k in ("encoder_values", "token_table_values", "num_encoders")
+    )
+    trained = model.layout.numel
     return {
         "trained_share": trained / (number * each + trained),
         "trained_share_with_token_tables": trained / (number * (each + table) + trained),
-        "frozen_forward_flops_per_window": setup.accountant.counter.costs.frozen_forward_flops(),
+        "frozen_forward_flops_per_window": model.counter.costs.frozen_forward_flops(),
     }
 
 
-def frozen_text(setup: Setup) -> list[str]:
+def frozen_text(model: Described) -> list[str]:
     """What is not trained, in words."""
-    if not setup.frozen:
+    if not model.backbone.facts:
         return []
-    known, shares = setup.frozen, frozen_shares(setup)
-    number = known["num_encoders"]
+    known, shares = model.backbone.facts, frozen_shares(model)
+    number, whole = known["num_encoders"], int(known["encoder_values"]) + int(known["token_table_values"])
     encoder, matrix, tables = (
         f"{int(known[k]):,}" for k in ("encoder_values", "frozen_fusion_values", "token_table_values")
     )
     return [
         "",
         f"Frozen: {number} x {encoder} encoder values (held once), {matrix} of the fusion matrix",
-        f"Unused token tables, never loaded: {number} x {tables} values",
+        f"Unused token tables, never loaded: {number} x {tables} values; an encoder with its own has {whole:,}",
         f"Trained: {100 * shares['trained_share']:.2f} % of encoders and trained values,"
         f" {100 * shares['trained_share_with_token_tables']:.2f} % if the token tables are counted",
         f"Frozen forward pass: {si(shares['frozen_forward_flops_per_window'])} FLOPs per window, in no group's row",
         f"Weights: {known['weights']} (sha256 {str(known['weights_sha256'])[:12]})",
-        *(f"NOTE: {warning}" for warning in setup.warnings),
+        *(f"NOTE: {warning}" for warning in model.warnings),
     ]
 
 
-def text(setup: Setup, target: str) -> str:
+def text(model: Described, target: str) -> str:
     """The groups as a table, and G put together."""
-    layout, shape = setup.layout, setup.job.build().shape
+    layout, shape = model.layout, model.backbone.shape
     sensors = ", ".join(f"{name} ({channels} channels)" for name, channels in shape.channels)
-    rows = [row(setup, g) for g in layout]
-    total = sum(flops(setup, g) for g in layout)
+    rows = [row(model, g) for g in layout]
+    total = sum(flops(model, g) for g in layout)
     rows.append(["total", "", "", f"{layout.numel:,}", f"{4 * layout.numel / MIB:.3f}", "100.0", si(total), ""])
     head = ["group", "role", "shape", "values", "MiB", "%", "FLOPs/window", "clients"]
     encoders = sum(g.role == "encoder" for g in layout)
@@ -105,25 +176,26 @@ def text(setup: Setup, target: str) -> str:
     blocks = sum(g.role == "fusion_a" for g in layout)
     return "\n".join(
         [
-            f"Backbone {name_of(setup.config.backbone)} of {target}: {sensors}",
+            f"Backbone {name_of(model.config.backbone)} of {target}: {sensors}",
             f"Windows of {shape.window} samples, {shape.num_classes} classes",
             "",
             table(head, rows, left=3),
             "",
             f"G = {len(layout)} groups = {counted(blocks, 'fusion block')} + 1 shared fusion part"
             f" + {counted(encoders, 'encoder layer')} + {counted(heads, 'head layer')}",
+            *subtotals_text(layout),
             "FLOPs: forward and backward of the group's own layer for one window. Clients: how many can train it.",
-            *frozen_text(setup),
+            *frozen_text(model),
         ]
     )
 
 
-def row(setup: Setup, group: ParamGroup) -> list[str]:
+def row(model: Described, group: ParamGroup) -> list[str]:
     """One group."""
     shapes = " + ".join("x".join(map(str, t.shape)) for t in group.tensors)
     if len(group.tensors) > 2:
         shapes = f"{len(group.tensors)} LoRA factors, r = {group.tensors[0].shape[0]}"
-    share = 100 * group.numel / setup.layout.numel
-    mib, spent = 4 * group.numel / MIB, si(flops(setup, group))
+    share = 100 * group.numel / model.layout.numel
+    mib, spent = 4 * group.numel / MIB, si(flops(model, group))
     role = ROLES.get(group.role, group.role)
-    return [group.id, role, shapes, f"{group.numel:,}", f"{mib:.3f}", f"{share:.1f}", spent, str(owners(setup, group))]
+    return [group.id, role, shapes, f"{group.numel:,}", f"{mib:.3f}", f"{share:.1f}", spent, str(owners(model, group))]

@@ -2,11 +2,12 @@
 
 ``<folder>/encoder.<modality>`` loads into a plain ``MOMENTPipeline`` with ``PeftModel.from_pretrained``;
 ``<folder>/fusion`` into any module whose ``fusion`` is the Linear on the concatenated features; ``head.safetensors``
-holds the dense head, which is no adapter.
+holds what is no adapter of the backbone itself: the dense head, and what a method adds (exits, experts, a connector).
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,11 +17,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from relief_ray.errors import UserError
-from relief_ray.groups import GroupId, GroupLayout, Params
+from relief_ray.groups import GroupId, GroupLayout, Params, all_finite
 from relief_ray.models.moment_lora import TARGETS, MomentConfig
 
-ADAPTER, HEAD = "adapter_model.safetensors", "head.safetensors"
+ADAPTER, CONFIG, HEAD = "adapter_model.safetensors", "adapter_config.json", "head.safetensors"
 PREFIX = "base_model.model."
+# What PEFT can do to the update besides s = alpha / r.
+OTHER_KINDS = ("use_rslora", "use_dora", "rank_pattern", "alpha_pattern", "layers_to_transform", "fan_in_fan_out")
 
 
 def save_adapters(config: MomentConfig, layout: GroupLayout, params: Params, folder: Path) -> None:
@@ -33,26 +36,35 @@ def save_adapters(config: MomentConfig, layout: GroupLayout, params: Params, fol
             _write_config(config, path.parent)
 
 
-def load_adapters(layout: GroupLayout, folder: Path) -> dict[GroupId, Tensor]:
+def load_adapters(config: MomentConfig, layout: GroupLayout, folder: Path) -> dict[GroupId, Tensor]:
     """Reads what ``save_adapters`` or PEFT wrote.
 
     Raises:
-        UserError: a file is missing, is not safetensors, or lacks tensors of this layout.
+        UserError: a file is missing, is not safetensors, or lacks tensors of this layout; or adapters of another rank,
+            alpha, kind or on other matrices, whose values mean something else.
     """
-    empty = {g.id: torch.empty(g.numel) for g in layout}
-    for place, views in _files(layout, empty).items():
+    # Not `empty`: what no file holds must not look like a value.
+    params = {g.id: torch.full((g.numel,), torch.nan) for g in layout}
+    for place, views in _files(layout, params).items():
+        if place.name == ADAPTER:
+            _check_config(config, folder / place.parent / CONFIG)
         found = _read(folder / place)
-        if missing := [k for k, t in views.items() if k not in found or found[k].shape != t.shape]:
+        if wrong := [k for k, t in views.items() if k not in found or not _fits(found[k], t)]:
             raise UserError(
-                f"{folder / place}: {len(missing)} of {len(views)} tensors are missing or have another shape "
-                f"({', '.join(missing[:3])}); expected adapters of the same size, rank and modalities"
+                f"{folder / place}: {len(wrong)} of {len(views)} tensors are missing, have another shape or are not "
+                f"finite numbers ({', '.join(wrong[:3])}); expected adapters of the same size, rank, modalities and "
+                "method"
             )
         if place.parts[0] == "fusion":
-            _uncut(layout, found, empty)
+            _uncut(layout, found, params)
         else:
             for k, view in views.items():
                 view.copy_(found[k])
-    return empty
+    return params
+
+
+def _fits(found: Tensor, expected: Tensor) -> bool:
+    return found.shape == expected.shape and found.is_floating_point() and all_finite(found)
 
 
 def _files(layout: GroupLayout, params: Params) -> dict[Path, dict[str, Tensor]]:
@@ -64,10 +76,10 @@ def _files(layout: GroupLayout, params: Params) -> dict[Path, dict[str, Tensor]]
                 assert group.layer is not None
                 place = Path(f"encoder.{group.modality}", ADAPTER)
                 files.setdefault(place, {})[f"{PREFIX}encoder.block.{group.layer - 1}.{name}.weight"] = tensor
-            elif group.role == "head":
-                files.setdefault(Path(HEAD), {})[f"{group.id}.{name}"] = tensor
             elif group.role == "fusion_b":
                 files.setdefault(Path("fusion", ADAPTER), {})[f"{PREFIX}fusion.{name}.weight"] = tensor
+            elif group.role != "fusion_a":
+                files.setdefault(Path(HEAD), {})[f"{group.id}.{name}"] = tensor
     files[Path("fusion", ADAPTER)][f"{PREFIX}fusion.lora_A.weight"] = layout.matrix("fusion_a", params)
     return files
 
@@ -87,11 +99,40 @@ def _uncut(layout: GroupLayout, found: Mapping[str, Tensor], params: Params) -> 
 def _write_config(config: MomentConfig, folder: Path) -> None:
     from peft import LoraConfig
 
-    targets = ["fusion"] if folder.name == "fusion" else list(TARGETS)
     adapter = LoraConfig(
-        r=config.rank, lora_alpha=config.alpha, lora_dropout=0.0, target_modules=targets, inference_mode=True
+        r=config.rank, lora_alpha=config.alpha, lora_dropout=0.0, target_modules=_targets(folder), inference_mode=True
     )
     adapter.save_pretrained(str(folder))
+
+
+def _targets(folder: Path) -> list[str]:
+    return ["fusion"] if folder.name == "fusion" else list(TARGETS)
+
+
+def _check_config(config: MomentConfig, path: Path) -> None:
+    """The same values under another scaling, or on other matrices, are another function."""
+    try:
+        given = json.loads(path.read_text(encoding="utf-8"))
+        targets = given["target_modules"]
+        found = {
+            "r": given["r"],
+            "lora_alpha": given["lora_alpha"],
+            "target_modules": sorted(targets) if isinstance(targets, list) else targets,
+            "other kinds": [k for k in OTHER_KINDS if given.get(k)],
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path}: cannot be read ({error!r}); expected what save_adapters or PEFT wrote") from error
+    wanted = {
+        "r": config.rank,
+        "lora_alpha": config.alpha,
+        "target_modules": sorted(_targets(path.parent)),
+        "other kinds": [],
+    }
+    if differing := [f"{k} {found[k]!r} instead of {wanted[k]!r}" for k in wanted if found[k] != wanted[k]]:
+        raise UserError(
+            f"{path}: {', '.join(differing)}; set backbone.rank and backbone.alpha to what the adapters were trained "
+            "with, or take other adapters"
+        )
 
 
 def _read(path: Path) -> dict[str, Tensor]:

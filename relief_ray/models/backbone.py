@@ -8,12 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import ClassVar
 
 import torch
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
+from relief_ray.errors import UserError
 from relief_ray.groups import GroupId, GroupLayout, Kind, ParamGroup, Params, Role, pack
+from relief_ray.models.checks import check_modules, check_owners
 from relief_ray.stages import RAW, StageSpec
 
 NO_FACTS: Mapping[str, str | int] = MappingProxyType({})
@@ -94,13 +97,14 @@ class Backbone:
         warnings: tuple[str, ...] = (),
         output: str | None = None,
     ) -> None:
-        """Checks that stages are topologically ordered and that every stage's groups exist.
+        """Checks that stages are topologically ordered, that groups and stages fit, and that no layer draws.
 
         ``chunk``: windows per pass without gradient, where the usual number would need too much memory; ``facts`` and
         ``warnings`` go into the record of every run; ``output``: the stage that gives the logits (the last one).
 
         Raises:
-            ValueError: a stage reads what no earlier stage writes, or names an unknown group.
+            UserError: a stage reads what no earlier one writes, or names an unknown group; a group has no stage, a
+                trainable parameter no group; a layer is no function of its inputs.
         """
         declared = tuple(groups)
         self.shape, self.stages, self.prepare = shape, tuple(stages), prepare
@@ -112,12 +116,14 @@ class Backbone:
         known = {RAW + m for m in shape.modalities}
         for stage in self.stages:
             if missing := [i for i in stage.spec.inputs if i not in known]:
-                raise ValueError(
-                    f"stage {stage.spec.id!r} reads {missing}; earlier stages and inputs are {sorted(known)}"
+                raise UserError(
+                    f"backbone: stage {stage.spec.id!r} reads {missing}; earlier stages and inputs are {sorted(known)}"
                 )
             if unknown := stage.spec.groups - set(self.layout.ids):
-                raise ValueError(f"stage {stage.spec.id!r} owns unknown groups {sorted(unknown)}")
+                raise UserError(f"backbone: stage {stage.spec.id!r} owns unknown groups {sorted(unknown)}")
             known.add(stage.spec.id)
+        check_owners(self.stages, declared)
+        check_modules(self.stages)
 
     @property
     def specs(self) -> tuple[StageSpec, ...]:
@@ -159,8 +165,12 @@ class Backbone:
 
 
 class BackboneConfig(BaseModel):
-    """Base of every backbone's configuration: frozen, no unknown keys. A subclass has at least ``build``."""
+    """Base of every backbone's configuration: frozen, no unknown keys. A subclass has at least ``build``.
 
+    ``has_gemm``: whether ``build`` obeys ``fast``; without it the engine ``gemm`` is refused.
+    """
+
+    has_gemm: ClassVar[bool] = False
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     def build(self, shape: InputShape, seed: int, fast: bool = False) -> Backbone:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -26,6 +26,7 @@ KERNEL = 5
 class CnnConfig(BackboneConfig):
     """Widths of Backbone 1."""
 
+    has_gemm: ClassVar[bool] = True
     name: Literal["cnn"] = "cnn"
     conv1: int = Field(default=16, ge=1)
     conv2: int = Field(default=32, ge=1)

@@ -13,18 +13,23 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from relief_ray.models.backbone import Backbone, Stage
+from relief_ray.models.checks import pure
 from relief_ray.stages import RAW, CostTable, StageFlops
 
 
 def count_costs(backbone: Backbone) -> CostTable:
-    """Forward, input-gradient and weight-gradient FLOPs per window of every stage."""
+    """Forward, input-gradient and weight-gradient FLOPs per window of every stage.
+
+    Raises:
+        UserError: a stage draws random numbers or changes its buffers.
+    """
     shape = backbone.shape
     values = {RAW + m: backbone.prepare(m, torch.zeros(1, c, shape.window)) for m, c in shape.channels}
     flops: dict[str, StageFlops] = {}
     for stage in backbone.stages:
         inputs = [values[i].detach() for i in stage.spec.inputs]
         flops[stage.spec.id] = _stage_flops(backbone, stage, inputs)
-        with torch.no_grad():
+        with torch.no_grad(), pure(stage):
             values[stage.spec.id] = stage.module(*inputs)
     sizes = {g.id: g.numel for g in backbone.layout}
     return CostTable(stages=backbone.specs, flops=flops, num_values=sizes, output=backbone.output)

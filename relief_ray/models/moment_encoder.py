@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from relief_ray.errors import UserError
+from relief_ray.groups import all_finite
 
 Size = Literal["small", "tiny"]
 PATCH = 8
@@ -112,10 +113,10 @@ def assemble(config: Mapping[str, object], tensors: Mapping[str, Tensor], source
     """The pipeline on top of mapped tensors, all frozen.
 
     Raises:
-        UserError: tensors are missing or have other shapes.
+        UserError: momentfm cannot use the configuration; tensors are missing, have other shapes, or are not finite
+            floating-point numbers.
     """
-    with torch.device("meta"):
-        pipeline = build_pipeline(config)
+    pipeline = _on_meta(config, source)
     expected = pipeline.state_dict()
     missing = [k for k in expected if k not in tensors]
     wrong = [k for k in expected if k in tensors and tensors[k].shape != expected[k].shape]
@@ -124,6 +125,26 @@ def assemble(config: Mapping[str, object], tensors: Mapping[str, Tensor], source
             f"{source}: {len(missing)} tensors are missing ({', '.join(missing[:3])}), {len(wrong)} have "
             f"another shape ({', '.join(wrong[:3])}); expected all {len(expected)} of an encoder; fetch it again"
         )
+    if strange := [f"{k}: {tensors[k].dtype}" for k in expected if not _is_usable(tensors[k])]:
+        raise UserError(
+            f"{source}: {len(strange)} tensors are no finite floating-point numbers ({', '.join(strange[:3])}); "
+            "expected the weights as they were trained, not quantised and without NaN; fetch it again"
+        )
     kept = {k: tensors[k].to(torch.float32) for k in expected}
     pipeline.load_state_dict(kept, assign=True)
     return pipeline.requires_grad_(False)
+
+
+def _on_meta(config: Mapping[str, object], source: str) -> nn.Module:
+    try:
+        with torch.device("meta"):
+            return build_pipeline(config)
+    except (AttributeError, KeyError, TypeError, ValueError, NotImplementedError) as error:
+        raise UserError(
+            f"{source}: momentfm cannot build an encoder from the config.json beside it ({error!r}); expected the one "
+            "that its save_pretrained wrote; fetch it again"
+        ) from error
+
+
+def _is_usable(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() and all_finite(tensor)

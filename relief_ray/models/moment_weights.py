@@ -143,18 +143,21 @@ def read_config(folder: Path, expected: Dimensions) -> dict[str, object]:
     try:
         config: dict[str, object] = json.loads(path.read_text(encoding="utf-8"))
         t5 = config["t5_config"]
+        if not isinstance(t5, dict):
+            raise TypeError(f"t5_config is {t5!r}")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
             f"backbone.weights={folder}: {path.name} is missing or not MOMENT's ({error!r}); "
             f"expected a folder that momentfm's save_pretrained wrote: {' and '.join(FILES)}"
         ) from error
-    assert isinstance(t5, dict)
     wanted = {k: getattr(expected, k) for k in ("d_model", "d_ff", "d_kv", "num_heads", "num_layers")}
     found = {k: t5.get(k) for k in wanted}
-    if found != wanted or config.get("patch_len") != PATCH:
+    # The hub's files leave the second d_model to the first (null).
+    if found != wanted or config.get("patch_len") != PATCH or config.get("d_model") not in (None, expected.d_model):
         raise UserError(
-            f"backbone.weights={folder}: {path.name} describes {found}, patches of {config.get('patch_len')}; "
-            f"expected {wanted}, patches of {PATCH}; take the weights of this size or change backbone.size"
+            f"backbone.weights={folder}: {path.name} describes {found}, patches of {config.get('patch_len')}, d_model "
+            f"{config.get('d_model')}; expected {wanted}, patches of {PATCH}; take the weights of this size or change "
+            "backbone.size"
         )
     return config
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from relief_ray.models.backbone import Backbone
 from relief_ray.stages import RAW, Missing, modalities_below
 from relief_ray.training.reuse import needed, zero_input
+from relief_ray.training.rows import Rows
 
 Mask = frozenset[str]
 CHUNK = 512
@@ -22,7 +23,7 @@ CHUNK = 512
 @torch.no_grad()
 def predict(
     backbone: Backbone,
-    inputs: Mapping[str, Tensor],
+    inputs: Mapping[str, Rows],
     masks: Sequence[Mask],
     missing: Missing,
     output: str | None = None,

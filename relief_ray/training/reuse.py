@@ -18,6 +18,7 @@ from relief_ray.groups import GroupId
 from relief_ray.models.backbone import Backbone, Stage
 from relief_ray.models.reroute import shapes
 from relief_ray.stages import RAW, Missing, ancestors, descendants, modalities_below, read_by
+from relief_ray.training.rows import LazyRows, Rows
 
 Values = dict[str, Tensor]
 CHUNK = 256
@@ -136,18 +137,22 @@ def zero_input(backbone: Backbone, modality: str) -> Tensor:
 
 
 @torch.no_grad()
-def compute_sources(backbone: Backbone, plan: ForwardPlan, inputs: Mapping[str, Tensor], num_windows: int) -> Values:
+def compute_sources(
+    backbone: Backbone, plan: ForwardPlan, inputs: Mapping[str, Rows], num_windows: int
+) -> dict[str, Rows]:
     """The sources of all steps: (n, ...) per window, or (1, ...) for absent modalities; computed in chunks."""
     zeros = zero_values(backbone, plan)
-    raw: Values = {RAW + m: inputs[m] if m in inputs else zero_input(backbone, m) for m in backbone.shape.modalities}
-    fixed = {s: raw[s] for s in plan.sources if s.startswith(RAW)} | zeros
+    present: dict[str, Rows] = {RAW + m: x for m, x in inputs.items()}
+    absent = {RAW + m: zero_input(backbone, m) for m in backbone.shape.modalities if m not in inputs}
+    fixed = {s: x for s, x in (present | absent).items() if s in plan.sources} | zeros
     if not plan.before:
         return fixed
     found: Values = {}
     chunk = backbone.chunk or CHUNK
+    read = read_by(backbone.specs, {s.spec.id for s in plan.before})
     for start in range(0, num_windows, chunk):
         stop = min(start + chunk, num_windows)
-        values = {s: x if len(x) == 1 else x[start:stop] for s, x in raw.items()} | zeros
+        values: Values = {s: x[start:stop] for s, x in present.items() if s in read} | absent | zeros
         run(plan.before, values, plan, stop - start)
         for s in (s for s in plan.sources if not s.startswith(RAW)):
             is_shared = s in plan.absent and plan.shared_absent
@@ -172,16 +177,18 @@ def output_bytes(backbone: Backbone) -> dict[str, int]:
 class BatchBuffers:
     """Gathers a mini-batch from every source into buffers that are allocated once per round."""
 
-    def __init__(self, sources: Values, num_windows: int, batch_size: int) -> None:
+    def __init__(self, sources: Mapping[str, Rows], num_windows: int, batch_size: int) -> None:
         """Sources with one row stand for absent modalities and are passed on as they are."""
-        self._sources = {s: x for s, x in sources.items() if len(x) == num_windows}
-        self._fixed = {s: x for s, x in sources.items() if len(x) != num_windows}
+        held = {s: x for s, x in sources.items() if isinstance(x, Tensor)}
+        self._lazy = {s: x for s, x in sources.items() if isinstance(x, LazyRows)}
+        self._sources = {s: x for s, x in held.items() if len(x) == num_windows}
+        self._fixed = {s: x for s, x in held.items() if len(x) != num_windows}
         size = min(batch_size, num_windows)
         self._buffers = {s: x.new_empty(size, *x.shape[1:]) for s, x in self._sources.items()}
 
     def take(self, index: Tensor) -> Values:
         """The rows of ``index`` (b,) of every source."""
-        values = dict(self._fixed)
+        values = self._fixed | {s: x[index] for s, x in self._lazy.items()}
         for s, x in self._sources.items():
             values[s] = torch.index_select(x, 0, index, out=self._buffers[s][: len(index)])
         return values

@@ -31,6 +31,7 @@ from relief_ray.training.reuse import (
     plan_forward,
     run,
 )
+from relief_ray.training.rows import Rows
 from relief_ray.training.vectors import Clock, GroupVectors
 
 
@@ -48,7 +49,7 @@ class TrainerConfig:
 class ClientInputs:
     """A client's windows, ready for the first stage: modality -> (n, ...) float32, and labels (n,) int64."""
 
-    inputs: Mapping[str, Tensor]
+    inputs: Mapping[str, Rows]
     labels: Tensor
 
 

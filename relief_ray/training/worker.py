@@ -34,6 +34,8 @@ from relief_ray.server.reduction import Scratch, Sums, measured, sum_block
 from relief_ray.streams import Streams
 from relief_ray.training.evaluation import CHUNK, confusion, predict, share_rows
 from relief_ray.training.parts import load_model, scale_adapters
+from relief_ray.training.reuse import zero_input
+from relief_ray.training.rows import LazyRows, held_bytes
 from relief_ray.training.trainer import ClientInputs, Trainer, TrainerConfig
 
 MIB = 2**20
@@ -78,14 +80,15 @@ class BlockResult:
 
 
 class InputCache:
-    """Prepared windows by name, at most ``limit_mib`` of them and the one in use.
+    """Prepared windows by name, at most ``limit_mib`` of them.
 
-    Clients come round in the same order every round, so what was used last will be needed last: it makes room.
+    Rounds visit the same clients in about the same order (hosts ask for work, so it is not exactly the same): what was
+    used last is likely to be needed last, and makes room.
     """
 
     def __init__(self, limit_mib: int) -> None:
         """An empty cache."""
-        self._limit = limit_mib * MIB
+        self.limit_bytes = limit_mib * MIB
         self._items: OrderedDict[str, ClientInputs] = OrderedDict()
         self._used = 0
 
@@ -95,7 +98,7 @@ class InputCache:
             self._items.move_to_end(name)
             return self._items[name]
         item = load()
-        while self._items and self._used + _nbytes(item) > self._limit:
+        while self._items and self._used + _nbytes(item) > self.limit_bytes:
             self._used -= _nbytes(self._items.popitem()[1])
         self._items[name] = item
         self._used += _nbytes(item)
@@ -103,14 +106,24 @@ class InputCache:
 
 
 def _nbytes(item: ClientInputs) -> int:
-    return sum(x.numel() * x.element_size() for x in item.inputs.values())
+    return sum(held_bytes(x) for x in item.inputs.values())
 
 
-def prepare(windows: WindowSet, modalities: Sequence[str], backbone: Backbone) -> ClientInputs:
-    """Standardised windows of ``modalities``, turned into the first stage's input."""
+def prepare(
+    windows: WindowSet, modalities: Sequence[str], backbone: Backbone, limit_bytes: int | None = None
+) -> ClientInputs:
+    """Standardised windows of ``modalities``, turned into the first stage's input.
+
+    All of them now, or where that would take more than ``limit_bytes``, those of a batch when it is drawn: same values.
+    """
+    labels = torch.from_numpy(windows.labels.astype("int64"))
+    per_window = sum(held_bytes(zero_input(backbone, m)) for m in modalities)
+    if limit_bytes is not None and per_window * len(windows) > limit_bytes:
+        lazy = {m: LazyRows(windows=windows, modality=m, prepare=backbone.prepare) for m in modalities}
+        return ClientInputs(inputs=lazy, labels=labels)
     loaded = windows.load(modalities)
-    inputs = {m: backbone.prepare(m, torch.from_numpy(x)) for m, x in loaded.items()}
-    return ClientInputs(inputs=inputs, labels=torch.from_numpy(windows.labels.astype("int64")))
+    inputs = {m: backbone.prepare(m, torch.from_numpy(x)).contiguous() for m, x in loaded.items()}
+    return ClientInputs(inputs=inputs, labels=labels)
 
 
 class Worker:
@@ -157,7 +170,7 @@ class Worker:
             planner=job.planner,
         )
         windows = job.clients[task.client]
-        inputs = self._cache.get(f"client.{task.client}", lambda: prepare(windows, info.modalities, self.backbone))
+        inputs = self._cache.get(f"client.{task.client}", lambda: self._prepare(windows, info.modalities))
         return self.trainer.train(context, task, inputs, job.program)
 
     def _pack(self, round_: int, updates: list[Update], states: Mapping[ClientId, ClientState]) -> BlockResult:
@@ -201,7 +214,10 @@ class Worker:
         return found
 
     def _share(self, windows: WindowSet, rows: Tensor) -> ClientInputs:
-        return prepare(windows.take(rows.numpy()), self.job.fleet.modalities, self.backbone)
+        return self._prepare(windows.take(rows.numpy()), self.job.fleet.modalities)
+
+    def _prepare(self, windows: WindowSet, modalities: Sequence[str]) -> ClientInputs:
+        return prepare(windows, modalities, self.backbone, self._cache.limit_bytes)
 
     def _load(self, models: Mapping[str, Params], target: EvalTarget, states: Mapping[ClientId, ClientState]) -> None:
         info = self.job.fleet[target.client or 0]

@@ -23,23 +23,32 @@ def test_model_describe_counts_the_papers_backbone(invoke) -> None:
 
 
 @pytest.mark.slow
-def test_model_describe_counts_the_papers_second_backbone(
+def test_model_describe_counts_the_papers_second_backbone_without_its_data(
     invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    invoke("data", "synth", "pamap2", "--out", tmp_path, "--scale=0.2")
     monkeypatch.setenv("RELIEF_DATA", str(tmp_path))
     args = ("model", "describe", "pamap2", "--set=backbone=moment_lora")
     text = " ".join(invoke(*args).stdout.split())
     assert "G = 39 groups = 4 fusion blocks + 1 shared fusion part + 32 encoder layers + 2 head layers" in text
-    assert "Frozen: 4 x 18,887,872 encoder values" in text and "never loaded: 4 x 16,449,536 values" in text
+    assert (
+        "Frozen: 4 x 18,887,872 encoder values" in text
+        and "never loaded: 4 x 16,449,536 values; an encoder with its own has 35,337,408" in text
+    )
     assert "Trained: 1.82 % of encoders and trained values, 0.98 % if the token tables are counted" in text
     assert "RANDOM ENCODER" in text
+    assert "Values of an encoder's groups: acc 311,296, gyro 311,296, mag 311,296, hr 311,296" in text
+    assert "all sensors trains 1,400,076 values, 1,396,992 without the last layer of the head" in text
     facts = json.loads(invoke(*args, "--json").stdout)
     sizes = {g["group"]: g["values"] for g in facts["groups"]}
     assert [
         sum(n for j, n in sizes.items() if j.startswith(f"encoder.{m}.")) for m in ("acc", "gyro", "mag", "hr")
     ] == ([311_296] * 4)
     assert facts["values"] - sizes["head.2"] == 1_396_992 and sizes["head.2"] == 3_084
+    assert facts["subtotals"] == {
+        "encoders": dict.fromkeys(("acc", "gyro", "mag", "hr"), 311_296),
+        "full_client": 1_400_076,
+        "full_client_without_last_layer": 1_396_992,
+    }
     assert facts["frozen"]["encoder_values"] + facts["frozen"]["token_table_values"] == 35_337_408
 
 
@@ -57,6 +66,13 @@ def test_model_describe_refuses_what_backbone_2_cannot_be(invoke, setting: str, 
     args = ("--set=backbone=moment_lora", "--set=backbone.size=tiny", f"--set=backbone.{setting}")
     result = invoke("model", "describe", "demo", *args)
     assert result.exit_code == 2 and expected in " ".join(result.stderr.split())
+
+
+def test_model_describe_tells_a_methods_own_groups_from_the_backbones(invoke) -> None:
+    args = ("model", "describe", "demo", "--json", *SMALL)
+    plain, added = (json.loads(invoke(*args, f"--set=strategy={s}").stdout) for s in ("fedavg", "pilot"))
+    assert added["values"] > plain["values"] == plain["subtotals"]["full_client"]
+    assert added["subtotals"] == plain["subtotals"]
 
 
 def test_model_describe_names_the_command_where_momentfm_is_absent(invoke, monkeypatch: pytest.MonkeyPatch) -> None:

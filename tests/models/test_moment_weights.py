@@ -120,6 +120,66 @@ def test_a_checkpoint_with_missing_keys(saved):
         load_frozen("tiny", str(saved[0]), 0)
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"t5_config": "x"}, r"config\.json is missing or not MOMENT's \(TypeError\(.t5_config is 'x'"),
+        ({"t5_config": None}, "t5_config is None"),
+        ({"d_model": 512}, r"patches of 8, d_model 512; expected .*'d_model': 64"),
+        ({"d_model": None, "transformer_backbone": "nobody/knows"}, "momentfm cannot build an encoder.*d_model"),
+        ({"transformer_type": "sideways"}, "momentfm cannot build an encoder"),
+    ],
+    ids=str,
+)
+def test_a_configuration_that_momentfm_cannot_use(saved, changes, said):
+    path = saved[0] / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    with pytest.raises(UserError, match=said):
+        load_frozen("tiny", str(saved[0]), 0)
+
+
+@pytest.mark.parametrize("key", ["d_model", "seq_len", "patch_stride_len"])
+def test_a_configuration_without_a_key(saved, key):
+    path = saved[0] / "config.json"
+    path.write_text(json.dumps({k: v for k, v in json.loads(path.read_text()).items() if k != key}))
+    with pytest.raises(UserError, match=f"momentfm cannot build an encoder.*{key}"):
+        load_frozen("tiny", str(saved[0]), 0)
+
+
+def test_the_hubs_own_d_model_is_null(saved):
+    path = saved[0] / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"d_model": None}))
+    assert load_frozen("tiny", str(saved[0]), 0).num_values == 82_880
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (
+            lambda w: (100 * w).to(torch.int8),
+            r"1 tensors are no finite floating-point numbers \(.*q\.weight: torch\.int8",
+        ),
+        (lambda w: torch.where(w == w.max(), torch.nan, w), r"q\.weight: torch\.float32"),
+        (lambda w: torch.where(w == w.max(), torch.inf, w), r"not quantised and without NaN"),
+    ],
+    ids=["int8", "nan", "inf"],
+)
+def test_weights_that_are_no_finite_numbers(saved, spoil, said):
+    path = saved[0] / "model.safetensors"
+    tensors = {k: t.clone() for k, t in load_file(path).items()}
+    name = "encoder.block.1.layer.0.SelfAttention.q.weight"
+    save_file(tensors | {name: spoil(tensors[name])}, path)
+    with pytest.raises(UserError, match=said):
+        load_frozen("tiny", str(saved[0]), 0)
+
+
+def test_half_precision_weights_are_widened(saved):
+    path = saved[0] / "model.safetensors"
+    save_file({k: t.to(torch.bfloat16) for k, t in load_file(path).items()}, path)
+    frozen = load_frozen("tiny", str(saved[0]), 0)
+    assert {p.dtype for p in frozen.pipeline.parameters()} == {torch.float32}
+
+
 def test_a_damaged_file(saved):
     (saved[0] / "model.safetensors").write_bytes(b"no tensors")
     with pytest.raises(UserError, match="cannot be read as safetensors"):
@@ -132,7 +192,7 @@ def test_a_damaged_file(saved):
 def test_patches_of_another_length(saved):
     path = saved[0] / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"patch_len": 16}))
-    with pytest.raises(UserError, match=r"patches of 16; expected .* patches of 8"):
+    with pytest.raises(UserError, match=r"patches of 16, d_model 64; expected .* patches of 8"):
         load_frozen("tiny", str(saved[0]), 0)
 
 

@@ -1,6 +1,7 @@
 """Workers: the same bits whatever is cached, and shares of an evaluation that add up."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,9 +14,10 @@ from relief_ray.messages import Assignment, ClientInfo, Collect, EvalTarget, Fle
 from relief_ray.server.aggregation import one_bucket, uniform
 from relief_ray.server.reduction import blocks
 from relief_ray.streams import Streams
+from relief_ray.training.rows import LazyRows
 from relief_ray.training.serial import SerialExecutor, combine
 from relief_ray.training.trainer import ClientInputs, TrainerConfig
-from relief_ray.training.worker import InputCache, Job, Worker, subject_index, target_masks
+from relief_ray.training.worker import InputCache, Job, Worker, prepare, subject_index, target_masks
 from tests.training.scene import SHAPE, build
 
 OWNED = (("acc", "gyro", "hr"), ("acc", "gyro"), ("acc",))
@@ -101,12 +103,35 @@ def test_training_after_an_evaluation_is_unharmed(job):
         assert torch.equal(part.plain, second.sums["global"][j].plain)
 
 
-def test_a_cache_of_one_entry_gives_the_same_bits(job):
-    roomy, tight = Worker(job), Worker(replace(job, cache_mib=0))
-    for worker in (roomy, tight):
-        worker.train_block(1, models(), tasks_of(job), {})
-    first, second = (w.train_block(2, models(), tasks_of(job), {}) for w in (roomy, tight))
-    assert all(torch.equal(p.plain, second.sums["global"][j].plain) for j, p in first.sums["global"].items())
+@pytest.mark.parametrize("missing", ["zero_input", "zero_feature"])
+@pytest.mark.parametrize("engine", ["naive", "reuse", "gemm"])
+@pytest.mark.parametrize("groups", [None, ("head.1",), ("fusion.A.acc", "encoder.acc.2")], ids=str)
+def test_windows_read_batch_by_batch_give_the_same_bits(job, engine, missing, groups):
+    trainer = TrainerConfig(lr=1e-2, batch_size=8, missing=missing, engine=engine)
+    held = replace(job, trainer=trainer, build=partial(build, engine))
+    train = build().layout.select(groups) if groups else build().layout.select()
+    tasks, found = tasks_of(job, train=train, up=train, epochs=2), []
+    for each in (held, replace(held, cache_mib=0)):
+        worker = Worker(each)
+        sums = worker.train_block(1, models(), tasks, {}).sums["global"]
+        found.append((sums, worker.evaluate(models(), TARGETS, {}, "test"), worker._cache._used))
+    (first, tested, used), (second, tested_again, used_again) = found
+    assert used > 0 == used_again, "nothing is held"
+    assert all(torch.equal(part.plain, second[j].plain) for j, part in first.items())
+    assert all(torch.equal(counts, tested_again[label]) for label, counts in tested.items())
+
+
+def test_only_a_client_above_the_limit_is_read_batch_by_batch(job):
+    backbone, windows = build("gemm"), job.clients[0]
+    whole = prepare(windows, ("acc", "hr"), backbone)
+    size = sum(x.numel() * 4 for x in whole.inputs.values())
+    at_limit, above = (prepare(windows, ("acc", "hr"), backbone, limit) for limit in (size, size - 1))
+    assert all(isinstance(x, torch.Tensor) for x in at_limit.inputs.values())
+    rows = torch.tensor([7, 0, 19, 7])
+    for m, lazy in above.inputs.items():
+        assert isinstance(lazy, LazyRows) and len(lazy) == len(windows)
+        assert torch.equal(lazy[rows], whole.inputs[m][rows]) and torch.equal(lazy[3:9], whole.inputs[m][3:9])
+    assert torch.equal(above.labels, whole.labels)
 
 
 def test_what_was_used_last_makes_room_since_it_is_needed_last():

@@ -1,0 +1,142 @@
+"""What would train nothing, or something else than it seems: stages and groups that do not fit, modules that draw."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from relief_ray.errors import UserError
+from relief_ray.groups import GroupId
+
+if TYPE_CHECKING:
+    from relief_ray.models.backbone import GroupParameters, Stage
+
+
+def check_owners(stages: Sequence[Stage], declared: Sequence[GroupParameters]) -> None:
+    """Every group is computed by a stage that owns it, and every trainable parameter is in a group of its stage's.
+
+    Raises:
+        UserError: names stage, group and parameter; else the parameter would be neither trained nor sent.
+    """
+    owner = _group_by_parameter(declared)
+    held: dict[GroupId, set[int]] = {}
+    for stage in stages:
+        for name, p in stage.pool.named_parameters() if stage.pool else ():
+            if id(p) in owner or p.requires_grad:
+                raise UserError(
+                    f"backbone: the pool of stage {stage.spec.id!r} has the trainable parameter {name!r}; a pool has "
+                    "none, make it a stage or freeze it (requires_grad=False)"
+                )
+        for name, p in stage.module.named_parameters():
+            group = owner.get(id(p))
+            if group in stage.spec.groups:
+                held.setdefault(group, set()).add(id(p))
+            elif group is not None or p.requires_grad:
+                _refuse(stage, name, group)
+    for g in declared:
+        if not any(g.id in s.spec.groups for s in stages):
+            raise UserError(
+                f"backbone: no stage owns group {g.id!r}, which would never be trained; name it in the `groups` of the "
+                "StageSpec that computes with its parameters"
+            )
+        if lost := [name for name, p, _ in g.tensors if id(p) not in held.get(g.id, ())]:
+            owners = [s.spec.id for s in stages if g.id in s.spec.groups]
+            raise UserError(
+                f"backbone: parameters {lost} of group {g.id!r} are in no module of its stages {owners}; declare the "
+                "parameters that the stage's module holds"
+            )
+
+
+def _group_by_parameter(declared: Sequence[GroupParameters]) -> dict[int, GroupId]:
+    owner: dict[int, GroupId] = {}
+    for g in declared:
+        for name, p, _ in g.tensors:
+            if id(p) in owner:
+                raise UserError(
+                    f"backbone: parameter {name!r} of group {g.id!r} is declared in {owner[id(p)]!r} already; a "
+                    "parameter belongs to one group, once"
+                )
+            owner[id(p)] = g.id
+    return owner
+
+
+def _refuse(stage: Stage, name: str, group: GroupId | None) -> None:
+    place = f"backbone: stage {stage.spec.id!r} computes with parameter {name!r}"
+    if group is None:
+        raise UserError(
+            f"{place}, which is in no group: it would be neither trained nor sent; declare it in GroupParameters, or "
+            "freeze it (requires_grad=False)"
+        )
+    raise UserError(
+        f"{place} of group {group!r}, but owns {sorted(stage.spec.groups)}; add {group!r} to the `groups` of its "
+        "StageSpec, else what depends on it would be computed once and kept"
+    )
+
+
+def check_modules(stages: Sequence[Stage]) -> None:
+    """No layer draws at random or learns from the windows that pass: a stage is a function of inputs and parameters.
+
+    Raises:
+        UserError: names stage and layer, and what to take instead.
+    """
+    for stage, module in ((s, m) for s in stages for m in (s.module, s.pool) if m is not None):
+        for name, layer in module.named_modules():
+            if fault := _fault(layer):
+                place = f"stage {stage.spec.id!r}" + (f", layer {name!r}" if name else "")
+                raise UserError(f"backbone: {place}: {type(layer).__name__} {fault}")
+
+
+def _fault(layer: nn.Module) -> str:
+    if isinstance(layer, nn.modules.batchnorm._NormBase):
+        if layer.track_running_stats and layer.training:
+            return (
+                "changes its running statistics with every batch, which are in no group; take GroupNorm or LayerNorm, "
+                "or call .eval() on it to use the statistics it has"
+            )
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and (layer.training or layer.running_mean is None):
+            return "mixes the windows of a batch, so nothing can be computed once; take GroupNorm or LayerNorm"
+    if layer.training and _dropout(layer) > 0.0:
+        return "drops values at random, so two runs differ; take p=0, or call .eval() on it"
+    if layer.training and isinstance(layer, nn.RReLU) and layer.lower != layer.upper:
+        return "draws its slope at random, so two runs differ; take LeakyReLU"
+    return ""
+
+
+def _dropout(layer: nn.Module) -> float:
+    if isinstance(layer, nn.modules.dropout._DropoutNd):
+        return layer.p
+    return float(layer.dropout) if isinstance(layer, nn.RNNBase | nn.MultiheadAttention) else 0.0
+
+
+@contextmanager
+def pure(stage: Stage) -> Iterator[None]:
+    """Runs a stage and looks whether it drew from torch's generator or changed what it keeps.
+
+    Raises:
+        UserError: it did; this finds what is no layer of torch's own.
+    """
+    generator, before = torch.random.get_rng_state(), _buffers(stage)
+    yield
+    if not torch.equal(generator, torch.random.get_rng_state()):
+        raise UserError(
+            f"backbone: stage {stage.spec.id!r} draws random numbers in its forward pass, so two runs differ; leave "
+            "dropout and noise out"
+        )
+    after = _buffers(stage)
+    if changed := sorted(name for name, value in after.items() if not _same(before.get(name), value)):
+        raise UserError(
+            f"backbone: stage {stage.spec.id!r} changes its buffers {changed} in its forward pass; they are in no "
+            "group, so nobody would send them; make them parameters of a group, or constant"
+        )
+
+
+def _buffers(stage: Stage) -> dict[str, Tensor]:
+    return {name: b.clone() for name, b in stage.module.named_buffers()}
+
+
+def _same(before: Tensor | None, after: Tensor) -> bool:
+    return before is not None and before.shape == after.shape and torch.equal(before.nan_to_num(), after.nan_to_num())

@@ -1,0 +1,131 @@
+"""What would be trained wrongly without a word is refused when a backbone is built, with stage and parameter."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from relief_ray.errors import UserError
+from relief_ray.models.backbone import Backbone, GroupParameters, InputShape, Stage
+from relief_ray.models.costs import count_costs
+from relief_ray.stages import StageSpec
+
+SHAPE = InputShape(channels=(("acc", 2),), window=4, num_classes=3)
+
+
+def build(*layers, groups=None, owns=("head",), pool=None):
+    """One stage of ``layers`` behind a linear layer; group ``head`` has all parameters that need a gradient."""
+    module = nn.Sequential(nn.Flatten(), nn.Linear(8, 3), *layers)
+    tensors = tuple((n, p, "weight") for n, p in module.named_parameters() if p.requires_grad)
+    head = GroupParameters(id="head", role="head", modality=None, layer=1, tensors=tensors)
+    spec = StageSpec(id="last", inputs=("x.acc",), groups=frozenset(owns))
+    stage = Stage(spec=spec, module=module, pool=pool)
+    return Backbone(SHAPE, [stage], groups(head) if groups else [head])
+
+
+def frozen(layer):
+    return layer.requires_grad_(False)
+
+
+def test_what_fits_is_built():
+    assert count_costs(build(nn.LayerNorm(3), frozen(nn.Linear(3, 3)))).num_values == {"head": 33}
+
+
+def test_a_stage_that_forgets_its_group():
+    said = r"stage 'last' computes with parameter '1.weight' of group 'head', but owns \[\]; add 'head'"
+    with pytest.raises(UserError, match=said):
+        build(owns=())
+
+
+def test_a_group_that_no_stage_owns():
+    extra = GroupParameters(
+        id="lost", role="head", modality=None, layer=2, tensors=(("w", nn.Parameter(torch.ones(2)), "weight"),)
+    )
+    with pytest.raises(UserError, match="no stage owns group 'lost', which would never be trained"):
+        build(groups=lambda head: [head, extra])
+    with pytest.raises(
+        UserError, match=r"parameters \['w'\] of group 'lost' are in no module of its stages \['last'\]"
+    ):
+        build(groups=lambda head: [head, extra], owns=("head", "lost"))
+
+
+def test_a_parameter_in_no_group():
+    with pytest.raises(
+        UserError, match=r"stage 'last' computes with parameter '1.bias', which is in no group.*freeze it"
+    ):
+        build(groups=lambda head: [replace(head, tensors=head.tensors[:1])])
+
+
+def test_a_parameter_in_two_groups():
+    with pytest.raises(UserError, match=r"'1.weight' of group 'again' is declared in 'head' already"):
+        build(groups=lambda head: [head, replace(head, id="again")], owns=("head", "again"))
+
+
+def test_a_pool_that_learns():
+    with pytest.raises(UserError, match="the pool of stage 'last' has the trainable parameter 'weight'"):
+        build(pool=nn.Linear(3, 3))
+    assert build(pool=frozen(nn.Linear(3, 3))).stages[0].pool is not None
+
+
+REFUSED = [
+    (nn.Dropout(0.5), "layer '2': Dropout drops values at random.*p=0"),
+    (nn.Sequential(nn.ReLU(), nn.AlphaDropout(0.1)), "layer '2.1': AlphaDropout drops"),
+    (nn.BatchNorm1d(3), "layer '2': BatchNorm1d changes its running statistics.*GroupNorm or LayerNorm"),
+    (nn.BatchNorm1d(3, track_running_stats=False), "BatchNorm1d mixes the windows of a batch"),
+    (nn.BatchNorm1d(3, track_running_stats=False).eval(), "BatchNorm1d mixes the windows of a batch"),
+    (nn.InstanceNorm1d(3, track_running_stats=True), "InstanceNorm1d changes its running statistics"),
+    (nn.LSTM(3, 3, num_layers=2, dropout=0.2), "LSTM drops values"),
+    (nn.MultiheadAttention(3, 1, dropout=0.2), "MultiheadAttention drops values"),
+    (nn.RReLU(), "RReLU draws its slope"),
+]
+
+
+@pytest.mark.parametrize(
+    ("layer", "said"), REFUSED, ids=[f"{i}-{type(x).__name__}" for i, (x, _) in enumerate(REFUSED)]
+)
+def test_layers_that_are_no_function(layer, said):
+    with pytest.raises(UserError, match=said):
+        build(layer)
+
+
+@pytest.mark.parametrize(
+    "layer", [nn.Dropout(0.0), nn.Dropout(0.5).eval(), nn.BatchNorm1d(3).eval(), nn.LayerNorm(3), nn.GroupNorm(1, 3)]
+)
+def test_layers_that_are_one(layer):
+    backbone = build(layer)
+    count_costs(backbone)
+    x = torch.randn(6, 2, 4, generator=torch.Generator().manual_seed(0))
+    whole = backbone.forward({"acc": x})
+    assert torch.equal(backbone.forward({"acc": x}), whole)
+    assert torch.allclose(backbone.forward({"acc": x[:2]}), whole[:2], atol=1e-6)
+
+
+class Noise(nn.Module):
+    """Dropout by hand: no layer of torch's own."""
+
+    def forward(self, x):
+        return nn.functional.dropout(x, 0.5, training=True)
+
+
+class Mean(nn.Module):
+    """Keeps a running mean of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(3))
+
+    def forward(self, x):
+        self.mean += 0.1 * x.detach().mean(0)
+        return x - self.mean
+
+
+@pytest.mark.parametrize(
+    ("layer", "said"),
+    [(Noise(), "draws random numbers"), (Mean(), r"changes its buffers \['2.mean'\]")],
+    ids=["noise", "mean"],
+)
+def test_what_only_a_forward_pass_shows_is_refused_when_costs_are_counted(layer, said):
+    backbone = build(layer)
+    with pytest.raises(UserError, match=f"stage 'last' {said}"):
+        count_costs(backbone)
