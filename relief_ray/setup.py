@@ -12,12 +12,10 @@ from relief_ray.clocks import foreign_profile, make_accountant, make_planner, ru
 from relief_ray.config import ExperimentConfig
 from relief_ray.data import FederatedData, federate, num_clients, open_dataset, pool
 from relief_ray.data.federated_data import Purpose
-from relief_ray.data.spec import DatasetSpec
 from relief_ray.data.window_set import WindowSet
 from relief_ray.devices.fleet import build_fleet, with_windows
 from relief_ray.devices.planner import CostAccountant, CostPlanner, Counter, assumed_engine
 from relief_ray.devices.types import DeviceType
-from relief_ray.errors import UserError
 from relief_ray.federated import RoundContext, RoundResult, Strategy
 from relief_ray.groups import GroupLayout, Params
 from relief_ray.messages import ClientInfo, Fleet, RoundCost
@@ -25,7 +23,7 @@ from relief_ray.models.backbone import Backbone, InputShape
 from relief_ray.models.costs import count_costs
 from relief_ray.models.extend import extend
 from relief_ray.models.network import BackboneNetwork
-from relief_ray.models.registry import name_of
+from relief_ray.models.registry import require_gemm
 from relief_ray.stages import Engine
 from relief_ray.strategies.relief import Relief, target_s
 from relief_ray.streams import Streams
@@ -62,20 +60,12 @@ class Setup:
 
 
 def choose_engine(config: ExperimentConfig) -> Engine:
-    """The static rule: GEMMs where the backbone has them (Backbone 1), else reuse; ``training.engine`` overrides it.
-
-    Raises:
-        UserError: ``gemm`` is asked of a backbone that would run without any.
-    """
-    has_gemm, wanted = config.backbone.has_gemm, config.training.engine
-    if wanted == "gemm" and not has_gemm:
-        raise UserError(
-            f"training.engine = 'gemm': backbone {name_of(config.backbone)} has no stages for it; take 'reuse' or "
-            "'naive' (a backbone whose build() obeys `fast` says so by has_gemm = True)"
-        )
-    if wanted != "auto":
-        return wanted
-    return "gemm" if has_gemm else "reuse"
+    """The static rule: GEMMs where the backbone has them (Backbone 1), else reuse; ``training.engine`` overrides it."""
+    if config.training.engine == "gemm":
+        require_gemm(config.backbone)
+    if config.training.engine != "auto":
+        return config.training.engine
+    return "gemm" if config.backbone.has_gemm else "reuse"
 
 
 def prepare(
@@ -198,12 +188,7 @@ def make_job(
 
 def input_shape(data: FederatedData) -> InputShape:
     """What the backbone sees of a dataset."""
-    return shape_of(data.spec)
-
-
-def shape_of(spec: DatasetSpec) -> InputShape:
-    """The same, known before there are data."""
-    return InputShape(channels=tuple(spec.modalities), window=spec.window, num_classes=len(spec.classes))
+    return InputShape(channels=tuple(data.spec.modalities), window=data.spec.window, num_classes=len(data.spec.classes))
 
 
 def build_backbone(

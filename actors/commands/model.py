@@ -15,9 +15,9 @@ from relief_ray.devices.fleet import build_fleet
 from relief_ray.devices.planner import Counter
 from relief_ray.groups import GroupLayout, ParamGroup
 from relief_ray.messages import Fleet
-from relief_ray.models.backbone import Backbone
+from relief_ray.models.backbone import Backbone, InputShape
 from relief_ray.models.registry import name_of
-from relief_ray.setup import build_backbone, choose_engine, count, shape_of
+from relief_ray.setup import build_backbone, choose_engine, count
 
 ROLES = {
     "fusion_a": "fusion block of a sensor",
@@ -54,9 +54,10 @@ def described(config: ExperimentConfig) -> Described:
     """The model of a configuration, without its data."""
     spec, engine, strategy = config.data.spec(), choose_engine(config), config.strategy.build()
     fleet, _ = build_fleet(config.fleet, spec.names, spec.type_counts, num_clients(spec, config.data))
-    backbone = build_backbone(config, shape_of(spec), engine)
+    shape = InputShape(channels=tuple(spec.modalities), window=spec.window, num_classes=len(spec.classes))
+    backbone = build_backbone(config, shape, engine)
     if additions := strategy.adapt(backbone.layout, fleet):
-        backbone = build_backbone(config, shape_of(spec), engine, additions)
+        backbone = build_backbone(config, shape, engine, additions)
     return Described(
         config=config,
         fleet=fleet,

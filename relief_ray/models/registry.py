@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field, TypeAdapter
 
-from relief_ray.errors import nearest
+from relief_ray.errors import UserError, nearest
 from relief_ray.extensions import configured, is_own, is_path, path_of
 from relief_ray.models.backbone import BackboneConfig
 from relief_ray.models.cnn import CnnConfig
@@ -23,6 +23,19 @@ _KNOWN: TypeAdapter[AnyBackbone] = TypeAdapter(AnyBackbone)
 def name_of(config: BackboneConfig) -> str:
     """What a configuration calls it: ``cnn``, or ``my.module:MyBackbone``."""
     return path_of(type(config)) if is_own(type(config)) else str(config.model_dump()["name"])
+
+
+def require_gemm(config: BackboneConfig) -> None:
+    """Refuses the engine ``gemm`` for a backbone that would run without any.
+
+    Raises:
+        UserError: the backbone has no stages for it.
+    """
+    if not config.has_gemm:
+        raise UserError(
+            f"training.engine = 'gemm': backbone {name_of(config)} has no stages for it; take 'reuse' or "
+            "'naive' (a backbone whose build() obeys `fast` says so by has_gemm = True)"
+        )
 
 
 def choose(value: object) -> BackboneConfig:

@@ -75,16 +75,13 @@ def test_no_token_table_is_in_memory(small):
 
 
 def test_what_a_host_is_sent_holds_no_weights(run_cache):
-    """The encoder is mapped where it is used: the job of the paper's size is as small as that of the tiny one."""
+    """The encoder is mapped where it is used: 75 MB of weights, and a job of 44 kB."""
     values = {
         "data": {"name": "dsa_mini", "stride_s": 20.0, "max_windows_per_client": 6},
         "tracking": {"enabled": False},
     }
-    sizes = {}
-    for size in ("tiny", "small"):
-        job = prepare(parse({**values, "backbone": {"name": "moment_lora", "size": size}})).job
-        sizes[size] = len(cloudpickle.dumps(job))
-    assert sizes["small"] < 200_000 and sizes["small"] < 1.5 * sizes["tiny"], sizes
+    job = prepare(parse({**values, "backbone": {"name": "moment_lora", "size": "small"}})).job
+    assert len(cloudpickle.dumps(job)) < 100_000
 
 
 def test_groups_are_peft_tensors_in_two_parts(small):
