@@ -206,13 +206,12 @@ def build_network(config: ExperimentConfig, shape: InputShape, additions: tuple[
 
 def context_of(setup: Setup, round_: int, participants: tuple[ClientInfo, ...] | None = None) -> RoundContext:
     """What the strategy sees in that round."""
-    chosen = setup.fleet.clients if participants is None else participants
     return RoundContext(
         round=round_,
         num_rounds=setup.config.rounds,
         fleet=setup.fleet,
         layout=setup.layout,
-        participants=chosen,
+        participants=setup.fleet.clients if participants is None else participants,
         planner=setup.planner,
         streams=setup.streams,
         epochs=setup.config.training.epochs,
@@ -241,9 +240,8 @@ def fedavg_costs(setup: Setup, participants: tuple[ClientInfo, ...]) -> dict[str
 
 def speedup(setup: Setup, result: RoundResult, reference: Mapping[str, RoundCost]) -> float | None:
     """FedAvg's round over this round, by the planning clock; none for pooled data or a round in which nobody worked."""
-    planning = setup.config.costs.planning_time
-    round_s = result.costs[planning].round_s
-    return None if setup.strategy.pooled or not round_s else reference[planning].round_s / round_s
+    round_s, fedavg_s = (costs[setup.config.costs.planning_time].round_s for costs in (result.costs, reference))
+    return None if setup.strategy.pooled or not round_s else fedavg_s / round_s
 
 
 def trained_fraction(setup: Setup, result: RoundResult) -> float:
