@@ -1,7 +1,6 @@
 """The round: Algorithm 1 as one short function, and the seams it is cut along.
 
-A method is a ``Strategy``: one pure function per coloured box of Algorithm 1. Everything that can differ (strategy,
-backbone, costs, executor) is a value passed in.
+A method is a ``Strategy``: one pure function per coloured box of Algorithm 1. All that can differ is a value passed in.
 """
 
 from __future__ import annotations
