@@ -63,9 +63,8 @@ def choose_engine(config: ExperimentConfig) -> Engine:
     """The static rule: GEMMs where the backbone has them (Backbone 1), else reuse; ``training.engine`` overrides it."""
     if config.training.engine == "gemm":
         require_gemm(config.backbone)
-    if config.training.engine != "auto":
-        return config.training.engine
-    return "gemm" if config.backbone.has_gemm else "reuse"
+    automatic: Engine = "gemm" if config.backbone.has_gemm else "reuse"
+    return automatic if config.training.engine == "auto" else config.training.engine
 
 
 def prepare(
