@@ -72,7 +72,7 @@ def value_at(config: ExperimentConfig, path: str) -> float:
 
 
 def score(entry: Entry) -> float:
-    """The last validation F1; of own models where there is no other.
+    """The last validation F1; of own models where clients have such.
 
     Raises:
         UserError: the cell was never evaluated on the validation part, or it opened the test part.
@@ -83,7 +83,7 @@ def score(entry: Entry) -> float:
         raise UserError(
             f"{entry.folder}: a search reads the validation part alone; run it with --set evaluation.parts=[validation]"
         )
-    return cast(float, last.f1 if last.f1 is not None else last.f1_fleet)
+    return cast(float, last.headline)
 
 
 def choose(method: str, tries: Scores) -> dict[str, JsonValue]:

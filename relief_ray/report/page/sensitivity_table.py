@@ -8,8 +8,8 @@ from relief_ray.report.experiments import BACKBONES, PRETTY, Experiment
 from relief_ray.report.labels import split_name
 from relief_ray.report.page.ablation_table import PREFIX
 from relief_ray.report.page.document import Entry, Line, Sheet
-from relief_ray.report.page.entries import PAPER_ROWS, Column, entry, gap, is_comparable, open_states, origin_of
-from relief_ray.report.paper import Paper, PaperCell
+from relief_ray.report.page.entries import Column, entry, gap, is_comparable, open_states, origin_of
+from relief_ray.report.paper import PAPER_ROWS, Paper, PaperCell
 from relief_ray.report.summary import BOUNDS
 
 TABLES = {"pamap2": "IV", "mhealth": "V"}

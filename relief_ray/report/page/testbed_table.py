@@ -14,9 +14,9 @@ from relief_ray.report.load import Loaded
 from relief_ray.report.page.ablation_table import PREFIX
 from relief_ray.report.page.document import Entry, Line, Origin, Sheet
 from relief_ray.report.page.entries import Column, entry, gap, open_states, runs_entry
-from relief_ray.report.page.main_table import labels_of, paper_row
+from relief_ray.report.page.main_table import labels_of
 from relief_ray.report.page.sensitivity_table import FIVE
-from relief_ray.report.paper import Paper
+from relief_ray.report.paper import Paper, paper_row
 from relief_ray.report.summary import is_pooled
 
 WEAKEST = "C"

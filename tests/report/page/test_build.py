@@ -47,6 +47,21 @@ def test_a_full_family_has_its_tables_claims_and_figures(usual):
     assert document.lead == "a grid: 6 cells, all done, 1 setting."
 
 
+def test_own_models_stand_beside_the_canonical_one_and_lead(make, put_on, stock_of):
+    """On the paper's data a deviation is the headline's alone; a method that was not run has no own models to show."""
+    pamap2 = {"data": {"name": "pamap2", "stride_s": 1.0}}
+    runs = [make("fedavg"), make("fedlease", scores=(0.7, 0.8), own=(0.4, 0.5))]
+    main = sheet(build(stock_of([put_on(r, **pamap2) for r in runs])), "e1-main")
+    assert main.head[2:4] == ("F1 %", "F1 own %")
+    shown = {name: [(e.text, e.below) for e in row(main, name).entries[1:3]] for name in ("fedavg", "fedlease*", "pilot")}
+    assert shown == {
+        "fedavg": [("60.0", "paper 92.0 ± 0.38, -32.0"), ("-", "")],
+        "fedlease*": [("80.0", "paper 91.0 ± 0.36"), ("50.0*", "paper 91.0 ± 0.36, -41.0")],
+        "pilot": [("", "paper 91.8 ± 0.29"), ("", "")],
+    }
+    assert any(note.startswith("* Clients are tested on models of their own: the headline is") for note in main.notes)
+
+
 def test_the_ablation_is_paired_with_v0(usual):
     table = sheet(build(usual), "e1-ablation")
     found = row(table, "V1, without elastic training").entries[2]
