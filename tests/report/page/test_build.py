@@ -53,7 +53,8 @@ def test_own_models_stand_beside_the_canonical_one_and_lead(make, put_on, stock_
     runs = [make("fedavg"), make("fedlease", scores=(0.7, 0.8), own=(0.4, 0.5))]
     main = sheet(build(stock_of([put_on(r, **pamap2) for r in runs])), "e1-main")
     assert main.head[2:4] == ("F1 %", "F1 own %")
-    shown = {name: [(e.text, e.below) for e in row(main, name).entries[1:3]] for name in ("fedavg", "fedlease*", "pilot")}
+    lines = {name: row(main, name).entries[1:3] for name in ("fedavg", "fedlease*", "pilot")}
+    shown = {name: [(e.text, e.below) for e in entries] for name, entries in lines.items()}
     assert shown == {
         "fedavg": [("60.0", "paper 92.0 ± 0.38, -32.0"), ("-", "")],
         "fedlease*": [("80.0", "paper 91.0 ± 0.36"), ("50.0*", "paper 91.0 ± 0.36, -41.0")],
