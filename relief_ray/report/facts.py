@@ -130,6 +130,12 @@ def _personal(comparison: Comparison) -> list[str]:
     ]
 
 
+def own_models(comparison: Comparison) -> str:
+    """For a caption: whose F1 is that of the clients' own models; empty where nobody's is."""
+    names = [f"`{row.label}`" for row in comparison.rows if row.personalised]
+    return f" Of {listed(names)}: F1 of the clients' own models." if names else ""
+
+
 def _below_full(comparison: Comparison) -> list[str]:
     full = comparison.row("full_only")
     if full is None or "f1_percent" not in full.stats:

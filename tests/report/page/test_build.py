@@ -152,6 +152,22 @@ def test_gap_and_clients_fill_the_table_in_the_form_of_iv(make, put_on, stock_of
     assert not [p for p in document.plots if p.slug.startswith("e2")], "no figures for a varied fleet"
 
 
+def test_own_models_are_marked_in_every_table_and_caption_with_an_f1(make, put_on, stock_of):
+    pamap2 = {"data": {"name": "pamap2", "stride_s": 1.0}}
+    runs = [make("fedavg"), make("harmony", scores=(0.7, 0.8), own=(0.4, 0.5))]
+    wide = [put_on(r, **pamap2, fleet={"gap": g}, where=f"{r.label}{g}") for r in runs for g in (55.0, 100.0)]
+    document = build(stock_of(wide))
+    table = sheet(document, "sensitivity-1")
+    assert row(table, "Hetero. Extreme (100x)").entries[2].text == "50.0*"
+    assert table.notes[0].endswith("*: of the clients' own models.")
+    ends = [p.caption for p in document.plots if p.slug in ("e1-convergence", "e1-pareto")]
+    assert len(ends) == 2 and all(c.endswith("Of `harmony`: F1 of the clients' own models.") for c in ends)
+    testbed = sheet(
+        build(stock_of([put_on(r, fleet={"preset": "testbed"}, data={"name": "pamap2"}) for r in runs])), "e1-testbed"
+    )
+    assert row(testbed, "harmony*") and "own models" in testbed.notes[0]
+
+
 def test_the_testbed_s_fleet_gets_its_table(make, put_on, stock_of):
     runs = [put_on(make("fedavg"), fleet={"preset": "testbed"}, data={"name": "pamap2"})]
     table = sheet(build(stock_of(runs)), "e1-testbed")
