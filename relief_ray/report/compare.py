@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean, stdev
+from typing import Protocol, TypeVar
 
 from pydantic import JsonValue
 
 from relief_ray.errors import UserError
 from relief_ray.records.schema import RunRecord
-from relief_ray.report.load import Loaded, Replicate, fact, load_runs, require_complete
+from relief_ray.report.load import Loaded, Replicate, load_runs, require_complete
 from relief_ray.report.measures import Values, measures
 from relief_ray.report.stats import Paired, paired
 from relief_ray.report.summary import BOUNDS, RunSummary, summarise_run
@@ -20,6 +21,21 @@ FEDAVG = "fedavg"
 # What may differ inside one comparison: the method, what means are taken over, and how a run was carried out.
 FREE = ("name", "strategy", "seed", "data.fold", "fleet.rotation", "runtime", "tracking", "record", "evaluation")
 BySubject = Callable[[RunSummary], Mapping[str, float]]
+
+
+class Replicated(Protocol):
+    """What can be paired: a method's name, and what a mean is taken over."""
+
+    @property
+    def label(self) -> str:
+        """The method."""
+
+    @property
+    def replicate(self) -> Replicate:
+        """(fold, rotation, seed)."""
+
+
+T = TypeVar("T", bound=Replicated)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -140,16 +156,18 @@ def with_labels(runs: Sequence[Loaded]) -> tuple[Loaded, ...]:
 
 
 def _relabel(loaded: Loaded, namesakes: Sequence[Loaded]) -> Loaded:
-    mine, first = _strategy(loaded), _strategy(namesakes[0])
-    own = ", ".join(f"{k}={mine.get(k)}" for k in sorted(mine) if mine.get(k) != first.get(k))
+    own = own_fields(loaded.run.config, namesakes[0].run.config)
     if not own:
         return loaded
     return replace(loaded, run=loaded.run.model_copy(update={"strategy": f"{loaded.label} ({own})"}))
 
 
-def _strategy(loaded: Loaded) -> dict[str, JsonValue]:
-    found = fact(loaded.run, "strategy")
-    return found if isinstance(found, dict) else {}
+def own_fields(config: Mapping[str, JsonValue], first: Mapping[str, JsonValue]) -> str:
+    """The fields of the method that differ from the ``first`` of its name: ``gamma=0.5``, empty where none does."""
+    mine, others = (c.get("strategy") for c in (config, first))
+    if not isinstance(mine, dict) or not isinstance(others, dict):
+        return ""
+    return ", ".join(f"{k}={mine.get(k)}" for k in sorted(mine) if mine.get(k) != others.get(k))
 
 
 def without_repeats(runs: Sequence[Loaded]) -> tuple[tuple[Loaded, ...], tuple[str, ...]]:
@@ -201,7 +219,9 @@ def difference(summaries: Sequence[RunSummary], label: str, other: str, field: B
     return paired([100 * values[s] for s in sorted(values)])
 
 
-def subject_differences(summaries: Sequence[RunSummary], label: str, other: str, field: BySubject) -> dict[str, float]:
+def subject_differences(
+    summaries: Sequence[T], label: str, other: str, field: Callable[[T], Mapping[str, float]]
+) -> dict[str, float]:
     """The difference of each subject, averaged over the replicates that both methods have."""
     mine = {s.replicate: field(s) for s in summaries if s.label == label}
     theirs = {s.replicate: field(s) for s in summaries if s.label == other}
