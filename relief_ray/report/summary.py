@@ -80,12 +80,17 @@ class RunSummary:
     @property
     def by_subject(self) -> Mapping[str, float]:
         """The headline F1 of each test subject."""
-        return self.last.f1_fleet_by_subject if self.personalised else self.last.f1_by_subject
+        return headline_by_subject(self.last)
 
 
 def is_pooled(loaded: Loaded) -> bool:
     """Whether all data lay on one device: then a fleet's speedup and bytes have no meaning."""
     return fact(loaded.run, "strategy.name") == "central"
+
+
+def headline_by_subject(metrics: Metrics) -> Mapping[str, float]:
+    """``Metrics.headline`` on one test subject's windows."""
+    return metrics.f1_by_subject if metrics.f1_fleet is None else metrics.f1_fleet_by_subject
 
 
 def evaluations(loaded: Loaded) -> tuple[Point, ...]:
