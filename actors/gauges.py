@@ -43,7 +43,7 @@ def figures(record: RoundRecord, clock: str) -> dict[str, float]:
         "bytes_down": float(totals.bytes_down),
         "stragglers": float(num_stragglers(record, clock)),
     }
-    f1 = None if metrics is None else metrics.f1 if metrics.f1 is not None else metrics.f1_fleet
+    f1 = None if metrics is None else metrics.headline
     return found if f1 is None else {**found, "f1": f1}
 
 

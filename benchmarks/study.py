@@ -72,7 +72,7 @@ def run_cell(out: str, name: str, values: dict[str, object]) -> tuple[str, float
     with folder:
         Experiment(setup=setup, folder=folder, executor=SerialExecutor(setup.job)).run()
         metrics = folder.rounds()[-1].metrics
-    f1 = None if metrics is None else (metrics.f1 if metrics.f1 is not None else metrics.f1_fleet)
+    f1 = None if metrics is None else metrics.headline
     return name, time.perf_counter() - began, f1
 
 

@@ -22,10 +22,10 @@ from relief_ray.errors import UserError
 from relief_ray.federated import Strategy
 from relief_ray.records import checkpoint, read_rounds
 from relief_ray.records.schema import RunRecord, comparable
-from relief_ray.rules import Verdict
+from relief_ray.rules import Broken, Verdict
 from relief_ray.simulation import Experiment, MakeExecutor, create, never, reopen
 from relief_ray.training.serial import SerialExecutor
-from relief_ray.watching import Broken, globals_of, watched
+from relief_ray.watching import globals_of, watched
 
 FAST_LINK = {"uplink_bytes_per_s": 1e10, "downlink_bytes_per_s": 1e10, "latency_s": 0.0}
 PROBLEM: Mapping[str, object] = MappingProxyType(
@@ -45,7 +45,7 @@ PROBLEM: Mapping[str, object] = MappingProxyType(
 
 
 # Whatever one run can tell. Others build on these, but not on what stands alone.
-WATCHED = ("finishes", "allocation", "purity", "state", "evaluation", "randomness", "globals")
+WATCHED = ("finishes", "allocation", "purity", "bytes", "state", "evaluation", "randomness", "globals")
 SEPARATE = frozenset({"resumes", "participation", "missing", "executors"})
 
 
@@ -94,9 +94,10 @@ def drive(
     """Starts the run in ``path``, or goes on with it, until it is done or ``should_stop``."""
     setup, folder = reopen(path) if (path / "run.json").exists() else create(config, path)
     with folder:
-        executor = make_executor(setup.job)
         if watch:
-            setup = replace(setup, strategy=watched(setup.strategy, setup.fleet, setup.layout))
+            strategy = watched(setup.strategy, setup.fleet, setup.layout)
+            setup = replace(setup, strategy=strategy, job=replace(setup.job, program=strategy.client))
+        executor = make_executor(setup.job)
         try:
             return Experiment(setup=setup, folder=folder, executor=executor).run(should_stop=should_stop)
         finally:

@@ -10,6 +10,15 @@ from typing import Literal
 Status = Literal["kept", "broken", "not judged"]
 
 
+class Broken(Exception):
+    """A rule that does not hold, and what was found."""
+
+    def __init__(self, rule: str, found: str) -> None:
+        """Names the rule."""
+        super().__init__(f"{rule}: {found}")
+        self.rule, self.found = rule, found
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rule:
     """What has to hold, and what to do where it does not."""
@@ -34,8 +43,12 @@ RULES: Mapping[str, Rule] = MappingProxyType(
             fix="build selections with context.layout.select(..) and assignments from context.participants",
         ),
         "purity": Rule(
-            says="allocate, aggregate and evaluate leave the state that they are given as it is",
-            fix="return a new ServerState; write theta + step, not theta.add_(step)",
+            says="every function, the client's too, leaves the models and states that it is given as they are",
+            fix="return a new ServerState or update; write theta + step, not theta.add_(step)",
+        ),
+        "bytes": Rule(
+            says="receipts charge at least the length of what is sent",
+            fix="leave Receipt.bytes_up as it is, or take relief_ray.codec.encoded_nbytes or sparse_nbytes",
         ),
         "state": Rule(
             says="the state is float32 vectors of all groups per model, tensors, and JSON values",

@@ -21,18 +21,11 @@ from relief_ray.federated import RoundContext, ServerTools, Strategy
 from relief_ray.groups import GroupLayout, Params, Selection
 from relief_ray.messages import Assignment, ClientId, EvalPlan, Fleet, Reduced, ServerState
 from relief_ray.records.identity import state_sha256
+from relief_ray.rules import Broken
 from relief_ray.streams import Streams
+from relief_ray.watched_clients import watched_client
 
 Snapshot = dict[tuple[str, str], bytes]
-
-
-class Broken(Exception):
-    """A rule that does not hold, and what was found."""
-
-    def __init__(self, rule: str, found: str) -> None:
-        """Names the rule."""
-        super().__init__(f"{rule}: {found}")
-        self.rule, self.found = rule, found
 
 
 def watched(strategy: Strategy, fleet: Fleet, layout: GroupLayout) -> Strategy:
@@ -42,6 +35,7 @@ def watched(strategy: Strategy, fleet: Fleet, layout: GroupLayout) -> Strategy:
         init=partial(_init, strategy),
         allocate=partial(_allocate, strategy),
         aggregate=partial(_aggregate, strategy),
+        client=watched_client(strategy.client),
         evaluate=partial(_evaluate, strategy, layout),
     )
 

@@ -61,6 +61,11 @@ def _client(lines: str) -> tuple[str, str]:
     return f"def after(context, update):\n{text}\n", _build("change(client=ClientProgram(after=after))")
 
 
+def _program(part: str, arguments: str, lines: str) -> tuple[str, str]:
+    text = "\n".join(f"    {line}" for line in lines.splitlines())
+    return f"def {part}({arguments}):\n{text}\n", _build(f"change(client=ClientProgram({part}={part}))")
+
+
 def _evaluate(plan: str) -> tuple[str, str]:
     return f"def evaluate(state, fleet):\n    return {plan}\n", _build("change(evaluate=evaluate)")
 
@@ -112,6 +117,40 @@ BROKEN: dict[str, tuple[str, tuple[str, str], str]] = {
         "purity",
         _aggregate("state.models['global']['head.1'].mul_(0.5)\nreturn after"),
         "aggregate changed the state that it was given",
+    ),
+    "in place, at a client": (
+        "purity",
+        _client("context.start['head.1'].mul_(0.5)\nreturn update"),
+        "client.after changed the model or the client's state",
+    ),
+    "in place, in what a client keeps": (
+        "purity",
+        _client(
+            "for x in context.state.values():\n    x.add_(1)\nreturn replace(update, state={'n': torch.ones(1)})"
+        ),
+        "client.after changed the model or the client's state",
+    ),
+    "in place, before training": (
+        "purity", _program("refine", "context, task", "context.start['head.1'].mul_(0.5)\nreturn task"),
+        "client.refine changed",
+    ),
+    "in place, in the loss": (
+        "purity",
+        _program("objective", "step", "step.start['head.1'].mul_(0.5)\nreturn (step.logits ** 2).mean()"),
+        "client.objective changed",
+    ),
+    "in place, while it observes": (
+        "purity", _program("observe", "step", "step.start['head.1'].mul_(0.5)\nreturn {}"), "client.observe changed",
+    ),
+    "charges nothing": (
+        "bytes",
+        _client("return replace(update, receipt=replace(update.receipt, bytes_up=0))"),
+        "0 bytes up, its payload has at least",
+    ),
+    "receives for nothing": (
+        "bytes",
+        _client("return replace(update, receipt=replace(update.receipt, bytes_down=update.receipt.bytes_down - 1))"),
+        "bytes down, its payload has at least",
     ),
     "a half model": (
         "state",

@@ -7,6 +7,10 @@ table.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
+
+import pytest
+
 from relief_ray.config import ExperimentConfig, parse
 from relief_ray.conformance import FAST_LINK, after_rounds, drive, outcome
 from relief_ray.strategies import PRESETS
@@ -49,6 +53,8 @@ HALF_MASKED: Values = {
     "training": {"epochs": 1, "lr": 0.01, "missing": "zero_feature"},
     "participation": 0.5,
 }
+# One per kind of state: the server's, the clients', random choices, experts in clusters, mixed neighbours.
+KINDS = ("relief", "local", "v3", "fedlease", "pilot")
 ON_MOMENT = {f"{preset}, moment": preset for preset in PRESETS}
 CASES: dict[str, Values] = {preset: {"strategy": strategy_values(preset)} for preset in PRESETS} | {
     "drop_slow": {"strategy": "drop_slow", "fleet": FAR_APART},
@@ -94,7 +100,7 @@ CASES: dict[str, Values] = {preset: {"strategy": strategy_values(preset)} for pr
             "strategy": strategy_values(preset),
             "training": {"epochs": 1, "lr": 0.01, "batch_size": 3, "missing": "zero_feature"},
         }
-        for preset in ("fedel", "darkdistill")
+        for preset in PRESETS
     },
     **{f"{name}, half take part": {"strategy": name, **HALF_MASKED} for name in ("fedicu", "harmony", "helora")},
     "harmony, 20 clients": {
@@ -127,7 +133,27 @@ CASES: dict[str, Values] = {preset: {"strategy": strategy_values(preset)} for pr
     "full_only, idle rounds": {"strategy": "full_only", "participation": 0.2},
     # The frozen forward pass takes its share of the round whatever is trained.
     **{case: {"strategy": strategy_values(preset, 0.75), **MOMENT} for case, preset in ON_MOMENT.items()},
+    **{
+        f"{preset}, moment, 3 rounds": {**MOMENT, "strategy": strategy_values(preset, 0.75), "rounds": 3}
+        for preset in KINDS
+    },
+    **{
+        f"{preset}, 100 clients": {
+            "strategy": strategy_values(preset),
+            "data": {"name": "dsa_mini", "stride_s": 1.0, "num_clients": 100},
+        }
+        for preset in KINDS
+    },
 }
+MASKED_ON_MOMENT = tuple(case for case in CASES if case.endswith("moment, zero_feature"))
+RESUMED_ON_MOMENT = tuple(case for case in CASES if case.endswith("moment, 3 rounds"))
+OF_100 = tuple(case for case in CASES if case.endswith("100 clients"))
+LONG = frozenset({*MASKED_ON_MOMENT, *RESUMED_ON_MOMENT, *OF_100} - {"darkdistill, moment, zero_feature"})
+
+
+def marked(cases: Iterable[str], fast: Collection[str]) -> list[object]:
+    """The cases as parameters; those that are not ``fast`` are slow tests."""
+    return [case if case in fast else pytest.param(case, marks=pytest.mark.slow) for case in cases]
 
 
 def config_of(case: str, **changes: object) -> ExperimentConfig:
@@ -135,4 +161,7 @@ def config_of(case: str, **changes: object) -> ExperimentConfig:
     return parse({**BASE, **CASES[case], **changes}, case)
 
 
-__all__ = ["BASE", "CASES", "FAST_LINK", "ON_MOMENT", "after_rounds", "config_of", "drive", "outcome"]
+__all__ = [
+    "BASE", "CASES", "FAST_LINK", "LONG", "MASKED_ON_MOMENT", "OF_100", "ON_MOMENT", "RESUMED_ON_MOMENT",
+    "after_rounds", "config_of", "drive", "marked", "outcome",
+]  # fmt: skip

@@ -5,9 +5,14 @@ import pytest
 from relief_ray.config import override, parse
 from relief_ray.conformance import PROBLEM, check
 from relief_ray.rules import RULES
+from relief_ray.strategies import PRESETS
 from tests.broken import BROKEN, module
+from tests.conformance_cases import strategy_values
 
 pytestmark = pytest.mark.usefixtures("run_cache")
+
+# One per kind of state: the server's, the clients', random choices; the others are slow ones.
+FAST = ("relief", "local", "fedlease")
 
 
 def judge(strategy, executors=None, **more):
@@ -27,10 +32,10 @@ def test_a_broken_rule_is_named_alone(name, write):
     assert found in verdicts[rule].found
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["fedprox", "v2", "v3", "local", "central", "full_only", "drop_slow"])
-def test_so_do_the_others(strategy):
-    statuses = {v.rule: (v.status, v.found) for v in judge(strategy).values()}
+@pytest.mark.parametrize("strategy", [p if p in FAST else pytest.param(p, marks=pytest.mark.slow) for p in PRESETS])
+def test_every_preset_keeps_every_rule(strategy):
+    """What comes first lasts one round, so that three rounds see what comes after it."""
+    statuses = {v.rule: (v.status, v.found) for v in judge(strategy_values(strategy)).values()}
     assert statuses == dict.fromkeys(RULES, ("kept", "")) | {"executors": ("not judged", "needs Ray")}
 
 

@@ -82,7 +82,7 @@ def trial(
     if not quiet:
         print(f"  {strategy}: {wall_s:.1f} s", flush=True)
     metrics = last.metrics
-    f1 = None if metrics is None else metrics.f1 if metrics.f1 is not None else metrics.f1_fleet
+    f1 = None if metrics is None else metrics.headline
     return {"strategy": strategy, "f1": f1, "loss": last.loss, "wall_s": wall_s, "model_sha256": last.model_sha256}
 
 

@@ -33,7 +33,8 @@ def conformance(target: str, settings: Sequence[str], use_ray: bool, as_json: bo
             if not as_json:
                 print(line(verdict), flush=True)
     broken = [v.rule for v in verdicts if v.status == "broken"]
-    print(as_text(config, verdicts) if as_json else summary(config, verdicts))
+    name = asked_for(target, config)
+    print(as_text(name, verdicts) if as_json else summary(name, verdicts))
     if broken:
         raise typer.Exit(1)
 
@@ -64,21 +65,27 @@ def line(verdict: Verdict) -> str:
     return f"  BROKEN      {verdict.rule:<14} {rule.says}\n      found: {verdict.found}\n      fix:   {rule.fix}"
 
 
-def summary(config: ExperimentConfig, verdicts: Sequence[Verdict]) -> str:
+def asked_for(target: str, config: ExperimentConfig) -> str:
+    """What was judged, as it was asked for; which of ours it is a variation of, where that is no other word for it."""
+    label = config.label()
+    return target if label in (target, target.replace("/", ".")) else f"{target} ({label})"
+
+
+def summary(name: str, verdicts: Sequence[Verdict]) -> str:
     """The last line."""
     number = {status: sum(v.status == status for v in verdicts) for status in ("kept", "broken", "not judged")}
     if not number["broken"]:
         rest = f", {number['not judged']} not judged" if number["not judged"] else ""
-        return f"{config.label()}: keeps {counted(number['kept'], 'rule')}{rest}"
+        return f"{name}: keeps {counted(number['kept'], 'rule')}{rest}"
     names = ", ".join(v.rule for v in verdicts if v.status == "broken")
-    return f"{config.label()}: breaks {names}; {number['kept']} kept, {number['not judged']} not judged"
+    return f"{name}: breaks {names}; {number['kept']} kept, {number['not judged']} not judged"
 
 
-def as_text(config: ExperimentConfig, verdicts: Sequence[Verdict]) -> str:
+def as_text(name: str, verdicts: Sequence[Verdict]) -> str:
     """All of it as JSON."""
     rows = [
         {"rule": v.rule, "status": v.status, "found": v.found, "says": RULES[v.rule].says, "fix": RULES[v.rule].fix}
         for v in verdicts
     ]
-    facts = {"strategy": config.label(), "keeps": not any(v.status == "broken" for v in verdicts), "rules": rows}
+    facts = {"strategy": name, "keeps": not any(v.status == "broken" for v in verdicts), "rules": rows}
     return json.dumps(facts, indent=1)

@@ -19,9 +19,9 @@ REFRESH_S = 0.5
 
 
 def f1_of(record: RoundRecord) -> float | None:
-    """The score that a table would print: of the model, or of clients' own models where there is no other."""
+    """The score that a table would print: of the model, or of clients' own models where they have such."""
     metrics = record.metrics or record.validation
-    return None if metrics is None else metrics.f1 if metrics.f1 is not None else metrics.f1_fleet
+    return None if metrics is None else metrics.headline
 
 
 def last_f1(folder: Path) -> float | None:

@@ -89,7 +89,7 @@ def collect(entries: Sequence[Entry]) -> dict[Place, Search]:
 
 
 def score(entry: Entry) -> float:
-    """The last validation F1; of own models where there is no other.
+    """The last validation F1; of own models where clients have such.
 
     Raises:
         UserError: the cell was never evaluated on the validation part, or it opened the test part.
@@ -100,7 +100,7 @@ def score(entry: Entry) -> float:
         raise UserError(
             f"{entry.folder}: a search reads the validation part alone; run it with --set evaluation.parts=[validation]"
         )
-    return cast(float, last.f1 if last.f1 is not None else last.f1_fleet)
+    return cast(float, last.headline)
 
 
 def choose(place: Place, search: Search) -> Frozen:

@@ -85,7 +85,7 @@ def condense(run: RunRecord, rounds: Sequence[RoundRecord]) -> CommittedCell:
 
 def _row(record: RoundRecord, clock: str) -> RoundRow:
     metrics, total = record.metrics, record.totals[clock]
-    f1 = None if metrics is None else metrics.f1_fleet if metrics.f1 is None else metrics.f1
+    f1 = None if metrics is None else metrics.headline
     return RoundRow(
         round=record.round, f1=f1, time_s=total.time_s, energy_j=total.energy_j, bytes_up=total.bytes_up,
         bytes_down=total.bytes_down,

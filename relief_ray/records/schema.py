@@ -187,6 +187,11 @@ class Metrics(Record):
     f1_by_client: dict[int, float] = {}
     confusion: tuple[tuple[tuple[int, ...], ...], ...] = ()
 
+    @property
+    def headline(self) -> float | None:
+        """The F1 that tables lead with: of clients' own models where they have such, else of the canonical model."""
+        return self.f1 if self.f1_fleet is None else self.f1_fleet
+
 
 class RoundRecord(Record):
     """One round (a line of ``rounds.jsonl``); ``costs`` and ``totals`` by time model, ``rejected`` gives reasons.

@@ -20,7 +20,7 @@ from relief_ray.report.experiments import Experiment, differences
 from relief_ray.report.load import Replicate, at
 from relief_ray.report.stats import Paired, paired
 from relief_ray.report.stock import Slot, take_stock
-from relief_ray.report.summary import BOUNDS, MIB
+from relief_ray.report.summary import BOUNDS, MIB, headline_by_subject
 
 Row = dict[str, str | int | float | bool | None]
 
@@ -43,9 +43,9 @@ class Cell:
 
     @property
     def by_subject(self) -> Mapping[str, float]:
-        """The shown F1 of each test subject: the common model's, or where there is none the clients' own."""
+        """The headline F1 of each test subject: of the clients' own models where they have such."""
         found = self.record.metrics
-        return {} if found is None else found.f1_fleet_by_subject if found.f1 is None else found.f1_by_subject
+        return {} if found is None else headline_by_subject(found)
 
 
 def read_cells(paths: Iterable[Path]) -> tuple[Cell, ...]:

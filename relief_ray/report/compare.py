@@ -49,7 +49,10 @@ class Stat:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
-    """A method: ``stats`` in the units of their names; ``f1`` and ``rare``: paired differences to FedAvg in points."""
+    """A method: ``stats`` in the units of their names; the others are paired differences to FedAvg in points.
+
+    ``f1``: of the headline, ``canonical``: of the canonical model, ``rare``: of the same through rare sensors alone.
+    """
 
     label: str
     is_bound: bool
@@ -57,6 +60,7 @@ class Row:
     num_runs: int
     stats: Mapping[str, Stat]
     f1: Paired | None
+    canonical: Paired | None
     rare: Paired | None
 
 
@@ -197,6 +201,7 @@ def _row(label: str, summaries: Sequence[RunSummary], found: Sequence[Values]) -
         num_runs=len(mine),
         stats={name: stat([v[name] for _, v in mine if name in v]) for name in names},
         f1=difference(summaries, label, FEDAVG, lambda s: s.by_subject),
+        canonical=difference(summaries, label, FEDAVG, lambda s: s.last.f1_by_subject),
         rare=difference(summaries, label, FEDAVG, lambda s: s.last.f1_rare_by_subject),
     )
 

@@ -14,7 +14,7 @@ from relief_ray.report.compare import Comparison
 from relief_ray.report.facts import mark
 from relief_ray.report.labels import split_name
 from relief_ray.report.load import Loaded, text
-from relief_ray.report.summary import is_pooled, shown_f1
+from relief_ray.report.summary import is_pooled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -52,7 +52,7 @@ def _points(method: str, runs: Sequence[Loaded], clock: str) -> list[CurvePoint]
     by_round: dict[int, list[tuple[float, float, float, float]]] = {}
     for record in (r for loaded in runs for r in loaded.trained if r.metrics is not None):
         assert record.metrics is not None
-        f1, total = shown_f1(record.metrics), record.totals[clock]
+        f1, total = record.metrics.headline, record.totals[clock]
         if f1 is not None:
             by_round.setdefault(record.round, []).append((100 * f1, total.time_s, total.energy_j, total.bytes_up))
     return [_point(method, n, values) for n, values in sorted(by_round.items())]

@@ -10,8 +10,9 @@ from statistics import mean
 from relief_ray.report.compare import Comparison
 from relief_ray.report.labels import device_types, fleet_of
 from relief_ray.report.load import Loaded
-from relief_ray.report.render import NONE, markdown_table
+from relief_ray.report.render import markdown_table
 from relief_ray.report.slots import FUSION_BLOCK, trained_share
+from relief_ray.report.tables import NONE
 
 Table = Mapping[str, Mapping[str, float]]
 

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from math import log
+from math import isfinite, log
 
 from relief_ray.report.compare import Comparison, Row
 from relief_ray.report.labels import split_name
 from relief_ray.report.load import Loaded, text, whole
+
+# A loss that stands still wavers by less.
+GROWTH = 1.1
+FAILURES = (
+    "Training diverged (the last loss is not finite, or above ln K and 10 % above the first of its phase)",
+    "Nothing was learned (the last loss is above ln K, and F1 is no better than guessing)",
+)
 
 
 def caption(comparison: Comparison) -> str:
@@ -83,14 +90,26 @@ def _programs(comparison: Comparison) -> list[str]:
 
 
 def _diverged(comparison: Comparison) -> list[str]:
-    names = dict.fromkeys(r.label for r in comparison.runs if _lost(r))
-    return [f"Training diverged (the last loss is worse than guessing, ln K): {listed(names)}"] if names else []
+    found = {r.label: failure for r in comparison.runs if (failure := _failure(r))}
+    return [f"{why}: {listed(names)}" for why in FAILURES if (names := [n for n in found if found[n] == why])]
 
 
-def _lost(loaded: Loaded) -> bool:
-    losses = [r.loss for r in loaded.rounds if r.loss is not None]
+def _failure(loaded: Loaded) -> str | None:
+    """How training failed, as far as a record can tell.
+
+    Methods add terms to the cross-entropy or sum several, so a loss above ln K alone says nothing: it is held against
+    the run's own first round of the same phase, and against the F1 of guessing, which is 1/K at most.
+    """
+    losses = [(r.phase, r.loss) for r in loaded.rounds if r.loss is not None]
     classes = loaded.run.coverage.get("classes")
-    return bool(losses) and isinstance(classes, list) and not losses[-1] <= log(max(2, len(classes)))
+    if not losses or not isinstance(classes, list):
+        return None
+    phase, last = losses[-1]
+    first, number = next(loss for p, loss in losses if p == phase), max(2, len(classes))
+    if not isfinite(last) or last > max(log(number), GROWTH * first):
+        return FAILURES[0]
+    score = next((r.metrics.headline for r in reversed(loaded.trained) if r.metrics is not None), None)
+    return FAILURES[1] if last > log(number) and score is not None and score <= 1 / number else None
 
 
 def _uneven(comparison: Comparison) -> list[str]:
@@ -109,8 +128,17 @@ def _personal(comparison: Comparison) -> list[str]:
     if not names:
         return []
     return [
-        f"* {listed(names)}: no common model; F1 is the mean over clients of their own, seen through their own sensors"
+        f"* {listed(names)}: clients are tested on models of their own. Their headline is `F1 own %`, the mean over "
+        "clients, each seen through its own sensors; `vs fedavg` and rounds to a target take it, although FedAvg's "
+        "model is seen through all sensors. `F1 %`, rare F1 and single sensors are of the canonical model, where there "
+        "is one: a diagnostic"
     ]
+
+
+def own_models(comparison: Comparison) -> str:
+    """For a caption: whose F1 is that of the clients' own models; empty where nobody's is."""
+    names = [f"`{row.label}`" for row in comparison.rows if row.personalised]
+    return f" Of {listed(names)}: F1 of the clients' own models." if names else ""
 
 
 def _below_full(comparison: Comparison) -> list[str]:
@@ -118,9 +146,12 @@ def _below_full(comparison: Comparison) -> list[str]:
     if full is None or "f1_percent" not in full.stats:
         return []
     limit = full.stats["f1_percent"].mean
-    below = [r.label for r in comparison.rows if not r.is_bound and r.num_runs == full.num_runs and _f1(r) < limit]
+    rows = [r for r in comparison.rows if not r.is_bound and not r.personalised and r.num_runs == full.num_runs]
+    below = [r.label for r in rows if _f1(r) < limit]
+    if not rows:
+        return []
     if not below:
-        return ["No method is below full_only: every one gains from the clients that lack sensors"]
+        return ["No method with one model is below full_only: every one gains from the clients that lack sensors"]
     return [f"Below full_only (FedAvg of the clients with all sensors alone): {listed(below)}"]
 
 

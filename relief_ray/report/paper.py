@@ -3,11 +3,32 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from functools import lru_cache
 from importlib.resources import files
 
 from pydantic import BaseModel, ConfigDict
 
+from relief_ray.names import shown as shown_label
+
 TABLES_FILE = "paper.json"
+# our preset, the paper's row
+_ROWS = {
+    "fedavg": "FedAvg", "fedprox": "FedProx", "fedel": "FedEL", "fedicu": "FedICU", "darkdistill": "DarkDistill",
+    "harmony": "Harmony", "pilot": "Pilot", "fedsa_lora": "FedSA-LoRA", "helora": "HeLoRA", "fedlease": "FedLEASE",
+    "relief": "RELIEF",
+}  # fmt: skip
+PAPER_ROWS = {shown_label(label): row for label, row in _ROWS.items()}
+VARIANT_ROWS = {"relief": "V0", "v1": "V1", "v2": "V2", "v3": "V3"}
+PAPER_DATA = {"pamap2": "PAMAP2", "mhealth": "MHEALTH"}
+# Presets made to agree with the paper's tables; the second is how a reconstructed one is shown.
+TABLE_PRESETS = ("_table", ", table")
+TABLES = {"cnn": "I", "moment_lora": "II"}
+# How a comparison calls the columns of Tables I and II.
+COLUMNS = {
+    "PAMAP2": "PAMAP2 F1 (%)", "MHEALTH": "MHEALTH F1 (%)", "rare": "rare-modality F1 (%)", "speedup": "speedup",
+    "rounds": "TTA (rounds)", "MB": "Comm (MB)", "KB": "Comm (KB)", "J": "energy (J)",
+}  # fmt: skip
 
 
 class _Frozen(BaseModel):
@@ -61,7 +82,26 @@ class Paper(_Frozen):
         return next(t for t in self.tables if t.table == table)
 
 
+@lru_cache(maxsize=1)
 def read_paper() -> Paper:
     """The values that ship with the package."""
     text = files("relief_ray.report").joinpath(TABLES_FILE).read_text(encoding="utf-8")
     return Paper.model_validate(json.loads(text))
+
+
+def paper_row(label: str) -> str:
+    """The paper's name of a method, a `table` preset included."""
+    for suffix in TABLE_PRESETS:
+        label = label.removesuffix(suffix)
+    return PAPER_ROWS.get(label, label)
+
+
+def beside(paper: Paper, label: str, backbone: str) -> Mapping[str, PaperCell]:
+    """What Tables I or II print of a method (of V1 to V3: Table III), by the names of ``COLUMNS``; often nothing."""
+    if backbone not in TABLES:
+        return {}
+    table, name, prefix = paper[TABLES[backbone]], paper_row(label), ""
+    if label in VARIANT_ROWS and label not in PAPER_ROWS:
+        table, name, prefix = paper["III"], VARIANT_ROWS[label], "B1 " if backbone == "cnn" else "B2 "
+    found = {short: table.get(name, prefix + column) for short, column in COLUMNS.items()}
+    return {short: cell for short, cell in found.items() if cell is not None}

@@ -11,8 +11,9 @@ from relief_ray.report.facts import listed, mark
 from relief_ray.report.labels import split_name
 from relief_ray.report.load import Loaded, load_runs, text, whole
 from relief_ray.report.paper import PaperCell, read_paper
-from relief_ray.report.render import NONE, markdown, markdown_table
+from relief_ray.report.render import markdown, markdown_table
 from relief_ray.report.surprises import surprises
+from relief_ray.report.tables import NONE
 from relief_ray.report.verdict import claims, last_line
 
 WORDS = {"yes": "supported", "no": "**not supported**", "undecided": "undecided"}

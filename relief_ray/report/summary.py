@@ -51,7 +51,7 @@ class ClockSummary:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunSummary:
-    """What one run found; ``shown`` is ``f1``, or ``f1_fleet`` where there is no canonical model (personalised).
+    """What one run found; ``shown`` is the headline: ``f1_fleet`` where clients have models of their own, else ``f1``.
 
     ``best``: the test F1 of ``best_round``, which the validation part chose; none where it was not looked at.
     """
@@ -79,8 +79,8 @@ class RunSummary:
 
     @property
     def by_subject(self) -> Mapping[str, float]:
-        """The shown F1 of each test subject."""
-        return self.last.f1_fleet_by_subject if self.personalised else self.last.f1_by_subject
+        """The headline F1 of each test subject."""
+        return headline_by_subject(self.last)
 
 
 def is_pooled(loaded: Loaded) -> bool:
@@ -88,9 +88,9 @@ def is_pooled(loaded: Loaded) -> bool:
     return fact(loaded.run, "strategy.name") == "central"
 
 
-def shown_f1(metrics: Metrics) -> float | None:
-    """The canonical model's F1; where there is none, the clients' own."""
-    return metrics.f1_fleet if metrics.f1 is None else metrics.f1
+def headline_by_subject(metrics: Metrics) -> Mapping[str, float]:
+    """``Metrics.headline`` on one test subject's windows."""
+    return metrics.f1_by_subject if metrics.f1_fleet is None else metrics.f1_fleet_by_subject
 
 
 def evaluations(loaded: Loaded) -> tuple[Point, ...]:
@@ -100,7 +100,7 @@ def evaluations(loaded: Loaded) -> tuple[Point, ...]:
 
 def chosen_round(loaded: Loaded) -> int | None:
     """The round with the highest validation F1, the first of equals; the test part has no say in it."""
-    seen = [(r.round, shown_f1(r.validation)) for r in loaded.trained if r.validation is not None]
+    seen = [(r.round, r.validation.headline) for r in loaded.trained if r.validation is not None]
     scored = [(n, f1) for n, f1 in seen if f1 is not None]
     return max(scored, key=lambda p: (p[1], -p[0]))[0] if scored else None
 
@@ -115,7 +115,7 @@ def summarise_run(loaded: Loaded) -> RunSummary:
     assert points, f"{loaded.where}: no evaluated round"
     last_round, last = points[-1]
     best_round = chosen_round(loaded)
-    tail = [v for n, m in points if n > last_round - 10 and (v := shown_f1(m)) is not None]
+    tail = [v for n, m in points if n > last_round - 10 and (v := m.headline) is not None]
     fractions = [r.trained_fraction for r in loaded.trained if r.trained_fraction is not None]
     up = _uploads(loaded)
     down = _downloads(loaded)
@@ -126,9 +126,9 @@ def summarise_run(loaded: Loaded) -> RunSummary:
         split=text(loaded.run, "data.split"),
         rounds=loaded.rounds[-1].round,
         last=last,
-        shown=shown_f1(last),
-        personalised=last.f1 is None,
-        best=next((shown_f1(m) for n, m in points if n == best_round), None),
+        shown=last.headline,
+        personalised=last.f1_fleet is not None,
+        best=next((m.headline for n, m in points if n == best_round), None),
         best_round=best_round,
         last10=mean(tail) if tail else None,
         clocks={name: _clock(loaded, name) for name in loaded.rounds[-1].costs},
@@ -205,5 +205,5 @@ def time_to(loaded: Loaded, clock: str, target: float) -> Reached | None:
 
 
 def _reaches(record: RoundRecord, target: float) -> bool:
-    found = None if record.metrics is None else shown_f1(record.metrics)
+    found = None if record.metrics is None else record.metrics.headline
     return found is not None and found >= target

@@ -12,9 +12,9 @@ from typing import Literal
 
 from relief_ray.report.compare import FEDAVG, Comparison, difference
 from relief_ray.report.facts import listed
-from relief_ray.report.render import change
 from relief_ray.report.stats import ALPHA, Paired, holm, smallest_p
 from relief_ray.report.summary import RunSummary
+from relief_ray.report.tables import change
 
 Supported = Literal["yes", "no", "undecided"]
 V0 = "relief"

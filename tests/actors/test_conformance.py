@@ -1,5 +1,7 @@
 """Every strategy on Ray, packed on one to three hosts or one actor per client: the bits of the plain loop."""
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -8,7 +10,18 @@ from actors.group import RuntimeOptions, open_hosts
 from relief_ray.records import read_rounds
 from relief_ray.setup import prepare
 from relief_ray.strategies import PRESETS
-from tests.conformance_cases import CASES, ON_MOMENT, after_rounds, config_of, drive, outcome
+from tests.conformance_cases import (
+    CASES,
+    MASKED_ON_MOMENT,
+    OF_100,
+    ON_MOMENT,
+    RESUMED_ON_MOMENT,
+    after_rounds,
+    config_of,
+    drive,
+    marked,
+    outcome,
+)
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("run_cache", "cluster")]
 LAYOUTS = {
@@ -18,6 +31,9 @@ LAYOUTS = {
     "an actor each": RuntimeOptions(mode="actors"),
 }
 RESUMED = ("relief", "local", "v3")
+# Hosts of this module know the clients and the subjects that most cases have.
+OTHER_CLIENTS = tuple(c for c in CASES if " clients" in c or "unseen" in c)
+ELSEWHERE = {*PRESETS, *ON_MOMENT, *MASKED_ON_MOMENT, *RESUMED_ON_MOMENT, *OTHER_CLIENTS}
 
 
 @pytest.fixture(scope="module")
@@ -68,18 +84,49 @@ def test_every_strategy_has_them_on_backbone_2(case, on_layout, plain, tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "case", [c for c in CASES if c not in {*PRESETS, *ON_MOMENT} and "20 clients" not in c and "unseen" not in c]
-)
+@pytest.mark.parametrize("case", [c for c in CASES if c not in ELSEWHERE])
 def test_variations_have_them_too(case, on_layout, plain, tmp_path):
     drive(config_of(case), tmp_path / "run", on_layout)
     assert outcome(tmp_path / "run") == plain(case)
 
 
-@pytest.mark.parametrize("case", RESUMED)
-def test_a_run_may_change_its_executor_at_any_boundary(case, on_layout, plain, tmp_path):
-    path = tmp_path / "run"
+@pytest.mark.slow
+@pytest.mark.parametrize("on_layout", ["two hosts"], indirect=True)
+@pytest.mark.parametrize("case", MASKED_ON_MOMENT)
+def test_every_strategy_has_them_where_absent_sensors_are_left_out(case, on_layout, plain, tmp_path):
+    drive(config_of(case), tmp_path / "run", on_layout)
+    assert outcome(tmp_path / "run") == plain(case)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", OTHER_CLIENTS)
+def test_other_clients_have_them_too(case, on_ray, plain, tmp_path):
+    drive(config_of(case), tmp_path / "run", partial(on_ray, num_hosts=2))
+    assert outcome(tmp_path / "run") == plain(case)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", OF_100)
+def test_a_run_of_100_clients_may_change_its_executor(case, on_ray, plain, tmp_path):
+    assert changing(case, partial(on_ray, num_hosts=2), tmp_path / "run") == plain(case)
+
+
+def changing(case, on_layout, path):
+    """The outcome of a run that leaves Ray after its first round and comes back a round later."""
     drive(config_of(case), path, on_layout, after_rounds(1))
     drive(config_of(case), path, should_stop=after_rounds(1))
     drive(config_of(case), path, on_layout)
-    assert len(read_rounds(path)) >= 3 and outcome(path) == plain(case)
+    assert len(read_rounds(path)) >= 3
+    return outcome(path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("on_layout", ["two hosts", "an actor each"], indirect=True)
+@pytest.mark.parametrize("case", RESUMED_ON_MOMENT)
+def test_so_may_one_on_backbone_2(case, on_layout, plain, tmp_path):
+    assert changing(case, on_layout, tmp_path / "run") == plain(case)
+
+
+@pytest.mark.parametrize("case", marked(PRESETS, RESUMED))
+def test_a_run_may_change_its_executor_at_any_boundary(case, on_layout, plain, tmp_path):
+    assert changing(case, on_layout, tmp_path / "run") == plain(case)

@@ -72,14 +72,15 @@ def cost(round_s, energy_j):
     return CostRecord(round_s=round_s, energy_j=energy_j, clients=tuple(rows))
 
 
-def metrics(f1, by_subject, rare_by_subject=None, personalised=False):
+def metrics(f1, by_subject, rare_by_subject=None, personalised=False, own=None):
     rare = rare_by_subject or {}
     if personalised:
         return Metrics(f1=None, f1_fleet=f1, f1_fleet_by_subject=by_subject)
     f1_rare = sum(rare.values()) / len(rare) if rare else None
     return Metrics(
         f1=f1, f1_rare=f1_rare, accuracy=f1, f1_by_modality={"acc": f1 / 2, "mag": f1 / 4}, f1_by_class=(f1, f1),
-        f1_by_subject=by_subject, f1_rare_by_subject=rare, num_windows=40,
+        f1_by_subject=by_subject, f1_rare_by_subject=rare, num_windows=40, f1_fleet=own,
+        f1_fleet_by_subject={} if own is None else dict.fromkeys(by_subject, own),
     )  # fmt: skip
 
 
@@ -96,8 +97,12 @@ def build(
     strategy="fedavg", *, seed=0, fold=0, scores=(0.5, 0.6), subjects=None, rare=None, round_s=2.0, energy_j=100.0,
     validation=(), up_bytes=2 * MIB, trained=None, bootstrap=None, model="m", origin="real", personalised=False,
     planned=None, deadline_s=None, sq_norm=1.0, reference=(2.0, 100.0), extra=None, pairwise=None,
+    own=None,
 ):  # fmt: skip
-    """A run whose last evaluated F1 is ``scores[-1]``; ``subjects`` are that evaluation's F1 by subject."""
+    """A run whose last evaluated F1 is ``scores[-1]``; ``subjects`` are that evaluation's F1 by subject.
+
+    ``own``: F1 of the clients' own models beside the canonical one's, round by round.
+    """
     if bootstrap is None:
         bootstrap = STRATEGIES.get(strategy, {}).get("name") == "relief"
     groups = trained or dict.fromkeys(GROUPS, ALL)
@@ -121,7 +126,7 @@ def build(
                 model_sha256=f"{model}-{n}",
                 trained_fraction=0.5,
                 deadline_s=deadline_s,
-                metrics=None if score is None else metrics(score, by_subject, rare, personalised),
+                metrics=None if score is None else metrics(score, by_subject, rare, personalised, own and own[n - 1]),
                 validation=metrics(validation[n - 1], {}, None, False) if n and validation else None,
                 d_bar={"fusion.A.acc": 2.0, "fusion.B": 0.1} if bootstrap else {},
                 divergence={"fusion.A.acc": 1.0 + n, "fusion.B": 0.1},

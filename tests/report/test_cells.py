@@ -45,6 +45,8 @@ def test_methods_without_a_shared_replicate_have_no_gain(make):
 def test_a_personalised_method_is_compared_by_what_its_clients_reach(make):
     cells = cells_of([make("fedavg", subjects={"1": 0.5}), make("local", subjects={"1": 0.4}, personalised=True)])
     assert subject_gains(cells, "local") == pytest.approx({"1": -10.0})
+    both = cells_of([make("fedavg", subjects={"1": 0.5}), make("pilot", scores=(0.7, 0.8), own=(0.1, 0.2))])
+    assert subject_gains(both, "pilot") == pytest.approx({"1": -30.0}) and cell_rows(both)[1]["f1_percent"] == 20.0
 
 
 def test_the_first_of_two_cells_of_one_replicate_counts(make):

@@ -28,6 +28,16 @@ def test_personalised_methods_show_the_fleets_f1(make):
     assert dict(found.by_subject) == {"1": 0.3, "2": 0.5}
 
 
+def test_own_models_are_the_headline_even_beside_a_canonical_one(make):
+    loaded = make("fedlease", scores=(0.8, 0.9), own=(0.3, 0.5))
+    found = summarise_run(loaded)
+    assert (found.shown, found.last.f1, found.personalised, found.last10) == (0.5, 0.9, True, 0.4)
+    assert dict(found.by_subject) == {"1": 0.5, "2": 0.5}
+    assert time_to(loaded, "split_naive", 0.85) is None
+    values = values_of(loaded, found, "split_naive", None)
+    assert [values[f"f1{kind}_percent"] for kind in ("", "_fleet", "_canonical")] == [50.0, 50.0, 90.0]
+
+
 def test_clock_means_totals_and_speedups_by_hand(make):
     """Two rounds of 1 s, 60 J after a bootstrap of the same; FedAvg's round is 2 s, 100 J."""
     clock = summarise_run(make("relief", round_s=1.0, energy_j=60.0)).clocks["split_naive"]

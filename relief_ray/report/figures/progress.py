@@ -12,7 +12,7 @@ from relief_ray.report.canvas import FAINT, TEXT_WIDTH_IN
 from relief_ray.report.compare import Comparison, Stat
 from relief_ray.report.curves import CurvePoint, curve_points
 from relief_ray.report.experiments import Experiment
-from relief_ray.report.facts import listed
+from relief_ray.report.facts import listed, own_models
 from relief_ray.report.figures.common import all_styles, drawn, footnote, plain_axes, top_legend
 from relief_ray.report.page.document import Number, Plot
 from relief_ray.report.summary import MIB, is_pooled
@@ -38,7 +38,7 @@ def progress(experiment: Experiment, slug: str) -> Plot | None:
     return Plot(
         slug=slug,
         caption="Convergence (the paper's Fig. 5): F1 over rounds, seconds, joules and uploaded bytes of the whole "
-        f"fleet, bootstrap included; {experiment.title}. Mean over runs.{left_out}",
+        f"fleet, bootstrap included; {experiment.title}. Mean over runs.{left_out}{own_models(comparison)}",
         draw=partial(_progress, experiment=experiment, comparison=comparison, points=points),
         width_in=TEXT_WIDTH_IN,
         height_in=HEIGHT_IN,
@@ -155,7 +155,7 @@ def pareto(experiment: Experiment, slug: str) -> Plot | None:
         slug=slug,
         caption=f"F1 after the last round against simulated seconds, joules and uploaded bytes of the whole run; "
         f"{experiment.title}. Line: Pareto front of the federated methods; bars: sample standard deviation over runs; "
-        f"grey: bounds.{outside(found)}",
+        f"grey: bounds.{outside(found)}{own_models(comparison)}",
         draw=partial(_pareto, experiment=experiment, comparison=comparison, found=found),
         width_in=TEXT_WIDTH_IN,
         height_in=2.75,

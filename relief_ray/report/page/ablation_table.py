@@ -8,8 +8,6 @@ from relief_ray.report.compare import Comparison, Row, difference
 from relief_ray.report.experiments import Experiment
 from relief_ray.report.page.document import Entry, Line, Sheet
 from relief_ray.report.page.entries import (
-    PAPER_DATA,
-    VARIANT_ROWS,
     Column,
     entry,
     gap,
@@ -21,8 +19,8 @@ from relief_ray.report.page.entries import (
     runs_entry,
 )
 from relief_ray.report.page.main_table import VARIANTS
-from relief_ray.report.paper import Paper
-from relief_ray.report.render import change
+from relief_ray.report.paper import PAPER_DATA, VARIANT_ROWS, Paper
+from relief_ray.report.tables import change
 
 V0 = "relief"
 MEANING = {

@@ -5,24 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from relief_ray.names import shown as shown_label
 from relief_ray.report.compare import Comparison, Row, Stat
 from relief_ray.report.experiments import Experiment
 from relief_ray.report.page.document import Entry, Number, Origin
-from relief_ray.report.paper import Paper, PaperCell
-from relief_ray.report.render import NONE
+from relief_ray.report.paper import PAPER_DATA, TABLE_PRESETS, Paper, PaperCell
+from relief_ray.report.tables import NONE
 
-# our preset, the paper's row
-_ROWS = {
-    "fedavg": "FedAvg", "fedprox": "FedProx", "fedel": "FedEL", "fedicu": "FedICU", "darkdistill": "DarkDistill",
-    "harmony": "Harmony", "pilot": "Pilot", "fedsa_lora": "FedSA-LoRA", "helora": "HeLoRA", "fedlease": "FedLEASE",
-    "relief": "RELIEF",
-}  # fmt: skip
-PAPER_ROWS = {shown_label(label): row for label, row in _ROWS.items()}
-VARIANT_ROWS = {"relief": "V0", "v1": "V1", "v2": "V2", "v3": "V3"}
-PAPER_DATA = {"pamap2": "PAMAP2", "mhealth": "MHEALTH"}
-# Presets made to agree with the paper's tables; the second is how a reconstructed one is shown.
-TABLE_PRESETS = ("_table", ", table")
 # The paper's protocol, Section VI-A: key, value.
 PROTOCOL = (("rounds", "200"), ("training.epochs", "5"), ("data.stride_s", "1"), ("participation", "1"))
 Printed = tuple[str, PaperCell | None]

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from relief_ray.report.compare import Comparison, Row
 from relief_ray.report.experiments import PAPER_CLOCK, Experiment
 from relief_ray.report.page.document import Entry, Line, Sheet
 from relief_ray.report.page.entries import (
-    PAPER_ROWS,
-    TABLE_PRESETS,
     Column,
     Printed,
     departures,
@@ -25,13 +23,14 @@ from relief_ray.report.page.entries import (
     stat_of,
     value_of,
 )
-from relief_ray.report.paper import Paper
+from relief_ray.report.paper import PAPER_ROWS, TABLES, Paper, paper_row
 from relief_ray.report.summary import BOUNDS
 
 VARIANTS = ("v1", "v2", "v3", "v2_mandatory", "v3_mandatory", "mandatory_only")
-TABLES = {"cnn": "I", "moment_lora": "II"}
+_F1 = Column(head="F1 %", figure="f1_canonical_percent", decimals=1, paper="{data} F1 (%)")
+_OWN = Column(head="F1 own %", figure="f1_fleet_percent", decimals=1, paper="{data} F1 (%)")
 _SCORES = (
-    Column(head="F1 %", figure="f1_percent", decimals=1, paper="{data} F1 (%)"),
+    _F1,
     Column(head="rare F1 %", figure="f1_rare_percent", decimals=1, paper="rare-modality F1 (%)"),
     Column(head="speedup", figure="speedup", decimals=2, paper="speedup"),
 )
@@ -57,12 +56,22 @@ def main_table(experiment: Experiment, paper: Paper, slug: str) -> Sheet:
     """Our figures over the paper's; what was not run, failed or is missing stands as a gap."""
     table = TABLES.get(experiment.backbone, "I")
     clocks = tuple(c for c in experiment.comparisons if c != PAPER_CLOCK)
-    head = ("method", "runs", *(c.head for c in COLUMNS[table]), *(f"speedup, `{c}`" for c in clocks))
+    columns = _columns(experiment, table)
+    head = ("method", "runs", *(c.head for c in columns), *(f"speedup, `{c}`" for c in clocks))
     labels = tuple(labels_of(experiment))
-    made = _Table(experiment=experiment, number=table, clocks=clocks, labels=labels, paper=paper)
+    made = _Table(experiment=experiment, number=table, columns=columns, clocks=clocks, labels=labels, paper=paper)
     lines = tuple(_line(made, label) for label in labels)
     title = f"Table {table} of the paper with our figures: {experiment.title}."
     return Sheet(slug=slug, caption=title, head=head, lines=lines, notes=tuple(table_notes(experiment, table)))
+
+
+def _columns(experiment: Experiment, table: str) -> tuple[Column, ...]:
+    """The table's columns, and the F1 of clients' own models where a method has such."""
+    return (_F1, *((_OWN,) if _starred(experiment) else ()), *COLUMNS[table][1:])
+
+
+def _starred(experiment: Experiment) -> list[str]:
+    return [r.label for r in (experiment.main.rows if experiment.main else ()) if r.personalised]
 
 
 def labels_of(experiment: Experiment) -> list[str]:
@@ -79,6 +88,7 @@ def labels_of(experiment: Experiment) -> list[str]:
 class _Table:
     experiment: Experiment
     number: str
+    columns: tuple[Column, ...]
     clocks: tuple[str, ...]
     labels: tuple[str, ...]
     paper: Paper
@@ -86,7 +96,9 @@ class _Table:
     def theirs(self, label: str) -> list[Printed]:
         """The paper's cells of a method."""
         row = paper_row(label)
-        return [printed(self.experiment, self.paper, self.number, row, c) for c in COLUMNS[self.number]]
+        cells = [printed(self.experiment, self.paper, self.number, row, c) for c in self.columns]
+        unknown = label not in _starred(self.experiment)
+        return [("", None) if c is _OWN and unknown else cell for c, cell in zip(self.columns, cells, strict=True)]
 
 
 def _line(table: _Table, label: str) -> Line:
@@ -99,7 +111,7 @@ def _line(table: _Table, label: str) -> Line:
 
 def _hole(table: _Table, label: str) -> Iterator[Entry]:
     yield gap(open_states(table.experiment, label))
-    for column, cell in zip(COLUMNS[table.number], table.theirs(label), strict=True):
+    for column, cell in zip(table.columns, table.theirs(label), strict=True):
         yield Entry(text="", below=paper_line(cell, column), tone="gap", numbers={"n": 0, "paper": value_of(cell)})
     yield from (Entry(text="", tone="gap") for _ in table.clocks)
 
@@ -107,20 +119,16 @@ def _hole(table: _Table, label: str) -> Iterator[Entry]:
 def _figures(table: _Table, comparison: Comparison, row: Row) -> Iterator[Entry]:
     experiment = table.experiment
     yield runs_entry(row, experiment)
-    for column, cell in zip(COLUMNS[table.number], table.theirs(row.label), strict=True):
+    for column, cell in zip(table.columns, table.theirs(row.label), strict=True):
         origin = origin_of(experiment, comparison, row.label, column.figure)
         # The paper's rare-modality column is PAMAP2's alone.
         fits = is_comparable(experiment) and (column.figure != "f1_rare_percent" or experiment.dataset == "pamap2")
+        # Deviations are of headlines: a personalised method's canonical model has none.
+        fits = fits and not (column is _F1 and row.personalised)
         stat = row.stats.get(column.figure)
-        yield entry(stat, column, origin=origin, paper=cell, comparable=fits, num_runs=row.num_runs)
+        found = entry(stat, column, origin=origin, paper=cell, comparable=fits, num_runs=row.num_runs)
+        yield replace(found, text=f"{found.text}*") if column is _OWN and row.personalised else found
     yield from (_speedup(experiment, experiment.comparisons[c], row) for c in table.clocks)
-
-
-def paper_row(label: str) -> str:
-    """The paper's name of a method, a `table` preset included."""
-    for suffix in TABLE_PRESETS:
-        label = label.removesuffix(suffix)
-    return PAPER_ROWS.get(label, label)
 
 
 def _opens(label: str, labels: Sequence[str]) -> bool:
@@ -152,5 +160,9 @@ def table_notes(experiment: Experiment, table: str) -> Iterator[str]:
             f"Under each figure: Table {table} of the paper, for orientation only. Data or fleet are not the paper's, "
             "so there is no deviation."
         )
-    if any(r.personalised for r in (experiment.main.rows if experiment.main else ())):
-        yield "* No common model: F1 is the mean over clients of their own models, seen through their own sensors."
+    if _starred(experiment):
+        yield (
+            "* Clients are tested on models of their own: the headline is `F1 own %`, the mean over clients, each seen "
+            "through its own sensors; `F1 %` and rare F1 are the canonical model's, a diagnostic. The paper does not "
+            "say which of the two it prints."
+        )

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from relief_ray.report.experiments import BACKBONES, PRETTY, Experiment
+from relief_ray.report.facts import own_models
 from relief_ray.report.labels import split_name
 from relief_ray.report.page.ablation_table import PREFIX
 from relief_ray.report.page.document import Entry, Line, Sheet
-from relief_ray.report.page.entries import PAPER_ROWS, Column, entry, gap, is_comparable, open_states, origin_of
-from relief_ray.report.paper import Paper, PaperCell
+from relief_ray.report.page.entries import Column, entry, gap, is_comparable, open_states, origin_of
+from relief_ray.report.paper import PAPER_ROWS, Paper, PaperCell
 from relief_ray.report.summary import BOUNDS
 
 TABLES = {"pamap2": "IV", "mhealth": "V"}
@@ -50,6 +52,7 @@ def _table(group: Sequence[Experiment], paper: Paper, slug: str) -> Sheet:
     place = f"{PRETTY.get(first.dataset, first.dataset)}, {split_name(first.text('data.split'))}"
     theirs = f"Table {TABLES[first.dataset]}" if first.dataset in TABLES else "In the form of Tables IV and V"
     note = "F1 in %, mean ± sample standard deviation over runs. B1, B2: the two backbones. Under it the paper's."
+    note += " *: of the clients' own models." if any(own_models(e.main) for e in group if e.main is not None) else ""
     return Sheet(slug=slug, caption=f"{theirs}: {place}.", head=head, lines=tuple(lines), notes=(note,))
 
 
@@ -78,7 +81,7 @@ def _cell(experiment: Experiment | None, label: str, paper: Paper, name: str) ->
     row = None if comparison is None else comparison.row(label)
     if comparison is None or row is None:
         return gap(open_states(experiment, label))
-    return entry(
+    found = entry(
         row.stats.get("f1_percent"),
         _F1,
         origin=origin_of(experiment, comparison, label, "f1_percent"),
@@ -86,6 +89,7 @@ def _cell(experiment: Experiment | None, label: str, paper: Paper, name: str) ->
         comparable=is_comparable(experiment),
         num_runs=row.num_runs,
     )
+    return replace(found, text=f"{found.text}*") if row.personalised else found
 
 
 def _theirs(experiment: Experiment, label: str, paper: Paper, name: str) -> PaperCell | None:

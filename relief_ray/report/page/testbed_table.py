@@ -8,16 +8,18 @@ from statistics import mean
 from relief_ray.report.compare import Comparison, Stat, stat
 from relief_ray.report.diagnostics import runs_of
 from relief_ray.report.experiments import Experiment
+from relief_ray.report.facts import own_models
 from relief_ray.report.figures.devices import shares
 from relief_ray.report.labels import device_types
 from relief_ray.report.load import Loaded
 from relief_ray.report.page.ablation_table import PREFIX
 from relief_ray.report.page.document import Entry, Line, Origin, Sheet
 from relief_ray.report.page.entries import Column, entry, gap, open_states, runs_entry
-from relief_ray.report.page.main_table import labels_of, paper_row
+from relief_ray.report.page.main_table import labels_of
 from relief_ray.report.page.sensitivity_table import FIVE
-from relief_ray.report.paper import Paper
+from relief_ray.report.paper import Paper, paper_row
 from relief_ray.report.summary import is_pooled
+from relief_ray.report.tables import name_of
 
 WEAKEST = "C"
 COLUMNS = (
@@ -43,6 +45,7 @@ def testbed_table(experiment: Experiment, paper: Paper, slug: str) -> Sheet | No
     note = "The paper's figures were measured on two Jetson boards. Ours are " + (
         "computed from a measured device profile." if measured else "simulated: no deviation is computed."
     )
+    note += "" if experiment.main is None else own_models(experiment.main)
     title = f"Testbed (the paper's Section VII-D and Fig. 8): {experiment.title}."
     head = ("method", "runs", *(c.head for c in COLUMNS))
     return Sheet(slug=slug, caption=title, head=head, lines=lines, notes=(note,))
@@ -55,7 +58,7 @@ def _line(experiment: Experiment, paper: Paper, label: str) -> Line:
         return Line(name=label, entries=holes)
     found = {**row.stats, **weakest(experiment.main, label)}
     cells = _cells(experiment, paper, label, found)
-    return Line(name=label, entries=(runs_entry(row, experiment), *cells))
+    return Line(name=name_of(row), entries=(runs_entry(row, experiment), *cells))
 
 
 def _cells(experiment: Experiment, paper: Paper, label: str, found: Mapping[str, Stat]) -> Iterator[Entry]:

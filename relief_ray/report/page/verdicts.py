@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from relief_ray.report.compare import Comparison
 from relief_ray.report.page.document import Entry, Line, Prose, Sheet, Tone
-from relief_ray.report.render import NONE
+from relief_ray.report.tables import NONE
 from relief_ray.report.verdict import Claim, Supported, claims, last_line
 
 TONES: Mapping[Supported, Tone] = {"yes": "good", "no": "bad", "undecided": ""}

@@ -47,6 +47,22 @@ def test_a_full_family_has_its_tables_claims_and_figures(usual):
     assert document.lead == "a grid: 6 cells, all done, 1 setting."
 
 
+def test_own_models_stand_beside_the_canonical_one_and_lead(make, put_on, stock_of):
+    """On the paper's data a deviation is the headline's alone; a method that was not run has no own models to show."""
+    pamap2 = {"data": {"name": "pamap2", "stride_s": 1.0}}
+    runs = [make("fedavg"), make("fedlease", scores=(0.7, 0.8), own=(0.4, 0.5))]
+    main = sheet(build(stock_of([put_on(r, **pamap2) for r in runs])), "e1-main")
+    assert main.head[2:4] == ("F1 %", "F1 own %")
+    lines = {name: row(main, name).entries[1:3] for name in ("fedavg", "fedlease*", "pilot")}
+    shown = {name: [(e.text, e.below) for e in entries] for name, entries in lines.items()}
+    assert shown == {
+        "fedavg": [("60.0", "paper 92.0 ± 0.38, -32.0"), ("-", "")],
+        "fedlease*": [("80.0", "paper 91.0 ± 0.36"), ("50.0*", "paper 91.0 ± 0.36, -41.0")],
+        "pilot": [("", "paper 91.8 ± 0.29"), ("", "")],
+    }
+    assert any(note.startswith("* Clients are tested on models of their own: the headline is") for note in main.notes)
+
+
 def test_the_ablation_is_paired_with_v0(usual):
     table = sheet(build(usual), "e1-ablation")
     found = row(table, "V1, without elastic training").entries[2]
@@ -134,6 +150,22 @@ def test_gap_and_clients_fill_the_table_in_the_form_of_iv(make, put_on, stock_of
     assert row(table, "Hetero. Mild (10x)").entries[0].text == "not run"
     assert row(table, "Hetero. Moderate (55x)").entries[1].text == "not run"
     assert not [p for p in document.plots if p.slug.startswith("e2")], "no figures for a varied fleet"
+
+
+def test_own_models_are_marked_in_every_table_and_caption_with_an_f1(make, put_on, stock_of):
+    pamap2 = {"data": {"name": "pamap2", "stride_s": 1.0}}
+    runs = [make("fedavg"), make("harmony", scores=(0.7, 0.8), own=(0.4, 0.5))]
+    wide = [put_on(r, **pamap2, fleet={"gap": g}, where=f"{r.label}{g}") for r in runs for g in (55.0, 100.0)]
+    document = build(stock_of(wide))
+    table = sheet(document, "sensitivity-1")
+    assert row(table, "Hetero. Extreme (100x)").entries[2].text == "50.0*"
+    assert table.notes[0].endswith("*: of the clients' own models.")
+    ends = [p.caption for p in document.plots if p.slug in ("e1-convergence", "e1-pareto")]
+    assert len(ends) == 2 and all(c.endswith("Of `harmony`: F1 of the clients' own models.") for c in ends)
+    testbed = sheet(
+        build(stock_of([put_on(r, fleet={"preset": "testbed"}, data={"name": "pamap2"}) for r in runs])), "e1-testbed"
+    )
+    assert row(testbed, "harmony*") and "own models" in testbed.notes[0]
 
 
 def test_the_testbed_s_fleet_gets_its_table(make, put_on, stock_of):
