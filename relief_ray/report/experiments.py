@@ -52,6 +52,11 @@ class Experiment:
         """By the paper's clock."""
         return self.comparisons.get(PAPER_CLOCK)
 
+    @property
+    def shown(self) -> Comparison | None:
+        """What stands beside the paper's figures: by its clock where the runs have it, else by the planner's."""
+        return self.by_paper or self.main
+
     def text(self, path: str) -> str:
         """A value of the configuration."""
         value = at(self.slots[0].config, path)

@@ -65,7 +65,8 @@ def experiment_sections(experiment: Experiment, paper: Paper, slug: str) -> Iter
     blocks += [t for t in (ablation_table(experiment, paper, f"{slug}-ablation"),) if t is not None]
     blocks += [t for t in (testbed_table(experiment, paper, f"{slug}-testbed"),) if t is not None]
     if comparison is not None:
-        blocks.append(Prose(lines=(clock_sentence(comparison), *remarks(comparison)), is_list=True))
+        planner = f"First sentence, claims and figures: {clock_sentence(comparison)}"
+        blocks.append(Prose(lines=(planner, *remarks(comparison)), is_list=True))
     yield Section(title=experiment.title, slug=slug, blocks=tuple(blocks))
     if comparison is not None and len(comparison.rows) > 1:
         yield Section(

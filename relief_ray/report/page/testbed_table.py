@@ -15,6 +15,7 @@ from relief_ray.report.page.ablation_table import PREFIX
 from relief_ray.report.page.document import Entry, Line, Origin, Sheet
 from relief_ray.report.page.entries import Column, entry, gap, open_states, runs_entry
 from relief_ray.report.page.main_table import labels_of, paper_row
+from relief_ray.report.page.notes import clock_note, protocol
 from relief_ray.report.page.sensitivity_table import FIVE
 from relief_ray.report.paper import Paper
 from relief_ray.report.summary import is_pooled
@@ -45,7 +46,8 @@ def testbed_table(experiment: Experiment, paper: Paper, slug: str) -> Sheet | No
     )
     title = f"Testbed (the paper's Section VII-D and Fig. 8): {experiment.title}."
     head = ("method", "runs", *(c.head for c in COLUMNS))
-    return Sheet(slug=slug, caption=title, head=head, lines=lines, notes=(note,))
+    notes = (protocol(experiment), *clock_note(experiment.main), note)
+    return Sheet(slug=slug, caption=title, head=head, lines=lines, notes=notes, second="second line: paper")
 
 
 def _line(experiment: Experiment, paper: Paper, label: str) -> Line:
@@ -67,9 +69,8 @@ def _cells(experiment: Experiment, paper: Paper, label: str, found: Mapping[str,
         origin: Origin = "simulated" if column.figure != "f1_percent" and clock != "measured" else "measured"
         if column.figure == "f1_percent" and not experiment.is_real:
             origin = "SYNTHETIC"
-        printed = ("", cell) if here else ("", None)
         num = 0 if column.figure not in found else found[column.figure].num
-        yield entry(found.get(column.figure), column, origin=origin, paper=printed, num_runs=num)
+        yield entry(found.get(column.figure), column, origin=origin, paper=cell if here else None, num_runs=num)
 
 
 def weakest(comparison: Comparison, label: str) -> dict[str, Stat]:
