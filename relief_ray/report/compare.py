@@ -15,6 +15,7 @@ from relief_ray.report.load import Loaded, Replicate, fact, load_runs, require_c
 from relief_ray.report.measures import Values, measures
 from relief_ray.report.stats import Paired, paired
 from relief_ray.report.summary import BOUNDS, RunSummary, summarise_run
+from relief_ray.report.variants import variant_names
 
 FEDAVG = "fedavg"
 # What may differ inside one comparison: the method, what means are taken over, and how a run was carried out.
@@ -131,16 +132,16 @@ def refuse_mixture(runs: Sequence[Loaded]) -> None:
 
 
 def with_labels(runs: Sequence[Loaded]) -> tuple[Loaded, ...]:
-    """The runs, each label extended by the fields in which methods of the same name differ."""
-    return tuple(_relabel(r, [o for o in runs if o.label == r.label]) for r in runs)
+    """The runs, each label extended by the fields in which a method differs from the preset whose name it has."""
+    names = variant_names([(r.label, _strategy(r)) for r in runs])
+    return tuple(renamed(r, name) for r, name in zip(runs, names, strict=True))
 
 
-def _relabel(loaded: Loaded, namesakes: Sequence[Loaded]) -> Loaded:
-    mine, first = _strategy(loaded), _strategy(namesakes[0])
-    own = ", ".join(f"{k}={mine.get(k)}" for k in sorted(mine) if mine.get(k) != first.get(k))
-    if not own:
+def renamed(loaded: Loaded, label: str) -> Loaded:
+    """The run under another label."""
+    if label == loaded.label:
         return loaded
-    return replace(loaded, run=loaded.run.model_copy(update={"strategy": f"{loaded.label} ({own})"}))
+    return replace(loaded, run=loaded.run.model_copy(update={"strategy": label}))
 
 
 def _strategy(loaded: Loaded) -> dict[str, JsonValue]:

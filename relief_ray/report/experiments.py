@@ -11,7 +11,7 @@ from pydantic import JsonValue
 
 from relief_ray.data.spec import get_spec
 from relief_ray.errors import UserError
-from relief_ray.report.compare import Comparison, compare_runs, flat_setting
+from relief_ray.report.compare import Comparison, compare_runs, flat_setting, renamed
 from relief_ray.report.labels import split_name
 from relief_ray.report.load import Loaded, at
 from relief_ray.report.stock import Slot, Stock
@@ -32,15 +32,16 @@ class Experiment:
 
     @cached_property
     def runs(self) -> tuple[Loaded, ...]:
-        """The runs that count."""
-        return tuple(s.loaded for s in self.slots if s.state == "done" and s.loaded is not None)
+        """The runs that count, under their cells' names."""
+        return tuple(renamed(s.loaded, s.label) for s in self.slots if s.state == "done" and s.loaded is not None)
 
     @cached_property
     def comparisons(self) -> Mapping[str, Comparison]:
         """One comparison per clock that every run recorded; none where no run counts."""
         known = [set(r.rounds[-1].costs) for r in self.runs]
         clocks = [c for c in self.runs[0].rounds[-1].costs if all(c in k for k in known)] if known else []
-        return {clock: compare_runs(self.runs, clock) for clock in clocks}
+        again = tuple(renamed(r, s.label) for s in self.slots for r in s.repeats)
+        return {clock: compare_runs((*self.runs, *again), clock) for clock in clocks}
 
     @property
     def main(self) -> Comparison | None:

@@ -1,0 +1,35 @@
+"""What a method is called where another with its name stands beside it: the bare name belongs to the preset itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pydantic import JsonValue
+
+from relief_ray.names import shown
+from relief_ray.strategies import PRESETS
+
+Named = tuple[str, Mapping[str, JsonValue]]
+_PRESETS: Mapping[str, Mapping[str, JsonValue]] = {shown(k): s.model_dump(mode="json") for k, s in PRESETS.items()}
+
+
+def variant_names(methods: Sequence[Named]) -> list[str]:
+    """A name for each (label, strategy section): ``relief``, and ``relief (gamma=0.5)`` where 0.5 is not the preset's.
+
+    What is given does not depend on which other cells are there. A user's own method has no preset: where its cells
+    differ, every one says in what.
+    """
+    namesakes: dict[str, list[Mapping[str, JsonValue]]] = {}
+    for label, strategy in methods:
+        namesakes.setdefault(label, []).append(strategy)
+    return [_name(label, strategy, namesakes[label]) for label, strategy in methods]
+
+
+def _name(label: str, mine: Mapping[str, JsonValue], namesakes: Sequence[Mapping[str, JsonValue]]) -> str:
+    preset = _PRESETS.get(label)
+    if preset is not None:
+        keys = [k for k in mine if k != "name" and mine[k] != preset.get(k)]
+    else:
+        keys = [k for k in mine if any(other.get(k) != mine[k] for other in namesakes)]
+    own = ", ".join(f"{k}={mine[k]}" for k in sorted(keys))
+    return f"{label} ({own})" if own else label
