@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from relief_ray.report.directions import directions
 from relief_ray.report.experiments import Experiment, experiments
 from relief_ray.report.facts import clock_sentence, remarks
 from relief_ray.report.figures.allocation import allocation
@@ -72,7 +73,7 @@ def experiment_sections(experiment: Experiment, paper: Paper, slug: str) -> Iter
         yield Section(
             title="Claims", slug=f"{slug}-claims", blocks=(verdict_sheet(comparison, f"{slug}-verdicts"),), level=3
         )
-        if odd := surprises(comparison):
+        if odd := [*surprises(comparison), *directions(experiment, paper)]:
             yield Section(
                 title="What surprised", slug=f"{slug}-odd", blocks=(Prose(lines=tuple(odd), is_list=True),), level=3
             )
