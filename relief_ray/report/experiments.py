@@ -103,6 +103,11 @@ class Experiment:
         return all(r.run.data_origin == "real" for r in self.runs)
 
     @property
+    def is_usual(self) -> bool:
+        """Gap 55 and the own number of clients: figures are drawn, and the primary setting is chosen, among these."""
+        return self.gap == 55.0 and not self.text("data.num_clients")
+
+    @property
     def title(self) -> str:
         """Data, split, backbone, and what else sets it apart."""
         parts = [PRETTY.get(self.dataset, self.dataset), split_name(self.text("data.split"))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isclose
 
 from relief_ray.names import shown as shown_label
 from relief_ray.report.compare import Comparison, Row, Stat
@@ -89,10 +90,22 @@ def origin_of(experiment: Experiment, comparison: Comparison, label: str, figure
 
 
 def _is_target(experiment: Experiment, comparison: Comparison, label: str, figure: str) -> bool:
-    """FedAvg's joules on PAMAP2 are what the clocks were fitted to."""
+    """FedAvg's joules on PAMAP2 are what the clocks were fitted to; who does FedAvg's work inherits them."""
     fitted = experiment.runs[0].run.calibration.get("origin") == "FITTED"
-    at_target = label == "fedavg" and experiment.dataset == "pamap2" and figure.startswith("energy")
+    at_target = (
+        experiment.dataset == "pamap2" and figure.startswith("energy") and _has_fedavgs_joules(comparison, label)
+    )
     return fitted and at_target and comparison.clock in FITTED_JOULES
+
+
+def _has_fedavgs_joules(comparison: Comparison, label: str) -> bool:
+    """Whether a round costs what FedAvg's does, to the last digits, wherever both ran."""
+    mine, whole = (
+        {s.replicate: s.clocks[comparison.clock].energy_j for s in comparison.summaries if s.label == name}
+        for name in (label, "fedavg")
+    )
+    shared = mine.keys() & whole.keys()
+    return label == "fedavg" or (bool(shared) and all(isclose(mine[k] or 0, whole[k] or 0) for k in shared))
 
 
 def _has_fitted_width(experiment: Experiment, comparison: Comparison, label: str) -> bool:

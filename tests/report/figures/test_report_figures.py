@@ -126,6 +126,16 @@ def test_where_a_method_ends_is_never_cut_off_and_an_even_spread_is_whole():
     assert floor(points(a=(10.0, 40.0, 70.0), b=(20.0, 50.0, 80.0))) is None
 
 
+@pytest.fixture(scope="module")
+def seconds(make, put_on, stock_of):
+    """Rounds of 1.47 s: the axis of seconds has two decimals, so its labels are wide."""
+    return experiments(stock_of([put_on(make("fedavg", round_s=1.47)), put_on(make("relief", round_s=0.79))]))[0]
+
+
+def test_wide_numbers_leave_room_for_the_label_of_seconds(seconds):
+    test_no_label_leaves_the_sheet(seconds, devices)
+
+
 @pytest.mark.parametrize("maker", MAKERS, ids=lambda m: m.__name__)
 def test_no_label_leaves_the_sheet(experiment, maker):
     agg = pytest.importorskip("matplotlib.backends.backend_agg")

@@ -1,5 +1,6 @@
 """The whole page: complete, partial, empty, of two programs; always one file that needs no other."""
 
+import dataclasses
 import re
 
 import pytest
@@ -146,6 +147,15 @@ def test_the_testbed_s_fleet_gets_its_table(make, put_on, stock_of):
     assert found["round, s"].origin == "simulated" and found["F1 %"].origin == "measured"
 
 
+def test_table_vi_stands_with_the_testbed(make, put_on, stock_of):
+    runs = [put_on(make("fedavg"), fleet={"preset": "testbed"}, data={"name": "pamap2"})]
+    table = sheet(build(stock_of(runs)), "e1-devices-used")
+    found = [[(e.text, e.below) for e in line.entries] for line in table.lines]
+    assert [row[2] for row in found] == [("60", "60"), ("30", "30"), ("15", "15")]
+    assert [row[1][1] for row in found] == ["all 4", "acc + gyro", "acc"]
+    assert [row[1][0] for row in found] == ["acc + gyro + mag + hr", "acc + gyro", "acc"]
+
+
 def test_the_page_is_one_file_without_any_outside_resource(usual):
     document = build(usual)
     drawing = '<svg xmlns="http://www.w3.org/2000/svg" width="1"><g id="a"><use href="#a"/></g></svg>'
@@ -224,3 +234,29 @@ def test_the_paper_s_data_set_is_named_once_in_the_heading(usual):
     assert not any("paper" in e.below for line in main.lines for e in line.entries)
     for render in (lambda d: html(d, {}), markdown, latex):
         assert "second line: paper, PAMAP2" in render(build(usual))
+
+
+def test_claims_of_a_second_setting_are_corrected_over_the_page(family, put_on, stock_of):
+    second = [put_on(r, data={"split": "within_subject"}, where=f"w{r.label}") for r in family]
+    document = build(stock_of([*(put_on(r) for r in family), *second]))
+    one, other = sheet(document, "e1-verdicts"), sheet(document, "e2-verdicts")
+    assert [line.entries[0].text for line in one.lines][:5] == ["supported"] * 5
+    assert [line.entries[0].text for line in other.lines][:5] == ["undecided"] * 5
+    assert one.notes[0].startswith("Primary setting") and "corrected over all 12 tests" in other.notes[0]
+    assert any("Holm-corrected over the page's 12 tests" in t for t in texts(document))
+
+
+def test_the_primary_setting_is_of_the_usual_fleet_and_real_data(family, put_on, stock_of):
+    def runs(where, **more):
+        return [put_on(r, where=where + r.label, **more) for r in family]
+
+    fake = [dataclasses.replace(r, run=r.run.model_copy(update={"data_origin": "SYNTHETIC"})) for r in runs("s")]
+    found = [*fake, *runs("g", fleet={"gap": 10.0}), *runs("r", data={"split": "within_subject"})]
+    document = build(stock_of(found))
+    notes = [sheet(document, f"e{i}-verdicts").notes[0].startswith("Primary") for i in (1, 2, 3)]
+    assert notes == [False, False, True]
+
+
+def test_a_simulated_claim_has_no_colour(usual):
+    last = sheet(build(usual), "e1-verdicts").lines[-1].entries[0]
+    assert (last.text, last.tone) == ("simulated: supported", "")
