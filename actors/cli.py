@@ -115,6 +115,7 @@ def grid(
         bool, typer.Option("--rerun-stale", help="Compute cells of another program again; the old are set aside.")
     ] = False,
     address: Annotated[SomeText, typer.Option(help="Join this Ray cluster instead of starting one.")] = None,
+    dashboard: Annotated[bool, typer.Option("--dashboard", help="Ray's dashboard with a local cluster.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run a table or figure of the paper through Ray Tune, cell by cell; `grid resume DIR` runs what is missing.
@@ -132,6 +133,7 @@ def grid(
         rerun_stale=rerun_stale,
         skip_failed=skip_failed,
         skip_unknown=skip_unknown,
+        dashboard=dashboard,
     )
     ray = [] if address is None else [f"runtime.address={address}"]
     go(target, folder, [*(settings or []), *ray], out, asked)

@@ -1,7 +1,6 @@
 """Runs a round's clients on Ray hosts (an ``Executor``), with the bits of the plain loop.
 
-Packed: the next free host takes the next block. Actors: every client on its own host. Either way the sums are taken
-over the same blocks in the same order.
+Packed: blocks go to whichever host is through first. Actors: every client on its own host. The sums are the same.
 """
 
 from __future__ import annotations
@@ -9,11 +8,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 
 import ray
 from torch import Tensor
 
 from actors.answers import take
+from actors.dealing import BRIEF_S, deal
 from actors.failures import EvaluationFailed
 from actors.gather import Gather, lost
 from actors.group import HostGroup, RuntimeOptions, open_hosts
@@ -30,9 +31,7 @@ from relief_ray.simulation import never
 from relief_ray.training.worker import Job
 
 START_S, START_PER_HOST_S = 60.0, 10.0
-# Clients that take less than this are not worth a call each: every host gets its share of a round at once.
-BRIEF_S = 0.02
-MAX_ATTEMPTS = 2
+MAX_ATTEMPTS, SLACK = 2, 50
 
 
 def open_executor(
@@ -74,6 +73,7 @@ class RayExecutor:
             hosts=hosts, per_node=slots_per_node([h.identity.node for h in hosts], shared), should_stop=should_stop
         )
         self._host_of = {s.client: i for i, s in enumerate(specs) if s.client is not None}
+        self._client_s = inf
         self._sent: tuple[Models, ray.ObjectRef[Packed[Models]], int] | None = None
 
     def train(
@@ -90,7 +90,7 @@ class RayExecutor:
             ClientFailed: code of a client raised; it is named.
         """
         cut = blocks(tasks)
-        gather, before = Gather(cut), self._pool.moved_bytes
+        gather, moved_before, busy_before_s = Gather(cut), self._pool.moved_bytes, self._pool.busy_s
         model = self._put(models)
         todo = deque(self._train_calls(cut, round_, model, states))
         unanswered: dict[ClientId, str] = {}
@@ -106,7 +106,8 @@ class RayExecutor:
                 for block, part in call.pieces:
                     gather.add(block, [t.client for t in part], lost([t.client for t in part], outcome.why))
         self._check_quorum(round_, len(tasks), unanswered)
-        return gather.finish(self._pool.moved_bytes - before)
+        self._client_s = (self._pool.busy_s - busy_before_s) / max(1, len(tasks) - len(unanswered))
+        return gather.finish(self._pool.moved_bytes - moved_before)
 
     def _train_calls(
         self,
@@ -121,17 +122,8 @@ class RayExecutor:
             yield self._train_call(pieces, round_, model, states, 0, whole)
 
     def _deal(self, blocks_: list[Piece]) -> list[tuple[Piece, ...]]:
-        """Blocks, most work first; all at once where they are brief; single clients where hosts are many."""
         slots = min(len(self._pool.hosts), sum(self._pool.per_node.values()))
-        is_brief = self._pool.client_s < BRIEF_S
-        is_coarse = 2 * slots > len(blocks_) and any(len(tasks) > 1 for _, tasks in blocks_)
-        if self._host_of or (is_coarse and not is_brief):
-            # In client order: only few may wait in memory for one before them.
-            return [((i, (task,)),) for i, tasks in blocks_ for task in tasks]
-        if is_brief:
-            size = -(-len(blocks_) // slots)
-            return [tuple(blocks_[i : i + size]) for i in range(0, len(blocks_), size)]
-        return [(piece,) for piece in sorted(blocks_, key=lambda p: -sum(self._work(task) for task in p[1]))]
+        return deal(blocks_, slots, self._work, is_brief=self._client_s < BRIEF_S, is_pinned=bool(self._host_of))
 
     def _work(self, task: Assignment) -> int:
         return self._job.fleet[task.client].num_windows * task.epochs * len(task.train)
@@ -150,16 +142,21 @@ class RayExecutor:
         own = {c: states[c] for c in clients if c in states}
         request = pack(TrainRequest(round=round_, parts=parts, states=own, whole=whole))
         self._pool.moved_bytes += request.nbytes
-        limit_s = self._options.client_timeout_s
         return Call(
             method="train",
             args=((self._group.job,), model, request),
             clients=clients,
-            limit_s=None if limit_s is None else limit_s * len(clients),
+            limit_s=self._limit_s(len(clients)),
             pieces=pieces,
             host=self._host_of.get(clients[0]),
             attempt=attempt,
+            work=sum(self._work(task) for tasks in parts for task in tasks),
         )
+
+    def _limit_s(self, num_clients: int) -> float | None:
+        """One client may take the whole limit, the others with it what clients took last round, with much slack."""
+        limit_s = self._options.client_timeout_s
+        return None if limit_s is None else limit_s + (num_clients - 1) * min(limit_s, SLACK * self._client_s)
 
     def _check_quorum(self, round_: int, num_asked: int, unanswered: Mapping[ClientId, str]) -> None:
         if num_asked - len(unanswered) < self._options.quorum * num_asked:
@@ -236,6 +233,11 @@ class RayExecutor:
             "torches": list[Json](sorted({h.identity.torch for h in hosts})),
             "num_lost_calls": self._pool.num_lost,
         }
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds that hosts spent on training calls so far, all of them together."""
+        return self._pool.busy_s
 
     @property
     def num_lost(self) -> int:

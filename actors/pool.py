@@ -34,7 +34,7 @@ class Lost:
 class HostPool:
     """Hosts and what they are doing; ``per_node`` bounds the hosts of a node that work at the same time.
 
-    ``client_s``: a host's seconds per client in the last call that was answered.
+    ``busy_s``: hosts' own seconds in training so far.
     """
 
     hosts: list[Host]
@@ -43,7 +43,7 @@ class HostPool:
     recovery_s: float = RECOVERY_S
     moved_bytes: int = 0
     num_lost: int = 0
-    client_s: float = inf
+    busy_s: float = 0.0
 
     def run(self, todo: deque[Call]) -> Iterator[tuple[Call, Answer | Lost]]:
         """Yields every call of ``todo`` with its outcome as it arrives; the caller may add calls meanwhile.
@@ -80,16 +80,21 @@ class HostPool:
                 host.send(call)
 
     def _host_for(self, call: Call) -> Host | None:
-        """A host that is free, else the one whose next call can wait for it: where work began first."""
-        candidates = [h for h in (self.hosts if call.host is None else [self.hosts[call.host]]) if h.usable]
+        """The host that is expected to be through first, if a call may lie there."""
         working: dict[str, int] = {}
         for host in self.hosts:
             working[host.identity.node] = working.get(host.identity.node, 0) + bool(host.flights)
-        for host in candidates:
-            if not host.flights and working[host.identity.node] < self.per_node.get(host.identity.node, 1):
-                return host
-        behind = [h for h in candidates if 0 < len(h.flights) < DEPTH]
-        return min(behind, key=lambda h: h.flights[0].since_s, default=None)
+
+        def has_place(host: Host) -> bool:
+            node = host.identity.node
+            return bool(host.flights) or working[node] < self.per_node.get(node, 1)
+
+        candidates = self.hosts if call.host is None else [self.hosts[call.host]]
+        now_s = time.monotonic()
+        first = min((h for h in candidates if h.usable and has_place(h)), key=lambda h: h.left_s(now_s), default=None)
+        # Unheard of, or full: the call waits and goes to whoever is free then.
+        is_open = first is not None and len(first.flights) < DEPTH and first.left_s(now_s) < inf
+        return first if is_open else None
 
     def _hopeless(self, todo: deque[Call]) -> Iterator[tuple[Call, Lost]]:
         """Calls whose hosts are gone, or in trouble for longer than a restart takes."""
@@ -125,7 +130,9 @@ class HostPool:
         host.identity, host.num_losses = answer.identity, 0
         self.moved_bytes += answer.nbytes
         if isinstance(answer, TrainAnswer):
-            self.client_s = answer.busy_s / len(flight.call.clients)
+            self.busy_s += answer.busy_s
+            if flight.call.work:
+                host.work_s = answer.busy_s / flight.call.work
         return flight.call, answer
 
     def _overdue(self, todo: deque[Call]) -> Iterator[tuple[Call, Lost]]:
@@ -145,7 +152,7 @@ class HostPool:
         host.num_losses += 1
         # Ray starts a dead process anew for ever; one that dies on every call is given up.
         host.gone = host.num_losses >= MAX_LOSSES
-        todo.extendleft(host.suspect(why))
+        todo.extendleft(reversed(host.suspect(why)))
         return Lost(why=f"{host.name}: {why}")
 
     def _probe(self) -> None:

@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 import ray
 from ray.exceptions import RayError
@@ -26,7 +27,7 @@ DEPTH = 2
 class Call:
     """A piece of work: ``method`` of a host, for these clients; ``host`` where only one will do.
 
-    ``pieces``: what its answer is made of, consecutive clients of one block each.
+    ``pieces``: what its answer is made of, consecutive clients of one block each. ``work``: how much, in any unit.
     """
 
     method: str
@@ -36,6 +37,7 @@ class Call:
     pieces: tuple[Piece, ...] = ()
     host: int | None = None
     attempt: int = 0
+    work: float = 0.0
 
 
 @dataclass(slots=True)
@@ -49,13 +51,17 @@ class Flight:
 
 @dataclass(slots=True)
 class Host:
-    """One actor; it works on the first of its ``flights``. ``trouble`` says why it was lost, ``probe`` asks again."""
+    """One actor; it works on the first of its ``flights``. ``trouble`` says why it was lost, ``probe`` asks again.
+
+    ``work_s``: seconds that it took for a unit of work the last time, once it has answered.
+    """
 
     index: int
     name: str
     handle: Handle
     identity: Identity
     flights: deque[Flight] = field(default_factory=deque)
+    work_s: float | None = None
     probe: ray.ObjectRef[Identity] | None = None
     probe_at_s: float = 0.0
     trouble: str = ""
@@ -67,6 +73,15 @@ class Host:
     def usable(self) -> bool:
         """True where a call may be sent."""
         return not self.trouble and not self.gone
+
+    def left_s(self, now_s: float) -> float:
+        """Expected seconds until it is through with what lies there; infinite where it was never heard of."""
+        if not self.flights:
+            return 0.0
+        if self.work_s is None:
+            return inf
+        first, *behind = (self.work_s * flight.call.work for flight in self.flights)
+        return max(0.0, first - (now_s - self.flights[0].since_s)) + sum(behind)
 
     def send(self, call: Call) -> None:
         """Sends a call; Ray runs a host's calls in the order in which they were sent."""

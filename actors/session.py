@@ -36,8 +36,10 @@ class SessionOptions:
 
 
 @contextmanager
-def ray_session(options: SessionOptions) -> Iterator[None]:
+def ray_session(options: SessionOptions) -> Iterator[str | None]:
     """Ray is usable inside the block; what we started is stopped, what others started is left running.
+
+    Gives the address of the dashboard, where one was asked for and started here, with the token that it asks for.
 
     Raises:
         UserError: the cluster at ``address`` cannot be joined.
@@ -47,34 +49,36 @@ def ray_session(options: SessionOptions) -> Iterator[None]:
     import ray
 
     if ray.is_initialized():
-        yield
+        yield None
         return
     folder = None if options.address else short_folder()
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    url = None
     try:
         if folder is None:
             _join(str(options.address), options)
         else:
-            _start(folder, options)
+            url = _start(folder, options)
         if threading.current_thread() is threading.main_thread():
             # Ray ends the process on SIGTERM; how a run is stopped is the command line's business.
             for number, handler in handlers.items():
                 signal.signal(number, handler)
-        yield
+        yield url
     finally:
         ray.shutdown()
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _start(folder: Path, options: SessionOptions) -> None:
+def _start(folder: Path, options: SessionOptions) -> str | None:
     import ray
 
-    if not {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & set(os.environ):
+    ours = not {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & set(os.environ)
+    if ours:
         # Strangers on the machine stay out, and Ray writes no token to the home folder. It stays for the whole process:
         # Ray reads it once.
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
-    ray.init(
+    context = ray.init(
         address="local",
         num_cpus=options.num_cpus or num_cores(),
         resources=dict(options.resources),
@@ -84,6 +88,10 @@ def _start(folder: Path, options: SessionOptions) -> None:
         logging_level=logging.ERROR,
         _temp_dir=str(folder),
     )
+    if not options.dashboard or not context.dashboard_url:
+        return None
+    # As notebook servers do: it is worth nothing once this process has ended, and nobody else could know it.
+    return f"http://{context.dashboard_url}" + (f" (its token: {os.environ['RAY_AUTH_TOKEN']})" if ours else "")
 
 
 def _join(address: str, options: SessionOptions) -> None:

@@ -30,19 +30,31 @@ class Experts:
     Copy 1 is the backbone's own layer; copies 2, 3, .. own groups of their own, tagged by ``member``. With ``M``
     experts the router has ``2 M - 1`` slots: one for the own expert, and with every further one another own slot and
     one of its. ``output(M)`` are the logits when the ``M`` best slots are mixed; the backbone's own logits stay.
+
+    ``inside``: groups of LoRA layers within a stage each; every such layer has copies and a router of its own, which
+    looks at each token of the layer's input.
     """
 
     id: str
     of: tuple[GroupId, ...]
     most: int
+    inside: tuple[GroupId, ...] = ()
 
     def copy(self, expert: int, group: GroupId) -> GroupId:
         """The group of expert 1, 2, .. that stands for ``group``."""
         return group if expert == 1 else f"{self.id}.{expert}.{group}"
 
-    def router(self, expert: int) -> GroupId:
-        """The router's rows that come with an expert."""
-        return f"{self.id}.router.{expert}"
+    def router(self, expert: int, within: GroupId | None = None) -> GroupId:
+        """The router's rows that come with an expert; those of the layers of a group ``within``."""
+        return f"{self.id}.router.{expert}" + (f".{within}" if within else "")
+
+    def own(self, expert: int) -> tuple[GroupId, ...]:
+        """All groups of an expert."""
+        return tuple(self.copy(expert, j) for j in (*self.of, *self.inside))
+
+    def routers(self, expert: int) -> tuple[GroupId, ...]:
+        """All routers' rows that come with an expert."""
+        return (self.router(expert), *(self.router(expert, j) for j in self.inside))
 
     def weights(self, number: int) -> str:
         """The stage that gives the weights (B, M) of so many experts, the own one first."""

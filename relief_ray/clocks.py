@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from relief_ray.config import ExperimentConfig
@@ -12,6 +13,7 @@ from relief_ray.devices.types import DeviceType
 from relief_ray.errors import UserError
 from relief_ray.extensions import is_path
 from relief_ray.messages import Fleet
+from relief_ray.models.backbone import InputShape
 from relief_ray.models.cnn import CnnConfig
 from relief_ray.models.registry import name_of
 from relief_ray.stages import Engine
@@ -38,6 +40,29 @@ def uncalibrated(config: ExperimentConfig) -> tuple[str, ...]:
     if not is_path(name) or config.costs.utilisation is not None:
         return ()
     return (f"backbone {name}: not calibrated, seconds and joules take Backbone 1's utilisation; costs.utilisation=U",)
+
+
+def profile_settings(config: ExperimentConfig, shape: InputShape) -> dict[str, str | int | float | None]:
+    """What a profile's paces depend on, short of machine and batch."""
+    backbone = config.backbone.model_dump(mode="json")
+    return {
+        "window": shape.window,
+        "channels": ", ".join(f"{m} {c}" for m, c in shape.channels),
+        "missing": config.training.missing,
+        **{f"backbone.{k}": v for k, v in backbone.items() if v is not None},
+    }
+
+
+def foreign_profile(config: ExperimentConfig, shape: InputShape, clocks: Mapping[str, Clock]) -> tuple[str, ...]:
+    """What has to be said where the device profile was measured with another shape, size or rank than the run's."""
+    clock = clocks.get("measured")
+    if clock is None or not isinstance(clock.model, Measured) or clock.model.profile.measured is None:
+        return ()
+    seen, wanted = clock.model.profile.measured.settings, profile_settings(config, shape)
+    other = [f"{k} {seen.get(k)!r} (here {v!r})" for k, v in wanted.items() if seen.get(k) != v]
+    if not other:
+        return ()
+    return (f"{config.costs.profile}: measured with {'; '.join(other)}: its seconds are extrapolated; profile again",)
 
 
 def measured_clock(config: ExperimentConfig, engine: Engine | None = None) -> Measured | None:

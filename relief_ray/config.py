@@ -1,7 +1,7 @@
 """The typed configuration of one run: frozen, hashed, with errors that name the key and the nearest right one.
 
 What changes results is hashed into the cell id; ``runtime`` and ``tracking`` change only where and how a run is
-carried out.
+carried out, ``choice`` says where its values come from.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from pydantic import (
     field_validator,
 )
 
+from relief_ray.choices import Choice
 from relief_ray.data import DataConfig
 from relief_ray.devices.fleet import FleetConfig
 from relief_ray.errors import UserError, nearest
@@ -117,6 +118,7 @@ class ExperimentConfig(Section):
     record: RecordConfig = RecordConfig()
     runtime: RuntimeConfig = RuntimeConfig()
     tracking: TrackingConfig = TrackingConfig()
+    choice: Choice | None = None
     rounds: int = Field(default=200, ge=1)
     seed: int = Field(default=0, ge=0)
     participation: float = Field(default=1.0, gt=0.0, le=1.0)
@@ -153,7 +155,7 @@ class ExperimentConfig(Section):
         Raises:
             UserError: the profile cannot be read.
         """
-        values: dict[str, JsonValue] = self.model_dump(mode="json", exclude={"name", "runtime", "tracking"})
+        values: dict[str, JsonValue] = self.model_dump(mode="json", exclude={"name", "runtime", "tracking", "choice"})
         if self.costs.profile is not None:
             values["costs"] = self.costs.model_dump(mode="json") | {"profile": _sha256(Path(self.costs.profile))}
         return values

@@ -17,6 +17,7 @@ from time import perf_counter
 
 import torch
 
+from relief_ray.clocks import profile_settings
 from relief_ray.config import ExperimentConfig
 from relief_ray.devices.time import Conditions, Profile, Throughput, throughput
 from relief_ray.devices.workload import Workload, num_steps, shares, workload
@@ -187,23 +188,11 @@ def describe(setup: Setup, rows: int, walls_s: Sequence[float], load_before: flo
         torch_build=torch_build(),
         date=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         commit=commit(),
-        settings=settings_of(setup, rows),
+        settings={"windows_per_batch": rows, **profile_settings(setup.config, setup.job.build().shape)},
         turns=len(walls_s),
         spread=spread(walls_s),
         load_before=load_before,
     )
-
-
-def settings_of(setup: Setup, rows: int) -> dict[str, str | int | float | None]:
-    """What the paces depend on, short of the machine."""
-    shape = setup.job.build().shape
-    return {
-        "windows_per_batch": rows,
-        "window": shape.window,
-        "channels": ", ".join(f"{m} {c}" for m, c in shape.channels),
-        "missing": setup.config.training.missing,
-        **{f"backbone.{k}": v for k, v in setup.config.backbone.model_dump(mode="json").items() if v is not None},
-    }
 
 
 def spread(values: Sequence[float]) -> float:

@@ -53,6 +53,7 @@ def round_record(
             "divergence": {j: d for j, part in sums.items() if (d := divergence(part)) is not None},
             "d_bar": from_tensor(tensors[D_BAR], setup.layout) if D_BAR in tensors else {},
             "pairwise": pairwise_cosine(result.trained.pairwise),
+            "silhouettes": result.state.facts.get("silhouettes", {}),
             "deadline_s": target_s,
             "speedup": speedup(setup, result, reference),
             "fedavg": {} if everyone else fedavg_records(reference),

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from relief_ray.additions import Addition
-from relief_ray.clocks import make_planner, run_clocks, uncalibrated
+from relief_ray.clocks import foreign_profile, make_planner, run_clocks, uncalibrated
 from relief_ray.config import ExperimentConfig
 from relief_ray.data import FederatedData, federate, num_clients, open_dataset, pool
 from relief_ray.data.federated_data import Purpose
@@ -120,7 +120,7 @@ def assemble(
         num_own_values=plain.layout.numel,
         start=backbone.params(),
         frozen=backbone.facts,
-        warnings=(*backbone.warnings, *uncalibrated(config)),
+        warnings=(*backbone.warnings, *uncalibrated(config), *foreign_profile(config, backbone.shape, clocks)),
         strategy=strategy,
         streams=streams,
         engine=engine,

@@ -15,19 +15,25 @@ from relief_ray.groups import GroupId
 RAW = "x."
 # How local training is carried out (the oracle; features computed once; that with matrix products).
 Engine = Literal["naive", "reuse", "gemm"]
+# Outputs that no step changes are kept for a client's round up to so many bytes, else computed again in every step.
+MAX_KEPT_BYTES = 2**30
 # What an absent modality is: its raw input is zero (Eq. (2)), or its feature h_m (Section III-B).
 Missing = Literal["zero_input", "zero_feature"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageSpec:
-    """A stage's place in the forward graph; ``feature`` marks the stage whose output is ``h_m``."""
+    """A stage's place in the forward graph; ``feature`` marks the stage whose output is ``h_m``.
+
+    ``cheap``: next to nothing to compute and large to keep, so it runs in every step that reads it.
+    """
 
     id: str
     inputs: tuple[str, ...]
     groups: frozenset[GroupId] = frozenset()
     modality: str | None = None
     feature: bool = False
+    cheap: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,7 +42,7 @@ class StageFlops:
 
     ``inner_grad_flops``: what the gradient takes inside the stage to reach a group where the stage's input needs none
     (otherwise it is part of the input's gradient). ``frozen_forward_flops`` and ``frozen_grad_flops`` are what of the
-    first two belongs to parameters of no group.
+    first two belongs to parameters of no group. ``output_bytes``: its output.
     """
 
     forward_flops: float
@@ -45,6 +51,7 @@ class StageFlops:
     inner_grad_flops: Mapping[GroupId, float] = field(default_factory=dict)
     frozen_forward_flops: float = 0.0
     frozen_grad_flops: float = 0.0
+    output_bytes: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,6 +109,11 @@ def descendants(stages: tuple[StageSpec, ...], trained: Collection[GroupId]) -> 
         if stage.groups & set(trained) or live & set(stage.inputs):
             live.add(stage.id)
     return frozenset(live)
+
+
+def read_by(stages: Collection[StageSpec], readers: Collection[str]) -> frozenset[str]:
+    """What the stages named ``readers`` read."""
+    return frozenset(i for s in stages if s.id in readers for i in s.inputs)
 
 
 def ancestors(

@@ -16,7 +16,7 @@ Values = dict[str, object]
 # Under this share of FedAvg's round the slow devices have slots to fill and groups to refuse, once the link is fast.
 ALLOCATING = ("relief", "v2", "v3", "v2_mandatory", "v3_mandatory", "mandatory_only")
 # What comes first lasts one round, so that the few rounds of a case see what comes after it.
-SECOND_PHASE_SOON: dict[str, Values] = {"fedlease": {"warmup_rounds": 1}, "pilot": {"stage1_rounds": 1}}
+SECOND_PHASE_SOON: dict[str, Values] = {"fedlease": {"warmup_rounds": 1}}
 FAR_APART: Values = {"gap": 20.0, "types": {t: FAST_LINK for t in "ABC"}}
 BASE: Values = {
     "name": "conformance",
@@ -106,6 +106,16 @@ CASES: dict[str, Values] = {preset: {"strategy": strategy_values(preset)} for pr
         "strategy": strategy_values("fedlease") | {"encoders": "cluster"},
         "training": {"epochs": 1, "lr": 0.01, "missing": "zero_feature"},
         "participation": 0.5,
+    },
+    "fedlease, moment, every layer routed": {
+        **MOMENT,
+        "strategy": strategy_values("fedlease") | {"moe_scope": "all"},
+        "training": {"epochs": 1, "lr": 0.01, "batch_size": 3, "missing": "zero_feature"},
+    },
+    "fedlease, one of four takes part": {
+        "strategy": strategy_values("fedlease"),
+        "participation": 0.25,
+        "rounds": 4,
     },
     "pilot, half take part": {
         "strategy": strategy_values("pilot"),

@@ -5,23 +5,23 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 
+from relief_ray.choices import Choice
 from relief_ray.config import ExperimentConfig, override, parse
 from relief_ray.errors import UserError, nearest
 from relief_ray.records.identity import config_hash
 from relief_ray.strategies import PRESETS
-from tune_configs.grid import DATASETS, Axis, Grid, Point, Settings, points
+from tune_configs.grid import DATASETS, Axis, Grid, Point, points
+from tune_configs.tuned import TUNED, Tuned, read_tuned, refuse_overruled
 
 GRIDS = (
     "main_cnn", "main_lora", "ablation", "sensitivity", "diagnostics", "testbed", "coupling", "search_lr", "smoke",
 )  # fmt: skip
 HASH_DIGITS = 8
-TUNED = "tuned="
-Tuned = Mapping[tuple[str, str], Settings]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,7 +72,7 @@ def cells_of(grid: Grid, settings: Sequence[str] = (), *, skip_unknown: bool = F
     """
     scaled, rest = scale(grid, [s for s in settings if not s.startswith(TUNED)])
     files = [s.removeprefix(TUNED) for s in settings if s.startswith(TUNED)]
-    tuned = read_tuned(Path(files[-1])) if files else {}
+    tuned = read_tuned(Path(files[-1])) if files else None
     refuse_empty(scaled)
     known = tuple(m for m in scaled.methods if m in PRESETS)
     missing = [m for m in scaled.methods if m not in PRESETS]
@@ -82,38 +82,8 @@ def cells_of(grid: Grid, settings: Sequence[str] = (), *, skip_unknown: bool = F
             "leave them out with --skip-unknown, or choose with --set 'methods=[fedavg, relief]'"
         )
     scaled = replace(scaled, methods=known)
-    found = (cell_of(grid.name, use(tuned, point) if files else point, rest) for point in points(scaled))
+    found = (cell_of(grid.name, point, rest, tuned) for point in points(scaled))
     return tuple({cell.hash: cell for cell in reversed(list(found))}.values())[::-1]
-
-
-def read_tuned(path: Path) -> Tuned:
-    """The frozen choices of a search, by dataset and method.
-
-    Raises:
-        UserError: the file cannot be read as such.
-    """
-    try:
-        choices = json.loads(path.read_text(encoding="utf-8"))["choices"]
-        return {(d, m): dict(c["settings"]) for d, methods in choices.items() for m, c in methods.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(
-            f"--set tuned={path}: cannot be read ({error}); expected what `relief-ray grid freeze` wrote"
-        ) from error
-
-
-def use(tuned: Tuned, point: Point) -> Point:
-    """The point with its method's frozen choice.
-
-    Raises:
-        UserError: the search has none for this method and dataset.
-    """
-    dataset = point.setting.partition("-")[0]
-    if (dataset, point.method) not in tuned:
-        raise UserError(
-            f"--set tuned=..: has no choice for {point.method} on {dataset}; search it first, or leave it out"
-        )
-    settings = {**point.settings, **tuned[dataset, point.method]}
-    return replace(point, setting=f"{point.setting}-tuned", settings=settings)
 
 
 def refuse_empty(grid: Grid) -> None:
@@ -192,14 +162,29 @@ def chosen(key: str, value: object, known: Iterable[str], also: Sequence[str] = 
     return tuple(dict.fromkeys(names))
 
 
-def cell_of(grid: str, point: Point, settings: Sequence[str]) -> GridCell:
-    """One configuration: the grid's, then the point's, then the user's settings."""
+def cell_of(grid: str, point: Point, settings: Sequence[str], tuned: Tuned | None = None) -> GridCell:
+    """One configuration: the grid's, then the point's, then the frozen choice of a search, then the user's settings.
+
+    Raises:
+        UserError: the search has no choice for this cell, or the user's settings overrule it.
+    """
+    setting, choice = point.setting, Choice(kind="try", parameters=point.tried) if point.tried else None
+    config = configured(grid, point, settings)
+    if tuned is not None:
+        frozen = tuned.choice(point.setting.partition("-")[0], point.method, config)
+        refuse_overruled(frozen.choice, settings)
+        config = configured(grid, replace(point, settings={**point.settings, **frozen.settings}), settings)
+        setting, choice = f"{point.setting}-tuned", frozen.choice
+    digest = config_hash(config.hashed())
+    fold = [f"f{config.data.fold}"] if config.data.split == "held_out_subject" else []
+    name = "-".join([setting, point.method, *fold, f"s{config.seed}", digest[:HASH_DIGITS]])
+    named = config.model_copy(update={"name": f"{grid}-{name}", "choice": choice})
+    return GridCell(name=name, label=point.method, setting=setting, config=named, hash=digest)
+
+
+def configured(grid: str, point: Point, settings: Sequence[str]) -> ExperimentConfig:
+    """The checked configuration of a point with the user's settings on top."""
     own = [f"{key}={json.dumps(value)}" for key, value in point.settings.items()]
     # A trial is one process unless the user wants hosts: many cells side by side beat many processes for one.
     values = {"strategy": {"name": point.method}, "runtime": {"mode": "inline"}}
-    config = parse(override(values, [*own, *settings]), f"grid {grid} ({point.method})")
-    digest = config_hash(config.hashed())
-    fold = [f"f{config.data.fold}"] if config.data.split == "held_out_subject" else []
-    name = "-".join([point.setting, point.method, *fold, f"s{config.seed}", digest[:HASH_DIGITS]])
-    named = config.model_copy(update={"name": f"{grid}-{name}"})
-    return GridCell(name=name, label=point.method, setting=point.setting, config=named, hash=digest)
+    return parse(override(values, [*own, *settings]), f"grid {grid} ({point.method})")

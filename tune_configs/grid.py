@@ -80,7 +80,8 @@ LORA = Level(name="lora", settings={"backbone": "moment_lora"})
 class Grid:
     """``methods`` x ``datasets`` x folds x ``axes`` x ``seeds`` on top of ``settings``.
 
-    ``own``: further levels of single methods, by method; ``settings`` are the paper's unless a grid says otherwise.
+    ``own``: further levels of single methods, by method; in a search (``is_search``) these are its tries, and the best
+    one of each method can be frozen. ``settings`` are the paper's unless a grid says otherwise.
     """
 
     name: str
@@ -92,17 +93,22 @@ class Grid:
     seeds: tuple[int, ...] = (0, 1, 2)
     folds: tuple[int, ...] | None = None
     settings: Settings = field(default_factory=dict)
+    is_search: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Point:
-    """One combination; ``setting`` is the part of its name without method, fold and seed."""
+    """One combination; ``setting`` is the part of its name without method, fold and seed.
+
+    ``tried``: the keys that a search varies here; empty elsewhere.
+    """
 
     method: str
     setting: str
     fold: int | None
     seed: int
     settings: Settings
+    tried: tuple[str, ...] = ()
 
 
 def points(grid: Grid) -> Iterator[Point]:
@@ -129,7 +135,8 @@ def _block(grid: Grid, dataset: str, fold: int | None, seed: int) -> Iterator[Po
                     chosen = [level for level in (*levels, own) if level.name]
                     values = {**base, **{k: v for level in chosen for k, v in level.settings.items()}}
                     setting = "-".join([dataset, *(level.name for level in chosen)])
-                    yield Point(method=method, setting=setting, fold=fold, seed=seed, settings=values)
+                    tried = tuple(own.settings) if grid.is_search else ()
+                    yield Point(method=method, setting=setting, fold=fold, seed=seed, settings=values, tried=tried)
 
 
 # Section VI-A: R = 200; evaluated every fifth round, as the tables need.

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from actors.commands.grid_text import print_end, print_plan, print_status
@@ -14,7 +15,7 @@ from actors.commands.plan import refuse_masked, refuse_other_than
 from actors.exits import CELLS_FAILED, DISK, INTERRUPTED, Stopped, say
 from actors.exports import PATIENCE_AFTER_STOP_S, PATIENCE_S, Exports
 from actors.grids.book import Book, Entry, await_quiet, read_book, set_stale_aside, write_book
-from actors.grids.estimate import estimates, fitting, probe_missing
+from actors.grids.estimate import estimates, fitting, head_of, probe_missing
 from actors.grids.freeze import freeze
 from actors.grids.screen import Screen, duration, make_screen
 from actors.session import SessionOptions, num_cores, ray_session
@@ -33,7 +34,7 @@ JOB_FOLDERS = "working_dir_files"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Asked:
-    """What the user wants besides the grid itself; ``budget_s`` of wall time."""
+    """What the user wants besides the grid itself; ``budget_s`` of wall time from ``began_s`` (monotonic) on."""
 
     as_json: bool = False
     dry_run: bool = False
@@ -41,6 +42,12 @@ class Asked:
     rerun_stale: bool = False
     skip_failed: bool = False
     skip_unknown: bool = False
+    dashboard: bool = False
+    began_s: float = field(default_factory=time.monotonic)
+
+    def left_s(self) -> float:
+        """Seconds of the budget that are left; infinite without one."""
+        return math.inf if self.budget_s is None else self.budget_s - (time.monotonic() - self.began_s)
 
 
 def go(target: str, folder: Path | None, settings: Sequence[str], out: Path | None, asked: Asked) -> None:
@@ -101,6 +108,7 @@ def carry_out(book: Book, asked: Asked) -> None:
         return
     with disk_errors(book.out, "write the grid"):
         book.out.mkdir(parents=True, exist_ok=True)
+    wanted = {cell.name for cell in book.cells}
     with FileLock(book.out / GRID_LOCK, "the grid"):
         book = write_book(book)
         entries = book.entries()
@@ -108,14 +116,14 @@ def carry_out(book: Book, asked: Asked) -> None:
         if asked.rerun_stale:
             set_stale_aside(entries, book.out)
         entries = book.entries()
-        todo = to_do(entries, asked.skip_failed)
+        todo = [e for e in to_do(entries, asked.skip_failed) if e.cell.name in wanted]
         for data in {e.cell.config.data.name: e.cell.config.data for e in todo}.values():
             open_dataset(data)
-        todo = within_budget(book, entries, todo, asked.budget_s)
+        todo = within_budget(book, entries, todo, asked)
         if todo:
             run_cells(book, entries, todo, asked)
         print_end(book, book.entries(), asked.as_json)
-    failed = [e for e in book.entries() if e.state == "failed"]
+    failed = [e for e in book.entries() if e.state == "failed" and e.cell.name in wanted]
     if failed:
         raise Stopped(CELLS_FAILED, f"{len(failed)} cells failed; the others are not touched by that\n{going_on(book)}")
 
@@ -126,21 +134,28 @@ def to_do(entries: Iterable[Entry], skip_failed: bool) -> list[Entry]:
     return [e for e in entries if e.state in states]
 
 
-def within_budget(book: Book, entries: Sequence[Entry], todo: list[Entry], budget_s: float | None) -> list[Entry]:
-    """The first cells that fit into the budget, after a round of every method has been timed; says which."""
-    if budget_s is None or not todo:
+def within_budget(book: Book, entries: Sequence[Entry], todo: list[Entry], asked: Asked) -> list[Entry]:
+    """The first cells that fit into what is left of the budget, after a round of every method has been timed.
+
+    Where none fits, the first is begun: it goes on later. Says which.
+    """
+    if asked.budget_s is None or not todo:
         return todo
-    began = time.monotonic()
     known = estimates(entries, probe_missing(todo, one_each=False, say=say))
-    left_s = budget_s - (time.monotonic() - began)
+    left_s = asked.left_s()
     chosen = fitting(todo, known, left_s * num_cores())
+    begun = [] if chosen else head_of(todo, known, left_s)
     print_plan(book, entries, known, num_cores())
-    print(
-        f"budget {duration(budget_s)}: {len(chosen)} of {len(todo)} cells to do fit"
-        + (f", up to {chosen[-1].cell.name}" if chosen else "; give it more, or fewer rounds (--set rounds=..)"),
-        flush=True,
+    what = (
+        f", up to {chosen[-1].cell.name}"
+        if chosen
+        else f"; {begun[0].cell.name} is begun, a resume goes on with it"
+        if begun
+        else "; give it more, or fewer rounds (--set rounds=..)"
     )
-    return chosen
+    rest = f"{duration(max(0.0, left_s))} of it left"
+    print(f"budget {duration(asked.budget_s)}, {rest}: {len(chosen)} of {len(todo)} cells to do fit{what}", flush=True)
+    return chosen or begun
 
 
 def run_cells(book: Book, entries: Sequence[Entry], todo: Sequence[Entry], asked: Asked) -> None:
@@ -181,15 +196,16 @@ def with_ray(
     """Runs the cells on a local Ray, or on the cluster that was named; gives whether the disk is full."""
     stop_file = book.out / ".stop"
     stop_file.unlink(missing_ok=True)
-    until_s = time.monotonic() + asked.budget_s if asked.budget_s is not None else None
     # Tune imports MLflow, which reads this once.
     os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
-    with ray_session(session_options(todo)):
+    with ray_session(session_options(todo, asked.dashboard)) as url:
+        if url is not None:
+            screen.note(f"dashboard: {url}")
         from actors.grids.board import Board
         from actors.grids.tuning import Listener, fit
 
         def on_tick() -> None:
-            if stop.requested() or board.disk_full or (until_s is not None and time.monotonic() > until_s):
+            if stop.requested() or board.disk_full or asked.left_s() <= 0:
                 stop_file.touch()
 
         board = Board(entries=entries, todo=todo, screen=screen, exports=exports, on_tick=on_tick)
@@ -197,7 +213,7 @@ def with_ray(
     return board.disk_full
 
 
-def session_options(todo: Sequence[Entry]) -> SessionOptions:
+def session_options(todo: Sequence[Entry], dashboard: bool = False) -> SessionOptions:
     """The cluster of the configuration or of ``RAY_ADDRESS`` (as in a Ray job), else a local one.
 
     Its node plays all devices of the largest fleet.
@@ -208,7 +224,7 @@ def session_options(todo: Sequence[Entry]) -> SessionOptions:
         for needed in {repr(e.cell.config.fleet) + repr(e.cell.config.data): e for e in todo}.values():
             for name, amount in devices_of(needed).items():
                 resources[name] = max(resources.get(name, 0.0), amount)
-    return SessionOptions(address=address, resources=resources)
+    return SessionOptions(address=address, resources=resources, dashboard=dashboard)
 
 
 def devices_of(entry: Entry) -> dict[str, float]:

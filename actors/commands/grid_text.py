@@ -91,8 +91,19 @@ def print_end(book: Book, entries: Sequence[Entry], as_json: bool) -> None:
     for entry in entries:
         if entry.state in ("failed", "stale"):
             print(f"{entry.state}: {entry.cell.name}: {entry.why.splitlines()[0] if entry.why else ''}")
-    setting = entries[0].cell.setting
-    print(f"\nSide by side  relief-ray compare {book.out}/{setting}-*", flush=True)
+    if any(e.state == "missing" for e in entries):
+        print(f"\nGo on with  relief-ray grid resume {book.out}")
+    if rows:
+        print("\n" + next_step(book), flush=True)
+
+
+def next_step(book: Book) -> str:
+    """What to do with the cells that are done."""
+    if any(c.config.choice is not None and c.config.choice.kind == "try" for c in book.cells):
+        return f"Best tries  relief-ray grid freeze {book.out}"
+    # A comparison is of one setting; a report has a section for each.
+    command = "compare" if len({c.setting for c in book.cells}) == 1 else "report"
+    return f"Side by side  relief-ray {command} {book.out}"
 
 
 def score_rows(entries: Sequence[Entry]) -> list[tuple[str, str, str, str]]:

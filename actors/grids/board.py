@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,8 +27,9 @@ def f1_of(record: RoundRecord) -> float | None:
 def last_f1(folder: Path) -> float | None:
     """The last evaluated round's score of a finished cell; its last round always is evaluated."""
     path = folder / ROUNDS_FILE
-    lines = path.read_bytes().splitlines() if path.exists() else []
-    return f1_of(RoundRecord.model_validate(json.loads(lines[-1]))) if lines else None
+    # A line that is being written does not count; a cell that is done has been read through, so this is a round.
+    whole = path.read_bytes().rpartition(b"\n")[0] if path.exists() else b""
+    return f1_of(RoundRecord.model_validate_json(whole.rpartition(b"\n")[2])) if whole else None
 
 
 def title_of(entry: Entry) -> str:

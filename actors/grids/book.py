@@ -9,6 +9,7 @@ import json
 import traceback
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -21,7 +22,7 @@ from relief_ray.records.atomic import disk_errors, replace_file
 from relief_ray.records.identity import config_hash, other_program
 from relief_ray.records.ledger import LOCK_FILE
 from relief_ray.records.lock import FileLock
-from relief_ray.records.reading import ROUNDS_FILE, RUN_FILE, read_run
+from relief_ray.records.reading import ROUNDS_FILE, RUN_FILE, read_run, scan
 from relief_ray.records.redact import mask_text, redact
 from tune_configs.cells import GridCell
 
@@ -70,18 +71,53 @@ def look(cell: GridCell, folder: Path) -> Entry:
             run = read_run(folder)
         except UserError as damaged:
             return replace(entry, state="failed", why=str(damaged))
-        entry = replace(entry, num_rounds=count_rounds(folder))
+        # Another program may hash the same cell differently, and write other lines: this comes first.
+        if other := other_program(run):
+            return replace(entry, state="stale", why=other, num_rounds=count_lines(folder))
         if run.config_hash != cell.hash:
             return replace(entry, state="failed", why=f"{folder}: holds another run; set it aside")
-        if other := other_program(run):
-            return replace(entry, state="stale", why=other)
+        entry, damage = with_ledger(entry, is_finished=run.status == "finished")
+        if damage is not None:
+            return replace(entry, state="failed", why=damage)
         if run.status == "finished":
             return replace(entry, state="done")
     return entry if error is None else replace(entry, state="failed", why=error)
 
 
-def count_rounds(folder: Path) -> int:
-    """Whole lines of a cell's ledger."""
+def with_ledger(entry: Entry, *, is_finished: bool) -> tuple[Entry, str | None]:
+    """The entry with the number of its rounds, and what is wrong with its ledger, or None.
+
+    A finished one reads to its end, and ends with the last planned round.
+    """
+    path = entry.folder / ROUNDS_FILE
+    try:
+        facts = path.stat() if path.exists() else None
+        rounds = () if facts is None else rounds_in(path, facts.st_mtime_ns, facts.st_size)
+    except (OSError, UserError) as damaged:
+        return entry, str(damaged)
+    entry = replace(entry, num_rounds=len(rounds))
+    planned = entry.cell.config.rounds
+    if is_finished and (entry.num_rounds != entry.num_planned or rounds[-1] != planned):
+        last = f"round {rounds[-1]}" if rounds else "no round"
+        return entry, (
+            f"{path}: ends with {last} ({entry.num_rounds} of {entry.num_planned} rounds), expected round {planned} "
+            "of a finished run; restore the file, or remove the folder and resume"
+        )
+    return entry, None
+
+
+@lru_cache(maxsize=4096)
+def rounds_in(path: Path, changed_ns: int, num_bytes: int) -> tuple[int, ...]:
+    """The rounds in a ledger; read once as long as its time and size stay.
+
+    Raises:
+        UserError: a line before the last is damaged.
+    """
+    return tuple(record.round for record in scan(path).rounds)
+
+
+def count_lines(folder: Path) -> int:
+    """Whole lines of another program's ledger, unread."""
     path = folder / ROUNDS_FILE
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
@@ -123,12 +159,26 @@ def write_book(book: Book) -> Book:
         known = read_book(book.out)
         if known.name != book.name:
             raise UserError(f"{book.out}: holds the grid {known.name}, asked: {book.name}; choose a folder with --out")
-        fresh = {cell.name: cell for cell in book.cells}
-        book = replace(book, cells=tuple({**{cell.name: cell for cell in known.cells}, **fresh}.values()))
+        book = replace(book, cells=merged(known.cells, book.cells))
     rows: list[JsonValue] = [row(cell) for cell in book.cells]
     facts = {"name": book.name, "title": book.title, "cells": rows}
     replace_file(book.out / GRID_FILE, (json.dumps(facts, indent=1) + "\n").encode())
     return book
+
+
+def merged(known: Sequence[GridCell], fresh: Sequence[GridCell]) -> tuple[GridCell, ...]:
+    """Both, seed-major where cells were added: seed, fold, setting (of tries: dataset), then as listed."""
+    cells = {cell.name: cell for cell in known} | {cell.name: cell for cell in fresh}
+    if len(cells) == len(known):
+        return tuple(cells.values())
+    settings = list(dict.fromkeys(_block(cell) for cell in cells.values()))
+    ranks = {setting: rank for rank, setting in enumerate(settings)}
+    return tuple(sorted(cells.values(), key=lambda c: (c.config.seed, c.config.data.fold, ranks[_block(c)])))
+
+
+def _block(cell: GridCell) -> str:
+    is_try = cell.config.choice is not None and cell.config.choice.kind == "try"
+    return cell.setting.partition("-")[0] if is_try else cell.setting
 
 
 def row(cell: GridCell) -> dict[str, JsonValue]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
@@ -19,8 +20,10 @@ from relief_ray.records.reading import ROUNDS_FILE, read_rounds
 from relief_ray.simulation import Experiment, create
 from relief_ray.training.serial import SerialExecutor
 
-Workload = tuple[str, str]
+Workload = str
+Key = tuple[Workload, str]
 Say = Callable[[str], None]
+WARM_UP_WINDOWS = 16
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,16 +39,30 @@ class Rate:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Estimate:
-    """One cell, from now to its end, on one core; None where nothing is known, and ``origin`` says why."""
+    """One cell, from now to its end, on one core; None where nothing is known, and ``origin`` says why.
+
+    ``first_s``: until the next round is committed.
+    """
 
     seconds: float | None
     num_bytes: int | None
     origin: str
+    first_s: float | None = None
 
 
 def workload(config: ExperimentConfig) -> Workload:
-    """What decides a round's cost besides the method: the backbone and the data."""
-    return (name_of(config.backbone), config.data.name)
+    """What decides a round's cost besides the method: backbone, data and clients, batches, epochs, evaluation.
+
+    Not the fold, the seed or the learning rate.
+    """
+    parts = (
+        config.backbone.model_dump(mode="json"),
+        config.data.model_dump(mode="json", exclude={"fold", "seed"}),
+        config.training.model_dump(mode="json", exclude={"lr"}),
+        config.evaluation.model_dump(mode="json"),
+        config.participation,
+    )
+    return json.dumps([name_of(config.backbone), *parts], sort_keys=True)
 
 
 def folder_bytes(folder: Path) -> int:
@@ -53,9 +70,9 @@ def folder_bytes(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def finished_rates(entries: Iterable[Entry]) -> dict[tuple[Workload, str], Rate]:
+def finished_rates(entries: Iterable[Entry]) -> dict[Key, Rate]:
     """Rates of the workloads and methods of which cells are done: their means."""
-    groups: dict[tuple[Workload, str], list[Rate]] = {}
+    groups: dict[Key, list[Rate]] = {}
     for entry in entries:
         if entry.state == "done":
             key = (workload(entry.cell.config), entry.cell.label)
@@ -87,23 +104,42 @@ def _mean(rates: Sequence[Rate]) -> Rate:
     )
 
 
-def probe_missing(
-    entries: Sequence[Entry], *, one_each: bool, say: Say
-) -> dict[tuple[Workload, str], Rate | UserError]:
-    """Times a round of every workload and method that no finished cell tells about; of one method each if asked."""
+def probe_missing(entries: Sequence[Entry], *, one_each: bool, say: Say) -> dict[Key, Rate | UserError]:
+    """Times a round of every workload and method that no finished cell tells about; of one method each if asked.
+
+    A short round before the first one takes what a process pays once: libraries, threads, memory.
+    """
+    wanted = to_time(entries, one_each=one_each)
+    found: dict[Key, Rate | UserError] = {}
+    for number, (key, entry) in enumerate(wanted.items(), 1):
+        say(f"timing a round of {entry.cell.label} on {entry.cell.setting} ({number} of {len(wanted)})")
+        try:
+            if number == 1:
+                probe(shortened(entry.cell.config))
+            found[key] = probe(entry.cell.config)
+        except UserError as error:
+            found[key] = error
+    return found
+
+
+def to_time(entries: Sequence[Entry], *, one_each: bool) -> dict[Key, Entry]:
+    """The first open cell of every workload and method without a rate; ``one_each``: of every workload without one."""
     known = set(finished_rates(entries))
     covered = {work for work, _ in known}
-    found: dict[tuple[Workload, str], Rate | UserError] = {}
+    found: dict[Key, Entry] = {}
     for entry in entries:
         key = (workload(entry.cell.config), entry.cell.label)
         if entry.state != "done" and key not in known and key not in found and not (one_each and key[0] in covered):
-            say(f"timing a round of {key[1]} ({' on '.join(key[0])})")
             covered.add(key[0])
-            try:
-                found[key] = probe(entry.cell.config)
-            except UserError as error:
-                found[key] = error
+            found[key] = entry
     return found
+
+
+def shortened(config: ExperimentConfig) -> ExperimentConfig:
+    """The same with a few windows per client and one epoch."""
+    few = min(WARM_UP_WINDOWS, config.data.max_windows_per_client or WARM_UP_WINDOWS)
+    data = config.data.model_copy(update={"max_windows_per_client": few})
+    return config.model_copy(update={"data": data, "training": config.training.model_copy(update={"epochs": 1})})
 
 
 def probe(config: ExperimentConfig) -> Rate:
@@ -125,7 +161,7 @@ def probe(config: ExperimentConfig) -> Rate:
         return replace(found, fixed_bytes=found.fixed_bytes * KEEP // len(generations(folder.path)))
 
 
-def estimates(entries: Iterable[Entry], probed: Mapping[tuple[Workload, str], Rate | UserError]) -> dict[str, Estimate]:
+def estimates(entries: Iterable[Entry], probed: Mapping[Key, Rate | UserError]) -> dict[str, Estimate]:
     """What every cell that is not done will take, by its name; methods without a rate count as the first one known."""
     entries = list(entries)
     known = {**probed, **finished_rates(entries)}
@@ -151,6 +187,7 @@ def _estimate(entry: Entry, rate: Rate | UserError, like: str) -> Estimate:
         seconds=rate.start_s + left * rate.round_s,
         num_bytes=int(rate.fixed_bytes + left * rate.round_bytes),
         origin=like + rate.origin,
+        first_s=rate.start_s + rate.round_s,
     )
 
 
@@ -164,6 +201,12 @@ def fitting(todo: Iterable[Entry], known: Mapping[str, Estimate], core_s: float)
         core_s -= seconds
         chosen.append(entry)
     return chosen
+
+
+def head_of(todo: Sequence[Entry], known: Mapping[str, Estimate], wall_s: float) -> list[Entry]:
+    """The first cell, where the time is enough for a round of it: a resume goes on behind that."""
+    first_s = known[todo[0].cell.name].first_s
+    return list(todo[:1]) if first_s is not None and first_s <= wall_s else []
 
 
 def parse_hours(text: str) -> float:

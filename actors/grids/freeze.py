@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from functools import reduce
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 from typing import cast
@@ -12,40 +12,49 @@ from typing import cast
 from pydantic import JsonValue
 
 from actors.grids.book import Book, Entry
-from relief_ray.config import ExperimentConfig
+from relief_ray.choices import Choice
 from relief_ray.errors import UserError
 from relief_ray.records.atomic import replace_file
 from relief_ray.records.reading import read_rounds
-from tune_configs.search_lr import RATES, own_parameter
+from relief_ray.report.load import at
+from tune_configs.tuned import Frozen, Place, Tuned, place_of, words
 
-LR = "training.lr"
-Try = tuple[float, float]
-Scores = dict[Try, list[float]]
+SCORE = "last validation F1, mean over seeds, each fold for itself"
+Try = tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Search:
+    """One method's tries at one place, in the order in which the grid lists them, with the scores that there are.
+
+    A try is the JSON of its values, in the order of ``parameters``.
+    """
+
+    parameters: tuple[str, ...]
+    tries: dict[Try, list[float]] = field(default_factory=dict)
+    num_open: int = 0
 
 
 def freeze(book: Book, path: Path) -> list[str]:
-    """Writes the choices of all methods whose tries are all done; gives a line per method.
+    """Writes the choices of all methods whose tries are all done; gives a line per dataset, fold, backbone and method.
 
     Raises:
-        UserError: no method's search is complete, or the file cannot be written.
+        UserError: no search, no method's search is complete, or the file cannot be written.
     """
-    entries = book.entries()
-    scores = collect(entries)
-    open_ = {(dataset_of(e), e.cell.label) for e in entries if e.state != "done"}
-    choices: dict[str, dict[str, JsonValue]] = {}
-    lines = []
-    for (dataset, method), tries in scores.items():
-        if (dataset, method) in open_:
-            lines.append(f"{dataset} {method}: left out, not all of its tries are done")
+    choices, lines = [], []
+    for place, search in collect(book.entries()).items():
+        if search.num_open:
+            lines.append(f"{words(place)}: left out, {search.num_open} of its cells are not done")
             continue
-        choice = choose(method, tries)
-        choices.setdefault(dataset, {})[method] = cast(JsonValue, choice)
-        lines.append(f"{dataset} {method}: {sentence(choice)}")
+        choices.append(choose(place, search))
+        lines.append(f"{words(place)}: {sentence(choices[-1])}")
+    if not lines:
+        raise UserError(f"{book.out}: {book.name} is no search; expected cells of one, e.g. relief-ray grid search_lr")
     if not choices:
         raise UserError(f"{book.out}: no method has all of its tries done; expected some; run: relief-ray grid resume")
-    facts = {"grid": book.name, "score": "last validation F1, mean over folds and seeds", "choices": choices}
+    tuned = Tuned(grid=book.name, score=SCORE, choices=tuple(choices))
     path.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(path, (json.dumps(facts, indent=1) + "\n").encode())
+    replace_file(path, (json.dumps(tuned.model_dump(mode="json"), indent=1) + "\n").encode())
     return lines
 
 
@@ -54,21 +63,29 @@ def dataset_of(entry: Entry) -> str:
     return entry.cell.setting.partition("-")[0]
 
 
-def collect(entries: Iterable[Entry]) -> dict[tuple[str, str], Scores]:
-    """Validation F1 of every finished cell, by dataset and method, then by try."""
-    found: dict[tuple[str, str], Scores] = {}
+def collect(entries: Sequence[Entry]) -> dict[Place, Search]:
+    """Validation F1 of every finished try, and how many are not finished, by place.
+
+    Folds are never averaged: the validation windows of one fold come from subjects that another fold tests on.
+    """
+    found: dict[Place, Search] = {}
+    num_open: dict[Place, int] = {}
     for entry in entries:
+        config = entry.cell.config
+        if config.choice is None or config.choice.kind != "try":
+            continue
+        place = place_of(dataset_of(entry), entry.cell.label, config)
+        search = found.setdefault(place, Search(parameters=config.choice.parameters))
+        values = config.model_dump(mode="json")
+        scores = search.tries.setdefault(tuple(json.dumps(at(values, key)) for key in search.parameters), [])
         if entry.state == "done":
-            key, _, _ = own_parameter(entry.cell.label)
-            config = entry.cell.config
-            tries = found.setdefault((dataset_of(entry), entry.cell.label), {})
-            tries.setdefault((value_at(config, LR), value_at(config, key)), []).append(score(entry))
-    return found
-
-
-def value_at(config: ExperimentConfig, path: str) -> float:
-    """A number of a configuration by its dotted path."""
-    return float(reduce(getattr, path.split("."), cast(float, config)))
+            scores.append(score(entry))
+        else:
+            num_open[place] = num_open.get(place, 0) + 1
+    return {
+        place: Search(parameters=search.parameters, tries=search.tries, num_open=num_open.get(place, 0))
+        for place, search in found.items()
+    }
 
 
 def score(entry: Entry) -> float:
@@ -86,27 +103,39 @@ def score(entry: Entry) -> float:
     return cast(float, last.f1 if last.f1 is not None else last.f1_fleet)
 
 
-def choose(method: str, tries: Scores) -> dict[str, JsonValue]:
-    """The best try; ``at_edge`` names the parameters whose optimum lies at the end of what was tried."""
-    key, _, values = own_parameter(method)
-    means = {attempt: fmean(found) for attempt, found in sorted(tries.items())}
-    rate, own = max(means, key=lambda attempt: means[attempt])
-    edges = {LR: (rate, (min(RATES), max(RATES))), key: (own, (min(values), max(values)))}
-    whole = key == "training.batch_size"
-    return {
-        "settings": {LR: rate, key: int(own) if whole else own},
-        "f1_validation": means[rate, own],
-        "num_tries": len(means),
-        "num_cells": sum(len(found) for found in tries.values()),
-        "at_edge": [name for name, (value, ends) in edges.items() if value in ends],
-    }
-
-
-def sentence(choice: Mapping[str, JsonValue]) -> str:
-    """A choice in a line."""
-    settings, edges = cast(dict[str, float], choice["settings"]), cast(list[str], choice["at_edge"])
-    shown = ", ".join(f"{name}={value:g}" for name, value in settings.items())
-    edge = f"; optimum at the edge of {', '.join(edges)}" if edges else ""
-    return (
-        f"{shown} (validation F1 {100 * cast(float, choice['f1_validation']):.1f} %, {choice['num_tries']} tries){edge}"
+def choose(place: Place, search: Search) -> Frozen:
+    """The best try, the first listed where several are; an edge is the first or last value of a parameter."""
+    means = {attempt: fmean(scores) for attempt, scores in search.tries.items()}
+    best = max(means, key=lambda attempt: means[attempt])
+    listed = {key: list(dict.fromkeys(t[i] for t in means)) for i, key in enumerate(search.parameters)}
+    chosen = dict(zip(search.parameters, best, strict=True))
+    dataset, fold, backbone, method = place
+    return Frozen(
+        dataset=dataset,
+        fold=fold,
+        backbone=backbone,
+        method=method,
+        settings={key: json.loads(value) for key, value in chosen.items()},
+        num_cells=sum(len(scores) for scores in search.tries.values()),
+        choice=Choice(
+            kind="tuned",
+            parameters=search.parameters,
+            at_edge=tuple(k for k, v in chosen.items() if len(listed[k]) > 1 and v in (listed[k][0], listed[k][-1])),
+            num_tries=len(means),
+            f1_validation=means[best],
+        ),
     )
+
+
+def sentence(frozen: Frozen) -> str:
+    """A choice in a line."""
+    choice = frozen.choice
+    shown = ", ".join(f"{name}={_shown(value)}" for name, value in frozen.settings.items())
+    edge = f"; optimum at the edge of {', '.join(choice.at_edge)}" if choice.at_edge else ""
+    return f"{shown} (validation F1 {100 * (choice.f1_validation or 0.0):.1f} %, {choice.num_tries} tries){edge}"
+
+
+def _shown(value: JsonValue) -> str:
+    if isinstance(value, Mapping):
+        return "/".join(_shown(v) for v in value.values())
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -45,6 +45,10 @@ class CellTrial(tune.Trainable):
         self._crew = Crew()
         self._name = config["cell"]
 
+    def __repr__(self) -> str:
+        """What Ray's dashboard calls this process; it keeps the name of its first cell."""
+        return f"trials from {self._name} on"
+
     def reset_config(self, new_config: dict[str, str]) -> bool:
         """Another cell, the same process, the same hosts."""
         self._name = new_config["cell"]

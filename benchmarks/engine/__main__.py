@@ -100,11 +100,11 @@ TINY = Effort(
 def run_parts(effort: Effort, parts: tuple[str, ...], peers: Path | None, folder: Path) -> Figures:
     """The chosen parts, one after the other; every one prints when it is done."""
     from actors.session import SessionOptions, ray_session
+    from benchmarks.engine.peers import NICENESS
     from benchmarks.engine.product import use_one_thread
 
     use_one_thread()
-    # Ray starts its workers at niceness 15; bare processes beside them would always come first.
-    os.environ["RAY_worker_niceness"] = "0"
+    os.environ[NICENESS] = "0"
     found: Figures = facts()
     began = time.perf_counter()
     for name in ("roofline", "local", "predict", "profile", "start"):

@@ -51,6 +51,7 @@ def _size(scene: Scene, num_turns: int, num_rounds: int) -> Figures:
             plain.step()
         product.records.clear()
         product.train_s.clear()
+        busy_before_s = product.busy_s
         times = take_turns({"ours": product.segment, "plain_ray": timed(plain.step)}, num_turns, num_rounds)
         record = product.records[-1]
         model_bytes = 4 * given.layout.numel
@@ -58,11 +59,12 @@ def _size(scene: Scene, num_turns: int, num_rounds: int) -> Figures:
             "ours_s": times.median_s("ours"),
             "ours_spread": times.spread("ours"),
             "train_s": median(product.train_s),
+            "host_s": (product.busy_s - busy_before_s) / len(product.train_s) / product.num_hosts,
             "plain_ray_s": times.median_s("plain_ray"),
             "plain_ray_spread": times.spread("plain_ray"),
             "vs_plain_ray": times.ratio("ours", "plain_ray"),
             "moved_bytes": record.moved_bytes,
-            "least_bytes": model_bytes + sum(c.bytes_up for c in record.clients),
+            "unsummed_bytes": model_bytes + sum(c.bytes_up for c in record.clients),
         }
 
 

@@ -85,7 +85,9 @@ def local(found: Found) -> str:
         header = ("", "type C, s", "times faster", "type B, s", "times faster")
         work = f"{data}, {found[f'{prefix}local_windows']} windows, {found[f'{prefix}local_epochs']} epochs."
         gap = number(found[f"{prefix}type_c_reuse_deviation"])
-        parts.append(f"{work} Naive and reuse agree to {gap} (relative L2 of the update).\n\n{table(header, rows)}")
+        parts.append(
+            f"{work} The naive engine and ours agree to {gap} (relative L2 of the update).\n\n{table(header, rows)}"
+        )
     return "## One client's local round\n\n" + "\n\n".join(parts) if parts else ""
 
 
@@ -126,9 +128,15 @@ def fleet(found: Found) -> str:
 def noop(found: Found) -> str:
     """Part 3."""
     sizes = [n for n in (8, 20, 50, 100) if f"noop_n{n}_ours_s" in found]
-    names = ("ours_s", "train_s", "plain_ray_s", "vs_plain_ray", "moved_bytes", "least_bytes")
+    names = ("ours_s", "host_s", "wire_s", "server_s", "plain_ray_s", "vs_plain_ray", "moved_bytes", "unsummed_bytes")
+    for n in sizes:
+        ours_s, train_s, host_s = (value_of(found, f"noop_n{n}_{k}_s") for k in ("ours", "train", "host"))
+        found = {**found, f"noop_n{n}_wire_s": train_s - host_s, f"noop_n{n}_server_s": ours_s - train_s}
     rows = [[str(n), *(_noop_cell(found[f"noop_n{n}_{name}"], name) for name in names)] for n in sizes]
-    header = ("clients", "ours, s", "of it executor, s", "minimal Ray loop, s", "ratio", "moved, MB", "deltas, MB")
+    header = (
+        *("clients", "ours, s", "hosts, s", "wire, s", "server, s"),
+        *("minimal Ray loop, s", "ratio", "moved, MB", "deltas, MB"),
+    )
     slope = "".join(
         f" Each client more costs {number(1e3 * value_of(found, f'noop_{name}_slope_s_per_client'))} ms ({text})."
         for name, text in (("ours", "ours"), ("plain_ray", "minimal loop"))
@@ -143,7 +151,9 @@ def noop(found: Found) -> str:
     note = (
         "Weights out, nothing trained, weights back, summed, recorded and checkpointed, 1.26 M parameters; beside it "
         "`benchmarks/engine/plain_ray.py`, which neither checks nor records. Deltas: the model once per node and every "
-        f"client's update by itself; ours are summed where they arise.{slope}"
+        "client's update by itself; ours are summed where they arise. Hosts: load, subtract, measure and add in "
+        "float64. Wire: packing, shared memory, calls and the driver's own additions. Server: aggregation, divergence, "
+        f"the model's hash, record and checkpoint.{slope}"
     )
     body = f"{note}\n\n{table(header, rows)}" if rows else ""
     return f"## Rounds in which nothing is trained\n\n{body}{start}" if body or start else ""
@@ -189,8 +199,9 @@ def predictions(found: Found) -> str:
     if not parts:
         return ""
     note = (
-        "A type-B client, 5 epochs; both models were fitted to the first row alone. In brackets: predicted over "
-        "measured. Spread: the range between the quartiles over the median."
+        "A type-B client, 5 epochs; both models were fitted to the first row alone, `measured` with one speed a phase "
+        "(what `relief-ray device profile` writes has a pace per stage and predicts far better: `docs/costs.md`). In "
+        "brackets: predicted over measured. Spread: the range between the quartiles over the median."
     )
     return f"## Predicted and measured stage times\n\n{note}\n\n" + "\n\n".join(parts)
 

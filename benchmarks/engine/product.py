@@ -79,6 +79,18 @@ class Product:
         return self.run(num_rounds + 1)[1:]
 
     @property
+    def busy_s(self) -> float:
+        """Seconds that hosts spent on training calls so far, all of them together."""
+        assert self.executor is not None
+        return self.executor.busy_s
+
+    @property
+    def num_hosts(self) -> int:
+        """How many there are."""
+        assert self.executor is not None
+        return int(str(self.executor.facts()["num_hosts"]))
+
+    @property
     def flat(self) -> Tensor:
         """The current global model."""
         setup = self._experiment.setup

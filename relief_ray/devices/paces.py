@@ -76,7 +76,7 @@ class Stagewise(_Frozen):
         for run in load.runs:
             paces, (num_calls, num_windows) = self.stages[run.stage], load.repeats[run.times]
             if run.times == "round":
-                num_calls = -(-num_windows // self.chunk)
+                num_calls = max(num_calls, -(-num_windows // self.chunk))
             forward, backward = paces.forward_of(run), paces.backward_of(run.mode) if run.mode else None
             assert forward is not None, f"stage {run.stage} has no pace; ask knows() first"
             forward_s += forward.seconds(num_calls, num_windows * run.forward_flops)

@@ -7,12 +7,21 @@ window always).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from relief_ray.groups import GroupId, GroupLayout, Selection
-from relief_ray.stages import CostTable, Engine, Missing, StageSpec, descendants, modalities_below
+from relief_ray.stages import (
+    MAX_KEPT_BYTES,
+    CostTable,
+    Engine,
+    Missing,
+    StageSpec,
+    descendants,
+    modalities_below,
+    read_by,
+)
 
 Times = Literal["always", "round", "step", "once"]
 # Which gradients a stage's backward pass computes.
@@ -59,19 +68,29 @@ class Workload:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Footprint:
-    """FLOPs per window by how often they are spent: ``always`` n E, ``round`` n, ``step`` u times, ``once``."""
+    """FLOPs per window by how often they are spent: ``always`` n E, ``round`` n, ``step`` u times, ``once``.
+
+    ``kept_bytes`` per window are held for the whole round; where that is too much, ``round`` is n E as well.
+    """
 
     forward: Mapping[Times, float] = field(default_factory=dict)
     backward: Mapping[Times, float] = field(default_factory=dict)
     group: float = 0.0
     num_values: float = 0.0
     runs: tuple[StageRun, ...] = ()
+    kept_bytes: float = 0.0
 
     def workload(self, *, num_windows: int, epochs: int, num_steps: int, bytes_up: int, bytes_down: int) -> Workload:
         """The round of a client with so many windows, epochs and optimizer steps."""
         n = num_windows if epochs else 0
-        repeats: dict[Times, int] = {"always": n * epochs, "round": n, "step": num_steps, "once": min(n, 1)}
-        calls = {"always": num_steps, "round": min(n, 1), "step": num_steps, "once": min(n, 1)}
+        kept = self.kept_bytes * n <= MAX_KEPT_BYTES
+        repeats: dict[Times, int] = {
+            "always": n * epochs,
+            "round": n if kept else n * epochs,
+            "step": num_steps,
+            "once": min(n, 1),
+        }
+        calls = {"always": num_steps, "round": min(n, 1) if kept else num_steps, "step": num_steps, "once": min(n, 1)}
         return Workload(
             forward_flops=sum(flops * repeats[times] for times, flops in self.forward.items()),
             backward_flops=sum(flops * repeats[times] for times, flops in self.backward.items()),
@@ -107,22 +126,18 @@ def footprint(
     constant = {s.id for s in stages if reuse and below[s.id].isdisjoint(present)}
     off = _switched_off(stages, constant) if missing == "zero_feature" else frozenset()
     live = descendants(stages, trained) - off
-    running = [(s, _times(s.id in live, s.id in constant, reuse)) for s in stages if s.id not in off]
+    again = live | {s.id for s in stages if s.cheap and s.id in read_by(stages, live) - constant}
+    running = [(s, _times(s.id in again, s.id in constant, reuse)) for s in stages if s.id not in off]
     runs = tuple(_stage_run(costs, stage, often, live, trained) for stage, often in running)
-    forward: dict[Times, float] = {}
-    backward: dict[Times, float] = {}
-    for run in runs:
-        forward[run.times] = forward.get(run.times, 0.0) + run.forward_flops
-        if run.live:
-            backward[run.times] = backward.get(run.times, 0.0) + run.backward_flops
     reached = {j for s in stages for j in s.groups}
     learning = reached - {j for s in stages if s.id in off for j in s.groups}
     return Footprint(
-        forward=forward,
-        backward=backward,
+        forward=_by_times((r.times, r.forward_flops) for r in runs),
+        backward=_by_times((r.times, r.backward_flops) for r in runs if r.live),
         group=sum(share * costs.group_flops(j, stages) for j, share in trained.items() if j in reached),
         num_values=sum(share * costs.num_values[j] for j, share in trained.items() if j in learning),
         runs=runs,
+        kept_bytes=_kept_bytes(costs, runs, read_by(stages, again)),
     )
 
 
@@ -154,6 +169,18 @@ def shares(layout: GroupLayout, selection: Selection) -> dict[GroupId, float]:
 def num_steps(num_windows: int, epochs: int, batch_size: int) -> int:
     """Optimizer steps of a round; the last short batch is kept."""
     return epochs * -(-num_windows // batch_size)
+
+
+def _by_times(flops: Iterable[tuple[Times, float]]) -> dict[Times, float]:
+    total: dict[Times, float] = {}
+    for times, value in flops:
+        total[times] = total.get(times, 0.0) + value
+    return total
+
+
+def _kept_bytes(costs: CostTable, runs: Sequence[StageRun], read: Collection[str]) -> float:
+    """Bytes per window of what is computed once a round and read in every step."""
+    return sum(costs.flops[r.stage].output_bytes for r in runs if r.times == "round" and r.stage in read)
 
 
 def _switched_off(stages: Sequence[StageSpec], constant: Collection[str]) -> frozenset[str]:

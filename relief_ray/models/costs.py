@@ -36,7 +36,8 @@ def _stage_flops(backbone: Backbone, stage: Stage, inputs: list[Tensor]) -> Stag
     flags = [p.requires_grad for p in parameters]
     with torch.no_grad():
         forward = _forward(stage.module, inputs)
-        elements = float(stage.module(*inputs).numel())
+        output: Tensor = stage.module(*inputs)
+    elements = float(output.numel())
     floor = elements * len(inputs)
     gradient = _backward(stage.module, inputs, (), True)
     weight, inner = {}, {}
@@ -54,6 +55,7 @@ def _stage_flops(backbone: Backbone, stage: Stage, inputs: list[Tensor]) -> Stag
         inner_grad_flops={j: flops for j, flops in inner.items() if flops},
         frozen_forward_flops=_forward(stage.frozen, inputs) if stage.frozen else 0.0,
         frozen_grad_flops=_backward(stage.frozen, inputs, (), True) if stage.frozen else 0.0,
+        output_bytes=elements * output.element_size(),
     )
 
 

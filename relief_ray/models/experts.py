@@ -6,40 +6,17 @@ Legend for shapes: B batch, D features of all modalities side by side, M experts
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from zlib import crc32
 
 import torch
 from torch import Tensor, nn
 
 from relief_ray.additions import Experts
-from relief_ray.models.backbone import Backbone, GroupParameters, Stage, seeded
+from relief_ray.models.backbone import Backbone, GroupParameters, Stage
 from relief_ray.models.reroute import features_below, rerouted, widths
+from relief_ray.models.routed import Inside, Router, inside, router_rows
 from relief_ray.stages import StageSpec, ancestors
-
-
-class Router(nn.Module):
-    """Weights of ``M`` experts: the ``M`` most probable of ``2 M - 1`` slots, renormalised; the own expert has M slots.
-
-    The others have one each, so that at least one own slot is always among them. Which slots are taken has no
-    gradient, their weights have; of equal slots the earlier is taken, so the own one.
-    """
-
-    def __init__(self, rows: Sequence[nn.Parameter]) -> None:
-        """``rows``: (1, D) of the own expert, then (2, D) with each further one: an own slot, then its own."""
-        super().__init__()
-        self.rows = nn.ParameterList(rows)
-
-    def forward(self, *features_BD: Tensor) -> Tensor:
-        """(B, D_1) .. -> (B, M), rows sum to 1."""
-        most = len(self.rows)
-        slots_BS = torch.softmax(nn.functional.linear(torch.cat(features_BD, 1), torch.cat(list(self.rows))), 1)
-        taken = torch.sort(slots_BS, dim=1, descending=True, stable=True).indices[:, :most]
-        kept_BS = slots_BS * torch.zeros_like(slots_BS).scatter(1, taken, 1.0)
-        kept_BS = kept_BS / kept_BS.sum(1, keepdim=True)
-        foreign_BE = kept_BS[:, 2::2]
-        return torch.cat([(kept_BS[:, :1] + kept_BS[:, 1::2].sum(1, keepdim=True)), foreign_BE], 1)
 
 
 class Mix(nn.Module):
@@ -57,27 +34,46 @@ def with_experts(backbone: Backbone, experts: Experts, seed: int) -> Backbone:
     """``backbone`` with copies 2 .. ``most`` of the layer, and one way to the logits per number of experts.
 
     Raises:
-        ValueError: the groups are no layer with a single end.
+        ValueError: the groups are no layer with a single end, or those inside of stages are not LoRA layers.
     """
     layer = _layer(backbone, experts)
-    last = layer[-1].spec.id
-    stages: list[Stage] = []
-    groups: list[GroupParameters] = []
-    for expert in range(2, experts.most + 1):
-        for stage, own in _copies(backbone, experts, layer, expert):
-            stages.append(stage)
-            groups += own
-    rows = _rows(backbone, experts, last, seed)
-    sources = tuple(s.spec.id for s in features_below(backbone, last))
-    for number in range(2, experts.most + 1):
-        stages += _mixture(backbone, experts, last, rows[:number], sources)
+    last, deep = layer[-1].spec.id, inside(backbone, experts, seed)
+    copies = {e: _copies(backbone, experts, layer, e) for e in range(2, experts.most + 1)}
+    below = features_below(backbone, last)
+    rows = router_rows(sum(widths(backbone, below)), experts.most, seed, experts.id)
     routers = [
         GroupParameters(
             id=experts.router(e), role="router", modality=None, layer=None, tensors=(("weight", p, "weight"),), member=e
         )
         for e, p in enumerate(rows, 1)
     ]
-    return backbone.plus(stages, [*groups, *routers])
+    groups = [*(g for found in copies.values() for _, own in found for g in own), *routers]
+    stages = [] if deep else [stage for found in copies.values() for stage, _ in found]
+    for number in range(2, experts.most + 1):
+        further = [stage for e in range(2, number + 1) for stage, _ in copies[e]]
+        deeper = _deeper(experts, deep, [*_until(backbone, last), *further], number)
+        names = {old: twin.spec.id for old, twin in deeper.items()}
+        sources = tuple(names.get(s.spec.id, s.spec.id) for s in below)
+        stages += [*deeper.values(), *_mixture(backbone, experts, last, rows[:number], sources, names)]
+    return backbone.plus(stages, [*groups, *(g for part in deep.values() for g in part.groups)])
+
+
+def _until(backbone: Backbone, last: str) -> list[Stage]:
+    below = ancestors(backbone.specs, {last})
+    return [s for s in backbone.stages if s.spec.id in below]
+
+
+def _deeper(experts: Experts, deep: Mapping[str, Inside], stages: Sequence[Stage], number: int) -> dict[str, Stage]:
+    """Twins of ``stages`` where ``number`` experts are mixed inside of some, and of all that reads from those."""
+    found: dict[str, Stage] = {}
+    for stage in stages:
+        name, spec = stage.spec.id, stage.spec
+        if name not in deep and not found.keys() & set(spec.inputs):
+            continue
+        twin = deep[name].mixed(experts, number) if name in deep else replace(stage, pool=None)
+        inputs = tuple(found[i].spec.id if i in found else i for i in spec.inputs)
+        found[name] = replace(twin, spec=replace(twin.spec, id=f"{name}@{experts.id}.{number}", inputs=inputs))
+    return found
 
 
 def _layer(backbone: Backbone, experts: Experts) -> list[Stage]:
@@ -124,17 +120,13 @@ def _copies(
     return copies
 
 
-def _rows(backbone: Backbone, experts: Experts, last: str, seed: int) -> list[nn.Parameter]:
-    """The router's rows by expert, of one seeded linear layer without bias."""
-    width, num_slots = sum(widths(backbone, features_below(backbone, last))), 2 * experts.most - 1
-    make = (seed + crc32(experts.id.encode())) % 2**31
-    weight_SD = seeded(lambda: nn.Linear(width, num_slots, bias=False), make).get_parameter("weight").detach()
-    sizes = [1] + [2] * (experts.most - 1)
-    return [nn.Parameter(part.clone()) for part in torch.split(weight_SD, sizes)]
-
-
 def _mixture(
-    backbone: Backbone, experts: Experts, last: str, rows: Sequence[nn.Parameter], sources: tuple[str, ...]
+    backbone: Backbone,
+    experts: Experts,
+    last: str,
+    rows: Sequence[nn.Parameter],
+    sources: tuple[str, ...],
+    names: Mapping[str, str],
 ) -> list[Stage]:
     number = len(rows)
     output = experts.output(number)
@@ -144,7 +136,7 @@ def _mixture(
         inputs=sources,
         groups=frozenset(experts.router(e) for e in range(1, number + 1)),
     )
-    ends = (last, *(f"{experts.id}.{e}.{last}" for e in range(2, number + 1)))
+    ends = [names.get(j, j) for j in (last, *(f"{experts.id}.{e}.{last}" for e in range(2, number + 1)))]
     mixed = output if last == backbone.output else f"{experts.id}.mix@{number}"
     return [
         Stage(spec=weights, module=Router(rows)),

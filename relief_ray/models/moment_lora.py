@@ -104,7 +104,7 @@ def _blocks(pipeline: nn.Module) -> list[nn.Module]:
 
 def _encoder(parts: _Parts, modality: str, adapted: nn.Module) -> list[Stage]:
     source = f"patches.{modality}"
-    spec = StageSpec(id=source, inputs=(RAW + modality,), modality=modality)
+    spec = StageSpec(id=source, inputs=(RAW + modality,), modality=modality, cheap=True)
     stages = [Stage(spec=spec, module=Patches(adapted, parts.mask_T))]
     pairs = zip(_blocks(adapted), _blocks(parts.frozen.pipeline), strict=True)
     feature = Feature(adapted.get_submodule("encoder.final_layer_norm"), parts.mask_T)

@@ -188,7 +188,8 @@ class RoundRecord(Record):
     """One round (a line of ``rounds.jsonl``); ``costs`` and ``totals`` by time model, ``rejected`` gives reasons.
 
     ``divergence`` is Eq. (5) of this round, ``d_bar`` its moving average, Eq. (6); ``pairwise`` holds (client, client,
-    cosine) of the updates of a group; ``metrics`` are of the test part, ``validation`` of the validation part;
+    cosine) of the updates of a group; ``silhouettes`` are by number of clusters, where a method has chosen between
+    such (the largest won); ``metrics`` are of the test part, ``validation`` of the validation part;
     ``fedavg`` is by time model and empty where everyone took part (then it is the run's ``fedavg_reference``).
     """
 
@@ -207,6 +208,7 @@ class RoundRecord(Record):
     d_bar: dict[str, float] = {}
     divergence: dict[str, float] = {}
     pairwise: dict[str, tuple[tuple[int, int, float], ...]] = {}
+    silhouettes: dict[str, float] = {}
     deadline_s: float | None = None
     speedup: float | None = None
     fedavg: dict[str, FedAvgRecord] = {}

@@ -6,21 +6,37 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean, stdev
+from typing import Protocol, TypeVar
 
 from pydantic import JsonValue
 
 from relief_ray.errors import UserError
 from relief_ray.records.schema import RunRecord
-from relief_ray.report.load import Loaded, Replicate, fact, load_runs, require_complete
+from relief_ray.report.load import Loaded, Replicate, load_runs, require_complete
 from relief_ray.report.measures import Values, measures
 from relief_ray.report.stats import Paired, paired
 from relief_ray.report.summary import BOUNDS, RunSummary, summarise_run
-from relief_ray.report.variants import variant_names
+from relief_ray.report.variants import choice_kind, chosen_keys, variant_names
 
 FEDAVG = "fedavg"
 # What may differ inside one comparison: the method, what means are taken over, and how a run was carried out.
 FREE = ("name", "strategy", "seed", "data.fold", "fleet.rotation", "runtime", "tracking", "record", "evaluation")
 BySubject = Callable[[RunSummary], Mapping[str, float]]
+
+
+class Replicated(Protocol):
+    """What can be paired: a method's name, and what a mean is taken over."""
+
+    @property
+    def label(self) -> str:
+        """The method."""
+
+    @property
+    def replicate(self) -> Replicate:
+        """(fold, rotation, seed)."""
+
+
+T = TypeVar("T", bound=Replicated)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,9 +118,10 @@ def setting(run: RunRecord) -> dict[str, JsonValue]:
 
 
 def flat_setting(config: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """The flat configuration without ``FREE``."""
-    flat = _flat("", config)
-    return {k: v for k, v in flat if not any(k == free or k.startswith(f"{free}.") for free in FREE)}
+    """The flat configuration without ``FREE``, and without what a search varies: that it did is a setting of its own."""
+    free = (*FREE, "choice", *chosen_keys(config))
+    found = {k: v for k, v in _flat("", config) if not any(k == name or k.startswith(f"{name}.") for name in free)}
+    return found | ({"choice": kind} if (kind := choice_kind(config)) else {})
 
 
 def _flat(prefix: str, node: Mapping[str, JsonValue]) -> Iterable[tuple[str, JsonValue]]:
@@ -133,7 +150,7 @@ def refuse_mixture(runs: Sequence[Loaded]) -> None:
 
 def with_labels(runs: Sequence[Loaded]) -> tuple[Loaded, ...]:
     """The runs, each label extended by the fields in which a method differs from the preset whose name it has."""
-    names = variant_names([(r.label, _strategy(r)) for r in runs])
+    names = variant_names([(r.label, r.run.config) for r in runs])
     return tuple(renamed(r, name) for r, name in zip(runs, names, strict=True))
 
 
@@ -142,11 +159,6 @@ def renamed(loaded: Loaded, label: str) -> Loaded:
     if label == loaded.label:
         return loaded
     return replace(loaded, run=loaded.run.model_copy(update={"strategy": label}))
-
-
-def _strategy(loaded: Loaded) -> dict[str, JsonValue]:
-    found = fact(loaded.run, "strategy")
-    return found if isinstance(found, dict) else {}
 
 
 def without_repeats(runs: Sequence[Loaded]) -> tuple[tuple[Loaded, ...], tuple[str, ...]]:
@@ -197,7 +209,9 @@ def difference(summaries: Sequence[RunSummary], label: str, other: str, field: B
     return paired([100 * values[s] for s in sorted(values)])
 
 
-def subject_differences(summaries: Sequence[RunSummary], label: str, other: str, field: BySubject) -> dict[str, float]:
+def subject_differences(
+    summaries: Sequence[T], label: str, other: str, field: Callable[[T], Mapping[str, float]]
+) -> dict[str, float]:
     """The difference of each subject, averaged over the replicates that both methods have."""
     mine = {s.replicate: field(s) for s in summaries if s.label == label}
     theirs = {s.replicate: field(s) for s in summaries if s.label == other}

@@ -145,7 +145,7 @@ def experiments(stock: Stock) -> tuple[Experiment, ...]:
         groups.setdefault(repr((setting, place)), []).append((slot, setting))
     settings = [group[0][1] for group in groups.values()]
     return tuple(
-        Experiment(slots=tuple(slot for slot, _ in group), differs=_differences(mine, settings))
+        Experiment(slots=tuple(slot for slot, _ in group), differs=differences(mine, settings))
         for group, mine in zip(groups.values(), settings, strict=True)
     )
 
@@ -154,7 +154,8 @@ def _place(loaded: Loaded) -> tuple[str, str]:
     return loaded.run.data_origin, loaded.run.engine
 
 
-def _differences(mine: Mapping[str, JsonValue], others: Sequence[Mapping[str, JsonValue]]) -> dict[str, str]:
+def differences(mine: Mapping[str, JsonValue], others: Sequence[Mapping[str, JsonValue]]) -> dict[str, str]:
+    """The keys in which settings vary, beside those that every title names, with ``mine``'s values."""
     keys = dict.fromkeys(k for other in (mine, *others) for k in other)
     varied = [k for k in keys if len({repr(o.get(k)) for o in others}) > 1 and not k.startswith(_NAMED)]
     return {k.rpartition(".")[2]: _shown(mine.get(k)) for k in varied if mine.get(k) is not None}

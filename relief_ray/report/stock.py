@@ -16,7 +16,7 @@ from relief_ray.records.identity import config_hash
 from relief_ray.records.reading import RUN_FILE, read_rounds, read_run
 from relief_ray.records.redact import mask_text
 from relief_ray.report.load import Loaded, at, below, collected
-from relief_ray.report.variants import variant_names
+from relief_ray.report.variants import choice_kind, variant_names
 
 PLANS = ("grid.json", "plan.json")
 ERROR_FILE = "error.json"
@@ -31,7 +31,7 @@ STATES: Mapping[State, str] = {
 # Which of several accounts of one cell counts.
 _RANK: tuple[State, ...] = ("done", "untested", "unfinished", "failed", "missing")
 # What a configuration holds beside the experiment.
-NOT_HASHED = frozenset({"name", "runtime", "tracking"})
+NOT_HASHED = frozenset({"name", "runtime", "tracking", "choice"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,20 +99,16 @@ def take_stock(paths: Iterable[Path]) -> Stock:
 
 def labelled(slots: Sequence[Slot]) -> tuple[Slot, ...]:
     """Planned and finished cells of one method under one name, whichever of them are there."""
-    names = variant_names([(s.label, _strategy(s.config)) for s in slots])
+    names = variant_names([(s.label, s.config) for s in slots])
     return tuple(replace(s, label=name) for s, name in zip(slots, names, strict=True))
-
-
-def _strategy(config: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    found = config.get("strategy")
-    return found if isinstance(found, dict) else {}
 
 
 def merged(slots: Iterable[Slot]) -> tuple[Slot, ...]:
     """One slot per configuration (and per origin of data and engine, where several finished), in order."""
     groups: dict[str, list[Slot]] = {}
     for slot in slots:
-        key = config_hash({k: v for k, v in slot.config.items() if k not in NOT_HASHED}) if slot.config else slot.name
+        decisive = {k: v for k, v in slot.config.items() if k not in NOT_HASHED}
+        key = choice_kind(slot.config) + config_hash(decisive) if slot.config else slot.name
         groups.setdefault(key, []).append(slot)
     return tuple(slot for group in groups.values() for slot in _one(group))
 

@@ -14,15 +14,34 @@ _PRESETS: Mapping[str, Mapping[str, JsonValue]] = {shown(k): s.model_dump(mode="
 
 
 def variant_names(methods: Sequence[Named]) -> list[str]:
-    """A name for each (label, strategy section): ``relief``, and ``relief (gamma=0.5)`` where 0.5 is not the preset's.
+    """A name for each (label, configuration): ``relief``, and ``relief (gamma=0.5)`` where 0.5 is not the preset's.
 
     What is given does not depend on which other cells are there. A user's own method has no preset: where its cells
-    differ, every one says in what.
+    differ, every one says in what. What a search varies is no variant: a tuned method keeps its name.
     """
+    sections = [(label, _section(config)) for label, config in methods]
     namesakes: dict[str, list[Mapping[str, JsonValue]]] = {}
-    for label, strategy in methods:
+    for label, strategy in sections:
         namesakes.setdefault(label, []).append(strategy)
-    return [_name(label, strategy, namesakes[label]) for label, strategy in methods]
+    return [_name(label, strategy, namesakes[label]) for label, strategy in sections]
+
+
+def choice_kind(config: Mapping[str, JsonValue]) -> str:
+    """``tuned`` where a search chose values, ``try`` for one of its tries, else empty."""
+    choice = config.get("choice")
+    return str(choice.get("kind") or "") if isinstance(choice, dict) else ""
+
+
+def chosen_keys(config: Mapping[str, JsonValue]) -> tuple[str, ...]:
+    """The dotted keys of the values that the search varies."""
+    choice = config.get("choice")
+    keys = choice.get("parameters") if isinstance(choice, dict) else None
+    return tuple(str(k) for k in keys) if isinstance(keys, list | tuple) else ()
+
+
+def _section(config: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
+    strategy, chosen = config.get("strategy"), chosen_keys(config)
+    return {k: v for k, v in strategy.items() if f"strategy.{k}" not in chosen} if isinstance(strategy, dict) else {}
 
 
 def _name(label: str, mine: Mapping[str, JsonValue], namesakes: Sequence[Mapping[str, JsonValue]]) -> str:

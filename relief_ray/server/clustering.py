@@ -103,13 +103,16 @@ def silhouette(distance: Matrix, given: Sequence[int]) -> float:
     return sum(scores) / len(scores)
 
 
+def silhouettes(distance: Matrix, most: int) -> dict[int, float]:
+    """The silhouette of each number of clusters 2 .. ``most`` that can be judged: fewer than there are clients."""
+    numbers = range(2, min(most, len(distance) - 1) + 1)
+    return {k: silhouette(distance, average_linkage(distance, k)) for k in numbers}
+
+
 def cluster(distance: Matrix, most: int) -> list[int]:
     """The clustering of 2 .. ``most`` clusters with the largest silhouette, the smallest number among equals (n,).
 
     All are one cluster where there are fewer than three, since the silhouette says nothing of singletons.
     """
-    candidates = [average_linkage(distance, k) for k in range(2, min(most, len(distance) - 1) + 1)]
-    if not candidates:
-        return [0] * len(distance)
-    scores = [silhouette(distance, labels) for labels in candidates]
-    return candidates[scores.index(max(scores))]
+    scores = silhouettes(distance, most)
+    return average_linkage(distance, max(scores, key=lambda k: scores[k])) if scores else [0] * len(distance)

@@ -6,7 +6,7 @@ direction (zero for a zero column), ``p_n`` the client's weight, ``alpha_n`` its
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from relief_ray.groups import GroupId, GroupLayout, Params, TensorSpec
 from relief_ray.messages import Update
 
 EPS = 1e-12
+Piece = tuple[GroupId, TensorSpec]
 
 
 def split_columns(x_NRC: Tensor) -> tuple[Tensor, Tensor]:
@@ -51,6 +52,24 @@ def merge_columns(x_NRC: Tensor, p_N: Tensor, alpha_N: Tensor) -> Tensor:
     return torch.where(usable_C, length_C * direction_RC / size_C.clamp_min(EPS), mean_RC)
 
 
+def whole_tensors(layout: GroupLayout, groups: Collection[GroupId]) -> list[tuple[Piece, ...]]:
+    """All tensors of ``groups``, those that are one matrix together: ``[A_1 | .. | A_M]``, of the blocks there are."""
+    pieces = [(j, t) for j in groups for t in layout[j].tensors]
+    fusion = tuple((j, t) for j, t in pieces if layout[j].role == "fusion_a" and len(t.shape) == 2)
+    return [*([fusion] if fusion else []), *((piece,) for piece in pieces if piece not in fusion)]
+
+
+def as_matrix(values: Tensor, spec: TensorSpec) -> Tensor:
+    """A flat tensor (.., n) as (.., rows, C): a convolution's (out, in, k) as (out, in k), a vector as one column."""
+    return values.view(*values.shape[:-1], spec.shape[0], -1)
+
+
+def by_piece(x: Tensor, tensor: Sequence[Piece]) -> dict[Piece, Tensor]:
+    """A whole matrix (rows, C) cut into its pieces' flat values."""
+    widths = [t.numel // t.shape[0] for _, t in tensor]
+    return {piece: part.reshape(-1) for piece, part in zip(tensor, torch.split(x, widths, dim=1), strict=True)}
+
+
 def balanced_steps(
     updates: Sequence[Update],
     theta: Params,
@@ -65,34 +84,39 @@ def balanced_steps(
     ``alpha`` for all matrices instead of one for each.
     """
     groups = tuple(updates[0].delta)
-    matrices = [(j, t) for j in groups for t in layout[j].tensors if len(t.shape) > 1]
+    tensors = whole_tensors(layout, groups)
+    matrices = [t for t in tensors if len(t[0][1].shape) > 1]
     shared = (
-        agreement((split_columns(_stacked(updates, theta, j, t))[1] for j, t in matrices), temperature)
+        agreement((split_columns(_stacked(updates, theta, t))[1] for t in matrices), temperature)
         if together and matrices
         else None
     )
 
-    def step(group: GroupId, spec: TensorSpec) -> Tensor:
-        x = _stacked(updates, theta, group, spec)
-        if len(spec.shape) == 1:
-            return p_N @ x[:, :, 0]
-        alpha_N = agreement([split_columns(x)[1]], temperature) if shared is None else shared
-        merged = merge_columns(x, p_N, alpha_N).reshape(-1)
-        return merged - _values(theta[group], spec) if _is_factor(spec) else merged
+    def new(tensor: tuple[Piece, ...]) -> Tensor:
+        x = _stacked(updates, theta, tensor)
+        if tensor not in matrices:
+            mean: Tensor = torch.tensordot(p_N, x, 1)
+            return mean
+        return merge_columns(x, p_N, agreement([split_columns(x)[1]], temperature) if shared is None else shared)
 
-    return {j: torch.cat([step(j, t) for t in layout[j].tensors]) for j in groups}
-
-
-def _is_factor(spec: TensorSpec) -> bool:
-    return spec.kind in ("lora_a", "lora_b")
+    steps = {piece: values for tensor in tensors for piece, values in by_piece(new(tensor), tensor).items()}
+    return {j: torch.cat([steps[j, t] - _origin(theta, (j, t)) for t in layout[j].tensors]) for j in groups}
 
 
-def _values(vector: Tensor, spec: TensorSpec) -> Tensor:
-    return vector[spec.offset : spec.offset + spec.numel].to(torch.float64)
+def _origin(theta: Params, piece: Piece) -> Tensor:
+    """What is added to a change to give ``X_n``: a LoRA factor itself, nothing for a dense tensor."""
+    group, spec = piece
+    values = theta[group][spec.offset : spec.offset + spec.numel].to(torch.float64)
+    return values if spec.kind in ("lora_a", "lora_b") else torch.zeros_like(values)
 
 
-def _stacked(updates: Sequence[Update], theta: Params, group: GroupId, spec: TensorSpec) -> Tensor:
-    """``X_n`` of all clients (N, rows, C); kernels of a convolution (out, in, k) stand side by side as (out, in k)."""
-    moved = torch.stack([_values(u.delta[group], spec) for u in updates])
-    x = moved + _values(theta[group], spec) if _is_factor(spec) else moved
-    return x.view(len(updates), spec.shape[0], -1)
+def _stacked(updates: Sequence[Update], theta: Params, tensor: Sequence[Piece]) -> Tensor:
+    """``X_n`` of all clients (N, rows, C)."""
+
+    def of(piece: Piece) -> Tensor:
+        group, spec = piece
+        span = slice(spec.offset, spec.offset + spec.numel)
+        moved = torch.stack([u.delta[group][span].to(torch.float64) for u in updates])
+        return as_matrix(moved + _origin(theta, piece), spec)
+
+    return torch.cat([of(piece) for piece in tensor], 2)

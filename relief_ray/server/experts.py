@@ -4,16 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
+import torch
 from torch import Tensor
 
 from relief_ray.additions import Experts
 from relief_ray.groups import GroupId, GroupLayout, Params
-from relief_ray.messages import ClientId, Fleet, GroupSum
+from relief_ray.messages import ClientId, Fleet, GroupSum, Json, ServerState
 from relief_ray.server.aggregation import apply_step, means
-from relief_ray.server.clustering import Layers, cluster, distances, layer_distance, layers
+from relief_ray.server.clustering import cluster, distances, layer_distance, layers, silhouettes
+from relief_ray.streams import Streams
 
 Models = Mapping[str, Params]
 Sums = Mapping[str, Mapping[GroupId, GroupSum]]
+
+
+def nobody_allocated(layout: GroupLayout, fleet: Fleet, streams: Streams, start: Params) -> ServerState:
+    """The initial model, which stays as it is; ``cluster``: -1, or which one a client is in."""
+    return ServerState(models={"global": start}, tensors={"cluster": torch.full((len(fleet),), -1)})
+
+
+def clusters_of(state: ServerState) -> list[int]:
+    """Each client's cluster, -1 where it has none yet."""
+    return [int(c) for c in state.tensors["cluster"]]
 
 
 def advance(
@@ -35,37 +47,31 @@ def exchange(experts: Experts, models: Sequence[Params]) -> dict[str, Params]:
 
     def others(own: int) -> dict[GroupId, Tensor]:
         foreign = [theta for c, theta in enumerate(models) if c != own]
-        return {experts.copy(e, j): theta[j] for e, theta in enumerate(foreign, 2) for j in experts.of}
+        return {experts.copy(e, j): theta[j] for e, theta in enumerate(foreign, 2) for j in experts.own(1)}
 
     return {f"cluster.{c}": {**theta, **others(c)} for c, theta in enumerate(models)}
 
 
-def place(
-    models: Models,
-    clusters: Sequence[int],
-    layout: GroupLayout,
-    fleet: Fleet,
-    came: Mapping[ClientId, Mapping[GroupId, GroupSum]],
-    most: int,
-) -> dict[ClientId, int]:
-    """The cluster of each client that ``came`` with its step since ``global``: the nearest, or a new one.
-
-    ``clusters``: everybody's, -1 where there is none yet; at most ``most`` are made, where there are none at all.
-    """
-    seen = {n: layers(layout, means([step]), fleet[n].modalities) for n, step in came.items()}
-    if max(clusters) < 0:
-        return dict(zip(seen, cluster(distances(list(seen.values())), most), strict=True))
-    return {n: _nearest(models, clusters, layout, fleet, own) for n, own in seen.items()}
+def allot(
+    layout: GroupLayout, fleet: Fleet, known: Mapping[ClientId, Mapping[GroupId, GroupSum]], most: int
+) -> tuple[dict[ClientId, int], dict[str, Json]]:
+    """The cluster of each client of whom the step since ``global`` is known; the silhouette of each possible number."""
+    between = distances([layers(layout, means([step]), fleet[n].modalities) for n, step in known.items()])
+    scores: dict[str, Json] = {str(k): score for k, score in silhouettes(between, most).items()}
+    return dict(zip(known, cluster(between, most), strict=True)), {"silhouettes": scores}
 
 
-def _nearest(models: Models, clusters: Sequence[int], layout: GroupLayout, fleet: Fleet, own: Layers) -> int:
+def nearest(
+    models: Models, clusters: Sequence[int], layout: GroupLayout, fleet: Fleet, own: Mapping[GroupId, GroupSum]
+) -> int:
     """The cluster whose model has moved most alike since ``global``, the start; the first of equals."""
-    start = models["global"]
+    start, client = models["global"], next(iter(own.values())).members[0]
+    seen = layers(layout, means([own]), fleet[client].modalities)
 
     def distance(c: int) -> float:
         theta = models[f"cluster.{c}"]
         drift = {j: theta[j].double() - start[j].double() for j in start}
         owned = {m for n, k in enumerate(clusters) if k == c for m in fleet[n].modalities}
-        return layer_distance(own, layers(layout, drift, owned))
+        return layer_distance(seen, layers(layout, drift, owned))
 
     return min(range(max(clusters) + 1), key=distance)

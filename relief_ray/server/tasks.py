@@ -29,6 +29,11 @@ def view(client: ClientId) -> str:
     return f"client.{client}"
 
 
+def mixing_parts(connector: Connector) -> list[GroupId]:
+    """What a client learns for itself in stage 2: the router and what it adds to other tasks' adapters."""
+    return [connector.router, *(connector.cross(i) for i in range(2, connector.num_tasks + 1))]
+
+
 def hand_out(
     models: Mapping[str, Params], adapters: Sequence[Tensor], connector: Connector, tasks: Sequence[int]
 ) -> dict[str, Params]:

@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from relief_ray.federated import RoundContext, ServerTools, Strategy
-from relief_ray.messages import Assignment, ClientInfo, Reduced, ServerState, WeightedSum
+from relief_ray.messages import Assignment, ClientInfo, Fleet, Reduced, ServerState, WeightedSum
 from relief_ray.server.aggregation import apply_step, by_samples, mean_step, one_bucket, over_participants, uniform
 
 Weighting = Literal["uniform", "samples"]
@@ -28,6 +28,10 @@ class StrategyConfig(BaseModel):
     def reduction(self) -> WeightedSum:
         """One global model, clients weighted as configured."""
         return WeightedSum(weight=by_samples if self.weighting == "samples" else uniform, bucket=one_bucket)
+
+    def shares(self, fleet: Fleet) -> list[float]:
+        """``n_k`` by client, or 1: the same weights where models are held apart."""
+        return [float(c.num_windows) if self.weighting == "samples" else 1.0 for c in fleet.clients]
 
 
 def train_everything(context: RoundContext, client: ClientInfo) -> Assignment:

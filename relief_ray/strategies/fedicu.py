@@ -7,7 +7,7 @@ for every matrix with columns ``c``: ``X_n = theta + Delta_n`` (LoRA factors) or
 ``s_n = mean_{k != n, c} cos(v_n,c, v_k,c)``, ``alpha = softmax(s / T)``,
 ``X_c = (sum_n p_n m_n,c) u_c / |u_c|``, ``u_c = sum_n alpha_n v_n,c``.
 
-Vectors are averaged; ``A_m`` is a matrix of its own. Sensors play no part.
+Vectors are averaged; fusion is one matrix ``[A_1 | .. | A_M]``. Sensors play no part.
 
 Liao et al., "Splitting with Importance-aware Updating for Heterogeneous Federated Learning with Large Language Models",
 ICML 2025; its text could not be read: all formulas here are reconstructed (docs/strategies/fedicu.md).
@@ -30,7 +30,7 @@ from relief_ray.federated import ClientContext, ClientProgram, RoundContext, Ser
 from relief_ray.groups import ROUNDING, GroupId, GroupLayout
 from relief_ray.messages import Assignment, Collect, Reduced, ServerState, Update
 from relief_ray.server.aggregation import apply_step
-from relief_ray.server.consensus import balanced_steps
+from relief_ray.server.consensus import as_matrix, balanced_steps, by_piece, whole_tensors
 from relief_ray.server.divergence import from_tensor, to_tensor
 from relief_ray.strategies.common import StrategyConfig
 
@@ -40,7 +40,7 @@ Importance = Literal["relative", "magnitude"]
 
 
 class FedICU(StrategyConfig):
-    """``kappa``: share of each tensor's values that is sent; ``temperature``: T.
+    """``kappa``: share of each tensor's values that is sent (fusion is one); ``temperature``: T.
 
     ``freeze_share`` of the parameters, the least important groups of the last round, is not trained (0: none).
     """
@@ -69,10 +69,10 @@ def importance(kind: Importance, delta: Tensor, origin: Tensor) -> Tensor:
     return delta.abs() if kind == "magnitude" else delta.abs() / (origin.abs() + EPS)
 
 
-def keep_top(delta: Tensor, scores: Tensor, share: float) -> Tensor:
-    """Which ``ceil(share n)`` values of a flat tensor (n,) score highest; of equal ones the first."""
-    kept = torch.zeros(len(delta), dtype=torch.bool)
-    kept[torch.sort(scores, descending=True, stable=True).indices[: ceil(share * len(delta) - ROUNDING)]] = True
+def keep_top(scores: Tensor, share: float) -> Tensor:
+    """Which ``ceil(share n)`` of flat scores (n,) are highest; of equal ones the first."""
+    kept = torch.zeros(len(scores), dtype=torch.bool)
+    kept[torch.sort(scores, descending=True, stable=True).indices[: ceil(share * len(scores) - ROUNDING)]] = True
     return kept
 
 
@@ -80,13 +80,18 @@ def send_important(config: FedICU, context: ClientContext, update: Update) -> Up
     """The update without its least important values, at what a payload of the rest and a bit per value costs."""
     if config.kappa == 1.0:
         return update
-    delta, num_kept = {}, 0
-    for j, moved in update.delta.items():
-        scores = importance(config.importance, moved, context.start[j])
-        spans = [slice(t.offset, t.offset + t.numel) for t in context.layout[j].tensors]
-        kept = torch.cat([keep_top(moved[s], scores[s], config.kappa) for s in spans])
-        delta[j] = torch.where(kept, moved, torch.zeros(()))
-        num_kept += int(kept.sum())
+    delta = dict(update.delta)
+    kept = {j: torch.zeros(len(moved), dtype=torch.bool) for j, moved in delta.items()}
+    for tensor in whole_tensors(context.layout, delta):
+        spans = [(j, slice(t.offset, t.offset + t.numel), t) for j, t in tensor]
+        moved = torch.cat([as_matrix(delta[j][s], t) for j, s, t in spans], 1)
+        origin = torch.cat([as_matrix(context.start[j][s], t) for j, s, t in spans], 1)
+        scores = importance(config.importance, moved, origin)
+        top = keep_top(scores.reshape(-1), config.kappa).view_as(scores)
+        for (j, t), mask in by_piece(top, tensor).items():
+            kept[j][t.offset : t.offset + t.numel] = mask
+    delta = {j: torch.where(kept[j], moved, torch.zeros(())) for j, moved in delta.items()}
+    num_kept = sum(int(mask.sum()) for mask in kept.values())
     nbytes = sparse_nbytes(context.layout, update.receipt.assignment.up, num_kept)
     return replace(update, delta=delta, receipt=replace(update.receipt, bytes_up=nbytes))
 

@@ -1,10 +1,10 @@
 """FedLEASE: one LoRA expert per cluster of like clients, and a router that mixes in the others' experts.
 
-Warm-up: some rounds on one's own, then everything goes up once. Clients whose B are alike (mean over layers of
-``1 - cos(vec B_i, vec B_j)``) form ``M`` clusters, by average linkage and the best silhouette; expert ``j`` starts as
-its members' mean. Then ``y = sum_p w_p y_{e(p)}``: ``w`` are the ``M`` largest of ``softmax(G h)``, renormalised, over
-``2 M - 1`` slots of which ``M`` are the own expert's. Client ``n`` trains and sends expert ``c(n)`` and ``G``; both are
-averaged within ``c(n)``. Who was absent when clusters were made joins the nearest after a warm-up round.
+Warm-up: some rounds on one's own, then everything goes up. Once all clients' is there (three's at least, after twice
+as many rounds), those whose B are alike (mean over layers of ``1 - cos(vec B_i, vec B_j)``) form ``M`` clusters, by
+average linkage and the best silhouette; expert ``j`` starts as its members' mean. ``y = sum_p w_p y_{e(p)}``: ``w`` are
+the ``M`` largest of ``softmax(G h)``, renormalised, over ``2 M - 1`` slots of which ``M`` are the own expert's. Client
+``n`` trains and sends expert ``c(n)`` and ``G``, averaged within ``c(n)``. Who comes later joins the nearest cluster.
 
 Wang et al., "Adaptive LoRA Experts Allocation and Selection for Federated Fine-Tuning", NeurIPS 2025. On a dense model
 an expert is a dense fusion layer and head, and ``B_i`` a layer's whole update (our reconstruction).
@@ -19,34 +19,28 @@ from typing import Literal
 import torch
 from pydantic import Field
 
+from relief_ray import messages as msg
 from relief_ray.additions import Experts
+from relief_ray.errors import UserError
 from relief_ray.federated import ClientContext, ClientProgram, RoundContext, ServerTools, Strategy
 from relief_ray.groups import WHOLE, GroupId, GroupLayout, Params
-from relief_ray.messages import (
-    Assignment,
-    ClientInfo,
-    EvalPlan,
-    EvalTarget,
-    Fleet,
-    Reduced,
-    ServerState,
-    Update,
-    WeightedSum,
-)
-from relief_ray.server.experts import advance, exchange, place
+from relief_ray.server.experts import Sums, advance, allot, clusters_of, exchange, nearest, nobody_allocated
+from relief_ray.server.warmups import ALLOCATION, ALONE, came_in, is_enough, own_bucket, to_keep, warmups
 from relief_ray.strategies.common import StrategyConfig
-from relief_ray.streams import Streams
 
-ALONE, ALLOCATION, ID = "warm-up", "allocation", "expert"
+ID = "expert"
 
 
 class FedLEASE(StrategyConfig):
-    """``encoders`` are averaged over all, within clusters, or by their kind: LoRA within clusters, dense over all."""
+    """``encoders`` are averaged over all, within clusters, or by their kind: LoRA within clusters, dense over all.
+
+    ``moe_scope``: which layers have experts and a router: the fusion layer, it and (dense) the head, or all with LoRA.
+    """
 
     name: Literal["fedlease"] = "fedlease"
     most_experts: int = Field(default=4, ge=2)
     warmup_rounds: int = Field(default=5, ge=1)
-    experts_of: Literal["fusion_head", "fusion"] = "fusion_head"
+    moe_scope: Literal["fusion_head", "fusion", "all"] = "fusion_head"
     encoders: Literal["by_kind", "all", "cluster"] = "by_kind"
 
     def build(self) -> Strategy:
@@ -56,95 +50,100 @@ class FedLEASE(StrategyConfig):
             adapt=partial(add_experts, self),
             init=nobody_allocated,
             allocate=partial(allocate, self),
-            reduction=WeightedSum(weight=self.reduction().weight, bucket=own_bucket),
+            reduction=msg.WeightedSum(weight=self.reduction().weight, bucket=own_bucket),
             client=ClientProgram(after=forget_warmup),
             aggregate=partial(aggregate, self),
             evaluate=own_experts,
         )
 
 
-def experts_for(config: FedLEASE, layout: GroupLayout, fleet: Fleet) -> Experts:
-    """At most ``N - 1`` experts of the fusion layer and, where they are adapted like it, the head's layers."""
-    roles = {"fusion_a", "fusion_b"} | ({"head"} if config.experts_of == "fusion_head" else set())
+def experts_for(config: FedLEASE, layout: GroupLayout, fleet: msg.Fleet) -> Experts:
+    """At most ``N - 1`` experts of fusion and, as configured, of head and encoders that are adapted like it."""
+    roles = {"fusion_a", "fusion_b"} | ({"head"} if config.moe_scope != "fusion" else set())
     of = tuple(g.id for g in layout if g.role in roles and (g.role != "head" or g.lora == layout.lora))
-    return Experts(id=ID, of=of, most=min(config.most_experts, len(fleet) - 1))
+    inside = tuple(g.id for g in layout if g.role == "encoder" and config.moe_scope == "all")
+    if inside and (config.encoders == "all" or not layout.lora):
+        raise UserError(
+            f"strategy.moe_scope='all', encoders={config.encoders!r}: expected encoders of LoRA layers (moment_lora), "
+            "averaged within clusters; take moe_scope='fusion_head', or that backbone and encoders='cluster'"
+        )
+    return Experts(id=ID, of=of, most=min(config.most_experts, len(fleet) - 1), inside=inside)
 
 
-def add_experts(config: FedLEASE, layout: GroupLayout, fleet: Fleet) -> tuple[Experts, ...]:
+def add_experts(config: FedLEASE, layout: GroupLayout, fleet: msg.Fleet) -> tuple[Experts, ...]:
     """Room for the other clusters' experts; none where there cannot be two clusters."""
     experts = experts_for(config, layout, fleet)
     return (experts,) if experts.most > 1 else ()
 
 
-def nobody_allocated(layout: GroupLayout, fleet: Fleet, streams: Streams, start: Params) -> ServerState:
-    """The initial model, which stays as it is; ``cluster``: -1, or which one a client is in."""
-    return ServerState(models={"global": start}, tensors={"cluster": torch.full((len(fleet),), -1)})
-
-
-def own_bucket(task: Assignment) -> str:
-    """Clusters are summed apart; who is yet to be allocated is looked at alone."""
-    return f"client.{task.client}" if task.phase == ALLOCATION else task.view
-
-
-def clusters_of(state: ServerState) -> list[int]:
-    """Each client's cluster, -1 where it has none yet."""
-    return [int(c) for c in state.tensors["cluster"]]
-
-
-def own_groups(state: ServerState) -> list[GroupId]:
+def own_groups(state: msg.ServerState) -> list[GroupId]:
     """A client's own model: the backbone's groups without further experts and router."""
     return [j for j in state.models["global"] if not j.startswith(f"{ID}.")]
 
 
-def allocate(config: FedLEASE, state: ServerState, context: RoundContext) -> tuple[Assignment, ...]:
-    """Alone at first; everything goes up in the last warm-up round; then the own expert and the router learn."""
+def allocate(config: FedLEASE, state: msg.ServerState, context: RoundContext) -> tuple[msg.Assignment, ...]:
+    """Alone at first; from the last planned warm-up round on everything goes up; then own expert and router learn."""
     clusters, layout, last = clusters_of(state), context.layout, context.round >= config.warmup_rounds
     experts, number = experts_for(config, layout, context.fleet), max(clusters) + 1
     own, ids = layout.select(own_groups(state)), range(1, number + 1)
-    routed = layout.select([*own, *(experts.router(e) for e in ids if number > 1)])
-    down = layout.select([*routed, *(experts.copy(e, j) for e in ids for j in experts.of)])
+    routed = layout.select([*own, *(j for e in ids if number > 1 for j in experts.routers(e))])
+    down = layout.select([*routed, *(j for e in ids for j in experts.own(e))])
 
-    def task(client: ClientInfo) -> Assignment:
+    def task(client: msg.ClientInfo) -> msg.Assignment:
         if (c := clusters[client.id]) < 0:
-            alone = Assignment(client=client.id, down={}, train=own, up={}, keep=own, epochs=context.epochs)
+            alone = msg.Assignment(client=client.id, down={}, train=own, up={}, keep=own, epochs=context.epochs)
             return replace(alone, up=own, phase=ALLOCATION) if last else replace(alone, phase=ALONE)
-        joint = Assignment(client=client.id, down=down, train=routed, up=routed, epochs=context.epochs)
+        joint = msg.Assignment(client=client.id, down=down, train=routed, up=routed, epochs=context.epochs)
         return replace(joint, view=f"cluster.{c}", output=experts.output(number))
 
     return tuple(task(c) for c in context.participants)
 
 
-def forget_warmup(context: ClientContext, update: Update) -> Update:
+def forget_warmup(context: ClientContext, update: msg.Update) -> msg.Update:
     """With its cluster's expert a client starts anew."""
-    return replace(update, state={}) if update.receipt.assignment.phase == ALLOCATION else update
+    return update if update.receipt.assignment.keep else replace(update, state={})
 
 
-def aggregate(config: FedLEASE, state: ServerState, reduced: Reduced, tools: ServerTools) -> ServerState:
-    """Means within clusters; who comes from its warm-up is clustered with the others, or joins the nearest cluster."""
-    clusters, layout, sums = clusters_of(state), tools.layout, reduced.sums
-    experts = experts_for(config, layout, tools.fleet)
-    came = {int(v.removeprefix("client.")): part for v, part in sums.items() if v.startswith("client.")}
-    found = place(state.models, clusters, layout, tools.fleet, came, experts.most)
-    buckets = [[f"cluster.{c}"] for c in range(max(clusters) + 1)] or [
-        [f"client.{n}" for n in came if found[n] == c] for c in sorted({*found.values()})
-    ]
-    pooled = config.encoders == "all" or (config.encoders == "by_kind" and not layout.lora)
-    after = advance(state.models, buckets, sums, {g.id for g in layout if pooled and g.role == "encoder"})
-    models = {"global": state.models["global"], **exchange(experts, after)}
-    joined = torch.tensor([found.get(n, c) for n, c in enumerate(clusters)])
-    return ServerState(models=models, tensors={"cluster": joined})
+def aggregate(config: FedLEASE, state: msg.ServerState, reduced: msg.Reduced, tools: ServerTools) -> msg.ServerState:
+    """Warm-ups are kept until clusters are made of them; then means within clusters, and late clients join one."""
+    clusters, layout, fleet, sums = clusters_of(state), tools.layout, tools.fleet, reduced.sums
+    came = came_in(sums)
+    if max(clusters) >= 0:
+        late = {n: nearest(state.models, clusters, layout, fleet, own) for n, own in came.items()}
+        after = means_within(config, state, [[f"cluster.{c}"] for c in range(max(clusters) + 1)], sums, tools)
+        joined = torch.tensor([late.get(n, c) for n, c in enumerate(clusters)])
+        return replace(state, models=after, tensors={"cluster": joined})
+    known = warmups(state.tensors, came, layout, own_groups(state), config.shares(fleet))
+    if not is_enough(len(known), len(fleet), tools.round, config.warmup_rounds):
+        return replace(state, tensors={**state.tensors, **to_keep(known)})
+    first, judged = allot(layout, fleet, known, experts_for(config, layout, fleet).most)
+    buckets = [[f"client.{n}" for n in first if first[n] == c] for c in range(max(first.values()) + 1)]
+    models = means_within(config, state, buckets, {f"client.{n}": step for n, step in known.items()}, tools)
+    allotted = torch.tensor([first.get(n, -1) for n in range(len(fleet))])
+    return replace(state, models=models, tensors={"cluster": allotted}, facts=judged)
 
 
-def own_experts(state: ServerState, fleet: Fleet) -> EvalPlan:
+def means_within(
+    config: FedLEASE, state: msg.ServerState, buckets: list[list[str]], sums: Sums, tools: ServerTools
+) -> dict[str, Params]:
+    """Every cluster's model after the mean step of its ``buckets``, with the others' experts behind its own."""
+    pooled = config.encoders == "all" or (config.encoders == "by_kind" and not tools.layout.lora)
+    after = advance(state.models, buckets, sums, {g.id for g in tools.layout if pooled and g.role == "encoder"})
+    return {"global": state.models["global"], **exchange(experts_for(config, tools.layout, tools.fleet), after)}
+
+
+def own_experts(state: msg.ServerState, fleet: msg.Fleet) -> msg.EvalPlan:
     """Each client's mixture through its own sensors; canonical is that of the cluster with most Full clients."""
     clusters, keep = clusters_of(state), dict.fromkeys(own_groups(state), WHOLE)
     number, most = max(clusters) + 1, max(len(c.modalities) for c in fleet.clients)
     output = Experts(id=ID, of=(), most=number).output(max(number, 1))
-    mixed = [EvalTarget(label="global", view=f"cluster.{c}", output=output) for c in range(number)]
-    targets = [*mixed, EvalTarget(label="global", keep=keep)]  # -1: without a cluster, one's own model (or their mean)
+    mixed = [msg.EvalTarget(label="global", view=f"cluster.{c}", output=output) for c in range(number)]
+    targets = [*mixed, msg.EvalTarget(label="global", keep=keep)]  # -1: no cluster yet, one's own model (or their mean)
     full = [clusters[c.id] for c in fleet.clients if len(c.modalities) == most]
     clients = tuple(
         replace(targets[clusters[c.id]], label=f"client.{c.id}", client=c.id, modalities=c.modalities)
         for c in fleet.clients
     )
-    return EvalPlan(canonical=targets[min(range(number), key=lambda c: -full.count(c), default=-1)], clients=clients)
+    return msg.EvalPlan(
+        canonical=targets[min(range(number), key=lambda c: -full.count(c), default=-1)], clients=clients
+    )

@@ -1,7 +1,7 @@
 """Pilot: a connector of adapters between features and fusion; each client's model is mixed with its nearest ones'.
 
-Stage 1: ``z = h + psi_t(h) + psi_s(h)``, ``t`` the client's task; loss CE + l0 L_d, where ``L_d`` is the mean of the
-squared entries of ``X_t^T X_s`` (rows of ``X``: normalised adapter outputs). Stage 2:
+Stage 1, ``stage1_share`` of all rounds: ``z = h + psi_t(h) + psi_s(h)``, ``t`` the client's task; loss CE + l0 L_d,
+``L_d`` the mean of the squared entries of ``X_t^T X_s`` (rows of ``X``: normalised adapter outputs). Stage 2:
 ``z = h + psi_s(h) + P_t psi_t(h) + sum_{i != t} P_i (psi_i(h) + psi^c_i(h))``, ``P = softmax(G h)``, with ``psi_s`` and
 ``psi_i`` frozen; loss CE + l1 L_b + l2 L_z, ``L_b = T sum_i f_i p_i`` and ``L_z = mean(logsumexp(G h)^2)``. Server:
 ``psi_t`` is its clients' mean; ``Theta_k <- beta_k Theta_k + (1 - beta_k) sum_{i in N_k} w_ki Theta_i``, ``w_ki``
@@ -24,20 +24,23 @@ from relief_ray.federated import ClientProgram, LocalStep, RoundContext, ServerT
 from relief_ray.groups import WHOLE, GroupId, GroupLayout, Params
 from relief_ray.messages import Assignment, Collect, EvalPlan, EvalTarget, Fleet, Reduced, ServerState
 from relief_ray.server.neighbours import local_models, mix_with_nearest
-from relief_ray.server.tasks import canonical, hand_out, next_adapters, richest, tasks_of, view
+from relief_ray.server.tasks import canonical, hand_out, mixing_parts, next_adapters, richest, tasks_of, view
 from relief_ray.strategies.common import StrategyConfig, Weighting
 from relief_ray.strategies.losses import balance_loss, difference_loss, z_loss
 from relief_ray.streams import Streams
 
-ID = "connector"
+ID, STAGE1 = "connector", "stage1"
 
 
 class Pilot(StrategyConfig):
-    """``bottleneck``: FITTED to the table's bytes; ``own_in_mix``: the client's own adapter counts in stage 2 too."""
+    """``stage1_share``: at least one round, 0: none; ``bottleneck``: FITTED to the table's bytes.
+
+    ``own_in_mix``: the client's own adapter counts in stage 2 too.
+    """
 
     name: Literal["pilot"] = "pilot"
     weighting: Weighting = "samples"
-    stage1_rounds: int = Field(default=10, ge=0)
+    stage1_share: float = Field(default=0.05, ge=0.0, le=1.0)
     bottleneck: int = Field(default=24, ge=1)
     neighbours: int = Field(default=3, ge=1)
     lambda_d: float = Field(default=0.1, ge=0.0)
@@ -63,9 +66,9 @@ class Pilot(StrategyConfig):
         tasks = max(tasks_of(fleet)) + 1
         return Connector(id=ID, num_tasks=tasks, bottleneck=self.bottleneck, own_in_mix=self.own_in_mix)
 
-    def shares(self, fleet: Fleet) -> list[float]:
-        """``n_k`` by client, or 1."""
-        return [float(c.num_windows) if self.weighting == "samples" else 1.0 for c in fleet.clients]
+    def is_first(self, context: RoundContext) -> bool:
+        """Whether the round is of stage 1."""
+        return self.stage1_share > 0.0 and context.round <= max(1, round(self.stage1_share * context.num_rounds))
 
 
 def add_connector(config: Pilot, layout: GroupLayout, fleet: Fleet) -> tuple[Connector, ...]:
@@ -86,17 +89,11 @@ def backbone_of(theta: Params) -> list[GroupId]:
     return [j for j in theta if not j.startswith(f"{ID}.")]
 
 
-def mixing_parts(connector: Connector) -> list[GroupId]:
-    """What a client learns for itself in stage 2: the router and what it adds to other tasks' adapters."""
-    return [connector.router, *(connector.cross(i) for i in range(2, connector.num_tasks + 1))]
-
-
 def allocate(config: Pilot, state: ServerState, context: RoundContext) -> tuple[Assignment, ...]:
     """Everything is trained but frozen adapters; the backbone and the own task's adapter go up."""
-    connector, first = config.connector(context.fleet), context.round <= config.stage1_rounds
-    others, select = range(2, connector.num_tasks + 1), context.layout.select
+    connector, first = config.connector(context.fleet), config.is_first(context)
+    others, select, stage2 = range(2, connector.num_tasks + 1), context.layout.select, mixing_parts(connector)
     sent = [*backbone_of(state.models["global"]), connector.task(1)]
-    stage2 = mixing_parts(connector)
     return tuple(
         Assignment(
             client=c.id,
@@ -106,7 +103,7 @@ def allocate(config: Pilot, state: ServerState, context: RoundContext) -> tuple[
             up=select(sent),
             keep=select([connector.own] if first else [connector.own, *stage2]),
             epochs=context.epochs,
-            phase="stage1" if first else "train",
+            phase=STAGE1 if first else "train",
             taps=frozenset([connector.task(1), connector.own] if first else [connector.router]),
             output=connector.output("first" if first else "mixed"),
         )
@@ -132,7 +129,8 @@ def aggregate(config: Pilot, state: ServerState, reduced: Reduced, tools: Server
     views = {**models, **{view(n): {**models[view(n)], **near} for n, near in zip(came, mixed, strict=True)}}
     views = hand_out(views, adapters, connector, tasks)
     whole = {"global": canonical(views, tools.fleet, shares, body), **views}
-    return ServerState(models=whole, facts={"path": "first" if tools.round <= config.stage1_rounds else "mixed"})
+    path = "first" if all(r.assignment.phase == STAGE1 for r in reduced.receipts) else "mixed"
+    return ServerState(models=whole, facts={"path": path} if came else state.facts)
 
 
 def own_models(config: Pilot, state: ServerState, fleet: Fleet) -> EvalPlan:

@@ -9,16 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import torch
 from torch import Tensor
 
 from relief_ray.groups import GroupId
 from relief_ray.models.backbone import Backbone, Stage
-from relief_ray.stages import RAW, Missing, ancestors, descendants, modalities_below
+from relief_ray.models.reroute import shapes
+from relief_ray.stages import RAW, Missing, ancestors, descendants, modalities_below, read_by
 
 Values = dict[str, Tensor]
 CHUNK = 256
+FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,20 +44,23 @@ def plan_forward(
     reuse: bool,
     taps: Collection[str] = (),
     output: str | None = None,
+    keep: bool = True,
 ) -> ForwardPlan:
     """Splits the stages that ``output`` and ``taps`` need.
 
-    Without ``reuse`` each of them runs in every step on the whole batch: the oracle.
+    Without ``reuse`` each of them runs in every step on the whole batch: the oracle. Without ``keep`` they run in every
+    step too, but for those that see absent modalities alone.
     """
     specs = backbone.specs
     below = modalities_below(specs)
     wanted = {output or backbone.output, *taps}
     steps = needed(backbone, wanted, frozenset())
     absent = frozenset(s for s, sources in below.items() if not sources & set(present))
-    zeroed = (
-        frozenset(s.id for s in specs if s.feature and s.id in absent) if missing == "zero_feature" else frozenset()
-    )
+    masked = missing == "zero_feature"
+    zeroed = frozenset(s.spec.id for s in steps if masked and s.spec.feature and s.spec.id in absent)
     live = descendants(specs, trained) if reuse else frozenset(below)
+    if reuse:
+        live |= frozenset(below) - absent if not keep else _cheap(backbone, live) - absent
     if reuse and zeroed:
         live -= _above_zeros(steps, zeroed, wanted)
     every = [s for s in steps if s.spec.id in live]
@@ -69,6 +75,12 @@ def plan_forward(
         zero_features=zeroed,
         shared_absent=reuse,
     )
+
+
+def _cheap(backbone: Backbone, live: frozenset[str]) -> frozenset[str]:
+    """Cheap stages that a live one reads."""
+    read = read_by(backbone.specs, live)
+    return frozenset(s.id for s in backbone.specs if s.cheap and s.id in read)
 
 
 def _above_zeros(steps: Sequence[Stage], zeroed: frozenset[str], wanted: Collection[str]) -> frozenset[str]:
@@ -125,22 +137,36 @@ def zero_input(backbone: Backbone, modality: str) -> Tensor:
 
 @torch.no_grad()
 def compute_sources(backbone: Backbone, plan: ForwardPlan, inputs: Mapping[str, Tensor], num_windows: int) -> Values:
-    """The sources of all steps: (n, ...) per window, or (1, ...) for absent modalities; chunked to bound memory."""
+    """The sources of all steps: (n, ...) per window, or (1, ...) for absent modalities; computed in chunks."""
     zeros = zero_values(backbone, plan)
     raw: Values = {RAW + m: inputs[m] if m in inputs else zero_input(backbone, m) for m in backbone.shape.modalities}
     fixed = {s: raw[s] for s in plan.sources if s.startswith(RAW)} | zeros
     if not plan.before:
         return fixed
-    parts: dict[str, list[Tensor]] = {s: [] for s in plan.sources if not s.startswith(RAW)}
+    found: Values = {}
     chunk = backbone.chunk or CHUNK
     for start in range(0, num_windows, chunk):
         stop = min(start + chunk, num_windows)
         values = {s: x if len(x) == 1 else x[start:stop] for s, x in raw.items()} | zeros
         run(plan.before, values, plan, stop - start)
-        for s, kept in parts.items():
-            kept.append(values[s])
-    absent = {s for s in parts if s in plan.absent and plan.shared_absent}
-    return fixed | {s: kept[0] if s in absent else torch.cat(kept) for s, kept in parts.items()}
+        for s in (s for s in plan.sources if not s.startswith(RAW)):
+            is_shared = s in plan.absent and plan.shared_absent
+            if s not in found:
+                found[s] = values[s] if is_shared else values[s].new_empty(num_windows, *values[s].shape[1:])
+            if not is_shared:
+                found[s][start:stop] = values[s]
+    return fixed | found
+
+
+def kept_bytes(plan: ForwardPlan, output_bytes: Mapping[str, int]) -> int:
+    """Bytes per window of the outputs that are computed beforehand and kept for a whole round."""
+    return sum(output_bytes[s] for s in plan.sources if not s.startswith(RAW) and s not in plan.absent)
+
+
+def output_bytes(backbone: Backbone) -> dict[str, int]:
+    """Bytes per window of every stage's output."""
+    ids = [s.spec.id for s in backbone.stages]
+    return {i: FLOAT_BYTES * prod(size) for i, size in zip(ids, shapes(backbone, backbone.stages), strict=True)}
 
 
 class BatchBuffers:

@@ -5,7 +5,7 @@ Groups outside ``S_n`` have no gradient and no optimizer state; what they determ
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from time import perf_counter
@@ -18,10 +18,19 @@ from relief_ray.federated import ClientContext, ClientProgram, LocalStep, Probed
 from relief_ray.groups import Params
 from relief_ray.messages import Assignment, Receipt, Update, Work
 from relief_ray.models.backbone import Backbone
-from relief_ray.stages import Engine, Missing
+from relief_ray.stages import MAX_KEPT_BYTES, Engine, Missing
 from relief_ray.training.optimizer import Adam
 from relief_ray.training.parts import load_model, mask_parts
-from relief_ray.training.reuse import BatchBuffers, ForwardPlan, Values, compute_sources, plan_forward, run
+from relief_ray.training.reuse import (
+    BatchBuffers,
+    ForwardPlan,
+    Values,
+    compute_sources,
+    kept_bytes,
+    output_bytes,
+    plan_forward,
+    run,
+)
 from relief_ray.training.vectors import Clock, GroupVectors
 
 
@@ -76,6 +85,7 @@ class Trainer:
     def __init__(self, backbone: Backbone, config: TrainerConfig) -> None:
         """Binds the backbone's parameters to the trainer's buffers."""
         self.backbone, self.config = backbone, config
+        self._output_bytes = output_bytes(backbone)
         self.flat = torch.zeros(backbone.layout.numel)
         self.theta = backbone.layout.views(self.flat)
         for j, parameters in backbone.parameters.items():
@@ -114,17 +124,24 @@ class Trainer:
 
     def _session(self, context: ClientContext, task: Assignment, client: ClientInputs, visit: _Visit) -> _Session:
         load_model(self.theta, context, task)
-        present, reuse = context.info.modalities, self.config.engine != "naive"
         return _Session(
             context=context,
             task=task,
             client=client,
             visit=visit,
-            plan=plan_forward(self.backbone, present, task.train, self.config.missing, reuse, task.taps, task.output),
+            plan=self._plan(context.info.modalities, task, len(client.labels)),
             parameters=self._freeze(task),
             vectors=GroupVectors(self.backbone, tuple(j for j in self.backbone.layout.ids if j in task.train)),
             start=self._start(context, task),
         )
+
+    def _plan(self, present: Collection[str], task: Assignment, num_windows: int) -> ForwardPlan:
+        """What runs when; what would be too much to keep for the whole round runs in every step."""
+        missing, reuse = self.config.missing, self.config.engine != "naive"
+        plan_for = partial(plan_forward, self.backbone, present, task.train, missing, reuse, task.taps, task.output)
+        plan: ForwardPlan = plan_for()
+        kept = kept_bytes(plan, self._output_bytes) * num_windows
+        return plan if kept <= MAX_KEPT_BYTES else plan_for(keep=False)
 
     def _start(self, context: ClientContext, task: Assignment) -> Params:
         """The model as it was loaded: the received one where nothing of the client's own lies over it."""
@@ -183,7 +200,9 @@ class Trainer:
         step = self._local_step(session, values, index)
         loss = session.visit.program.objective(step)
         if is_observed:
-            session.seen.append({name: rows.detach() for name, rows in session.visit.program.observe(step).items()})
+            # Copies: the next batch is gathered into the same buffers.
+            observed = session.visit.program.observe(step)
+            session.seen.append({name: rows.detach().clone() for name, rows in observed.items()})
         forwarded = perf_counter()
         if loss.requires_grad:
             torch.autograd.backward(loss)

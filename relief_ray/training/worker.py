@@ -142,7 +142,7 @@ class Worker:
                 refused.append(update.receipt)
             else:
                 updates.append(update)
-        return replace(self._pack(round_, updates), rejected=rejected, refused=tuple(refused))
+        return replace(self._pack(round_, updates, states), rejected=rejected, refused=tuple(refused))
 
     def _train(self, round_: int, start: Params, task: Assignment, state: ClientState) -> Update:
         job = self.job
@@ -160,17 +160,18 @@ class Worker:
         inputs = self._cache.get(f"client.{task.client}", lambda: prepare(windows, info.modalities, self.backbone))
         return self.trainer.train(context, task, inputs, job.program)
 
-    def _pack(self, round_: int, updates: list[Update]) -> BlockResult:
+    def _pack(self, round_: int, updates: list[Update], states: Mapping[ClientId, ClientState]) -> BlockResult:
         job, layout = self.job, self.backbone.layout
         summed = isinstance(job.reduction, WeightedSum)
         sums = sum_block(updates, job.reduction, layout, job.fleet) if isinstance(job.reduction, WeightedSum) else {}
         watched = bool(job.pairwise_every) and round_ % job.pairwise_every == 0
+        told = [(u, u.receipt.assignment) for u in updates]
         fusion = tuple(replace(without(u, lambda g: g.role == "fusion_a", layout), state={}) for u in updates)
         return BlockResult(
             sums=sums,
             receipts=tuple(u.receipt for u in updates),
-            # Who was to keep something and returns nothing forgets what it had.
-            states={u.receipt.assignment.client: u.state for u in updates if u.state or u.receipt.assignment.keep},
+            # Who had something, or was to keep it, and returns nothing forgets what it had.
+            states={t.client: u.state for u, t in told if u.state or t.keep or states.get(t.client)},
             updates=() if summed else tuple(updates),
             pairwise=fusion if watched else (),
         )

@@ -34,13 +34,22 @@ def test_a_run_plans_with_it_and_keeps_it(invoke, profile: tuple[Path, str], tmp
     result = invoke("run", "smoke", "--out", tmp_path, *SMALL, *asked)
     assert result.exit_code == 0, result.output
     run = read_run(tmp_path / "relief-s0")
-    assert run.planning_model == "measured"
+    assert run.planning_model == "measured" and not [w for w in run.warnings if "extrapolated" in w]
     kept = run.calibration["clocks"]["measured"]["profile"]
     assert kept == load_profile(path).model_dump(mode="json")
     last = read_rounds(tmp_path / "relief-s0")[-1]
     assert last.costs["measured"].round_s > 0 and last.deadline_s is not None
     shown = json.loads(invoke("fleet", "show", tmp_path / "relief-s0", "--json").stdout)
     assert shown["target_s"]["measured"] == last.deadline_s
+
+
+def test_a_profile_of_another_shape_is_named(invoke, profile: tuple[Path, str], tmp_path: Path) -> None:
+    path, _ = profile
+    other = ["--set=training.missing=zero_feature", f"--set=costs.profile={path}"]
+    assert invoke("run", "smoke", "--out", tmp_path, *SMALL, *other).exit_code == 0
+    (said,) = (w for w in read_run(tmp_path / "relief-s0").warnings if "extrapolated" in w)
+    assert "measured with missing 'zero_input' (here 'zero_feature'): its seconds are extrapolated" in said
+    assert "conv1" not in said
 
 
 def test_json_and_chosen_types(invoke, tmp_path: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from actors.grids.book import Book
 from tune_configs.cells import cells_of
-from tune_configs.grid import Grid
+from tune_configs.grid import Grid, Level
 
 TINY = {
     "rounds": 3,
@@ -25,6 +27,19 @@ def tiny_grid(methods=("fedavg", "relief"), seeds=(0,), **settings):
         seeds=seeds,
         settings={**TINY, **settings},
     )
+
+
+def tiny_search(out, seeds=(0,), datasets=("dsa_mini",), **changes):
+    """Four tries of FedProx, as ``search_lr`` makes them."""
+    out.mkdir(exist_ok=True)
+    levels = tuple(
+        Level(name=f"lr{rate:g}-mu{mu:g}", settings={"training.lr": rate, "strategy.mu": mu})
+        for rate in (1e-3, 1e-2)
+        for mu in (0.01, 0.1)
+    )
+    grid = tiny_grid(methods=("fedprox",), seeds=seeds, **{"evaluation.parts": ["validation"], **changes})
+    grid = replace(grid, own={"fedprox": levels}, datasets=datasets, is_search=True)
+    return Book(out=out, name="tiny", title="", cells=cells_of(grid, ["folds=[0,1]"]))
 
 
 def tiny_book(out, **changes):

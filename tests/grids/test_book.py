@@ -7,13 +7,15 @@ import pytest
 
 from actors.crew import Crew
 from actors.grids import book as books
-from actors.grids.book import Entry, keep_error, read_book, set_stale_aside, write_book
+from actors.grids.book import Book, Entry, keep_error, read_book, set_stale_aside, write_book
 from actors.grids.trial import Order, carry_out
 from relief_ray.errors import UserError
+from relief_ray.records.identity import source_digest
 from relief_ray.records.ledger import RunFolder
 from relief_ray.records.reading import read_run
 from relief_ray.simulation import create
 from tests.grids.scenes import tiny_book
+from tune_configs.cells import cells_of, load_grid
 
 
 def order_of(entry: Entry):
@@ -105,6 +107,57 @@ def test_a_damaged_cell_is_a_failed_one(tmp_path):
     (entry.folder / "run.json").write_text("{")
     (found,) = book.entries()
     assert found.state == "failed" and "unreadable" in found.why
+
+
+@pytest.mark.parametrize("left", ["nothing", "one round", "half a line", "damage"])
+def test_a_finished_cell_whose_ledger_was_cut_is_a_failed_one(tmp_path, left):
+    book = write_book(tiny_book(tmp_path, methods=("fedavg",)))
+    (entry,) = book.entries()
+    carry_out(order_of(entry), Crew())
+    assert states(book) == ["done"]
+    ledger = entry.folder / "rounds.jsonl"
+    first, second, third = ledger.read_bytes().splitlines(keepends=True)
+    cut = {"nothing": b"", "one round": first, "half a line": first + second[:99], "damage": b"{\n" + second + third}
+    ledger.write_bytes(cut[left])
+    (found,) = book.entries()
+    assert found.state == "failed" and str(ledger) in found.why
+    words = {"nothing": "no round (0 of 3", "damage": "line 1 is damaged"}.get(
+        left, "round 1 (1 of 3 rounds), expected round"
+    )
+    assert words in found.why
+    # A new try does not go on silently behind what is lost; what was there goes on once it is restored.
+    assert carry_out(order_of(found), Crew()) == "failed"
+    ledger.write_bytes(first + second + third)
+    assert states(book) == ["done"]
+
+
+def test_a_cell_that_a_program_with_other_keys_finished_is_stale(tmp_path):
+    book = write_book(tiny_book(tmp_path, methods=("fedavg",)))
+    (entry,) = book.entries()
+    carry_out(order_of(entry), Crew())
+    with RunFolder.resume(entry.folder) as folder:
+        folder.update(source_digest="0" * 64, config_hash="1" * 64)
+    (found,) = book.entries()
+    assert found.state == "stale" and "sources 000000000000 there" in found.why and found.num_rounds == 3
+    with RunFolder.resume(entry.folder) as folder:
+        folder.update(source_digest=source_digest())
+    assert "holds another run" in book.entries()[0].why
+
+
+def test_added_cells_stand_where_they_belong(tmp_path):
+    def order(book):
+        return [(c.config.seed, c.config.data.fold, c.label) for c in book.cells]
+
+    def ask(*settings):
+        cells = cells_of(load_grid("smoke"), settings)
+        return write_book(Book(out=tmp_path, name="smoke", title="", cells=cells))
+
+    ask("methods=[fedavg]")
+    whole = ask()
+    assert order(whole) == [(s, f, m) for s in (0, 1) for f in (0, 1) for m in ("fedavg", "relief", "v1")]
+    assert order(ask("seeds=[0]")) == order(whole)
+    assert order(ask("seeds=[2]", "folds=[1]")) == [*order(whole), *((2, 1, m) for m in ("fedavg", "relief", "v1"))]
+    assert order(ask("seeds=[1]", "folds=[2]"))[12:15] == [(1, 2, m) for m in ("fedavg", "relief", "v1")]
 
 
 def test_stale_cells_are_set_aside_not_lost(tmp_path):

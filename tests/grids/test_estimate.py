@@ -6,7 +6,18 @@ import pytest
 
 from actors.crew import Crew
 from actors.grids.book import Book, write_book
-from actors.grids.estimate import Estimate, estimates, finished_rates, fitting, parse_hours, probe, probe_missing
+from actors.grids.estimate import (
+    Estimate,
+    estimates,
+    finished_rates,
+    fitting,
+    head_of,
+    parse_hours,
+    probe,
+    probe_missing,
+    shortened,
+    workload,
+)
 from actors.grids.trial import carry_out
 from relief_ray.errors import UserError
 from relief_ray.records.reading import read_rounds
@@ -30,7 +41,7 @@ def test_finished_cells_tell_about_those_to_come(tmp_path):
     entries = book.entries()
     mean_s = sum(r.wall_s for r in read_rounds(first.folder)) / 3
     ((key, rate),) = finished_rates(entries).items()
-    assert key == (("cnn", "dsa_mini"), "fedavg") and rate.round_s == pytest.approx(mean_s)
+    assert key == (workload(first.cell.config), "fedavg") and rate.round_s == pytest.approx(mean_s)
     said = []
     assert probe_missing(entries, one_each=True, say=said.append) == {} and not said
     known = estimates(entries, {})
@@ -39,7 +50,7 @@ def test_finished_cells_tell_about_those_to_come(tmp_path):
     assert fedavg1.seconds == pytest.approx(3 * mean_s) and fedavg1.origin == "1 finished cell"
     assert relief0.seconds == pytest.approx(4 * mean_s) and relief0.origin == "as fedavg: 1 finished cell"
     probed = probe_missing(entries, one_each=False, say=said.append)
-    assert list(probed) == [(("cnn", "dsa_mini"), "relief")] and len(said) == 1
+    assert list(probed) == [(key[0], "relief")] and said == ["timing a round of relief on dsa_mini (1 of 1)"]
     assert estimates(entries, probed)[rest[0].cell.name].origin == "one timed round"
 
 
@@ -50,6 +61,49 @@ def test_missing_data_are_said_not_raised(tmp_path, monkeypatch):
     entries = Book(out=tmp_path, name="tiny", title="", cells=cells_of(grid)).entries()
     (found,) = estimates(entries, probe_missing(entries, one_each=True, say=lambda text: None)).values()
     assert found.seconds is None and found.origin == "unknown: dataset 'pamap2' not found"
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "data.num_clients=20",
+        "data.split=held_out_subject",
+        "data.stride_s=2.5",
+        "data.max_windows_per_client=7",
+        "training.batch_size=64",
+        "training.epochs=2",
+        "evaluation.every=2",
+        "backbone.fusion=16",
+    ],
+)
+def test_another_workload_is_timed_for_itself(setting):
+    (cell,), (other,) = (cells_of(tiny_grid(methods=("fedavg",)), chosen) for chosen in ([], [setting]))
+    assert workload(cell.config) != workload(other.config)
+
+
+def test_what_costs_the_same_is_timed_once():
+    same = ["seed=5", "training.lr=0.1", "rounds=7", "fleet.gap=10", "data.fold=3"]
+    (cell,), (other,) = (
+        cells_of(tiny_grid(methods=("fedavg",)), ["data.split=held_out_subject", *chosen]) for chosen in ([], same)
+    )
+    assert cell.hash != other.hash and workload(cell.config) == workload(other.config)
+
+
+def test_the_first_method_does_not_pay_for_the_process(tmp_path, monkeypatch):
+    timed = []
+    monkeypatch.setattr("actors.grids.estimate.probe", lambda config: timed.append(config) or probe(config))
+    found = probe_missing(tiny_book(tmp_path).entries(), one_each=False, say=lambda text: None)
+    cells = [c.config for c in tiny_book(tmp_path).cells]
+    assert timed == [shortened(cells[0]), *cells] and len(found) == 2
+    assert shortened(cells[0]).data.max_windows_per_client == 6
+
+
+def test_the_head_is_begun_where_a_round_of_it_fits(tmp_path):
+    entries = list(tiny_book(tmp_path).entries())
+    known = {e.cell.name: Estimate(seconds=50.0, num_bytes=0, origin="", first_s=4.0) for e in entries}
+    assert head_of(entries, known, 4.5) == entries[:1] and head_of(entries, known, 3.5) == []
+    unknown = {e.cell.name: Estimate(seconds=None, num_bytes=None, origin="") for e in entries}
+    assert head_of(entries, unknown, 99.0) == []
 
 
 def test_a_budget_takes_the_first_cells_that_fit(tmp_path):

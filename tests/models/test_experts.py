@@ -5,8 +5,8 @@ import torch
 
 from relief_ray.additions import Experts
 from relief_ray.models.costs import count_costs
-from relief_ray.models.experts import Router
 from relief_ray.models.extend import extend
+from relief_ray.models.routed import Router
 from relief_ray.training.reuse import compute_sources, plan_forward, run
 from tests import toy
 from tests.models import moment

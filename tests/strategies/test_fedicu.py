@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from relief_ray.codec import encode_sparse, encoded_nbytes
 from relief_ray.federated import ClientContext
+from relief_ray.groups import GroupLayout, ParamGroup, pack
 from relief_ray.messages import Reduced, ServerState
 from relief_ray.server.divergence import to_tensor
 from relief_ray.strategies import PRESETS
@@ -43,7 +44,7 @@ def merged(config, updates, layout=LAYOUT, start=START, fleet=FOUR):
 @given(st.integers(1, 40), st.floats(0.01, 1.0), st.integers(0, 99))
 def test_kept_values_are_the_most_important_ones(number, share, seed):
     scores = torch.randint(0, 6, (number,), generator=torch.Generator().manual_seed(seed)).float()
-    kept = keep_top(scores, scores, share)
+    kept = keep_top(scores, share)
     assert int(kept.sum()) == min(number, ceil(share * number - 1e-9))
     assert kept.all() or scores[kept].min() >= scores[~kept].max()
     ties = scores == scores[kept].min()
@@ -56,20 +57,47 @@ def test_a_client_sends_the_top_of_every_tensor_and_pays_for_a_bit_per_value(kin
     config, update = FedICU(kappa=kappa, importance=kind), random_update(LAYOUT, 0, 1)
     sent = send_important(config, client(), update)
     kept = {j: sent.delta[j] != 0 for j in LAYOUT.ids}
-    for group in LAYOUT:
-        for t in group.tensors:
-            span = slice(t.offset, t.offset + t.numel)
-            own, mask = update.delta[group.id][span], kept[group.id][span]
-            scores = importance(kind, own, START[group.id][span])
-            assert int(mask.sum()) == ceil(kappa * t.numel)
-            assert mask.all() or scores[mask].min() >= scores[~mask].max()
-            assert torch.equal(sent.delta[group.id][span][mask], own[mask])
+    assert all(torch.equal(sent.delta[j][kept[j]], update.delta[j][kept[j]]) for j in LAYOUT.ids)
+    scored = {j: importance(kind, update.delta[j], START[j]) for j in LAYOUT.ids}
+    tensors = [(scored[g.id], kept[g.id], t) for g in LAYOUT for t in g.tensors if g.role != "fusion_a"]
+    pairs = [(s[t.offset : t.offset + t.numel], m[t.offset : t.offset + t.numel]) for s, m, t in tensors]
+    blocks = [j for j in LAYOUT.ids if LAYOUT[j].role == "fusion_a"]
+    pairs.append(tuple(torch.cat([values[j] for j in blocks]) for values in (scored, kept)))
+    for scores, mask in pairs:
+        assert int(mask.sum()) == ceil(kappa * len(scores))
+        assert mask.all() or scores[mask].min() >= scores[~mask].max()
     payload = encode_sparse(LAYOUT, update.receipt.assignment.up, sent.delta, kept)
     assert sent.receipt.bytes_up == len(payload)
 
 
 def client():
     return ClientContext(info=FOUR[0], round=1, layout=LAYOUT, start=START, state={}, streams=Streams(seed=0))
+
+
+def test_the_most_important_of_the_whole_fusion_matrix_is_sent_by_hand():
+    """[4 3 | 2 1; 9 1 | 3 1]: half of it is 9, 4 and both 3, so one of A_hr's four."""
+    layout = GroupLayout(
+        ParamGroup(id=f"A.{m}", role="fusion_a", modality=m, layer=None, tensors=pack([("a", (2, 2), "weight")]))
+        for m in FULL
+    )
+    moved = {"A.acc": torch.tensor([4.0, 3.0, 9.0, 1.0]), "A.hr": torch.tensor([2.0, 1.0, 3.0, 1.0])}
+    seen = replace(client(), layout=layout, start={j: torch.zeros(4) for j in moved})
+    config = FedICU(kappa=0.5, importance="magnitude")
+    sent = send_important(config, seen, update_of(task_of(layout, 0, None), moved))
+    assert sent.delta["A.acc"].tolist() == [4.0, 3.0, 9.0, 0.0] and sent.delta["A.hr"].tolist() == [0.0, 0.0, 3.0, 0.0]
+    alone = update_of(task_of(layout, 0, ["A.hr"]), {"A.hr": moved["A.hr"]})
+    assert send_important(config, seen, alone).delta["A.hr"].tolist() == [2.0, 0.0, 3.0, 0.0], "acc was not trained"
+
+
+def test_equal_importance_is_cut_in_row_order_of_the_whole_matrix():
+    layout = GroupLayout(
+        ParamGroup(id=f"A.{m}", role="fusion_a", modality=m, layer=None, tensors=pack([("a", (2, 1), "weight")]))
+        for m in FULL
+    )
+    update = update_of(task_of(layout, 0, None), {f"A.{m}": torch.ones(2) for m in FULL})
+    seen = replace(client(), layout=layout, start={j: torch.zeros(2) for j in layout.ids})
+    sent = send_important(FedICU(kappa=0.5, importance="magnitude"), seen, update)
+    assert [sent.delta[j].tolist() for j in layout.ids] == [[1.0, 0.0], [1.0, 0.0]], "the first row"
 
 
 def test_importance_is_relative_by_default():
@@ -82,7 +110,8 @@ def test_upload_is_four_fifths_and_a_bit_per_value(tmp_path):
     run = bench(FedICU().build(), tmp_path)
     receipts = run.round(1).trained.reduced.receipts
     header = encoded_nbytes(LAYOUT, LAYOUT.select()) - 4 * LAYOUT.numel
-    num_kept = sum(ceil(0.8 * t.numel) for g in LAYOUT for t in g.tensors)
+    fusion = sum(g.numel for g in LAYOUT if g.role == "fusion_a")
+    num_kept = sum(ceil(0.8 * t.numel) for g in LAYOUT for t in g.tensors if g.role != "fusion_a") + ceil(0.8 * fusion)
     bits = sum(ceil(g.numel / 8) for g in LAYOUT)
     assert {r.bytes_up for r in receipts} == {header + 4 * num_kept + bits}
     assert {r.bytes_down for r in receipts} == {header + 4 * LAYOUT.numel}
@@ -156,15 +185,18 @@ def test_a_group_that_nobody_changed_stays():
         torch.testing.assert_close(found[j], START[j], rtol=1e-6, atol=1e-7)
 
 
-def test_who_lacks_a_sensor_gains_weight_on_its_block():
-    """Masked features, 3 of 8 own the sensor: unchanged LoRA columns agree perfectly."""
+def test_who_lacks_a_sensor_gains_weight_on_the_fusion_matrix():
+    """Masked features, 3 of 8 own the rare sensor, a third of the columns: unchanged LoRA columns agree perfectly."""
     from relief_ray.server.consensus import agreement, split_columns
 
     make = torch.Generator().manual_seed(0)
-    theta = torch.randn(8, 40, generator=make)
-    moved = [theta + 0.6 * torch.randn(8, 40, generator=make) for _ in range(3)]
-    alpha = agreement([split_columns(torch.stack([*moved, *[theta] * 5]).double())[1]], 1.0)
-    assert float(alpha[:3].max()) < 1 / 8 < float(alpha[3:].min()) and len(set(alpha[3:].tolist())) == 1
+    common, rare = torch.randn(8, 80, generator=make), torch.randn(8, 40, generator=make)
+    moved = [common + 0.6 * torch.randn(8, 80, generator=make) for _ in range(8)]
+    blocks = [rare + 0.6 * torch.randn(8, 40, generator=make) if n < 3 else rare for n in range(8)]
+    for x, spread in ((blocks, 0.0), ([torch.cat(pair, 1) for pair in zip(moved, blocks, strict=True)], 0.02)):
+        alpha = agreement([split_columns(torch.stack(x).double())[1]], 1.0)
+        assert float(alpha[:3].max()) < 1 / 8 < float(alpha[3:].min())
+        assert float(alpha[3:].max() - alpha[3:].min()) <= spread
 
 
 # Freezing -----------------------------------------------------------------------------------------------------------

@@ -1,12 +1,17 @@
 """FedLEASE: alone, allocated, mixed; who trains, sends, averages and keeps what."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from relief_ray.server.clustering import cluster, distances, layers
+from relief_ray.errors import UserError
+from relief_ray.messages import Reduced, ServerState
+from relief_ray.server.clustering import average_linkage, cluster, distances, layers, silhouette
+from relief_ray.server.experts import exchange, nearest
 from relief_ray.strategies.fedavg import FedAvg
-from relief_ray.strategies.fedlease import ALLOCATION, ALONE, FedLEASE, clusters_of, experts_for
-from tests.toy import ACC, FOUR, FULL, bench, build, context_of, fleet_of
+from relief_ray.strategies.fedlease import ALLOCATION, ALONE, FedLEASE, aggregate, clusters_of, experts_for
+from tests.toy import ACC, FOUR, FULL, bench, build, context_of, fleet_of, sum_of
 
 PLAIN = build().layout.ids
 EXPERT = ("fusion.A.acc", "fusion.A.hr", "fusion.B")
@@ -46,7 +51,9 @@ def test_the_last_warm_up_round_sends_everything_and_is_forgotten(tmp_path):
     assert set(run.store.load(0)) == set(PLAIN)
     result = run.round(2)
     assert all(set(t.up) == set(PLAIN) and not t.down and t.phase == ALLOCATION for t in result.tasks)
-    assert all(run.store.load(n) == {} for n in range(4)), "what is personal ends with the warm-up"
+    assert all(set(run.store.load(n)) == set(PLAIN) for n in range(4)), "which round is the last, a client cannot know"
+    run.round(3, participants=[0, 1, 3])
+    assert [run.store.load(n) == {} for n in range(4)] == [True, True, False, True], "what is personal ends there"
 
 
 def test_clusters_partition_the_clients(tmp_path):
@@ -154,24 +161,121 @@ def test_pooled_encoders_take_the_mean_over_all_clusters(tmp_path):
     assert torch.equal(run.state.models["cluster.1"]["encoder.acc.1"], (before.double() + mean).float())
 
 
+def stack(theta):
+    return torch.cat([theta[j] for j in PLAIN])
+
+
+def test_the_warm_up_goes_on_until_everybody_has_brought_it(tmp_path):
+    """Two of six a round from the third round on: nobody is clustered before the third pair came, then all at once."""
+    run, steps = lease(tmp_path, SIX, warmup=3), {}
+    for round_, pair in enumerate([(0, 3), (1, 2), (0, 3), (1, 4), (2, 5)], 1):
+        assert clusters_of(run.state) == [-1] * 6
+        result = run.round(round_, participants=list(pair))
+        assert {t.phase for t in result.tasks} == {ALONE if round_ < 3 else ALLOCATION}
+        for n in pair if round_ >= 3 else ():
+            steps[n] = {j: part.plain for j, part in result.trained.reduced.sums[f"client.{n}"].items()}
+        waiting = {name for name in run.state.tensors if name != "cluster"}
+        assert waiting == ({f"warm-up.{n}" for n in steps} if round_ < 5 else set())
+    seen = [layers(run.backbone.layout, steps[n], SIX[n].modalities) for n in range(6)]
+    assert clusters_of(run.state) == cluster(distances(seen), 4)
+
+
+def test_after_twice_the_warm_up_three_are_enough_and_two_are_not(tmp_path):
+    run = lease(tmp_path, SIX, warmup=1)
+    run.round(1, participants=[0, 4])
+    run.round(2, participants=[0, 4])
+    assert clusters_of(run.state) == [-1] * 6, "twice as long, but of two the silhouette says nothing"
+    result = run.round(3, participants=[0, 2])
+    clusters = clusters_of(run.state)
+    assert [c >= 0 for c in clusters] == [True, False, True, False, True, False]
+    assert 2 <= len(members(run)) <= 4 and {t.phase for t in result.tasks} == {ALLOCATION}
+    for round_ in (4, 5):
+        outputs = {t.client: t.output for t in run.round(round_, participants=[0, 1]).tasks}
+    assert outputs[0] == outputs[1] == f"expert.logits@{len(members(run))}", "who joined later is routed as well"
+
+
+def test_the_newest_warm_up_counts_and_goes_on_from_the_clients_own_model(tmp_path):
+    """Client 0 reports twice: its expert starts from where its second round, begun behind the first, has ended."""
+    run = lease(tmp_path, fleet_of(FULL, FULL, ACC), warmup=1)
+    first = run.round(1, participants=[0])
+    assert torch.equal(run.state.tensors["warm-up.0"], torch.cat(
+        [first.trained.reduced.sums["client.0"][j].plain for j in PLAIN]).float())  # fmt: skip
+    kept = stack(run.store.load(0))
+    torch.testing.assert_close(kept - stack(run.start), run.state.tensors["warm-up.0"], rtol=0, atol=1e-6)
+    last = run.round(2, participants=[0, 1, 2])
+    second = torch.cat([last.trained.reduced.sums["client.0"][j].plain for j in PLAIN])
+    assert not torch.equal(second.float(), run.state.tensors.get("warm-up.0", kept))
+    found = members(run)
+    c = clusters_of(run.state)[0]
+    steps = [torch.cat([last.trained.reduced.sums[f"client.{n}"][j].plain for j in PLAIN]) for n in found[c]]
+    expected = stack(run.start).double() + sum(steps) / len(steps)
+    torch.testing.assert_close(stack(run.state.models[f"cluster.{c}"]), expected.float(), rtol=0, atol=1e-7)
+    assert float(second.norm()) > float((kept - stack(run.start)).norm()), "two rounds' way is longer than one's"
+
+
+@pytest.mark.parametrize("weighting", ["uniform", "samples"])
+def test_warm_ups_of_several_rounds_give_the_experts_of_one(weighting, tmp_path):
+    """Whoever is waited for, the kept steps are the sums that would have come at once: the same bits."""
+    at_once = lease(tmp_path, SIX, weighting=weighting)
+    sums = at_once.round(1).trained.reduced.sums
+    state = lease(tmp_path, SIX, weighting=weighting).state
+    config, tools = FedLEASE(warmup_rounds=1, weighting=weighting), context_of(at_once.backbone, SIX)
+    for part in ((0, 5), (1, 4), (2, 3)):
+        some = {f"client.{n}": sums[f"client.{n}"] for n in part}
+        state = aggregate(config, state, Reduced(sums=some, receipts=()), replace(tools, round=1))
+    assert clusters_of(state) == clusters_of(at_once.state) and state.facts == at_once.state.facts
+    for name, theta in at_once.state.models.items():
+        assert all(torch.equal(state.models[name][j], theta[j]) for j in theta)
+
+
+def test_a_quarter_of_eight_clients_ends_with_experts(tmp_path):
+    """The review's case: eight clients, two a round, five planned warm-up rounds: 2 <= M <= 4 and routers for all."""
+    fleet = fleet_of(FULL, FULL, FULL, ACC, ACC, ACC, FULL, ACC)
+    run = lease(tmp_path, fleet, warmup=5)
+    order = torch.Generator().manual_seed(1)
+    for round_ in range(1, 12):
+        run.round(round_, participants=sorted(torch.randperm(8, generator=order)[:2].tolist()))
+    assert 2 <= len(members(run)) <= 4
+    joint = [t for t in run.strategy.allocate(run.state, context_of(run.backbone, fleet, 12)) if t.phase == "train"]
+    assert len(joint) >= 3 and all(t.output for t in joint)
+
+
+def test_silhouettes_say_how_clear_the_clusters_are(tmp_path):
+    run = lease(tmp_path, SIX)
+    sums = run.round(1).trained.reduced.sums
+    steps = [{j: part.plain for j, part in sums[f"client.{n}"].items()} for n in range(6)]
+    between = distances([layers(run.backbone.layout, steps[n], SIX[n].modalities) for n in range(6)])
+    expected = {str(k): silhouette(between, average_linkage(between, k)) for k in (2, 3, 4)}
+    assert run.state.facts == {"silhouettes": expected}
+    assert expected[str(len(members(run)))] == max(expected.values())
+    run.round(2)
+    assert run.state.facts == {"silhouettes": expected}
+
+
 def test_who_missed_the_allocation_joins_the_nearest_cluster_after_a_warm_up_round(tmp_path):
     run = lease(tmp_path, SIX)
     run.round(1, participants=[0, 1, 3, 4, 5])
-    assert clusters_of(run.state)[2] == -1
+    assert clusters_of(run.state) == [-1] * 6
+    run.round(2, participants=[0, 1])
+    assert clusters_of(run.state)[2] == -1 and clusters_of(run.state)[5] >= 0
     late = run.strategy.evaluate(run.state, SIX).clients[2]
     assert late.view == "global" and late.client == 2 and set(late.keep) == set(PLAIN)
     before = {c: dict(theta) for c, theta in run.state.models.items()}
-    result = run.round(2, participants=[2])
+    result = run.round(3, participants=[2])
     assert by_client(result)[2].phase == ALLOCATION and set(by_client(result)[2].up) == set(PLAIN)
     assert clusters_of(run.state)[2] in members(run)
     assert all(torch.equal(t, before[c][j]) for c, theta in run.state.models.items() for j, t in theta.items())
-    twin = lease(tmp_path, SIX)
-    twin.round(1)
-    same = clusters_of(twin.state)
-    assert [n for n in (0, 1) if same[n] == same[2]] == [
-        n for n in (0, 1) if clusters_of(run.state)[n] == clusters_of(run.state)[2]
-    ], "it lands beside whom it would have stood with"
-    assert run.round(3, participants=[2]).tasks[0].output is not None
+    assert run.round(4, participants=[2]).tasks[0].output is not None
+
+
+def test_who_moved_as_a_cluster_did_joins_it(tmp_path):
+    run = lease(tmp_path, SIX)
+    run.round(1)
+    for c in members(run):
+        theta, layout = run.state.models[f"cluster.{c}"], run.backbone.layout
+        drift = {j: [(3.0 * (theta[j] - run.start[j])).tolist()] for j in PLAIN}
+        own = {j: sum_of(layout, j, moved) for j, moved in drift.items()}
+        assert nearest(run.state.models, clusters_of(run.state), layout, SIX, own) == c
 
 
 def test_a_cluster_that_nobody_works_for_keeps_its_expert(tmp_path):
@@ -217,8 +321,44 @@ def test_dense_heads_are_experts_and_dense_heads_of_lora_models_are_not():
     assert experts_for(FedLEASE(), build().layout, FOUR).of == EXPERT
     layout = TINY.build(SHAPE, 0).layout
     assert "head.1" in experts_for(FedLEASE(), layout, SIX).of
-    assert "head.1" not in experts_for(FedLEASE(experts_of="fusion"), layout, SIX).of
+    assert "head.1" not in experts_for(FedLEASE(moe_scope="fusion"), layout, SIX).of
     assert experts_for(FedLEASE(), layout, SIX).most == 4 and experts_for(FedLEASE(), layout, FOUR).most == 3
+
+
+def test_all_scope_routes_every_lora_layer(run_cache):
+    """Own experts and routers of fusion and encoders go up, the others' come down; only the own are trained."""
+    from relief_ray.models.extend import extend
+    from tests.models import moment
+
+    config, plain = FedLEASE(moe_scope="all"), moment.tiny()
+    fleet = fleet_of(("acc", "gyro", "hr"), ("acc",), ("acc", "gyro"), modalities=moment.SHAPE.modalities)
+    spec = experts_for(config, plain.layout, fleet)
+    assert spec.inside == tuple(g.id for g in plain.layout if g.role == "encoder") and spec.most == 2
+    backbone = extend(plain, config.build().adapt(plain.layout, fleet), 0)
+    models = {name: backbone.params() for name in ("global", "cluster.0", "cluster.1")}
+    state = ServerState(models=models, tensors={"cluster": torch.tensor([0, 0, 1])})
+    tasks = config.build().allocate(state, context_of(backbone, fleet, 6))
+    routers = {spec.router(e, j) for e in (1, 2) for j in (None, *spec.inside)}
+    for task in tasks:
+        assert set(task.up) == set(task.train) == {*plain.layout.ids, *routers}
+        assert set(task.down) - set(task.up) == {f"expert.2.{j}" for j in (*spec.of, *spec.inside)}
+    theirs = [{j: torch.full_like(t, float(c)) for j, t in models["global"].items()} for c in (1, 2)]
+    after = exchange(spec, theirs)
+    for j in (*spec.of, *spec.inside):
+        assert torch.equal(after["cluster.0"][f"expert.2.{j}"], theirs[1][j])
+        assert torch.equal(after["cluster.1"][f"expert.2.{j}"], theirs[0][j])
+    assert torch.equal(after["cluster.0"]["expert.router.2.encoder.hr.1"], theirs[0]["expert.router.2.encoder.hr.1"])
+
+
+def test_all_scope_wants_lora_layers_and_encoders_of_the_cluster():
+    from tests.training.scene import SHAPE, TINY
+
+    for config, layout in (
+        (FedLEASE(moe_scope="all"), TINY.build(SHAPE, 0).layout),
+        (FedLEASE(moe_scope="all", encoders="all"), build().layout),
+    ):
+        with pytest.raises(UserError, match=r"moe_scope='all'.*expected encoders of LoRA layers.*take moe_scope"):
+            experts_for(config, layout, SIX)
 
 
 @pytest.mark.parametrize("missing", ["zero_input", "zero_feature"])

@@ -5,6 +5,7 @@ import torch
 
 from relief_ray.server.neighbours import local_models, mean, mix_with_nearest
 from relief_ray.strategies.pilot import Pilot, backbone_of
+from relief_ray.streams import Streams
 from tests.toy import ACC, FOUR, FULL, bench, build, context_of, fleet_of
 
 PLAIN = build().layout.ids
@@ -14,9 +15,9 @@ TASKS = (0, 1, 0, 2, 1, 1)
 NEVER_SENT = {"connector.own", "connector.router", "connector.cross.2", "connector.cross.3"}
 
 
-def pilot(folder, fleet=SIX, stage1=1, rounds=0, **config):
+def pilot(folder, fleet=SIX, stage1=0.1, rounds=0, **config):
     changed = {k: config.pop(k) for k in ("missing", "engine", "epochs") if k in config}
-    run = bench(Pilot(stage1_rounds=stage1, bottleneck=3, **config).build(), folder, fleet=fleet, **changed)
+    run = bench(Pilot(stage1_share=stage1, bottleneck=3, **config).build(), folder, fleet=fleet, **changed)
     for round_ in range(1, rounds + 1):
         run.round(round_)
     return run
@@ -30,7 +31,7 @@ def test_connector_has_one_adapter_per_set_of_sensors(tmp_path):
     assert backbone_of(run.state.models["global"]) == list(PLAIN)
 
 
-@pytest.mark.parametrize("stage1", [0, 9])
+@pytest.mark.parametrize("stage1", [0, 1])
 def test_payloads_hold_the_backbone_and_task_adapters_alone(tmp_path, stage1):
     run = pilot(tmp_path, stage1=stage1)
     result = run.round(1)
@@ -57,8 +58,32 @@ def test_stage_2_leaves_frozen_adapters_bitwise_unchanged(tmp_path):
         assert not torch.equal(theta[j], received[j])
 
 
+@pytest.mark.parametrize(
+    ("rounds", "share", "last"), [(200, 0.05, 10), (30, 0.05, 2), (20, 0.05, 1), (3, 0.05, 1), (10, 0.3, 3)]
+)
+def test_stage_1_is_a_share_of_the_run_and_at_least_a_round(rounds, share, last):
+    run = Pilot(stage1_share=share).build()
+    layout = build(run.adapt, fleet=SIX).layout
+    state = run.init(layout, SIX, Streams(seed=0), build(run.adapt, fleet=SIX).params())
+
+    def phase(round_):
+        return run.allocate(state, context_of(layout, SIX, round_, num_rounds=rounds))[0].phase
+
+    assert [phase(1), phase(last), phase(last + 1), phase(rounds)] == ["stage1", "stage1", "train", "train"]
+
+
+def test_models_are_read_by_the_stage_that_they_were_trained_in(tmp_path):
+    run = pilot(tmp_path)
+    found = []
+    for round_ in (1, 2):
+        run.round(round_)
+        plan = run.strategy.evaluate(run.state, SIX)
+        found.append({t.output for t in (plan.canonical, *plan.clients)})
+    assert found == [{"connector.logits@first"}, {"connector.logits@mixed"}]
+
+
 def test_stage_1_trains_the_own_adapters_and_nothing_of_stage_2(tmp_path):
-    run = pilot(tmp_path, stage1=9, rounds=2)
+    run = pilot(tmp_path, stage1=1, rounds=2)
     assert all(set(run.store.load(n)) == {"connector.own"} for n in range(6))
     for n in range(6):
         view = run.state.models[f"client.{n}"]
@@ -151,7 +176,7 @@ def test_one_task_needs_no_router(tmp_path):
 
 def test_losses_reach_the_gradient(tmp_path):
     """Each lambda changes what is learnt in its own stage."""
-    for stage1, name in ((9, "lambda_d"), (0, "lambda_b"), (0, "lambda_z")):
+    for stage1, name in ((1, "lambda_d"), (0, "lambda_b"), (0, "lambda_z")):
         runs = [pilot(tmp_path, stage1=stage1, rounds=2, **{name: value}) for value in (0.0, 5.0)]
         states = [run.store.load(0)["connector.own" if stage1 else "connector.router"] for run in runs]
         assert not torch.equal(*states), name

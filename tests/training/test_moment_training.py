@@ -1,9 +1,12 @@
 """Backbone 2 in the trainer: reuse changes nothing but the time, and what may not move does not."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from relief_ray.devices import workload as workload_module
 from relief_ray.devices.workload import workload
 from relief_ray.federated import ClientContext, ClientProgram
 from relief_ray.groups import WHOLE, Part
@@ -11,6 +14,7 @@ from relief_ray.messages import NO_STATE
 from relief_ray.models.costs import count_costs
 from relief_ray.models.moment_weights import digest, load_frozen
 from relief_ray.streams import Streams
+from relief_ray.training import trainer as trainer_module
 from relief_ray.training.evaluation import predict
 from relief_ray.training.reuse import plan_forward
 from relief_ray.training.trainer import ClientInputs, Trainer, TrainerConfig
@@ -29,7 +33,7 @@ ASSIGNMENTS = {
 }
 
 
-def session(engine, groups, *, missing="zero_input", present=PRESENT, part=WHOLE):
+def session(engine, groups, *, missing="zero_input", present=PRESENT, part=WHOLE, watch=None):
     """Five epochs on a model whose B factors have left zero: the update, and the backbone after it."""
     backbone = tiny()
     start = stirred(backbone)
@@ -46,7 +50,8 @@ def session(engine, groups, *, missing="zero_input", present=PRESENT, part=WHOLE
     raw = {m: x for m, x in windows(NUM_WINDOWS).items() if m in present}
     inputs = ClientInputs(inputs=raw, labels=torch.arange(NUM_WINDOWS) % SHAPE.num_classes)
     assignment = task(backbone, groups, EPOCHS, train=chosen, up=chosen)
-    return trainer.train(context, assignment, inputs, ClientProgram()), backbone
+    with watch or nullcontext():
+        return trainer.train(context, assignment, inputs, ClientProgram()), backbone
 
 
 @pytest.mark.parametrize("missing", ["zero_input", "zero_feature"])
@@ -64,6 +69,30 @@ def test_prefix_below_the_lowest_trained_block_is_cached():
     assert [s.spec.id for s in plan.every_step][:3] == ["encoder.acc.2", "feature.acc", "fusion.W0.acc"]
     assert "encoder.acc.1" in plan.sources and "fusion.A.gyro" in plan.sources
     assert not [s for s in plan.every_step if s.spec.modality in ("gyro", "hr")]
+
+
+def test_what_is_cheap_and_large_is_not_kept():
+    plan = plan_forward(tiny(), PRESENT, ["encoder.acc.1"], "zero_input", reuse=True)
+    assert [s.spec.id for s in plan.every_step][:2] == ["patches.acc", "encoder.acc.1"]
+    assert "patches.acc" not in plan.sources and "x.acc" in plan.sources
+    absent = plan_forward(tiny(), ["gyro"], ["encoder.acc.1"], "zero_input", reuse=True)
+    assert "patches.acc" in absent.sources, "one window is"
+
+
+@pytest.mark.parametrize(
+    "groups", [ASSIGNMENTS["last encoder block"], ASSIGNMENTS["head and B"]], ids=["block", "head"]
+)
+def test_what_is_too_much_to_keep_is_computed_in_every_step_and_charged_so(groups, monkeypatch):
+    kept, _ = session("reuse", groups)
+    for module in (trainer_module, workload_module):
+        monkeypatch.setattr(module, "MAX_KEPT_BYTES", 1000)
+    counter = FlopCounterMode(display=False)
+    again, _ = session("reuse", groups, watch=counter)
+    assert distance(again, kept) < 1e-5
+    load = charged("reuse", groups)
+    assert counter.get_total_flops() == pytest.approx(load.forward_flops + load.backward_flops, rel=0.02)
+    monkeypatch.undo()
+    assert charged("reuse", groups).forward_flops < 0.5 * load.forward_flops
 
 
 def test_only_the_assigned_part_moves():
@@ -113,18 +142,21 @@ def test_backbone_keeps_its_costs_when_counted_twice():
 @pytest.mark.parametrize("groups", ASSIGNMENTS.values(), ids=ASSIGNMENTS)
 def test_what_is_charged_is_what_is_executed(groups, engine):
     """torch's counter over a whole local round against the cost model, within 2 %."""
-    costs = count_costs(tiny())
     counter = FlopCounterMode(display=False)
-    with counter:
-        session(engine, groups)
-    steps = EPOCHS * 3
-    load = workload(
+    session(engine, groups, watch=counter)
+    load = charged(engine, groups)
+    assert counter.get_total_flops() == pytest.approx(load.forward_flops + load.backward_flops, rel=0.02)
+
+
+def charged(engine, groups):
+    """What the cost model says of a ``session``."""
+    costs = count_costs(tiny())
+    return workload(
         costs,
         present=PRESENT,
         trained=dict.fromkeys(groups or costs.num_values, 1.0),
         num_windows=NUM_WINDOWS,
         epochs=EPOCHS,
-        num_steps=steps,
+        num_steps=EPOCHS * 3,
         engine=engine,
     )
-    assert counter.get_total_flops() == pytest.approx(load.forward_flops + load.backward_flops, rel=0.02)

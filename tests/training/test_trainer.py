@@ -411,6 +411,16 @@ def test_observations_are_the_rows_of_the_last_epoch(engine):
 
 
 @everywhere
+def test_what_is_observed_of_a_frozen_stage_is_each_batchs_own(engine):
+    """Frozen stages' rows are gathered into one buffer for every batch: what was seen must not change with it."""
+    program = ClientProgram(observe=lambda step: {"feature": step.taps["encoder.acc.2"].flatten(1)})
+    scene = Scene(engine)
+    seen = scene.train(("head.1",), epochs=2, program=program, changes={"taps": frozenset(["encoder.acc.2"])})
+    rows = seen.receipt.stats["feature"]
+    assert len(rows) == NUM_WINDOWS == len(rows.unique(dim=0))
+
+
+@everywhere
 def test_a_probe_leaves_no_trace(engine):
     """Not in the update, its steps or its moments; it is noted with what it ran on."""
     seen = []

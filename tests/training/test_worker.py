@@ -200,7 +200,8 @@ def test_subjects_are_numbered_from_zero(job):
 
 
 def test_a_program_that_returns_no_state_forgets_what_was_kept(job):
+    """Also where nothing is kept in this round; who never had anything is not mentioned."""
     forgetful = replace(job, program=ClientProgram(after=lambda context, update: replace(update, state={})))
     states = {1: {"head.1": torch.ones(build().layout["head.1"].numel)}}
-    for kept, expected in (({"head.1": WHOLE}, {0: {}, 1: {}, 2: {}}), ({}, {})):
+    for kept, expected in (({"head.1": WHOLE}, {0: {}, 1: {}, 2: {}}), ({}, {1: {}})):
         assert Worker(forgetful).train_block(1, models(), tasks_of(job, keep=kept), states).states == expected

@@ -5,7 +5,7 @@ from itertools import groupby
 import pytest
 
 from tune_configs.cells import GRIDS, load_grid
-from tune_configs.grid import DATASETS, PAPER_METHODS, Axis, Grid, Level, points
+from tune_configs.grid import BOUNDS, DATASETS, PAPER_METHODS, Axis, Grid, Level, points
 
 
 def keys(grid):
@@ -30,10 +30,10 @@ def test_all_methods_of_a_seed_fold_and_setting_come_before_the_next():
 
 def test_any_interruption_leaves_a_paired_comparison():
     found = keys(load_grid("main_cnn"))
-    number = len(PAPER_METHODS)
+    number = len(load_grid("main_cnn").methods)
     for stop in range(0, len(found), number):
         methods = [m for _, _, _, m in found[:stop]]
-        assert {methods.count(m) for m in PAPER_METHODS} == {stop // number}
+        assert {methods.count(m) for m in load_grid("main_cnn").methods} == {stop // number}
     assert [row[0] for row in found] == sorted(row[0] for row in found)
 
 
@@ -55,9 +55,9 @@ def test_a_level_exists_only_for_its_datasets():
 @pytest.mark.parametrize(
     ("name", "number"),
     [
-        ("main_cnn", 11 * 2 * 3),
-        ("main_lora", 11 * 2 * 3),
-        ("ablation", 8 * 2 * 2 * 2 * 3),
+        ("main_cnn", 15 * 2 * 3),
+        ("main_lora", 15 * 2 * 3),
+        ("ablation", 12 * 2 * 2 * 2 * 3),
         ("sensitivity", 5 * 2 * 2 * 6 * 3),
         ("diagnostics", 2 * 2),
         ("testbed", 5 * 2 * 2 * 2 * 3),
@@ -75,6 +75,11 @@ def test_every_method_of_the_search_has_the_same_budget():
     assert {m: len(levels) for m, levels in grid.own.items()} == dict.fromkeys(grid.methods, 15)
     assert {"v1", "v2", "v3", *PAPER_METHODS} == set(grid.methods)
     assert all(p.settings["evaluation.parts"] == ["validation"] for p in points(grid))
+
+
+def test_every_table_has_the_bounds():
+    for name in ("main_cnn", "main_lora", "ablation"):
+        assert set(BOUNDS) < set(load_grid(name).methods)
 
 
 def test_every_grid_runs_on_dsa_too():

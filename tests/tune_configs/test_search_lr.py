@@ -1,0 +1,60 @@
+"""The search: fifteen different tries per method, and a number of its own that really changes what the method does."""
+
+import pytest
+
+from actors.crew import Crew
+from actors.grids.book import Book
+from actors.grids.trial import carry_out
+from relief_ray.records.reading import read_rounds
+from tests.grids.scenes import TINY
+from tests.grids.test_book import order_of
+from tune_configs.cells import cells_of, load_grid
+from tune_configs.search_lr import BATCH, METHODS, OWN, own_levels
+
+# Enough windows for batches to differ, enough rounds for a warm-up to end, devices so slow that computing counts.
+SETTINGS = {
+    **TINY,
+    "data.max_windows_per_client": 40,
+    "data.stride_s": 2.5,
+    "rounds": 6,
+    "costs.utilisation": 1e-6,
+    "tracking.enabled": False,
+}
+QUICK = ("fedprox", "fedel", "relief")
+
+
+def cells(*settings):
+    return cells_of(load_grid("search_lr"), ["datasets=dsa_mini", *settings])
+
+
+def test_every_method_has_fifteen_different_tries():
+    hashes = {}
+    for cell in cells():
+        hashes.setdefault(cell.label, set()).add(cell.hash)
+    assert {m: len(found) for m, found in hashes.items()} == dict.fromkeys(METHODS, 15)
+
+
+def test_only_methods_without_a_number_of_their_own_get_the_batch_size():
+    assert {m for m in METHODS if own_levels(m) is BATCH} == {"fedavg", "fedsa_lora", "v1"}
+    for cell in cells():
+        rate, *own = cell.config.choice.parameters
+        assert rate == "training.lr"
+        assert all(key.startswith("strategy.") for key in own) == (cell.label in OWN), cell.name
+
+
+def test_what_the_method_has_by_itself_is_among_its_tries():
+    defaults = {c.label: c.hash for c in cells_of(load_grid("main_cnn"), ["datasets=dsa_mini", "seeds=[1000]"])}
+    tried = {c.hash for c in cells_of(load_grid("search_lr"), ["datasets=dsa_mini", "evaluation.parts=[test]"])}
+    assert {m for m, digest in defaults.items() if m in METHODS and digest not in tried} == set()
+
+
+@pytest.mark.parametrize("method", [m if m in QUICK else pytest.param(m, marks=pytest.mark.slow) for m in METHODS])
+def test_the_number_decides_something(tmp_path, method):
+    settings = [f"methods={method}", *(f"{k}={v}".replace("'", "") for k, v in SETTINGS.items())]
+    book = Book(out=tmp_path, name="search_lr", title="", cells=cells(*settings))
+    models = set()
+    for entry in book.entries():
+        if entry.cell.config.training.lr == 1e-3:
+            assert carry_out(order_of(entry), Crew()) == "finished", entry.folder
+            models.add(read_rounds(entry.folder)[-1].model_sha256)
+    assert len(models) == 3

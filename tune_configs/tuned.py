@@ -1,0 +1,100 @@
+"""The frozen choices of a search, as `relief-ray grid freeze` writes them and ``--set tuned=FILE`` takes them.
+
+A choice belongs to a dataset, a fold, a backbone and a method. The fold counts: the validation windows of one fold come
+from subjects that the other folds test on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
+
+from relief_ray.choices import Choice
+from relief_ray.config import ExperimentConfig
+from relief_ray.errors import UserError
+from relief_ray.models.registry import name_of
+
+TUNED = "tuned="
+Place = tuple[str, int | None, str, str]
+
+
+class Frozen(BaseModel):
+    """A method's best try on one dataset, fold (None: the split has none) and backbone; ``num_cells`` were averaged."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    dataset: str
+    fold: int | None
+    backbone: str
+    method: str
+    settings: dict[str, JsonValue]
+    num_cells: int
+    choice: Choice
+
+    @property
+    def place(self) -> Place:
+        """Where it holds."""
+        return (self.dataset, self.fold, self.backbone, self.method)
+
+
+class Tuned(BaseModel):
+    """All choices of one search; ``score`` says by what."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    grid: str
+    score: str
+    choices: tuple[Frozen, ...]
+
+    def choice(self, dataset: str, method: str, config: ExperimentConfig) -> Frozen:
+        """The one for a cell.
+
+        Raises:
+            UserError: the search has none there.
+        """
+        place = place_of(dataset, method, config)
+        for found in self.choices:
+            if found.place == place:
+                return found
+        raise UserError(f"--set tuned=..: has no choice for {words(place)}; search it first, or leave it out")
+
+
+def place_of(dataset: str, method: str, config: ExperimentConfig) -> Place:
+    """Where the choice for this configuration holds; ``dataset`` is the level of the grids' axis."""
+    fold = config.data.fold if config.data.split == "held_out_subject" else None
+    return (dataset, fold, name_of(config.backbone), method)
+
+
+def words(place: Place) -> str:
+    """``relief on dsa, fold 2, cnn``."""
+    dataset, fold, backbone, method = place
+    return f"{method} on {dataset}, {'' if fold is None else f'fold {fold}, '}{backbone}"
+
+
+def read_tuned(path: Path) -> Tuned:
+    """The frozen choices of a search.
+
+    Raises:
+        UserError: the file cannot be read as such.
+    """
+    try:
+        return Tuned.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        shown = str(error).splitlines()[0]
+        raise UserError(
+            f"--set tuned={path}: cannot be read ({shown}); expected what `relief-ray grid freeze` wrote"
+        ) from error
+
+
+def refuse_overruled(choice: Choice, settings: Sequence[str]) -> None:
+    """A cell that is called tuned has its search's values.
+
+    Raises:
+        UserError: a setting of the user would replace one.
+    """
+    for setting in settings:
+        key = setting.partition("=")[0]
+        if key in choice.parameters:
+            raise UserError(f"--set {key}: is chosen by --set tuned=..; leave one of the two out")
