@@ -118,7 +118,7 @@ def setting(run: RunRecord) -> dict[str, JsonValue]:
 
 
 def flat_setting(config: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """The flat configuration without ``FREE``, and without what a search varies: that it did is a setting of its own."""
+    """The flat configuration without ``FREE`` and what a search varies; that one chose it is part of the setting."""
     free = (*FREE, "choice", *chosen_keys(config))
     found = {k: v for k, v in _flat("", config) if not any(k == name or k.startswith(f"{name}.") for name in free)}
     return found | ({"choice": kind} if (kind := choice_kind(config)) else {})

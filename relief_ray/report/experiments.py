@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,12 +15,14 @@ from relief_ray.report.compare import Comparison, compare_runs, flat_setting, re
 from relief_ray.report.labels import split_name
 from relief_ray.report.load import Loaded, at
 from relief_ray.report.stock import Slot, Stock
+from relief_ray.report.variants import choice_kind
 
 PAPER_CLOCK = "flop_proportional"
 BACKBONES = {"cnn": "Backbone 1 (CNN)", "moment_lora": "Backbone 2 (MOMENT + LoRA)"}
+CHOICES = {"tuned": "every method tuned", "try": "search"}
 PRETTY = {"pamap2": "PAMAP2", "mhealth": "MHEALTH", "dsa": "DSA", "dsa_mini": "DSA excerpt"}
 # Said in the title already, or in every caption.
-_NAMED = ("data.name", "data.split", "backbone.", "fleet.gap", "data.num_clients", "engine", "data origin")
+_NAMED = ("data.name", "data.split", "backbone.", "fleet.gap", "data.num_clients", "engine", "data origin", "choice")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +105,16 @@ class Experiment:
         return all(r.run.data_origin == "real" for r in self.runs)
 
     @property
+    def choice(self) -> str:
+        """``tuned``: each method with the values that its search chose; ``try``: the tries of a search; else empty."""
+        return choice_kind(self.slots[0].config)
+
+    def base(self, chosen: Iterable[str]) -> str:
+        """The setting without the search and the values that it chose: equal for tuned and usual cells."""
+        left_out = {"choice", *chosen}
+        return repr({k: v for k, v in flat_setting(self.slots[0].config).items() if k not in left_out})
+
+    @property
     def is_usual(self) -> bool:
         """Gap 55 and the own number of clients: figures are drawn, and the primary setting is chosen, among these."""
         return self.gap == 55.0 and not self.text("data.num_clients")
@@ -114,6 +126,7 @@ class Experiment:
         parts += [BACKBONES.get(self.backbone, self.backbone)]
         parts += [f"gap {self.gap:g}"] if self.gap != 55.0 else []
         parts += [f"N = {self.text('data.num_clients')}"] if self.text("data.num_clients") else []
+        parts += [CHOICES[self.choice]] if self.choice in CHOICES else []
         parts += [f"{k} = {v}" for k, v in self.differs.items()]
         return ("" if self.is_real else "SYNTHETIC data: ") + ", ".join(p for p in parts if p)
 

@@ -16,11 +16,12 @@ from relief_ray.report.figures.rounds import timeline_plot
 from relief_ray.report.figures.traces import phases, traces
 from relief_ray.report.page.ablation_table import ablation_table
 from relief_ray.report.page.document import Block, Document, Plot, Prose, Section
-from relief_ray.report.page.main_table import main_table
+from relief_ray.report.page.main_table import labels_of, main_table
 from relief_ray.report.page.overview import footer, gaps, overview
 from relief_ray.report.page.sensitivity_table import sensitivity_tables
 from relief_ray.report.page.testbed_table import device_table, testbed_table
 from relief_ray.report.page.text_table import text_table
+from relief_ray.report.page.tuned import search_table, with_tuned
 from relief_ray.report.page.verdicts import Judged, judge, sentence, verdict_sheet
 from relief_ray.report.paper import Paper, read_paper
 from relief_ray.report.stock import Stock
@@ -33,10 +34,15 @@ def build(stock: Stock) -> Document:
     """The whole report of a stock of cells."""
     paper, found = read_paper(), experiments(stock)
     sections = [overview(stock, found)]
-    verdicts = judge(found)
-    for number, experiment in enumerate(found, 1):
-        sections += experiment_sections(experiment, paper, f"e{number}", verdicts.get(number))
-    across = [*sensitivity_tables(found, paper), *(t for t in (text_table(found, paper),) if t is not None)]
+    known = tuple(e for e in found if e.choice != "try")
+    verdicts = judge(known)
+    for number, experiment in enumerate(known, 1):
+        sections += experiment_sections(experiment, paper, f"e{number}", verdicts.get(number), known)
+    searches = [e for e in found if e.choice == "try"]
+    for number, experiment in enumerate(searches, 1):
+        table = search_table(experiment, f"search-{number}")
+        sections.append(Section(title=experiment.title, slug=f"s{number}", blocks=(table,)))
+    across = [*sensitivity_tables(known, paper), *(t for t in (text_table(known, paper),) if t is not None)]
     sections += [Section(title="Across settings", slug="across", blocks=tuple(across))] if across else []
     sections += [s for s in (gaps(stock),) if s is not None]
     return Document(title=TITLE, lead=lead(stock, found), sections=tuple(sections), footer=footer(stock.done))
@@ -55,7 +61,9 @@ def lead(stock: Stock, found: Sequence[Experiment]) -> str:
     return f"{named}{counted}, {len(found)} setting{'' if len(found) == 1 else 's'}.{empty}{fake}"
 
 
-def experiment_sections(experiment: Experiment, paper: Paper, slug: str, judged: Judged | None) -> Iterator[Section]:
+def experiment_sections(
+    experiment: Experiment, paper: Paper, slug: str, judged: Judged | None, known: Sequence[Experiment]
+) -> Iterator[Section]:
     """Table, verdicts and figures of one experiment."""
     blocks: list[Block] = []
     comparison = experiment.main
@@ -63,7 +71,8 @@ def experiment_sections(experiment: Experiment, paper: Paper, slug: str, judged:
         blocks.append(Prose(lines=("No cell of this setting is done.",), tone="warn"))
     elif judged is not None:
         blocks.append(sentence(comparison, judged))
-    blocks.append(main_table(experiment, paper, f"{slug}-main"))
+    table = main_table(experiment, paper, f"{slug}-main")
+    blocks.append(with_tuned(table, labels_of(experiment), experiment, known))
     blocks += [t for t in (ablation_table(experiment, paper, f"{slug}-ablation"),) if t is not None]
     blocks += [t for t in (testbed_table(experiment, paper, f"{slug}-testbed"),) if t is not None]
     blocks += [t for t in (device_table(experiment, paper, f"{slug}-devices-used"),) if t is not None]

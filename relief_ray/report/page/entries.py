@@ -60,6 +60,7 @@ def is_comparable(experiment: Experiment, *, any_fleet: bool = False) -> bool:
     return (
         experiment.dataset in PAPER_DATA
         and experiment.is_real
+        and not experiment.choice
         and all(experiment.text(key) in (value, "") for key, value in same.items())
     )
 

@@ -39,7 +39,7 @@ def protocol(experiment: Experiment) -> str:
     parts = [
         _named(experiment, "{} rounds", "rounds"),
         _named(experiment, "E = {} local epochs", "training.epochs"),
-        _named(experiment, "learning rate {}", "training.lr"),
+        "values chosen by a search" if experiment.choice else _named(experiment, "learning rate {}", "training.lr"),
         _named(experiment, "batch {}", "training.batch_size"),
         _named(experiment, "window stride {} s", "data.stride_s"),
         _named(experiment, "missing modality `{}`", "training.missing"),

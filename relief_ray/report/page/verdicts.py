@@ -58,7 +58,7 @@ def primary(found: Sequence[Experiment]) -> int | None:
 
     Of the usual fleet and, where any are, of real data.
     """
-    usual = [i for i, e in enumerate(found, 1) if e.is_usual]
+    usual = [i for i, e in enumerate(found, 1) if e.is_usual and not e.choice]
     return next((i for i in usual if found[i - 1].is_real), usual[0] if usual else None)
 
 
