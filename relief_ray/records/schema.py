@@ -112,9 +112,8 @@ class TensorStat(Record):
 class ClientRecord(Record):
     """What one client did; groups are named by ``capture.tokens``: ``fusion.B`` or ``encoder.acc.0[lora_a;r4]``.
 
-    ``output`` and ``taps``: the stages that its task read, where that was not the last one alone. ``extra_flops``: what
-    its round computed beside stages and optimizer. Bytes are those that were charged (``costs.accounting``), all else
-    is what was done.
+    ``output`` and ``taps``: the stages that its task read, where not the last one alone. ``extra_flops``: beside stages
+    and optimizer. Bytes are those that were charged (``costs.accounting``), all else is what was done.
     """
 
     client: int
@@ -197,10 +196,9 @@ class RoundRecord(Record):
     """One round (a line of ``rounds.jsonl``); ``costs`` and ``totals`` by time model, ``rejected`` gives reasons.
 
     ``divergence`` is Eq. (5) of this round, ``d_bar`` its moving average, Eq. (6); ``pairwise`` holds (client, client,
-    cosine) of the updates of a group; ``silhouettes`` are by number of clusters, where a method has chosen between
-    such (the largest won); ``metrics`` are of the test part, ``validation`` of the validation part;
-    ``fedavg`` is by time model and empty where everyone took part (then it is the run's ``fedavg_reference``);
-    ``server_s``: real seconds of aggregation, what the server learned included.
+    cosine) of a group's updates; ``silhouettes`` by number of clusters, where one was chosen (the largest); ``metrics``
+    are of the test part, ``validation`` of the validation part; ``fedavg`` is by time model and empty where everyone
+    took part (then it is the run's ``fedavg_reference``); ``server_s``: real seconds of aggregation, learning included.
     """
 
     round: int

@@ -15,12 +15,13 @@ from pydantic import JsonValue
 from relief_ray.errors import UserError, nearest
 from relief_ray.names import shown
 from relief_ray.records.committed import FILE, CommittedCell, condense, read_committed
-from relief_ray.report.compare import FEDAVG, flat_setting, own_fields, subject_differences
+from relief_ray.report.compare import FEDAVG, flat_setting, subject_differences
 from relief_ray.report.experiments import Experiment, differences
 from relief_ray.report.load import Replicate, at
 from relief_ray.report.stats import Paired, paired
 from relief_ray.report.stock import Slot, take_stock
 from relief_ray.report.summary import BOUNDS, MIB, headline_by_subject
+from relief_ray.report.variants import variant_names
 
 Row = dict[str, str | int | float | bool | None]
 
@@ -73,13 +74,12 @@ def _read(path: Path) -> Mapping[str, CommittedCell]:
 def name_settings(records: Mapping[str, CommittedCell]) -> tuple[Cell, ...]:
     """The cells with their settings in words; a method with several sets of fields names those that differ."""
     titles = _titles(list(records.values()))
-    cells: list[Cell] = []
-    first: dict[tuple[str, str], CommittedCell] = {}
-    for name, record in records.items():
-        title, label = titles[repr(_setting(record))], shown(record.strategy)
-        own = own_fields(record.config, first.setdefault((title, label), record).config)
-        cells.append(Cell(name=name, setting=title, label=f"{label} ({own})" if own else label, record=record))
-    return tuple(cells)
+    labels = variant_names([(shown(r.strategy), r.config) for r in records.values()])
+    pairs = zip(records.items(), labels, strict=True)
+    return tuple(
+        Cell(name=name, setting=titles[repr(_setting(record))], label=label, record=record)
+        for (name, record), label in pairs
+    )
 
 
 def _setting(record: CommittedCell) -> dict[str, JsonValue]:

@@ -16,6 +16,7 @@ from relief_ray.report.load import Loaded, Replicate, load_runs, require_complet
 from relief_ray.report.measures import Values, measures
 from relief_ray.report.stats import Paired, paired
 from relief_ray.report.summary import BOUNDS, RunSummary, summarise_run
+from relief_ray.report.variants import choice_kind, chosen_keys, variant_names
 
 FEDAVG = "fedavg"
 # What may differ inside one comparison: the method, what means are taken over, and how a run was carried out.
@@ -121,9 +122,10 @@ def setting(run: RunRecord) -> dict[str, JsonValue]:
 
 
 def flat_setting(config: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """The flat configuration without ``FREE``."""
-    flat = _flat("", config)
-    return {k: v for k, v in flat if not any(k == free or k.startswith(f"{free}.") for free in FREE)}
+    """The flat configuration without ``FREE`` and what a search varies; that one chose it is part of the setting."""
+    free = (*FREE, "choice", *chosen_keys(config))
+    found = {k: v for k, v in _flat("", config) if not any(k == name or k.startswith(f"{name}.") for name in free)}
+    return found | ({"choice": kind} if (kind := choice_kind(config)) else {})
 
 
 def _flat(prefix: str, node: Mapping[str, JsonValue]) -> Iterable[tuple[str, JsonValue]]:
@@ -151,23 +153,16 @@ def refuse_mixture(runs: Sequence[Loaded]) -> None:
 
 
 def with_labels(runs: Sequence[Loaded]) -> tuple[Loaded, ...]:
-    """The runs, each label extended by the fields in which methods of the same name differ."""
-    return tuple(_relabel(r, [o for o in runs if o.label == r.label]) for r in runs)
+    """The runs, each label extended by the fields in which a method differs from the preset whose name it has."""
+    names = variant_names([(r.label, r.run.config) for r in runs])
+    return tuple(renamed(r, name) for r, name in zip(runs, names, strict=True))
 
 
-def _relabel(loaded: Loaded, namesakes: Sequence[Loaded]) -> Loaded:
-    own = own_fields(loaded.run.config, namesakes[0].run.config)
-    if not own:
+def renamed(loaded: Loaded, label: str) -> Loaded:
+    """The run under another label."""
+    if label == loaded.label:
         return loaded
-    return replace(loaded, run=loaded.run.model_copy(update={"strategy": f"{loaded.label} ({own})"}))
-
-
-def own_fields(config: Mapping[str, JsonValue], first: Mapping[str, JsonValue]) -> str:
-    """The fields of the method that differ from the ``first`` of its name: ``gamma=0.5``, empty where none does."""
-    mine, others = (c.get("strategy") for c in (config, first))
-    if not isinstance(mine, dict) or not isinstance(others, dict):
-        return ""
-    return ", ".join(f"{k}={mine.get(k)}" for k in sorted(mine) if mine.get(k) != others.get(k))
+    return replace(loaded, run=loaded.run.model_copy(update={"strategy": label}))
 
 
 def without_repeats(runs: Sequence[Loaded]) -> tuple[tuple[Loaded, ...], tuple[str, ...]]:

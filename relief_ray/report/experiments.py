@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,16 +11,18 @@ from pydantic import JsonValue
 
 from relief_ray.data.spec import get_spec
 from relief_ray.errors import UserError
-from relief_ray.report.compare import Comparison, compare_runs, flat_setting
+from relief_ray.report.compare import Comparison, compare_runs, flat_setting, renamed
 from relief_ray.report.labels import split_name
 from relief_ray.report.load import Loaded, at
 from relief_ray.report.stock import Slot, Stock
+from relief_ray.report.variants import choice_kind
 
 PAPER_CLOCK = "flop_proportional"
 BACKBONES = {"cnn": "Backbone 1 (CNN)", "moment_lora": "Backbone 2 (MOMENT + LoRA)"}
+CHOICES = {"tuned": "every method tuned", "try": "search"}
 PRETTY = {"pamap2": "PAMAP2", "mhealth": "MHEALTH", "dsa": "DSA", "dsa_mini": "DSA excerpt"}
 # Said in the title already, or in every caption.
-_NAMED = ("data.name", "data.split", "backbone.", "fleet.gap", "data.num_clients", "engine", "data origin")
+_NAMED = ("data.name", "data.split", "backbone.", "fleet.gap", "data.num_clients", "engine", "data origin", "choice")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,15 +34,16 @@ class Experiment:
 
     @cached_property
     def runs(self) -> tuple[Loaded, ...]:
-        """The runs that count."""
-        return tuple(s.loaded for s in self.slots if s.state == "done" and s.loaded is not None)
+        """The runs that count, under their cells' names."""
+        return tuple(renamed(s.loaded, s.label) for s in self.slots if s.state == "done" and s.loaded is not None)
 
     @cached_property
     def comparisons(self) -> Mapping[str, Comparison]:
         """One comparison per clock that every run recorded; none where no run counts."""
         known = [set(r.rounds[-1].costs) for r in self.runs]
         clocks = [c for c in self.runs[0].rounds[-1].costs if all(c in k for k in known)] if known else []
-        return {clock: compare_runs(self.runs, clock) for clock in clocks}
+        again = tuple(renamed(r, s.label) for s in self.slots for r in s.repeats)
+        return {clock: compare_runs((*self.runs, *again), clock) for clock in clocks}
 
     @property
     def main(self) -> Comparison | None:
@@ -51,6 +54,11 @@ class Experiment:
     def by_paper(self) -> Comparison | None:
         """By the paper's clock."""
         return self.comparisons.get(PAPER_CLOCK)
+
+    @property
+    def shown(self) -> Comparison | None:
+        """What stands beside the paper's figures: by its clock where the runs have it, else by the planner's."""
+        return self.by_paper or self.main
 
     def text(self, path: str) -> str:
         """A value of the configuration."""
@@ -97,12 +105,28 @@ class Experiment:
         return all(r.run.data_origin == "real" for r in self.runs)
 
     @property
+    def choice(self) -> str:
+        """``tuned``: each method with the values that its search chose; ``try``: the tries of a search; else empty."""
+        return choice_kind(self.slots[0].config)
+
+    def base(self, chosen: Iterable[str]) -> str:
+        """The setting without the search and the values that it chose: equal for tuned and usual cells."""
+        left_out = {"choice", *chosen}
+        return repr({k: v for k, v in flat_setting(self.slots[0].config).items() if k not in left_out})
+
+    @property
+    def is_usual(self) -> bool:
+        """Gap 55 and the own number of clients: figures are drawn, and the primary setting is chosen, among these."""
+        return self.gap == 55.0 and not self.text("data.num_clients")
+
+    @property
     def title(self) -> str:
         """Data, split, backbone, and what else sets it apart."""
         parts = [PRETTY.get(self.dataset, self.dataset), split_name(self.text("data.split"))]
         parts += [BACKBONES.get(self.backbone, self.backbone)]
         parts += [f"gap {self.gap:g}"] if self.gap != 55.0 else []
         parts += [f"N = {self.text('data.num_clients')}"] if self.text("data.num_clients") else []
+        parts += [CHOICES[self.choice]] if self.choice in CHOICES else []
         parts += [f"{k} = {v}" for k, v in self.differs.items()]
         return ("" if self.is_real else "SYNTHETIC data: ") + ", ".join(p for p in parts if p)
 

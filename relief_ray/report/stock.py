@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -12,9 +12,11 @@ from pydantic import JsonValue
 
 from relief_ray.errors import UserError
 from relief_ray.names import shown
+from relief_ray.records.identity import config_hash
 from relief_ray.records.reading import RUN_FILE, read_rounds, read_run
 from relief_ray.records.redact import mask_text
 from relief_ray.report.load import Loaded, at, below, collected
+from relief_ray.report.variants import choice_kind, variant_names
 
 PLANS = ("grid.json", "plan.json")
 ERROR_FILE = "error.json"
@@ -26,11 +28,18 @@ STATES: Mapping[State, str] = {
     "missing": "planned, never begun",
     "untested": "finished, but never evaluated on the test part",
 }
+# Which of several accounts of one cell counts.
+_RANK: tuple[State, ...] = ("done", "untested", "unfinished", "failed", "missing")
+# What a configuration holds beside the experiment.
+NOT_HASHED = frozenset({"name", "runtime", "tracking", "choice"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Slot:
-    """A cell: ``name`` is its folder's below the one that was named, ``label`` its method's; ``loaded``: its run."""
+    """A cell: ``name`` is its folder's below the one that was named, ``label`` its method's; ``loaded``: its run.
+
+    ``repeats`` are finished runs of the same cell elsewhere, of which nothing enters a mean.
+    """
 
     name: str
     label: str
@@ -38,6 +47,7 @@ class Slot:
     state: State
     why: str = ""
     loaded: Loaded | None = None
+    repeats: tuple[Loaded, ...] = ()
 
     @property
     def title(self) -> str:
@@ -71,7 +81,8 @@ class _Plan:
 def take_stock(paths: Iterable[Path]) -> Stock:
     """Every cell below the paths: plans (``grid.json``, ``plan.json``), run folders, and files of collected runs.
 
-    A cell that is damaged, failed, unfinished or missing is kept with its state; nothing of it enters a mean.
+    A cell that is damaged, failed, unfinished or missing is kept with its state; nothing of it enters a mean. A cell
+    that several folders plan or hold is one: it is done where any of them finished it.
 
     Raises:
         UserError: a path holds neither a plan nor a run.
@@ -83,7 +94,35 @@ def take_stock(paths: Iterable[Path]) -> Stock:
         titles += named
         for key, slot in found:
             slots.setdefault(key, slot)
-    return Stock(slots=tuple(slots.values()), titles=tuple(dict.fromkeys(titles)))
+    return Stock(slots=labelled(merged(slots.values())), titles=tuple(dict.fromkeys(titles)))
+
+
+def labelled(slots: Sequence[Slot]) -> tuple[Slot, ...]:
+    """Planned and finished cells of one method under one name, whichever of them are there."""
+    names = variant_names([(s.label, s.config) for s in slots])
+    return tuple(replace(s, label=name) for s, name in zip(slots, names, strict=True))
+
+
+def merged(slots: Iterable[Slot]) -> tuple[Slot, ...]:
+    """One slot per configuration (and per origin of data and engine, where several finished), in order."""
+    groups: dict[str, list[Slot]] = {}
+    for slot in slots:
+        decisive = {k: v for k, v in slot.config.items() if k not in NOT_HASHED}
+        key = choice_kind(slot.config) + config_hash(decisive) if slot.config else slot.name
+        groups.setdefault(key, []).append(slot)
+    return tuple(slot for group in groups.values() for slot in _one(group))
+
+
+def _one(same: Sequence[Slot]) -> Iterable[Slot]:
+    best = min(same, key=lambda s: _RANK.index(s.state))
+    places: dict[tuple[str, str], list[Loaded]] = {}
+    for loaded in (s.loaded for s in same if s.state == "done" and s.loaded is not None):
+        places.setdefault((loaded.run.data_origin, loaded.run.engine), []).append(loaded)
+    if not places:
+        yield best
+    for first, *others in places.values():
+        slot = next(s for s in same if s.loaded is first)
+        yield replace(slot, repeats=tuple(others))
 
 
 def _file(path: Path) -> tuple[list[tuple[str, Slot]], list[str]]:

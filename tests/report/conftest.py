@@ -216,7 +216,7 @@ def collected():
 
 
 def slot(loaded, state="done", why=""):
-    kept = loaded if state == "done" else None
+    kept = loaded if state in ("done", "untested") else None
     return Slot(name=loaded.where, label=loaded.label, config=loaded.run.config, state=state, why=why, loaded=kept)
 
 

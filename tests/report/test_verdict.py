@@ -3,7 +3,7 @@
 import pytest
 
 from relief_ray.report.compare import compare_runs
-from relief_ray.report.verdict import claims, last_line
+from relief_ray.report.verdict import claims, last_line, page_claims
 
 
 def test_verdicts_by_hand(family):
@@ -68,7 +68,8 @@ def test_missing_runs_are_named_and_do_not_count_in_holm(make, eight):
 def test_the_last_line_is_one_plain_sentence(family):
     assert last_line(compare_runs(family)) == (
         "This run supports that V1 > FedAvg in F1, V1 > FedAvg in rare-modality F1, V0 > V2 with mandatory blocks in "
-        "rare-modality F1, V1 > V0 in F1, V0 > V2 in F1 and RELIEF (V0) shortens rounds and saves energy (simulated: "
+        "rare-modality F1, V0 > FedAvg in rare-modality F1, V0 > V2 in F1 "
+        "and RELIEF (V0) shortens rounds and saves energy (simulated: "
         "2.00x, 40 % fewer joules per round), speaks against none and "
         "cannot decide whether V2 > V3 in F1 (8 test subjects, sign-flip tests, "
         "Holm-corrected)."
@@ -80,9 +81,9 @@ def test_the_last_line_of_a_small_demo_says_what_two_subjects_can_decide(make):
     runs = [make("fedavg"), make("v1", scores=(0.6, 0.7)), make("relief", scores=(0.6, 0.65), **fast)]
     assert last_line(compare_runs(runs)) == (
         "This run supports that RELIEF (V0) shortens rounds and saves energy (simulated: 2.00x, 40 % fewer joules per "
-        "round), speaks against none, cannot decide whether V1 > FedAvg in F1 and V1 > V0 in F1 (2 test subjects: no "
+        "round), speaks against none, cannot decide whether V1 > FedAvg in F1 (2 test subjects: no "
         "paired test can fall below p = 0.5) and holds no runs to judge V1 > FedAvg in rare-modality F1, V0 > V2 "
-        "with mandatory blocks in rare-modality F1, V0 > V2 in F1 and V2 > V3 in F1."
+        "with mandatory blocks in rare-modality F1, V0 > FedAvg in rare-modality F1, V0 > V2 in F1 and V2 > V3 in F1."
     )
 
 
@@ -90,3 +91,25 @@ def test_synthetic_data_are_named_in_the_last_line(make):
     assert last_line(compare_runs([make("fedavg", origin="SYNTHETIC")])).startswith(
         "This run, on SYNTHETIC data, supports none"
     )
+
+
+def test_the_paper_s_headline_is_judged(make, eight):
+    """The paper: RELIEF's rare-modality F1 is 15.3 points above FedAvg's."""
+    rare = {s: 0.1 for s in eight}
+    runs = [make("fedavg", subjects=eight, rare=rare), make("relief", subjects=eight, rare={s: 0.2 for s in eight})]
+    found = next(c for c in claims(compare_runs(runs)) if c.brief == "V0 > FedAvg in rare-modality F1")
+    assert (found.supported, found.p) == ("yes", 1 / 128) and "relief - fedavg: +10.0" in found.evidence
+
+
+def test_two_settings_are_corrected_together_but_for_the_primary(family):
+    """Six tested claims each, five of them at 1/128: the primary's factor is 6, the other's is 12: 12/128 > .05."""
+    comparison = compare_runs(family)
+    first, second = page_claims([comparison, comparison], primary=0)
+    assert [c.p_holm for c in first[:5]] == [pytest.approx(6 / 128)] * 5
+    assert [c.p_holm for c in second[:5]] == [pytest.approx(12 / 128)] * 5
+    assert [c.supported for c in second[:5]] == ["undecided"] * 5
+    assert page_claims([comparison], primary=None)[0] == claims(comparison) and page_claims([], primary=None) == []
+
+
+def test_the_cost_model_s_claim_is_marked_simulated(family):
+    assert [c.is_simulated for c in claims(compare_runs(family))] == [False] * 6 + [True]

@@ -85,7 +85,7 @@ def devices(experiment: Experiment, slug: str) -> Plot | None:
 def _draw(figure: Figure, experiment: Experiment, found: Sequence[Share], methods: Sequence[str]) -> None:
     assert experiment.main is not None
     look = {m: s.colour for m, s in all_styles(experiment.main).items()}
-    grid = figure.add_gridspec(1, 2, left=0.065, right=0.99, top=0.86, bottom=0.22, wspace=0.16)
+    grid = figure.add_gridspec(1, 2, left=0.085, right=0.99, top=0.86, bottom=0.22, wspace=0.2)
     left, right = figure.add_subplot(grid[0, 0]), figure.add_subplot(grid[0, 1])
     kinds = sorted({s.kind for s in found})
     width = 0.8 / len(methods)

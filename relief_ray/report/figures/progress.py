@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from statistics import mean
+from statistics import mean, quantiles
 from typing import TYPE_CHECKING
 
 from relief_ray.report.canvas import FAINT, TEXT_WIDTH_IN
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 PANELS = (("round", "round"), ("time_s", "seconds"), ("energy_j", "kJ"), ("bytes_up", "MiB sent by the fleet"))
 SCALES = {"energy_j": 1e-3, "bytes_up": 1 / MIB}
 HEIGHT_IN = 2.35
+MIN_POINTS = 4
 
 
 def progress(experiment: Experiment, slug: str) -> Plot | None:
@@ -34,11 +35,13 @@ def progress(experiment: Experiment, slug: str) -> Plot | None:
         return None
     names = ("method", "round", "f1_percent", "std", "time_s", "energy_j", "bytes_up", "num_runs")
     more = len([r for r in comparison.rows if not r.is_bound]) - len(drawn(comparison))
+    shown = [p for p in points if p.method in drawn(comparison)]
     left_out = f" {more} more methods are in the CSV file." if more > 0 else ""
     return Plot(
         slug=slug,
         caption="Convergence (the paper's Fig. 5): F1 over rounds, seconds, joules and uploaded bytes of the whole "
-        f"fleet, bootstrap included; {experiment.title}. Mean over runs.{left_out}{own_models(comparison)}",
+        f"fleet, bootstrap included; {experiment.title}. Mean over runs.{left_out}{lost(shown)}"
+        f"{own_models(comparison)}",
         draw=partial(_progress, experiment=experiment, comparison=comparison, points=points),
         width_in=TEXT_WIDTH_IN,
         height_in=HEIGHT_IN,
@@ -62,8 +65,36 @@ def _progress(figure: Figure, experiment: Experiment, comparison: Comparison, po
             )  # fmt: skip
         _finish(ax, label, is_first=shared is None)
         shared = shared or ax
+    low = floor([p for p in points if p.method in methods])
+    if shared is not None and low is not None:
+        shared.set_ylim(bottom=low)
     top_legend(figure, len(methods))
     footnote(figure, experiment, comparison.clock)
+
+
+def floor(points: Sequence[CurvePoint]) -> float | None:
+    """Where the F1 axis begins, so that a few points far below do not squeeze the others; None where there are none.
+
+    Far below: more than three interquartile ranges (at least 5 points of F1) under the lower quartile. A method's last
+    point is always inside.
+    """
+    scores = sorted(p.f1_percent for p in points)
+    if len(scores) < MIN_POINTS:
+        return None
+    lower, _, upper = quantiles(scores, n=4, method="inclusive")
+    fence = lower - 3 * max(upper - lower, 5.0)
+    last = {p.method: p.f1_percent for p in points}
+    inside = [s for s in scores if s >= fence] + list(last.values())
+    least = min(inside)
+    return None if least <= scores[0] else max(0.0, least - 0.08 * (scores[-1] - least) - 0.5)
+
+
+def lost(points: Sequence[CurvePoint]) -> str:
+    """The points that the frame leaves out, in words."""
+    low = floor(points)
+    below = [p for p in points if low is not None and p.f1_percent < low]
+    named = [f"`{p.method}` {p.f1_percent:.1f} % at round {p.round}" for p in below]
+    return f" Below the frame: {listed(named)}." if named else ""
 
 
 def panels(comparison: Comparison) -> list[tuple[str, str]]:
@@ -158,7 +189,7 @@ def pareto(experiment: Experiment, slug: str) -> Plot | None:
         f"grey: bounds.{outside(found)}{own_models(comparison)}",
         draw=partial(_pareto, experiment=experiment, comparison=comparison, found=found),
         width_in=TEXT_WIDTH_IN,
-        height_in=2.75,
+        height_in=2.95,
         columns=(
             "method",
             "f1_percent",
@@ -180,7 +211,7 @@ def outside(found: Sequence[End]) -> str:
 
 def _pareto(figure: Figure, experiment: Experiment, comparison: Comparison, found: Sequence[End]) -> None:
     look = all_styles(comparison)
-    grid = figure.add_gridspec(1, 3, left=0.065, right=0.985, top=0.79, bottom=0.2, wspace=0.1)
+    grid = figure.add_gridspec(1, 3, left=0.065, right=0.985, top=0.74, bottom=0.19, wspace=0.1)
     shared: Axes | None = None
     low, high = span(found)
     for column, (field, label) in enumerate(panels(comparison)[1:]):

@@ -17,9 +17,11 @@ from relief_ray.report.page.entries import (
     paper_line,
     printed,
     runs_entry,
+    second_line,
 )
 from relief_ray.report.page.main_table import VARIANTS
-from relief_ray.report.paper import PAPER_DATA, VARIANT_ROWS, Paper
+from relief_ray.report.page.notes import clock_note, headings, protocol
+from relief_ray.report.paper import VARIANT_ROWS, Paper
 from relief_ray.report.tables import change
 
 V0 = "relief"
@@ -37,10 +39,14 @@ _SLOTS = (
     Column(head="free slots", figure="free_slots", decimals=2),
     Column(head="of them a choice", figure="chosen_slots", decimals=2),
 )
-HEAD = (
-    "variant", "runs", "F1 %", "F1 minus V0's, points [95 %]", "rare F1 %", "speedup", "J per round",
-    *(c.head for c in _SLOTS),
-)  # fmt: skip
+_COLUMNS = (
+    Column(head="F1 %", figure="f1_percent", decimals=1),
+    Column(head="F1 minus V0's, points [95 %]", figure="", decimals=1),
+    Column(head="rare F1 %", figure="f1_rare_percent", decimals=1),
+    Column(head="speedup", figure="speedup", decimals=2),
+    Column(head="J per round", figure="energy_j", decimals=0),
+    *_SLOTS,
+)
 
 
 def ablation_table(experiment: Experiment, paper: Paper, slug: str) -> Sheet | None:
@@ -50,17 +56,21 @@ def ablation_table(experiment: Experiment, paper: Paper, slug: str) -> Sheet | N
         return None
     shown = [v for v in (V0, *VARIANTS) if v in labels or v in VARIANT_ROWS]
     lines = tuple(_line(experiment, paper, label) for label in shown)
+    comparison = experiment.shown
     notes = (
+        protocol(experiment),
+        *clock_note(comparison),
         "Differences are paired by test subject, seeds averaged first; in brackets the 95 % interval of the mean. V2 "
         "and V3 drop two things at once (ADR 2); the variants with V0's mandatory blocks drop one.",
         "Slots per client and round that the ranking could fill, and in how many of them it had a choice.",
     )
     title = f"Table III of the paper with our figures: {experiment.title}."
-    return Sheet(slug=slug, caption=title, head=HEAD, lines=lines, notes=notes)
+    head = ("variant", "runs", *headings(experiment, _COLUMNS, None if comparison is None else comparison.clock))
+    return Sheet(slug=slug, caption=title, head=head, lines=lines, notes=notes, second=second_line(experiment))
 
 
 def _line(experiment: Experiment, paper: Paper, label: str) -> Line:
-    comparison = experiment.by_paper or experiment.main
+    comparison = experiment.shown
     row = None if comparison is None else comparison.row(label)
     entries = _hole(experiment, paper, label) if comparison is None or row is None else (
         _figures(experiment, paper, comparison, row)
@@ -78,7 +88,7 @@ def _hole(experiment: Experiment, paper: Paper, label: str) -> Iterator[Entry]:
     cell = printed(experiment, paper, "III", VARIANT_ROWS.get(label, label), score)
     yield gap(open_states(experiment, label))
     yield Entry(text="", below=paper_line(cell, score), tone="gap")
-    yield from (Entry(text="", tone="gap") for _ in HEAD[3:])
+    yield from (Entry(text="", tone="gap") for _ in _COLUMNS[1:])
 
 
 def _figures(experiment: Experiment, paper: Paper, comparison: Comparison, row: Row) -> Iterator[Entry]:
@@ -106,13 +116,12 @@ def _entry(experiment: Experiment, paper: Paper, comparison: Comparison, row: Ro
 def _against(experiment: Experiment, paper: Paper, comparison: Comparison, row: Row, score: Column) -> Entry:
     """The paired difference to V0, the paper's printed one below."""
     found = difference(comparison.summaries, row.label, V0, lambda s: s.by_subject)
-    _, cell = printed(experiment, paper, "III", VARIANT_ROWS.get(row.label, row.label), score)
+    cell = printed(experiment, paper, "III", VARIANT_ROWS.get(row.label, row.label), score)
     theirs = None if cell is None else cell.delta
-    place = "" if experiment.dataset in PAPER_DATA else "PAMAP2 "
     origin = origin_of(experiment, comparison, row.label, "f1_percent")
     return Entry(
         text=change(found),
-        below="" if theirs is None else f"paper {place}{theirs:+.1f}",
+        below="" if theirs is None else f"{theirs:+.1f}",
         origin=origin,
         numbers={
             "mean": found.mean if found else None, "low": found.low if found else None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from relief_ray.report.directions import directions
 from relief_ray.report.experiments import Experiment, experiments
 from relief_ray.report.facts import clock_sentence, remarks
 from relief_ray.report.figures.allocation import allocation
@@ -15,12 +16,13 @@ from relief_ray.report.figures.rounds import timeline_plot
 from relief_ray.report.figures.traces import phases, traces
 from relief_ray.report.page.ablation_table import ablation_table
 from relief_ray.report.page.document import Block, Document, Plot, Prose, Section
-from relief_ray.report.page.main_table import main_table
+from relief_ray.report.page.main_table import labels_of, main_table
 from relief_ray.report.page.overview import footer, gaps, overview
-from relief_ray.report.page.sensitivity_table import USUAL_GAP, sensitivity_tables
-from relief_ray.report.page.testbed_table import testbed_table
+from relief_ray.report.page.sensitivity_table import sensitivity_tables
+from relief_ray.report.page.testbed_table import device_table, testbed_table
 from relief_ray.report.page.text_table import text_table
-from relief_ray.report.page.verdicts import sentence, verdict_sheet
+from relief_ray.report.page.tuned import search_table, with_tuned
+from relief_ray.report.page.verdicts import Judged, judge, sentence, verdict_sheet
 from relief_ray.report.paper import Paper, read_paper
 from relief_ray.report.stock import Stock
 from relief_ray.report.surprises import surprises
@@ -32,9 +34,15 @@ def build(stock: Stock) -> Document:
     """The whole report of a stock of cells."""
     paper, found = read_paper(), experiments(stock)
     sections = [overview(stock, found)]
-    for number, experiment in enumerate(found, 1):
-        sections += experiment_sections(experiment, paper, f"e{number}")
-    across = [*sensitivity_tables(found, paper), *(t for t in (text_table(found, paper),) if t is not None)]
+    known = tuple(e for e in found if e.choice != "try")
+    verdicts = judge(known)
+    for number, experiment in enumerate(known, 1):
+        sections += experiment_sections(experiment, paper, f"e{number}", verdicts.get(number), known)
+    searches = [e for e in found if e.choice == "try"]
+    for number, experiment in enumerate(searches, 1):
+        table = search_table(experiment, f"search-{number}")
+        sections.append(Section(title=experiment.title, slug=f"s{number}", blocks=(table,)))
+    across = [*sensitivity_tables(known, paper), *(t for t in (text_table(known, paper),) if t is not None)]
     sections += [Section(title="Across settings", slug="across", blocks=tuple(across))] if across else []
     sections += [s for s in (gaps(stock),) if s is not None]
     return Document(title=TITLE, lead=lead(stock, found), sections=tuple(sections), footer=footer(stock.done))
@@ -53,35 +61,35 @@ def lead(stock: Stock, found: Sequence[Experiment]) -> str:
     return f"{named}{counted}, {len(found)} setting{'' if len(found) == 1 else 's'}.{empty}{fake}"
 
 
-def experiment_sections(experiment: Experiment, paper: Paper, slug: str) -> Iterator[Section]:
+def experiment_sections(
+    experiment: Experiment, paper: Paper, slug: str, judged: Judged | None, known: Sequence[Experiment]
+) -> Iterator[Section]:
     """Table, verdicts and figures of one experiment."""
     blocks: list[Block] = []
     comparison = experiment.main
     if comparison is None:
         blocks.append(Prose(lines=("No cell of this setting is done.",), tone="warn"))
-    elif spoken := sentence(comparison):
-        blocks.append(spoken)
-    blocks.append(main_table(experiment, paper, f"{slug}-main"))
+    elif judged is not None:
+        blocks.append(sentence(comparison, judged))
+    table = main_table(experiment, paper, f"{slug}-main")
+    blocks.append(with_tuned(table, labels_of(experiment), experiment, known))
     blocks += [t for t in (ablation_table(experiment, paper, f"{slug}-ablation"),) if t is not None]
     blocks += [t for t in (testbed_table(experiment, paper, f"{slug}-testbed"),) if t is not None]
+    blocks += [t for t in (device_table(experiment, paper, f"{slug}-devices-used"),) if t is not None]
     if comparison is not None:
-        blocks.append(Prose(lines=(clock_sentence(comparison), *remarks(comparison)), is_list=True))
+        planner = f"First sentence, claims and figures: {clock_sentence(comparison)}"
+        blocks.append(Prose(lines=(planner, *remarks(comparison)), is_list=True))
     yield Section(title=experiment.title, slug=slug, blocks=tuple(blocks))
-    if comparison is not None and len(comparison.rows) > 1:
+    if comparison is not None and judged is not None:
         yield Section(
-            title="Claims", slug=f"{slug}-claims", blocks=(verdict_sheet(comparison, f"{slug}-verdicts"),), level=3
+            title="Claims", slug=f"{slug}-claims", blocks=(verdict_sheet(judged, f"{slug}-verdicts"),), level=3
         )
-        if odd := surprises(comparison):
+        if odd := [*surprises(comparison), *directions(experiment, paper)]:
             yield Section(
                 title="What surprised", slug=f"{slug}-odd", blocks=(Prose(lines=tuple(odd), is_list=True),), level=3
             )
-    if is_usual(experiment) and (drawings := tuple(figures(experiment, slug))):
+    if experiment.is_usual and (drawings := tuple(figures(experiment, slug))):
         yield Section(title="Figures", slug=f"{slug}-figures", blocks=drawings, level=3)
-
-
-def is_usual(experiment: Experiment) -> bool:
-    """Figures are drawn for the usual fleet; where gap or number of clients vary, the tables say it all."""
-    return experiment.gap == USUAL_GAP and not experiment.text("data.num_clients")
 
 
 FIGURES = {

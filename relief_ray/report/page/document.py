@@ -48,13 +48,14 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sheet:
-    """A table; ``slug`` names its files. ``is_text``: cells are words."""
+    """A table; ``slug`` names its files; ``second`` says what cells have below; ``is_text``: cells are words."""
 
     slug: str
     caption: str
     head: tuple[str, ...]
     lines: tuple[Line, ...]
     notes: tuple[str, ...] = ()
+    second: str = ""
     is_text: bool = False
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isclose
 
 from relief_ray.report.compare import Comparison, Row, Stat
 from relief_ray.report.experiments import Experiment
@@ -11,9 +12,18 @@ from relief_ray.report.page.document import Entry, Number, Origin
 from relief_ray.report.paper import PAPER_DATA, TABLE_PRESETS, Paper, PaperCell
 from relief_ray.report.tables import NONE
 
-# The paper's protocol, Section VI-A: key, value.
-PROTOCOL = (("rounds", "200"), ("training.epochs", "5"), ("data.stride_s", "1"), ("participation", "1"))
-Printed = tuple[str, PaperCell | None]
+# The paper's protocol, Section VI-A and Eq. (2): key, value; it does not say how subjects are split.
+PROTOCOL = (
+    ("rounds", "200"), ("training.epochs", "5"), ("training.lr", "0.001"), ("training.batch_size", "32"),
+    ("data.stride_s", "1"), ("training.missing", "zero_input"), ("participation", "1"),
+    ("data.split", "not said"),
+)  # fmt: skip
+# What a run must share with the paper's before a deviation is computed, where it is said at all.
+_SAME = {
+    "fleet.preset": "paper", "fleet.coupling": "coupled", "fleet.counts": "", "fleet.owned": "{}", "fleet.types": "{}",
+    "training.lr": "0.001", "training.batch_size": "32",
+}  # fmt: skip
+_USUAL_FLEET = {"fleet.gap": "55", "data.num_clients": "", "fleet.num_clients": ""}
 SIMULATED = ("round_s", "speedup", "speedup_total", "energy_j", "energy_total_j", "energy_saved_percent", "total_s")
 FITTED_JOULES = ("flop_proportional", "split_naive", "split_reuse")
 
@@ -29,12 +39,16 @@ class Column:
     scale: float = 1.0
 
 
-def is_comparable(experiment: Experiment) -> bool:
-    """Whether a deviation from the paper means anything: the paper's data, fleet and coupling, real windows."""
-    same = {"fleet.preset": "paper", "fleet.coupling": "coupled"}
+def is_comparable(experiment: Experiment, *, any_fleet: bool = False) -> bool:
+    """Whether a deviation from the paper means anything: its data, devices, learning rate and batch, real windows.
+
+    Tables I to III are of one fleet (gap 55, a client per subject); ``any_fleet``: the row says which (Tables IV, V).
+    """
+    same = _SAME if any_fleet else _SAME | _USUAL_FLEET
     return (
         experiment.dataset in PAPER_DATA
         and experiment.is_real
+        and not experiment.choice
         and all(experiment.text(key) in (value, "") for key, value in same.items())
     )
 
@@ -65,10 +79,22 @@ def origin_of(experiment: Experiment, comparison: Comparison, label: str, figure
 
 
 def _is_target(experiment: Experiment, comparison: Comparison, label: str, figure: str) -> bool:
-    """FedAvg's joules on PAMAP2 are what the clocks were fitted to."""
+    """FedAvg's joules on PAMAP2 are what the clocks were fitted to; who does FedAvg's work inherits them."""
     fitted = experiment.runs[0].run.calibration.get("origin") == "FITTED"
-    at_target = label == "fedavg" and experiment.dataset == "pamap2" and figure.startswith("energy")
+    at_target = (
+        experiment.dataset == "pamap2" and figure.startswith("energy") and _has_fedavgs_joules(comparison, label)
+    )
     return fitted and at_target and comparison.clock in FITTED_JOULES
+
+
+def _has_fedavgs_joules(comparison: Comparison, label: str) -> bool:
+    """Whether a round costs what FedAvg's does, to the last digits, wherever both ran."""
+    mine, whole = (
+        {s.replicate: s.clocks[comparison.clock].energy_j for s in comparison.summaries if s.label == name}
+        for name in (label, "fedavg")
+    )
+    shared = mine.keys() & whole.keys()
+    return label == "fedavg" or (bool(shared) and all(isclose(mine[k] or 0, whole[k] or 0) for k in shared))
 
 
 def _has_fitted_width(experiment: Experiment, comparison: Comparison, label: str) -> bool:
@@ -84,11 +110,20 @@ def stat_of(comparison: Comparison, label: str, figure: str) -> Stat | None:
     return None if row is None else row.stats.get(figure)
 
 
-def printed(experiment: Experiment, paper: Paper, table: str, row: str, column: Column) -> Printed:
-    """The paper's cell, and which of its data sets that is where ours is another one."""
-    mine = PAPER_DATA.get(experiment.dataset)
-    cell = paper[table].get(row, column.paper.format(data=mine or "PAMAP2")) if column.paper else None
-    return ("" if mine else "PAMAP2 "), cell
+def printed(experiment: Experiment, paper: Paper, table: str, row: str, column: Column) -> PaperCell | None:
+    """The paper's cell, of PAMAP2 where our data set is not among the paper's."""
+    return paper[table].get(row, column.paper.format(data=paper_data(experiment))) if column.paper else None
+
+
+def paper_data(experiment: Experiment) -> str:
+    """The paper's data set that stands beside ours."""
+    return PAPER_DATA.get(experiment.dataset, "PAMAP2")
+
+
+def second_line(experiment: Experiment) -> str:
+    """What the second line of a cell is, for the heading."""
+    change = ", ours minus it" if is_comparable(experiment) else ""
+    return f"second line: paper, {paper_data(experiment)}{change}"
 
 
 def shown(value: float, std: float | None, decimals: int) -> str:
@@ -102,13 +137,13 @@ def entry(
     column: Column,
     *,
     origin: Origin,
-    paper: Printed = ("", None),
+    paper: PaperCell | None = None,
     comparable: bool = False,
     num_runs: int = 1,
 ) -> Entry:
     """Our figure with the paper's below; ``-`` where it is undefined or was never reached."""
-    cell, theirs = paper[1], value_of(paper)
-    numbers: dict[str, Number] = {"paper": theirs, "paper_std": None if cell is None else cell.std, "origin": origin}
+    theirs = value_of(paper)
+    numbers: dict[str, Number] = {"paper": theirs, "paper_std": None if paper is None else paper.std, "origin": origin}
     if stat is None:
         return Entry(text=NONE, below=paper_line(paper, column), origin=origin, numbers={"n": 0, **numbers})
     mean, std = stat.mean * column.scale, None if stat.std is None else stat.std * column.scale
@@ -120,19 +155,18 @@ def entry(
     return Entry(text=text, below=paper_line(paper, column, change), origin=origin, numbers=numbers)
 
 
-def paper_line(paper: Printed, column: Column, change: str = "") -> str:
-    """``paper 92.0 ± 0.38, -1.2``."""
-    data, cell = paper
+def paper_line(cell: PaperCell | None, column: Column, change: str = "") -> str:
+    """``92.0 ± 0.38, -1.2``: the paper's value (its spreads have two decimals), and ours minus it."""
     if cell is None:
         return ""
-    spread = "" if cell.std is None else f" ± {cell.std:g}"
+    spread = "" if cell.std is None else f" ± {cell.std:.2f}"
     value = NONE if cell.value is None else f"{cell.value:.{column.decimals}f}" + spread
-    return f"paper {data}{value}" + (f", {change}" if change else "")
+    return value + (f", {change}" if change else "")
 
 
-def value_of(paper: Printed) -> float | None:
+def value_of(cell: PaperCell | None) -> float | None:
     """The printed value."""
-    return None if paper[1] is None else paper[1].value
+    return None if cell is None else cell.value
 
 
 def gap(states: Sequence[str], below: str = "") -> Entry:

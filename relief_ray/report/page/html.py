@@ -69,7 +69,8 @@ def _prose(block: Prose) -> str:
 
 def _table(sheet: Sheet) -> str:
     origins = column_origins(sheet)
-    head = f"<th scope='col'>{inline(sheet.head[0])}</th>" + "".join(
+    second = f"<small>{inline(sheet.second)}</small>" if sheet.second else ""
+    head = f"<th scope='col'>{inline(sheet.head[0])}{second}</th>" + "".join(
         f"<th scope='col'>{inline(name)}{_chip(origin)}</th>"
         for name, origin in zip(sheet.head[1:], origins, strict=True)
     )

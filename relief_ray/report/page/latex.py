@@ -39,7 +39,8 @@ def _table(sheet: Sheet) -> str:
     origins = column_origins(sheet)
     columns = "l" + ("p{0.25\\linewidth}" if sheet.is_text else "r") * len(origins)
     pairs = zip(sheet.head[1:], origins, strict=True)
-    head = [escape(sheet.head[0]), *(_stacked(escape(name), origin or "") for name, origin in pairs)]
+    first = _stacked(escape(sheet.head[0]), escape(sheet.second)).replace("[tr]", "[tl]")
+    head = [first, *(_stacked(escape(name), origin or "") for name, origin in pairs)]
     body = "\n".join(_line(line, origins) for line in sheet.lines)
     notes = "".join(f"\\par\\footnotesize {escape(note)}\n" for note in sheet.notes)
     return (

@@ -6,11 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from relief_ray.report.compare import Comparison, Row
-from relief_ray.report.experiments import PAPER_CLOCK, Experiment
+from relief_ray.report.experiments import Experiment
 from relief_ray.report.page.document import Entry, Line, Sheet
 from relief_ray.report.page.entries import (
     Column,
-    Printed,
     departures,
     entry,
     gap,
@@ -20,10 +19,12 @@ from relief_ray.report.page.entries import (
     paper_line,
     printed,
     runs_entry,
+    second_line,
     stat_of,
     value_of,
 )
-from relief_ray.report.paper import PAPER_ROWS, TABLES, Paper, paper_row
+from relief_ray.report.page.notes import clock_note, headings, protocol
+from relief_ray.report.paper import PAPER_ROWS, TABLES, Paper, PaperCell, paper_row
 from relief_ray.report.summary import BOUNDS
 
 VARIANTS = ("v1", "v2", "v3", "v2_mandatory", "v3_mandatory", "mandatory_only")
@@ -55,14 +56,17 @@ COLUMNS = {
 def main_table(experiment: Experiment, paper: Paper, slug: str) -> Sheet:
     """Our figures over the paper's; what was not run, failed or is missing stands as a gap."""
     table = TABLES.get(experiment.backbone, "I")
-    clocks = tuple(c for c in experiment.comparisons if c != PAPER_CLOCK)
+    clock = None if experiment.shown is None else experiment.shown.clock
+    clocks = tuple(c for c in experiment.comparisons if c != clock)
     columns = _columns(experiment, table)
-    head = ("method", "runs", *(c.head for c in columns), *(f"speedup, `{c}`" for c in clocks))
+    heads = headings(experiment, columns, clock)
+    head = ("method", "runs", *heads, *(f"speedup, `{c}`" for c in clocks))
     labels = tuple(labels_of(experiment))
     made = _Table(experiment=experiment, number=table, columns=columns, clocks=clocks, labels=labels, paper=paper)
     lines = tuple(_line(made, label) for label in labels)
     title = f"Table {table} of the paper with our figures: {experiment.title}."
-    return Sheet(slug=slug, caption=title, head=head, lines=lines, notes=tuple(table_notes(experiment, table)))
+    notes = tuple(table_notes(experiment, table))
+    return Sheet(slug=slug, caption=title, head=head, lines=lines, notes=notes, second=second_line(experiment))
 
 
 def _columns(experiment: Experiment, table: str) -> tuple[Column, ...]:
@@ -93,16 +97,16 @@ class _Table:
     labels: tuple[str, ...]
     paper: Paper
 
-    def theirs(self, label: str) -> list[Printed]:
+    def theirs(self, label: str) -> list[PaperCell | None]:
         """The paper's cells of a method."""
         row = paper_row(label)
         cells = [printed(self.experiment, self.paper, self.number, row, c) for c in self.columns]
         unknown = label not in _starred(self.experiment)
-        return [("", None) if c is _OWN and unknown else cell for c, cell in zip(self.columns, cells, strict=True)]
+        return [None if c is _OWN and unknown else cell for c, cell in zip(self.columns, cells, strict=True)]
 
 
 def _line(table: _Table, label: str) -> Line:
-    comparison = table.experiment.by_paper or table.experiment.main
+    comparison = table.experiment.shown
     row = None if comparison is None else comparison.row(label)
     entries = _hole(table, label) if comparison is None or row is None else _figures(table, comparison, row)
     starred = label + ("*" if row is not None and row.personalised else "")
@@ -146,6 +150,8 @@ def _speedup(experiment: Experiment, comparison: Comparison, row: Row) -> Entry:
 
 def table_notes(experiment: Experiment, table: str) -> Iterator[str]:
     """What a reader has to know before comparing lines."""
+    yield protocol(experiment)
+    yield from clock_note(experiment.shown)
     yield (
         "Mean ± sample standard deviation over runs (folds x seeds); last evaluated round. `-`: undefined or never "
         "reached. A speedup is FedAvg's mean round over the method's, same fleet, same clock."
@@ -157,8 +163,8 @@ def table_notes(experiment: Experiment, table: str) -> Iterator[str]:
         yield f"Under each figure: Table {table} of the paper, and ours minus the paper's. FITTED cells have none."
     else:
         yield (
-            f"Under each figure: Table {table} of the paper, for orientation only. Data or fleet are not the paper's, "
-            "so there is no deviation."
+            f"Under each figure: Table {table} of the paper, for orientation only. Data, fleet, learning rate or batch "
+            "are not that table's, so there is no deviation."
         )
     if _starred(experiment):
         yield (

@@ -38,7 +38,8 @@ def _prose(block: Prose) -> str:
 def _table(sheet: Sheet) -> str:
     origins = column_origins(sheet)
     pairs = zip(sheet.head[1:], origins, strict=True)
-    head = [sheet.head[0], *(name if origin is None else f"{name} ({origin})" for name, origin in pairs)]
+    first = f"{sheet.head[0]}<br><sub>{sheet.second}</sub>" if sheet.second else sheet.head[0]
+    head = [first, *(name if origin is None else f"{name} ({origin})" for name, origin in pairs)]
     rows = [
         [
             line.name,

@@ -14,6 +14,7 @@ from relief_ray.report.load import Loaded
 from relief_ray.report.page.document import ORIGINS, Entry, Line, Prose, Section, Sheet, words
 from relief_ray.report.stock import STATES, Slot, Stock
 from relief_ray.report.study import settings_rows
+from relief_ray.report.variants import choice_kind
 
 
 def overview(stock: Stock, found: Sequence[Experiment]) -> Section:
@@ -75,7 +76,7 @@ def gaps(stock: Stock) -> Section | None:
     rows = [
         [s.name, s.title if s.config else s.label, s.state, s.why or STATES[s.state]]
         for s in stock.slots
-        if s.state != "done"
+        if s.state != "done" and not (s.state == "untested" and choice_kind(s.config) == "try")
     ]
     if not rows:
         return None

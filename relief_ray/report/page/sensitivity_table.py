@@ -11,6 +11,7 @@ from relief_ray.report.labels import split_name
 from relief_ray.report.page.ablation_table import PREFIX
 from relief_ray.report.page.document import Entry, Line, Sheet
 from relief_ray.report.page.entries import Column, entry, gap, is_comparable, open_states, origin_of
+from relief_ray.report.page.notes import protocol
 from relief_ray.report.paper import PAPER_ROWS, Paper, PaperCell
 from relief_ray.report.summary import BOUNDS
 
@@ -53,7 +54,9 @@ def _table(group: Sequence[Experiment], paper: Paper, slug: str) -> Sheet:
     theirs = f"Table {TABLES[first.dataset]}" if first.dataset in TABLES else "In the form of Tables IV and V"
     note = "F1 in %, mean ± sample standard deviation over runs. B1, B2: the two backbones. Under it the paper's."
     note += " *: of the clients' own models." if any(own_models(e.main) for e in group if e.main is not None) else ""
-    return Sheet(slug=slug, caption=f"{theirs}: {place}.", head=head, lines=tuple(lines), notes=(note,))
+    notes = (*dict.fromkeys(protocol(e) for e in group), note)
+    second = "second line: paper" if first.dataset in TABLES else ""
+    return Sheet(slug=slug, caption=f"{theirs}: {place}.", head=head, lines=tuple(lines), notes=notes, second=second)
 
 
 def methods(group: Sequence[Experiment]) -> list[str]:
@@ -85,8 +88,8 @@ def _cell(experiment: Experiment | None, label: str, paper: Paper, name: str) ->
         row.stats.get("f1_percent"),
         _F1,
         origin=origin_of(experiment, comparison, label, "f1_percent"),
-        paper=("", _theirs(experiment, label, paper, name)),
-        comparable=is_comparable(experiment),
+        paper=_theirs(experiment, label, paper, name),
+        comparable=is_comparable(experiment, any_fleet=True),
         num_runs=row.num_runs,
     )
     return replace(found, text=f"{found.text}*") if row.personalised else found

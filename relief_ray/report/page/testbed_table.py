@@ -5,21 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import mean
 
+from relief_ray.data.spec import get_spec
+from relief_ray.devices.fleet import FleetConfig, device_types, owned_modalities
+from relief_ray.devices.types import DeviceType
 from relief_ray.report.compare import Comparison, Stat, stat
 from relief_ray.report.diagnostics import runs_of
 from relief_ray.report.experiments import Experiment
 from relief_ray.report.facts import own_models
 from relief_ray.report.figures.devices import shares
-from relief_ray.report.labels import device_types
-from relief_ray.report.load import Loaded
+from relief_ray.report.labels import device_types as types_of
+from relief_ray.report.load import Loaded, at
 from relief_ray.report.page.ablation_table import PREFIX
-from relief_ray.report.page.document import Entry, Line, Origin, Sheet
+from relief_ray.report.page.document import Entry, Line, Number, Origin, Sheet
 from relief_ray.report.page.entries import Column, entry, gap, open_states, runs_entry
 from relief_ray.report.page.main_table import labels_of
+from relief_ray.report.page.notes import clock_note, protocol
 from relief_ray.report.page.sensitivity_table import FIVE
-from relief_ray.report.paper import Paper, paper_row
+from relief_ray.report.paper import Paper, PaperRow, paper_row
 from relief_ray.report.summary import is_pooled
-from relief_ray.report.tables import name_of
+from relief_ray.report.tables import NONE, name_of
 
 WEAKEST = "C"
 COLUMNS = (
@@ -48,7 +52,47 @@ def testbed_table(experiment: Experiment, paper: Paper, slug: str) -> Sheet | No
     note += "" if experiment.main is None else own_models(experiment.main)
     title = f"Testbed (the paper's Section VII-D and Fig. 8): {experiment.title}."
     head = ("method", "runs", *(c.head for c in COLUMNS))
-    return Sheet(slug=slug, caption=title, head=head, lines=lines, notes=(note,))
+    notes = (protocol(experiment), *clock_note(experiment.main), note)
+    return Sheet(slug=slug, caption=title, head=head, lines=lines, notes=notes, second="second line: paper")
+
+
+def device_table(experiment: Experiment, paper: Paper, slug: str) -> Sheet | None:
+    """Table VI: the testbed's devices, ours below the paper's names; none for another fleet."""
+    if experiment.text("fleet.preset") != "testbed":
+        return None
+    fleet = FleetConfig.model_validate(at(experiment.slots[0].config, "fleet"))
+    owned = owned_modalities(fleet, get_spec(experiment.dataset).names)
+    lines = [_device(row, kind, device_types(fleet)[kind], owned[kind]) for row, kind in _kinds(paper)]
+    head = ("device", "power mode", "sensors", "power, W")
+    note = "Ours are the power and the sensors that the fleet of these runs was given; one type stands for its devices."
+    title = f"Table VI of the paper (the testbed's devices) with ours: {experiment.title}."
+    return Sheet(
+        slug=slug,
+        caption=title,
+        head=head,
+        lines=tuple(lines),
+        notes=(note,),
+        second="second line: paper",
+        is_text=True,
+    )
+
+
+def _kinds(paper: Paper) -> Iterator[tuple[PaperRow, str]]:
+    """Each row with the device type that its name ends with."""
+    yield from ((row, row.name[-1]) for row in paper["VI"].rows)
+
+
+def _device(row: PaperRow, kind: str, ours: DeviceType, owned: Sequence[str]) -> Line:
+    watts = row.cells["power (W)"].value
+    numbers: dict[str, Number] = {"mean": ours.active_power_w, "paper": watts}
+    return Line(
+        name=f"Type {kind} ({row.name})",
+        entries=(
+            Entry(text=NONE, below=row.cells["power mode"].text),
+            Entry(text=" + ".join(owned), below=row.cells["modality"].text),
+            Entry(text=f"{ours.active_power_w:g}", below="" if watts is None else f"{watts:g}", numbers=numbers),
+        ),
+    )
 
 
 def _line(experiment: Experiment, paper: Paper, label: str) -> Line:
@@ -70,14 +114,13 @@ def _cells(experiment: Experiment, paper: Paper, label: str, found: Mapping[str,
         origin: Origin = "simulated" if column.figure != "f1_percent" and clock != "measured" else "measured"
         if column.figure == "f1_percent" and not experiment.is_real:
             origin = "SYNTHETIC"
-        printed = ("", cell) if here else ("", None)
         num = 0 if column.figure not in found else found[column.figure].num
-        yield entry(found.get(column.figure), column, origin=origin, paper=printed, num_runs=num)
+        yield entry(found.get(column.figure), column, origin=origin, paper=cell if here else None, num_runs=num)
 
 
 def weakest(comparison: Comparison, label: str) -> dict[str, Stat]:
     """A Type-C device's mean round under a method: over the rounds of a run, then over runs."""
-    runs = [r for r in runs_of(comparison, label) if not is_pooled(r) and WEAKEST in device_types(r).values()]
+    runs = [r for r in runs_of(comparison, label) if not is_pooled(r) and WEAKEST in types_of(r).values()]
     found = [s for r in runs for s in shares([r], label, comparison.clock) if s.kind == WEAKEST]
     if not found:
         return {}
@@ -90,7 +133,7 @@ def mean_cosine(runs: Sequence[Loaded], block: str, kinds: tuple[str, str]) -> f
     values = [
         value
         for loaded in runs
-        for types in (device_types(loaded),)
+        for types in (types_of(loaded),)
         for record in loaded.trained
         for a, b, value in record.pairwise.get(block, ())
         if tuple(sorted((types.get(a, "?"), types.get(b, "?")))) == kinds

@@ -49,18 +49,24 @@ def text_table(found: Sequence[Experiment], paper: Paper) -> Sheet | None:
     if not lines:
         return None
     head = ("figure", "section", "ours", "setting")
-    return Sheet(slug="text", caption="Figures of the paper's running text.", head=head, lines=tuple(lines))
+    return Sheet(
+        slug="text",
+        caption="Figures of the paper's running text.",
+        head=head,
+        lines=tuple(lines),
+        second="second line: paper",
+    )
 
 
 def _line(found: Sequence[Experiment], row: PaperRow, wanted: _Wanted) -> Line | None:
     for experiment in found:
         if (experiment.backbone, experiment.dataset) == (wanted.backbone, wanted.dataset) and experiment.runs:
             column = Column(head="", figure=wanted.figure, decimals=wanted.decimals)
-            comparison = experiment.by_paper or experiment.main
+            comparison = experiment.shown
             assert comparison is not None
             origin = origin_of(experiment, comparison, wanted.label, wanted.figure)
             ours = entry(
-                _ours(experiment, wanted), column, origin=origin, paper=("", row.cells["value"]),
+                _ours(experiment, wanted), column, origin=origin, paper=row.cells["value"],
                 comparable=is_comparable(experiment),
             )  # fmt: skip
             place = Entry(text=row.cells["section"].text)
@@ -69,7 +75,7 @@ def _line(found: Sequence[Experiment], row: PaperRow, wanted: _Wanted) -> Line |
 
 
 def _ours(experiment: Experiment, wanted: _Wanted) -> Stat | None:
-    comparison = experiment.by_paper or experiment.main
+    comparison = experiment.shown
     assert comparison is not None
     if wanted.kinds is not None:
         value = mean_cosine(runs_of(comparison, "fedavg"), ACC, wanted.kinds)

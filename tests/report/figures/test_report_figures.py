@@ -5,13 +5,14 @@ import dataclasses
 import pytest
 
 from relief_ray.report.canvas import sheet
+from relief_ray.report.curves import CurvePoint
 from relief_ray.report.experiments import experiments
 from relief_ray.report.figures.allocation import MAX_CLIENTS, allocation, chosen
 from relief_ray.report.figures.common import drawn, small_print, styles
 from relief_ray.report.figures.cosine import cosine, pair_means
 from relief_ray.report.figures.devices import devices, shares
 from relief_ray.report.figures.modalities import modalities
-from relief_ray.report.figures.progress import ends, front, pareto, progress, span
+from relief_ray.report.figures.progress import ends, floor, front, lost, pareto, progress, span
 from relief_ray.report.figures.rounds import timeline_plot
 from relief_ray.report.figures.traces import by_phase, phases, series, traces
 
@@ -100,3 +101,51 @@ def test_the_footer_names_every_program(make, put_on, stock_of):
     found = experiments(stock_of(runs))[0]
     assert small_print(found, "split_naive").startswith("clock split_naive (simulated) | 2 runs")
     assert small_print(found).endswith("sources aaaaaaaa and bbbbbbbb")
+
+
+def points(**scores):
+    zero = {"std": 0.0, "time_s": 0.0, "energy_j": 0.0, "num_runs": 1, "bytes_up": 0.0}
+    return [
+        CurvePoint(method=m, round=5 * i, f1_percent=f, **zero)
+        for m, row in scores.items()
+        for i, f in enumerate(row, 1)
+    ]
+
+
+def test_two_points_at_three_percent_do_not_squeeze_the_others():
+    found = points(
+        fedavg=(84.0, 87.0, 89.0), relief=(87.0, 88.5, 87.7), fedel=(75.7, 81.6, 85.5), harmony=(2.9, 3.0, 88.4)
+    )
+    assert 70 < floor(found) < 75.7
+    assert lost(found) == " Below the frame: `harmony` 2.9 % at round 5 and `harmony` 3.0 % at round 10."
+
+
+def test_where_a_method_ends_is_never_cut_off_and_an_even_spread_is_whole():
+    found = points(fedavg=(84.0, 87.0, 89.0), relief=(87.0, 88.5, 87.7), low=(3.0, 3.0, 3.0))
+    assert floor(found) is None and lost(found) == ""
+    assert floor(points(a=(10.0, 40.0, 70.0), b=(20.0, 50.0, 80.0))) is None
+
+
+@pytest.fixture(scope="module")
+def seconds(make, put_on, stock_of):
+    """Rounds of 1.47 s: the axis of seconds has two decimals, so its labels are wide."""
+    return experiments(stock_of([put_on(make("fedavg", round_s=1.47)), put_on(make("relief", round_s=0.79))]))[0]
+
+
+def test_wide_numbers_leave_room_for_the_label_of_seconds(seconds):
+    test_no_label_leaves_the_sheet(seconds, devices)
+
+
+@pytest.mark.parametrize("maker", MAKERS, ids=lambda m: m.__name__)
+def test_no_label_leaves_the_sheet(experiment, maker):
+    agg = pytest.importorskip("matplotlib.backends.backend_agg")
+    plot = maker(experiment, "x")
+    with sheet(plot.height_in, plot.width_in) as figure:
+        plot.draw(figure)
+        agg.FigureCanvasAgg(figure).draw()
+        width, height = figure.get_size_inches() * figure.dpi
+        for ax in figure.axes:
+            for axis in (ax.xaxis, ax.yaxis):
+                box = axis.label.get_window_extent()
+                if axis.label.get_text() and axis.label.get_visible():
+                    assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= width and box.y1 <= height, axis.label.get_text()

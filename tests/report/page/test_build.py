@@ -1,5 +1,6 @@
 """The whole page: complete, partial, empty, of two programs; always one file that needs no other."""
 
+import dataclasses
 import re
 
 import pytest
@@ -56,9 +57,9 @@ def test_own_models_stand_beside_the_canonical_one_and_lead(make, put_on, stock_
     lines = {name: row(main, name).entries[1:3] for name in ("fedavg", "fedlease*", "pilot")}
     shown = {name: [(e.text, e.below) for e in entries] for name, entries in lines.items()}
     assert shown == {
-        "fedavg": [("60.0", "paper 92.0 ± 0.38, -32.0"), ("-", "")],
-        "fedlease*": [("80.0", "paper 91.0 ± 0.36"), ("50.0*", "paper 91.0 ± 0.36, -41.0")],
-        "pilot": [("", "paper 91.8 ± 0.29"), ("", "")],
+        "fedavg": [("60.0", "92.0 ± 0.38, -32.0"), ("-", "")],
+        "fedlease*": [("80.0", "91.0 ± 0.36"), ("50.0*", "91.0 ± 0.36, -41.0")],
+        "pilot": [("", "91.8 ± 0.29"), ("", "")],
     }
     assert any(note.startswith("* Clients are tested on models of their own: the headline is") for note in main.notes)
 
@@ -66,7 +67,7 @@ def test_own_models_stand_beside_the_canonical_one_and_lead(make, put_on, stock_
 def test_the_ablation_is_paired_with_v0(usual):
     table = sheet(build(usual), "e1-ablation")
     found = row(table, "V1, without elastic training").entries[2]
-    assert found.text.startswith("+5.0 [") and found.below == "paper PAMAP2 +3.9"
+    assert found.text.startswith("+5.0 [") and found.below == "+3.9"
     assert row(table, "V0, RELIEF").entries[2].text == "-"
 
 
@@ -83,7 +84,7 @@ def test_a_failed_and_a_missing_cell_are_marked_and_counted(make, family, put_on
     main = sheet(document, "e1-main")
     assert (row(main, "v1").entries[0].text, row(main, "v1").entries[0].tone) == ("failed", "gap")
     assert row(main, "relief").entries[0].text == "missing"
-    assert row(main, "relief").entries[1].below == "paper PAMAP2 90.1 ± 0.42"
+    assert row(main, "relief").entries[1].below == "90.1 ± 0.42"
     gaps = sheet(document, "gaps")
     assert [[e.text for e in line.entries][1:] for line in gaps.lines] == [
         ["failed", "void round <b>3</b>"],
@@ -146,7 +147,7 @@ def test_gap_and_clients_fill_the_table_in_the_form_of_iv(make, put_on, stock_of
     document = build(stock_of(runs))
     table = sheet(document, "sensitivity-1")
     assert table.head[1:3] == ("B1 fedavg", "B1 fedel")
-    assert row(table, "Hetero. Extreme (100x)").entries[0].below == "paper 91.6 ± 0.43, -31.6"
+    assert row(table, "Hetero. Extreme (100x)").entries[0].below == "91.6 ± 0.43, -31.6"
     assert row(table, "Hetero. Mild (10x)").entries[0].text == "not run"
     assert row(table, "Hetero. Moderate (55x)").entries[1].text == "not run"
     assert not [p for p in document.plots if p.slug.startswith("e2")], "no figures for a varied fleet"
@@ -159,13 +160,13 @@ def test_own_models_are_marked_in_every_table_and_caption_with_an_f1(make, put_o
     document = build(stock_of(wide))
     table = sheet(document, "sensitivity-1")
     assert row(table, "Hetero. Extreme (100x)").entries[2].text == "50.0*"
-    assert table.notes[0].endswith("*: of the clients' own models.")
+    assert table.notes[-1].endswith("*: of the clients' own models.")
     ends = [p.caption for p in document.plots if p.slug in ("e1-convergence", "e1-pareto")]
     assert len(ends) == 2 and all(c.endswith("Of `harmony`: F1 of the clients' own models.") for c in ends)
     testbed = sheet(
         build(stock_of([put_on(r, fleet={"preset": "testbed"}, data={"name": "pamap2"}) for r in runs])), "e1-testbed"
     )
-    assert row(testbed, "harmony*") and "own models" in testbed.notes[0]
+    assert row(testbed, "harmony*") and "own models" in testbed.notes[-1]
 
 
 def test_the_testbed_s_fleet_gets_its_table(make, put_on, stock_of):
@@ -173,9 +174,18 @@ def test_the_testbed_s_fleet_gets_its_table(make, put_on, stock_of):
     table = sheet(build(stock_of(runs)), "e1-testbed")
     found = {h: e for h, e in zip(table.head[1:], row(table, "fedavg").entries, strict=True)}
     # Device 2 is the one of Type C: forward .25 + backward .125 + optimizer .125 of a 2 s round, no wait.
-    assert (found["Type C computes, s"].text, found["Type C computes, s"].below) == ("1.00", "paper 8.20")
-    assert (found["round, s"].text, found["round, s"].below) == ("2.00", "paper 9.05")
+    assert (found["Type C computes, s"].text, found["Type C computes, s"].below) == ("1.00", "8.20")
+    assert (found["round, s"].text, found["round, s"].below) == ("2.00", "9.05")
     assert found["round, s"].origin == "simulated" and found["F1 %"].origin == "measured"
+
+
+def test_table_vi_stands_with_the_testbed(make, put_on, stock_of):
+    runs = [put_on(make("fedavg"), fleet={"preset": "testbed"}, data={"name": "pamap2"})]
+    table = sheet(build(stock_of(runs)), "e1-devices-used")
+    found = [[(e.text, e.below) for e in line.entries] for line in table.lines]
+    assert [row[2] for row in found] == [("60", "60"), ("30", "30"), ("15", "15")]
+    assert [row[1][1] for row in found] == ["all 4", "acc + gyro", "acc"]
+    assert [row[1][0] for row in found] == ["acc + gyro + mag + hr", "acc + gyro", "acc"]
 
 
 def test_the_page_is_one_file_without_any_outside_resource(usual):
@@ -212,6 +222,73 @@ def test_a_reconstructed_method_stands_in_its_row_whether_run_or_planned(make, p
     runs = [put_on(make(m), where=m) for m in ("fedavg", "fedicu", "fedicu_table")]
     main = sheet(build(stock_of(runs)), "e1-main")
     assert [line.name for line in main.lines][:4] == ["fedavg", "fedprox", "fedel", "FedICU (reconstructed)"]
-    assert row(main, "FedICU (reconstructed)").entries[1].below == "paper PAMAP2 87.6 ± 0.62"
+    assert row(main, "FedICU (reconstructed)").entries[1].below == "87.6 ± 0.62"
     preset = row(main, "FedICU (reconstructed), table").entries
-    assert preset[1].below == "paper PAMAP2 87.6 ± 0.62" and preset[3].origin == "FITTED"
+    assert preset[1].below == "87.6 ± 0.62" and preset[3].origin == "FITTED"
+
+
+def test_the_tables_name_their_clock_and_who_planned(usual):
+    """By the paper's clock stand Tables I and III; claims and the first sentence go by the planner's."""
+    document = build(usual)
+    main, ablation = sheet(document, "e1-main"), sheet(document, "e1-ablation")
+    assert main.head[4:5] + main.head[7:] == (
+        "speedup, `flop_proportional`", "J per round, `flop_proportional`", "speedup, `split_naive`",
+    )  # fmt: skip
+    assert ablation.head[5:7] == ("speedup, `flop_proportional`", "J per round, `flop_proportional`")
+    note = (
+        "Seconds and joules: clock `flop_proportional` (simulated, fleet utilisation FITTED to the paper's 847 J, "
+        "allocation planned by `split_naive`); accounting `method`; training engine `gemm`."
+    )
+    assert note in main.notes and note in ablation.notes
+    assert any(
+        t.startswith("First sentence, claims and figures: Seconds and joules: clock `split_naive`")
+        for t in texts(document)
+    )
+
+
+def test_every_table_of_figures_says_what_was_reduced(make, put_on, stock_of):
+    runs = [put_on(make(m, seed=s), evaluation={"every": 5}, where=f"{m}{s}") for m in ("fedavg", "v1") for s in (0, 3)]
+    runs += [put_on(make("fedavg"), data={"stride_s": 1.0}, where="other")]
+    document = build(stock_of(runs))
+    line = (
+        "Protocol: 2 rounds, E = 2 local epochs, window stride {} s, missing modality `zero_input`, held-out subjects, "
+        "tested every 5 rounds and after the last, fold 0, seeds 0 and 3."
+    )
+    for slug in ("e1-main", "e1-ablation"):
+        assert sheet(document, slug).notes[0] == line.format(5)
+    assert "window stride 1 s" in sheet(document, "e2-main").notes[0], "not the settings of all experiments mixed"
+    assert "rounds to 85 %, tested every 5th" in sheet(document, "e1-main").head
+
+
+def test_the_paper_s_data_set_is_named_once_in_the_heading(usual):
+    main = sheet(build(usual), "e1-main")
+    assert main.second == "second line: paper, PAMAP2"
+    assert not any("paper" in e.below for line in main.lines for e in line.entries)
+    for render in (lambda d: html(d, {}), markdown, latex):
+        assert "second line: paper, PAMAP2" in render(build(usual))
+
+
+def test_claims_of_a_second_setting_are_corrected_over_the_page(family, put_on, stock_of):
+    second = [put_on(r, data={"split": "within_subject"}, where=f"w{r.label}") for r in family]
+    document = build(stock_of([*(put_on(r) for r in family), *second]))
+    one, other = sheet(document, "e1-verdicts"), sheet(document, "e2-verdicts")
+    assert [line.entries[0].text for line in one.lines][:5] == ["supported"] * 5
+    assert [line.entries[0].text for line in other.lines][:5] == ["undecided"] * 5
+    assert one.notes[0].startswith("Primary setting") and "corrected over all 12 tests" in other.notes[0]
+    assert any("Holm-corrected over the page's 12 tests" in t for t in texts(document))
+
+
+def test_the_primary_setting_is_of_the_usual_fleet_and_real_data(family, put_on, stock_of):
+    def runs(where, **more):
+        return [put_on(r, where=where + r.label, **more) for r in family]
+
+    fake = [dataclasses.replace(r, run=r.run.model_copy(update={"data_origin": "SYNTHETIC"})) for r in runs("s")]
+    found = [*fake, *runs("g", fleet={"gap": 10.0}), *runs("r", data={"split": "within_subject"})]
+    document = build(stock_of(found))
+    notes = [sheet(document, f"e{i}-verdicts").notes[0].startswith("Primary") for i in (1, 2, 3)]
+    assert notes == [False, False, True]
+
+
+def test_a_simulated_claim_has_no_colour(usual):
+    last = sheet(build(usual), "e1-verdicts").lines[-1].entries[0]
+    assert (last.text, last.tone) == ("simulated: supported", "")
