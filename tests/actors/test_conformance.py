@@ -1,7 +1,5 @@
 """Every strategy on Ray, packed on one to three hosts or one actor per client: the bits of the plain loop."""
 
-from functools import partial
-
 import pytest
 import torch
 
@@ -31,7 +29,7 @@ LAYOUTS = {
     "an actor each": RuntimeOptions(mode="actors"),
 }
 RESUMED = ("relief", "local", "v3")
-# Hosts of this module know the clients and the subjects that most cases have.
+# An actor each serves eight clients; packed hosts take any.
 OTHER_CLIENTS = tuple(c for c in CASES if " clients" in c or "unseen" in c)
 ELSEWHERE = {*PRESETS, *ON_MOMENT, *MASKED_ON_MOMENT, *RESUMED_ON_MOMENT, *OTHER_CLIENTS}
 
@@ -99,16 +97,18 @@ def test_every_strategy_has_them_where_absent_sensors_are_left_out(case, on_layo
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("on_layout", ["two hosts"], indirect=True)
 @pytest.mark.parametrize("case", OTHER_CLIENTS)
-def test_other_clients_have_them_too(case, on_ray, plain, tmp_path):
-    drive(config_of(case), tmp_path / "run", partial(on_ray, num_hosts=2))
+def test_other_clients_have_them_too(case, on_layout, plain, tmp_path):
+    drive(config_of(case), tmp_path / "run", on_layout)
     assert outcome(tmp_path / "run") == plain(case)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("on_layout", ["two hosts"], indirect=True)
 @pytest.mark.parametrize("case", OF_100)
-def test_a_run_of_100_clients_may_change_its_executor(case, on_ray, plain, tmp_path):
-    assert changing(case, partial(on_ray, num_hosts=2), tmp_path / "run") == plain(case)
+def test_a_run_of_100_clients_may_change_its_executor(case, on_layout, plain, tmp_path):
+    assert changing(case, on_layout, tmp_path / "run") == plain(case)
 
 
 def changing(case, on_layout, path):
