@@ -116,6 +116,12 @@ def read_by(stages: Collection[StageSpec], readers: Collection[str]) -> frozense
     return frozenset(i for s in stages if s.id in readers for i in s.inputs)
 
 
+def cheap_reads(stages: Collection[StageSpec], live: Collection[str]) -> frozenset[str]:
+    """Cheap stages that a live one reads: they run in every step beside it, in the engine and by the clocks."""
+    read = read_by(stages, live)
+    return frozenset(s.id for s in stages if s.cheap and s.id in read)
+
+
 def ancestors(
     stages: tuple[StageSpec, ...], wanted: Collection[str], zeroed: Collection[str] = frozenset()
 ) -> frozenset[str]:

@@ -18,6 +18,7 @@ from relief_ray.stages import (
     Engine,
     Missing,
     StageSpec,
+    cheap_reads,
     descendants,
     modalities_below,
     read_by,
@@ -128,7 +129,7 @@ def footprint(
     constant = {s.id for s in stages if reuse and below[s.id].isdisjoint(present)}
     off = _switched_off(stages, constant) if missing == "zero_feature" else frozenset()
     live = descendants(stages, trained) - off
-    again = live | {s.id for s in stages if s.cheap and s.id in read_by(stages, live) - constant}
+    again = live | (cheap_reads(stages, live) - constant)
     running = [(s, _times(s.id in again, s.id in constant, reuse)) for s in stages if s.id not in off]
     runs = tuple(_stage_run(costs, stage, often, live, trained) for stage, often in running)
     reached = {j for s in stages for j in s.groups}

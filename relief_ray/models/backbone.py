@@ -5,7 +5,7 @@ Legend for shapes: B batch, C channels, T samples, D features, K classes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import ClassVar
@@ -74,6 +74,12 @@ class GroupParameters:
         )
 
 
+def _adapter_scales(stages: Iterable[Stage]) -> Iterator[Callable[[str, float], None]]:
+    """How adapter layers, PEFT's or our own, are told how many times their ``s = alpha / R`` they count."""
+    scales = (getattr(m, "set_scale", None) for stage in stages for m in stage.module.modules())
+    yield from (set_scale for set_scale in scales if set_scale is not None)
+
+
 def raw_windows(modality: str, windows_BCT: Tensor) -> Tensor:
     """Windows enter the first stage as they are."""
     return windows_BCT
@@ -124,6 +130,7 @@ class Backbone:
             known.add(stage.spec.id)
         check_owners(self.stages, declared)
         check_modules(self.stages)
+        self.adapter_scales = tuple(_adapter_scales(self.stages))
 
     @property
     def specs(self) -> tuple[StageSpec, ...]:

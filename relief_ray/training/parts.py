@@ -22,10 +22,8 @@ def load_model(theta: Mapping[GroupId, Tensor], context: ClientContext, task: As
 
 def scale_adapters(backbone: Backbone, factor: float) -> None:
     """Lets every LoRA layer, PEFT's or our own, count ``factor`` times its ``s = alpha / R``."""
-    for stage in backbone.stages:
-        for module in stage.module.modules():
-            if (set_scale := getattr(module, "set_scale", None)) is not None:
-                set_scale("default", factor)
+    for set_scale in backbone.adapter_scales:
+        set_scale("default", factor)
 
 
 def drop_ranks(theta: Mapping[GroupId, Tensor], layout: GroupLayout, down: Selection) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 from relief_ray.groups import GroupId
 from relief_ray.models.backbone import Backbone, Stage
 from relief_ray.models.reroute import shapes
-from relief_ray.stages import RAW, Missing, ancestors, descendants, modalities_below, read_by
+from relief_ray.stages import RAW, Missing, ancestors, cheap_reads, descendants, modalities_below, read_by
 from relief_ray.training.rows import LazyRows, Rows
 
 Values = dict[str, Tensor]
@@ -61,7 +61,7 @@ def plan_forward(
     zeroed = frozenset(s.spec.id for s in steps if masked and s.spec.feature and s.spec.id in absent)
     live = descendants(specs, trained) if reuse else frozenset(below)
     if reuse:
-        live |= frozenset(below) - absent if not keep else _cheap(backbone, live) - absent
+        live |= frozenset(below) - absent if not keep else cheap_reads(specs, live) - absent
     if reuse and zeroed:
         live -= _above_zeros(steps, zeroed, wanted)
     every = [s for s in steps if s.spec.id in live]
@@ -76,12 +76,6 @@ def plan_forward(
         zero_features=zeroed,
         shared_absent=reuse,
     )
-
-
-def _cheap(backbone: Backbone, live: frozenset[str]) -> frozenset[str]:
-    """Cheap stages that a live one reads."""
-    read = read_by(backbone.specs, live)
-    return frozenset(s.id for s in backbone.specs if s.cheap and s.id in read)
 
 
 def _above_zeros(steps: Sequence[Stage], zeroed: frozenset[str], wanted: Collection[str]) -> frozenset[str]:
