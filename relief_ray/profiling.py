@@ -66,7 +66,7 @@ class Bench:
     def train(self, scene: Scene) -> Turn:
         """Trains it twice: probes take time too, so the whole is timed without them."""
         wall_s, update = self._round(scene, self.plain, ClientProgram())
-        self._round(scene, self.probed, ClientProgram(objective=self.probes.objective))
+        self._round(scene, self.probed, ClientProgram(objective=self.probes.objective, is_mean=True))
         return Turn(
             load=self.load(scene),
             num_tensors=sum(len(self.plain.backbone.parameters[j]) for j in scene.groups),
