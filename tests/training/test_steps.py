@@ -107,3 +107,17 @@ def test_what_the_wrong_declaration_would_give_is_something_else():
 def test_only_what_is_declared_or_known_adds_up():
     assert adds_up(ClientProgram()) and adds_up(ClientProgram(objective=near, is_mean=True))
     assert not adds_up(ClientProgram(objective=near))
+
+
+@pytest.mark.parametrize("engine", ["reuse", "gemm"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_bfloat16_is_near_and_is_used(name, engine):
+    """Objectives see float32; eight bits of mantissa leave a few per cent of a gradient."""
+    program, taps = PROGRAMS[name]
+    exact, loss, _ = one_batch(program, taps, 5, engine)
+    cast, near_loss, rows = one_batch(program, taps, 5, engine, autocast="bf16")
+    assert all(bool(g.isfinite().all()) and g.dtype == torch.float32 for g in cast.values())
+    assert rows["loss"].dtype == torch.float32 and near_loss == pytest.approx(loss, rel=0.02)
+    whole = sum(float(g.square().sum()) for g in exact.values()) ** 0.5
+    gap = sum(float((cast[j] - g).square().sum()) for j, g in exact.items()) ** 0.5
+    assert 1e-4 < gap / whole < 0.1

@@ -1,0 +1,23 @@
+import pytest
+
+from relief_ray.config import parse
+from relief_ray.errors import UserError
+from relief_ray.sections import TrainingConfig
+
+
+def test_keys_that_came_later_name_a_cell_only_where_they_were_chosen():
+    older = {"epochs": 5, "batch_size": 32, "lr": 1e-3, "missing": "zero_input", "engine": "auto"}
+    assert TrainingConfig().hashed() == older == parse({}).hashed()["training"]
+    chosen = {"micro_batch": 4, "device": "auto", "autocast": "bf16"}
+    assert parse({"training": chosen}).hashed()["training"] == older | chosen
+
+
+def test_the_oracle_is_not_computed_in_bfloat16():
+    with pytest.raises(UserError, match=r"autocast = 'bf16' with engine = 'naive'.*expected autocast=none"):
+        parse({"training": {"engine": "naive", "autocast": "bf16"}})
+
+
+@pytest.mark.parametrize(("key", "value"), [("micro_batch", 0), ("device", "tpu"), ("autocast", "fp16")])
+def test_other_values_are_refused(key, value):
+    with pytest.raises(UserError, match=rf"training.{key} = {value!r}"):
+        parse({"training": {key: value}})
