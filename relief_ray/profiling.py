@@ -143,7 +143,8 @@ def profile_device(config: ExperimentConfig, types: Sequence[str], turns: int) -
 
 def open_bench(setup: Setup) -> Bench:
     """Trainers of their own for the setup's backbone."""
-    plain, probed = (Trainer(setup.job.build(), setup.job.trainer) for _ in range(2))
+    config = replace(setup.job.trainer, device="cpu")
+    plain, probed = (Trainer(setup.job.build(), config) for _ in range(2))
     return Bench(setup=setup, plain=plain, probed=probed, probes=Probes(probed.backbone))
 
 

@@ -115,10 +115,11 @@ def _in_two_passes(
     loss = session.visit.program.objective(step)
     if is_observed:
         _observe(session, step)
-    clock.forward_s += clock.read() - began
+    forwarded, start = clock.read(), 0
     # What depends on the parameters alone reaches them here, the rest stops at the leaves.
     torch.autograd.backward(loss)
-    start = 0
+    clock.forward_s += forwarded - began
+    clock.backward_s += clock.read() - forwarded
     for part in parts:
         began = clock.read()
         values = _outputs(session, batches, part)

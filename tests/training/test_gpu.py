@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from relief_ray.config import parse
 from relief_ray.conformance import drive, outcome
@@ -32,8 +33,8 @@ def run(case, path, **training):
 
 
 def model_of(path):
-    state = checkpoint.read(checkpoint.generations(path)[0]).state
-    return torch.cat([theta.double() for _, theta in sorted(state.models["global"].items())])
+    tensors = load_file(checkpoint.generations(path)[0] / checkpoint.STATE_FILE)
+    return torch.cat([value.flatten().double() for name, value in sorted(tensors.items()) if "global" in name])
 
 
 def losses(path):
