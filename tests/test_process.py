@@ -50,9 +50,7 @@ NO_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has 
 @NO_GPU
 def test_a_gpu_that_is_not_there_is_refused_with_what_was_found():
     for ask in (choose_device, use_device):
-        with pytest.raises(
-            UserError, match=r"training.device = 'cuda'.*no CUDA device.*built.*expected one; take"
-        ):
+        with pytest.raises(UserError, match=r"training.device = 'cuda'.*no CUDA device.*built.*expected one; take"):
             ask("cuda")
 
 

@@ -1,4 +1,4 @@
-"""Moving a backbone to where it computes."""
+"""Moving a backbone to where it computes; its trained parameters follow the trainer's buffer."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from relief_ray.models.backbone import Backbone
 
 
 def place(backbone: Backbone, device: torch.device) -> None:
-    """Moves all that the stages compute with to ``device``; the parameters stay the same objects.
+    """Gives the stages copies of all frozen tensors on ``device``, one of each; the groups' parameters are not touched.
 
-    Frozen tensors are copied, each once: other backbones of this process, the server's own for one, share them.
+    Copies, because other backbones of this process share what is frozen, and the server's own stays on the CPU.
     """
     if device.type == "cpu":
         return
@@ -20,10 +20,7 @@ def place(backbone: Backbone, device: torch.device) -> None:
     roots = [root for stage in backbone.stages for root in (stage.module, stage.pool) if root is not None]
     for module in (m for root in roots for m in root.modules()):
         for name, tensor in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:
-            if tensor.device.type == device.type:
-                continue
-            if id(tensor) in own:
-                tensor.data = tensor.data.to(device)
+            if id(tensor) in own or tensor.device.type == device.type:
                 continue
             # The old one is kept beside the new one: an id is a tensor's only as long as it lives.
             if id(tensor) not in moved:

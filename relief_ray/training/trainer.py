@@ -75,7 +75,6 @@ class Trainer:
     def __init__(self, backbone: Backbone, config: TrainerConfig) -> None:
         """Binds the backbone's parameters to the trainer's buffers."""
         self.backbone, self.config = backbone, config
-        self._output_bytes = output_bytes(backbone)
         self.device = torch.device(config.device)
         place(backbone, self.device)
         self.flat = torch.zeros(backbone.layout.numel, device=self.device)
@@ -86,6 +85,7 @@ class Trainer:
                 self.theta[j][start : start + p.numel()] = p.data.reshape(-1)
                 p.data = self.theta[j][start : start + p.numel()].view(p.shape)
                 start += p.numel()
+        self._output_bytes = output_bytes(backbone)
         self._adam = Adam([p for ps in backbone.parameters.values() for p in ps], fused=config.engine != "naive")
 
     def train(self, context: ClientContext, task: Assignment, client: ClientInputs, program: ClientProgram) -> Update:

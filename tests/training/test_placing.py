@@ -25,8 +25,24 @@ MASKS = [frozenset(SHAPE.modalities), frozenset(["gyro"])]
 
 @contextmanager
 def fake_gpu() -> Iterator[None]:
+    """Real CPU tensors may enter; none of them may meet one of the GPU's."""
     with FakeTensorMode(allow_non_fake_inputs=True):
         yield
+
+
+def faked(backbone):
+    """``backbone`` with parameters on the fake GPU, since a real one cannot be given fake data."""
+    twins = {
+        id(p): torch.nn.Parameter(torch.empty(p.shape, device="cuda"))
+        for ps in backbone.parameters.values()
+        for p in ps
+    }
+    for module in (m for s in backbone.stages for m in s.module.modules()):
+        for name, p in [*module.named_parameters(recurse=False)]:
+            if id(p) in twins:
+                setattr(module, name, twins[id(p)])
+    backbone.parameters = {j: tuple(twins[id(p)] for p in ps) for j, ps in backbone.parameters.items()}
+    return backbone
 
 
 @pytest.fixture
@@ -44,15 +60,12 @@ def tiny_moment(engine):
     return moment.tiny()
 
 
-def placed(build, engine, **changes):
-    """A trainer on the GPU. A fake parameter cannot be given other data: those that are trained are there already."""
-    backbone = build(engine)
-    for p in (p for parameters in backbone.parameters.values() for p in parameters):
-        p.fake_device = torch.device("cuda", 0)
+def placed(backbone, engine, **changes):
+    """A trainer on the GPU; what is frozen is still real and the CPU's."""
     config = TrainerConfig(
         lr=1e-2, batch_size=8, missing="zero_feature", engine=engine, device="cuda", micro_batch=5, **changes
     )
-    return Trainer(backbone, config)
+    return Trainer(faked(backbone), config)
 
 
 def context_of(trainer, state=NO_STATE):
@@ -83,11 +96,9 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_a_round_stays_on_the_gpu_and_its_update_leaves_it(name):
     build, engine, changes = CASES[name]
-    load_frozen.cache_clear()
-    with torch.no_grad():
-        frozen = load_frozen("tiny", "random", 0).pipeline if build is tiny_moment else None
+    backbone = build(engine)
     with fake_gpu():
-        trainer = placed(build, engine, **changes)
+        trainer = placed(backbone, engine, **changes)
         layout = trainer.backbone.layout
         prepared, labels = inputs_of(trainer.backbone)
         data = ClientInputs(inputs={m: prepared[m] for m in PRESENT}, labels=labels)
@@ -104,15 +115,17 @@ def test_a_round_stays_on_the_gpu_and_its_update_leaves_it(name):
             assert all(t.device.type == "cuda" for t in tensors), module
         found = predict(trainer.backbone, prepared, MASKS, "zero_input")
         assert {len(f) for f in found.values()} == {NUM_WINDOWS} and {f.device.type for f in found.values()} == {"cpu"}
-    if frozen is not None:
+    if build is tiny_moment:
+        frozen = load_frozen("tiny", "random", 0).pipeline
         assert {t.device.type for t in frozen.parameters()} == {"cpu"}, "other backbones of this process share them"
-    load_frozen.cache_clear()
+        assert {type(t) for t in frozen.parameters()} == {torch.nn.Parameter}
 
 
 @pytest.mark.usefixtures("numbers_nobody_has")
 def test_probes_and_objectives_that_need_the_whole_batch_do_too():
+    backbone = cnn("reuse")
     with fake_gpu():
-        trainer, probed = placed(cnn, "reuse"), []
+        trainer, probed = placed(backbone, "reuse"), []
 
         def refine(context, asked):
             probed.append(context.probe(asked))
@@ -128,8 +141,9 @@ def test_probes_and_objectives_that_need_the_whole_batch_do_too():
 
 def test_a_forgotten_move_would_be_noticed():
     """The test of the tests: windows that stayed on the CPU are refused."""
+    backbone = cnn("gemm")
     with fake_gpu():
-        trainer = placed(cnn, "gemm")
+        trainer = placed(backbone, "gemm")
         prepared, labels = inputs_of(trainer.backbone)
         left = {m: torch.zeros(x.shape) for m, x in prepared.items()}
         with pytest.raises(RuntimeError, match=r"device"):
@@ -144,13 +158,12 @@ def test_nothing_moves_where_the_cpu_computes():
     assert before == [id(t) for s in backbone.stages for t in s.module.parameters()]
 
 
-def test_moving_keeps_the_parameters_and_copies_what_is_frozen_once():
-    """On the meta device, which every torch has: the same objects hold the moved values."""
-    backbone = cnn("reuse")
-    shared = torch.zeros(3)
+def test_what_is_frozen_is_copied_once_and_stays_where_it_was():
+    """On the meta device, which every torch has."""
+    backbone, shared = cnn("reuse"), torch.zeros(3)
     for stage in backbone.stages[:2]:
         stage.module.register_buffer("mask", shared)
     place(backbone, torch.device("meta"))
-    assert {p.device.type for ps in backbone.parameters.values() for p in ps} == {"meta"}
-    masks = {id(stage.module.get_buffer("mask")) for stage in backbone.stages[:2]}
-    assert len(masks) == 1 and id(shared) not in masks and shared.device.type == "cpu"
+    masks = [stage.module.get_buffer("mask") for stage in backbone.stages[:2]]
+    assert masks[0] is masks[1] and masks[0].device.type == "meta" and shared.device.type == "cpu"
+    assert {p.device.type for ps in backbone.parameters.values() for p in ps} == {"cpu"}, "these follow the trainer"

@@ -64,7 +64,10 @@ def one_batch(program, taps, most, engine="reuse", autocast="none", groups=None)
         stage.module.to(dtype)
     with precision(dtype):
         generator = torch.Generator().manual_seed(1)
-        start = {j: x + 0.1 * torch.randn(x.shape, generator=generator) for j, x in backbone.params().items()}
+        start = {
+            j: x + 0.1 * torch.randn(x.shape, generator=generator, dtype=torch.float32).to(dtype)
+            for j, x in backbone.params().items()
+        }
         config = TrainerConfig(
             lr=0.1, batch_size=BATCH, missing="zero_input", engine=engine, micro_batch=most, autocast=autocast
         )
