@@ -151,7 +151,7 @@ class ExperimentConfig(Section):
             UserError: the profile cannot be read.
         """
         kept = self.model_dump(mode="json", exclude={"name", "runtime", "tracking", "choice"})
-        return kept | {"costs": self.costs.hashed(), "training": self.training.hashed()}
+        return kept | {"costs": self.costs.hashed()}
 
     def label(self) -> str:
         """The preset that the strategy is, or is a variation of: ``v2`` with another deadline is still V2.

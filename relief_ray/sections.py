@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 from relief_ray.process import Autocast
 from relief_ray.stages import Missing
+
+LATER: Mapping[str, JsonValue] = MappingProxyType({"micro_batch": None, "device": "cpu", "autocast": "none"})
 
 
 class Section(BaseModel):
@@ -41,8 +53,8 @@ class TrainingConfig(Section):
             )
         return self
 
-    def hashed(self) -> dict[str, JsonValue]:
-        """What names a cell: keys that came later only where they were chosen, so that older cells keep their names."""
-        unchosen = {"micro_batch", "device", "autocast"} - self.model_dump(exclude_defaults=True).keys()
-        values: dict[str, JsonValue] = self.model_dump(mode="json", exclude=unchosen)
-        return values
+    @model_serializer(mode="wrap")
+    def _as_older_ones(self, serialise: SerializerFunctionWrapHandler) -> dict[str, JsonValue]:
+        """Keys that came later are written where they were chosen: older cells keep names, and are the same setting."""
+        values: dict[str, JsonValue] = serialise(self)
+        return {k: v for k, v in values.items() if k not in LATER or getattr(self, k) != LATER[k]}

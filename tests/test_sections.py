@@ -5,11 +5,15 @@ from relief_ray.errors import UserError
 from relief_ray.sections import TrainingConfig
 
 
-def test_keys_that_came_later_name_a_cell_only_where_they_were_chosen():
+def test_keys_that_came_later_are_written_only_where_they_were_chosen():
+    """Or older cells would have other names, and would not be compared with newer ones of the same setting."""
     older = {"epochs": 5, "batch_size": 32, "lr": 1e-3, "missing": "zero_input", "engine": "auto"}
-    assert TrainingConfig().hashed() == older == parse({}).hashed()["training"]
+    assert TrainingConfig().model_dump(mode="json") == older == parse({}).hashed()["training"]
     chosen = {"micro_batch": 4, "device": "auto", "autocast": "bf16"}
-    assert parse({"training": chosen}).hashed()["training"] == older | chosen
+    config = parse({"training": chosen})
+    assert config.hashed()["training"] == older | chosen
+    for known in (config, parse({})):
+        assert parse(known.model_dump(mode="json")) == known
 
 
 def test_the_oracle_is_not_computed_in_bfloat16():
