@@ -33,7 +33,6 @@ class RuntimeOptions:
     placement: Placement = "auto"
     client_timeout_s: float | None = 600.0
     quorum: float = 1.0
-    num_gpus: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,11 +65,11 @@ def open_hosts(job: Job, options: RuntimeOptions, types: Mapping[str, Resources]
     Raises:
         UserError: the cluster lacks a resource, named with the fix.
     """
-    cluster = ray.cluster_resources()
+    cluster, needs_gpu = ray.cluster_resources(), job.trainer.device == "cuda"
     if options.mode == "actors":
-        plan = plan_actors(job.fleet, types or {}, options.placement, cluster, options.num_gpus)
+        plan = plan_actors(job.fleet, types or {}, options.placement, cluster, needs_gpu)
     else:
-        plan = plan_packed(options.num_hosts, cluster, options.num_gpus)
+        plan = plan_packed(options.num_hosts, cluster, needs_gpu)
     reservation = reserve(plan, RESERVE_S)
     actor = ray.remote(ClientHost)
     options_of = [actor_options(spec, i, reservation, job.num_threads) for i, spec in enumerate(plan.hosts)]

@@ -13,6 +13,7 @@ from relief_ray import __version__
 from relief_ray.extensions import digests
 from relief_ray.federated import RoundContext, RoundResult
 from relief_ray.messages import RoundCost
+from relief_ray.process import device_name
 from relief_ray.records.capture import capture_round
 from relief_ray.records.checkpoint import Binding
 from relief_ray.records.identity import cell_id, config_hash, layout_digest, machine_facts, source_digest
@@ -104,7 +105,7 @@ def run_record(setup: Setup, parent: str | None = None) -> RunRecord:
         code_version=__version__,
         source_digest=source_digest(),
         own_sources=digests(config.modules()),
-        machine=machine_facts(),
+        machine=machine_facts().model_copy(update={"device": device_name(setup.job.trainer.device)}),
         engine=setup.engine,
         planning_model=config.costs.planning_time,
         coverage=as_json(setup.data.coverage),

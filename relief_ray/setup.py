@@ -27,7 +27,7 @@ from relief_ray.models.registry import require_gemm
 from relief_ray.stages import Engine
 from relief_ray.strategies.relief import Relief, target_s
 from relief_ray.streams import Streams
-from relief_ray.training.trainer import TrainerConfig
+from relief_ray.training.trainer import trainer_config
 from relief_ray.training.worker import Job
 
 
@@ -167,10 +167,9 @@ def make_job(
     engine: Engine,
 ) -> Job:
     """What the workers are sent."""
-    training = config.training
     return Job(
         build=build,
-        trainer=TrainerConfig(lr=training.lr, batch_size=training.batch_size, missing=training.missing, engine=engine),
+        trainer=trainer_config(config.training, engine),
         fleet=planner.fleet,
         clients=data.clients,
         parts={part: getattr(data, part) for part in config.evaluation.parts},

@@ -18,6 +18,7 @@ from relief_ray.config import ExperimentConfig, RuntimeConfig, parse
 from relief_ray.errors import UserError
 from relief_ray.federated import RoundResult, run_round
 from relief_ray.messages import ClientInfo
+from relief_ray.process import choose_device
 from relief_ray.protocols import Executor
 from relief_ray.recording import binding_of, calibration_of, now, round_record, run_record
 from relief_ray.records.checkpoint import Checkpoint
@@ -199,6 +200,8 @@ def reopen(
             "began it, start a new run, or allow it with --other-code (the record then says so)"
         )
     setup = prepare(config, root, engine=stored_engine(run))
+    device = choose_device("cuda" if run.machine.device.startswith("cuda") else "cpu")
+    setup = replace(setup, job=replace(setup.job, trainer=replace(setup.job.trainer, device=device)))
     refuse_changes(setup, run, path)
     folder = RunFolder.resume(path)
     mixed = [] if why is None else [f"resumed by another program: {why}"]

@@ -137,6 +137,11 @@ class Backbone:
         """The stages without their modules."""
         return tuple(s.spec for s in self.stages)
 
+    @property
+    def device(self) -> torch.device:
+        """Where its parameters are."""
+        return next(iter(self.parameters.values()))[0].device
+
     def params(self) -> dict[GroupId, Tensor]:
         """A copy of all groups' vectors."""
         return {j: torch.cat([p.detach().reshape(-1) for p in ps]) for j, ps in self.parameters.items()}

@@ -27,7 +27,7 @@ from relief_ray.messages import (
     WeightedSum,
 )
 from relief_ray.models.backbone import Backbone
-from relief_ray.process import use_threads
+from relief_ray.process import use_device, use_threads
 from relief_ray.protocols import Planner
 from relief_ray.server.aggregation import check_update, without
 from relief_ray.server.reduction import Scratch, Sums, measured, sum_block
@@ -116,13 +116,14 @@ def prepare(
 
     All of them now, or where that would take more than ``limit_bytes``, those of a batch when it is drawn: same values.
     """
-    labels = torch.from_numpy(windows.labels.astype("int64"))
+    device = backbone.device
+    labels = torch.from_numpy(windows.labels.astype("int64")).to(device)
     per_window = sum(held_bytes(zero_input(backbone, m)) for m in modalities)
     if limit_bytes is not None and per_window * len(windows) > limit_bytes:
-        lazy = {m: LazyRows(windows=windows, modality=m, prepare=backbone.prepare) for m in modalities}
+        lazy = {m: LazyRows(windows=windows, modality=m, prepare=backbone.prepare, device=device) for m in modalities}
         return ClientInputs(inputs=lazy, labels=labels)
     loaded = windows.load(modalities)
-    inputs = {m: backbone.prepare(m, torch.from_numpy(x)).contiguous() for m, x in loaded.items()}
+    inputs = {m: backbone.prepare(m, torch.from_numpy(x)).contiguous().to(device) for m, x in loaded.items()}
     return ClientInputs(inputs=inputs, labels=labels)
 
 
@@ -130,8 +131,9 @@ class Worker:
     """Trains and evaluates on one host; stateless between rounds but for caches."""
 
     def __init__(self, job: Job) -> None:
-        """Builds the backbone and pins the thread count (sums depend on it)."""
+        """Builds the backbone on its device and pins the thread count (sums depend on it)."""
         use_threads(job.num_threads)
+        use_device(job.trainer.device)
         self.job = job
         self.backbone = job.build()
         self.trainer = Trainer(self.backbone, job.trainer)
@@ -202,6 +204,7 @@ class Worker:
         rows = share_rows(len(windows), share, self.backbone.chunk or CHUNK)
         subjects = torch.from_numpy(subject_index(windows))
         inputs = self._cache.get(f"{part}.{share}", lambda: self._share(windows, rows))
+        labels = inputs.labels.cpu()
         num_subjects, num_classes = int(subjects.max()) + 1, self.backbone.shape.num_classes
         found: dict[str, Tensor] = {}
         for target in targets:
@@ -210,7 +213,7 @@ class Worker:
             missing = self.job.trainer.missing
             predicted = predict(self.backbone, inputs.inputs, list(masks.values()), missing, target.output)
             for label, mask in masks.items():
-                found[label] = confusion(inputs.labels, predicted[mask], subjects[rows], num_subjects, num_classes)
+                found[label] = confusion(labels, predicted[mask], subjects[rows], num_subjects, num_classes)
         return found
 
     def _share(self, windows: WindowSet, rows: Tensor) -> ClientInputs:
