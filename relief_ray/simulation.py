@@ -67,11 +67,7 @@ class Experiment:
     def __post_init__(self) -> None:
         """Loads the newest checkpoint, or starts from the initial model."""
         setup = self.setup
-        self.binding = Binding(
-            config_hash=config_hash(setup.config.hashed()),
-            layout_digest=layout_digest(setup.layout),
-            engine=setup.engine,
-        )
+        self.binding = binding_of(setup)
         restored = restore(self.folder, self.binding)
         found, past, self.repairs = restored.checkpoint, restored.rounds, restored.repairs
         self.store = CheckpointStateStore(found.clients if found else {})
@@ -171,6 +167,15 @@ class Experiment:
             matrices = self.executor.evaluate(models, targets, states, part)
             found[part] = summarise(matrices, plan, setup.rare, subject_names(setup, windows))
         return found
+
+
+def binding_of(setup: Setup) -> Binding:
+    """What the run's checkpoints belong to."""
+    return Binding(
+        config_hash=config_hash(setup.config.hashed()),
+        layout_digest=layout_digest(setup.layout),
+        engine=setup.engine,
+    )
 
 
 def stored_engine(run: RunRecord) -> Engine:
