@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from relief_ray.clocks import foreign_profile, measured_clock
-from relief_ray.devices.time import Profile
+from relief_ray.clocks import foreign_profile, run_clocks
+from relief_ray.devices.time import Measured, Profile
 from relief_ray.errors import UserError
 from relief_ray.records.identity import machine_facts
 from relief_ray.setup import Setup
@@ -18,12 +18,13 @@ def earlier(path: Path, setup: Setup) -> Profile:
         UserError: no such file; not of this machine, thread count, backbone or shape; a device type is missing.
     """
     config = setup.config.model_copy(update={"costs": setup.config.costs.model_copy(update={"profile": str(path)})})
-    clock = measured_clock(config, setup.engine)
-    assert clock is not None
-    profile, here = clock.profile, machine_facts()
+    clocks = run_clocks(config, setup.engine)
+    model = clocks["measured"].model
+    assert isinstance(model, Measured)
+    profile, here = model.profile, machine_facts()
     if profile.measured is None:
         raise UserError(f"{path}: does not say how it was measured; take what `relief-ray device profile` wrote")
-    if foreign := foreign_profile(config, setup.job.build().shape, {"measured": clock}):
+    if foreign := foreign_profile(config, setup.job.build().shape, clocks):
         raise UserError(foreign[0])
     there = profile.measured
     if (there.cpu, there.num_threads) != (here.cpu, here.num_threads):

@@ -17,8 +17,8 @@ channels with the mean and standard deviation that were taken off, in the units 
 {code}
 ```
 
-`windows` maps a sensor to (n, channels, {window}) float32 at {rate_hz} Hz; a sensor that is not there is left out. The
-logits (n, {num_classes}) are in the order of `facts["classes"]`.
+Run it in this folder. `windows` maps a sensor to (n, channels, {window}) float32 at {rate_hz} Hz; a sensor that is not
+there is left out. The logits (n, {num_classes}) are in the order of `facts["classes"]`.
 """
 
 INPUTS = '''facts = json.load(open("export.json"))
