@@ -156,9 +156,7 @@ def compare(
 
 @app.command()
 def report(
-    folders: Annotated[
-        list[Path], typer.Argument(metavar="DIR...", help="Folders of runs, grids, or files of collected runs.")
-    ],
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders of runs or grids.")],
     out: Annotated[
         SomePath, typer.Option(metavar="DIR", help="For the report; by default report in the first.")
     ] = None,

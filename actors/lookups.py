@@ -1,7 +1,7 @@
 """The command groups that run no experiment: `device`, `fleet`, `model` and `data`."""
 
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated, Literal, Optional
 
 import typer
 
@@ -61,6 +61,21 @@ def model_describe(target: Target = "demo", settings: Settings = None, as_json: 
     from actors.commands.model import describe
 
     describe(target, settings or [], as_json)
+
+
+@model.command("evaluate")
+def model_evaluate(
+    folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders of them.")],
+    sensors: Annotated[
+        list[str] | None, typer.Option("--sensors", metavar="A+B", help="Also through these sensors; repeatable.")
+    ] = None,
+    part: Annotated[Literal["test", "validation"], typer.Option(help="Which windows.")] = "test",
+    as_json: AsJson = False,
+) -> None:
+    """Test the last model of runs again: through all sensors, those of every client, each alone, and any others."""
+    from actors.commands.evaluate import evaluate
+
+    evaluate(folders, sensors or [], part, as_json)
 
 
 @model.command("export")

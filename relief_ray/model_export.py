@@ -22,6 +22,7 @@ from relief_ray.models.moment_weights import FILES, hub_id, is_random, weights_f
 from relief_ray.models.plain_use import readme
 from relief_ray.models.registry import name_of
 from relief_ray.profiling import commit
+from relief_ray.recording import binding_of
 from relief_ray.records.atomic import disk_errors
 from relief_ray.records.checkpoint import Checkpoint, generations, load
 from relief_ray.records.identity import other_program, params_sha256, source_digest
@@ -29,7 +30,8 @@ from relief_ray.records.reading import RUN_FILE, read_rounds, read_run
 from relief_ray.records.schema import RunRecord
 from relief_ray.server.aggregation import mean_personal
 from relief_ray.setup import Setup, build_backbone, input_shape, prepare
-from relief_ray.simulation import binding_of, refuse_changes, stored_engine
+from relief_ray.simulation import refuse_changes, stored_engine
+from relief_ray.tested import tested
 
 FACTS, MODEL, W_0, README, ENCODER = "export.json", "model.safetensors", "fusion_w0.safetensors", "README.md", "encoder"
 
@@ -106,14 +108,15 @@ def common_model(setup: Setup, point: Checkpoint, run_folder: Path) -> Params:
     Raises:
         UserError: the method has none.
     """
-    target = setup.strategy.evaluate(point.state, setup.fleet).canonical
-    if target is None:
+    what = tested(setup, point.state, point.clients)
+    if what.plan.canonical is None:
         raise UserError(
             f"{run_folder}: {setup.config.label()} has no common model, only its clients' own; export a run of another "
             "method"
         )
-    states = point.clients if target.client is None else {target.client: point.clients.get(target.client, {})}
-    return mean_personal(point.state.models[target.view], states, target.keep, setup.layout, target.mean_of)
+    target = what.targets[0]
+    own = {c: state for c, state in what.states.items() if c == target.client}
+    return mean_personal(what.models[target.view], own, target.keep, setup.layout)
 
 
 def provenance(run: RunRecord, setup: Setup, params: Params, run_folder: Path, round_: int) -> dict[str, JsonValue]:

@@ -14,11 +14,21 @@ from relief_ray.extensions import digests
 from relief_ray.federated import RoundContext, RoundResult
 from relief_ray.messages import RoundCost
 from relief_ray.records.capture import capture_round
-from relief_ray.records.identity import cell_id, config_hash, machine_facts, source_digest
+from relief_ray.records.checkpoint import Binding
+from relief_ray.records.identity import cell_id, config_hash, layout_digest, machine_facts, source_digest
 from relief_ray.records.schema import FedAvgRecord, Metrics, RoundRecord, RunRecord, Totals
 from relief_ray.report.pairwise import pairwise_cosine
 from relief_ray.server.divergence import D_BAR, divergence, from_tensor
 from relief_ray.setup import Setup, deadline_s, fedavg_costs
+
+
+def binding_of(setup: Setup) -> Binding:
+    """What a checkpoint of this run belongs to."""
+    return Binding(
+        config_hash=config_hash(setup.config.hashed()),
+        layout_digest=layout_digest(setup.layout),
+        engine=setup.engine,
+    )
 
 
 def round_record(

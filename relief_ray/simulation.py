@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -20,9 +20,9 @@ from relief_ray.federated import RoundResult, run_round
 from relief_ray.messages import ClientInfo
 from relief_ray.models.frozen import differing
 from relief_ray.protocols import Executor
-from relief_ray.recording import calibration_of, now, round_record, run_record
-from relief_ray.records.checkpoint import Binding, Checkpoint
-from relief_ray.records.identity import config_hash, layout_digest, other_program
+from relief_ray.recording import binding_of, calibration_of, now, round_record, run_record
+from relief_ray.records.checkpoint import Checkpoint
+from relief_ray.records.identity import other_program
 from relief_ray.records.ledger import RunFolder
 from relief_ray.records.personal import CheckpointStateStore
 from relief_ray.records.reading import read_run
@@ -30,7 +30,6 @@ from relief_ray.records.resume import restore
 from relief_ray.records.saver import Saver
 from relief_ray.records.schema import Metrics, RoundRecord, RunRecord, Status, Totals
 from relief_ray.records.tracking import NullTracker, Tracker
-from relief_ray.server.aggregation import mean_personal
 from relief_ray.setup import (
     Setup,
     context_of,
@@ -39,6 +38,7 @@ from relief_ray.setup import (
     subject_names,
 )
 from relief_ray.stages import Engine
+from relief_ray.tested import tested
 from relief_ray.training.metrics import summarise
 from relief_ray.training.worker import Job
 
@@ -153,29 +153,12 @@ class Experiment:
 
     def _evaluate(self, result: RoundResult) -> dict[str, Metrics]:
         setup, state = self.setup, result.state
-        plan = setup.strategy.evaluate(state, setup.fleet)
-        targets = (*((plan.canonical,) if plan.canonical else ()), *plan.clients)
-        known = {**self.store.committed, **result.trained.states}
-        states = {t.client: known[t.client] for t in targets if t.client is not None and t.client in known}
-        models = state.models
-        if (mean := plan.canonical) and mean.client is None and mean.keep:
-            # Under a name of its own: clients that keep nothing yet are tested on the view as it is.
-            overlaid = mean_personal(models[mean.view], known, mean.keep, setup.layout, mean.mean_of)
-            models, targets = {**models, "mean": overlaid}, (replace(mean, view="mean", keep={}), *plan.clients)
+        what = tested(setup, state, {**self.store.committed, **result.trained.states})
         found = {}
         for part, windows in setup.job.parts.items():
-            matrices = self.executor.evaluate(models, targets, states, part)
-            found[part] = summarise(matrices, plan, setup.rare, subject_names(setup, windows))
+            matrices = self.executor.evaluate(what.models, what.targets, what.states, part)
+            found[part] = summarise(matrices, what.plan, setup.rare, subject_names(setup, windows))
         return found
-
-
-def binding_of(setup: Setup) -> Binding:
-    """What the run's checkpoints belong to."""
-    return Binding(
-        config_hash=config_hash(setup.config.hashed()),
-        layout_digest=layout_digest(setup.layout),
-        engine=setup.engine,
-    )
 
 
 def stored_engine(run: RunRecord) -> Engine:

@@ -13,10 +13,11 @@ from relief_ray.errors import UserError
 from relief_ray.messages import ServerState
 from relief_ray.model_export import common_model, export_model
 from relief_ray.models.plain_use import readme
+from relief_ray.recording import binding_of
 from relief_ray.records.checkpoint import Checkpoint, load
 from relief_ray.records.reading import read_rounds, read_run
 from relief_ray.setup import build_backbone, input_shape, prepare
-from relief_ray.simulation import Experiment, binding_of, create, reopen
+from relief_ray.simulation import Experiment, create, reopen
 from relief_ray.training.serial import SerialExecutor
 from tests.conformance_cases import config_of
 from tests.models.test_frozen import put_weights
