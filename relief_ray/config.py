@@ -150,8 +150,8 @@ class ExperimentConfig(Section):
         Raises:
             UserError: the profile cannot be read.
         """
-        kept = self.model_dump(mode="json", exclude={"name", "runtime", "tracking", "choice"})
-        return kept | {"costs": self.costs.hashed()}
+        drop = dict.fromkeys(("name", "runtime", "tracking", "choice"), True) | {"backbone": self.backbone.unchosen()}
+        return self.model_dump(mode="json", exclude=drop) | {"costs": self.costs.hashed()}
 
     def label(self) -> str:
         """The preset that the strategy is, or is a variation of: ``v2`` with another deadline is still V2.

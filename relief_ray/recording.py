@@ -20,7 +20,7 @@ from relief_ray.records.identity import cell_id, config_hash, layout_digest, mac
 from relief_ray.records.schema import FedAvgRecord, Metrics, RoundRecord, RunRecord, Totals
 from relief_ray.report.pairwise import pairwise_cosine
 from relief_ray.server.divergence import D_BAR, divergence, from_tensor
-from relief_ray.setup import Setup, deadline_s, fedavg_costs, speedup, trained_fraction
+from relief_ray.setup import Setup, deadline_s, fedavg_costs
 
 
 def binding_of(setup: Setup) -> Binding:
@@ -71,6 +71,18 @@ def round_record(
             "trained_fraction": trained_fraction(setup, result),
         }
     )
+
+
+def speedup(setup: Setup, result: RoundResult, reference: Mapping[str, RoundCost]) -> float | None:
+    """FedAvg's round over this round, by the planning clock; none for pooled data or a round in which nobody worked."""
+    round_s, fedavg_s = (costs[setup.config.costs.planning_time].round_s for costs in (result.costs, reference))
+    return None if setup.strategy.pooled or not round_s else fedavg_s / round_s
+
+
+def trained_fraction(setup: Setup, result: RoundResult) -> float:
+    """Mean over the round's clients of trained values over all of the plain backbone (above 1 with additions)."""
+    values = [setup.layout.num_values(r.assignment.train) for r in result.trained.worked]
+    return sum(values) / len(values) / setup.num_own_values if values else 0.0
 
 
 def fedavg_records(reference: Mapping[str, RoundCost]) -> dict[str, FedAvgRecord]:

@@ -18,6 +18,7 @@ from relief_ray.config import ExperimentConfig, RuntimeConfig, parse
 from relief_ray.errors import UserError
 from relief_ray.federated import RoundResult, run_round
 from relief_ray.messages import ClientInfo
+from relief_ray.models.frozen import differing
 from relief_ray.process import choose_device
 from relief_ray.protocols import Executor
 from relief_ray.recording import binding_of, calibration_of, now, round_record, run_record
@@ -220,7 +221,7 @@ def refuse_changes(setup: Setup, run: RunRecord, path: Path) -> None:
             f"{path}: was computed on data {run.data_digest[:12]}, found {setup.data.digest[:12]}; "
             "resume where the same data are (RELIEF_DATA), or start a new run"
         )
-    if dict(setup.frozen) != run.backbone:
+    if differing(run.backbone, setup.frozen):
         raise UserError(
             f"{path}: was computed on the frozen encoder {run.backbone}, found {dict(setup.frozen)}; "
             "give backbone.weights the same files, or start a new run"

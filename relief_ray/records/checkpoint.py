@@ -101,8 +101,8 @@ def save(run_folder: Path, checkpoint: Checkpoint, binding: Binding) -> Path:
     return final
 
 
-def load(run_folder: Path, binding: Binding) -> Checkpoint | None:
-    """The newest whole generation; none where none was ever saved. Writes nothing.
+def load(run_folder: Path, binding: Binding, round_: int | None = None) -> Checkpoint | None:
+    """The newest whole generation, or that of ``round_`` alone; none where none was ever saved. Writes nothing.
 
     Raises:
         UserError: generations exist but none is whole, or the newest belongs to another configuration, backbone or
@@ -110,6 +110,8 @@ def load(run_folder: Path, binding: Binding) -> Checkpoint | None:
     """
     skipped: list[str] = []
     for path in generations(run_folder):
+        if round_ not in (None, _round(path)):
+            continue
         try:
             manifest = _read_manifest(path / MANIFEST_FILE)
             found = _unpack(manifest, _read_state(path / STATE_FILE, manifest.state_sha256), tuple(skipped))

@@ -27,6 +27,7 @@ from relief_ray.messages import (
     WeightedSum,
 )
 from relief_ray.models.backbone import Backbone
+from relief_ray.models.frozen import build_same
 from relief_ray.process import use_device, use_threads
 from relief_ray.protocols import Planner
 from relief_ray.server.aggregation import check_update, without
@@ -45,7 +46,8 @@ MIB = 2**20
 class Job:
     """Everything a worker needs, small enough to send: signals stay in the memory-mapped cache.
 
-    ``modules``: the user's own, which a host has to have before it can read the rest.
+    ``modules``: the user's own, which a host has to have before it can read the rest; ``frozen``: what the backbone's
+    frozen part has to be on every host (``Backbone.facts``).
     """
 
     build: Callable[[], Backbone]
@@ -61,6 +63,7 @@ class Job:
     num_threads: int = 1
     cache_mib: int = 256
     pairwise_every: int = 0
+    frozen: Mapping[str, str | int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -135,7 +138,7 @@ class Worker:
         use_threads(job.num_threads)
         use_device(job.trainer.device)
         self.job = job
-        self.backbone = job.build()
+        self.backbone = build_same(job.build, job.frozen)
         self.trainer = Trainer(self.backbone, job.trainer)
         self._cache = InputCache(job.cache_mib)
         self._scratch = Scratch()
