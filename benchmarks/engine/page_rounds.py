@@ -132,8 +132,8 @@ def predictions(found: Found) -> str:
         "receipts of these rounds, through the accountant that writes records. `split`: counted FLOPs of each phase "
         "over the device's one speed, fitted to the first row in every turn. `measured`: stage by stage at the paces "
         "of a profile made in between (as by `relief-ray device profile`), from other, shorter rounds: nothing is "
-        "fitted to these rows. Ratio: predicted over measured seconds of all three phases, the median of the turns' ratios. "
-        "Spread: the range between the quartiles over the median."
+        "fitted to these rows. Ratio: predicted over measured seconds of all three phases, the median of the turns' "
+        "ratios. Spread: the range between the quartiles over the median."
     )
     return f"## Predicted and measured stage times\n\n{note}\n\n" + "\n\n".join(parts)
 
