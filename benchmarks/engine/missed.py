@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from benchmarks.engine.noop import KINDS
-from benchmarks.engine.tables import TARGETS, Found, is_met, number
+from benchmarks.engine.tables import TARGETS, Found, is_met, number, table
 
 Parts = Sequence[tuple[str, str]]
 PHASES: Parts = (
@@ -40,7 +40,8 @@ START: Parts = (
     ("setup_s", "data and set-up"),
     ("ray_s", "Ray, hosts and coordinator until round 1"),
 )
-SHORT = 0.01
+ROUNDS = (("full", "type A, everything"), ("type_c_full", "type C, everything"), ("type_c_reuse", "type C with reuse"))
+MOST = 4
 
 
 def missed(found: Found) -> str:
@@ -55,8 +56,8 @@ def missed(found: Found) -> str:
     if not lines:
         return ""
     note = (
-        "Shares of the wall time of a round, the largest first; those below 1 % are left out. Of rounds without "
-        "training, hosts, wire and driver are measured in the rounds, and their inner split comes from a profile."
+        f"Shares of the wall time of a round, the {MOST} largest; all stand in "
+        "[Where the time goes](#where-the-time-goes)."
     )
     return f"## Missed aims, and what is left\n\n{note}\n\n" + "\n".join(lines)
 
@@ -65,35 +66,64 @@ def what_is_left(found: Found, key: str) -> str:
     """The profile behind an aim; empty where it was not taken."""
     case = "_".join(key.split("_")[:2])
     if key.startswith("full_"):
-        inside = training(found, "profile_full")
-        return "; ".join(
-            part for part in (shares(found, case, WHOLE), inside and f"inside the hosts: {inside}") if part
-        )
+        inside = largest(found, "profile_full", PHASES)
+        whole = largest(found, case, WHOLE)
+        return "; ".join(part for part in (whole, inside and f"of the hosts' work: {inside}") if part)
     if key.startswith("type_c_"):
-        return training(found, "profile_type_c_reuse")
+        return largest(found, "profile_type_c_reuse", PHASES)
     if key.startswith("noop_"):
-        return shares(found, case, ORCHESTRATION)
+        return largest(found, case, ORCHESTRATION)
     if key.startswith("pss_"):
         return amounts(found, case, [(f"{kind}_gib", kind) for kind in KINDS], " GiB")
     return amounts(found, case, START, " s")
 
 
-def training(found: Found, prefix: str) -> str:
-    """Phases of a local round; matrix products and testing, which are not among them, behind."""
-    text = shares(found, prefix, PHASES)
-    if not text:
+def time_goes(found: Found) -> str:
+    """Every share that was profiled, whether an aim is missed or not."""
+    parts = [part for part in (_training(found), _whole(found), _orchestration(found)) if part]
+    return "## Where the time goes\n\n" + "\n\n".join(parts) if parts else ""
+
+
+def _training(found: Found) -> str:
+    if "profile_full_s" not in found:
         return ""
-    text += (
-        f" ({number(found[f'{prefix}_step_ms'])} ms a step; matrix products: {percent(found[f'{prefix}_gemm_share'])}"
+    names = [f"profile_{name}" for name, _ in ROUNDS]
+    rows = [(text, *(percent(found[f"{name}_{key}_share"]) for name in names)) for key, text in PHASES]
+    rows.append(("*of all this: matrix products*", *(percent(found[f"{name}_gemm_share"]) for name in names)))
+    rows.append(("a step, ms", *(number(found[f"{name}_step_ms"]) for name in names)))
+    note = (
+        f"One client's local round by our engine, {found['profile_windows']} windows, {found['profile_epochs']} "
+        "epochs. Phases are measured in plain rounds; encoders and fusion split the forward phase as rounds with "
+        "timed stages do, and matrix products are those of a round under torch's profiler. No round here is evaluated: testing as "
+        "many windows once, through all sensors and through each alone, would add "
+        f"{percent(found['profile_full_test_vs_round'])} to the first column."
     )
-    tested = found.get(f"{prefix}_test_vs_round")
-    return text + (")" if tested is None else f"; testing as many windows would add {percent(tested)})")
+    return f"{note}\n\n{table(('share of the wall time', *(text for _, text in ROUNDS)), rows)}"
 
 
-def shares(found: Found, prefix: str, parts: Parts) -> str:
-    """Shares in words."""
+def _whole(found: Found) -> str:
+    cases = [n for n in (8, 100) if f"full_n{n}_hosts_share" in found]
+    rows = [(text, *(percent(found[f"full_n{n}_{key}_share"]) for n in cases)) for key, text in WHOLE]
+    header = ("share of a full round, PAMAP2", *(f"{n} clients" for n in cases))
+    return table(header, rows) if cases else ""
+
+
+def _orchestration(found: Found) -> str:
+    cases = [n for n in (8, 20, 50, 100) if f"noop_n{n}_wire_share" in found]
+    rows = [(text, *(percent(found[f"noop_n{n}_{key}_share"]) for n in cases)) for key, text in ORCHESTRATION]
+    note = (
+        "Rounds in which nothing is trained: hosts, wire and driver are measured in the rounds; what hosts and "
+        "driver do "
+        "in their time is a profile's split."
+    )
+    header = ("share of a round without training", *(f"{n} clients" for n in cases))
+    return f"{note}\n\n{table(header, rows)}" if cases else ""
+
+
+def largest(found: Found, prefix: str, parts: Parts) -> str:
+    """The largest shares in words."""
     known = _known(found, prefix, [(f"{key}_share", text) for key, text in parts])
-    return ", ".join(f"{text} {percent(value)}" for value, text in known if abs(value) >= SHORT)
+    return ", ".join(f"{text} {percent(value)}" for value, text in known[:MOST])
 
 
 def amounts(found: Found, prefix: str, parts: Parts, unit: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.engine.missed import missed
+from benchmarks.engine.missed import missed, time_goes
 from benchmarks.engine.page_about import environment, head
 from benchmarks.engine.page_rounds import gpu, limits, noop, predictions, recording
 from benchmarks.engine.tables import Found, Row, number, table, targets, value_of
@@ -23,7 +23,15 @@ VARIANTS = (
 def render(found: Found) -> str:
     """The whole page."""
     first = [head(found), targets(found), missed(found), full(found), local(found), fleet(found)]
-    last = [noop(found), recording(found), limits(found), gpu(found), predictions(found), environment(found)]
+    last = [
+        noop(found),
+        recording(found),
+        time_goes(found),
+        limits(found),
+        gpu(found),
+        predictions(found),
+        environment(found),
+    ]
     return "\n\n".join(part for part in [*first, *last] if part) + "\n"
 
 
@@ -33,7 +41,8 @@ def full(found: Found) -> str:
     rows = [_full_row(found, prefix, n) for prefix, n in cases]
     header = ("data, clients x windows", "ours, samples/s", "PyTorch x 2", "Flower", "pfl", "deviation", "equal again")
     note = (
-        "Backbone 1, one epoch a round, batch 32, fresh Adam; the same windows in the same batches. PyTorch x 2: bare "
+        "One epoch a round, batch 32, fresh Adam; the same windows in the same batches. ±: half the range of the turns "
+        "over their median. PyTorch x 2: bare "
         "eager PyTorch in two processes. In brackets: how many times faster ours is. Equal again: a second run of ours "
         "gave the same bits. Deviation: relative L2 distance of our update from the "
         f"sequential eager one. [Flower's settings]({FLOWER_GUIDE}): one core per client app; [pfl]({PFL_SITE}): two "
@@ -73,7 +82,8 @@ def local(found: Found) -> str:
         header = ("trained, and by what", "type C, s", "times faster", "type B, s", "times faster")
         parts.append(f"{_local_note(found, prefix, data)}\n\n{table(header, rows)}")
     note = (
-        "Type C has one of the data set's sensors, type B two. Own column blocks: the fusion blocks of its "
+        "Type C trains with one of the data set's sensors, type B with two. Own column blocks: the fusion blocks of "
+        "its "
         "sensors; bias and head: what all clients share. Naive freezing runs the whole forward pass in every step; "
         "reuse computes once a round what no trained group can change. Times faster: than the first row, the median "
         "of the turns' ratios."

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from benchmarks.engine.missed import START
+from benchmarks.engine.noop import KINDS
 from benchmarks.engine.predict import ASSIGNMENTS, CLOCKS, ENGINES
 from benchmarks.engine.recording import NUM_CLIENTS
 from benchmarks.engine.tables import Found, Row, number, table, value_of
+
+NAMES = {
+    "everything": "everything",
+    "own_sensors": "all of its own sensors' groups, bias, head",
+    "blocks": "own column blocks",
+    "blocks_bias_head": "own column blocks, bias, head",
+    "blocks_upper_layer": "own column blocks, one encoder's upper layer",
+    "head": "head",
+}
 
 
 def noop(found: Found) -> str:
@@ -16,17 +27,11 @@ def noop(found: Found) -> str:
         *("clients", "ours, s", "hosts, s", "wire, s", "server, s"),
         *("minimal Ray loop, s", "ratio", "moved, MB", "minimum, MB"),
     )
-    slope = "".join(
-        f" Each client more costs {number(1e3 * value_of(found, f'noop_{name}_slope_s_per_client'))} ms ({text})."
-        for name, text in (("ours", "ours"), ("plain_ray", "minimal loop"))
-        if f"noop_{name}_slope_s_per_client" in found
-    )
-    start = ""
-    if "start_n100_s" in found:
-        start = (
-            f"\n\nA run of 100 clients of its own: {number(found['start_n100_s'])} s from the start of the process "
-            f"until round 1, at most {number(found['pss_n100_gib'])} GiB (PSS, all processes and shared memory)."
-        )
+    slope = ""
+    if "noop_ours_slope_s_per_client" in found:
+        ours, plain = (1e3 * value_of(found, f"noop_{k}_slope_s_per_client") for k in ("ours", "plain_ray"))
+        slope = f" Each client more costs {number(ours)} ms (ours) and {number(plain)} ms (minimal loop)."
+    start = _start(found)
     note = (
         "Weights out, nothing trained, weights back, summed, recorded and checkpointed, 1.26 M parameters; beside it "
         "`benchmarks/engine/plain_ray.py`, which neither checks nor records; ratio: ours over it, the median of the "
@@ -37,6 +42,18 @@ def noop(found: Found) -> str:
     )
     body = f"{note}\n\n{table(header, rows)}" if rows else ""
     return f"## Rounds in which nothing is trained\n\n{body}{start}" if body or start else ""
+
+
+def _start(found: Found) -> str:
+    if "start_n100_s" not in found:
+        return ""
+    spent = ", ".join(f"{text} {number(found[f'start_n100_{key}'])}" for key, text in START)
+    held = ", ".join(f"{kind} {number(found[f'pss_n100_{kind}_gib'])}" for kind in KINDS)
+    return (
+        f"\n\nA run of 100 clients of its own: {number(found['start_n100_s'])} s from the start of the process until "
+        f"round 1 ({spent}), at most {number(found['pss_n100_gib'])} GiB (PSS, all processes and shared memory: "
+        f"{held})."
+    )
 
 
 def _noop_cell(value: object, name: str) -> str:
@@ -61,7 +78,7 @@ def limits(found: Found) -> str:
         f"({number(100 * value_of(found, 'fusion_roofline_fraction'))} % of what is possible)."
     )
     rows = [
-        (n, *(number(found[f"fusion_{n}_{k}"]) for k in ("ms", "bound_ms", "limit")))
+        (n.replace("adam", "Adam"), *(number(found[f"fusion_{n}_{k}"]) for k in ("ms", "bound_ms", "limit")))
         for n in ("forward", "backward", "adam")
     ]
     header = ("fusion's pass", "measured, ms", "at least, ms", "limited by")
@@ -75,15 +92,19 @@ def recording(found: Found) -> str:
         return ""
     told = found[f"{key}_run_mlflow_s"] is not None
     rows = [
-        ("driver in one process, nothing hashed, recorded or saved", found[f"{key}_bare_s"]),
+        ("two hosts, the driver in this process; nothing hashed, recorded or saved", found[f"{key}_bare_s"]),
         ("the same with record, hash and checkpoint", found[f"{key}_recorded_s"]),
-        ("`run_experiment` (a coordinator of its own), MLflow off", found[f"{key}_run_s"]),
-        ("`run_experiment`, MLflow on (SQLite)", found[f"{key}_run_mlflow_s"]),
+        (
+            "`run_experiment`: the driver in a process of its own, as `relief-ray run` has it; MLflow off",
+            found[f"{key}_run_s"],
+        ),
+        ("`run_experiment`, MLflow on (a SQLite store)", found[f"{key}_run_mlflow_s"]),
     ]
     text = (
         f"{NUM_CLIENTS} clients, nothing trained, means over {found[f'{key}_rounds']} rounds, medians of "
         f"{found[f'{key}_turns']} turns. Records cost {number(1e3 * value_of(found, f'{key}_records_cost_s'))} ms a "
-        f"round ({number(found[f'{key}_recorded_vs_bare'])} times the bare round). "
+        f"round ({number(found[f'{key}_recorded_vs_bare'])} times the bare round); costs are differences inside a "
+        "turn, and what is below zero is noise. "
     )
     if told:
         text += (
@@ -139,7 +160,7 @@ def predictions(found: Found) -> str:
 
 
 def _prediction(found: Found, key: str, name: str) -> Row:
-    cells = [name.replace("_", " "), _stages(found, key), number(100 * value_of(found, f"{key}_spread"), " %")]
+    cells = [NAMES[name], _stages(found, key), number(100 * value_of(found, f"{key}_spread"), " %")]
     for clock in CLOCKS:
         cells += [_stages(found, f"{key}_{clock}"), number(found[f"{key}_{clock}_ratio"])]
     return cells

@@ -56,7 +56,7 @@ def test_everything(tmp_path):
     assert found["noop_n100_ours_s"] > 0 and found["noop_n100_moved_bytes"] > 4 * 1.2e6
     assert found["recording_n8_run_s"] > 0 and found["recording_n8_points_left"] == 0
     sections = [line for line in page.read_text().splitlines() if line.startswith("## ")]
-    assert len(sections) - ("## Missed aims, and what is left" in sections) == 10
+    assert len(sections) - ("## Missed aims, and what is left" in sections) == 11
     for n in (8, 100):
         shares = [v for k, v in found.items() if k.startswith(f"noop_n{n}_") and k.endswith("_share")]
         assert sum(shares) == pytest.approx(1.0)

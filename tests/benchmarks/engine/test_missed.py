@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.engine.missed import missed, what_is_left
+from benchmarks.engine.missed import missed, time_goes, what_is_left
 from benchmarks.engine.tables import TARGETS
 
 PROFILE = {
@@ -19,12 +19,19 @@ PROFILE = {
 
 def test_a_missed_aim_names_value_target_and_the_largest_part_first():
     text = missed({"full_n8_vs_flower": 1.2, "full_n8_hosts_share": 0.9, "full_n8_wire_share": 0.1, **PROFILE})
-    assert "against Flower**: missed: found 1.2, target at least 1.8; what is left: hosts at work 90 %" in text
-    assert (
-        "inside the hosts: backward 40 %, Adam 30 %, encoders forward 20 %, fusion and head forward 10 % (5 ms" in text
-    )
-    assert "matrix products: 55 %" in text and "testing as many windows would add 7 %" in text
-    assert "batches" not in text, "what is below 1 % is left out"
+    assert "against Flower**: missed: found 1.2, target at least 1.8; what is left: hosts at work 90 %, packing" in text
+    inside = "of the hosts' work: backward 40 %, Adam 30 %, encoders forward 20 %, fusion and head forward 10 %."
+    assert inside in text and "batches" not in text, "the four largest"
+
+
+def test_all_shares_stand_on_the_page():
+    found = {"profile_windows": 8, "profile_epochs": 5}
+    for name in ("full", "type_c_full", "type_c_reuse"):
+        found |= {key.replace("_full_", f"_{name}_"): value for key, value in PROFILE.items()}
+    text = time_goes({**found, "profile_full_s": 1.0})
+    assert "| Adam | 30 % | 30 % | 30 % |" in text and "batches, loss and Python around the steps | 0 %" in text
+    assert "matrix products* | 55 %" in text and "would add 7 %" in text and "clients |" not in text
+    assert time_goes({}) == ""
 
 
 def test_aims_that_are_met_or_not_measured_say_nothing():
