@@ -68,7 +68,7 @@ def what_is_left(found: Found, key: str) -> str:
     if key.startswith("full_"):
         inside = largest(found, "profile_full", PHASES)
         whole = largest(found, case, WHOLE)
-        return "; ".join(part for part in (whole, inside and f"of the hosts' work: {inside}") if part)
+        return ". Of the hosts' work: ".join(part for part in (whole, inside) if part)
     if key.startswith("type_c_"):
         return largest(found, "profile_type_c_reuse", PHASES)
     if key.startswith("noop_"):
@@ -94,8 +94,8 @@ def _training(found: Found) -> str:
     note = (
         f"One client's local round by our engine, {found['profile_windows']} windows, {found['profile_epochs']} "
         "epochs. Phases are measured in plain rounds; encoders and fusion split the forward phase as rounds with "
-        "timed stages do, and matrix products are those of a round under torch's profiler. No round here is evaluated: testing as "
-        "many windows once, through all sensors and through each alone, would add "
+        "timed stages do, and matrix products are those of a round under torch's profiler. No round here is "
+        "evaluated: testing as many windows once, through all sensors and through each alone, would add "
         f"{percent(found['profile_full_test_vs_round'])} to the first column."
     )
     return f"{note}\n\n{table(('share of the wall time', *(text for _, text in ROUNDS)), rows)}"
@@ -123,7 +123,7 @@ def _orchestration(found: Found) -> str:
 def largest(found: Found, prefix: str, parts: Parts) -> str:
     """The largest shares in words."""
     known = _known(found, prefix, [(f"{key}_share", text) for key, text in parts])
-    return ", ".join(f"{text} {percent(value)}" for value, text in known[:MOST])
+    return "; ".join(f"{text} ({percent(value)})" for value, text in known[:MOST])
 
 
 def amounts(found: Found, prefix: str, parts: Parts, unit: str) -> str:

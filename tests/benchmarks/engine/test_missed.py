@@ -19,8 +19,12 @@ PROFILE = {
 
 def test_a_missed_aim_names_value_target_and_the_largest_part_first():
     text = missed({"full_n8_vs_flower": 1.2, "full_n8_hosts_share": 0.9, "full_n8_wire_share": 0.1, **PROFILE})
-    assert "against Flower**: missed: found 1.2, target at least 1.8; what is left: hosts at work 90 %, packing" in text
-    inside = "of the hosts' work: backward 40 %, Adam 30 %, encoders forward 20 %, fusion and head forward 10 %."
+    assert (
+        "against Flower**: missed: found 1.2, target at least 1.8; what is left: hosts at work (90 %); packing" in text
+    )
+    inside = (
+        "Of the hosts' work: backward (40 %); Adam (30 %); encoders forward (20 %); fusion and head forward (10 %)."
+    )
     assert inside in text and "batches" not in text, "the four largest"
 
 
@@ -40,7 +44,7 @@ def test_aims_that_are_met_or_not_measured_say_nothing():
 
 def test_an_upper_bound_is_missed_from_above():
     text = missed({"noop_n100_vs_plain_ray": 1.7, "noop_n100_wire_share": 0.25, "noop_n100_host_sum_share": 0.75})
-    assert "found 1.7, target at most 1.5; what is left: hosts add up in float64 75 %, wire" in text
+    assert "found 1.7, target at most 1.5; what is left: hosts add up in float64 (75 %); wire" in text
 
 
 def test_an_aim_without_a_profile_says_so():
