@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 
 from actors import carry, wire
-from actors.hosts import ClientHost, TrainRequest, merge_whole
+from actors.hosts import ClientHost, TrainRequest
 from benchmarks.engine.calls import Calls
 from benchmarks.engine.machine import Figures
 from benchmarks.engine.product import Product, Stopwatch
@@ -19,7 +19,7 @@ from relief_ray.records.identity import state_sha256
 from relief_ray.records.ledger import RunFolder
 from relief_ray.records.saver import Saver
 from relief_ray.server.aggregation import check_update
-from relief_ray.server.reduction import blocks, measured, sum_block
+from relief_ray.server.reduction import Accumulator, blocks, measured
 from relief_ray.setup import Setup, context_of
 from relief_ray.training.parts import load_model
 from relief_ray.training.trainer import Trainer
@@ -68,7 +68,7 @@ def host(given: Setup, num_hosts: int) -> Split:
         "load": load_s,
         "delta": calls.seconds(Trainer.train) - load_s,
         "measure": calls.seconds(measured, check_update),
-        "sum": calls.seconds(sum_block, merge_whole),
+        "sum": calls.seconds(Accumulator.add),
         "pack": calls.seconds(wire.pack, wire.unpack),
     }
     return _with_rest(parts_s, calls.total_s)
