@@ -151,6 +151,26 @@ def test_asked_to_stop_the_round_is_dropped(on_ray, tmp_path):
         round_of(executor, job)
 
 
+def test_a_round_that_is_given_up_takes_back_what_no_host_has_begun(on_ray, tmp_path):
+    """Three clients with a call each: the host is at the first, the second lies behind it, the third was never sent."""
+    job = make_job(tmp_path, 3)
+
+    def begun(round_):
+        return sorted(path.name for path in tmp_path.glob(f"{round_}-*"))
+
+    watched = with_refine(job, partial(scenes.marks, tmp_path))
+    executor = on_ray(watched, num_hosts=1, should_stop=lambda: bool(begun(3)))
+    round_of(executor, job, 2)
+    assert begun(2) == ["2-0", "2-1", "2-2"]
+    with pytest.raises(Interrupted):
+        round_of(executor, job, 3)
+    # Calls are answered in order: what had waited would have run by now.
+    assert ray.get(executor._pool.hosts[0].handle.hello.remote(), timeout=30.0).pid
+    assert len(begun(3)) == 1
+    (tmp_path / begun(3)[0]).unlink()  # nobody asks to stop any more
+    assert same_round(round_of(executor, job, 4), round_of(SerialExecutor(job), job, 4))
+
+
 # Hosts -----------------------------------------------------------------------------------------------------------
 
 
