@@ -20,6 +20,7 @@ LATIN_END = 0x180
 # What fits on a page under a caption, in lines of text.
 PAGE_LINES = 44
 NOTE_CHARS, WORDS_CHARS = 130, 28
+BREAK = r"\\ "
 _HEAD = r"""% Tables and figures of the report: compile it as it is, or take what you need with the packages below.
 \documentclass[journal]{IEEEtran}
 \usepackage[T1]{fontenc}
@@ -67,14 +68,13 @@ def _tables(sheet: Sheet) -> str:
 
 
 def _table(sheet: Sheet, origins: Sequence[str | None]) -> str:
-    width = 0.75 / max(3, len(origins))
-    words = f">{{\\raggedright\\arraybackslash}}p{{{width:.3f}\\linewidth}}"
-    columns = "l" + (words if sheet.is_text else "r") * len(origins)
+    columns = "l" + (_word_columns(sheet) if sheet.is_text else "r" * len(origins))
     pairs = zip(sheet.head[1:], origins, strict=True)
     first = _stacked(escape(sheet.head[0]), escape(sheet.second)).replace("[tr]", "[tl]")
-    head = [first, *(_stacked(escape(name), origin or "") for name, origin in pairs)]
+    comma = ", " if sheet.is_text else f",{BREAK}"
+    head = [first, *(_stacked(escape(name).replace(", ", comma), origin or "") for name, origin in pairs)]
     body = "\n".join(_line(line, origins) for line in sheet.lines)
-    notes = "".join(f"\\par\\footnotesize {escape(note)}\n" for note in sheet.notes)
+    notes = "".join(f"\\par\\smallskip\\footnotesize\\raggedright {escape(note)}\n" for note in sheet.notes)
     return (
         f"\\begin{{table*}}[t]\n\\centering\n\\caption{{{escape(sheet.caption)}}}\n\\label{{tab:{sheet.slug}}}\n"
         "\\resizebox{\\ifdim\\width>\\linewidth\\linewidth\\else\\width\\fi}{!}{%\n"
@@ -82,6 +82,14 @@ def _table(sheet: Sheet, origins: Sequence[str | None]) -> str:
         f"\\toprule\n{' & '.join(head)} \\\\\n\\midrule\n{body}\n\\bottomrule\n\\end{{tabular}}}}\n"
         f"{notes}\\end{{table*}}\n"
     )
+
+
+def _word_columns(sheet: Sheet) -> str:
+    """Columns of short words as wide as they are; the others wrap, in equal shares of most of the width."""
+    longest = [max(len(e.text) for e in column) for column in zip(*(x.entries for x in sheet.lines), strict=True)]
+    share = 0.6 / max(1, sum(n > WORDS_CHARS for n in longest))
+    wrapped = f">{{\\raggedright\\arraybackslash}}p{{{share:.3f}\\linewidth}}"
+    return "".join(wrapped if n > WORDS_CHARS else "l" for n in longest) or "l" * (len(sheet.head) - 1)
 
 
 def _line(line: Line, origins: Iterable[str | None]) -> str:
@@ -97,7 +105,8 @@ def _cell(entry: Entry, usual: str | None) -> str:
 
 
 def _stacked(above: str, below: str) -> str:
-    return f"\\makecell[tr]{{{above}\\\\ {{\\scriptsize {below}}}}}" if below else above
+    lines = [*above.split(BREAK), *([f"{{\\scriptsize {below}}}"] if below else [])]
+    return f"\\makecell[tr]{{{BREAK.join(lines)}}}" if len(lines) > 1 else above
 
 
 def _figure(plot: Plot, figures: str) -> str:
