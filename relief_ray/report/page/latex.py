@@ -1,4 +1,4 @@
-r"""The document's tables and figures as LaTeX for a two-column IEEE paper (packages: booktabs, graphicx, makecell)."""
+r"""The document's tables and figures as LaTeX for a two-column IEEE paper (array, booktabs, graphicx, makecell)."""
 
 from __future__ import annotations
 
