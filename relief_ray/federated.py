@@ -56,6 +56,7 @@ class RoundContext:
     epochs: int
     build: Callable[[], Network] = no_network
     public: Windows | None = None
+    batch_size: int = 32
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -243,6 +244,5 @@ def run_round(
 def check_finite(state: ServerState) -> None:
     """Refuses a model with NaN or infinity before it is committed."""
     for name, params in state.models.items():
-        for j, theta in params.items():
-            if not all_finite(theta):
-                raise FloatingPointError(f"model {name!r}: group {j!r} is not finite after aggregation; not committed")
+        if wrong := next((j for j, theta in params.items() if not all_finite(theta)), None):
+            raise FloatingPointError(f"model {name!r}: group {wrong!r} is not finite after aggregation; not committed")

@@ -227,6 +227,7 @@ def context_of(setup: Setup, round_: int, participants: tuple[ClientInfo, ...] |
         epochs=setup.config.training.epochs,
         build=setup.build,
         public=setup.data.validation,
+        batch_size=setup.config.training.batch_size,
     )
 
 

@@ -123,7 +123,10 @@ class ConvergenceSetting:
 
 
 def cohort_residual(setting: ConvergenceSetting) -> float:
-    """Return sum_m (sigma^2/E + zeta_m^2) / min_r k_m, the only term of Theorem 3 that aggregation decides."""
+    """Return sum_m (sigma^2/E + zeta_m^2) / min_r k_m: all of Theorem 3 that aggregation decides.
+
+    It is no term of the rate by itself: it enters with the weight 2 L eta as printed, and L eta/E telescoped.
+    """
     noise = setting.sigma_sq / setting.num_epochs
     pairs = zip(setting.block_zeta_sq, setting.active_sizes, strict=True)
     return sum(cohort_error_bound(noise=noise, zeta_sq=zeta, active_size=size) for zeta, size in pairs)

@@ -221,7 +221,15 @@ EQUAL = LinearPlanner(tau_s=dict.fromkeys(range(16), 1.0))
 
 
 def context_of(
-    backbone_or_layout, fleet=FOUR, round_=1, planner=EQUAL, participants=None, epochs=1, seed=0, num_rounds=3
+    backbone_or_layout,
+    fleet=FOUR,
+    round_=1,
+    planner=EQUAL,
+    participants=None,
+    epochs=1,
+    seed=0,
+    num_rounds=3,
+    batch_size=4,
 ):
     """A round's context."""
     layout = getattr(backbone_or_layout, "layout", backbone_or_layout)
@@ -235,6 +243,7 @@ def context_of(
         planner=planner,
         streams=Streams(seed=seed),
         epochs=epochs,
+        batch_size=batch_size,
     )
 
 

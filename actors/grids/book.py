@@ -24,8 +24,9 @@ from relief_ray.records.atomic import disk_errors, replace_file
 from relief_ray.records.identity import config_hash, other_program
 from relief_ray.records.ledger import LOCK_FILE
 from relief_ray.records.lock import FileLock
-from relief_ray.records.reading import ROUNDS_FILE, RUN_FILE, read_run, scan
+from relief_ray.records.reading import ROUNDS_FILE, RUN_FILE, is_done, read_run, scan
 from relief_ray.records.redact import mask_text, redact
+from relief_ray.records.schema import RunRecord
 from tune_configs.cells import GridCell
 
 GRID_FILE, ERROR_FILE, STALE = "grid.json", "error.json", "stale"
@@ -47,7 +48,12 @@ class Entry:
     @property
     def num_planned(self) -> int:
         """Rounds of the whole cell, the bootstrap included."""
-        return self.cell.config.rounds + self.cell.config.strategy.build().bootstrap
+        return self.cell.config.rounds + self.has_bootstrap
+
+    @property
+    def has_bootstrap(self) -> bool:
+        """Whether round 0 is one of its rounds."""
+        return self.cell.config.strategy.build().bootstrap
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,34 +86,29 @@ def look(cell: GridCell, folder: Path) -> Entry:
             return replace(entry, state="failed", why=f"{folder}: holds another run; set it aside")
         if other := other_frozen(run.backbone, cell.config.backbone.frozen_here()):
             return replace(entry, state="stale", why=other, num_rounds=count_lines(folder))
-        entry, damage = with_ledger(entry, is_finished=run.status == "finished")
-        if damage is not None:
-            return replace(entry, state="failed", why=damage)
-        if run.status == "finished":
-            return replace(entry, state="done")
-    return entry if error is None else replace(entry, state="failed", why=error)
+        entry = with_ledger(entry, run)
+    return entry if error is None or entry.state != "missing" else replace(entry, state="failed", why=error)
 
 
-def with_ledger(entry: Entry, *, is_finished: bool) -> tuple[Entry, str | None]:
-    """The entry with the number of its rounds, and what is wrong with its ledger, or None.
-
-    A finished one reads to its end, and ends with the last planned round.
-    """
+def with_ledger(entry: Entry, run: RunRecord) -> Entry:
+    """The entry with the number of its rounds: done, failed where some are damaged or lost, else as it was."""
     path = entry.folder / ROUNDS_FILE
     try:
         facts = path.stat() if path.exists() else None
         rounds = () if facts is None else rounds_in(path, facts.st_mtime_ns, facts.st_size)
     except (OSError, UserError) as damaged:
-        return entry, str(damaged)
+        return replace(entry, state="failed", why=str(damaged))
     entry = replace(entry, num_rounds=len(rounds))
-    planned = entry.cell.config.rounds
-    if is_finished and (entry.num_rounds != entry.num_planned or rounds[-1] != planned):
-        last = f"round {rounds[-1]}" if rounds else "no round"
-        return entry, (
-            f"{path}: ends with {last} ({entry.num_rounds} of {entry.num_planned} rounds), expected round {planned} "
-            "of a finished run; restore the file, or remove the folder and resume"
-        )
-    return entry, None
+    if run.status != "finished":
+        return entry
+    if is_done(run, rounds, entry.has_bootstrap):
+        return replace(entry, state="done")
+    last = f"round {rounds[-1]}" if rounds else "no round"
+    why = (
+        f"{path}: ends with {last} ({entry.num_rounds} of {entry.num_planned} rounds), expected round "
+        f"{entry.cell.config.rounds} of a finished run; restore the file, or remove the folder and resume"
+    )
+    return replace(entry, state="failed", why=why)
 
 
 @lru_cache(maxsize=4096)

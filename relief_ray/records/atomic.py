@@ -6,9 +6,10 @@ Nothing here may be called by two writers of the same path at once: callers hold
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from relief_ray.errors import UserError
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _DENIED = (errno.EROFS, errno.EACCES, errno.EPERM)
 PROBE = ".preflight"
+CHUNK_BYTES = 2**20
 
 
 @contextmanager
@@ -35,7 +37,7 @@ def disk_errors(path: Path, what: str) -> Iterator[None]:
         raise UserError(f"{path}: cannot {what}: {reason}; expected a writable place; {fix}") from error
 
 
-def write_all(fd: int, data: bytes) -> None:
+def write_all(fd: int, data: bytes | memoryview) -> None:
     """Writes every byte; the operating system may take fewer at a time."""
     view = memoryview(data)
     while view:
@@ -44,12 +46,35 @@ def write_all(fd: int, data: bytes) -> None:
 
 def write_file(path: Path, data: bytes) -> None:
     """Writes and fsyncs a new file; not atomic by itself."""
+    write_pieces(path, [data])
+
+
+def write_pieces(path: Path, pieces: Iterable[bytes | memoryview]) -> str:
+    """``write_file`` of one piece after the other, small ones together; gives the sha256 of them all."""
+    total = hashlib.sha256()
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     try:
-        write_all(fd, data)
+        for chunk in _gathered(pieces):
+            total.update(chunk)
+            write_all(fd, chunk)
         os.fsync(fd)
     finally:
         os.close(fd)
+    return total.hexdigest()
+
+
+def _gathered(pieces: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+    small = bytearray()
+    for piece in pieces:
+        if len(small) + len(piece) < CHUNK_BYTES:
+            small += piece
+            continue
+        if small:
+            yield bytes(small)
+            small.clear()
+        yield piece
+    if small:
+        yield bytes(small)
 
 
 def fsync_folder(folder: Path) -> None:

@@ -26,6 +26,7 @@ from relief_ray.messages import ClientId, ClientState, ServerState
 from relief_ray.records import atomic
 from relief_ray.records.reading import refuse_other_schema
 from relief_ray.records.schema import SCHEMA_VERSION, Record
+from relief_ray.records.tensors import file_pieces
 
 FOLDER = "checkpoints"
 STATE_FILE = "state.safetensors"
@@ -82,14 +83,14 @@ def save(run_folder: Path, checkpoint: Checkpoint, binding: Binding) -> Path:
     folder = run_folder / FOLDER
     final = folder / f"round-{checkpoint.round:06d}"
     beside = folder / ".saving"
-    state, manifest = _pack(checkpoint, binding)
+    tensors, manifest = _tensors(checkpoint), _manifest(checkpoint, binding)
     with atomic.disk_errors(final, "save the checkpoint"):
         folder.mkdir(exist_ok=True)
         _remove(beside)
         beside.mkdir()
         try:
-            atomic.write_file(beside / STATE_FILE, state)
-            atomic.write_file(beside / MANIFEST_FILE, manifest)
+            sha256 = atomic.write_pieces(beside / STATE_FILE, file_pieces(tensors))
+            atomic.write_file(beside / MANIFEST_FILE, _sealed(manifest.model_copy(update={"state_sha256": sha256})))
             atomic.fsync_folder(beside)
             _retire(final)
             os.rename(beside, final)
@@ -149,16 +150,15 @@ def _tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
     named |= {_key("tensors", name): t for name, t in state.tensors.items()}
     for client, personal in checkpoint.clients.items():
         named |= {_key("clients", str(client), name): t for name, t in personal.items()}
-    # Cloned: groups are views of one vector, which the format refuses to store.
-    return {key: t.detach().cpu().contiguous().clone() for key, t in named.items()}
+    return named
 
 
-def _pack(checkpoint: Checkpoint, binding: Binding) -> tuple[bytes, bytes]:
-    data = safetensors.torch.save(_tensors(checkpoint))
-    manifest = Manifest(
+def _manifest(checkpoint: Checkpoint, binding: Binding) -> Manifest:
+    """All but what the state file will hash to."""
+    return Manifest(
         schema_version=SCHEMA_VERSION,
         round=checkpoint.round,
-        state_sha256=_sha256(data),
+        state_sha256="",
         models={name: tuple(params) for name, params in checkpoint.state.models.items()},
         tensors=tuple(checkpoint.state.tensors),
         clients={c: tuple(personal) for c, personal in checkpoint.clients.items()},
@@ -167,9 +167,12 @@ def _pack(checkpoint: Checkpoint, binding: Binding) -> tuple[bytes, bytes]:
         layout_digest=binding.layout_digest,
         engine=binding.engine,
     )
+
+
+def _sealed(manifest: Manifest) -> bytes:
     # Python's json, not pydantic's: it brings NaN in facts back as it was.
     body = json.dumps(manifest.model_dump())
-    return data, f'{{"sha256": "{_sha256(body.encode())}", "manifest": {body}}}\n'.encode()
+    return f'{{"sha256": "{_sha256(body.encode())}", "manifest": {body}}}\n'.encode()
 
 
 def _sha256(data: bytes) -> str:

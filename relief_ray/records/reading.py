@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,6 +62,17 @@ def read_run(folder: Path) -> RunRecord:
         raise UserError(
             f"{path}: {place}: {first['msg']}, expected a RunRecord; restore it or run the cell again"
         ) from error
+
+
+def is_done(run: RunRecord, rounds: Sequence[int], bootstrap: bool | None = None) -> bool:
+    """Whether a run finished and its ledger has every round to the last planned one, in order and without a hole.
+
+    Rounds are 1 .. R, and 0 before them where the method has a ``bootstrap`` (None: with or without).
+    """
+    planned = run.config.get("rounds")
+    last = planned if isinstance(planned, int) else max(rounds, default=1)
+    begins_at_0 = 0 in rounds if bootstrap is None else bootstrap
+    return run.status == "finished" and list(rounds) == list(range(not begins_at_0, last + 1))
 
 
 def read_rounds(folder: Path) -> tuple[RoundRecord, ...]:

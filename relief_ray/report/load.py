@@ -10,7 +10,7 @@ from pydantic import JsonValue
 
 from relief_ray.errors import UserError
 from relief_ray.names import shown
-from relief_ray.records.reading import RUN_FILE, read_rounds, read_run
+from relief_ray.records.reading import RUN_FILE, is_done, read_rounds, read_run
 from relief_ray.records.schema import RoundRecord, RunRecord
 
 Replicate = tuple[int, int, int]
@@ -49,8 +49,8 @@ class Loaded:
 
     @property
     def complete(self) -> bool:
-        """Whether the last planned round is there."""
-        return bool(self.rounds) and self.rounds[-1].round >= self.planned
+        """Whether the run finished and all planned rounds are there."""
+        return is_done(self.run, [r.round for r in self.rounds])
 
     @property
     def trained(self) -> tuple[RoundRecord, ...]:
@@ -109,6 +109,10 @@ def below(path: Path, name: str) -> list[Path]:
     return [p for p in sorted(path.rglob(name)) if NOT_RUNS.isdisjoint(p.relative_to(path).parts)]
 
 
+def _open(loaded: Loaded) -> str:
+    return "" if loaded.run.status == "finished" else f" ({loaded.run.status})"
+
+
 def require_complete(runs: Sequence[Loaded]) -> tuple[tuple[Loaded, ...], tuple[str, ...]]:
     """The complete runs, and a sentence about each of the others.
 
@@ -116,7 +120,7 @@ def require_complete(runs: Sequence[Loaded]) -> tuple[tuple[Loaded, ...], tuple[
         UserError: none is complete.
     """
     notes = tuple(
-        f"{r.title}: {r.rounds[-1].round if r.rounds else 0} of {r.planned} rounds, left out"
+        f"{r.title}: {r.rounds[-1].round if r.rounds else 0} of {r.planned} rounds{_open(r)}, left out"
         for r in runs
         if not r.complete
     )

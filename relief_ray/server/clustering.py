@@ -16,6 +16,7 @@ from relief_ray.groups import GroupLayout, Params
 Matrix = NDArray[np.float64]
 # One client's layers: (kind of layer, layer) -> flat vector; layers of a kind are averaged before kinds are.
 Layers = Mapping[tuple[Hashable, Hashable], Matrix]
+Squares = Mapping[tuple[Hashable, Hashable], np.float64]
 
 
 def layer_distance(a: Layers, b: Layers) -> float:
@@ -23,9 +24,17 @@ def layer_distance(a: Layers, b: Layers) -> float:
 
     Layers that only one of them has, or that are zero in either, do not count; 1 where none is left.
     """
+    return _distance(a, b, _squares(a), _squares(b))
+
+
+def _squares(client: Layers) -> Squares:
+    return {key: np.sum(values * values) for key, values in client.items()}
+
+
+def _distance(a: Layers, b: Layers, squares_a: Squares, squares_b: Squares) -> float:
     by_kind: dict[Hashable, list[float]] = {}
     for key in (k for k in a if k in b):
-        norm = float(np.sqrt(np.sum(a[key] * a[key]) * np.sum(b[key] * b[key])))
+        norm = float(np.sqrt(squares_a[key] * squares_b[key]))
         if norm > 0.0:
             by_kind.setdefault(key[0], []).append(1.0 - float(np.sum(a[key] * b[key])) / norm)
     means = [sum(found) / len(found) for found in by_kind.values()]
@@ -50,10 +59,10 @@ def layers(layout: GroupLayout, step: Params, modalities: Collection[str]) -> La
 
 def distances(clients: Sequence[Layers]) -> Matrix:
     """``layer_distance`` of all pairs (n, n), zero on the diagonal."""
-    found = np.zeros((len(clients), len(clients)))
+    found, squares = np.zeros((len(clients), len(clients))), [_squares(client) for client in clients]
     for i, a in enumerate(clients):
         for j in range(i):
-            found[i, j] = found[j, i] = layer_distance(a, clients[j])
+            found[i, j] = found[j, i] = _distance(a, clients[j], squares[i], squares[j])
     return found
 
 

@@ -45,6 +45,12 @@ class StrategyConfig(BaseModel):
         return [float(c.num_windows) if self.weighting == "samples" else 1.0 for c in fleet.clients]
 
 
+def batch_sizes(context: RoundContext, client: ClientInfo) -> list[int]:
+    """Windows of each mini-batch of a local epoch; the last one holds what is left."""
+    whole, rest = divmod(client.num_windows, context.batch_size)
+    return [context.batch_size] * whole + [rest] * (rest > 0)
+
+
 def train_everything(context: RoundContext, client: ClientInfo) -> Assignment:
     """The whole model down, trained and up: absent modalities included, as FedAvg does."""
     everything = context.layout.select()

@@ -25,7 +25,16 @@ from relief_ray.server.aggregation import apply_step, mean_step, over_members, w
 from relief_ray.server.distillation import DepthModel, Recipe, distil
 from relief_ray.server.relational import binned
 from relief_ray.strategies.common import StrategyConfig, Weighting
-from relief_ray.strategies.depth import all_exits, depths_by_speed, difficulties, exits, last_layers, level, outputs
+from relief_ray.strategies.depth import (
+    all_exits,
+    depths_by_speed,
+    difficulties,
+    exit_flops,
+    exits,
+    last_layers,
+    level,
+    outputs,
+)
 
 JUDGE, DENSE_LR, LORA_LR = "darkdistill.judge", 0.05, 1e-3
 
@@ -75,6 +84,7 @@ def assigned(config: DarkDistill, context: RoundContext, client: ClientInfo, dep
         taps=frozenset(t for t in taps if t is not None),
         output=output,
         args={"depth": depth},
+        step_flops=exit_flops(context, client, depth),
     )
 
 

@@ -9,9 +9,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from relief_ray.additions import Classifier
-from relief_ray.federated import LocalStep
+from relief_ray.federated import LocalStep, RoundContext
 from relief_ray.groups import GroupId, GroupLayout, ParamGroup
 from relief_ray.messages import ClientInfo, Fleet, StageTimes
+from relief_ray.strategies.common import batch_sizes
 
 EXIT = "exit"
 
@@ -91,6 +92,17 @@ def difficulties(step: LocalStep) -> Mapping[str, Tensor]:
     """Per window its label and its cross-entropy at the first exit."""
     first = functional.cross_entropy(ladder(step)[0], step.labels, reduction="none")
     return {"label": step.labels, "difficulty": first}
+
+
+def exit_flops(context: RoundContext, client: ClientInfo, depth: int) -> float:
+    """What exits ask of a step beside their layers, the mean over a round's: C logits each.
+
+    8 C per window for the cross-entropy of every exit but one (log-softmax 5, back through it 3); once a round 5 C
+    per window for its difficulty.
+    """
+    num_classes = [g for g in context.layout if g.role in ("head", EXIT)][-1].tensors[-1].shape[0]
+    per_window = num_classes * (8.0 * (depth - 1) + 5.0 / max(1, context.epochs))
+    return per_window * client.num_windows / max(1, len(batch_sizes(context, client)))
 
 
 def depths_by_speed(fleet: Fleet, deepest: int, times: Callable[[ClientInfo, int], StageTimes]) -> dict[str, int]:

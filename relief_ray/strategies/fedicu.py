@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from math import ceil
+from math import ceil, log2
 from typing import Literal
 
 import torch
@@ -27,12 +27,12 @@ from torch import Tensor
 
 from relief_ray.codec import sparse_nbytes
 from relief_ray.federated import ClientContext, ClientProgram, RoundContext, ServerTools, Strategy
-from relief_ray.groups import ROUNDING, GroupId, GroupLayout
-from relief_ray.messages import Assignment, Collect, Reduced, ServerState, Update
+from relief_ray.groups import ROUNDING, GroupId, GroupLayout, Selection
+from relief_ray.messages import Assignment, ClientInfo, Collect, Reduced, ServerState, Update
 from relief_ray.server.aggregation import apply_step
 from relief_ray.server.consensus import as_matrix, balanced_steps, by_piece, whole_tensors
 from relief_ray.server.divergence import from_tensor, to_tensor
-from relief_ray.strategies.common import StrategyConfig
+from relief_ray.strategies.common import StrategyConfig, batch_sizes
 
 EPS = 1e-8
 IMPORTANCE = "importance"
@@ -114,10 +114,27 @@ def allocate(config: FedICU, state: ServerState, context: RoundContext) -> tuple
     still = frozen(config, known, context.layout)
     everything = context.layout.select()
     chosen = {j: part for j, part in everything.items() if j not in still}
-    return tuple(
-        Assignment(client=c.id, down=everything, train=chosen, up=chosen, epochs=context.epochs)
-        for c in context.participants
-    )
+    flops = choosing_flops(config, context.layout, chosen)
+
+    def task(client: ClientInfo) -> Assignment:
+        steps = max(1, context.epochs * len(batch_sizes(context, client)))
+        whole = Assignment(client=client.id, down=everything, train=chosen, up=chosen, epochs=context.epochs)
+        return replace(whole, step_flops=flops / steps)
+
+    return tuple(task(c) for c in context.participants)
+
+
+def choosing_flops(config: FedICU, layout: GroupLayout, chosen: Selection) -> float:
+    """What choosing the values to send takes once a round: ``sum_t n_t (s + 1 + log2 n_t)`` over tensors of n_t values.
+
+    ``s``: a score, 4 FLOPs relative (two absolute values, a sum, a quotient) or 1; one for the mask; ``log2 n_t``
+    comparisons to sort. Nothing where everything is sent.
+    """
+    if config.kappa == 1.0:
+        return 0.0
+    scoring = 1.0 if config.importance == "magnitude" else 4.0
+    sizes = [sum(t.numel for _, t in tensor) for tensor in whole_tensors(layout, chosen)]
+    return sum(n * (scoring + 1.0 + log2(n)) for n in sizes)
 
 
 def aggregate(config: FedICU, state: ServerState, reduced: Reduced, tools: ServerTools) -> ServerState:

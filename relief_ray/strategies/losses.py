@@ -16,12 +16,29 @@ def difference_loss(a_BD: Tensor, b_BD: Tensor) -> Tensor:
     return squares / a_BD.shape[1] ** 2
 
 
+def difference_flops(num_rows: int, width: int) -> float:
+    """FLOPs of ``difference_loss`` of (B, D) and of its gradient: ``12 B^2 D + 10 B D + 5 B^2``.
+
+    Two products of windows (``2 B^2 D`` each) with two such products back through either; for either input its norms
+    (2 per value), the quotient (1) and back (2); squares' product and sum (2 per entry) and back (3).
+    """
+    return 12.0 * num_rows**2 * width + 10.0 * num_rows * width + 5.0 * num_rows**2
+
+
 def balance_loss(logits_BT: Tensor) -> Tensor:
     """``T sum_i f_i p_i``: share of windows whose likeliest choice is i, times i's mean probability; 1 if even."""
     num_choices = logits_BT.shape[1]
     p_BT = torch.softmax(logits_BT, 1)
     f_T = torch.bincount(p_BT.argmax(1), minlength=num_choices).to(p_BT.dtype) / len(p_BT)
     return num_choices * (f_T * p_BT.mean(0)).sum()
+
+
+def router_flops(num_rows: int, num_choices: int) -> float:
+    """FLOPs of ``balance_loss`` and ``z_loss`` of (B, T) and of their gradients: 20 per logit.
+
+    Softmax and logsumexp (5 and 4), the largest, counts and means (3); back through them 8.
+    """
+    return 20.0 * num_rows * num_choices
 
 
 def z_loss(logits_BT: Tensor) -> Tensor:

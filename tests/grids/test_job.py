@@ -1,5 +1,6 @@
-"""A grid as a Ray job: a head on loopback without custom resources, the code uploaded, the metrics scraped."""
+"""A grid as a Ray job, submitted as the README says: a head on loopback, the code uploaded, the metrics scraped."""
 
+import json
 import os
 import re
 import secrets
@@ -45,9 +46,12 @@ def get(url, until_s):
             time.sleep(0.5)
 
 
-@pytest.fixture
-def head(tmp_path):
-    """A cluster of one node that knows nothing of this project; its processes are ended as one group."""
+@pytest.fixture(params=[None, {"server": 1, "type_a": 2, "type_c": 1}], ids=["bare", "resources"])
+def head(request, tmp_path):
+    """A cluster of one node, without custom resources or with those of a testbed; its processes end as one group.
+
+    The project is on it as an installed command alone: the environment's ``bin`` is on its PATH, the sources are not.
+    """
     port, dashboard, metrics, agent = free_ports(4)
     folder = tempfile.mkdtemp(prefix="rj-", dir="/tmp")
     token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_USAGE_STATS_ENABLED": "0"}
@@ -57,6 +61,7 @@ def head(tmp_path):
     words += ["--node-ip-address=127.0.0.1", "--dashboard-host=127.0.0.1", f"--num-cpus={CORES}"]
     words += [f"--temp-dir={folder}", f"--metrics-export-port={metrics}", f"--dashboard-agent-listen-port={agent}"]
     words += ["--object-store-memory=300000000"]
+    words += [f"--resources={json.dumps(request.param)}"] if request.param else []
     with (tmp_path / "head.log").open("wb") as log:
         process = subprocess.Popen(words, env=env, stdout=log, stderr=log, start_new_session=True)
     try:
@@ -80,8 +85,8 @@ def head(tmp_path):
 def test_the_smoke_grid_as_a_job(head, tmp_path):
     dashboard, metrics, env = head
     out = tmp_path / "out"
-    words = [RAY, "job", "submit", "--address", dashboard, "--working-dir", ".", "--", "python", "-m", "actors.cli"]
-    words += ["grid", "smoke", "--out", str(out), "--set", "rounds=12", "--set", "tracking.enabled=false"]
+    words = [RAY, "job", "submit", "--address", dashboard, "--working-dir", ".", "--", "relief-ray", "grid", "smoke"]
+    words += ["--out", str(out), "--set", "rounds=12", "--set", "tracking.enabled=false"]
     seen: set[str] = set()
     # The head takes jobs some time after it answers; until then a submission is refused before anything is run.
     for _ in range(MAX_TRIES):

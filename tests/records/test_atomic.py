@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 
 import pytest
@@ -21,6 +22,17 @@ def test_write_all_goes_on_after_short_writes(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "write", lambda fd, data: real(fd, data[:3]))
     atomic.write_file(tmp_path / "f", b"0123456789")
     assert (tmp_path / "f").read_bytes() == b"0123456789"
+
+
+def test_pieces_are_written_in_order_small_ones_together(tmp_path, monkeypatch):
+    real, sizes = os.write, []
+    monkeypatch.setattr(os, "write", lambda fd, data: sizes.append(len(data)) or real(fd, data))
+    large = bytes(range(256)) * (atomic.CHUNK_BYTES // 256)
+    pieces = [b"ab", memoryview(b"c"), large, b"", b"d", memoryview(large), b"e"]
+    digest = atomic.write_pieces(tmp_path / "f", iter(pieces))
+    whole = b"".join(pieces)
+    assert (tmp_path / "f").read_bytes() == whole and digest == hashlib.sha256(whole).hexdigest()
+    assert sizes == [3, len(large), 1, len(large), 1]
 
 
 def test_a_full_device_is_named():

@@ -1,5 +1,6 @@
 """Runs from folders and nested folders."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,16 @@ def test_incomplete_runs_are_left_out_by_name(make):
     assert notes == ("relief, fold 0, seed 4: 2 of 20 rounds, left out",)
     with pytest.raises(UserError, match=r"no run is complete.*2 of 20"):
         require_complete([cut])
+
+
+def test_a_run_with_all_its_rounds_that_did_not_finish_is_left_out_too(make):
+    """As for a grid: a resume has its end to do."""
+    whole, cut = make("fedavg"), make("relief", seed=4)
+    cut = replace(cut, run=cut.run.model_copy(update={"status": "running"}))
+    assert require_complete([whole, cut]) == (
+        (whole,),
+        ("relief, fold 0, seed 4: 2 of 2 rounds (running), left out",),
+    )
 
 
 def test_a_reconstruction_is_shown_as_one(make, put, tmp_path):

@@ -72,6 +72,14 @@ def test_a_failed_run_with_rounds_names_both(make, put, tmp_path):
     assert (slot.state, slot.why) == ("failed", "round 3 was void (2 of 4 rounds)")
 
 
+def test_a_run_that_was_ended_before_it_said_so_is_unfinished_as_for_its_grid(make, put, tmp_path):
+    loaded = make("fedavg")
+    put(loaded, tmp_path / "x")
+    (tmp_path / "x" / "run.json").write_text(loaded.run.model_copy(update={"status": "running"}).model_dump_json())
+    (slot,) = take_stock([tmp_path]).slots
+    assert (slot.state, slot.why) == ("unfinished", "2 of 2 rounds, running")
+
+
 def test_a_plan_of_a_run_is_read(make, put, tmp_path):
     plan(tmp_path, {"a": make("fedavg")}, name="plan.json")
     put(make("v1"), tmp_path / "b")

@@ -1,7 +1,7 @@
 """FedICU (reconstructed): what is sent, what it costs, what the server makes of it, what is frozen."""
 
 from dataclasses import replace
-from math import ceil
+from math import ceil, log2
 
 import pytest
 import torch
@@ -14,7 +14,16 @@ from relief_ray.groups import GroupLayout, ParamGroup, pack
 from relief_ray.messages import Reduced, ServerState
 from relief_ray.server.divergence import to_tensor
 from relief_ray.strategies import PRESETS
-from relief_ray.strategies.fedicu import IMPORTANCE, FedICU, aggregate, frozen, importance, keep_top, send_important
+from relief_ray.strategies.fedicu import (
+    IMPORTANCE,
+    FedICU,
+    aggregate,
+    choosing_flops,
+    frozen,
+    importance,
+    keep_top,
+    send_important,
+)
 from relief_ray.streams import Streams
 from tests.toy import FOUR, FULL, bench, build, context_of, fleet_of, task_of, update_of
 from tests.training.scene import build as build_cnn
@@ -197,6 +206,27 @@ def test_who_lacks_a_sensor_gains_weight_on_the_fusion_matrix():
         alpha = agreement([split_columns(torch.stack(x).double())[1]], 1.0)
         assert float(alpha[:3].max()) < 1 / 8 < float(alpha[3:].min())
         assert float(alpha[3:].max() - alpha[3:].min()) <= spread
+
+
+# What it costs ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kind", "per_value"), [("relative", 5), ("magnitude", 2)])
+def test_choosing_what_to_send_is_charged_once_a_round_by_hand(tmp_path, kind, per_value):
+    """LoRA factors of acc (2 x 16, 6 x 2) and hr (2 x 8, 6 x 2), one fusion matrix 2 x 12, its B, the head."""
+    sizes = (32, 12, 16, 12, 24, 10, 15, 3)
+    assert sum(sizes) == LAYOUT.numel
+    run = bench(FedICU(importance=kind).build(), tmp_path, epochs=2)
+    expected = sum(n * (per_value + log2(n)) for n in sizes)
+    for receipt in run.round(1).trained.reduced.receipts:
+        assert receipt.work.num_steps in (4, 6) and receipt.work.extra_flops == pytest.approx(expected)
+
+
+def test_a_frozen_group_is_not_chosen_from_and_who_sends_everything_chooses_nothing(tmp_path):
+    whole, part = (choosing_flops(FedICU(), LAYOUT, LAYOUT.select(j)) for j in (None, ["fusion.B", "head.1"]))
+    assert part == pytest.approx(sum(n * (5 + log2(n)) for n in (10, 15, 3))) and whole > part
+    run = bench(PRESETS["fedicu_table"].build(), tmp_path)
+    assert [r.work.extra_flops for r in run.round(1).trained.reduced.receipts] == [0.0] * 4
 
 
 # Freezing -----------------------------------------------------------------------------------------------------------

@@ -2,8 +2,9 @@
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
-from relief_ray.strategies.losses import balance_loss, difference_loss, z_loss
+from relief_ray.strategies.losses import balance_loss, difference_flops, difference_loss, router_flops, z_loss
 
 
 def noise(*shape, seed=0):
@@ -42,3 +43,16 @@ def test_z_by_hand():
     assert float(z_loss(torch.tensor([[0.0, 0.0], [1.0, 1.0]]))) == pytest.approx(
         (0.6931471806**2 + 1.6931471806**2) / 2
     )
+
+
+def test_the_products_of_the_difference_are_those_that_torch_counts():
+    """``12 B^2 D`` of it are matrix products, forward and back; the rest by hand for B = 5, D = 7."""
+    a, b = noise(5, 7), noise(5, 7, seed=1)
+    with FlopCounterMode(display=False) as counter:
+        difference_loss(a, b).backward()
+    assert counter.get_total_flops() == 12 * 25 * 7
+    assert difference_flops(5, 7) == 2100 + 10 * 35 + 5 * 25
+
+
+def test_a_routers_losses_take_twenty_flops_per_logit():
+    assert router_flops(32, 3) == 20 * 96

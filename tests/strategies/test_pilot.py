@@ -169,6 +169,20 @@ def test_canonical_model_is_the_mean_of_the_full_clients(tmp_path):
     assert set(found) == {f"client.{n}" for n in range(6)}
 
 
+@pytest.mark.parametrize("stage1", [1, 0])
+def test_both_stages_losses_are_charged_by_hand(tmp_path, stage1):
+    """Client n has 6 + n windows in batches of 4, 2 epochs; D = 2 x 6 features, T = 3 tasks."""
+    run = pilot(tmp_path, stage1=stage1, epochs=2)
+    run.round(1)  # at least one round is of stage 1, unless there is none
+    receipts = run.round(2).trained.reduced.receipts
+    batches = [(4, 2), (4, 3), (4, 4), (4, 4, 1), (4, 4, 2), (4, 4, 3)]
+    for receipt, sizes in zip(receipts, batches, strict=True):
+        first = sum(12 * b * b * 12 + 10 * b * 12 + 5 * b * b for b in sizes)
+        mixed = sum(20 * b * 3 for b in sizes)
+        assert receipt.work.num_steps == 2 * len(sizes)
+        assert receipt.work.extra_flops == pytest.approx(2 * (first if stage1 else mixed))
+
+
 def test_one_task_needs_no_router(tmp_path):
     run = pilot(tmp_path, fleet=fleet_of(ACC, ACC), rounds=2)
     assert [j for j in run.backbone.layout.ids if "cross" in j or "task" in j] == ["connector.task.1"]
