@@ -15,6 +15,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from actors import carry
 from actors.hosts import ClientHost, Handle
 from actors.placement import HostSpec, Mode, Placement, Plan, Resources, plan_actors, plan_packed, reserve
+from actors.session import process_options
 from relief_ray.training.worker import Job
 
 RESERVE_S = 60.0
@@ -79,8 +80,6 @@ def open_hosts(job: Job, options: RuntimeOptions, types: Mapping[str, Resources]
 
 def actor_options(spec: HostSpec, index: int, reservation: PlacementGroup | None, num_threads: int) -> dict[str, Any]:
     """Ray's options of one host."""
-    # Ray leaves all GPUs visible to processes that asked for none; results depend on the number of threads.
-    hidden = {} if spec.num_gpus else {"CUDA_VISIBLE_DEVICES": ""}
     options: dict[str, Any] = {
         # For the dashboard alone: runs and cells share a namespace, so each name is used once.
         "name": f"{spec.name}-{secrets.token_hex(3)}",
@@ -89,7 +88,7 @@ def actor_options(spec: HostSpec, index: int, reservation: PlacementGroup | None
         "resources": dict(spec.resources),
         "max_restarts": -1,
         "max_task_retries": 0,
-        "runtime_env": {"env_vars": {"OMP_NUM_THREADS": str(num_threads), **hidden}},
+        **process_options(num_threads, hide_gpus=not spec.num_gpus),
     }
     if reservation is not None:
         options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(

@@ -185,17 +185,20 @@ def test_a_host_of_another_version_is_refused_before_it_sees_the_job(on_ray, tmp
         on_ray(make_job(tmp_path), num_hosts=1)
 
 
-def test_hosts_run_one_thread_and_see_no_gpu(cluster):
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_hosts_have_their_threads_from_the_first_import_and_see_no_gpu(cluster, num_threads):
     class Probe(ClientHost):
         def look(self):
             import os
 
-            return os.environ["OMP_NUM_THREADS"], os.environ["CUDA_VISIBLE_DEVICES"], torch.get_num_threads()
+            return os.environ["OMP_NUM_THREADS"], torch.get_num_threads(), torch.cuda.device_count()
 
     from actors.group import actor_options
     from actors.placement import HostSpec
 
-    options = actor_options(HostSpec(name="x", client=None, num_cpus=1.0), 0, None, 1)
+    options = actor_options(HostSpec(name="x", client=None, num_cpus=1.0), 0, None, num_threads)
+    # Processes of our own cluster inherit one thread: only another number makes Ray start a process of its own.
+    assert ("runtime_env" in options) == (num_threads != 1)
     actor = ray.remote(Probe).options(**options).remote()
-    assert ray.get(actor.look.remote()) == ("1", "", 1)
+    assert ray.get(actor.look.remote()) == (str(num_threads), num_threads, 0)
     ray.kill(actor)
