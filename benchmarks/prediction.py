@@ -33,8 +33,8 @@ from relief_ray.process import use_threads
 from relief_ray.profiling import Profiler
 from relief_ray.setup import Setup, context_of, prepare
 from relief_ray.streams import Streams
+from relief_ray.training.inputs import prepare as prepare_inputs
 from relief_ray.training.trainer import Trainer
-from relief_ray.training.worker import prepare as prepare_inputs
 
 Values = dict[str, object]
 ERRORS = {"predicted_stages": "", "predicted_earlier": "_earlier"}

@@ -52,9 +52,10 @@ def paged(sheet: Sheet) -> Iterator[Sheet]:
             parts.append([])
         parts[-1].append(line)
     for number, lines in enumerate(parts, 1):
-        more = {} if number == 1 else {"slug": f"{sheet.slug}-{number}", "caption": f"{sheet.caption} (Continued.)"}
-        notes = sheet.notes if number == len(parts) else ()
-        yield replace(sheet, lines=tuple(lines), notes=notes, **more)
+        part = replace(sheet, lines=tuple(lines), notes=sheet.notes if number == len(parts) else ())
+        if number > 1:
+            part = replace(part, slug=f"{sheet.slug}-{number}", caption=f"{sheet.caption} (Continued.)")
+        yield part
 
 
 def _height(line: Line) -> float:
