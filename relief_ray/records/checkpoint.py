@@ -86,7 +86,7 @@ def save(run_folder: Path, checkpoint: Checkpoint, binding: Binding) -> Path:
     tensors, manifest = _tensors(checkpoint), _manifest(checkpoint, binding)
     with atomic.disk_errors(final, "save the checkpoint"):
         folder.mkdir(exist_ok=True)
-        _remove(beside)
+        shutil.rmtree(beside, ignore_errors=True)
         beside.mkdir()
         try:
             sha256 = atomic.write_pieces(beside / STATE_FILE, file_pieces(tensors))
@@ -95,7 +95,7 @@ def save(run_folder: Path, checkpoint: Checkpoint, binding: Binding) -> Path:
             _retire(final)
             os.rename(beside, final)
         except OSError:
-            _remove(beside)
+            shutil.rmtree(beside, ignore_errors=True)
             raise
         atomic.fsync_folder(folder)
     _prune(folder, checkpoint.round)
@@ -230,7 +230,7 @@ def _retire(final: Path) -> None:
     # After a fallback to an older generation its successors are computed again and take their places.
     if final.exists():
         retired = final.with_name(f".retired-{final.name}")
-        _remove(retired)
+        shutil.rmtree(retired, ignore_errors=True)
         os.rename(final, retired)
 
 
@@ -238,14 +238,10 @@ def drop_after(run_folder: Path, round_: int) -> None:
     """Removes generations newer than the one a resume continues from: its rounds will be computed again."""
     for path in generations(run_folder):
         if _round(path) > round_:
-            _remove(path)
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _prune(folder: Path, newest: int) -> None:
     drop_after(folder.parent, newest)
     for path in [*generations(folder.parent)[KEEP:], *folder.glob(".retired-*")]:
-        _remove(path)
-
-
-def _remove(path: Path) -> None:
-    shutil.rmtree(path, ignore_errors=True)
+        shutil.rmtree(path, ignore_errors=True)
