@@ -12,16 +12,22 @@ from relief_ray.models.moment_weights import FILES, digest, hub_id, is_random, m
 
 def sha256_here(size: Size, weights: str, weights_seed: int, revision: str | None = None) -> str | None:
     """``weights_sha256`` of a run that would begin now; None where the files are not here or cannot be used."""
-    folder = folder_here(size, weights, weights_seed, revision)
     try:
-        changed = [(folder / name).stat() for name in FILES] if folder is not None else []
-        return None if folder is None else _sha256(size, folder, tuple((s.st_mtime_ns, s.st_size) for s in changed))
+        folder = folder_here(size, weights, weights_seed, revision)
+        if folder is None:
+            return None
+        found = [(folder / name).stat() for name in FILES]
+        return _sha256(size, folder, tuple((s.st_mtime_ns, s.st_size) for s in found))
     except (OSError, UserError):
         return None
 
 
 def folder_here(size: Size, weights: str, weights_seed: int, revision: str | None = None) -> Path | None:
-    """Where ``weights_folder`` would find them without the hub's help; None where it would not."""
+    """Where ``weights_folder`` would find them without the hub's help; None where it would not.
+
+    Raises:
+        UserError: neither a folder nor a name at the hub.
+    """
     if is_random(weights):
         return random_target(size, weights_seed)
     path = Path(weights).expanduser()

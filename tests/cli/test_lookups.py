@@ -183,5 +183,5 @@ def test_model_export_says_what_it_wrote_and_why_it_cannot(invoke, runs: Path, t
     told = json.loads(invoke("model", "export", runs / "relief-s0", "--out", tmp_path / "json", "--json").stdout)
     assert told["event"] == "exported" and told["files"] == ["README.md", "export.json", "model.safetensors"]
     again = invoke("model", "export", runs / "relief-s0", "--out", tmp_path / "out")
-    assert again.exit_code == 2 and "is not empty; name an empty folder" in again.output
+    assert again.exit_code == 2 and "is not empty; name an empty folder" in " ".join(again.output.split())
     assert invoke("model", "export", tmp_path, "--out", tmp_path / "no").exit_code == 2

@@ -59,7 +59,7 @@ def test_the_deadline_to_set_is_short_and_never_too_small(seconds, text):
 
 def test_a_run_says_it_in_its_record_and_the_advice_helps(run_cache):
     values = {"costs": {"planning_time": "flop_proportional"}}
-    setup = prepare(config_of("relief", **values))
+    setup = prepare(config_of("relief", strategy="relief", **values))
     (warning,) = setup.warnings
     assert f"T* = {deadline_s(setup):.4g} s" in warning and "flop_proportional" in warning and "fusion.B" in warning
     assert run_record(setup).warnings == (warning,)
@@ -67,5 +67,5 @@ def test_a_run_says_it_in_its_record_and_the_advice_helps(run_cache):
     advised = float(warning.split("strategy.deadline_s=")[1].split()[0])
     strategy = {"name": "relief", "deadline_s": advised}
     helped = prepare(config_of("relief", strategy=strategy, **values))
-    assert helped.warnings == () and further(helped.config.strategy, context_of(helped, 1)) == ["fusion.B"]
-    assert prepare(config_of("relief")).warnings == (), "the default clock leaves a choice"
+    assert helped.warnings == () and set(further(helped.config.strategy, context_of(helped, 1))) == {"fusion.B"}
+    assert prepare(config_of("relief", strategy="relief")).warnings == (), "the default clock leaves a choice"
