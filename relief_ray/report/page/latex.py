@@ -52,9 +52,11 @@ def paged(sheet: Sheet) -> Iterator[Sheet]:
             parts.append([])
         parts[-1].append(line)
     for number, lines in enumerate(parts, 1):
-        more = {} if number == 1 else {"slug": f"{sheet.slug}-{number}", "caption": f"{sheet.caption} (Continued.)"}
+        slug, caption = sheet.slug, sheet.caption
+        if number > 1:
+            slug, caption = f"{slug}-{number}", f"{caption} (Continued.)"
         notes = sheet.notes if number == len(parts) else ()
-        yield replace(sheet, lines=tuple(lines), notes=notes, **more)
+        yield replace(sheet, slug=slug, caption=caption, lines=tuple(lines), notes=notes)
 
 
 def _height(line: Line) -> float:
