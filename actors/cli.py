@@ -68,7 +68,9 @@ def run(
     ] = None,
     rerun_stale: Annotated[
         bool,
-        typer.Option("--rerun-stale", help="Compute finished runs of another program again; the old are set aside."),
+        typer.Option(
+            "--rerun-stale", help="Compute finished runs of another program or weights again; the old are set aside."
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -112,7 +114,8 @@ def grid(
     skip_unknown: Annotated[bool, typer.Option("--skip-unknown", help="Leave out methods not built yet.")] = False,
     skip_failed: Annotated[bool, typer.Option("--skip-failed", help="Do not try failed cells again.")] = False,
     rerun_stale: Annotated[
-        bool, typer.Option("--rerun-stale", help="Compute cells of another program again; the old are set aside.")
+        bool,
+        typer.Option("--rerun-stale", help="Compute cells of another program or weights again; the old are set aside."),
     ] = False,
     address: Annotated[SomeText, typer.Option(help="Join this Ray cluster instead of starting one.")] = None,
     dashboard: Annotated[bool, typer.Option("--dashboard", help="Ray's dashboard with a local cluster.")] = False,
@@ -153,9 +156,7 @@ def compare(
 
 @app.command()
 def report(
-    folders: Annotated[
-        list[Path], typer.Argument(metavar="DIR...", help="Folders of runs, grids, or files of collected runs.")
-    ],
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders of runs or grids.")],
     out: Annotated[
         SomePath, typer.Option(metavar="DIR", help="For the report; by default report in the first.")
     ] = None,

@@ -12,6 +12,7 @@ from actors.driver import start_coordinator
 from actors.group import HostGroup, RuntimeOptions, open_hosts
 from actors.hosts import Handle
 from actors.placement import Resources
+from relief_ray.process import Device
 from relief_ray.training.worker import Job
 
 ALIVE_S = 5.0
@@ -25,6 +26,7 @@ class Wanted:
     types: Mapping[str, Resources]
     devices: tuple[str, ...]
     num_threads: int
+    computes_on: Device
 
 
 class Crew:
@@ -43,7 +45,13 @@ class Crew:
             UserError: the cluster lacks a resource, named with the fix.
         """
         devices = tuple(c.device for c in job.fleet.clients) if options.mode == "actors" else ()
-        wanted = Wanted(options=options, types=types, devices=devices, num_threads=job.num_threads)
+        wanted = Wanted(
+            options=options,
+            types=types,
+            devices=devices,
+            num_threads=job.num_threads,
+            computes_on=job.trainer.device,
+        )
         if self._group is not None and self._wanted == wanted and _alive(self._group):
             self._group = self._group.with_job(job)
         else:

@@ -14,6 +14,7 @@ from ray.exceptions import RayActorError, RayTaskError
 
 from actors.coordinator import Coordinator, Order, Progress
 from actors.hosts import Handle
+from actors.session import process_options
 from relief_ray.records.schema import RunRecord
 from relief_ray.simulation import OnRound
 
@@ -52,7 +53,7 @@ def start_coordinator() -> Handle:
         resources={"server": 0.001} if "server" in ray.cluster_resources() else {},
         max_restarts=-1,
         max_task_retries=0,
-        runtime_env={"env_vars": {"OMP_NUM_THREADS": "1"}},
+        **process_options(1, hide_gpus=False),
     )
     return actor.remote()
 

@@ -15,6 +15,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from actors import carry
 from actors.hosts import ClientHost, Handle
 from actors.placement import HostSpec, Mode, Placement, Plan, Resources, plan_actors, plan_packed, reserve
+from actors.session import process_options
 from relief_ray.training.worker import Job
 
 RESERVE_S = 60.0
@@ -33,7 +34,6 @@ class RuntimeOptions:
     placement: Placement = "auto"
     client_timeout_s: float | None = 600.0
     quorum: float = 1.0
-    num_gpus: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,11 +66,11 @@ def open_hosts(job: Job, options: RuntimeOptions, types: Mapping[str, Resources]
     Raises:
         UserError: the cluster lacks a resource, named with the fix.
     """
-    cluster = ray.cluster_resources()
+    cluster, needs_gpu = ray.cluster_resources(), job.trainer.device == "cuda"
     if options.mode == "actors":
-        plan = plan_actors(job.fleet, types or {}, options.placement, cluster, options.num_gpus)
+        plan = plan_actors(job.fleet, types or {}, options.placement, cluster, needs_gpu)
     else:
-        plan = plan_packed(options.num_hosts, cluster, options.num_gpus)
+        plan = plan_packed(options.num_hosts, cluster, needs_gpu)
     reservation = reserve(plan, RESERVE_S)
     actor = ray.remote(ClientHost)
     options_of = [actor_options(spec, i, reservation, job.num_threads) for i, spec in enumerate(plan.hosts)]
@@ -80,8 +80,6 @@ def open_hosts(job: Job, options: RuntimeOptions, types: Mapping[str, Resources]
 
 def actor_options(spec: HostSpec, index: int, reservation: PlacementGroup | None, num_threads: int) -> dict[str, Any]:
     """Ray's options of one host."""
-    # Ray leaves all GPUs visible to processes that asked for none; results depend on the number of threads.
-    hidden = {} if spec.num_gpus else {"CUDA_VISIBLE_DEVICES": ""}
     options: dict[str, Any] = {
         # For the dashboard alone: runs and cells share a namespace, so each name is used once.
         "name": f"{spec.name}-{secrets.token_hex(3)}",
@@ -90,7 +88,7 @@ def actor_options(spec: HostSpec, index: int, reservation: PlacementGroup | None
         "resources": dict(spec.resources),
         "max_restarts": -1,
         "max_task_retries": 0,
-        "runtime_env": {"env_vars": {"OMP_NUM_THREADS": str(num_threads), **hidden}},
+        **process_options(num_threads, hide_gpus=not spec.num_gpus),
     }
     if reservation is not None:
         options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(

@@ -1,7 +1,7 @@
 """The command groups that run no experiment: `device`, `fleet`, `model` and `data`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal, Optional
 
 import typer
 
@@ -11,11 +11,6 @@ fleet = typer.Typer(help="Devices, sensors and what a round costs them.", no_arg
 model = typer.Typer(help="The backbone and its parameter groups.", no_args_is_help=True)
 device = typer.Typer(help="This machine as a device of the fleet.", no_args_is_help=True)
 data = typer.Typer(help="Datasets: bring, check, look into.", no_args_is_help=True)
-
-
-@model.callback()
-def _model() -> None:
-    """A group even while it has one command."""
 
 
 @device.callback()
@@ -66,6 +61,40 @@ def model_describe(target: Target = "demo", settings: Settings = None, as_json: 
     from actors.commands.model import describe
 
     describe(target, settings or [], as_json)
+
+
+@model.command("evaluate")
+def model_evaluate(
+    folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders of them.")],
+    sensors: Annotated[
+        list[str] | None, typer.Option("--sensors", metavar="A+B", help="Also through these sensors; repeatable.")
+    ] = None,
+    part: Annotated[Literal["test", "validation"], typer.Option(help="Which windows.")] = "test",
+    as_json: AsJson = False,
+) -> None:
+    """Test the last model of runs again: through all sensors, those of every client, each alone, and any others."""
+    from actors.commands.evaluate import evaluate
+
+    evaluate(folders, sensors or [], part, as_json)
+
+
+@model.command("export")
+def model_export(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where to; empty, or not there yet.")],
+    round_: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option("--round", help="The model after this round; by default the last one saved."),
+    ] = None,
+    with_encoder: Annotated[
+        bool, typer.Option("--with-encoder", help="Copy the frozen encoder's files too (random ones always are).")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write a run's model for use elsewhere: PEFT adapters or plain tensors, with code that loads them."""
+    from actors.commands.model_export import export
+
+    export(run, out, round_, with_encoder, as_json)
 
 
 @data.command("list")

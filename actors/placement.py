@@ -49,25 +49,31 @@ class Plan:
     why: str
 
 
-def plan_packed(num_hosts: int | None, cluster: Resources, num_gpus: float = 0.0) -> Plan:
-    """One host per core (or ``num_hosts``, which then share the cores); any client runs on any of them."""
+def plan_packed(num_hosts: int | None, cluster: Resources, needs_gpu: bool = False) -> Plan:
+    """One host per core (or ``num_hosts``, which then share the cores); any client runs on any of them.
+
+    Raises:
+        UserError: hosts need a GPU and the cluster has none.
+    """
     cores = max(1, int(cluster.get("CPU", 1)))
     number = num_hosts or cores
-    share = _share(cores, number)
+    share, num_gpus = _share(cores, number), gpu_share(number, cluster) if needs_gpu else 0.0
     hosts = tuple(HostSpec(name=f"host-{i}", client=None, num_cpus=share, num_gpus=num_gpus) for i in range(number))
     return Plan(hosts=hosts, placement="virtual", why="packed hosts take any client")
 
 
 def plan_actors(
-    fleet: Fleet, types: Mapping[str, Resources], placement: Placement, cluster: Resources, num_gpus: float = 0.0
+    fleet: Fleet, types: Mapping[str, Resources], placement: Placement, cluster: Resources, needs_gpu: bool = False
 ) -> Plan:
     """One host per client.
 
     ``types``: device type -> Ray resources (``DeviceType.ray_resources``).
 
     Raises:
-        UserError: ``typed`` placement, but a resource is missing or a device type names none.
+        UserError: ``typed`` placement, but a resource is missing or a device type names none; hosts need a GPU and the
+            cluster has none.
     """
+    num_gpus = gpu_share(len(fleet), cluster) if needs_gpu else 0.0
     typed = tuple(
         HostSpec(name=f"client-{c.id}", client=c.id, num_cpus=0.0, num_gpus=num_gpus, resources=types.get(c.device, {}))
         for c in fleet.clients
@@ -90,6 +96,21 @@ def plan_actors(
 
 def _share(cores: float, number: int) -> float:
     return max(GRAIN, int(min(1.0, cores / number) / GRAIN) * GRAIN)
+
+
+def gpu_share(num_hosts: int, cluster: Resources) -> float:
+    """What each host asks for where all compute on GPUs: hosts are spread evenly, and none lies across two.
+
+    Raises:
+        UserError: the cluster has none.
+    """
+    number = int(cluster.get("GPU", 0))
+    if not number:
+        raise UserError(
+            "training.device = 'cuda': Ray knows of no GPU in this cluster, expected at least one; start a node with "
+            "one (ray start finds it, or is told by --num-gpus), or take training.device=cpu or runtime.mode=inline"
+        )
+    return _share(1.0, -(-num_hosts // number))
 
 
 def demand(hosts: Sequence[HostSpec]) -> dict[str, float]:

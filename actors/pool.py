@@ -65,7 +65,7 @@ class HostPool:
                 yield from self._overdue(todo)
                 yield from self._hopeless(todo)
         finally:
-            # Where the caller gives up, hosts finish what they do and then answer the probe behind it.
+            # Where the caller gives up, hosts finish what they do, skip what waits behind it and answer the next probe.
             for host in self.hosts:
                 if host.flights:
                     host.suspect("its last call was given up")

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from relief_ray.errors import UserError
 
@@ -21,6 +22,9 @@ MIB = 2**20
 # Ray's sockets lie about 75 characters below its folder, and a socket's path has at most 107.
 MAX_FOLDER_LENGTH = 30
 CONNECT_S = 10.0
+THREADS, HIDDEN = "OMP_NUM_THREADS", {"CUDA_VISIBLE_DEVICES": ""}
+# What our own cluster's processes were started with: Ray starts one anew for each that asks for another environment.
+INHERITED = "RELIEF_RAY_THREADS"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,6 +56,7 @@ def ray_session(options: SessionOptions) -> Iterator[str | None]:
         yield None
         return
     folder = None if options.address else short_folder()
+    before = {name: os.environ.get(name) for name in (THREADS, INHERITED)}
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     url = None
     try:
@@ -66,6 +71,8 @@ def ray_session(options: SessionOptions) -> Iterator[str | None]:
         yield url
     finally:
         ray.shutdown()
+        for name, value in before.items():
+            os.environ.pop(name, None) if value is None else os.environ.update({name: value})
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -78,6 +85,7 @@ def _start(folder: Path, options: SessionOptions) -> str | None:
         # Strangers on the machine stay out, and Ray writes no token to the home folder. It stays for the whole process:
         # Ray reads it once.
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+    os.environ[INHERITED] = os.environ.setdefault(THREADS, "1")
     context = ray.init(
         address="local",
         num_cpus=options.num_cpus or num_cores(),
@@ -92,6 +100,18 @@ def _start(folder: Path, options: SessionOptions) -> str | None:
         return None
     # As notebook servers do: it is worth nothing once this process has ended, and nobody else could know it.
     return f"http://{context.dashboard_url}" + (f" (its token: {os.environ['RAY_AUTH_TOKEN']})" if ours else "")
+
+
+def process_options(num_threads: int, *, hide_gpus: bool = True) -> dict[str, Any]:
+    """Ray's options of a process whose sums depend on ``num_threads``; empty where it inherits what it needs.
+
+    Ray leaves all GPUs visible to processes that asked for none.
+    """
+    import ray
+
+    threads = {} if os.environ.get(INHERITED) == str(num_threads) else {THREADS: str(num_threads)}
+    asked = threads | (HIDDEN if hide_gpus and "GPU" in ray.cluster_resources() else {})
+    return {"runtime_env": {"env_vars": asked}} if asked else {}
 
 
 def _join(address: str, options: SessionOptions) -> None:

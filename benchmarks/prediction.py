@@ -5,7 +5,8 @@
 training and the assignments take turns; a ratio to full training comes from each turn, medians and quartiles are over
 the turns. The profile sees other rounds than those that are predicted: seeded noise, fewer windows and epochs, and
 only the richest and the poorest set of sensors. Beside it stand two simpler predictions: one speed per phase, and
-FLOPs alone.
+FLOPs alone. ``--profile FILE``: a file that ``relief-ray device profile`` wrote before; what it predicts stands beside
+the rest, with the machine's drift since then in it.
 """
 
 from __future__ import annotations
@@ -18,10 +19,13 @@ from pathlib import Path
 from statistics import median, quantiles
 from time import perf_counter
 
+from benchmarks.earlier import earlier
 from benchmarks.engine.machine import Figures, facts
+from benchmarks.prediction_table import table
 from relief_ray.config import parse
 from relief_ray.devices.time import Profile
 from relief_ray.devices.workload import Workload, num_steps, shares, workload
+from relief_ray.errors import UserError
 from relief_ray.federated import ClientContext, ClientProgram
 from relief_ray.groups import GroupId
 from relief_ray.messages import NO_STATE, Assignment, ClientInfo, ServerState
@@ -29,10 +33,11 @@ from relief_ray.process import use_threads
 from relief_ray.profiling import Profiler
 from relief_ray.setup import Setup, context_of, prepare
 from relief_ray.streams import Streams
+from relief_ray.training.inputs import prepare as prepare_inputs
 from relief_ray.training.trainer import Trainer
-from relief_ray.training.worker import prepare as prepare_inputs
 
 Values = dict[str, object]
+ERRORS = {"predicted_stages": "", "predicted_earlier": "_earlier"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -155,12 +160,23 @@ def predict(setup: Setup, profile: Profile, rows: Sequence[Row]) -> dict[str, li
     }
 
 
-def compare(case: Case, turns: int) -> dict[str, object]:
-    """One case: its profile's conditions, and every assignment's ratio to full training of the same client."""
+def foretold(setup: Setup, profile: Profile, rows: Sequence[Row]) -> list[float]:
+    """Seconds of every row by a profile that was made before."""
+    return [sum(profile.devices[row.client].compute_s(load_of(setup, row))) for row in rows]
+
+
+def compare(case: Case, turns: int, path: Path | None = None) -> dict[str, object]:
+    """One case: its profile's conditions, and every assignment's ratio to full training of the same client.
+
+    ``path``: an earlier profile.
+    """
     setup = prepare(parse(case.values))
+    before = None if path is None else earlier(path, setup)
     rows = assignments(setup)
     profile, seen = observe(setup, rows, turns)
     predicted = predict(setup, profile, rows)
+    if before is not None:
+        predicted["earlier"] = foretold(setup, before, rows)
     full = {row.client: i for i, row in reversed(list(enumerate(rows))) if row.name.startswith("everything")}
     found = []
     for i, row in enumerate(rows):
@@ -179,7 +195,7 @@ def compare(case: Case, turns: int) -> dict[str, object]:
                 "measured_q1": low,
                 "measured_q3": high,
                 **guesses,
-                "error": guesses["predicted_stages"] / median(ratios) - 1,
+                **{f"error{e}": guesses[k] / median(ratios) - 1 for k, e in ERRORS.items() if k in guesses},
             }
         )
     assert profile.measured is not None
@@ -191,27 +207,9 @@ def compare(case: Case, turns: int) -> dict[str, object]:
         "num_windows": windows,
         "turns": turns,
         "profile": profile.measured.model_dump(mode="json"),
+        **({} if before is None or before.measured is None else {"earlier": before.measured.model_dump(mode="json")}),
         "rows": found,
     }
-
-
-def table(found: dict[str, object]) -> str:
-    """A case as Markdown."""
-    lines = [
-        "| client | assignment | measured (quartiles) | by stages | error | by phases | by FLOPs |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    rows = found["rows"]
-    assert isinstance(rows, list)
-    for r in rows:
-        if r["measured"] == 1.0:
-            continue
-        lines.append(
-            f"| {r['client']} | {r['assignment']} | {r['measured']:.3f} ({r['measured_q1']:.3f} to "
-            f"{r['measured_q3']:.3f}) | {r['predicted_stages']:.3f} | {100 * r['error']:+.0f} % "
-            f"| {r['predicted_phases']:.3f} | {r['predicted_flops']:.3f} |"
-        )
-    return "\n".join(lines)
 
 
 def main() -> None:
@@ -221,16 +219,22 @@ def main() -> None:
     parser.add_argument("--cases", default="cnn,tiny,small", help="Which of cnn, tiny, small.")
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--json", type=Path, required=True, help="The file to write.")
+    parser.add_argument("--profile", type=Path, help="A file of `relief-ray device profile`, for the one case asked.")
     given = parser.parse_args()
     if unknown := sorted(set(given.cases.split(",")) - set(cases())):
         parser.error(f"--cases {','.join(unknown)}: expected some of {', '.join(cases())}")
     use_threads(1)
     machine: Figures = facts()
     names = [n for n in given.cases.split(",") if not (given.quick and n == "small")]
+    if given.profile is not None and len(names) != 1:
+        parser.error(f"--profile {given.profile}: is of one backbone; ask for its case alone with --cases")
     turns = 2 if given.quick else given.turns
     results = []
     for name in names:
-        results.append(compare(cases()[name], turns))
+        try:
+            results.append(compare(cases()[name], turns, given.profile))
+        except UserError as error:
+            parser.error(str(error))
         print(f"\n{name}\n\n{table(results[-1])}", flush=True)
         given.json.write_text(json.dumps({"machine": machine, "cases": results}, indent=1) + "\n", encoding="utf-8")
 

@@ -12,7 +12,6 @@ from typing import Literal
 
 from pydantic import (
     BaseModel,
-    ConfigDict,
     Field,
     JsonValue,
     SerializeAsAny,
@@ -32,30 +31,14 @@ from relief_ray.extensions import configured, is_own, is_path, modules_of, path_
 from relief_ray.models.backbone import BackboneConfig
 from relief_ray.models.cnn import CnnConfig
 from relief_ray.models.registry import BACKBONES, choose, name_of
+from relief_ray.sections import Section, TrainingConfig
 from relief_ray.settings import override as override
 from relief_ray.settings import read_values as read_values
-from relief_ray.stages import Missing
 from relief_ray.strategies import PRESETS, AnyStrategy
 from relief_ray.strategies.common import StrategyConfig
 
 ClockName = Literal["flop_proportional", "split_naive", "split_reuse", "measured"]
 _KNOWN: TypeAdapter[AnyStrategy] = TypeAdapter(AnyStrategy)
-
-
-class Section(BaseModel):
-    """Frozen, closed to unknown keys."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-class TrainingConfig(Section):
-    """Local training: ``epochs`` is E; ``missing`` says what an absent modality is (Eq. (2) or Section III-B)."""
-
-    epochs: int = Field(default=5, ge=1)
-    batch_size: int = Field(default=32, ge=1)
-    lr: float = Field(default=1e-3, gt=0.0)
-    missing: Missing = "zero_input"
-    engine: Literal["auto", "naive", "reuse", "gemm"] = "auto"
 
 
 class EvaluationConfig(Section):
@@ -167,8 +150,8 @@ class ExperimentConfig(Section):
         Raises:
             UserError: the profile cannot be read.
         """
-        kept = self.model_dump(mode="json", exclude={"name", "runtime", "tracking", "choice"})
-        return kept | {"costs": self.costs.hashed()}
+        drop = dict.fromkeys(("name", "runtime", "tracking", "choice"), True) | {"backbone": self.backbone.unchosen()}
+        return self.model_dump(mode="json", exclude=drop) | {"costs": self.costs.hashed()}
 
     def label(self) -> str:
         """The preset that the strategy is, or is a variation of: ``v2`` with another deadline is still V2.

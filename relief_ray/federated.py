@@ -91,11 +91,7 @@ class ClientContext:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LocalStep:
-    """One mini-batch inside a client.
-
-    ``logits`` (batch, classes), ``params`` the trained groups' vectors, ``start`` their values at the round's start,
-    ``taps`` the outputs of the stages that the assignment asked for.
-    """
+    """One mini-batch: ``logits`` (batch, classes), ``taps`` by stage, the trained ``params`` and their ``start``."""
 
     logits: Tensor
     labels: Tensor
@@ -129,13 +125,15 @@ def send_all(context: ClientContext, update: Update) -> Update:
 class ClientProgram:
     """The green box: what runs on the device. Module-level functions or partials of them, so that it travels.
 
-    ``observe``: rows about each batch of the last epoch, before its step; together they are ``Receipt.stats``.
+    ``observe``: rows about each batch of the last epoch, before its step; together they are ``Receipt.stats``;
+    ``is_mean``: ``objective`` is a mean over windows plus terms of parameters alone, so that micro-batches' add up.
     """
 
     refine: Callable[[ClientContext, Assignment], Assignment] = keep_assignment
     objective: Callable[[LocalStep], Tensor] = task_loss
     observe: Callable[[LocalStep], Mapping[str, Tensor]] = observe_nothing
     after: Callable[[ClientContext, Update], Update] = send_all
+    is_mean: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

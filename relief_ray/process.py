@@ -1,12 +1,19 @@
-"""What holds for a whole process that computes: how many threads, and what happens to memory that is free."""
+"""What holds for a whole process that computes: threads, the device, and what happens to memory that is free."""
 
 from __future__ import annotations
 
 import ctypes
+import os
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
+from typing import Literal
 
 import torch
 
+from relief_ray.errors import UserError
+
+Device = Literal["cpu", "cuda"]
+Autocast = Literal["none", "bf16"]
 MIB = 2**20
 # glibc's mallopt(3). Blocks below the first are taken from the heap, and the heap shrinks once more than the second
 # lies free at its end. By default every few training steps give tens of MiB back and fetch them again page by page.
@@ -31,3 +38,49 @@ def keep_freed_memory() -> bool:
         mallopt(what, value) == 1
         for what, value in ((M_MMAP_THRESHOLD, LARGEST_HEAP_BLOCK_BYTES), (M_TRIM_THRESHOLD, KEPT_BYTES))
     )
+
+
+def choose_device(asked: Literal["cpu", "cuda", "auto"]) -> Device:
+    """What computes from now on: ``auto`` is a CUDA device where this process sees one.
+
+    Raises:
+        UserError: ``cuda`` where there is none.
+    """
+    if asked == "cpu" or torch.cuda.is_available():
+        return "cpu" if asked == "cpu" else "cuda"
+    if asked == "auto":
+        return "cpu"
+    built = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "built without CUDA"
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    raise UserError(
+        f"training.device = 'cuda': this process sees no CUDA device (torch {torch.__version__}, {built}, "
+        f"CUDA_VISIBLE_DEVICES={'not set' if visible is None else repr(visible)}), expected one; take "
+        "training.device=auto or cpu, or install a torch that is built for this machine's GPU"
+    )
+
+
+def use_device(device: Device) -> None:
+    """Makes results of this process's GPU repeatable: float32 is float32, and kernels are those that add up in order.
+
+    Nothing is changed for the CPU. Where no such kernel exists torch warns and takes another.
+
+    Raises:
+        UserError: there is no such device here.
+    """
+    if choose_device(device) == "cpu":
+        return
+    # Read by cuBLAS when it is first used.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.backends.cudnn.benchmark = False
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+
+
+def device_name(device: Device) -> str:
+    """``cpu``, or ``cuda: `` and the GPU's own name: what a record says of the device."""
+    return f"cuda: {torch.cuda.get_device_name()}" if device == "cuda" else "cpu"
+
+
+def casting(autocast: Autocast, device: torch.device) -> AbstractContextManager[object]:
+    """Inside, ``bf16`` lets torch compute matrix products in bfloat16; parameters stay as they are."""
+    return nullcontext() if autocast == "none" else torch.autocast(device.type, dtype=torch.bfloat16)

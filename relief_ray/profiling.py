@@ -66,7 +66,7 @@ class Bench:
     def train(self, scene: Scene) -> Turn:
         """Trains it twice: probes take time too, so the whole is timed without them."""
         wall_s, update = self._round(scene, self.plain, ClientProgram())
-        self._round(scene, self.probed, ClientProgram(objective=self.probes.objective))
+        self._round(scene, self.probed, ClientProgram(objective=self.probes.objective, is_mean=True))
         return Turn(
             load=self.load(scene),
             num_tensors=sum(len(self.plain.backbone.parameters[j]) for j in scene.groups),
@@ -143,7 +143,8 @@ def profile_device(config: ExperimentConfig, types: Sequence[str], turns: int) -
 
 def open_bench(setup: Setup) -> Bench:
     """Trainers of their own for the setup's backbone."""
-    plain, probed = (Trainer(setup.job.build(), setup.job.trainer) for _ in range(2))
+    config = replace(setup.job.trainer, device="cpu")
+    plain, probed = (Trainer(setup.job.build(), config) for _ in range(2))
     return Bench(setup=setup, plain=plain, probed=probed, probes=Probes(probed.backbone))
 
 

@@ -13,12 +13,23 @@ from relief_ray import __version__
 from relief_ray.extensions import digests
 from relief_ray.federated import RoundContext, RoundResult
 from relief_ray.messages import RoundCost
+from relief_ray.process import device_name
 from relief_ray.records.capture import capture_round
-from relief_ray.records.identity import cell_id, config_hash, machine_facts, source_digest
+from relief_ray.records.checkpoint import Binding
+from relief_ray.records.identity import cell_id, config_hash, layout_digest, machine_facts, source_digest
 from relief_ray.records.schema import FedAvgRecord, Metrics, RoundRecord, RunRecord, Totals
 from relief_ray.report.pairwise import pairwise_cosine
 from relief_ray.server.divergence import D_BAR, divergence, from_tensor
-from relief_ray.setup import Setup, deadline_s, fedavg_costs, speedup, trained_fraction
+from relief_ray.setup import Setup, deadline_s, fedavg_costs
+
+
+def binding_of(setup: Setup) -> Binding:
+    """What a checkpoint of this run belongs to."""
+    return Binding(
+        config_hash=config_hash(setup.config.hashed()),
+        layout_digest=layout_digest(setup.layout),
+        engine=setup.engine,
+    )
 
 
 def round_record(
@@ -62,6 +73,18 @@ def round_record(
     )
 
 
+def speedup(setup: Setup, result: RoundResult, reference: Mapping[str, RoundCost]) -> float | None:
+    """FedAvg's round over this round, by the planning clock; none for pooled data or a round in which nobody worked."""
+    round_s, fedavg_s = (costs[setup.config.costs.planning_time].round_s for costs in (result.costs, reference))
+    return None if setup.strategy.pooled or not round_s else fedavg_s / round_s
+
+
+def trained_fraction(setup: Setup, result: RoundResult) -> float:
+    """Mean over the round's clients of trained values over all of the plain backbone (above 1 with additions)."""
+    values = [setup.layout.num_values(r.assignment.train) for r in result.trained.worked]
+    return sum(values) / len(values) / setup.num_own_values if values else 0.0
+
+
 def fedavg_records(reference: Mapping[str, RoundCost]) -> dict[str, FedAvgRecord]:
     """The reference without its clients, as it is stored."""
     return {name: FedAvgRecord(round_s=c.round_s, energy_j=c.energy_j) for name, c in reference.items()}
@@ -94,7 +117,7 @@ def run_record(setup: Setup, parent: str | None = None) -> RunRecord:
         code_version=__version__,
         source_digest=source_digest(),
         own_sources=digests(config.modules()),
-        machine=machine_facts(),
+        machine=machine_facts().model_copy(update={"device": device_name(setup.job.trainer.device)}),
         engine=setup.engine,
         planning_model=config.costs.planning_time,
         coverage=as_json(setup.data.coverage),

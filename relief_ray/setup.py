@@ -16,18 +16,20 @@ from relief_ray.data.window_set import WindowSet
 from relief_ray.devices.fleet import build_fleet, with_windows
 from relief_ray.devices.planner import CostAccountant, CostPlanner, Counter, assumed_engine
 from relief_ray.devices.types import DeviceType
-from relief_ray.federated import RoundContext, RoundResult, Strategy
+from relief_ray.federated import RoundContext, Strategy
 from relief_ray.groups import GroupLayout, Params
 from relief_ray.messages import ClientInfo, Fleet, RoundCost
 from relief_ray.models.backbone import Backbone, InputShape
 from relief_ray.models.costs import count_costs
 from relief_ray.models.extend import extend
+from relief_ray.models.frozen import build_same
 from relief_ray.models.network import BackboneNetwork
 from relief_ray.models.registry import require_gemm
 from relief_ray.stages import Engine
 from relief_ray.strategies.relief import Relief, target_s
+from relief_ray.strategies.starved import starved
 from relief_ray.streams import Streams
-from relief_ray.training.trainer import TrainerConfig
+from relief_ray.training.trainer import trainer_config
 from relief_ray.training.worker import Job
 
 
@@ -82,7 +84,14 @@ def prepare(
     setup = assemble(
         config, data, with_windows(fleet, [len(c) for c in data.clients]), types, engine or choose_engine(config)
     )
-    return pool_clients(setup) if setup.strategy.pooled else setup
+    return pool_clients(setup) if setup.strategy.pooled else with_hints(setup)
+
+
+def with_hints(setup: Setup) -> Setup:
+    """The same, warned where its deadline leaves nobody anything to choose."""
+    config, clock = setup.config.strategy, setup.config.costs.planning_time
+    found = starved(config, context_of(setup, 1), clock) if isinstance(config, Relief) else None
+    return setup if found is None else replace(setup, warnings=(*setup.warnings, found))
 
 
 def pool_clients(setup: Setup) -> Setup:
@@ -130,8 +139,8 @@ def assemble(
         fedavg=fedavg,
         reference=fedavg_reference(config, fedavg, fleet, engine),
         rare=fleet.rare(),
-        build=partial(build_network, config, input_shape(data), additions),
-        job=make_job(config, data, planner, build, strategy, streams, engine),
+        build=partial(build_network, config, input_shape(data), additions, dict(backbone.facts)),
+        job=replace(make_job(config, data, planner, build, strategy, streams, engine), frozen=dict(backbone.facts)),
     )
 
 
@@ -167,10 +176,9 @@ def make_job(
     engine: Engine,
 ) -> Job:
     """What the workers are sent."""
-    training = config.training
     return Job(
         build=build,
-        trainer=TrainerConfig(lr=training.lr, batch_size=training.batch_size, missing=training.missing, engine=engine),
+        trainer=trainer_config(config.training, engine),
         fleet=planner.fleet,
         clients=data.clients,
         parts={part: getattr(data, part) for part in config.evaluation.parts},
@@ -198,9 +206,12 @@ def build_backbone(
     return extend(config.backbone.build(shape, seed, fast=engine == "gemm"), additions, seed)
 
 
-def build_network(config: ExperimentConfig, shape: InputShape, additions: tuple[Addition, ...]) -> BackboneNetwork:
+def build_network(
+    config: ExperimentConfig, shape: InputShape, additions: tuple[Addition, ...], frozen: Mapping[str, str | int]
+) -> BackboneNetwork:
     """The backbone for the server's own computations: the same layout and function whatever the workers' engine."""
-    return BackboneNetwork(build_backbone(config, shape, "naive", additions), config.training.missing)
+    same = build_same(partial(build_backbone, config, shape, "naive", additions), frozen)
+    return BackboneNetwork(same, config.training.missing)
 
 
 def context_of(setup: Setup, round_: int, participants: tuple[ClientInfo, ...] | None = None) -> RoundContext:
@@ -236,15 +247,3 @@ def fedavg_costs(setup: Setup, participants: tuple[ClientInfo, ...]) -> dict[str
     if len(participants) == len(setup.fleet):
         return setup.reference
     return fedavg_reference(setup.config, setup.fedavg, setup.fleet, setup.engine, [c.id for c in participants])
-
-
-def speedup(setup: Setup, result: RoundResult, reference: Mapping[str, RoundCost]) -> float | None:
-    """FedAvg's round over this round, by the planning clock; none for pooled data or a round in which nobody worked."""
-    round_s, fedavg_s = (costs[setup.config.costs.planning_time].round_s for costs in (result.costs, reference))
-    return None if setup.strategy.pooled or not round_s else fedavg_s / round_s
-
-
-def trained_fraction(setup: Setup, result: RoundResult) -> float:
-    """Mean over the round's clients of trained values over all of the plain backbone (above 1 with additions)."""
-    values = [setup.layout.num_values(r.assignment.train) for r in result.trained.worked]
-    return sum(values) / len(values) / setup.num_own_values if values else 0.0

@@ -18,10 +18,12 @@ from relief_ray.config import ExperimentConfig, RuntimeConfig, parse
 from relief_ray.errors import UserError
 from relief_ray.federated import RoundResult, run_round
 from relief_ray.messages import ClientInfo
+from relief_ray.models.frozen import differing
+from relief_ray.process import choose_device
 from relief_ray.protocols import Executor
-from relief_ray.recording import calibration_of, now, round_record, run_record
-from relief_ray.records.checkpoint import Binding, Checkpoint
-from relief_ray.records.identity import config_hash, layout_digest, other_program
+from relief_ray.recording import binding_of, calibration_of, now, round_record, run_record
+from relief_ray.records.checkpoint import Checkpoint
+from relief_ray.records.identity import other_program
 from relief_ray.records.ledger import RunFolder
 from relief_ray.records.personal import CheckpointStateStore
 from relief_ray.records.reading import read_run
@@ -29,7 +31,6 @@ from relief_ray.records.resume import restore
 from relief_ray.records.saver import Saver
 from relief_ray.records.schema import Metrics, RoundRecord, RunRecord, Status, Totals
 from relief_ray.records.tracking import NullTracker, Tracker
-from relief_ray.server.aggregation import mean_personal
 from relief_ray.setup import (
     Setup,
     context_of,
@@ -38,6 +39,7 @@ from relief_ray.setup import (
     subject_names,
 )
 from relief_ray.stages import Engine
+from relief_ray.tested import tested
 from relief_ray.training.metrics import summarise
 from relief_ray.training.worker import Job
 
@@ -66,11 +68,7 @@ class Experiment:
     def __post_init__(self) -> None:
         """Loads the newest checkpoint, or starts from the initial model."""
         setup = self.setup
-        self.binding = Binding(
-            config_hash=config_hash(setup.config.hashed()),
-            layout_digest=layout_digest(setup.layout),
-            engine=setup.engine,
-        )
+        self.binding = binding_of(setup)
         restored = restore(self.folder, self.binding)
         found, past, self.repairs = restored.checkpoint, restored.rounds, restored.repairs
         self.store = CheckpointStateStore(found.clients if found else {})
@@ -156,19 +154,11 @@ class Experiment:
 
     def _evaluate(self, result: RoundResult) -> dict[str, Metrics]:
         setup, state = self.setup, result.state
-        plan = setup.strategy.evaluate(state, setup.fleet)
-        targets = (*((plan.canonical,) if plan.canonical else ()), *plan.clients)
-        known = {**self.store.committed, **result.trained.states}
-        states = {t.client: known[t.client] for t in targets if t.client is not None and t.client in known}
-        models = state.models
-        if (mean := plan.canonical) and mean.client is None and mean.keep:
-            # Under a name of its own: clients that keep nothing yet are tested on the view as it is.
-            overlaid = mean_personal(models[mean.view], known, mean.keep, setup.layout, mean.mean_of)
-            models, targets = {**models, "mean": overlaid}, (replace(mean, view="mean", keep={}), *plan.clients)
+        what = tested(setup, state, {**self.store.committed, **result.trained.states})
         found = {}
         for part, windows in setup.job.parts.items():
-            matrices = self.executor.evaluate(models, targets, states, part)
-            found[part] = summarise(matrices, plan, setup.rare, subject_names(setup, windows))
+            matrices = self.executor.evaluate(what.models, what.targets, what.states, part)
+            found[part] = summarise(matrices, what.plan, setup.rare, subject_names(setup, windows))
         return found
 
 
@@ -211,6 +201,8 @@ def reopen(
             "began it, start a new run, or allow it with --other-code (the record then says so)"
         )
     setup = prepare(config, root, engine=stored_engine(run))
+    device = choose_device("cuda" if run.machine.device.startswith("cuda") else "cpu")
+    setup = replace(setup, job=replace(setup.job, trainer=replace(setup.job.trainer, device=device)))
     refuse_changes(setup, run, path)
     folder = RunFolder.resume(path)
     mixed = [] if why is None else [f"resumed by another program: {why}"]
@@ -229,7 +221,7 @@ def refuse_changes(setup: Setup, run: RunRecord, path: Path) -> None:
             f"{path}: was computed on data {run.data_digest[:12]}, found {setup.data.digest[:12]}; "
             "resume where the same data are (RELIEF_DATA), or start a new run"
         )
-    if dict(setup.frozen) != run.backbone:
+    if differing(run.backbone, setup.frozen):
         raise UserError(
             f"{path}: was computed on the frozen encoder {run.backbone}, found {dict(setup.frozen)}; "
             "give backbone.weights the same files, or start a new run"

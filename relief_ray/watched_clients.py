@@ -13,6 +13,7 @@ from relief_ray.groups import GroupLayout, Params
 from relief_ray.messages import NO_STATE, Assignment, ClientState, ServerState, Update
 from relief_ray.records.identity import state_sha256
 from relief_ray.rules import Broken
+from relief_ray.training.steps import adds_up
 
 
 def watched_client(client: ClientProgram) -> ClientProgram:
@@ -22,6 +23,7 @@ def watched_client(client: ClientProgram) -> ClientProgram:
         objective=partial(_objective, client),
         observe=partial(_observe, client),
         after=partial(_after, client),
+        is_mean=adds_up(client),
     )
 
 

@@ -137,6 +137,24 @@ CASES: dict[str, Values] = {preset: {"strategy": strategy_values(preset)} for pr
         f"{preset}, moment, 3 rounds": {**MOMENT, "strategy": strategy_values(preset, 0.75), "rounds": 3}
         for preset in KINDS
     },
+    # The oracle of Backbone 2: every stage in every step.
+    **{
+        f"{preset}, moment, naive engine": {
+            **MOMENT,
+            "strategy": strategy_values(preset, 0.75),
+            "training": {"epochs": 1, "lr": 0.01, "batch_size": 3, "engine": "naive"},
+        }
+        for preset in ("fedavg", "relief", "pilot", "fedlease")
+    },
+    # Two by two where a batch is of three; with Pilot's losses, which need the whole of it.
+    **{
+        f"{preset}, moment, micro-batches": {
+            **MOMENT,
+            "strategy": strategy_values(preset, 0.75),
+            "training": {"epochs": 1, "lr": 0.01, "batch_size": 3, "micro_batch": 2},
+        }
+        for preset in ("relief", "pilot")
+    },
     **{
         f"{preset}, 100 clients": {
             "strategy": strategy_values(preset),
@@ -146,9 +164,11 @@ CASES: dict[str, Values] = {preset: {"strategy": strategy_values(preset)} for pr
     },
 }
 MASKED_ON_MOMENT = tuple(case for case in CASES if case.endswith("moment, zero_feature"))
+NAIVE_ON_MOMENT = tuple(case for case in CASES if case.endswith(("moment, naive engine", "moment, micro-batches")))
 RESUMED_ON_MOMENT = tuple(case for case in CASES if case.endswith("moment, 3 rounds"))
 OF_100 = tuple(case for case in CASES if case.endswith("100 clients"))
-LONG = frozenset({*MASKED_ON_MOMENT, *RESUMED_ON_MOMENT, *OF_100} - {"darkdistill, moment, zero_feature"})
+_SLOW_ON_MOMENT = {*MASKED_ON_MOMENT, *NAIVE_ON_MOMENT, *RESUMED_ON_MOMENT}
+LONG = frozenset({*_SLOW_ON_MOMENT, *OF_100} - {"darkdistill, moment, zero_feature"})
 
 
 def marked(cases: Iterable[str], fast: Collection[str]) -> list[object]:

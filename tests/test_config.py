@@ -305,3 +305,13 @@ def test_a_backbone_by_name_and_by_its_keys():
         parse({"backbone": {"name": "moment_lora", "rank": 0}})
     with pytest.raises(UserError, match=r"unknown key 'backbone\.conv1'"):
         parse({"backbone": {"name": "moment_lora", "conv1": 8}})
+
+
+def test_a_key_that_came_later_counts_only_where_it_is_given():
+    values = {"name": "moment_lora", "size": "tiny"}
+    assert "revision" not in parse({"backbone": values}).hashed()["backbone"]
+    assert hash_of({"backbone": {**values, "revision": None}}) == hash_of({"backbone": values})
+    assert hash_of({"backbone": {**values, "weights": "hub", "revision": "v1"}}) != hash_of(
+        {"backbone": {**values, "weights": "hub"}}
+    )
+    assert parse({"backbone": {**values, "revision": "v1"}}).model_dump()["backbone"]["revision"] == "v1"

@@ -4,7 +4,8 @@ import sys
 import pytest
 import torch
 
-from relief_ray.process import keep_freed_memory, use_threads
+from relief_ray.errors import UserError
+from relief_ray.process import casting, choose_device, device_name, keep_freed_memory, use_device, use_threads
 
 FAULTS = """
 import resource, sys, torch
@@ -41,3 +42,32 @@ def test_threads_are_pinned():
         assert torch.get_num_threads() == 1
     finally:
         torch.set_num_threads(before)
+
+
+NO_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
+
+
+@NO_GPU
+def test_a_gpu_that_is_not_there_is_refused_with_what_was_found():
+    for ask in (choose_device, use_device):
+        with pytest.raises(UserError, match=r"training.device = 'cuda'.*no CUDA device.*built.*expected one; take"):
+            ask("cuda")
+
+
+@NO_GPU
+def test_auto_takes_what_there_is():
+    assert choose_device("auto") == choose_device("cpu") == device_name("cpu") == "cpu"
+
+
+def test_the_cpu_is_left_as_it_was():
+    before = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
+    use_device("cpu")
+    assert (torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark) == before
+
+
+def test_bfloat16_is_for_products_inside_alone():
+    a = torch.ones(2, 2)
+    with casting("bf16", a.device):
+        assert (a @ a).dtype == torch.bfloat16
+    with casting("none", a.device):
+        assert (a @ a).dtype == torch.float32

@@ -11,12 +11,14 @@ from pydantic import JsonValue
 
 from relief_ray.config import ExperimentConfig
 from relief_ray.errors import UserError
+from relief_ray.models.frozen import other_frozen
 from relief_ray.names import shown
 from relief_ray.records.exporting import flat_params
-from relief_ray.records.identity import config_hash
+from relief_ray.records.identity import config_hash, other_program
 from relief_ray.records.ledger import LOCK_FILE
 from relief_ray.records.lock import FileLock
 from relief_ray.records.reading import RUN_FILE, read_run
+from relief_ray.records.schema import RunRecord
 
 State = Literal["new", "unfinished", "finished"]
 
@@ -54,6 +56,11 @@ def state_of(cell: Cell) -> State:
         return "finished"
     with FileLock(cell.folder / LOCK_FILE, "the run folder"):
         return "unfinished"
+
+
+def why_stale(run: RunRecord, config: ExperimentConfig) -> str | None:
+    """In what a finished run is not what would be computed today: another program, or other frozen weights."""
+    return other_program(run) or other_frozen(run.backbone, config.backbone.frozen_here())
 
 
 def difference(found: Mapping[str, JsonValue], config: ExperimentConfig) -> str:

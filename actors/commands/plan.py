@@ -9,12 +9,12 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from actors.commands.folders import Cell, state_of, with_state
+from actors.commands.folders import Cell, state_of, why_stale, with_state
 from relief_ray.config import ExperimentConfig, override, parse, preset, read_values
 from relief_ray.errors import UserError, nearest
 from relief_ray.extensions import is_path
+from relief_ray.paths import unused
 from relief_ray.records.atomic import disk_errors, replace_file
-from relief_ray.records.identity import other_program
 from relief_ray.records.ledger import LOCK_FILE
 from relief_ray.records.lock import FileLock
 from relief_ray.records.reading import RUN_FILE, read_rounds, read_run
@@ -151,14 +151,14 @@ def look(cell: Cell) -> Cell:
 
 
 def set_stale_aside(plan: Plan) -> Plan:
-    """Moves finished runs that another program computed to ``stale/``, so that they are computed again."""
+    """Moves stale finished runs to ``stale/``, so that they are computed again."""
     return replace(plan, cells=tuple(_fresh(cell, plan.out / "stale") for cell in plan.cells))
 
 
 def _fresh(cell: Cell, aside: Path) -> Cell:
-    if cell.state != "finished" or other_program(run := read_run(cell.folder)) is None:
+    if cell.state != "finished" or why_stale(run := read_run(cell.folder), cell.config) is None:
         return cell
-    target = aside / f"{cell.folder.name}-{run.source_digest[:8]}"
+    target = unused(aside / f"{cell.folder.name}-{run.source_digest[:8]}")
     with disk_errors(target, "set the stale run aside"), FileLock(cell.folder / LOCK_FILE, "the run folder"):
         aside.mkdir(exist_ok=True)
         cell.folder.rename(target)

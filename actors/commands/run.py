@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from actors.commands.folders import Cell
+from actors.commands.folders import Cell, why_stale
 from actors.commands.plan import Plan, make_plan, read_plan, set_stale_aside, write_plan
 from actors.commands.results import show_results
 from actors.commands.tables import counted
@@ -22,7 +22,6 @@ from relief_ray.data import federate, num_clients, open_dataset
 from relief_ray.errors import UserError
 from relief_ray.process import use_threads
 from relief_ray.records.checkpoint import generations
-from relief_ray.records.identity import other_program
 from relief_ray.records.reading import RUN_FILE, read_rounds, read_run
 from relief_ray.records.schema import RoundRecord, RunRecord
 from relief_ray.report.labels import split_name
@@ -211,5 +210,5 @@ def check_reusable(cell: Cell) -> str:
             f"{cell.folder}: was computed on data {run_.data_digest[:12]}, found {digest[:12]}; "
             "choose another folder (--out DIR), or point RELIEF_DATA to the data it was computed on"
         )
-    stale = other_program(run_)
+    stale = why_stale(run_, cell.config)
     return f"reused, finished already{f'; stale: {stale}; --rerun-stale computes it again' if stale else ''}"

@@ -17,6 +17,8 @@ from pydantic import JsonValue
 
 from relief_ray.config import ExperimentConfig, override, parse
 from relief_ray.errors import UserError
+from relief_ray.models.frozen import other_frozen
+from relief_ray.paths import unused
 from relief_ray.recording import now
 from relief_ray.records.atomic import disk_errors, replace_file
 from relief_ray.records.identity import config_hash, other_program
@@ -82,6 +84,8 @@ def look(cell: GridCell, folder: Path) -> Entry:
             return replace(entry, state="stale", why=other, num_rounds=count_lines(folder))
         if run.config_hash != cell.hash:
             return replace(entry, state="failed", why=f"{folder}: holds another run; set it aside")
+        if other := other_frozen(run.backbone, cell.config.backbone.frozen_here()):
+            return replace(entry, state="stale", why=other, num_rounds=count_lines(folder))
         entry = with_ledger(entry, run)
     return entry if error is None or entry.state != "missing" else replace(entry, state="failed", why=error)
 
@@ -212,11 +216,11 @@ def _cell(name: str, label: str, setting: str, config: ExperimentConfig) -> Grid
 
 
 def set_stale_aside(entries: Iterable[Entry], out: Path) -> None:
-    """Moves cells of another program to ``stale/``, so that they are computed again."""
+    """Moves cells of another program or on other weights to ``stale/``, so that they are computed again."""
     for entry in entries:
         if entry.state == "stale":
             digest = read_run(entry.folder).source_digest[:8]
-            target = out / STALE / f"{entry.folder.name}-{digest}"
+            target = unused(out / STALE / f"{entry.folder.name}-{digest}")
             with disk_errors(target, "set the stale cell aside"):
                 target.parent.mkdir(exist_ok=True)
                 entry.folder.rename(target)

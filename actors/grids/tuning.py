@@ -27,6 +27,7 @@ from relief_ray.devices.fleet import build_fleet
 from relief_ray.devices.types import DeviceType
 from relief_ray.errors import UserError
 from relief_ray.messages import Fleet
+from relief_ray.process import choose_device
 
 SCRATCH, STOP_FILE = ".tune", ".stop"
 # What a trial's process needs, and what it needs where all clients live in it.
@@ -68,17 +69,18 @@ def bundles_of(config: ExperimentConfig, cluster: Resources) -> Bundles:
     so that it does not take a device's place.
 
     Raises:
-        UserError: a typed placement that the cluster cannot give.
+        UserError: a typed placement or a GPU that the cluster cannot give.
     """
     pin = {"server": 0.001} if "server" in cluster else {}
     fleet, types = fleet_of(config) if config.runtime.mode != "inline" else (None, {})
     if fleet is None or (mode := choose_mode(config.runtime, len(fleet))) == "inline":
         return ({"CPU": 1.0, "memory": float(INLINE_BYTES), **pin},)
+    needs_gpu = choose_device(config.training.device) == "cuda"
     if mode == "packed":
-        plan = plan_packed(config.runtime.num_hosts, cluster)
+        plan = plan_packed(config.runtime.num_hosts, cluster, needs_gpu)
     else:
         offered = {name: device.ray_resources for name, device in types.items()}
-        plan = plan_actors(fleet, offered, config.runtime.placement, cluster)
+        plan = plan_actors(fleet, offered, config.runtime.placement, cluster, needs_gpu)
     return ({"memory": float(TRIAL_BYTES), **pin}, *(host.bundle or {"CPU": GRAIN} for host in plan.hosts))
 
 

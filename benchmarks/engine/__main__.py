@@ -15,8 +15,9 @@ from pathlib import Path
 
 from benchmarks.engine.machine import Figures, facts, load
 
-PARTS = ("full", "local", "fleet", "noop", "start", "roofline", "predict")
-EXTRA = ("profile",)  # printed only, not part of the figures
+ALONE = ("roofline", "local", "predict", "profile", "gpu", "start")
+ON_RAY = ("noop", "recording", "fleet", "full")
+PARTS = (*ALONE, *ON_RAY)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,8 +38,11 @@ class Effort:
     noop_turns: int
     noop_rounds: int
     noop_sizes: tuple[int, ...]
+    recording_turns: int
+    recording_rounds: int
     predict_windows: int
     predict_turns: int
+    predict_profile_turns: int
 
 
 WHOLE = Effort(
@@ -56,8 +60,11 @@ WHOLE = Effort(
     noop_turns=5,
     noop_rounds=50,
     noop_sizes=(8, 20, 50, 100),
+    recording_turns=5,
+    recording_rounds=50,
     predict_windows=256,
     predict_turns=5,
+    predict_profile_turns=5,
 )
 QUICK = Effort(
     full=((8, 128), (100, 16)),
@@ -74,8 +81,11 @@ QUICK = Effort(
     noop_turns=3,
     noop_rounds=10,
     noop_sizes=(8, 100),
+    recording_turns=2,
+    recording_rounds=10,
     predict_windows=64,
     predict_turns=3,
+    predict_profile_turns=1,
 )
 TINY = Effort(
     full=((8, 32), (100, 1)),
@@ -92,8 +102,11 @@ TINY = Effort(
     noop_turns=1,
     noop_rounds=2,
     noop_sizes=(8, 100),
+    recording_turns=1,
+    recording_rounds=2,
     predict_windows=32,
     predict_turns=2,
+    predict_profile_turns=1,
 )
 
 
@@ -107,15 +120,15 @@ def run_parts(effort: Effort, parts: tuple[str, ...], peers: Path | None, folder
     os.environ[NICENESS] = "0"
     found: Figures = facts()
     began = time.perf_counter()
-    for name in ("roofline", "local", "predict", "profile", "start"):
+    for name in ALONE:
         if name in parts:
             found |= told(name, partial(alone, name, effort, folder))
-    if {"full", "fleet", "noop"} & set(parts):
+    if set(ON_RAY) & set(parts):
         with ray_session(SessionOptions(num_cpus=8, object_store_mib=400)):
-            for name in ("noop", "fleet", "full"):
+            for name in ON_RAY:
                 if name in parts:
                     found |= told(name, partial(on_ray, name, effort, peers, folder))
-    return found | {"load_after": load(), "seconds": time.perf_counter() - began}
+    return found | {"load_after": load(), "seconds": time.perf_counter() - began, "parts": ",".join(parts)}
 
 
 def told(name: str, part: Callable[[], Figures]) -> Figures:
@@ -130,22 +143,23 @@ def told(name: str, part: Callable[[], Figures]) -> Figures:
 
 def alone(name: str, effort: Effort, folder: Path) -> Figures:
     """Parts that need no Ray of ours."""
-    from benchmarks.engine import local, noop, predict, profile, roofline
+    from benchmarks.engine import gpu, local, noop, predict, profile, roofline
     from benchmarks.engine.scene import Scene
 
     if name == "start":
         return noop.measure_start(folder)
+
+    def scene(num_windows: int, epochs: int = local.EPOCHS) -> Scene:
+        return Scene(dataset="pamap2", num_clients=1, num_windows=num_windows, folder=folder / name, epochs=epochs)
+
     if name == "roofline":
-        scene = Scene(dataset="pamap2", num_clients=1, num_windows=effort.predict_windows, folder=folder / name)
-        return roofline.measure(scene, effort.local_turns)
+        return roofline.measure(scene(effort.predict_windows, epochs=1), effort.local_turns)
     if name == "predict":
-        windows = effort.predict_windows
-        scene = Scene(dataset="pamap2", num_clients=1, num_windows=windows, folder=folder / name, epochs=local.EPOCHS)
-        return predict.measure(scene, effort.predict_turns)
+        return predict.measure(scene(effort.predict_windows), effort.predict_turns, effort.predict_profile_turns)
     if name == "profile":
-        windows = effort.local_windows
-        scene = Scene(dataset="pamap2", num_clients=1, num_windows=windows, folder=folder / name, epochs=local.EPOCHS)
-        return profile.measure(scene)
+        return profile.measure(scene(effort.local_windows))
+    if name == "gpu":
+        return gpu.measure(scene(effort.local_windows), effort.local_turns)
     found: Figures = {}
     for dataset in effort.local_datasets:
         assert dataset in ("pamap2", "dsa")
@@ -162,12 +176,14 @@ def alone(name: str, effort: Effort, folder: Path) -> Figures:
 
 def on_ray(name: str, effort: Effort, peers: Path | None, folder: Path) -> Figures:
     """Parts inside the session."""
-    from benchmarks.engine import full, local, noop
+    from benchmarks.engine import full, local, noop, recording
     from benchmarks.engine.peers import describe, install
     from benchmarks.engine.scene import Scene
 
     if name == "noop":
         return noop.measure(folder, effort.noop_turns, effort.noop_rounds, effort.noop_sizes)
+    if name == "recording":
+        return recording.measure(folder, effort.recording_turns, effort.recording_rounds)
     if name == "fleet":
         windows = effort.fleet_windows
         scene = Scene(
@@ -206,12 +222,12 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="one flat object with every figure")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="a page made from the figures")
     parser.add_argument("--from", dest="source", type=Path, metavar="JSON", help="only make the page, from this file")
-    parser.add_argument("--parts", default=",".join(PARTS), metavar="A,B", help=f"some of {','.join(PARTS + EXTRA)}")
+    parser.add_argument("--parts", default=",".join(PARTS), metavar="A,B", help=f"some of {','.join(PARTS)}")
     parser.add_argument("--peers", type=Path, default=Path(tempfile.gettempdir()) / "relief-ray-peers", metavar="DIR")
     parser.add_argument("--no-peers", action="store_true", help="leave Flower and pfl out")
     options = parser.parse_args(arguments)
     parts = tuple(options.parts.split(","))
-    if unknown := sorted(set(parts) - {*PARTS, *EXTRA}):
+    if unknown := sorted(set(parts) - set(PARTS)):
         sys.exit(f"--parts {options.parts}: {unknown} unknown; known: {', '.join(PARTS)}")
     if options.source is not None:
         found = json.loads(options.source.read_text())

@@ -16,7 +16,7 @@ from benchmarks.engine.eager import Sequential
 from benchmarks.engine.machine import Figures
 from benchmarks.engine.pairs import Segment, Times, take_turns, timed
 from benchmarks.engine.peers import Installed, final_weights, segment
-from benchmarks.engine.product import Product, deviation
+from benchmarks.engine.product import Product, Shares, deviation
 from benchmarks.engine.scene import Dataset, Scene, setup, start_of, write
 from benchmarks.engine.torch_pool import TorchPool
 from relief_ray.setup import Setup
@@ -56,9 +56,11 @@ def _case(scene: Scene, sizes: Sizes, peers: Mapping[str, Installed]) -> Figures
         pool = stack.enter_context(closing(TorchPool(scene.folder)))
         oracle = Sequential(scene.folder)
         found = agreement(scene, product, pool, oracle, sizes.num_rounds + 1)
+        shares = Shares.of(product)
         times = take_turns({"ours": product.segment, "torch2": timed(pool.step)}, sizes.num_turns, sizes.num_rounds)
-        found |= rates(scene, times) | {"vs_torch2": times.ratio("torch2", "ours")}
+        found |= rates(scene, times) | {"vs_torch2": times.ratio("torch2", "ours")} | shares.figures()
         found |= {"windows": scene.num_windows, "rounds": sizes.num_rounds, "turns": sizes.num_turns}
+        found["peer_turns"] = sizes.peer_turns
         for name in ("flower", "pfl"):
             found |= _against(name, scene, product, peers, sizes, oracle.flat)
     return found

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
 
+from relief_ray.profiling import torch_build
 from relief_ray.records.identity import machine_facts
 
 Figures = dict[str, "float | int | str | bool | None"]
 ROOT = Path(__file__).resolve().parents[2]
+# A load above it before the first figure means that somebody else was computing.
+QUIET_LOAD = 0.5
 
 
 def facts() -> Figures:
-    """The machine, the versions, the commit and the date."""
+    """The machine, the versions, the commit and the date; nothing that names the machine's owner or its place."""
     found = machine_facts()
     return {
         "machine_cpu": found.cpu,
@@ -22,6 +26,9 @@ def facts() -> Figures:
         "machine_system": found.system,
         "python": found.python,
         "torch": found.torch,
+        "torch_build": torch_build(),
+        "threads": found.num_threads,
+        "niceness": os.nice(0),
         "ray": version("ray"),
         "commit": commit(),
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
@@ -44,7 +51,7 @@ def _git(*arguments: str) -> str:
 
 
 def load() -> float | None:
-    """Processes that wanted a core in the last minute: above 0.5, somebody else was computing too."""
+    """Processes that wanted a core in the last minute, on average."""
     try:
         return float(Path("/proc/loadavg").read_text().split()[0])
     except OSError:

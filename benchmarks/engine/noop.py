@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.engine.machine import ROOT, Figures
+from benchmarks.engine.orchestration import shares
 from benchmarks.engine.pairs import slope, take_turns, timed
 from benchmarks.engine.peers import environment
 from benchmarks.engine.plain_ray import PlainRay
@@ -21,11 +22,12 @@ from benchmarks.engine.scene import Scene, setup, start_of, without_training, wr
 
 KIB, GIB = 2**10, 2**30
 SAMPLE_S, CHILD_S = 0.25, 300.0
+KINDS = ("driver", "coordinator", "hosts", "ray")
 
 
 def measure(folder: Path, num_turns: int, num_rounds: int, sizes: Sequence[int]) -> Figures:
     """Seconds of a no-op round and their growth with the number of clients; inside a Ray session."""
-    found: Figures = {}
+    found: Figures = {"noop_turns": num_turns, "noop_rounds": num_rounds}
     seconds: dict[str, list[float]] = {"ours": [], "plain_ray": [], "train": []}
     for number in sizes:
         figures = _size(write(scene_of(folder / f"noop-{number}", number), peers=False), num_turns, num_rounds)
@@ -34,7 +36,7 @@ def measure(folder: Path, num_turns: int, num_rounds: int, sizes: Sequence[int])
             values.append(float(figures[f"{name}_s"] or 0.0))
     if len(sizes) > 1:
         found |= {f"noop_{name}_slope_s_per_client": slope(sizes, values) for name, values in seconds.items()}
-    return found | {"noop_turns": num_turns, "noop_rounds": num_rounds}
+    return found
 
 
 def scene_of(folder: Path, num_clients: int) -> Scene:
@@ -55,16 +57,26 @@ def _size(scene: Scene, num_turns: int, num_rounds: int) -> Figures:
         times = take_turns({"ours": product.segment, "plain_ray": timed(plain.step)}, num_turns, num_rounds)
         record = product.records[-1]
         model_bytes = 4 * given.layout.numel
+        ours_s, train_s = times.median_s("ours"), median(product.train_s)
+        host_s = (product.busy_s - busy_before_s) / len(product.train_s) / product.num_hosts
+        whole = {
+            "host": host_s / ours_s,
+            "wire": (train_s - host_s) / ours_s,
+            "server": 1.0 - train_s / ours_s,
+        }
         return {
-            "ours_s": times.median_s("ours"),
+            "ours_s": ours_s,
             "ours_spread": times.spread("ours"),
-            "train_s": median(product.train_s),
-            "host_s": (product.busy_s - busy_before_s) / len(product.train_s) / product.num_hosts,
+            "train_s": train_s,
+            "host_s": host_s,
+            "wire_s": train_s - host_s,
+            "server_s": ours_s - train_s,
             "plain_ray_s": times.median_s("plain_ray"),
             "plain_ray_spread": times.spread("plain_ray"),
             "vs_plain_ray": times.ratio("ours", "plain_ray"),
             "moved_bytes": record.moved_bytes,
             "unsummed_bytes": model_bytes + sum(c.bytes_up for c in record.clients),
+            **shares(given, product, whole, num_rounds),
         }
 
 
@@ -75,12 +87,12 @@ def measure_start(folder: Path, num_clients: int = 100) -> Figures:
         command = [sys.executable, "-m", "benchmarks.engine.start_run", str(folder), str(num_clients), str(out)]
         began = time.time()
         child = subprocess.Popen(command, cwd=ROOT, env=environment(scratch), stdout=subprocess.DEVNULL)
-        most = 0
+        most: Mapping[str, int] = {}
         try:
             while child.poll() is None:
                 if time.time() - began > CHILD_S:
                     raise RuntimeError(f"the run did not end within {CHILD_S:g} s")
-                most = max(most, pss_bytes(child.pid))
+                most = max(most, pss_by_kind(child.pid), key=lambda kinds: sum(kinds.values()))
                 time.sleep(SAMPLE_S)
         finally:
             child.kill()
@@ -88,16 +100,43 @@ def measure_start(folder: Path, num_clients: int = 100) -> Figures:
     if child.returncode:
         raise RuntimeError(f"the run for start-up and memory ended with {child.returncode}")
     seen: Mapping[str, float] = json.loads(out.read_text())
+    key = f"start_n{num_clients}"
     return {
-        f"start_n{num_clients}_s": seen["round_1_unix_s"] - began,
-        f"start_n{num_clients}_committed_s": seen["committed_unix_s"] - began,
-        f"pss_n{num_clients}_gib": most / GIB,
+        f"{key}_s": seen["round_1_unix_s"] - began,
+        f"{key}_committed_s": seen["committed_unix_s"] - began,
+        f"{key}_imports_s": seen["imported_unix_s"] - began,
+        f"{key}_setup_s": seen["prepared_unix_s"] - seen["imported_unix_s"],
+        f"{key}_ray_s": seen["round_1_unix_s"] - seen["prepared_unix_s"],
+        f"pss_n{num_clients}_gib": sum(most.values()) / GIB,
+        **{f"pss_n{num_clients}_{kind}_gib": most.get(kind, 0) / GIB for kind in KINDS},
     }
 
 
 def pss_bytes(root: int) -> int:
     """Proportional set size of a process and all that descend from it, shared memory included."""
-    return sum(_pss(pid) for pid in family(root))
+    return sum(pss_by_kind(root).values())
+
+
+def pss_by_kind(root: int) -> dict[str, int]:
+    """The same by what the processes are for: the ``driver``, the actors, and ``ray`` itself."""
+    found = dict.fromkeys(KINDS, 0)
+    for pid in family(root):
+        found["driver" if pid == root else kind_of(_command(pid))] += _pss(pid)
+    return found
+
+
+def kind_of(command: str) -> str:
+    """What a process below the driver is for, by its command line; Ray names its workers after their actors."""
+    if "ClientHost" in command:
+        return "hosts"
+    return "coordinator" if "Coordinator" in command else "ray"
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
 
 
 def family(root: int) -> list[int]:

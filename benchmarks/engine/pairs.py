@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
 from time import perf_counter
 
 Segment = Callable[[int], list[float]]
@@ -25,6 +25,10 @@ class Times:
         """How many times faster ``fast`` is than ``slow``: the median of the turns' ratios."""
         return median(a / b for a, b in zip(self.turns[slow], self.turns[fast], strict=True))
 
+    def difference_s(self, more: str, less: str) -> float:
+        """Seconds that ``more`` takes beyond ``less``: the median of the turns' differences."""
+        return median(a - b for a, b in zip(self.turns[more], self.turns[less], strict=True))
+
     def spread(self, name: str) -> float:
         """Half the range of the turns over their median."""
         values = self.turns[name]
@@ -39,6 +43,15 @@ def take_turns(harnesses: Mapping[str, Segment], num_turns: int, num_rounds: int
         for name in names if turn % 2 == 0 else reversed(names):
             found[name].append(median(harnesses[name](num_rounds)))
     return Times(turns={name: tuple(values) for name, values in found.items()})
+
+
+def averaged(segment: Segment) -> Segment:
+    """The same rounds as one mean: a median would hide what only some of them pay."""
+
+    def run(num_rounds: int) -> list[float]:
+        return [fmean(segment(num_rounds))]
+
+    return run
 
 
 def timed(action: Callable[[], object]) -> Segment:

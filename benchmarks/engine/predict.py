@@ -1,31 +1,38 @@
-"""Part 6: stage times that the ``split`` and ``measured`` models predict, against measured ones, on this machine.
+"""Part 6: stage times that the ``split`` and ``measured`` clocks give, against measured ones, on this machine.
 
-Both models learn from one assignment (everything) and are asked about six: ``split`` has one speed for the device,
-``measured`` one per phase.
+The very receipts of the measured rounds are billed by the accountant that bills every record. ``split``: the counted
+FLOPs of each phase over the device's one speed, which every turn fits to its own round of everything. ``measured``: a
+device profile, stage by stage, made as ``relief-ray device profile`` makes it, in between, from other and shorter
+rounds on seeded noise.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from statistics import median, quantiles
 
 from benchmarks.engine.local import Local, make_backbone, make_client
 from benchmarks.engine.machine import Figures
-from benchmarks.engine.scene import Scene, write
-from relief_ray.devices.time import Measured, Profile, Split, throughput
-from relief_ray.devices.types import TERA, DeviceType
-from relief_ray.devices.workload import Workload, num_steps, workload
-from relief_ray.messages import StageTimes
-from relief_ray.models.costs import count_costs
-from relief_ray.stages import CostTable, Engine
+from benchmarks.engine.scene import Scene, setup, write
+from relief_ray.devices.planner import Clock, CostAccountant, assumed_engine
+from relief_ray.devices.time import Measured, Profile, Split, Throughput
+from relief_ray.devices.types import DeviceType
+from relief_ray.messages import ClientInfo, Fleet, Receipt, StageTimes
+from relief_ray.profiling import Turn, device_row, fitting, open_bench
+from relief_ray.setup import Setup
+from relief_ray.stages import Engine
+from relief_ray.training.scenes import EVERYTHING, LEAST, LEAST_LONG, scenes
 
 PRESENT = ("acc", "gyro")
 ENGINES: tuple[Engine, ...] = ("naive", "gemm")
+CLOCKS = ("split", "measured")
 PHASES = ("forward_s", "backward_s", "optimizer_s", "compute_s")
+WHOLE = "everything"
 _BLOCKS = ("fusion.A.acc", "fusion.A.gyro")
 _ENCODERS = ("encoder.acc.1", "encoder.acc.2", "encoder.gyro.1", "encoder.gyro.2")
 ASSIGNMENTS: Mapping[str, tuple[str, ...] | None] = {
-    "everything": None,
+    WHOLE: None,
     "own_sensors": (*_BLOCKS, *_ENCODERS, "fusion.B", "head.1"),
     "blocks": _BLOCKS,
     "blocks_bias_head": (*_BLOCKS, "fusion.B", "head.1"),
@@ -33,70 +40,103 @@ ASSIGNMENTS: Mapping[str, tuple[str, ...] | None] = {
     "head": ("head.1",),
 }
 DEVICE = "here"
+Seen = Mapping[str, Sequence[Receipt]]
 
 
-def measure(scene: Scene, repeats: int) -> Figures:
+def measure(scene: Scene, num_turns: int, profile_turns: int) -> Figures:
     """A type-B client's local rounds, measured and predicted, for both engines."""
     write(scene, peers=False)
-    found: Figures = {}
+    found: Figures = {"predict_turns": num_turns, "predict_windows": scene.num_windows, "predict_epochs": scene.epochs}
     for engine in ENGINES:
+        given = setup(scene, engine=engine)
         local = Local(make_client(scene, PRESENT), make_backbone(scene, engine), engine)
-        seen = _observe(local, repeats)
-        costs = count_costs(make_backbone(scene, "naive"))
-        loads = {name: load_of(scene, costs, groups, engine) for name, groups in ASSIGNMENTS.items()}
-        found |= _compare(f"predict_{engine}", seen, loads)
+        profiler = Profiler(given, scene.task.batch_size)
+        seen = _observe(local, profiler, num_turns, profile_turns)
+        found |= compare(f"predict_{engine}", seen, bills(given, scene.num_windows, seen, profiler.row()))
     return found
 
 
-def _observe(local: Local, repeats: int) -> dict[str, list[StageTimes]]:
-    """Assignments take turns; the first turn is not counted."""
-    seen: dict[str, list[StageTimes]] = {name: [] for name in ASSIGNMENTS}
-    for turn in range(repeats + 1):
+class Profiler:
+    """This machine's paces, as ``relief_ray.profiling`` finds them, for a setup that was put together by hand."""
+
+    def __init__(self, given: Setup, batch_size: int) -> None:
+        self._bench = open_bench(given)
+        rows, epochs = fitting(self._bench, batch_size)
+        self._scenes = scenes(given.layout, given.fleet.modalities, rows, epochs)
+        self._seen: dict[str, list[Turn]] = {scene.name: [] for scene in self._scenes}
+
+    def turn(self, is_counted: bool = True) -> None:
+        """Every short round once."""
+        for scene in self._scenes:
+            turn = self._bench.train(scene)
+            if is_counted:
+                self._seen[scene.name].append(turn)
+
+    def row(self) -> Throughput:
+        """The profile's row."""
+        seen = self._seen
+        every = [turn for turns in seen.values() for turn in turns]
+        return device_row(self._bench, seen[EVERYTHING], [*seen[LEAST], *seen[LEAST_LONG]], every)
+
+
+def _observe(local: Local, profiler: Profiler, num_turns: int, profile_turns: int) -> Seen:
+    """Assignments and the profile's rounds take turns; the first turn is not counted."""
+    seen: dict[str, list[Receipt]] = {name: [] for name in ASSIGNMENTS}
+    for turn in range(num_turns + 1):
+        if turn <= profile_turns:
+            profiler.turn(is_counted=turn > 0)
         for name, groups in ASSIGNMENTS.items():
-            times = local.train(groups).receipt.work.measured
+            receipt = local.train(groups).receipt
             if turn:
-                seen[name].append(times)
+                seen[name].append(receipt)
     return seen
 
 
-def load_of(scene: Scene, costs: CostTable, groups: tuple[str, ...] | None, engine: Engine) -> Workload:
-    """The FLOPs that the cost model charges for the assignment."""
-    return workload(
-        costs,
-        present=PRESENT,
-        trained=dict.fromkeys(costs.num_values if groups is None else groups, 1.0),
-        num_windows=scene.num_windows,
-        epochs=scene.epochs,
-        num_steps=num_steps(scene.num_windows, scene.epochs, scene.task.batch_size),
-        engine="naive" if engine == "naive" else "reuse",
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bill:
+    """What the clocks make of one assignment; ``split`` on a device of 10^12 FLOP/s."""
+
+    split: StageTimes
+    measured: StageTimes
+
+
+def bills(given: Setup, num_windows: int, seen: Seen, row: Throughput) -> dict[str, Bill]:
+    """Every assignment's receipt, billed as a record bills it, each clock with the engine that ran."""
+    info = ClientInfo(id=0, name="client", device=DEVICE, modalities=PRESENT, num_windows=num_windows)
+    fleet = Fleet(clients=(info,), modalities=given.fleet.modalities)
+    profile = Profile(origin="this machine", backbone="cnn", engine=given.engine, devices={DEVICE: row})
+    accountant = CostAccountant(
+        counter=given.accountant.counter,
+        types={DEVICE: DeviceType(name=DEVICE, peak_tops=1.0, active_power_w=1.0)},
+        clocks={
+            "split": Clock(model=Split(), engine=assumed_engine(given.engine)),
+            "measured": Clock(model=Measured(profile=profile)),
+        },
     )
+    found = {}
+    for name, receipts in seen.items():
+        costs = accountant.cost([receipts[0]], fleet)
+        split, measured = (costs[clock].clients[0].times for clock in CLOCKS)
+        found[name] = Bill(split=split, measured=measured)
+    return found
 
 
-def typical(times: Sequence[StageTimes]) -> StageTimes:
-    """The median of every phase."""
-    forward, backward, optimizer = (median(getattr(t, phase) for t in times) for phase in PHASES[:3])
-    return StageTimes(forward_s=forward, backward_s=backward, optimizer_s=optimizer)
-
-
-def models(load: Workload, times: StageTimes) -> Mapping[str, tuple[Split | Measured, DeviceType]]:
-    """Both models, fitted to one observation."""
-    flops = load.forward_flops + load.backward_flops + load.optimizer_flops
-    device = DeviceType(name=DEVICE, peak_tops=flops / times.compute_s / TERA, active_power_w=1.0)
-    profile = Profile(origin="this machine", backbone="cnn", devices={DEVICE: throughput(load, times)})
-    return {"split": (Split(), device), "measured": (Measured(profile=profile), device)}
-
-
-def _compare(prefix: str, seen: Mapping[str, list[StageTimes]], loads: Mapping[str, Workload]) -> Figures:
+def compare(prefix: str, seen: Seen, billed: Mapping[str, Bill]) -> Figures:
+    """Measured medians; predictions; and predicted over measured, the median of the turns' ratios."""
+    times = {name: [r.work.measured for r in receipts] for name, receipts in seen.items()}
+    # Seconds on this machine for one on the nominal device, turn by turn.
+    scales = [t.compute_s / billed[WHOLE].split.compute_s for t in times[WHOLE]]
     found: Figures = {}
-    fitted = models(loads["everything"], typical(seen["everything"]))
-    for name, times in seen.items():
-        key, real = f"{prefix}_{name}", typical(times)
-        found |= {f"{key}_{phase}": getattr(real, phase) for phase in PHASES}
-        found[f"{key}_spread"] = spread([t.compute_s for t in times])
-        for kind, (model, device) in fitted.items():
-            predicted = model.times(device, loads[name])
-            found |= {f"{key}_{kind}_{phase}": getattr(predicted, phase) for phase in PHASES}
-            found[f"{key}_{kind}_ratio"] = predicted.compute_s / real.compute_s
+    for name, real in times.items():
+        key, bill = f"{prefix}_{name}", billed[name]
+        found |= {f"{key}_{phase}": median(getattr(t, phase) for t in real) for phase in PHASES}
+        found[f"{key}_spread"] = spread([t.compute_s for t in real])
+        for phase in PHASES:
+            found[f"{key}_split_{phase}"] = median(scales) * getattr(bill.split, phase)
+            found[f"{key}_measured_{phase}"] = getattr(bill.measured, phase)
+        pairs = list(zip(scales, real, strict=True))
+        found[f"{key}_split_ratio"] = median(s * bill.split.compute_s / t.compute_s for s, t in pairs)
+        found[f"{key}_measured_ratio"] = median(bill.measured.compute_s / t.compute_s for t in real)
     return found
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from time import perf_counter
 
 from torch import Tensor
 
 from actors.executor import RayExecutor
 from actors.group import RuntimeOptions, open_hosts
+from benchmarks.engine.machine import Figures
 from relief_ray.messages import Assignment, EvalTarget, Trained
 from relief_ray.process import use_threads
 from relief_ray.protocols import Executor, Models, States
@@ -57,6 +58,7 @@ class Product:
         watch = Stopwatch(self.executor)
         self._experiment = Experiment(setup=setup, folder=self._folder, executor=watch)
         self.train_s = watch.seconds
+        self.round_s: list[float] = []
         self.records: list[RoundRecord] = []
 
     def run(self, num_rounds: int) -> list[float]:
@@ -72,6 +74,7 @@ class Product:
             began = now
 
         self._experiment.run(note, lambda: len(seconds) == num_rounds)
+        self.round_s += seconds
         return seconds
 
     def segment(self, num_rounds: int) -> list[float]:
@@ -103,15 +106,37 @@ class Product:
             self._group.close()
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shares:
+    """Where a product's rounds go from now on, in shares of their wall time."""
+
+    product: Product
+    busy_s: float
+    num_rounds: int
+
+    @classmethod
+    def of(cls, product: Product) -> Shares:
+        """Begins to look."""
+        return cls(product=product, busy_s=product.busy_s, num_rounds=len(product.round_s))
+
+    def figures(self) -> Figures:
+        """Hosts at work (the mean host), the driver's wait beyond that, and what the driver does itself."""
+        seen = self.product
+        wall_s, waited_s = sum(seen.round_s[self.num_rounds :]), sum(seen.train_s[self.num_rounds :])
+        hosts_s = (seen.busy_s - self.busy_s) / seen.num_hosts
+        parts_s = {"hosts": hosts_s, "wire": waited_s - hosts_s, "server": wall_s - waited_s}
+        return {f"{name}_share": seconds / wall_s for name, seconds in parts_s.items()}
+
+
 def deviation(found: Tensor, expected: Tensor, start: Tensor) -> float:
     """Relative L2 distance of two updates from the same start."""
     return float((found.double() - expected.double()).norm() / (expected.double() - start.double()).norm())
 
 
-def median_straggler_s(records: list[RoundRecord]) -> float:
-    """The slowest client's measured compute seconds, the median over rounds."""
-    stages = [[c.measured_stages for c in r.clients] for r in records]
-    return median(max(s.forward_s + s.backward_s + s.optimizer_s for s in clients) for clients in stages)
+def straggler_s(record: RoundRecord) -> float:
+    """The slowest client's measured compute seconds."""
+    stages = [c.measured_stages for c in record.clients]
+    return max(s.forward_s + s.backward_s + s.optimizer_s for s in stages)
 
 
 def use_one_thread() -> None:

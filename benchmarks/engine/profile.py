@@ -1,41 +1,114 @@
-"""Where a local round's time goes, for a target that is missed: ``--parts profile``."""
+"""Where a local round's time goes: shares of its wall time, for an aim that is missed.
+
+Phases are measured in plain rounds; the stages' part of the forward pass comes from rounds whose stages are timed in
+place, matrix products from a round under torch's profiler. Testing is not part of a round here: it stands beside it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from time import perf_counter
+from typing import Any
 
 import torch
 
 from benchmarks.engine.local import Local, make_backbone, make_client
 from benchmarks.engine.machine import Figures
 from benchmarks.engine.pairs import timed
-from benchmarks.engine.scene import Scene, write
+from benchmarks.engine.scene import Scene, setup, start_of, write
+from relief_ray.federated import ClientProgram
+from relief_ray.messages import EvalTarget
+from relief_ray.training.probe import FORWARD, Probes
+from relief_ray.training.worker import Worker
 
 SHARED = ("fusion.A.acc", "fusion.B", "head.1")
+ACC = ("acc",)
+REPEATS = 3
+PRODUCTS = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::mv", "aten::addmv"})
+Groups = tuple[str, ...] | None
 
 
 def measure(scene: Scene) -> Figures:
-    """Prints torch's operations of a type-C client's rounds; gives each round's seconds by phase."""
+    """A full client, and a type-C client that trains everything and what it is given, all by our engine."""
     write(scene, peers=False)
-    local = Local(make_client(scene, ("acc",)), make_backbone(scene, "gemm"), "gemm")
-    found: Figures = {"profile_windows": scene.num_windows}
-    for name, groups in (("everything", None), ("reuse", SHARED)):
-        timed(partial(local.train, groups))(2)
-        began = perf_counter()
-        work = local.train(groups).receipt.work
-        found[f"profile_{name}_s"] = perf_counter() - began
-        found[f"profile_{name}_steps"] = work.num_steps
-        for phase in ("forward_s", "backward_s", "optimizer_s"):
-            found[f"profile_{name}_{phase}"] = getattr(work.measured, phase)
-        print(f"type C, {name}:\n{operations(partial(local.train, groups))}", flush=True)
+    rounds: Mapping[str, tuple[tuple[str, ...], Groups]] = {
+        "full": (scene.spec.names, None),
+        "type_c_full": (ACC, None),
+        "type_c_reuse": (ACC, SHARED),
+    }
+    found: Figures = {"profile_windows": scene.num_windows, "profile_epochs": scene.epochs}
+    for name, (present, groups) in rounds.items():
+        found |= {f"profile_{name}_{k}": v for k, v in _round(scene, present, groups, name).items()}
+    test_s = _test_s(scene)
+    found["profile_full_test_s"] = test_s
+    found["profile_full_test_vs_round"] = test_s / float(found["profile_full_s"] or 1.0)
     return found
 
 
-def operations(action: Callable[[], object], rows: int = 14) -> str:
-    """Time by torch operation, the most expensive first."""
+def _round(scene: Scene, present: tuple[str, ...], groups: Groups, name: str) -> Figures:
+    client = make_client(scene, present)
+    local = Local(client, make_backbone(scene, "gemm"), "gemm")
+    wall_s, forward_s, backward_s, optimizer_s = _phases(local, groups)
+    encoders, fusion = _stages(Local(client, make_backbone(scene, "gemm"), "gemm"), groups)
+    parts_s = {
+        "encoder_forward": encoders * forward_s,
+        "fusion_forward": fusion * forward_s,
+        "backward": backward_s,
+        "optimizer": optimizer_s,
+    }
+    work = local.train(groups).receipt.work
+    products_s, table = _products(partial(local.train, groups))
+    print(f"{name}:\n{table}", flush=True)
+    return {
+        "s": wall_s,
+        "step_ms": 1e3 * wall_s / work.num_steps,
+        **{f"{k}_share": v / wall_s for k, v in parts_s.items()},
+        "overhead_share": 1.0 - sum(parts_s.values()) / wall_s,
+        "gemm_share": products_s / wall_s,
+    }
+
+
+def _phases(local: Local, groups: Groups) -> tuple[float, float, float, float]:
+    """Mean seconds of a plain round: wall, forward, backward, optimizer."""
+    timed(partial(local.train, groups))(2)
+    total = [0.0] * 4
+    for _ in range(REPEATS):
+        began = perf_counter()
+        seen = local.train(groups).receipt.work.measured
+        round_s = (perf_counter() - began, seen.forward_s, seen.backward_s, seen.optimizer_s)
+        total = [a + b for a, b in zip(total, round_s, strict=True)]
+    wall_s, forward_s, backward_s, optimizer_s = (t / REPEATS for t in total)
+    return wall_s, forward_s, backward_s, optimizer_s
+
+
+def _stages(local: Local, groups: Groups) -> tuple[float, float]:
+    """Shares of the forward phase: encoders, and what follows them; the rest are batches, losses and Python."""
+    probes = Probes(local.backbone)
+    program = ClientProgram(objective=probes.objective)
+    local.train(groups, program)
+    probes.take()
+    phase_s = sum(local.train(groups, program).receipt.work.measured.forward_s for _ in range(REPEATS))
+    layout = local.backbone.layout
+    encoders = {s.id for s in local.backbone.specs if any(layout[j].role == "encoder" for j in s.groups)}
+    spans = [s for s in probes.take() if s.phase in FORWARD]
+    encoder_s = sum(s.seconds for s in spans if s.stage in encoders)
+    return encoder_s / phase_s, (sum(s.seconds for s in spans) - encoder_s) / phase_s
+
+
+def _products(action: Callable[[], object]) -> tuple[float, str]:
+    """Seconds in matrix products, and time by torch operation, the most expensive first."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
         action()
-    table: str = seen.key_averages().table(sort_by="self_cpu_time_total", row_limit=rows, max_name_column_width=40)
-    return table
+    averages: Any = seen.key_averages()
+    table: str = averages.table(sort_by="self_cpu_time_total", row_limit=14, max_name_column_width=40)
+    return 1e-6 * sum(row.self_cpu_time_total for row in averages if row.key in PRODUCTS), table
+
+
+def _test_s(scene: Scene) -> float:
+    """Seconds to test the global model on as many windows, through all sensors and through each alone."""
+    given = setup(scene)
+    worker, models = Worker(given.job), {"global": given.layout.views(start_of(given))}
+    test = partial(worker.evaluate, models, [EvalTarget(label="global")], {}, "test")
+    test()
+    return min(timed(test)(REPEATS))

@@ -42,7 +42,7 @@ def table(header: Row, rows: Iterable[Row]) -> str:
 def targets(found: Found) -> str:
     """Each aim with what was reached."""
     rows = [_target(found, *target) for target in TARGETS if target[0] in found]
-    return "## Aims\n\n" + table(("", "aim", "measured", "met"), rows) if rows else ""
+    return "## Aims\n\n" + table(("what", "aim", "measured", "met"), rows) if rows else ""
 
 
 def _target(found: Found, key: str, text: str, bound: float) -> Row:
@@ -50,8 +50,12 @@ def _target(found: Found, key: str, text: str, bound: float) -> Row:
     aim = f"≥ {bound:g}" if bound > 0 else f"≤ {-bound:g}"
     if not isinstance(value, (int, float)):
         return (text, aim, "–", "not measured")
-    met = value >= bound if bound > 0 else value <= -bound
-    return (text, aim, number(value), "yes" if met else "**no**")
+    return (text, aim, number(value), "yes" if is_met(value, bound) else "**no**")
+
+
+def is_met(value: float, bound: float) -> bool:
+    """Whether a figure reaches its aim: at least ``bound``, or at most ``-bound`` where that is negative."""
+    return value >= bound if bound > 0 else value <= -bound
 
 
 def value_of(found: Found, key: str) -> float:

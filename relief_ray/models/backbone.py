@@ -137,6 +137,11 @@ class Backbone:
         """The stages without their modules."""
         return tuple(s.spec for s in self.stages)
 
+    @property
+    def device(self) -> torch.device:
+        """Where its parameters are."""
+        return next(iter(self.parameters.values()))[0].device
+
     def params(self) -> dict[GroupId, Tensor]:
         """A copy of all groups' vectors."""
         return {j: torch.cat([p.detach().reshape(-1) for p in ps]) for j, ps in self.parameters.items()}
@@ -174,15 +179,25 @@ class Backbone:
 class BackboneConfig(BaseModel):
     """Base of every backbone's configuration: frozen, no unknown keys. A subclass has at least ``build``.
 
-    ``has_gemm``: whether ``build`` obeys ``fast``; without it the engine ``gemm`` is refused.
+    ``has_gemm``: whether ``build`` obeys ``fast``; without it the engine ``gemm`` is refused. ``later``: keys that came
+    after the first results; they count in a cell's name only where they are given, so that older cells keep theirs.
     """
 
     has_gemm: ClassVar[bool] = False
+    later: ClassVar[frozenset[str]] = frozenset()
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     def build(self, shape: InputShape, seed: int, fast: bool = False) -> Backbone:
         """The backbone, initialised from ``seed`` alone; ``fast``: for the engine ``gemm``, same values and layout."""
         raise NotImplementedError(f"{type(self).__name__} has no build(); define one that returns a Backbone")
+
+    def frozen_here(self) -> Mapping[str, str | int]:
+        """What ``Backbone.facts`` would say of weights if a run began now; empty where none are here."""
+        return {}
+
+    def unchosen(self) -> set[str]:
+        """The ``later`` keys that hold their defaults."""
+        return set(self.later - self.model_dump(exclude_defaults=True).keys())
 
 
 def seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:

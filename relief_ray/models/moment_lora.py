@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import ConfigDict, Field, field_validator
 from torch import Tensor, nn
@@ -18,10 +18,12 @@ from torch import Tensor, nn
 from relief_ray.errors import UserError
 from relief_ray.groups import GroupId, Kind, Role
 from relief_ray.models.backbone import Backbone, BackboneConfig, GroupParameters, InputShape, Stage, seeded
+from relief_ray.models.frozen import SHA256
 from relief_ray.models.mdlora import Fusion, build_fusion
 from relief_ray.models.moment_blocks import EncoderBlock, Feature, Patches, observed, position_bias
 from relief_ray.models.moment_encoder import PATCH, SIZES, Size
 from relief_ray.models.moment_weights import Frozen, is_random, load_frozen
+from relief_ray.models.weights_here import sha256_here
 from relief_ray.stages import RAW, StageSpec
 
 TARGETS = ("q", "v", "wi_0", "wo")
@@ -33,15 +35,18 @@ class MomentConfig(BackboneConfig):
     """Backbone 2: the encoder's size and weights, the adapters' rank and ``alpha`` (s = alpha / rank).
 
     ``weights``: ``random``, ``hub`` (AutonLab/MOMENT-1-small), a hub id, or a folder in ``save_pretrained`` format;
-    ``weights_seed`` is read by ``random`` alone. ``pad_to``: samples that windows are padded to (None: native length).
+    ``weights_seed`` is read by ``random`` alone, ``revision`` by the hub (a branch, tag or commit; None: its default).
+    ``pad_to``: samples that windows are padded to (None: native length).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    later: ClassVar[frozenset[str]] = frozenset({"revision"})
 
     name: Literal["moment_lora"] = "moment_lora"
     size: Size = "small"
     weights: str = "random"
     weights_seed: int = Field(default=0, ge=0)
+    revision: str | None = Field(default=None, min_length=1)
     rank: int = Field(default=8, ge=1)
     alpha: int = Field(default=16, ge=1)
     pad_to: int | None = Field(default=None, ge=PATCH)
@@ -68,6 +73,11 @@ class MomentConfig(BackboneConfig):
                 f"multiple of the patch length {PATCH} that is not above pad_to; change the dataset or backbone.pad_to"
             )
         return _build(self, shape, seed, observed(shape.window, length))
+
+    def frozen_here(self) -> Mapping[str, str | int]:
+        """The hash of the encoder's weights as they are on this machine now."""
+        sha256 = sha256_here(self.size, self.weights, self.weights_seed, self.revision)
+        return {} if sha256 is None else {SHA256: sha256}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -168,7 +178,7 @@ def _head(width: int, num_classes: int, seed: int) -> tuple[list[Stage], list[Gr
 
 def _build(config: MomentConfig, shape: InputShape, seed: int, mask_T: Tensor) -> Backbone:
     frozen, width, modalities = (
-        load_frozen(config.size, config.weights, config.weights_seed),
+        load_frozen(config.size, config.weights, config.weights_seed, config.revision),
         SIZES[config.size].d_model,
         shape.modalities,
     )
@@ -201,7 +211,8 @@ def _facts(config: MomentConfig, frozen: Frozen, num_modalities: int, width: int
     """What the record keeps of the frozen part."""
     return {
         "weights": frozen.origin,
-        "weights_sha256": frozen.sha256,
+        **({} if frozen.revision is None else {"weights_revision": frozen.revision}),
+        SHA256: frozen.sha256,
         "encoder_values": frozen.num_values,
         "token_table_values": SIZES[config.size].vocab_size * width,
         "num_encoders": num_modalities,

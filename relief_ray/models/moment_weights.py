@@ -42,12 +42,16 @@ FILES = ("config.json", "model.safetensors")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Frozen:
-    """A loaded encoder: momentfm's pipeline without token table and head, where it came from and what it holds."""
+    """A loaded encoder: momentfm's pipeline without token table and head, where it came from and what it holds.
+
+    ``revision``: the hub's name of the commit, where it came from there.
+    """
 
     pipeline: nn.Module
     origin: str
     sha256: str
     num_values: int
+    revision: str | None = None
 
 
 def is_random(weights: str) -> bool:
@@ -56,62 +60,90 @@ def is_random(weights: str) -> bool:
 
 
 @lru_cache(maxsize=2)
-def load_frozen(size: Size, weights: str, weights_seed: int) -> Frozen:
+def load_frozen(size: Size, weights: str, weights_seed: int, revision: str | None = None) -> Frozen:
     """The encoder that all modalities and all virtual clients of this process share.
+
+    ``revision``: a branch, tag or commit at the hub (None: the hub's default branch).
 
     Raises:
         UserError: momentfm is absent, the weights are missing, incomplete or of another size, or memory ran out.
     """
     require_momentfm()
     with enough_memory(size):
-        folder = weights_folder(size, weights, weights_seed)
+        folder = weights_folder(size, weights, weights_seed, revision)
         config = read_config(folder, SIZES[size])
         tensors = map_tensors(folder / FILES[1])
         pipeline = assemble(config, tensors, str(folder / FILES[1]))
         origin = f"random, seed {weights_seed}" if is_random(weights) else weights
         num_values = sum(p.numel() for p in pipeline.parameters())
-        return Frozen(pipeline=pipeline, origin=origin, sha256=digest(pipeline), num_values=num_values)
+        return Frozen(
+            pipeline=pipeline,
+            origin=origin,
+            sha256=digest(pipeline),
+            num_values=num_values,
+            # The hub's cache keeps files in a folder per commit.
+            revision=folder.name if folder.parent.name == "snapshots" else None,
+        )
 
 
-def weights_folder(size: Size, weights: str, weights_seed: int) -> Path:
+def weights_folder(size: Size, weights: str, weights_seed: int, revision: str | None = None) -> Path:
     """A local folder with ``config.json`` and ``model.safetensors``.
 
     Raises:
-        UserError: neither a folder nor something the hub has.
+        UserError: neither a folder nor something the hub has; or a ``revision`` of what is not from there.
     """
-    if is_random(weights):
-        return random_folder(size, weights_seed)
     path = Path(weights).expanduser()
-    if path.is_dir():
-        return path
+    is_local = is_random(weights) or path.is_dir()
+    if revision is not None and is_local:
+        raise UserError(
+            f"backbone.revision={revision!r}: is a version at the hub, but backbone.weights={weights!r} is not from "
+            "there; remove backbone.revision, or take backbone.weights=hub"
+        )
+    if is_local:
+        return random_folder(size, weights_seed) if is_random(weights) else path
+    return download(hub_id(weights), revision)
+
+
+def hub_id(weights: str) -> str:
+    """``owner/name`` at the hub.
+
+    Raises:
+        UserError: it is no such name.
+    """
     name = HUB_ID if weights == "hub" else weights
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", name) or name.startswith("."):
         raise UserError(
             f"backbone.weights={weights!r}: no such folder; give a folder with {FILES[0]} and {FILES[1]}, "
             f"'hub' ({HUB_ID}), a hub id 'owner/name', or 'random'"
         )
-    return download(name)
+    return name
 
 
-def download(name: str) -> Path:
+def download(name: str, revision: str | None = None) -> Path:
     """The hub's files in the hub's own cache."""
     from huggingface_hub import hf_hub_download
 
     try:
-        paths = [Path(hf_hub_download(name, file)) for file in FILES]
+        paths = [Path(hf_hub_download(name, file, revision=revision)) for file in FILES]
     except (OSError, ValueError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise UserError(
-            f"backbone.weights={name!r}: no such folder here, and the hub did not deliver ({reason}); download it "
-            "elsewhere and give its folder, or take backbone.weights=random"
+            f"backbone.weights={name!r}: no such folder here, and the hub did not deliver "
+            f"{'it' if revision is None else f'revision {revision!r}'} ({reason}); download it elsewhere and give its "
+            "folder, or take backbone.weights=random"
         ) from error
     return paths[0].parent
 
 
+def random_target(size: Size, weights_seed: int) -> Path:
+    """Where the seeded encoder lies, once it is drawn."""
+    versions = f"{torch.__version__}".partition("+")[0]
+    return cache_root() / "moment" / f"{size}-random-{weights_seed}-{versions}"
+
+
 def random_folder(size: Size, weights_seed: int) -> Path:
     """The seeded encoder in the user's cache; written whole by whoever comes first."""
-    versions = f"{torch.__version__}".partition("+")[0]
-    target = cache_root() / "moment" / f"{size}-random-{weights_seed}-{versions}"
+    target = random_target(size, weights_seed)
     if target.exists():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -38,8 +38,8 @@ def rerouted(backbone: Backbone, instead: Mapping[str, str], path: str, output: 
 @torch.no_grad()
 def shapes(backbone: Backbone, stages: Sequence[Stage]) -> list[tuple[int, ...]]:
     """What ``stages`` give for one zero window; stages that none of them reads are not run."""
-    shape = backbone.shape
-    values = {RAW + m: backbone.prepare(m, torch.zeros(1, c, shape.window)) for m, c in shape.channels}
+    shape, device = backbone.shape, backbone.device
+    values = {RAW + m: backbone.prepare(m, torch.zeros(1, c, shape.window, device=device)) for m, c in shape.channels}
     wanted = ancestors(backbone.specs, {s.spec.id for s in stages})
     for stage in (s for s in backbone.stages if s.spec.id in wanted):
         values[stage.spec.id] = stage.module(*(values[i] for i in stage.spec.inputs))

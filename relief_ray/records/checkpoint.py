@@ -86,7 +86,7 @@ def save(run_folder: Path, checkpoint: Checkpoint, binding: Binding) -> Path:
     tensors, manifest = _tensors(checkpoint), _manifest(checkpoint, binding)
     with atomic.disk_errors(final, "save the checkpoint"):
         folder.mkdir(exist_ok=True)
-        _remove(beside)
+        shutil.rmtree(beside, ignore_errors=True)
         beside.mkdir()
         try:
             sha256 = atomic.write_pieces(beside / STATE_FILE, file_pieces(tensors))
@@ -95,15 +95,15 @@ def save(run_folder: Path, checkpoint: Checkpoint, binding: Binding) -> Path:
             _retire(final)
             os.rename(beside, final)
         except OSError:
-            _remove(beside)
+            shutil.rmtree(beside, ignore_errors=True)
             raise
         atomic.fsync_folder(folder)
     _prune(folder, checkpoint.round)
     return final
 
 
-def load(run_folder: Path, binding: Binding) -> Checkpoint | None:
-    """The newest whole generation; none where none was ever saved. Writes nothing.
+def load(run_folder: Path, binding: Binding, round_: int | None = None) -> Checkpoint | None:
+    """The newest whole generation, or that of ``round_`` alone; none where none was ever saved. Writes nothing.
 
     Raises:
         UserError: generations exist but none is whole, or the newest belongs to another configuration, backbone or
@@ -111,6 +111,8 @@ def load(run_folder: Path, binding: Binding) -> Checkpoint | None:
     """
     skipped: list[str] = []
     for path in generations(run_folder):
+        if round_ not in (None, _round(path)):
+            continue
         try:
             manifest = _read_manifest(path / MANIFEST_FILE)
             found = _unpack(manifest, _read_state(path / STATE_FILE, manifest.state_sha256), tuple(skipped))
@@ -228,7 +230,7 @@ def _retire(final: Path) -> None:
     # After a fallback to an older generation its successors are computed again and take their places.
     if final.exists():
         retired = final.with_name(f".retired-{final.name}")
-        _remove(retired)
+        shutil.rmtree(retired, ignore_errors=True)
         os.rename(final, retired)
 
 
@@ -236,14 +238,10 @@ def drop_after(run_folder: Path, round_: int) -> None:
     """Removes generations newer than the one a resume continues from: its rounds will be computed again."""
     for path in generations(run_folder):
         if _round(path) > round_:
-            _remove(path)
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _prune(folder: Path, newest: int) -> None:
     drop_after(folder.parent, newest)
     for path in [*generations(folder.parent)[KEEP:], *folder.glob(".retired-*")]:
-        _remove(path)
-
-
-def _remove(path: Path) -> None:
-    shutil.rmtree(path, ignore_errors=True)
+        shutil.rmtree(path, ignore_errors=True)

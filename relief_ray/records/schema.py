@@ -42,13 +42,14 @@ class Record(BaseModel):
 
 
 class Machine(Record):
-    """Where a run was computed: equal bits are promised for equal ``architecture`` and ``num_threads`` only."""
+    """Where a run was computed: equal bits are promised for equal ``architecture`` and ``num_threads`` of CPUs only."""
 
     cpu: str
     architecture: str
     system: str
     num_cores: int
     num_threads: int
+    device: str = "cpu"
     python: str
     torch: str
     numpy: str
@@ -57,9 +58,8 @@ class Machine(Record):
 class RunRecord(Record):
     """One run's facts (``run.json``).
 
-    ``coverage``: windows per client and class; ``budget``: e.g. ``deadline_s`` and how it was found; ``created`` and
-    ``finished`` are UTC in ISO 8601; ``parent`` names the grid that the run is a cell of; ``backbone``: what is frozen
-    in it, and where that came from; ``own_sources``: sha256 by file of what is not ours (a user's method).
+    ``coverage``: windows per client and class; ``budget``: ``deadline_s``; ``created``, ``finished``: UTC, ISO 8601;
+    ``parent``: the grid it is a cell of; ``backbone``: what is frozen in it; ``own_sources``: sha256 by a user's file.
     """
 
     schema_version: Literal[1] = SCHEMA_VERSION

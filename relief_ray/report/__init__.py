@@ -4,7 +4,6 @@ from relief_ray.report.compare import Comparison, by_setting, compare, compare_r
 from relief_ray.report.curves import curves
 from relief_ray.report.load import Loaded, load_runs
 from relief_ray.report.render import as_csv, as_json, markdown, plain, rich_tables
-from relief_ray.report.study import study_markdown
 from relief_ray.report.timeline import timeline
 from relief_ray.report.verdict import Claim, claims, last_line
 
@@ -24,6 +23,5 @@ __all__ = [
     "markdown",
     "plain",
     "rich_tables",
-    "study_markdown",
     "timeline",
 ]

@@ -50,7 +50,7 @@ class Cell:
 
 
 def read_cells(paths: Iterable[Path]) -> tuple[Cell, ...]:
-    """The finished cells of committed results, of folders of `relief-ray grid` or `run`, or of files of collected runs.
+    """The finished cells of committed results, or of folders of `relief-ray grid` or `run`.
 
     A name that comes twice counts once, the first.
 

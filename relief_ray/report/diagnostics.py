@@ -88,30 +88,3 @@ def as_markdown(table: Table, head: str, form: str = ".2f", columns: Sequence[st
     ]
     rows = [[j, *(format(row[c], form) if c in row else NONE for c in names)] for j, row in table.items()]
     return markdown_table([head, *names], rows)
-
-
-def sections(comparison: Comparison, anchor: str = "fedavg", elastic: str = "relief") -> str:
-    """All diagnostics as Markdown; a table whose runs or records are missing is left out."""
-    base, ours = runs_of(comparison, anchor), runs_of(comparison, elastic)
-    norm = "Root mean square of the clients' update norms per group and device type, rounds 1..R"
-    parts = (
-        (
-            f"Share of rounds in which a device type trained a group (`{elastic}`), %.",
-            _percent(allocation(ours)),
-            ".0f",
-        ),
-        (f"{norm}, under `{anchor}`.", update_norms(base), ".3f"),
-        (f"{norm}, under `{elastic}`.", update_norms(ours), ".3f"),
-        (f"Divergence per group under `{elastic}`: mean of Eq. (5), last value of Eq. (6).", divergences(ours), ".3f"),
-        (f"Mean cosine of two clients' updates of a fusion block under `{anchor}`.", agreement(base), "+.3f"),
-    )
-    shown = [
-        f"{title}\n\n{as_markdown(table, 'group', form, PAIRS if form[0] == '+' else ())}"
-        for title, table, form in parts
-        if table
-    ]
-    return "\n".join(shown)
-
-
-def _percent(table: Table) -> Table:
-    return {j: {c: 100 * v for c, v in row.items()} for j, row in table.items()}

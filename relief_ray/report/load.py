@@ -1,18 +1,16 @@
-"""Runs as reports read them: a record and its rounds, from run folders or from one collected file."""
+"""Runs as reports read them: a record and its rounds, from their folders."""
 
 from __future__ import annotations
 
-import gzip
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import JsonValue, ValidationError
+from pydantic import JsonValue
 
 from relief_ray.errors import UserError
 from relief_ray.names import shown
-from relief_ray.records.reading import RUN_FILE, is_done, read_rounds, read_run, refuse_other_schema
+from relief_ray.records.reading import RUN_FILE, is_done, read_rounds, read_run
 from relief_ray.records.schema import RoundRecord, RunRecord
 
 Replicate = tuple[int, int, int]
@@ -86,10 +84,7 @@ def text(run: RunRecord, path: str, default: str = "-") -> str:
 
 
 def load_runs(paths: Iterable[Path]) -> tuple[Loaded, ...]:
-    """Every run below the paths: run folders, folders of them, or files that hold one run per line.
-
-    A line is ``{"cell": ..., "run": run.json, "rounds": [...]}``; ``.gz`` is read as well. A run that is named twice
-    counts once.
+    """Every run below the paths: run folders, or folders of them; a run that is named twice counts once.
 
     Raises:
         UserError: a path holds no run, or a damaged one.
@@ -102,9 +97,6 @@ def load_runs(paths: Iterable[Path]) -> tuple[Loaded, ...]:
 
 
 def _load(path: Path) -> Iterator[Loaded]:
-    if path.is_file():
-        yield from collected(path)
-        return
     folders = [path] if (path / RUN_FILE).exists() else [p.parent for p in below(path, RUN_FILE)]
     if not folders:
         raise UserError(f"{path}: found no {RUN_FILE} in or below it; name folders that `relief-ray run` made")
@@ -115,31 +107,6 @@ def _load(path: Path) -> Iterator[Loaded]:
 def below(path: Path, name: str) -> list[Path]:
     """Files of that name in and below a folder, but for runs that were set aside and MLflow's copies of records."""
     return [p for p in sorted(path.rglob(name)) if NOT_RUNS.isdisjoint(p.relative_to(path).parts)]
-
-
-def collected(path: Path) -> Iterator[Loaded]:
-    """The runs of a file with one run per line, compressed or not.
-
-    Raises:
-        UserError: a line is damaged.
-    """
-    opened = gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8")
-    with opened as file:
-        for number, line in enumerate(file, 1):
-            yield _parse(line, path, number)
-
-
-def _parse(line: str, path: Path, number: int) -> Loaded:
-    try:
-        found = json.loads(line)
-        refuse_other_schema(found["run"].get("schema_version"), path)
-        run = RunRecord.model_validate(found["run"])
-        rounds = tuple(RoundRecord.model_validate(r) for r in found["rounds"])
-    except UserError:
-        raise
-    except (ValueError, ValidationError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{path}: line {number}: {error}; expected a collected run; collect the runs again") from error
-    return Loaded(where=f"{path}:{found.get('cell', number)}", run=run, rounds=rounds)
 
 
 def _open(loaded: Loaded) -> str:

@@ -15,7 +15,7 @@ from relief_ray.names import shown
 from relief_ray.records.identity import config_hash
 from relief_ray.records.reading import RUN_FILE, read_rounds, read_run
 from relief_ray.records.redact import mask_text
-from relief_ray.report.load import Loaded, at, below, collected
+from relief_ray.report.load import Loaded, at, below
 from relief_ray.report.variants import choice_kind, variant_names
 
 PLANS = ("grid.json", "plan.json")
@@ -79,7 +79,7 @@ class _Plan:
 
 
 def take_stock(paths: Iterable[Path]) -> Stock:
-    """Every cell below the paths: plans (``grid.json``, ``plan.json``), run folders, and files of collected runs.
+    """Every cell below the paths: plans (``grid.json``, ``plan.json``) and run folders.
 
     A cell that is damaged, failed, unfinished or missing is kept with its state; nothing of it enters a mean. A cell
     that several folders plan or hold is one: it is done where any of them finished it.
@@ -90,7 +90,7 @@ def take_stock(paths: Iterable[Path]) -> Stock:
     slots: dict[str, Slot] = {}
     titles: list[str] = []
     for path in map(Path, paths):
-        found, named = _file(path) if path.is_file() else _folder(path)
+        found, named = _folder(path)
         titles += named
         for key, slot in found:
             slots.setdefault(key, slot)
@@ -123,11 +123,6 @@ def _one(same: Sequence[Slot]) -> Iterable[Slot]:
     for first, *others in places.values():
         slot = next(s for s in same if s.loaded is first)
         yield replace(slot, repeats=tuple(others))
-
-
-def _file(path: Path) -> tuple[list[tuple[str, Slot]], list[str]]:
-    runs = collected(path)
-    return [(loaded.where, _slot(loaded, loaded.where.rpartition(":")[2], None)) for loaded in runs], []
 
 
 def _folder(path: Path) -> tuple[list[tuple[str, Slot]], list[str]]:

@@ -59,7 +59,7 @@ class DarkDistill(StrategyConfig):
             name=self.name,
             adapt=partial(early_exits, self),
             allocate=partial(allocate, self),
-            client=ClientProgram(objective=all_exits, observe=difficulties, after=partial(report, self)),
+            client=ClientProgram(objective=all_exits, observe=difficulties, after=partial(report, self), is_mean=True),
             reduction=WeightedSum(weight=self.reduction().weight, bucket=depth_class),
             aggregate=partial(aggregate, self),
         )

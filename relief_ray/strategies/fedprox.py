@@ -61,7 +61,7 @@ class FedProx(StrategyConfig):
     def build(self) -> Strategy:
         """The strategy: FedAvg with another objective and, where asked for, fewer epochs."""
         plain = FedAvg(weighting=self.weighting).build()
-        program = ClientProgram(objective=partial(proximal_loss, self.mu))
+        program = ClientProgram(objective=partial(proximal_loss, self.mu), is_mean=True)
         return replace(plain, name=self.name, allocate=partial(allocate, self), client=program)
 
 

@@ -57,7 +57,7 @@ class Harmony(StrategyConfig):
             adapt=unimodal.unimodal_heads if self.protocol == "two_phase" else fed.nothing_added,
             init=partial(init, self),
             allocate=partial(allocate, self),
-            client=fed.ClientProgram(objective=unimodal.sum_of_losses, after=unimodal.report_drift),
+            client=fed.ClientProgram(objective=unimodal.sum_of_losses, after=unimodal.report_drift, is_mean=True),
             reduction=msg.Collect(),
             aggregate=partial(aggregate, self),
             evaluate=own_networks,

@@ -37,7 +37,7 @@ def predict(
     for start in range(0, num_windows, size):
         chunk = {m: x[start : start + size] for m, x in inputs.items()}
         for mask, logits in _logits(backbone, chunk, masks, missing, last).items():
-            parts[mask].append(logits.argmax(1).expand(min(size, num_windows - start)))
+            parts[mask].append(logits.argmax(1).cpu().expand(min(size, num_windows - start)))
     return {mask: torch.cat(found) for mask, found in parts.items()}
 
 

@@ -18,7 +18,11 @@ class Adam:
         """Keeps two moment buffers and a step counter per parameter."""
         self._fused = fused
         self._stale: set[int] = set()
-        self._slots = {id(p): (torch.zeros_like(p), torch.zeros_like(p), torch.zeros(())) for p in parameters}
+        # Fused kernels count steps where the parameters are.
+        self._slots = {
+            id(p): (torch.zeros_like(p), torch.zeros_like(p), torch.zeros((), device=p.device if fused else None))
+            for p in parameters
+        }
 
     def reset(self, parameters: Sequence[Tensor]) -> None:
         """Forgets the moments of ``parameters``; their buffers are cleared when they are next used."""

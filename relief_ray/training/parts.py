@@ -40,7 +40,7 @@ def overlay(theta: Mapping[GroupId, Tensor], context: ClientContext, keep: Mappi
     """Restores the parts that stay with the client, where it has any yet."""
     for j, part in keep.items():
         if j in context.state:
-            theta[j][context.layout.indices(j, part)] = context.state[j]
+            theta[j][context.layout.indices(j, part)] = context.state[j].to(theta[j].device)
 
 
 def mask_parts(backbone: Backbone, task: Assignment) -> None:

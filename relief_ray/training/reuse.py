@@ -127,7 +127,7 @@ def zero_values(backbone: Backbone, plan: ForwardPlan) -> Values:
 def zero_input(backbone: Backbone, modality: str) -> Tensor:
     """The prepared input of one standardised zero window."""
     channels = dict(backbone.shape.channels)[modality]
-    return backbone.prepare(modality, torch.zeros(1, channels, backbone.shape.window))
+    return backbone.prepare(modality, torch.zeros(1, channels, backbone.shape.window, device=backbone.device))
 
 
 @torch.no_grad()

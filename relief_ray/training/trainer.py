@@ -5,79 +5,68 @@ Groups outside ``S_n`` have no gradient and no optimizer state; what they determ
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from time import perf_counter
 
 import torch
 from torch import Tensor
 
 from relief_ray.codec import cut, encoded_nbytes
-from relief_ray.federated import ClientContext, ClientProgram, LocalStep, Probed
+from relief_ray.federated import ClientContext, ClientProgram, Probed
 from relief_ray.groups import Params
 from relief_ray.messages import Assignment, Receipt, Update, Work
 from relief_ray.models.backbone import Backbone
+from relief_ray.process import Autocast, Device, casting, choose_device
+from relief_ray.sections import TrainingConfig
 from relief_ray.stages import MAX_KEPT_BYTES, Engine, Missing
 from relief_ray.training.optimizer import Adam
 from relief_ray.training.parts import load_model, mask_parts, scale_adapters
+from relief_ray.training.placing import place
 from relief_ray.training.reuse import (
     BatchBuffers,
     ForwardPlan,
-    Values,
     compute_sources,
     kept_bytes,
     output_bytes,
     plan_forward,
-    run,
 )
-from relief_ray.training.rows import Rows
+from relief_ray.training.rows import ClientInputs as ClientInputs
+from relief_ray.training.steps import Session, Visit, gradients, joined_rows
 from relief_ray.training.vectors import Clock, GroupVectors
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainerConfig:
-    """Local training: Adam's ``lr``, mini-batch size, missing mode and the engine that runs it."""
+    """Local training: Adam's ``lr``, mini-batch size, missing mode, the engine that runs it and where.
+
+    ``micro_batch``: windows that go forward and backward together (None: as the backbone declares, else whole batches).
+    """
 
     lr: float
     batch_size: int
     missing: Missing
     engine: Engine
+    micro_batch: int | None = None
+    device: Device = "cpu"
+    autocast: Autocast = "none"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ClientInputs:
-    """A client's windows, ready for the first stage: modality -> (n, ...) float32, and labels (n,) int64."""
+def trainer_config(training: TrainingConfig, engine: Engine) -> TrainerConfig:
+    """The section as the trainer takes it: here ``training.device`` is decided.
 
-    inputs: Mapping[str, Rows]
-    labels: Tensor
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Visit:
-    """One client's round: whose program runs, what it took so far, what was probed."""
-
-    program: ClientProgram
-    clock: Clock = field(default_factory=Clock)
-    probes: list[tuple[Assignment, int]] = field(default_factory=list)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Session:
-    """Training or a probe while it runs; ``start`` is the model as it was loaded, personal parts included.
-
-    ``parameters``: the trained ones by their learning rate.
+    Raises:
+        UserError: there is no such device.
     """
-
-    context: ClientContext
-    task: Assignment
-    client: ClientInputs
-    visit: _Visit
-    plan: ForwardPlan
-    parameters: Mapping[float, list[torch.nn.Parameter]]
-    vectors: GroupVectors
-    start: Params
-    seen: list[Mapping[str, Tensor]] = field(default_factory=list)
+    return TrainerConfig(
+        lr=training.lr,
+        batch_size=training.batch_size,
+        missing=training.missing,
+        engine=engine,
+        micro_batch=training.micro_batch,
+        device=choose_device(training.device),
+        autocast=training.autocast,
+    )
 
 
 class Trainer:
@@ -86,8 +75,9 @@ class Trainer:
     def __init__(self, backbone: Backbone, config: TrainerConfig) -> None:
         """Binds the backbone's parameters to the trainer's buffers."""
         self.backbone, self.config = backbone, config
-        self._output_bytes = output_bytes(backbone)
-        self.flat = torch.zeros(backbone.layout.numel)
+        self.device = torch.device(config.device)
+        place(backbone, self.device)
+        self.flat = torch.zeros(backbone.layout.numel, device=self.device)
         self.theta = backbone.layout.views(self.flat)
         for j, parameters in backbone.parameters.items():
             start = 0
@@ -95,6 +85,7 @@ class Trainer:
                 self.theta[j][start : start + p.numel()] = p.data.reshape(-1)
                 p.data = self.theta[j][start : start + p.numel()].view(p.shape)
                 start += p.numel()
+        self._output_bytes = output_bytes(backbone)
         self._adam = Adam([p for ps in backbone.parameters.values() for p in ps], fused=config.engine != "naive")
 
     def train(self, context: ClientContext, task: Assignment, client: ClientInputs, program: ClientProgram) -> Update:
@@ -104,38 +95,46 @@ class Trainer:
             The update with ``delta = local - global`` for the groups of ``task.up``, measured stage times and new
             personal state.
         """
-        visit = _Visit(program=program)
+        visit = Visit(program=program, clock=Clock(waits=self.device.type == "cuda"))
         context = replace(context, probe=partial(self._probe, context, client, visit))
         session = self._session(context, program.refine(context, task), client, visit)
         self._epochs(session)
         return program.after(context, self._update(session))
 
-    def _probe(self, context: ClientContext, client: ClientInputs, visit: _Visit, trial: Assignment) -> Probed:
+    def _probe(self, context: ClientContext, client: ClientInputs, visit: Visit, trial: Assignment) -> Probed:
         """One optimizer step of ``trial`` on one batch, and the gradient behind it; the next session starts afresh."""
         order = context.streams.torch("probe", context.round, context.info.id)
         index = torch.randperm(len(client.labels), generator=order)[: self.config.batch_size]
         batch = ClientInputs(inputs={m: x[index] for m, x in client.inputs.items()}, labels=client.labels[index])
         session = self._session(context, trial, batch, visit)
         visit.probes.append((trial, len(index)))
-        batches, whole = self._batches(session), torch.arange(len(index))
+        batches, whole = self._batches(session), torch.arange(len(index), device=self.device)
         self._batch(session, batches, whole)
-        step = {j: self.theta[j] - session.start[j] for j in session.vectors}
-        self._gradients(session, batches, whole)
-        return Probed(step=step, gradient=session.vectors.gradients())
+        step = {j: (self.theta[j] - session.start[j]).cpu() for j in session.vectors}
+        gradients(session, batches, whole)
+        return Probed(step=step, gradient={j: g.cpu() for j, g in session.vectors.gradients().items()})
 
-    def _session(self, context: ClientContext, task: Assignment, client: ClientInputs, visit: _Visit) -> _Session:
+    def _session(self, context: ClientContext, task: Assignment, client: ClientInputs, visit: Visit) -> Session:
         load_model(self.theta, context, task)
         scale_adapters(self.backbone, task.lora_scale)
-        return _Session(
+        return Session(
             context=context,
             task=task,
             client=client,
             visit=visit,
             plan=self._plan(context.info.modalities, task, len(client.labels)),
+            output=task.output or self.backbone.output,
             parameters=self._freeze(task),
             vectors=GroupVectors(self.backbone, tuple(j for j in self.backbone.layout.ids if j in task.train)),
             start=self._start(context, task),
+            most=self._most,
+            autocast=self.config.autocast,
         )
+
+    @property
+    def _most(self) -> int:
+        """Windows that go forward and backward together: decided by sizes, so that every machine adds up alike."""
+        return min(self.config.batch_size, self.config.micro_batch or self.backbone.chunk or self.config.batch_size)
 
     def _plan(self, present: Collection[str], task: Assignment, num_windows: int) -> ForwardPlan:
         """What runs when; what would be too much to keep for the whole round runs in every step."""
@@ -148,7 +147,7 @@ class Trainer:
     def _start(self, context: ClientContext, task: Assignment) -> Params:
         """The model as it was loaded: the received one where nothing of the client's own lies over it."""
         own = task.keep or any(part.rank is not None for part in task.down.values())
-        if not own and len(context.start) == len(self.backbone.layout):
+        if not own and len(context.start) == len(self.backbone.layout) and self.device.type == "cpu":
             return context.start
         return self.backbone.layout.views(self.flat.clone())
 
@@ -165,66 +164,44 @@ class Trainer:
         self._adam.reset([p for parameters in chosen.values() for p in parameters])
         return chosen
 
-    def _epochs(self, session: _Session) -> None:
+    def _epochs(self, session: Session) -> None:
         context, clock, num_windows = session.context, session.visit.clock, len(session.client.labels)
         batches = self._batches(session)
         order = context.streams.torch("batches", context.round, context.info.id)
         for epoch in range(1, session.task.epochs + 1):
-            total = 0.0
-            for index in torch.split(torch.randperm(num_windows, generator=order), self.config.batch_size):
+            losses = []
+            shuffled = torch.randperm(num_windows, generator=order).to(self.device)
+            for index in torch.split(shuffled, self.config.batch_size):
                 loss = self._batch(session, batches, index, is_observed=epoch == session.task.epochs)
-                total += loss * len(index)
+                losses.append((loss, len(index)))
                 clock.num_steps += 1
-            clock.loss = total / num_windows
+            clock.loss = _mean(losses, num_windows)
 
-    def _batches(self, session: _Session) -> BatchBuffers:
+    def _batches(self, session: Session) -> BatchBuffers:
         """Computes once what no step changes."""
-        began, num_windows = perf_counter(), len(session.client.labels)
-        sources = compute_sources(self.backbone, session.plan, session.client.inputs, num_windows)
-        batches = BatchBuffers(sources, num_windows, self.config.batch_size)
-        session.visit.clock.forward_s += perf_counter() - began
+        clock, num_windows = session.visit.clock, len(session.client.labels)
+        began = clock.read()
+        with casting(self.config.autocast, self.device):
+            sources = compute_sources(self.backbone, session.plan, session.client.inputs, num_windows)
+        batches = BatchBuffers(sources, num_windows, session.most)
+        clock.forward_s += clock.read() - began
         return batches
 
-    def _batch(self, session: _Session, batches: BatchBuffers, index: Tensor, is_observed: bool = False) -> float:
+    def _batch(self, session: Session, batches: BatchBuffers, index: Tensor, is_observed: bool = False) -> Tensor:
         """One optimizer step on the windows ``index`` (b,); returns the mean loss before it."""
-        loss = self._gradients(session, batches, index, is_observed)
-        began = perf_counter()
+        loss, clock = gradients(session, batches, index, is_observed), session.visit.clock
+        began = clock.read()
         mask_parts(self.backbone, session.task)
         for lr, parameters in session.parameters.items():
             self._adam.step(parameters, lr)
-        session.visit.clock.optimizer_s += perf_counter() - began
+        clock.optimizer_s += clock.read() - began
         return loss
 
-    def _gradients(self, session: _Session, batches: BatchBuffers, index: Tensor, is_observed: bool = False) -> float:
-        """Forward and backward on the windows ``index`` (b,); returns the mean loss."""
-        began = perf_counter()
-        values = run(session.plan.every_step, batches.take(index), session.plan, len(index))
-        step = self._local_step(session, values, index)
-        loss = session.visit.program.objective(step)
-        if is_observed:
-            # Copies: the next batch is gathered into the same buffers.
-            observed = session.visit.program.observe(step)
-            session.seen.append({name: rows.detach().clone() for name, rows in observed.items()})
-        forwarded = perf_counter()
-        if loss.requires_grad:
-            torch.autograd.backward(loss)
-        session.visit.clock.forward_s += forwarded - began
-        session.visit.clock.backward_s += perf_counter() - forwarded
-        return float(loss.detach())
-
-    def _local_step(self, session: _Session, values: Values, index: Tensor) -> LocalStep:
-        return LocalStep(
-            logits=values[session.task.output or self.backbone.output],
-            labels=session.client.labels[index],
-            taps={t: values[t] for t in sorted(session.task.taps)},
-            params=session.vectors,
-            start=session.start,
-            args=session.task.args,
-        )
-
-    def _update(self, session: _Session) -> Update:
+    def _update(self, session: Session) -> Update:
         layout, context, task, clock = self.backbone.layout, session.context, session.task, session.visit.clock
-        local = cut(layout, task.up, self.theta)
+        # What leaves is on the CPU: one transfer, and none where it is there already.
+        theta = self.theta if self.device.type == "cpu" else layout.views(self.flat.cpu())
+        local = cut(layout, task.up, theta)
         origin = cut(layout, task.up, context.start)
         delta = {j: local[j] - origin[j] for j in task.up}
         work = Work(
@@ -241,8 +218,16 @@ class Trainer:
             work=work,
             bytes_down=encoded_nbytes(layout, task.down) if task.down else 0,
             bytes_up=encoded_nbytes(layout, task.up) if task.up else 0,
-            stats={name: torch.cat([s[name] for s in session.seen]) for name in (session.seen or [{}])[0]},
+            stats=joined_rows(session),
             probes=tuple(session.visit.probes),
         )
-        kept = {j: value.clone() for j, value in cut(layout, task.keep, self.theta).items()}
+        kept = {j: value.clone() for j, value in cut(layout, task.keep, theta).items()}
         return Update(receipt=receipt, delta=delta, state={**context.state, **kept})
+
+
+def _mean(losses: Sequence[tuple[Tensor, int]], num_windows: int) -> float:
+    """Of the steps' losses by their windows; read now, so that a GPU is not waited for in every step."""
+    total = 0.0
+    for loss, num in losses:  # not sum(), which adds up in other ways since Python 3.12
+        total += float(loss) * num
+    return total / num_windows

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from time import perf_counter
 
 import torch
 from torch import Tensor
@@ -47,13 +48,23 @@ class GroupVectors(Mapping[GroupId, Tensor]):
 
 @dataclass(slots=True)
 class Clock:
-    """Measured seconds by stage, and the running loss of the last epoch."""
+    """Measured seconds by stage, and the running loss of the last epoch.
+
+    ``waits``: read once the GPU has done what it was given, which it does behind the program's back.
+    """
 
     forward_s: float = 0.0
     backward_s: float = 0.0
     optimizer_s: float = 0.0
     loss: float = 0.0
     num_steps: int = 0
+    waits: bool = False
+
+    def read(self) -> float:
+        """Seconds of a monotonic clock."""
+        if self.waits:
+            torch.cuda.synchronize()
+        return perf_counter()
 
     def stage_times(self) -> StageTimes:
         """What was measured so far."""

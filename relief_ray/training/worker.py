@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -27,25 +26,25 @@ from relief_ray.messages import (
     WeightedSum,
 )
 from relief_ray.models.backbone import Backbone
-from relief_ray.process import use_threads
+from relief_ray.models.frozen import build_same
+from relief_ray.process import use_device, use_threads
 from relief_ray.protocols import Planner
 from relief_ray.server.aggregation import check_update, without
 from relief_ray.server.reduction import Scratch, Sums, measured, sum_block
 from relief_ray.streams import Streams
 from relief_ray.training.evaluation import CHUNK, confusion, predict, share_rows
+from relief_ray.training.inputs import InputCache, prepare
 from relief_ray.training.parts import load_model, scale_adapters
-from relief_ray.training.reuse import zero_input
-from relief_ray.training.rows import LazyRows, held_bytes
-from relief_ray.training.trainer import ClientInputs, Trainer, TrainerConfig
-
-MIB = 2**20
+from relief_ray.training.rows import ClientInputs
+from relief_ray.training.trainer import Trainer, TrainerConfig
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
     """Everything a worker needs, small enough to send: signals stay in the memory-mapped cache.
 
-    ``modules``: the user's own, which a host has to have before it can read the rest.
+    ``modules``: the user's own, which a host has to have before it can read the rest; ``frozen``: what the backbone's
+    frozen part has to be on every host (``Backbone.facts``).
     """
 
     build: Callable[[], Backbone]
@@ -61,6 +60,7 @@ class Job:
     num_threads: int = 1
     cache_mib: int = 256
     pairwise_every: int = 0
+    frozen: Mapping[str, str | int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,61 +79,15 @@ class BlockResult:
     pairwise: tuple[Update, ...] = field(default=())
 
 
-class InputCache:
-    """Prepared windows by name, at most ``limit_mib`` of them.
-
-    Rounds visit the same clients in about the same order (hosts ask for work, so it is not exactly the same): what was
-    used last is likely to be needed last, and makes room.
-    """
-
-    def __init__(self, limit_mib: int) -> None:
-        """An empty cache."""
-        self.limit_bytes = limit_mib * MIB
-        self._items: OrderedDict[str, ClientInputs] = OrderedDict()
-        self._used = 0
-
-    def get(self, name: str, load: Callable[[], ClientInputs]) -> ClientInputs:
-        """The cached item, or a fresh one."""
-        if name in self._items:
-            self._items.move_to_end(name)
-            return self._items[name]
-        item = load()
-        while self._items and self._used + _nbytes(item) > self.limit_bytes:
-            self._used -= _nbytes(self._items.popitem()[1])
-        self._items[name] = item
-        self._used += _nbytes(item)
-        return item
-
-
-def _nbytes(item: ClientInputs) -> int:
-    return sum(held_bytes(x) for x in item.inputs.values())
-
-
-def prepare(
-    windows: WindowSet, modalities: Sequence[str], backbone: Backbone, limit_bytes: int | None = None
-) -> ClientInputs:
-    """Standardised windows of ``modalities``, turned into the first stage's input.
-
-    All of them now, or where that would take more than ``limit_bytes``, those of a batch when it is drawn: same values.
-    """
-    labels = torch.from_numpy(windows.labels.astype("int64"))
-    per_window = sum(held_bytes(zero_input(backbone, m)) for m in modalities)
-    if limit_bytes is not None and per_window * len(windows) > limit_bytes:
-        lazy = {m: LazyRows(windows=windows, modality=m, prepare=backbone.prepare) for m in modalities}
-        return ClientInputs(inputs=lazy, labels=labels)
-    loaded = windows.load(modalities)
-    inputs = {m: backbone.prepare(m, torch.from_numpy(x)).contiguous() for m, x in loaded.items()}
-    return ClientInputs(inputs=inputs, labels=labels)
-
-
 class Worker:
     """Trains and evaluates on one host; stateless between rounds but for caches."""
 
     def __init__(self, job: Job) -> None:
-        """Builds the backbone and pins the thread count (sums depend on it)."""
+        """Builds the backbone on its device and pins the thread count (sums depend on it)."""
         use_threads(job.num_threads)
+        use_device(job.trainer.device)
         self.job = job
-        self.backbone = job.build()
+        self.backbone = build_same(job.build, job.frozen)
         self.trainer = Trainer(self.backbone, job.trainer)
         self._cache = InputCache(job.cache_mib)
         self._scratch = Scratch()
@@ -202,6 +156,7 @@ class Worker:
         rows = share_rows(len(windows), share, self.backbone.chunk or CHUNK)
         subjects = torch.from_numpy(subject_index(windows))
         inputs = self._cache.get(f"{part}.{share}", lambda: self._share(windows, rows))
+        labels = inputs.labels.cpu()
         num_subjects, num_classes = int(subjects.max()) + 1, self.backbone.shape.num_classes
         found: dict[str, Tensor] = {}
         for target in targets:
@@ -210,7 +165,7 @@ class Worker:
             missing = self.job.trainer.missing
             predicted = predict(self.backbone, inputs.inputs, list(masks.values()), missing, target.output)
             for label, mask in masks.items():
-                found[label] = confusion(inputs.labels, predicted[mask], subjects[rows], num_subjects, num_classes)
+                found[label] = confusion(labels, predicted[mask], subjects[rows], num_subjects, num_classes)
         return found
 
     def _share(self, windows: WindowSet, rows: Tensor) -> ClientInputs:

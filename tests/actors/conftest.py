@@ -10,6 +10,16 @@ from actors.executor import open_executor
 from actors.group import RuntimeOptions
 from actors.session import SessionOptions, ray_session
 from tests.actors import scenes
+from tests.conformance_cases import KINDS
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Clients with an actor each repeat what two hosts show, but for where state lives: one of each kind is enough."""
+    for item in items:
+        params = item.callspec.params if hasattr(item, "callspec") else {}
+        if params.get("on_layout") == "an actor each" and str(params.get("case")).split(",")[0] not in KINDS:
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session")

@@ -151,6 +151,26 @@ def test_asked_to_stop_the_round_is_dropped(on_ray, tmp_path):
         round_of(executor, job)
 
 
+def test_a_round_that_is_given_up_takes_back_what_no_host_has_begun(on_ray, tmp_path):
+    """Three clients with a call each: the host is at the first, the second lies behind it, the third was never sent."""
+    job = make_job(tmp_path, 3)
+
+    def begun(round_):
+        return sorted(path.name for path in tmp_path.glob(f"{round_}-*"))
+
+    watched = with_refine(job, partial(scenes.marks, tmp_path))
+    executor = on_ray(watched, num_hosts=1, should_stop=lambda: bool(begun(3)))
+    round_of(executor, job, 2)
+    assert begun(2) == ["2-0", "2-1", "2-2"]
+    with pytest.raises(Interrupted):
+        round_of(executor, job, 3)
+    # Calls are answered in order: what had waited would have run by now.
+    assert ray.get(executor._pool.hosts[0].handle.hello.remote(), timeout=30.0).pid
+    assert len(begun(3)) == 1
+    (tmp_path / begun(3)[0]).unlink()  # nobody asks to stop any more
+    assert same_round(round_of(executor, job, 4), round_of(SerialExecutor(job), job, 4))
+
+
 # Hosts -----------------------------------------------------------------------------------------------------------
 
 
@@ -165,17 +185,20 @@ def test_a_host_of_another_version_is_refused_before_it_sees_the_job(on_ray, tmp
         on_ray(make_job(tmp_path), num_hosts=1)
 
 
-def test_hosts_run_one_thread_and_see_no_gpu(cluster):
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_hosts_have_their_threads_from_the_first_import_and_see_no_gpu(cluster, num_threads):
     class Probe(ClientHost):
         def look(self):
             import os
 
-            return os.environ["OMP_NUM_THREADS"], os.environ["CUDA_VISIBLE_DEVICES"], torch.get_num_threads()
+            return os.environ["OMP_NUM_THREADS"], torch.get_num_threads(), torch.cuda.device_count()
 
     from actors.group import actor_options
     from actors.placement import HostSpec
 
-    options = actor_options(HostSpec(name="x", client=None, num_cpus=1.0), 0, None, 1)
+    options = actor_options(HostSpec(name="x", client=None, num_cpus=1.0), 0, None, num_threads)
+    # Processes of our own cluster inherit one thread: only another number makes Ray start a process of its own.
+    assert ("runtime_env" in options) == (num_threads != 1)
     actor = ray.remote(Probe).options(**options).remote()
-    assert ray.get(actor.look.remote()) == ("1", "", 1)
+    assert ray.get(actor.look.remote()) == (str(num_threads), num_threads, 0)
     ray.kill(actor)

@@ -60,3 +60,18 @@ def test_what_others_hold_is_waited_for_no_longer_than_asked(cluster):
     with pytest.raises(UserError, match=r"no place for 2 hosts within 1 s \(type_b: needed 2, the cluster has 1"):
         reserve(plan_of(2, type_b=1.0), wait_s=1.0)
     ray.util.remove_placement_group(held)
+
+
+@pytest.mark.parametrize(("hosts", "gpus", "share"), [(1, 1.0, 1.0), (4, 1.0, 0.25), (3, 2.0, 0.5), (2, 4.0, 1.0)])
+def test_hosts_share_gpus_and_none_lies_across_two(hosts, gpus, share):
+    cluster = {"CPU": 8.0, "GPU": gpus}
+    packed, actors = plan_packed(hosts, cluster, True), plan_actors(make_fleet(hosts), TYPES, "virtual", cluster, True)
+    for plan in (packed, actors):
+        assert {h.num_gpus for h in plan.hosts} == {share} and not shortage(plan.hosts, cluster)
+        assert hosts <= gpus * int(1 / share)
+    assert {h.num_gpus for h in plan_packed(hosts, cluster).hosts} == {0.0}, "where the CPU computes nobody asks"
+
+
+def test_a_cluster_without_gpu_is_named_before_anything_is_started():
+    with pytest.raises(UserError, match=r"Ray knows of no GPU in this cluster.*--num-gpus"):
+        plan_packed(2, {"CPU": 2.0}, True)

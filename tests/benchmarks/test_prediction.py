@@ -5,9 +5,15 @@ import sys
 
 import pytest
 
+from benchmarks.earlier import earlier
 from benchmarks.moment import paired
-from benchmarks.prediction import Case, assignments, cases, compare, load_of, main, table
+from benchmarks.prediction import Case, assignments, cases, compare, load_of, main
+from benchmarks.prediction_table import table
 from relief_ray.config import parse
+from relief_ray.devices.time import save_profile
+from relief_ray.errors import UserError
+from relief_ray.process import use_threads
+from relief_ray.profiling import profile_device
 from relief_ray.setup import prepare
 
 SMALL = {
@@ -45,6 +51,53 @@ def test_ratios_are_to_full_training_of_the_same_client():
     assert found["profile"]["status"] == "MEASURED" and found["profile"]["turns"] == 2
     assert json.loads(json.dumps(found)) == found
     assert len(table(found).splitlines()) == 2 + len(rows) - 3
+
+
+@pytest.fixture(scope="module")
+def profiled(run_cache):
+    use_threads(1)
+    return profile_device(parse(SMALL), ("A", "B", "C"), turns=1)
+
+
+def test_an_earlier_profile_is_held_against_the_same_rounds(tmp_path, profiled):
+    config, path, profile = parse(SMALL), tmp_path / "earlier.json", profiled
+    save_profile(profile, path)
+    found = compare(Case(name="small", values=SMALL), 2, path)
+    setup = prepare(config)
+    for row, r in zip(assignments(setup), found["rows"], strict=True):
+        own = next(x for x in assignments(setup) if x.client == row.client)
+        expected, whole = (sum(profile.devices["A"].compute_s(load_of(setup, x))) for x in (row, own))
+        assert r["predicted_earlier"] == pytest.approx(expected / whole)
+        assert r["error_earlier"] == pytest.approx(r["predicted_earlier"] / r["measured"] - 1)
+    assert found["earlier"]["date"] == profile.measured.date and found["profile"] != found["earlier"]
+    lines = table(found).splitlines()
+    assert {line.count("|") for line in lines[:-2]} == {10}
+    assert lines[-1].startswith(f"earlier: a file of `relief-ray device profile`, {profile.measured.date}, commit")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"cpu": "another processor"}, "measured on another processor, threads: 1; this is"),
+        ({"num_threads": 3}, "threads: 3; this is"),
+        ({"settings": {"window": 64}}, r"measured with window 64 \(here 128\)"),
+    ],
+)
+def test_a_profile_of_something_else_is_refused(tmp_path, profiled, change, said):
+    path = tmp_path / "other.json"
+    save_profile(profiled.model_copy(update={"measured": profiled.measured.model_copy(update=change)}), path)
+    with pytest.raises(UserError, match=said):
+        earlier(path, prepare(parse(SMALL)))
+
+
+def test_a_profile_without_a_type_or_without_conditions_is_refused(tmp_path, profiled):
+    path = tmp_path / "other.json"
+    save_profile(profiled.model_copy(update={"devices": {"A": profiled.devices["A"]}}), path)
+    with pytest.raises(UserError, match=r"has no row for device types B, C; profile with --types A,B,C"):
+        earlier(path, prepare(parse(SMALL)))
+    save_profile(profiled.model_copy(update={"measured": None}), path)
+    with pytest.raises(UserError, match="does not say how it was measured"):
+        earlier(path, prepare(parse(SMALL)))
 
 
 def test_an_unknown_case_is_refused(tmp_path, monkeypatch, capsys):

@@ -156,3 +156,32 @@ def test_version(invoke) -> None:
     from relief_ray import __version__
 
     assert invoke("--version").stdout == f"relief-ray {__version__}\n"
+
+
+def test_model_evaluate_tests_every_run_again(invoke, runs: Path) -> None:
+    shown = invoke("model", "evaluate", runs, "--sensors", "acc+mag").stdout
+    assert shown.count("one for all, mean over clients, each through its own sensors:") == 4
+    assert shown.count("acc+mag ") == 4
+    found = [json.loads(line) for line in invoke("model", "evaluate", runs, "--json").stdout.splitlines()]
+    assert [f["event"] for f in found] == ["evaluated"] * 4
+    assert all(0 <= f["f1_own_sensors"] <= 1 for f in found)
+
+
+def test_model_evaluate_names_the_nearest_sensor(invoke, runs: Path) -> None:
+    result = invoke("model", "evaluate", runs, "--sensors", "acc+magg")
+    assert result.exit_code == 2
+    assert "did you mean 'mag'?" in result.output
+
+
+def test_model_export_says_what_it_wrote_and_why_it_cannot(invoke, runs: Path, tmp_path: Path) -> None:
+    shown = invoke("model", "export", runs / "relief-s0", "--out", tmp_path / "out")
+    assert shown.exit_code == 0, shown.output
+    last = read_rounds(runs / "relief-s0")[-1]
+    assert last.metrics is not None and last.metrics.f1 is not None
+    assert f"relief on dsa_mini after round {last.round}, F1 {100 * last.metrics.f1:.1f} %" in shown.stdout
+    assert "  model.safetensors\n3 files; README.md has code that loads them" in shown.stdout
+    told = json.loads(invoke("model", "export", runs / "relief-s0", "--out", tmp_path / "json", "--json").stdout)
+    assert told["event"] == "exported" and told["files"] == ["README.md", "export.json", "model.safetensors"]
+    again = invoke("model", "export", runs / "relief-s0", "--out", tmp_path / "out")
+    assert again.exit_code == 2 and "is not empty; name an empty folder" in again.output
+    assert invoke("model", "export", tmp_path, "--out", tmp_path / "no").exit_code == 2

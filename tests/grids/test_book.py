@@ -10,11 +10,13 @@ from actors.grids import book as books
 from actors.grids.book import Book, Entry, keep_error, read_book, set_stale_aside, write_book
 from actors.grids.trial import Order, carry_out
 from relief_ray.errors import UserError
+from relief_ray.models.moment_weights import load_frozen
 from relief_ray.records.identity import source_digest
 from relief_ray.records.ledger import RunFolder
 from relief_ray.records.reading import read_run
 from relief_ray.simulation import create
 from tests.grids.scenes import tiny_book
+from tests.models.test_frozen import put_weights
 from tune_configs.cells import cells_of, load_grid
 
 
@@ -169,3 +171,23 @@ def test_stale_cells_are_set_aside_not_lost(tmp_path):
     set_stale_aside(book.entries(), tmp_path)
     assert states(book) == ["missing"]
     assert read_run(tmp_path / "stale" / f"{entry.folder.name}-abababab").status == "finished"
+
+
+def test_a_cell_on_weights_that_have_changed_is_stale(tmp_path, run_cache):
+    put_weights(tmp_path / "weights", 0)
+    backbone = {"name": "moment_lora", "size": "tiny", "rank": 2, "weights": str(tmp_path / "weights")}
+    book = write_book(tiny_book(tmp_path / "grid", methods=("fedavg",), rounds=1, backbone=backbone))
+    (entry,) = book.entries()
+    assert carry_out(order_of(entry), Crew()) == "finished" and states(book) == ["done"]
+    was = str(read_run(entry.folder).backbone["weights_sha256"])
+    put_weights(tmp_path / "weights", 1)
+    load_frozen.cache_clear()
+    (found,) = book.entries()
+    assert found.state == "stale" and found.why.startswith(f"weights_sha256 {was[:12]} there, ")
+    set_stale_aside(book.entries(), book.out)
+    assert states(book) == ["missing"] and carry_out(order_of(entry), Crew()) == "finished"
+    assert states(book) == ["done"] and read_run(entry.folder).backbone["weights_sha256"] != was
+    put_weights(tmp_path / "weights", 0)
+    assert states(book) == ["stale"]
+    set_stale_aside(book.entries(), book.out)
+    assert sorted(p.suffix for p in (book.out / "stale").iterdir()) == ["", ".2"], "same program, set aside twice"

@@ -1,6 +1,7 @@
 """Where the frozen encoder comes from: hub, folder or seed; and every way in which that goes wrong."""
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -12,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from relief_ray.errors import UserError
 from relief_ray.models import moment_encoder, moment_weights
 from relief_ray.models.moment_encoder import SIZES, enough_memory, plain_config
+from relief_ray.models.moment_lora import MomentConfig
 from relief_ray.models.moment_weights import digest, load_frozen, map_tensors, weights_folder
 from tests.models.moment import stirred, tiny, windows
 
@@ -87,7 +89,7 @@ def test_no_such_folder(weights):
 def test_an_unreachable_hub_says_what_else_can_be_done(monkeypatch):
     import huggingface_hub
 
-    def refuse(name, file):
+    def refuse(name, file, revision):
         raise OSError("offline\nand more")
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", refuse)
@@ -210,3 +212,56 @@ def test_out_of_memory_is_said_in_words():
         torch.empty(2**50)
     with pytest.raises(RuntimeError, match="something else"), enough_memory("small"):
         raise RuntimeError("something else")
+
+
+# Which version of the hub's ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hub(saved, tmp_path, monkeypatch):
+    """A cache in the hub's own layout, which serves without a network: two commits, ``main`` is the second."""
+    import huggingface_hub
+    import huggingface_hub.constants
+
+    place = tmp_path / "hub" / "models--owner--name"
+    for commit, factor in (("a" * 40, 1.0), ("b" * 40, 2.0)):
+        folder = place / "snapshots" / commit
+        shutil.copytree(saved[0], folder)
+        tensors = {k: factor * t for k, t in load_file(folder / "model.safetensors").items()}
+        save_file(tensors, folder / "model.safetensors")
+    (place / "refs").mkdir()
+    (place / "refs" / "main").write_text("b" * 40)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(place.parent))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+
+
+def test_a_revision_of_the_hub_is_obeyed_and_recorded(hub):
+    newest, first = tiny(weights="owner/name"), tiny(weights="owner/name", revision="a" * 40)
+    assert newest.facts["weights_revision"] == "b" * 40 and first.facts["weights_revision"] == "a" * 40
+    assert newest.facts["weights_sha256"] != first.facts["weights_sha256"]
+    for backbone, revision in ((newest, None), (first, "a" * 40)):
+        config = MomentConfig(size="tiny", weights="owner/name", revision=revision)
+        assert config.frozen_here() == {"weights_sha256": backbone.facts["weights_sha256"]}
+    with pytest.raises(UserError, match="the hub did not deliver revision 'v9'"):
+        load_frozen("tiny", "owner/name", 0, "v9")
+    assert MomentConfig(size="tiny", weights="owner/name", revision="v9").frozen_here() == {}
+
+
+def test_a_revision_of_what_is_not_from_the_hub_is_refused(saved):
+    for weights in ("random", str(saved[0])):
+        with pytest.raises(UserError, match=r"backbone\.revision='v1': is a version at the hub, but .* is not from"):
+            load_frozen("tiny", weights, 0, "v1")
+
+
+def test_nothing_is_known_of_weights_that_are_not_here_or_not_usable(saved, tmp_path, run_cache):
+    folder = saved[0]
+    assert MomentConfig(size="tiny", weights_seed=77).frozen_here() == {}, "nothing is drawn to look at it"
+    assert not list(run_cache.rglob("*-77-*"))
+    known = MomentConfig(size="tiny", weights=str(folder))
+    before = known.frozen_here()
+    assert before == {"weights_sha256": tiny(weights=str(folder)).facts["weights_sha256"]}
+    save_file({k: t + 1 for k, t in load_file(folder / "model.safetensors").items()}, folder / "new.safetensors")
+    (folder / "new.safetensors").replace(folder / "model.safetensors")
+    assert known.frozen_here().keys() == before.keys() and known.frozen_here() != before
+    (folder / "model.safetensors").write_bytes(b"damaged")
+    assert known.frozen_here() == {} == MomentConfig(weights=str(tmp_path / "gone")).frozen_here()

@@ -1,7 +1,6 @@
 """Hand-made records: three clients (one of each type), five groups, one clock with round seconds and joules."""
 
 import dataclasses
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -196,23 +195,6 @@ def family():
         build("v2_mandatory", scores=(0.51, 0.555), subjects=shifted(0.01), rare=rare(0.01), model="v2", **fast),
         build("v3", scores=(0.52, 0.545), subjects=mixed, rare=rare(0.0), model="v3", **fast),
     )
-
-
-def as_lines(runs) -> str:
-    rows = [
-        {
-            "cell": r.where,
-            "run": json.loads(r.run.model_dump_json()),
-            "rounds": [json.loads(x.model_dump_json()) for x in r.rounds],
-        }
-        for r in runs
-    ]
-    return "".join(json.dumps(row) + "\n" for row in rows)
-
-
-@pytest.fixture(scope="session")
-def collected():
-    return as_lines
 
 
 def slot(loaded, state="done", why=""):

@@ -99,15 +99,14 @@ def test_rows_carry_units_and_sums(make):
     assert row["time_s"] == rounds[-1]["time_s"]
 
 
-def test_cells_are_read_from_results_folders_and_collected_runs(make, put, collected, tmp_path):
+def test_cells_are_read_from_results_and_folders(make, put, tmp_path):
     runs = [make("fedavg"), make("v1")]
     for r in runs:
         put(r, tmp_path / "grid" / r.where)
     put(make("relief", planned=9), tmp_path / "grid" / "unfinished")
-    (tmp_path / "runs.jsonl").write_text(collected(runs))
     small = write_committed(tmp_path / "small" / "cells.json", "t", [(c.name, c.record) for c in cells_of(runs)])
     wanted = [(c.label, gain(cells_of(runs), "v1")) for c in cells_of(runs)]
-    for path in (small, small.parent, tmp_path / "grid", tmp_path / "runs.jsonl"):
+    for path in (small, small.parent, tmp_path / "grid"):
         cells = read_cells([path])
         assert [(c.label, gain(cells, "v1")) for c in cells] == wanted
     assert len(read_cells([small, tmp_path / "grid"])) == 2

@@ -80,11 +80,10 @@ def test_a_run_that_was_ended_before_it_said_so_is_unfinished_as_for_its_grid(ma
     assert (slot.state, slot.why) == ("unfinished", "2 of 2 rounds, running")
 
 
-def test_a_plan_of_a_run_and_a_collected_file_are_read(make, put, collected, tmp_path):
+def test_a_plan_of_a_run_is_read(make, put, tmp_path):
     plan(tmp_path, {"a": make("fedavg")}, name="plan.json")
-    file = tmp_path / "runs.jsonl"
-    file.write_text(collected([make("v1")]))
-    assert [(s.label, s.state) for s in take_stock([tmp_path, file]).slots] == [("fedavg", "missing"), ("v1", "done")]
+    put(make("v1"), tmp_path / "b")
+    assert [(s.label, s.state) for s in take_stock([tmp_path]).slots] == [("fedavg", "missing"), ("v1", "done")]
 
 
 def test_a_folder_without_plan_and_run_is_refused(tmp_path):

@@ -12,7 +12,7 @@ from relief_ray.federated import server_tools
 from relief_ray.messages import ServerState
 from relief_ray.strategies import PRESETS
 from relief_ray.strategies.fedavg import FedAvg
-from relief_ray.training.worker import prepare
+from relief_ray.training.inputs import prepare
 from tests.toy import FOUR, FULL, bench, build, context_of, fleet_of, reduced_of, task_of, update_of, with_sgd
 
 BACKBONE = build(b_zero=False)

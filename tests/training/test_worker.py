@@ -14,10 +14,11 @@ from relief_ray.messages import Assignment, ClientInfo, Collect, EvalTarget, Fle
 from relief_ray.server.aggregation import one_bucket, uniform
 from relief_ray.server.reduction import blocks
 from relief_ray.streams import Streams
+from relief_ray.training.inputs import InputCache, prepare
 from relief_ray.training.rows import LazyRows
 from relief_ray.training.serial import SerialExecutor, combine
 from relief_ray.training.trainer import ClientInputs, TrainerConfig
-from relief_ray.training.worker import InputCache, Job, Worker, prepare, subject_index, target_masks
+from relief_ray.training.worker import Job, Worker, subject_index, target_masks
 from tests.training.scene import SHAPE, build
 
 OWNED = (("acc", "gyro", "hr"), ("acc", "gyro"), ("acc",))

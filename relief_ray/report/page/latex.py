@@ -52,11 +52,10 @@ def paged(sheet: Sheet) -> Iterator[Sheet]:
             parts.append([])
         parts[-1].append(line)
     for number, lines in enumerate(parts, 1):
-        slug, caption = sheet.slug, sheet.caption
+        part = replace(sheet, lines=tuple(lines), notes=sheet.notes if number == len(parts) else ())
         if number > 1:
-            slug, caption = f"{slug}-{number}", f"{caption} (Continued.)"
-        notes = sheet.notes if number == len(parts) else ()
-        yield replace(sheet, slug=slug, caption=caption, lines=tuple(lines), notes=notes)
+            part = replace(part, slug=f"{sheet.slug}-{number}", caption=f"{sheet.caption} (Continued.)")
+        yield part
 
 
 def _height(line: Line) -> float:

@@ -12,8 +12,8 @@ from relief_ray.report.experiments import Experiment
 from relief_ray.report.facts import listed
 from relief_ray.report.load import Loaded
 from relief_ray.report.page.document import ORIGINS, Entry, Line, Prose, Section, Sheet, words
+from relief_ray.report.settings import settings_rows
 from relief_ray.report.stock import STATES, Slot, Stock
-from relief_ray.report.study import settings_rows
 from relief_ray.report.variants import choice_kind
 
 

@@ -2,11 +2,13 @@
 
 import json
 import math
+import platform
 
 import pytest
 
 from benchmarks.engine.__main__ import main
-from benchmarks.engine.page import render
+from benchmarks.engine.machine import facts
+from benchmarks.engine.page import VARIANTS, render
 from benchmarks.engine.tables import TARGETS, number, targets
 
 REQUIRED = {
@@ -25,14 +27,18 @@ REQUIRED = {
 
 def test_parts_without_ray(tmp_path):
     out, page = tmp_path / "figures.json", tmp_path / "page.md"
-    main(["--tiny", "--parts", "local,roofline,predict", "--json", str(out), "--markdown", str(page)])
+    main(["--tiny", "--parts", "local,roofline,predict,gpu", "--json", str(out), "--markdown", str(page)])
     found = json.loads(out.read_text())
     assert found["type_c_reuse_vs_eager_full"] > 1.0
     assert 0.0 < found["gemm_peak_fraction"] < 1.0
     assert found["type_c_reuse_deviation"] < 1e-3
     assert all(not isinstance(v, (dict, list)) for v in found.values())
     assert all(math.isfinite(v) for v in found.values() if isinstance(v, float))
-    assert "## One client's local round" in page.read_text() and "Full training through Ray" not in page.read_text()
+    text = page.read_text()
+    assert "## One client's local round" in text and "Full training through Ray" not in text
+    assert found["type_c_prepare_s"] > 0 and "prepares once for a client and a whole run" in text
+    for name, _ in VARIANTS[1:]:
+        assert number(found[f"type_c_{name}_vs_eager_full"]) in text
     again = tmp_path / "again.md"
     main(["--from", str(out), "--markdown", str(again)])
     assert again.read_text() == page.read_text()
@@ -48,7 +54,12 @@ def test_everything(tmp_path):
     assert found["full_n8_vs_flower"] is None and found["full_n8_run_to_run_equal"] is True
     assert found["full_n8_deviation"] < 1e-2 and found["full_n8_torch2_deviation"] < 1e-3
     assert found["noop_n100_ours_s"] > 0 and found["noop_n100_moved_bytes"] > 4 * 1.2e6
-    assert page.read_text().count("\n## ") == 7
+    assert found["recording_n8_run_s"] > 0 and found["recording_n8_points_left"] == 0
+    sections = [line for line in page.read_text().splitlines() if line.startswith("## ")]
+    assert len(sections) - ("## Missed aims, and what is left" in sections) == 11
+    for n in (8, 100):
+        shares = [v for k, v in found.items() if k.startswith(f"noop_n{n}_") and k.endswith("_share")]
+        assert sum(shares) == pytest.approx(1.0)
 
 
 def test_unknown_parts_are_refused(tmp_path):
@@ -87,3 +98,37 @@ def test_numbers_keep_three_digits():
 
 def test_nothing_measured_gives_a_page_with_a_head_alone():
     assert "## " not in render({"mode": "whole"}).replace("# Performance", "")
+
+
+ENVIRONMENT = {
+    "machine_cpu": "X",
+    "machine_cores": 2,
+    "machine_system": "Linux",
+    "python": "3.11",
+    "torch": "2.13",
+    "torch_build": "AVX2, MKL",
+    "ray": "2.60",
+    "threads": 1,
+    "niceness": 5,
+    "commit": "abc",
+    "date": "today",
+    "load_before": 0.4,
+    "load_after": 2.0,
+    "full_n8_turns": 5,
+    "full_n8_rounds": 4,
+}
+
+
+@pytest.mark.parametrize(("before", "warned"), [(0.5, False), (0.51, True), (None, False)])
+def test_a_machine_that_was_not_quiet_is_warned_of(before, warned):
+    text = render({**ENVIRONMENT, "load_before": before})
+    assert ("**Warning: the machine was not quiet.**" in text) == warned
+
+
+def test_the_environment_is_on_the_page():
+    text = render(ENVIRONMENT)
+    assert "abc, today" in text and "2 cores, X, Linux" in text and "2.13 (AVX2, MKL)" in text
+    assert "1 per process" in text and "| niceness | 5 for all" in text
+    assert "0.4 at the beginning, 2 at the end" in text
+    assert "full training against PyTorch in two processes 5 of 4 rounds each" in text
+    assert platform.node() not in facts().values()

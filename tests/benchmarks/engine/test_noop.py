@@ -2,7 +2,7 @@ import os
 import subprocess
 import sys
 
-from benchmarks.engine.noop import family, pss_bytes
+from benchmarks.engine.noop import family, kind_of, pss_by_kind, pss_bytes
 
 CHILD = "import sys; x = bytearray(64 << 20); print('up', flush=True); sys.stdin.read()"
 
@@ -14,6 +14,12 @@ def test_memory_of_children_counts():
         assert child.pid in family(os.getpid())
         assert pss_bytes(child.pid) > 64 << 20
         assert pss_bytes(os.getpid()) > pss_bytes(child.pid)
+        assert pss_by_kind(os.getpid())["ray"] > 64 << 20, "whatever is below the driver and no actor"
     finally:
         child.communicate()
     assert child.pid not in family(os.getpid())
+
+
+def test_actors_are_told_by_the_names_that_ray_gives_them():
+    kinds = [kind_of(name) for name in ("ray::ClientHost.train", "ray::Coordinator", "raylet --x", "ray::IDLE")]
+    assert kinds == ["hosts", "coordinator", "ray", "ray"]

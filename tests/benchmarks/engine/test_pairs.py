@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.engine.pairs import Times, slope, take_turns, timed
+from benchmarks.engine.pairs import Times, averaged, slope, take_turns, timed
 
 
 def test_turns_alternate_and_reverse():
@@ -24,6 +24,7 @@ def test_the_ratio_is_taken_inside_turns():
     """A machine that slows down by ten between turns changes no ratio."""
     times = Times(turns={"slow": (2.0, 20.0, 6.0), "fast": (1.0, 10.0, 2.0)})
     assert times.ratio("slow", "fast") == 2.0
+    assert times.difference_s("slow", "fast") == 4.0
     assert times.median_s("slow") == 6.0
     assert times.spread("slow") == pytest.approx(1.5)
 
@@ -37,3 +38,7 @@ def test_timed_gives_one_value_per_call():
     calls = []
     seconds = timed(lambda: calls.append(1))(4)
     assert len(calls) == len(seconds) == 4 and min(seconds) >= 0
+
+
+def test_averaged_rounds_keep_what_a_median_hides():
+    assert averaged(lambda number: [1.0] * (number - 1) + [11.0])(5) == [3.0]

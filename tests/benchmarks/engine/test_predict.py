@@ -1,32 +1,70 @@
+from dataclasses import replace
+
 import pytest
 
-from benchmarks.engine.local import make_backbone
-from benchmarks.engine.predict import ASSIGNMENTS, load_of, models, spread, typical
+from benchmarks.engine.local import Local, make_backbone, make_client
+from benchmarks.engine.predict import ASSIGNMENTS, PRESENT, WHOLE, bills, compare, spread
+from benchmarks.engine.scene import setup
+from relief_ray.devices.time import Throughput
+from relief_ray.devices.types import TERA
+from relief_ray.devices.workload import num_steps, shares, workload
 from relief_ray.messages import StageTimes
-from relief_ray.models.costs import count_costs
 
-SEEN = StageTimes(forward_s=1.0, backward_s=2.0, optimizer_s=0.5)
-
-
-def test_both_models_repeat_what_they_were_fitted_to(scene):
-    load = load_of(scene, count_costs(make_backbone(scene, "naive")), None, "gemm")
-    fitted = {kind: model.times(device, load) for kind, (model, device) in models(load, SEEN).items()}
-    assert fitted["split"].compute_s == pytest.approx(SEEN.compute_s)
-    measured = fitted["measured"]
-    assert (measured.forward_s, measured.backward_s, measured.optimizer_s) == pytest.approx((1.0, 2.0, 0.5))
+ROW = Throughput(forward_flops_per_s=1e9, backward_flops_per_s=2e9, optimizer_flops_per_s=5e8)
 
 
-def test_less_to_train_is_predicted_faster(scene):
-    costs = count_costs(make_backbone(scene, "naive"))
-    loads = {name: load_of(scene, costs, groups, "gemm") for name, groups in ASSIGNMENTS.items()}
-    model, device = models(loads["everything"], SEEN)["split"]
-    seconds = {name: model.times(device, load).compute_s for name, load in loads.items()}
-    assert seconds["head"] < seconds["blocks"] < seconds["blocks_upper_layer"] < seconds["everything"]
+@pytest.fixture(scope="module", params=["naive", "gemm"])
+def billed(scene, request):
+    given = setup(scene, engine=request.param)
+    local = Local(make_client(scene, PRESENT), make_backbone(scene, request.param), request.param)
+    seen = {name: [local.train(groups).receipt] for name, groups in ASSIGNMENTS.items()}
+    return scene, given, seen, bills(given, scene.num_windows, seen, ROW)
 
 
-def test_typical_is_the_median_of_each_phase():
-    times = [StageTimes(forward_s=f, backward_s=b, optimizer_s=1.0) for f, b in ((1, 9), (2, 8), (30, 7))]
-    assert typical(times) == StageTimes(forward_s=2, backward_s=8, optimizer_s=1.0)
+def test_bills_are_the_counted_flops_of_each_phase(billed):
+    """Recounted by hand with the engine that ran, through the same sensors and missing mode."""
+    scene, given, _, found = billed
+    for name, groups in ASSIGNMENTS.items():
+        load = workload(
+            given.accountant.counter.costs,
+            present=PRESENT,
+            trained=shares(given.layout, given.layout.select(groups)),
+            num_windows=scene.num_windows,
+            epochs=scene.epochs,
+            num_steps=num_steps(scene.num_windows, scene.epochs, scene.task.batch_size),
+            engine="naive" if given.engine == "naive" else "reuse",
+            missing=given.config.training.missing,
+        )
+        split, measured = found[name].split, found[name].measured
+        assert split.forward_s == pytest.approx(load.forward_flops / TERA)
+        assert split.backward_s == pytest.approx(load.backward_flops / TERA)
+        assert split.optimizer_s == pytest.approx(load.optimizer_flops / TERA)
+        assert (measured.forward_s, measured.backward_s) == pytest.approx(
+            (load.forward_flops / 1e9, load.backward_flops / 2e9)
+        )
+
+
+def test_less_to_train_is_predicted_faster(billed):
+    seconds = {name: bill.split.compute_s for name, bill in billed[3].items()}
+    assert seconds["head"] < seconds["blocks"] < seconds["blocks_upper_layer"] < seconds[WHOLE]
+
+
+def test_ratios_are_medians_of_the_turns(billed):
+    """The machine is ten times slower in the second turn and the first row is what split was fitted to."""
+    found = billed[3]
+    seen = {name: [timed(receipts[0], factor) for factor in (1, 10, 2)] for name, receipts in billed[2].items()}
+    figures = compare("p", seen, found)
+    assert figures[f"p_{WHOLE}_split_ratio"] == pytest.approx(1.0)
+    head = figures["p_head_split_ratio"]
+    assert head == pytest.approx(found["head"].split.compute_s / found[WHOLE].split.compute_s)
+    assert figures["p_head_compute_s"] == pytest.approx(2.0 * 3.5)
+    assert figures["p_head_measured_ratio"] == pytest.approx(found["head"].measured.compute_s / 7.0)
+
+
+def timed(receipt, factor):
+    """The same work, measured as 3.5 seconds times ``factor``."""
+    seen = StageTimes(forward_s=1.0 * factor, backward_s=2.0 * factor, optimizer_s=0.5 * factor)
+    return replace(receipt, work=replace(receipt.work, measured=seen))
 
 
 def test_spread():

@@ -1,0 +1,80 @@
+"""Where a round goes in which nothing is trained: shares of its wall time, for an aim that is missed.
+
+Hosts, wire and driver are measured in the rounds themselves. What hosts and driver do in their time is a profile's
+split: the driver's of some more rounds, a host's of the same call made in this process.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from actors import carry, wire
+from actors.hosts import ClientHost, TrainRequest
+from benchmarks.engine.calls import Calls
+from benchmarks.engine.machine import Figures
+from benchmarks.engine.product import Product, Stopwatch
+from relief_ray.devices.planner import CostAccountant
+from relief_ray.recording import round_record
+from relief_ray.records.identity import state_sha256
+from relief_ray.records.ledger import RunFolder
+from relief_ray.records.saver import Saver
+from relief_ray.server.aggregation import check_update
+from relief_ray.server.reduction import Accumulator, blocks, measured
+from relief_ray.setup import Setup, context_of
+from relief_ray.training.parts import load_model
+from relief_ray.training.trainer import Trainer
+
+Split = dict[str, float]
+HOST_CALLS = 4
+
+
+def shares(given: Setup, product: Product, whole: Split, num_rounds: int) -> Figures:
+    """``whole``: shares of hosts, wire and server in a round; gives those of their parts, which add up to them."""
+    parts = {
+        **{f"host_{k}": v * whole["host"] for k, v in host(given, product.num_hosts).items()},
+        "wire": whole["wire"],
+        **{f"server_{k}": v * whole["server"] for k, v in server(product, num_rounds).items()},
+    }
+    return {f"{name}_share": value for name, value in parts.items()}
+
+
+def server(product: Product, num_rounds: int) -> Split:
+    """Shares of the driver's own seconds: everything but the wait for its hosts."""
+    seen = len(product.records)
+    calls = Calls(partial(product.run, num_rounds))
+    hash_s, append_s = calls.seconds(state_sha256), calls.seconds(RunFolder.append)
+    parts_s = {
+        "aggregation": sum(record.server_s for record in product.records[seen:]),
+        "hash": hash_s,
+        "record": calls.seconds(round_record) - hash_s + append_s,
+        "bill": calls.seconds(CostAccountant.cost),
+        "checkpoint": calls.seconds(Saver.save),
+    }
+    return _with_rest(parts_s, calls.total_s - calls.seconds(Stopwatch.train))
+
+
+def host(given: Setup, num_hosts: int) -> Split:
+    """Shares of a host's seconds in a call: its part of the clients, each loaded, "trained", measured and added."""
+    state = given.strategy.init(given.layout, given.fleet, given.streams, given.start)
+    cut = blocks(given.strategy.allocate(state, context_of(given, 1)))
+    size = -(-len(cut) // num_hosts)
+    request = TrainRequest(round=1, parts=tuple(cut[:size]), states={}, whole=(0, len(cut)))
+    models = wire.pack({name: dict(params) for name, params in state.models.items()})
+    call = partial(ClientHost().train, (carry.put(given.job, given.job.modules),), models, wire.pack(request))
+    call()
+    calls = Calls(lambda: [call() for _ in range(HOST_CALLS)])
+    load_s = calls.seconds(load_model)
+    parts_s = {
+        "load": load_s,
+        "delta": calls.seconds(Trainer.train) - load_s,
+        "measure": calls.seconds(measured, check_update),
+        "sum": calls.seconds(Accumulator.add),
+        "pack": calls.seconds(wire.pack, wire.unpack),
+    }
+    return _with_rest(parts_s, calls.total_s)
+
+
+def _with_rest(parts_s: Split, total_s: float) -> Split:
+    """Shares, and what none of the parts accounts for as ``other``."""
+    found = {name: seconds / total_s for name, seconds in parts_s.items()}
+    return found | {"other": 1.0 - sum(found.values())}

@@ -1,0 +1,172 @@
+"""Sections of the page: rounds without training, records and MLflow, limits, a GPU, predictions."""
+
+from __future__ import annotations
+
+from benchmarks.engine.missed import START
+from benchmarks.engine.noop import KINDS
+from benchmarks.engine.predict import ASSIGNMENTS, CLOCKS, ENGINES
+from benchmarks.engine.recording import NUM_CLIENTS
+from benchmarks.engine.tables import Found, Row, number, table, value_of
+
+NAMES = {
+    "everything": "everything",
+    "own_sensors": "all of its own sensors' groups, bias, head",
+    "blocks": "own column blocks",
+    "blocks_bias_head": "own column blocks, bias, head",
+    "blocks_upper_layer": "own column blocks, one encoder's upper layer",
+    "head": "head",
+}
+
+
+def noop(found: Found) -> str:
+    """Part 3."""
+    sizes = [n for n in (8, 20, 50, 100) if f"noop_n{n}_ours_s" in found]
+    names = ("ours_s", "host_s", "wire_s", "server_s", "plain_ray_s", "vs_plain_ray", "moved_bytes", "unsummed_bytes")
+    rows = [[str(n), *(_noop_cell(found[f"noop_n{n}_{name}"], name) for name in names)] for n in sizes]
+    header = (
+        *("clients", "ours, s", "hosts, s", "wire, s", "server, s"),
+        *("minimal Ray loop, s", "ratio", "moved, MB", "minimum, MB"),
+    )
+    slope = ""
+    if "noop_ours_slope_s_per_client" in found:
+        ours, plain = (1e3 * value_of(found, f"noop_{k}_slope_s_per_client") for k in ("ours", "plain_ray"))
+        slope = f" Each client more costs {number(ours)} ms (ours) and {number(plain)} ms (minimal loop)."
+    start = _start(found)
+    note = (
+        "Weights out, nothing trained, weights back, summed, recorded and checkpointed, 1.26 M parameters; beside it "
+        "`benchmarks/engine/plain_ray.py`, which neither checks nor records; ratio: ours over it, the median of the "
+        "turns' ratios. Minimum: what would move if the model went out once per node and every client's update came "
+        "back by itself; ours are summed where they arise, so less moves. Hosts: load, subtract, measure and add in "
+        "float64. Wire: packing, shared memory, calls and the driver's own additions. Server: aggregation, divergence, "
+        f"the model's hash, record and checkpoint.{slope}"
+    )
+    body = f"{note}\n\n{table(header, rows)}" if rows else ""
+    return f"## Rounds in which nothing is trained\n\n{body}{start}" if body or start else ""
+
+
+def _start(found: Found) -> str:
+    if "start_n100_s" not in found:
+        return ""
+    spent = ", ".join(f"{text} {number(found[f'start_n100_{key}'])}" for key, text in START)
+    held = ", ".join(f"{kind} {number(found[f'pss_n100_{kind}_gib'])}" for kind in KINDS)
+    return (
+        f"\n\nA run of 100 clients of its own: {number(found['start_n100_s'])} s from the start of the process until "
+        f"round 1 ({spent}), at most {number(found['pss_n100_gib'])} GiB (PSS, all processes and shared memory: "
+        f"{held})."
+    )
+
+
+def _noop_cell(value: object, name: str) -> str:
+    assert isinstance(value, (int, float))
+    return number(value / 1e6 if name.endswith("bytes") else value)
+
+
+def limits(found: Found) -> str:
+    """Part 4."""
+    if "gemm_peak_fraction" not in found:
+        return ""
+    text = (
+        f"One thread multiplies matrices at {number(found['gemm_peak_gflops_per_s'])} GFLOP/s and copies at "
+        f"{number(found['memory_gb_per_s'])} GB/s ({number(found['near_memory_gb_per_s'])} GB/s within fusion's "
+        f"working set). Full training runs at {number(found['training_gflops_per_s'])} GFLOP/s: "
+        f"{number(100 * value_of(found, 'gemm_peak_fraction'))} % of the peak, eager PyTorch "
+        f"{number(100 * value_of(found, 'gemm_peak_fraction_eager'))} %.\n\n"
+        f"Fusion, {number(found['fusion_mbytes'])} MB, batch 32, "
+        f"{number(found['fusion_flops_per_byte'])} FLOP per byte: "
+        f"{number(found['fusion_ms'])} ms a step, "
+        f"where the roofline allows {number(found['fusion_bound_ms'])} ms "
+        f"({number(100 * value_of(found, 'fusion_roofline_fraction'))} % of what is possible)."
+    )
+    rows = [
+        (n.replace("adam", "Adam"), *(number(found[f"fusion_{n}_{k}"]) for k in ("ms", "bound_ms", "limit")))
+        for n in ("forward", "backward", "adam")
+    ]
+    header = ("fusion's pass", "measured, ms", "at least, ms", "limited by")
+    return f"## Where the limit is\n\n{text}\n\n{table(header, rows)}"
+
+
+def recording(found: Found) -> str:
+    """Part 7."""
+    key = f"recording_n{NUM_CLIENTS}"
+    if f"{key}_run_s" not in found:
+        return ""
+    told = found[f"{key}_run_mlflow_s"] is not None
+    rows = [
+        ("two hosts, the driver in this process; nothing hashed, recorded or saved", found[f"{key}_bare_s"]),
+        ("the same with record, hash and checkpoint", found[f"{key}_recorded_s"]),
+        (
+            "`run_experiment`: the driver in a process of its own, as `relief-ray run` has it; MLflow off",
+            found[f"{key}_run_s"],
+        ),
+        ("`run_experiment`, MLflow on (a SQLite store)", found[f"{key}_run_mlflow_s"]),
+    ]
+    text = (
+        f"{NUM_CLIENTS} clients, nothing trained, means over {found[f'{key}_rounds']} rounds, medians of "
+        f"{found[f'{key}_turns']} turns. Records cost {number(1e3 * value_of(found, f'{key}_records_cost_s'))} ms a "
+        f"round ({number(found[f'{key}_recorded_vs_bare'])} times the bare round); costs are differences inside a "
+        "turn, and what is below zero is noise. "
+    )
+    if told:
+        text += (
+            f"MLflow costs {number(1e3 * value_of(found, f'{key}_mlflow_cost_s'))} ms a round while it goes on "
+            f"({number(found[f'{key}_run_mlflow_vs_run'])} times the round without): a thread of the driver's process "
+            "tells the store, no round waits for it. After the last round the command waits "
+            f"{number(found[f'{key}_export_after_s'])} s more until everything is told; what a `sync` then found "
+            f"untold: {number(found[f'{key}_points_left'])} values."
+        )
+    else:
+        text += "MLflow is not installed: not measured."
+    table_ = table(("a round of", "s"), [(name, number(value)) for name, value in rows])
+    return f"## What records and MLflow cost\n\n{text}\n\n{table_}"
+
+
+def gpu(found: Found) -> str:
+    """Part 8."""
+    if "gpu_name" not in found:
+        return ""
+    if found["gpu_name"] is None:
+        text = "There was no CUDA device: GPU figures (`gpu_*`) are null, and nothing here was measured on one."
+    else:
+        text = (
+            f"{found['gpu_name']}: matrix products at {number(found['gpu_gemm_peak_gflops_per_s'])} GFLOP/s. Bare "
+            f"eager PyTorch trains Backbone 1 there at {number(found['gpu_eager_samples_per_s'])} samples/s, one "
+            f"client after the other; at that rate Table I whole would take {number(found['gpu_table_1_h'])} h "
+            "(computed, not run)."
+        )
+    return f"## GPU\n\n{text} The engine trains on the CPU alone."
+
+
+def predictions(found: Found) -> str:
+    """Part 6."""
+    parts = []
+    for engine in ENGINES:
+        if f"predict_{engine}_everything_compute_s" not in found:
+            continue
+        rows = [_prediction(found, f"predict_{engine}_{name}", name) for name in ASSIGNMENTS]
+        header = ("trained", "measured", "spread", "`split`", "ratio", "`measured` clock", "ratio")
+        parts.append(f"Engine `{engine}`:\n\n{table(header, rows)}")
+    if not parts:
+        return ""
+    note = (
+        f"A type-B client, {found['predict_windows']} windows, {found['predict_epochs']} epochs, "
+        f"{found['predict_turns']} turns; cells are milliseconds, forward / backward / Adam. Both clocks bill the very "
+        "receipts of these rounds, through the accountant that writes records. `split`: counted FLOPs of each phase "
+        "over the device's one speed, fitted to the first row in every turn. `measured`: stage by stage at the paces "
+        "of a profile made in between (as by `relief-ray device profile`), from other, shorter rounds: nothing is "
+        "fitted to these rows. Ratio: predicted over measured seconds of all three phases, the median of the turns' "
+        "ratios. Spread: the range between the quartiles over the median."
+    )
+    return f"## Predicted and measured stage times\n\n{note}\n\n" + "\n\n".join(parts)
+
+
+def _prediction(found: Found, key: str, name: str) -> Row:
+    cells = [NAMES[name], _stages(found, key), number(100 * value_of(found, f"{key}_spread"), " %")]
+    for clock in CLOCKS:
+        cells += [_stages(found, f"{key}_{clock}"), number(found[f"{key}_{clock}_ratio"])]
+    return cells
+
+
+def _stages(found: Found, key: str) -> str:
+    return " / ".join(
+        number(1e3 * value_of(found, f"{key}_{phase}_s")) for phase in ("forward", "backward", "optimizer")
+    )

@@ -1,0 +1,60 @@
+"""The configuration's base of all sections, and local training's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
+
+from relief_ray.process import Autocast
+from relief_ray.stages import Missing
+
+LATER: Mapping[str, JsonValue] = MappingProxyType({"micro_batch": None, "device": "cpu", "autocast": "none"})
+
+
+class Section(BaseModel):
+    """Frozen, closed to unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class TrainingConfig(Section):
+    """Local training: ``epochs`` is E; ``missing`` says what an absent modality is (Eq. (2) or Section III-B).
+
+    ``micro_batch``: windows that go through together where a batch needs too much memory; the gradient is the batch's.
+    ``device`` computes (``auto``: a GPU where there is one), ``autocast`` lets training's matrix products be bfloat16.
+    """
+
+    epochs: int = Field(default=5, ge=1)
+    batch_size: int = Field(default=32, ge=1)
+    lr: float = Field(default=1e-3, gt=0.0)
+    missing: Missing = "zero_input"
+    engine: Literal["auto", "naive", "reuse", "gemm"] = "auto"
+    micro_batch: int | None = Field(default=None, ge=1)
+    device: Literal["cpu", "cuda", "auto"] = "cpu"
+    autocast: Autocast = "none"
+
+    @model_validator(mode="after")
+    def _oracle_is_exact(self) -> TrainingConfig:
+        if self.engine == "naive" and self.autocast != "none":
+            raise ValueError(
+                f"autocast = {self.autocast!r} with engine = 'naive', the oracle that others are compared with to "
+                "float32's digits; expected autocast=none, or engine=auto"
+            )
+        return self
+
+    @model_serializer(mode="wrap")
+    def _as_older_ones(self, serialise: SerializerFunctionWrapHandler) -> dict[str, JsonValue]:
+        """Keys that came later are written where they were chosen: older cells keep names, and are the same setting."""
+        values: dict[str, JsonValue] = serialise(self)
+        return {k: v for k, v in values.items() if k not in LATER or getattr(self, k) != LATER[k]}

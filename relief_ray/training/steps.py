@@ -1,0 +1,192 @@
+"""One mini-batch forward and backward: whole, or in micro-batches whose gradients add up to the whole batch's.
+
+An objective that is a mean over windows is taken of each micro-batch, weighted by its share ``b_i / b`` of the windows.
+Any other needs the whole batch: a pass without gradient collects what it reads, it is taken once, and its gradient
+there is carried through the micro-batches, which costs a second forward pass. Both are exact; sums are in batch order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from relief_ray.federated import ClientContext, ClientProgram, LocalStep, task_loss
+from relief_ray.groups import Params
+from relief_ray.messages import Assignment
+from relief_ray.process import Autocast, casting
+from relief_ray.training.reuse import BatchBuffers, ForwardPlan, Values, run
+from relief_ray.training.rows import ClientInputs
+from relief_ray.training.vectors import Clock, GroupVectors
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Visit:
+    """One client's round: whose program runs, what it took so far, what was probed."""
+
+    program: ClientProgram
+    clock: Clock = field(default_factory=Clock)
+    probes: list[tuple[Assignment, int]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Session:
+    """Training or a probe while it runs; ``start`` is the model as it was loaded, personal parts included.
+
+    ``parameters``: the trained ones by their learning rate; ``output``: the stage that gives the logits; ``most``: as
+    many windows go forward and backward together.
+    """
+
+    context: ClientContext
+    task: Assignment
+    client: ClientInputs
+    visit: Visit
+    plan: ForwardPlan
+    output: str
+    parameters: Mapping[float, list[torch.nn.Parameter]]
+    vectors: GroupVectors
+    start: Params
+    most: int
+    autocast: Autocast = "none"
+    seen: list[Mapping[str, Tensor]] = field(default_factory=list)
+
+
+def gradients(session: Session, batches: BatchBuffers, index: Tensor, is_observed: bool = False) -> Tensor:
+    """Adds the gradient of the objective on the windows ``index`` (b,) to the parameters'; returns the loss."""
+    parts = torch.split(index, session.most)
+    if len(parts) == 1:
+        return _whole(session, batches, index, is_observed)
+    take = _by_parts if adds_up(session.visit.program) else _in_two_passes
+    return take(session, batches, index, parts, is_observed)
+
+
+def adds_up(program: ClientProgram) -> bool:
+    """Whether a batch's objective is the mean of its parts', weighted by their windows."""
+    return program.is_mean or program.objective is task_loss
+
+
+def _whole(session: Session, batches: BatchBuffers, index: Tensor, is_observed: bool) -> Tensor:
+    clock = session.visit.clock
+    began = clock.read()
+    step = _local_step(session, _outputs(session, batches, index), index)
+    loss = session.visit.program.objective(step)
+    if is_observed:
+        _observe(session, step)
+    forwarded = clock.read()
+    if loss.requires_grad:
+        torch.autograd.backward(loss)
+    clock.forward_s += forwarded - began
+    clock.backward_s += clock.read() - forwarded
+    return loss.detach()
+
+
+def _by_parts(
+    session: Session, batches: BatchBuffers, index: Tensor, parts: Sequence[Tensor], is_observed: bool
+) -> Tensor:
+    clock, losses, seen = session.visit.clock, [], []
+    for part in parts:
+        began = clock.read()
+        values = _outputs(session, batches, part)
+        loss = session.visit.program.objective(_local_step(session, values, part)) * (len(part) / len(index))
+        if is_observed:
+            seen.append(_copies(values))
+        forwarded = clock.read()
+        if loss.requires_grad:
+            torch.autograd.backward(loss)
+        clock.forward_s += forwarded - began
+        clock.backward_s += clock.read() - forwarded
+        losses.append(loss.detach())
+    if is_observed:
+        _observe(session, _local_step(session, _joined(session, seen), index))
+    return torch.stack(losses).sum()
+
+
+def _in_two_passes(
+    session: Session, batches: BatchBuffers, index: Tensor, parts: Sequence[Tensor], is_observed: bool
+) -> Tensor:
+    clock = session.visit.clock
+    began = clock.read()
+    with torch.no_grad():
+        pieces = [_copies(_outputs(session, batches, part)) for part in parts]
+    leaves = {name: value.requires_grad_() for name, value in _joined(session, pieces).items()}
+    step = _local_step(session, leaves, index)
+    loss = session.visit.program.objective(step)
+    if is_observed:
+        _observe(session, step)
+    forwarded, start = clock.read(), 0
+    # What depends on the parameters alone reaches them here, the rest stops at the leaves.
+    torch.autograd.backward(loss)
+    clock.forward_s += forwarded - began
+    clock.backward_s += clock.read() - forwarded
+    for part in parts:
+        began = clock.read()
+        values = _outputs(session, batches, part)
+        forwarded = clock.read()
+        _carry_back(session, values, {name: leaf.grad for name, leaf in leaves.items()}, start, len(part))
+        start += len(part)
+        clock.forward_s += forwarded - began
+        clock.backward_s += clock.read() - forwarded
+    return loss.detach()
+
+
+def _carry_back(session: Session, values: Values, upper: Mapping[str, Tensor | None], start: int, num: int) -> None:
+    """Backward from ``values``, whose gradients are the rows ``start`` .. of ``upper``; shared rows once."""
+    shared, found, given = _shared(session), [], []
+    for name, gradient in upper.items():
+        if gradient is None or not values[name].requires_grad or (name in shared and start):
+            continue
+        found.append(values[name])
+        given.append(gradient if name in shared else gradient[start : start + num])
+    if found:
+        torch.autograd.backward(found, given)
+
+
+def _outputs(session: Session, batches: BatchBuffers, index: Tensor) -> Values:
+    """What the objective reads, by stage: the logits and the taps."""
+    wanted = (session.output, *sorted(session.task.taps))
+    if session.autocast == "none":
+        values = run(session.plan.every_step, batches.take(index), session.plan, len(index))
+        return {name: values[name] for name in wanted}
+    with casting(session.autocast, index.device):
+        values = run(session.plan.every_step, batches.take(index), session.plan, len(index))
+    return {name: values[name].float() for name in wanted}
+
+
+def _local_step(session: Session, values: Values, index: Tensor) -> LocalStep:
+    return LocalStep(
+        logits=values[session.output],
+        labels=session.client.labels[index],
+        taps={t: values[t] for t in sorted(session.task.taps)},
+        params=session.vectors,
+        start=session.start,
+        args=session.task.args,
+    )
+
+
+def _observe(session: Session, step: LocalStep) -> None:
+    observed = session.visit.program.observe(step)
+    session.seen.append(_copies(observed))
+
+
+def _copies(values: Mapping[str, Tensor]) -> Values:
+    # The next batch is gathered into the same buffers.
+    return {name: rows.detach().clone() for name, rows in values.items()}
+
+
+def _shared(session: Session) -> frozenset[str]:
+    """Stages whose one row stands for every window."""
+    return session.plan.absent if session.plan.shared_absent else frozenset()
+
+
+def _joined(session: Session, pieces: Sequence[Values]) -> Values:
+    """The whole batch's values from its parts'."""
+    shared = _shared(session)
+    return {name: pieces[0][name] if name in shared else torch.cat([p[name] for p in pieces]) for name in pieces[0]}
+
+
+def joined_rows(session: Session) -> dict[str, Tensor]:
+    """What was observed of all batches, on the CPU."""
+    names = (session.seen or [{}])[0]
+    return {name: torch.cat([rows[name] for rows in session.seen]).cpu() for name in names}

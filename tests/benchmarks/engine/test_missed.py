@@ -1,0 +1,61 @@
+"""What the page says of a missed aim: from figures alone, nothing where an aim is met."""
+
+import pytest
+
+from benchmarks.engine.missed import missed, time_goes, what_is_left
+from benchmarks.engine.tables import TARGETS
+
+PROFILE = {
+    "profile_full_step_ms": 5.0,
+    "profile_full_gemm_share": 0.55,
+    "profile_full_test_vs_round": 0.07,
+    "profile_full_encoder_forward_share": 0.2,
+    "profile_full_fusion_forward_share": 0.1,
+    "profile_full_backward_share": 0.4,
+    "profile_full_optimizer_share": 0.295,
+    "profile_full_overhead_share": 0.005,
+}
+
+
+def test_a_missed_aim_names_value_target_and_the_largest_part_first():
+    text = missed({"full_n8_vs_flower": 1.2, "full_n8_hosts_share": 0.9, "full_n8_wire_share": 0.1, **PROFILE})
+    assert (
+        "against Flower**: missed: found 1.2, target at least 1.8; what is left: hosts at work (90 %); packing" in text
+    )
+    inside = (
+        "Of the hosts' work: backward (40 %); Adam (30 %); encoders forward (20 %); fusion and head forward (10 %)."
+    )
+    assert inside in text and "batches" not in text, "the four largest"
+
+
+def test_all_shares_stand_on_the_page():
+    found = {"profile_windows": 8, "profile_epochs": 5}
+    for name in ("full", "type_c_full", "type_c_reuse"):
+        found |= {key.replace("_full_", f"_{name}_"): value for key, value in PROFILE.items()}
+    text = time_goes({**found, "profile_full_s": 1.0})
+    assert "| Adam | 30 % | 30 % | 30 % |" in text and "batches, loss and Python around the steps | 0 %" in text
+    assert "matrix products* | 55 %" in text and "would add 7 %" in text and "clients |" not in text
+    assert time_goes({}) == ""
+
+
+def test_aims_that_are_met_or_not_measured_say_nothing():
+    assert missed({"full_n8_vs_flower": 1.9, "noop_n8_vs_plain_ray": 0.9, "full_n100_vs_flower": None}) == ""
+
+
+def test_an_upper_bound_is_missed_from_above():
+    text = missed({"noop_n100_vs_plain_ray": 1.7, "noop_n100_wire_share": 0.25, "noop_n100_host_sum_share": 0.75})
+    assert "found 1.7, target at most 1.5; what is left: hosts add up in float64 (75 %); wire" in text
+
+
+def test_an_aim_without_a_profile_says_so():
+    assert "what is left: not profiled." in missed({"start_n100_s": 20.0})
+
+
+@pytest.mark.parametrize("key", [key for key, _, _ in TARGETS])
+def test_every_aim_has_its_profile(key):
+    """With all shares, seconds and GiB that a run writes, no aim is left without an explanation."""
+    parts = ["hosts", "wire", "server", "host_load", "server_hash"]
+    found = {f"{case}_{part}_share": 0.2 for case in ("full_n8", "full_n100", "noop_n8", "noop_n100") for part in parts}
+    found |= {key.replace("_full_", "_type_c_reuse_"): value for key, value in PROFILE.items()} | PROFILE
+    found |= {"pss_n100_driver_gib": 0.5, "start_n100_ray_s": 7.0}
+    assert what_is_left(found, key)

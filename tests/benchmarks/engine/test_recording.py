@@ -1,0 +1,35 @@
+"""Parts that need Ray: records, MLflow and the shares of a round without training, at their smallest."""
+
+from contextlib import closing
+
+import pytest
+
+from actors.session import SessionOptions, ray_session
+from benchmarks.engine.orchestration import host, server
+from benchmarks.engine.product import Product, Shares
+from benchmarks.engine.recording import measure
+from benchmarks.engine.scene import setup, without_training
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def session():
+    with ray_session(SessionOptions(num_cpus=8, object_store_mib=200)):
+        yield
+
+
+def test_shares_add_up_and_every_part_is_seen(session, scene, tmp_path):
+    given = without_training(setup(scene))
+    with closing(Product(given, tmp_path / "run")) as product:
+        shares = Shares.of(product)
+        product.run(3)
+        assert sum(shares.figures().values()) == pytest.approx(1.0)
+        for split in (server(product, 3), host(given, 2)):
+            assert sum(split.values()) == pytest.approx(1.0) and all(split[k] > 0.0 for k in split if k != "other")
+
+
+def test_what_mlflow_is_told_is_complete(session, tmp_path):
+    found = measure(tmp_path, num_turns=1, num_rounds=2)
+    assert found["recording_n8_run_s"] > 0 and found["recording_n8_bare_s"] > 0
+    assert found["recording_n8_run_mlflow_s"] > 0 and found["recording_n8_points_left"] == 0

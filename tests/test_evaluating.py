@@ -1,0 +1,84 @@
+"""A run's last model tested again: the record's figures, and those of sensors that no record holds."""
+
+import pytest
+
+from relief_ray.conformance import after_rounds
+from relief_ray.errors import UserError
+from relief_ray.evaluating import evaluate_run, masks
+from relief_ray.records import read_rounds
+from relief_ray.setup import prepare
+from relief_ray.simulation import create
+from tests.conformance_cases import config_of, drive
+
+# All, those of the clients, each alone: acc alone is both.
+SETS = [("acc", "gyro", "mag"), ("acc", "gyro"), ("acc",), ("gyro",), ("mag",)]
+
+pytestmark = pytest.mark.usefixtures("run_cache")
+
+
+@pytest.fixture(scope="module")
+def run_of(run_cache, tmp_path_factory):
+    """The folder of a finished run of a case."""
+    done = {}
+
+    def make(case):
+        if case not in done:
+            done[case] = tmp_path_factory.mktemp("evaluated") / "run"
+            drive(config_of(case), done[case])
+        return done[case]
+
+    return make
+
+
+def last(path):
+    return read_rounds(path)[-1].metrics
+
+
+def test_one_model_scores_as_recorded(run_of):
+    found, recorded = evaluate_run(run_of("relief")), last(run_of("relief"))
+    by_sensors = {s.sensors: s.f1 for s in found.canonical}
+    assert by_sensors["acc", "gyro", "mag"] == recorded.f1
+    assert {m: by_sensors[m,] for m in recorded.f1_by_modality} == recorded.f1_by_modality
+    assert (found.round, found.num_windows, found.own) == (3, recorded.num_windows, ())
+
+
+def test_own_sensors_are_averaged_over_clients(run_of):
+    found = evaluate_run(run_of("relief"))
+    scores = [(s.f1, s.num_clients) for s in found.canonical]
+    assert sum(n for _, n in scores) == 8
+    assert found.f1_own_sensors == pytest.approx(sum(f1 * n for f1, n in scores) / 8, rel=1e-12)
+
+
+@pytest.mark.parametrize("case", ["harmony", "local", "pilot"])
+def test_own_models_score_as_recorded(case, run_of):
+    found, recorded = evaluate_run(run_of(case)), last(run_of(case))
+    assert {s.client: s.f1 for s in found.own} == recorded.f1_by_client
+    assert {s.sensors for s in found.canonical} == (set() if case == "local" else set(SETS))
+    assert (found.f1_own_sensors is None) == (case == "local")
+
+
+def test_other_sensors_are_asked_for_by_name_in_any_order(run_of):
+    found = evaluate_run(run_of("relief"), [("mag", "acc")])
+    assert found.canonical[-1].sensors == ("acc", "mag")
+    assert found.canonical[-1].num_clients == 0
+
+
+def test_each_set_of_sensors_comes_once():
+    assert masks(prepare(config_of("relief")).fleet, [("acc",)]) == tuple(SETS)
+
+
+@pytest.mark.parametrize(("asked", "said"), [(("acc", "gyros"), "did you mean 'gyro'"), ((), "joined by +")])
+def test_unknown_sensors_are_refused(asked, said, run_of):
+    with pytest.raises(UserError, match=said.replace("+", r"\+")):
+        evaluate_run(run_of("relief"), [asked])
+
+
+def test_a_run_without_checkpoint_is_refused(tmp_path):
+    create(config_of("relief"), tmp_path / "run")[1].close()
+    with pytest.raises(UserError, match="no checkpoint yet; finish it with"):
+        evaluate_run(tmp_path / "run")
+
+
+def test_an_interrupted_run_is_tested_as_far_as_it_is(tmp_path):
+    drive(config_of("relief"), tmp_path / "run", should_stop=after_rounds(1))
+    assert evaluate_run(tmp_path / "run").round < 3

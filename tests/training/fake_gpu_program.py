@@ -1,0 +1,144 @@
+"""Rounds on an accelerator that is not there: fake tensors have a device and a shape, and refuse to meet another one's.
+
+A program of its own, since a device type cannot be taken back. torch's builds for CPUs refuse fake CUDA tensors; the
+device type that torch leaves to others does what CUDA's would do here. Prints a line of JSON per check.
+"""
+
+import json
+import sys
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+
+from relief_ray.federated import ClientContext, ClientProgram
+from relief_ray.messages import NO_STATE
+from relief_ray.models.moment_weights import load_frozen
+from relief_ray.streams import Streams
+from relief_ray.training import trainer as trainer_module
+from relief_ray.training.evaluation import predict
+from relief_ray.training.trainer import ClientInputs, Trainer, TrainerConfig
+from tests.models import moment
+from tests.training.scene import SHAPE, TINY, client, task
+from tests.training.test_steps import contrast, seen
+
+GPU, NUM_WINDOWS = "fakegpu", 21
+PRESENT = ("acc", "gyro")
+MASKS = [frozenset(SHAPE.modalities), frozenset(["gyro"])]
+
+
+def cnn(engine):
+    return TINY.build(SHAPE, 0, fast=engine == "gemm")
+
+
+def tiny_moment(engine):
+    return moment.tiny()
+
+
+def faked(backbone):
+    """``backbone`` with parameters on the fake GPU, since a real one cannot be given fake data."""
+    own = [p for parameters in backbone.parameters.values() for p in parameters]
+    twins = {id(p): torch.nn.Parameter(torch.empty(p.shape, device=GPU)) for p in own}
+    for module in (m for s in backbone.stages for m in s.module.modules()):
+        for name, p in [*module.named_parameters(recurse=False)]:
+            if id(p) in twins:
+                setattr(module, name, twins[id(p)])
+    backbone.parameters = {j: tuple(twins[id(p)] for p in ps) for j, ps in backbone.parameters.items()}
+    return backbone
+
+
+def placed(backbone, engine):
+    """A trainer on the GPU; what is frozen is still real and the CPU's."""
+    config = TrainerConfig(lr=1e-2, batch_size=8, missing="zero_feature", engine=engine, device=GPU, micro_batch=5)
+    return Trainer(faked(backbone), config)
+
+
+def context_of(trainer, state=NO_STATE):
+    layout = trainer.backbone.layout
+    start = layout.views(torch.zeros(layout.numel))
+    return ClientContext(
+        info=client(PRESENT), round=1, layout=layout, start=start, state=state, streams=Streams(seed=0)
+    )
+
+
+def inputs_of(backbone, device=GPU):
+    shape = backbone.shape
+    raw = {m: torch.zeros(NUM_WINDOWS, c, shape.window, device=device) for m, c in shape.channels}
+    prepared = {m: backbone.prepare(m, x) for m, x in raw.items()}
+    labels = torch.zeros(NUM_WINDOWS, dtype=torch.int64, device=GPU)
+    return ClientInputs(inputs={m: prepared[m] for m in PRESENT}, labels=labels), prepared
+
+
+def types(tensors):
+    return {t.device.type for t in tensors}
+
+
+def a_round(build, engine):
+    """Two epochs with personal state and observations, then evaluation: what leaves is the CPU's."""
+    trainer = placed(build(engine), engine)
+    layout, (data, prepared) = trainer.backbone.layout, inputs_of(trainer.backbone)
+    kept, rest = layout.ids[-1], layout.select(layout.ids[:-1])
+    asked = task(trainer.backbone, None, 2, keep=layout.select([kept]), up=rest)
+    state = {kept: torch.zeros(layout[kept].numel)}
+    update = trainer.train(context_of(trainer, state), asked, data, ClientProgram(observe=seen))
+    assert types([trainer.flat]) == {GPU}
+    assert types([*update.delta.values(), *update.state.values(), *update.receipt.stats.values()]) == {"cpu"}
+    for module in (m for s in trainer.backbone.stages for m in s.module.modules()):
+        assert types([*module.parameters(recurse=False), *module.buffers(recurse=False)]) <= {GPU}, module
+    found = predict(trainer.backbone, prepared, MASKS, "zero_input")
+    assert {len(f) for f in found.values()} == {NUM_WINDOWS} and types(found.values()) == {"cpu"}
+
+
+def a_probe():
+    """A trial on the device, and an objective that needs the whole batch."""
+    trainer, probed = placed(cnn("reuse"), "reuse"), []
+
+    def refine(context, asked):
+        probed.append(context.probe(asked))
+        return asked
+
+    asked = task(trainer.backbone, None, 1, taps=frozenset(["encoder.acc.2", "encoder.hr.2"]))
+    data, _ = inputs_of(trainer.backbone)
+    trainer.train(context_of(trainer), asked, data, ClientProgram(objective=contrast, refine=refine))
+    assert types(t for p in probed for part in (p.step, p.gradient) for t in part.values()) == {"cpu"}
+
+
+def a_forgotten_move():
+    """The check of the checks: windows that stayed on the CPU are refused."""
+    trainer = placed(cnn("gemm"), "gemm")
+    data, _ = inputs_of(trainer.backbone, "cpu")
+    try:
+        trainer.train(context_of(trainer), task(trainer.backbone), data, ClientProgram())
+    except RuntimeError as error:
+        assert "device" in str(error), error
+    else:
+        raise AssertionError("windows on the CPU met parameters on the GPU, and nobody noticed")
+
+
+CHECKS = {
+    "cnn, gemm": lambda: a_round(cnn, "gemm"),
+    "cnn, reuse": lambda: a_round(cnn, "reuse"),
+    "cnn, naive": lambda: a_round(cnn, "naive"),
+    "moment, reuse": lambda: a_round(tiny_moment, "reuse"),
+    "a probe": a_probe,
+    "a forgotten move": a_forgotten_move,
+}
+
+
+def main():
+    _setup_privateuseone_for_python_backend(rename=GPU)
+    trainer_module._mean = lambda losses, num_windows: 0.0  # a fake loss has no value
+    load_frozen("tiny", "random", 0)  # real: the other backbones of a process share it
+    for name in sys.argv[1:] or CHECKS:
+        why = ""
+        try:
+            with FakeTensorMode(allow_non_fake_inputs=True):
+                CHECKS[name]()
+        except Exception as error:
+            why = f"{type(error).__name__}: {error}"
+        print(json.dumps({"check": name, "why": why}), flush=True)
+    assert types(load_frozen("tiny", "random", 0).pipeline.parameters()) == {"cpu"}
+
+
+if __name__ == "__main__":
+    main()
