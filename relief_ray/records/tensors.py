@@ -43,7 +43,8 @@ def file_pieces(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
 
 
 def _header(tensors: Mapping[str, Tensor]) -> bytes:
-    facts, start = {}, 0
+    facts: dict[str, dict[str, str | list[int]]] = {}
+    start = 0
     for name, tensor in tensors.items():
         end = start + tensor.numel() * tensor.element_size()
         facts[name] = {"dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}

@@ -32,7 +32,7 @@ def prose_table(num_lines):
 
 def tabulars(text):
     """Each table's column specification and its rows as cells."""
-    for spec, body in re.findall(r"\\begin\{tabular\}\{(.*)\}\n(.*?)\\end\{tabular\}", text, flags=re.S):
+    for spec, body in re.findall(r"\\begin\{tabular\}\{([^\n]*)\}\n(.*?)\\end\{tabular\}", text, flags=re.S):
         rows = [r for r in re.split(r" \\\\\n", re.sub(r"\\(top|mid|bottom)rule\n?", "", body)) if r.strip()]
         columns = re.findall(r"[lr]|p\{[^}]*\}", re.sub(r">\{[^}]*\}", "", spec))
         yield columns, [re.split(r"(?<!\\)&", r) for r in rows]
