@@ -1,6 +1,6 @@
 """Part 8: a GPU, where there is one: its matrix products, and Backbone 1 trained there by bare eager PyTorch.
 
-The product's engines train on the CPU alone; these figures say what a GPU would have to be compared with.
+All other parts train on the CPU; these figures say what `training.device=cuda` has to be compared with.
 """
 
 from __future__ import annotations

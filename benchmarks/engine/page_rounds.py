@@ -133,7 +133,7 @@ def gpu(found: Found) -> str:
             f"client after the other; at that rate Table I whole would take {number(found['gpu_table_1_h'])} h "
             "(computed, not run)."
         )
-    return f"## GPU\n\n{text} The engine trains on the CPU alone."
+    return f"## GPU\n\n{text} All other figures of this page are of the CPU (`training.device=cpu`)."
 
 
 def predictions(found: Found) -> str:
