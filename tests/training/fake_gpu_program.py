@@ -47,6 +47,10 @@ def faked(backbone):
     return backbone
 
 
+def fake_mode():
+    return FakeTensorMode(allow_non_fake_inputs=True)
+
+
 def placed(backbone, engine):
     """A trainer on the GPU; what is frozen is still real and the CPU's."""
     config = TrainerConfig(lr=1e-2, batch_size=8, missing="zero_feature", engine=engine, device=GPU, micro_batch=5)
@@ -75,7 +79,13 @@ def types(tensors):
 
 def a_round(build, engine):
     """Two epochs with personal state and observations, then evaluation: what leaves is the CPU's."""
-    trainer = placed(build(engine), engine)
+    backbone = build(engine)
+    with fake_mode():
+        _rounds(backbone, engine)
+
+
+def _rounds(backbone, engine):
+    trainer = placed(backbone, engine)
     layout, (data, prepared) = trainer.backbone.layout, inputs_of(trainer.backbone)
     kept, rest = layout.ids[-1], layout.select(layout.ids[:-1])
     asked = task(trainer.backbone, None, 2, keep=layout.select([kept]), up=rest)
@@ -91,34 +101,37 @@ def a_round(build, engine):
 
 def a_probe():
     """A trial on the device, and an objective that needs the whole batch."""
-    trainer, probed = placed(cnn("reuse"), "reuse"), []
+    probed = []
 
     def refine(context, asked):
         probed.append(context.probe(asked))
         return asked
 
-    asked = task(trainer.backbone, None, 1, taps=frozenset(["encoder.acc.2", "encoder.hr.2"]))
-    data, _ = inputs_of(trainer.backbone)
-    trainer.train(context_of(trainer), asked, data, ClientProgram(objective=contrast, refine=refine))
+    with fake_mode():
+        trainer = placed(cnn("reuse"), "reuse")
+        asked = task(trainer.backbone, None, 1, taps=frozenset(["encoder.acc.2", "encoder.hr.2"]))
+        data, _ = inputs_of(trainer.backbone)
+        trainer.train(context_of(trainer), asked, data, ClientProgram(objective=contrast, refine=refine))
     assert types(t for p in probed for part in (p.step, p.gradient) for t in part.values()) == {"cpu"}
 
 
 def a_forgotten_move():
     """The check of the checks: windows that stayed on the CPU are refused."""
-    trainer = placed(cnn("gemm"), "gemm")
-    data, _ = inputs_of(trainer.backbone, "cpu")
-    try:
-        trainer.train(context_of(trainer), task(trainer.backbone), data, ClientProgram())
-    except RuntimeError as error:
-        assert "device" in str(error), error
-    else:
-        raise AssertionError("windows on the CPU met parameters on the GPU, and nobody noticed")
+    with fake_mode():
+        trainer = placed(cnn("gemm"), "gemm")
+        data, _ = inputs_of(trainer.backbone, "cpu")
+        try:
+            trainer.train(context_of(trainer), task(trainer.backbone), data, ClientProgram())
+        except RuntimeError as error:
+            assert "device" in str(error), error
+        else:
+            raise AssertionError("windows on the CPU met parameters on the GPU, and nobody noticed")
 
 
+# Not the naive engine: its optimizer reads the value of its step counter, and a fake tensor has none.
 CHECKS = {
     "cnn, gemm": lambda: a_round(cnn, "gemm"),
     "cnn, reuse": lambda: a_round(cnn, "reuse"),
-    "cnn, naive": lambda: a_round(cnn, "naive"),
     "moment, reuse": lambda: a_round(tiny_moment, "reuse"),
     "a probe": a_probe,
     "a forgotten move": a_forgotten_move,
@@ -132,8 +145,7 @@ def main():
     for name in sys.argv[1:] or CHECKS:
         why = ""
         try:
-            with FakeTensorMode(allow_non_fake_inputs=True):
-                CHECKS[name]()
+            CHECKS[name]()
         except Exception as error:
             why = f"{type(error).__name__}: {error}"
         print(json.dumps({"check": name, "why": why}), flush=True)

@@ -12,7 +12,7 @@ from torch.utils import backend_registration
 from relief_ray.training.placing import place
 from tests.training.scene import SHAPE, TINY
 
-NAMES = ("cnn, gemm", "cnn, reuse", "cnn, naive", "moment, reuse", "a probe", "a forgotten move")
+NAMES = ("cnn, gemm", "cnn, reuse", "moment, reuse", "a probe", "a forgotten move")
 
 
 def cnn(engine):
