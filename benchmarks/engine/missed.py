@@ -56,7 +56,7 @@ def missed(found: Found) -> str:
     if not lines:
         return ""
     note = (
-        f"Shares of the wall time of a round, the {MOST} largest; all stand in "
+        f"Of rounds: the {MOST} largest shares of their wall time; all stand in "
         "[Where the time goes](#where-the-time-goes)."
     )
     return f"## Missed aims, and what is left\n\n{note}\n\n" + "\n".join(lines)

@@ -130,8 +130,8 @@ def fleet(found: Found) -> str:
     ]
     text = (
         f"{found['fleet_clients']} clients, three of type A, three of B, two of C; {found['fleet_windows']} windows "
-        f"each, 5 epochs, {found['fleet_turns']} turns, packed on two hosts: RELIEF's rounds take {ratios[0]} times "
-        f"less than FedAvg's with the same engine, {ratios[1]} times less than FedAvg's with the naive one. The "
-        f"slowest client alone: {ratios[2]} and {ratios[3]} times less."
+        f"each, 5 epochs, {found['fleet_turns']} turns, packed on two hosts: FedAvg's rounds take {ratios[0]} times "
+        f"as long as RELIEF's with the same engine, {ratios[1]} times with the naive one. The slowest client alone: "
+        f"{ratios[2]} and {ratios[3]} times."
     )
     return f"## A mixed fleet's round, measured\n\n{text}\n\n{table(('method and engine', 'wall, s'), rows)}"

@@ -25,7 +25,7 @@ def noop(found: Found) -> str:
     rows = [[str(n), *(_noop_cell(found[f"noop_n{n}_{name}"], name) for name in names)] for n in sizes]
     header = (
         *("clients", "ours, s", "hosts, s", "wire, s", "server, s"),
-        *("minimal Ray loop, s", "ratio", "moved, MB", "minimum, MB"),
+        *("minimal Ray loop, s", "ratio", "moved, MB", "unsummed, MB"),
     )
     slope = ""
     if "noop_ours_slope_s_per_client" in found:
@@ -35,7 +35,7 @@ def noop(found: Found) -> str:
     note = (
         "Weights out, nothing trained, weights back, summed, recorded and checkpointed, 1.26 M parameters; beside it "
         "`benchmarks/engine/plain_ray.py`, which neither checks nor records; ratio: ours over it, the median of the "
-        "turns' ratios. Minimum: what would move if the model went out once per node and every client's update came "
+        "turns' ratios. Unsummed: what would move if the model went out once per node and every client's update came "
         "back by itself; ours are summed where they arise, so less moves. Hosts: load, subtract, measure and add in "
         "float64. Wire: packing, shared memory, calls and the driver's own additions. Server: aggregation, divergence, "
         f"the model's hash, record and checkpoint.{slope}"
@@ -75,7 +75,8 @@ def limits(found: Found) -> str:
         f"{number(found['fusion_flops_per_byte'])} FLOP per byte: "
         f"{number(found['fusion_ms'])} ms a step, "
         f"where the roofline allows {number(found['fusion_bound_ms'])} ms "
-        f"({number(100 * value_of(found, 'fusion_roofline_fraction'))} % of what is possible)."
+        f"({number(100 * value_of(found, 'fusion_roofline_fraction'))} % of what it takes; near memory's bandwidth is "
+        "that of a copy, and fused Adam, which reads more than it writes, can beat that bound)."
     )
     rows = [
         (n.replace("adam", "Adam"), *(number(found[f"fusion_{n}_{k}"]) for k in ("ms", "bound_ms", "limit")))
