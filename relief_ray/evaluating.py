@@ -15,8 +15,7 @@ from relief_ray.process import use_threads
 from relief_ray.recording import binding_of
 from relief_ray.records import checkpoint
 from relief_ray.records.reading import read_run
-from relief_ray.setup import prepare
-from relief_ray.simulation import refuse_changes, stored_engine
+from relief_ray.simulation import as_begun
 from relief_ray.tested import Tested, tested
 from relief_ray.training.metrics import macro_f1
 from relief_ray.training.serial import SerialExecutor
@@ -62,8 +61,7 @@ def evaluate_run(path: Path, more: Iterable[Sensors] = (), part: Part = "test", 
         UserError: no checkpoint, other data or encoder than the run's, or an unknown sensor.
     """
     run = read_run(path)
-    setup = prepare(parse(run.config, str(path / "run.json")), root, engine=stored_engine(run))
-    refuse_changes(setup, run, path)
+    setup = as_begun(run, path, parse(run.config, str(path / "run.json")), root)
     found = checkpoint.load(path, binding_of(setup))
     if found is None:
         raise UserError(f"{path}: no checkpoint yet; finish it with `relief-ray resume {path}`")

@@ -24,13 +24,13 @@ from relief_ray.models.registry import name_of
 from relief_ray.profiling import commit
 from relief_ray.recording import binding_of
 from relief_ray.records.atomic import disk_errors
-from relief_ray.records.checkpoint import Checkpoint, generations, load
+from relief_ray.records.checkpoint import Checkpoint, generations, load, round_of
 from relief_ray.records.identity import other_program, params_sha256, source_digest
 from relief_ray.records.reading import RUN_FILE, read_rounds, read_run
 from relief_ray.records.schema import RunRecord
 from relief_ray.server.aggregation import mean_personal
-from relief_ray.setup import Setup, build_backbone, input_shape, prepare
-from relief_ray.simulation import refuse_changes, stored_engine
+from relief_ray.setup import Setup, build_backbone, input_shape
+from relief_ray.simulation import as_begun
 from relief_ray.tested import tested
 
 FACTS, MODEL, W_0, README, ENCODER = "export.json", "model.safetensors", "fusion_w0.safetensors", "README.md", "encoder"
@@ -51,8 +51,7 @@ def export_model(
     run = read_run(run_folder)
     refuse_full(out)
     saved = saved_round(run_folder, run, round_)
-    setup = prepare(parse(run.config, str(run_folder / RUN_FILE)), engine=stored_engine(run))
-    refuse_changes(setup, run, run_folder)
+    setup = as_begun(run, run_folder, parse(run.config, str(run_folder / RUN_FILE)))
     point = load(run_folder, binding_of(setup), saved)
     assert point is not None
     params = common_model(setup, point, run_folder)
@@ -88,7 +87,7 @@ def saved_round(run_folder: Path, run: RunRecord, asked: int | None) -> int:
     Raises:
         UserError: there is none.
     """
-    kept = [int(path.name.removeprefix("round-")) for path in generations(run_folder)]
+    kept = [round_of(path) for path in generations(run_folder)]
     if not kept:
         raise UserError(
             f"{run_folder}: the run is {run.status} and has no checkpoint yet, so there is no model to export; go on "

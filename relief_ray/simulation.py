@@ -200,14 +200,24 @@ def reopen(
             f"{path}: was begun by another program ({why}); a resume would mix both in one run; use the one that "
             "began it, start a new run, or allow it with --other-code (the record then says so)"
         )
-    setup = prepare(config, root, engine=stored_engine(run))
+    setup = as_begun(run, path, config, root)
     device = choose_device("cuda" if run.machine.device.startswith("cuda") else "cpu")
     setup = replace(setup, job=replace(setup.job, trainer=replace(setup.job.trainer, device=device)))
-    refuse_changes(setup, run, path)
     folder = RunFolder.resume(path)
     mixed = [] if why is None else [f"resumed by another program: {why}"]
     folder.update(num_resumes=folder.run.num_resumes + 1, warnings=[*folder.run.warnings, *mixed])
     return setup, folder
+
+
+def as_begun(run: RunRecord, path: Path, config: ExperimentConfig, root: Path | None = None) -> Setup:
+    """The setup of the run in ``path`` by its recorded ``config``, with its engine, on its data.
+
+    Raises:
+        UserError: data, frozen encoder or clocks are others today.
+    """
+    setup = prepare(config, root, engine=stored_engine(run))
+    refuse_changes(setup, run, path)
+    return setup
 
 
 def refuse_changes(setup: Setup, run: RunRecord, path: Path) -> None:

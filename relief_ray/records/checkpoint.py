@@ -111,7 +111,7 @@ def load(run_folder: Path, binding: Binding, round_: int | None = None) -> Check
     """
     skipped: list[str] = []
     for path in generations(run_folder):
-        if round_ not in (None, _round(path)):
+        if round_ not in (None, round_of(path)):
             continue
         try:
             manifest = _read_manifest(path / MANIFEST_FILE)
@@ -133,10 +133,11 @@ def generations(run_folder: Path) -> tuple[Path, ...]:
     """Folders of all saved generations, newest first."""
     folder = run_folder / FOLDER
     found = [p for p in folder.iterdir() if _GENERATION.fullmatch(p.name)] if folder.is_dir() else []
-    return tuple(sorted(found, key=_round, reverse=True))
+    return tuple(sorted(found, key=round_of, reverse=True))
 
 
-def _round(path: Path) -> int:
+def round_of(path: Path) -> int:
+    """The round of a generation's folder."""
     return int(path.name.removeprefix("round-"))
 
 
@@ -237,7 +238,7 @@ def _retire(final: Path) -> None:
 def drop_after(run_folder: Path, round_: int) -> None:
     """Removes generations newer than the one a resume continues from: its rounds will be computed again."""
     for path in generations(run_folder):
-        if _round(path) > round_:
+        if round_of(path) > round_:
             shutil.rmtree(path, ignore_errors=True)
 
 

@@ -11,7 +11,7 @@ from relief_ray.report.compare import Comparison
 from relief_ray.report.labels import device_types, fleet_of
 from relief_ray.report.load import Loaded
 from relief_ray.report.render import markdown_table
-from relief_ray.report.slots import FUSION_BLOCK, trained_share
+from relief_ray.report.slots import FUSION_BLOCK
 from relief_ray.report.tables import NONE
 
 Table = Mapping[str, Mapping[str, float]]
@@ -20,11 +20,6 @@ Table = Mapping[str, Mapping[str, float]]
 def runs_of(comparison: Comparison, label: str) -> list[Loaded]:
     """The runs of one method."""
     return [r for r in comparison.runs if r.label == label]
-
-
-def allocation(runs: Sequence[Loaded]) -> Table:
-    """Share of client-rounds 1..R that trained a group, by device type, averaged over runs: group -> type -> 0..1."""
-    return average(trained_share(loaded, device_types(loaded)) for loaded in runs)
 
 
 def update_norms(runs: Sequence[Loaded]) -> Table:

@@ -2,14 +2,16 @@
 
 import pytest
 
-from relief_ray.report.diagnostics import PAIRS, agreement, allocation, as_markdown, divergences, update_norms
+from relief_ray.report.diagnostics import PAIRS, agreement, as_markdown, average, divergences, update_norms
+from relief_ray.report.labels import device_types
+from relief_ray.report.slots import trained_share
 
 
 def test_diagnostics_by_hand(make, groups):
     """Squared norms 4 and 16 in two runs: the root of their mean is sqrt(10)."""
     trained = {**groups, 2: ("fusion.A.acc",)}
     runs = [make("relief", trained=trained, sq_norm=4.0), make("relief", trained=trained, sq_norm=16.0, seed=1)]
-    assert allocation(runs)["head.1"] == {"A": 1.0, "B": 1.0, "C": 0.0}
+    assert average(trained_share(r, device_types(r)) for r in runs)["head.1"] == {"A": 1.0, "B": 1.0, "C": 0.0}
     assert update_norms(runs)["fusion.A.acc"]["C"] == pytest.approx(10**0.5)
     assert "C" not in update_norms(runs)["head.1"]
     # Divergence 1 + n in rounds 1 and 2; the bootstrap does not count.
