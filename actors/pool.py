@@ -65,7 +65,8 @@ class HostPool:
                 yield from self._overdue(todo)
                 yield from self._hopeless(todo)
         finally:
-            # Where the caller gives up, hosts finish what they do, skip what waits behind it and answer the next probe.
+            # Where the caller gives up, hosts finish the calls that lie with them, then answer the probe: Ray
+            # cancels no call that has reached an actor, begun or not. Answers are dropped with their references.
             for host in self.hosts:
                 if host.flights:
                     host.suspect("its last call was given up")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
 
@@ -97,24 +96,12 @@ class Host:
         return done
 
     def suspect(self, why: str) -> list[Call]:
-        """Notes a trouble; cancels and returns the calls behind the one in which it happened: they never began."""
+        """Notes a trouble; returns the calls that lay behind the one in which it happened."""
         self.trouble, self.trouble_at_s = why, time.monotonic()
         self.probe, self.probe_at_s = None, 0.0
         behind = [flight.call for flight in self.flights]
-        for flight in self.flights:
-            give_up(flight)
         self.flights.clear()
         return behind
-
-
-def give_up(flight: Flight) -> None:
-    """Takes a call back that nobody waits for any more: where the host has not begun with it, it never will.
-
-    Ray cannot interrupt a call of an actor under way, and a host asks nobody while it trains: one that is asked to stop
-    finishes that call, one beyond its deadline is killed. Its answer, if any, is dropped with the reference.
-    """
-    with suppress(RayError):  # Ray itself may be on its way down
-        ray.cancel(flight.ref)
 
 
 def greet(handles: Sequence[Handle], names: Sequence[str], within_s: float) -> list[Host]:
