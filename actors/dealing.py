@@ -2,28 +2,139 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
+from actors.pool import HostPool
 from actors.roster import Piece
-from relief_ray.messages import Assignment
+from relief_ray.messages import Assignment, ClientId, Receipt, WeightedSum
+from relief_ray.training.worker import Job
 
-# Clients that take less than this are not worth a call each: every host gets its share of a round at once.
-BRIEF_S = 0.02
+# What an answer's float32 values cost a round: packing, shared memory, reading and adding up, measured on two busy
+# cores. Sums of several clients are float64 and cost twice that; below, only ratios to training's seconds matter.
+ANSWER_S_PER_BYTE = 1.5e-9
+CALL_S = 1e-3
+# What has to be gained before the hosts' balance is left to a guess; and a round for which it never is: whoever asks a
+# run to stop should not wait for longer.
+LEAST_GAIN, LONG_S = 0.03, 5.0
 
 
-def deal(
-    blocks: Sequence[Piece], slots: int, work: Callable[[Assignment], float], *, is_brief: bool, is_pinned: bool
-) -> list[tuple[Piece, ...]]:
-    """The pieces of every call, in the order of sending, for ``slots`` hosts that work at the same time.
+@dataclass(slots=True)
+class Paces:
+    """What clients took the last time they trained, by their work then: the best guess of what they will take."""
 
-    Blocks, most work first; all at once where clients are brief; single clients where hosts are many, or where each
-    client has a host of its own.
-    """
-    is_coarse = 2 * slots > len(blocks) and any(len(tasks) > 1 for _, tasks in blocks)
-    if is_pinned or (is_coarse and not is_brief):
+    seen: dict[ClientId, tuple[float, int]] = field(default_factory=dict)
+
+    def note(self, receipts: Sequence[Receipt], busy_s: float) -> None:
+        """Learns from a round in which hosts were busy for ``busy_s``; what is not training falls on all alike."""
+        trained_s = {r.assignment.client: _trained_s(r) for r in receipts}
+        beside_s = max(0.0, busy_s - sum(trained_s.values())) / max(1, len(trained_s))
+        for receipt in receipts:
+            task = receipt.assignment
+            self.seen[task.client] = (trained_s[task.client] + beside_s, len(task.train) * task.epochs)
+
+    def foresee(self, tasks: Iterable[Assignment]) -> dict[ClientId, float] | None:
+        """Seconds of every task; None where a client was never seen."""
+        found: dict[ClientId, float] = {}
+        for task in tasks:
+            if task.client not in self.seen:
+                return None
+            seconds, work = self.seen[task.client]
+            found[task.client] = seconds * (len(task.train) * task.epochs / work if work else 1.0)
+        return found
+
+
+def _trained_s(receipt: Receipt) -> float:
+    stages = receipt.work.measured
+    return stages.forward_s + stages.backward_s + stages.optimizer_s
+
+
+class Dealer:
+    """Cuts the rounds of a job for the hosts of a pool."""
+
+    def __init__(self, job: Job, pool: HostPool, *, by_client: bool) -> None:
+        """``by_client``: every client has a host of its own."""
+        self._job, self._pool, self._by_client, self._paces = job, pool, by_client, Paces()
+        self._answer_nbytes = 0
+
+    def note(self, receipts: Sequence[Receipt], busy_s: float) -> None:
+        """Learns from a round."""
+        self._paces.note(receipts, busy_s)
+        self._answer_nbytes = max((r.bytes_up for r in receipts), default=0)
+
+    def work(self, task: Assignment) -> int:
+        """How much a task is, in no unit: good for a comparison of tasks that were never seen."""
+        return self._job.fleet[task.client].num_windows * task.epochs * len(task.train)
+
+    def deal(self, blocks: Sequence[tuple[Assignment, ...]]) -> Sequence[tuple[Piece, ...]]:
+        """The pieces of every call, in the order of sending."""
+        cut, tasks = list(enumerate(blocks)), [task for block in blocks for task in block]
+        if self._by_client:
+            return [((i, (task,)),) for i, block in cut for task in block]
+        hosts = self._pool.hosts
+        slots = min(len(hosts), sum(self._pool.per_node.values()))
+        are_equal = len({h.identity.node for h in hosts}) == 1 and all(h.usable for h in hosts)
+        # Single updates (Collect) do not become fewer on the way: they had better come as they arise.
+        if are_equal and isinstance(self._job.reduction, WeightedSum) and (paces := self._paces.foresee(tasks)):
+            calls = deal_at_once(cut, slots, paces, self._answer_nbytes)
+            if calls is not None:
+                return calls
+        return deal_singly(cut, slots, {task.client: self.work(task) for task in tasks})
+
+
+def deal_singly(cut: Sequence[Piece], slots: int, work: Mapping[ClientId, float]) -> list[tuple[Piece, ...]]:
+    """A call per block, most work first; single clients in client order where ``slots`` hosts share few blocks."""
+    if 2 * slots > len(cut) and any(len(tasks) > 1 for _, tasks in cut):
         # In client order: only few may wait in memory for one before them.
-        return [((i, (task,)),) for i, tasks in blocks for task in tasks]
-    if is_brief:
-        size = -(-len(blocks) // slots)
-        return [tuple(blocks[i : i + size]) for i in range(0, len(blocks), size)]
-    return [(piece,) for piece in sorted(blocks, key=lambda p: -sum(work(task) for task in p[1]))]
+        return [((i, (task,)),) for i, tasks in cut for task in tasks]
+    return [(piece,) for piece in sorted(cut, key=lambda piece: -_sum(piece, work))]
+
+
+def deal_at_once(
+    cut: Sequence[Piece], slots: int, seconds: Mapping[ClientId, float], nbytes: int
+) -> list[tuple[Piece, ...]] | None:
+    """One call for each of ``slots`` equal hosts, where that is expected to end the round sooner than single calls.
+
+    Single calls balance better; blocks that are halves of one another in the reduction tree are one sum where one host
+    has them. Tried are runs of 1, 2, 4, .. such blocks, given to hosts longest first: expected is the busiest host's
+    seconds, ``CALL_S`` a call and ``ANSWER_S_PER_BYTE`` of what travels; ``nbytes``: a client's values. None where
+    single calls are as good but for ``LEAST_GAIN``, or the round is longer than ``LONG_S``.
+    """
+    apart = [list(call) for call in deal_singly(cut, slots, seconds)]
+    busiest_s = _makespan(_spread(apart, slots, seconds), seconds)
+    if busiest_s > LONG_S:
+        return None
+    least_s = (1 - LEAST_GAIN) * (busiest_s + CALL_S * len(apart) + _answers_s(apart, nbytes))
+    best = None
+    for level in range((len(cut) - 1).bit_length() + 1):
+        runs = [list(cut[i : i + (1 << level)]) for i in range(0, len(cut), 1 << level)]
+        hosts = [host for host in _spread(runs, slots, seconds) if host]
+        expected_s = _makespan(hosts, seconds) + CALL_S * len(hosts) + _answers_s(runs, nbytes)
+        if expected_s < least_s:
+            least_s, best = expected_s, [tuple(sorted(host, key=lambda piece: piece[0])) for host in hosts]
+    return best
+
+
+def _answers_s(runs: Sequence[Sequence[Piece]], nbytes: int) -> float:
+    """What travels for these runs, each as one sum: single clients as they are, sums in float64."""
+    singles = sum(sum(len(tasks) for _, tasks in run) == 1 for run in runs)
+    return ANSWER_S_PER_BYTE * nbytes * (2 * len(runs) - singles)
+
+
+def _sum(piece: Piece, seconds: Mapping[ClientId, float]) -> float:
+    return sum(seconds[task.client] for task in piece[1])
+
+
+def _spread(runs: Sequence[list[Piece]], slots: int, seconds: Mapping[ClientId, float]) -> list[list[Piece]]:
+    """Longest first, each to the host with the least so far."""
+    hosts: list[list[Piece]] = [[] for _ in range(slots)]
+    loads = [0.0] * slots
+    for run in sorted(runs, key=lambda run: -sum(_sum(piece, seconds) for piece in run)):
+        least = loads.index(min(loads))
+        hosts[least] += run
+        loads[least] += sum(_sum(piece, seconds) for piece in run)
+    return hosts
+
+
+def _makespan(hosts: Sequence[Sequence[Piece]], seconds: Mapping[ClientId, float]) -> float:
+    return max(sum(_sum(piece, seconds) for piece in host) for host in hosts)

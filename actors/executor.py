@@ -1,6 +1,7 @@
 """Runs a round's clients on Ray hosts (an ``Executor``), with the bits of the plain loop.
 
-Packed: blocks go to whichever host is through first. Actors: every client on its own host. The sums are the same.
+Packed: blocks go to whichever host is through first, or a short round's share to each. Actors: every client on its own
+host. The sums are the same.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import ray
 from torch import Tensor
 
 from actors.answers import take
-from actors.dealing import BRIEF_S, deal
+from actors.dealing import Dealer
 from actors.failures import EvaluationFailed
 from actors.gather import Gather, lost
 from actors.group import HostGroup, RuntimeOptions, open_hosts
@@ -74,6 +75,7 @@ class RayExecutor:
         )
         self._host_of = {s.client: i for i, s in enumerate(specs) if s.client is not None}
         self._client_s = inf
+        self._dealer = Dealer(job, self._pool, by_client=bool(self._host_of))
         self._sent: tuple[Models, ray.ObjectRef[Packed[Models]], int] | None = None
 
     def train(
@@ -106,8 +108,11 @@ class RayExecutor:
                 for block, part in call.pieces:
                     gather.add(block, [t.client for t in part], lost([t.client for t in part], outcome.why))
         self._check_quorum(round_, len(tasks), unanswered)
-        self._client_s = (self._pool.busy_s - busy_before_s) / max(1, len(tasks) - len(unanswered))
-        return gather.finish(self._pool.moved_bytes - moved_before)
+        busy_s = self._pool.busy_s - busy_before_s
+        self._client_s = busy_s / max(1, len(tasks) - len(unanswered))
+        trained = gather.finish(self._pool.moved_bytes - moved_before)
+        self._dealer.note(trained.worked, busy_s)
+        return trained
 
     def _train_calls(
         self,
@@ -116,17 +121,10 @@ class RayExecutor:
         model: ray.ObjectRef[Packed[Models]],
         states: Mapping[ClientId, ClientState],
     ) -> Iterator[Call]:
-        for pieces in self._deal(list(enumerate(cut))):
-            # Several blocks in one call follow one another: the host merges them as far as it can.
-            whole = (pieces[0][0], len(cut)) if len(pieces) > 1 else None
-            yield self._train_call(pieces, round_, model, states, 0, whole)
-
-    def _deal(self, blocks_: list[Piece]) -> list[tuple[Piece, ...]]:
-        slots = min(len(self._pool.hosts), sum(self._pool.per_node.values()))
-        return deal(blocks_, slots, self._work, is_brief=self._client_s < BRIEF_S, is_pinned=bool(self._host_of))
-
-    def _work(self, task: Assignment) -> int:
-        return self._job.fleet[task.client].num_windows * task.epochs * len(task.train)
+        for pieces in self._dealer.deal(cut):
+            # Whole blocks in one call: the host merges their sums as far as it can.
+            is_whole = len(pieces) > 1
+            yield self._train_call(pieces, round_, model, states, 0, len(cut) if is_whole else None)
 
     def _train_call(
         self,
@@ -135,11 +133,12 @@ class RayExecutor:
         model: ray.ObjectRef[Packed[Models]],
         states: Mapping[ClientId, ClientState],
         attempt: int,
-        whole: tuple[int, int] | None = None,
+        num_blocks: int | None = None,
     ) -> Call:
         parts = tuple(tasks for _, tasks in pieces)
         clients = tuple(t.client for tasks in parts for t in tasks)
         own = {c: states[c] for c in clients if c in states}
+        whole = None if num_blocks is None else (tuple(block for block, _ in pieces), num_blocks)
         request = pack(TrainRequest(round=round_, parts=parts, states=own, whole=whole))
         self._pool.moved_bytes += request.nbytes
         return Call(
@@ -150,7 +149,7 @@ class RayExecutor:
             pieces=pieces,
             host=self._host_of.get(clients[0]),
             attempt=attempt,
-            work=sum(self._work(task) for tasks in parts for task in tasks),
+            work=sum(self._dealer.work(task) for tasks in parts for task in tasks),
         )
 
     def _limit_s(self, num_clients: int) -> float | None:

@@ -33,13 +33,13 @@ JobBox = tuple["ray.ObjectRef[Job]"]
 class TrainRequest:
     """Consecutive clients of one or more blocks, with the committed personal state that each client starts from.
 
-    ``whole``: the first block's number and the number of all blocks, where ``parts`` are whole consecutive blocks.
+    ``whole``: the blocks' ascending numbers and the number of all blocks, where ``parts`` are whole blocks.
     """
 
     round: int
     parts: tuple[tuple[Assignment, ...], ...]
     states: States
-    whole: tuple[int, int] | None = None
+    whole: tuple[tuple[int, ...], int] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,10 +124,10 @@ class ClientHost:
         return self._worker
 
 
-def merge_whole(sums: Sequence[Sums], first: int, num_blocks: int) -> dict[Node, Sums]:
-    """Blocks ``first``, ``first + 1``, .. of ``num_blocks``, merged as far as they are halves of one another."""
+def merge_whole(sums: Sequence[Sums], numbers: Sequence[int], num_blocks: int) -> dict[Node, Sums]:
+    """The blocks ``numbers`` of ``num_blocks``, merged as far as they are halves of one another."""
     tree = Tree(num_blocks)
-    for i, part in enumerate(sums, first):
+    for i, part in zip(numbers, sums, strict=True):
         tree.add(Node(level=0, index=i), Accumulator(part))
     return tree.nodes()
 

@@ -10,6 +10,7 @@ from actors.hosts import ClientHost
 from actors.roster import DEPTH
 from relief_ray.errors import UserError
 from relief_ray.federated import ClientProgram, RoundVoid
+from relief_ray.server.reduction import blocks
 from relief_ray.training.serial import SerialExecutor
 from tests.actors import scenes
 from tests.actors.scenes import make_job, make_states, make_targets, make_tasks, same_round, start_models
@@ -90,6 +91,19 @@ def test_a_host_killed_in_mid_training_costs_one_retry_and_no_bit(on_ray, tmp_pa
     assert executor.num_lost == 1
     same_counts(executor, SerialExecutor(job), job)
     assert executor.facts()["placement"] == ("typed" if "mode" in options else "virtual")
+
+
+def test_a_host_killed_with_whole_blocks_in_its_call_costs_no_bit_either(on_ray, nine, tmp_path, monkeypatch):
+    """From the second round on a host may have its share in one call; here no gain is too small for that."""
+    monkeypatch.setattr("actors.dealing.LEAST_GAIN", -1.0)
+    (tmp_path / "mark").touch()
+    executor = on_ray(with_refine(nine, partial(scenes.killed_once, tmp_path)), num_hosts=2)
+    assert same_round(round_of(executor, nine, 1), round_of(SerialExecutor(nine), nine, 1))
+    assert max(len(pieces) for pieces in executor._dealer.deal(blocks(make_tasks(nine)))) > 1
+    (tmp_path / "mark").unlink()
+    expected = round_of(SerialExecutor(nine), nine)
+    assert same_round(round_of(executor, nine), expected) and executor.num_lost == 1
+    assert same_round(round_of(executor, nine), expected) and executor.num_lost == 1
 
 
 def test_a_client_that_always_kills_its_host_is_left_out_alone(on_ray, nine):

@@ -42,7 +42,7 @@ def test_blocks_that_hosts_have_merged_give_the_bits_of_the_plain_loop(tmp_path_
     results = [join(singles[t.client] for t in block) for block in cut]
     gather, runs = Gather(cut), [(0, split), (split, 5)]
     for first, stop in reversed(runs) if turned else runs:
-        nodes = merge_whole([r.sums for r in results[first:stop]], first, len(cut))
+        nodes = merge_whole([r.sums for r in results[first:stop]], range(first, stop), len(cut))
         gather.add_whole({i: replace(results[i], sums={}) for i in range(first, stop)}, nodes)
     assert same_round(gather.finish(0), whole)
 
