@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from relief_ray.federated import RoundContext, ServerTools, Strategy
-from relief_ray.messages import Assignment, ClientInfo, Fleet, Reduced, ServerState, WeightedSum
+from relief_ray.messages import Assignment, ClientInfo, Fleet, Reduced, ServerState, StageTimes, WeightedSum
 from relief_ray.server.aggregation import apply_step, by_samples, mean_step, one_bucket, over_participants, uniform
 
 Weighting = Literal["uniform", "samples"]
@@ -55,6 +56,15 @@ def train_everything(context: RoundContext, client: ClientInfo) -> Assignment:
     """The whole model down, trained and up: absent modalities included, as FedAvg does."""
     everything = context.layout.select()
     return Assignment(client=client.id, down=everything, train=everything, up=everything, epochs=context.epochs)
+
+
+def of_fastest_type(times: Mapping[ClientInfo, StageTimes]) -> list[StageTimes]:
+    """The times of the device type that computes a window fastest, its slowest client counting; never of few windows."""
+    speeds: dict[str, float] = {}
+    for client, spent in times.items():
+        speeds[client.device] = max(speeds.get(client.device, 0.0), spent.compute_s / client.num_windows)
+    fastest = min(speeds, key=speeds.__getitem__)
+    return [spent for client, spent in times.items() if client.device == fastest]
 
 
 def allocate_everything(state: ServerState, context: RoundContext) -> tuple[Assignment, ...]:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from relief_ray.federated import ClientProgram, LocalStep, RoundContext, Strategy, task_loss
 from relief_ray.messages import Assignment, ClientInfo, ServerState
-from relief_ray.strategies.common import StrategyConfig, train_everything
+from relief_ray.strategies.common import StrategyConfig, of_fastest_type, train_everything
 from relief_ray.strategies.fedavg import FedAvg
 
 # Per trained value and step: difference, product with mu, sum into the gradient.
@@ -90,8 +90,4 @@ def until(task: Assignment, context: RoundContext, limit_s: float) -> Assignment
 def fastest_s(config: FedProx, context: RoundContext) -> float:
     """All epochs on the device type that computes a window fastest: its slowest client's time, over the whole fleet."""
     times = {c: context.planner.times(c.id, tethered(config, context, c)) for c in context.fleet.clients}
-    speeds: dict[str, float] = {}
-    for client, spent in times.items():
-        speeds[client.device] = max(speeds.get(client.device, 0.0), spent.compute_s / client.num_windows)
-    fastest = min(speeds, key=speeds.__getitem__)
-    return max(spent.busy_s for client, spent in times.items() if client.device == fastest)
+    return max(spent.busy_s for spent in of_fastest_type(times))
