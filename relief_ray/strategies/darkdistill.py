@@ -146,14 +146,16 @@ def aggregate(config: DarkDistill, state: ServerState, reduced: Reduced, tools: 
     """(a) class means, (b) distillation, (c) blockwise means."""
     layout, lasts, tensors = tools.layout, last_layers(tools.layout, config.num_depths), dict(state.tensors)
     models = class_models(config, state, reduced, tools)
+    judged = tensors.pop(JUDGE, None)
     if config.distil and len(models) > 1:
-        judge = layout.views(tensors.pop(JUDGE)) if JUDGE in tensors else state.models["global"]
+        judge = state.models["global"] if judged is None else layout.views(judged)
         lr = config.kd_lr or (LORA_LR if any(t.kind == "lora_a" for g in layout for t in g.tensors) else DENSE_LR)
         recipe = Recipe(epochs=config.kd_epochs, hidden=config.hidden, lr=lr)
         after, tensors = distil(models, judge, tensors, tools.build, recipe, (tools.streams, tools.round))
         models = [replace(m, params=params) for m, params in zip(models, after, strict=True)]
-        deepest = models[-1].params if models[-1].depth == len(lasts) else judge
-        tensors[JUDGE] = layout.flatten(deepest)
+    if config.distil and models and models[-1].depth == len(lasts) > 1:
+        judged = layout.flatten(models[-1].params)
+    tensors |= {} if judged is None else {JUDGE: judged}
     held = {g.id: [(m.weight, m.params[g.id]) for m in models if level(g, lasts) <= m.depth] for g in layout}
     theta = {j: weighted_mean(held[j]) if held[j] else value for j, value in state.models["global"].items()}
     return ServerState(models={"global": theta}, tensors=tensors, facts=state.facts)
