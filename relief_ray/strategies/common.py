@@ -59,7 +59,7 @@ def train_everything(context: RoundContext, client: ClientInfo) -> Assignment:
 
 
 def of_fastest_type(times: Mapping[ClientInfo, StageTimes]) -> list[StageTimes]:
-    """The times of the device type that computes a window fastest, its slowest client counting; never of few windows."""
+    """The times of the device type that computes a window fastest, of all its clients, whoever has few windows."""
     speeds: dict[str, float] = {}
     for client, spent in times.items():
         speeds[client.device] = max(speeds.get(client.device, 0.0), spent.compute_s / client.num_windows)

@@ -33,7 +33,7 @@ GLOBAL, WINDOW = "fedel.importance", "fedel.window"
 
 
 class FedEL(StrategyConfig):
-    """``T_th``: computing time of the fastest device type, ``t_th_s``, or by ``speedup`` (FITTED) the whole FedAvg round.
+    """``T_th``: what the fastest device type computes, ``t_th_s``, or by ``speedup`` (FITTED) the whole FedAvg round.
 
     ``speedup``: everybody's round, link included, may last FedAvg's over this; ``table``: over what Table I (dense
     model) or II (LoRA) prints.

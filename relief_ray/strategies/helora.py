@@ -29,6 +29,7 @@ from relief_ray.messages import Assignment, ClientInfo, Collect, Reduced, Server
 from relief_ray.server.aggregation import apply_step
 from relief_ray.server.mutual import Recipe
 from relief_ray.server.padding import Padding, padded_sums
+from relief_ray.server.tasks import view
 from relief_ray.strategies import helora_kd
 from relief_ray.strategies.common import StrategyConfig
 
@@ -72,12 +73,17 @@ class HeLoRA(StrategyConfig):
         )
         if self.variant == "pad":
             return pad
-        recipe = Recipe(epochs=self.kd_epochs, lr=self.kd_lr)
+        lessons = helora_kd.Lessons(
+            sizes=partial(sizes, self),
+            shares=self.shares,
+            recipe=Recipe(epochs=self.kd_epochs, lr=self.kd_lr),
+            num_windows=self.public_windows,
+        )
         return replace(
             pad,
-            init=partial(helora_kd.own_models, partial(sizes, self)),
+            init=partial(helora_kd.own_models, lessons),
             reduction=Collect(),
-            aggregate=partial(helora_kd.teach, recipe, self.public_windows, self.weighting == "samples"),
+            aggregate=partial(helora_kd.teach, lessons),
             evaluate=helora_kd.each_its_own,
         )
 
@@ -133,7 +139,7 @@ def allocate(config: HeLoRA, state: ServerState, context: RoundContext) -> tuple
         if config.alpha_over == "own_rank":
             ranks = [relative_size(context.layout[j], part) for j, part in own.items() if part.rank is not None]
             task = replace(task, lora_scale=1.0 / min(ranks, default=1.0))
-        tasks.append(replace(task, view=helora_kd.own_view(client.id)) if config.variant == "kd" else task)
+        tasks.append(replace(task, view=view(client.id)) if config.variant == "kd" else task)
     return tuple(tasks)
 
 
