@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from torch.nn import functional
 
 from relief_ray.codec import encoded_nbytes
+from relief_ray.errors import UserError
 from relief_ray.federated import LocalStep
 from relief_ray.groups import WHOLE
 from relief_ray.messages import EvalTarget, StageTimes, WeightedSum
@@ -355,3 +356,14 @@ def test_a_depth_is_for_a_device_type_that_there_is(wrong):
     with pytest.raises(ValidationError):
         DarkDistill(depth_by_type=wrong)
     assert DarkDistill(depth_by_type={"C": 2}).depth_by_type == {"C": 2}
+
+
+def test_a_depth_is_one_that_the_backbone_has():
+    """Two encoder layers are two classes, whatever ``num_depths`` allows; of four, with ``num_depths=2`` as well."""
+    for layers, config in (
+        (2, DarkDistill(depth_by_type={"A": 3})),
+        (4, DarkDistill(depth_by_type={"A": 3}, num_depths=2)),
+    ):
+        with pytest.raises(UserError, match=r"depth_by_type: found \{'A': 3\}, expected 1 to 2"):
+            early_exits(config, build(layers=layers).layout, FOUR)
+    assert len(early_exits(DarkDistill(depth_by_type={"A": 3}), build(layers=3).layout, FOUR)) == 2
