@@ -50,3 +50,8 @@ def to_tensor(d_bar: Mapping[GroupId, float], layout: GroupLayout) -> Tensor:
 def from_tensor(values: Tensor, layout: GroupLayout) -> dict[GroupId, float]:
     """What ``to_tensor`` stored."""
     return {j: float(v) for j, v in zip(layout.ids, values.tolist(), strict=True) if v == v}
+
+
+def smoothed(tensors: Mapping[str, Tensor], layout: GroupLayout) -> dict[GroupId, float]:
+    """``d_bar`` as a server's state carries it; nothing before the first divergence."""
+    return from_tensor(tensors[D_BAR], layout) if D_BAR in tensors else {}

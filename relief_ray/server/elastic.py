@@ -15,6 +15,7 @@ from math import floor
 import numpy as np
 from numpy.typing import NDArray
 
+from relief_ray.federated import Probed
 from relief_ray.groups import GroupId
 
 Seconds = Callable[[Collection[GroupId]], float]
@@ -202,3 +203,10 @@ def slide(
     if last is not None and last[1] < num:
         start, end = last[1] + 1, last[2] if cull and last[2] else last[1] + 1
     return end, next((b for b in range(start, num) if worth(start, b) >= budget_s), num)
+
+
+def local_importance(probed: Probed) -> dict[GroupId, float]:
+    """``-sum(g' (w' - w)) / max_j |.|``: positive where the step lowers the loss."""
+    found = {j: -float(g.double().dot(probed.step[j].double())) for j, g in probed.gradient.items()}
+    largest = max(map(abs, found.values())) or 1.0
+    return {j: v / largest for j, v in found.items()}

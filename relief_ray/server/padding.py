@@ -11,11 +11,22 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from relief_ray.groups import GroupId, GroupLayout, Params, Selection, TensorSpec
+from relief_ray.groups import GroupId, GroupLayout, ParamGroup, Params, Part, Selection, TensorSpec
 from relief_ray.messages import GroupSum
 
 # zero; one number, the mean of the whole matrix; the mean rank (row, column); a copy of the last one.
 Padding = Literal["zero", "mean", "linear", "adjacent"]
+
+
+def rank_of(group: ParamGroup) -> int | None:
+    """``R``, the rank of a LoRA group; None for a dense one."""
+    return next((t.shape[0 if t.kind == "lora_a" else 1] for t in group.tensors if "lora" in t.kind), None)
+
+
+def relative_size(group: ParamGroup, part: Part) -> float:
+    """``r_k / R``, or ``kappa_k``; 1 for what everybody trains whole."""
+    full = rank_of(group)
+    return part.rank / full if full and part.rank is not None else 1.0 if part.rows is None else part.rows
 
 
 def filling(values: Tensor, axis: int, number: int, padding: Padding, mean: Tensor | None = None) -> Tensor:

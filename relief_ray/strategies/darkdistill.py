@@ -25,17 +25,8 @@ from relief_ray.server.aggregation import apply_step, mean_step, over_members, w
 from relief_ray.server.distillation import DepthModel, Recipe, distil
 from relief_ray.server.relational import binned
 from relief_ray.strategies.common import ReadWith, StrategyConfig, Weighting
-from relief_ray.strategies.depth import (
-    all_exits,
-    check_depths,
-    depths_by_speed,
-    difficulties,
-    exit_flops,
-    exits,
-    last_layers,
-    level,
-    outputs,
-)
+from relief_ray.strategies.depth import check_depths, depths_by_speed, exits, last_layers, level, outputs
+from relief_ray.strategies.losses import all_exits, difficulties, exit_flops
 
 JUDGE, DENSE_LR, LORA_LR = "darkdistill.judge", 0.05, 1e-3
 
@@ -124,17 +115,14 @@ def report(config: DarkDistill, context: ClientContext, update: Update) -> Updat
 
 def class_models(config: DarkDistill, state: ServerState, reduced: Reduced, tools: ServerTools) -> list[DepthModel]:
     """(a): each class's weighted mean, shallow first; classes without a client this round are left out."""
-    layout, lasts = tools.layout, last_layers(tools.layout, config.num_depths)
-    found = []
+    layout, lasts, found = tools.layout, last_layers(tools.layout, config.num_depths), list[DepthModel]()
     for depth in range(1, len(lasts) + 1):
-        sums = reduced.sums.get(f"depth.{depth}", {})
         receipts = [r for r in reduced.receipts if r.assignment.args["depth"] == depth]
-        own = {j: part for j, part in sums.items() if level(layout[j], lasts) <= depth}
-        if own:
-            step = mean_step(own, over_members, layout)
+        sums = reduced.sums.get(f"depth.{depth}", {})
+        if own := {j: part for j, part in sums.items() if level(layout[j], lasts) <= depth}:
             mean = DepthModel(
                 depth=depth,
-                params=apply_step(state.models["global"], step),
+                params=apply_step(state.models["global"], mean_step(own, over_members, layout)),
                 weight=max(part.weight for part in own.values()),
                 exits=outputs(layout, lasts, depth),
                 labels=torch.cat([r.stats["label"] for r in receipts]),
@@ -149,16 +137,14 @@ def aggregate(config: DarkDistill, state: ServerState, reduced: Reduced, tools: 
     """(a) class means, (b) distillation, (c) blockwise means."""
     layout, lasts, tensors = tools.layout, last_layers(tools.layout, config.num_depths), dict(state.tensors)
     models = class_models(config, state, reduced, tools)
-    judged = tensors.pop(JUDGE, None)
+    judge = layout.views(tensors[JUDGE]) if JUDGE in tensors else state.models["global"]
     if config.distil and len(models) > 1:
-        judge = state.models["global"] if judged is None else layout.views(judged)
-        lr = config.kd_lr or (LORA_LR if any(t.kind == "lora_a" for g in layout for t in g.tensors) else DENSE_LR)
+        lr = config.kd_lr or (LORA_LR if layout.lora else DENSE_LR)
         recipe = Recipe(epochs=config.kd_epochs, hidden=config.hidden, lr=lr)
         after, tensors = distil(models, judge, tensors, tools.build, recipe, (tools.streams, tools.round))
         models = [replace(m, params=params) for m, params in zip(models, after, strict=True)]
     if config.distil and models and models[-1].depth == len(lasts) > 1:
-        judged = layout.flatten(models[-1].params)
-    tensors |= {} if judged is None else {JUDGE: judged}
+        tensors[JUDGE] = layout.flatten(models[-1].params)
     held = {g.id: [(m.weight, m.params[g.id]) for m in models if level(g, lasts) <= m.depth] for g in layout}
     theta = {j: weighted_mean(held[j]) if held[j] else value for j, value in state.models["global"].items()}
-    return ServerState(models={"global": theta}, tensors=tensors, facts=state.facts)
+    return replace(state, models={"global": theta}, tensors=tensors)

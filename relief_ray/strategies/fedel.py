@@ -19,7 +19,7 @@ import torch
 from pydantic import Field
 
 from relief_ray.additions import Classifier
-from relief_ray.federated import ClientContext, ClientProgram, Probed, RoundContext, ServerTools, Strategy
+from relief_ray.federated import ClientContext, ClientProgram, RoundContext, ServerTools, Strategy
 from relief_ray.groups import GroupId, GroupLayout, Params
 from relief_ray.messages import Assignment, Fleet, Reduced, ServerState, Update
 from relief_ray.server import elastic
@@ -120,16 +120,9 @@ def importance(config: FedEL, context: ClientContext, task: Assignment) -> dict[
     """``beta I_n + (1 - beta) I_g`` per group; ``I_n`` alone before the global model has changed."""
     ids = [g.id for g in own_groups(context.layout)]
     probed = context.probe(replace(task, train=context.layout.select(ids), up={}, output=None))
-    local = local_importance(probed)
+    local = elastic.local_importance(probed)
     known = {j: task.args[f"I.{j}"] for j in ids if f"I.{j}" in task.args}
     return {j: config.beta * local[j] + (1.0 - config.beta) * known[j] if known else local[j] for j in ids}
-
-
-def local_importance(probed: Probed) -> dict[GroupId, float]:
-    """``-sum(g' (w' - w)) / max_j |.|``: positive where the step lowers the loss."""
-    found = {j: -float(g.double().dot(probed.step[j].double())) for j, g in probed.gradient.items()}
-    largest = max(map(abs, found.values())) or 1.0
-    return {j: v / largest for j, v in found.items()}
 
 
 def remember(context: ClientContext, update: Update) -> Update:

@@ -15,28 +15,25 @@ ICML 2025; its text could not be read: all formulas here are reconstructed (docs
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from math import ceil, log2
+from math import log2
 from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
-from torch import Tensor
 
 from relief_ray.codec import sparse_nbytes
 from relief_ray.federated import ClientContext, ClientProgram, RoundContext, ServerTools, Strategy
-from relief_ray.groups import ROUNDING, GroupId, GroupLayout, Selection
+from relief_ray.groups import GroupId, GroupLayout, Selection
 from relief_ray.messages import Assignment, ClientInfo, Collect, Reduced, ServerState, Update
 from relief_ray.server.aggregation import apply_step
 from relief_ray.server.consensus import as_matrix, balanced_steps, by_piece, whole_tensors
 from relief_ray.server.divergence import from_tensor, to_tensor
+from relief_ray.server.importance import Importance, group_importance, importance, keep_top
 from relief_ray.strategies.common import ReadWith, StrategyConfig, batch_sizes
 
-EPS = 1e-8
 IMPORTANCE = "importance"
-Importance = Literal["relative", "magnitude"]
 
 
 class FedICU(StrategyConfig):
@@ -63,18 +60,6 @@ class FedICU(StrategyConfig):
             reduction=Collect(),
             aggregate=partial(aggregate, self),
         )
-
-
-def importance(kind: Importance, delta: Tensor, origin: Tensor) -> Tensor:
-    """How much each value matters, of their shape."""
-    return delta.abs() if kind == "magnitude" else delta.abs() / (origin.abs() + EPS)
-
-
-def keep_top(scores: Tensor, share: float) -> Tensor:
-    """Which ``ceil(share n)`` of flat scores (n,) are highest; of equal ones the first."""
-    kept = torch.zeros(len(scores), dtype=torch.bool)
-    kept[torch.sort(scores, descending=True, stable=True).indices[: ceil(share * len(scores) - ROUNDING)]] = True
-    return kept
 
 
 def send_important(config: FedICU, context: ClientContext, update: Update) -> Update:
@@ -151,9 +136,3 @@ def aggregate(config: FedICU, state: ServerState, reduced: Reduced, tools: Serve
     known = {j: group_importance(config.importance, [u.delta[j] for u in updates], theta[j]) for j in steps}
     tensors = {**state.tensors, IMPORTANCE: to_tensor(known, layout)}
     return ServerState(models={"global": apply_step(theta, steps)}, tensors=tensors, facts=state.facts)
-
-
-def group_importance(kind: Importance, deltas: Sequence[Tensor], origin: Tensor) -> float:
-    """The clients' mean change of a group, relative to its mean size or not."""
-    change = float(torch.stack([d.abs().mean() for d in deltas]).mean())
-    return change if kind == "magnitude" else change / (float(origin.abs().mean()) + EPS)

@@ -28,7 +28,7 @@ from relief_ray.groups import ROUNDING, WHOLE, GroupId, GroupLayout, ParamGroup,
 from relief_ray.messages import Assignment, ClientInfo, Collect, Reduced, ServerState, WeightedSum
 from relief_ray.server.aggregation import apply_step
 from relief_ray.server.mutual import Recipe
-from relief_ray.server.padding import Padding, padded_sums
+from relief_ray.server.padding import Padding, padded_sums, rank_of, relative_size
 from relief_ray.server.tasks import view
 from relief_ray.strategies import helora_kd
 from relief_ray.strategies.common import ReadWith, StrategyConfig
@@ -84,11 +84,6 @@ class HeLoRA(StrategyConfig):
         )
 
 
-def rank_of(group: ParamGroup) -> int | None:
-    """``R``, the rank of a LoRA group; None for a dense one."""
-    return next((t.shape[0 if t.kind == "lora_a" else 1] for t in group.tensors if "lora" in t.kind), None)
-
-
 def by_type(shares: Share, client: ClientInfo) -> float:
     """The share of the client's device type."""
     return next((share for name, share in shares.items() if name == client.device), 1.0)
@@ -106,12 +101,6 @@ def sizes(config: HeLoRA, layout: GroupLayout, client: ClientInfo) -> Selection:
         return WHOLE if lora or group.role == "head" or width >= 1.0 else Part(rows=width)
 
     return {g.id: part(g) for g in layout}
-
-
-def relative_size(group: ParamGroup, part: Part) -> float:
-    """``r_k / R``, or ``kappa_k``; 1 for what everybody trains whole."""
-    full = rank_of(group)
-    return part.rank / full if full and part.rank is not None else 1.0 if part.rows is None else part.rows
 
 
 def weight(config: HeLoRA, group: ParamGroup, client: ClientInfo, task: Assignment) -> float:

@@ -22,11 +22,11 @@ from torch import Tensor
 from relief_ray.additions import Connector
 from relief_ray.federated import ClientProgram, LocalStep, RoundContext, ServerTools, Strategy, task_loss
 from relief_ray.groups import WHOLE, GroupId, GroupLayout, Params
-from relief_ray.messages import Assignment, ClientInfo, Collect, EvalPlan, EvalTarget, Fleet, Reduced, ServerState
+from relief_ray.messages import Assignment, Collect, EvalPlan, EvalTarget, Fleet, Reduced, ServerState
 from relief_ray.server.neighbours import local_models, mix_with_nearest
 from relief_ray.server.tasks import canonical, hand_out, mixing_parts, next_adapters, richest, tasks_of, view
 from relief_ray.strategies.common import StrategyConfig, Weighting, batch_sizes
-from relief_ray.strategies.losses import balance_loss, difference_flops, difference_loss, router_flops, z_loss
+from relief_ray.strategies.losses import balance_loss, difference_loss, stage_flops, z_loss
 from relief_ray.streams import Streams
 
 ID, STAGE1 = "connector", "stage1"
@@ -93,6 +93,7 @@ def allocate(config: Pilot, state: ServerState, context: RoundContext) -> tuple[
     """Everything is trained but frozen adapters; the backbone and the own task's adapter go up."""
     connector, first = config.connector(context.fleet), config.is_first(context)
     others, select, stage2 = range(2, connector.num_tasks + 1), context.layout.select, mixing_parts(connector)
+    router = context.layout[connector.router]
     sent = [*backbone_of(state.models["global"]), connector.task(1)]
     return tuple(
         Assignment(
@@ -104,21 +105,12 @@ def allocate(config: Pilot, state: ServerState, context: RoundContext) -> tuple[
             keep=select([connector.own] if first else [connector.own, *stage2]),
             epochs=context.epochs,
             phase=STAGE1 if first else "train",
-            step_flops=loss_flops(config, context, c),
+            step_flops=stage_flops(batch_sizes(context, c), connector.num_tasks, router.numel, first),
             taps=frozenset([connector.task(1), connector.own] if first else [connector.router]),
             output=connector.output("first" if first else "mixed"),
         )
         for c in context.participants
     )
-
-
-def loss_flops(config: Pilot, context: RoundContext, client: ClientInfo) -> float:
-    """What the losses beside cross-entropy take in a step, forward and backward: the mean over an epoch's batches."""
-    connector, sizes = config.connector(context.fleet), batch_sizes(context, client)
-    num_tasks, is_first = connector.num_tasks, config.is_first(context)
-    width = context.layout[connector.router].numel // num_tasks
-    spent = [difference_flops(b, width) if is_first else router_flops(b, num_tasks) for b in sizes]
-    return sum(spent) / max(1, len(sizes))
 
 
 def objective(config: Pilot, step: LocalStep) -> Tensor:

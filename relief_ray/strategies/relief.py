@@ -21,7 +21,7 @@ from relief_ray.groups import GroupId, ParamGroup
 from relief_ray.messages import Assignment, ClientInfo, Reduced, ServerState, WeightedSum
 from relief_ray.server import budget
 from relief_ray.server.aggregation import apply_step, mean_step, one_bucket, over_members, over_participants
-from relief_ray.server.divergence import D_BAR, divergence, from_tensor, smooth, to_tensor
+from relief_ray.server.divergence import D_BAR, divergence, smooth, smoothed, to_tensor
 from relief_ray.strategies.common import StrategyConfig, train_everything
 
 BOOTSTRAP = "bootstrap"
@@ -100,10 +100,8 @@ def target_s(config: Relief, context: RoundContext) -> float:
     if config.deadline_s is not None:
         return config.deadline_s
     if config.deadline_fraction is not None:
-        clients = context.fleet.clients
-        return config.deadline_fraction * max(
-            context.planner.times(c.id, train_everything(context, c)).busy_s for c in clients
-        )
+        whole = (context.planner.times(c.id, train_everything(context, c)) for c in context.fleet.clients)
+        return config.deadline_fraction * max(spent.busy_s for spent in whole)
     return budget.least_target_s([client_load(context, client) for client in context.fleet.clients])
 
 
@@ -136,12 +134,7 @@ def ranking(
     if config.select == "random":
         order = context.streams.numpy("relief.random", context.round, client.id).permutation(len(load.accessible))
         return [load.accessible[i] for i in order]
-    return budget.by_divergence(load, smoothed(state, context))
-
-
-def smoothed(state: ServerState, context: RoundContext | ServerTools) -> dict[GroupId, float]:
-    """``d_bar`` as the state carries it."""
-    return from_tensor(state.tensors[D_BAR], context.layout) if D_BAR in state.tensors else {}
+    return budget.by_divergence(load, smoothed(state.tensors, context.layout))
 
 
 def aggregate(
@@ -152,5 +145,6 @@ def aggregate(
     diluted = not config.cohort and tools.round > 0
     total = over_participants(reduction, reduced, tools.fleet) if diluted else over_members
     theta = apply_step(state.models["global"], mean_step(sums, total, tools.layout))
-    d_bar = smooth(smoothed(state, tools), {j: divergence(part) for j, part in sums.items()}, config.gamma)
+    d = {j: divergence(part) for j, part in sums.items()}
+    d_bar = smooth(smoothed(state.tensors, tools.layout), d, config.gamma)
     return ServerState(models={"global": theta}, tensors={D_BAR: to_tensor(d_bar, tools.layout)}, facts=state.facts)

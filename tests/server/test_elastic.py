@@ -4,7 +4,9 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+import torch
 
+from relief_ray.federated import Probed
 from relief_ray.server import elastic
 from relief_ray.server.elastic import UNITS, Tree, Unit, best, cost, in_units, price, slide, solve
 
@@ -164,3 +166,14 @@ def test_a_large_tree_is_solved_within_its_budget():
     tree = Tree(trunk=trunk, branches=branches, passing=passing)
     found = elastic.solve(tree, UNITS)
     assert 0 < len(found) and cost(tree, found) <= UNITS
+
+
+def test_importance_of_a_step_that_lowers_the_loss_is_positive():
+    """``-g' . Delta w`` over the largest, by hand."""
+    probed = Probed(
+        step={"a": torch.tensor([0.1, -0.2]), "b": torch.tensor([0.3])},
+        gradient={"a": torch.tensor([-1.0, 2.0]), "b": torch.tensor([0.5])},
+    )
+    assert elastic.local_importance(probed) == pytest.approx({"a": 1.0, "b": -0.3})
+    still = Probed(step={"a": torch.zeros(2)}, gradient={"a": torch.ones(2)})
+    assert elastic.local_importance(still) == {"a": 0.0}

@@ -20,7 +20,7 @@ from relief_ray.setup import prepare
 from relief_ray.strategies import fedel, fedprox
 from relief_ray.strategies.depth import block, num_blocks, own_groups
 from relief_ray.strategies.fedavg import FedAvg
-from relief_ray.strategies.fedel import GLOBAL, WINDOW, FedEL, all_exits, global_importance, local_importance
+from relief_ray.strategies.fedel import GLOBAL, WINDOW, FedEL, all_exits, global_importance
 from relief_ray.strategies.fedprox import FedProx
 from relief_ray.streams import Streams
 from tests import toy
@@ -117,17 +117,6 @@ def test_unlimited_time_and_equal_importance_is_fedavg(tmp_path, monkeypatch, en
     assert all(torch.equal(ours.state.models["global"][j], theirs.state.models["global"][j]) for j in OWN)
     exits = [j for j in LAYOUT.ids if j.startswith("exit")]
     assert all(torch.equal(ours.state.models["global"][j], ours.start[j]) for j in exits)
-
-
-def test_importance_of_a_step_that_lowers_the_loss_is_positive():
-    """``-g' . Delta w`` over the largest, by hand."""
-    probed = Probed(
-        step={"a": torch.tensor([0.1, -0.2]), "b": torch.tensor([0.3])},
-        gradient={"a": torch.tensor([-1.0, 2.0]), "b": torch.tensor([0.5])},
-    )
-    assert local_importance(probed) == pytest.approx({"a": 1.0, "b": -0.3})
-    still = Probed(step={"a": torch.zeros(2)}, gradient={"a": torch.ones(2)})
-    assert local_importance(still) == {"a": 0.0}
 
 
 def test_the_probe_is_one_step_of_the_optimizer_and_the_gradient_behind_it(tmp_path):

@@ -9,9 +9,9 @@ from pydantic import ValidationError
 from relief_ray.codec import encoded_nbytes
 from relief_ray.groups import WHOLE, Part
 from relief_ray.messages import Assignment, ServerState
-from relief_ray.server.padding import filling
+from relief_ray.server.padding import filling, relative_size
 from relief_ray.strategies.fedavg import FedAvg
-from relief_ray.strategies.helora import HeLoRA, allocate, relative_size, sizes, weight
+from relief_ray.strategies.helora import HeLoRA, allocate, sizes, weight
 from tests import toy
 from tests.toy import ACC, FOUR, FULL, RANK, bench, build, context_of, reduced_of, update_of
 from tests.training.scene import build as build_cnn
