@@ -90,10 +90,9 @@ def prepare(
 
 def with_hints(setup: Setup) -> Setup:
     """The same, warned where a deadline leaves nobody a choice, or a run ends before its method's later phase."""
-    config, clock = setup.config.strategy, setup.config.costs.planning_time
-    found = [unreached(config, context_of(setup, setup.config.rounds), setup.config.participation == 1.0)]
-    found += [starved(config, context_of(setup, 1), clock)] if isinstance(config, Relief) else []
-    return replace(setup, warnings=(*setup.warnings, *(said for said in found if said is not None)))
+    own, first, last = setup.config, context_of(setup, 1), context_of(setup, setup.config.rounds)
+    found = starved(own.strategy, first, own.costs.planning_time), unreached(own.strategy, last, own.participation)
+    return replace(setup, warnings=(*setup.warnings, *filter(None, found)))
 
 
 def pool_clients(setup: Setup) -> Setup:

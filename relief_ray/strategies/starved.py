@@ -9,6 +9,7 @@ from relief_ray.federated import RoundContext
 from relief_ray.groups import GroupId
 from relief_ray.messages import ClientInfo
 from relief_ray.server import budget
+from relief_ray.strategies.common import StrategyConfig
 from relief_ray.strategies.relief import Relief, client_load, target_s
 
 
@@ -21,12 +22,12 @@ class Further:
     needed_s: float
 
 
-def starved(config: Relief, context: RoundContext, clock: str) -> str | None:
+def starved(config: StrategyConfig, context: RoundContext, clock: str) -> str | None:
     """What has to be said where T* leaves no client a group beyond its mandatory ones; None where it does, or must not.
 
     ``clock``: the name of the one that the allocator believes. The bootstrap round trains everything all the same.
     """
-    if config.select in ("all", "none"):
+    if not isinstance(config, Relief) or config.select in ("all", "none"):
         return None
     deadline, found = target_s(config, context), list[Further]()
     for client in context.fleet.clients:

@@ -26,16 +26,16 @@ SETTING: Mapping[str, tuple[str, str]] = MappingProxyType(
 FURTHER = 200
 
 
-def unreached(config: StrategyConfig, context: RoundContext, is_everybody: bool) -> str | None:
+def unreached(config: StrategyConfig, context: RoundContext, participation: float) -> str | None:
     """What has to be said where no round of the run is of the method's later phase; None where one is.
 
-    ``context``: the last round's; ``is_everybody``: all clients take part in every round.
+    ``context``: the last round's; ``participation``: the share of clients in every round.
     """
-    if not ends_first(config, context, is_everybody):
+    if not ends_first(config, context, participation):
         return None
     given = context.num_rounds
     longer = (replace(context, round=n, num_rounds=n) for n in range(given + 1, given + 1 + FURTHER))
-    enough = next((c.num_rounds for c in longer if not ends_first(config, c, is_everybody)), None)
+    enough = next((c.num_rounds for c in longer if not ends_first(config, c, participation)), None)
     name = config.build().name
     key, what = SETTING[name]
     fixes = [f"rounds={enough} or more"] * (enough is not None)
@@ -44,10 +44,10 @@ def unreached(config: StrategyConfig, context: RoundContext, is_everybody: bool)
     return f"{name}, {key} = {value:.4g}, rounds = {given}: {what}; set {' or '.join(fixes)}"
 
 
-def ends_first(config: StrategyConfig, context: RoundContext, is_everybody: bool) -> bool:
+def ends_first(config: StrategyConfig, context: RoundContext, participation: float) -> bool:
     """Whether the round may still be of the first phase; FedLEASE waits up to twice as long for who misses rounds."""
     if isinstance(config, FedLEASE):
-        return context.round <= config.warmup_rounds * (1 if is_everybody else 2)
+        return context.round <= config.warmup_rounds * (1 if participation == 1.0 else 2)
     if isinstance(config, Pilot):
         return config.is_first(context)
     if isinstance(config, Harmony):

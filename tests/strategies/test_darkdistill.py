@@ -14,6 +14,7 @@ from relief_ray.federated import LocalStep
 from relief_ray.groups import WHOLE
 from relief_ray.messages import EvalTarget, StageTimes, WeightedSum
 from relief_ray.models.network import BackboneNetwork
+from relief_ray.server import distillation
 from relief_ray.server.aggregation import apply_step, mean_step, one_bucket, over_members
 from relief_ray.strategies import darkdistill
 from relief_ray.strategies.common import average
@@ -316,6 +317,19 @@ def test_the_next_round_is_judged_by_the_deepest_class_model(tmp_path, monkeypat
     run.round(4)
     assert len(seen) == 2 and all(torch.equal(seen[0][j], run.start[j]) for j in LAYOUT.ids)
     assert all(torch.equal(seen[1][j], alone[j]) for j in LAYOUT.ids)
+
+
+@pytest.mark.parametrize("kd_epochs", [1, 3])
+def test_every_epoch_is_a_step_of_the_generator_and_five_of_the_students(tmp_path, monkeypatch, kd_epochs):
+    calls = []
+    for name in ("_train_generator", "_student_step"):
+        plain = getattr(distillation, name)
+        monkeypatch.setattr(
+            distillation, name, lambda *args, plain=plain, name=name: (calls.append(name), plain(*args))[1]
+        )
+    run = with_network(run_of(tmp_path, config=DarkDistill(hidden=8, kd_epochs=kd_epochs)))
+    run.round(1)
+    assert calls == ["_train_generator", *["_student_step"] * 5] * kd_epochs
 
 
 def test_the_students_rate_depends_on_what_is_trained(tmp_path, monkeypatch):

@@ -236,6 +236,22 @@ def test_every_device_stays_within_the_budget_or_trains_one_tensor(tmp_path, con
     assert max(sizes) > 2 and min(sizes) <= 1
 
 
+@pytest.mark.parametrize(("cull", "end"), [(True, 2), (False, 3)])
+def test_a_window_begins_at_the_first_trained_block_or_behind_the_last_front_by_hand(tmp_path, monkeypatch, cull, end):
+    """Client 1 takes 2 s a group: blocks of 4, 4, 6 and 2 s, T_th = 8 s, so windows end at 2 and 4, then again at 2.
+
+    Block 1 is worth nothing: block 2 alone is trained first, and with ``cull`` the next window begins there.
+    """
+    worth = {g.id: float(block(LAYOUT, g) - 1) for g in own_groups(LAYOUT)}
+    monkeypatch.setattr(fedel, "importance", lambda *_: worth)
+    run, seen = run_of(tmp_path, FedEL(cull=cull, t_th_s=8.0)), []
+    for round_ in (1, 2, 3):
+        (task,) = assignments(run.round(round_, participants=[1]))
+        seen.append((int(task.args["end"]), int(task.args["front"])))
+        assert {block(LAYOUT, LAYOUT[j]) for j in task.train if "exit" not in j} <= {2, 3, 4}
+    assert seen == [(1, 2), (end, 4), (1, 2)]
+
+
 def test_two_budgets_are_refused():
     with pytest.raises(ValidationError, match=r"t_th_s = 5.0 and speedup = 3.0, expected one of them"):
         FedEL(t_th_s=5.0, speedup=3.0)

@@ -1,7 +1,7 @@
 """FedICU (reconstructed): what is sent, what it costs, what the server makes of it, what is frozen."""
 
 from dataclasses import replace
-from math import ceil, log2
+from math import ceil, exp, hypot, log2
 
 import pytest
 import torch
@@ -164,6 +164,30 @@ def test_a_convolution_is_split_by_input_channel_and_tap():
     moved = (found["encoder.acc.2"] - start["encoder.acc.2"])[: spec.numel].view(6, 20)
     sent = torch.stack([u.delta["encoder.acc.2"][: spec.numel].view(6, 20) for u in updates])
     torch.testing.assert_close(moved.norm(dim=0), sent.norm(dim=1).mean(0), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("scope", "temperature", "agreed"),
+    [
+        ("tensor", 1.0, ((0.5, 0.5, 0.0), (0.0, 0.5, 0.5))),
+        ("global", 1.0, ((0.25, 0.5, 0.25), (0.25, 0.5, 0.25))),
+        ("tensor", 0.1, ((5.0, 5.0, 0.0), (0.0, 5.0, 5.0))),
+        ("global", 0.1, ((2.5, 5.0, 2.5), (2.5, 5.0, 2.5))),
+    ],
+)
+def test_who_is_agreed_with_by_tensor_or_altogether_by_hand(scope, temperature, agreed):
+    """Two matrices of one column: clients 0 and 1 agree on the first, 1 and 2 on the second; ``agreed`` is s / T."""
+    layout = GroupLayout(
+        ParamGroup(id=f"head.{i}", role="head", modality=None, layer=i, tensors=pack([("w", (2, 1), "weight")]))
+        for i in (1, 2)
+    )
+    moved = {"head.1": ([1.0, 0.0], [1.0, 0.0], [0.0, 1.0]), "head.2": ([0.0, 1.0], [1.0, 0.0], [1.0, 0.0])}
+    updates = [update_of(task_of(layout, n, None), {j: torch.tensor(x[n]) for j, x in moved.items()}) for n in range(3)]
+    start = {j: torch.zeros(2) for j in layout.ids}
+    found = merged(FedICU(alpha_scope=scope, temperature=temperature), updates, layout, start)
+    for j, s in zip(layout.ids, agreed, strict=True):
+        sums = [sum(exp(a) * x[i] for a, x in zip(s, moved[j], strict=True)) for i in (0, 1)]
+        assert found[j].tolist() == pytest.approx([x / hypot(*sums) for x in sums], rel=1e-6), "of length 1 as all are"
 
 
 def test_the_order_of_clients_does_not_matter():

@@ -11,6 +11,7 @@ from relief_ray.server.clustering import average_linkage, cluster, distances, la
 from relief_ray.server.experts import exchange, nearest
 from relief_ray.strategies.fedavg import FedAvg
 from relief_ray.strategies.fedlease import ALLOCATION, ALONE, FedLEASE, aggregate, clusters_of, experts_for
+from relief_ray.streams import Streams
 from tests.toy import ACC, FOUR, FULL, bench, build, context_of, fleet_of, sum_of
 
 PLAIN = build().layout.ids
@@ -250,6 +251,26 @@ def test_silhouettes_say_how_clear_the_clusters_are(tmp_path):
     assert expected[str(len(members(run)))] == max(expected.values())
     run.round(2)
     assert run.state.facts == {"silhouettes": expected}
+
+
+@pytest.mark.parametrize(("most", "number"), [(2, 2), (3, 3), (4, 3), (9, 3)])
+def test_there_are_at_most_so_many_experts(most, number):
+    """Three pairs that moved alike and at right angles to the others: three clusters, where three are allowed."""
+    fleet, config = fleet_of(*[FULL] * 6), FedLEASE(warmup_rounds=1, most_experts=most)
+    run = config.build()
+    backbone = build(run.adapt, fleet=fleet)
+    state = run.init(backbone.layout, fleet, Streams(seed=0), backbone.params())
+    sums = {}
+    for n in range(6):
+        moved = {j: torch.eye(backbone.layout[j].numel)[-1 - n // 2] for j in PLAIN}
+        parts = {j: sum_of(backbone.layout, j, [x.tolist()]) for j, x in moved.items()}
+        sums[f"client.{n}"] = {j: replace(part, members=(n,)) for j, part in parts.items()}
+    tools = replace(context_of(backbone, fleet), round=1)
+    after = aggregate(config, state, Reduced(sums=sums, receipts=()), tools)
+    clusters = clusters_of(after)
+    assert clusters[::2] == clusters[1::2] and len(set(clusters)) == number
+    assert experts_for(config, backbone.layout, fleet).most == min(most, 5), "of six clients five clusters at most"
+    assert len([j for j in backbone.layout.ids if j.endswith(".fusion.B")]) == min(most, 5) - 1
 
 
 def test_who_missed_the_allocation_joins_the_nearest_cluster_after_a_warm_up_round(tmp_path):

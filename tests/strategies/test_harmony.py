@@ -210,6 +210,20 @@ def regrouped(config, fleet, drift):
     return config.build().aggregate(state, reduced, context_of(LAYOUT, fleet)).facts["clusters"]
 
 
+@pytest.mark.parametrize(
+    ("rule", "reports", "number"),
+    [
+        ("size", [(1.0, 0.0), (1.0, 0.0), (0.0, 1.0), (0.0, 1.0)], 1),
+        ("dominant", [(1.0, 0.0), (1.0, 0.0), (0.0, 1.0), (0.0, 1.0)], 2),
+        ("dominant", [(1.0, 0.5), (1.0, 0.5), (0.2, 0.1), (0.2, 0.1)], 1),
+    ],
+)
+def test_how_many_clusters_four_clients_make(rule, reports, number):
+    """One for up to five, or as many as singular values hold 90 %: two of (2, 2), one where all rows are parallel."""
+    found = regrouped(Harmony(clusters=rule), fleet_of(*[FULL] * 4), torch.tensor(reports, dtype=torch.float64))
+    assert len(set(found.values())) == number and found["0"] == found["1"] and found["2"] == found["3"]
+
+
 def test_who_is_absent_keeps_its_cluster_and_its_encoders(tmp_path):
     run, _ = play(tmp_path, config=Harmony(clusters=2))
     before, own = run.state.facts["clusters"], dict(run.store.load(1))

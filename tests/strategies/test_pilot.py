@@ -1,10 +1,13 @@
 """Pilot: what is trained, frozen, sent and kept in both stages, and what clients of one task share."""
 
+from math import log
+
 import pytest
 import torch
 
+from relief_ray.federated import LocalStep
 from relief_ray.server.neighbours import local_models, mean, mix_with_nearest
-from relief_ray.strategies.pilot import Pilot, backbone_of
+from relief_ray.strategies.pilot import Pilot, backbone_of, objective
 from relief_ray.streams import Streams
 from tests.toy import ACC, FOUR, FULL, bench, build, context_of, fleet_of
 
@@ -114,15 +117,49 @@ def test_a_task_adapter_is_its_clients_mean_by_samples(tmp_path):
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_a_backbone_is_mixed_with_its_nearest(tmp_path):
-    run = pilot(tmp_path, rounds=1)
+@pytest.mark.parametrize("neighbours", [1, 3])
+def test_a_backbone_is_mixed_with_its_nearest(tmp_path, neighbours):
+    run = pilot(tmp_path, rounds=1, neighbours=neighbours)
     before = run.state.models
     updates = run.round(2).trained.reduced.updates
     local = local_models([before[f"client.{n}"] for n in range(6)], [u.delta for u in updates])
-    expected = mix_with_nearest(local, [float(c.num_windows) for c in SIX.clients], 3, PLAIN)
+    sizes = [float(c.num_windows) for c in SIX.clients]
+    expected, other = (mix_with_nearest(local, sizes, k, PLAIN) for k in (neighbours, 4 - neighbours))
     for n in range(6):
         assert all(torch.equal(run.state.models[f"client.{n}"][j], expected[n][j]) for j in PLAIN)
+        assert not torch.equal(expected[n]["head.1"], other[n]["head.1"]), "one neighbour or three"
     assert not torch.equal(expected[0]["head.1"], expected[1]["head.1"])
+
+
+@pytest.mark.parametrize("own_in_mix", [True, False])
+def test_in_stage_2_the_own_adapter_counts_where_it_is_asked_to(tmp_path, own_in_mix):
+    """What a client learns from here on depends on its frozen ``psi_s``, or not by a bit."""
+    run = pilot(tmp_path, rounds=2, own_in_mix=own_in_mix)
+    task = run.strategy.allocate(run.state, context_of(run.backbone, SIX, 3))[0]
+    own = run.store.load(0)
+    assert bool(own["connector.own"].any())
+    found = []
+    for state in (own, {**own, "connector.own": torch.zeros_like(own["connector.own"])}):
+        (update,) = run.executor.train(3, run.state.models, [task], {0: state}).reduced.updates
+        found.append(update.delta["encoder.acc.1"])
+    assert torch.equal(*found) is not own_in_mix
+
+
+def objective_of(taps, **lambdas):
+    """On two windows of two classes, both equally likely: their cross-entropy is log 2."""
+    step = LocalStep(logits=torch.zeros(2, 2), labels=torch.tensor([0, 1]), taps=taps, params={}, start={}, args={})
+    return float(objective(Pilot(**lambdas), step))
+
+
+def test_the_objectives_of_both_stages_by_hand():
+    """Logits (x, x, x): ``L_b = 1``, ``L_z = (x + log 3)^2``. Adapters (1, 0) and (0, 1): ``X^T X = I``, a half."""
+    routed = {"connector.router": torch.full((2, 3), 0.5)}
+    balance, z = 1.0, (0.5 + log(3)) ** 2
+    assert objective_of(routed, lambda_b=0.0, lambda_z=0.0, lambda_d=9.0) == pytest.approx(log(2))
+    assert objective_of(routed, lambda_b=2.0, lambda_z=0.0) == pytest.approx(log(2) + 2.0 * balance)
+    assert objective_of(routed, lambda_b=2.0, lambda_z=3.0) == pytest.approx(log(2) + 2.0 * balance + 3.0 * z)
+    apart = {"connector.task.1": torch.eye(2), "connector.own": 7.0 * torch.eye(2)}
+    assert objective_of(apart, lambda_d=4.0, lambda_b=9.0, lambda_z=9.0) == pytest.approx(log(2) + 4.0 * 0.5, rel=1e-5)
 
 
 def test_who_misses_a_round_keeps_its_backbone_and_state_and_gets_new_adapters(tmp_path):

@@ -63,8 +63,8 @@ def test_a_stage_that_is_everything_has_no_number_of_rounds(run_cache):
 @pytest.mark.parametrize("name", ["fedavg", "relief", "darkdistill", "local"])
 def test_methods_of_one_phase_say_nothing(run_cache, name):
     setup = prepare(config_of(name, rounds=1))
-    assert not ends_first(setup.config.strategy, context_of(setup, 1), True)
-    assert unreached(setup.config.strategy, context_of(setup, 1), True) is None
+    assert not ends_first(setup.config.strategy, context_of(setup, 1), 1.0)
+    assert unreached(setup.config.strategy, context_of(setup, 1), 1.0) is None
 
 
 def test_one_phase_of_harmony_says_nothing(run_cache):
