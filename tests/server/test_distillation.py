@@ -1,6 +1,7 @@
 """Data-free distillation on a real small backbone: who changes, what is learned, what is remembered."""
 
 from dataclasses import replace
+from math import exp, log
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from torch.nn import functional
 from relief_ray.additions import Classifier
 from relief_ray.models.extend import extend
 from relief_ray.models.network import BackboneNetwork
+from relief_ray.protocols import Reading
 from relief_ray.server import distillation
 from relief_ray.server.distillation import DepthModel, ExitWeights, Recipe, distil, exit_statistics, relational_loss
 from relief_ray.server.generator import Generator, diversity, from_vector, generator_loss, seeded, to_vector
@@ -97,6 +99,58 @@ def test_one_sgd_step_by_hand(monkeypatch):
     torch.testing.assert_close(after[1]["fusion.B"], before - 0.05 * (seen[0].reshape(-1) + 1e-3 * before))
 
 
+def test_three_classes_share_a_step_by_their_teachers_clients_by_hand(monkeypatch):
+    """``theta - lr (N_k / sum N g + wd theta)``: teachers of 3 and 1, so 3/4 of the second's loss, 1/4 of the third's.
+
+    Each pair's loss is the sum of the student's fusion bias here, times 8 for the third: its gradient is 1, or 8.
+    """
+    first, second = models()
+    third = replace(second, depth=3, params=params(3), weight=100.0)
+    factor = {2: 1.0, 3: 8.0}
+
+    def plain_sum(teacher, student, wanted, noise, weights):
+        unused = sum(p.sum() for p in weights.parameters())
+        return factor[student.model.depth] * student.network.parameters["fusion.B"][0].sum() + 0.0 * unused
+
+    monkeypatch.setattr(distillation, "_pair_loss", plain_sum)
+    after, _ = distil([first, second, third], params(5), {}, build, replace(SMALL, steps=1), DRAWS)
+    for model, new, gradient in zip((second, third), after[1:], (3 / 4 * 1.0, 1 / 4 * 8.0), strict=True):
+        before = model.params["fusion.B"]
+        torch.testing.assert_close(new["fusion.B"], before - 0.05 * (gradient + 1e-3 * before), rtol=1e-6, atol=1e-7)
+    assert torch.equal(after[0]["fusion.B"], first.params["fusion.B"])
+
+
+def test_only_samples_that_reach_the_teachers_last_exit_teach_by_hand():
+    """Of ten, the four most confident at the first exit leave there; the pair's loss is of the other six alone.
+
+    Each exit's loss is weighted by how its difficulties match those of the six; all ten tell what leaves where.
+    """
+    teacher, student = (rung(replace(m, exits=("exit.1", None))) for m in models())
+    wanted = teacher.model.labels[:10], teacher.model.difficulty[:10]
+    noise, weights = torch.rand(10, 4, generator=torch.Generator().manual_seed(1)), seeded(ExitWeights, 0)
+    loss = distillation._pair_loss(teacher, student, wanted, noise, weights)
+    teacher.generator.eval()
+    made = teacher.generator.windows(teacher.generator(noise, *wanted))
+    taught, learned = (r.network.read(made, ("exit.1", None)) for r in (teacher, student))
+
+    def six(reading):
+        confidence = reading["exit.1"].logits.softmax(1).amax(1).tolist()
+        return sorted(sorted(range(10), key=lambda i: -confidence[i])[4:])
+
+    stay, of_student = six(taught), six(learned)
+    assert stay != of_student, "the student's exits would send others on"
+    d = wanted[1]
+    groups = [d[[i for i in range(10) if i not in of_student]], d[of_student]]
+    means, variances = (torch.stack([f(x) for x in groups]) for f in (torch.mean, lambda x: x.var(correction=0)))
+    each = torch.stack(
+        [relational_loss(learned[e].features[stay], taught[None].features[stay]) for e in ("exit.1", None)]
+    )
+    expected = (weights(d[stay], means, variances) * each).sum() / 2
+    torch.testing.assert_close(loss, expected, rtol=1e-5, atol=1e-6)
+    everybody = torch.stack([relational_loss(learned[e].features, taught[None].features) for e in ("exit.1", None)])
+    assert not torch.allclose(everybody, each, rtol=1e-2), "ten samples would teach something else"
+
+
 def test_a_student_comes_nearer_to_its_teacher():
     """Many small steps lower the relational loss on windows it has not seen."""
     before = models()
@@ -182,6 +236,33 @@ def test_diversity_by_hand():
     """Two samples: noise MSE 1, latent MAE 0.5; half of the four pairs are of a sample with itself."""
     noise, latent = torch.tensor([[0.0, 0.0], [1.0, 1.0]]), torch.tensor([[0.0, 1.0], [0.0, 2.0]])
     assert float(diversity(noise, latent)) == pytest.approx(float(torch.exp(torch.tensor(-0.25))))
+
+
+class Says:
+    """A network that says the same logits whatever it reads, by exit."""
+
+    def __init__(self, **logits):
+        self.logits = logits
+
+    def read(self, windows, outputs):
+        return {e: Reading(logits=torch.tensor(self.logits[e or "own"]), features=torch.zeros(3, 1)) for e in outputs}
+
+
+def test_the_generators_loss_by_hand():
+    """Three samples of class 0, two exits: floor(3 x 0.4) = 1 leaves first, the one that is certain.
+
+    CE where they leave: log(1 + e^-4), log 4/3, log 4. The judge is undecided, so each is log 2 difficult, where
+    log 2 + 1, log 2 and log 2 - 2 were wanted. Noise times latent distances of the pairs: 2, 4 and 0, each twice of nine.
+    """
+    model = Says(early=[[4.0, 0.0], [0.0, 0.0], [0.1, 0.0]], own=[[-9.0, 0.0], [log(3), 0.0], [0.0, log(3)]])
+    judge = Says(early=[[0.0, 0.0]] * 3)
+    noise, latent = torch.tensor([[0.0], [1.0], [1.0]]), torch.tensor([[0.0], [2.0], [4.0]])
+    wanted = torch.zeros(3, dtype=torch.int64), torch.tensor([log(2) + 1, log(2), log(2) - 2])
+    found = generator_loss((noise, latent, {}), wanted, (model, ("early", None)), judge)
+    label = (log(1 + exp(-4)) + log(4 / 3) + log(4)) / 3
+    difficulty = (1.0 + 0.0 + 4.0) / 3
+    spread = exp(-2 * (1.0 * 2.0 + 1.0 * 4.0 + 0.0 * 2.0) / 9)
+    assert float(found) == pytest.approx(label + difficulty + spread, rel=1e-5)
 
 
 def test_training_lowers_the_generators_loss():
