@@ -105,7 +105,9 @@ def train_fusion(
     up = {j: part for j, part in train.items() if j not in home}
     down = up if cluster else train
     task = msg.Assignment(client=client.id, down=down, train=train, up=up, keep=home, epochs=context.epochs)
-    return replace(task, phase=FUSION, view=cluster or "global", lr_scale=dict.fromkeys(slow, config.encoder_lr))
+    rates = dict.fromkeys(slow, config.encoder_lr)
+    # A node never gets the networks of sensors that it lacks, not even frozen ones.
+    return replace(task, phase=FUSION, view=cluster or "global", lr_scale=rates, omit_absent=True)
 
 
 def weight(config: Harmony, group: ParamGroup, client: msg.ClientInfo, task: msg.Assignment) -> float:
@@ -139,9 +141,11 @@ def own_networks(state: msg.ServerState, fleet: msg.Fleet) -> msg.EvalPlan:
 
     def target(client: msg.ClientInfo) -> msg.EvalTarget:
         own = msg.EvalTarget(label=f"client.{client.id}", client=client.id, modalities=client.modalities)
-        if (head := unimodal.head_of(client.modalities[0])) in state.models["global"] and str(client.id) not in views:
+        if (head := unimodal.head_of(client.modalities[0])) not in state.models["global"]:
+            return replace(own, keep=keep)
+        if str(client.id) not in views:
             return replace(own, output=head)
-        return replace(own, view=views.get(str(client.id), "global"), keep=keep)
+        return replace(own, view=views[str(client.id)], keep=keep, omit_absent=True)
 
     def rank(client: str) -> tuple[int, int, int]:
         return len(fleet[int(client)].modalities), list(views.values()).count(views[client]), -int(client)

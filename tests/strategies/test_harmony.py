@@ -225,6 +225,12 @@ def test_who_is_absent_keeps_its_cluster_and_its_encoders(tmp_path):
 # Drift --------------------------------------------------------------------------------------------------------------
 
 
+def test_in_the_fusion_phase_absent_sensors_are_left_out(tmp_path):
+    _, rounds = play(tmp_path)
+    omits = [{r.assignment.omit_absent for r in result.trained.reduced.receipts} for result in rounds]
+    assert omits == [{False}, {False}, {True}]
+
+
 def test_drift_is_zero_at_the_start_and_lies_in_0_2(tmp_path):
     run, _ = play(tmp_path, 2)
     run.epochs = 0
@@ -299,6 +305,7 @@ def test_each_client_is_tested_by_the_network_it_has(tmp_path):
     label = run.state.facts["clusters"]["0"]
     assert [(t.view, t.output) for t in plan.clients[4:]] == [("global", "unimodal.acc"), ("global", "unimodal.hr")]
     assert all((t.view, t.output, set(t.keep)) == (label, None, set(ENCODERS)) for t in plan.clients[:4])
+    assert all(t.omit_absent for t in plan.clients[:4]), "nobody has networks of sensors that it lacks"
     assert plan.canonical.view == label and not plan.canonical.keep, "on the encoders that all owners share"
     found = run.executor.evaluate(run.state.models, plan.clients, run.store.committed, "test")
     fused = [replace(t, output=None) for t in plan.clients[4:]]
