@@ -69,7 +69,7 @@ def _sha256(start: Params, state: ClientState = NO_STATE) -> str:
 def check_bytes(update: Update, layout: GroupLayout) -> None:
     """Refuses a receipt that charges less than what is sent is long; more may be charged, by a table.
 
-    Sent are ``encode(up)``, or ``encode_sparse(up)`` where that is shorter, and the receipt's ``stats``: in whatever way
+    Sent are ``encode(up)``, or ``encode_sparse(up)`` where that is shorter, and the receipt's ``stats``: however
     they are encoded (as counts, say), no shorter than each distinct value once.
 
     Raises:
