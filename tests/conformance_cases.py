@@ -88,7 +88,7 @@ CASES: dict[str, Values] = {preset: {"strategy": strategy_values(preset)} for pr
         "training": {"epochs": 1, "lr": 0.01, "missing": "zero_feature"},
         "participation": 0.5,
     },
-    "darkdistill, no distillation": {"strategy": strategy_values("darkdistill") | {"distil": False}},
+    "darkdistill, no distillation": {"strategy": {"name": "darkdistill", "distil": False}},
     "fedel, half take part": {
         "strategy": "fedel",
         "training": {"epochs": 1, "lr": 0.01, "missing": "zero_feature"},
