@@ -276,6 +276,11 @@ def test_one_phase_has_nothing_to_cluster():
     with pytest.raises(ValidationError, match="protocol = 'one_phase' has no clusters"):
         Harmony(protocol="one_phase")
     assert Harmony(protocol="one_phase", fusion_federation="none").home == ("fusion_a", "fusion_b")
+    for unread in ({"clusters": 3}, {"unimodal_share": 0.1}, {"encoder_lr": 0.3}, {"by_sensors": False}):
+        with pytest.raises(
+            ValidationError, match=f"{next(iter(unread))} = .* with protocol='one_phase', which does not"
+        ):
+            Harmony(protocol="one_phase", fusion_federation="none", **unread)
 
 
 def test_a_wrong_number_of_clusters_is_refused():
