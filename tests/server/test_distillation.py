@@ -252,7 +252,7 @@ def test_the_generators_loss_by_hand():
     """Three samples of class 0, two exits: floor(3 x 0.4) = 1 leaves first, the one that is certain.
 
     CE where they leave: log(1 + e^-4), log 4/3, log 4. The judge is undecided, so each is log 2 difficult, where
-    log 2 + 1, log 2 and log 2 - 2 were wanted. Noise times latent distances of the pairs: 2, 4 and 0, each twice of nine.
+    log 2 + 1, log 2 and log 2 - 2 were wanted. Noise times latent distances of the pairs: 2, 4 and 0, each twice of 9.
     """
     model = Says(early=[[4.0, 0.0], [0.0, 0.0], [0.1, 0.0]], own=[[-9.0, 0.0], [log(3), 0.0], [0.0, log(3)]])
     judge = Says(early=[[0.0, 0.0]] * 3)
