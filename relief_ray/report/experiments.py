@@ -15,7 +15,7 @@ from relief_ray.report.compare import Comparison, compare_runs, flat_setting, re
 from relief_ray.report.labels import split_name
 from relief_ray.report.load import Loaded, at
 from relief_ray.report.stock import Slot, Stock
-from relief_ray.report.variants import choice_kind
+from relief_ray.report.variants import choice_kind, searched_keys
 
 PAPER_CLOCK = "flop_proportional"
 BACKBONES = {"cnn": "Backbone 1 (CNN)", "moment_lora": "Backbone 2 (MOMENT + LoRA)"}
@@ -27,10 +27,14 @@ _NAMED = ("data.name", "data.split", "backbone.", "fleet.gap", "data.num_clients
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """Cells of one setting; ``differs``: in what, beside data and backbone, it differs from the report's others."""
+    """Cells of one setting; ``differs``: in what, beside data and backbone, it differs from the report's others.
+
+    ``searched``: the keys in which cells that a search chose may differ from method to method.
+    """
 
     slots: tuple[Slot, ...]
     differs: Mapping[str, str]
+    searched: tuple[str, ...] = ()
 
     @cached_property
     def runs(self) -> tuple[Loaded, ...]:
@@ -43,7 +47,7 @@ class Experiment:
         known = [set(r.rounds[-1].costs) for r in self.runs]
         clocks = [c for c in self.runs[0].rounds[-1].costs if all(c in k for k in known)] if known else []
         again = tuple(renamed(r, s.label) for s in self.slots for r in s.repeats)
-        return {clock: compare_runs((*self.runs, *again), clock) for clock in clocks}
+        return {clock: compare_runs((*self.runs, *again), clock, self.searched) for clock in clocks}
 
     @property
     def main(self) -> Comparison | None:
@@ -147,7 +151,8 @@ class Experiment:
 
 def experiments(stock: Stock) -> tuple[Experiment, ...]:
     """All cells, by setting; planned cells join the runs of the same setting, whatever those ran on."""
-    known = [(slot, dict(flat_setting(slot.config))) for slot in stock.slots if slot.config]
+    searched = searched_keys(slot.config for slot in stock.slots)
+    known = [(slot, flat_setting(slot.config, searched)) for slot in stock.slots if slot.config]
     places: dict[str, tuple[str, str]] = {}
     for slot, setting in known:
         if slot.loaded is not None:
@@ -158,7 +163,11 @@ def experiments(stock: Stock) -> tuple[Experiment, ...]:
         groups.setdefault(repr((setting, place)), []).append((slot, setting))
     settings = [group[0][1] for group in groups.values()]
     return tuple(
-        Experiment(slots=tuple(slot for slot, _ in group), differs=differences(mine, settings))
+        Experiment(
+            slots=tuple(slot for slot, _ in group),
+            differs=differences(mine, settings),
+            searched=searched if "choice" in mine else (),
+        )
         for group, mine in zip(groups.values(), settings, strict=True)
     )
 

@@ -58,7 +58,7 @@ def departures(experiment: Experiment) -> list[str]:
     found = []
     for key, value in PROTOCOL:
         here = experiment.text(key)
-        if here and here != value:
+        if here and here != value and key not in experiment.searched:
             found.append(f"{key} {here} (paper: {value})")
     return found
 
