@@ -1,7 +1,10 @@
 """Tuned cells beside the usual ones, and a search as one table."""
 
+import dataclasses
+
 import pytest
 
+from actors.grids.freeze import Search, choose
 from relief_ray.report.compare import by_setting, compare_runs
 from relief_ray.report.page.build import build
 from relief_ray.report.stock import Stock, labelled, merged
@@ -107,3 +110,42 @@ def test_the_shipped_search_is_one_table(make, page):
     table = next(s for s in document.sheets if s.slug == "search-1")
     assert len(table.head) == 6 and len(table.lines) == 3 * len(METHODS)
     assert not any(e.tone == "gap" for line in table.lines for e in line.entries)
+
+
+def own_models(loaded, f1_fleet):
+    """The run with clients' own models looked at on the validation part too."""
+    rounds = [r.model_copy(update={"validation": r.validation.model_copy(update={"f1_fleet": f1_fleet})})
+              for r in loaded.rounds]  # fmt: skip
+    return dataclasses.replace(loaded, rounds=tuple(rounds))
+
+
+def test_the_green_cell_is_what_is_frozen_each_fold_for_itself(make, page):
+    """Own models' F1 ranks the tries the other way round than the canonical model's; the folds disagree."""
+    scores = {0: {0.001: (0.9, 0.2), 0.01: (0.1, 0.4)}, 1: {0.001: (0.3, 0.8), 0.01: (0.3, 0.7)}}
+    runs = [
+        own_models(
+            make("fedavg", fold=f, validation=(0, f1), scores=(None, None), extra=chosen("try", lr), model=f"{f}{lr}"),
+            f1_fleet,
+        )
+        for f, tried in scores.items()
+        for lr, (f1, f1_fleet) in tried.items()
+    ]
+    table = next(s for s in page([], [(r, "untested") for r in runs]).sheets if s.slug == "search-1")
+    assert [(line.name, [(e.text, e.tone) for e in line.entries]) for line in table.lines] == [
+        ("fedavg fold 0", [("20.0", ""), ("40.0", "good")]),
+        ("fedavg fold 1", [("80.0", "good"), ("70.0", "")]),
+    ]
+    for fold, line in zip(scores, table.lines, strict=True):
+        tries = {(str(lr),): [own] for lr, (_, own) in scores[fold].items()}
+        frozen = choose(("dsa", fold, "cnn", "fedavg"), Search(parameters=("training.lr",), tries=tries))
+        green = next(h for h, e in zip(table.head[1:], line.entries, strict=True) if e.tone == "good")
+        assert green == f"lr {frozen.settings['training.lr']:g}"
+
+
+def test_of_equal_tries_one_is_green(make, page):
+    runs = [
+        make("fedavg", validation=(0, 0.5), scores=(None, None), extra=chosen("try", lr), model=str(lr))
+        for lr in (0.001, 0.01)
+    ]
+    table = next(s for s in page([], [(r, "untested") for r in runs]).sheets if s.slug == "search-1")
+    assert [e.tone for e in table.lines[0].entries] == ["good", ""]
