@@ -24,6 +24,14 @@ PRETTY = {"pamap2": "PAMAP2", "mhealth": "MHEALTH", "dsa": "DSA", "dsa_mini": "D
 # Said in the title already, or in every caption.
 _NAMED = ("data.name", "data.split", "backbone.", "fleet.gap", "data.num_clients", "engine", "data origin", "choice")
 
+# What a run must share with the paper's before a deviation is computed, where it is said at all: devices, rate, batch.
+SAME = {
+    "fleet.preset": "paper", "fleet.coupling": "coupled", "fleet.counts": "", "fleet.owned": "{}", "fleet.types": "{}",
+    "training.lr": "0.001", "training.batch_size": "32",
+}  # fmt: skip
+USUAL_FLEET = {"fleet.gap": "55", "data.num_clients": "", "fleet.num_clients": ""}
+MISSING = {"training.missing": "zero_input"}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
@@ -119,9 +127,16 @@ class Experiment:
         return repr({k: v for k, v in flat_setting(self.slots[0].config).items() if k not in left_out})
 
     @property
-    def is_usual(self) -> bool:
-        """Gap 55 and the own number of clients: figures are drawn, and the primary setting is chosen, among these."""
+    def is_drawn(self) -> bool:
+        """Gap 55 and the own number of clients: the settings of which figures are drawn, whoever owns which sensors."""
         return self.gap == 55.0 and not self.text("data.num_clients")
+
+    @property
+    def unusual(self) -> tuple[str, ...]:
+        """In which devices, rate, batch or reading of a missing sensor it leaves the setting of the paper's claims."""
+        wanted = {k: v for k, v in (SAME | USUAL_FLEET | MISSING).items() if k not in self.searched}
+        found = [f"{k} = {self.text(k)}" for k, v in wanted.items() if self.text(k) not in (v, "")]
+        return (*found, *(["values chosen by a search"] if self.choice else []))
 
     @property
     def title(self) -> str:
