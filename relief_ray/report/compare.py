@@ -176,16 +176,28 @@ def renamed(loaded: Loaded, label: str) -> Loaded:
 
 
 def without_repeats(runs: Sequence[Loaded]) -> tuple[tuple[Loaded, ...], tuple[str, ...]]:
-    """One run per method and replicate (the first), and a sentence about each other one."""
+    """One run per method and replicate (the first), and a sentence about each other one.
+
+    Where bits are equal the first takes over what only the other compared in pairs: a diagnostic cell is a table's cell
+    that wrote more down.
+    """
     kept: dict[tuple[str, Replicate], Loaded] = {}
     notes: list[str] = []
     for loaded in runs:
-        first = kept.setdefault((loaded.label, loaded.replicate), loaded)
+        key = (loaded.label, loaded.replicate)
+        first = kept.setdefault(key, loaded)
         if first is not loaded:
             same = first.rounds[-1].model_sha256 == loaded.rounds[-1].model_sha256
+            kept[key] = _with_pairs(first, loaded) if same else first
             bits = "the same bits" if same else "OTHER bits"
             notes.append(f"{loaded.title} was given twice, with {bits}; the first counts")
     return tuple(kept.values()), tuple(notes)
+
+
+def _with_pairs(first: Loaded, other: Loaded) -> Loaded:
+    found = {(r.round, r.model_sha256): r.pairwise for r in other.rounds}
+    rounds = [(r, r.pairwise or found.get((r.round, r.model_sha256), {})) for r in first.rounds]
+    return replace(first, rounds=tuple(r.model_copy(update={"pairwise": pairs}) for r, pairs in rounds))
 
 
 def _clock(runs: Sequence[Loaded], wanted: str | None) -> str:
