@@ -139,6 +139,11 @@ class Experiment:
         return (*found, *(["values chosen by a search"] if self.choice else []))
 
     @property
+    def is_two_boards(self) -> bool:
+        """The paper's per-device runs: one client of Type A, one of Type C."""
+        return at(self.slots[0].config, "fleet.counts") in ([1, 0, 1], (1, 0, 1))
+
+    @property
     def title(self) -> str:
         """Data, split, backbone, and what else sets it apart."""
         parts = [PRETTY.get(self.dataset, self.dataset), split_name(self.text("data.split"))]
@@ -146,7 +151,9 @@ class Experiment:
         parts += [f"gap {self.gap:g}"] if self.gap != 55.0 else []
         parts += [f"N = {self.text('data.num_clients')}"] if self.text("data.num_clients") else []
         parts += [CHOICES[self.choice]] if self.choice in CHOICES else []
-        parts += [f"{k} = {v}" for k, v in self.differs.items()]
+        is_testbed = self.text("fleet.preset") == "testbed"
+        parts += ["testbed, two devices" if self.is_two_boards else "testbed, fleet"] if is_testbed else []
+        parts += [f"{k} = {v}" for k, v in self.differs.items() if not (is_testbed and k in ("preset", "counts"))]
         return ("" if self.is_real else "SYNTHETIC data: ") + ", ".join(p for p in parts if p)
 
     @cached_property

@@ -168,14 +168,30 @@ def test_own_models_are_marked_in_every_table_and_caption_with_an_f1(make, put_o
     assert row(testbed, "harmony*") and "own models" in testbed.notes[-1]
 
 
-def test_the_testbed_s_fleet_gets_its_table(make, put_on, stock_of):
-    runs = [put_on(make("fedavg"), fleet={"preset": "testbed"}, data={"name": "pamap2"})]
-    table = sheet(build(stock_of(runs)), "e1-testbed")
-    found = {h: e for h, e in zip(table.head[1:], row(table, "fedavg").entries, strict=True)}
+def test_the_testbed_s_two_boards_and_its_fleet_get_tables_of_their_own(make, put_on, stock_of):
+    """The paper's seconds are of two boards with a client each, its F1 and joules of the fleet."""
+    pamap2, two = {"data": {"name": "pamap2"}}, {"preset": "testbed", "counts": [1, 0, 1]}
+    boards = put_on(make("fedavg"), fleet=two, **pamap2, where="two")
+    fleet = put_on(make("fedavg"), fleet={"preset": "testbed"}, **pamap2, where="fleet")
+    for runs, titles in (
+        ([boards], ["two devices"]),
+        ([fleet], ["fleet"]),
+        ([boards, fleet], ["two devices", "fleet"]),
+    ):
+        document = build(stock_of(runs))
+        ends = [s.caption for s in document.sheets if s.slug.endswith("-testbed")]
+        assert [c.endswith(f", testbed, {t}.") for c, t in zip(ends, titles, strict=True)] == [True] * len(titles)
+    found = [{h: (e.text, e.below) for h, e in zip(t.head[1:], row(t, "fedavg").entries, strict=True)}
+             for t in (sheet(document, f"e{i}-testbed") for i in (1, 2))]  # fmt: skip
     # Device 2 is the one of Type C: forward .25 + backward .125 + optimizer .125 of a 2 s round, no wait.
-    assert (found["Type C computes, s"].text, found["Type C computes, s"].below) == ("1.00", "8.20")
-    assert (found["round, s"].text, found["round, s"].below) == ("2.00", "9.05")
-    assert found["round, s"].origin == "simulated" and found["F1 %"].origin == "measured"
+    assert found[0].items() >= {"Type C computes, s": ("1.00", "8.20"), "round, s": ("2.00", "9.05")}.items()
+    assert found[1].items() >= {"F1 %": ("60.0", "91.1"), "fleet, J per round": ("100", "1346")}.items()
+    assert found[0].keys() & found[1].keys() == {"runs"}
+    one, other = (sheet(document, f"e{i}-testbed") for i in (1, 2))
+    assert row(one, "fedavg").entries[3].origin == "simulated" and row(other, "fedavg").entries[2].origin == "measured"
+    many = put_on(make("fedavg"), fleet={"preset": "testbed"}, data={"name": "pamap2", "num_clients": 20})
+    more = sheet(build(stock_of([many])), "e1-testbed")
+    assert not any(e.below for e in row(more, "fedavg").entries), "the paper's fleet has a client per subject"
 
 
 def test_table_vi_stands_with_the_testbed(make, put_on, stock_of):
