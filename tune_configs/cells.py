@@ -22,6 +22,13 @@ GRIDS = (
     "main_cnn", "main_lora", "ablation", "sensitivity", "diagnostics", "testbed", "coupling", "search_lr", "smoke",
 )  # fmt: skip
 HASH_DIGITS = 8
+# What names a cell, and the axis that chooses it.
+OWNED = {
+    "data.name": "datasets", "data.split": "datasets", "data.fold": "folds", "seed": "seeds",
+    "strategy.name": "methods", "name": "",
+}  # fmt: skip
+# Set by levels too, but any grid may be scaled by the one and given other sizes by the other.
+SCALED = frozenset({"rounds", "backbone"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,12 +75,14 @@ def cells_of(grid: Grid, settings: Sequence[str] = (), *, skip_unknown: bool = F
     everything else changes every cell's configuration.
 
     Raises:
-        UserError: an unknown level or key, a value out of range, or methods that this version does not have.
+        UserError: an unknown level or key, a value out of range, a key that an axis chooses, or methods that this
+            version does not have.
     """
     scaled, rest = scale(grid, [s for s in settings if not s.startswith(TUNED)])
+    refuse_owned(grid, rest)
     files = [s.removeprefix(TUNED) for s in settings if s.startswith(TUNED)]
     tuned = read_tuned(Path(files[-1])) if files else None
-    refuse_empty(scaled)
+    refuse_unknown_folds(scaled, are_asked=any(s.startswith("folds=") for s in settings))
     known = tuple(m for m in scaled.methods if m in PRESETS)
     missing = [m for m in scaled.methods if m not in PRESETS]
     if missing and not skip_unknown:
@@ -86,16 +95,41 @@ def cells_of(grid: Grid, settings: Sequence[str] = (), *, skip_unknown: bool = F
     return tuple({cell.hash: cell for cell in reversed(list(found))}.values())[::-1]
 
 
-def refuse_empty(grid: Grid) -> None:
-    """Folds that a held-out dataset does not have would leave it out silently.
+def refuse_owned(grid: Grid, settings: Iterable[str]) -> None:
+    """A cell is called after its axes' levels: what these choose is chosen by them alone.
 
     Raises:
-        UserError: none of the chosen folds exists.
+        UserError: a setting would give a cell other values than its name says.
     """
-    for name in grid.datasets:
-        known = DATASETS[name].folds
-        if grid.folds is not None and known and not set(grid.folds) & set(known):
-            raise UserError(f"--set folds={list(grid.folds)}: {name} has folds {list(known)}; expected some of those")
+    axes = {key: axis.name for axis in grid.axes for level in axis.levels for key in level.settings}
+    tried = {key: "" for levels in grid.own.values() for level in levels for key in level.settings}
+    owned = {key: name for key, name in {**tried, **axes}.items() if key not in SCALED} | OWNED
+    for path, _, value in (setting.partition("=") for setting in settings):
+        for key, axis in owned.items():
+            if f"{key}.".startswith(f"{path}.") or path.startswith(f"{key}."):
+                wanted = f"--set '{axis}=..'" if axis else "what the grid says, or a grid FILE.py of your own"
+                raise UserError(
+                    f"grid {grid.name}: --set {path}={value}: {key} is in the cells' names; expected {wanted}"
+                )
+
+
+def refuse_unknown_folds(grid: Grid, *, are_asked: bool) -> None:
+    """Folds that a held-out dataset does not have would be left out silently.
+
+    Raises:
+        UserError: a fold does not exist; ``are_asked`` by the user: or no dataset has any.
+    """
+    known = {name: DATASETS[name].folds for name in grid.datasets if DATASETS[name].folds}
+    if are_asked and not known:
+        held_out = ", ".join(name for name, d in DATASETS.items() if d.folds)
+        raise UserError(
+            f"--set folds={list(grid.folds or ())}: {', '.join(grid.datasets)} "
+            f"{'has' if len(grid.datasets) == 1 else 'have'} no folds; expected one of --set 'datasets=[{held_out}]', "
+            "or no --set folds"
+        )
+    for name, folds in known.items():
+        if grid.folds is not None and not set(grid.folds) <= set(folds):
+            raise UserError(f"--set folds={list(grid.folds)}: {name} has folds {list(folds)}; expected some of those")
 
 
 def scale(grid: Grid, settings: Iterable[str]) -> tuple[Grid, list[str]]:
