@@ -15,6 +15,7 @@ from relief_ray.config import ExperimentConfig, override, parse
 from relief_ray.errors import UserError, nearest
 from relief_ray.records.identity import config_hash
 from relief_ray.strategies import PRESETS
+from tune_configs.checks import checked, file_errors
 from tune_configs.grid import DATASETS, Axis, Grid, Point, points
 from tune_configs.tuned import TUNED, Tuned, read_tuned, refuse_overruled
 
@@ -46,7 +47,7 @@ def load_grid(target: str) -> Grid:
     """A grid of ours by name, or a Python file of the user's with a function ``grid()``.
 
     Raises:
-        UserError: neither; the nearest name is given.
+        UserError: neither (the nearest name is given), or the file fails.
     """
     if target in GRIDS:
         return _call(importlib.import_module(f"tune_configs.{target}"), target)
@@ -55,16 +56,14 @@ def load_grid(target: str) -> Grid:
         spec = importlib.util.spec_from_file_location(path.stem, path)
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return _call(module, target)
+        with file_errors(path):
+            spec.loader.exec_module(module)
+            return _call(module, target)
     raise UserError(f"grid {target!r}: unknown{nearest(target, GRIDS)}; expected {', '.join(GRIDS)}, or a FILE.py")
 
 
 def _call(module: ModuleType, target: str) -> Grid:
-    made = module.grid() if hasattr(module, "grid") else None
-    if not isinstance(made, Grid):
-        raise UserError(f"{target}: expected a function grid() that gives a tune_configs.grid.Grid")
-    return made
+    return checked(module.grid() if hasattr(module, "grid") else None, target)
 
 
 def cells_of(grid: Grid, settings: Sequence[str] = (), *, skip_unknown: bool = False) -> tuple[GridCell, ...]:
