@@ -57,7 +57,7 @@ def test_another_program_is_named(cell):
 
 @pytest.mark.parametrize("tolerance", [-0.01, float("nan"), float("inf")])
 def test_a_tolerance_that_is_none_is_refused_before_anything_runs(cell, tmp_path, tolerance):
-    with pytest.raises(UserError, match="--tolerance .*: expected points of F1, 0 or more"):
+    with pytest.raises(UserError, match=r"--tolerance .*: expected points of F1, 0 or more"):
         reproduce(cell, tmp_path / "x", tolerance)
     assert not (tmp_path / "x").exists()
 
