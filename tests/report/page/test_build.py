@@ -152,6 +152,14 @@ def test_gap_and_clients_fill_the_table_in_the_form_of_iv(make, put_on, stock_of
     assert not [p for p in document.plots if p.slug.startswith("e2")], "no figures for a varied fleet"
 
 
+def test_bounds_stand_last_where_every_fleet_has_them(make, put_on, stock_of):
+    labels = ("full_only", "fedavg", "central", "relief")
+    runs = [put_on(make(m), fleet={"gap": g}, where=f"{m}{g}") for m in labels for g in (55.0, 100.0)]
+    runs += [put_on(make("local"), fleet={"gap": 100.0}, where="local100")]
+    table = sheet(build(stock_of(runs)), "sensitivity-1")
+    assert table.head == ("setting", "B1 fedavg", "B1 relief", "B1 central", "B1 full_only")
+
+
 def test_own_models_are_marked_in_every_table_and_caption_with_an_f1(make, put_on, stock_of):
     pamap2 = {"data": {"name": "pamap2", "stride_s": 1.0}}
     runs = [make("fedavg"), make("harmony", scores=(0.7, 0.8), own=(0.4, 0.5))]
