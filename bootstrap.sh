@@ -94,5 +94,6 @@ say ready "$(du -sm "$venv" | cut -f1) MB in $venv, $(($(date +%s) - started)) s
 
 case $mode in
   demo) exec "$venv/bin/relief-ray" run demo "$@" ;;
-  test) exec "$py" -m pytest "$@" ;;
+  # Two processes, a file's tests in one of them: each has a Ray cluster of its own, and memory is bounded.
+  test) exec "$py" -m pytest -n 2 --dist loadfile "$@" ;;
 esac

@@ -103,7 +103,7 @@ class ClientHost:
             ClientFailed: a client's code raised; the client is named.
         """
         worker, view, asked, began = self._ready(job), unpack(models), unpack(request), perf_counter()
-        results = [join(_train(worker, view, asked, task) for task in tasks) for tasks in asked.parts]
+        results = [join((_train(worker, view, asked, task) for task in tasks), worker.scratch) for tasks in asked.parts]
         rest, sums, nodes = tuple(replace(r, sums={}) for r in results), tuple(r.sums for r in results), None
         if asked.whole is not None:
             merged = merge_whole(sums, *asked.whole)

@@ -209,7 +209,8 @@ def explain(error: ValidationError) -> list[str]:
         path = [str(p) for p in fault["loc"] if not str(p).startswith("function-") and str(p) not in _UNION_TAGS]
         key = ".".join(path)
         if fault["type"] == "extra_forbidden":
-            lines.append(f"unknown key {key!r}{nearest(path[-1], keys_at(path[:-1]))}; remove or rename it")
+            chosen = next((str(p) for p in fault["loc"] if p in _UNION_TAGS), None)
+            lines.append(f"unknown key {key!r}{nearest(path[-1], keys_at(path[:-1], chosen))}; remove or rename it")
         else:
             message = fault["msg"].removeprefix("Value error, ")
             found = "" if isinstance(fault["input"], Mapping) else f" = {fault['input']!r}"
@@ -217,16 +218,15 @@ def explain(error: ValidationError) -> list[str]:
     return lines
 
 
-_UNION_TAGS = {s.name for s in PRESETS.values()} | set(BACKBONES)
+_UNION_TAGS: Mapping[str, type[BaseModel]] = {**{str(s.name): type(s) for s in PRESETS.values()}, **BACKBONES}
 
 
-def keys_at(path: Iterable[str]) -> list[str]:
-    """The keys that a section of the configuration has."""
+def keys_at(path: Iterable[str], chosen: str | None = None) -> list[str]:
+    """The keys that a section of the configuration has; of strategies and backbones those of the ``chosen`` one."""
     parts = list(path)
-    if parts[:1] == ["strategy"]:
-        return sorted({key for strategy in PRESETS.values() for key in type(strategy).model_fields})
-    if parts[:1] == ["backbone"]:
-        return sorted({key for backbone in BACKBONES.values() for key in backbone.model_fields})
+    if parts[:1] in (["strategy"], ["backbone"]):
+        among = [_UNION_TAGS[chosen]] if chosen else _UNION_TAGS.values()
+        return sorted({key for model in among for key in model.model_fields})
     node: object = ExperimentConfig()
     for part in parts:
         node = getattr(node, part, None)

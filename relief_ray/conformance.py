@@ -25,6 +25,7 @@ from relief_ray.records.schema import RunRecord, comparable
 from relief_ray.rules import Broken, Verdict
 from relief_ray.simulation import Experiment, MakeExecutor, create, never, reopen
 from relief_ray.training.serial import SerialExecutor
+from relief_ray.watched_training import WatchedTraining
 from relief_ray.watching import globals_of, watched
 
 FAST_LINK = {"uplink_bytes_per_s": 1e10, "downlink_bytes_per_s": 1e10, "latency_s": 0.0}
@@ -46,7 +47,7 @@ PROBLEM: Mapping[str, object] = MappingProxyType(
 
 # Whatever one run can tell. Others build on these, but not on what stands alone.
 WATCHED = ("finishes", "allocation", "purity", "bytes", "state", "evaluation", "randomness", "globals")
-SEPARATE = frozenset({"resumes", "participation", "missing", "executors"})
+SEPARATE = frozenset({"resumes", "participation", "received", "missing", "executors"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -220,6 +221,12 @@ def _participation(scene: _Scene) -> None:
     scene.run("one", scene.config.model_copy(update={"participation": 1e-3}), watch=True)
 
 
+def _received(scene: _Scene) -> None:
+    everybody = scene.config.model_copy(update={"participation": 1.0})
+    scene.run("received", everybody, make_executor=WatchedTraining)
+    scene.run("received by some", make_executor=WatchedTraining)
+
+
 def _missing(scene: _Scene) -> None:
     training = scene.config.training.model_copy(update={"missing": "zero_feature"})
     scene.run("missing", scene.config.model_copy(update={"training": training, "participation": 1.0}), watch=True)
@@ -237,6 +244,7 @@ TRIALS: tuple[tuple[tuple[str, ...], Callable[[_Scene], None]], ...] = (
     (("repeats",), _repeats),
     (("resumes",), _resumes),
     (("participation",), _participation),
+    (("received",), _received),
     (("missing",), _missing),
     (("executors",), _executors),
 )

@@ -1,7 +1,4 @@
-"""What server and clients say to each other: frozen values, nothing else.
-
-Legend: ``Theta`` the model, ``S_n`` the groups client ``n`` trains, ``Delta = local - global``.
-"""
+"""What server and clients say to each other. ``S_n``: the groups client ``n`` trains; ``Delta = local - global``."""
 
 from __future__ import annotations
 
@@ -71,6 +68,7 @@ class Assignment:
     ``view`` names the model it starts from; ``down``, ``train`` (``S_n``), ``up``: which groups travel, learn, return;
     ``lr_scale``: times the common rate; ``keep``: in the client's own state, never sent. Behind ``output`` (the last)
     and ``taps`` nothing runs. ``step_flops``: a step's beside stages and optimizer; ``lora_scale``: times LoRA's s.
+    ``omit_absent``: what belongs to sensors that the client lacks is not on it: their features are 0, always.
     """
 
     client: ClientId
@@ -87,6 +85,7 @@ class Assignment:
     args: Mapping[str, float] = field(default_factory=dict)
     step_flops: float = 0.0
     lora_scale: float = 1.0
+    omit_absent: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -170,8 +169,7 @@ Reduction = WeightedSum | Collect
 class GroupSum:
     """One group's float64 sums over the clients that uploaded it, ``members`` in client order.
 
-    ``weighted = sum_n w_n Delta_n``, ``plain = sum_n Delta_n`` (the same tensor where all weights are 1),
-    ``sq_norm = sum_n |Delta_n|^2``.
+    ``weighted = sum_n w_n Delta_n``, ``plain = sum_n Delta_n`` (the same at weights 1), ``sq_norm = sum |Delta_n|^2``.
     """
 
     weight: float
@@ -211,7 +209,7 @@ class Trained:
 class EvalTarget:
     """A tested model: ``view`` under ``keep`` of ``client`` (None: the states' mean, weights ``mean_of``).
 
-    It is seen through ``modalities`` (None: all) and read at the stage ``output`` (None: the logits).
+    It is seen through ``modalities`` (None: all; ``omit_absent``: as a task), read at ``output`` (None: the logits).
     """
 
     label: str
@@ -221,6 +219,7 @@ class EvalTarget:
     modalities: tuple[str, ...] | None = None
     output: str | None = None
     mean_of: Mapping[ClientId, float] = field(default_factory=dict)
+    omit_absent: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

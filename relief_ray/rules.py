@@ -47,7 +47,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
             fix="return a new ServerState or update; write theta + step, not theta.add_(step)",
         ),
         "bytes": Rule(
-            says="receipts charge at least the length of what is sent",
+            says="receipts charge at least the length of what is sent, its statistics too",
             fix="leave Receipt.bytes_up as it is, or take relief_ray.codec.encoded_nbytes or sparse_nbytes",
         ),
         "state": Rule(
@@ -76,6 +76,10 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         ),
         "participation": Rule(
             says="a round of a single client runs", fix="reckon with reduced.receipts and sums of any number of clients"
+        ),
+        "received": Rule(
+            says="what clients return depends on nothing that they neither received, nor kept, nor began with",
+            fix="send it (Assignment.down), keep it (.keep), or leave out what absent sensors feed (.omit_absent)",
         ),
         "missing": Rule(
             says="the model stays finite where absent modalities are left out (training.missing=zero_feature)",

@@ -28,6 +28,7 @@ from relief_ray.models.registry import require_gemm
 from relief_ray.stages import Engine
 from relief_ray.strategies.relief import Relief, target_s
 from relief_ray.strategies.starved import starved
+from relief_ray.strategies.unreached import unreached
 from relief_ray.streams import Streams
 from relief_ray.training.trainer import trainer_config
 from relief_ray.training.worker import Job
@@ -88,10 +89,11 @@ def prepare(
 
 
 def with_hints(setup: Setup) -> Setup:
-    """The same, warned where its deadline leaves nobody anything to choose."""
+    """The same, warned where a deadline leaves nobody a choice, or a run ends before its method's later phase."""
     config, clock = setup.config.strategy, setup.config.costs.planning_time
-    found = starved(config, context_of(setup, 1), clock) if isinstance(config, Relief) else None
-    return setup if found is None else replace(setup, warnings=(*setup.warnings, found))
+    found = [unreached(config, context_of(setup, setup.config.rounds), setup.config.participation == 1.0)]
+    found += [starved(config, context_of(setup, 1), clock)] if isinstance(config, Relief) else []
+    return replace(setup, warnings=(*setup.warnings, *(said for said in found if said is not None)))
 
 
 def pool_clients(setup: Setup) -> Setup:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
+import torch
 from torch import Tensor
 
 from relief_ray.codec import encoded_nbytes, sparse_nbytes
@@ -66,9 +67,10 @@ def _sha256(start: Params, state: ClientState = NO_STATE) -> str:
 
 
 def check_bytes(update: Update, layout: GroupLayout) -> None:
-    """Refuses a receipt that charges less than the payload is long; more may be charged, for statistics or by a table.
+    """Refuses a receipt that charges less than what is sent is long; more may be charged, by a table.
 
-    The payload is ``encode(up)``, or ``encode_sparse(up)`` where that is shorter.
+    Sent are ``encode(up)``, or ``encode_sparse(up)`` where that is shorter, and the receipt's ``stats``: however
+    they are encoded (as counts, say), no shorter than each distinct value once.
 
     Raises:
         Broken: rule ``bytes``.
@@ -78,6 +80,7 @@ def check_bytes(update: Update, layout: GroupLayout) -> None:
         return  # the rule `allocation` has words for that
     num_kept = sum(int(delta.count_nonzero()) for delta in update.delta.values())
     shortest = min(encoded_nbytes(layout, task.up), sparse_nbytes(layout, task.up, num_kept)) if task.up else 0
+    shortest += sum(torch.unique(value).numel() * value.element_size() for value in receipt.stats.values())
     received = encoded_nbytes(layout, task.down) if task.down else 0
     for name, charged, least in (("up", receipt.bytes_up, shortest), ("down", receipt.bytes_down, received)):
         if charged < least:

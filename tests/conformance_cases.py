@@ -88,7 +88,7 @@ CASES: dict[str, Values] = {preset: {"strategy": strategy_values(preset)} for pr
         "training": {"epochs": 1, "lr": 0.01, "missing": "zero_feature"},
         "participation": 0.5,
     },
-    "darkdistill, no distillation": {"strategy": strategy_values("darkdistill") | {"distil": False}},
+    "darkdistill, no distillation": {"strategy": {"name": "darkdistill", "distil": False}},
     "fedel, half take part": {
         "strategy": "fedel",
         "training": {"epochs": 1, "lr": 0.01, "missing": "zero_feature"},
@@ -135,7 +135,7 @@ CASES: dict[str, Values] = {preset: {"strategy": strategy_values(preset)} for pr
     **{case: {"strategy": strategy_values(preset, 0.75), **MOMENT} for case, preset in ON_MOMENT.items()},
     **{
         f"{preset}, moment, 3 rounds": {**MOMENT, "strategy": strategy_values(preset, 0.75), "rounds": 3}
-        for preset in KINDS
+        for preset in PRESETS
     },
     # The oracle of Backbone 2: every stage in every step.
     **{
@@ -160,7 +160,7 @@ CASES: dict[str, Values] = {preset: {"strategy": strategy_values(preset)} for pr
             "strategy": strategy_values(preset),
             "data": {"name": "dsa_mini", "stride_s": 1.0, "num_clients": 100},
         }
-        for preset in KINDS
+        for preset in PRESETS
     },
 }
 MASKED_ON_MOMENT = tuple(case for case in CASES if case.endswith("moment, zero_feature"))

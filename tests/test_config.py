@@ -68,6 +68,9 @@ def test_a_field_of_another_strategy_is_unknown():
 def test_keys_of_a_section():
     assert keys_at([]) == list(ExperimentConfig.model_fields)
     assert {"gamma", "mu", "weighting"} <= set(keys_at(["strategy"]))
+    assert set(keys_at(["strategy"], "fedavg")) == {"name", "weighting"}, "of the chosen one alone"
+    with pytest.raises(UserError, match=r"unknown key 'strategy.moo'; remove or rename it"):
+        parse({"strategy": {"name": "fedavg", "moo": 1}})
     assert keys_at(["training"])[0] == "epochs" and keys_at(["rounds"]) == [] and keys_at(["no", "way"]) == []
 
 

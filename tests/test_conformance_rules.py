@@ -12,7 +12,7 @@ from tests.conformance_cases import strategy_values
 pytestmark = pytest.mark.usefixtures("run_cache")
 
 # One per kind of state: the server's, the clients', random choices; the others are slow ones.
-FAST = ("relief", "local", "fedlease")
+FAST = ("relief", "local", "harmony", "fedlease")
 
 
 def judge(strategy, executors=None, **more):

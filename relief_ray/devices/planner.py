@@ -57,17 +57,18 @@ class Counter:
         self.costs = costs
         self.layout = layout
         self.missing = missing
-        self._footprints: dict[tuple[tuple[str, ...], Engine, _Parts, _Read], Footprint] = {}
+        self._footprints: dict[tuple[tuple[str, ...], Engine, Missing, _Parts, _Read], Footprint] = {}
         self._bytes: dict[_Parts, int] = {}
 
     def footprint(self, present: tuple[str, ...], task: Assignment, engine: Engine) -> Footprint:
         """What a client of these modalities spends per window on ``task``."""
         read = frozenset([task.output, *task.taps])
-        key = (present, engine, frozenset(task.train.items()), read)
+        missing: Missing = "zero_feature" if task.omit_absent else self.missing
+        key = (present, engine, missing, frozenset(task.train.items()), read)
         if key not in self._footprints:
             _make_room(self._footprints)
             share = shares(self.layout, task.train)
-            self._footprints[key] = footprint(self.costs, present, share, engine, self.missing, read)
+            self._footprints[key] = footprint(self.costs, present, share, engine, missing, read)
         return self._footprints[key]
 
     def nbytes(self, selection: Selection) -> int:

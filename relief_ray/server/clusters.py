@@ -9,12 +9,18 @@ import torch
 from torch import Tensor
 
 from relief_ray.groups import GroupId, Params
-from relief_ray.messages import ClientInfo, Fleet, Receipt
+from relief_ray.messages import ClientInfo, Fleet, Json, Receipt
 
 MAX_STEPS = 100
 ENERGY = 0.9
 # By the number of clients, by the reports' singular values, or a given number.
 Rule = Literal["size", "dominant"]
+
+
+def texts(fact: Json) -> dict[str, str]:
+    """A fact of the server's state that is a table of texts, each client's cluster, say."""
+    assert isinstance(fact, dict)
+    return {key: str(value) for key, value in fact.items()}
 
 
 def scale_columns(d_NM: Tensor) -> Tensor:

@@ -11,15 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
 
 from relief_ray.groups import GroupId, GroupLayout
 from relief_ray.messages import Assignment, Fleet, GroupSum, Update, WeightedSum
+from relief_ray.server.scratch import Scratch
 
 Sums = Mapping[str, Mapping[GroupId, GroupSum]]
 NUM_BLOCKS = 8
-# Values that are widened to float64 at a time: small enough to stay in a core's cache until they are added.
-CHUNK = 65_536
 
 
 def num_in_block(num_clients: int) -> int:
@@ -32,32 +30,6 @@ def blocks(tasks: Sequence[Assignment]) -> list[tuple[Assignment, ...]]:
     ordered = sorted(tasks, key=lambda t: t.client)
     size = num_in_block(len(ordered))
     return [tuple(ordered[i : i + size]) for i in range(0, len(ordered), size)]
-
-
-class Scratch:
-    """A kept float64 buffer of one chunk: large blocks allocated anew each time cost more than the arithmetic."""
-
-    def __init__(self) -> None:
-        """The buffer."""
-        self._buffer = torch.empty(CHUNK, dtype=torch.float64)
-
-    def exact(self, chunk: Tensor) -> Tensor:
-        """At most ``CHUNK`` values in float64, until the next call."""
-        return self._buffer[: chunk.numel()].copy_(chunk)
-
-    def add_to(self, total: Tensor, values: Tensor, weight: float = 1.0) -> None:
-        """``total += weight * values`` in float64; ``values`` may be float32."""
-        for into, chunk in zip(torch.split(total, CHUNK), torch.split(values, CHUNK), strict=True):
-            exact = self.exact(chunk)
-            into.add_(exact if weight == 1.0 else exact.mul_(weight))
-
-    def square(self, values: Tensor) -> float:
-        """``|values|^2`` in float64."""
-        total = 0.0
-        for chunk in torch.split(values.reshape(-1), CHUNK):
-            exact = self.exact(chunk)
-            total += float(exact.dot(exact))
-        return total
 
 
 def leaf(update: Update, reduction: WeightedSum, layout: GroupLayout, fleet: Fleet) -> Sums:
@@ -137,10 +109,10 @@ def _check(group: GroupId, a: GroupSum, b: GroupSum) -> None:
 class Accumulator:
     """Adds sums one after the other in client order; what comes in is never written to."""
 
-    def __init__(self, start: Sums | None = None) -> None:
-        """``start``, or nothing yet."""
+    def __init__(self, start: Sums | None = None, scratch: Scratch | None = None) -> None:
+        """``start``, or nothing yet; ``scratch`` may hold what will be added."""
         self._running: dict[str, dict[GroupId, _Running]] = {}
-        self._scratch = Scratch()
+        self._scratch = scratch or Scratch()
         self.add(start or {})
 
     def add(self, sums: Sums) -> None:
@@ -240,7 +212,11 @@ def merge_blocks(parts: Iterable[Sums]) -> Sums:
 
 
 def measured(update: Update, scratch: Scratch | None = None) -> Update:
-    """The update with ``sq_norm[j] = |Delta_j|^2`` in its receipt: in float64, finite exactly where all values are."""
+    """The update with ``sq_norm[j] = |Delta_j|^2`` in its receipt: in float64, finite exactly where all values are.
+
+    ``scratch`` holds it until the next one is measured.
+    """
     scratch = scratch or Scratch()
+    scratch.hold(update.delta.values())
     squares = {j: scratch.square(delta) for j, delta in update.delta.items()}
     return replace(update, receipt=replace(update.receipt, sq_norm=squares))

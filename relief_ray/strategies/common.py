@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from relief_ray.federated import RoundContext, ServerTools, Strategy
-from relief_ray.messages import Assignment, ClientInfo, Fleet, Reduced, ServerState, WeightedSum
+from relief_ray.messages import Assignment, ClientInfo, Fleet, Reduced, ServerState, StageTimes, WeightedSum
 from relief_ray.server.aggregation import apply_step, by_samples, mean_step, one_bucket, over_participants, uniform
 
 Weighting = Literal["uniform", "samples"]
+# A switch, the value it must have, and the keys that are read then alone.
+ReadWith = tuple[tuple[str, object, tuple[str, ...]], ...]
 
 
 class StrategyConfig(BaseModel):
     """Base of every strategy's configuration: frozen, no unknown keys. A subclass has at least ``build``.
 
-    ``one_of``: keys that say the same thing in different ways, so that at most one of them may be given.
+    ``one_of``: keys that say the same thing in different ways, so that at most one of them may be given. ``read_with``:
+    keys that one value of a switch reads; with another they must be what they are by default.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     one_of: ClassVar[tuple[str, ...]] = ()
+    read_with: ClassVar[ReadWith] = ()
 
     weighting: Weighting = "uniform"
 
@@ -30,6 +35,19 @@ class StrategyConfig(BaseModel):
         given = [f"{key} = {value}" for key in self.one_of if (value := getattr(self, key)) is not None]
         if len(given) > 1:
             raise ValueError(f"{' and '.join(given)}, expected one of them; set the other to null")
+        return self
+
+    @model_validator(mode="after")
+    def _all_is_read(self) -> StrategyConfig:
+        fields = type(self).model_fields
+        for switch, needed, keys in self.read_with:
+            found = getattr(self, switch)
+            given = [k for k in keys if getattr(self, k) != fields[k].get_default(call_default_factory=True)]
+            if found != needed and given:
+                raise ValueError(
+                    f"{given[0]} = {getattr(self, given[0])} with {switch}={found!r}, which does not read it; expected "
+                    f"one of them: set {switch}={needed} or remove {given[0]}"
+                )
         return self
 
     def build(self) -> Strategy:
@@ -55,6 +73,15 @@ def train_everything(context: RoundContext, client: ClientInfo) -> Assignment:
     """The whole model down, trained and up: absent modalities included, as FedAvg does."""
     everything = context.layout.select()
     return Assignment(client=client.id, down=everything, train=everything, up=everything, epochs=context.epochs)
+
+
+def of_fastest_type(times: Mapping[ClientInfo, StageTimes]) -> list[StageTimes]:
+    """The times of the device type that computes a window fastest, of all its clients, whoever has few windows."""
+    speeds: dict[str, float] = {}
+    for client, spent in times.items():
+        speeds[client.device] = max(speeds.get(client.device, 0.0), spent.compute_s / client.num_windows)
+    fastest = min(speeds, key=speeds.__getitem__)
+    return [spent for client, spent in times.items() if client.device == fastest]
 
 
 def allocate_everything(state: ServerState, context: RoundContext) -> tuple[Assignment, ...]:

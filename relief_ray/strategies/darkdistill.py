@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -24,9 +24,10 @@ from relief_ray.messages import Assignment, ClientInfo, Fleet, Reduced, ServerSt
 from relief_ray.server.aggregation import apply_step, mean_step, over_members, weighted_mean
 from relief_ray.server.distillation import DepthModel, Recipe, distil
 from relief_ray.server.relational import binned
-from relief_ray.strategies.common import StrategyConfig, Weighting
+from relief_ray.strategies.common import ReadWith, StrategyConfig, Weighting
 from relief_ray.strategies.depth import (
     all_exits,
+    check_depths,
     depths_by_speed,
     difficulties,
     exit_flops,
@@ -42,6 +43,7 @@ JUDGE, DENSE_LR, LORA_LR = "darkdistill.judge", 0.05, 1e-3
 class DarkDistill(StrategyConfig):
     """``upload="full"`` is charged the whole model both ways; ``bin_nats`` reports a histogram instead of a list."""
 
+    read_with: ClassVar[ReadWith] = (("distil", True, ("kd_epochs", "kd_lr", "hidden")),)
     name: Literal["darkdistill"] = "darkdistill"
     weighting: Weighting = "samples"
     num_depths: int = Field(default=4, ge=1)
@@ -67,6 +69,7 @@ class DarkDistill(StrategyConfig):
 
 def early_exits(config: DarkDistill, layout: GroupLayout, fleet: Fleet) -> tuple[Classifier, ...]:
     """One exit behind every depth class but the last."""
+    check_depths(config.depth_by_type.items(), len(last_layers(layout, config.num_depths)))
     return exits(layout, last_layers(layout, config.num_depths)[:-1])
 
 
@@ -97,7 +100,7 @@ def allocate(config: DarkDistill, state: ServerState, context: RoundContext) -> 
         return context.planner.times(client.id, task if config.upload == "prefix" else replace(task, up=task.down))
 
     chosen = depths_by_speed(context.fleet, deepest, times) | {str(t): k for t, k in config.depth_by_type.items()}
-    return tuple(assigned(config, context, c, min(chosen[c.device], deepest)) for c in context.participants)
+    return tuple(assigned(config, context, c, chosen[c.device]) for c in context.participants)
 
 
 def depth_class(task: Assignment) -> str:
@@ -146,14 +149,16 @@ def aggregate(config: DarkDistill, state: ServerState, reduced: Reduced, tools: 
     """(a) class means, (b) distillation, (c) blockwise means."""
     layout, lasts, tensors = tools.layout, last_layers(tools.layout, config.num_depths), dict(state.tensors)
     models = class_models(config, state, reduced, tools)
+    judged = tensors.pop(JUDGE, None)
     if config.distil and len(models) > 1:
-        judge = layout.views(tensors.pop(JUDGE)) if JUDGE in tensors else state.models["global"]
+        judge = state.models["global"] if judged is None else layout.views(judged)
         lr = config.kd_lr or (LORA_LR if any(t.kind == "lora_a" for g in layout for t in g.tensors) else DENSE_LR)
         recipe = Recipe(epochs=config.kd_epochs, hidden=config.hidden, lr=lr)
         after, tensors = distil(models, judge, tensors, tools.build, recipe, (tools.streams, tools.round))
         models = [replace(m, params=params) for m, params in zip(models, after, strict=True)]
-        deepest = models[-1].params if models[-1].depth == len(lasts) else judge
-        tensors[JUDGE] = layout.flatten(deepest)
+    if config.distil and models and models[-1].depth == len(lasts) > 1:
+        judged = layout.flatten(models[-1].params)
+    tensors |= {} if judged is None else {JUDGE: judged}
     held = {g.id: [(m.weight, m.params[g.id]) for m in models if level(g, lasts) <= m.depth] for g in layout}
     theta = {j: weighted_mean(held[j]) if held[j] else value for j, value in state.models["global"].items()}
     return ServerState(models={"global": theta}, tensors=tensors, facts=state.facts)

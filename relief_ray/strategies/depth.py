@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from relief_ray.additions import Classifier
+from relief_ray.errors import UserError
 from relief_ray.federated import LocalStep, RoundContext
 from relief_ray.groups import GroupId, GroupLayout, ParamGroup
 from relief_ray.messages import ClientInfo, Fleet, StageTimes
@@ -63,6 +64,19 @@ def last_layers(layout: GroupLayout, num_depths: int) -> tuple[int, ...]:
     layers = num_layers(layout)
     num = max(1, min(num_depths, layers))
     return tuple(-(-k * layers // num) for k in range(1, num + 1))
+
+
+def check_depths(given: Iterable[tuple[str, int]], deepest: int) -> None:
+    """Refuses a depth class that there is not.
+
+    Raises:
+        UserError: a device type's class lies beyond ``deepest``.
+    """
+    if beyond := {device: depth for device, depth in given if depth > deepest}:
+        raise UserError(
+            f"strategy.depth_by_type: found {beyond}, expected 1 to {deepest}: at most num_depths classes, and "
+            f"one per encoder layer; take {deepest} for the whole model"
+        )
 
 
 def level(group: ParamGroup, lasts: tuple[int, ...]) -> int:

@@ -24,7 +24,7 @@ from relief_ray.groups import GroupId, GroupLayout, Params
 from relief_ray.messages import Assignment, Fleet, Reduced, ServerState, Update
 from relief_ray.server import elastic
 from relief_ray.server.aggregation import apply_step, mean_step, over_members
-from relief_ray.strategies.common import StrategyConfig, train_everything
+from relief_ray.strategies.common import StrategyConfig, of_fastest_type, train_everything
 from relief_ray.strategies.depth import block, exits, num_blocks, output_of, own_groups
 
 # Tables I and II, by whether the model learns through LoRA.
@@ -33,7 +33,7 @@ GLOBAL, WINDOW = "fedel.importance", "fedel.window"
 
 
 class FedEL(StrategyConfig):
-    """``T_th``: computing time of the fastest device, ``t_th_s``, or by ``speedup`` (FITTED) the whole FedAvg round.
+    """``T_th``: what the fastest device type computes, ``t_th_s``, or by ``speedup`` (FITTED) the whole FedAvg round.
 
     ``speedup``: everybody's round, link included, may last FedAvg's over this; ``table``: over what Table I (dense
     model) or II (LoRA) prints.
@@ -76,12 +76,12 @@ def allocate(config: FedEL, state: ServerState, context: RoundContext) -> tuple[
 def budget_s(config: FedEL, context: RoundContext) -> float:
     """``T_th``, the same for all: decided over the whole fleet, by the time that everything takes."""
     own = context.layout.select(own_groups(context.layout))
-    whole = [replace(train_everything(context, c), down=own, train=own, up=own) for c in context.fleet.clients]
-    times = [context.planner.times(task.client, task) for task in whole]
+    whole = {c: replace(train_everything(context, c), down=own, train=own, up=own) for c in context.fleet.clients}
+    times = {c: context.planner.times(c.id, task) for c, task in whole.items()}
     if config.speedup is None:
-        return config.t_th_s or min(t.compute_s for t in times)
+        return config.t_th_s or max(t.compute_s for t in of_fastest_type(times))
     factor = TABLE_SPEEDUP[context.layout.lora] if config.speedup == "table" else config.speedup
-    return max(t.busy_s for t in times) / factor
+    return max(t.busy_s for t in times.values()) / factor
 
 
 def refine(config: FedEL, context: ClientContext, task: Assignment) -> Assignment:

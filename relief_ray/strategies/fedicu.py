@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from math import ceil, log2
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -32,7 +32,7 @@ from relief_ray.messages import Assignment, ClientInfo, Collect, Reduced, Server
 from relief_ray.server.aggregation import apply_step
 from relief_ray.server.consensus import as_matrix, balanced_steps, by_piece, whole_tensors
 from relief_ray.server.divergence import from_tensor, to_tensor
-from relief_ray.strategies.common import StrategyConfig, batch_sizes
+from relief_ray.strategies.common import ReadWith, StrategyConfig, batch_sizes
 
 EPS = 1e-8
 IMPORTANCE = "importance"
@@ -45,6 +45,7 @@ class FedICU(StrategyConfig):
     ``freeze_share`` of the parameters, the least important groups of the last round, is not trained (0: none).
     """
 
+    read_with: ClassVar[ReadWith] = (("freeze_unimportant", True, ("freeze_share",)),)
     name: Literal["fedicu"] = "fedicu"
     kappa: float = Field(default=0.8, gt=0.0, le=1.0)
     temperature: float = Field(default=1.0, gt=0.0)

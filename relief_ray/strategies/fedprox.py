@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Literal
+from typing import ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor
 
 from relief_ray.federated import ClientProgram, LocalStep, RoundContext, Strategy, task_loss
 from relief_ray.messages import Assignment, ClientInfo, ServerState
-from relief_ray.strategies.common import StrategyConfig, train_everything
+from relief_ray.strategies.common import ReadWith, StrategyConfig, of_fastest_type, train_everything
 from relief_ray.strategies.fedavg import FedAvg
 
 # Per trained value and step: difference, product with mu, sum into the gradient.
@@ -44,19 +44,11 @@ class FedProx(StrategyConfig):
     ``partial_work="off"``: everybody runs all epochs, as in the paper's tables.
     """
 
+    read_with: ClassVar[ReadWith] = (("partial_work", "deadline", ("deadline_s",)),)
     name: Literal["fedprox"] = "fedprox"
     mu: float = Field(default=0.01, ge=0.0)
     partial_work: Literal["off", "deadline"] = "off"
     deadline_s: float | None = Field(default=None, gt=0.0)
-
-    @model_validator(mode="after")
-    def _deadline_is_used(self) -> FedProx:
-        if self.deadline_s is not None and self.partial_work == "off":
-            raise ValueError(
-                f"deadline_s = {self.deadline_s} with partial_work='off', which has no deadline; expected one of them: "
-                "set partial_work=deadline or remove deadline_s"
-            )
-        return self
 
     def build(self) -> Strategy:
         """The strategy: FedAvg with another objective and, where asked for, fewer epochs."""
@@ -90,8 +82,4 @@ def until(task: Assignment, context: RoundContext, limit_s: float) -> Assignment
 def fastest_s(config: FedProx, context: RoundContext) -> float:
     """All epochs on the device type that computes a window fastest: its slowest client's time, over the whole fleet."""
     times = {c: context.planner.times(c.id, tethered(config, context, c)) for c in context.fleet.clients}
-    speeds: dict[str, float] = {}
-    for client, spent in times.items():
-        speeds[client.device] = max(speeds.get(client.device, 0.0), spent.compute_s / client.num_windows)
-    fastest = min(speeds, key=speeds.__getitem__)
-    return max(spent.busy_s for client, spent in times.items() if client.device == fastest)
+    return max(spent.busy_s for spent in of_fastest_type(times))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
@@ -20,13 +20,14 @@ from relief_ray import federated as fed
 from relief_ray import messages as msg
 from relief_ray.groups import WHOLE, GroupLayout, ParamGroup, Params
 from relief_ray.server.aggregation import apply_step, mean_of
-from relief_ray.server.clusters import Rule, alike, last_reports, mean_model
+from relief_ray.server.clusters import Rule, alike, last_reports, mean_model, texts
 from relief_ray.strategies import unimodal
-from relief_ray.strategies.common import StrategyConfig, train_everything
+from relief_ray.strategies.common import ReadWith, StrategyConfig, train_everything
 from relief_ray.streams import Streams
 
 FUSION = "fusion"
 FUSED = ("fusion_a", "fusion_b", "head")
+PHASES_READ = ("unimodal_share", "encoder_lr", "clusters", "by_sensors")
 
 
 class Harmony(StrategyConfig):
@@ -37,6 +38,7 @@ class Harmony(StrategyConfig):
     """
 
     name: Literal["harmony"] = "harmony"
+    read_with: ClassVar[ReadWith] = (("protocol", "two_phase", PHASES_READ),)
     unimodal_share: float = Field(default=2 / 3, gt=0.0, lt=1.0)
     encoder_lr: float = Field(default=0.1, gt=0.0)
     clusters: Rule | PositiveInt = "size"
@@ -71,16 +73,9 @@ class Harmony(StrategyConfig):
 
 
 def init(config: Harmony, layout: GroupLayout, fleet: msg.Fleet, streams: Streams, start: Params) -> msg.ServerState:
-    """One model; ``facts`` name what stays at home and, later, each client's cluster."""
+    """One model; ``facts``: the role of every group that stays at home and, later, each client's cluster's model."""
     home: dict[str, msg.Json] = {g.id: g.role for g in layout if g.role in config.home}
     return msg.ServerState(models={"global": start}, facts={"home": home, "clusters": {}})
-
-
-def remembered(state: msg.ServerState, fact: str) -> dict[str, str]:
-    """``home``: role by group; ``clusters``: the model of each client that has fused before."""
-    found = state.facts[fact]
-    assert isinstance(found, dict)
-    return {key: str(value) for key, value in found.items()}
 
 
 def allocate(config: Harmony, state: msg.ServerState, context: fed.RoundContext) -> tuple[msg.Assignment, ...]:
@@ -90,7 +85,7 @@ def allocate(config: Harmony, state: msg.ServerState, context: fed.RoundContext)
         return tuple(replace(train_everything(context, c), keep=keep) for c in context.participants)
     if context.round <= max(1, round(config.unimodal_share * context.num_rounds)):
         return tuple(unimodal.train_unimodal(context, c) for c in context.participants)
-    views = remembered(state, "clusters")
+    views = texts(state.facts["clusters"])
     return tuple(
         train_fusion(config, context, c, views.get(str(c.id))) for c in context.participants if len(c.modalities) > 1
     )
@@ -105,7 +100,8 @@ def train_fusion(
     up = {j: part for j, part in train.items() if j not in home}
     down = up if cluster else train
     task = msg.Assignment(client=client.id, down=down, train=train, up=up, keep=home, epochs=context.epochs)
-    return replace(task, phase=FUSION, view=cluster or "global", lr_scale=dict.fromkeys(slow, config.encoder_lr))
+    task = replace(task, phase=FUSION, view=cluster or "global", lr_scale=dict.fromkeys(slow, config.encoder_lr))
+    return replace(task, omit_absent=True)  # a node never gets networks of sensors that it lacks, not even frozen ones
 
 
 def weight(config: Harmony, group: ParamGroup, client: msg.ClientInfo, task: msg.Assignment) -> float:
@@ -125,7 +121,7 @@ def aggregate(config: Harmony, state: msg.ServerState, reduced: msg.Reduced, too
     sets = [c.modalities if config.by_sensors else () for c in seen]
     labels = alike(drift[[c.id for c in seen]].nan_to_num(), sets, config.clusters)
     clusters: dict[str, msg.Json] = {str(c.id): f"cluster.{k}" for c, k in zip(seen, labels, strict=True)}
-    before, models = remembered(state, "clusters"), {"global": theta}
+    before, models = texts(state.facts["clusters"]), {"global": theta}
     for label in map(str, dict.fromkeys(clusters.values())):
         start = mean_model([state.models[before.get(n, "global")] for n in clusters if clusters[n] == label])
         mine = [u for u in updates if clusters[str(u.receipt.assignment.client)] == label]
@@ -135,13 +131,15 @@ def aggregate(config: Harmony, state: msg.ServerState, reduced: msg.Reduced, too
 
 def own_networks(state: msg.ServerState, fleet: msg.Fleet) -> msg.EvalPlan:
     """Each client's own network; canonical: fusion of the largest cluster of the richest, on the common encoders."""
-    keep, views = dict.fromkeys(remembered(state, "home"), WHOLE), remembered(state, "clusters")
+    keep, views = dict.fromkeys(texts(state.facts["home"]), WHOLE), texts(state.facts["clusters"])
 
     def target(client: msg.ClientInfo) -> msg.EvalTarget:
         own = msg.EvalTarget(label=f"client.{client.id}", client=client.id, modalities=client.modalities)
-        if (head := unimodal.head_of(client.modalities[0])) in state.models["global"] and str(client.id) not in views:
+        if (head := unimodal.head_of(client.modalities[0])) not in state.models["global"]:
+            return replace(own, keep=keep)
+        if str(client.id) not in views:
             return replace(own, output=head)
-        return replace(own, view=views.get(str(client.id), "global"), keep=keep)
+        return replace(own, view=views[str(client.id)], keep=keep, omit_absent=True)
 
     def rank(client: str) -> tuple[int, int, int]:
         return len(fleet[int(client)].modalities), list(views.values()).count(views[client]), -int(client)

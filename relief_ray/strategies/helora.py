@@ -17,10 +17,10 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from math import ceil
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor
 
 from relief_ray.federated import RoundContext, ServerTools, Strategy
@@ -29,8 +29,9 @@ from relief_ray.messages import Assignment, ClientInfo, Collect, Reduced, Server
 from relief_ray.server.aggregation import apply_step
 from relief_ray.server.mutual import Recipe
 from relief_ray.server.padding import Padding, padded_sums
+from relief_ray.server.tasks import view
 from relief_ray.strategies import helora_kd
-from relief_ray.strategies.common import StrategyConfig
+from relief_ray.strategies.common import ReadWith, StrategyConfig
 
 Share = dict[Literal["A", "B", "C"], Annotated[float, Field(gt=0.0, le=1.0)]]
 
@@ -39,10 +40,14 @@ class HeLoRA(StrategyConfig):
     """``rank_share`` of R (8/6/4 of 8) and, without LoRA, ``width`` of the rows by device type; a type not named: 1.
 
     ``by_rank``: clients count by their rank (reconstructed) besides ``weighting``. ``variant="kd"`` averages no model:
-    ``kd_epochs`` of AdamW (``kd_lr``) run on at most ``public_windows``; ``padding`` and ``by_rank`` are not read.
+    ``kd_epochs`` of AdamW (``kd_lr``) run on at most ``public_windows``.
     ``alpha_over``: adapters count alpha over the server's rank R, or over each client's own (the official code's).
     """
 
+    read_with: ClassVar[ReadWith] = (
+        ("variant", "pad", ("padding", "by_rank", "alpha_over")),
+        ("variant", "kd", ("kd_epochs", "kd_lr", "public_windows")),
+    )
     name: Literal["helora"] = "helora"
     variant: Literal["pad", "kd"] = "pad"
     padding: Padding = "linear"
@@ -54,14 +59,6 @@ class HeLoRA(StrategyConfig):
     public_windows: int = Field(default=256, ge=1)
     alpha_over: Literal["server_rank", "own_rank"] = "server_rank"
 
-    @model_validator(mode="after")
-    def _one_function(self) -> HeLoRA:
-        if self.variant == "kd" and self.alpha_over == "own_rank":
-            raise ValueError(
-                "alpha_over = own_rank with variant=kd, whose server reads all models at one scale; drop one"
-            )
-        return self
-
     def build(self) -> Strategy:
         """The strategy."""
         pad = Strategy(
@@ -72,12 +69,17 @@ class HeLoRA(StrategyConfig):
         )
         if self.variant == "pad":
             return pad
-        recipe = Recipe(epochs=self.kd_epochs, lr=self.kd_lr)
+        lessons = helora_kd.Lessons(
+            sizes=partial(sizes, self),
+            shares=self.shares,
+            recipe=Recipe(epochs=self.kd_epochs, lr=self.kd_lr),
+            num_windows=self.public_windows,
+        )
         return replace(
             pad,
-            init=partial(helora_kd.own_models, partial(sizes, self)),
+            init=partial(helora_kd.own_models, lessons),
             reduction=Collect(),
-            aggregate=partial(helora_kd.teach, recipe, self.public_windows, self.weighting == "samples"),
+            aggregate=partial(helora_kd.teach, lessons),
             evaluate=helora_kd.each_its_own,
         )
 
@@ -133,7 +135,7 @@ def allocate(config: HeLoRA, state: ServerState, context: RoundContext) -> tuple
         if config.alpha_over == "own_rank":
             ranks = [relative_size(context.layout[j], part) for j, part in own.items() if part.rank is not None]
             task = replace(task, lora_scale=1.0 / min(ranks, default=1.0))
-        tasks.append(replace(task, view=helora_kd.own_view(client.id)) if config.variant == "kd" else task)
+        tasks.append(replace(task, view=view(client.id)) if config.variant == "kd" else task)
     return tuple(tasks)
 
 

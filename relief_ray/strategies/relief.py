@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -31,6 +31,7 @@ Weight = Callable[[ParamGroup, ClientInfo, Assignment], float]
 class Relief(StrategyConfig):
     """V0; ``variants`` below change one or two fields of it."""
 
+    one_of: ClassVar[tuple[str, ...]] = ("deadline_s", "deadline_fraction")
     name: Literal["relief"] = "relief"
     select: Literal["divergence", "random", "none", "all"] = "divergence"
     mandatory: bool = True

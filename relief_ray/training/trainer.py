@@ -138,7 +138,8 @@ class Trainer:
 
     def _plan(self, present: Collection[str], task: Assignment, num_windows: int) -> ForwardPlan:
         """What runs when; what would be too much to keep for the whole round runs in every step."""
-        missing, reuse = self.config.missing, self.config.engine != "naive"
+        missing: Missing = "zero_feature" if task.omit_absent else self.config.missing
+        reuse = self.config.engine != "naive"
         plan_for = partial(plan_forward, self.backbone, present, task.train, missing, reuse, task.taps, task.output)
         plan: ForwardPlan = plan_for()
         kept = kept_bytes(plan, self._output_bytes) * num_windows

@@ -30,7 +30,9 @@ from relief_ray.models.frozen import build_same
 from relief_ray.process import use_device, use_threads
 from relief_ray.protocols import Planner
 from relief_ray.server.aggregation import check_update, without
-from relief_ray.server.reduction import Scratch, Sums, measured, sum_block
+from relief_ray.server.reduction import Sums, measured, sum_block
+from relief_ray.server.scratch import Scratch
+from relief_ray.stages import Missing
 from relief_ray.streams import Streams
 from relief_ray.training.evaluation import CHUNK, confusion, predict, share_rows
 from relief_ray.training.inputs import InputCache, prepare
@@ -90,7 +92,7 @@ class Worker:
         self.backbone = build_same(job.build, job.frozen)
         self.trainer = Trainer(self.backbone, job.trainer)
         self._cache = InputCache(job.cache_mib)
-        self._scratch = Scratch()
+        self.scratch = Scratch()
 
     def train_block(
         self,
@@ -103,7 +105,7 @@ class Worker:
         updates, rejected, refused = [], {}, []
         for task in tasks:
             update = self._train(round_, models[task.view], task, states.get(task.client, NO_STATE))
-            update = measured(update, self._scratch)
+            update = measured(update, self.scratch)
             if reason := check_update(update, self.backbone.layout):
                 rejected[task.client] = reason
                 refused.append(update.receipt)
@@ -162,7 +164,7 @@ class Worker:
         for target in targets:
             self._load(models, target, states)
             masks = target_masks(target, self.job.fleet.modalities)
-            missing = self.job.trainer.missing
+            missing: Missing = "zero_feature" if target.omit_absent else self.job.trainer.missing
             predicted = predict(self.backbone, inputs.inputs, list(masks.values()), missing, target.output)
             for label, mask in masks.items():
                 found[label] = confusion(labels, predicted[mask], subjects[rows], num_subjects, num_classes)

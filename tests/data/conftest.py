@@ -1,7 +1,7 @@
 """A cache of the tests' own, the packaged excerpt, and small synthetic raw files."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +15,9 @@ REAL_DATA = os.environ.get("RELIEF_DATA")
 
 
 @pytest.fixture(autouse=True, scope="session")
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    folder = tmp_path_factory.mktemp("cache")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RELIEF_CACHE", str(folder))
-        patch.delenv("RELIEF_DATA", raising=False)
-        yield folder
+def own_cache(run_cache: Path) -> Path:
+    """One cache for all tests of a process: two would depend on whose turn it was first."""
+    return run_cache
 
 
 @pytest.fixture(scope="session")

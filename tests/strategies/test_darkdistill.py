@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from torch.nn import functional
 
 from relief_ray.codec import encoded_nbytes
+from relief_ray.errors import UserError
 from relief_ray.federated import LocalStep
 from relief_ray.groups import WHOLE
 from relief_ray.messages import EvalTarget, StageTimes, WeightedSum
@@ -283,14 +284,38 @@ def test_the_state_of_the_server_goes_on(tmp_path):
 
 @pytest.mark.parametrize("participants", [[0, 1], [2, 3], [3]])
 def test_a_round_with_one_class_alone_distils_nothing(tmp_path, participants):
+    """Generators and scores rest; the judge is the deepest class's newest model, here the blocks' mean of it alone."""
     run = with_network(run_of(tmp_path, config=SMALL))
     run.round(1)
     before = run.state
     run.round(2, participants=participants)
-    assert all(torch.equal(before.tensors[k], run.state.tensors[k]) for k in before.tensors)
+    deepest = 0 in participants
+    kept = {k for k in before.tensors if torch.equal(before.tensors[k], run.state.tensors[k])}
+    assert kept == set(before.tensors) - ({JUDGE} if deepest else set()) and set(run.state.tensors) == set(
+        before.tensors
+    )
+    if deepest:
+        judge = LAYOUT.views(run.state.tensors[JUDGE])
+        assert all(torch.equal(judge[j], run.state.models["global"][j]) for j in LAYOUT.ids)
     same = {j for j in LAYOUT.ids if torch.equal(before.models["global"][j], run.state.models["global"][j])}
     # A window of zeros moves no LoRA factor that reads it: who has no heart rate leaves encoder.hr.1 as it is.
-    assert same == (set() if 0 in participants else set(LAYOUT.ids) - FIRST_BLOCK | {"encoder.hr.1"})
+    assert same == (set() if deepest else set(LAYOUT.ids) - FIRST_BLOCK | {"encoder.hr.1"})
+
+
+def test_the_next_round_is_judged_by_the_deepest_class_model(tmp_path, monkeypatch):
+    """Round 1 by the initial model, later rounds by what the deepest class last had, also where it came alone."""
+    seen, plain = [], darkdistill.distil
+    monkeypatch.setattr(
+        darkdistill, "distil", lambda models, judge, *rest: (seen.append(judge), plain(models, judge, *rest))[1]
+    )
+    run = with_network(run_of(tmp_path, config=SMALL))
+    run.round(1)
+    run.round(2, participants=[0])
+    alone = run.state.models["global"]
+    run.round(3, participants=[2])
+    run.round(4)
+    assert len(seen) == 2 and all(torch.equal(seen[0][j], run.start[j]) for j in LAYOUT.ids)
+    assert all(torch.equal(seen[1][j], alone[j]) for j in LAYOUT.ids)
 
 
 def test_the_students_rate_depends_on_what_is_trained(tmp_path, monkeypatch):
@@ -331,3 +356,14 @@ def test_a_depth_is_for_a_device_type_that_there_is(wrong):
     with pytest.raises(ValidationError):
         DarkDistill(depth_by_type=wrong)
     assert DarkDistill(depth_by_type={"C": 2}).depth_by_type == {"C": 2}
+
+
+def test_a_depth_is_one_that_the_backbone_has():
+    """Two encoder layers are two classes, whatever ``num_depths`` allows; of four, with ``num_depths=2`` as well."""
+    for layers, config in (
+        (2, DarkDistill(depth_by_type={"A": 3})),
+        (4, DarkDistill(depth_by_type={"A": 3}, num_depths=2)),
+    ):
+        with pytest.raises(UserError, match=r"depth_by_type: found \{'A': 3\}, expected 1 to 2"):
+            early_exits(config, build(layers=layers).layout, FOUR)
+    assert len(early_exits(DarkDistill(depth_by_type={"A": 3}), build(layers=3).layout, FOUR)) == 2

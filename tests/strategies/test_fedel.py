@@ -1,7 +1,9 @@
 """FedEL: windows, importance, time budgets, masked means; what devices and server may and may not touch."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import combinations, pairwise
+from typing import ClassVar
 
 import pytest
 import torch
@@ -9,24 +11,29 @@ from pydantic import ValidationError
 
 from relief_ray.federated import ClientContext, Probed, no_probe
 from relief_ray.groups import WHOLE
-from relief_ray.messages import NO_STATE, ServerState
+from relief_ray.messages import NO_STATE, Fleet, ServerState, StageTimes
 from relief_ray.records import read_rounds
 from relief_ray.records.capture import selection
 from relief_ray.server import elastic
 from relief_ray.setup import context_of as setup_context
 from relief_ray.setup import prepare
-from relief_ray.strategies import fedel
+from relief_ray.strategies import fedel, fedprox
 from relief_ray.strategies.depth import block, num_blocks, own_groups
 from relief_ray.strategies.fedavg import FedAvg
 from relief_ray.strategies.fedel import GLOBAL, WINDOW, FedEL, all_exits, global_importance, local_importance
+from relief_ray.strategies.fedprox import FedProx
 from relief_ray.streams import Streams
+from tests import toy
 from tests.conformance_cases import config_of, drive
-from tests.toy import ACC, FOUR, LinearPlanner, bench, build, context_of
+from tests.toy import ACC, LinearPlanner, build
 
 TWO_LAYERS = {"layers": 2, "b_zero": False}
 LAYOUT = build(all_exits, layers=2).layout
 OWN = [g.id for g in own_groups(LAYOUT)]
-# Client 0 is ten times as fast as client 3.
+# Every client on a device type of its own, client 0 ten times as fast as client 3.
+FOUR = replace(toy.FOUR, clients=tuple(replace(c, device=d) for c, d in zip(toy.FOUR.clients, "ABCD", strict=True)))
+context_of = partial(toy.context_of, fleet=FOUR)
+bench = partial(toy.bench, fleet=FOUR)
 SPREAD = LinearPlanner(tau_s={0: 1.0, 1: 2.0, 2: 5.0, 3: 10.0})
 
 
@@ -197,6 +204,32 @@ def test_budgets():
     assert fedel.budget_s(FedEL(speedup="table"), context) == 81.0 / 7.68, "Table II: the toy has LoRA"
     one = fedel.allocate(FedEL(), ServerState(models={}), context_of(LAYOUT, planner=SPREAD, participants=[3]))
     assert one[0].args["t_th_s"] == 8.0, "the whole fleet decides, not who takes part"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PerWindow:
+    """``pace`` of its device type seconds per window and group, and a second on the link."""
+
+    fleet: Fleet
+    pace: ClassVar = {"A": 1.0, "B": 2.0, "C": 6.0}
+
+    def times(self, client, assignment):
+        info = self.fleet[client]
+        return StageTimes(backward_s=self.pace[info.device] * info.num_windows * len(assignment.train), up_s=1.0)
+
+
+@pytest.mark.parametrize(
+    ("num_windows", "expected_s"),
+    [((10, 10, 10, 10), 80.0), ((1, 10, 10, 10), 80.0), ((10, 10, 10, 1), 80.0), ((30, 10, 2, 1), 240.0)],
+)
+def test_the_budget_is_the_fastest_types_whoever_has_few_windows(num_windows, expected_s):
+    """Eight groups at a second a window: type A's slower client, not who is done first because it has few windows."""
+    kinds = zip(FOUR.clients, "AABC", num_windows, strict=True)
+    fleet = replace(FOUR, clients=tuple(replace(c, device=d, num_windows=n) for c, d, n in kinds))
+    context = context_of(LAYOUT, fleet=fleet, planner=PerWindow(fleet=fleet))
+    assert fedel.budget_s(FedEL(), context) == expected_s
+    deadline_s = fedprox.fastest_s(FedProx(mu=0.0), replace(context, layout=build(layers=2).layout))
+    assert deadline_s == expected_s + 1.0, "FedProx's deadline is the same device type's, its link included"
 
 
 @pytest.mark.parametrize("config", [FedEL(), FedEL(speedup=5.0), FedEL(t_th_s=25.0)])

@@ -225,6 +225,12 @@ def test_who_is_absent_keeps_its_cluster_and_its_encoders(tmp_path):
 # Drift --------------------------------------------------------------------------------------------------------------
 
 
+def test_in_the_fusion_phase_absent_sensors_are_left_out(tmp_path):
+    _, rounds = play(tmp_path)
+    omits = [{r.assignment.omit_absent for r in result.trained.reduced.receipts} for result in rounds]
+    assert omits == [{False}, {False}, {True}]
+
+
 def test_drift_is_zero_at_the_start_and_lies_in_0_2(tmp_path):
     run, _ = play(tmp_path, 2)
     run.epochs = 0
@@ -270,6 +276,11 @@ def test_one_phase_has_nothing_to_cluster():
     with pytest.raises(ValidationError, match="protocol = 'one_phase' has no clusters"):
         Harmony(protocol="one_phase")
     assert Harmony(protocol="one_phase", fusion_federation="none").home == ("fusion_a", "fusion_b")
+    for unread in ({"clusters": 3}, {"unimodal_share": 0.1}, {"encoder_lr": 0.3}, {"by_sensors": False}):
+        with pytest.raises(
+            ValidationError, match=f"{next(iter(unread))} = .* with protocol='one_phase', which does not"
+        ):
+            Harmony(protocol="one_phase", fusion_federation="none", **unread)
 
 
 def test_a_wrong_number_of_clusters_is_refused():
@@ -299,6 +310,7 @@ def test_each_client_is_tested_by_the_network_it_has(tmp_path):
     label = run.state.facts["clusters"]["0"]
     assert [(t.view, t.output) for t in plan.clients[4:]] == [("global", "unimodal.acc"), ("global", "unimodal.hr")]
     assert all((t.view, t.output, set(t.keep)) == (label, None, set(ENCODERS)) for t in plan.clients[:4])
+    assert all(t.omit_absent for t in plan.clients[:4]), "nobody has networks of sensors that it lacks"
     assert plan.canonical.view == label and not plan.canonical.keep, "on the encoders that all owners share"
     found = run.executor.evaluate(run.state.models, plan.clients, run.store.committed, "test")
     fused = [replace(t, output=None) for t in plan.clients[4:]]

@@ -7,6 +7,7 @@ import torch
 
 from relief_ray.errors import UserError
 from relief_ray.groups import Part
+from relief_ray.messages import EvalTarget
 from relief_ray.models.network import BackboneNetwork
 from relief_ray.records import read_rounds
 from relief_ray.setup import context_of as setup_context
@@ -45,7 +46,7 @@ def beyond_rank_1(group):
 
 def test_everybody_starts_from_the_common_model_at_its_own_rank(tmp_path):
     run = run_of(tmp_path)
-    assert list(run.state.models) == VIEWS
+    assert list(run.state.models) == [*VIEWS, "global"]
     assert all(torch.equal(run.state.models["client.0"][j], run.start[j]) for j in LAYOUT.ids)
     for j in LORA:
         small, outside = run.state.models["client.3"][j], beyond_rank_1(j)
@@ -110,13 +111,40 @@ def test_who_is_absent_keeps_its_model(tmp_path):
     assert not torch.equal(before["client.3"]["head.1"], run.state.models["client.3"]["head.1"])
 
 
-def test_every_client_is_tested_on_its_own_model_and_there_is_no_common_one(tmp_path):
+def test_every_client_is_tested_on_its_own_model_and_the_canonical_one_is_a_diagnostic(tmp_path):
     run = run_of(tmp_path)
     plan = run.strategy.evaluate(run.state, TYPES)
-    assert plan.canonical is None
+    assert plan.canonical == EvalTarget(label="global")
     assert [(t.view, t.modalities, t.client) for t in plan.clients] == [
         (v, c.modalities, c.id) for v, c in zip(VIEWS, TYPES.clients, strict=True)
     ]
+
+
+@pytest.mark.parametrize(
+    ("weighting", "shares", "expected"),
+    [
+        ("uniform", {"A": 1.0}, [0.5, 0.5]),
+        ("samples", {"A": 1.0}, [6 / 13, 7 / 13]),
+        ("uniform", {"A": 0.5}, [0.0, 1.0]),
+    ],
+)
+def test_the_canonical_model_is_the_mean_of_the_fullest_with_all_sensors(tmp_path, weighting, shares, expected):
+    """Clients 0 and 1 own both sensors, 6 and 7 windows; at half its rank client 0 (A) is no longer the fullest.
+
+    Client 2 (B, accelerometer alone) never counts, whatever its rank.
+    """
+    fleet = replace(
+        TYPES, clients=(TYPES[0], replace(TYPES[1], device="A" if shares["A"] == 1.0 else "B"), *TYPES.clients[2:])
+    )
+    config = HeLoRA(variant="kd", kd_epochs=1, weighting=weighting, rank_share={**shares, "B": 1.0})
+    run = run_of(tmp_path, config, fleet)
+    for round_, participants in ((1, None), (2, [1, 3])):
+        run.round(round_, participants=participants)
+        own = [run.state.models[v] for v in VIEWS[:2]]
+        for j in LAYOUT.ids:
+            mean = sum(share * theta[j].double() for share, theta in zip(expected, own, strict=True))
+            torch.testing.assert_close(run.state.models["global"][j], mean.float(), rtol=1e-6, atol=1e-7)
+        assert not torch.equal(own[0]["head.1"], own[1]["head.1"]), "a mean of two things"
 
 
 def test_public_windows_are_evenly_taken_and_have_no_labels(tmp_path):
@@ -158,7 +186,8 @@ def test_a_whole_run_teaches_on_the_validation_part(run_cache, tmp_path):
     assert used.isdisjoint(int(s) for s in public.starts)
     drive(config, tmp_path / "run")
     last = read_rounds(tmp_path / "run")[-1]
-    assert last.metrics is not None and last.metrics.f1 is None and last.metrics.f1_fleet is not None
+    assert last.metrics is not None and last.metrics.f1 is not None and last.metrics.f1_fleet is not None
+    assert last.metrics.headline == last.metrics.f1_fleet
     assert [c.view for c in last.clients] == [f"client.{c.client}" for c in last.clients]
 
 

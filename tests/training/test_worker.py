@@ -19,7 +19,7 @@ from relief_ray.training.rows import LazyRows
 from relief_ray.training.serial import SerialExecutor, combine
 from relief_ray.training.trainer import ClientInputs, TrainerConfig
 from relief_ray.training.worker import Job, Worker, subject_index, target_masks
-from tests.training.scene import SHAPE, build
+from tests.training.scene import ABSENT, SHAPE, build
 
 OWNED = (("acc", "gyro", "hr"), ("acc", "gyro"), ("acc",))
 
@@ -93,6 +93,32 @@ def test_evaluation_of_a_client_uses_its_personal_part(job):
     target = EvalTarget(label="mine", client=2, keep={"head.1": WHOLE}, modalities=("acc",))
     counts = Worker(job).evaluate(models(), [target], own, "test")["mine"]
     assert int(counts[:, :, 0].sum()) == 31, "a head of zeros always says class 0"
+
+
+def strange():
+    """The model with other values of all that heart rate feeds."""
+    return {"global": {j: x * 50 + 5 if j in ABSENT else x for j, x in models()["global"].items()}}
+
+
+def test_a_target_that_omits_absent_sensors_is_blind_to_their_networks(job):
+    target = EvalTarget(label="mine", modalities=("acc", "gyro"), omit_absent=True)
+    for omits in (True, False):
+        asked = replace(target, omit_absent=omits)
+        found, other = (Worker(job).evaluate(theta, [asked], {}, "test")["mine"] for theta in (models(), strange()))
+        assert torch.equal(found, other) == omits
+
+
+def test_a_task_that_omits_absent_sensors_is_blind_to_their_networks(job):
+    """Client 1 has no heart rate: its update is the same bits whatever the server's networks for that are."""
+    assert job.trainer.missing == "zero_input"
+    task = tasks_of(job)[1]
+    mine = {j: part for j, part in task.train.items() if j not in ABSENT}
+    for omits in (True, False):
+        asked = replace(task, train=mine, up=mine, omit_absent=omits)
+        found, other = (
+            Worker(job).train_block(1, theta, [asked], {}).sums["global"] for theta in (models(), strange())
+        )
+        assert all(torch.equal(found[j].plain, other[j].plain) for j in mine) == omits
 
 
 def test_training_after_an_evaluation_is_unharmed(job):
