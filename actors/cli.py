@@ -139,8 +139,7 @@ def grid(
         skip_unknown=skip_unknown,
         dashboard=dashboard,
     )
-    ray = [] if address is None else [f"runtime.address={address}"]
-    go(target, folder, [*(settings or []), *ray], out, asked)
+    go(target, folder, (settings or []) + ([] if address is None else [f"runtime.address={address}"]), out, asked)
 
 
 @app.command()

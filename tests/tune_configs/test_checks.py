@@ -12,7 +12,7 @@ from tune_configs.cells import GRIDS, load_grid
         ("from tune_configs.grid import Grid\ndef grid(:\n", "mine.py, line 2: SyntaxError"),
         ("import no_such_module\n", "mine.py, line 1: ModuleNotFoundError: No module named 'no_such_module'"),
         ("def grid():\n    return 1 / 0\n", "mine.py, line 2: ZeroDivisionError"),
-        ("{}def grid():\n    return Grid(nam='x')\n", "mine.py, line 3: TypeError"),
+        ("{}def grid():\n    return Grid(tile='x')\n", "mine.py, line 3: TypeError"),
         ("{}def grid():\n    return Grid(name='g', title='', methods=(), datasets=('dsa_minni',))\n",
          "dataset 'dsa_minni': unknown (did you mean 'dsa_mini'?)"),
         ("{}def grid():\n    return Grid(name='../y', title='', methods=('v1',))\n", "name '../y': expected letters"),
