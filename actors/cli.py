@@ -126,7 +126,8 @@ def grid(
     Grids: main_cnn, main_lora, ablation, sensitivity, diagnostics, testbed, coupling, search_lr, smoke. `--set` scales
     them (`seeds=2`, `datasets=dsa`, `'methods=[fedavg, relief]'`, `rounds=20`) and changes any value of a cell.
     """
-    from actors.commands.grid import Asked, go
+    from actors.commands.grid import go
+    from actors.commands.grid_plan import Asked
     from actors.grids.estimate import parse_hours
 
     asked = Asked(
@@ -138,8 +139,7 @@ def grid(
         skip_unknown=skip_unknown,
         dashboard=dashboard,
     )
-    ray = [] if address is None else [f"runtime.address={address}"]
-    go(target, folder, [*(settings or []), *ray], out, asked)
+    go(target, folder, (settings or []) + ([] if address is None else [f"runtime.address={address}"]), out, asked)
 
 
 @app.command()

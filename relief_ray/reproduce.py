@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import isclose
+from math import isclose, isfinite
 from pathlib import Path
 from typing import Literal, cast
 
@@ -41,8 +41,10 @@ def reproduce(cell: CommittedCell, folder: Path, tolerance: float = TOLERANCE, o
     """Runs the cell from its first round in ``folder``, in this process, with its own engine and thread count.
 
     Raises:
-        UserError: its data are not here, or this version cannot read its configuration.
+        UserError: its data are not here, this version cannot read its configuration, or there is no such tolerance.
     """
+    if not (isfinite(tolerance) and tolerance >= 0.0):
+        raise UserError(f"--tolerance {100 * tolerance:g}: expected points of F1, 0 or more, e.g. --tolerance 1")
     run_again(cell, folder, on_round)
     return judge(cell, condense(read_run(folder), read_rounds(folder)), tolerance)
 

@@ -55,6 +55,13 @@ def test_another_program_is_named(cell):
     assert "sources" in judge(cell.model_copy(update={"source_digest": "0" * 64}), cell).program
 
 
+@pytest.mark.parametrize("tolerance", [-0.01, float("nan"), float("inf")])
+def test_a_tolerance_that_is_none_is_refused_before_anything_runs(cell, tmp_path, tolerance):
+    with pytest.raises(UserError, match=r"--tolerance .*: expected points of F1, 0 or more"):
+        reproduce(cell, tmp_path / "x", tolerance)
+    assert not (tmp_path / "x").exists()
+
+
 def test_other_data_are_refused(cell, tmp_path):
     with pytest.raises(UserError, match="was computed on data 000000000000, found"):
         reproduce(cell.model_copy(update={"data_digest": "0" * 64}), tmp_path / "x")

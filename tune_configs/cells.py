@@ -15,6 +15,7 @@ from relief_ray.config import ExperimentConfig, override, parse
 from relief_ray.errors import UserError, nearest
 from relief_ray.records.identity import config_hash
 from relief_ray.strategies import PRESETS
+from tune_configs.checks import checked, file_errors
 from tune_configs.grid import DATASETS, Axis, Grid, Point, points
 from tune_configs.tuned import TUNED, Tuned, read_tuned, refuse_overruled
 
@@ -22,6 +23,13 @@ GRIDS = (
     "main_cnn", "main_lora", "ablation", "sensitivity", "diagnostics", "testbed", "coupling", "search_lr", "smoke",
 )  # fmt: skip
 HASH_DIGITS = 8
+# What names a cell, and the axis that chooses it.
+OWNED = {
+    "data.name": "datasets", "data.split": "datasets", "data.fold": "folds", "seed": "seeds",
+    "strategy.name": "methods", "name": "",
+}  # fmt: skip
+# Set by levels too, but any grid may be scaled by the one and given other sizes by the other.
+SCALED = frozenset({"rounds", "backbone"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,7 +47,7 @@ def load_grid(target: str) -> Grid:
     """A grid of ours by name, or a Python file of the user's with a function ``grid()``.
 
     Raises:
-        UserError: neither; the nearest name is given.
+        UserError: neither (the nearest name is given), or the file fails.
     """
     if target in GRIDS:
         return _call(importlib.import_module(f"tune_configs.{target}"), target)
@@ -48,16 +56,14 @@ def load_grid(target: str) -> Grid:
         spec = importlib.util.spec_from_file_location(path.stem, path)
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return _call(module, target)
+        with file_errors(path):
+            spec.loader.exec_module(module)
+            return _call(module, target)
     raise UserError(f"grid {target!r}: unknown{nearest(target, GRIDS)}; expected {', '.join(GRIDS)}, or a FILE.py")
 
 
 def _call(module: ModuleType, target: str) -> Grid:
-    made = module.grid() if hasattr(module, "grid") else None
-    if not isinstance(made, Grid):
-        raise UserError(f"{target}: expected a function grid() that gives a tune_configs.grid.Grid")
-    return made
+    return checked(module.grid() if hasattr(module, "grid") else None, target)
 
 
 def cells_of(grid: Grid, settings: Sequence[str] = (), *, skip_unknown: bool = False) -> tuple[GridCell, ...]:
@@ -68,12 +74,14 @@ def cells_of(grid: Grid, settings: Sequence[str] = (), *, skip_unknown: bool = F
     everything else changes every cell's configuration.
 
     Raises:
-        UserError: an unknown level or key, a value out of range, or methods that this version does not have.
+        UserError: an unknown level or key, a value out of range, a key that an axis chooses, or methods that this
+            version does not have.
     """
     scaled, rest = scale(grid, [s for s in settings if not s.startswith(TUNED)])
+    refuse_owned(grid, rest)
     files = [s.removeprefix(TUNED) for s in settings if s.startswith(TUNED)]
     tuned = read_tuned(Path(files[-1])) if files else None
-    refuse_empty(scaled)
+    refuse_unknown_folds(scaled, are_asked=any(s.startswith("folds=") for s in settings))
     known = tuple(m for m in scaled.methods if m in PRESETS)
     missing = [m for m in scaled.methods if m not in PRESETS]
     if missing and not skip_unknown:
@@ -86,16 +94,41 @@ def cells_of(grid: Grid, settings: Sequence[str] = (), *, skip_unknown: bool = F
     return tuple({cell.hash: cell for cell in reversed(list(found))}.values())[::-1]
 
 
-def refuse_empty(grid: Grid) -> None:
-    """Folds that a held-out dataset does not have would leave it out silently.
+def refuse_owned(grid: Grid, settings: Iterable[str]) -> None:
+    """A cell is called after its axes' levels: what these choose is chosen by them alone.
 
     Raises:
-        UserError: none of the chosen folds exists.
+        UserError: a setting would give a cell other values than its name says.
     """
-    for name in grid.datasets:
-        known = DATASETS[name].folds
-        if grid.folds is not None and known and not set(grid.folds) & set(known):
-            raise UserError(f"--set folds={list(grid.folds)}: {name} has folds {list(known)}; expected some of those")
+    axes = {key: axis.name for axis in grid.axes for level in axis.levels for key in level.settings}
+    tried = {key: "" for levels in grid.own.values() for level in levels for key in level.settings}
+    owned = {key: name for key, name in {**tried, **axes}.items() if key not in SCALED} | OWNED
+    for path, _, value in (setting.partition("=") for setting in settings):
+        for key, axis in owned.items():
+            if f"{key}.".startswith(f"{path}.") or path.startswith(f"{key}."):
+                wanted = f"--set '{axis}=..'" if axis else "what the grid says, or a grid FILE.py of your own"
+                raise UserError(
+                    f"grid {grid.name}: --set {path}={value}: {key} is in the cells' names; expected {wanted}"
+                )
+
+
+def refuse_unknown_folds(grid: Grid, *, are_asked: bool) -> None:
+    """Folds that a held-out dataset does not have would be left out silently.
+
+    Raises:
+        UserError: a fold does not exist; ``are_asked`` by the user: or no dataset has any.
+    """
+    known = {name: DATASETS[name].folds for name in grid.datasets if DATASETS[name].folds}
+    if are_asked and not known:
+        held_out = ", ".join(name for name, d in DATASETS.items() if d.folds)
+        raise UserError(
+            f"--set folds={list(grid.folds or ())}: {', '.join(grid.datasets)} "
+            f"{'has' if len(grid.datasets) == 1 else 'have'} no folds; expected one of --set 'datasets=[{held_out}]', "
+            "or no --set folds"
+        )
+    for name, folds in known.items():
+        if grid.folds is not None and not set(grid.folds) <= set(folds):
+            raise UserError(f"--set folds={list(grid.folds)}: {name} has folds {list(folds)}; expected some of those")
 
 
 def scale(grid: Grid, settings: Iterable[str]) -> tuple[Grid, list[str]]:

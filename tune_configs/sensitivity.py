@@ -1,6 +1,6 @@
 """Tables IV and V: how far apart devices are, and how many clients there are."""
 
-from tune_configs.grid import CNN, FIVE_METHODS, LORA, PAPER, Axis, Grid, Level
+from tune_configs.grid import BOUNDS, CNN, FIVE_METHODS, LORA, PAPER, Axis, Grid, Level
 
 
 def _clients(number: int) -> Level:
@@ -17,11 +17,11 @@ FACTORS = (
 
 
 def grid() -> Grid:
-    """Gap 10, 55, 100 and N = 8 or 10, 20, 50, 100; five methods, 2 backbones, 2 datasets, 3 seeds."""
+    """Gap 10, 55, 100 and N = 8 or 10, 20, 50, 100; five methods, four bounds, 2 backbones, 2 datasets, 3 seeds."""
     return Grid(
         name="sensitivity",
         title="Tables IV and V: heterogeneity gap and number of clients, five methods",
-        methods=FIVE_METHODS,
+        methods=(*FIVE_METHODS, *BOUNDS),
         axes=(Axis(name="backbones", levels=(CNN, LORA)), Axis(name="factors", levels=FACTORS)),
         settings=PAPER,
     )

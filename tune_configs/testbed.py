@@ -1,6 +1,6 @@
 """Section VII: the testbed's devices; per-device profiling with two clients, the fleet with everyone."""
 
-from tune_configs.grid import CNN, FIVE_METHODS, LORA, PAPER, Axis, Grid, Level
+from tune_configs.grid import BOUNDS, CNN, FIVE_METHODS, LORA, PAPER, Axis, Grid, Level
 
 
 def _two(dataset: str, subjects: tuple[int, int]) -> Level:
@@ -18,11 +18,11 @@ SCOPES = (
 
 
 def grid() -> Grid:
-    """Five methods, 2 backbones, 2 datasets, 3 seeds; 100 rounds on two devices, 200 with the fleet."""
+    """Five methods, four bounds, 2 backbones, 2 datasets, 3 seeds; 100 rounds on two devices, 200 with the fleet."""
     return Grid(
         name="testbed",
         title="Section VII: testbed devices, per device (100 rounds) and as a fleet (200 rounds)",
-        methods=FIVE_METHODS,
+        methods=(*FIVE_METHODS, *BOUNDS),
         axes=(Axis(name="backbones", levels=(CNN, LORA)), Axis(name="scopes", levels=SCOPES)),
         settings={**PAPER, "fleet.preset": "testbed"},
     )

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import math
 import os
-import time
 from collections.abc import Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
 from pathlib import Path
 
-from actors.commands.grid_text import print_end, print_plan, print_status
+from actors.commands.grid_plan import Asked, address_of, show_plan, within_budget
+from actors.commands.grid_text import print_end, print_status
 from actors.commands.plan import refuse_masked, refuse_other_than
-from actors.exits import CELLS_FAILED, DISK, INTERRUPTED, Stopped, say
+from actors.exits import CELLS_FAILED, DISK, INTERRUPTED, Stopped
 from actors.exports import PATIENCE_AFTER_STOP_S, PATIENCE_S, Exports
 from actors.grids.book import Book, Entry, await_quiet, read_book, set_stale_aside, write_book
-from actors.grids.estimate import estimates, fitting, head_of, probe_missing
 from actors.grids.freeze import freeze
-from actors.grids.screen import Screen, duration, make_screen
-from actors.session import SessionOptions, num_cores, ray_session
+from actors.grids.screen import Screen, make_screen
+from actors.session import SessionOptions, ray_session
 from actors.signals import StopSignals
 from relief_ray.data import open_dataset
 from relief_ray.errors import UserError
@@ -30,24 +27,6 @@ GRID_LOCK = "grid.lock"
 TUNED_FILE = Path("results/tuned.json")
 # Where Ray unpacks the working folder of a job.
 JOB_FOLDERS = "working_dir_files"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Asked:
-    """What the user wants besides the grid itself; ``budget_s`` of wall time from ``began_s`` (monotonic) on."""
-
-    as_json: bool = False
-    dry_run: bool = False
-    budget_s: float | None = None
-    rerun_stale: bool = False
-    skip_failed: bool = False
-    skip_unknown: bool = False
-    dashboard: bool = False
-    began_s: float = field(default_factory=time.monotonic)
-
-    def left_s(self) -> float:
-        """Seconds of the budget that are left; infinite without one."""
-        return math.inf if self.budget_s is None else self.budget_s - (time.monotonic() - self.began_s)
 
 
 def go(target: str, folder: Path | None, settings: Sequence[str], out: Path | None, asked: Asked) -> None:
@@ -103,8 +82,7 @@ def carry_out(book: Book, asked: Asked) -> None:
         Stopped: a signal, the budget or a full disk ended it, or cells failed; the message says how to go on.
     """
     if asked.dry_run:
-        entries = book.entries()
-        print_plan(book, entries, estimates(entries, probe_missing(entries, one_each=True, say=say)), num_cores())
+        show_plan(book, asked.as_json)
         return
     with disk_errors(book.out, "write the grid"):
         book.out.mkdir(parents=True, exist_ok=True)
@@ -132,30 +110,6 @@ def to_do(entries: Iterable[Entry], skip_failed: bool) -> list[Entry]:
     """Missing cells, and failed ones once more; stale ones stay as they are."""
     states = ("missing",) if skip_failed else ("missing", "failed")
     return [e for e in entries if e.state in states]
-
-
-def within_budget(book: Book, entries: Sequence[Entry], todo: list[Entry], asked: Asked) -> list[Entry]:
-    """The first cells that fit into what is left of the budget, after a round of every method has been timed.
-
-    Where none fits, the first is begun: it goes on later. Says which.
-    """
-    if asked.budget_s is None or not todo:
-        return todo
-    known = estimates(entries, probe_missing(todo, one_each=False, say=say))
-    left_s = asked.left_s()
-    chosen = fitting(todo, known, left_s * num_cores())
-    begun = [] if chosen else head_of(todo, known, left_s)
-    print_plan(book, entries, known, num_cores())
-    what = (
-        f", up to {chosen[-1].cell.name}"
-        if chosen
-        else f"; {begun[0].cell.name} is begun, a resume goes on with it"
-        if begun
-        else "; give it more, or fewer rounds (--set rounds=..)"
-    )
-    rest = f"{duration(max(0.0, left_s))} of it left"
-    print(f"budget {duration(asked.budget_s)}, {rest}: {len(chosen)} of {len(todo)} cells to do fit{what}", flush=True)
-    return chosen or begun
 
 
 def run_cells(book: Book, entries: Sequence[Entry], todo: Sequence[Entry], asked: Asked) -> None:
@@ -218,7 +172,7 @@ def session_options(todo: Sequence[Entry], dashboard: bool = False) -> SessionOp
 
     Its node plays all devices of the largest fleet.
     """
-    address = todo[0].cell.config.runtime.address or os.environ.get("RAY_ADDRESS")
+    address = address_of(todo)
     resources: dict[str, float] = {"server": 1.0}
     if address is None:
         for needed in {repr(e.cell.config.fleet) + repr(e.cell.config.data): e for e in todo}.values():

@@ -25,29 +25,56 @@ def counts(entries: Sequence[Entry]) -> str:
     return ", ".join(f"{number} {state}" for state, number in found.items() if number)
 
 
-def print_plan(book: Book, entries: Sequence[Entry], known: Mapping[str, Estimate], num_places: int) -> None:
+def plan_text(book: Book, entries: Sequence[Entry], known: Mapping[str, Estimate], num_places: int) -> str:
     """Cells by setting and method, with time and disk, and where these figures come from."""
-    print(f"{book.name}: {book.title}\n{len(entries)} cells ({counts(entries)}), seed-major; records in {book.out}\n")
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for name in ("setting", "method", "to do", "a cell", "all", "disk", "estimated from"):
         table.add_column(name, justify="left" if name in ("setting", "method", "estimated from") else "right")
     rows = plan_rows(entries, known)
     for row in rows[:MAX_ROWS]:
         table.add_row(*row)
-    make_console().print(table)
-    if len(rows) > MAX_ROWS:
-        print(f"... and {len(rows) - MAX_ROWS} rows more")
-    seconds = [k.seconds for k in known.values() if k.seconds is not None]
-    unknown = len(known) - len(seconds)
+    console = make_console()
+    with console.capture() as drawn:
+        console.print(table)
+    more = f"... and {len(rows) - MAX_ROWS} rows more\n" if len(rows) > MAX_ROWS else ""
+    facts = totals(known, num_places)
     data = sorted({f"{e.cell.config.data.name}, {split_name(e.cell.config.data.split)}" for e in entries})
-    disk = sum(k.num_bytes or 0 for k in known.values())
-    print(
-        f"\nin all {duration(sum(seconds))} of one core, {duration(sum(seconds) / num_places)} on {num_places} cores, "
-        f"{mib(disk)} of disk"
-        + (f"; {unknown} cells of unknown length" if unknown else "")
-        + f"\ndata: {'; '.join(data)}",
-        flush=True,
+    return (
+        f"{book.name}: {book.title}\n{len(entries)} cells ({counts(entries)}), seed-major; records in {book.out}\n\n"
+        f"{drawn.get()}{more}\nin all {duration(facts['core_s'])} of one core, {duration(facts['wall_s'])} on "
+        f"{num_places} cores, {mib(int(facts['bytes']))} of disk"
+        + (f"; {facts['unknown']:.0f} cells of unknown length" if facts["unknown"] else "")
+        + f"\ndata: {'; '.join(data)}"
     )
+
+
+def plan_facts(
+    book: Book, entries: Sequence[Entry], known: Mapping[str, Estimate], num_places: int
+) -> dict[str, object]:
+    """``plan_text`` for a script: every cell with what it will still take; null where nothing is known."""
+    rows = []
+    for row, entry in zip(cell_facts(entries), entries, strict=True):
+        found = known.get(entry.cell.name)
+        told = (None, None, None) if found is None else (found.seconds, found.num_bytes, found.origin)
+        rows.append({**row, **dict(zip(("seconds", "bytes", "origin"), told, strict=True))})
+    facts = {"event": "plan", "grid": book.name, "folder": str(book.out), "cores": num_places}
+    return {**facts, **totals(known, num_places), "cells": rows}
+
+
+def totals(known: Mapping[str, Estimate], num_places: int) -> dict[str, float]:
+    """Of all cells to do: seconds of one core and on all, bytes, and how many are of unknown length."""
+    seconds = [k.seconds for k in known.values() if k.seconds is not None]
+    return {
+        "core_s": sum(seconds),
+        "wall_s": sum(seconds) / num_places,
+        "bytes": sum(k.num_bytes or 0 for k in known.values()),
+        "unknown": len(known) - len(seconds),
+    }
+
+
+def tell(facts: Mapping[str, object]) -> None:
+    """One JSON object on a line of its own."""
+    print(json.dumps(facts), flush=True)
 
 
 def plan_rows(entries: Sequence[Entry], known: Mapping[str, Estimate]) -> list[tuple[str, ...]]:
@@ -127,7 +154,12 @@ def print_status(book: Book, entries: Sequence[Entry], as_json: bool) -> None:
             rounds = f"{entry.num_rounds}/{entry.num_planned} rounds"
             print("  ".join(p for p in (f"{entry.state:<8}{entry.cell.name}", rounds, entry.why.split("\n")[0]) if p))
         return
-    rows = [
+    tell({"event": "grid", "grid": book.name, "folder": str(book.out), "cells": cell_facts(entries)})
+
+
+def cell_facts(entries: Sequence[Entry]) -> list[dict[str, object]]:
+    """Every cell with its state, for a script."""
+    return [
         {
             "cell": e.cell.name,
             "strategy": e.cell.label,
@@ -139,4 +171,3 @@ def print_status(book: Book, entries: Sequence[Entry], as_json: bool) -> None:
         }
         for e in entries
     ]
-    print(json.dumps({"event": "grid", "grid": book.name, "folder": str(book.out), "cells": rows}), flush=True)

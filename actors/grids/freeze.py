@@ -14,7 +14,7 @@ from pydantic import JsonValue
 from actors.grids.book import Book, Entry
 from relief_ray.choices import Choice
 from relief_ray.errors import UserError
-from relief_ray.records.atomic import replace_file
+from relief_ray.records.atomic import disk_errors, replace_file
 from relief_ray.records.reading import read_rounds
 from relief_ray.report.load import at
 from tune_configs.tuned import Frozen, Place, Tuned, place_of, words
@@ -53,7 +53,8 @@ def freeze(book: Book, path: Path) -> list[str]:
     if not choices:
         raise UserError(f"{book.out}: no method has all of its tries done; expected some; run: relief-ray grid resume")
     tuned = Tuned(grid=book.name, score=SCORE, choices=tuple(choices))
-    path.parent.mkdir(parents=True, exist_ok=True)
+    with disk_errors(path, "write the choices"):
+        path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, (json.dumps(tuned.model_dump(mode="json"), indent=1) + "\n").encode())
     return lines
 

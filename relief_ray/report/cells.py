@@ -21,7 +21,7 @@ from relief_ray.report.load import Replicate, at
 from relief_ray.report.stats import Paired, paired
 from relief_ray.report.stock import Slot, take_stock
 from relief_ray.report.summary import BOUNDS, MIB, headline_by_subject
-from relief_ray.report.variants import variant_names
+from relief_ray.report.variants import searched_keys, variant_names
 
 Row = dict[str, str | int | float | bool | None]
 
@@ -73,22 +73,23 @@ def _read(path: Path) -> Mapping[str, CommittedCell]:
 
 def name_settings(records: Mapping[str, CommittedCell]) -> tuple[Cell, ...]:
     """The cells with their settings in words; a method with several sets of fields names those that differ."""
-    titles = _titles(list(records.values()))
+    searched = searched_keys(r.config for r in records.values())
+    titles = _titles(list(records.values()), searched)
     labels = variant_names([(shown(r.strategy), r.config) for r in records.values()])
     pairs = zip(records.items(), labels, strict=True)
     return tuple(
-        Cell(name=name, setting=titles[repr(_setting(record))], label=label, record=record)
+        Cell(name=name, setting=titles[repr(_setting(record, searched))], label=label, record=record)
         for (name, record), label in pairs
     )
 
 
-def _setting(record: CommittedCell) -> dict[str, JsonValue]:
-    return flat_setting(record.config) | {"data origin": record.data_origin, "engine": record.engine}
+def _setting(record: CommittedCell, searched: Sequence[str]) -> dict[str, JsonValue]:
+    return flat_setting(record.config, searched) | {"data origin": record.data_origin, "engine": record.engine}
 
 
-def _titles(records: Sequence[CommittedCell]) -> dict[str, str]:
+def _titles(records: Sequence[CommittedCell], searched: Sequence[str]) -> dict[str, str]:
     """A title of its own for every setting."""
-    settings, found = [_setting(r) for r in records], dict[str, str]()
+    settings, found = [_setting(r, searched) for r in records], dict[str, str]()
     for record, mine in zip(records, settings, strict=True):
         if repr(mine) in found:
             continue

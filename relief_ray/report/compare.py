@@ -16,7 +16,7 @@ from relief_ray.report.load import Loaded, Replicate, load_runs, require_complet
 from relief_ray.report.measures import Values, measures
 from relief_ray.report.stats import Paired, paired
 from relief_ray.report.summary import BOUNDS, RunSummary, summarise_run
-from relief_ray.report.variants import choice_kind, chosen_keys, variant_names
+from relief_ray.report.variants import choice_kind, chosen_keys, searched_keys, variant_names
 
 FEDAVG = "fedavg"
 # What may differ inside one comparison: the method, what means are taken over, and how a run was carried out.
@@ -94,10 +94,13 @@ def compare(folders: Iterable[Path], clock: str | None = None) -> Comparison:
     return compare_runs(load_runs(folders), clock)
 
 
-def compare_runs(runs: Sequence[Loaded], clock: str | None = None) -> Comparison:
-    """``compare`` for runs that are loaded already; ``clock`` is the runs' planning clock by default."""
+def compare_runs(runs: Sequence[Loaded], clock: str | None = None, searched: Iterable[str] = ()) -> Comparison:
+    """``compare`` for runs that are loaded already; ``clock`` is the runs' planning clock by default.
+
+    ``searched``: keys that a search varies beside those that the runs themselves name.
+    """
     complete, notes = require_complete(runs)
-    refuse_mixture(complete)
+    refuse_mixture(complete, searched)
     distinct, repeats = without_repeats(with_labels(complete))
     summaries = tuple(summarise_run(r) for r in distinct)
     chosen = _clock(distinct, clock)
@@ -110,22 +113,28 @@ def compare_runs(runs: Sequence[Loaded], clock: str | None = None) -> Comparison
 
 def by_setting(runs: Sequence[Loaded]) -> tuple[tuple[Loaded, ...], ...]:
     """The runs sorted into groups that can be compared, in order of appearance."""
+    searched = searched_keys(r.run.config for r in runs)
     groups: dict[str, list[Loaded]] = {}
     for loaded in runs:
-        groups.setdefault(repr(setting(loaded.run)), []).append(loaded)
+        groups.setdefault(repr(setting(loaded.run, searched)), []).append(loaded)
     return tuple(tuple(g) for g in groups.values())
 
 
-def setting(run: RunRecord) -> dict[str, JsonValue]:
+def setting(run: RunRecord, searched: Iterable[str] = ()) -> dict[str, JsonValue]:
     """What has to be equal in a comparison: the flat configuration without ``FREE``, and whether the data are real."""
-    return flat_setting(run.config) | {"data origin": run.data_origin, "engine": run.engine}
+    return flat_setting(run.config, searched) | {"data origin": run.data_origin, "engine": run.engine}
 
 
-def flat_setting(config: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """The flat configuration without ``FREE`` and what a search varies; that one chose it is part of the setting."""
-    free = (*FREE, "choice", *chosen_keys(config))
+def flat_setting(config: Mapping[str, JsonValue], searched: Iterable[str] = ()) -> dict[str, JsonValue]:
+    """The flat configuration without ``FREE`` and what a search varies; that one chose it is part of the setting.
+
+    ``searched``: what a search varies for any method. A method that keeps its batch size stands beside one for which
+    the batch size was searched, so a searched cell's setting has neither's.
+    """
+    kind = choice_kind(config)
+    free = (*FREE, "choice", *chosen_keys(config), *(searched if kind else ()))
     found = {k: v for k, v in _flat("", config) if not any(k == name or k.startswith(f"{name}.") for name in free)}
-    return found | ({"choice": kind} if (kind := choice_kind(config)) else {})
+    return found | ({"choice": kind} if kind else {})
 
 
 def _flat(prefix: str, node: Mapping[str, JsonValue]) -> Iterable[tuple[str, JsonValue]]:
@@ -136,16 +145,17 @@ def _flat(prefix: str, node: Mapping[str, JsonValue]) -> Iterable[tuple[str, Jso
             yield f"{prefix}{key}", value
 
 
-def refuse_mixture(runs: Sequence[Loaded]) -> None:
+def refuse_mixture(runs: Sequence[Loaded], searched: Iterable[str] = ()) -> None:
     """Refuses runs of different experiments, naming the first keys that differ.
 
     Raises:
         UserError: they differ in more than ``FREE``.
     """
     first, *others = runs
-    wanted = setting(first.run)
+    free = (*searched, *searched_keys(r.run.config for r in runs))
+    wanted = setting(first.run, free)
     for other in others:
-        found = setting(other.run)
+        found = setting(other.run, free)
         keys = sorted(k for k in wanted.keys() | found.keys() if wanted.get(k) != found.get(k))
         if keys:
             shown = ", ".join(f"{k} = {wanted.get(k)!r} and {found.get(k)!r}" for k in keys[:3])
@@ -166,16 +176,28 @@ def renamed(loaded: Loaded, label: str) -> Loaded:
 
 
 def without_repeats(runs: Sequence[Loaded]) -> tuple[tuple[Loaded, ...], tuple[str, ...]]:
-    """One run per method and replicate (the first), and a sentence about each other one."""
+    """One run per method and replicate (the first), and a sentence about each other one.
+
+    Where bits are equal the first takes over what only the other compared in pairs: a diagnostic cell is a table's cell
+    that wrote more down.
+    """
     kept: dict[tuple[str, Replicate], Loaded] = {}
     notes: list[str] = []
     for loaded in runs:
-        first = kept.setdefault((loaded.label, loaded.replicate), loaded)
+        key = (loaded.label, loaded.replicate)
+        first = kept.setdefault(key, loaded)
         if first is not loaded:
             same = first.rounds[-1].model_sha256 == loaded.rounds[-1].model_sha256
+            kept[key] = _with_pairs(first, loaded) if same else first
             bits = "the same bits" if same else "OTHER bits"
             notes.append(f"{loaded.title} was given twice, with {bits}; the first counts")
     return tuple(kept.values()), tuple(notes)
+
+
+def _with_pairs(first: Loaded, other: Loaded) -> Loaded:
+    found = {(r.round, r.model_sha256): r.pairwise for r in other.rounds}
+    rounds = [(r, r.pairwise or found.get((r.round, r.model_sha256), {})) for r in first.rounds]
+    return replace(first, rounds=tuple(r.model_copy(update={"pairwise": pairs}) for r, pairs in rounds))
 
 
 def _clock(runs: Sequence[Loaded], wanted: str | None) -> str:

@@ -15,7 +15,7 @@ from relief_ray.report.compare import Comparison, compare_runs, flat_setting, re
 from relief_ray.report.labels import split_name
 from relief_ray.report.load import Loaded, at
 from relief_ray.report.stock import Slot, Stock
-from relief_ray.report.variants import choice_kind
+from relief_ray.report.variants import choice_kind, searched_keys
 
 PAPER_CLOCK = "flop_proportional"
 BACKBONES = {"cnn": "Backbone 1 (CNN)", "moment_lora": "Backbone 2 (MOMENT + LoRA)"}
@@ -24,13 +24,25 @@ PRETTY = {"pamap2": "PAMAP2", "mhealth": "MHEALTH", "dsa": "DSA", "dsa_mini": "D
 # Said in the title already, or in every caption.
 _NAMED = ("data.name", "data.split", "backbone.", "fleet.gap", "data.num_clients", "engine", "data origin", "choice")
 
+# What a run must share with the paper's before a deviation is computed, where it is said at all: devices, rate, batch.
+SAME = {
+    "fleet.preset": "paper", "fleet.coupling": "coupled", "fleet.counts": "", "fleet.owned": "{}", "fleet.types": "{}",
+    "training.lr": "0.001", "training.batch_size": "32",
+}  # fmt: skip
+USUAL_FLEET = {"fleet.gap": "55", "data.num_clients": "", "fleet.num_clients": ""}
+MISSING = {"training.missing": "zero_input"}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """Cells of one setting; ``differs``: in what, beside data and backbone, it differs from the report's others."""
+    """Cells of one setting; ``differs``: in what, beside data and backbone, it differs from the report's others.
+
+    ``searched``: the keys in which cells that a search chose may differ from method to method.
+    """
 
     slots: tuple[Slot, ...]
     differs: Mapping[str, str]
+    searched: tuple[str, ...] = ()
 
     @cached_property
     def runs(self) -> tuple[Loaded, ...]:
@@ -43,7 +55,7 @@ class Experiment:
         known = [set(r.rounds[-1].costs) for r in self.runs]
         clocks = [c for c in self.runs[0].rounds[-1].costs if all(c in k for k in known)] if known else []
         again = tuple(renamed(r, s.label) for s in self.slots for r in s.repeats)
-        return {clock: compare_runs((*self.runs, *again), clock) for clock in clocks}
+        return {clock: compare_runs((*self.runs, *again), clock, self.searched) for clock in clocks}
 
     @property
     def main(self) -> Comparison | None:
@@ -115,9 +127,21 @@ class Experiment:
         return repr({k: v for k, v in flat_setting(self.slots[0].config).items() if k not in left_out})
 
     @property
-    def is_usual(self) -> bool:
-        """Gap 55 and the own number of clients: figures are drawn, and the primary setting is chosen, among these."""
+    def is_drawn(self) -> bool:
+        """Gap 55 and the own number of clients: the settings of which figures are drawn, whoever owns which sensors."""
         return self.gap == 55.0 and not self.text("data.num_clients")
+
+    @property
+    def unusual(self) -> tuple[str, ...]:
+        """In which devices, rate, batch or reading of a missing sensor it leaves the setting of the paper's claims."""
+        wanted = {k: v for k, v in (SAME | USUAL_FLEET | MISSING).items() if k not in self.searched}
+        found = [f"{k} = {self.text(k)}" for k, v in wanted.items() if self.text(k) not in (v, "")]
+        return (*found, *(["values chosen by a search"] if self.choice else []))
+
+    @property
+    def is_two_boards(self) -> bool:
+        """The paper's per-device runs: one client of Type A, one of Type C."""
+        return at(self.slots[0].config, "fleet.counts") in ([1, 0, 1], (1, 0, 1))
 
     @property
     def title(self) -> str:
@@ -127,7 +151,9 @@ class Experiment:
         parts += [f"gap {self.gap:g}"] if self.gap != 55.0 else []
         parts += [f"N = {self.text('data.num_clients')}"] if self.text("data.num_clients") else []
         parts += [CHOICES[self.choice]] if self.choice in CHOICES else []
-        parts += [f"{k} = {v}" for k, v in self.differs.items()]
+        is_testbed = self.text("fleet.preset") == "testbed"
+        parts += ["testbed, two devices" if self.is_two_boards else "testbed, fleet"] if is_testbed else []
+        parts += [f"{k} = {v}" for k, v in self.differs.items() if not (is_testbed and k in ("preset", "counts"))]
         return ("" if self.is_real else "SYNTHETIC data: ") + ", ".join(p for p in parts if p)
 
     @cached_property
@@ -147,7 +173,8 @@ class Experiment:
 
 def experiments(stock: Stock) -> tuple[Experiment, ...]:
     """All cells, by setting; planned cells join the runs of the same setting, whatever those ran on."""
-    known = [(slot, dict(flat_setting(slot.config))) for slot in stock.slots if slot.config]
+    searched = searched_keys(slot.config for slot in stock.slots)
+    known = [(slot, flat_setting(slot.config, searched)) for slot in stock.slots if slot.config]
     places: dict[str, tuple[str, str]] = {}
     for slot, setting in known:
         if slot.loaded is not None:
@@ -158,7 +185,11 @@ def experiments(stock: Stock) -> tuple[Experiment, ...]:
         groups.setdefault(repr((setting, place)), []).append((slot, setting))
     settings = [group[0][1] for group in groups.values()]
     return tuple(
-        Experiment(slots=tuple(slot for slot, _ in group), differs=differences(mine, settings))
+        Experiment(
+            slots=tuple(slot for slot, _ in group),
+            differs=differences(mine, settings),
+            searched=searched if "choice" in mine else (),
+        )
         for group, mine in zip(groups.values(), settings, strict=True)
     )
 

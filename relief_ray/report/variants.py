@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from pydantic import JsonValue
 
@@ -37,6 +37,11 @@ def chosen_keys(config: Mapping[str, JsonValue]) -> tuple[str, ...]:
     choice = config.get("choice")
     keys = choice.get("parameters") if isinstance(choice, dict) else None
     return tuple(str(k) for k in keys) if isinstance(keys, list | tuple) else ()
+
+
+def searched_keys(configs: Iterable[Mapping[str, JsonValue]]) -> tuple[str, ...]:
+    """``chosen_keys`` of them all: methods without a number of their own get one that the others keep."""
+    return tuple(dict.fromkeys(key for config in configs for key in chosen_keys(config)))
 
 
 def _section(config: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:

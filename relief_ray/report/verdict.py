@@ -79,21 +79,18 @@ PLANS = (
 
 def claims(comparison: Comparison) -> list[Claim]:
     """All claims, in the order in which they are named."""
-    (found,) = page_claims([comparison], primary=0)
+    (found,) = page_claims([comparison])
     return found
 
 
-def page_claims(comparisons: Sequence[Comparison], primary: int | None) -> list[list[Claim]]:
-    """The claims of several settings: the primary one's are corrected over its own, the others' over all tests.
+def page_claims(comparisons: Sequence[Comparison]) -> list[list[Claim]]:
+    """The claims of several settings, all tests corrected together: eight families would have eight chances.
 
-    With every setting its own family, eight of them would have eight chances; the one that was named beforehand keeps
-    its power, the others have to stand out among everything that was looked at.
+    No setting is spared, since which one comes first is chosen by who names the folders.
     """
     raw = [[_judge(comparison, plan) for plan in PLANS] for comparison in comparisons]
     strict = iter(_corrected([c for found in raw for c in found]))
     judged = [[next(strict) for _ in found] for found in raw]
-    if primary is not None:
-        judged[primary] = _corrected(raw[primary])
     return [[*found, _faster(c)] for found, c in zip(judged, comparisons, strict=True)]
 
 

@@ -27,6 +27,27 @@ def test_a_dry_run_writes_nothing_and_says_where_its_figures_come_from(invoke: I
     assert not (tmp_path / "g").exists()
 
 
+def test_a_dry_run_for_a_script_is_one_object(invoke: Invoke, tmp_path):
+    book = write_book(tiny_book(tmp_path, methods=("fedavg", "fedprox"), seeds=(0, 1)))
+    carry_out(order_of(book.entries()[0]), Crew())
+    (line,) = invoke("grid", "resume", tmp_path, "--dry-run", "--json").stdout.splitlines()
+    plan = json.loads(line)
+    assert (plan["event"], plan["folder"], plan["unknown"]) == ("plan", str(tmp_path), 0)
+    done, *todo = plan["cells"]
+    assert (done["state"], done["seconds"]) == ("done", None) and [c["state"] for c in todo] == ["missing"] * 3
+    assert all(c["seconds"] > 0 and c["bytes"] > 1000 and c["origin"].endswith("1 finished cell") for c in todo)
+    assert plan["core_s"] == pytest.approx(sum(c["seconds"] for c in todo))
+    assert plan["wall_s"] == pytest.approx(plan["core_s"] / plan["cores"])
+
+
+def test_a_budget_for_a_script_is_json_alone(invoke: Invoke, tmp_path):
+    write_book(tiny_book(tmp_path, methods=("fedavg",)))
+    lines = invoke("grid", "resume", tmp_path, "--budget", "1s", "--json").stdout.splitlines()
+    plan, budget, end = map(json.loads, lines)
+    assert [plan["event"], budget["event"], end["event"]] == ["plan", "budget", "grid"]
+    assert (budget["cells"], budget["begun"], budget["to_do"], budget["budget_s"]) == ([], None, 1, 1.0)
+
+
 def test_status_lists_every_cell(invoke: Invoke, tmp_path):
     book = write_book(tiny_book(tmp_path, methods=("fedavg", "fedprox", "relief")))
     first, second, _ = book.entries()

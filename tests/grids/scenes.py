@@ -39,7 +39,8 @@ def tiny_search(out, seeds=(0,), datasets=("dsa_mini",), **changes):
     )
     grid = tiny_grid(methods=("fedprox",), seeds=seeds, **{"evaluation.parts": ["validation"], **changes})
     grid = replace(grid, own={"fedprox": levels}, datasets=datasets, is_search=True)
-    return Book(out=out, name="tiny", title="", cells=cells_of(grid, ["folds=[0,1]"]))
+    grid = replace(grid, folds=(0, 1))
+    return Book(out=out, name="tiny", title="", cells=cells_of(grid))
 
 
 def tiny_book(out, **changes):

@@ -67,7 +67,7 @@ def test_missing_data_are_said_not_raised(tmp_path, monkeypatch):
     "setting",
     [
         "data.num_clients=20",
-        "data.split=held_out_subject",
+        "datasets=dsa_within",
         "data.stride_s=2.5",
         "data.max_windows_per_client=7",
         "training.batch_size=64",
@@ -82,10 +82,9 @@ def test_another_workload_is_timed_for_itself(setting):
 
 
 def test_what_costs_the_same_is_timed_once():
-    same = ["seed=5", "training.lr=0.1", "rounds=7", "fleet.gap=10", "data.fold=3"]
-    (cell,), (other,) = (
-        cells_of(tiny_grid(methods=("fedavg",)), ["data.split=held_out_subject", *chosen]) for chosen in ([], same)
-    )
+    same = ["seeds=[5]", "training.lr=0.1", "rounds=7", "fleet.gap=10", "folds=3"]
+    held_out = replace(tiny_grid(methods=("fedavg",)), datasets=("dsa_mini_held_out",))
+    (cell,), (other,) = (cells_of(held_out, chosen) for chosen in (["folds=0"], same))
     assert cell.hash != other.hash and workload(cell.config) == workload(other.config)
 
 

@@ -115,6 +115,14 @@ def test_a_search_that_opened_the_test_part_is_refused(tmp_path):
         freeze(book, tmp_path / "tuned.json")
 
 
+def test_a_place_that_cannot_be_written_is_named(tmp_path):
+    book = write_book(tiny_search(tmp_path / "g", rounds=1))
+    run(book)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"file/t\.json: cannot write the choices: .*expected a writable place"):
+        freeze(book, tmp_path / "file" / "t.json")
+
+
 def test_a_grid_without_tries_is_refused(tmp_path):
     with pytest.raises(UserError, match="tiny is no search"):
         freeze(write_book(tiny_book(tmp_path)), tmp_path / "tuned.json")

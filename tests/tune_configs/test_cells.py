@@ -11,7 +11,7 @@ from relief_ray.errors import UserError
 from relief_ray.records.identity import config_hash
 from relief_ray.strategies import PRESETS
 from tune_configs.cells import GRIDS, cells_of, load_grid
-from tune_configs.grid import Grid
+from tune_configs.grid import Axis, Grid, Level
 
 
 @pytest.mark.parametrize("name", GRIDS)
@@ -40,14 +40,50 @@ def test_the_same_configuration_is_the_same_cell_in_every_grid():
     assert len(set(first)) == 1
 
 
-def test_a_setting_that_removes_an_axis_leaves_each_cell_once():
-    cells = cells_of(load_grid("coupling"), ["fleet.coupling=inverted", "methods=relief", "datasets=dsa_within"])
-    assert [(c.setting, c.config.seed) for c in cells] == [("dsa_within-cnn-coupled", s) for s in (0, 1, 2)]
+def test_two_points_with_the_same_configuration_are_one_cell():
+    same = tuple(Level(name=name) for name in ("one", "two"))
+    grid = Grid(name="g", title="", methods=("relief",), datasets=("dsa_mini",), axes=(Axis(name="x", levels=same),))
+    assert [(c.setting, c.config.seed) for c in cells_of(grid)] == [("dsa_mini-one", s) for s in (0, 1, 2)]
 
 
 @pytest.mark.parametrize(
-    ("setting", "seeds"), [("seeds=2", [0, 1]), ("seeds=[5]", [5]), ("seeds=[4, 2]", [4, 2]), ("seed=9", [9])]
+    ("name", "setting", "words"),
+    [
+        ("smoke", "data.name=dsa", "--set data.name=dsa: data.name is in the cells' names; expected --set 'datasets="),
+        ("smoke", "data.split=within_subject", "expected --set 'datasets="),
+        ("smoke", "data={name: dsa}", "data.name is in the cells' names"),
+        ("smoke", "data.fold=2", "expected --set 'folds="),
+        ("smoke", "seed=5", "expected --set 'seeds="),
+        ("smoke", "strategy.name=fedavg", "expected --set 'methods="),
+        ("smoke", "strategy=fedavg", "expected --set 'methods="),
+        ("smoke", "name=mine", "expected what the grid says, or a grid FILE.py of your own"),
+        ("coupling", "fleet.coupling=inverted", "expected --set 'coupling="),
+        ("sensitivity", "fleet.gap=20", "expected --set 'factors="),
+        ("search_lr", "training.lr=0.1", "expected what the grid says"),
+        ("smoke", "folds=[0, 9]", "dsa_mini_held_out has folds [0, 1, 2, 3]; expected some of those"),
+        ("main_cnn", "folds=[2]", "pamap2, mhealth have no folds; expected one of --set 'datasets=[dsa, dsa_mini_hel"),
+    ],
 )
+def test_what_a_cell_is_called_after_is_chosen_by_the_axes_alone(name, setting, words):
+    with pytest.raises(UserError) as error:
+        cells_of(load_grid(name), [setting])
+    assert words in str(error.value)
+
+
+def test_folds_stand_beside_datasets_without_any():
+    cells = cells_of(load_grid("main_cnn"), ["datasets=[dsa, dsa_within]", "folds=[1]", "seeds=1", "methods=v1"])
+    assert [(c.setting, c.config.data.fold) for c in cells] == [("dsa-cnn", 1), ("dsa_within-cnn", 0)]
+    with pytest.raises(UserError, match="dsa_within has no folds"):
+        cells_of(load_grid("main_cnn"), ["datasets=dsa_within", "folds=[2]"])
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_every_grid_is_scaled_by_rounds_and_sizes(name):
+    cells = cells_of(load_grid(name), ["rounds=2", "record.checkpoint_every=1"], skip_unknown=True)
+    assert {c.config.rounds for c in cells} == {2}
+
+
+@pytest.mark.parametrize(("setting", "seeds"), [("seeds=2", [0, 1]), ("seeds=[5]", [5]), ("seeds=[4, 2]", [4, 2])])
 def test_seeds_are_a_number_or_a_list(setting, seeds):
     cells = cells_of(load_grid("smoke"), [setting, "methods=relief", "folds=0"])
     assert [c.config.seed for c in cells] == seeds

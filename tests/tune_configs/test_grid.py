@@ -4,6 +4,7 @@ from itertools import groupby
 
 import pytest
 
+from relief_ray.report.verdict import PLANS
 from tune_configs.cells import GRIDS, load_grid
 from tune_configs.grid import BOUNDS, DATASETS, PAPER_METHODS, Axis, Grid, Level, points
 
@@ -58,10 +59,10 @@ def test_a_level_exists_only_for_its_datasets():
         ("main_cnn", 15 * 2 * 3),
         ("main_lora", 15 * 2 * 3),
         ("ablation", 12 * 2 * 2 * 2 * 3),
-        ("sensitivity", 5 * 2 * 2 * 6 * 3),
+        ("sensitivity", 9 * 2 * 2 * 6 * 3),
         ("diagnostics", 2 * 2),
-        ("testbed", 5 * 2 * 2 * 2 * 3),
-        ("coupling", 5 * 2 * 3 * 3),
+        ("testbed", 9 * 2 * 2 * 2 * 3),
+        ("coupling", 10 * 2 * 3 * 3),
         ("search_lr", 14 * 15 * 2),
         ("smoke", 12),
     ],
@@ -78,8 +79,14 @@ def test_every_method_of_the_search_has_the_same_budget():
 
 
 def test_every_table_has_the_bounds():
-    for name in ("main_cnn", "main_lora", "ablation"):
+    for name in ("main_cnn", "main_lora", "ablation", "sensitivity", "testbed", "coupling"):
         assert set(BOUNDS) < set(load_grid(name).methods)
+
+
+def test_every_claim_is_asked_wherever_the_variants_run():
+    needed = {label for plan in PLANS for label in plan.pair}
+    for name in ("ablation", "coupling"):
+        assert needed < set(load_grid(name).methods)
 
 
 def test_every_grid_runs_on_dsa_too():

@@ -31,12 +31,13 @@ def cosine(experiment: Experiment, slug: str, method: str = "fedavg") -> Plot | 
     blocks = pair_means(runs)
     if not blocks:
         return None
-    rounds = sum(bool(r.pairwise) for loaded in runs for r in loaded.trained)
+    compared = [sum(bool(r.pairwise) for r in loaded.trained) for loaded in runs]
+    how_many = f"{sum(compared)} compared rounds of {sum(map(bool, compared))} runs"
     return Plot(
         slug=slug,
         caption=f"Cosine of two clients' updates of a fusion block under `{method}` (the paper's Fig. 2), mean over "
-        f"{rounds} compared rounds of {len(runs)} runs; {experiment.title}. Letters: device types. A client that did "
-        "not upload a block, or did not move it, has no pair or 0 there.",
+        f"{how_many}; {experiment.title}. Letters: device types. A client that did not upload a block, or did not move "
+        "it, has no pair or 0 there.",
         draw=partial(_draw, experiment=experiment, blocks=blocks, types=device_types(runs[0])),
         width_in=TEXT_WIDTH_IN,
         height_in=2.35,

@@ -82,13 +82,16 @@ def experiment_sections(
     yield Section(title=experiment.title, slug=slug, blocks=tuple(blocks))
     if comparison is not None and judged is not None:
         yield Section(
-            title="Claims", slug=f"{slug}-claims", blocks=(verdict_sheet(judged, f"{slug}-verdicts"),), level=3
+            title="Claims",
+            slug=f"{slug}-claims",
+            blocks=(verdict_sheet(experiment, judged, f"{slug}-verdicts"),),
+            level=3,
         )
         if odd := [*surprises(comparison), *directions(experiment, paper)]:
             yield Section(
                 title="What surprised", slug=f"{slug}-odd", blocks=(Prose(lines=tuple(odd), is_list=True),), level=3
             )
-    if experiment.is_usual and (drawings := tuple(figures(experiment, slug))):
+    if experiment.is_drawn and (drawings := tuple(figures(experiment, slug))):
         yield Section(title="Figures", slug=f"{slug}-figures", blocks=drawings, level=3)
 
 

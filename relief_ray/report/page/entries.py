@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import isclose
 
 from relief_ray.report.compare import Comparison, Row, Stat
-from relief_ray.report.experiments import Experiment
+from relief_ray.report.experiments import SAME, USUAL_FLEET, Experiment
 from relief_ray.report.page.document import Entry, Number, Origin
 from relief_ray.report.paper import PAPER_DATA, TABLE_PRESETS, Paper, PaperCell
 from relief_ray.report.tables import NONE
@@ -18,12 +18,6 @@ PROTOCOL = (
     ("data.stride_s", "1"), ("training.missing", "zero_input"), ("participation", "1"),
     ("data.split", "not said"),
 )  # fmt: skip
-# What a run must share with the paper's before a deviation is computed, where it is said at all.
-_SAME = {
-    "fleet.preset": "paper", "fleet.coupling": "coupled", "fleet.counts": "", "fleet.owned": "{}", "fleet.types": "{}",
-    "training.lr": "0.001", "training.batch_size": "32",
-}  # fmt: skip
-_USUAL_FLEET = {"fleet.gap": "55", "data.num_clients": "", "fleet.num_clients": ""}
 SIMULATED = ("round_s", "speedup", "speedup_total", "energy_j", "energy_total_j", "energy_saved_percent", "total_s")
 FITTED_JOULES = ("flop_proportional", "split_naive", "split_reuse")
 
@@ -44,7 +38,7 @@ def is_comparable(experiment: Experiment, *, any_fleet: bool = False) -> bool:
 
     Tables I to III are of one fleet (gap 55, a client per subject); ``any_fleet``: the row says which (Tables IV, V).
     """
-    same = _SAME if any_fleet else _SAME | _USUAL_FLEET
+    same = SAME if any_fleet else SAME | USUAL_FLEET
     return (
         experiment.dataset in PAPER_DATA
         and experiment.is_real
@@ -58,7 +52,7 @@ def departures(experiment: Experiment) -> list[str]:
     found = []
     for key, value in PROTOCOL:
         here = experiment.text(key)
-        if here and here != value:
+        if here and here != value and key not in experiment.searched:
             found.append(f"{key} {here} (paper: {value})")
     return found
 

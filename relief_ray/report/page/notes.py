@@ -40,7 +40,7 @@ def protocol(experiment: Experiment) -> str:
         _named(experiment, "{} rounds", "rounds"),
         _named(experiment, "E = {} local epochs", "training.epochs"),
         "values chosen by a search" if experiment.choice else _named(experiment, "learning rate {}", "training.lr"),
-        _named(experiment, "batch {}", "training.batch_size"),
+        "" if "training.batch_size" in experiment.searched else _named(experiment, "batch {}", "training.batch_size"),
         _named(experiment, "window stride {} s", "data.stride_s"),
         _named(experiment, "missing modality `{}`", "training.missing"),
         split_name(experiment.text("data.split")),

@@ -60,11 +60,11 @@ def _table(group: Sequence[Experiment], paper: Paper, slug: str) -> Sheet:
 
 
 def methods(group: Sequence[Experiment]) -> list[str]:
-    """The paper's five, then what else was run or planned everywhere; no bounds."""
+    """The paper's five, then what else was run or planned everywhere, bounds last."""
     labels = [{s.label for s in e.slots} for e in group]
     common = [v for v in dict.fromkeys(s.label for s in group[0].slots) if all(v in found for found in labels)]
     five = [v for v in FIVE if group[0].dataset in TABLES or any(v in found for found in labels)]
-    return list(dict.fromkeys([*five, *(v for v in common if v not in BOUNDS)]))
+    return list(dict.fromkeys([*five, *(v for v in common if v not in BOUNDS), *(v for v in BOUNDS if v in common)]))
 
 
 def settings(group: Sequence[Experiment]) -> Iterator[tuple[str, float, int, bool]]:

@@ -26,12 +26,15 @@ from relief_ray.report.summary import is_pooled
 from relief_ray.report.tables import NONE, name_of
 
 WEAKEST = "C"
-COLUMNS = (
+# What the paper measured on two boards, one client each, and what it gives for the fleet over 200 rounds.
+DEVICE_COLUMNS = (
     Column(head="Type C computes, s", figure="compute_s", decimals=2, paper="Type-C compute (s)"),
     Column(head="Type C waits, s", figure="wait_s", decimals=2, paper="Type-C idle (s)"),
     Column(head="round, s", figure="round_s", decimals=2, paper="round (s)"),
     Column(head="speedup", figure="speedup", decimals=2, paper="speedup"),
     Column(head="Type C, J", figure="device_j", decimals=0, paper="Type-C energy (J)"),
+)
+FLEET_COLUMNS = (
     Column(head="fleet, J per round", figure="energy_j", decimals=0, paper="fleet energy (J)"),
     Column(head="F1 %", figure="f1_percent", decimals=1, paper="final F1 (%)"),
     Column(head="kJ until then", figure="energy_total_j", decimals=1, paper="energy to it (kJ)", scale=1e-3),
@@ -44,14 +47,15 @@ def testbed_table(experiment: Experiment, paper: Paper, slug: str) -> Sheet | No
     if experiment.text("fleet.preset") != "testbed":
         return None
     wanted = [v for v in labels_of(experiment) if v in FIVE or any(s.label == v for s in experiment.slots)]
-    lines = tuple(_line(experiment, paper, label) for label in wanted)
+    columns = DEVICE_COLUMNS if experiment.is_two_boards else FLEET_COLUMNS
+    lines = tuple(_line(experiment, paper, label, columns) for label in wanted)
     measured = experiment.main is not None and experiment.main.clock == "measured"
     note = "The paper's figures were measured on two Jetson boards. Ours are " + (
         "computed from a measured device profile." if measured else "simulated: no deviation is computed."
     )
     note += "" if experiment.main is None else own_models(experiment.main)
     title = f"Testbed (the paper's Section VII-D and Fig. 8): {experiment.title}."
-    head = ("method", "runs", *(c.head for c in COLUMNS))
+    head = ("method", "runs", *(c.head for c in columns))
     notes = (protocol(experiment), *clock_note(experiment.main), note)
     return Sheet(slug=slug, caption=title, head=head, lines=lines, notes=notes, second="second line: paper")
 
@@ -95,21 +99,24 @@ def _device(row: PaperRow, kind: str, ours: DeviceType, owned: Sequence[str]) ->
     )
 
 
-def _line(experiment: Experiment, paper: Paper, label: str) -> Line:
+def _line(experiment: Experiment, paper: Paper, label: str, columns: Sequence[Column]) -> Line:
     row = None if experiment.main is None else experiment.main.row(label)
     if experiment.main is None or row is None:
-        holes = (gap(open_states(experiment, label)), *(Entry(text="", tone="gap") for _ in COLUMNS))
+        holes = (gap(open_states(experiment, label)), *(Entry(text="", tone="gap") for _ in columns))
         return Line(name=label, entries=holes)
     found = {**row.stats, **weakest(experiment.main, label)}
-    cells = _cells(experiment, paper, label, found)
+    cells = _cells(experiment, paper, label, columns, found)
     return Line(name=name_of(row), entries=(runs_entry(row, experiment), *cells))
 
 
-def _cells(experiment: Experiment, paper: Paper, label: str, found: Mapping[str, Stat]) -> Iterator[Entry]:
-    here = (experiment.backbone, experiment.dataset) in PLACES
+def _cells(
+    experiment: Experiment, paper: Paper, label: str, columns: Sequence[Column], found: Mapping[str, Stat]
+) -> Iterator[Entry]:
+    as_many = experiment.is_two_boards or not (experiment.text("fleet.counts") or experiment.text("data.num_clients"))
+    here = as_many and (experiment.backbone, experiment.dataset) in PLACES
     row = f"{PREFIX.get(experiment.backbone, 'B1')} {paper_row(label)}"
     clock = "" if experiment.main is None else experiment.main.clock
-    for column in COLUMNS:
+    for column in columns:
         cell = paper["testbed"].get(row, column.paper)
         origin: Origin = "simulated" if column.figure != "f1_percent" and clock != "measured" else "measured"
         if column.figure == "f1_percent" and not experiment.is_real:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from statistics import mean
+from collections.abc import Mapping, Sequence
+from statistics import fmean
 
 from pydantic import JsonValue
 
@@ -74,17 +74,25 @@ def _shown(value: JsonValue) -> str:
 
 
 def search_table(experiment: Experiment, slug: str) -> Sheet:
-    """A search: a line per method and own value, a column per learning rate, validation F1 in percent."""
+    """A search: a line per method, fold and own value, a column per learning rate, validation F1 in percent."""
     rates = sorted({float(str(at(s.config, LEARNING_RATE))) for s in experiment.slots})
-    groups: dict[tuple[str, str], list[Slot]] = {}
+    groups: dict[tuple[str, int, str], list[Slot]] = {}
     for slot in experiment.slots:
-        groups.setdefault((slot.label, _own(slot.config)), []).append(slot)
-    best = {label: _best(s for s in experiment.slots if s.label == label) for label, _ in groups}
+        groups.setdefault((slot.label, _fold(slot), _own(slot.config)), []).append(slot)
+    places = dict.fromkeys((label, fold) for label, fold, _ in groups)
+    best = {place: _best([s for s in experiment.slots if (s.label, _fold(s)) == place]) for place in places}
+    has_folds = len({fold for _, fold in places}) > 1
     lines = [
-        Line(name=f"{label} {own}".strip(), entries=tuple(_tries(group, rate, best[label]) for rate in rates))
-        for (label, own), group in groups.items()
+        Line(
+            name=" ".join(filter(None, (label, f"fold {fold}" if has_folds else "", own))),
+            entries=tuple(_tries(group, rate, best[label, fold]) for rate in rates),
+        )
+        for (label, fold, own), group in groups.items()
     ]
-    note = "F1 of the validation part after the last round, mean over cells. Green: a method's best, what is frozen."
+    note = (
+        "F1 of the validation part after the last round, of the clients' own models where they have such; mean over "
+        "seeds, each fold for itself. Green: a method's best, which `grid freeze` keeps once all its tries are done."
+    )
     head = ("method", *(f"lr {rate:g}" for rate in rates))
     caption = f"Search by validation F1 (%): {experiment.title}."
     return Sheet(slug=slug, caption=caption, head=head, lines=tuple(lines), notes=(protocol(experiment), note))
@@ -95,25 +103,31 @@ def _own(config: Mapping[str, JsonValue]) -> str:
     return ", ".join(f"{k.rpartition('.')[2]} {_shown(at(config, k))}" for k in keys)
 
 
+def _fold(slot: Slot) -> int:
+    """Folds are never averaged: the validation windows of one come from subjects that another tests on."""
+    fold = at(slot.config, "data.fold")
+    return fold if isinstance(fold, int) else 0
+
+
 def _scores(slots: Sequence[Slot]) -> list[float]:
     last = [s.loaded.trained[-1].validation for s in slots if s.loaded is not None and s.loaded.complete]
-    scores = [m.f1 if m.f1 is not None else m.f1_fleet for m in last if m is not None]
-    return [100 * f1 for f1 in scores if f1 is not None]
+    return [m.headline for m in last if m is not None and m.headline is not None]
 
 
-def _best(slots: Iterator[Slot]) -> float | None:
+def _best(slots: Sequence[Slot]) -> str:
+    """The values of the best try, the first listed where several are; empty where none has a score."""
     tries: dict[str, list[Slot]] = {}
     for slot in slots:
         tries.setdefault(_values(slot.config), []).append(slot)
-    means = [mean(found) for group in tries.values() if (found := _scores(group))]
-    return max(means, default=None)
+    means = {values: fmean(found) for values, group in tries.items() if (found := _scores(group))}
+    return max(means, key=lambda values: means[values], default="")
 
 
-def _tries(group: Sequence[Slot], rate: float, best: float | None) -> Entry:
+def _tries(group: Sequence[Slot], rate: float, best: str) -> Entry:
     mine = [s for s in group if float(str(at(s.config, LEARNING_RATE))) == rate]
     found = _scores(mine)
     if not found:
         return gap([s.state for s in mine])
-    shown = entry(stat(found), _F1, origin="measured", num_runs=len(mine))
-    tone: Tone = "good" if mean(found) == best else ""
+    shown = entry(stat([100 * f1 for f1 in found]), _F1, origin="measured", num_runs=len(mine))
+    tone: Tone = "good" if _values(mine[0].config) == best else ""
     return Entry(text=shown.text, numbers=shown.numbers, tone=tone)

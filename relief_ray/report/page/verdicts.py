@@ -20,55 +20,44 @@ NOTE = (
     "independent."
 )
 
-
-PRIMARY = "Primary setting (the first planned, usual fleet, real data): corrected over its own claims."
-OTHER = "Not the page's primary setting: corrected over all {} tests of the page."
+USUAL = "The paper's fleet, learning rate, batch and missing modality."
+OTHER = "Not the paper's own setting: {}."
+FAMILY = "Holm's correction is over all {} F1 tests of this page, whatever their setting and order: one family."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Judged:
-    """A setting's claims after the correction; ``num_tests``: those of the whole page."""
+    """A setting's claims after the correction over the page's ``num_tests`` tests; ``num_settings``: theirs."""
 
     claims: Sequence[Claim]
-    is_primary: bool
     num_tests: int
+    num_settings: int
 
     @property
     def family(self) -> str:
         """Over what was corrected, for a sentence."""
-        return "" if self.is_primary else f" over the page's {self.num_tests} tests"
+        return "" if self.num_settings == 1 else f" over the page's {self.num_tests} tests"
 
 
 def judge(found: Sequence[Experiment]) -> dict[int, Judged]:
     """The verdicts of every setting with at least two methods, by its number in the report (from 1)."""
     usable = [(i, e.main) for i, e in enumerate(found, 1) if e.main is not None and len(e.main.rows) > 1]
-    chosen = primary(found)
-    numbers = [i for i, _ in usable]
-    place = numbers.index(chosen) if chosen in numbers else None
-    judged = page_claims([c for _, c in usable], place)
+    judged = page_claims([c for _, c in usable])
     tests = sum(c.p is not None for claims in judged for c in claims)
     return {
-        i: Judged(claims=claims, is_primary=i == chosen, num_tests=tests)
-        for i, claims in zip(numbers, judged, strict=True)
+        i: Judged(claims=claims, num_tests=tests, num_settings=len(usable))
+        for (i, _), claims in zip(usable, judged, strict=True)
     }
 
 
-def primary(found: Sequence[Experiment]) -> int | None:
-    """The setting whose claims count by themselves: the first in the plans' order, whatever its runs say.
-
-    Of the usual fleet and, where any are, of real data.
-    """
-    usual = [i for i, e in enumerate(found, 1) if e.is_usual and not e.choice]
-    return next((i for i in usual if found[i - 1].is_real), usual[0] if usual else None)
-
-
-def verdict_sheet(judged: Judged, slug: str) -> Sheet:
+def verdict_sheet(experiment: Experiment, judged: Judged, slug: str) -> Sheet:
     """A line per claim."""
     lines = tuple(_line(c) for c in judged.claims)
-    place = PRIMARY if judged.is_primary else OTHER.format(judged.num_tests)
+    place = OTHER.format(", ".join(experiment.unusual)) if experiment.unusual else USUAL
     caption = "The paper's claims, named before the runs."
     head = ("claim", "verdict", "p (Holm)", "evidence")
-    return Sheet(slug=slug, caption=caption, head=head, lines=lines, notes=(place, NOTE), is_text=True)
+    notes = (f"{place} {FAMILY.format(judged.num_tests)}", NOTE)
+    return Sheet(slug=slug, caption=caption, head=head, lines=lines, notes=notes, is_text=True)
 
 
 def _line(claim: Claim) -> Line:

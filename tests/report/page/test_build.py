@@ -1,6 +1,5 @@
 """The whole page: complete, partial, empty, of two programs; always one file that needs no other."""
 
-import dataclasses
 import re
 
 import pytest
@@ -153,6 +152,14 @@ def test_gap_and_clients_fill_the_table_in_the_form_of_iv(make, put_on, stock_of
     assert not [p for p in document.plots if p.slug.startswith("e2")], "no figures for a varied fleet"
 
 
+def test_bounds_stand_last_where_every_fleet_has_them(make, put_on, stock_of):
+    labels = ("full_only", "fedavg", "central", "relief")
+    runs = [put_on(make(m), fleet={"gap": g}, where=f"{m}{g}") for m in labels for g in (55.0, 100.0)]
+    runs += [put_on(make("local"), fleet={"gap": 100.0}, where="local100")]
+    table = sheet(build(stock_of(runs)), "sensitivity-1")
+    assert table.head == ("setting", "B1 fedavg", "B1 relief", "B1 central", "B1 full_only")
+
+
 def test_own_models_are_marked_in_every_table_and_caption_with_an_f1(make, put_on, stock_of):
     pamap2 = {"data": {"name": "pamap2", "stride_s": 1.0}}
     runs = [make("fedavg"), make("harmony", scores=(0.7, 0.8), own=(0.4, 0.5))]
@@ -169,14 +176,30 @@ def test_own_models_are_marked_in_every_table_and_caption_with_an_f1(make, put_o
     assert row(testbed, "harmony*") and "own models" in testbed.notes[-1]
 
 
-def test_the_testbed_s_fleet_gets_its_table(make, put_on, stock_of):
-    runs = [put_on(make("fedavg"), fleet={"preset": "testbed"}, data={"name": "pamap2"})]
-    table = sheet(build(stock_of(runs)), "e1-testbed")
-    found = {h: e for h, e in zip(table.head[1:], row(table, "fedavg").entries, strict=True)}
+def test_the_testbed_s_two_boards_and_its_fleet_get_tables_of_their_own(make, put_on, stock_of):
+    """The paper's seconds are of two boards with a client each, its F1 and joules of the fleet."""
+    pamap2, two = {"data": {"name": "pamap2"}}, {"preset": "testbed", "counts": [1, 0, 1]}
+    boards = put_on(make("fedavg"), fleet=two, **pamap2, where="two")
+    fleet = put_on(make("fedavg"), fleet={"preset": "testbed"}, **pamap2, where="fleet")
+    for runs, titles in (
+        ([boards], ["two devices"]),
+        ([fleet], ["fleet"]),
+        ([boards, fleet], ["two devices", "fleet"]),
+    ):
+        document = build(stock_of(runs))
+        ends = [s.caption for s in document.sheets if s.slug.endswith("-testbed")]
+        assert [c.endswith(f", testbed, {t}.") for c, t in zip(ends, titles, strict=True)] == [True] * len(titles)
+    found = [{h: (e.text, e.below) for h, e in zip(t.head[1:], row(t, "fedavg").entries, strict=True)}
+             for t in (sheet(document, f"e{i}-testbed") for i in (1, 2))]  # fmt: skip
     # Device 2 is the one of Type C: forward .25 + backward .125 + optimizer .125 of a 2 s round, no wait.
-    assert (found["Type C computes, s"].text, found["Type C computes, s"].below) == ("1.00", "8.20")
-    assert (found["round, s"].text, found["round, s"].below) == ("2.00", "9.05")
-    assert found["round, s"].origin == "simulated" and found["F1 %"].origin == "measured"
+    assert found[0].items() >= {"Type C computes, s": ("1.00", "8.20"), "round, s": ("2.00", "9.05")}.items()
+    assert found[1].items() >= {"F1 %": ("60.0", "91.1"), "fleet, J per round": ("100", "1346")}.items()
+    assert found[0].keys() & found[1].keys() == {"runs"}
+    one, other = (sheet(document, f"e{i}-testbed") for i in (1, 2))
+    assert row(one, "fedavg").entries[3].origin == "simulated" and row(other, "fedavg").entries[2].origin == "measured"
+    many = put_on(make("fedavg"), fleet={"preset": "testbed"}, data={"name": "pamap2", "num_clients": 20})
+    more = sheet(build(stock_of([many])), "e1-testbed")
+    assert not any(e.below for e in row(more, "fedavg").entries), "the paper's fleet has a client per subject"
 
 
 def test_table_vi_stands_with_the_testbed(make, put_on, stock_of):
@@ -268,25 +291,49 @@ def test_the_paper_s_data_set_is_named_once_in_the_heading(usual):
         assert "second line: paper, PAMAP2" in render(build(usual))
 
 
-def test_claims_of_a_second_setting_are_corrected_over_the_page(family, put_on, stock_of):
-    second = [put_on(r, data={"split": "within_subject"}, where=f"w{r.label}") for r in family]
-    document = build(stock_of([*(put_on(r) for r in family), *second]))
-    one, other = sheet(document, "e1-verdicts"), sheet(document, "e2-verdicts")
-    assert [line.entries[0].text for line in one.lines][:5] == ["supported"] * 5
-    assert [line.entries[0].text for line in other.lines][:5] == ["undecided"] * 5
-    assert one.notes[0].startswith("Primary setting") and "corrected over all 12 tests" in other.notes[0]
-    assert any("Holm-corrected over the page's 12 tests" in t for t in texts(document))
+def claims_of(document):
+    """Every setting's claims, by the title of its section."""
+    title, found = "", {}
+    for section in document.sections:
+        title = section.title if section.level == 2 else title
+        for table in (b for b in section.blocks if isinstance(b, Sheet) and b.slug.endswith("-verdicts")):
+            found[title] = table
+    return {title: (b.notes, [(line.name, line.entries) for line in b.lines]) for title, b in found.items()}
 
 
-def test_the_primary_setting_is_of_the_usual_fleet_and_real_data(family, put_on, stock_of):
+def test_claims_are_corrected_over_the_page_whatever_comes_first(family, put_on, stock_of):
+    """Two settings with six tests each: 12/128 > .05, where the first named one alone would have 6/128 < .05."""
+
     def runs(where, **more):
         return [put_on(r, where=where + r.label, **more) for r in family]
 
-    fake = [dataclasses.replace(r, run=r.run.model_copy(update={"data_origin": "SYNTHETIC"})) for r in runs("s")]
-    found = [*fake, *runs("g", fleet={"gap": 10.0}), *runs("r", data={"split": "within_subject"})]
-    document = build(stock_of(found))
-    notes = [sheet(document, f"e{i}-verdicts").notes[0].startswith("Primary") for i in (1, 2, 3)]
-    assert notes == [False, False, True]
+    one, other = runs("a"), runs("b", data={"split": "within_subject"})
+    found = [build(stock_of(order)) for order in ([*one, *other], [*other, *one], [*other[::-1], *one[::-1]])]
+    first, *others = [claims_of(document) for document in found]
+    assert len(first) == 2 and all(page == first for page in others)
+    for notes, lines in first.values():
+        assert notes[0].endswith("over all 12 F1 tests of this page, whatever their setting and order: one family.")
+        assert [entries[0].text for _, entries in lines[:5]] == ["undecided"] * 5
+    assert any("Holm-corrected over the page's 12 tests" in t for t in texts(found[0]))
+    alone = claims_of(build(stock_of(one)))
+    assert [entries[0].text for _, lines in alone.values() for _, entries in lines[:5]] == ["supported"] * 5
+
+
+def test_claims_say_where_their_setting_is_not_the_paper_s(family, put_on, stock_of):
+    def note(**more):
+        found = build(stock_of([put_on(r, **more) for r in family]))
+        return sheet(found, "e1-verdicts").notes[0]
+
+    assert note(training={"lr": 0.001, "batch_size": 32}).startswith("The paper's fleet, learning rate, batch")
+    for more, words in (
+        ({"fleet": {"coupling": "inverted"}}, "fleet.coupling = inverted."),
+        ({"fleet": {"preset": "testbed", "counts": [1, 0, 1]}}, "fleet.preset = testbed, fleet.counts = [1, 0, 1]."),
+        ({"fleet": {"gap": 10.0}}, "fleet.gap = 10."),
+        ({"data": {"num_clients": 20}}, "data.num_clients = 20."),
+        ({"training": {"missing": "zero_feature"}}, "training.missing = zero_feature."),
+        ({"training": {"lr": 0.01}}, "training.lr = 0.01."),
+    ):
+        assert note(**more).startswith(f"Not the paper's own setting: {words}")
 
 
 def test_a_simulated_claim_has_no_colour(usual):
