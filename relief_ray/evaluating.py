@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+import torch
+from torch import Tensor
+
 from relief_ray.config import parse
 from relief_ray.errors import UserError, nearest
-from relief_ray.messages import EvalTarget, Fleet
+from relief_ray.messages import ClientId, EvalTarget, Fleet
 from relief_ray.process import use_threads
 from relief_ray.recording import binding_of
 from relief_ray.records import checkpoint
@@ -40,7 +44,9 @@ class Evaluation:
     """Scores after ``round``.
 
     ``f1_own_sensors``: mean over all clients of the canonical model's F1 through each client's sensors: what
-    ``f1_fleet``, the clients' own models through the same sensors, can be compared with.
+    ``f1_fleet``, the clients' own models through the same sensors, can be compared with. ``f1_own_subjects``: the same
+    of the model that each client uses, its own or else the canonical one, on the windows of the subjects that it
+    trained on alone; None where they are not in the part (held-out subjects).
     """
 
     strategy: str
@@ -50,6 +56,7 @@ class Evaluation:
     canonical: tuple[Score, ...]
     own: tuple[Score, ...]
     f1_own_sensors: float | None
+    f1_own_subjects: float | None
 
 
 def evaluate_run(path: Path, more: Iterable[Sensors] = (), part: Part = "test", root: Path | None = None) -> Evaluation:
@@ -104,6 +111,8 @@ def _scores(job: Job, strategy: str, what: Tested, wanted: Sequence[Sensors], ro
     f1 = {label: macro_f1(matrix.sum(0)) for label, matrix in matrices.items()}
     owners = Counter(c.modalities for c in job.fleet.clients)
     by_sensors = {s: f1[t.label] for s, t in seen.items()}
+    used = {c.id: seen[c.modalities].label for c in job.fleet.clients} if seen else {}
+    used |= {t.client: t.label for t in what.plan.clients if t.client is not None}
     through_own = [by_sensors[c.modalities] for c in job.fleet.clients] if seen else []
     return Evaluation(
         strategy=strategy,
@@ -115,4 +124,17 @@ def _scores(job: Job, strategy: str, what: Tested, wanted: Sequence[Sensors], ro
             Score(sensors=t.modalities or (), num_clients=1, f1=f1[t.label], client=t.client) for t in what.plan.clients
         ),
         f1_own_sensors=sum(through_own) / len(through_own) if through_own else None,
+        f1_own_subjects=_on_own_subjects(job, {client: matrices[label] for client, label in used.items()}),
     )
+
+
+def _on_own_subjects(job: Job, matrices: Mapping[ClientId, Tensor]) -> float | None:
+    """Mean F1 over clients, from matrices (subjects of the part, classes, classes)."""
+    (part,) = job.parts.values()
+    tested_subjects, scores = np.unique(part.subjects), []
+    for client, matrix in matrices.items():
+        mine = np.isin(tested_subjects, job.clients[client].subjects)
+        if not mine.any():
+            return None
+        scores.append(macro_f1(matrix[torch.from_numpy(mine)].sum(0)))
+    return sum(scores) / len(scores)

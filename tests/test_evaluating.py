@@ -1,13 +1,20 @@
 """A run's last model tested again: the record's figures, and those of sensors that no record holds."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from relief_ray.conformance import after_rounds
 from relief_ray.errors import UserError
 from relief_ray.evaluating import evaluate_run, masks
-from relief_ray.records import read_rounds
+from relief_ray.recording import binding_of
+from relief_ray.records import checkpoint, read_rounds
 from relief_ray.setup import prepare
-from relief_ray.simulation import create
+from relief_ray.simulation import create, reopen
+from relief_ray.tested import tested as plan_of
+from relief_ray.training.metrics import macro_f1
+from relief_ray.training.serial import SerialExecutor
 from tests.conformance_cases import config_of, drive
 
 # All, those of the clients, each alone: acc alone is both.
@@ -55,6 +62,34 @@ def test_own_models_score_as_recorded(case, run_of):
     assert {s.client: s.f1 for s in found.own} == recorded.f1_by_client
     assert {s.sensors for s in found.canonical} == (set() if case == "local" else set(SETS))
     assert (found.f1_own_sensors is None) == (case == "local")
+
+
+@pytest.mark.parametrize("case", ["relief", "local"])
+def test_own_subjects_are_the_rows_of_each_clients_subject(case, run_of):
+    """Client n has subject n alone: F1 by hand from its model's predictions on that subject's windows."""
+    path = run_of(case)
+    setup, folder = reopen(path)
+    found = checkpoint.load(path, binding_of(setup))
+    folder.close()
+    what, part, scores = plan_of(setup, found.state, found.clients), setup.data.test, []
+    for client in setup.fleet.clients:
+        assert set(setup.data.clients[client.id].subjects) == {client.id}
+        mine = part.take(np.flatnonzero(part.subjects == client.id))
+        own = [t for t in what.plan.clients if t.client == client.id]
+        target = own[0] if own else replace(what.targets[0], modalities=client.modalities)
+        job = replace(setup.job, parts={"test": mine})
+        scores.append(
+            macro_f1(SerialExecutor(job).evaluate(what.models, [target], what.states, "test")[target.label].sum(0))
+        )
+    assert evaluate_run(path).f1_own_subjects == pytest.approx(sum(scores) / len(scores), rel=1e-12)
+
+
+def test_held_out_subjects_are_nobodys_own(run_cache, tmp_path):
+    config = config_of("fedavg")
+    data = config.data.model_copy(update={"split": "held_out_subject", "fold": 0})
+    drive(config.model_copy(update={"data": data, "rounds": 1}), tmp_path / "run")
+    found = evaluate_run(tmp_path / "run")
+    assert found.f1_own_subjects is None and found.f1_own_sensors is not None
 
 
 def test_other_sensors_are_asked_for_by_name_in_any_order(run_of):

@@ -31,6 +31,7 @@ def facts(path: Path, found: Evaluation) -> dict[str, object]:
     return {
         "event": "evaluated", "run": str(path), "strategy": found.strategy, "round": found.round, "part": found.part,
         "num_windows": found.num_windows, "f1_own_sensors": found.f1_own_sensors,
+        "f1_own_subjects": found.f1_own_subjects,
         "canonical": {"+".join(s.sensors): s.f1 for s in found.canonical},
         "own": {s.client: s.f1 for s in found.own},
     }  # fmt: skip
@@ -48,6 +49,12 @@ def text(name: str, found: Evaluation) -> str:
     if found.own:
         mean = sum(s.f1 for s in found.own) / len(found.own)
         lines += ["", f"  clients' own models, mean over clients, through the same sensors: {100 * mean:.1f} %"]
+    if found.f1_own_subjects is not None:
+        which = "own models" if found.own else "one for all"
+        lines += [
+            "",
+            f"  {which}, through own sensors, on the subjects they know alone: {100 * found.f1_own_subjects:.1f} %",
+        ]
     return "\n".join(lines) + "\n"
 
 
