@@ -163,6 +163,7 @@ def _receipt(client: ClientRecord) -> Receipt:
         taps=frozenset(client.taps),
         output=client.output,
         args=client.args,
+        omit_absent=client.omit_absent,
     )
     work = Work(
         num_windows=client.num_windows, epochs=client.epochs, num_steps=client.num_steps, engine=client.engine,

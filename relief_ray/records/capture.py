@@ -116,6 +116,7 @@ def _client(receipt: Receipt, bill: Receipt) -> ClientRecord:
         taps=tuple(sorted(task.taps)),
         output=task.output,
         extra_flops=work.extra_flops,
+        omit_absent=task.omit_absent,
     )
 
 

@@ -15,18 +15,7 @@ from relief_ray.records.redact import mask_text, redact
 SCHEMA_VERSION: Final = 1
 # Fields that a clock or a socket decides: two records of the same computation may differ in these alone.
 WALL_FIELDS = frozenset(
-    {
-        "created",
-        "finished",
-        "note",
-        "num_resumes",
-        "wall_s",
-        "ended_unix_s",
-        "measured_stages",
-        "moved_bytes",
-        "server_s",
-        "runtime",
-    }
+    "created finished note num_resumes wall_s ended_unix_s measured_stages moved_bytes server_s runtime".split()
 )
 
 Status = Literal["created", "running", "finished", "interrupted", "failed"]
@@ -112,8 +101,8 @@ class TensorStat(Record):
 class ClientRecord(Record):
     """What one client did; groups are named by ``capture.tokens``: ``fusion.B`` or ``encoder.acc.0[lora_a;r4]``.
 
-    ``output`` and ``taps``: the stages that its task read, where not the last one alone. ``extra_flops``: beside stages
-    and optimizer. Bytes are those that were charged (``costs.accounting``), all else is what was done.
+    ``output`` and ``taps``: the stages that its task read, where not the last one alone; ``omit_absent``: without those
+    of absent sensors. Bytes are those that were charged (``costs.accounting``), all else is what was done.
     """
 
     client: int
@@ -134,7 +123,8 @@ class ClientRecord(Record):
     stats: dict[str, TensorStat] = {}
     taps: tuple[str, ...] = ()
     output: str | None = None
-    extra_flops: float = 0.0
+    extra_flops: float = 0.0  # beside stages and optimizer
+    omit_absent: bool = False
 
 
 class ClientCostRecord(Record):
