@@ -10,15 +10,17 @@ from pathlib import Path
 from typing import Any, cast
 
 import ray
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 
 from actors.coordinator import Coordinator, Order, Progress
 from actors.hosts import Handle
 from actors.session import process_options
+from relief_ray.errors import UserError
 from relief_ray.records.schema import RunRecord
 from relief_ray.simulation import OnRound
 
-MAX_STARTS, START_S, POLL_S = 3, 60.0, 0.25
+# Where a process dies while Ray starts it, Ray notices after a minute, and others may wait for its place until then.
+MAX_STARTS, START_S, POLL_S = 3, 180.0, 0.25
 
 
 @dataclass(kw_only=True)
@@ -68,6 +70,7 @@ def follow(
     """Waits for a coordinator's run and passes its rounds on; where it dies, the run goes on from its checkpoint.
 
     Raises:
+        UserError: the coordinator's process did not start in time.
         UserError, RoundVoid, ClientFailed: as the run raised them.
         RayActorError: the coordinator died again and again.
     """
@@ -78,7 +81,7 @@ def follow(
             if should_stop():
                 coordinator.stop.remote()
             done = bool(ray.wait([run], timeout=POLL_S)[0])
-            audience.hear(ray.get(coordinator.progress.remote(audience.seen), timeout=START_S))
+            audience.hear(_progress(coordinator, audience))
             if done:
                 return cast(RunRecord, ray.get(run))
         except RayTaskError as error:
@@ -90,6 +93,16 @@ def follow(
             on_note("the coordinator's process died; it goes on from the last checkpoint")
             _await(coordinator, error)
             run = coordinator.run.remote(order)
+
+
+def _progress(coordinator: Handle, audience: Audience) -> Progress:
+    try:
+        return cast(Progress, ray.get(coordinator.progress.remote(audience.seen), timeout=START_S))
+    except GetTimeoutError as error:
+        raise UserError(
+            f"the coordinator did not answer for {START_S:g} s; `ray status` shows what it waits for; what is done "
+            f"is kept: relief-ray resume {audience.path}"
+        ) from error
 
 
 def _await(coordinator: Handle, error: RayActorError) -> None:
