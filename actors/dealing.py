@@ -27,11 +27,11 @@ class Paces:
 
     def note(self, receipts: Sequence[Receipt], busy_s: float) -> None:
         """Learns from a round in which hosts were busy for ``busy_s``; what is not training falls on all alike."""
-        trained_s = {r.assignment.client: _trained_s(r) for r in receipts}
+        trained_s = {r.assignment.client: r.work.measured.compute_s for r in receipts}
         beside_s = max(0.0, busy_s - sum(trained_s.values())) / max(1, len(trained_s))
         for receipt in receipts:
             task = receipt.assignment
-            self.seen[task.client] = (trained_s[task.client] + beside_s, len(task.train) * task.epochs)
+            self.seen[task.client] = (trained_s[task.client] + beside_s, _group_epochs(task))
 
     def foresee(self, tasks: Iterable[Assignment]) -> dict[ClientId, float] | None:
         """Seconds of every task; None where a client was never seen."""
@@ -40,13 +40,12 @@ class Paces:
             if task.client not in self.seen:
                 return None
             seconds, work = self.seen[task.client]
-            found[task.client] = seconds * (len(task.train) * task.epochs / work if work else 1.0)
+            found[task.client] = seconds * (_group_epochs(task) / work if work else 1.0)
         return found
 
 
-def _trained_s(receipt: Receipt) -> float:
-    stages = receipt.work.measured
-    return stages.forward_s + stages.backward_s + stages.optimizer_s
+def _group_epochs(task: Assignment) -> int:
+    return len(task.train) * task.epochs
 
 
 class Dealer:
@@ -64,13 +63,13 @@ class Dealer:
 
     def work(self, task: Assignment) -> int:
         """How much a task is, in no unit: good for a comparison of tasks that were never seen."""
-        return self._job.fleet[task.client].num_windows * task.epochs * len(task.train)
+        return self._job.fleet[task.client].num_windows * _group_epochs(task)
 
     def deal(self, blocks: Sequence[tuple[Assignment, ...]]) -> Sequence[tuple[Piece, ...]]:
         """The pieces of every call, in the order of sending."""
         cut, tasks = list(enumerate(blocks)), [task for block in blocks for task in block]
         if self._by_client:
-            return [((i, (task,)),) for i, block in cut for task in block]
+            return _by_client(cut)
         hosts = self._pool.hosts
         slots = min(len(hosts), sum(self._pool.per_node.values()))
         are_equal = len({h.identity.node for h in hosts}) == 1 and all(h.usable for h in hosts)
@@ -86,8 +85,12 @@ def deal_singly(cut: Sequence[Piece], slots: int, work: Mapping[ClientId, float]
     """A call per block, most work first; single clients in client order where ``slots`` hosts share few blocks."""
     if 2 * slots > len(cut) and any(len(tasks) > 1 for _, tasks in cut):
         # In client order: only few may wait in memory for one before them.
-        return [((i, (task,)),) for i, tasks in cut for task in tasks]
+        return _by_client(cut)
     return [(piece,) for piece in sorted(cut, key=lambda piece: -_sum(piece, work))]
+
+
+def _by_client(cut: Sequence[Piece]) -> list[tuple[Piece, ...]]:
+    return [((i, (task,)),) for i, tasks in cut for task in tasks]
 
 
 def deal_at_once(

@@ -99,6 +99,11 @@ class CostTable:
         return sum(c.frozen_forward_flops if s.groups else c.forward_flops for s, c in costs)
 
 
+def missing_mode(usual: Missing, *, omit_absent: bool) -> Missing:
+    """What an absent modality is to a task or a target that may leave it out (``Assignment.omit_absent``)."""
+    return "zero_feature" if omit_absent else usual
+
+
 def descendants(stages: tuple[StageSpec, ...], trained: Collection[GroupId]) -> frozenset[str]:
     """Stages that a trained group can change: those that own one and all that read from them.
 

@@ -23,7 +23,8 @@ class WatchedTraining(SerialExecutor):
     def __init__(self, job: Job) -> None:
         """Builds the worker; the first model that it sees is what all began with."""
         super().__init__(job)
-        self._layout, self._began = self._worker.backbone.layout, dict[str, Params]()
+        self._layout = self._worker.backbone.layout
+        self._start: Params = {}
 
     def train(
         self,
@@ -37,7 +38,7 @@ class WatchedTraining(SerialExecutor):
         Raises:
             Broken: rule ``received``.
         """
-        self._began = self._began or dict(models)
+        self._start = self._start or next(iter(models.values()))
         for task in tasks:
             self._compare(round_, models, task, states)
         return super().train(round_, models, tasks, states)
@@ -45,8 +46,7 @@ class WatchedTraining(SerialExecutor):
     def _compare(
         self, round_: int, models: Mapping[str, Params], task: Assignment, states: Mapping[ClientId, ClientState]
     ) -> None:
-        start = next(iter(self._began.values()))
-        other = changed(self._layout, models[task.view], start, task, states.get(task.client, NO_STATE))
+        other = changed(self._layout, models[task.view], self._start, task, states.get(task.client, NO_STATE))
         found, again = (
             self._worker.train_block(round_, {**models, task.view: view}, [task], states)
             for view in (models[task.view], other)

@@ -17,7 +17,7 @@ from relief_ray.devices.types import DeviceType
 from relief_ray.devices.workload import Footprint, Workload, footprint, num_steps, shares
 from relief_ray.groups import GroupId, GroupLayout, Part, Selection
 from relief_ray.messages import Assignment, ClientId, ClientInfo, Fleet, Receipt, RoundCost, StageTimes
-from relief_ray.stages import CostTable, Engine, Missing
+from relief_ray.stages import CostTable, Engine, Missing, missing_mode
 
 CACHE_LIMIT = 20_000
 _Parts = frozenset[tuple[GroupId, Part]]
@@ -63,7 +63,7 @@ class Counter:
     def footprint(self, present: tuple[str, ...], task: Assignment, engine: Engine) -> Footprint:
         """What a client of these modalities spends per window on ``task``."""
         read = frozenset([task.output, *task.taps])
-        missing: Missing = "zero_feature" if task.omit_absent else self.missing
+        missing = missing_mode(self.missing, omit_absent=task.omit_absent)
         key = (present, engine, missing, frozenset(task.train.items()), read)
         if key not in self._footprints:
             _make_room(self._footprints)

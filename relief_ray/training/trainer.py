@@ -19,7 +19,7 @@ from relief_ray.messages import Assignment, Receipt, Update, Work
 from relief_ray.models.backbone import Backbone
 from relief_ray.process import Autocast, Device, casting, choose_device
 from relief_ray.sections import TrainingConfig
-from relief_ray.stages import MAX_KEPT_BYTES, Engine, Missing
+from relief_ray.stages import MAX_KEPT_BYTES, Engine, Missing, missing_mode
 from relief_ray.training.optimizer import Adam
 from relief_ray.training.parts import load_model, mask_parts, scale_adapters
 from relief_ray.training.placing import place
@@ -138,8 +138,7 @@ class Trainer:
 
     def _plan(self, present: Collection[str], task: Assignment, num_windows: int) -> ForwardPlan:
         """What runs when; what would be too much to keep for the whole round runs in every step."""
-        missing: Missing = "zero_feature" if task.omit_absent else self.config.missing
-        reuse = self.config.engine != "naive"
+        missing, reuse = missing_mode(self.config.missing, omit_absent=task.omit_absent), self.config.engine != "naive"
         plan_for = partial(plan_forward, self.backbone, present, task.train, missing, reuse, task.taps, task.output)
         plan: ForwardPlan = plan_for()
         kept = kept_bytes(plan, self._output_bytes) * num_windows

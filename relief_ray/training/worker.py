@@ -32,7 +32,7 @@ from relief_ray.protocols import Planner
 from relief_ray.server.aggregation import check_update, without
 from relief_ray.server.reduction import Sums, measured, sum_block
 from relief_ray.server.scratch import Scratch
-from relief_ray.stages import Missing
+from relief_ray.stages import missing_mode
 from relief_ray.streams import Streams
 from relief_ray.training.evaluation import CHUNK, confusion, predict, share_rows
 from relief_ray.training.inputs import InputCache, prepare
@@ -164,7 +164,7 @@ class Worker:
         for target in targets:
             self._load(models, target, states)
             masks = target_masks(target, self.job.fleet.modalities)
-            missing: Missing = "zero_feature" if target.omit_absent else self.job.trainer.missing
+            missing = missing_mode(self.job.trainer.missing, omit_absent=target.omit_absent)
             predicted = predict(self.backbone, inputs.inputs, list(masks.values()), missing, target.output)
             for label, mask in masks.items():
                 found[label] = confusion(labels, predicted[mask], subjects[rows], num_subjects, num_classes)
