@@ -22,6 +22,7 @@ MIB = 2**20
 # Ray's sockets lie about 75 characters below its folder, and a socket's path has at most 107.
 MAX_FOLDER_LENGTH = 30
 CONNECT_S = 10.0
+START_TIMEOUT = "timed out during startup"
 THREADS, HIDDEN = "OMP_NUM_THREADS", {"CUDA_VISIBLE_DEVICES": ""}
 # What our own cluster's processes were started with: Ray starts one anew for each that asks for another environment.
 INHERITED = "RELIEF_RAY_THREADS"
@@ -86,16 +87,26 @@ def _start(folder: Path, options: SessionOptions) -> str | None:
         # Ray reads it once.
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
     os.environ[INHERITED] = os.environ.setdefault(THREADS, "1")
-    context = ray.init(
-        address="local",
-        num_cpus=options.num_cpus or num_cores(),
-        resources=dict(options.resources),
-        object_store_memory=options.object_store_mib * MIB,
-        include_dashboard=options.dashboard,
-        log_to_driver=options.log_to_driver,
-        logging_level=logging.ERROR,
-        _temp_dir=str(folder),
-    )
+    try:
+        context = ray.init(
+            address="local",
+            num_cpus=options.num_cpus or num_cores(),
+            resources=dict(options.resources),
+            object_store_memory=options.object_store_mib * MIB,
+            include_dashboard=options.dashboard,
+            log_to_driver=options.log_to_driver,
+            logging_level=logging.ERROR,
+            _temp_dir=str(folder),
+        )
+    except Exception as error:
+        # Ray knows no class of its own for it, and no option to wait for longer than its 30 s.
+        if START_TIMEOUT not in str(error):
+            raise
+        raise UserError(
+            f"Ray's local cluster was not up within its 30 s; expected a machine with a core to spare, found a load of "
+            f"{os.getloadavg()[0]:.1f} on {num_cores()} cores; nothing is lost: go on with `relief-ray resume DIR` "
+            "or `relief-ray grid resume DIR` when less else runs here, or join a cluster that is up: runtime.address"
+        ) from error
     if not options.dashboard or not context.dashboard_url:
         return None
     # As notebook servers do: it is worth nothing once this process has ended, and nobody else could know it.

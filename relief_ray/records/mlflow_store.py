@@ -36,6 +36,8 @@ ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
 }
+# MLflow 3's page of an experiment without it opens on an overview of language-model traces, of which we have none.
+OPENS_ON_RUNS = {"mlflow.experimentKind": "custom_model_development"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -169,7 +171,9 @@ def _experiment(client: MlflowClient, store: Store) -> str:
     if found is None:
         place = store.database.parent / "mlartifacts" / store.experiment if store.database else None
         with suppress(Exception):  # another host may have been faster; the second look decides
-            client.create_experiment(store.experiment, artifact_location=place.as_uri() if place else None)
+            client.create_experiment(
+                store.experiment, artifact_location=place.as_uri() if place else None, tags=OPENS_ON_RUNS
+            )
         found = client.get_experiment_by_name(store.experiment)
     assert found is not None, f"experiment {store.experiment!r} was neither found nor made"
     return str(found.experiment_id)

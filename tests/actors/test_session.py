@@ -27,6 +27,44 @@ assert not (Path(os.environ["HOME"]) / ".ray").exists()
 """
 
 
+STOPPED = """
+import os, signal, threading, time
+from pathlib import Path
+from actors.session import SessionOptions, ray_session
+from relief_ray.errors import UserError
+
+def stop_the_raylet():
+    while True:
+        for place in Path("/proc").glob("[0-9]*"):
+            try:
+                parent = int((place / "stat").read_text().rpartition(")")[2].split()[1])
+                name = (place / "comm").read_text().strip()
+            except OSError:
+                continue
+            if (name, parent) == ("raylet", os.getpid()):
+                os.kill(int(place.name), signal.SIGSTOP)
+                return
+        time.sleep(0.01)
+
+threading.Thread(target=stop_the_raylet, daemon=True).start()
+try:
+    with ray_session(SessionOptions(num_cpus=1, object_store_mib=100)):
+        pass
+except UserError as error:
+    print(error)
+"""
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_a_machine_too_busy_for_ray_is_told_to_the_user(tmp_path):
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")} | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", STOPPED], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=180
+    )
+    assert done.returncode == 0 and "was not up within its 30 s" in done.stdout, done.stdout + done.stderr
+
+
 @pytest.mark.ray
 def test_a_local_session_leaves_nothing_behind(tmp_path):
     clean = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}

@@ -112,6 +112,14 @@ def test_sync_copies_everything_once(run):
     assert set(SCALARS) >= {key for key, _ in expected(1)}
 
 
+def test_the_experiment_s_page_opens_on_its_runs(run):
+    from mlflow import MlflowClient
+
+    sync(run)
+    experiment = MlflowClient(tracking_uri=store_uri(run)).get_experiment_by_name("relief-ray")
+    assert experiment is not None and experiment.tags["mlflow.experimentKind"] == "custom_model_development"
+
+
 def test_only_what_is_missing_is_sent(run):
     whole = (run / "rounds.jsonl").read_bytes()
     lines = whole.splitlines(keepends=True)
