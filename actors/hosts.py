@@ -125,10 +125,10 @@ class ClientHost:
 
 
 def merge_whole(sums: Sequence[Sums], numbers: Sequence[int], num_blocks: int) -> dict[Node, Sums]:
-    """The blocks ``numbers`` of ``num_blocks``, merged as far as they are halves of one another."""
+    """The blocks ``numbers`` of ``num_blocks``, merged as far as they are halves of one another; uses ``sums`` up."""
     tree = Tree(num_blocks)
     for i, part in zip(numbers, sums, strict=True):
-        tree.add(Node(level=0, index=i), Accumulator(part))
+        tree.add(Node(level=0, index=i), Accumulator(part, owns=True))
     return tree.nodes()
 
 

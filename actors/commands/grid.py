@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Sequence
 from contextlib import closing
@@ -44,7 +45,7 @@ def go(target: str, folder: Path | None, settings: Sequence[str], out: Path | No
     elif target == "resume":
         resume(folder, settings, asked)
     elif target == "freeze":
-        print("\n".join(freeze(read_book(folder.absolute()), out or TUNED_FILE)), f"\nwritten {out or TUNED_FILE}")
+        freeze_choices(folder, out or TUNED_FILE, asked.as_json)
     else:
         status(folder, asked.as_json)
 
@@ -73,6 +74,15 @@ def status(folder: Path, as_json: bool) -> None:
     """`relief-ray grid status DIR`."""
     book = read_book(folder.absolute())
     print_status(book, book.entries(), as_json)
+
+
+def freeze_choices(folder: Path, file: Path, as_json: bool) -> None:
+    """`relief-ray grid freeze DIR`; as JSON what was written, and a line about every method."""
+    lines = freeze(read_book(folder.absolute()), file)
+    if as_json:
+        print(json.dumps({"written": str(file), "methods": lines, **json.loads(file.read_text())}))
+    else:
+        print(*lines, f"written {file}", sep="\n")
 
 
 def carry_out(book: Book, asked: Asked) -> None:

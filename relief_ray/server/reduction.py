@@ -107,13 +107,18 @@ def _check(group: GroupId, a: GroupSum, b: GroupSum) -> None:
 
 
 class Accumulator:
-    """Adds sums one after the other in client order; what comes in is never written to."""
+    """Adds sums one after the other in client order; what comes in is never written to, unless it is owned."""
 
-    def __init__(self, start: Sums | None = None, scratch: Scratch | None = None) -> None:
-        """``start``, or nothing yet; ``scratch`` may hold what will be added."""
-        self._running: dict[str, dict[GroupId, _Running]] = {}
+    def __init__(self, start: Sums | None = None, scratch: Scratch | None = None, *, owns: bool = False) -> None:
+        """``start``, or nothing yet; ``scratch`` may hold what will be added.
+
+        ``owns``: nobody else reads the sums of ``start``, so that they are added to where they are.
+        """
         self._scratch = scratch or Scratch()
-        self.add(start or {})
+        self._running = {
+            bucket: {j: _Running(part, owned=owns and not is_leaf(part)) for j, part in groups.items()}
+            for bucket, groups in (start or {}).items()
+        }
 
     def add(self, sums: Sums) -> None:
         """Adds the sums of clients that come after all so far.

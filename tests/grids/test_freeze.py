@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from actors.commands.grid import freeze_choices
 from actors.crew import Crew
 from actors.grids.book import read_book, write_book
 from actors.grids.freeze import Search, choose, freeze
@@ -63,10 +64,13 @@ def test_the_best_try_by_validation_is_frozen_and_used(tmp_path):
         cells_of(grid, [f"tuned={file}", "training.lr=0.5"])
 
 
-def test_that_it_was_tuned_is_a_fact_of_plan_and_record(tmp_path):
+def test_that_it_was_tuned_is_a_fact_of_plan_and_record(tmp_path, capsys):
     search, file = write_book(tiny_search(tmp_path / "g", rounds=1)), tmp_path / "tuned.json"
     run(search)
-    freeze(search, file)
+    freeze_choices(search.out, file, as_json=True)
+    said = json.loads(capsys.readouterr().out)
+    assert said["choices"] == json.loads(file.read_text())["choices"]
+    assert said["written"] == str(file) and "fedprox" in said["methods"][0]
     (plain,), (tuned,) = (cells_of(tiny_grid(methods=("fedprox",)), given) for given in ([], [f"tuned={file}"]))
     book = write_book(replace(tiny_book(tmp_path / "t"), cells=(plain, tuned)))
     run(book)
