@@ -16,6 +16,16 @@ from relief_ray.records.tracking import MlflowTracker, NullTracker, Tracker
 PATIENCE_S, PATIENCE_AFTER_STOP_S = 30.0, 3.0
 MISSING = "MLflow is not installed: nothing is exported (install relief-ray[server], then: relief-ray sync DIR)"
 
+# MLflow's interface opens on language-model traces, whatever an experiment's kind; the first experiment of a file is 1.
+PAGE = "http://127.0.0.1:5000/#/experiments/1/runs?workflowType=machine_learning"
+
+
+def where_to_look(config: TrackingConfig, out: Path) -> list[str]:
+    """How to see the curves in MLflow, where they were exported to a file of ours in ``out``."""
+    database = out / "mlflow.db"
+    is_ours = config.enabled and config.uri is None and database.exists()
+    return [f"MLflow  mlflow ui --backend-store-uri sqlite:///{database}", f"        {PAGE}"] if is_ours else []
+
 
 class Exports:
     """Trackers of the runs of a plan; the end of each is told in a thread of its own."""

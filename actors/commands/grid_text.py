@@ -9,6 +9,7 @@ from statistics import fmean, stdev
 from rich.table import Table
 
 from actors.console import make_console
+from actors.exports import where_to_look
 from actors.grids.board import last_f1
 from actors.grids.book import Book, Entry, State
 from actors.grids.estimate import Estimate
@@ -121,7 +122,7 @@ def print_end(book: Book, entries: Sequence[Entry], as_json: bool) -> None:
     if any(e.state == "missing" for e in entries):
         print(f"\nGo on with  relief-ray grid resume {book.out}")
     if rows:
-        print("\n" + next_step(book), flush=True)
+        print("", next_step(book), *where_to_look(book.cells[0].config.tracking, book.out), sep="\n", flush=True)
 
 
 def next_step(book: Book) -> str:

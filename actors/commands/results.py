@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from actors.commands.folders import find_runs
 from actors.commands.plan import Plan
 from actors.exits import WIDTH
+from actors.exports import where_to_look
 from relief_ray.records.atomic import disk_errors, replace_file
 from relief_ray.records.tracking import sync as tell
 
@@ -34,14 +35,9 @@ def show_results(plan: Plan, as_json: bool) -> None:
     if as_json:
         print_json(comparison, written)
         return
-    print_text(comparison, [f"Figure  {path}" for path in written] + mlflow_hint(plan))
-
-
-def mlflow_hint(plan: Plan) -> list[str]:
-    """How to see the curves, where they were exported to a file of ours."""
-    tracking, database = plan.cells[0].config.tracking, plan.out / "mlflow.db"
-    exported = tracking.enabled and tracking.uri is None and database.exists()
-    return [f"MLflow  mlflow ui --backend-store-uri sqlite:///{database}"] if exported else []
+    print_text(
+        comparison, [f"Figure  {path}" for path in written] + where_to_look(plan.cells[0].config.tracking, plan.out)
+    )
 
 
 def compare(folders: Sequence[Path], out: Path | None, as_json: bool) -> None:

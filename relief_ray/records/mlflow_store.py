@@ -36,7 +36,7 @@ ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
 }
-# MLflow 3's page of an experiment without it opens on an overview of language-model traces, of which we have none.
+# Without it the page of an experiment is one of language-model traces, of which we have none.
 OPENS_ON_RUNS = {"mlflow.experimentKind": "custom_model_development"}
 
 
@@ -76,6 +76,7 @@ class Exporter:
             self._record = read_run(folder)
             self._client, found = _open_run(self._store, self._folder, self._record)
             self.run_id: str = found.info.run_id
+            self._grid: str | None = found.data.tags.get("mlflow.parentRunId")
             self._known = {key: _steps(self._client, self.run_id, key) for key in found.data.metrics}
             self._num_bytes = 0
             self._target = exporting.Target(run_id=self.run_id)
@@ -103,6 +104,8 @@ class Exporter:
             self._client.log_artifact(self.run_id, str(self._folder / name))
         if status in ENDINGS:
             self._client.set_terminated(self.run_id, ENDINGS[status])
+            if self._grid is not None:
+                self._client.set_terminated(self._grid, "FINISHED")  # a grid lasts until its last cell's end
             self._mark(self._target.model_copy(update={"closed": status}))
 
     def close(self) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from actors.exports import PAGE
 from relief_ray.records.reading import read_rounds
 
 SMALL = [f"--set=backbone.{key}=2" for key in ("conv1", "conv2", "steps", "fusion")]
@@ -48,9 +49,13 @@ def test_a_run_of_fedavg_and_relief_leaves_the_figure(runs: Path) -> None:
 @pytest.mark.slow
 def test_mlflow_hears_of_every_round_and_sync_adds_nothing(invoke, tmp_path: Path) -> None:
     pytest.importorskip("mlflow")
+    from mlflow import MlflowClient
+
     result = invoke("run", "smoke", "--out", tmp_path, *SMALL, "--set=tracking.enabled=true")
     assert result.exit_code == 0, result.output
-    assert f"mlflow ui --backend-store-uri sqlite:///{tmp_path / 'mlflow.db'}" in result.stdout
+    assert f"mlflow ui --backend-store-uri sqlite:///{tmp_path / 'mlflow.db'}\n        {PAGE}" in result.stdout
+    store = MlflowClient(tracking_uri=f"sqlite:///{tmp_path / 'mlflow.db'}")
+    assert store.get_experiment_by_name("relief-ray").experiment_id == "1", "as the page's address says"
     (target,) = json.loads((tmp_path / "relief-s0" / "sync.json").read_text())["targets"].values()
     assert target["step"] == 2 and target["closed"] == "finished"
     again = json.loads(invoke("sync", tmp_path, "--json").stdout)

@@ -112,7 +112,7 @@ def test_sync_copies_everything_once(run):
     assert set(SCALARS) >= {key for key, _ in expected(1)}
 
 
-def test_the_experiment_s_page_opens_on_its_runs(run):
+def test_the_experiment_is_one_of_models_that_are_trained(run):
     from mlflow import MlflowClient
 
     sync(run)
@@ -180,6 +180,8 @@ def test_cells_of_a_grid_share_one_parent(run):
     assert len(parents) == 1 and len(stored(run)) == 3
     children = {r.data.tags["mlflow.parentRunId"] for r in stored(run) if "relief.cell" in r.data.tags}
     assert children == {parents[0].info.run_id}
+    ends = [r.info.end_time for r in stored(run) if "relief.cell" in r.data.tags]
+    assert parents[0].info.end_time >= max(ends), "a grid lasts until its last cell's end"
 
 
 def configured(run: Path, **tracking: object) -> None:
