@@ -8,7 +8,6 @@ series ever looks up, is never touched.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -23,10 +22,9 @@ from torch import Tensor, nn
 
 from relief_ray.errors import UserError
 from relief_ray.models.backbone import seeded
+from relief_ray.models.moment_config import CONFIG, read_config
 from relief_ray.models.moment_encoder import (
-    PATCH,
     SIZES,
-    Dimensions,
     Size,
     assemble,
     build_pipeline,
@@ -37,7 +35,7 @@ from relief_ray.models.moment_encoder import (
 from relief_ray.paths import cache_root
 
 HUB_ID = "AutonLab/MOMENT-1-small"
-FILES = ("config.json", "model.safetensors")
+FILES = (CONFIG, "model.safetensors")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -163,35 +161,6 @@ def random_folder(size: Size, weights_seed: int) -> Path:
     finally:
         shutil.rmtree(part, ignore_errors=True)
     return target
-
-
-def read_config(folder: Path, expected: Dimensions) -> dict[str, object]:
-    """``config.json``, checked against the size that was asked for.
-
-    Raises:
-        UserError: no such file, no JSON, or another encoder.
-    """
-    path = folder / FILES[0]
-    try:
-        config: dict[str, object] = json.loads(path.read_text(encoding="utf-8"))
-        t5 = config["t5_config"]
-        if not isinstance(t5, dict):
-            raise TypeError(f"t5_config is {t5!r}")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            f"backbone.weights={folder}: {path.name} is missing or not MOMENT's ({error!r}); "
-            f"expected a folder that momentfm's save_pretrained wrote: {' and '.join(FILES)}"
-        ) from error
-    wanted = {k: getattr(expected, k) for k in ("d_model", "d_ff", "d_kv", "num_heads", "num_layers")}
-    found = {k: t5.get(k) for k in wanted}
-    # The hub's files leave the second d_model to the first (null).
-    if found != wanted or config.get("patch_len") != PATCH or config.get("d_model") not in (None, expected.d_model):
-        raise UserError(
-            f"backbone.weights={folder}: {path.name} describes {found}, patches of {config.get('patch_len')}, d_model "
-            f"{config.get('d_model')}; expected {wanted}, patches of {PATCH}; take the weights of this size or change "
-            "backbone.size"
-        )
-    return config
 
 
 def map_tensors(path: Path) -> dict[str, Tensor]:
