@@ -35,8 +35,10 @@ PIPELINE_FIELDS: Mapping[str, int | bool] = {
 }
 
 
-def read_config(folder: Path, expected: Dimensions) -> dict[str, object]:
+def read_config(folder: Path, expected: Dimensions, again: str = "fetch the weights again") -> dict[str, object]:
     """``config.json``, checked against the size that was asked for and against MOMENT's own function.
+
+    ``again``: what mends a damaged file.
 
     Raises:
         UserError: no such file, no JSON, or another encoder.
@@ -50,7 +52,7 @@ def read_config(folder: Path, expected: Dimensions) -> dict[str, object]:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
             f"backbone.weights={folder}: {CONFIG} is missing or not MOMENT's ({error!r}); "
-            f"expected a folder that momentfm's save_pretrained wrote: {CONFIG} and model.safetensors"
+            f"expected a folder that momentfm's save_pretrained wrote: {CONFIG} and model.safetensors; {again}"
         ) from error
     wanted = {k: getattr(expected, k) for k in SHAPE}
     found = {k: t5.get(k) for k in wanted}
@@ -104,5 +106,5 @@ def _as_read(folder: Path, t5: Mapping[str, object]) -> Mapping[str, object]:
     except Exception as error:  # its checks have exceptions of their own, which differ between versions
         raise UserError(
             f"backbone.weights={folder}: {CONFIG}: transformers cannot read t5_config "
-            f"({' '.join(str(error).split())}); expected the one that momentfm's save_pretrained wrote; fetch it again"
+            f"({' '.join(str(error).split())}); expected the one that momentfm's save_pretrained wrote"
         ) from error

@@ -22,7 +22,7 @@ from relief_ray.models.frozen import SHA256
 from relief_ray.models.mdlora import Fusion, build_fusion
 from relief_ray.models.moment_blocks import EncoderBlock, Feature, Patches, observed, position_bias
 from relief_ray.models.moment_encoder import PATCH, SIZES, Size
-from relief_ray.models.moment_weights import Frozen, is_random, load_frozen
+from relief_ray.models.moment_weights import Frozen, load_frozen
 from relief_ray.models.weights_here import sha256_here
 from relief_ray.stages import RAW, StageSpec
 
@@ -203,7 +203,7 @@ def _build(config: MomentConfig, shape: InputShape, seed: int, mask_T: Tensor) -
         groups,
         chunk=max(1, CHUNK_VALUES // largest),
         facts=_facts(config, frozen, len(modalities), width),
-        warnings=_warnings(config),
+        warnings=_warnings(config, frozen),
     )
 
 
@@ -220,7 +220,7 @@ def _facts(config: MomentConfig, frozen: Frozen, num_modalities: int, width: int
     }
 
 
-def _warnings(config: MomentConfig) -> tuple[str, ...]:
-    if not is_random(config.weights):
+def _warnings(config: MomentConfig, frozen: Frozen) -> tuple[str, ...]:
+    if frozen.random_seed is None:
         return ()
-    return (f"RANDOM ENCODER: the frozen MOMENT encoder ({config.size}, seed {config.weights_seed}) is not pretrained",)
+    return (f"RANDOM ENCODER: the frozen MOMENT encoder ({config.size}, seed {frozen.random_seed}) is not pretrained",)

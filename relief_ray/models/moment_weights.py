@@ -8,31 +8,17 @@ series ever looks up, is never touched.
 from __future__ import annotations
 
 import hashlib
-import os
 import re
-import shutil
-import tempfile
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from relief_ray.errors import UserError
-from relief_ray.models.backbone import seeded
 from relief_ray.models.moment_config import CONFIG, read_config
-from relief_ray.models.moment_encoder import (
-    SIZES,
-    Size,
-    assemble,
-    build_pipeline,
-    enough_memory,
-    plain_config,
-    require_momentfm,
-)
-from relief_ray.paths import cache_root
+from relief_ray.models.moment_encoder import SIZES, Size, assemble, enough_memory, require_momentfm
+from relief_ray.models.moment_random import another_one, drawn_seed, is_random, random_folder
 
 HUB_ID = "AutonLab/MOMENT-1-small"
 FILES = (CONFIG, "model.safetensors")
@@ -42,7 +28,8 @@ FILES = (CONFIG, "model.safetensors")
 class Frozen:
     """A loaded encoder: momentfm's pipeline without token table and head, where it came from and what it holds.
 
-    ``revision``: the hub's name of the commit, where it came from there.
+    ``revision``: the hub's name of the commit, where it came from there; ``random_seed``: of an encoder that has
+    learned nothing, by whatever name it was asked for.
     """
 
     pipeline: nn.Module
@@ -50,11 +37,7 @@ class Frozen:
     sha256: str
     num_values: int
     revision: str | None = None
-
-
-def is_random(weights: str) -> bool:
-    """True where the encoder has learned nothing."""
-    return weights == "random"
+    random_seed: str | None = None
 
 
 @lru_cache(maxsize=2)
@@ -69,9 +52,10 @@ def load_frozen(size: Size, weights: str, weights_seed: int, revision: str | Non
     require_momentfm()
     with enough_memory(size):
         folder = weights_folder(size, weights, weights_seed, revision)
-        config = read_config(folder, SIZES[size])
-        tensors = map_tensors(folder / FILES[1])
-        pipeline = assemble(config, tensors, str(folder / FILES[1]))
+        again = another_one(folder)
+        config = read_config(folder, SIZES[size], again)
+        tensors = map_tensors(folder / FILES[1], again)
+        pipeline = assemble(config, tensors, str(folder / FILES[1]), again)
         origin = f"random, seed {weights_seed}" if is_random(weights) else weights
         num_values = sum(p.numel() for p in pipeline.parameters())
         return Frozen(
@@ -81,6 +65,7 @@ def load_frozen(size: Size, weights: str, weights_seed: int, revision: str | Non
             num_values=num_values,
             # The hub's cache keeps files in a folder per commit.
             revision=folder.name if folder.parent.name == "snapshots" else None,
+            random_seed=drawn_seed(folder, config),
         )
 
 
@@ -133,38 +118,8 @@ def download(name: str, revision: str | None = None) -> Path:
     return paths[0].parent
 
 
-def random_target(size: Size, weights_seed: int) -> Path:
-    """Where the seeded encoder lies, once it is drawn."""
-    versions = f"{torch.__version__}".partition("+")[0]
-    return cache_root() / "moment" / f"{size}-random-{weights_seed}-{versions}"
-
-
-def random_folder(size: Size, weights_seed: int) -> Path:
-    """The seeded encoder in the user's cache; written whole by whoever comes first."""
-    target = random_target(size, weights_seed)
-    if target.exists():
-        return target
-    target.parent.mkdir(parents=True, exist_ok=True)
-    part = Path(tempfile.mkdtemp(dir=target.parent, prefix=target.name, suffix=".part"))
-    try:
-        pipeline: Any = seeded(lambda: build_pipeline(plain_config(SIZES[size])), weights_seed)
-        pipeline.save_pretrained(part)
-        for name in FILES:
-            with (part / name).open("rb") as file:
-                os.fsync(file.fileno())
-        if not target.exists():
-            part.replace(target)
-    except OSError:
-        # Another process was first: its folder is as good as ours.
-        if not target.exists():
-            raise
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
-    return target
-
-
-def map_tensors(path: Path) -> dict[str, Tensor]:
-    """The file's tensors, mapped; token table and heads left out.
+def map_tensors(path: Path, again: str = "fetch the weights again") -> dict[str, Tensor]:
+    """The file's tensors, mapped; token table and heads left out. ``again``: what mends a damaged file.
 
     Raises:
         UserError: no such file, or not safetensors.
@@ -176,7 +131,7 @@ def map_tensors(path: Path) -> dict[str, Tensor]:
             names = [k for k in file.keys() if not k.startswith(("encoder.embed_tokens", "shared", "head."))]
             return {k: file.get_tensor(k) for k in names}
     except (OSError, SafetensorError) as error:
-        raise UserError(f"{path}: cannot be read as safetensors ({error}); fetch the weights again") from error
+        raise UserError(f"{path}: cannot be read as safetensors ({error}); {again}") from error
 
 
 def digest(pipeline: nn.Module) -> str:

@@ -8,7 +8,8 @@ from pathlib import Path
 from relief_ray.errors import UserError
 from relief_ray.models.moment_config import read_config
 from relief_ray.models.moment_encoder import SIZES, Size, assemble, require_momentfm
-from relief_ray.models.moment_weights import FILES, digest, hub_id, is_random, map_tensors, random_target
+from relief_ray.models.moment_random import is_random, random_target
+from relief_ray.models.moment_weights import FILES, digest, hub_id, map_tensors
 
 
 def sha256_here(size: Size, weights: str, weights_seed: int, revision: str | None = None) -> str | None:
