@@ -17,6 +17,9 @@ from relief_ray.groups import all_finite
 
 Size = Literal["small", "tiny"]
 PATCH = 8
+# Rows of MOMENT's table of positions: no series has more patches.
+POSITIONS = 5000
+LONGEST = PATCH * POSITIONS
 INSTALL = "pip install 'relief-ray[moment]' && pip install --no-deps momentfm==0.1.4"
 
 
@@ -39,12 +42,17 @@ SIZES: Mapping[Size, Dimensions] = {
 
 
 def require_momentfm() -> None:
-    """Fails with the command that helps where one of the packages is absent."""
+    """Fails with the command that helps where one of the packages is absent or broken."""
     try:
         import momentfm
         import peft  # noqa: F401
     except ImportError as error:
         raise UserError(f"backbone moment_lora needs momentfm and PEFT ({error}); install them: {INSTALL}") from None
+    except Exception as error:  # what a package of another version runs into while it is imported
+        raise UserError(
+            f"backbone moment_lora: momentfm or PEFT is installed, but cannot be imported ({error!r}); install them "
+            f"anew: {INSTALL}"
+        ) from error
     assert momentfm.MOMENTPipeline
 
 

@@ -8,6 +8,7 @@ series ever looks up, is never touched.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from dataclasses import dataclass
 from functools import lru_cache
@@ -75,16 +76,21 @@ def weights_folder(size: Size, weights: str, weights_seed: int, revision: str | 
     Raises:
         UserError: neither a folder nor something the hub has; or a ``revision`` of what is not from there.
     """
-    path = Path(weights).expanduser()
-    is_local = is_random(weights) or path.is_dir()
-    if revision is not None and is_local:
+    path = local_folder(weights)
+    if revision is not None and (path is not None or is_random(weights)):
         raise UserError(
             f"backbone.revision={revision!r}: is a version at the hub, but backbone.weights={weights!r} is not from "
             "there; remove backbone.revision, or take backbone.weights=hub"
         )
-    if is_local:
-        return random_folder(size, weights_seed) if is_random(weights) else path
-    return download(hub_id(weights), revision)
+    if is_random(weights):
+        return random_folder(size, weights_seed)
+    return path or download(hub_id(weights), revision)
+
+
+def local_folder(weights: str) -> Path | None:
+    """The folder that ``weights`` names, if it names one: ``hub`` and ``random`` never do."""
+    path = os.path.expanduser(weights)
+    return Path(path) if weights not in ("hub", "random") and os.path.isdir(path) else None
 
 
 def hub_id(weights: str) -> str:

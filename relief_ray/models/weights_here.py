@@ -9,7 +9,7 @@ from relief_ray.errors import UserError
 from relief_ray.models.moment_config import read_config
 from relief_ray.models.moment_encoder import SIZES, Size, assemble, require_momentfm
 from relief_ray.models.moment_random import is_random, random_target
-from relief_ray.models.moment_weights import FILES, digest, hub_id, map_tensors
+from relief_ray.models.moment_weights import FILES, digest, hub_id, local_folder, map_tensors
 
 
 def sha256_here(size: Size, weights: str, weights_seed: int, revision: str | None = None) -> str | None:
@@ -32,8 +32,7 @@ def folder_here(size: Size, weights: str, weights_seed: int, revision: str | Non
     """
     if is_random(weights):
         return random_target(size, weights_seed)
-    path = Path(weights).expanduser()
-    return path if path.is_dir() else _downloaded(hub_id(weights), revision)
+    return local_folder(weights) or _downloaded(hub_id(weights), revision)
 
 
 def _downloaded(name: str, revision: str | None) -> Path | None:

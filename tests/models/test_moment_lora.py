@@ -1,6 +1,7 @@
 """Backbone 2's groups and counts, and its function against momentfm and PEFT themselves."""
 
 import json
+import re
 
 import cloudpickle
 import pytest
@@ -16,7 +17,7 @@ from relief_ray.models.adapters import load_adapters, save_adapters
 from relief_ray.models.costs import count_costs
 from relief_ray.models.extend import extend
 from relief_ray.models.moment_lora import MomentConfig
-from relief_ray.models.moment_weights import load_frozen, weights_folder
+from relief_ray.models.moment_weights import load_frozen, local_folder, weights_folder
 from relief_ray.setup import prepare
 from relief_ray.stages import RAW
 from tests.models.moment import PAMAP2, SHAPE, TINY, stirred, tiny, windows
@@ -242,14 +243,51 @@ def test_seeds_and_ranks():
 # Bad input -------------------------------------------------------------------------------------------------------
 
 
-def test_windows_must_be_whole_patches():
-    odd = PAMAP2.__class__(channels=SHAPE.channels, window=100, num_classes=4)
-    with pytest.raises(UserError, match=r"windows of 100 samples.*multiple of the patch length 8"):
-        TINY.build(odd, 0)
-    with pytest.raises(UserError, match=r"backbone\.pad_to=16"):
+def of_window(window):
+    return PAMAP2.__class__(channels=SHAPE.channels, window=window, num_classes=4)
+
+
+@pytest.mark.parametrize(("window", "pad_to"), [(100, None), (28, 32), (28, None), (3, 8)])
+def test_windows_must_be_whole_patches(window, pad_to):
+    with pytest.raises(UserError, match=rf"windows of {window} samples.*multiple of the patch length 8") as caught:
+        tiny(of_window(window), pad_to=pad_to)
+    assert "change the dataset or" not in str(caught.value), "padding does not help"
+    named = re.search(r"windows have ([\d or]+) samples", str(caught.value))[1].split(" or ")
+    assert {abs(window - int(n)) < 8 for n in named} == {True}
+    for possible in named:
+        tiny(of_window(int(possible)))
+
+
+def test_padding_is_whole_patches_and_not_below_the_window():
+    with pytest.raises(UserError, match=r"backbone\.pad_to=16 is below the windows' 32 samples.*remove it"):
         tiny(pad_to=16)
     with pytest.raises(ValueError, match="no multiple of the patch length 8; take 504"):
         MomentConfig(pad_to=500)
+
+
+def test_no_series_is_longer_than_moments_table_of_positions(run_cache):
+    table = load_frozen("tiny", "random", 0).pipeline.get_buffer("patch_embedding.position_embedding.pe")
+    assert table.shape[1] * 8 == 40_000 == MomentConfig(pad_to=40_000).pad_to
+    with pytest.raises(ValueError, match="is above 40000, where MOMENT's table of 5000 positions ends; take at most"):
+        MomentConfig(pad_to=48_000)
+    with pytest.raises(UserError, match="windows of 40008 samples; expected at most 40000"):
+        tiny(of_window(40_008))
+
+
+def test_a_folder_of_weights_is_the_same_from_everywhere(tmp_path, monkeypatch):
+    (tmp_path / "own" / "weights").mkdir(parents=True)
+    (tmp_path / "hub").mkdir()
+    (tmp_path / "random").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "own"))
+    for typed in ("own/weights", "./own/weights/", "~/weights", str(tmp_path / "own" / "weights")):
+        kept = MomentConfig(weights=typed)
+        assert kept.weights == str(tmp_path / "own" / "weights")
+        assert MomentConfig.model_validate(kept.model_dump(mode="json")) == kept
+    for word in ("hub", "random", "AutonLab/MOMENT-1-small", "no/such", "~nobody/there", ""):
+        assert MomentConfig(weights=word).weights == word
+    assert local_folder("hub") is None is local_folder("random"), "a folder of that name is ./hub"
+    assert MomentConfig(weights="./hub").weights == str(tmp_path / "hub")
 
 
 def test_gemm_engine_is_backbone_1s():

@@ -197,6 +197,14 @@ def test_without_momentfm_the_command_is_named(monkeypatch):
         moment_encoder.require_momentfm()
 
 
+def test_a_momentfm_that_breaks_on_import_is_no_fault_of_ours(tmp_path, monkeypatch):
+    (tmp_path / "momentfm.py").write_text("raise AttributeError('module torch has no attribute gone')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "momentfm")
+    with pytest.raises(UserError, match=r"cannot be imported \(AttributeError\('module torch.*gone'\)\).*pip install"):
+        moment_encoder.require_momentfm()
+
+
 def test_out_of_memory_is_said_in_words():
     with (
         pytest.raises(UserError, match=r"not enough memory to load the encoder.*runtime\.num_hosts"),
