@@ -45,12 +45,14 @@ class StopSignals:
 
 
 class TimeIsUp(BaseException):
-    """Raised where the program happens to be: as little an ``Exception`` as Ctrl-C, since nobody there may handle it."""
+    """Raised where the program happens to be: no ``Exception``, as Ctrl-C is none, since nobody there may handle it."""
 
 
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
     """Inside the block ``TimeIsUp`` is raised once ``seconds`` are over; outside the main thread it never is."""
+    if seconds <= 0:
+        raise TimeIsUp
     if math.isinf(seconds) or threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -18,7 +18,7 @@ from actors.session import SessionOptions, num_cores, ray_session
 # Ray, and the library in the first trial's process: measured 20 s from the command to a first cell's first round, on
 # two cores that others used too.
 START_S = 20.0
-# How long a plan may wait for one timed round: the paper's MOMENT takes an hour for one on a CPU.
+# How long a plan waits for timed rounds in all: the paper's MOMENT takes an hour for one on a CPU.
 PLAN_S = 60.0
 
 
@@ -41,7 +41,7 @@ class Asked:
 
 
 def show_plan(book: Book, as_json: bool) -> None:
-    """`--dry-run`: one round of every workload is timed, for ``PLAN_S`` at most; nothing is written."""
+    """`--dry-run`: one round of every workload is timed, in ``PLAN_S`` at most; nothing is written."""
     entries = book.entries()
     known = estimates(entries, probe_missing(entries, one_each=True, say=say, limit_s=PLAN_S))
     places = num_places(entries)
