@@ -18,7 +18,8 @@ from relief_ray.groups import Params
 from relief_ray.models.adapters import save_adapters
 from relief_ray.models.backbone import Backbone
 from relief_ray.models.moment_lora import MomentConfig
-from relief_ray.models.moment_weights import FILES, hub_id, is_random, weights_folder
+from relief_ray.models.moment_random import is_random, mark
+from relief_ray.models.moment_weights import FILES, hub_id, weights_folder
 from relief_ray.models.plain_use import readme
 from relief_ray.models.registry import name_of
 from relief_ray.profiling import commit
@@ -175,6 +176,8 @@ def _encoder(config: MomentConfig, setup: Setup, folder: Path, *, with_encoder: 
         (folder / ENCODER).mkdir()
         for name in FILES:
             shutil.copyfile(source / name, folder / ENCODER / name)
+        if is_random(config.weights):
+            mark(folder / ENCODER, config.weights_seed)  # an older cache has none
         return ENCODER, None
     found = setup.frozen.get("weights_revision")
     return (config.weights, None) if found is None else (hub_id(config.weights), str(found))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from safetensors import SafetensorError
@@ -20,10 +21,21 @@ from relief_ray.errors import UserError
 from relief_ray.groups import GroupId, GroupLayout, Params, all_finite
 from relief_ray.models.moment_lora import TARGETS, MomentConfig
 
+if TYPE_CHECKING:
+    from peft import LoraConfig
+
 ADAPTER, CONFIG, HEAD = "adapter_model.safetensors", "adapter_config.json", "head.safetensors"
 PREFIX = "base_model.model."
-# What PEFT can do to the update besides s = alpha / r.
-OTHER_KINDS = ("use_rslora", "use_dora", "rank_pattern", "alpha_pattern", "layers_to_transform", "fan_in_fan_out")
+# Fields of PEFT's configuration that change nothing once the adapters are trained; all others are what we write.
+NEUTRAL = frozenset(
+    {
+        *("task_type", "auto_mapping", "peft_version", "base_model_name_or_path", "revision", "inference_mode"),
+        *("lora_dropout", "layers_pattern", "megatron_config", "megatron_core", "runtime_config", "qalora_group_size"),
+        *("r", "lora_alpha", "target_modules"),  # compared on their own
+    }
+)
+# Other initialisations change the frozen matrices too.
+STARTS = (True, False, "gaussian", "orthogonal")
 
 
 def save_adapters(config: MomentConfig, layout: GroupLayout, params: Params, folder: Path) -> None:
@@ -33,15 +45,15 @@ def save_adapters(config: MomentConfig, layout: GroupLayout, params: Params, fol
         path.parent.mkdir(parents=True, exist_ok=True)
         save_file({k: t.contiguous() for k, t in tensors.items()}, path)
         if path.name == ADAPTER:
-            _write_config(config, path.parent)
+            _peft_config(config, path.parent).save_pretrained(str(path.parent))
 
 
 def load_adapters(config: MomentConfig, layout: GroupLayout, folder: Path) -> dict[GroupId, Tensor]:
-    """Reads what ``save_adapters`` or PEFT wrote.
+    """Reads what ``save_adapters`` or PEFT wrote: for Python code that goes on with an exported model.
 
     Raises:
-        UserError: a file is missing, is not safetensors, or lacks tensors of this layout; or adapters of another rank,
-            alpha, kind or on other matrices, whose values mean something else.
+        UserError: a file is missing, is not safetensors, or has not exactly the tensors of this layout; or adapters of
+            another rank, alpha, kind or on other matrices, whose values mean something else.
     """
     # Not `empty`: what no file holds must not look like a value.
     params = {g.id: torch.full((g.numel,), torch.nan) for g in layout}
@@ -54,6 +66,12 @@ def load_adapters(config: MomentConfig, layout: GroupLayout, folder: Path) -> di
                 f"{folder / place}: {len(wrong)} of {len(views)} tensors are missing, have another shape or are not "
                 f"finite numbers ({', '.join(wrong[:3])}); expected adapters of the same size, rank, modalities and "
                 "method"
+            )
+        if unread := sorted(found.keys() - views.keys()):
+            raise UserError(
+                f"{folder / place}: {len(unread)} tensors that nothing here reads ({', '.join(unread[:3])}); expected "
+                f"the {len(views)} of these modalities and this method alone; load with the configuration that they "
+                "were trained with"
             )
         if place.parts[0] == "fusion":
             _uncut(layout, found, params)
@@ -96,13 +114,12 @@ def _uncut(layout: GroupLayout, found: Mapping[str, Tensor], params: Params) -> 
                 view.copy_(found[f"{PREFIX}fusion.{name}.weight"])
 
 
-def _write_config(config: MomentConfig, folder: Path) -> None:
+def _peft_config(config: MomentConfig, folder: Path) -> LoraConfig:
     from peft import LoraConfig
 
-    adapter = LoraConfig(
+    return LoraConfig(
         r=config.rank, lora_alpha=config.alpha, lora_dropout=0.0, target_modules=_targets(folder), inference_mode=True
     )
-    adapter.save_pretrained(str(folder))
 
 
 def _targets(folder: Path) -> list[str]:
@@ -118,7 +135,7 @@ def _check_config(config: MomentConfig, path: Path) -> None:
             "r": given["r"],
             "lora_alpha": given["lora_alpha"],
             "target_modules": sorted(targets) if isinstance(targets, list) else targets,
-            "other kinds": [k for k in OTHER_KINDS if given.get(k)],
+            "other kinds": _other_kinds(given, vars(_peft_config(config, path.parent))),
         }
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path}: cannot be read ({error!r}); expected what save_adapters or PEFT wrote") from error
@@ -133,6 +150,18 @@ def _check_config(config: MomentConfig, path: Path) -> None:
             f"{path}: {', '.join(differing)}; set backbone.rank and backbone.alpha to what the adapters were trained "
             "with, or take other adapters"
         )
+
+
+def _other_kinds(given: Mapping[str, object], own: Mapping[str, object]) -> list[str]:
+    """What makes another function of the same values; a field that is absent, or unknown and off, means the default."""
+    return sorted(
+        name
+        for name, value in given.items()
+        if name not in NEUTRAL
+        and (value or own.get(name))
+        and value != own.get(name)
+        and not (name == "init_lora_weights" and value in STARTS)
+    )
 
 
 def _read(path: Path) -> dict[str, Tensor]:

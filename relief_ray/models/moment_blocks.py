@@ -11,7 +11,34 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from relief_ray.models.moment_encoder import PATCH
+from relief_ray.errors import UserError
+from relief_ray.models.moment_encoder import LONGEST, PATCH, POSITIONS
+
+
+def samples(window: int, pad_to: int | None) -> int:
+    """How many samples an encoder is given: the window's own, or those of the padded one.
+
+    Raises:
+        UserError: no whole patches, padded to less than there is, or more than MOMENT has positions for.
+    """
+    if window % PATCH:
+        below = window - window % PATCH
+        raise UserError(
+            f"backbone moment_lora: windows of {window} samples; expected a multiple of the patch length {PATCH}, "
+            "which no backbone.pad_to makes of them (padding stands before the window, in whole patches); take a "
+            f"dataset whose windows have {f'{below} or ' if below else ''}{below + PATCH} samples, or backbone=cnn"
+        )
+    if pad_to is not None and pad_to < window:
+        raise UserError(
+            f"backbone moment_lora: backbone.pad_to={pad_to} is below the windows' {window} samples; expected {window} "
+            "or more; raise it or remove it"
+        )
+    if window > LONGEST:
+        raise UserError(
+            f"backbone moment_lora: windows of {window} samples; expected at most {LONGEST}, where MOMENT's table of "
+            f"{POSITIONS} positions ends; take a dataset with shorter windows, or backbone=cnn"
+        )
+    return pad_to or window
 
 
 def observed(window: int, length: int) -> Tensor:

@@ -17,6 +17,9 @@ from relief_ray.groups import all_finite
 
 Size = Literal["small", "tiny"]
 PATCH = 8
+# Rows of MOMENT's table of positions: no series has more patches.
+POSITIONS = 5000
+LONGEST = PATCH * POSITIONS
 INSTALL = "pip install 'relief-ray[moment]' && pip install --no-deps momentfm==0.1.4"
 
 
@@ -39,12 +42,17 @@ SIZES: Mapping[Size, Dimensions] = {
 
 
 def require_momentfm() -> None:
-    """Fails with the command that helps where one of the packages is absent."""
+    """Fails with the command that helps where one of the packages is absent or broken."""
     try:
         import momentfm
         import peft  # noqa: F401
     except ImportError as error:
         raise UserError(f"backbone moment_lora needs momentfm and PEFT ({error}); install them: {INSTALL}") from None
+    except Exception as error:  # what a package of another version runs into while it is imported
+        raise UserError(
+            f"backbone moment_lora: momentfm or PEFT is installed, but cannot be imported ({error!r}); install them "
+            f"anew: {INSTALL}"
+        ) from error
     assert momentfm.MOMENTPipeline
 
 
@@ -109,40 +117,42 @@ def build_pipeline(config: Mapping[str, object]) -> nn.Module:
     return built
 
 
-def assemble(config: Mapping[str, object], tensors: Mapping[str, Tensor], source: str) -> nn.Module:
-    """The pipeline on top of mapped tensors, all frozen.
+def assemble(
+    config: Mapping[str, object], tensors: Mapping[str, Tensor], source: str, again: str = "fetch the weights again"
+) -> nn.Module:
+    """The pipeline on top of mapped tensors, all frozen. ``again``: how to come by sound ones.
 
     Raises:
         UserError: momentfm cannot use the configuration; tensors are missing, have other shapes, or are not finite
             floating-point numbers.
     """
-    pipeline = _on_meta(config, source)
+    pipeline = _on_meta(config, source, again)
     expected = pipeline.state_dict()
     missing = [k for k in expected if k not in tensors]
     wrong = [k for k in expected if k in tensors and tensors[k].shape != expected[k].shape]
     if missing or wrong:
         raise UserError(
             f"{source}: {len(missing)} tensors are missing ({', '.join(missing[:3])}), {len(wrong)} have "
-            f"another shape ({', '.join(wrong[:3])}); expected all {len(expected)} of an encoder; fetch it again"
+            f"another shape ({', '.join(wrong[:3])}); expected all {len(expected)} of an encoder; {again}"
         )
     if strange := [f"{k}: {tensors[k].dtype}" for k in expected if not _is_usable(tensors[k])]:
         raise UserError(
             f"{source}: {len(strange)} tensors are no finite floating-point numbers ({', '.join(strange[:3])}); "
-            "expected the weights as they were trained, not quantised and without NaN; fetch it again"
+            f"expected the weights as they were trained, not quantised and without NaN; {again}"
         )
     kept = {k: tensors[k].to(torch.float32) for k in expected}
     pipeline.load_state_dict(kept, assign=True)
     return pipeline.requires_grad_(False)
 
 
-def _on_meta(config: Mapping[str, object], source: str) -> nn.Module:
+def _on_meta(config: Mapping[str, object], source: str, again: str) -> nn.Module:
     try:
         with torch.device("meta"):
             return build_pipeline(config)
     except (AttributeError, KeyError, TypeError, ValueError, NotImplementedError) as error:
         raise UserError(
             f"{source}: momentfm cannot build an encoder from the config.json beside it ({error!r}); expected the one "
-            "that its save_pretrained wrote; fetch it again"
+            f"that its save_pretrained wrote; {again}"
         ) from error
 
 

@@ -20,9 +20,9 @@ from relief_ray.groups import GroupId, Kind, Role
 from relief_ray.models.backbone import Backbone, BackboneConfig, GroupParameters, InputShape, Stage, seeded
 from relief_ray.models.frozen import SHA256
 from relief_ray.models.mdlora import Fusion, build_fusion
-from relief_ray.models.moment_blocks import EncoderBlock, Feature, Patches, observed, position_bias
-from relief_ray.models.moment_encoder import PATCH, SIZES, Size
-from relief_ray.models.moment_weights import Frozen, is_random, load_frozen
+from relief_ray.models.moment_blocks import EncoderBlock, Feature, Patches, observed, position_bias, samples
+from relief_ray.models.moment_encoder import LONGEST, PATCH, POSITIONS, SIZES, Size
+from relief_ray.models.moment_weights import Frozen, load_frozen, local_folder
 from relief_ray.models.weights_here import sha256_here
 from relief_ray.stages import RAW, StageSpec
 
@@ -36,7 +36,8 @@ class MomentConfig(BackboneConfig):
 
     ``weights``: ``random``, ``hub`` (AutonLab/MOMENT-1-small), a hub id, or a folder in ``save_pretrained`` format;
     ``weights_seed`` is read by ``random`` alone, ``revision`` by the hub (a branch, tag or commit; None: its default).
-    ``pad_to``: samples that windows are padded to (None: native length).
+    An existing folder is kept absolute: runs are read from other places, too. ``pad_to``: samples that windows are
+    padded to (None: native length).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -51,11 +52,21 @@ class MomentConfig(BackboneConfig):
     alpha: int = Field(default=16, ge=1)
     pad_to: int | None = Field(default=None, ge=PATCH)
 
+    @field_validator("weights")
+    @classmethod
+    def _from_everywhere(cls, value: str) -> str:
+        folder = local_folder(value)
+        return value if folder is None else str(folder.absolute())
+
     @field_validator("pad_to")
     @classmethod
     def _whole_patches(cls, value: int | None) -> int | None:
         if value is not None and value % PATCH:
             raise ValueError(f"is no multiple of the patch length {PATCH}; take {value - value % PATCH + PATCH}")
+        if value is not None and value > LONGEST:
+            raise ValueError(
+                f"is above {LONGEST}, where MOMENT's table of {POSITIONS} positions ends; take at most {LONGEST}"
+            )
         return value
 
     def build(self, shape: InputShape, seed: int, fast: bool = False) -> Backbone:
@@ -66,13 +77,7 @@ class MomentConfig(BackboneConfig):
         """
         if fast:
             raise UserError("training.engine='gemm' is Backbone 1's; take 'reuse' or 'naive' for moment_lora")
-        length = self.pad_to or shape.window
-        if shape.window % PATCH or length < shape.window:
-            raise UserError(
-                f"backbone moment_lora: windows of {shape.window} samples, backbone.pad_to={self.pad_to}; expected a "
-                f"multiple of the patch length {PATCH} that is not above pad_to; change the dataset or backbone.pad_to"
-            )
-        return _build(self, shape, seed, observed(shape.window, length))
+        return _build(self, shape, seed, observed(shape.window, samples(shape.window, self.pad_to)))
 
     def frozen_here(self) -> Mapping[str, str | int]:
         """The hash of the encoder's weights as they are on this machine now."""
@@ -203,7 +208,7 @@ def _build(config: MomentConfig, shape: InputShape, seed: int, mask_T: Tensor) -
         groups,
         chunk=max(1, CHUNK_VALUES // largest),
         facts=_facts(config, frozen, len(modalities), width),
-        warnings=_warnings(config),
+        warnings=_warnings(config, frozen),
     )
 
 
@@ -220,7 +225,7 @@ def _facts(config: MomentConfig, frozen: Frozen, num_modalities: int, width: int
     }
 
 
-def _warnings(config: MomentConfig) -> tuple[str, ...]:
-    if not is_random(config.weights):
+def _warnings(config: MomentConfig, frozen: Frozen) -> tuple[str, ...]:
+    if frozen.random_seed is None:
         return ()
-    return (f"RANDOM ENCODER: the frozen MOMENT encoder ({config.size}, seed {config.weights_seed}) is not pretrained",)
+    return (f"RANDOM ENCODER: the frozen MOMENT encoder ({config.size}, seed {frozen.random_seed}) is not pretrained",)

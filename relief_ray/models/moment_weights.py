@@ -8,43 +8,29 @@ series ever looks up, is never touched.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
-import shutil
-import tempfile
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from relief_ray.errors import UserError
-from relief_ray.models.backbone import seeded
-from relief_ray.models.moment_encoder import (
-    PATCH,
-    SIZES,
-    Dimensions,
-    Size,
-    assemble,
-    build_pipeline,
-    enough_memory,
-    plain_config,
-    require_momentfm,
-)
-from relief_ray.paths import cache_root
+from relief_ray.models.moment_config import CONFIG, read_config
+from relief_ray.models.moment_encoder import SIZES, Size, assemble, enough_memory, require_momentfm
+from relief_ray.models.moment_random import another_one, drawn_seed, is_random, random_folder
 
 HUB_ID = "AutonLab/MOMENT-1-small"
-FILES = ("config.json", "model.safetensors")
+FILES = (CONFIG, "model.safetensors")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Frozen:
     """A loaded encoder: momentfm's pipeline without token table and head, where it came from and what it holds.
 
-    ``revision``: the hub's name of the commit, where it came from there.
+    ``revision``: the hub's name of the commit, where it came from there; ``random_seed``: of an encoder that has
+    learned nothing, by whatever name it was asked for.
     """
 
     pipeline: nn.Module
@@ -52,11 +38,7 @@ class Frozen:
     sha256: str
     num_values: int
     revision: str | None = None
-
-
-def is_random(weights: str) -> bool:
-    """True where the encoder has learned nothing."""
-    return weights == "random"
+    random_seed: str | None = None
 
 
 @lru_cache(maxsize=2)
@@ -71,9 +53,10 @@ def load_frozen(size: Size, weights: str, weights_seed: int, revision: str | Non
     require_momentfm()
     with enough_memory(size):
         folder = weights_folder(size, weights, weights_seed, revision)
-        config = read_config(folder, SIZES[size])
-        tensors = map_tensors(folder / FILES[1])
-        pipeline = assemble(config, tensors, str(folder / FILES[1]))
+        again = another_one(folder)
+        config = read_config(folder, SIZES[size], again)
+        tensors = map_tensors(folder / FILES[1], again)
+        pipeline = assemble(config, tensors, str(folder / FILES[1]), again)
         origin = f"random, seed {weights_seed}" if is_random(weights) else weights
         num_values = sum(p.numel() for p in pipeline.parameters())
         return Frozen(
@@ -83,6 +66,7 @@ def load_frozen(size: Size, weights: str, weights_seed: int, revision: str | Non
             num_values=num_values,
             # The hub's cache keeps files in a folder per commit.
             revision=folder.name if folder.parent.name == "snapshots" else None,
+            random_seed=drawn_seed(folder, config),
         )
 
 
@@ -92,16 +76,21 @@ def weights_folder(size: Size, weights: str, weights_seed: int, revision: str | 
     Raises:
         UserError: neither a folder nor something the hub has; or a ``revision`` of what is not from there.
     """
-    path = Path(weights).expanduser()
-    is_local = is_random(weights) or path.is_dir()
-    if revision is not None and is_local:
+    path = local_folder(weights)
+    if revision is not None and (path is not None or is_random(weights)):
         raise UserError(
             f"backbone.revision={revision!r}: is a version at the hub, but backbone.weights={weights!r} is not from "
             "there; remove backbone.revision, or take backbone.weights=hub"
         )
-    if is_local:
-        return random_folder(size, weights_seed) if is_random(weights) else path
-    return download(hub_id(weights), revision)
+    if is_random(weights):
+        return random_folder(size, weights_seed)
+    return path or download(hub_id(weights), revision)
+
+
+def local_folder(weights: str) -> Path | None:
+    """The folder that ``weights`` names, if it names one: ``hub`` and ``random`` never do."""
+    path = os.path.expanduser(weights)
+    return Path(path) if weights not in ("hub", "random") and os.path.isdir(path) else None
 
 
 def hub_id(weights: str) -> str:
@@ -135,67 +124,8 @@ def download(name: str, revision: str | None = None) -> Path:
     return paths[0].parent
 
 
-def random_target(size: Size, weights_seed: int) -> Path:
-    """Where the seeded encoder lies, once it is drawn."""
-    versions = f"{torch.__version__}".partition("+")[0]
-    return cache_root() / "moment" / f"{size}-random-{weights_seed}-{versions}"
-
-
-def random_folder(size: Size, weights_seed: int) -> Path:
-    """The seeded encoder in the user's cache; written whole by whoever comes first."""
-    target = random_target(size, weights_seed)
-    if target.exists():
-        return target
-    target.parent.mkdir(parents=True, exist_ok=True)
-    part = Path(tempfile.mkdtemp(dir=target.parent, prefix=target.name, suffix=".part"))
-    try:
-        pipeline: Any = seeded(lambda: build_pipeline(plain_config(SIZES[size])), weights_seed)
-        pipeline.save_pretrained(part)
-        for name in FILES:
-            with (part / name).open("rb") as file:
-                os.fsync(file.fileno())
-        if not target.exists():
-            part.replace(target)
-    except OSError:
-        # Another process was first: its folder is as good as ours.
-        if not target.exists():
-            raise
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
-    return target
-
-
-def read_config(folder: Path, expected: Dimensions) -> dict[str, object]:
-    """``config.json``, checked against the size that was asked for.
-
-    Raises:
-        UserError: no such file, no JSON, or another encoder.
-    """
-    path = folder / FILES[0]
-    try:
-        config: dict[str, object] = json.loads(path.read_text(encoding="utf-8"))
-        t5 = config["t5_config"]
-        if not isinstance(t5, dict):
-            raise TypeError(f"t5_config is {t5!r}")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            f"backbone.weights={folder}: {path.name} is missing or not MOMENT's ({error!r}); "
-            f"expected a folder that momentfm's save_pretrained wrote: {' and '.join(FILES)}"
-        ) from error
-    wanted = {k: getattr(expected, k) for k in ("d_model", "d_ff", "d_kv", "num_heads", "num_layers")}
-    found = {k: t5.get(k) for k in wanted}
-    # The hub's files leave the second d_model to the first (null).
-    if found != wanted or config.get("patch_len") != PATCH or config.get("d_model") not in (None, expected.d_model):
-        raise UserError(
-            f"backbone.weights={folder}: {path.name} describes {found}, patches of {config.get('patch_len')}, d_model "
-            f"{config.get('d_model')}; expected {wanted}, patches of {PATCH}; take the weights of this size or change "
-            "backbone.size"
-        )
-    return config
-
-
-def map_tensors(path: Path) -> dict[str, Tensor]:
-    """The file's tensors, mapped; token table and heads left out.
+def map_tensors(path: Path, again: str = "fetch the weights again") -> dict[str, Tensor]:
+    """The file's tensors, mapped; token table and heads left out. ``again``: what mends a damaged file.
 
     Raises:
         UserError: no such file, or not safetensors.
@@ -207,7 +137,7 @@ def map_tensors(path: Path) -> dict[str, Tensor]:
             names = [k for k in file.keys() if not k.startswith(("encoder.embed_tokens", "shared", "head."))]
             return {k: file.get_tensor(k) for k in names}
     except (OSError, SafetensorError) as error:
-        raise UserError(f"{path}: cannot be read as safetensors ({error}); fetch the weights again") from error
+        raise UserError(f"{path}: cannot be read as safetensors ({error}); {again}") from error
 
 
 def digest(pipeline: nn.Module) -> str:

@@ -6,8 +6,10 @@ from functools import lru_cache
 from pathlib import Path
 
 from relief_ray.errors import UserError
+from relief_ray.models.moment_config import read_config
 from relief_ray.models.moment_encoder import SIZES, Size, assemble, require_momentfm
-from relief_ray.models.moment_weights import FILES, digest, hub_id, is_random, map_tensors, random_target, read_config
+from relief_ray.models.moment_random import is_random, random_target
+from relief_ray.models.moment_weights import FILES, digest, hub_id, local_folder, map_tensors
 
 
 def sha256_here(size: Size, weights: str, weights_seed: int, revision: str | None = None) -> str | None:
@@ -30,8 +32,7 @@ def folder_here(size: Size, weights: str, weights_seed: int, revision: str | Non
     """
     if is_random(weights):
         return random_target(size, weights_seed)
-    path = Path(weights).expanduser()
-    return path if path.is_dir() else _downloaded(hub_id(weights), revision)
+    return local_folder(weights) or _downloaded(hub_id(weights), revision)
 
 
 def _downloaded(name: str, revision: str | None) -> Path | None:

@@ -1,22 +1,19 @@
 """Backbone 2's groups and counts, and its function against momentfm and PEFT themselves."""
 
-import json
+import re
 
 import cloudpickle
 import pytest
 import torch
 from momentfm import MOMENTPipeline
 from peft import PeftModel
-from safetensors.torch import load_file, save_file
 
-from relief_ray.additions import Classifier, Connector, Experts
 from relief_ray.config import parse
 from relief_ray.errors import UserError
-from relief_ray.models.adapters import load_adapters, save_adapters
+from relief_ray.models.adapters import save_adapters
 from relief_ray.models.costs import count_costs
-from relief_ray.models.extend import extend
 from relief_ray.models.moment_lora import MomentConfig
-from relief_ray.models.moment_weights import load_frozen, weights_folder
+from relief_ray.models.moment_weights import load_frozen, local_folder, weights_folder
 from relief_ray.setup import prepare
 from relief_ray.stages import RAW
 from tests.models.moment import PAMAP2, SHAPE, TINY, stirred, tiny, windows
@@ -151,72 +148,6 @@ def test_mdlora_is_one_peft_lora_on_the_concatenated_features(tmp_path):
     assert torch.allclose(modules["fusion"](*blocks), expected, atol=1e-5)
 
 
-def test_adapters_come_back_to_the_bit(tmp_path):
-    backbone = tiny()
-    moved = stirred(backbone)
-    save_adapters(TINY, backbone.layout, moved, tmp_path)
-    again = load_adapters(TINY, backbone.layout, tmp_path)
-    assert all(torch.equal(again[j], theta) for j, theta in moved.items()) and again.keys() == moved.keys()
-    with pytest.raises(UserError, match=r"fusion.*2 of 2 tensors.*another shape"):
-        load_adapters(TINY, tiny(rank=2).layout, tmp_path)
-    (tmp_path / "head.safetensors").unlink()
-    with pytest.raises(UserError, match=r"head\.safetensors: cannot be read"):
-        load_adapters(TINY, backbone.layout, tmp_path)
-
-
-ADDED = {
-    "exit": [Classifier(id="exit.acc", after=("encoder.acc.1",), modality="acc")],
-    "experts": [Experts(id="mix", of=("fusion.A.acc", "fusion.A.gyro", "fusion.A.hr", "fusion.B"), most=3)],
-    "connector": [Connector(id="link", num_tasks=2, bottleneck=4)],
-}
-
-
-@pytest.mark.parametrize("additions", ADDED.values(), ids=ADDED)
-def test_what_a_method_adds_comes_back_too(additions, tmp_path):
-    backbone = extend(tiny(), additions, 0)
-    moved = stirred(backbone)
-    save_adapters(TINY, backbone.layout, moved, tmp_path)
-    again = load_adapters(TINY, backbone.layout, tmp_path)
-    assert len(again) > len(tiny().layout) and again.keys() == moved.keys()
-    assert all(torch.equal(again[j], theta) for j, theta in moved.items())
-    save_adapters(TINY, tiny().layout, tiny().params(), tmp_path)
-    with pytest.raises(UserError, match=r"head\.safetensors: \d+ of \d+ tensors are missing.*and method"):
-        load_adapters(TINY, backbone.layout, tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "said"),
-    [
-        ("lora_alpha", 64, "lora_alpha 64 instead of 16; set backbone.rank and backbone.alpha"),
-        ("r", 8, "r 8 instead of 4"),
-        ("target_modules", ["q", "v"], r"target_modules \['q', 'v'\] instead of \['q', 'v', 'wi_0', 'wo'\]"),
-        ("use_rslora", True, r"other kinds \['use_rslora'\]"),
-        ("target_modules", 3, "target_modules 3 instead of"),
-    ],
-)
-def test_adapters_of_another_configuration_are_refused(key, value, said, tmp_path):
-    layout = tiny().layout
-    save_adapters(TINY, layout, tiny().params(), tmp_path)
-    path = tmp_path / "encoder.gyro" / "adapter_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
-    with pytest.raises(UserError, match=rf"encoder\.gyro.adapter_config\.json: {said}"):
-        load_adapters(TINY, layout, tmp_path)
-    path.write_text("[]")
-    with pytest.raises(UserError, match=r"adapter_config\.json: cannot be read \(TypeError"):
-        load_adapters(TINY, layout, tmp_path)
-
-
-@pytest.mark.parametrize("value", [torch.full((4, 64), torch.inf), torch.ones(4, 64, dtype=torch.int8)])
-def test_adapters_that_are_no_finite_numbers_are_refused(value, tmp_path):
-    save_adapters(TINY, tiny().layout, tiny().params(), tmp_path)
-    path = tmp_path / "encoder.hr" / "adapter_model.safetensors"
-    tensors = load_file(path)
-    name = next(k for k, t in tensors.items() if t.shape == value.shape)
-    save_file(tensors | {name: value}, path)
-    with pytest.raises(UserError, match=r"1 of 16 tensors .*not finite numbers"):
-        load_adapters(TINY, tiny().layout, tmp_path)
-
-
 def test_modalities_share_what_is_frozen_and_nothing_else():
     backbone = tiny()
     of = {
@@ -242,14 +173,51 @@ def test_seeds_and_ranks():
 # Bad input -------------------------------------------------------------------------------------------------------
 
 
-def test_windows_must_be_whole_patches():
-    odd = PAMAP2.__class__(channels=SHAPE.channels, window=100, num_classes=4)
-    with pytest.raises(UserError, match=r"windows of 100 samples.*multiple of the patch length 8"):
-        TINY.build(odd, 0)
-    with pytest.raises(UserError, match=r"backbone\.pad_to=16"):
+def of_window(window):
+    return PAMAP2.__class__(channels=SHAPE.channels, window=window, num_classes=4)
+
+
+@pytest.mark.parametrize(("window", "pad_to"), [(100, None), (28, 32), (28, None), (3, 8)])
+def test_windows_must_be_whole_patches(window, pad_to):
+    with pytest.raises(UserError, match=rf"windows of {window} samples.*multiple of the patch length 8") as caught:
+        tiny(of_window(window), pad_to=pad_to)
+    assert "change the dataset or" not in str(caught.value), "padding does not help"
+    named = re.search(r"windows have ([\d or]+) samples", str(caught.value))[1].split(" or ")
+    assert {abs(window - int(n)) < 8 for n in named} == {True}
+    for possible in named:
+        tiny(of_window(int(possible)))
+
+
+def test_padding_is_whole_patches_and_not_below_the_window():
+    with pytest.raises(UserError, match=r"backbone\.pad_to=16 is below the windows' 32 samples.*remove it"):
         tiny(pad_to=16)
     with pytest.raises(ValueError, match="no multiple of the patch length 8; take 504"):
         MomentConfig(pad_to=500)
+
+
+def test_no_series_is_longer_than_moments_table_of_positions(run_cache):
+    table = load_frozen("tiny", "random", 0).pipeline.get_buffer("patch_embedding.position_embedding.pe")
+    assert table.shape[1] * 8 == 40_000 == MomentConfig(pad_to=40_000).pad_to
+    with pytest.raises(ValueError, match="is above 40000, where MOMENT's table of 5000 positions ends; take at most"):
+        MomentConfig(pad_to=48_000)
+    with pytest.raises(UserError, match="windows of 40008 samples; expected at most 40000"):
+        tiny(of_window(40_008))
+
+
+def test_a_folder_of_weights_is_the_same_from_everywhere(tmp_path, monkeypatch):
+    (tmp_path / "own" / "weights").mkdir(parents=True)
+    (tmp_path / "hub").mkdir()
+    (tmp_path / "random").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "own"))
+    for typed in ("own/weights", "./own/weights/", "~/weights", str(tmp_path / "own" / "weights")):
+        kept = MomentConfig(weights=typed)
+        assert kept.weights == str(tmp_path / "own" / "weights")
+        assert MomentConfig.model_validate(kept.model_dump(mode="json")) == kept
+    for word in ("hub", "random", "AutonLab/MOMENT-1-small", "no/such", "~nobody/there", ""):
+        assert MomentConfig(weights=word).weights == word
+    assert local_folder("hub") is None is local_folder("random"), "a folder of that name is ./hub"
+    assert MomentConfig(weights="./hub").weights == str(tmp_path / "hub")
 
 
 def test_gemm_engine_is_backbone_1s():

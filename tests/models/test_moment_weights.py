@@ -11,10 +11,10 @@ from momentfm import MOMENTPipeline
 from safetensors.torch import load_file, save_file
 
 from relief_ray.errors import UserError
-from relief_ray.models import moment_encoder, moment_weights
+from relief_ray.models import moment_encoder
 from relief_ray.models.moment_encoder import SIZES, enough_memory, plain_config
 from relief_ray.models.moment_lora import MomentConfig
-from relief_ray.models.moment_weights import digest, load_frozen, map_tensors, weights_folder
+from relief_ray.models.moment_weights import digest, load_frozen, map_tensors
 from tests.models.moment import stirred, tiny, windows
 
 pytestmark = pytest.mark.usefixtures("run_cache")
@@ -55,13 +55,6 @@ def test_random_weights_depend_on_their_seed_alone():
     torch.manual_seed(99)
     assert load_frozen("tiny", "random", 1).sha256 == first.sha256 == digest(first.pipeline)
     assert load_frozen("tiny", "random", 2).sha256 != first.sha256
-
-
-def test_random_weights_are_written_once(monkeypatch):
-    folder = weights_folder("tiny", "random", 3)
-    monkeypatch.setattr(moment_weights, "build_pipeline", None)
-    assert weights_folder("tiny", "random", 3) == folder
-    assert not list(folder.parent.glob("*.part")), "nothing half-made is left"
 
 
 def test_the_file_is_mapped_not_read(run_cache):
@@ -201,6 +194,14 @@ def test_patches_of_another_length(saved):
 def test_without_momentfm_the_command_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "momentfm", None)
     with pytest.raises(UserError, match=r"pip install --no-deps momentfm==0\.1\.4"):
+        moment_encoder.require_momentfm()
+
+
+def test_a_momentfm_that_breaks_on_import_is_no_fault_of_ours(tmp_path, monkeypatch):
+    (tmp_path / "momentfm.py").write_text("raise AttributeError('module torch has no attribute gone')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "momentfm")
+    with pytest.raises(UserError, match=r"cannot be imported \(AttributeError\('module torch.*gone'\)\).*pip install"):
         moment_encoder.require_momentfm()
 
 
