@@ -74,7 +74,7 @@ def measure(size: Size, num_windows: int, channels: int, samples: int, micros: S
         "windows": num_windows,
         "channels_per_sensor": channels,
         "samples": samples,
-        "chunk": backbone.chunk or 0,
+        "declared_micro_batch": backbone.micro_batch or 0,
         **found,
     }
 

@@ -174,7 +174,8 @@ def device_row(bench: Bench, full: Sequence[Turn], least: Sequence[Turn], turns:
     )
     backbone = bench.plain.backbone
     tensors = {s.id: sum(len(backbone.parameters[j]) for j in s.groups) for s in backbone.specs}
-    paces = stagewise(turns, least, tensors, backbone.chunk or CHUNK)
+    micro_batch = bench.plain.config.micro_batch or backbone.micro_batch
+    paces = stagewise(turns, least, tensors, backbone.chunk or CHUNK, micro_batch)
     return throughput(full[0].load, times).model_copy(update={"stagewise": paces})
 
 

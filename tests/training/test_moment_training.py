@@ -10,7 +10,7 @@ from transformers.models.t5.modeling_t5 import T5LayerNorm
 
 from relief_ray.devices import workload as workload_module
 from relief_ray.devices.workload import workload
-from relief_ray.federated import ClientContext, ClientProgram
+from relief_ray.federated import ClientContext, ClientProgram, task_loss
 from relief_ray.groups import WHOLE, Part
 from relief_ray.messages import NO_STATE
 from relief_ray.models.costs import count_costs
@@ -35,10 +35,34 @@ ASSIGNMENTS = {
 }
 
 
-def session(engine, groups, *, missing="zero_input", present=PRESENT, part=WHOLE, watch=None, dtype=torch.float32):
+class Seen:
+    """An objective that is the usual one, and the windows and the loss of every pass."""
+
+    def __init__(self):
+        self.passes = []
+
+    def __call__(self, step):
+        loss = task_loss(step)
+        self.passes.append((len(step.labels), float(loss.detach())))
+        return loss
+
+
+def session(
+    engine,
+    groups,
+    *,
+    missing="zero_input",
+    present=PRESENT,
+    part=WHOLE,
+    watch=None,
+    dtype=torch.float32,
+    program=ClientProgram(),
+    declared=None,
+):
     """Five epochs on a model whose B factors have left zero: the update, and the backbone after it."""
     with precision(torch.float32):
         backbone = tiny()
+        backbone.micro_batch = declared
         start = {j: theta.to(dtype) for j, theta in stirred(backbone).items()}
     for stage in backbone.stages:
         stage.module.to(dtype)
@@ -57,7 +81,7 @@ def session(engine, groups, *, missing="zero_input", present=PRESENT, part=WHOLE
     inputs = ClientInputs(inputs=raw, labels=torch.arange(NUM_WINDOWS) % SHAPE.num_classes)
     assignment = task(backbone, groups, EPOCHS, train=chosen, up=chosen)
     with watch or nullcontext():
-        return trainer.train(context, assignment, inputs, ClientProgram()), backbone
+        return trainer.train(context, assignment, inputs, program), backbone
 
 
 @pytest.mark.parametrize("missing", ["zero_input", "zero_feature"])
@@ -103,6 +127,14 @@ def test_reuse_is_exact_whoever_is_present(present, float64):
         assert next(iter(naive.delta.values())).dtype == float64
         assert distance(reuse, naive) < 2e-5
         assert any(float(d.abs().max()) > 1e-3 for d in naive.delta.values()), "something was learned"
+
+
+def test_batches_go_in_parts_of_the_size_that_the_backbone_declares():
+    seen = Seen()
+    parts, _ = session("reuse", None, program=ClientProgram(objective=seen, is_mean=True), declared=3)
+    assert [rows for rows, _ in seen.passes] == EPOCHS * [3, 3, 2, 3, 3, 2, 3, 2]
+    whole, _ = session("reuse", None)
+    assert distance(parts, whole) < 1e-3
 
 
 def test_prefix_below_the_lowest_trained_block_is_cached():
