@@ -239,6 +239,11 @@ class RayExecutor:
         return self._pool.busy_s
 
     @property
+    def peak_mib(self) -> float:
+        """The most memory (resident, MiB) that a host's process had held when it last sent an update; 0 before that."""
+        return self._pool.peak_mib
+
+    @property
     def num_lost(self) -> int:
         """Calls that came to nothing because a host was lost."""
         return self._pool.num_lost

@@ -106,10 +106,10 @@ class Backbone:
     ) -> None:
         """Checks that stages are topologically ordered, that groups and stages fit, and that no layer draws.
 
-        ``chunk``: windows per pass without gradient, where the usual number would need too much memory; ``micro_batch``:
-        windows that may go forward and backward together, which keeps far more of each (None: whole batches);
-        ``facts`` and ``warnings`` go into the record of every run; ``output``: the stage that gives the logits (the
-        last one).
+        ``chunk``: windows per pass without gradient, where the usual number would need too much memory;
+        ``micro_batch``: windows that may go forward and backward together, which keeps far more of each (None: whole
+        batches); ``facts`` and ``warnings`` go into the record of every run; ``output``: the stage that gives the
+        logits (the last one).
 
         Raises:
             UserError: a stage reads what no earlier one writes, or names an unknown group; a group has no stage, a

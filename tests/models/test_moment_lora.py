@@ -13,8 +13,8 @@ from relief_ray.additions import Classifier, Connector, Experts
 from relief_ray.config import parse
 from relief_ray.errors import UserError
 from relief_ray.models.adapters import load_adapters, save_adapters
-from relief_ray.models.costs import count_costs
 from relief_ray.models.backbone import InputShape
+from relief_ray.models.costs import count_costs
 from relief_ray.models.extend import extend
 from relief_ray.models.moment_lora import MomentConfig
 from relief_ray.models.moment_weights import load_frozen, weights_folder

@@ -25,6 +25,7 @@ from tests.training.scene import client, distance, precision, task
 
 pytestmark = pytest.mark.usefixtures("run_cache")
 NUM_WINDOWS, EPOCHS = 21, 5
+PLAIN = ClientProgram()
 PRESENT = ("acc", "gyro")
 ASSIGNMENTS = {
     "fusion block only": ("fusion.A.acc",),
@@ -56,7 +57,7 @@ def session(
     part=WHOLE,
     watch=None,
     dtype=torch.float32,
-    program=ClientProgram(),
+    program=PLAIN,
     declared=None,
 ):
     """Five epochs on a model whose B factors have left zero: the update, and the backbone after it."""
