@@ -185,10 +185,12 @@ class BackboneConfig(BaseModel):
 
     ``has_gemm``: whether ``build`` obeys ``fast``; without it the engine ``gemm`` is refused. ``later``: keys that came
     after the first results; they count in a cell's name only where they are given, so that older cells keep theirs.
+    ``same_speed``: keys that change what is computed and not how long it takes; device profiles hold for all of them.
     """
 
     has_gemm: ClassVar[bool] = False
     later: ClassVar[frozenset[str]] = frozenset()
+    same_speed: ClassVar[frozenset[str]] = frozenset()
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     def build(self, shape: InputShape, seed: int, fast: bool = False) -> Backbone:

@@ -46,6 +46,7 @@ class MomentConfig(BackboneConfig):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     later: ClassVar[frozenset[str]] = frozenset({"revision"})
+    same_speed: ClassVar[frozenset[str]] = frozenset({"weights", "weights_seed", "revision", "alpha"})
 
     name: Literal["moment_lora"] = "moment_lora"
     size: Size = "small"
