@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 
 from actors.exits import INTERRUPTED, TERMINATED, say
@@ -39,3 +42,28 @@ class StopSignals:
     ) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+
+
+class TimeIsUp(BaseException):
+    """Raised where the program happens to be: no ``Exception``, as Ctrl-C is none, since nobody there may handle it."""
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Inside the block ``TimeIsUp`` is raised once ``seconds`` are over; outside the main thread it never is."""
+    if seconds <= 0:
+        raise TimeIsUp
+    if math.isinf(seconds) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def too_long(number: int, frame: FrameType | None) -> None:
+        raise TimeIsUp
+
+    before = signal.signal(signal.SIGALRM, too_long)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)

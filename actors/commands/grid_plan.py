@@ -18,6 +18,8 @@ from actors.session import SessionOptions, num_cores, ray_session
 # Ray, and the library in the first trial's process: measured 20 s from the command to a first cell's first round, on
 # two cores that others used too.
 START_S = 20.0
+# How long a plan waits for timed rounds in all: the paper's MOMENT takes an hour for one on a CPU.
+PLAN_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,9 +41,9 @@ class Asked:
 
 
 def show_plan(book: Book, as_json: bool) -> None:
-    """`--dry-run`: one round of every workload is timed, nothing is written."""
+    """`--dry-run`: one round of every workload is timed, in ``PLAN_S`` at most; nothing is written."""
     entries = book.entries()
-    known = estimates(entries, probe_missing(entries, one_each=True, say=say))
+    known = estimates(entries, probe_missing(entries, one_each=True, say=say, limit_s=PLAN_S))
     places = num_places(entries)
     tell(plan_facts(book, entries, known, places)) if as_json else print(plan_text(book, entries, known, places))
 
@@ -53,7 +55,7 @@ def within_budget(book: Book, entries: Sequence[Entry], todo: list[Entry], asked
     """
     if asked.budget_s is None or not todo:
         return todo
-    known = estimates(entries, probe_missing(todo, one_each=False, say=say))
+    known = estimates(entries, probe_missing(todo, one_each=False, say=say, limit_s=max(1.0, asked.left_s())))
     places = num_places(todo)
     left_s = asked.left_s() - START_S
     chosen = fitting(todo, known, left_s * places)

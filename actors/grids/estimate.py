@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
@@ -11,6 +12,7 @@ from pathlib import Path
 from time import perf_counter
 
 from actors.grids.book import Entry
+from actors.signals import TimeIsUp, time_limit
 from relief_ray.config import ExperimentConfig, TrackingConfig
 from relief_ray.errors import UserError
 from relief_ray.models.registry import name_of
@@ -104,21 +106,28 @@ def _mean(rates: Sequence[Rate]) -> Rate:
     )
 
 
-def probe_missing(entries: Sequence[Entry], *, one_each: bool, say: Say) -> dict[Key, Rate | UserError]:
+def probe_missing(
+    entries: Sequence[Entry], *, one_each: bool, say: Say, limit_s: float = math.inf
+) -> dict[Key, Rate | UserError]:
     """Times a round of every workload and method that no finished cell tells about; of one method each if asked.
 
-    A short round before the first one takes what a process pays once: libraries, threads, memory.
+    A short round before the first one takes what a process pays once: libraries, threads, memory. What is
+    not timed within ``limit_s`` in all stays unknown.
     """
     wanted = to_time(entries, one_each=one_each)
     found: dict[Key, Rate | UserError] = {}
+    began = perf_counter()
     for number, (key, entry) in enumerate(wanted.items(), 1):
         say(f"timing a round of {entry.cell.label} on {entry.cell.setting} ({number} of {len(wanted)})")
         try:
-            if number == 1:
-                probe(shortened(entry.cell.config))
-            found[key] = probe(entry.cell.config)
+            with time_limit(limit_s - (perf_counter() - began)):
+                if number == 1:
+                    probe(shortened(entry.cell.config))
+                found[key] = probe(entry.cell.config)
         except UserError as error:
             found[key] = error
+        except TimeIsUp:
+            found[key] = UserError(f"not timed within {limit_s:g} s")
     return found
 
 

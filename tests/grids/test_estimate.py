@@ -1,5 +1,6 @@
 """How long and how much: from finished cells, from a timed round, and what fits a budget."""
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -95,6 +96,16 @@ def test_the_first_method_does_not_pay_for_the_process(tmp_path, monkeypatch):
     cells = [c.config for c in tiny_book(tmp_path).cells]
     assert timed == [shortened(cells[0]), *cells] and len(found) == 2
     assert shortened(cells[0]).data.max_windows_per_client == 6
+
+
+def test_a_round_that_takes_too_long_is_given_up_and_stays_unknown(tmp_path):
+    entries = tiny_book(tmp_path).entries()
+    probed = probe_missing(entries, one_each=True, say=lambda text: None, limit_s=0.01)
+    assert {e.origin.removeprefix("as fedavg: ") for e in estimates(entries, probed).values()} == {
+        "unknown: not timed within 0.01 s"
+    }
+    assert all(e.seconds is None for e in estimates(entries, probed).values())
+    time.sleep(0.05)  # the alarm is off: nothing comes after the block
 
 
 def test_the_head_is_begun_where_a_round_of_it_fits(tmp_path):

@@ -154,7 +154,8 @@ def table_notes(experiment: Experiment, table: str) -> Iterator[str]:
     yield from clock_note(experiment.shown)
     yield (
         "Mean ± sample standard deviation over runs (folds x seeds); last evaluated round. `-`: undefined or never "
-        "reached. A speedup is FedAvg's mean round over the method's, same fleet, same clock."
+        "reached. A speedup is FedAvg's mean round over the method's, same fleet, same clock. "
+        "Uploads are means over the clients that take part in a round."
     )
     if is_comparable(experiment):
         away = departures(experiment)
