@@ -106,10 +106,9 @@ class Backbone:
     ) -> None:
         """Checks that stages are topologically ordered, that groups and stages fit, and that no layer draws.
 
-        ``chunk``: windows per pass without gradient, where the usual number would need too much memory;
-        ``micro_batch``: windows that may go forward and backward together, which keeps far more of each (None: whole
-        batches); ``facts`` and ``warnings`` go into the record of every run; ``output``: the stage that gives the
-        logits (the last one).
+        ``chunk``: windows per pass without gradient, where the usual number needs too much memory; ``micro_batch``: per
+        pass with gradient (None: whole batches); ``facts`` and ``warnings`` go into the record of every run;
+        ``output``: the stage that gives the logits (the last one).
 
         Raises:
             UserError: a stage reads what no earlier one writes, or names an unknown group; a group has no stage, a
@@ -118,8 +117,7 @@ class Backbone:
         declared = tuple(groups)
         self.shape, self.stages, self.prepare = shape, tuple(stages), prepare
         self.chunk, self.micro_batch, self.facts, self.warnings = chunk, micro_batch, facts, warnings
-        self.declared = declared
-        self.output = output or self.stages[-1].spec.id
+        self.declared, self.output = declared, output or self.stages[-1].spec.id
         self.layout = GroupLayout(g.group() for g in declared)
         self.parameters = {g.id: tuple(p for _, p, _ in g.tensors) for g in declared}
         known = {RAW + m for m in shape.modalities}
