@@ -148,7 +148,7 @@ class Coordinator:
 
             def on_round(record: RoundRecord) -> None:
                 self._records.append(record)
-                gauges.show(record)
+                gauges.show(record, executor.peak_mib)
 
             return conduct(experiment, on_round, lambda: self._stopping, lambda: executor.num_lost)
 

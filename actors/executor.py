@@ -202,12 +202,8 @@ class RayExecutor:
     ) -> Call:
         request = pack(EvalRequest(targets=tuple(targets), states=dict(states), part=part, share=(index, number)))
         self._pool.moved_bytes += request.nbytes
-        return Call(
-            method="evaluate",
-            args=((self._group.job,), model, request),
-            clients=(),
-            limit_s=self._options.client_timeout_s,
-        )
+        args, limit_s = ((self._group.job,), model, request), self._options.client_timeout_s
+        return Call(method="evaluate", args=args, clients=(), limit_s=limit_s)
 
     def _put(self, models: Models) -> ray.ObjectRef[Packed[Models]]:
         """One object per model version: fetched once per node, read by all its hosts without a copy."""
@@ -237,6 +233,11 @@ class RayExecutor:
     def busy_s(self) -> float:
         """Seconds that hosts spent on training calls so far, all of them together."""
         return self._pool.busy_s
+
+    @property
+    def peak_mib(self) -> float:
+        """The most memory (resident, MiB) that a host's process had held when it last sent an update; 0 before that."""
+        return self._pool.peak_mib
 
     @property
     def num_lost(self) -> int:

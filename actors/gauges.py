@@ -17,6 +17,7 @@ FIGURES = {
     "bytes_up": "Bytes that clients sent so far.",
     "bytes_down": "Bytes that clients were sent so far.",
     "stragglers": "Clients of the round whose own work lasts longer than twice the median.",
+    "host_peak_mib": "Most resident memory that a host's process has held, MiB; from `run` alone.",
 }
 STRAGGLER_FACTOR = 2.0
 
@@ -59,8 +60,9 @@ class Gauges:
         for gauge in self._gauges.values():
             gauge.set_default_tags(tags)
 
-    def show(self, record: RoundRecord) -> None:
+    def show(self, record: RoundRecord, host_peak_mib: float | None = None) -> None:
         """A round is committed."""
         self._wall_s += record.wall_s
-        for name, value in {**figures(record, self._clock), "wall_seconds": self._wall_s}.items():
+        own = {"wall_seconds": self._wall_s, **({} if host_peak_mib is None else {"host_peak_mib": host_peak_mib})}
+        for name, value in {**figures(record, self._clock), **own}.items():
             self._gauges[name].set(value)

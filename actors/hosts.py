@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
@@ -25,6 +27,8 @@ Models = Mapping[str, Params]
 States = Mapping[ClientId, ClientState]
 # Ray types the methods of a handle as taking and giving nothing that a checker could use.
 Handle = Any
+# The unit of `ru_maxrss`: KiB, but for macOS.
+MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024
 # In a box Ray does not fetch it: a host reads it once, after the handshake.
 JobBox = tuple["ray.ObjectRef[Job]"]
 
@@ -56,11 +60,13 @@ class EvalRequest:
 class TrainAnswer:
     """What became of each part: ``sums`` apart from the ``rest``, since they are consumed at once and it is kept.
 
-    Sums of whole blocks are merged as far as this host can: by ``nodes`` instead of by part. ``busy_s``: what it took.
+    Sums of whole blocks are merged as far as this host can: by ``nodes`` instead of by part. ``busy_s``: what it took;
+    ``peak_mib``: the most memory that the host's process has held since it began.
     """
 
     identity: Identity
     busy_s: float
+    peak_mib: float
     sums: Packed[tuple[Sums, ...]]
     nodes: tuple[Node, ...] | None
     rest: Packed[tuple[BlockResult, ...]]
@@ -109,7 +115,9 @@ class ClientHost:
             merged = merge_whole(sums, *asked.whole)
             sums, nodes = tuple(merged.values()), tuple(merged)
         packed, busy_s = pack(sums), perf_counter() - began
-        return TrainAnswer(identity=identify(), busy_s=busy_s, sums=packed, nodes=nodes, rest=pack(rest))
+        return TrainAnswer(
+            identity=identify(), busy_s=busy_s, peak_mib=peak_mib(), sums=packed, nodes=nodes, rest=pack(rest)
+        )
 
     def evaluate(self, job: JobBox, models: Packed[Models], request: Packed[EvalRequest]) -> EvalAnswer:
         """Confusion matrices of this host's share."""
@@ -122,6 +130,11 @@ class ClientHost:
             self._worker = None  # frees the last job's windows before the next one's are loaded
             self._worker, self._job = Worker(carry.get(job[0])), job[0].hex()
         return self._worker
+
+
+def peak_mib() -> float:
+    """The most resident memory that this process has held; what it maps and shares with others counts too."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * MAXRSS_BYTES / 2**20
 
 
 def merge_whole(sums: Sequence[Sums], numbers: Sequence[int], num_blocks: int) -> dict[Node, Sums]:

@@ -34,7 +34,7 @@ class Lost:
 class HostPool:
     """Hosts and what they are doing; ``per_node`` bounds the hosts of a node that work at the same time.
 
-    ``busy_s``: hosts' own seconds in training so far.
+    ``busy_s``: hosts' own seconds in training so far; ``peak_mib``: the most memory that one of them held.
     """
 
     hosts: list[Host]
@@ -44,6 +44,7 @@ class HostPool:
     moved_bytes: int = 0
     num_lost: int = 0
     busy_s: float = 0.0
+    peak_mib: float = 0.0
 
     def run(self, todo: deque[Call]) -> Iterator[tuple[Call, Answer | Lost]]:
         """Yields every call of ``todo`` with its outcome as it arrives; the caller may add calls meanwhile.
@@ -132,6 +133,7 @@ class HostPool:
         self.moved_bytes += answer.nbytes
         if isinstance(answer, TrainAnswer):
             self.busy_s += answer.busy_s
+            self.peak_mib = max(self.peak_mib, answer.peak_mib)
             if flight.call.work:
                 host.work_s = answer.busy_s / flight.call.work
         return flight.call, answer

@@ -3,6 +3,8 @@
 ``python -m benchmarks.memory [--size small] [--windows 8] [--channels 3] [--samples 128] [--micro 8 4 2 1]`` trains one
 batch of noise with three sensors, everything trained, each time in a fresh copy of the process, and prints what the
 step added to it at most, and its seconds, as JSON. No data is needed: memory and FLOPs depend on shapes alone.
+``--through-ray`` trains, tests and trains again a client of as many windows (a batch) on a Ray host, a new one for each
+micro-batch (without ``--micro``: as the backbone declares), and prints the most memory that the host's process held.
 """
 
 from __future__ import annotations
@@ -11,24 +13,34 @@ import argparse
 import json
 import multiprocessing
 import resource
+import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from time import perf_counter
 
+import numpy as np
+
+from actors.session import SessionOptions, ray_session
 from benchmarks.engine.machine import Figures, facts
+from relief_ray.data.window_set import WindowSet
 from relief_ray.federated import ClientContext, ClientProgram
-from relief_ray.messages import NO_STATE, Assignment, ClientInfo
+from relief_ray.messages import NO_STATE, Assignment, ClientInfo, EvalTarget, Fleet, WeightedSum
 from relief_ray.models.backbone import Backbone, InputShape
 from relief_ray.models.moment_encoder import Size
 from relief_ray.models.moment_lora import MomentConfig
 from relief_ray.process import use_threads
 from relief_ray.profiling import noise
+from relief_ray.server.aggregation import by_samples, one_bucket
 from relief_ray.streams import Streams
 from relief_ray.training.trainer import Trainer, TrainerConfig
+from relief_ray.training.worker import Job
 
 SENSORS = ("acc", "gyro", "mag")
 KIB_PER_MIB = 1024
+MICROS = (8, 4, 2, 1)
 
 
 def resident_mib() -> float:
@@ -55,11 +67,15 @@ def step(backbone: Backbone, num_windows: int, micro: int, answer: Connection) -
     answer.send((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / KIB_PER_MIB - before, seconds))
 
 
+def shape_of(channels: int, samples: int) -> InputShape:
+    """Three sensors of as many channels, and DSA's 19 classes."""
+    return InputShape(channels=tuple((s, channels) for s in SENSORS), window=samples, num_classes=19)
+
+
 def measure(size: Size, num_windows: int, channels: int, samples: int, micros: Sequence[int]) -> Figures:
     """Added MiB and seconds by micro-batch."""
     use_threads(1)
-    shape = InputShape(channels=tuple((s, channels) for s in SENSORS), window=samples, num_classes=19)
-    backbone = MomentConfig(size=size).build(shape, 0)
+    backbone = MomentConfig(size=size).build(shape_of(channels, samples), 0)
     fork, found = multiprocessing.get_context("fork"), {}
     for micro in micros:
         mine, theirs = fork.Pipe()
@@ -74,9 +90,68 @@ def measure(size: Size, num_windows: int, channels: int, samples: int, micros: S
         "windows": num_windows,
         "channels_per_sensor": channels,
         "samples": samples,
-        "chunk": backbone.chunk or 0,
+        "declared_micro_batch": backbone.micro_batch or 0,
         **found,
     }
+
+
+def noise_on_disk(folder: Path, num_windows: int, channels: int, samples: int) -> WindowSet:
+    """Windows that a host maps."""
+    width, path = channels * len(SENSORS), folder / "signal.npy"
+    np.save(path, np.random.default_rng(0).normal(size=(num_windows * samples, width)).astype(np.float32))
+    return WindowSet(
+        signal_path=str(path),
+        starts=np.arange(num_windows) * samples,
+        labels=np.arange(num_windows) % 19,
+        subjects=np.zeros(num_windows, np.int16),
+        window=samples,
+        columns=tuple((s, i * channels, (i + 1) * channels) for i, s in enumerate(SENSORS)),
+        mean=np.zeros(width, np.float32),
+        std=np.ones(width, np.float32),
+    )
+
+
+def job_of(size: Size, windows: WindowSet, channels: int) -> Job:
+    """One client that trains everything on one batch."""
+    info = ClientInfo(id=0, name="client", device="A", modalities=SENSORS, num_windows=len(windows))
+    return Job(
+        build=partial(MomentConfig(size=size).build, shape_of(channels, windows.window), 0),
+        trainer=TrainerConfig(lr=1e-3, batch_size=len(windows), missing="zero_input", engine="reuse"),
+        fleet=Fleet(clients=(info,), modalities=SENSORS),
+        clients=(windows,),
+        parts={"test": windows},
+        program=ClientProgram(),
+        reduction=WeightedSum(weight=by_samples, bucket=one_bucket),
+        streams=Streams(seed=0),
+    )
+
+
+def host_peak(job: Job) -> float:
+    """MiB that the one host's process held at most: training, testing and training again."""
+    from actors.executor import open_executor
+    from actors.group import RuntimeOptions
+
+    backbone = job.build()
+    every, models = backbone.layout.select(), {"global": backbone.params()}
+    tasks = [Assignment(client=0, down=every, train=every, up=every, epochs=1)]
+    executor = open_executor(job, RuntimeOptions(num_hosts=1))
+    try:
+        executor.train(1, models, tasks, {})
+        executor.evaluate(models, [EvalTarget(label="global")], {}, "test")
+        executor.train(2, models, tasks, {})
+        return executor.peak_mib
+    finally:
+        executor.close()
+
+
+def through_ray(size: Size, num_windows: int, channels: int, samples: int, micros: Sequence[int | None]) -> Figures:
+    """Peak MiB of a fresh host by micro-batch; None: as the backbone declares."""
+    with tempfile.TemporaryDirectory() as folder, ray_session(SessionOptions(num_cpus=1)):
+        job = job_of(size, noise_on_disk(Path(folder), num_windows, channels, samples), channels)
+        jobs = {micro: replace(job, trainer=replace(job.trainer, micro_batch=micro)) for micro in micros}
+        found = {f"micro_{micro or 'declared'}_host_peak_mib": host_peak(job) for micro, job in jobs.items()}
+    shape: Figures = {"size": size, "windows": num_windows, "channels_per_sensor": channels, "samples": samples}
+    return {**facts(), **shape, **found}
 
 
 def main() -> None:
@@ -86,9 +161,12 @@ def main() -> None:
     parser.add_argument("--windows", type=int, default=8)
     parser.add_argument("--channels", type=int, default=3)
     parser.add_argument("--samples", type=int, default=128)
-    parser.add_argument("--micro", type=int, nargs="+", default=[8, 4, 2, 1])
+    parser.add_argument("--micro", type=int, nargs="+", default=None)
+    parser.add_argument("--through-ray", action="store_true")
     given = parser.parse_args()
-    print(json.dumps(measure(given.size, given.windows, given.channels, given.samples, given.micro), indent=1))
+    shape = (given.size, given.windows, given.channels, given.samples)
+    found = through_ray(*shape, given.micro or [None]) if given.through_ray else measure(*shape, given.micro or MICROS)
+    print(json.dumps(found, indent=1))
 
 
 if __name__ == "__main__":

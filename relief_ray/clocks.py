@@ -20,6 +20,10 @@ from relief_ray.models.cnn import CnnConfig
 from relief_ray.models.registry import name_of
 from relief_ray.stages import Engine
 
+Settings = dict[str, "str | int | float | None"]
+# The one setting of a profile that a run may have otherwise; and what a file without the key was measured with.
+BATCH, UNSAID = "windows_per_batch", Settings({"autocast": "none"})
+
 
 def run_clocks(config: ExperimentConfig, engine: Engine | None = None) -> dict[str, Clock]:
     """All clocks of a record; ``engine`` is the one that trains.
@@ -44,14 +48,16 @@ def uncalibrated(config: ExperimentConfig) -> tuple[str, ...]:
     return (f"backbone {name}: not calibrated, seconds and joules take Backbone 1's utilisation; costs.utilisation=U",)
 
 
-def profile_settings(config: ExperimentConfig, shape: InputShape) -> dict[str, str | int | float | None]:
-    """What a profile's paces depend on, short of machine and batch."""
-    backbone = config.backbone.model_dump(mode="json")
+def profile_settings(config: ExperimentConfig, shape: InputShape) -> Settings:
+    """What a profile's paces depend on, short of machine and batch; None is a setting too."""
+    backbone, training = config.backbone.model_dump(mode="json"), config.training
     return {
         "window": shape.window,
         "channels": ", ".join(f"{m} {c}" for m, c in shape.channels),
-        "missing": config.training.missing,
-        **{f"backbone.{k}": v for k, v in backbone.items() if v is not None},
+        "missing": training.missing,
+        "autocast": training.autocast,
+        "micro_batch": training.micro_batch,
+        **{f"backbone.{k}": v for k, v in backbone.items() if k not in config.backbone.same_speed},
     }
 
 
@@ -60,8 +66,11 @@ def foreign_profile(config: ExperimentConfig, shape: InputShape, clocks: Mapping
     clock = clocks.get("measured")
     if clock is None or not isinstance(clock.model, Measured) or clock.model.profile.measured is None:
         return ()
-    seen, wanted = clock.model.profile.measured.settings, profile_settings(config, shape)
-    other = [f"{k} {seen.get(k)!r} (here {v!r})" for k, v in wanted.items() if seen.get(k) != v]
+    # Older files have no keys for what was None, nor for what came later.
+    seen, wanted = UNSAID | clock.model.profile.measured.settings, profile_settings(config, shape)
+    ignored = {BATCH, *(f"backbone.{k}" for k in config.backbone.same_speed)}
+    keys = [k for k in (wanted | seen) if k not in ignored and seen.get(k) != wanted.get(k)]
+    other = [f"{k} {seen.get(k)!r} (here {wanted.get(k)!r})" for k in keys]
     if not other:
         return ()
     return (f"{config.costs.profile}: measured with {'; '.join(other)}: its seconds are extrapolated; profile again",)

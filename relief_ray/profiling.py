@@ -17,7 +17,7 @@ from time import perf_counter
 
 import torch
 
-from relief_ray.clocks import profile_settings
+from relief_ray.clocks import BATCH, profile_settings
 from relief_ray.config import ExperimentConfig
 from relief_ray.devices.time import Conditions, Profile, Throughput, throughput
 from relief_ray.devices.workload import Workload, num_steps, shares, workload
@@ -174,7 +174,8 @@ def device_row(bench: Bench, full: Sequence[Turn], least: Sequence[Turn], turns:
     )
     backbone = bench.plain.backbone
     tensors = {s.id: sum(len(backbone.parameters[j]) for j in s.groups) for s in backbone.specs}
-    paces = stagewise(turns, least, tensors, backbone.chunk or CHUNK)
+    micro_batch = bench.plain.config.micro_batch or backbone.micro_batch
+    paces = stagewise(turns, least, tensors, backbone.chunk or CHUNK, micro_batch)
     return throughput(full[0].load, times).model_copy(update={"stagewise": paces})
 
 
@@ -189,7 +190,7 @@ def describe(setup: Setup, rows: int, walls_s: Sequence[float], load_before: flo
         torch_build=torch_build(),
         date=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         commit=commit(),
-        settings={"windows_per_batch": rows, **profile_settings(setup.config, setup.job.build().shape)},
+        settings={BATCH: rows, **profile_settings(setup.config, setup.job.build().shape)},
         turns=len(walls_s),
         spread=spread(walls_s),
         load_before=load_before,

@@ -40,9 +40,10 @@ def test_the_existing_loader_reads_it_back_equal(profile, tmp_path):
     assert load_profile(tmp_path / "p.json") == profile
 
 
+@pytest.mark.parametrize("micro_batch", [None, 3])
 @pytest.mark.parametrize("backbone", [SMALL, {"name": "moment_lora", "size": "tiny"}])
-def test_scenes_time_every_stage_in_every_mode_that_a_client_can_ask_for(backbone, run_cache):
-    setup = prepare(config(backbone=backbone, training={"batch_size": 4}))
+def test_scenes_time_every_stage_in_every_mode_that_a_client_can_ask_for(backbone, micro_batch, run_cache):
+    setup = prepare(config(backbone=backbone, training={"batch_size": 4, "micro_batch": micro_batch}))
     bench = open_bench(setup)
     timed = profile_device(setup.config, ("A",), turns=1).devices["A"].stagewise
     for scene in scenes(setup.layout, setup.fleet.modalities, 4, 1):
@@ -53,8 +54,10 @@ def test_scenes_time_every_stage_in_every_mode_that_a_client_can_ask_for(backbon
             (s.stage, s.phase) for s in spans if s.phase not in ("live", "frozen")
         }
         assert {r.stage for r in load.runs if r.live} == {s.stage for s in spans if s.phase == "live"}
-        calls = {r.stage: load.repeats[r.times][0] for r in load.runs}
-        assert calls == {r: sum(s.stage == r and s.phase in ("live", "frozen") for s in spans) for r in calls}
+        calls = {r.stage: timed.repeats(load, r) for r in load.runs}
+        forward = [s for s in spans if s.phase in ("live", "frozen")]
+        rows = {r: [s.rows for s in forward if s.stage == r] for r in calls}
+        assert calls == {r: (len(found), sum(found)) for r, found in rows.items()}
 
 
 def test_scenes_begin_with_everything_and_repeat_nothing(run_cache):

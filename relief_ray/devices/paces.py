@@ -6,6 +6,8 @@ normalisation do not run at one number of FLOPs a second, and every call costs s
 
 from __future__ import annotations
 
+from math import ceil
+
 from pydantic import BaseModel, ConfigDict, Field
 
 from relief_ray.devices.workload import BackwardMode, StageRun, Workload
@@ -59,11 +61,13 @@ class Overheads(_Frozen):
 class Stagewise(_Frozen):
     """All stages of one backbone on one device, and what lies between them.
 
-    ``chunk``: windows of one pass without gradient, once a round.
+    ``chunk``: windows of one pass without gradient, once a round; ``micro_batch``: the most windows that went forward
+    and backward together (None: whole batches).
     """
 
     overheads: Overheads
     chunk: int = Field(ge=1)
+    micro_batch: int | None = Field(default=None, ge=1)
     stages: dict[str, StagePaces] = Field(min_length=1)
 
     def knows(self, load: Workload) -> bool:
@@ -74,9 +78,7 @@ class Stagewise(_Frozen):
         """Forward, backward and optimizer seconds of ``load``; ``knows(load)`` must hold."""
         forward_s, backward_s, optimizer_s = self.overheads.round_s, 0.0, 0.0
         for run in load.runs:
-            paces, (num_calls, num_windows) = self.stages[run.stage], load.repeats[run.times]
-            if run.times == "round":
-                num_calls = max(num_calls, -(-num_windows // self.chunk))
+            paces, (num_calls, num_windows) = self.stages[run.stage], self.repeats(load, run)
             forward, backward = paces.forward_of(run), paces.backward_of(run.mode) if run.mode else None
             assert forward is not None, f"stage {run.stage} has no pace; ask knows() first"
             forward_s += forward.seconds(num_calls, num_windows * run.forward_flops)
@@ -91,6 +93,21 @@ class Stagewise(_Frozen):
             backward_s + steps * backward_step_s,
             optimizer_s + steps * over.optimizer_step_s,
         )
+
+    def repeats(self, load: Workload, run: StageRun) -> tuple[int, int]:
+        """Calls of a stage in a round, and windows in all of them.
+
+        Micro-batches multiply the calls of a step, and the windows of a stage that stands for all of them with one row.
+        Where a round's steps differ in size, they are counted as the mean one's.
+        """
+        num_calls, num_windows = load.repeats[run.times]
+        if run.times == "once":
+            return num_calls, num_windows
+        if run.times == "round" and num_calls <= 1:
+            return max(num_calls, -(-num_windows // self.chunk)), num_windows
+        num_steps, num_trained = load.repeats["always"]
+        parts = ceil(num_trained / num_steps / self.micro_batch) if self.micro_batch and num_steps else 1
+        return num_calls * parts, num_windows * (parts if run.times == "step" else 1)
 
     def _known(self, run: StageRun) -> bool:
         paces = self.stages.get(run.stage)

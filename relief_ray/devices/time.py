@@ -105,7 +105,7 @@ class Conditions(_Frozen):
     settings: dict[str, str | int | float | None]
     turns: int = Field(ge=1)
     spread: float = Field(ge=0)
-    load_before: float | None
+    load_before: float | None = None
 
 
 class Profile(_Frozen):

@@ -102,11 +102,13 @@ class Backbone:
         facts: Mapping[str, str | int] = NO_FACTS,
         warnings: tuple[str, ...] = (),
         output: str | None = None,
+        micro_batch: int | None = None,
     ) -> None:
         """Checks that stages are topologically ordered, that groups and stages fit, and that no layer draws.
 
-        ``chunk``: windows per pass without gradient, where the usual number would need too much memory; ``facts`` and
-        ``warnings`` go into the record of every run; ``output``: the stage that gives the logits (the last one).
+        ``chunk``: windows per pass without gradient, where the usual number needs too much memory; ``micro_batch``: per
+        pass with gradient (None: whole batches); ``facts`` and ``warnings`` go into the record of every run;
+        ``output``: the stage that gives the logits (the last one).
 
         Raises:
             UserError: a stage reads what no earlier one writes, or names an unknown group; a group has no stage, a
@@ -114,9 +116,8 @@ class Backbone:
         """
         declared = tuple(groups)
         self.shape, self.stages, self.prepare = shape, tuple(stages), prepare
-        self.chunk, self.facts, self.warnings = chunk, facts, warnings
-        self.declared = declared
-        self.output = output or self.stages[-1].spec.id
+        self.chunk, self.micro_batch, self.facts, self.warnings = chunk, micro_batch, facts, warnings
+        self.declared, self.output = declared, output or self.stages[-1].spec.id
         self.layout = GroupLayout(g.group() for g in declared)
         self.parameters = {g.id: tuple(p for _, p, _ in g.tensors) for g in declared}
         known = {RAW + m for m in shape.modalities}
@@ -173,6 +174,7 @@ class Backbone:
             self.facts,
             self.warnings,
             self.output,
+            self.micro_batch,
         )
 
 
@@ -181,10 +183,12 @@ class BackboneConfig(BaseModel):
 
     ``has_gemm``: whether ``build`` obeys ``fast``; without it the engine ``gemm`` is refused. ``later``: keys that came
     after the first results; they count in a cell's name only where they are given, so that older cells keep theirs.
+    ``same_speed``: keys that change what is computed and not how long it takes; device profiles hold for all of them.
     """
 
     has_gemm: ClassVar[bool] = False
     later: ClassVar[frozenset[str]] = frozenset()
+    same_speed: ClassVar[frozenset[str]] = frozenset()
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     def build(self, shape: InputShape, seed: int, fast: bool = False) -> Backbone:

@@ -29,6 +29,11 @@ from relief_ray.stages import RAW, StageSpec
 TARGETS = ("q", "v", "wi_0", "wo")
 # Hidden values that a forward pass without gradient keeps per stage: 4 MiB of float32.
 CHUNK_VALUES = 2**20
+# What a step's backward pass may keep on a host, and how many times the hidden values (float32) of all blocks, sensors
+# and patches that is: `python -m benchmarks.memory --windows 16 --micro 16` added 1108 MiB at 36 MiB of hidden values
+# (30.8 times), `--windows 8 --micro 8 --samples 256` 1098 MiB at 36 (30.5), `--windows 32 --micro 7` 591 MiB at 15.75
+# (37.5: in parts the allocator wastes more, and some 50 MiB do not depend on windows).
+STEP_BYTES, KEPT_PER_HIDDEN, FLOAT_BYTES = 512 * 2**20, 40, 4
 
 
 class MomentConfig(BackboneConfig):
@@ -42,6 +47,7 @@ class MomentConfig(BackboneConfig):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     later: ClassVar[frozenset[str]] = frozenset({"revision"})
+    same_speed: ClassVar[frozenset[str]] = frozenset({"weights", "weights_seed", "revision", "alpha"})
 
     name: Literal["moment_lora"] = "moment_lora"
     size: Size = "small"
@@ -209,7 +215,14 @@ def _build(config: MomentConfig, shape: InputShape, seed: int, mask_T: Tensor) -
         chunk=max(1, CHUNK_VALUES // largest),
         facts=_facts(config, frozen, len(modalities), width),
         warnings=_warnings(config, frozen),
+        micro_batch=_micro_batch(config.size, shape, len(mask_T) // PATCH),
     )
+
+
+def _micro_batch(size: Size, shape: InputShape, num_patches: int) -> int:
+    """Windows that a host can train on together; at least one."""
+    hidden = sum(c for _, c in shape.channels) * num_patches * SIZES[size].d_model * SIZES[size].num_layers
+    return max(1, STEP_BYTES // (hidden * FLOAT_BYTES * KEPT_PER_HIDDEN))
 
 
 def _facts(config: MomentConfig, frozen: Frozen, num_modalities: int, width: int) -> dict[str, str | int]:

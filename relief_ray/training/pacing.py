@@ -36,11 +36,14 @@ class Turn:
         return total - sum(s.seconds for s in self.spans if (s.phase in FORWARD) == forward)
 
 
-def stagewise(turns: Sequence[Turn], least: Sequence[Turn], tensors: Mapping[str, int], chunk: int) -> Stagewise:
+def stagewise(
+    turns: Sequence[Turn], least: Sequence[Turn], tensors: Mapping[str, int], chunk: int, micro_batch: int | None = None
+) -> Stagewise:
     """Paces from all ``turns``; what lies between the stages from the ``least`` ones, which train almost nothing.
 
     The least ones differ in their number of steps: that tells what a step costs from what a round does.
-    ``tensors``: how many each stage's groups have; ``chunk``: windows of a pass without gradient.
+    ``tensors``: how many each stage's groups have; ``chunk``: windows of a pass without gradient; ``micro_batch``: of
+    one with.
     """
     points, flops = _points(turns), _flops(turns)
     constant_s, tensor_s, value_s = fit_optimizer(turns)
@@ -63,7 +66,7 @@ def stagewise(turns: Sequence[Turn], least: Sequence[Turn], tensors: Mapping[str
         optimizer_step_s=constant_s,
         round_s=forward_round_s + backward_round_s + outside_round_s,
     )
-    return Stagewise(overheads=overheads, chunk=chunk, stages=stages)
+    return Stagewise(overheads=overheads, chunk=chunk, micro_batch=micro_batch, stages=stages)
 
 
 def line(turns: Sequence[Turn], seconds: Sequence[float]) -> tuple[float, float]:

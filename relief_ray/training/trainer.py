@@ -134,7 +134,8 @@ class Trainer:
     @property
     def _most(self) -> int:
         """Windows that go forward and backward together: decided by sizes, so that every machine adds up alike."""
-        return min(self.config.batch_size, self.config.micro_batch or self.backbone.chunk or self.config.batch_size)
+        wanted = self.config.micro_batch or self.backbone.micro_batch or self.config.batch_size
+        return min(self.config.batch_size, wanted)
 
     def _plan(self, present: Collection[str], task: Assignment, num_windows: int) -> ForwardPlan:
         """What runs when; what would be too much to keep for the whole round runs in every step."""

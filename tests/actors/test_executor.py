@@ -45,6 +45,7 @@ def test_same_bits_as_the_plain_loop(on_ray, nine, options):
     some_participants(found, nine)
     same_counts(found, serial, nine)
     assert found.facts()["num_lost_calls"] == 0
+    assert found.peak_mib > 50, "a process with torch in it"
 
 
 def same_counts(found, serial, job):

@@ -26,7 +26,7 @@ def test_figures_of_a_round(tmp_path):
     with folder:
         Experiment(setup=setup, folder=folder, executor=SerialExecutor(setup.job)).run()
     first, last = read_rounds(tmp_path / "run")
-    assert set(figures(last, "split_naive")) | {"wall_seconds"} == set(FIGURES)
+    assert set(figures(last, "split_naive")) | {"wall_seconds", "host_peak_mib"} == set(FIGURES)
     assert "f1" not in figures(first, "split_naive")
     found, totals = figures(last, "split_naive"), last.totals["split_naive"]
     assert (found["round"], found["f1"], found["energy_joules"]) == (2, last.metrics.f1, totals.energy_j)

@@ -62,6 +62,15 @@ def test_a_frozen_stage_of_the_naive_engine_runs_in_every_step(toy):
     assert forward_s == pytest.approx(1.0 + 6 * 0.1 + (6 * 2 + 20 * 100 / 20) + (6 * 2 + 20 * 10 / 10))
 
 
+def test_micro_batches_cost_calls(toy):
+    whole, parts = TIMED.model_copy(update={"micro_batch": 4}), TIMED.model_copy(update={"micro_batch": 3})
+    spent = load(toy.chain(), ["enc", "head"], n=8)
+    assert whole.seconds(spent) == TIMED.seconds(spent)
+    # 4 steps of 4 windows, each 3 and 1: one call more per stage, forward (1 + 2 s) and backward (3 s).
+    more = [b - a for a, b in zip(TIMED.seconds(spent), parts.seconds(spent), strict=True)]
+    assert more == pytest.approx([4 * (1 + 2), 4 * 3, 0.0])
+
+
 def test_where_nothing_is_trained_nothing_flows_back(toy):
     _, backward_s, optimizer_s = TIMED.seconds(load(toy.chain(), []))
     assert backward_s == 0.0 and optimizer_s == pytest.approx(6 * 0.3)

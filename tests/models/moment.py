@@ -14,10 +14,10 @@ def tiny(shape=SHAPE, seed=0, **changes):
     return TINY.model_copy(update=changes).build(shape, seed)
 
 
-def stirred(backbone, seed=7):
+def stirred(backbone, seed=7, by=0.1):
     """Moves every trained value, B included, which starts at zero."""
     make = torch.Generator().manual_seed(seed)
-    moved = {j: theta + 0.1 * torch.randn(theta.shape, generator=make) for j, theta in backbone.params().items()}
+    moved = {j: theta + by * torch.randn(theta.shape, generator=make) for j, theta in backbone.params().items()}
     backbone.load(moved)
     return moved
 

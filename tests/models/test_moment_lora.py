@@ -11,6 +11,7 @@ from peft import PeftModel
 from relief_ray.config import parse
 from relief_ray.errors import UserError
 from relief_ray.models.adapters import save_adapters
+from relief_ray.models.backbone import InputShape
 from relief_ray.models.costs import count_costs
 from relief_ray.models.moment_lora import MomentConfig
 from relief_ray.models.moment_weights import load_frozen, local_folder, weights_folder
@@ -62,6 +63,22 @@ def test_small_has_the_papers_counts(small):
     assert layout.numel - 3_084 == 1_396_992, "Table II's 5457 KB, to the value"
     assert facts["encoder_values"] == 18_887_872
     assert facts["encoder_values"] + facts["token_table_values"] == 35_337_408
+
+
+@pytest.mark.parametrize(
+    ("size", "window", "channels", "micro_batch"),
+    [("small", 128, 3, 5), ("small", 128, 15, 1), ("tiny", 128, 3, 182), ("tiny", 128, 15, 36)],
+)
+def test_windows_of_a_step_stay_within_half_a_gib(size, window, channels, micro_batch, run_cache):
+    """Three sensors; `tiny` takes the usual batches of 32 whole, with every channel of DSA too."""
+    shape = InputShape(channels=tuple((m, channels) for m in ("acc", "gyro", "mag")), window=window, num_classes=19)
+    backbone = MomentConfig(size=size).build(shape, 0)
+    assert backbone.micro_batch == micro_batch
+    assert extend(backbone, [Classifier(id="exit", after=("fusion.B",))], 0).micro_batch == micro_batch
+
+
+def test_windows_of_pamap2_go_one_by_one(small):
+    assert small.micro_batch == 1 and small.chunk == 7, "passes without gradient keep their size"
 
 
 def test_no_token_table_is_in_memory(small):
