@@ -8,11 +8,13 @@ import torch
 from momentfm import MOMENTPipeline
 from peft import PeftModel
 
+from relief_ray.additions import Classifier
 from relief_ray.config import parse
 from relief_ray.errors import UserError
 from relief_ray.models.adapters import save_adapters
 from relief_ray.models.backbone import InputShape
 from relief_ray.models.costs import count_costs
+from relief_ray.models.extend import extend
 from relief_ray.models.moment_lora import MomentConfig
 from relief_ray.models.moment_weights import load_frozen, local_folder, weights_folder
 from relief_ray.setup import prepare
