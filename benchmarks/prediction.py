@@ -62,7 +62,7 @@ def cases() -> dict[str, Case]:
     data: Values = {"name": "dsa_mini", "stride_s": 5.0}
     common: Values = {"strategy": "relief", "runtime": {"mode": "inline"}, "tracking": {"enabled": False}}
     tiny, small = {"name": "moment_lora", "size": "tiny"}, {"name": "moment_lora", "size": "small"}
-    brief: Values = {**data, "max_windows_per_client": 6}
+    brief: Values = {**data, "max_windows_per_client": 10}
     return {
         "cnn": Case(name="cnn", values={**common, "data": data, "backbone": "cnn"}),
         "tiny": Case(name="tiny", values={**common, "data": data, "backbone": tiny, "training": {"epochs": 3}}),
