@@ -44,12 +44,26 @@ def full(found: Found) -> str:
         "One epoch a round, batch 32, fresh Adam; the same windows in the same batches. ±: half the range of the turns "
         "over their median. PyTorch x 2: bare "
         "eager PyTorch in two processes. In brackets: how many times faster ours is. Equal again: a second run of ours "
-        "gave the same bits. Deviation: relative L2 distance of our update from the "
-        f"sequential eager one. [Flower's settings]({FLOWER_GUIDE}): one core per client app; [pfl]({PFL_SITE}): two "
+        "gave the same bits. Deviation: relative L2 distance of our update from the sequential eager one, "
+        f"{_deviations(found)}. [Flower's settings]({FLOWER_GUIDE}): one core per client app; [pfl]({PFL_SITE}): two "
         "processes. Scripts: `benchmarks/engine/*_peer.py`."
     )
-    notes = "".join(f"\n\n{k}: {v}" for k, v in found.items() if k.endswith(("flower_note", "pfl_note")))
+    said = {k: " ".join(str(v).split()) for k, v in found.items() if k.endswith(("flower_note", "pfl_note"))}
+    notes = "".join(f"\n\n{k}: {text}" for k, text in said.items())
     return f"## Full training through Ray\n\n{note}\n\n{table(header, rows)}{notes}" if rows else ""
+
+
+def _deviations(found: Found) -> str:
+    """After how many rounds; and Flower's: it trains by the reference's own operations and only averages otherwise."""
+    rounds = {value for key, value in found.items() if key.endswith("deviation_rounds")}
+    flower = [v for k, v in found.items() if k.endswith("flower_deviation") and isinstance(v, float)]
+    after = f"after {', '.join(str(r) for r in sorted(rounds, key=str))} rounds"
+    if not flower:
+        return after
+    return (
+        f"{after}: random windows and labels amplify rounding. Flower, which trains by that reference's own operations "
+        f"and only averages otherwise, deviates by {number(min(flower))} to {number(max(flower))}"
+    )
 
 
 def _full_row(found: Found, prefix: str, clients: int) -> Row:
@@ -132,6 +146,8 @@ def fleet(found: Found) -> str:
         f"{found['fleet_clients']} clients, three of type A, three of B, two of C; {found['fleet_windows']} windows "
         f"each, 5 epochs, {found['fleet_turns']} turns, packed on two hosts: FedAvg's rounds take {ratios[0]} times "
         f"as long as RELIEF's with the same engine, {ratios[1]} times with the naive one. The slowest client alone: "
-        f"{ratios[2]} and {ratios[3]} times."
+        f"{ratios[2]} and {ratios[3]} times. Here every client computes at this machine's speed, so the slowest is one "
+        "of type A; what it trains, T* decides, which is the simulated type C's: with many windows a type A trains "
+        "everything within it, and its round is as long as FedAvg's. A real fleet's slowest device is the type C above."
     )
     return f"## A mixed fleet's round, measured\n\n{text}\n\n{table(('method and engine', 'wall, s'), rows)}"
