@@ -94,9 +94,13 @@ class HostPool:
         candidates = self.hosts if call.host is None else [self.hosts[call.host]]
         now_s = time.monotonic()
         first = min((h for h in candidates if h.usable and has_place(h)), key=lambda h: h.left_s(now_s), default=None)
-        # Unheard of, or full: the call waits and goes to whoever is free then.
-        is_open = first is not None and len(first.flights) < DEPTH and first.left_s(now_s) < inf
-        return first if is_open else None
+        if first is None or not first.flights:
+            return first
+        # Unheard of, or full: the call waits and goes to whoever is free then. What was lost before lies there alone: the
+        # answer of a call dies with its process if the next one kills that at once, and nobody would know which it was.
+        is_open = len(first.flights) < DEPTH and first.left_s(now_s) < inf
+        is_suspect = call.attempt > 0 or any(f.call.attempt > 0 for f in first.flights)
+        return first if is_open and not is_suspect else None
 
     def _hopeless(self, todo: deque[Call]) -> Iterator[tuple[Call, Lost]]:
         """Calls whose hosts are gone, or in trouble for longer than a restart takes."""

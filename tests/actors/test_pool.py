@@ -68,6 +68,18 @@ def test_a_host_that_was_never_heard_of_gets_one_call_at_a_time(monkeypatch):
     assert Player([1, 1], monkeypatch, known=False).play([1] * 6) == (3.0, 1)
 
 
+def test_a_call_that_was_lost_before_lies_with_a_host_alone(monkeypatch):
+    player, suspect = Player([1], monkeypatch), call(1, attempt=1)
+    (host,), todo = player.hosts, deque([call(1), suspect, call(1), call(1)])
+    lying = []
+    while todo or host.flights:
+        player.pool._send(todo)
+        lying.append([flight.call.attempt for flight in host.flights])
+        host.land()
+    assert [1] in lying and all(attempts == [1] for attempts in lying if 1 in attempts)
+    assert [0, 0] in lying, "others lie there in twos"
+
+
 def test_no_more_hosts_of_a_node_work_than_it_has_places(monkeypatch):
     player = Player([1, 1, 1], monkeypatch, places=2)
     todo = deque(call(1) for _ in range(6))

@@ -58,7 +58,7 @@ def test_model_describe_counts_the_papers_second_backbone_without_its_data(
         ("rank=0", "backbone.rank = 0: Input should be greater than or equal to 1"),
         ("weights=./nowhere", "backbone.weights='./nowhere': no such folder; give a folder with config.json"),
         ("pad_to=500", "is no multiple of the patch length 8; take 504"),
-        ("pad_to=64", "windows of 128 samples, backbone.pad_to=64; expected"),
+        ("pad_to=64", "backbone.pad_to=64 is below the windows' 128 samples; expected 128 or more"),
         ("size=large", "Input should be 'small' or 'tiny'"),
     ],
 )
