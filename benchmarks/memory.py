@@ -34,6 +34,7 @@ from relief_ray.models.moment_lora import MomentConfig
 from relief_ray.process import use_threads
 from relief_ray.profiling import noise
 from relief_ray.server.aggregation import by_samples, one_bucket
+from relief_ray.stages import most_windows
 from relief_ray.streams import Streams
 from relief_ray.training.trainer import Trainer, TrainerConfig
 from relief_ray.training.worker import Job
@@ -90,7 +91,7 @@ def measure(size: Size, num_windows: int, channels: int, samples: int, micros: S
         "windows": num_windows,
         "channels_per_sensor": channels,
         "samples": samples,
-        "declared_micro_batch": backbone.micro_batch or 0,
+        "declared_micro_batch": most_windows(sum(s.step_bytes for s in backbone.stages)) or 0,
         **found,
     }
 

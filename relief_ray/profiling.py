@@ -174,8 +174,8 @@ def device_row(bench: Bench, full: Sequence[Turn], least: Sequence[Turn], turns:
     )
     backbone = bench.plain.backbone
     tensors = {s.id: sum(len(backbone.parameters[j]) for j in s.groups) for s in backbone.specs}
-    micro_batch = bench.plain.config.micro_batch or backbone.micro_batch
-    paces = stagewise(turns, least, tensors, backbone.chunk or CHUNK, micro_batch)
+    kept = {s.spec.id: s.step_bytes for s in backbone.stages}
+    paces = stagewise(turns, least, tensors, backbone.chunk or CHUNK, bench.plain.config.micro_batch, kept)
     return throughput(full[0].load, times).model_copy(update={"stagewise": paces})
 
 

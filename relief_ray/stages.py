@@ -17,6 +17,8 @@ RAW = "x."
 Engine = Literal["naive", "reuse", "gemm"]
 # Outputs that no step changes are kept for a client's round up to so many bytes, else computed again in every step.
 MAX_KEPT_BYTES = 2**30
+# What a step's forward pass may keep for its backward pass; larger batches go through in parts.
+MAX_STEP_BYTES = 2**29
 # What an absent modality is: its raw input is zero (Eq. (2)), or its feature h_m (Section III-B).
 Missing = Literal["zero_input", "zero_feature"]
 
@@ -145,3 +147,8 @@ def modalities_below(stages: tuple[StageSpec, ...]) -> dict[str, frozenset[str]]
         sources = (frozenset([i.removeprefix(RAW)]) if i.startswith(RAW) else below[i] for i in stage.inputs)
         below[stage.id] = frozenset().union(*sources)
     return below
+
+
+def most_windows(step_bytes: int) -> int | None:
+    """Windows that may go forward and backward together where each keeps so much; None: as many as there are."""
+    return max(1, MAX_STEP_BYTES // step_bytes) if step_bytes else None

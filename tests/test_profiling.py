@@ -40,9 +40,13 @@ def test_the_existing_loader_reads_it_back_equal(profile, tmp_path):
     assert load_profile(tmp_path / "p.json") == profile
 
 
-@pytest.mark.parametrize("micro_batch", [None, 3])
+# Of `tiny` on the excerpt: 0.9 MB a window of one sensor's two blocks, so 3 windows of one, 1 of three.
+@pytest.mark.parametrize(("micro_batch", "max_step_bytes"), [(None, 2**29), (3, 2**29), (None, 3 * 10**6)])
 @pytest.mark.parametrize("backbone", [SMALL, {"name": "moment_lora", "size": "tiny"}])
-def test_scenes_time_every_stage_in_every_mode_that_a_client_can_ask_for(backbone, micro_batch, run_cache):
+def test_scenes_time_every_stage_in_every_mode_that_a_client_can_ask_for(
+    backbone, micro_batch, max_step_bytes, run_cache, monkeypatch
+):
+    monkeypatch.setattr("relief_ray.stages.MAX_STEP_BYTES", max_step_bytes)
     setup = prepare(config(backbone=backbone, training={"batch_size": 4, "micro_batch": micro_batch}))
     bench = open_bench(setup)
     timed = profile_device(setup.config, ("A",), turns=1).devices["A"].stagewise
@@ -54,7 +58,7 @@ def test_scenes_time_every_stage_in_every_mode_that_a_client_can_ask_for(backbon
             (s.stage, s.phase) for s in spans if s.phase not in ("live", "frozen")
         }
         assert {r.stage for r in load.runs if r.live} == {s.stage for s in spans if s.phase == "live"}
-        calls = {r.stage: timed.repeats(load, r) for r in load.runs}
+        calls = {r.stage: timed.repeats(load, r, timed.parts(load)) for r in load.runs}
         forward = [s for s in spans if s.phase in ("live", "frozen")]
         rows = {r: [s.rows for s in forward if s.stage == r] for r in calls}
         assert calls == {r: (len(found), sum(found)) for r, found in rows.items()}

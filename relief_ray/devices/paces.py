@@ -11,6 +11,7 @@ from math import ceil
 from pydantic import BaseModel, ConfigDict, Field
 
 from relief_ray.devices.workload import BackwardMode, StageRun, Workload
+from relief_ray.stages import most_windows
 
 
 class _Frozen(BaseModel):
@@ -32,13 +33,14 @@ class StagePaces(_Frozen):
     """A stage: forward where a gradient will come back (``live``), forward without (``frozen``), and backward by mode.
 
     What was not seen runs at the pace of what was: ``frozen`` as ``live`` and the other way round, a mode of the
-    gradient as the first that is there.
+    gradient as the first that is there. ``step_bytes``: what it keeps of a window for its backward pass.
     """
 
     live: Pace | None = None
     frozen: Pace | None = None
     backward: dict[BackwardMode, Pace] = Field(default_factory=dict)
     optimizer: Pace | None = None
+    step_bytes: int = Field(default=0, ge=0)
 
     def forward_of(self, run: StageRun) -> Pace | None:
         """The pace of its forward pass."""
@@ -62,7 +64,7 @@ class Stagewise(_Frozen):
     """All stages of one backbone on one device, and what lies between them.
 
     ``chunk``: windows of one pass without gradient, once a round; ``micro_batch``: the most windows that went forward
-    and backward together (None: whole batches).
+    and backward together, where the configuration says it (None: as ``step_bytes`` of the stages decide).
     """
 
     overheads: Overheads
@@ -77,8 +79,9 @@ class Stagewise(_Frozen):
     def seconds(self, load: Workload) -> tuple[float, float, float]:
         """Forward, backward and optimizer seconds of ``load``; ``knows(load)`` must hold."""
         forward_s, backward_s, optimizer_s = self.overheads.round_s, 0.0, 0.0
+        parts = self.parts(load)
         for run in load.runs:
-            paces, (num_calls, num_windows) = self.stages[run.stage], self.repeats(load, run)
+            paces, (num_calls, num_windows) = self.stages[run.stage], self.repeats(load, run, parts)
             forward, backward = paces.forward_of(run), paces.backward_of(run.mode) if run.mode else None
             assert forward is not None, f"stage {run.stage} has no pace; ask knows() first"
             forward_s += forward.seconds(num_calls, num_windows * run.forward_flops)
@@ -94,19 +97,23 @@ class Stagewise(_Frozen):
             optimizer_s + steps * over.optimizer_step_s,
         )
 
-    def repeats(self, load: Workload, run: StageRun) -> tuple[int, int]:
+    def parts(self, load: Workload) -> int:
+        """Micro-batches of a step; where a round's steps differ in size, those of the mean one."""
+        num_steps, num_trained = load.repeats["always"]
+        kept = sum(self.stages[r.stage].step_bytes for r in load.runs if r.live and r.times == "always")
+        most = self.micro_batch or most_windows(kept)
+        return ceil(num_trained / num_steps / most) if most and num_steps else 1
+
+    def repeats(self, load: Workload, run: StageRun, parts: int) -> tuple[int, int]:
         """Calls of a stage in a round, and windows in all of them.
 
         Micro-batches multiply the calls of a step, and the windows of a stage that stands for all of them with one row.
-        Where a round's steps differ in size, they are counted as the mean one's.
         """
         num_calls, num_windows = load.repeats[run.times]
         if run.times == "once":
             return num_calls, num_windows
         if run.times == "round" and num_calls <= 1:
             return max(num_calls, -(-num_windows // self.chunk)), num_windows
-        num_steps, num_trained = load.repeats["always"]
-        parts = ceil(num_trained / num_steps / self.micro_batch) if self.micro_batch and num_steps else 1
         return num_calls * parts, num_windows * (parts if run.times == "step" else 1)
 
     def _known(self, run: StageRun) -> bool:

@@ -42,13 +42,15 @@ class Stage:
 
     ``frozen`` is the same stage without the parameters of its groups, where it has others that are never trained: what
     it takes is counted apart. ``pool`` turns the output into features (B, D) for whoever reads the model early; None
-    where the output is that already.
+    where the output is that already. ``step_bytes``: what its forward pass keeps of a window for a backward pass, where
+    that is so much that batches should go through in parts; 0: not worth a thought.
     """
 
     spec: StageSpec
     module: nn.Module
     frozen: nn.Module | None = None
     pool: nn.Module | None = None
+    step_bytes: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,13 +104,11 @@ class Backbone:
         facts: Mapping[str, str | int] = NO_FACTS,
         warnings: tuple[str, ...] = (),
         output: str | None = None,
-        micro_batch: int | None = None,
     ) -> None:
         """Checks that stages are topologically ordered, that groups and stages fit, and that no layer draws.
 
-        ``chunk``: windows per pass without gradient, where the usual number needs too much memory; ``micro_batch``: per
-        pass with gradient (None: whole batches); ``facts`` and ``warnings`` go into the record of every run;
-        ``output``: the stage that gives the logits (the last one).
+        ``chunk``: windows per pass without gradient, where the usual number needs too much memory; ``facts`` and
+        ``warnings`` go into the record of every run; ``output``: the stage that gives the logits (the last one).
 
         Raises:
             UserError: a stage reads what no earlier one writes, or names an unknown group; a group has no stage, a
@@ -116,7 +116,7 @@ class Backbone:
         """
         declared = tuple(groups)
         self.shape, self.stages, self.prepare = shape, tuple(stages), prepare
-        self.chunk, self.micro_batch, self.facts, self.warnings = chunk, micro_batch, facts, warnings
+        self.chunk, self.facts, self.warnings = chunk, facts, warnings
         self.declared, self.output = declared, output or self.stages[-1].spec.id
         self.layout = GroupLayout(g.group() for g in declared)
         self.parameters = {g.id: tuple(p for _, p, _ in g.tensors) for g in declared}
@@ -174,7 +174,6 @@ class Backbone:
             self.facts,
             self.warnings,
             self.output,
-            self.micro_batch,
         )
 
 

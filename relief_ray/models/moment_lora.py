@@ -29,11 +29,11 @@ from relief_ray.stages import RAW, StageSpec
 TARGETS = ("q", "v", "wi_0", "wo")
 # Hidden values that a forward pass without gradient keeps per stage: 4 MiB of float32.
 CHUNK_VALUES = 2**20
-# What a step's backward pass may keep on a host, and how many times the hidden values (float32) of all blocks, sensors
-# and patches that is: `python -m benchmarks.memory --windows 16 --micro 16` added 1108 MiB at 36 MiB of hidden values
+# How many times the hidden values (float32) of a block, its channels and patches its forward pass keeps for a backward
+# pass: `python -m benchmarks.memory --windows 16 --micro 16` added 1108 MiB at 36 MiB of hidden values
 # (30.8 times), `--windows 8 --micro 8 --samples 256` 1098 MiB at 36 (30.5), `--windows 32 --micro 7` 591 MiB at 15.75
 # (37.5: in parts the allocator wastes more, and some 50 MiB do not depend on windows).
-STEP_BYTES, KEPT_PER_HIDDEN, FLOAT_BYTES = 512 * 2**20, 40, 4
+KEPT_PER_HIDDEN, FLOAT_BYTES = 40, 4
 
 
 class MomentConfig(BackboneConfig):
@@ -123,8 +123,9 @@ def _blocks(pipeline: nn.Module) -> list[nn.Module]:
     return list(encoder.children())
 
 
-def _encoder(parts: _Parts, modality: str, adapted: nn.Module) -> list[Stage]:
-    source = f"patches.{modality}"
+def _encoder(parts: _Parts, modality: str, adapted: nn.Module, channels: int) -> list[Stage]:
+    source, width = f"patches.{modality}", SIZES[parts.config.size].d_model
+    step_bytes = KEPT_PER_HIDDEN * FLOAT_BYTES * channels * (len(parts.mask_T) // PATCH) * width
     spec = StageSpec(id=source, inputs=(RAW + modality,), modality=modality, cheap=True)
     stages = [Stage(spec=spec, module=Patches(adapted, parts.mask_T))]
     pairs = zip(_blocks(adapted), _blocks(parts.frozen.pipeline), strict=True)
@@ -134,7 +135,8 @@ def _encoder(parts: _Parts, modality: str, adapted: nn.Module) -> list[Stage]:
         spec = StageSpec(id=name, inputs=(source,), groups=frozenset([name]), modality=modality)
         bias = parts.bias_1HPP
         frozen = EncoderBlock(plain, bias)
-        stages.append(Stage(spec=spec, module=EncoderBlock(block, bias), frozen=frozen, pool=feature))
+        module = EncoderBlock(block, bias)
+        stages.append(Stage(spec=spec, module=module, frozen=frozen, pool=feature, step_bytes=step_bytes))
         source = name
     spec = StageSpec(id=f"feature.{modality}", inputs=(source,), modality=modality, feature=True)
     return [*stages, Stage(spec=spec, module=feature)]
@@ -197,7 +199,7 @@ def _build(config: MomentConfig, shape: InputShape, seed: int, mask_T: Tensor) -
     adapted = {m: _adapted(parts, seed + 2 + i) for i, m in enumerate(modalities)}
     fusion = build_fusion(len(modalities), width, config.rank, config.alpha, seed)
     head_stages, head_groups = _head(width, shape.num_classes, seed + 1)
-    encoders = [stage for m, pipeline in adapted.items() for stage in _encoder(parts, m, pipeline)]
+    encoders = [stage for m, c in shape.channels for stage in _encoder(parts, m, adapted[m], c)]
     groups = [
         *(
             _group(f"fusion.A.{m}", "fusion_a", m, None, block, {"lora_A": "lora_a"})
@@ -215,14 +217,7 @@ def _build(config: MomentConfig, shape: InputShape, seed: int, mask_T: Tensor) -
         chunk=max(1, CHUNK_VALUES // largest),
         facts=_facts(config, frozen, len(modalities), width),
         warnings=_warnings(config, frozen),
-        micro_batch=_micro_batch(config.size, shape, len(mask_T) // PATCH),
     )
-
-
-def _micro_batch(size: Size, shape: InputShape, num_patches: int) -> int:
-    """Windows that a host can train on together; at least one."""
-    hidden = sum(c for _, c in shape.channels) * num_patches * SIZES[size].d_model * SIZES[size].num_layers
-    return max(1, STEP_BYTES // (hidden * FLOAT_BYTES * KEPT_PER_HIDDEN))
 
 
 def _facts(config: MomentConfig, frozen: Frozen, num_modalities: int, width: int) -> dict[str, str | int]:

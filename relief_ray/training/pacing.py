@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from relief_ray.training.probe import FORWARD, Phase, Span
 MODES: tuple[BackwardMode, ...] = ("weights", "input", "both")
 # A stage that takes as long for one window as for many still gets a finite speed.
 LEAST_SHARE = 1e-3
+NO_BYTES: Mapping[str, int] = MappingProxyType({})
 _Key = tuple[str, Phase]
 
 
@@ -37,13 +39,18 @@ class Turn:
 
 
 def stagewise(
-    turns: Sequence[Turn], least: Sequence[Turn], tensors: Mapping[str, int], chunk: int, micro_batch: int | None = None
+    turns: Sequence[Turn],
+    least: Sequence[Turn],
+    tensors: Mapping[str, int],
+    chunk: int,
+    micro_batch: int | None = None,
+    step_bytes: Mapping[str, int] = NO_BYTES,
 ) -> Stagewise:
     """Paces from all ``turns``; what lies between the stages from the ``least`` ones, which train almost nothing.
 
     The least ones differ in their number of steps: that tells what a step costs from what a round does.
     ``tensors``: how many each stage's groups have; ``chunk``: windows of a pass without gradient; ``micro_batch``: of
-    one with.
+    one with, where the configuration says it; ``step_bytes``: what each stage keeps of a window for its backward pass.
     """
     points, flops = _points(turns), _flops(turns)
     constant_s, tensor_s, value_s = fit_optimizer(turns)
@@ -56,6 +63,7 @@ def stagewise(
             frozen=paces.get("frozen"),
             backward={mode: paces[mode] for mode in MODES if mode in paces},
             optimizer=_optimizer_pace(tensors.get(stage, 0), tensor_s, value_s) if values.get(stage) else None,
+            step_bytes=step_bytes.get(stage, 0),
         )
     forward_step_s, forward_round_s = line(least, [t.left_s(True) for t in least])
     backward_step_s, backward_round_s = line(least, [t.left_s(False) for t in least])

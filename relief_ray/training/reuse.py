@@ -27,7 +27,10 @@ FLOAT_BYTES = 4
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ForwardPlan:
-    """Stages by when they run; ``sources`` are what the steps read: raw inputs and outputs computed beforehand."""
+    """Stages by when they run; ``sources`` are what the steps read: raw inputs and outputs computed beforehand.
+
+    ``step_bytes``: what a step keeps of each window for its backward pass, as the stages declare it.
+    """
 
     before: tuple[Stage, ...]
     every_step: tuple[Stage, ...]
@@ -35,6 +38,7 @@ class ForwardPlan:
     absent: frozenset[str]
     zero_features: frozenset[str]
     shared_absent: bool
+    step_bytes: int = 0
 
 
 def plan_forward(
@@ -59,7 +63,8 @@ def plan_forward(
     absent = frozenset(s for s, sources in below.items() if not sources & set(present))
     masked = missing == "zero_feature"
     zeroed = frozenset(s.spec.id for s in steps if masked and s.spec.feature and s.spec.id in absent)
-    live = descendants(specs, trained) if reuse else frozenset(below)
+    moved = descendants(specs, trained)
+    live = moved if reuse else frozenset(below)
     if reuse:
         live |= frozenset(below) - absent if not keep else cheap_reads(specs, live) - absent
     if reuse and zeroed:
@@ -75,6 +80,7 @@ def plan_forward(
         absent=absent,
         zero_features=zeroed,
         shared_absent=reuse,
+        step_bytes=sum(s.step_bytes for s in every if s.spec.id in (moved - absent if reuse else moved)),
     )
 
 

@@ -19,7 +19,7 @@ from relief_ray.messages import Assignment, Receipt, Update, Work
 from relief_ray.models.backbone import Backbone
 from relief_ray.process import Autocast, Device, casting, choose_device
 from relief_ray.sections import TrainingConfig
-from relief_ray.stages import MAX_KEPT_BYTES, Engine, Missing, missing_mode
+from relief_ray.stages import MAX_KEPT_BYTES, Engine, Missing, missing_mode, most_windows
 from relief_ray.training.optimizer import Adam
 from relief_ray.training.parts import load_model, mask_parts, scale_adapters
 from relief_ray.training.placing import place
@@ -117,25 +117,25 @@ class Trainer:
     def _session(self, context: ClientContext, task: Assignment, client: ClientInputs, visit: Visit) -> Session:
         load_model(self.theta, context, task)
         scale_adapters(self.backbone, task.lora_scale)
+        plan = self._plan(context.info.modalities, task, len(client.labels))
         return Session(
             context=context,
             task=task,
             client=client,
             visit=visit,
-            plan=self._plan(context.info.modalities, task, len(client.labels)),
+            plan=plan,
             output=task.output or self.backbone.output,
             parameters=self._freeze(task),
             vectors=GroupVectors(self.backbone, tuple(j for j in self.backbone.layout.ids if j in task.train)),
             start=self._start(context, task),
-            most=self._most,
+            most=self._most(plan),
             autocast=self.config.autocast,
         )
 
-    @property
-    def _most(self) -> int:
+    def _most(self, plan: ForwardPlan) -> int:
         """Windows that go forward and backward together: decided by sizes, so that every machine adds up alike."""
-        wanted = self.config.micro_batch or self.backbone.micro_batch or self.config.batch_size
-        return min(self.config.batch_size, wanted)
+        size = self.config.batch_size
+        return min(size, self.config.micro_batch or most_windows(plan.step_bytes) or size)
 
     def _plan(self, present: Collection[str], task: Assignment, num_windows: int) -> ForwardPlan:
         """What runs when; what would be too much to keep for the whole round runs in every step."""

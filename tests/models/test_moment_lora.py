@@ -18,7 +18,8 @@ from relief_ray.models.extend import extend
 from relief_ray.models.moment_lora import MomentConfig
 from relief_ray.models.moment_weights import load_frozen, local_folder, weights_folder
 from relief_ray.setup import prepare
-from relief_ray.stages import RAW
+from relief_ray.stages import RAW, most_windows
+from relief_ray.training.reuse import plan_forward
 from tests.models.moment import PAMAP2, SHAPE, TINY, stirred, tiny, windows
 
 pytestmark = pytest.mark.usefixtures("run_cache")
@@ -75,12 +76,20 @@ def test_windows_of_a_step_stay_within_half_a_gib(size, window, channels, micro_
     """Three sensors; `tiny` takes the usual batches of 32 whole, with every channel of DSA too."""
     shape = InputShape(channels=tuple((m, channels) for m in ("acc", "gyro", "mag")), window=window, num_classes=19)
     backbone = MomentConfig(size=size).build(shape, 0)
-    assert backbone.micro_batch == micro_batch
-    assert extend(backbone, [Classifier(id="exit", after=("fusion.B",))], 0).micro_batch == micro_batch
+    assert most(backbone, ("acc", "gyro", "mag")) == micro_batch
+    assert (
+        most(extend(backbone, [Classifier(id="exit", after=("fusion.B",))], 0), ("acc", "gyro", "mag")) == micro_batch
+    )
 
 
-def test_windows_of_pamap2_go_one_by_one(small):
-    assert small.micro_batch == 1 and small.chunk == 7, "passes without gradient keep their size"
+def most(backbone, present, groups=None):
+    plan = plan_forward(backbone, present, groups or backbone.layout.ids, "zero_input", reuse=True)
+    return most_windows(plan.step_bytes)
+
+
+def test_windows_of_pamap2_go_one_by_one_where_all_sensors_are_there(small):
+    assert most(small, PAMAP2.modalities) == 1 and small.chunk == 7, "passes without gradient keep their size"
+    assert most(small, ["hr"]) == 25 and most(small, PAMAP2.modalities, ["fusion.B"]) is None
 
 
 def test_no_token_table_is_in_memory(small):

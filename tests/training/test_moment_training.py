@@ -61,7 +61,6 @@ def session(
     watch=None,
     dtype=torch.float32,
     program=PLAIN,
-    declared=None,
     size=None,
     by=0.1,
 ):
@@ -69,7 +68,6 @@ def session(
     shape, num_windows = (SHAPE, NUM_WINDOWS) if size is None else (ONE_CHANNEL, FEW_WINDOWS)
     with precision(torch.float32):
         backbone = tiny(shape) if size is None else MomentConfig(size=size).build(shape, 0)
-        backbone.micro_batch = declared or backbone.micro_batch
         start = {j: theta.to(dtype) for j, theta in stirred(backbone, by=by).items()}
     for stage in backbone.stages:
         stage.module.to(dtype)
@@ -168,9 +166,25 @@ def test_reuse_is_exact_whoever_is_present(present, float64):
         assert any(float(d.abs().max()) > 1e-3 for d in naive.delta.values()), "something was learned"
 
 
-def test_batches_go_in_parts_of_the_size_that_the_backbone_declares():
+def kept(groups, reuse=True):
+    """Bytes of a window that a step keeps, in those of a channel in a block: 40 float32 copies of 4 patches of 64."""
+    plan = plan_forward(tiny(), PRESENT, groups, "zero_input", reuse=reuse)
+    return plan.step_bytes / (40 * 4 * 4 * 64)
+
+
+def test_only_what_a_gradient_passes_is_kept_of_every_window():
+    every = tiny().layout.ids
+    present = sum(c for m, c in SHAPE.channels if m in PRESENT)
+    assert kept(every) == 2 * present, "two blocks; an absent sensor's one row is not worth a thought"
+    assert kept(every, reuse=False) == 2 * 6, "the naive engine runs every sensor on every window"
+    assert kept(["encoder.acc.2"]) == 3 and kept(["encoder.acc.1"]) == 6 and kept(["head.1", "fusion.B"]) == 0
+
+
+def test_batches_go_in_parts_by_what_their_stages_keep(monkeypatch):
+    plan = plan_forward(tiny(), PRESENT, tiny().layout.ids, "zero_input", reuse=True)
+    monkeypatch.setattr("relief_ray.stages.MAX_STEP_BYTES", 3 * plan.step_bytes + 1)
     seen = Seen()
-    parts, _ = session("reuse", None, program=ClientProgram(objective=seen, is_mean=True), declared=3)
+    parts, _ = session("reuse", None, program=ClientProgram(objective=seen, is_mean=True))
     assert [rows for rows, _ in seen.passes] == EPOCHS * [3, 3, 2, 3, 3, 2, 3, 2]
     whole, _ = session("reuse", None)
     assert distance(parts, whole) < 1e-3
