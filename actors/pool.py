@@ -96,8 +96,8 @@ class HostPool:
         first = min((h for h in candidates if h.usable and has_place(h)), key=lambda h: h.left_s(now_s), default=None)
         if first is None or not first.flights:
             return first
-        # Unheard of, or full: the call waits and goes to whoever is free then. What was lost before lies there alone: the
-        # answer of a call dies with its process if the next one kills that at once, and nobody would know which it was.
+        # Unheard of, or full: the call waits and goes to whoever is free then. What was lost before lies there alone:
+        # a call's answer dies with its process if the next one kills that at once, and nobody knows which it was.
         is_open = len(first.flights) < DEPTH and first.left_s(now_s) < inf
         is_suspect = call.attempt > 0 or any(f.call.attempt > 0 for f in first.flights)
         return first if is_open and not is_suspect else None
