@@ -61,8 +61,8 @@ def plan_forward(
     wanted = {output or backbone.output, *taps}
     steps = needed(backbone, wanted, frozenset())
     absent = frozenset(s for s, sources in below.items() if not sources & set(present))
-    masked = missing == "zero_feature"
-    zeroed = frozenset(s.spec.id for s in steps if masked and s.spec.feature and s.spec.id in absent)
+    off = absent if missing == "zero_feature" else frozenset[str]()
+    zeroed = frozenset(s.spec.id for s in steps if s.spec.feature and s.spec.id in off)
     moved = descendants(specs, trained)
     live = moved if reuse else frozenset(below)
     if reuse:
@@ -70,8 +70,7 @@ def plan_forward(
     if reuse and zeroed:
         live -= _above_zeros(steps, zeroed, wanted)
     every = [s for s in steps if s.spec.id in live]
-    reads = {i for s in every for i in s.spec.inputs} | wanted
-    sources = tuple(sorted(reads - live))
+    sources = tuple(sorted(({i for s in every for i in s.spec.inputs} | wanted) - live))
     before = needed(backbone, {s for s in sources if not s.startswith(RAW)}, zeroed if reuse else frozenset())
     return ForwardPlan(
         before=before,
