@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import resource
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
@@ -20,6 +18,7 @@ from actors.wire import Packed, pack, unpack
 from relief_ray.errors import UserError
 from relief_ray.groups import Params
 from relief_ray.messages import Assignment, ClientId, ClientState, EvalTarget
+from relief_ray.process import peak_mib
 from relief_ray.server.reduction import Accumulator, Node, Sums, Tree
 from relief_ray.training.worker import BlockResult, Job, Worker
 
@@ -27,8 +26,6 @@ Models = Mapping[str, Params]
 States = Mapping[ClientId, ClientState]
 # Ray types the methods of a handle as taking and giving nothing that a checker could use.
 Handle = Any
-# The unit of `ru_maxrss`: KiB, but for macOS.
-MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024
 # In a box Ray does not fetch it: a host reads it once, after the handshake.
 JobBox = tuple["ray.ObjectRef[Job]"]
 
@@ -130,11 +127,6 @@ class ClientHost:
             self._worker = None  # frees the last job's windows before the next one's are loaded
             self._worker, self._job = Worker(carry.get(job[0])), job[0].hex()
         return self._worker
-
-
-def peak_mib() -> float:
-    """The most resident memory that this process has held; what it maps and shares with others counts too."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * MAXRSS_BYTES / 2**20
 
 
 def merge_whole(sums: Sequence[Sums], numbers: Sequence[int], num_blocks: int) -> dict[Node, Sums]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
-import resource
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -31,7 +30,7 @@ from relief_ray.messages import NO_STATE, Assignment, ClientInfo, EvalTarget, Fl
 from relief_ray.models.backbone import Backbone, InputShape
 from relief_ray.models.moment_encoder import Size
 from relief_ray.models.moment_lora import MomentConfig
-from relief_ray.process import use_threads
+from relief_ray.process import peak_mib, use_threads
 from relief_ray.profiling import noise
 from relief_ray.server.aggregation import by_samples, one_bucket
 from relief_ray.stages import most_windows
@@ -65,7 +64,7 @@ def step(backbone: Backbone, num_windows: int, micro: int, answer: Connection) -
     before, began = resident_mib(), perf_counter()
     trainer.train(context, Assignment(client=0, down=every, train=every, up=every, epochs=1), inputs, ClientProgram())
     seconds = perf_counter() - began
-    answer.send((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / KIB_PER_MIB - before, seconds))
+    answer.send((peak_mib() - before, seconds))
 
 
 def shape_of(channels: int, samples: int) -> InputShape:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 from collections.abc import Callable, Sequence
 from statistics import median, quantiles
 from time import perf_counter
@@ -18,6 +17,7 @@ from benchmarks.engine.machine import Figures, facts
 from relief_ray.config import parse
 from relief_ray.federated import ClientContext, ClientProgram
 from relief_ray.messages import NO_STATE, Assignment, ClientInfo
+from relief_ray.process import peak_mib
 from relief_ray.setup import Setup, prepare
 from relief_ray.streams import Streams
 from relief_ray.training.inputs import prepare as prepare_inputs
@@ -95,7 +95,7 @@ def measure(size: str, num_windows: int, turns: int) -> Figures:
         **{f"{name}_s": value for name, value in s.items()},
         **{f"{name}_{part}": value for name, parts in ratios.items() for part, value in parts.items()},
         "paper_jetson_full_over_v0": PAPER_FULL_S / PAPER_V0_S,
-        "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "peak_mib": peak_mib(),
     }
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
+import sys
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Literal
@@ -19,6 +21,13 @@ MIB = 2**20
 # lies free at its end. By default every few training steps give tens of MiB back and fetch them again page by page.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 KEPT_BYTES, LARGEST_HEAP_BLOCK_BYTES = 128 * MIB, 32 * MIB
+# The unit of `ru_maxrss`: KiB, but for macOS.
+MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024
+
+
+def peak_mib() -> float:
+    """The most resident memory that this process has held; what it maps and shares with others counts too."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * MAXRSS_BYTES / MIB
 
 
 def use_threads(number: int) -> None:

@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 from actors.commands.grid_plan import Asked, address_of, show_plan, within_budget
-from actors.commands.grid_text import print_end, print_status
+from actors.commands.grid_text import print_end, print_status, tell
 from actors.commands.plan import refuse_masked, refuse_other_than
 from actors.exits import CELLS_FAILED, DISK, INTERRUPTED, Stopped
 from actors.exports import PATIENCE_AFTER_STOP_S, PATIENCE_S, Exports
@@ -80,7 +80,7 @@ def freeze_choices(folder: Path, file: Path, as_json: bool) -> None:
     """`relief-ray grid freeze DIR`; as JSON what was written, and a line about every method."""
     lines = freeze(read_book(folder.absolute()), file)
     if as_json:
-        print(json.dumps({"written": str(file), "methods": lines, **json.loads(file.read_text())}))
+        tell({"written": str(file), "methods": lines, **json.loads(file.read_text())})
     else:
         print(*lines, f"written {file}", sep="\n")
 
