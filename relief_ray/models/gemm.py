@@ -39,9 +39,8 @@ class _Unfold(torch.autograd.Function):
     """Columns of a time-major sequence (B, T, C) -> (B, T/2, 5*C); its backward adds five strided slices."""
 
     @staticmethod
-    def forward(ctx: Any, x_BTC: Tensor) -> Tensor:
+    def forward(x_BTC: Tensor) -> Tensor:
         batch, time, channels = x_BTC.shape
-        ctx.shape = x_BTC.shape
         padded = x_BTC.new_empty(batch, time + 2 * PADDING, channels)
         padded[:, :PADDING] = 0
         padded[:, PADDING + time :] = 0
@@ -49,6 +48,17 @@ class _Unfold(torch.autograd.Function):
         steps = (time + 2 * PADDING - KERNEL) // STRIDE + 1
         view = padded.as_strided((batch, steps, KERNEL * channels), (padded.stride(0), STRIDE * channels, 1))
         return view.contiguous()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.shape = inputs[0].shape
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int], x_NBTC: Tensor) -> tuple[Tensor, int]:
+        """Windows are columns' own affair: those of several clients are one longer batch."""
+        first = x_NBTC.movedim(in_dims[0], 0)
+        columns_NBTK = unfold(first.flatten(0, 1))
+        return columns_NBTK.view(*first.shape[:2], *columns_NBTK.shape[1:]), 0
 
     @staticmethod
     def backward(ctx: Any, grad_BTK: Tensor) -> Tensor:

@@ -28,7 +28,8 @@ class Adam:
         """Forgets the moments of ``parameters``; their buffers are cleared when they are next used."""
         self._stale.update(id(p) for p in parameters)
 
-    def _clear(self, parameters: Sequence[Tensor]) -> None:
+    def clear(self, parameters: Sequence[Tensor]) -> None:
+        """Clears at once what was forgotten: a step that is recorded must not hold the clearing."""
         for p in parameters:
             if id(p) in self._stale:
                 self._stale.remove(id(p))
@@ -40,7 +41,7 @@ class Adam:
         """One step for those that have a gradient; gradients are dropped afterwards."""
         live = [p for p in parameters if p.grad is not None]
         if self._stale:
-            self._clear(live)
+            self.clear(live)
         slots = [self._slots[id(p)] for p in live]
         adam(
             live,

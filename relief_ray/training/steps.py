@@ -32,6 +32,16 @@ class Visit:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class LocalRound:
+    """What one client is about to do: its task as it made it its own, and its windows."""
+
+    context: ClientContext
+    task: Assignment
+    client: ClientInputs
+    visit: Visit
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Session:
     """Training or a probe while it runs; ``start`` is the model as it was loaded, personal parts included.
 
@@ -45,7 +55,7 @@ class Session:
     visit: Visit
     plan: ForwardPlan
     output: str
-    parameters: Mapping[float, list[torch.nn.Parameter]]
+    parameters: Mapping[float, list[Tensor]]
     vectors: GroupVectors
     start: Params
     most: int
@@ -73,7 +83,7 @@ def _whole(session: Session, batches: BatchBuffers, index: Tensor, is_observed: 
     step = _local_step(session, _outputs(session, batches, index), index)
     loss = session.visit.program.objective(step)
     if is_observed:
-        _observe(session, step)
+        observe(session, step)
     forwarded = clock.read()
     if loss.requires_grad:
         torch.autograd.backward(loss)
@@ -99,7 +109,7 @@ def _by_parts(
         clock.backward_s += clock.read() - forwarded
         losses.append(loss.detach())
     if is_observed:
-        _observe(session, _local_step(session, _joined(session, seen), index))
+        observe(session, _local_step(session, _joined(session, seen), index))
     return torch.stack(losses).sum()
 
 
@@ -114,7 +124,7 @@ def _in_two_passes(
     step = _local_step(session, leaves, index)
     loss = session.visit.program.objective(step)
     if is_observed:
-        _observe(session, step)
+        observe(session, step)
     forwarded, start = clock.read(), 0
     # What depends on the parameters alone reaches them here, the rest stops at the leaves.
     torch.autograd.backward(loss)
@@ -165,7 +175,8 @@ def _local_step(session: Session, values: Values, index: Tensor) -> LocalStep:
     )
 
 
-def _observe(session: Session, step: LocalStep) -> None:
+def observe(session: Session, step: LocalStep) -> None:
+    """Keeps what the client's program observes of a batch."""
     observed = session.visit.program.observe(step)
     session.seen.append(_copies(observed))
 

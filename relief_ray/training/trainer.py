@@ -32,7 +32,7 @@ from relief_ray.training.reuse import (
     plan_forward,
 )
 from relief_ray.training.rows import ClientInputs as ClientInputs
-from relief_ray.training.steps import Session, Visit, gradients, joined_rows
+from relief_ray.training.steps import LocalRound, Session, Visit, gradients, joined_rows
 from relief_ray.training.vectors import Clock, GroupVectors
 
 
@@ -95,18 +95,32 @@ class Trainer:
             The update with ``delta = local - global`` for the groups of ``task.up``, measured stage times and new
             personal state.
         """
+        return self.local_round(self.begin(context, task, client, program))
+
+    def begin(
+        self, context: ClientContext, task: Assignment, client: ClientInputs, program: ClientProgram
+    ) -> LocalRound:
+        """Lets the client's program refine the task, for which it may probe."""
         visit = Visit(program=program, clock=Clock(waits=self.device.type == "cuda"))
         context = replace(context, probe=partial(self._probe, context, client, visit))
-        session = self._session(context, program.refine(context, task), client, visit)
+        return LocalRound(context=context, task=program.refine(context, task), client=client, visit=visit)
+
+    def local_round(self, given: LocalRound) -> Update:
+        """Trains and reports."""
+        session = self.open(given)
         self._epochs(session)
-        return program.after(context, self._update(session))
+        return self.close(session, self.flat)
+
+    def close(self, session: Session, flat: Tensor) -> Update:
+        """What the client's program makes of the update to its model ``flat``."""
+        return session.visit.program.after(session.context, self._update(session, flat))
 
     def _probe(self, context: ClientContext, client: ClientInputs, visit: Visit, trial: Assignment) -> Probed:
         """One optimizer step of ``trial`` on one batch, and the gradient behind it; the next session starts afresh."""
         order = context.streams.torch("probe", context.round, context.info.id)
         index = torch.randperm(len(client.labels), generator=order)[: self.config.batch_size]
         batch = ClientInputs(inputs={m: x[index] for m, x in client.inputs.items()}, labels=client.labels[index])
-        session = self._session(context, trial, batch, visit)
+        session = self.open(LocalRound(context=context, task=trial, client=batch, visit=visit))
         visit.probes.append((trial, len(index)))
         batches, whole = self._batches(session), torch.arange(len(index), device=self.device)
         self._batch(session, batches, whole)
@@ -114,30 +128,34 @@ class Trainer:
         gradients(session, batches, whole)
         return Probed(step=step, gradient={j: g.cpu() for j, g in session.vectors.gradients().items()})
 
-    def _session(self, context: ClientContext, task: Assignment, client: ClientInputs, visit: Visit) -> Session:
+    def open(self, given: LocalRound) -> Session:
+        """Loads the client's model and decides what is computed when."""
+        context, task = given.context, given.task
         load_model(self.theta, context, task)
         scale_adapters(self.backbone, task.lora_scale)
-        plan = self._plan(context.info.modalities, task, len(client.labels))
+        plan = self.plan(context.info.modalities, task, len(given.client.labels))
         return Session(
             context=context,
             task=task,
-            client=client,
-            visit=visit,
+            client=given.client,
+            visit=given.visit,
             plan=plan,
             output=task.output or self.backbone.output,
             parameters=self._freeze(task),
-            vectors=GroupVectors(self.backbone, tuple(j for j in self.backbone.layout.ids if j in task.train)),
+            vectors=GroupVectors(
+                self.backbone.parameters, tuple(j for j in self.backbone.layout.ids if j in task.train)
+            ),
             start=self._start(context, task),
-            most=self._most(plan),
+            most=self.most_windows(plan),
             autocast=self.config.autocast,
         )
 
-    def _most(self, plan: ForwardPlan) -> int:
+    def most_windows(self, plan: ForwardPlan) -> int:
         """Windows that go forward and backward together: decided by sizes, so that every machine adds up alike."""
         size = self.config.batch_size
         return min(size, self.config.micro_batch or most_windows(plan.step_bytes) or size)
 
-    def _plan(self, present: Collection[str], task: Assignment, num_windows: int) -> ForwardPlan:
+    def plan(self, present: Collection[str], task: Assignment, num_windows: int) -> ForwardPlan:
         """What runs when; what would be too much to keep for the whole round runs in every step."""
         missing, reuse = missing_mode(self.config.missing, omit_absent=task.omit_absent), self.config.engine != "naive"
         plan_for = partial(plan_forward, self.backbone, present, task.train, missing, reuse, task.taps, task.output)
@@ -152,9 +170,9 @@ class Trainer:
             return context.start
         return self.backbone.layout.views(self.flat.clone())
 
-    def _freeze(self, task: Assignment) -> dict[float, list[torch.nn.Parameter]]:
+    def _freeze(self, task: Assignment) -> dict[float, list[Tensor]]:
         """Switches gradients on for exactly the assigned tensors and clears their moments; by learning rate."""
-        chosen: dict[float, list[torch.nn.Parameter]] = {}
+        chosen: dict[float, list[Tensor]] = {}
         for group in self.backbone.layout:
             part = task.train.get(group.id)
             for spec, p in zip(group.tensors, self.backbone.parameters[group.id], strict=True):
@@ -198,10 +216,10 @@ class Trainer:
         clock.optimizer_s += clock.read() - began
         return loss
 
-    def _update(self, session: Session) -> Update:
+    def _update(self, session: Session, flat: Tensor) -> Update:
         layout, context, task, clock = self.backbone.layout, session.context, session.task, session.visit.clock
         # What leaves is on the CPU: one transfer, and none where it is there already.
-        theta = self.theta if self.device.type == "cpu" else layout.views(self.flat.cpu())
+        theta = layout.views(flat.cpu())
         local = cut(layout, task.up, theta)
         origin = cut(layout, task.up, context.start)
         delta = {j: local[j] - origin[j] for j in task.up}

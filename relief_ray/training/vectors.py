@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -11,21 +11,20 @@ from torch import Tensor
 
 from relief_ray.groups import GroupId
 from relief_ray.messages import StageTimes
-from relief_ray.models.backbone import Backbone
 
 
 class GroupVectors(Mapping[GroupId, Tensor]):
     """The trained groups' vectors ``theta_j`` with their gradient history, built when asked for."""
 
-    def __init__(self, backbone: Backbone, trained: tuple[GroupId, ...]) -> None:
-        """Vectors of the groups in ``trained``."""
-        self._backbone, self._trained = backbone, trained
+    def __init__(self, tensors: Mapping[GroupId, Sequence[Tensor]], trained: tuple[GroupId, ...]) -> None:
+        """Vectors of the groups in ``trained``, out of the groups' ``tensors``."""
+        self._tensors, self._trained = tensors, trained
 
     def __getitem__(self, group: GroupId) -> Tensor:
         """``theta_j`` (numel,)."""
         if group not in self._trained:
             raise KeyError(group)
-        return torch.cat([p.reshape(-1) for p in self._backbone.parameters[group]])
+        return torch.cat([p.reshape(-1) for p in self._tensors[group]])
 
     def __iter__(self) -> Iterator[GroupId]:
         """Trained groups in storage order."""
@@ -39,7 +38,7 @@ class GroupVectors(Mapping[GroupId, Tensor]):
         """Each group's gradient (numel,), zero where nothing reaches it; they are dropped."""
         found = {}
         for j in self._trained:
-            parameters = self._backbone.parameters[j]
+            parameters = self._tensors[j]
             found[j] = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in parameters])
             for p in parameters:
                 p.grad = None

@@ -1,0 +1,58 @@
+"""What is recorded and when; that a real GPU replays it is shown by ``pytest -m gpu``."""
+
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+from relief_ray.training.replay import Memory, Replay
+
+CPU = torch.device("cpu")
+
+
+def test_without_a_gpu_every_call_is_a_step():
+    steps = []
+    replay = Replay(lambda: steps.append(len(steps)), CPU, Memory(CPU))
+    for _ in range(3):
+        replay()
+    assert steps == [0, 1, 2] and Memory(CPU).handle is None
+
+
+@pytest.fixture
+def log(monkeypatch):
+    """Stands in for a GPU: what was asked of it. While it records, kernels do not run."""
+    seen, recording = [], []
+
+    class Stream:
+        def wait_stream(self, other):
+            seen.append("wait")
+
+    class Graph:
+        def replay(self):
+            seen.append("replay")
+
+    @contextmanager
+    def record(graph, pool):
+        recording.append(pool)
+        yield
+        recording.clear()
+
+    @contextmanager
+    def on(stream):
+        seen.append("aside")
+        yield
+
+    for name, value in {"CUDAGraph": Graph, "Stream": Stream, "graph": record, "stream": on}.items():
+        monkeypatch.setattr(torch.cuda, name, value)
+    monkeypatch.setattr(torch.cuda, "current_stream", Stream)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: "pool")
+    return seen, recording
+
+
+def test_a_gpu_steps_once_then_records_then_replays(log):
+    seen, recording = log
+    gpu = torch.device("cuda")
+    replay = Replay(lambda: seen.append(("recorded", *recording) if recording else "stepped"), gpu, Memory(gpu))
+    for _ in range(4):
+        replay()
+    assert seen == ["wait", "aside", "stepped", "wait", ("recorded", "pool"), "replay", "replay", "replay"]
