@@ -27,6 +27,7 @@ class Wanted:
     devices: tuple[str, ...]
     num_threads: int
     computes_on: Device
+    stack: int = 1
 
 
 class Crew:
@@ -51,6 +52,7 @@ class Crew:
             devices=devices,
             num_threads=job.num_threads,
             computes_on=job.trainer.device,
+            stack=job.trainer.stack,
         )
         if self._group is not None and self._wanted == wanted and _alive(self._group):
             self._group = self._group.with_job(job)

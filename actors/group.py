@@ -70,7 +70,7 @@ def open_hosts(job: Job, options: RuntimeOptions, types: Mapping[str, Resources]
     if options.mode == "actors":
         plan = plan_actors(job.fleet, types or {}, options.placement, cluster, needs_gpu)
     else:
-        plan = plan_packed(options.num_hosts, cluster, needs_gpu)
+        plan = plan_packed(options.num_hosts, cluster, needs_gpu, job.trainer.stack)
     reservation = reserve(plan, RESERVE_S)
     actor = ray.remote(ClientHost)
     options_of = [actor_options(spec, i, reservation, job.num_threads) for i, spec in enumerate(plan.hosts)]

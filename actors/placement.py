@@ -49,14 +49,16 @@ class Plan:
     why: str
 
 
-def plan_packed(num_hosts: int | None, cluster: Resources, needs_gpu: bool = False) -> Plan:
+def plan_packed(num_hosts: int | None, cluster: Resources, needs_gpu: bool = False, stack: int = 1) -> Plan:
     """One host per core (or ``num_hosts``, which then share the cores); any client runs on any of them.
+
+    One host per GPU where clients take their steps there together (``stack``): apart they would share nothing.
 
     Raises:
         UserError: hosts need a GPU and the cluster has none.
     """
     cores = max(1, int(cluster.get("CPU", 1)))
-    number = num_hosts or cores
+    number = num_hosts or (max(1, int(cluster.get("GPU", 0))) if needs_gpu and stack > 1 else cores)
     share, num_gpus = _share(cores, number), gpu_share(number, cluster) if needs_gpu else 0.0
     hosts = tuple(HostSpec(name=f"host-{i}", client=None, num_cpus=share, num_gpus=num_gpus) for i in range(number))
     return Plan(hosts=hosts, placement="virtual", why="packed hosts take any client")

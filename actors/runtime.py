@@ -42,11 +42,12 @@ class Watch:
     separate: bool = True
 
 
-def choose_mode(config: RuntimeConfig, num_clients: int) -> RunMode:
-    """``auto``: an actor per client up to ten clients or with typed placement, else packed hosts."""
+def choose_mode(config: RuntimeConfig, num_clients: int, stack: int = 1) -> RunMode:
+    """``auto``: an actor per client up to ten clients or with typed placement, else, or to stack them, packed hosts."""
     if config.mode != "auto":
         return config.mode
-    return "actors" if num_clients <= MAX_ACTOR_CLIENTS or config.placement == "typed" else "packed"
+    few = num_clients <= MAX_ACTOR_CLIENTS and stack == 1
+    return "actors" if few or config.placement == "typed" else "packed"
 
 
 def local_session(setup: Setup) -> SessionOptions:
@@ -69,7 +70,7 @@ def run_experiment(setup: Setup, path: Path, watch: Watch | None = None, crew: C
         ClientFailed: code of a client raised.
     """
     watch = watch or Watch()
-    mode = choose_mode(setup.config.runtime, len(setup.fleet))
+    mode = choose_mode(setup.config.runtime, len(setup.fleet), setup.config.training.stack)
     use_threads(setup.job.num_threads)
     if mode == "inline":
         return _run_inline(setup, path, watch)

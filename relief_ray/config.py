@@ -20,6 +20,7 @@ from pydantic import (
     ValidationError,
     field_serializer,
     field_validator,
+    model_validator,
 )
 
 from relief_ray.choices import Choice
@@ -76,7 +77,10 @@ class RecordConfig(Section):
 
 
 class RuntimeConfig(Section):
-    """Where clients run. ``auto``: an actor per client up to ten, else packed hosts; ``inline`` needs no Ray."""
+    """Where clients run. ``inline`` needs no Ray.
+
+    ``auto``: an actor per client up to ten, unless clients share steps (``training.stack``), else packed hosts.
+    """
 
     mode: Literal["auto", "inline", "packed", "actors"] = "auto"
     num_hosts: int | None = Field(default=None, ge=1)
@@ -117,6 +121,17 @@ class ExperimentConfig(Section):
     rounds: int = Field(default=200, ge=1)
     seed: int = Field(default=0, ge=0)
     participation: float = Field(default=1.0, gt=0.0, le=1.0)
+
+    @model_validator(mode="after")
+    def _stack_has_a_host(self) -> ExperimentConfig:
+        where = self.runtime
+        if self.training.stack > 1 and (where.mode == "actors" or (where.mode, where.placement) == ("auto", "typed")):
+            raise ValueError(
+                f"training.stack = {self.training.stack} where every client has a host of its own (runtime.mode = "
+                f"{where.mode!r}, runtime.placement = {where.placement!r}): nobody shares a step; expected "
+                "runtime.mode=packed or inline, or training.stack=1"
+            )
+        return self
 
     @field_validator("strategy", mode="before")
     @classmethod

@@ -19,7 +19,9 @@ from pydantic import (
 from relief_ray.process import Autocast
 from relief_ray.stages import Missing
 
-LATER: Mapping[str, JsonValue] = MappingProxyType({"micro_batch": None, "device": "cpu", "autocast": "none"})
+LATER: Mapping[str, JsonValue] = MappingProxyType(
+    {"micro_batch": None, "device": "cpu", "autocast": "none", "stack": 1}
+)
 
 
 class Section(BaseModel):
@@ -33,6 +35,7 @@ class TrainingConfig(Section):
 
     ``micro_batch``: windows that go through together where a batch needs too much memory; the gradient is the batch's.
     ``device`` computes (``auto``: a GPU where there is one), ``autocast`` lets training's matrix products be bfloat16.
+    ``stack``: so many clients of a host take their steps together, which is what a GPU needs with small models.
     """
 
     epochs: int = Field(default=5, ge=1)
@@ -43,6 +46,21 @@ class TrainingConfig(Section):
     micro_batch: int | None = Field(default=None, ge=1)
     device: Literal["cpu", "cuda", "auto"] = "cpu"
     autocast: Autocast = "none"
+    stack: int = Field(default=1, ge=1)
+
+    @model_validator(mode="after")
+    def _stack_is_ours(self) -> TrainingConfig:
+        if self.stack > 1 and self.engine == "naive":
+            raise ValueError(
+                f"stack = {self.stack} with engine = 'naive', the oracle that trains one client after the other; "
+                "expected stack=1, or engine=auto"
+            )
+        if self.stack > 1 and self.micro_batch is not None:
+            raise ValueError(
+                f"stack = {self.stack} with micro_batch = {self.micro_batch}: clients share whole batches or none; "
+                "expected one of the two"
+            )
+        return self
 
     @model_validator(mode="after")
     def _oracle_is_exact(self) -> TrainingConfig:

@@ -137,7 +137,7 @@ def run_cell(cell: Cell, stage: Stage) -> None:
         return
     use_threads(cell.config.runtime.num_threads)
     setup = open_cell(cell, stage.other_code)
-    mode = choose_mode(cell.config.runtime, len(setup.fleet))
+    mode = choose_mode(cell.config.runtime, len(setup.fleet), cell.config.training.stack)
     reporter.begin(cell.title(), facts(setup, mode), saved_round(cell.folder), cell.config.rounds)
     for warning in setup.warnings:
         reporter.note(f"{cell.title()}: NOTE: {warning}")

@@ -73,11 +73,11 @@ def bundles_of(config: ExperimentConfig, cluster: Resources) -> Bundles:
     """
     pin = {"server": 0.001} if "server" in cluster else {}
     fleet, types = fleet_of(config) if config.runtime.mode != "inline" else (None, {})
-    if fleet is None or (mode := choose_mode(config.runtime, len(fleet))) == "inline":
+    if fleet is None or (mode := choose_mode(config.runtime, len(fleet), config.training.stack)) == "inline":
         return ({"CPU": 1.0, "memory": float(INLINE_BYTES), **pin},)
     needs_gpu = choose_device(config.training.device) == "cuda"
     if mode == "packed":
-        plan = plan_packed(config.runtime.num_hosts, cluster, needs_gpu)
+        plan = plan_packed(config.runtime.num_hosts, cluster, needs_gpu, config.training.stack)
     else:
         offered = {name: device.ray_resources for name, device in types.items()}
         plan = plan_actors(fleet, offered, config.runtime.placement, cluster, needs_gpu)

@@ -40,7 +40,8 @@ from relief_ray.training.vectors import Clock, GroupVectors
 class TrainerConfig:
     """Local training: Adam's ``lr``, mini-batch size, missing mode, the engine that runs it and where.
 
-    ``micro_batch``: windows that go forward and backward together (None: as the backbone declares, else whole batches).
+    ``micro_batch``: windows that go forward and backward together (None: as the backbone declares, else whole batches);
+    ``stack``: clients that take their steps together, where they can.
     """
 
     lr: float
@@ -50,6 +51,7 @@ class TrainerConfig:
     micro_batch: int | None = None
     device: Device = "cpu"
     autocast: Autocast = "none"
+    stack: int = 1
 
 
 def trainer_config(training: TrainingConfig, engine: Engine) -> TrainerConfig:
@@ -66,6 +68,7 @@ def trainer_config(training: TrainingConfig, engine: Engine) -> TrainerConfig:
         micro_batch=training.micro_batch,
         device=choose_device(training.device),
         autocast=training.autocast,
+        stack=training.stack,
     )
 
 
