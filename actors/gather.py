@@ -7,21 +7,8 @@ from dataclasses import replace
 
 from relief_ray.messages import Assignment, ClientId, Trained
 from relief_ray.server.reduction import Accumulator, Node, Sums, Tree
-from relief_ray.server.scratch import Scratch
 from relief_ray.training.serial import combine
 from relief_ray.training.worker import BlockResult
-
-
-def join(parts: Iterable[BlockResult], scratch: Scratch | None = None) -> BlockResult:
-    """Parts of one block in client order as one: the same additions as in a block that was never cut.
-
-    ``scratch`` may hold the part that was measured last.
-    """
-    total, pieces = Accumulator(scratch=scratch), []
-    for part in parts:
-        total.add(part.sums)
-        pieces.append(replace(part, sums={}))
-    return replace(_gathered(pieces), sums=total.sums())
 
 
 def _gathered(pieces: Sequence[BlockResult]) -> BlockResult:

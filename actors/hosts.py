@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
@@ -12,7 +12,6 @@ from torch import Tensor
 
 from actors import carry
 from actors.failures import ClientFailed
-from actors.gather import join
 from actors.handshake import Identity, identify
 from actors.wire import Packed, pack, unpack
 from relief_ray.errors import UserError
@@ -106,7 +105,7 @@ class ClientHost:
             ClientFailed: a client's code raised; the client is named.
         """
         worker, view, asked, began = self._ready(job), unpack(models), unpack(request), perf_counter()
-        results = [join((_train(worker, view, asked, task) for task in tasks), worker.scratch) for tasks in asked.parts]
+        results = [_train(worker, view, asked, tasks) for tasks in asked.parts]
         rest, sums, nodes = tuple(replace(r, sums={}) for r in results), tuple(r.sums for r in results), None
         if asked.whole is not None:
             merged = merge_whole(sums, *asked.whole)
@@ -137,14 +136,22 @@ def merge_whole(sums: Sequence[Sums], numbers: Sequence[int], num_blocks: int) -
     return tree.nodes()
 
 
-def _train(worker: Worker, models: Models, request: TrainRequest, task: Assignment) -> BlockResult:
+def _train(worker: Worker, models: Models, request: TrainRequest, tasks: Sequence[Assignment]) -> BlockResult:
+    begun: list[ClientId] = []
     try:
-        return worker.train_block(request.round, models, [task], request.states)
+        return worker.train_block(request.round, models, _noted(tasks, begun), request.states)
     except UserError:
         raise
     except Exception as error:
-        client = worker.job.fleet[task.client]
+        client = worker.job.fleet[begun[-1]]
         raise ClientFailed(
             f"client {client.id} ({client.name}, type {client.device}) failed while training round {request.round}: "
             f"{type(error).__name__}: {error}"
         ) from error
+
+
+def _noted(tasks: Iterable[Assignment], begun: list[ClientId]) -> Iterator[Assignment]:
+    """Tasks as they are taken, their clients added to ``begun``: who is at fault where training raises."""
+    for task in tasks:
+        begun.append(task.client)
+        yield task

@@ -187,9 +187,7 @@ class GroupLayout:
 
     def num_values(self, selection: Selection) -> int:
         """Number of values that ``selection`` names."""
-        return sum(
-            self._by_id[j].numel if part.whole else _length(self.indices(j, part)) for j, part in selection.items()
-        )
+        return sum(_length(self._spans[j] if part.whole else self.indices(j, part)) for j, part in selection.items())
 
     def views(self, flat: Tensor) -> dict[GroupId, Tensor]:
         """``theta_j`` for every group, as views of the flat model vector (``numel``,)."""

@@ -11,13 +11,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
 from relief_ray.groups import GroupId, GroupLayout
 from relief_ray.messages import Assignment, Fleet, GroupSum, Update, WeightedSum
-from relief_ray.server.scratch import Scratch
 
 Sums = Mapping[str, Mapping[GroupId, GroupSum]]
 NUM_BLOCKS = 8
+# Values whose squares are summed at a time: the last bits of every recorded norm depend on it.
+CHUNK = 65_536
 
 
 def num_in_block(num_clients: int) -> int:
@@ -72,7 +74,7 @@ class _Running:
     part: GroupSum
     owned: bool = False
 
-    def add(self, group: GroupId, other: GroupSum, scratch: Scratch) -> None:
+    def add(self, group: GroupId, other: GroupSum) -> None:
         """Adds ``other``, which comes later in client order and is left as it is."""
         first = self.part
         _check(group, first, other)
@@ -84,9 +86,9 @@ class _Running:
             left = settle(first)
             plain = left.plain if is_leaf(first) else left.plain.clone()
             weighted = plain if unweighted else left.weighted.clone()
-        scratch.add_to(plain, other.plain)
+        plain.add_(other.plain)
         if weighted is not plain:
-            scratch.add_to(weighted, other.weighted, other.weight if is_leaf(other) else 1.0)
+            weighted.add_(settle(other).weighted)
         self.owned = True
         self.part = GroupSum(
             weight=first.weight + other.weight,
@@ -109,12 +111,8 @@ def _check(group: GroupId, a: GroupSum, b: GroupSum) -> None:
 class Accumulator:
     """Adds sums one after the other in client order; what comes in is never written to, unless it is owned."""
 
-    def __init__(self, start: Sums | None = None, scratch: Scratch | None = None, *, owns: bool = False) -> None:
-        """``start``, or nothing yet; ``scratch`` may hold what will be added.
-
-        ``owns``: nobody else reads the sums of ``start``, so that they are added to where they are.
-        """
-        self._scratch = scratch or Scratch()
+    def __init__(self, start: Sums | None = None, *, owns: bool = False) -> None:
+        """``start``, or nothing yet; ``owns``: nobody else reads its sums, so that they are added to where they are."""
         self._running = {
             bucket: {j: _Running(part, owned=owns and not is_leaf(part)) for j, part in groups.items()}
             for bucket, groups in (start or {}).items()
@@ -130,7 +128,7 @@ class Accumulator:
             into = self._running.setdefault(bucket, {})
             for j, part in groups.items():
                 if j in into:
-                    into[j].add(j, part, self._scratch)
+                    into[j].add(j, part)
                 else:
                     into[j] = _Running(part)
 
@@ -141,14 +139,6 @@ class Accumulator:
     def settled(self) -> Sums:
         """All so far in float64: what aggregation sees."""
         return {bucket: {j: settle(part) for j, part in groups.items()} for bucket, groups in self.sums().items()}
-
-
-def sum_block(updates: Iterable[Update], reduction: WeightedSum, layout: GroupLayout, fleet: Fleet) -> Sums:
-    """A block's sums, one update after the other in client order."""
-    total = Accumulator()
-    for update in updates:
-        total.add(leaf(update, reduction, layout, fleet))
-    return total.sums()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, order=True)
@@ -216,12 +206,16 @@ def merge_blocks(parts: Iterable[Sums]) -> Sums:
     return tree.settled()
 
 
-def measured(update: Update, scratch: Scratch | None = None) -> Update:
-    """The update with ``sq_norm[j] = |Delta_j|^2`` in its receipt: in float64, finite exactly where all values are.
-
-    ``scratch`` holds it until the next one is measured.
-    """
-    scratch = scratch or Scratch()
-    scratch.hold(update.delta.values())
-    squares = {j: scratch.square(delta) for j, delta in update.delta.items()}
+def measured(update: Update) -> Update:
+    """The update with ``sq_norm[j] = |Delta_j|^2`` in its receipt: in float64, finite exactly where all values are."""
+    squares = {j: _square(delta) for j, delta in update.delta.items()}
     return replace(update, receipt=replace(update.receipt, sq_norm=squares))
+
+
+def _square(values: Tensor) -> float:
+    """``|values|^2`` in float64, chunk after chunk from a start that torch aligns."""
+    exact, total = values.reshape(-1).to(torch.float64), 0.0
+    for start in range(0, len(exact), CHUNK):
+        chunk = exact[start : start + CHUNK]
+        total += float(chunk.dot(chunk))
+    return total

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -30,8 +30,7 @@ from relief_ray.models.frozen import build_same
 from relief_ray.process import use_device, use_threads
 from relief_ray.protocols import Planner
 from relief_ray.server.aggregation import check_update, without
-from relief_ray.server.reduction import Sums, measured, sum_block
-from relief_ray.server.scratch import Scratch
+from relief_ray.server.reduction import Accumulator, Sums, leaf, measured
 from relief_ray.stages import missing_mode
 from relief_ray.streams import Streams
 from relief_ray.training.evaluation import CHUNK, confusion, predict, share_rows
@@ -92,26 +91,41 @@ class Worker:
         self.backbone = build_same(job.build, job.frozen)
         self.trainer = Trainer(self.backbone, job.trainer)
         self._cache = InputCache(job.cache_mib)
-        self.scratch = Scratch()
 
     def train_block(
         self,
         round_: int,
         models: Mapping[str, Params],
-        tasks: Sequence[Assignment],
+        tasks: Iterable[Assignment],
         states: Mapping[ClientId, ClientState],
     ) -> BlockResult:
-        """Trains consecutive clients in order, validates each update, sums what may be summed."""
-        updates, rejected, refused = [], {}, []
+        """Trains consecutive clients in order; each update is validated and added before the next one is trained."""
+        job, layout = self.job, self.backbone.layout
+        total, updates, fusion, rejected, refused = Accumulator(), list[Update](), list[Update](), {}, list[Receipt]()
+        is_watched = bool(job.pairwise_every) and round_ % job.pairwise_every == 0
         for task in tasks:
-            update = self._train(round_, models[task.view], task, states.get(task.client, NO_STATE))
-            update = measured(update, self.scratch)
-            if reason := check_update(update, self.backbone.layout):
+            update = measured(self._train(round_, models[task.view], task, states.get(task.client, NO_STATE)))
+            if reason := check_update(update, layout):
                 rejected[task.client] = reason
                 refused.append(update.receipt)
-            else:
-                updates.append(update)
-        return replace(self._pack(round_, updates, states), rejected=rejected, refused=tuple(refused))
+                continue
+            if is_watched:
+                fusion.append(replace(without(update, lambda g: g.role == "fusion_a", layout), state={}))
+            if isinstance(job.reduction, WeightedSum):
+                total.add(leaf(update, job.reduction, layout, job.fleet))
+                update = replace(update, delta={})
+            updates.append(update)
+        told = [(u, u.receipt.assignment) for u in updates]
+        return BlockResult(
+            sums=total.sums(),
+            receipts=tuple(u.receipt for u in updates),
+            # Who had something, or was to keep it, and returns nothing forgets what it had.
+            states={t.client: u.state for u, t in told if u.state or t.keep or states.get(t.client)},
+            rejected=rejected,
+            refused=tuple(refused),
+            updates=() if isinstance(job.reduction, WeightedSum) else tuple(updates),
+            pairwise=tuple(fusion),
+        )
 
     def _train(self, round_: int, start: Params, task: Assignment, state: ClientState) -> Update:
         job = self.job
@@ -128,22 +142,6 @@ class Worker:
         windows = job.clients[task.client]
         inputs = self._cache.get(f"client.{task.client}", lambda: self._prepare(windows, info.modalities))
         return self.trainer.train(context, task, inputs, job.program)
-
-    def _pack(self, round_: int, updates: list[Update], states: Mapping[ClientId, ClientState]) -> BlockResult:
-        job, layout = self.job, self.backbone.layout
-        summed = isinstance(job.reduction, WeightedSum)
-        sums = sum_block(updates, job.reduction, layout, job.fleet) if isinstance(job.reduction, WeightedSum) else {}
-        watched = bool(job.pairwise_every) and round_ % job.pairwise_every == 0
-        told = [(u, u.receipt.assignment) for u in updates]
-        fusion = tuple(replace(without(u, lambda g: g.role == "fusion_a", layout), state={}) for u in updates)
-        return BlockResult(
-            sums=sums,
-            receipts=tuple(u.receipt for u in updates),
-            # Who had something, or was to keep it, and returns nothing forgets what it had.
-            states={t.client: u.state for u, t in told if u.state or t.keep or states.get(t.client)},
-            updates=() if summed else tuple(updates),
-            pairwise=fusion if watched else (),
-        )
 
     def evaluate(
         self,
