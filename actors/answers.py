@@ -9,7 +9,7 @@ from actors.hosts import TrainAnswer
 from actors.roster import Call
 from actors.wire import unpack
 from relief_ray.server.reduction import Sums
-from relief_ray.training.worker import BlockResult
+from relief_ray.training.job import BlockResult
 
 
 def take(gather: Gather, call: Call, answer: TrainAnswer) -> None:

@@ -13,7 +13,7 @@ from actors.group import HostGroup, RuntimeOptions, open_hosts
 from actors.hosts import Handle
 from actors.placement import Resources
 from relief_ray.process import Device
-from relief_ray.training.worker import Job
+from relief_ray.training.job import Job
 
 ALIVE_S = 5.0
 

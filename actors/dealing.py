@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from actors.pool import HostPool
 from actors.roster import Piece
 from relief_ray.messages import Assignment, ClientId, Receipt, WeightedSum
-from relief_ray.training.worker import Job
+from relief_ray.training.job import Job
 
 # What an answer's float32 values cost a round: packing, shared memory, reading and adding up, measured on two busy
 # cores. Sums of several clients are float64 and cost twice that; below, only ratios to training's seconds matter.
@@ -72,6 +73,8 @@ class Dealer:
             return _by_client(cut)
         hosts = self._pool.hosts
         slots = min(len(hosts), sum(self._pool.per_node.values()))
+        if self._job.trainer.stack > 1:
+            return deal_together(cut, slots)
         are_equal = len({h.identity.node for h in hosts}) == 1 and all(h.usable for h in hosts)
         # Single updates (Collect) do not become fewer on the way: they had better come as they arise.
         if are_equal and isinstance(self._job.reduction, WeightedSum) and (paces := self._paces.foresee(tasks)):
@@ -79,6 +82,13 @@ class Dealer:
             if calls is not None:
                 return calls
         return deal_singly(cut, slots, {task.client: self.work(task) for task in tasks})
+
+
+def deal_together(cut: Sequence[Piece], slots: int) -> list[tuple[Piece, ...]]:
+    """One call for each host, of as many consecutive blocks: only clients of one call can share their steps."""
+    number = max(1, min(slots, len(cut)))
+    edges = [len(cut) * i // number for i in range(number + 1)]
+    return [tuple(cut[a:b]) for a, b in pairwise(edges)]
 
 
 def deal_singly(cut: Sequence[Piece], slots: int, work: Mapping[ClientId, float]) -> list[tuple[Piece, ...]]:

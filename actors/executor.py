@@ -29,7 +29,7 @@ from relief_ray.groups import Params
 from relief_ray.messages import Assignment, ClientId, ClientState, EvalTarget, Json, Trained
 from relief_ray.server.reduction import blocks
 from relief_ray.simulation import never
-from relief_ray.training.worker import Job
+from relief_ray.training.job import Job
 
 START_S, START_PER_HOST_S = 60.0, 10.0
 MAX_ATTEMPTS, SLACK = 2, 50

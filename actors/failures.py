@@ -13,11 +13,7 @@ from ray.exceptions import (
     RayTaskError,
 )
 
-from relief_ray.errors import UserError
-
-
-class ClientFailed(RuntimeError):
-    """Code raised inside a client: a programming error, not a fault of the machine; the run stops."""
+from relief_ray.errors import ClientFailed, UserError
 
 
 class EvaluationFailed(RuntimeError):

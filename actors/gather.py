@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from relief_ray.messages import Assignment, ClientId, Trained
 from relief_ray.server.reduction import Accumulator, Node, Sums, Tree
+from relief_ray.training.job import BlockResult
 from relief_ray.training.serial import combine
-from relief_ray.training.worker import BlockResult
 
 
 def _gathered(pieces: Sequence[BlockResult]) -> BlockResult:

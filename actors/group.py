@@ -16,7 +16,7 @@ from actors import carry
 from actors.hosts import ClientHost, Handle
 from actors.placement import HostSpec, Mode, Placement, Plan, Resources, plan_actors, plan_packed, reserve
 from actors.session import process_options
-from relief_ray.training.worker import Job
+from relief_ray.training.job import Job
 
 RESERVE_S = 60.0
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
@@ -11,15 +11,14 @@ import ray
 from torch import Tensor
 
 from actors import carry
-from actors.failures import ClientFailed
 from actors.handshake import Identity, identify
 from actors.wire import Packed, pack, unpack
-from relief_ray.errors import UserError
 from relief_ray.groups import Params
 from relief_ray.messages import Assignment, ClientId, ClientState, EvalTarget
 from relief_ray.process import peak_mib
 from relief_ray.server.reduction import Accumulator, Node, Sums, Tree
-from relief_ray.training.worker import BlockResult, Job, Worker
+from relief_ray.training.job import BlockResult, Job
+from relief_ray.training.worker import Worker
 
 Models = Mapping[str, Params]
 States = Mapping[ClientId, ClientState]
@@ -105,7 +104,7 @@ class ClientHost:
             ClientFailed: a client's code raised; the client is named.
         """
         worker, view, asked, began = self._ready(job), unpack(models), unpack(request), perf_counter()
-        results = [_train(worker, view, asked, tasks) for tasks in asked.parts]
+        results = worker.train_blocks(asked.round, view, asked.parts, asked.states)
         rest, sums, nodes = tuple(replace(r, sums={}) for r in results), tuple(r.sums for r in results), None
         if asked.whole is not None:
             merged = merge_whole(sums, *asked.whole)
@@ -134,24 +133,3 @@ def merge_whole(sums: Sequence[Sums], numbers: Sequence[int], num_blocks: int) -
     for i, part in zip(numbers, sums, strict=True):
         tree.add(Node(level=0, index=i), Accumulator(part, owns=True))
     return tree.nodes()
-
-
-def _train(worker: Worker, models: Models, request: TrainRequest, tasks: Sequence[Assignment]) -> BlockResult:
-    begun: list[ClientId] = []
-    try:
-        return worker.train_block(request.round, models, _noted(tasks, begun), request.states)
-    except UserError:
-        raise
-    except Exception as error:
-        client = worker.job.fleet[begun[-1]]
-        raise ClientFailed(
-            f"client {client.id} ({client.name}, type {client.device}) failed while training round {request.round}: "
-            f"{type(error).__name__}: {error}"
-        ) from error
-
-
-def _noted(tasks: Iterable[Assignment], begun: list[ClientId]) -> Iterator[Assignment]:
-    """Tasks as they are taken, their clients added to ``begun``: who is at fault where training raises."""
-    for task in tasks:
-        begun.append(task.client)
-        yield task

@@ -35,8 +35,9 @@ from relief_ray.profiling import noise
 from relief_ray.server.aggregation import by_samples, one_bucket
 from relief_ray.stages import most_windows
 from relief_ray.streams import Streams
-from relief_ray.training.trainer import Trainer, TrainerConfig
-from relief_ray.training.worker import Job
+from relief_ray.training.job import Job
+from relief_ray.training.trainer import Trainer
+from relief_ray.training.trainer_config import TrainerConfig
 
 SENSORS = ("acc", "gyro", "mag")
 KIB_PER_MIB = 1024

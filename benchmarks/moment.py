@@ -21,7 +21,8 @@ from relief_ray.process import peak_mib
 from relief_ray.setup import Setup, prepare
 from relief_ray.streams import Streams
 from relief_ray.training.inputs import prepare as prepare_inputs
-from relief_ray.training.trainer import Engine, Trainer, TrainerConfig
+from relief_ray.training.trainer import Engine, Trainer
+from relief_ray.training.trainer_config import TrainerConfig
 
 EPOCHS, PRESENT = 5, ("acc",)
 PAPER_FULL_S, PAPER_V0_S = 18.0, 13.5

@@ -1,4 +1,4 @@
-"""The one error a user is meant to read, and the hint that goes with a wrong name."""
+"""Errors that a user is meant to read, and the hint that goes with a wrong name."""
 
 import difflib
 from collections.abc import Iterable
@@ -6,6 +6,10 @@ from collections.abc import Iterable
 
 class UserError(ValueError):
     """Bad input: names the place, what was found, what was expected and the fix."""
+
+
+class ClientFailed(RuntimeError):
+    """Code raised inside a client: a programming error, not a fault of the machine; the run stops."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -21,9 +21,9 @@ from relief_ray.records import checkpoint
 from relief_ray.records.reading import read_run
 from relief_ray.simulation import as_begun
 from relief_ray.tested import Tested, tested
+from relief_ray.training.job import Job
 from relief_ray.training.metrics import macro_f1
 from relief_ray.training.serial import SerialExecutor
-from relief_ray.training.worker import Job
 
 Sensors = tuple[str, ...]
 Part = Literal["test", "validation"]

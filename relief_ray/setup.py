@@ -30,8 +30,8 @@ from relief_ray.strategies.relief import Relief, target_s
 from relief_ray.strategies.starved import starved
 from relief_ray.strategies.unreached import unreached
 from relief_ray.streams import Streams
-from relief_ray.training.trainer import trainer_config
-from relief_ray.training.worker import Job
+from relief_ray.training.job import Job
+from relief_ray.training.trainer_config import trainer_config
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -40,8 +40,8 @@ from relief_ray.setup import (
 )
 from relief_ray.stages import Engine
 from relief_ray.tested import tested
+from relief_ray.training.job import Job
 from relief_ray.training.metrics import summarise
-from relief_ray.training.worker import Job
 
 OnRound = Callable[[RoundRecord], None]
 MakeExecutor = Callable[[Job], Executor]

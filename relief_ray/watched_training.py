@@ -10,8 +10,8 @@ from torch import Tensor
 from relief_ray.groups import GroupLayout, Params
 from relief_ray.messages import NO_STATE, Assignment, ClientId, ClientState, Trained
 from relief_ray.rules import Broken
+from relief_ray.training.job import BlockResult, Job
 from relief_ray.training.serial import SerialExecutor
-from relief_ray.training.worker import BlockResult, Job
 
 
 class WatchedTraining(SerialExecutor):
@@ -48,7 +48,7 @@ class WatchedTraining(SerialExecutor):
     ) -> None:
         other = changed(self._layout, models[task.view], self._start, task, states.get(task.client, NO_STATE))
         found, again = (
-            self._worker.train_block(round_, {**models, task.view: view}, [task], states)
+            self._worker.train_blocks(round_, {**models, task.view: view}, [[task]], states)[0]
             for view in (models[task.view], other)
         )
         if _bits(found) != _bits(again):

@@ -43,9 +43,9 @@ from relief_ray.server.aggregation import check_update
 from relief_ray.server.reduction import blocks, measured, merge_blocks, sum_block
 from relief_ray.stages import StageSpec
 from relief_ray.streams import Streams
+from relief_ray.training.job import BlockResult, Job
 from relief_ray.training.serial import SerialExecutor, combine
-from relief_ray.training.trainer import TrainerConfig
-from relief_ray.training.worker import BlockResult, Job
+from relief_ray.training.trainer_config import TrainerConfig
 
 CHANNELS = (("acc", 2), ("hr", 1))
 SHAPE = InputShape(channels=CHANNELS, window=8, num_classes=3)

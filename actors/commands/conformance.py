@@ -16,7 +16,7 @@ from relief_ray.process import use_threads
 from relief_ray.protocols import Executor
 from relief_ray.rules import RULES, Verdict
 from relief_ray.simulation import MakeExecutor
-from relief_ray.training.worker import Job
+from relief_ray.training.job import Job
 
 NUM_HOSTS = 2
 

@@ -126,13 +126,18 @@ def gpu(found: Found) -> str:
     if "gpu_name" not in found:
         return ""
     if found["gpu_name"] is None:
-        text = "There was no CUDA device: GPU figures (`gpu_*`) are null, and nothing here was measured on one."
+        text = (
+            "There was no CUDA device: GPU figures (`gpu_*`) are null, and nothing here was measured on one: neither "
+            "training there one client after the other nor all clients of a fleet at once (`training.stack`)."
+        )
     else:
         text = (
-            f"{found['gpu_name']}: matrix products at {number(found['gpu_gemm_peak_gflops_per_s'])} GFLOP/s. Bare "
-            f"eager PyTorch trains Backbone 1 there at {number(found['gpu_eager_samples_per_s'])} samples/s, one "
-            f"client after the other; at that rate Table I whole would take {number(found['gpu_table_1_h'])} h "
-            "(computed, not run)."
+            f"{found['gpu_name']}: matrix products at {number(found['gpu_gemm_peak_gflops_per_s'])} GFLOP/s. Eight "
+            f"clients that train all of Backbone 1 there: {number(found['gpu_eager_samples_per_s'])} samples/s by bare "
+            f"eager PyTorch one after the other, {number(found['gpu_single_samples_per_s'])} by our engine the same way, "
+            f"{number(found['gpu_stacked_samples_per_s'])} in one stack (`training.stack=8`): "
+            f"{number(found['gpu_stacked_vs_eager'])} and {number(found['gpu_stacked_vs_single'])} times as fast. At that "
+            f"rate Table I whole would take {number(found['gpu_table_1_h'])} h (computed, not run)."
         )
     return f"## GPU\n\n{text} All other figures of this page are of the CPU (`training.device=cpu`)."
 

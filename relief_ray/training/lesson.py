@@ -29,7 +29,7 @@ class Pool:
         self._rows = torch.cat(list(sources))
         first = [sum(lengths[:i]) for i in range(len(lengths))]
         own = [int(length == num) for length, num in zip(lengths, num_windows, strict=True)]
-        self._first, self._own = (torch.tensor(x, device=self._rows.device).view(-1, 1) for x in (first, own))
+        self._first, self._own = (torch.tensor(x).to(self._rows.device).view(-1, 1) for x in (first, own))
 
     def take(self, clients: slice, index: Tensor) -> Tensor:
         """The rows (k, b, ...) of their windows ``index`` (k, b)."""
@@ -100,4 +100,4 @@ def _sources(trainer: Trainer, session: Session, plan: ForwardPlan) -> dict[str,
 
 def _switched_off(plan: ForwardPlan, sessions: Sequence[Session], device: torch.device) -> dict[str, Tensor]:
     lacking = {s.spec.id: [s.spec.id in x.plan.zero_features for x in sessions] for s in plan.every_step}
-    return {name: torch.tensor([float(not x) for x in off], device=device) for name, off in lacking.items() if any(off)}
+    return {name: torch.tensor([float(not x) for x in off]).to(device) for name, off in lacking.items() if any(off)}

@@ -9,7 +9,8 @@ from torch import Tensor
 from relief_ray.groups import Params
 from relief_ray.messages import Assignment, ClientId, ClientState, EvalTarget, Reduced, Trained
 from relief_ray.server.reduction import blocks, merge_blocks
-from relief_ray.training.worker import BlockResult, Job, Worker
+from relief_ray.training.job import BlockResult, Job
+from relief_ray.training.worker import Worker
 
 
 def combine(results: Iterable[BlockResult], moved_bytes: int = 0) -> Trained:
@@ -45,7 +46,7 @@ class SerialExecutor:
         states: Mapping[ClientId, ClientState],
     ) -> Trained:
         """One round."""
-        return combine(self._worker.train_block(round_, models, block, states) for block in blocks(tasks))
+        return combine(self._worker.train_blocks(round_, models, blocks(tasks), states))
 
     def evaluate(
         self,

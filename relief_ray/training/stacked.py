@@ -90,11 +90,16 @@ class StackedTrainer:
             lesson.losses.zero_()
             for step in steps:
                 joint[step.kind].take(order[step.clients, step.windows], watched)
-        seconds, losses = clock.read() - began, lesson.losses.tolist()
+        seconds, losses = clock.read() - began, _values(lesson.losses)
         for session, num, loss in zip(lesson.sessions, lesson.num_windows, losses, strict=True):
             own = session.visit.clock
             own.backward_s += seconds / len(losses)
             own.loss, own.num_steps = loss / num, num_epochs * -(-num // self._trainer.config.batch_size)
+
+
+def _values(losses: Tensor) -> list[float]:
+    """Read once a round, so that a GPU is not waited for in every step."""
+    return [float(loss) for loss in losses.cpu()]
 
 
 def _shuffled(num_windows: Sequence[int], orders: Sequence[torch.Generator]) -> Tensor:

@@ -6,7 +6,7 @@ Groups outside ``S_n`` have no gradient and no optimizer state; what they determ
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -17,9 +17,8 @@ from relief_ray.federated import ClientContext, ClientProgram, Probed
 from relief_ray.groups import Params
 from relief_ray.messages import Assignment, Receipt, Update, Work
 from relief_ray.models.backbone import Backbone
-from relief_ray.process import Autocast, Device, casting, choose_device
-from relief_ray.sections import TrainingConfig
-from relief_ray.stages import MAX_KEPT_BYTES, Engine, Missing, missing_mode, most_windows
+from relief_ray.process import casting
+from relief_ray.stages import MAX_KEPT_BYTES, missing_mode, most_windows
 from relief_ray.training.optimizer import Adam
 from relief_ray.training.parts import load_model, mask_parts, scale_adapters
 from relief_ray.training.placing import place
@@ -33,43 +32,8 @@ from relief_ray.training.reuse import (
 )
 from relief_ray.training.rows import ClientInputs as ClientInputs
 from relief_ray.training.steps import LocalRound, Session, Visit, gradients, joined_rows
+from relief_ray.training.trainer_config import TrainerConfig
 from relief_ray.training.vectors import Clock, GroupVectors
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TrainerConfig:
-    """Local training: Adam's ``lr``, mini-batch size, missing mode, the engine that runs it and where.
-
-    ``micro_batch``: windows that go forward and backward together (None: as the backbone declares, else whole batches);
-    ``stack``: clients that take their steps together, where they can.
-    """
-
-    lr: float
-    batch_size: int
-    missing: Missing
-    engine: Engine
-    micro_batch: int | None = None
-    device: Device = "cpu"
-    autocast: Autocast = "none"
-    stack: int = 1
-
-
-def trainer_config(training: TrainingConfig, engine: Engine) -> TrainerConfig:
-    """The section as the trainer takes it: here ``training.device`` is decided.
-
-    Raises:
-        UserError: there is no such device.
-    """
-    return TrainerConfig(
-        lr=training.lr,
-        batch_size=training.batch_size,
-        missing=training.missing,
-        engine=engine,
-        micro_batch=training.micro_batch,
-        device=choose_device(training.device),
-        autocast=training.autocast,
-        stack=training.stack,
-    )
 
 
 class Trainer:

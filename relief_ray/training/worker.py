@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from relief_ray.data.window_set import WindowSet
-from relief_ray.federated import ClientContext, ClientProgram
+from relief_ray.federated import ClientContext
 from relief_ray.groups import Params
 from relief_ray.messages import (
     NO_STATE,
@@ -19,65 +20,22 @@ from relief_ray.messages import (
     ClientId,
     ClientState,
     EvalTarget,
-    Fleet,
     Receipt,
-    Reduction,
     Update,
     WeightedSum,
 )
-from relief_ray.models.backbone import Backbone
 from relief_ray.models.frozen import build_same
 from relief_ray.process import use_device, use_threads
-from relief_ray.protocols import Planner
 from relief_ray.server.aggregation import check_update, without
-from relief_ray.server.reduction import Accumulator, Sums, leaf, measured
+from relief_ray.server.reduction import Accumulator, leaf, measured
 from relief_ray.stages import missing_mode
-from relief_ray.streams import Streams
 from relief_ray.training.evaluation import CHUNK, confusion, predict, share_rows
 from relief_ray.training.inputs import InputCache, prepare
+from relief_ray.training.job import BlockResult, Job
 from relief_ray.training.parts import load_model, scale_adapters
 from relief_ray.training.rows import ClientInputs
-from relief_ray.training.trainer import Trainer, TrainerConfig
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Job:
-    """Everything a worker needs, small enough to send: signals stay in the memory-mapped cache.
-
-    ``modules``: the user's own, which a host has to have before it can read the rest; ``frozen``: what the backbone's
-    frozen part has to be on every host (``Backbone.facts``).
-    """
-
-    build: Callable[[], Backbone]
-    trainer: TrainerConfig
-    fleet: Fleet
-    clients: tuple[WindowSet, ...]
-    parts: Mapping[str, WindowSet]
-    program: ClientProgram
-    reduction: Reduction
-    streams: Streams
-    planner: Planner | None = None
-    modules: tuple[str, ...] = ()
-    num_threads: int = 1
-    cache_mib: int = 256
-    pairwise_every: int = 0
-    frozen: Mapping[str, str | int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BlockResult:
-    """What clients come back as: sums (a single client's in float32), or single updates where the strategy needs them.
-
-    ``rejected``: why a client's update is not among them; ``refused``: the receipts of those that did answer.
-    """
-
-    sums: Sums
-    receipts: tuple[Receipt, ...]
-    states: Mapping[ClientId, ClientState]
-    rejected: Mapping[ClientId, str] = field(default_factory=dict)
-    refused: tuple[Receipt, ...] = ()
-    updates: tuple[Update, ...] = ()
-    pairwise: tuple[Update, ...] = field(default=())
+from relief_ray.training.trainer import Trainer
+from relief_ray.training.visits import Visits
 
 
 class Worker:
@@ -91,22 +49,31 @@ class Worker:
         self.backbone = build_same(job.build, job.frozen)
         self.trainer = Trainer(self.backbone, job.trainer)
         self._cache = InputCache(job.cache_mib)
+        self._visits = Visits(job, self.trainer, self._inputs)
 
-    def train_block(
+    def train_blocks(
         self,
         round_: int,
         models: Mapping[str, Params],
-        tasks: Iterable[Assignment],
+        blocks: Sequence[Sequence[Assignment]],
         states: Mapping[ClientId, ClientState],
-    ) -> BlockResult:
-        """Trains consecutive clients in order; each update is validated and added before the next one is trained."""
+    ) -> list[BlockResult]:
+        """Blocks of consecutive clients in order; with ``training.stack`` clients of all of them share their steps.
+
+        Raises:
+            ClientFailed: a client's code raised; the client is named.
+        """
+        updates = self._visits.updates(round_, models, [task for block in blocks for task in block], states)
+        return [self._add_up(round_, islice(updates, len(block)), states) for block in blocks]
+
+    def _add_up(self, round_: int, found: Iterable[Update], states: Mapping[ClientId, ClientState]) -> BlockResult:
+        """Each update is validated and added before the next one is asked for."""
         job, layout = self.job, self.backbone.layout
         total, updates, fusion, rejected, refused = Accumulator(), list[Update](), list[Update](), {}, list[Receipt]()
         is_watched = bool(job.pairwise_every) and round_ % job.pairwise_every == 0
-        for task in tasks:
-            update = measured(self._train(round_, models[task.view], task, states.get(task.client, NO_STATE)))
+        for update in map(measured, found):
             if reason := check_update(update, layout):
-                rejected[task.client] = reason
+                rejected[update.receipt.assignment.client] = reason
                 refused.append(update.receipt)
                 continue
             if is_watched:
@@ -126,22 +93,6 @@ class Worker:
             updates=() if isinstance(job.reduction, WeightedSum) else tuple(updates),
             pairwise=tuple(fusion),
         )
-
-    def _train(self, round_: int, start: Params, task: Assignment, state: ClientState) -> Update:
-        job = self.job
-        info = job.fleet[task.client]
-        context = ClientContext(
-            info=info,
-            round=round_,
-            layout=self.backbone.layout,
-            start=start,
-            state=state,
-            streams=job.streams,
-            planner=job.planner,
-        )
-        windows = job.clients[task.client]
-        inputs = self._cache.get(f"client.{task.client}", lambda: self._prepare(windows, info.modalities))
-        return self.trainer.train(context, task, inputs, job.program)
 
     def evaluate(
         self,
@@ -170,6 +121,10 @@ class Worker:
 
     def _share(self, windows: WindowSet, rows: Tensor) -> ClientInputs:
         return self._prepare(windows.take(rows.numpy()), self.job.fleet.modalities)
+
+    def _inputs(self, client: ClientId) -> ClientInputs:
+        windows, present = self.job.clients[client], self.job.fleet[client].modalities
+        return self._cache.get(f"client.{client}", lambda: self._prepare(windows, present))
 
     def _prepare(self, windows: WindowSet, modalities: Sequence[str]) -> ClientInputs:
         return prepare(windows, modalities, self.backbone, self._cache.limit_bytes)

@@ -20,8 +20,8 @@ from relief_ray.models.backbone import InputShape
 from relief_ray.models.cnn import CnnConfig
 from relief_ray.server.aggregation import by_samples, one_bucket
 from relief_ray.streams import Streams
-from relief_ray.training.trainer import TrainerConfig
-from relief_ray.training.worker import Job
+from relief_ray.training.job import Job
+from relief_ray.training.trainer_config import TrainerConfig
 
 CHANNELS = (("acc", 2), ("gyro", 1), ("hr", 1))
 SHAPE = InputShape(channels=CHANNELS, window=32, num_classes=3)

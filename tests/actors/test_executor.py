@@ -5,10 +5,10 @@ import pytest
 import ray
 import torch
 
-from actors.failures import ClientFailed, Interrupted
+from actors.failures import Interrupted
 from actors.hosts import ClientHost
 from actors.roster import DEPTH
-from relief_ray.errors import UserError
+from relief_ray.errors import ClientFailed, UserError
 from relief_ray.federated import ClientProgram, RoundVoid
 from relief_ray.server.reduction import blocks
 from relief_ray.training.serial import SerialExecutor

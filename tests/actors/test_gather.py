@@ -19,7 +19,7 @@ def trained(folder):
     tasks, models, states = make_tasks(job), start_models(job), make_states(job)
     whole = SerialExecutor(job).train(2, models, tasks, states)
     worker = Worker(job)
-    return tasks, whole, [worker.train_block(2, models, [t], states) for t in tasks]
+    return tasks, whole, [worker.train_blocks(2, models, [[t]], states)[0] for t in tasks]
 
 
 @settings(deadline=None, max_examples=30)

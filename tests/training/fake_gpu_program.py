@@ -6,6 +6,7 @@ device type that torch leaves to others does what CUDA's would do here. Prints a
 
 import json
 import sys
+from dataclasses import replace
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -15,9 +16,12 @@ from relief_ray.federated import ClientContext, ClientProgram
 from relief_ray.messages import NO_STATE
 from relief_ray.models.moment_weights import load_frozen
 from relief_ray.streams import Streams
+from relief_ray.training import stacked as stacked_module
 from relief_ray.training import trainer as trainer_module
 from relief_ray.training.evaluation import predict
-from relief_ray.training.trainer import ClientInputs, Trainer, TrainerConfig
+from relief_ray.training.stacked import StackedTrainer
+from relief_ray.training.trainer import ClientInputs, Trainer
+from relief_ray.training.trainer_config import TrainerConfig
 from tests.models import moment
 from tests.training.scene import SHAPE, TINY, client, task
 from tests.training.test_steps import contrast, seen
@@ -99,6 +103,25 @@ def _rounds(backbone, engine):
     assert {len(f) for f in found.values()} == {NUM_WINDOWS} and types(found.values()) == {"cpu"}
 
 
+def a_stack(build, engine):
+    """Three clients at once, the last with fewer windows; personal state and observations too."""
+    backbone = build(engine)
+    with fake_mode():
+        trainer = placed(backbone, engine)
+        trainer.config = replace(trainer.config, micro_batch=None)
+        trainer.local_round = None  # nobody may be trained alone
+        layout, (data, _) = trainer.backbone.layout, inputs_of(trainer.backbone)
+        few = ClientInputs(inputs={m: x[:9] for m, x in data.inputs.items()}, labels=data.labels[:9])
+        kept, rest = layout.ids[-1], layout.select(layout.ids[:-1])
+        asked = task(trainer.backbone, None, 2, keep=layout.select([kept]), up=rest)
+        context, program = context_of(trainer, {kept: torch.zeros(layout[kept].numel)}), ClientProgram(observe=seen)
+        updates = StackedTrainer(trainer, 8).train(
+            [trainer.begin(context, asked, inputs, program) for inputs in (few, data, data)]
+        )
+    for update in updates:
+        assert types([*update.delta.values(), *update.state.values(), *update.receipt.stats.values()]) == {"cpu"}
+
+
 def a_probe():
     """A trial on the device, and an objective that needs the whole batch."""
     probed = []
@@ -133,6 +156,8 @@ CHECKS = {
     "cnn, gemm": lambda: a_round(cnn, "gemm"),
     "cnn, reuse": lambda: a_round(cnn, "reuse"),
     "moment, reuse": lambda: a_round(tiny_moment, "reuse"),
+    "cnn, stacked": lambda: a_stack(cnn, "gemm"),
+    "moment, stacked": lambda: a_stack(tiny_moment, "reuse"),
     "a probe": a_probe,
     "a forgotten move": a_forgotten_move,
 }
@@ -140,7 +165,9 @@ CHECKS = {
 
 def main():
     _setup_privateuseone_for_python_backend(rename=GPU)
-    trainer_module._mean = lambda losses, num_windows: 0.0  # a fake loss has no value
+    # A fake loss has no value.
+    trainer_module._mean = lambda losses, num_windows: 0.0
+    stacked_module._values = lambda losses: [0.0] * len(losses)
     load_frozen("tiny", "random", 0)  # real: the other backbones of a process share it
     for name in sys.argv[1:] or CHECKS:
         why = ""

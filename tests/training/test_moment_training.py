@@ -21,7 +21,8 @@ from relief_ray.streams import Streams
 from relief_ray.training import trainer as trainer_module
 from relief_ray.training.evaluation import predict
 from relief_ray.training.reuse import plan_forward
-from relief_ray.training.trainer import ClientInputs, Trainer, TrainerConfig
+from relief_ray.training.trainer import ClientInputs, Trainer
+from relief_ray.training.trainer_config import TrainerConfig
 from tests.models.moment import SHAPE, stirred, tiny, windows
 from tests.training.scene import client, distance, precision, task
 

@@ -8,7 +8,8 @@ from relief_ray.groups import Part
 from relief_ray.messages import Assignment, ClientInfo
 from relief_ray.streams import Streams
 from relief_ray.training.parts import drop_ranks, scale_adapters
-from relief_ray.training.trainer import ClientInputs, Trainer, TrainerConfig
+from relief_ray.training.trainer import ClientInputs, Trainer
+from relief_ray.training.trainer_config import TrainerConfig
 from tests.models import moment
 from tests.toy import CHANNELS, RANK, SHAPE, build
 from tests.training.scene import Scene

@@ -12,7 +12,8 @@ from torch.utils import backend_registration
 from relief_ray.training.placing import place
 from tests.training.scene import SHAPE, TINY
 
-NAMES = ("cnn, gemm", "cnn, reuse", "moment, reuse", "a probe", "a forgotten move")
+ROUNDS = ("cnn, gemm", "cnn, reuse", "moment, reuse", "cnn, stacked", "moment, stacked")
+NAMES = (*ROUNDS, "a probe", "a forgotten move")
 
 
 def cnn(engine):

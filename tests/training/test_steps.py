@@ -15,7 +15,8 @@ from relief_ray.strategies.losses import balance_loss, difference_loss, z_loss
 from relief_ray.streams import Streams
 from relief_ray.training.rows import ClientInputs
 from relief_ray.training.steps import Visit, adds_up, gradients, joined_rows
-from relief_ray.training.trainer import Trainer, TrainerConfig
+from relief_ray.training.trainer import Trainer
+from relief_ray.training.trainer_config import TrainerConfig
 from tests.training.scene import SHAPE, TINY, TYPE_B, client, precision, task, windows
 
 BATCH = 16

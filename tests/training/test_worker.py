@@ -15,10 +15,12 @@ from relief_ray.server.aggregation import one_bucket, uniform
 from relief_ray.server.reduction import blocks
 from relief_ray.streams import Streams
 from relief_ray.training.inputs import InputCache, prepare
+from relief_ray.training.job import Job
 from relief_ray.training.rows import LazyRows
 from relief_ray.training.serial import SerialExecutor, combine
-from relief_ray.training.trainer import ClientInputs, TrainerConfig
-from relief_ray.training.worker import Job, Worker, subject_index, target_masks
+from relief_ray.training.trainer import ClientInputs
+from relief_ray.training.trainer_config import TrainerConfig
+from relief_ray.training.worker import Worker, subject_index, target_masks
 from tests.training.scene import ABSENT, SHAPE, build
 
 OWNED = (("acc", "gyro", "hr"), ("acc", "gyro"), ("acc",))
@@ -116,7 +118,7 @@ def test_a_task_that_omits_absent_sensors_is_blind_to_their_networks(job):
     for omits in (True, False):
         asked = replace(task, train=mine, up=mine, omit_absent=omits)
         found, other = (
-            Worker(job).train_block(1, theta, [asked], {}).sums["global"] for theta in (models(), strange())
+            Worker(job).train_blocks(1, theta, [[asked]], {})[0].sums["global"] for theta in (models(), strange())
         )
         assert all(torch.equal(found[j].plain, other[j].plain) for j in mine) == omits
 
@@ -124,8 +126,8 @@ def test_a_task_that_omits_absent_sensors_is_blind_to_their_networks(job):
 def test_training_after_an_evaluation_is_unharmed(job):
     fresh, used = Worker(job), Worker(job)
     used.evaluate(models(), TARGETS, {}, "test")
-    used.train_block(3, models(), tasks_of(job), {})
-    first, second = (w.train_block(4, models(), tasks_of(job), {}) for w in (fresh, used))
+    used.train_blocks(3, models(), [tasks_of(job)], {})[0]
+    first, second = (w.train_blocks(4, models(), [tasks_of(job)], {})[0] for w in (fresh, used))
     for j, part in first.sums["global"].items():
         assert torch.equal(part.plain, second.sums["global"][j].plain)
 
@@ -140,7 +142,7 @@ def test_windows_read_batch_by_batch_give_the_same_bits(job, engine, missing, gr
     tasks, found = tasks_of(job, train=train, up=train, epochs=2), []
     for each in (held, replace(held, cache_mib=0)):
         worker = Worker(each)
-        sums = worker.train_block(1, models(), tasks, {}).sums["global"]
+        sums = worker.train_blocks(1, models(), [tasks], {})[0].sums["global"]
         found.append((sums, worker.evaluate(models(), TARGETS, {}, "test"), worker._cache._used))
     (first, tested, used), (second, tested_again, used_again) = found
     assert used > 0 == used_again, "nothing is held"
@@ -184,23 +186,23 @@ def spoil(context, update):
 
 
 def test_an_update_that_is_not_finite_is_rejected_not_summed(job):
-    found = Worker(replace(job, program=ClientProgram(after=spoil))).train_block(1, models(), tasks_of(job), {})
+    found = Worker(replace(job, program=ClientProgram(after=spoil))).train_blocks(1, models(), [tasks_of(job)], {})[0]
     assert set(found.rejected) == {1} and "not finite" in found.rejected[1]
     assert [r.assignment.client for r in found.receipts] == [0, 2]
     assert {part.members for part in found.sums["global"].values()} == {(0, 2)}
 
 
 def test_receipts_carry_squared_norms(job):
-    found = Worker(job).train_block(1, models(), tasks_of(job)[:1], {})
+    found = Worker(job).train_blocks(1, models(), [tasks_of(job)[:1]], {})[0]
     (receipt,) = found.receipts
     for j, part in found.sums["global"].items():
         assert receipt.sq_norm[j] == pytest.approx(part.sq_norm, rel=1e-4)
 
 
 def test_collect_returns_every_update_and_sums_nothing(job):
-    found = Worker(replace(job, reduction=Collect())).train_block(1, models(), tasks_of(job), {})
+    found = Worker(replace(job, reduction=Collect())).train_blocks(1, models(), [tasks_of(job)], {})[0]
     assert len(found.updates) == 3 and found.sums == {}
-    summed = Worker(job).train_block(1, models(), tasks_of(job), {})
+    summed = Worker(job).train_blocks(1, models(), [tasks_of(job)], {})[0]
     assert summed.updates == ()
     total = sum(u.delta["head.1"].double() for u in found.updates)
     assert torch.allclose(summed.sums["global"]["head.1"].plain, total, rtol=0, atol=1e-12)
@@ -208,8 +210,8 @@ def test_collect_returns_every_update_and_sums_nothing(job):
 
 def test_watched_rounds_return_fusion_blocks_alone(job):
     worker = Worker(replace(job, pairwise_every=2))
-    assert worker.train_block(1, models(), tasks_of(job), {}).pairwise == ()
-    watched = worker.train_block(2, models(), tasks_of(job), {}).pairwise
+    assert worker.train_blocks(1, models(), [tasks_of(job)], {})[0].pairwise == ()
+    watched = worker.train_blocks(2, models(), [tasks_of(job)], {})[0].pairwise
     assert [set(u.delta) for u in watched] == [{"fusion.A.acc", "fusion.A.gyro", "fusion.A.hr"}] * 3
 
 
@@ -219,7 +221,7 @@ def test_serial_executor_is_blocks_in_order(job):
     executor = SerialExecutor(job)
     found = executor.train(1, models(), tasks[::-1], states)
     worker = Worker(job)
-    expected = combine((worker.train_block(1, models(), block, states) for block in blocks(tasks)), moved_bytes=7)
+    expected = combine((worker.train_blocks(1, models(), [block], states)[0] for block in blocks(tasks)), moved_bytes=7)
     assert [r.assignment.client for r in found.reduced.receipts] == [0, 1, 2]
     for j, part in expected.reduced.sums["global"].items():
         assert torch.equal(found.reduced.sums["global"][j].weighted, part.weighted)
@@ -256,4 +258,4 @@ def test_a_program_that_returns_no_state_forgets_what_was_kept(job):
     forgetful = replace(job, program=ClientProgram(after=lambda context, update: replace(update, state={})))
     states = {1: {"head.1": torch.ones(build().layout["head.1"].numel)}}
     for kept, expected in (({"head.1": WHOLE}, {0: {}, 1: {}, 2: {}}), ({}, {1: {}})):
-        assert Worker(forgetful).train_block(1, models(), tasks_of(job, keep=kept), states).states == expected
+        assert Worker(forgetful).train_blocks(1, models(), [tasks_of(job, keep=kept)], states)[0].states == expected

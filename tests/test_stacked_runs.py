@@ -1,0 +1,59 @@
+"""Whole runs whose clients take their steps together come to what they come to one after the other."""
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from relief_ray.config import parse
+from relief_ray.conformance import drive, outcome
+from relief_ray.errors import UserError
+from relief_ray.records import checkpoint, read_rounds
+from relief_ray.strategies import PRESETS
+from tests.conformance_cases import BASE, MOMENT, strategy_values
+
+pytestmark = pytest.mark.usefixtures("run_cache")
+# Other clients' probes, parts of tensors, personal models, mixtures: what a stack has to leave to each of them.
+FAST = ("relief", "fedprox", "fedel", "helora", "harmony", "fedlease")
+# Adam divides gradients by their size: where those are rounding, single values differ, the model as a whole does not.
+LOSS, MODEL = 1e-3, 1e-2
+
+
+def run(values, path, stack, **training):
+    values = {**BASE, **values}
+    values["training"] = {**values["training"], **training, "stack": stack}
+    assert drive(parse(values, "stacked"), path).status == "finished"
+    return path
+
+
+def model_of(path):
+    tensors = load_file(checkpoint.generations(path)[0] / checkpoint.STATE_FILE)
+    return torch.cat([value.flatten().double() for name, value in sorted(tensors.items()) if "global" in name])
+
+
+def receipts(path):
+    return [client for record in read_rounds(path) for client in record.clients]
+
+
+def agree(values, tmp_path, **training):
+    alone, together = (run(values, tmp_path / str(stack), stack, **training) for stack in (1, 8))
+    one, other = receipts(alone), receipts(together)
+    assert [(c.client, c.bytes_up, c.trained) for c in one] == [(c.client, c.bytes_up, c.trained) for c in other]
+    assert [c.loss for c in other] == pytest.approx([c.loss for c in one], rel=LOSS)
+    assert float((model_of(together) - model_of(alone)).norm() / model_of(alone).norm()) < MODEL
+    return alone, together
+
+
+@pytest.mark.parametrize("preset", FAST)
+def test_a_run_comes_to_the_same(preset, tmp_path):
+    agree({"strategy": strategy_values(preset)}, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("preset", [name for name in PRESETS if name not in FAST])
+def test_every_preset_comes_to_the_same(preset, tmp_path):
+    agree({"strategy": strategy_values(preset)}, tmp_path)
+
+
+@pytest.mark.parametrize("missing", ["zero_input", "zero_feature"])
+def test_on_backbone_2(missing, tmp_path):
+    agree({**MOMENT, "strategy": strategy_values("relief", 0.75)}, tmp_path, missing=missing)
