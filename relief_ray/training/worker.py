@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from relief_ray.data.window_set import WindowSet
-from relief_ray.federated import ClientContext, ClientProgram
+from relief_ray.federated import ClientContext, ClientProgram, send_all
 from relief_ray.groups import Params
 from relief_ray.messages import (
     NO_STATE,
@@ -103,8 +103,12 @@ class Worker:
         job, layout = self.job, self.backbone.layout
         total, updates, fusion, rejected, refused = Accumulator(), list[Update](), list[Update](), {}, list[Receipt]()
         is_watched = bool(job.pairwise_every) and round_ % job.pairwise_every == 0
+        # Where nobody but the sums needs a delta, it takes no memory of its own: the less there is, the faster.
+        is_spent = isinstance(job.reduction, WeightedSum) and job.program.after is send_all and not is_watched
         for task in tasks:
-            update = measured(self._train(round_, models[task.view], task, states.get(task.client, NO_STATE)))
+            in_place = is_spent and bool(updates)  # the first one is kept: so far it is the sum
+            state = states.get(task.client, NO_STATE)
+            update = measured(self._train(round_, models[task.view], task, state, in_place))
             if reason := check_update(update, layout):
                 rejected[task.client] = reason
                 refused.append(update.receipt)
@@ -112,7 +116,7 @@ class Worker:
             if is_watched:
                 fusion.append(replace(without(update, lambda g: g.role == "fusion_a", layout), state={}))
             if isinstance(job.reduction, WeightedSum):
-                total.add(leaf(update, job.reduction, layout, job.fleet))
+                total.add(leaf(update, job.reduction, layout, job.fleet), borrowed=in_place)
                 update = replace(update, delta={})
             updates.append(update)
         told = [(u, u.receipt.assignment) for u in updates]
@@ -127,7 +131,7 @@ class Worker:
             pairwise=tuple(fusion),
         )
 
-    def _train(self, round_: int, start: Params, task: Assignment, state: ClientState) -> Update:
+    def _train(self, round_: int, start: Params, task: Assignment, state: ClientState, in_place: bool) -> Update:
         job = self.job
         info = job.fleet[task.client]
         context = ClientContext(
@@ -141,7 +145,7 @@ class Worker:
         )
         windows = job.clients[task.client]
         inputs = self._cache.get(f"client.{task.client}", lambda: self._prepare(windows, info.modalities))
-        return self.trainer.train(context, task, inputs, job.program)
+        return self.trainer.train(context, task, inputs, job.program, in_place)
 
     def evaluate(
         self,
