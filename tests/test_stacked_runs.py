@@ -5,8 +5,7 @@ import torch
 from safetensors.torch import load_file
 
 from relief_ray.config import parse
-from relief_ray.conformance import drive, outcome
-from relief_ray.errors import UserError
+from relief_ray.conformance import drive
 from relief_ray.records import checkpoint, read_rounds
 from relief_ray.strategies import PRESETS
 from tests.conformance_cases import BASE, MOMENT, strategy_values

@@ -6,7 +6,7 @@ s B (A_acc h_acc + A_hr h_hr)); head: a dense linear layer. Every frozen weight 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -40,7 +40,7 @@ from relief_ray.models.extend import extend
 from relief_ray.protocols import Planner
 from relief_ray.records.personal import CheckpointStateStore
 from relief_ray.server.aggregation import check_update
-from relief_ray.server.reduction import blocks, measured, merge_blocks, sum_block
+from relief_ray.server.reduction import Accumulator, Sums, blocks, leaf, measured, merge_blocks
 from relief_ray.stages import StageSpec
 from relief_ray.streams import Streams
 from relief_ray.training.job import BlockResult, Job
@@ -355,6 +355,14 @@ def receipt_of(task: Assignment, **facts) -> Receipt:
 
 def update_of(task: Assignment, delta: Mapping[str, Tensor], **facts) -> Update:
     return measured(Update(receipt=receipt_of(task), delta=dict(delta), **facts))
+
+
+def sum_block(updates: Iterable[Update], reduction, layout, fleet) -> Sums:
+    """A block's sums, one update after the other."""
+    total = Accumulator()
+    for update in updates:
+        total.add(leaf(update, reduction, layout, fleet))
+    return total.sums()
 
 
 def reduced_of(updates: Sequence[Update], reduction, layout, fleet) -> Reduced:

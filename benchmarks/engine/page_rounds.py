@@ -134,10 +134,10 @@ def gpu(found: Found) -> str:
         text = (
             f"{found['gpu_name']}: matrix products at {number(found['gpu_gemm_peak_gflops_per_s'])} GFLOP/s. Eight "
             f"clients that train all of Backbone 1 there: {number(found['gpu_eager_samples_per_s'])} samples/s by bare "
-            f"eager PyTorch one after the other, {number(found['gpu_single_samples_per_s'])} by our engine the same way, "
-            f"{number(found['gpu_stacked_samples_per_s'])} in one stack (`training.stack=8`): "
-            f"{number(found['gpu_stacked_vs_eager'])} and {number(found['gpu_stacked_vs_single'])} times as fast. At that "
-            f"rate Table I whole would take {number(found['gpu_table_1_h'])} h (computed, not run)."
+            f"eager PyTorch one after the other, {number(found['gpu_single_samples_per_s'])} by our engine the same "
+            f"way, {number(found['gpu_stacked_samples_per_s'])} in one stack (`training.stack=8`): "
+            f"{number(found['gpu_stacked_vs_eager'])} and {number(found['gpu_stacked_vs_single'])} times as fast. At "
+            f"that rate Table I whole would take {number(found['gpu_table_1_h'])} h (computed, not run)."
         )
     return f"## GPU\n\n{text} All other figures of this page are of the CPU (`training.device=cpu`)."
 

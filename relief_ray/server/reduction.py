@@ -63,6 +63,11 @@ def settle(part: GroupSum) -> GroupSum:
     return replace(part, plain=exact, weighted=exact if part.weight == 1.0 else exact * part.weight)
 
 
+def _copy(part: GroupSum) -> GroupSum:
+    plain = part.plain.clone()
+    return replace(part, plain=plain, weighted=plain if part.weighted is part.plain else part.weighted.clone())
+
+
 def _is_unweighted(part: GroupSum) -> bool:
     return part.weight == 1.0 if is_leaf(part) else part.weighted is part.plain
 
@@ -118,8 +123,10 @@ class Accumulator:
             for bucket, groups in (start or {}).items()
         }
 
-    def add(self, sums: Sums) -> None:
+    def add(self, sums: Sums, *, borrowed: bool = False) -> None:
         """Adds the sums of clients that come after all so far.
+
+        ``borrowed``: their memory is used for something else afterwards; what there is nothing to add to is copied.
 
         Raises:
             ValueError: another part of a group was uploaded than before.
@@ -130,7 +137,7 @@ class Accumulator:
                 if j in into:
                     into[j].add(j, part)
                 else:
-                    into[j] = _Running(part)
+                    into[j] = _Running(_copy(part) if borrowed else part)
 
     def sums(self) -> Sums:
         """All so far; single clients' parts are leaves."""

@@ -72,9 +72,8 @@ class StackedTrainer:
         self._epochs(lesson)
         # What leaves is on the CPU: one transfer, and none where it is there already.
         models = self._stack.flat.cpu()
-        updates = {
-            i: self._trainer.close(s, models[k]) for k, (i, s) in enumerate(zip(order, lesson.sessions, strict=True))
-        }
+        ended = zip(lesson.sessions, models, strict=False)
+        updates = dict(zip(order, (self._trainer.close(session, model) for session, model in ended), strict=True))
         return [updates[i] for i in range(len(rounds))]
 
     def _epochs(self, lesson: Lesson) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 
 import torch
 from torch import Tensor
@@ -53,6 +53,8 @@ class Trainer:
                 p.data = self.theta[j][start : start + p.numel()].view(p.shape)
                 start += p.numel()
         self._output_bytes = output_bytes(backbone)
+        # Clients differ in a few ways only.
+        self._plan_forward = lru_cache(maxsize=256)(partial(plan_forward, backbone))
         self._adam = Adam([p for ps in backbone.parameters.values() for p in ps], fused=config.engine != "naive")
 
     def train(self, context: ClientContext, task: Assignment, client: ClientInputs, program: ClientProgram) -> Update:
@@ -72,15 +74,15 @@ class Trainer:
         context = replace(context, probe=partial(self._probe, context, client, visit))
         return LocalRound(context=context, task=program.refine(context, task), client=client, visit=visit)
 
-    def local_round(self, given: LocalRound) -> Update:
-        """Trains and reports."""
+    def local_round(self, given: LocalRound, in_place: bool = False) -> Update:
+        """Trains and reports; ``in_place``: the delta is in the trained model's memory, until the next call."""
         session = self.open(given)
         self._epochs(session)
-        return self.close(session, self.flat)
+        return self.close(session, self.flat, in_place)
 
-    def close(self, session: Session, flat: Tensor) -> Update:
-        """What the client's program makes of the update to its model ``flat``."""
-        return session.visit.program.after(session.context, self._update(session, flat))
+    def close(self, session: Session, flat: Tensor, in_place: bool = False) -> Update:
+        """What the client's program makes of the update to its model ``flat``, whose memory the delta may take."""
+        return session.visit.program.after(session.context, self._update(session, flat, in_place))
 
     def _probe(self, context: ClientContext, client: ClientInputs, visit: Visit, trial: Assignment) -> Probed:
         """One optimizer step of ``trial`` on one batch, and the gradient behind it; the next session starts afresh."""
@@ -125,7 +127,8 @@ class Trainer:
     def plan(self, present: Collection[str], task: Assignment, num_windows: int) -> ForwardPlan:
         """What runs when; what would be too much to keep for the whole round runs in every step."""
         missing, reuse = missing_mode(self.config.missing, omit_absent=task.omit_absent), self.config.engine != "naive"
-        plan_for = partial(plan_forward, self.backbone, present, task.train, missing, reuse, task.taps, task.output)
+        chosen = frozenset(present), frozenset(task.train), missing, reuse, tuple(task.taps), task.output
+        plan_for = partial(self._plan_forward, *chosen)
         plan: ForwardPlan = plan_for()
         kept = kept_bytes(plan, self._output_bytes) * num_windows
         return plan if kept <= MAX_KEPT_BYTES else plan_for(keep=False)
@@ -183,13 +186,14 @@ class Trainer:
         clock.optimizer_s += clock.read() - began
         return loss
 
-    def _update(self, session: Session, flat: Tensor) -> Update:
+    def _update(self, session: Session, flat: Tensor, in_place: bool) -> Update:
         layout, context, task, clock = self.backbone.layout, session.context, session.task, session.visit.clock
         # What leaves is on the CPU: one transfer, and none where it is there already.
         theta = layout.views(flat.cpu())
+        kept = {j: value.clone() for j, value in cut(layout, task.keep, theta).items()}
         local = cut(layout, task.up, theta)
         origin = cut(layout, task.up, context.start)
-        delta = {j: local[j] - origin[j] for j in task.up}
+        delta = {j: torch.sub(local[j], origin[j], out=local[j] if in_place else None) for j in task.up}
         work = Work(
             num_windows=len(session.client.labels),
             epochs=task.epochs,
@@ -207,7 +211,6 @@ class Trainer:
             stats=joined_rows(session),
             probes=tuple(session.visit.probes),
         )
-        kept = {j: value.clone() for j, value in cut(layout, task.keep, theta).items()}
         return Update(receipt=receipt, delta=delta, state={**context.state, **kept})
 
 

@@ -28,32 +28,41 @@ class Visits:
         self,
         round_: int,
         models: Mapping[str, Params],
-        tasks: Sequence[Assignment],
+        blocks: Sequence[Sequence[Assignment]],
         states: Mapping[ClientId, ClientState],
+        *,
+        spent: bool,
     ) -> Iterator[Update]:
         """The clients' updates in order, as many at a time as are trained together.
+
+        ``spent``: each is done with when the next one is asked for, but for the first of a block. The deltas of all
+        others may be in the trained models' memory.
 
         Raises:
             ClientFailed: a client's code raised; the client is named.
         """
+        tasks = [(task, spent and place > 0) for block in blocks for place, task in enumerate(block)]
         size = self._job.trainer.stack
         for chunk in (tasks[i : i + size] for i in range(0, len(tasks), size)):
             rounds = []
-            for task in chunk:
+            for task, _ in chunk:
                 with self._named(task, round_):
                     rounds.append(self._begin(round_, models[task.view], task, states.get(task.client, NO_STATE)))
-            yield from self._alone(rounds[0], round_) if len(rounds) == 1 else self._together(rounds, round_)
+            if len(rounds) == 1:
+                yield self._alone(rounds[0], round_, chunk[0][1])
+            else:
+                yield from self._together(rounds, round_)
 
-    def _alone(self, given: LocalRound, round_: int) -> list[Update]:
+    def _alone(self, given: LocalRound, round_: int, in_place: bool) -> Update:
         with self._named(given.task, round_):
-            return [self._trainer.local_round(given)]
+            return self._trainer.local_round(given, in_place)
 
     def _together(self, rounds: Sequence[LocalRound], round_: int) -> list[Update]:
         try:
             return self._stacked.train(rounds)
         except Exception as error:
             for given in rounds:  # Whose fault is it?
-                self._alone(given, round_)
+                self._alone(given, round_, in_place=True)
             raise UserError(
                 f"training.stack = {self._job.trainer.stack}: clients {[r.task.client for r in rounds]} failed in a "
                 f"common step ({type(error).__name__}: {error}), but each of them works alone; take training.stack=1"

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from relief_ray.data.window_set import WindowSet
-from relief_ray.federated import ClientContext
+from relief_ray.federated import ClientContext, send_all
 from relief_ray.groups import Params
 from relief_ray.messages import (
     NO_STATE,
@@ -63,23 +63,30 @@ class Worker:
         Raises:
             ClientFailed: a client's code raised; the client is named.
         """
-        updates = self._visits.updates(round_, models, [task for block in blocks for task in block], states)
+        updates = self._visits.updates(round_, models, blocks, states, spent=self._are_spent(round_))
         return [self._add_up(round_, islice(updates, len(block)), states) for block in blocks]
+
+    def _is_watched(self, round_: int) -> bool:
+        return bool(self.job.pairwise_every) and round_ % self.job.pairwise_every == 0
+
+    def _are_spent(self, round_: int) -> bool:
+        """Whether deltas are needed by the sums alone: they take no memory of their own then, which is faster."""
+        job = self.job
+        return isinstance(job.reduction, WeightedSum) and job.program.after is send_all and not self._is_watched(round_)
 
     def _add_up(self, round_: int, found: Iterable[Update], states: Mapping[ClientId, ClientState]) -> BlockResult:
         """Each update is validated and added before the next one is asked for."""
-        job, layout = self.job, self.backbone.layout
+        job, layout, are_spent = self.job, self.backbone.layout, self._are_spent(round_)
         total, updates, fusion, rejected, refused = Accumulator(), list[Update](), list[Update](), {}, list[Receipt]()
-        is_watched = bool(job.pairwise_every) and round_ % job.pairwise_every == 0
-        for update in map(measured, found):
+        for number, update in enumerate(map(measured, found)):
             if reason := check_update(update, layout):
                 rejected[update.receipt.assignment.client] = reason
                 refused.append(update.receipt)
                 continue
-            if is_watched:
+            if self._is_watched(round_):
                 fusion.append(replace(without(update, lambda g: g.role == "fusion_a", layout), state={}))
             if isinstance(job.reduction, WeightedSum):
-                total.add(leaf(update, job.reduction, layout, job.fleet))
+                total.add(leaf(update, job.reduction, layout, job.fleet), borrowed=are_spent and number > 0)
                 update = replace(update, delta={})
             updates.append(update)
         told = [(u, u.receipt.assignment) for u in updates]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.dealing import ANSWER_S_PER_BYTE, CALL_S, LONG_S, Paces, deal_at_once, deal_singly
+from actors.dealing import ANSWER_S_PER_BYTE, CALL_S, LONG_S, Paces, deal_at_once, deal_singly, deal_together
 from relief_ray.messages import Assignment, StageTimes
 
 # Bytes whose travel takes 10 ms.
@@ -63,6 +63,11 @@ def test_long_rounds_stay_in_single_calls():
     seconds = dict.fromkeys(range(8), LONG_S / 4)
     assert deal_at_once(cut_of(8), 2, seconds, 100 * NBYTES) is not None
     assert deal_at_once(cut_of(8), 2, {**seconds, 0: LONG_S}, 100 * NBYTES) is None
+
+
+def test_who_may_share_steps_shares_a_call():
+    assert numbers(deal_together(cut_of(8), 3)) == [[0, 1], [2, 3, 4], [5, 6, 7]]
+    assert numbers(deal_together(cut_of(2), 3)) == [[0], [1]]
 
 
 def test_single_calls_begin_with_the_most_work():

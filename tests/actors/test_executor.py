@@ -134,6 +134,21 @@ def test_a_hanging_client_meets_our_own_deadline(on_ray, tmp_path):
     assert executor.num_lost == 1
 
 
+# Clients that share their steps ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num_hosts", [1, 2])
+def test_hosts_train_their_clients_together(on_ray, tmp_path, num_hosts):
+    """The plain loop shares steps of four, two hosts of two and three: the same numbers up to summation order."""
+    job = make_job(tmp_path, 5)
+    job = replace(job, trainer=replace(job.trainer, stack=4))
+    executor = on_ray(job, num_hosts=num_hosts)
+    found, expected = (round_of(e, job).reduced.sums["global"] for e in (executor, SerialExecutor(job)))
+    assert executor.num_lost == 0
+    for j, part in expected.items():
+        assert torch.allclose(found[j].plain, part.plain, atol=1e-4) and found[j].members == part.members
+
+
 # Bad code and bad updates ----------------------------------------------------------------------------------------
 
 

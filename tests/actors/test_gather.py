@@ -1,10 +1,11 @@
+from copy import deepcopy
 from dataclasses import replace
 from functools import lru_cache
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.gather import Gather, join, lost
+from actors.gather import Gather, lost
 from actors.hosts import merge_whole
 from relief_ray.server.reduction import blocks
 from relief_ray.training.serial import SerialExecutor
@@ -14,18 +15,19 @@ from tests.actors.scenes import make_job, make_states, make_tasks, same_round, s
 
 @lru_cache(maxsize=1)
 def trained(folder):
-    """A round of nine clients by the plain loop, and the same clients one by one."""
+    """A round of nine clients by the plain loop, and the same clients one by one and block by block."""
     job = make_job(folder, 9)
     tasks, models, states = make_tasks(job), start_models(job), make_states(job)
     whole = SerialExecutor(job).train(2, models, tasks, states)
     worker = Worker(job)
-    return tasks, whole, [worker.train_blocks(2, models, [[t]], states)[0] for t in tasks]
+    singles, joined = (worker.train_blocks(2, models, cut, states) for cut in ([[t] for t in tasks], blocks(tasks)))
+    return tasks, whole, singles, joined
 
 
 @settings(deadline=None, max_examples=30)
 @given(order=st.permutations(range(9)))
 def test_any_order_of_arrival_and_any_cut_gives_the_bits_of_the_plain_loop(tmp_path_factory, order):
-    tasks, whole, singles = trained(tmp_path_factory.getbasetemp())
+    tasks, whole, singles, _ = trained(tmp_path_factory.getbasetemp())
     cut = blocks(tasks)
     assert [len(b) for b in cut] == [2, 2, 2, 2, 1]
     gather = Gather(cut)
@@ -37,9 +39,8 @@ def test_any_order_of_arrival_and_any_cut_gives_the_bits_of_the_plain_loop(tmp_p
 @settings(deadline=None, max_examples=20)
 @given(split=st.integers(0, 5), turned=st.booleans())
 def test_blocks_that_hosts_have_merged_give_the_bits_of_the_plain_loop(tmp_path_factory, split, turned):
-    tasks, whole, singles = trained(tmp_path_factory.getbasetemp())
-    cut = blocks(tasks)
-    results = [join(singles[t.client] for t in block) for block in cut]
+    tasks, whole, _, joined = trained(tmp_path_factory.getbasetemp())
+    cut, results = blocks(tasks), deepcopy(joined)  # hosts add to their own sums in place
     gather, runs = Gather(cut), [(0, split), (split, 5)]
     for first, stop in reversed(runs) if turned else runs:
         nodes = merge_whole([r.sums for r in results[first:stop]], range(first, stop), len(cut))
@@ -48,7 +49,7 @@ def test_blocks_that_hosts_have_merged_give_the_bits_of_the_plain_loop(tmp_path_
 
 
 def test_a_second_answer_of_the_same_clients_is_ignored(tmp_path):
-    tasks, whole, singles = trained(tmp_path)
+    tasks, whole, singles, _ = trained(tmp_path)
     gather = Gather(blocks(tasks))
     for client, single in enumerate(singles):
         gather.add(client // 2, (client,), single)
@@ -57,7 +58,7 @@ def test_a_second_answer_of_the_same_clients_is_ignored(tmp_path):
 
 
 def test_lost_clients_leave_a_reason_and_nothing_else(tmp_path):
-    tasks, _, singles = trained(tmp_path)
+    tasks, _, singles, _ = trained(tmp_path)
     gather = Gather(blocks(tasks))
     for client, single in enumerate(singles):
         gather.add(client // 2, (client,), lost([4], "its node died") if client == 4 else single)

@@ -72,6 +72,14 @@ def test_hosts_share_gpus_and_none_lies_across_two(hosts, gpus, share):
     assert {h.num_gpus for h in plan_packed(hosts, cluster).hosts} == {0.0}, "where the CPU computes nobody asks"
 
 
+@pytest.mark.parametrize(("gpus", "expected"), [(1.0, 1), (2.0, 2)])
+def test_clients_that_share_steps_have_a_host_on_every_gpu(gpus, expected):
+    cluster = {"CPU": 8.0, "GPU": gpus}
+    assert [h.num_gpus for h in plan_packed(None, cluster, True, stack=8).hosts] == [1.0] * expected
+    assert len(plan_packed(3, cluster, True, stack=8).hosts) == 3, "as was asked"
+    assert len(plan_packed(None, cluster, stack=8).hosts) == 8, "a CPU's cores do not wait for launches"
+
+
 def test_a_cluster_without_gpu_is_named_before_anything_is_started():
     with pytest.raises(UserError, match=r"Ray knows of no GPU in this cluster.*--num-gpus"):
         plan_packed(2, {"CPU": 2.0}, True)

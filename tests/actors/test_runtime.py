@@ -73,6 +73,10 @@ def test_mode(mode, clients, placement, expected):
     assert choose_mode(RuntimeConfig(mode=mode, placement=placement), clients) == expected
 
 
+def test_clients_that_share_steps_share_hosts():
+    assert choose_mode(RuntimeConfig(), 8, stack=2) == "packed"
+
+
 def test_our_own_node_plays_every_device_of_the_fleet():
     options = local_session(prepare(parse(CONFIG)))
     assert options.address is None

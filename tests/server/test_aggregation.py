@@ -12,7 +12,7 @@ from relief_ray.messages import Assignment, Reduced, WeightedSum
 from relief_ray.server import aggregation as agg
 from relief_ray.server import reduction as red
 from relief_ray.strategies.relief import Relief
-from tests.toy import FOUR, build, fleet_of, reduced_of, sum_of, task_of, update_of
+from tests.toy import FOUR, build, fleet_of, reduced_of, sum_block, sum_of, task_of, update_of
 
 UNIFORM = WeightedSum(weight=agg.uniform, bucket=agg.one_bucket)
 BY_SAMPLES = WeightedSum(weight=agg.by_samples, bucket=agg.one_bucket)
@@ -211,7 +211,7 @@ def test_the_sum_is_the_same_for_any_hosts_and_any_arrival(num_clients, num_host
     hosts = [jobs[h::num_hosts] for h in range(num_hosts)]
     shuffler.shuffle(hosts)
     done = {
-        number: red.sum_block([sent[t.client] for t in block], reduction, TINY, fleet)
+        number: sum_block([sent[t.client] for t in block], reduction, TINY, fleet)
         for host in hosts
         for number, block in host
     }
@@ -222,15 +222,15 @@ def test_order_matters_to_the_bits_so_the_tree_must_fix_it():
     """The guard of the test above: another order does give other bits, so equality there means something."""
     fleet = fleet_of(*[("acc", "hr")] * 9)
     sent = random_updates(TINY, fleet, 3)
-    forward = red.sum_block(sent, UNIFORM, TINY, fleet)
-    backward = red.sum_block(reversed(sent), UNIFORM, TINY, fleet)
+    forward = sum_block(sent, UNIFORM, TINY, fleet)
+    backward = sum_block(reversed(sent), UNIFORM, TINY, fleet)
     assert any(not torch.equal(forward["global"][j].plain, backward["global"][j].plain) for j in TINY.ids)
 
 
 def test_one_pass_sums_are_the_direct_sums():
     fleet = fleet_of(*[("acc", "hr")] * 6)
     sent = random_updates(TINY, fleet, 1)
-    part = red.sum_block(sent, BY_SAMPLES, TINY, fleet)["global"]["B"]
+    part = sum_block(sent, BY_SAMPLES, TINY, fleet)["global"]["B"]
     stack = torch.stack([u.delta["B"].double() for u in sent])
     weights = torch.tensor([float(c.num_windows) for c in fleet.clients], dtype=torch.float64)
     torch.testing.assert_close(part.weighted, (weights[:, None] * stack).sum(0), rtol=1e-12, atol=0)
@@ -240,7 +240,7 @@ def test_one_pass_sums_are_the_direct_sums():
 
 
 def test_unit_weights_share_one_tensor():
-    part = red.sum_block(random_updates(TINY, FOUR, 0), UNIFORM, TINY, FOUR)["global"]["H"]
+    part = sum_block(random_updates(TINY, FOUR, 0), UNIFORM, TINY, FOUR)["global"]["H"]
     assert part.weighted is part.plain
 
 
@@ -266,13 +266,13 @@ def test_different_parts_of_a_group_cannot_be_summed():
         task = Assignment(client=client, down={}, train=up, up=up, epochs=1)
         sent.append(update_of(task, {"encoder.acc.1": torch.ones(layout.num_values(up))}))
     with pytest.raises(ValueError, match=r"'encoder.acc.1': clients \(0,\) and \(1,\).*use Collect"):
-        red.sum_block(sent, UNIFORM, layout, FOUR)
+        sum_block(sent, UNIFORM, layout, FOUR)
 
 
 def test_a_client_counts_once():
     sent = random_updates(TINY, FOUR, 0)
     with pytest.raises(AssertionError, match="counts twice"):
-        red.sum_block([sent[0], sent[0]], UNIFORM, TINY, FOUR)
+        sum_block([sent[0], sent[0]], UNIFORM, TINY, FOUR)
 
 
 def test_without_keeps_what_is_asked_for():

@@ -1,12 +1,15 @@
 """The tree that block sums are merged along."""
 
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors.hosts import merge_whole
-from relief_ray.messages import GroupSum
-from relief_ray.server.reduction import Accumulator, Node, Tree, merge_blocks
+from relief_ray.groups import GroupLayout, ParamGroup, pack
+from relief_ray.messages import GroupSum, WeightedSum
+from relief_ray.server.aggregation import check_update, one_bucket
+from relief_ray.server.reduction import CHUNK, Accumulator, Node, Tree, leaf, merge_blocks
+from tests.toy import fleet_of, task_of, update_of
 
 
 def block(number):
@@ -60,3 +63,59 @@ def test_what_comes_in_is_never_written_to():
     parts = [block(i) for i in range(5)]
     merge_blocks(parts)
     assert [plain(p) for p in parts] == [plain(block(i)) for i in range(5)]
+
+
+def literal(deltas, weights):
+    """``(sum w d, sum d, sum |d|^2)`` in float64, one client after the other, squares by chunks of 65,536 values."""
+    squares = []
+    for d in deltas:
+        square = 0.0
+        for chunk in d.split(65_536):
+            exact = chunk.double().clone()
+            square += float(exact.dot(exact))
+        squares.append(square)
+    weighted, plain, square = deltas[0].double() * weights[0], deltas[0].double(), squares[0]
+    for d, w, s in zip(deltas[1:], weights[1:], squares[1:], strict=True):
+        weighted, plain, square = weighted + d.double() * w, plain + d.double(), square + s
+    return weighted, plain, square
+
+
+SIZES = st.sampled_from([1, 7, 64, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK + 9])
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    sizes=st.lists(SIZES, min_size=1, max_size=3),
+    clients=st.lists(st.tuples(st.sampled_from([1.0, 0.3, 3.0]), st.sampled_from(["all", "some", "bad"])), min_size=1),
+    borrowed=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_norms_and_sums_are_those_of_the_plain_loop_to_the_bit(sizes, clients, borrowed, seed):
+    """Also where updates lie one after the other in the same memory, and one that is not finite is left out."""
+    layout = GroupLayout(
+        ParamGroup(id=f"g{i}", role="encoder", modality=None, layer=i + 1, tensors=pack([("w", (n,), "weight")]))
+        for i, n in enumerate(sizes)
+    )
+    fleet, make = fleet_of(*[("acc",)] * len(clients)), torch.Generator().manual_seed(seed)
+    reduction = WeightedSum(weight=lambda group, client, task: clients[client.id][0], bucket=one_bucket)
+    memory, total, sent = torch.empty(layout.numel), Accumulator(), []
+    for number, (weight, kind) in enumerate(clients):
+        flat = torch.randn(layout.numel, generator=make)
+        if kind == "bad":
+            flat[int(torch.randint(layout.numel, (1,), generator=make))] = float("inf")
+        views = layout.views(memory.copy_(flat) if borrowed else flat.clone())
+        up = {j: d for j, d in views.items() if kind != "some" or j == "g0"}
+        update = update_of(task_of(layout, number, tuple(up)), up)
+        if kind == "bad":
+            assert "not finite" in check_update(update, layout)
+            continue
+        assert check_update(update, layout) is None
+        total.add(leaf(update, reduction, layout, fleet), borrowed=borrowed)
+        sent.append((weight, {j: layout.views(flat)[j] for j in up}, update.receipt.sq_norm))
+    memory.fill_(float("nan"))
+    for j, part in total.settled().get("global", {}).items():
+        mine = [(w, d[j], squares[j]) for w, d, squares in sent if j in d]
+        weighted, plain, square = literal([d for _, d, _ in mine], [w for w, _, _ in mine])
+        assert torch.equal(part.plain, plain) and torch.equal(part.weighted, weighted) and part.sq_norm == square
+        assert all(literal([d], [w])[2] == s for w, d, s in mine)
+    assert bool(sent) == bool(total.sums())

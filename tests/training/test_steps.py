@@ -14,7 +14,7 @@ from relief_ray.strategies.fedprox import proximal_loss
 from relief_ray.strategies.losses import balance_loss, difference_loss, z_loss
 from relief_ray.streams import Streams
 from relief_ray.training.rows import ClientInputs
-from relief_ray.training.steps import Visit, adds_up, gradients, joined_rows
+from relief_ray.training.steps import LocalRound, Visit, adds_up, gradients, joined_rows
 from relief_ray.training.trainer import Trainer
 from relief_ray.training.trainer_config import TrainerConfig
 from tests.training.scene import SHAPE, TINY, TYPE_B, client, precision, task, windows
@@ -80,7 +80,9 @@ def one_batch(program, taps, most, engine="reuse", autocast="none", groups=None)
         output = CONNECTOR.output("first") if "connector.own" in taps else None
         asked = task(backbone, groups, taps=frozenset(taps), output=output)
         visit = Visit(program=program)
-        session = trainer._session(context, asked, ClientInputs(inputs=prepared, labels=labels), visit)
+        session = trainer.open(
+            LocalRound(context=context, task=asked, client=ClientInputs(inputs=prepared, labels=labels), visit=visit)
+        )
         batches = trainer._batches(session)
         loss = gradients(session, batches, torch.arange(BATCH).flip(0), is_observed=True)
         return session.vectors.gradients(), float(loss), joined_rows(session)

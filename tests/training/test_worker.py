@@ -11,7 +11,7 @@ from relief_ray.data.window_set import WindowSet
 from relief_ray.federated import ClientProgram
 from relief_ray.groups import WHOLE
 from relief_ray.messages import Assignment, ClientInfo, Collect, EvalTarget, Fleet, WeightedSum
-from relief_ray.server.aggregation import one_bucket, uniform
+from relief_ray.server.aggregation import by_samples, one_bucket, uniform
 from relief_ray.server.reduction import blocks
 from relief_ray.streams import Streams
 from relief_ray.training.inputs import InputCache, prepare
@@ -190,6 +190,40 @@ def test_an_update_that_is_not_finite_is_rejected_not_summed(job):
     assert set(found.rejected) == {1} and "not finite" in found.rejected[1]
     assert [r.assignment.client for r in found.receipts] == [0, 2]
     assert {part.members for part in found.sums["global"].values()} == {(0, 2)}
+
+
+def as_it_is(context, update):
+    """What a program's own function could keep, so that its memory is not used again."""
+    return update
+
+
+@pytest.mark.parametrize("weight", [uniform, by_samples])
+@pytest.mark.parametrize("keep", [{}, {"head.1": WHOLE}], ids=["nothing", "head"])
+def test_a_delta_in_the_models_own_memory_gives_the_same_bits(job, keep, weight):
+    """With a diverged client in the middle and one that uploads less."""
+    blank = replace(job.clients[1], mean=np.full(6, np.nan, np.float32))
+    clients, fleet = (job.clients[0], blank, *job.clients[1:]), job.fleet.clients
+    fleet = tuple(replace(c, id=n) for n, c in enumerate((fleet[0], fleet[1], *fleet[1:])))
+    job = replace(
+        job,
+        clients=clients,
+        fleet=replace(job.fleet, clients=fleet),
+        reduction=WeightedSum(weight=weight, bucket=one_bucket),
+    )
+    tasks = tasks_of(job, keep=keep)
+    tasks[0] = replace(tasks[0], up={j: part for j, part in tasks[0].up.items() if j != "fusion.B"})
+    found, expected = (
+        Worker(replace(job, program=program)).train_blocks(1, models(), [tasks], {})[0]
+        for program in (ClientProgram(), ClientProgram(after=as_it_is))
+    )
+    assert set(found.rejected) == set(expected.rejected) == {1}
+    assert [r.sq_norm for r in found.receipts] == [r.sq_norm for r in expected.receipts]
+    for j, part in expected.sums["global"].items():
+        mine = found.sums["global"][j]
+        assert torch.equal(mine.plain, part.plain) and torch.equal(mine.weighted, part.weighted)
+        assert mine.members == part.members == ((2, 3) if j == "fusion.B" else (0, 2, 3))
+    for c, state in expected.states.items():
+        assert all(torch.equal(found.states[c][j], value) for j, value in state.items())
 
 
 def test_receipts_carry_squared_norms(job):
