@@ -79,10 +79,8 @@ def one_batch(program, taps, most, engine="reuse", autocast="none", groups=None)
         prepared = {m: backbone.prepare(m, raw[m].to(dtype)) for m in TYPE_B}
         output = CONNECTOR.output("first") if "connector.own" in taps else None
         asked = task(backbone, groups, taps=frozenset(taps), output=output)
-        visit = Visit(program=program)
-        session = trainer.open(
-            LocalRound(context=context, task=asked, client=ClientInputs(inputs=prepared, labels=labels), visit=visit)
-        )
+        inputs, visit = ClientInputs(inputs=prepared, labels=labels), Visit(program=program)
+        session = trainer.open(LocalRound(context=context, task=asked, client=inputs, visit=visit))
         batches = trainer._batches(session)
         loss = gradients(session, batches, torch.arange(BATCH).flip(0), is_observed=True)
         return session.vectors.gradients(), float(loss), joined_rows(session)
