@@ -83,17 +83,14 @@ class _Running:
         """Adds ``other``, which comes later in client order and is left as it is."""
         first = self.part
         _check(group, first, other)
-        unweighted = _is_unweighted(first) and _is_unweighted(other)
-        if self.owned:
-            plain = first.plain
-            weighted = first.weighted if not _is_unweighted(first) else plain if unweighted else plain.clone()
+        # A leaf's float64 values are new. What came in and is not owned stays as it is.
+        left, in_place = settle(first), self.owned or is_leaf(first)
+        if _is_unweighted(first) and _is_unweighted(other):
+            plain = weighted = _added(left.plain, other.plain, in_place)
         else:
-            left = settle(first)
-            plain = left.plain if is_leaf(first) else left.plain.clone()
-            weighted = plain if unweighted else left.weighted.clone()
-        plain.add_(other.plain)
-        if weighted is not plain:
-            weighted.add_(settle(other).weighted)
+            is_apart = left.weighted is not left.plain
+            weighted = _added(left.weighted, settle(other).weighted, in_place and is_apart)
+            plain = _added(left.plain, other.plain, in_place)
         self.owned = True
         self.part = GroupSum(
             weight=first.weight + other.weight,
@@ -102,6 +99,11 @@ class _Running:
             sq_norm=first.sq_norm + other.sq_norm,
             members=first.members + other.members,
         )
+
+
+def _added(total: Tensor, values: Tensor, in_place: bool) -> Tensor:
+    """``total + values`` in float64; ``values`` may be float32."""
+    return torch.add(total, values, out=total if in_place else None)
 
 
 def _check(group: GroupId, a: GroupSum, b: GroupSum) -> None:
