@@ -2,6 +2,9 @@
 
 conv1's input columns are data: they are gathered once per client. Everything stays (batch, time, channel), so conv2's
 columns are contiguous runs of conv1's output. Agreement with ``nn.Conv1d`` up to summation order is tested.
+
+Passes are written out, since autograd's own operations go through memory more often. Parameters that are handed in
+(``torch.func``) may stand for many models at once, which only torch's operations know: they take the way without.
 """
 
 from __future__ import annotations
@@ -32,56 +35,7 @@ class FusedConv1(nn.Module):
 
     def forward(self, columns_BTK: Tensor) -> Tensor:
         """(B, T/2, C*5) -> (B, T/2, out)."""
-        return torch.relu(nn.functional.linear(columns_BTK, self.conv.weight.flatten(1), self.conv.bias))
-
-
-class _Unfold(torch.autograd.Function):
-    """Columns of a time-major sequence (B, T, C) -> (B, T/2, 5*C); its backward adds five strided slices."""
-
-    @staticmethod
-    def forward(x_BTC: Tensor) -> Tensor:
-        batch, time, channels = x_BTC.shape
-        padded = x_BTC.new_empty(batch, time + 2 * PADDING, channels)
-        padded[:, :PADDING] = 0
-        padded[:, PADDING + time :] = 0
-        padded[:, PADDING : PADDING + time] = x_BTC
-        steps = (time + 2 * PADDING - KERNEL) // STRIDE + 1
-        view = padded.as_strided((batch, steps, KERNEL * channels), (padded.stride(0), STRIDE * channels, 1))
-        return view.contiguous()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
-        ctx.shape = inputs[0].shape
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int], x_NBTC: Tensor) -> tuple[Tensor, int]:
-        """Windows are columns' own affair: those of several clients are one longer batch."""
-        first = x_NBTC.movedim(in_dims[0], 0)
-        columns_NBTK = unfold(first.flatten(0, 1))
-        return columns_NBTK.view(*first.shape[:2], *columns_NBTK.shape[1:]), 0
-
-    @staticmethod
-    def backward(ctx: Any, grad_BTK: Tensor) -> Tensor:
-        batch, time, channels = ctx.shape
-        steps = grad_BTK.shape[1]
-        grad = grad_BTK.new_zeros(batch, time + 2 * PADDING, channels)
-        for k in range(KERNEL):
-            grad[:, k : k + STRIDE * steps : STRIDE] += grad_BTK[:, :, k * channels : (k + 1) * channels]
-        return grad[:, PADDING : PADDING + time]
-
-
-def unfold(x_BTC: Tensor) -> Tensor:
-    """conv2's input columns (B, T/2, 5*C), differentiable."""
-    apply: Callable[[Tensor], Tensor] = _Unfold.apply
-    return apply(x_BTC)
-
-
-class ChannelsFirst(nn.Module):
-    """Puts ``FusedConv1``'s output back into torch's order, for an early exit's pooling."""
-
-    def forward(self, x_BTC: Tensor) -> Tensor:
-        """(B, T, C) -> (B, C, T)."""
-        return x_BTC.transpose(1, 2)
+        return _activated(columns_BTK, self.conv.weight.flatten(1), self.conv)
 
 
 class FusedConv2(nn.Module):
@@ -96,10 +50,110 @@ class FusedConv2(nn.Module):
     def forward(self, x_BTC: Tensor) -> Tensor:
         """(B, T/2, in) -> (B, out * steps), channel-major like the reference."""
         weight = self.conv.weight.transpose(1, 2).flatten(1)  # (out, 5*in): time-major columns
-        y_BTC = torch.relu(nn.functional.linear(unfold(x_BTC), weight, self.conv.bias))
+        y_BTC = _activated(unfold(x_BTC, self.conv), weight, self.conv)
         batch, time, channels = y_BTC.shape
+        if _is_written_out(self.conv) and time == 2 * self.steps:
+            apply: Callable[[Tensor], Tensor] = _PoolPairs.apply
+            return apply(y_BTC)
         if time % self.steps:
             return nn.functional.adaptive_avg_pool1d(y_BTC.transpose(1, 2), self.steps).flatten(1)
         if time != self.steps:
             y_BTC = y_BTC.view(batch, self.steps, time // self.steps, channels).mean(2)
         return y_BTC.transpose(1, 2).flatten(1)
+
+
+class ChannelsFirst(nn.Module):
+    """Puts ``FusedConv1``'s output back into torch's order, for an early exit's pooling."""
+
+    def forward(self, x_BTC: Tensor) -> Tensor:
+        """(B, T, C) -> (B, C, T)."""
+        return x_BTC.transpose(1, 2)
+
+
+def unfold(x_BTC: Tensor, conv: nn.Conv1d) -> Tensor:
+    """conv2's input columns (B, T/2, 5*C), differentiable."""
+    if _is_written_out(conv):
+        apply: Callable[[Tensor], Tensor] = _Unfold.apply
+        return apply(x_BTC)
+    padded = nn.functional.pad(x_BTC, (0, 0, PADDING, PADDING))
+    return padded.unfold(1, KERNEL, STRIDE).transpose(2, 3).flatten(2)
+
+
+def _is_written_out(conv: nn.Conv1d) -> bool:
+    return isinstance(conv.weight, nn.Parameter)
+
+
+def _activated(columns_BTK: Tensor, weight_OK: Tensor, conv: nn.Conv1d) -> Tensor:
+    """``ReLU(x W^T + b)``."""
+    if _is_written_out(conv):
+        apply: Callable[..., Tensor] = _Activated.apply
+        return apply(columns_BTK, weight_OK, conv.bias)
+    return torch.relu(nn.functional.linear(columns_BTK, weight_OK, conv.bias))
+
+
+class _Activated(torch.autograd.Function):
+    """``ReLU(x W^T + b)``: the ReLU in place, its mask read off its output."""
+
+    @staticmethod
+    def forward(ctx: Any, x_BTK: Tensor, weight_OK: Tensor, bias: Tensor) -> Tensor:
+        y_BTO = nn.functional.linear(x_BTK, weight_OK, bias).relu_()
+        ctx.save_for_backward(x_BTK, weight_OK, y_BTO)
+        return y_BTO
+
+    @staticmethod
+    def backward(ctx: Any, grad_BTO: Tensor) -> tuple[Tensor | None, ...]:
+        x_BTK, weight_OK, y_BTO = ctx.saved_tensors
+        grad_RO = torch.ops.aten.threshold_backward(grad_BTO, y_BTO, 0).reshape(-1, len(weight_OK))
+        of_x, of_weight, of_bias = ctx.needs_input_grad
+        return (
+            (grad_RO @ weight_OK).view(x_BTK.shape) if of_x else None,
+            # So and not (out, K): by the order of its operands a product with few outputs is up to five times as fast.
+            (x_BTK.flatten(0, 1).t() @ grad_RO).t() if of_weight else None,
+            grad_RO.sum(0) if of_bias else None,
+        )
+
+
+class _Unfold(torch.autograd.Function):
+    """Columns of a time-major sequence (B, T, C) -> (B, T/2, 5*C).
+
+    Steps are two samples apart: a column is its step's own pair of samples, the next pair, and half of the one after.
+    The backward pass adds these three up, in the order of the samples in a column.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x_BTC: Tensor) -> Tensor:
+        batch, time, channels = x_BTC.shape
+        ctx.shape = x_BTC.shape
+        padded = x_BTC.new_empty(batch, time + 2 * PADDING, channels)
+        padded[:, :PADDING] = 0
+        padded[:, PADDING + time :] = 0
+        padded[:, PADDING : PADDING + time] = x_BTC
+        steps = (time + 2 * PADDING - KERNEL) // STRIDE + 1
+        view = padded.as_strided((batch, steps, KERNEL * channels), (padded.stride(0), STRIDE * channels, 1))
+        return view.contiguous()
+
+    @staticmethod
+    def backward(ctx: Any, grad_BTK: Tensor) -> Tensor:
+        batch, time, channels = ctx.shape
+        steps, pair = grad_BTK.shape[1], STRIDE * channels
+        pairs = grad_BTK.new_empty(batch, steps + 2, pair)
+        pairs[:, :steps] = grad_BTK[:, :, :pair]
+        pairs[:, steps:] = 0
+        pairs[:, 1:-1] += grad_BTK[:, :, pair : 2 * pair]
+        pairs[:, 2:, :channels] += grad_BTK[:, :, 2 * pair :]
+        return pairs.view(batch, -1, channels)[:, PADDING : PADDING + time]
+
+
+class _PoolPairs(torch.autograd.Function):
+    """Means of pairs of steps, then channel-major: (B, 2 S, C) -> (B, C * S)."""
+
+    @staticmethod
+    def forward(ctx: Any, y_BTC: Tensor) -> Tensor:
+        ctx.steps = y_BTC.shape[1] // 2
+        pairs = y_BTC.view(len(y_BTC), ctx.steps, 2, y_BTC.shape[2])
+        return torch.add(pairs[:, :, 0], pairs[:, :, 1]).mul_(0.5).transpose(1, 2).flatten(1)
+
+    @staticmethod
+    def backward(ctx: Any, grad_BF: Tensor) -> Tensor:
+        halves = grad_BF.view(len(grad_BF), -1, ctx.steps).transpose(1, 2).mul(0.5)
+        return halves.unsqueeze(2).expand(-1, -1, 2, -1).flatten(1, 2)

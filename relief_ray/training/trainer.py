@@ -6,6 +6,7 @@ Groups outside ``S_n`` have no gradient and no optimizer state; what they determ
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import lru_cache, partial
 
@@ -19,6 +20,7 @@ from relief_ray.messages import Assignment, Receipt, Update, Work
 from relief_ray.models.backbone import Backbone
 from relief_ray.process import casting
 from relief_ray.stages import MAX_KEPT_BYTES, missing_mode, most_windows
+from relief_ray.training.early import stepped_at_once
 from relief_ray.training.optimizer import Adam
 from relief_ray.training.parts import load_model, mask_parts, scale_adapters
 from relief_ray.training.placing import place
@@ -157,14 +159,21 @@ class Trainer:
         context, clock, num_windows = session.context, session.visit.clock, len(session.client.labels)
         batches = self._batches(session)
         order = context.streams.torch("batches", context.round, context.info.id)
-        for epoch in range(1, session.task.epochs + 1):
-            losses = []
-            shuffled = torch.randperm(num_windows, generator=order).to(self.device)
-            for index in torch.split(shuffled, self.config.batch_size):
-                loss = self._batch(session, batches, index, is_observed=epoch == session.task.epochs)
-                losses.append((loss, len(index)))
-                clock.num_steps += 1
-            clock.loss = _mean(losses, num_windows)
+        with self._early_steps(session):
+            for epoch in range(1, session.task.epochs + 1):
+                losses = []
+                shuffled = torch.randperm(num_windows, generator=order).to(self.device)
+                for index in torch.split(shuffled, self.config.batch_size):
+                    loss = self._batch(session, batches, index, is_observed=epoch == session.task.epochs)
+                    losses.append((loss, len(index)))
+                    clock.num_steps += 1
+                clock.loss = _mean(losses, num_windows)
+
+    def _early_steps(self, session: Session) -> AbstractContextManager[None]:
+        """For our own stages on a CPU: they read a tensor once, and no cache is worth waiting for a GPU."""
+        if self.config.engine != "gemm" or self.device.type != "cpu":
+            return nullcontext()
+        return stepped_at_once(session, self._adam, self.config.batch_size)
 
     def _batches(self, session: Session) -> BatchBuffers:
         """Computes once what no step changes."""

@@ -5,10 +5,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.func import functional_call
 
 from relief_ray.models.backbone import InputShape
 from relief_ray.models.cnn import CnnConfig
-from relief_ray.models.gemm import columns, unfold
+from relief_ray.models.gemm import FusedConv1, FusedConv2, columns, unfold
 
 # (window, channels, pooled steps): even, odd, not divisible by the steps, shorter than the steps, one sample.
 SHAPES = [(128, 9, 32), (256, 3, 32), (20, 2, 5), (21, 2, 5), (33, 1, 4), (37, 3, 8), (10, 1, 8), (1, 2, 1)]
@@ -58,5 +59,26 @@ def test_columns_times_weight_is_the_convolution(window, channels):
 def test_unfold_and_its_backward_pass(time, channels):
     x = torch.randn(2, time, channels, generator=torch.Generator().manual_seed(time), dtype=torch.float64)
     by_channel = columns("acc", x.transpose(1, 2)).unflatten(2, (channels, 5)).transpose(2, 3).flatten(2)
-    assert torch.equal(unfold(x), by_channel)
-    assert torch.autograd.gradcheck(unfold, (x.requires_grad_(),))
+    conv = nn.Conv1d(channels, 2, 5)
+    assert torch.equal(unfold(x, conv), by_channel)
+    assert torch.autograd.gradcheck(lambda given: unfold(given, conv), (x.requires_grad_(),))
+
+
+@pytest.mark.parametrize(("time", "steps"), [(12, 6), (6, 6), (18, 6), (7, 3)])
+@pytest.mark.parametrize("trained", ["12", "1", "2"])
+def test_written_out_passes_are_torch_s_own(time, steps, trained):
+    """``functional_call`` hands parameters in, so that torch's operations take over: pooled by 2, 1, 3, unevenly."""
+    make = torch.Generator().manual_seed(time)
+    first, second = nn.Conv1d(3, 4, 5, 2, 2).double(), nn.Conv1d(4, 5, 5, 2, 2).double()
+    whole = nn.Sequential(FusedConv1(first), FusedConv2(second, steps))
+    for layer, conv in (("1", first), ("2", second)):
+        conv.requires_grad_(layer in trained)
+    x = columns("acc", torch.randn(8, 3, 4 * time, generator=make, dtype=torch.float64))
+    handed = {name: p.detach().clone().requires_grad_(p.requires_grad) for name, p in whole.named_parameters()}
+    written, plain = whole(x), functional_call(whole, handed, (x,))
+    assert torch.equal(written, plain)
+    upper = torch.randn(written.shape, generator=make, dtype=torch.float64)
+    torch.autograd.backward([written, plain], [upper, upper])
+    for name, p in whole.named_parameters():
+        assert (p.grad is None) == (handed[name].grad is None) == (not p.requires_grad)
+        assert p.grad is None or torch.allclose(p.grad, handed[name].grad, rtol=0, atol=1e-12), name
