@@ -4,7 +4,7 @@ conv1's input columns are data: they are gathered once per client. Everything st
 columns are contiguous runs of conv1's output. Agreement with ``nn.Conv1d`` up to summation order is tested.
 
 Passes are written out, since autograd's own operations go through memory more often. Parameters that are handed in
-(``torch.func``) may stand for many models at once, which only torch's operations know: they take the way without.
+(``torch.func``) may stand for many models at once, and autocast has dtypes of its own: there torch's operations do it.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def unfold(x_BTC: Tensor, conv: nn.Conv1d) -> Tensor:
 
 
 def _is_written_out(conv: nn.Conv1d) -> bool:
-    return isinstance(conv.weight, nn.Parameter)
+    return isinstance(conv.weight, nn.Parameter) and not torch.is_autocast_enabled(conv.weight.device.type)
 
 
 def _activated(columns_BTK: Tensor, weight_OK: Tensor, conv: nn.Conv1d) -> Tensor:

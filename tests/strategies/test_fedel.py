@@ -23,6 +23,7 @@ from relief_ray.strategies.fedavg import FedAvg
 from relief_ray.strategies.fedel import GLOBAL, WINDOW, FedEL, all_exits, global_importance
 from relief_ray.strategies.fedprox import FedProx
 from relief_ray.streams import Streams
+from relief_ray.training.worker import Worker
 from tests import toy
 from tests.conformance_cases import config_of, drive
 from tests.toy import ACC, LinearPlanner, build
@@ -122,16 +123,17 @@ def test_unlimited_time_and_equal_importance_is_fedavg(tmp_path, monkeypatch, en
 def test_the_probe_is_one_step_of_the_optimizer_and_the_gradient_behind_it(tmp_path):
     """Against the trainer itself: a round of one step on the same batch, and finite differences of its loss."""
     run = run_of(tmp_path, batch_size=64)
-    trainer, worker = run.executor._worker.trainer, run.executor._worker
     found = {}
 
     def look(context, task):
         found["probed"] = context.probe(replace(task, output=None, train=LAYOUT.select(OWN)))
         return replace(task, output=None, train=LAYOUT.select(OWN), up=LAYOUT.select(OWN))
 
-    worker.job = replace(worker.job, program=replace(worker.job.program, refine=look, after=lambda _, update: update))
+    job = run.executor._worker.job
+    worker = Worker(replace(job, program=replace(job.program, refine=look, after=lambda _, update: update)))
+    trainer = worker.trainer
     tasks = run.strategy.allocate(run.state, context_of(LAYOUT, planner=SPREAD, participants=[0]))
-    update = worker._train(1, run.state.models["global"], tasks[0], NO_STATE)
+    (update,) = worker._visits.updates(1, run.state.models, [tasks[:1]], {}, spent=False)
     assert update.receipt.work.num_steps == 1, "the probe's step is not counted as training"
     step, gradient = found["probed"].step, found["probed"].gradient
     for j in OWN:

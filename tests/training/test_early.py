@@ -1,0 +1,78 @@
+"""Large gradients are used inside the backward pass: when, and that no bit depends on it."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from relief_ray.federated import ClientProgram, task_loss
+from relief_ray.groups import Part
+from relief_ray.training import early
+from relief_ray.training.optimizer import Adam
+from tests.training.scene import ASSIGNMENTS, Scene
+
+
+@pytest.fixture
+def steps(monkeypatch):
+    """How many tensors each of Adam's steps moved; every tensor counts as large."""
+    found, usual = [], Adam.step
+
+    def step(self, parameters, lr):
+        moved = [p for p in parameters if p.grad is not None]
+        found.append(len(moved))
+        usual(self, parameters, lr)
+
+    monkeypatch.setattr(Adam, "step", step)
+    monkeypatch.setattr(early, "LARGE", 1)
+    return found
+
+
+def other(step):
+    return task_loss(step)
+
+
+@pytest.mark.parametrize("groups", ASSIGNMENTS.values(), ids=ASSIGNMENTS)
+@pytest.mark.parametrize("missing", ["zero_input", "zero_feature"])
+def test_the_bits_are_those_of_steps_after_the_backward_pass(groups, missing, steps):
+    at_once = Scene("gemm", missing).train(groups, epochs=2)
+    assert set(steps) <= {0, 1}, "each tensor has a step of its own"
+    steps.clear()
+    afterwards = Scene("gemm", missing).train(groups, epochs=2, program=ClientProgram(objective=other))
+    assert at_once.receipt.work.loss == afterwards.receipt.work.loss
+    assert all(torch.equal(delta, afterwards.delta[j]) for j, delta in at_once.delta.items())
+
+
+def test_rates_are_the_groups_own(steps):
+    changes = {"lr_scale": {"head.1": 0.5, "fusion.B": 2.0}}
+    first, second = (
+        Scene("gemm").train(changes=changes, program=program)
+        for program in (ClientProgram(), ClientProgram(objective=other))
+    )
+    assert all(torch.equal(delta, second.delta[j]) for j, delta in first.delta.items())
+
+
+@pytest.mark.parametrize(
+    ("engine", "changes", "micro_batch"),
+    [("reuse", {}, None), ("gemm", {"train": {"head.1": Part(rows=0.5)}}, None), ("gemm", {}, 5)],
+    ids=["other engine", "parts of tensors", "batches in parts"],
+)
+def test_elsewhere_all_tensors_share_a_step(engine, changes, micro_batch, steps):
+    scene = Scene(engine)
+    scene.trainer.config = replace(scene.trainer.config, micro_batch=micro_batch)
+    scene.train(changes=changes)
+    num_tensors = 2 if "train" in changes else sum(map(len, scene.backbone.parameters.values()))
+    assert set(steps) == {num_tensors}
+
+
+def test_hooks_end_with_the_round(steps):
+    scene = Scene("gemm")
+    scene.train()
+    steps.clear()
+    scene.train(program=ClientProgram(objective=other))
+    assert max(steps) > 1
+
+
+def test_seconds_of_the_steps_are_the_optimizers(steps):
+    update = Scene("gemm").train(epochs=2)
+    times = update.receipt.work.measured
+    assert times.optimizer_s > 0 and times.backward_s > 0
