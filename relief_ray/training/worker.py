@@ -131,7 +131,9 @@ class Worker:
             pairwise=tuple(fusion),
         )
 
-    def _train(self, round_: int, start: Params, task: Assignment, state: ClientState, in_place: bool) -> Update:
+    def _train(
+        self, round_: int, start: Params, task: Assignment, state: ClientState, in_place: bool = False
+    ) -> Update:
         job = self.job
         info = job.fleet[task.client]
         context = ClientContext(
