@@ -12,6 +12,7 @@ from torch import nn
 from relief_ray.federated import ClientProgram
 from relief_ray.groups import Part
 from relief_ray.messages import NO_STATE
+from relief_ray.models.moment_weights import load_frozen
 from relief_ray.stages import MAX_STEP_BYTES
 from relief_ray.training.stack_steps import epoch_steps
 from relief_ray.training.stacked import StackedTrainer
@@ -134,6 +135,15 @@ def test_rates_tensors_and_personal_groups_are_each_client_s_own():
     assert set(stacked[4].state) == {"head.1"}
 
 
+@pytest.fixture
+def own_weights():
+    """Backbones of a process share what is frozen; in float64 it is this test's alone."""
+    load_frozen.cache_clear()
+    yield
+    load_frozen.cache_clear()
+
+
+@pytest.mark.usefixtures("own_weights")
 @pytest.mark.parametrize("missing", ["zero_input", "zero_feature"])
 def test_a_backbone_of_transformers(missing):
     """Its gradients reach zero where features are alike, and Adam makes steps out of their rounding: 1e-8 was seen."""
