@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
+import os
+import secrets
 import sys
 from pathlib import Path
 from time import time
@@ -26,7 +29,14 @@ class Host:
 
 def main(out: Path) -> None:
     """A cluster with the options that a run starts its own with, and nothing else."""
-    ray.init(address="local", object_store_memory=OBJECT_STORE_BYTES, include_dashboard=False, log_to_driver=False)
+    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # or Ray writes one to the home folder
+    ray.init(
+        address="local",
+        object_store_memory=OBJECT_STORE_BYTES,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+    )
     actor: Any = ray.remote(Host)
     hosts = [actor.remote() for _ in range(NUM_ACTORS)]
     versions = ray.get([host.hello.remote() for host in hosts])
