@@ -57,7 +57,7 @@ class Crew:
         if self._group is not None and self._wanted == wanted and _alive(self._group):
             self._group = self._group.with_job(job)
         else:
-            self.close()
+            self._end_hosts()
             self._group, self._wanted = open_hosts(job, options, types), wanted
         return self._group
 
@@ -69,12 +69,16 @@ class Crew:
 
     def close(self) -> None:
         """Ends everybody; a run after this starts its own."""
-        if self._group is not None:
-            self._group.close()
+        self._end_hosts()
         if self._coordinator is not None and ray.is_initialized():
             with suppress(ray.exceptions.RayError):
                 ray.kill(self._coordinator)
-        self._group = self._coordinator = self._wanted = None
+        self._coordinator = None
+
+    def _end_hosts(self) -> None:
+        if self._group is not None:
+            self._group.close()
+        self._group = self._wanted = None
 
 
 def _alive(group: HostGroup) -> bool:

@@ -97,11 +97,13 @@ def _run_on_ray(setup: Setup, path: Path, watch: Watch, options: RuntimeOptions,
     kept = crew or Crew()
     finished = False
     try:
+        # First of all: its process has the most to import, and all start at the same time.
+        coordinator = kept.coordinator() if watch.separate else None
         group = kept.hosts(setup.job, options, {name: device.ray_resources for name, device in setup.types.items()})
-        if watch.separate:
-            run = _run_separate(setup, path, watch, group, options, kept.coordinator())
-        else:
+        if coordinator is None:
             run = _run_here(setup, path, watch, group, options)
+        else:
+            run = _run_separate(setup, path, watch, group, options, coordinator)
         finished = run.status == "finished"
         return run
     finally:

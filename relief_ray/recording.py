@@ -18,8 +18,8 @@ from relief_ray.records.capture import capture_round
 from relief_ray.records.checkpoint import Binding
 from relief_ray.records.identity import cell_id, config_hash, layout_digest, machine_facts, source_digest
 from relief_ray.records.schema import FedAvgRecord, Metrics, RoundRecord, RunRecord, Totals
-from relief_ray.report.pairwise import pairwise_cosine
 from relief_ray.server.divergence import D_BAR, divergence, from_tensor
+from relief_ray.server.pairwise import pairwise_cosine
 from relief_ray.setup import Setup, deadline_s, fedavg_costs
 
 

@@ -38,6 +38,7 @@ class Effort:
     noop_turns: int
     noop_rounds: int
     noop_sizes: tuple[int, ...]
+    start_turns: int
     recording_turns: int
     recording_rounds: int
     predict_windows: int
@@ -60,6 +61,7 @@ WHOLE = Effort(
     noop_turns=5,
     noop_rounds=50,
     noop_sizes=(8, 20, 50, 100),
+    start_turns=5,
     recording_turns=5,
     recording_rounds=50,
     predict_windows=256,
@@ -81,6 +83,7 @@ QUICK = Effort(
     noop_turns=3,
     noop_rounds=10,
     noop_sizes=(8, 100),
+    start_turns=3,
     recording_turns=2,
     recording_rounds=10,
     predict_windows=64,
@@ -102,6 +105,7 @@ TINY = Effort(
     noop_turns=1,
     noop_rounds=2,
     noop_sizes=(8, 100),
+    start_turns=1,
     recording_turns=1,
     recording_rounds=2,
     predict_windows=32,
@@ -143,11 +147,11 @@ def told(name: str, part: Callable[[], Figures]) -> Figures:
 
 def alone(name: str, effort: Effort, folder: Path) -> Figures:
     """Parts that need no Ray of ours."""
-    from benchmarks.engine import gpu, local, noop, predict, profile, roofline
+    from benchmarks.engine import gpu, local, predict, profile, roofline, start
     from benchmarks.engine.scene import Scene
 
     if name == "start":
-        return noop.measure_start(folder)
+        return start.measure(folder, effort.start_turns)
 
     def scene(num_windows: int, epochs: int = local.EPOCHS) -> Scene:
         return Scene(dataset="pamap2", num_clients=1, num_windows=num_windows, folder=folder / name, epochs=epochs)

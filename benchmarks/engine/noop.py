@@ -1,27 +1,20 @@
-"""Part 3: rounds in which nothing is trained, start-up, memory and bytes: what orchestration costs."""
+"""Part 3: rounds in which nothing is trained, memory and bytes: what orchestration costs."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-import tempfile
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from statistics import median
 
-from benchmarks.engine.machine import ROOT, Figures
+from benchmarks.engine.machine import Figures
 from benchmarks.engine.orchestration import shares
 from benchmarks.engine.pairs import slope, take_turns, timed
-from benchmarks.engine.peers import environment
 from benchmarks.engine.plain_ray import PlainRay
 from benchmarks.engine.product import Product
 from benchmarks.engine.scene import Scene, setup, start_of, without_training, write
 
-KIB, GIB = 2**10, 2**30
-SAMPLE_S, CHILD_S = 0.25, 300.0
+KIB = 2**10
 KINDS = ("driver", "coordinator", "hosts", "ray")
 
 
@@ -78,38 +71,6 @@ def _size(scene: Scene, num_turns: int, num_rounds: int) -> Figures:
             "unsummed_bytes": model_bytes + sum(c.bytes_up for c in record.clients),
             **shares(given, product, whole, num_rounds),
         }
-
-
-def measure_start(folder: Path, num_clients: int = 100) -> Figures:
-    """A whole run of its own, as the command line starts it: seconds until round 1, most memory of all processes."""
-    out = folder / "start.json"
-    with tempfile.TemporaryDirectory(prefix="rrs-", dir="/tmp") as scratch:
-        command = [sys.executable, "-m", "benchmarks.engine.start_run", str(folder), str(num_clients), str(out)]
-        began = time.time()
-        child = subprocess.Popen(command, cwd=ROOT, env=environment(scratch), stdout=subprocess.DEVNULL)
-        most: Mapping[str, int] = {}
-        try:
-            while child.poll() is None:
-                if time.time() - began > CHILD_S:
-                    raise RuntimeError(f"the run did not end within {CHILD_S:g} s")
-                most = max(most, pss_by_kind(child.pid), key=lambda kinds: sum(kinds.values()))
-                time.sleep(SAMPLE_S)
-        finally:
-            child.kill()
-            child.wait()
-    if child.returncode:
-        raise RuntimeError(f"the run for start-up and memory ended with {child.returncode}")
-    seen: Mapping[str, float] = json.loads(out.read_text())
-    key = f"start_n{num_clients}"
-    return {
-        f"{key}_s": seen["round_1_unix_s"] - began,
-        f"{key}_committed_s": seen["committed_unix_s"] - began,
-        f"{key}_imports_s": seen["imported_unix_s"] - began,
-        f"{key}_setup_s": seen["prepared_unix_s"] - seen["imported_unix_s"],
-        f"{key}_ray_s": seen["round_1_unix_s"] - seen["prepared_unix_s"],
-        f"pss_n{num_clients}_gib": sum(most.values()) / GIB,
-        **{f"pss_n{num_clients}_{kind}_gib": most.get(kind, 0) / GIB for kind in KINDS},
-    }
 
 
 def pss_bytes(root: int) -> int:

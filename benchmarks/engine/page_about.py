@@ -13,6 +13,7 @@ TURNS = (
     ("local_turns", "one client's local round", None),
     ("fleet_turns", "a mixed fleet's round", None),
     ("noop_turns", "rounds in which nothing is trained", "noop_rounds"),
+    ("start_turns", "start-up", None),
     (f"recording_n{NUM_CLIENTS}_turns", "records and MLflow", f"recording_n{NUM_CLIENTS}_rounds"),
     ("predict_turns", "predictions", None),
 )

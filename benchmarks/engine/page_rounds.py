@@ -49,10 +49,16 @@ def _start(found: Found) -> str:
         return ""
     spent = ", ".join(f"{text} {number(found[f'start_n100_{key}'])}" for key, text in START)
     held = ", ".join(f"{kind} {number(found[f'pss_n100_{kind}_gib'])}" for kind in KINDS)
+    least = ""
+    if "start_floor_s" in found:
+        least = (
+            f" The least, in the same turns: a bare program whose two Ray actors have imported torch is there after "
+            f"{number(found['start_floor_s'])} s."
+        )
     return (
         f"\n\nA run of 100 clients of its own: {number(found['start_n100_s'])} s from the start of the process until "
         f"round 1 ({spent}), at most {number(found['pss_n100_gib'])} GiB (PSS, all processes and shared memory: "
-        f"{held})."
+        f"{held}).{least}"
     )
 
 

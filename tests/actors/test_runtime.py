@@ -137,6 +137,7 @@ def test_a_crew_stays_for_the_next_run_unless_it_wants_another(cluster, tmp_path
         assert next_run.pids[1] == next_run.pids[0] and crew.coordinator() is coordinator
         next_run("third", num_hosts=1)
         assert not set(next_run.pids[2]) & set(next_run.pids[1]) and not wait_until_gone(next_run.pids[1])
+        assert crew.coordinator() is coordinator, "it serves whatever hosts it is given"
     assert not wait_until_gone(next_run.pids[2])
 
 

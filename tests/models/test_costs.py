@@ -1,11 +1,16 @@
 """FLOPs against sums done by hand: a multiply-add counts as two."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from relief_ray.models.backbone import InputShape
 from relief_ray.models.cnn import CnnConfig
-from relief_ray.models.costs import count_costs
+from relief_ray.models.costs import _count, count_costs
 
 SHAPE = InputShape(channels=(("acc", 3), ("hr", 1)), window=20, num_classes=4)
 CONFIG = CnnConfig(conv1=2, conv2=4, steps=5, fusion=6)
@@ -65,3 +70,24 @@ def test_both_variants_cost_the_same_where_it_matters():
         if j.endswith(".1") and j.startswith("encoder"):
             continue  # the products never need conv1's input gradient: its columns are data
         assert plain.group_flops(j) == fast.group_flops(j)
+
+
+def test_the_counter_agrees_with_torchs_own():
+    torch.manual_seed(0)
+    attention = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    conv, x = torch.nn.Conv1d(3, 8, 5, stride=2), torch.randn(2, 3, 20)
+
+    def run():
+        attention(conv(x).transpose(1, 2)).sum().backward()
+
+    with FlopCounterMode(display=False) as theirs:
+        run()
+    assert _count(run) == theirs.get_total_flops() > 0
+
+
+def test_counting_imports_no_compiler_and_no_algebra():
+    program = (
+        "import sys; from tests.models.test_costs import CONFIG, SHAPE, count_costs; "
+        "count_costs(CONFIG.build(SHAPE, 0)); assert not {'torch._dynamo', 'sympy'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=Path(__file__).parents[2])

@@ -7,7 +7,7 @@ import torch
 
 from relief_ray.groups import WHOLE
 from relief_ray.messages import Assignment, Receipt, StageTimes, Update, Work
-from relief_ray.report.pairwise import pairwise_cosine
+from relief_ray.server.pairwise import pairwise_cosine
 
 
 def sent(client, **delta):
