@@ -19,9 +19,10 @@ from relief_ray.federated import ClientContext, ClientProgram
 from relief_ray.messages import NO_STATE, Assignment, ClientInfo
 from relief_ray.process import peak_mib
 from relief_ray.setup import Setup, prepare
+from relief_ray.stages import Engine
 from relief_ray.streams import Streams
 from relief_ray.training.inputs import prepare as prepare_inputs
-from relief_ray.training.trainer import Engine, Trainer
+from relief_ray.training.trainer import Trainer
 from relief_ray.training.trainer_config import TrainerConfig
 
 EPOCHS, PRESENT = 5, ("acc",)

@@ -23,7 +23,8 @@ from relief_ray.models.cnn import CnnConfig
 from relief_ray.setup import input_shape
 from relief_ray.stages import Engine
 from relief_ray.streams import Streams
-from relief_ray.training.trainer import ClientInputs, Trainer
+from relief_ray.training.rows import ClientInputs
+from relief_ray.training.trainer import Trainer
 from relief_ray.training.trainer_config import TrainerConfig
 
 TYPES: Mapping[str, tuple[str, ...]] = {"c": ("acc",), "b": ("acc", "gyro")}
