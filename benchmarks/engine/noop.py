@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 from statistics import median
 
+from benchmarks.engine.arithmetic import Arithmetic
 from benchmarks.engine.machine import Figures
 from benchmarks.engine.orchestration import shares
 from benchmarks.engine.pairs import slope, take_turns, timed
@@ -40,6 +41,7 @@ def scene_of(folder: Path, num_clients: int) -> Scene:
 def _size(scene: Scene, num_turns: int, num_rounds: int) -> Figures:
     given = without_training(setup(scene))
     plain = PlainRay(start_of(given).numpy(), scene.num_clients)
+    least = Arithmetic(start_of(given), -(-scene.num_clients // 2))
     with closing(plain), closing(Product(given, scene.folder / "run")) as product:
         product.run(3)
         for _ in range(3):
@@ -47,7 +49,8 @@ def _size(scene: Scene, num_turns: int, num_rounds: int) -> Figures:
         product.records.clear()
         product.train_s.clear()
         busy_before_s = product.busy_s
-        times = take_turns({"ours": product.segment, "plain_ray": timed(plain.step)}, num_turns, num_rounds)
+        harnesses = {"ours": product.segment, "plain_ray": timed(plain.step), "arithmetic": timed(least.share)}
+        times = take_turns(harnesses, num_turns, num_rounds)
         record = product.records[-1]
         model_bytes = 4 * given.layout.numel
         ours_s, train_s = times.median_s("ours"), median(product.train_s)
@@ -66,6 +69,7 @@ def _size(scene: Scene, num_turns: int, num_rounds: int) -> Figures:
             "server_s": ours_s - train_s,
             "plain_ray_s": times.median_s("plain_ray"),
             "plain_ray_spread": times.spread("plain_ray"),
+            "arithmetic_s": times.median_s("arithmetic"),
             "vs_plain_ray": times.ratio("ours", "plain_ray"),
             "moved_bytes": record.moved_bytes,
             "unsummed_bytes": model_bytes + sum(c.bytes_up for c in record.clients),
