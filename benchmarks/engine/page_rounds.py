@@ -39,7 +39,8 @@ def noop(found: Found) -> str:
         "turns' ratios. Unsummed: what would move if the model went out once per node and every client's update came "
         "back by itself; ours are summed where they arise, so less moves. Hosts: load, subtract, measure and add in "
         "float64. At least: these four by torch's own operations for half of the clients, in one process while the "
-        "other core is idle; the minimal loop copies and adds in float32 and does no more. Wire: packing, shared memory, calls and the driver's own additions. Server: aggregation, divergence, "
+        "other core is idle; the minimal loop copies and adds in float32 and does no more. Wire: packing, shared "
+        "memory, calls and the driver's own additions. Server: aggregation, divergence, "
         f"the model's hash, record and checkpoint.{slope}"
     )
     body = f"{note}\n\n{table(header, rows)}" if rows else ""
