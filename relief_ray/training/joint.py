@@ -50,7 +50,7 @@ class JointStep:
         if losses.requires_grad:
             torch.autograd.backward(losses.sum())
         self._adam()
-        lesson.losses[self._clients] += losses.detach() * labels.shape[1]
+        lesson.losses[self._clients].add_(losses.detach() * labels.shape[1])
 
     def _outputs(self) -> Values:
         """What the objectives read, by stage: (k, b, ...)."""
