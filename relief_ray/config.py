@@ -80,13 +80,14 @@ class RuntimeConfig(Section):
     """Where clients run. ``inline`` needs no Ray.
 
     ``auto``: an actor per client up to ten, unless clients share steps (``training.stack``), else packed hosts.
+    ``cache_mib``: of prepared windows that a host keeps between rounds (None: 256, and 8,192 in a GPU's memory).
     """
 
     mode: Literal["auto", "inline", "packed", "actors"] = "auto"
     num_hosts: int | None = Field(default=None, ge=1)
     placement: Literal["auto", "typed", "virtual"] = "auto"
     num_threads: int = Field(default=1, ge=1)
-    cache_mib: int = Field(default=256, ge=16)
+    cache_mib: int | None = Field(default=None, ge=16)
     client_timeout_s: float = Field(default=600.0, gt=0.0)
     quorum: float = Field(default=1.0, gt=0.0, le=1.0)
     address: str | None = None

@@ -18,7 +18,7 @@ from types import MappingProxyType
 from pydantic import JsonValue
 
 from relief_ray.config import ExperimentConfig, parse
-from relief_ray.errors import UserError
+from relief_ray.errors import ClientFailed, UserError
 from relief_ray.federated import Strategy
 from relief_ray.records import checkpoint, read_rounds
 from relief_ray.records.schema import RunRecord, comparable
@@ -143,12 +143,10 @@ def _judge(rules: tuple[str, ...], trial: Callable[[_Scene], None], scene: _Scen
     try:
         trial(scene)
         broken, found = "", ""
-    except Broken as error:
-        broken, found = (error.rule if error.rule in rules else rules[0]), error.found
     except Exception as error:
         if isinstance(error, UserError) and rules == ("executors",):
             raise  # the cluster is at fault: the same strategy has just run without it
-        broken, found = rules[0], f"{type(error).__name__}: {error}{_line_of(error, scene.config)}"
+        broken, found = _what_broke(error, rules, scene.config)
     for rule in rules:
         if rule == broken:
             yield Verdict(rule=rule, status="broken", found=found)
@@ -156,6 +154,14 @@ def _judge(rules: tuple[str, ...], trial: Callable[[_Scene], None], scene: _Scen
             yield from _unjudged((rule,), broken)
         else:
             yield Verdict(rule=rule, status="kept")
+
+
+def _what_broke(error: Exception, rules: tuple[str, ...], config: ExperimentConfig) -> tuple[str, str]:
+    """The rule and what was found; of a client that failed, by what failed in it."""
+    cause = error.__cause__ if isinstance(error, ClientFailed) and error.__cause__ else error
+    if isinstance(cause, Broken):
+        return cause.rule if cause.rule in rules else rules[0], cause.found
+    return rules[0], f"{type(cause).__name__}: {cause}{_line_of(cause, config)}"
 
 
 def _line_of(error: BaseException, config: ExperimentConfig) -> str:

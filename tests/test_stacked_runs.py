@@ -8,11 +8,13 @@ from relief_ray.config import parse
 from relief_ray.conformance import drive
 from relief_ray.records import checkpoint, read_rounds
 from relief_ray.strategies import PRESETS
+from relief_ray.training.replay import Replay
 from tests.conformance_cases import BASE, MOMENT, strategy_values
+from tests.training.test_stacked import Refusing
 
 pytestmark = pytest.mark.usefixtures("run_cache")
 # Other clients' probes, parts of tensors, personal models, mixtures: what a stack has to leave to each of them.
-FAST = ("relief", "fedprox", "fedel", "helora", "harmony", "fedlease")
+FAST = ("relief", "fedprox", "fedel", "helora", "harmony", "fedlease", "pilot")
 # Adam divides gradients by their size: where those are rounding, single values differ, the model as a whole does not.
 LOSS, MODEL = 1e-3, 1e-2
 
@@ -31,6 +33,17 @@ def model_of(path):
 
 def receipts(path):
     return [client for record in read_rounds(path) for client in record.clients]
+
+
+@pytest.fixture(autouse=True)
+def recordable(monkeypatch):
+    """Every step is taken as a GPU would record it: nothing in it may wait for a value."""
+
+    def call(self, step):
+        with Refusing():
+            step()
+
+    monkeypatch.setattr(Replay, "__call__", call)
 
 
 def agree(values, tmp_path, **training):

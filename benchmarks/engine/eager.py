@@ -87,7 +87,7 @@ def train_client(model: EagerCnn, task: Task, round_: int, client: int, windows:
     optimizer = torch.optim.Adam(model.parameters(), lr=task.lr)
     order = Streams(seed=task.seed).torch("batches", round_, client)
     for _ in range(task.epochs):
-        for index in torch.split(torch.randperm(len(labels), generator=order), task.batch_size):
+        for index in torch.split(torch.randperm(len(labels), generator=order).to(labels.device), task.batch_size):
             optimizer.zero_grad()
             logits = model(*(x[index] for x in windows))
             torch.autograd.backward(nn.functional.cross_entropy(logits, labels[index]))

@@ -66,6 +66,7 @@ def what_is_left(found: Found, key: str) -> str:
     """The profile behind an aim; empty where it was not taken."""
     case = "_".join(key.split("_")[:2])
     if key.startswith("full_"):
+        case = key.split("_vs_")[0]
         inside = largest(found, "profile_full", PHASES)
         whole = largest(found, case, WHOLE)
         return ". Of the hosts' work: ".join(part for part in (whole, inside) if part)

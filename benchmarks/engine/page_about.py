@@ -16,6 +16,7 @@ TURNS = (
     ("start_turns", "start-up", None),
     (f"recording_n{NUM_CLIENTS}_turns", "records and MLflow", f"recording_n{NUM_CLIENTS}_rounds"),
     ("predict_turns", "predictions", None),
+    ("gpu_turns", "a fleet's round on a GPU", None),
 )
 
 

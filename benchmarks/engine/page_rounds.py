@@ -141,11 +141,14 @@ def gpu(found: Found) -> str:
     else:
         text = (
             f"{found['gpu_name']}: matrix products at {number(found['gpu_gemm_peak_gflops_per_s'])} GFLOP/s. Eight "
-            f"clients that train all of Backbone 1 there: {number(found['gpu_eager_samples_per_s'])} samples/s by bare "
-            f"eager PyTorch one after the other, {number(found['gpu_single_samples_per_s'])} by our engine the same "
-            f"way, {number(found['gpu_stacked_samples_per_s'])} in one stack (`training.stack=8`): "
-            f"{number(found['gpu_stacked_vs_eager'])} and {number(found['gpu_stacked_vs_single'])} times as fast. At "
-            f"that rate Table I whole would take {number(found['gpu_table_1_h'])} h (computed, not run)."
+            f"clients (types 3/3/2, PAMAP2's shapes, {found['gpu_windows']} windows, {found['gpu_epochs']} epochs) "
+            f"that train all of Backbone 1 there: {number(found['gpu_eager_samples_per_s'])} samples/s by bare eager "
+            f"PyTorch one after the other, {number(found['gpu_single_samples_per_s'])} by our engine the same way (it "
+            f"waits four times a step to time its phases), {number(found['gpu_stacked_samples_per_s'])} in one stack "
+            f"(`training.stack=8`): {number(found['gpu_stacked_vs_eager'])} and "
+            f"{number(found['gpu_stacked_vs_single'])} times as fast. At that rate Table I whole would take "
+            f"{number(found['gpu_table_1_h'])} h, not counting evaluation, methods that train clients alone, and "
+            "clients with unlike numbers of windows (computed, not run)."
         )
     return f"## GPU\n\n{text} All other figures of this page are of the CPU (`training.device=cpu`)."
 

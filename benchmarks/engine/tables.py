@@ -10,6 +10,8 @@ Row = Sequence[str]
 TARGETS: tuple[tuple[str, str, float], ...] = (
     ("full_n8_vs_torch2", "full training, 8 clients, against PyTorch in two processes", 1.5),
     ("full_n100_vs_torch2", "full training, 100 clients, against PyTorch in two processes", 1.5),
+    ("full_dsa_n8_vs_torch2", "full training on dsa's shapes, 8 clients, against PyTorch in two processes", 1.5),
+    ("full_dsa_n100_vs_torch2", "full training on dsa's shapes, 100 clients, against PyTorch in two processes", 1.5),
     ("full_n8_vs_flower", "full training, 8 clients, against Flower", 1.8),
     ("full_n100_vs_flower", "full training, 100 clients, against Flower", 3.0),
     ("type_c_reuse_vs_eager_full", "type C with reuse, against everything in eager PyTorch", 15.0),
@@ -20,6 +22,7 @@ TARGETS: tuple[tuple[str, str, float], ...] = (
     ("noop_n100_vs_plain_ray", "no-op round, 100 clients, over the minimal Ray loop", -1.5),
     ("pss_n100_gib", "memory of all processes, 100 clients, GiB", -2.0),
     ("start_n100_s", "seconds until round 1, 100 clients", -8.0),
+    ("gpu_table_1_h", "Table I whole on one GPU, hours (at least; computed)", -1.0),
 )
 
 

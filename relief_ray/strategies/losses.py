@@ -37,7 +37,9 @@ def balance_loss(logits_BT: Tensor) -> Tensor:
     """``T sum_i f_i p_i``: share of windows whose likeliest choice is i, times i's mean probability; 1 if even."""
     num_choices = logits_BT.shape[1]
     p_BT = torch.softmax(logits_BT, 1)
-    f_T = torch.bincount(p_BT.argmax(1), minlength=num_choices).to(p_BT.dtype) / len(p_BT)
+    # Not bincount: on a GPU it waits for the counts, which no recorded step may do.
+    is_likeliest_BT = p_BT.argmax(1, keepdim=True) == torch.arange(num_choices, device=p_BT.device)
+    f_T = is_likeliest_BT.sum(0).to(p_BT.dtype) / len(p_BT)
     return num_choices * (f_T * p_BT.mean(0)).sum()
 
 

@@ -9,10 +9,14 @@ from relief_ray.data.window_set import WindowSet
 from relief_ray.federated import ClientProgram
 from relief_ray.messages import ClientId, ClientState, Fleet, Receipt, Reduction, Update
 from relief_ray.models.backbone import Backbone
+from relief_ray.process import Device
 from relief_ray.protocols import Planner
 from relief_ray.server.reduction import Sums
 from relief_ray.streams import Streams
 from relief_ray.training.trainer_config import TrainerConfig
+
+# Of prepared windows that a host keeps, by where they lie.
+CACHE_MIB: Mapping[Device, int] = {"cpu": 256, "cuda": 8192}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,7 +38,7 @@ class Job:
     planner: Planner | None = None
     modules: tuple[str, ...] = ()
     num_threads: int = 1
-    cache_mib: int = 256
+    cache_mib: int = CACHE_MIB["cpu"]
     pairwise_every: int = 0
     frozen: Mapping[str, str | int] = field(default_factory=dict)
 

@@ -30,7 +30,7 @@ class JointStep:
         trained = {key for i in self._members for keys in lesson.keys[i].values() for key in keys}
         self._leaves = lesson.stack.leaves(like.clients, trained)
         self._off = {name: on[like.clients] for name, on in lesson.off.items()}
-        self._replay = Replay(self._step, self._index.device, memory)
+        self._replay = Replay(self._index.device, memory)
 
     def take(self, index: Tensor, watched: bool) -> None:
         """One step of each client on its windows ``index`` (k, b); ``watched``: the clients' programs observe it."""
@@ -38,9 +38,16 @@ class JointStep:
         if watched:
             self._step(watched=True)
         else:
-            self._replay()
+            self._replay(self._step)
 
     def _step(self, watched: bool = False) -> None:
+        try:
+            self._learn(watched)
+        finally:
+            for leaf in self._leaves.values():
+                leaf.grad = None
+
+    def _learn(self, watched: bool) -> None:
         lesson, values = self._lesson, self._outputs()
         labels = lesson.pools[LABELS].take(self._clients, self._index)
         losses = self._objectives(values, labels)
@@ -101,5 +108,3 @@ class JointStep:
                     moving[lr].append(row)
         for lr, rows in moving.items():
             lesson.adam.step(rows, lr)
-        for leaf in self._leaves.values():
-            leaf.grad = None

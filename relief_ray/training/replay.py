@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
 import torch
@@ -16,34 +17,45 @@ class Memory:
 
 
 class Replay:
-    """Calls ``step``, which reads and writes the same tensors each time; recorded as a CUDA graph where those are.
+    """Calls a step that reads and writes the same tensors each time; recorded as a CUDA graph where those are.
 
     The first call is an ordinary one beside the usual stream, since libraries set themselves up in their first; the
-    second records, which computes nothing, and replays.
+    second records, which computes nothing, and replays. A step that cannot be recorded stays an ordinary one. The step
+    is not kept, or all that it reads would live until Python looks for circles.
     """
 
-    def __init__(self, step: Callable[[], None], device: torch.device, memory: Memory) -> None:
+    def __init__(self, device: torch.device, memory: Memory) -> None:
         """Nothing is called yet."""
-        self._step, self._memory, self._num_calls = step, memory, 0
+        self._memory, self._num_calls = memory, 0
         self._graph = torch.cuda.CUDAGraph() if device.type == "cuda" else None
 
-    def __call__(self) -> None:
-        """One step."""
+    def __call__(self, step: Callable[[], None]) -> None:
+        """One step, the same as ever."""
         self._num_calls += 1
-        if self._graph is None:
-            self._step()
-        elif self._num_calls == 1:
-            self._aside()
+        if self._graph is not None and self._num_calls == 1:
+            _aside(step)
+        elif self._graph is None or (self._num_calls == 2 and not self._record(self._graph, step)):
+            step()
         else:
-            if self._num_calls == 2:
-                with torch.cuda.graph(self._graph, pool=self._memory.handle):
-                    self._step()
             self._graph.replay()
 
-    def _aside(self) -> None:
-        make: Callable[[], torch.cuda.Stream] = torch.cuda.Stream
-        usual, aside = torch.cuda.current_stream(), make()
-        aside.wait_stream(usual)
-        with torch.cuda.stream(aside):
-            self._step()
-        usual.wait_stream(aside)
+    def _record(self, graph: torch.cuda.CUDAGraph, step: Callable[[], None]) -> bool:
+        usual = torch.cuda.current_stream()
+        try:
+            with torch.cuda.graph(graph, pool=self._memory.handle):
+                step()
+        except RuntimeError as error:
+            # Where a recording is broken off torch may leave its stream behind.
+            torch.cuda.set_stream(usual)
+            self._graph = None
+            warnings.warn(f"training.stack: a step runs unrecorded, and slower: {error}", stacklevel=2)
+        return self._graph is not None
+
+
+def _aside(step: Callable[[], None]) -> None:
+    make: Callable[[], torch.cuda.Stream] = torch.cuda.Stream
+    usual, aside = torch.cuda.current_stream(), make()
+    aside.wait_stream(usual)
+    with torch.cuda.stream(aside):
+        step()
+    usual.wait_stream(aside)

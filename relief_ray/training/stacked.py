@@ -80,7 +80,7 @@ class StackedTrainer:
         """All of them; what was measured of the steps counts as every client's backward pass, in equal shares."""
         clock, memory = Clock(waits=self._trainer.device.type == "cuda"), Memory(self._trainer.device)
         steps = epoch_steps(lesson.num_windows, self._trainer.config.batch_size)
-        joint = {step.kind: JointStep(lesson, step, memory) for step in steps}
+        joint = {kind: JointStep(lesson, like, memory) for kind, like in {s.kind: s for s in steps}.items()}
         orders = [s.context.streams.torch("batches", s.context.round, s.context.info.id) for s in lesson.sessions]
         num_epochs, began = lesson.sessions[0].task.epochs, clock.read()
         for epoch in range(1, num_epochs + 1):

@@ -20,6 +20,10 @@ CASES = {
     "cnn, gemm": {"strategy": strategy_values("relief")},
     "cnn, naive": {"strategy": "fedavg", "training": {"epochs": 1, "lr": 0.01, "engine": "naive"}},
     "cnn, stacked": {"strategy": strategy_values("relief"), "training": {"epochs": 3, "lr": 0.01, "stack": 8}},
+    "cnn, stacked, two phases": {
+        "strategy": strategy_values("pilot"),
+        "training": {"epochs": 3, "lr": 0.01, "stack": 8},
+    },
     "cnn, a probe": {"strategy": "fedel"},
     "moment": {**MOMENT, "strategy": strategy_values("relief", 0.75)},
     "moment, connector": {**MOMENT, "strategy": strategy_values("pilot", 0.75)},

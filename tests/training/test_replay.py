@@ -12,9 +12,9 @@ CPU = torch.device("cpu")
 
 def test_without_a_gpu_every_call_is_a_step():
     steps = []
-    replay = Replay(lambda: steps.append(len(steps)), CPU, Memory(CPU))
+    replay = Replay(CPU, Memory(CPU))
     for _ in range(3):
-        replay()
+        replay(lambda: steps.append(len(steps)))
     assert steps == [0, 1, 2] and Memory(CPU).handle is None
 
 
@@ -34,8 +34,10 @@ def log(monkeypatch):
     @contextmanager
     def record(graph, pool):
         recording.append(pool)
-        yield
-        recording.clear()
+        try:
+            yield
+        finally:
+            recording.clear()
 
     @contextmanager
     def on(stream):
@@ -45,6 +47,7 @@ def log(monkeypatch):
     for name, value in {"CUDAGraph": Graph, "Stream": Stream, "graph": record, "stream": on}.items():
         monkeypatch.setattr(torch.cuda, name, value)
     monkeypatch.setattr(torch.cuda, "current_stream", Stream)
+    monkeypatch.setattr(torch.cuda, "set_stream", lambda stream: seen.append("back"))
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: "pool")
     return seen, recording
 
@@ -52,7 +55,24 @@ def log(monkeypatch):
 def test_a_gpu_steps_once_then_records_then_replays(log):
     seen, recording = log
     gpu = torch.device("cuda")
-    replay = Replay(lambda: seen.append(("recorded", *recording) if recording else "stepped"), gpu, Memory(gpu))
+    replay = Replay(gpu, Memory(gpu))
     for _ in range(4):
-        replay()
+        replay(lambda: seen.append(("recorded", *recording) if recording else "stepped"))
     assert seen == ["wait", "aside", "stepped", "wait", ("recorded", "pool"), "replay", "replay", "replay"]
+
+
+def test_a_step_that_cannot_be_recorded_stays_an_ordinary_one(log):
+    seen, recording = log
+    gpu = torch.device("cuda")
+
+    def step():
+        if recording:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        seen.append("stepped")
+
+    replay = Replay(gpu, Memory(gpu))
+    replay(step)
+    with pytest.warns(UserWarning, match=r"training.stack: a step runs unrecorded.*not permitted"):
+        replay(step)
+    replay(step)
+    assert seen == ["wait", "aside", "stepped", "wait", "back", "stepped", "stepped"]

@@ -1,5 +1,7 @@
 """Clients trained at once: what each would have come to alone."""
 
+import gc
+import weakref
 from dataclasses import replace
 from functools import partial
 
@@ -8,12 +10,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from relief_ray.federated import ClientProgram
+from relief_ray.federated import ClientProgram, task_loss
 from relief_ray.groups import Part
 from relief_ray.messages import NO_STATE
 from relief_ray.models.moment_weights import load_frozen
 from relief_ray.stages import MAX_STEP_BYTES
+from relief_ray.training.joint import JointStep
+from relief_ray.training.replay import Replay
 from relief_ray.training.stack_steps import epoch_steps
 from relief_ray.training.stacked import StackedTrainer
 from relief_ray.training.trainer import ClientInputs, Trainer
@@ -238,6 +243,62 @@ def test_a_stack_is_used_again_and_forgets():
     first = StackedTrainer(fresh.trainer, 8).train(rounds_of(fresh, tasks(fresh.backbone, 3)))
     for one, other in zip(again, first, strict=True):
         assert all(torch.equal(d, other.delta[j]) for j, d in one.delta.items())
+
+
+def test_nothing_of_a_round_outlives_it(monkeypatch):
+    """Windows, sessions and recordings are let go at once, not when Python looks for circles."""
+    made, usual = [], JointStep.__init__
+
+    def noted(self, *given):
+        usual(self, *given)
+        made.append((weakref.ref(self), weakref.ref(given[0].pools["labels"])))
+
+    monkeypatch.setattr(JointStep, "__init__", noted)
+    gc.disable()
+    try:
+        updates = stacked(lambda backbone: [task(backbone) for _ in CLIENTS])
+        assert len(updates) == 5 and len(made) == 5, "one for each kind of step"
+        assert not any(ref() for pair in made for ref in pair)
+    finally:
+        gc.enable()
+
+
+class Refusing(TorchDispatchMode):
+    """What waits for a value of the device, or moves one there: no recorded step may do it."""
+
+    WAITS = ("_local_scalar_dense", "bincount", "nonzero", "unique", "masked_select", "is_nonzero", "item")
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func._overloadpacket.__name__
+        assert name not in self.WAITS, f"{name} waits for the device"
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.fixture
+def recorded(monkeypatch):
+    """How many steps were taken as if they were recorded."""
+    found = []
+
+    def call(self, step):
+        found.append(step)
+        with Refusing():
+            step()
+
+    monkeypatch.setattr(Replay, "__call__", call)
+    return found
+
+
+def waiting(step):
+    return task_loss(step) * float(step.logits.sum() > -1e9)
+
+
+def test_a_step_could_be_recorded(recorded):
+    stacked(lambda backbone: [task(backbone, groups, 2) for groups in list(ASSIGNMENTS.values())[:5]])
+    assert len(recorded) == 2 * len(epoch_steps([61, 45, 45, 32, 9], 16))
+    with pytest.raises(AssertionError, match="waits for the device"):
+        scene = Scene("gemm")
+        rounds = rounds_of(scene, [task(scene.backbone) for _ in CLIENTS], ClientProgram(objective=waiting))
+        StackedTrainer(scene.trainer, 8).train(rounds)
 
 
 # Steps ------------------------------------------------------------------------------------------------------------

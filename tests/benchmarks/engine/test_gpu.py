@@ -19,7 +19,7 @@ def test_without_a_device_every_figure_is_null_and_the_page_says_so(scene):
 
 
 def test_a_device_is_named():
-    numbers = dict(zip(gpu.KEYS[1:], (1e5, 9e3, 1.8e4, 1.5e5, 0.02, 16.5, 8.25, 0.31), strict=True))
+    numbers = dict(zip(gpu.KEYS[1:], (5, 512, 5, 1e5, 9e3, 1.8e4, 1.5e5, 0.02, 16.5, 8.25, 0.31), strict=True))
     text = section({"gpu_name": "X1", **numbers})
     assert text.startswith("## GPU\n\nX1: ") and "0.31 h" in text and "16.5 and 8.25 times" in text
     assert "There was no CUDA device" not in text
