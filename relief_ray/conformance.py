@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import pickle
 import tempfile
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,11 +17,11 @@ from types import MappingProxyType
 from pydantic import JsonValue
 
 from relief_ray.config import ExperimentConfig, parse
-from relief_ray.errors import ClientFailed, UserError
+from relief_ray.errors import UserError
 from relief_ray.federated import Strategy
 from relief_ray.records import checkpoint, read_rounds
 from relief_ray.records.schema import RunRecord, comparable
-from relief_ray.rules import Broken, Verdict
+from relief_ray.rules import Broken, Verdict, what_broke
 from relief_ray.simulation import Experiment, MakeExecutor, create, never, reopen
 from relief_ray.training.serial import SerialExecutor
 from relief_ray.watched_training import WatchedTraining
@@ -146,7 +145,7 @@ def _judge(rules: tuple[str, ...], trial: Callable[[_Scene], None], scene: _Scen
     except Exception as error:
         if isinstance(error, UserError) and rules == ("executors",):
             raise  # the cluster is at fault: the same strategy has just run without it
-        broken, found = _what_broke(error, rules, scene.config)
+        broken, found = what_broke(error, rules, scene.config.modules())
     for rule in rules:
         if rule == broken:
             yield Verdict(rule=rule, status="broken", found=found)
@@ -154,21 +153,6 @@ def _judge(rules: tuple[str, ...], trial: Callable[[_Scene], None], scene: _Scen
             yield from _unjudged((rule,), broken)
         else:
             yield Verdict(rule=rule, status="kept")
-
-
-def _what_broke(error: Exception, rules: tuple[str, ...], config: ExperimentConfig) -> tuple[str, str]:
-    """The rule and what was found; of a client that failed, by what failed in it."""
-    cause = error.__cause__ if isinstance(error, ClientFailed) and error.__cause__ else error
-    if isinstance(cause, Broken):
-        return cause.rule if cause.rule in rules else rules[0], cause.found
-    return rules[0], f"{type(cause).__name__}: {cause}{_line_of(cause, config)}"
-
-
-def _line_of(error: BaseException, config: ExperimentConfig) -> str:
-    """The innermost line of the user's own files that the error came through."""
-    own = {f"{module.replace('.', '/')}.py" for module in config.modules()}
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if any(f.filename.endswith(name) for name in own)]
-    return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
 
 
 def _configuration(scene: _Scene) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import traceback
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
+
+from relief_ray.errors import ClientFailed
 
 Status = Literal["kept", "broken", "not judged"]
 
@@ -100,3 +103,18 @@ class Verdict:
     rule: str
     status: Status
     found: str = ""
+
+
+def what_broke(error: Exception, rules: tuple[str, ...], modules: Collection[str]) -> tuple[str, str]:
+    """The rule and what was found, with the line in the user's ``modules``; of a failed client, what failed in it."""
+    cause = error.__cause__ if isinstance(error, ClientFailed) and error.__cause__ else error
+    if isinstance(cause, Broken):
+        return cause.rule if cause.rule in rules else rules[0], cause.found
+    return rules[0], f"{type(cause).__name__}: {cause}{_line_of(cause, modules)}"
+
+
+def _line_of(error: BaseException, modules: Collection[str]) -> str:
+    """The innermost line of the user's own files that the error came through."""
+    own = {f"{module.replace('.', '/')}.py" for module in modules}
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if any(f.filename.endswith(name) for name in own)]
+    return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""

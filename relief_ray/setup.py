@@ -30,7 +30,7 @@ from relief_ray.strategies.relief import Relief, target_s
 from relief_ray.strategies.starved import starved
 from relief_ray.strategies.unreached import unreached
 from relief_ray.streams import Streams
-from relief_ray.training.job import CACHE_MIB, Job
+from relief_ray.training.job import Job
 from relief_ray.training.trainer_config import trainer_config
 
 
@@ -177,10 +177,9 @@ def make_job(
     engine: Engine,
 ) -> Job:
     """What the workers are sent."""
-    trainer = trainer_config(config.training, engine)
     return Job(
         build=build,
-        trainer=trainer,
+        trainer=trainer_config(config.training, engine),
         fleet=planner.fleet,
         clients=data.clients,
         parts={part: getattr(data, part) for part in config.evaluation.parts},
@@ -190,7 +189,7 @@ def make_job(
         planner=planner,
         modules=config.modules(),
         num_threads=config.runtime.num_threads,
-        cache_mib=config.runtime.cache_mib or CACHE_MIB[trainer.device],
+        cache_mib=config.runtime.cache_mib,
         pairwise_every=config.record.pairwise_every,
     )
 

@@ -18,7 +18,6 @@ from benchmarks.engine.machine import Figures
 from benchmarks.engine.pairs import take_turns, timed
 from benchmarks.engine.scene import Scene, setup, write
 from relief_ray.setup import context_of
-from relief_ray.training.job import CACHE_MIB
 from relief_ray.training.serial import SerialExecutor
 
 MATRIX = 8192
@@ -97,7 +96,7 @@ def our_round(scene: Scene, device: torch.device, stack: int) -> Callable[[], ob
     """A round as the product runs it without Ray: models out, trained, updates checked and summed on the CPU."""
     given = setup(scene)
     trainer = replace(given.job.trainer, device="cuda" if device.type == "cuda" else "cpu", stack=stack)
-    executor = SerialExecutor(replace(given.job, trainer=trainer, cache_mib=CACHE_MIB["cuda"]))
+    executor = SerialExecutor(replace(given.job, trainer=trainer))
     state = given.strategy.init(given.layout, given.fleet, given.streams, given.start)
     tasks = given.strategy.allocate(state, context_of(given, 1))
     return lambda: executor.train(1, state.models, tasks, {})

@@ -40,6 +40,10 @@ START: Parts = (
     ("setup_s", "data and set-up"),
     ("ray_s", "Ray, hosts and coordinator until round 1"),
 )
+RATES: Parts = (
+    ("stacked_samples_per_s", "eight clients in one stack"),
+    ("single_samples_per_s", "one after the other"),
+)
 ROUNDS = (("full", "type A, everything"), ("type_c_full", "type C, everything"), ("type_c_reuse", "type C with reuse"))
 MOST = 4
 
@@ -74,6 +78,8 @@ def what_is_left(found: Found, key: str) -> str:
         return largest(found, "profile_type_c_reuse", PHASES)
     if key.startswith("noop_"):
         return largest(found, case, ORCHESTRATION)
+    if key.startswith("gpu_"):
+        return amounts(found, "gpu", RATES, " samples/s")
     if key.startswith("pss_"):
         return amounts(found, case, [(f"{kind}_gib", kind) for kind in KINDS], " GiB")
     return amounts(found, case, START, " s")

@@ -38,9 +38,14 @@ class Job:
     planner: Planner | None = None
     modules: tuple[str, ...] = ()
     num_threads: int = 1
-    cache_mib: int = CACHE_MIB["cpu"]
+    cache_mib: int | None = None
     pairwise_every: int = 0
     frozen: Mapping[str, str | int] = field(default_factory=dict)
+
+    @property
+    def held_mib(self) -> int:
+        """Of prepared windows that a host keeps."""
+        return CACHE_MIB[self.trainer.device] if self.cache_mib is None else self.cache_mib
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -48,7 +48,7 @@ class Worker:
         self.job = job
         self.backbone = build_same(job.build, job.frozen)
         self.trainer = Trainer(self.backbone, job.trainer)
-        self._cache = InputCache(job.cache_mib)
+        self._cache = InputCache(job.held_mib)
         self._visits = Visits(job, self.trainer, self._inputs)
 
     def train_blocks(

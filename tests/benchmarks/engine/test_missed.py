@@ -57,5 +57,5 @@ def test_every_aim_has_its_profile(key):
     parts = ["hosts", "wire", "server", "host_load", "server_hash"]
     found = {f"{case}_{part}_share": 0.2 for case in ("full_n8", "full_n100", "noop_n8", "noop_n100") for part in parts}
     found |= {key.replace("_full_", "_type_c_reuse_"): value for key, value in PROFILE.items()} | PROFILE
-    found |= {"pss_n100_driver_gib": 0.5, "start_n100_ray_s": 7.0}
+    found |= {"pss_n100_driver_gib": 0.5, "start_n100_ray_s": 7.0, "gpu_stacked_samples_per_s": 5e4}
     assert what_is_left(found, key)
