@@ -144,6 +144,5 @@ def _known(found: Found, prefix: str, parts: Parts) -> list[tuple[float, str]]:
 
 
 def percent(share: object) -> str:
-    """A share as a whole percentage."""
-    assert isinstance(share, (int, float))
-    return f"{100 * share:.0f} %"
+    """A share as a whole percentage, or a dash where nobody split it off."""
+    return f"{100 * share:.0f} %" if isinstance(share, (int, float)) else "–"

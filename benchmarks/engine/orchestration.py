@@ -67,7 +67,7 @@ def host(given: Setup, num_hosts: int) -> Split:
     load_s = calls.seconds(load_model)
     parts_s = {
         "load": load_s,
-        "delta": calls.seconds(Trainer.train) - load_s,
+        "delta": calls.seconds(Trainer.local_round) - load_s,
         "measure": calls.seconds(measured, check_update),
         "sum": calls.seconds(Accumulator.add),
         "pack": calls.seconds(wire.pack, wire.unpack),
