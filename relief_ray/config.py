@@ -230,7 +230,8 @@ def explain(error: ValidationError) -> list[str]:
         else:
             message = fault["msg"].removeprefix("Value error, ")
             found = "" if isinstance(fault["input"], Mapping) else f" = {fault['input']!r}"
-            lines.append(message if message.startswith(f"{key} = ") else f"{key}{found}: {message}")
+            is_named = not key or message.startswith(f"{key} = ")  # faults of the whole name their keys
+            lines.append(message if is_named else f"{key}{found}: {message}")
     return lines
 
 

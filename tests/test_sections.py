@@ -26,7 +26,11 @@ def test_the_oracle_is_not_computed_in_bfloat16():
     [
         ({"engine": "naive"}, {}, r"stack = 8 with engine = 'naive'.*expected stack=1, or engine=auto"),
         ({"micro_batch": 4}, {}, r"stack = 8 with micro_batch = 4.*expected one of the two"),
-        ({}, {"mode": "actors"}, r"training.stack = 8 where every client has a host.*'actors'.*runtime.mode=packed"),
+        (
+            {},
+            {"mode": "actors"},
+            r"configuration: training.stack = 8 where every client has a host.*'actors'.*runtime.mode=packed",
+        ),
         ({}, {"placement": "typed"}, r"training.stack = 8 where every client has a host of its own.*'typed'"),
     ],
 )
