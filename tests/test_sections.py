@@ -29,7 +29,7 @@ def test_the_oracle_is_not_computed_in_bfloat16():
         (
             {},
             {"mode": "actors"},
-            r"configuration: training.stack = 8 where every client has a host.*'actors'.*runtime.mode=packed",
+            r"configuration: training.stack = 8 where every client has.*'actors'.*mode=packed",
         ),
         ({}, {"placement": "typed"}, r"training.stack = 8 where every client has a host of its own.*'typed'"),
     ],
