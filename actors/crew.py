@@ -27,7 +27,7 @@ class Wanted:
     devices: tuple[str, ...]
     num_threads: int
     computes_on: Device
-    stack: int = 1
+    stack: int
 
 
 class Crew:

@@ -73,7 +73,12 @@ class Part:
     @property
     def whole(self) -> bool:
         """True where nothing is left out."""
-        return self.kinds is None and self.rank is None and self.rows is None
+        return self.kinds is None and not self.cuts
+
+    @property
+    def cuts(self) -> bool:
+        """True where only a leading piece of a tensor is meant."""
+        return self.rank is not None or self.rows is not None
 
     def lead(self, spec: TensorSpec) -> tuple[int, int]:
         """``(axis, n)``: of a tensor of one of the kinds the part is the first ``n`` along ``axis``.

@@ -15,6 +15,7 @@ from relief_ray.groups import GroupId
 RAW = "x."
 # How local training is carried out (the oracle; features computed once; that with matrix products).
 Engine = Literal["naive", "reuse", "gemm"]
+FLOAT_BYTES = 4
 # Outputs that no step changes are kept for a client's round up to so many bytes, else computed again in every step.
 MAX_KEPT_BYTES = 2**30
 # What a step's forward pass may keep for its backward pass; larger batches go through in parts.

@@ -24,7 +24,7 @@ from relief_ray.models.moment_blocks import EncoderBlock, Feature, Patches, obse
 from relief_ray.models.moment_encoder import LONGEST, PATCH, POSITIONS, SIZES, Size
 from relief_ray.models.moment_weights import Frozen, load_frozen, local_folder
 from relief_ray.models.weights_here import sha256_here
-from relief_ray.stages import RAW, StageSpec
+from relief_ray.stages import FLOAT_BYTES, RAW, StageSpec
 
 TARGETS = ("q", "v", "wi_0", "wo")
 # Hidden values that a forward pass without gradient keeps per stage: 4 MiB of float32.
@@ -33,7 +33,7 @@ CHUNK_VALUES = 2**20
 # pass: `python -m benchmarks.memory --windows 16 --micro 16` added 1108 MiB at 36 MiB of hidden values
 # (30.8 times), `--windows 8 --micro 8 --samples 256` 1098 MiB at 36 (30.5), `--windows 32 --micro 7` 591 MiB at 15.75
 # (37.5: in parts the allocator wastes more, and some 50 MiB do not depend on windows).
-KEPT_PER_HIDDEN, FLOAT_BYTES = 40, 4
+KEPT_PER_HIDDEN = 40
 
 
 class MomentConfig(BackboneConfig):

@@ -27,8 +27,8 @@ def stepped_at_once(session: Session, adam: Adam, batch_size: int) -> Iterator[N
     Not where a gradient is not ready then: batches that go in parts, tensors that are trained in parts, objectives that
     may still read what moves.
     """
-    whole = all(p.rank is None and p.rows is None for p in session.task.train.values())
-    if not whole or session.most < batch_size or session.visit.program.objective is not task_loss:
+    has_parts = session.most < batch_size or any(part.cuts for part in session.task.train.values())
+    if has_parts or session.visit.program.objective is not task_loss:
         yield
         return
     with ExitStack() as hooks:

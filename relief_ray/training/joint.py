@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from relief_ray.federated import LocalStep, task_loss
-from relief_ray.process import casting
 from relief_ray.training.lesson import LABELS, Lesson
 from relief_ray.training.replay import Memory, Replay
 from relief_ray.training.reuse import Values
 from relief_ray.training.stack_steps import StackStep
-from relief_ray.training.steps import observe
+from relief_ray.training.steps import observe, wanted
 from relief_ray.training.vectors import GroupVectors
 
 
@@ -61,12 +61,10 @@ class JointStep:
 
     def _outputs(self) -> Values:
         """What the objectives read, by stage: (k, b, ...)."""
-        lesson, session = self._lesson, self._lesson.sessions[0]
-        plan, wanted = lesson.plan, (session.output, *sorted(session.task.taps))
-        read = {s: lesson.pools[s].take(self._clients, self._index) for s in plan.sources}
-        with casting(session.autocast, self._index.device):
-            values = lesson.stack.run(plan.every_step, read, self._leaves, self._off)
-        return {name: values[name].float() if session.autocast != "none" else values[name] for name in wanted}
+        lesson, stages = self._lesson, self._lesson.plan.every_step
+        read = {s: lesson.pools[s].take(self._clients, self._index) for s in lesson.plan.sources}
+        forward = partial(lesson.stack.run, stages, read, self._leaves, self._off)
+        return wanted(lesson.sessions[0], self._index.device, forward)
 
     def _objectives(self, values: Values, labels: Tensor) -> Tensor:
         """Each client's own objective (k,)."""

@@ -46,7 +46,7 @@ def overlay(theta: Mapping[GroupId, Tensor], context: ClientContext, keep: Mappi
 def mask_parts(backbone: Backbone, task: Assignment) -> None:
     """Zeroes gradients outside the assigned ranks and rows: with fresh moments Adam then never moves those entries."""
     for j, part in task.train.items():
-        if part.rank is None and part.rows is None:
+        if not part.cuts:
             continue
         for spec, p in zip(backbone.layout[j].tensors, backbone.parameters[j], strict=True):
             if p.grad is not None:

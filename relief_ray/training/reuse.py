@@ -17,12 +17,11 @@ from torch import Tensor
 from relief_ray.groups import GroupId
 from relief_ray.models.backbone import Backbone, Stage
 from relief_ray.models.reroute import shapes
-from relief_ray.stages import RAW, Missing, ancestors, cheap_reads, descendants, modalities_below, read_by
+from relief_ray.stages import FLOAT_BYTES, RAW, Missing, ancestors, cheap_reads, descendants, modalities_below, read_by
 from relief_ray.training.rows import LazyRows, Rows
 
 Values = dict[str, Tensor]
 CHUNK = 256
-FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -117,7 +117,7 @@ def _alike(rounds: Sequence[LocalRound]) -> list[list[int]]:
     groups: dict[object, list[int]] = {}
     for i, given in enumerate(rounds):
         task = given.task
-        parts = any(p.rank is not None or p.rows is not None for p in task.train.values())
+        parts = any(part.cuts for part in task.train.values())
         held = not any(isinstance(x, LazyRows) for x in given.client.inputs.values())
         kind = (task.epochs, task.taps, task.output, task.omit_absent, task.lora_scale)
         groups.setdefault(kind if held and not parts else i, []).append(i)

@@ -7,7 +7,7 @@ there is carried through the micro-batches, which costs a second forward pass. B
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -154,14 +154,17 @@ def _carry_back(session: Session, values: Values, upper: Mapping[str, Tensor | N
 
 
 def _outputs(session: Session, batches: BatchBuffers, index: Tensor) -> Values:
-    """What the objective reads, by stage: the logits and the taps."""
-    wanted = (session.output, *sorted(session.task.taps))
-    if session.autocast == "none":
-        values = run(session.plan.every_step, batches.take(index), session.plan, len(index))
-        return {name: values[name] for name in wanted}
-    with casting(session.autocast, index.device):
-        values = run(session.plan.every_step, batches.take(index), session.plan, len(index))
-    return {name: values[name].float() for name in wanted}
+    """What the objective reads of the windows ``index`` (b,)."""
+    read, plan = batches.take(index), session.plan
+    return wanted(session, index.device, lambda: run(plan.every_step, read, plan, len(index)))
+
+
+def wanted(session: Session, device: torch.device, forward: Callable[[], Values]) -> Values:
+    """What the objective reads of a forward pass, by stage: the logits and the taps, float32 under autocast too."""
+    with casting(session.autocast, device):
+        values = forward()
+    names = (session.output, *sorted(session.task.taps))
+    return {name: values[name] if session.autocast == "none" else values[name].float() for name in names}
 
 
 def _local_step(session: Session, values: Values, index: Tensor) -> LocalStep:

@@ -32,8 +32,8 @@ class Visits:
         states: Mapping[ClientId, ClientState],
         *,
         spent: bool,
-    ) -> Iterator[Update]:
-        """The clients' updates in order, as many at a time as are trained together.
+    ) -> Iterator[tuple[Update, bool]]:
+        """The clients' updates in order, as many at a time as are trained together; whether a delta's memory is lent.
 
         ``spent``: each is done with when the next one is asked for, but for the first of a block. The deltas of all
         others may be in the trained models' memory.
@@ -49,9 +49,9 @@ class Visits:
                 with self._named(task, round_):
                     rounds.append(self._begin(round_, models[task.view], task, states.get(task.client, NO_STATE)))
             if len(rounds) == 1:
-                yield self._alone(rounds[0], round_, chunk[0][1])
+                yield self._alone(rounds[0], round_, chunk[0][1]), chunk[0][1]
             else:
-                yield from self._together(rounds, round_)
+                yield from ((update, False) for update in self._together(rounds, round_))
 
     def _alone(self, given: LocalRound, round_: int, in_place: bool) -> Update:
         with self._named(given.task, round_):

@@ -63,30 +63,28 @@ class Worker:
         Raises:
             ClientFailed: a client's code raised; the client is named.
         """
-        updates = self._visits.updates(round_, models, blocks, states, spent=self._are_spent(round_))
-        return [self._add_up(round_, islice(updates, len(block)), states) for block in blocks]
+        job, is_watched = self.job, bool(self.job.pairwise_every) and round_ % self.job.pairwise_every == 0
+        # Where deltas are needed by the sums alone they take no memory of their own, which is faster.
+        spent = isinstance(job.reduction, WeightedSum) and job.program.after is send_all and not is_watched
+        updates = self._visits.updates(round_, models, blocks, states, spent=spent)
+        return [self._add_up(islice(updates, len(block)), states, is_watched) for block in blocks]
 
-    def _is_watched(self, round_: int) -> bool:
-        return bool(self.job.pairwise_every) and round_ % self.job.pairwise_every == 0
-
-    def _are_spent(self, round_: int) -> bool:
-        """Whether deltas are needed by the sums alone: they take no memory of their own then, which is faster."""
-        job = self.job
-        return isinstance(job.reduction, WeightedSum) and job.program.after is send_all and not self._is_watched(round_)
-
-    def _add_up(self, round_: int, found: Iterable[Update], states: Mapping[ClientId, ClientState]) -> BlockResult:
+    def _add_up(
+        self, found: Iterable[tuple[Update, bool]], states: Mapping[ClientId, ClientState], is_watched: bool
+    ) -> BlockResult:
         """Each update is validated and added before the next one is asked for."""
-        job, layout, are_spent = self.job, self.backbone.layout, self._are_spent(round_)
+        job, layout = self.job, self.backbone.layout
         total, updates, fusion, rejected, refused = Accumulator(), list[Update](), list[Update](), {}, list[Receipt]()
-        for number, update in enumerate(map(measured, found)):
+        for update, is_borrowed in found:
+            update = measured(update)
             if reason := check_update(update, layout):
                 rejected[update.receipt.assignment.client] = reason
                 refused.append(update.receipt)
                 continue
-            if self._is_watched(round_):
+            if is_watched:
                 fusion.append(replace(without(update, lambda g: g.role == "fusion_a", layout), state={}))
             if isinstance(job.reduction, WeightedSum):
-                total.add(leaf(update, job.reduction, layout, job.fleet), borrowed=are_spent and number > 0)
+                total.add(leaf(update, job.reduction, layout, job.fleet), borrowed=is_borrowed)
                 update = replace(update, delta={})
             updates.append(update)
         told = [(u, u.receipt.assignment) for u in updates]
