@@ -21,6 +21,7 @@ from relief_ray.messages import (
     Update,
     WeightedSum,
 )
+from relief_ray.server.passes import add_exactly
 
 Total = Callable[[ParamGroup, GroupSum], float]
 Weight = Callable[[ParamGroup, ClientInfo, Assignment], float]
@@ -81,7 +82,7 @@ def over_members(group: ParamGroup, part: GroupSum) -> float:
 def apply_step(theta: Params, step: Mapping[GroupId, Tensor]) -> dict[GroupId, Tensor]:
     """``theta_j + step_j`` added in float64; groups without a step stay bit for bit."""
     return {
-        j: (value.to(torch.float64) + step[j]).to(torch.float32) if j in step else value for j, value in theta.items()
+        j: add_exactly(value, step[j], torch.empty_like(value)) if j in step else value for j, value in theta.items()
     }
 
 

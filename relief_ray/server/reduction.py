@@ -15,10 +15,12 @@ from torch import Tensor
 
 from relief_ray.groups import GroupId, GroupLayout
 from relief_ray.messages import Assignment, Fleet, GroupSum, Update, WeightedSum
+from relief_ray.server.passes import add_exactly
 
 Sums = Mapping[str, Mapping[GroupId, GroupSum]]
 NUM_BLOCKS = 8
-# Values whose squares are summed at a time: the last bits of every recorded norm depend on it.
+# Values that are widened and squared at a time, as many as stay in a core's own cache. The last bits of every recorded
+# norm depend on it.
 CHUNK = 65_536
 
 
@@ -83,14 +85,13 @@ class _Running:
         """Adds ``other``, which comes later in client order and is left as it is."""
         first = self.part
         _check(group, first, other)
-        # A leaf's float64 values are new. What came in and is not owned stays as it is.
-        left, in_place = settle(first), self.owned or is_leaf(first)
         if _is_unweighted(first) and _is_unweighted(other):
-            plain = weighted = _added(left.plain, other.plain, in_place)
+            plain = weighted = _added(first.plain, other.plain, in_place=self.owned)
         else:
+            left = settle(first)
             is_apart = left.weighted is not left.plain
-            weighted = _added(left.weighted, settle(other).weighted, in_place and is_apart)
-            plain = _added(left.plain, other.plain, in_place)
+            weighted = _added(left.weighted, settle(other).weighted, in_place=self.owned and is_apart)
+            plain = _added(left.plain, other.plain, in_place=self.owned)
         self.owned = True
         self.part = GroupSum(
             weight=first.weight + other.weight,
@@ -101,9 +102,9 @@ class _Running:
         )
 
 
-def _added(total: Tensor, values: Tensor, in_place: bool) -> Tensor:
-    """``total + values`` in float64; ``values`` may be float32."""
-    return torch.add(total, values, out=total if in_place else None)
+def _added(first: Tensor, second: Tensor, in_place: bool) -> Tensor:
+    """``first + second`` in float64: into ``first``, or into memory of its own."""
+    return add_exactly(first, second, first if in_place else torch.empty(first.shape, dtype=torch.float64))
 
 
 def _check(group: GroupId, a: GroupSum, b: GroupSum) -> None:
@@ -223,8 +224,10 @@ def measured(update: Update) -> Update:
 
 def _square(values: Tensor) -> float:
     """``|values|^2`` in float64, chunk after chunk from a start that torch aligns."""
-    exact, total = values.reshape(-1).to(torch.float64), 0.0
-    for start in range(0, len(exact), CHUNK):
-        chunk = exact[start : start + CHUNK]
-        total += float(chunk.dot(chunk))
+    flat, total = values.reshape(-1), 0.0
+    exact = torch.empty(min(CHUNK, flat.numel()), dtype=torch.float64)
+    for start in range(0, flat.numel(), CHUNK):
+        chunk = flat[start : start + CHUNK]
+        wide = exact[: chunk.numel()].copy_(chunk)
+        total += float(wide.dot(wide))
     return total

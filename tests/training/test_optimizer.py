@@ -70,3 +70,16 @@ def test_gradients_are_dropped_after_a_step():
     parameters = fresh()
     step(Adam(parameters, fused=True), parameters, gradients(1)[0], 1e-2)
     assert all(p.grad is None for p in parameters)
+
+
+def test_the_fused_kernel_is_torchs_fused_adam_to_the_bit():
+    """Tensors of their own counts: the second takes every other step only."""
+    ours, theirs = fresh(), fresh()
+    adam, reference = Adam(ours, fused=True), torch.optim.Adam(theirs, lr=0.01, fused=True)
+    for number, (first, second) in enumerate(gradients(7)):
+        grads = [first, second if number % 2 else None]
+        step(adam, ours, grads, 0.01)
+        for p, grad in zip(theirs, grads, strict=True):
+            p.grad = None if grad is None else grad.clone()
+        reference.step()
+    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
