@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -40,16 +41,18 @@ def scene_of(folder: Path, num_clients: int) -> Scene:
 
 def _size(scene: Scene, num_turns: int, num_rounds: int) -> Figures:
     given = without_training(setup(scene))
-    plain = PlainRay(start_of(given).numpy(), scene.num_clients)
-    least = Arithmetic(start_of(given), -(-scene.num_clients // 2))
-    with closing(plain), closing(Product(given, scene.folder / "run")) as product:
+    start, number = start_of(given), scene.num_clients
+    plain, exact = (PlainRay(start.numpy(), number, exact=is_exact) for is_exact in (False, True))
+    least = partial(Arithmetic(len(start)).share, start, -(-number // 2))
+    with closing(plain), closing(exact), closing(Product(given, scene.folder / "run")) as product:
         product.run(3)
-        for _ in range(3):
-            plain.step()
+        for loop in [plain, exact] * 3:
+            loop.step()
         product.records.clear()
         product.train_s.clear()
         busy_before_s = product.busy_s
-        harnesses = {"ours": product.segment, "plain_ray": timed(plain.step), "arithmetic": timed(least.share)}
+        harnesses = {"ours": product.segment, "plain_ray": timed(plain.step), "same_work": timed(exact.step)}
+        harnesses["arithmetic"] = timed(least)
         times = take_turns(harnesses, num_turns, num_rounds)
         record = product.records[-1]
         model_bytes = 4 * given.layout.numel
@@ -71,6 +74,8 @@ def _size(scene: Scene, num_turns: int, num_rounds: int) -> Figures:
             "plain_ray_spread": times.spread("plain_ray"),
             "arithmetic_s": times.median_s("arithmetic"),
             "vs_plain_ray": times.ratio("ours", "plain_ray"),
+            "same_work_s": times.median_s("same_work"),
+            "vs_same_work": times.ratio("ours", "same_work"),
             "moved_bytes": record.moved_bytes,
             "unsummed_bytes": model_bytes + sum(c.bytes_up for c in record.clients),
             **shares(given, product, whole, num_rounds),

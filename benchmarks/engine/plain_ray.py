@@ -1,18 +1,25 @@
 """The least that Ray can do: put the model, two host actors each take their clients in turn, get two sums, average.
 
 No records, no checks, no checkpoints, no failures handled: the reference for what the product's orchestration adds.
+Its hosts copy the model and add it up in float32. With ``exact`` they compute what the product's hosts have to: the
+difference, its squares, and a float64 sum.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import ray
+import torch
 from numpy.typing import NDArray
 
+from benchmarks.engine.arithmetic import Arithmetic
+
 Flat = NDArray[np.float32]
+Sum = NDArray[np.float32] | NDArray[np.float64]
 
 
 class PlainHost:
@@ -22,7 +29,7 @@ class PlainHost:
         self._local = np.zeros(num_values, np.float32)
         self._sum = np.zeros(num_values, np.float32)
 
-    def round(self, flat: Flat, num_clients: int) -> Flat:
+    def round(self, flat: Flat, num_clients: int) -> Sum:
         """Weights out, nothing trained, weights back, for each client; their sum."""
         self._sum[:] = 0.0
         for _ in range(num_clients):
@@ -31,13 +38,29 @@ class PlainHost:
         return self._sum
 
 
+class ExactHost:
+    """The same with the product's arithmetic."""
+
+    def __init__(self, num_values: int) -> None:
+        torch.set_num_threads(1)
+        self._least = Arithmetic(num_values)
+
+    def round(self, flat: Flat, num_clients: int) -> Sum:
+        """The float64 sum of what the clients changed, which is nothing; every client's squares are summed too."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # It is read-only, and read only.
+            start = torch.from_numpy(flat)
+        self._least.share(start, num_clients)
+        return self._least.total.numpy()
+
+
 class PlainRay:
     """The loop."""
 
-    def __init__(self, start: Flat, num_clients: int, num_hosts: int = 2) -> None:
-        actor: Any = ray.remote(PlainHost)
+    def __init__(self, start: Flat, num_clients: int, num_hosts: int = 2, *, exact: bool = False) -> None:
+        actor: Any = ray.remote(ExactHost if exact else PlainHost)
         host = actor.options(num_cpus=0, runtime_env={"env_vars": {"OMP_NUM_THREADS": "1"}})
-        self.flat, self._num_clients = start.copy(), num_clients
+        self.flat, self._num_clients, self._exact = start.copy(), num_clients, exact
         self._hosts = [host.remote(len(start)) for _ in range(num_hosts)]
         self._shares = shares(num_clients, num_hosts)
 
@@ -45,7 +68,11 @@ class PlainRay:
         """One round."""
         model = ray.put(self.flat)
         sums = ray.get([h.round.remote(model, n) for h, n in zip(self._hosts, self._shares, strict=True)])
-        np.divide(np.sum(sums, axis=0, dtype=np.float32), np.float32(self._num_clients), out=self.flat)
+        if self._exact:
+            mean = np.sum(sums, axis=0, dtype=np.float64) / self._num_clients
+            np.add(self.flat, mean, out=self.flat, casting="same_kind")
+        else:
+            np.divide(np.sum(sums, axis=0, dtype=np.float32), np.float32(self._num_clients), out=self.flat)
 
     def close(self) -> None:
         """Ends the hosts."""

@@ -50,11 +50,12 @@ class FusedConv2(nn.Module):
     def forward(self, x_BTC: Tensor) -> Tensor:
         """(B, T/2, in) -> (B, out * steps), channel-major like the reference."""
         weight = self.conv.weight.transpose(1, 2).flatten(1)  # (out, 5*in): time-major columns
-        y_BTC = _activated(unfold(x_BTC, self.conv), weight, self.conv)
+        columns_BTK = unfold(x_BTC, self.conv)
+        if _is_written_out(self.conv) and columns_BTK.shape[1] == 2 * self.steps:
+            apply: Callable[..., Tensor] = _ActivatedPairs.apply
+            return apply(columns_BTK, weight, self.conv.bias)
+        y_BTC = _activated(columns_BTK, weight, self.conv)
         batch, time, channels = y_BTC.shape
-        if _is_written_out(self.conv) and time == 2 * self.steps:
-            apply: Callable[[Tensor], Tensor] = _PoolPairs.apply
-            return apply(y_BTC)
         if time % self.steps:
             return nn.functional.adaptive_avg_pool1d(y_BTC.transpose(1, 2), self.steps).flatten(1)
         if time != self.steps:
@@ -103,14 +104,44 @@ class _Activated(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_BTO: Tensor) -> tuple[Tensor | None, ...]:
         x_BTK, weight_OK, y_BTO = ctx.saved_tensors
-        grad_RO = torch.ops.aten.threshold_backward(grad_BTO, y_BTO, 0).reshape(-1, len(weight_OK))
-        of_x, of_weight, of_bias = ctx.needs_input_grad
-        return (
-            (grad_RO @ weight_OK).view(x_BTK.shape) if of_x else None,
-            # So and not (out, K): by the order of its operands a product with few outputs is up to five times as fast.
-            (x_BTK.flatten(0, 1).t() @ grad_RO).t() if of_weight else None,
-            grad_RO.sum(0) if of_bias else None,
-        )
+        return _gradients(ctx, x_BTK, weight_OK, torch.ops.aten.threshold_backward(grad_BTO, y_BTO, 0))
+
+
+class _ActivatedPairs(torch.autograd.Function):
+    """``ReLU(x W^T + b)``, means of pairs of steps, channel-major: (B, 2 S, K) -> (B, O * S)."""
+
+    @staticmethod
+    def forward(ctx: Any, x_BTK: Tensor, weight_OK: Tensor, bias: Tensor) -> Tensor:
+        y_BTO = nn.functional.linear(x_BTK, weight_OK, bias).relu_()
+        ctx.save_for_backward(x_BTK, weight_OK, y_BTO)
+        pairs = _pairs(y_BTO)
+        return torch.add(pairs[:, :, 0], pairs[:, :, 1]).mul_(0.5).transpose(1, 2).flatten(1)
+
+    @staticmethod
+    def backward(ctx: Any, grad_BF: Tensor) -> tuple[Tensor | None, ...]:
+        x_BTK, weight_OK, y_BTO = ctx.saved_tensors
+        pairs = _pairs(y_BTO)
+        halves = grad_BF.mul(0.5).view(len(grad_BF), -1, pairs.shape[1]).transpose(1, 2).contiguous()
+        # Both steps of a pair get the same, which the mask's pass reads twice instead of a copy of it.
+        grad_BSPO = torch.ops.aten.threshold_backward(halves.unsqueeze(2).expand(pairs.shape), pairs, 0)
+        return _gradients(ctx, x_BTK, weight_OK, grad_BSPO)
+
+
+def _pairs(y_BTO: Tensor) -> Tensor:
+    """(B, S, 2, O)."""
+    return y_BTO.view(len(y_BTO), -1, 2, y_BTO.shape[2])
+
+
+def _gradients(ctx: Any, x_BTK: Tensor, weight_OK: Tensor, grad: Tensor) -> tuple[Tensor | None, ...]:
+    """Of ``x W^T + b`` by ``x``, ``W`` and ``b``, as far as they are needed; ``grad``: (..., O)."""
+    grad_RO = grad.reshape(-1, len(weight_OK))
+    of_x, of_weight, of_bias = ctx.needs_input_grad
+    return (
+        (grad_RO @ weight_OK).view(x_BTK.shape) if of_x else None,
+        # So and not (out, K): by the order of its operands a product with few outputs is up to five times as fast.
+        (x_BTK.flatten(0, 1).t() @ grad_RO).t() if of_weight else None,
+        grad_RO.sum(0) if of_bias else None,
+    )
 
 
 class _Unfold(torch.autograd.Function):
@@ -142,18 +173,3 @@ class _Unfold(torch.autograd.Function):
         pairs[:, 1:-1] += grad_BTK[:, :, pair : 2 * pair]
         pairs[:, 2:, :channels] += grad_BTK[:, :, 2 * pair :]
         return pairs.view(batch, -1, channels)[:, PADDING : PADDING + time]
-
-
-class _PoolPairs(torch.autograd.Function):
-    """Means of pairs of steps, then channel-major: (B, 2 S, C) -> (B, C * S)."""
-
-    @staticmethod
-    def forward(ctx: Any, y_BTC: Tensor) -> Tensor:
-        ctx.steps = y_BTC.shape[1] // 2
-        pairs = y_BTC.view(len(y_BTC), ctx.steps, 2, y_BTC.shape[2])
-        return torch.add(pairs[:, :, 0], pairs[:, :, 1]).mul_(0.5).transpose(1, 2).flatten(1)
-
-    @staticmethod
-    def backward(ctx: Any, grad_BF: Tensor) -> Tensor:
-        halves = grad_BF.view(len(grad_BF), -1, ctx.steps).transpose(1, 2).mul(0.5)
-        return halves.unsqueeze(2).expand(-1, -1, 2, -1).flatten(1, 2)

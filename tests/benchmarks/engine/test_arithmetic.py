@@ -1,20 +1,19 @@
 import torch
 
+from benchmarks.engine import arithmetic
 from benchmarks.engine.arithmetic import Arithmetic
 
 
 def test_nothing_trained_is_no_difference():
-    least = Arithmetic(torch.arange(5.0), 3)
-    assert least.share() == 0.0 and not least._total.any()
+    least = Arithmetic(5)
+    assert least.share(torch.arange(5.0), 3) == 0.0 and not least.total.any()
 
 
 def test_every_client_is_loaded_measured_and_added(monkeypatch):
-    """A difference of 2 in each of five values, three times."""
-    least = Arithmetic(torch.arange(5.0), 3)
-    usual = torch.Tensor.copy_
-
-    def trained(into, values):
-        return usual(into, values + 2.0 if values is least._start else values)
-
-    monkeypatch.setattr(torch.Tensor, "copy_", trained)
-    assert least.share() == 3 * 5 * 4.0 and least._total.tolist() == [6.0] * 5
+    """A difference of 2 in each of five values, three times; in pieces of two values."""
+    monkeypatch.setattr(arithmetic, "CHUNK", 2)
+    usual = Arithmetic.load
+    monkeypatch.setattr(Arithmetic, "load", lambda self, start: usual(self, start + 2.0))
+    least = Arithmetic(5)
+    for _ in range(2):
+        assert least.share(torch.arange(5.0), 3) == 3 * 5 * 4.0 and least.total.tolist() == [6.0] * 5

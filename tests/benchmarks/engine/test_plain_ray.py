@@ -3,7 +3,7 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from benchmarks.engine.plain_ray import PlainHost, PlainRay, shares
+from benchmarks.engine.plain_ray import ExactHost, PlainHost, PlainRay, shares
 
 
 def test_a_host_sums_its_clients():
@@ -13,19 +13,25 @@ def test_a_host_sums_its_clients():
     assert np.array_equal(host.round(flat, 1), flat)
 
 
+def test_an_exact_host_sums_what_its_clients_changed():
+    found = ExactHost(3).round(np.array([1.0, -2.0, 0.5], np.float32), 4)
+    assert found.dtype == np.float64 and not found.any()
+
+
 def test_shares_add_up():
     assert shares(101, 2) == [51, 50]
 
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_the_model_comes_back_unchanged():
+@pytest.mark.parametrize("exact", [False, True])
+def test_the_model_comes_back_unchanged(exact):
     """Nothing was trained, so the average of all clients is the model that went out."""
     from actors.session import SessionOptions, ray_session
 
     start = np.linspace(-1, 1, 1000, dtype=np.float32)
     with ray_session(SessionOptions(num_cpus=2, object_store_mib=200)):
-        with closing(PlainRay(start, 5)) as loop:
+        with closing(PlainRay(start, 5, exact=exact)) as loop:
             loop.step()
             loop.step()
             assert np.allclose(loop.flat, start, atol=1e-6)
