@@ -22,11 +22,6 @@ class _Slot:
     steps: Tensor
     count: int = 0
 
-    def clear(self) -> None:
-        self.count = 0
-        for buffer in (self.mean, self.square, self.steps):
-            buffer.zero_()
-
 
 class Adam:
     """Adam without weight decay (Kingma and Ba 2015); the moments' buffers live as long as the worker.
@@ -51,10 +46,12 @@ class Adam:
 
     def clear(self, parameters: Sequence[Tensor]) -> None:
         """Clears at once what was forgotten: a step that is recorded must not hold the clearing."""
-        for p in parameters:
-            if id(p) in self._stale:
-                self._stale.remove(id(p))
-                self._slots[id(p)].clear()
+        slots = [self._slots[id(p)] for p in parameters if id(p) in self._stale]
+        self._stale.difference_update(id(p) for p in parameters)
+        for slot in slots:
+            slot.count = 0
+        if slots:
+            torch._foreach_zero_([buffer for s in slots for buffer in (s.mean, s.square, s.steps)])
 
     @torch.no_grad()
     def step(self, parameters: Sequence[Tensor], lr: float) -> None:

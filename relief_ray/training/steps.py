@@ -65,11 +65,10 @@ class Session:
 
 def gradients(session: Session, batches: BatchBuffers, index: Tensor, is_observed: bool = False) -> Tensor:
     """Adds the gradient of the objective on the windows ``index`` (b,) to the parameters'; returns the loss."""
-    parts = torch.split(index, session.most)
-    if len(parts) == 1:
+    if len(index) <= session.most:
         return _whole(session, batches, index, is_observed)
     take = _by_parts if adds_up(session.visit.program) else _in_two_passes
-    return take(session, batches, index, parts, is_observed)
+    return take(session, batches, index, torch.split(index, session.most), is_observed)
 
 
 def adds_up(program: ClientProgram) -> bool:
@@ -170,7 +169,7 @@ def wanted(session: Session, device: torch.device, forward: Callable[[], Values]
 def _local_step(session: Session, values: Values, index: Tensor) -> LocalStep:
     return LocalStep(
         logits=values[session.output],
-        labels=session.client.labels[index],
+        labels=session.client.labels.index_select(0, index),
         taps={t: values[t] for t in sorted(session.task.taps)},
         params=session.vectors,
         start=session.start,
