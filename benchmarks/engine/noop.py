@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -11,7 +11,7 @@ from statistics import median
 from benchmarks.engine.arithmetic import Arithmetic
 from benchmarks.engine.machine import Figures
 from benchmarks.engine.orchestration import shares
-from benchmarks.engine.pairs import slope, take_turns, timed
+from benchmarks.engine.pairs import Segment, Times, slope, take_turns, timed
 from benchmarks.engine.plain_ray import PlainRay
 from benchmarks.engine.product import Product
 from benchmarks.engine.scene import Scene, setup, start_of, without_training, write
@@ -23,7 +23,7 @@ KINDS = ("driver", "coordinator", "hosts", "ray")
 def measure(folder: Path, num_turns: int, num_rounds: int, sizes: Sequence[int]) -> Figures:
     """Seconds of a no-op round and their growth with the number of clients; inside a Ray session."""
     found: Figures = {"noop_turns": num_turns, "noop_rounds": num_rounds}
-    seconds: dict[str, list[float]] = {"ours": [], "plain_ray": [], "train": []}
+    seconds: dict[str, list[float]] = {"ours": [], "plain_ray": [], "exact_ray": [], "train": []}
     for number in sizes:
         figures = _size(write(scene_of(folder / f"noop-{number}", number), peers=False), num_turns, num_rounds)
         found |= {f"noop_n{number}_{key}": value for key, value in figures.items()}
@@ -42,44 +42,39 @@ def scene_of(folder: Path, num_clients: int) -> Scene:
 def _size(scene: Scene, num_turns: int, num_rounds: int) -> Figures:
     given = without_training(setup(scene))
     start, number = start_of(given), scene.num_clients
-    plain, exact = (PlainRay(start.numpy(), number, exact=is_exact) for is_exact in (False, True))
     least = partial(Arithmetic(len(start)).share, start, -(-number // 2))
-    with closing(plain), closing(exact), closing(Product(given, scene.folder / "run")) as product:
+    with ExitStack() as stack:
+        plain = stack.enter_context(closing(PlainRay(start.numpy(), number)))
+        exact = stack.enter_context(closing(PlainRay(start.numpy(), number, exact=True)))
+        product = stack.enter_context(closing(Product(given, scene.folder / "run")))
         product.run(3)
         for loop in [plain, exact] * 3:
             loop.step()
         product.records.clear()
         product.train_s.clear()
         busy_before_s = product.busy_s
-        harnesses = {"ours": product.segment, "plain_ray": timed(plain.step), "same_work": timed(exact.step)}
-        harnesses["arithmetic"] = timed(least)
+        harnesses: dict[str, Segment] = {
+            "ours": product.segment,
+            "plain_ray": timed(plain.step),
+            "exact_ray": timed(exact.step),
+            "arithmetic": timed(least),
+        }
         times = take_turns(harnesses, num_turns, num_rounds)
-        record = product.records[-1]
-        model_bytes = 4 * given.layout.numel
-        ours_s, train_s = times.median_s("ours"), median(product.train_s)
         host_s = (product.busy_s - busy_before_s) / len(product.train_s) / product.num_hosts
-        whole = {
-            "host": host_s / ours_s,
-            "wire": (train_s - host_s) / ours_s,
-            "server": 1.0 - train_s / ours_s,
-        }
-        return {
-            "ours_s": ours_s,
-            "ours_spread": times.spread("ours"),
-            "train_s": train_s,
-            "host_s": host_s,
-            "wire_s": train_s - host_s,
-            "server_s": ours_s - train_s,
-            "plain_ray_s": times.median_s("plain_ray"),
-            "plain_ray_spread": times.spread("plain_ray"),
-            "arithmetic_s": times.median_s("arithmetic"),
-            "vs_plain_ray": times.ratio("ours", "plain_ray"),
-            "same_work_s": times.median_s("same_work"),
-            "vs_same_work": times.ratio("ours", "same_work"),
-            "moved_bytes": record.moved_bytes,
-            "unsummed_bytes": model_bytes + sum(c.bytes_up for c in record.clients),
-            **shares(given, product, whole, num_rounds),
-        }
+        found = _seconds(times, median(product.train_s), host_s)
+        whole = {name: float(found[f"{name}_s"] or 0.0) / times.median_s("ours") for name in ("host", "wire", "server")}
+        record = product.records[-1]
+        found["moved_bytes"] = record.moved_bytes
+        found["unsummed_bytes"] = 4 * given.layout.numel + sum(c.bytes_up for c in record.clients)
+        return {**found, **shares(given, product, whole, num_rounds)}
+
+
+def _seconds(times: Times, train_s: float, host_s: float) -> Figures:
+    ours_s = times.median_s("ours")
+    found: Figures = {f"{name}_s": times.median_s(name) for name in times.turns}
+    found |= {f"{name}_spread": times.spread(name) for name in times.turns}
+    found |= {"train_s": train_s, "host_s": host_s, "wire_s": train_s - host_s, "server_s": ours_s - train_s}
+    return found | {f"vs_{name}": times.ratio("ours", name) for name in ("plain_ray", "exact_ray")}
 
 
 def pss_bytes(root: int) -> int:

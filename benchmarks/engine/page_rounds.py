@@ -22,11 +22,11 @@ def noop(found: Found) -> str:
     """Part 3."""
     sizes = [n for n in (8, 20, 50, 100) if f"noop_n{n}_ours_s" in found]
     names = ("ours_s", "host_s", "arithmetic_s", "wire_s", "server_s", "plain_ray_s", "vs_plain_ray")
-    names = (*names, "same_work_s", "vs_same_work", "moved_bytes", "unsummed_bytes")
+    names = (*names, "exact_ray_s", "vs_exact_ray", "moved_bytes", "unsummed_bytes")
     rows = [[str(n), *(_noop_cell(found.get(f"noop_n{n}_{name}"), name) for name in names)] for n in sizes]
     header = (
         *("clients", "ours, s", "hosts, s", "of that, at least, s", "wire, s", "server, s"),
-        *("minimal Ray loop, s", "ratio", "the same work, s", "ratio", "moved, MB", "unsummed, MB"),
+        *("minimal Ray loop, s", "ratio", "exact loop, s", "ratio to it", "moved, MB", "unsummed, MB"),
     )
     slope = ""
     if "noop_ours_slope_s_per_client" in found:
@@ -40,9 +40,9 @@ def noop(found: Found) -> str:
         "back by itself; ours are summed where they arise, so less moves. Hosts: load, subtract, measure and add in "
         "float64. At least: these four by torch's own operations for half of the clients, piece by piece in the "
         "cache, in one process while the other core is idle; the minimal loop copies and adds in float32 and does no "
-        "more. The same work: the minimal loop again, with hosts that do these four and return float64 sums: what our "
-        "ratio to it shows is orchestration alone. Wire: packing, shared memory, calls and the driver's own "
-        "additions. Server: aggregation, divergence, "
+        "more. Exact loop: the minimal loop again, with hosts that do these four and return float64 sums; beyond it "
+        "ours checks, keeps sums by block, records, hashes and checkpoints. Wire: packing, shared memory, calls and "
+        "the driver's own additions. Server: aggregation, divergence, "
         f"the model's hash, record and checkpoint.{slope}"
     )
     body = f"{note}\n\n{table(header, rows)}" if rows else ""

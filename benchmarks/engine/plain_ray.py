@@ -61,6 +61,7 @@ class PlainRay:
         actor: Any = ray.remote(ExactHost if exact else PlainHost)
         host = actor.options(num_cpus=0, runtime_env={"env_vars": {"OMP_NUM_THREADS": "1"}})
         self.flat, self._num_clients, self._exact = start.copy(), num_clients, exact
+        self._total: Sum = np.zeros(len(start), np.float64 if exact else np.float32)
         self._hosts = [host.remote(len(start)) for _ in range(num_hosts)]
         self._shares = shares(num_clients, num_hosts)
 
@@ -68,11 +69,11 @@ class PlainRay:
         """One round."""
         model = ray.put(self.flat)
         sums = ray.get([h.round.remote(model, n) for h, n in zip(self._hosts, self._shares, strict=True)])
+        mean(sums, self._num_clients, out=self._total)
         if self._exact:
-            mean = np.sum(sums, axis=0, dtype=np.float64) / self._num_clients
-            np.add(self.flat, mean, out=self.flat, casting="same_kind")
+            np.add(self.flat, self._total, out=self.flat, casting="same_kind")
         else:
-            np.divide(np.sum(sums, axis=0, dtype=np.float32), np.float32(self._num_clients), out=self.flat)
+            self.flat[:] = self._total
 
     def close(self) -> None:
         """Ends the hosts."""
@@ -83,3 +84,11 @@ class PlainRay:
 def shares(num_clients: int, num_hosts: int) -> Sequence[int]:
     """Clients per host, as even as can be."""
     return [num_clients // num_hosts + (i < num_clients % num_hosts) for i in range(num_hosts)]
+
+
+def mean(sums: Sequence[Sum], num_clients: int, out: Sum) -> None:
+    """The hosts' sums over all clients; nothing is allocated."""
+    out[:] = sums[0]
+    for other in sums[1:]:
+        np.add(out, other, out=out)
+    np.divide(out, num_clients, out=out)

@@ -121,7 +121,7 @@ class _ActivatedPairs(torch.autograd.Function):
     def backward(ctx: Any, grad_BF: Tensor) -> tuple[Tensor | None, ...]:
         x_BTK, weight_OK, y_BTO = ctx.saved_tensors
         pairs = _pairs(y_BTO)
-        halves = grad_BF.mul(0.5).view(len(grad_BF), -1, pairs.shape[1]).transpose(1, 2).contiguous()
+        halves = grad_BF.mul(0.5).view(len(grad_BF), len(weight_OK), pairs.shape[1]).transpose(1, 2).contiguous()
         # Both steps of a pair get the same, which the mask's pass reads twice instead of a copy of it.
         grad_BSPO = torch.ops.aten.threshold_backward(halves.unsqueeze(2).expand(pairs.shape), pairs, 0)
         return _gradients(ctx, x_BTK, weight_OK, grad_BSPO)
@@ -129,7 +129,7 @@ class _ActivatedPairs(torch.autograd.Function):
 
 def _pairs(y_BTO: Tensor) -> Tensor:
     """(B, S, 2, O)."""
-    return y_BTO.view(len(y_BTO), -1, 2, y_BTO.shape[2])
+    return y_BTO.view(len(y_BTO), y_BTO.shape[1] // 2, 2, y_BTO.shape[2])
 
 
 def _gradients(ctx: Any, x_BTK: Tensor, weight_OK: Tensor, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -172,4 +172,4 @@ class _Unfold(torch.autograd.Function):
         pairs[:, steps:] = 0
         pairs[:, 1:-1] += grad_BTK[:, :, pair : 2 * pair]
         pairs[:, 2:, :channels] += grad_BTK[:, :, 2 * pair :]
-        return pairs.view(batch, -1, channels)[:, PADDING : PADDING + time]
+        return pairs.view(batch, STRIDE * (steps + 2), channels)[:, PADDING : PADDING + time]

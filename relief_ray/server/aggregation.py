@@ -80,7 +80,7 @@ def over_members(group: ParamGroup, part: GroupSum) -> float:
 
 
 def apply_step(theta: Params, step: Mapping[GroupId, Tensor]) -> dict[GroupId, Tensor]:
-    """``theta_j + step_j`` added in float64; groups without a step stay bit for bit."""
+    """``theta_j + step_j`` added in float64, in theta's type; groups without a step stay bit for bit."""
     return {
         j: add_exactly(value, step[j], torch.empty_like(value)) if j in step else value for j, value in theta.items()
     }

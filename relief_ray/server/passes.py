@@ -7,9 +7,12 @@ from torch import Tensor
 
 
 def add_exactly(first: Tensor, second: Tensor, into: Tensor) -> Tensor:
-    """``first + second`` (n,) in float64 whatever they are, rounded to the type of ``into``, which may be ``first``.
+    """``first + second`` (n,) in float64, rounded to the type of ``into``, which may be ``first``.
 
-    numpy widens a piece at a time, while it is in the cache; torch would write a widened copy of everything first.
+    All on the CPU, float32 or float64. numpy widens a piece at a time, while it is in the cache; torch would write a
+    widened copy of everything first.
     """
-    np.add(first.numpy(), second.numpy(), out=into.numpy(), dtype=np.float64, casting="same_kind")
+    with np.errstate(over="ignore", invalid="ignore"):  # as in torch: whoever reads the result judges it
+        a, b = first.detach().numpy(), second.detach().numpy()
+        np.add(a, b, out=into.numpy(), dtype=np.float64, casting="same_kind")
     return into

@@ -19,8 +19,7 @@ from relief_ray.server.passes import add_exactly
 
 Sums = Mapping[str, Mapping[GroupId, GroupSum]]
 NUM_BLOCKS = 8
-# Values that are widened and squared at a time, as many as stay in a core's own cache. The last bits of every recorded
-# norm depend on it.
+# Values that are widened and squared at a time: 512 KiB in float64. The last bits of every recorded norm depend on it.
 CHUNK = 65_536
 
 
@@ -88,10 +87,11 @@ class _Running:
         if _is_unweighted(first) and _is_unweighted(other):
             plain = weighted = _added(first.plain, other.plain, in_place=self.owned)
         else:
-            left = settle(first)
+            # A leaf's float64 values are new. What came in and is not owned stays as it is.
+            left, in_place = settle(first), self.owned or is_leaf(first)
             is_apart = left.weighted is not left.plain
-            weighted = _added(left.weighted, settle(other).weighted, in_place=self.owned and is_apart)
-            plain = _added(left.plain, other.plain, in_place=self.owned)
+            weighted = _added(left.weighted, settle(other).weighted, in_place=in_place and is_apart)
+            plain = _added(left.plain, other.plain, in_place=in_place)
         self.owned = True
         self.part = GroupSum(
             weight=first.weight + other.weight,

@@ -82,3 +82,13 @@ def test_written_out_passes_are_torch_s_own(time, steps, trained):
     for name, p in whole.named_parameters():
         assert (p.grad is None) == (handed[name].grad is None) == (not p.requires_grad)
         assert p.grad is None or torch.allclose(p.grad, handed[name].grad, rtol=0, atol=1e-12), name
+
+
+@pytest.mark.parametrize("steps", [4, 3])
+def test_no_windows_give_no_features(steps):
+    """Pooled by 2, and by other numbers."""
+    encoder = nn.Sequential(FusedConv1(nn.Conv1d(3, 4, 5, 2, 2)), FusedConv2(nn.Conv1d(4, 5, 5, 2, 2), steps))
+    found = encoder(columns("acc", torch.zeros(0, 3, 32)))
+    assert found.shape == (0, 5 * steps)
+    found.sum().backward()
+    assert all(not p.grad.any() for p in encoder.parameters())

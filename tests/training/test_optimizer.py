@@ -83,3 +83,21 @@ def test_the_fused_kernel_is_torchs_fused_adam_to_the_bit():
             p.grad = None if grad is None else grad.clone()
         reference.step()
     assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_only_what_was_reset_begins_anew(fused):
+    """The second of two goes on at its fourth step, the first is new."""
+    used, new = fresh(), fresh()
+    adam, clean = Adam(used, fused), Adam(new, fused)
+    for grads in gradients(3):
+        step(adam, used, grads, 1e-2)
+        step(clean, new, [None, grads[1]], 1e-2)
+    used[0].data.copy_(new[0].data)
+    adam.reset(used[:1])
+    (grads,) = gradients(1, seed=9)
+    step(adam, used, [None, grads[1]], 1e-2)
+    step(clean, new, [None, grads[1]], 1e-2)
+    step(adam, used, [grads[0], None], 1e-2)
+    step(clean, new, [grads[0], None], 1e-2)
+    assert all(torch.equal(a, b) for a, b in zip(used, new, strict=True))

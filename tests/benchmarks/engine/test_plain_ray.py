@@ -3,7 +3,8 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from benchmarks.engine.plain_ray import ExactHost, PlainHost, PlainRay, shares
+from benchmarks.engine.arithmetic import Arithmetic
+from benchmarks.engine.plain_ray import ExactHost, PlainHost, PlainRay, mean, shares
 
 
 def test_a_host_sums_its_clients():
@@ -13,9 +14,20 @@ def test_a_host_sums_its_clients():
     assert np.array_equal(host.round(flat, 1), flat)
 
 
-def test_an_exact_host_sums_what_its_clients_changed():
+def test_an_exact_host_sums_what_its_clients_changed(monkeypatch):
+    """Each of four clients changes every value by 2."""
+    usual = Arithmetic.load
+    monkeypatch.setattr(Arithmetic, "load", lambda self, start: usual(self, start + 2.0))
     found = ExactHost(3).round(np.array([1.0, -2.0, 0.5], np.float32), 4)
-    assert found.dtype == np.float64 and not found.any()
+    assert found.dtype == np.float64 and found.tolist() == [8.0] * 3
+
+
+def test_the_mean_by_hand():
+    """(1 + 3 + 8) / 6, and sums that came in stay as they are."""
+    sums, out = [np.array([1.0]), np.array([3.0]), np.array([8.0])], np.zeros(1)
+    for _ in range(2):
+        mean(sums, 6, out)
+        assert out.tolist() == [2.0] and [s.tolist() for s in sums] == [[1.0], [3.0], [8.0]]
 
 
 def test_shares_add_up():
