@@ -13,7 +13,7 @@ from relief_ray.errors import UserError
 from relief_ray.process import use_threads
 from relief_ray.recording import run_record
 from relief_ray.records.committed import CommittedCell, condense
-from relief_ray.records.identity import other_program
+from relief_ray.records.identity import other_processor, other_program
 from relief_ray.records.ledger import RunFolder
 from relief_ray.records.reading import read_rounds, read_run
 from relief_ray.setup import prepare
@@ -29,12 +29,16 @@ COSTS = 1e-6
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """The answer and what it rests on; ``differences`` in words, the largest F1 gap as a share."""
+    """The answer and what it rests on; ``differences`` in words, the largest F1 gap as a share.
+
+    ``program``, ``processor``: in what those differ, None where they are the same.
+    """
 
     answer: Answer
     f1_gap: float
     differences: tuple[str, ...]
     program: str | None
+    processor: str | None
 
 
 def reproduce(cell: CommittedCell, folder: Path, tolerance: float = TOLERANCE, on_round: OnRound = ignore) -> Verdict:
@@ -86,7 +90,13 @@ def judge(old: CommittedCell, new: CommittedCell, tolerance: float = TOLERANCE) 
     answer: Answer = "equal bits"
     if found:
         answer = "within tolerance" if gap <= tolerance and _costs_agree(old, new) else "different"
-    return Verdict(answer=answer, f1_gap=gap, differences=found, program=other_program(old))
+    return Verdict(
+        answer=answer,
+        f1_gap=gap,
+        differences=found,
+        program=other_program(old),
+        processor=other_processor(old),
+    )
 
 
 def _differences(old: CommittedCell, new: CommittedCell) -> Iterator[str]:

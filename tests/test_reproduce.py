@@ -28,7 +28,8 @@ def changed(cell, **last):
 def test_the_same_program_gives_equal_bits(cell, tmp_path):
     seen = []
     verdict = reproduce(cell, tmp_path / "again", on_round=lambda r: seen.append(r.round))
-    assert (verdict.answer, verdict.differences, verdict.program) == ("equal bits", (), None)
+    assert (verdict.answer, verdict.differences) == ("equal bits", ())
+    assert verdict.program is verdict.processor is None
     assert seen == [r.round for r in cell.rounds]
     assert (tmp_path / "again" / "run.json").exists()
 
@@ -53,6 +54,12 @@ def test_a_missing_round_is_different(cell):
 
 def test_another_program_is_named(cell):
     assert "sources" in judge(cell.model_copy(update={"source_digest": "0" * 64}), cell).program
+
+
+def test_another_processor_is_named(cell):
+    machine = cell.machine.model_copy(update={"cpu": "Z80"})
+    found = judge(cell.model_copy(update={"machine": machine}), cell)
+    assert found.processor == f"Z80 there, {cell.machine.cpu} here" and found.program is None
 
 
 @pytest.mark.parametrize("tolerance", [-0.01, float("nan"), float("inf")])

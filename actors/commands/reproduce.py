@@ -49,7 +49,7 @@ def facts(name: str, verdict: Verdict) -> dict[str, object]:
     """One JSON object."""
     return {
         "event": "reproduced", "cell": name, "answer": verdict.answer, "f1_gap_points": 100 * verdict.f1_gap,
-        "differences": list(verdict.differences), "program": verdict.program,
+        "differences": list(verdict.differences), "program": verdict.program, "processor": verdict.processor,
     }  # fmt: skip
 
 
@@ -64,4 +64,9 @@ def text(name: str, cell: CommittedCell, verdict: Verdict) -> str:
         lines += [f"- and {more} more"] if more > 0 else []
     if verdict.program is not None:
         lines.append(f"computed by another program: {verdict.program}")
+    if verdict.processor is not None:
+        lines.append(
+            f"computed on another processor: {verdict.processor}; libraries add up in another order on each, and "
+            "training amplifies it"
+        )
     return "\n".join(textwrap.fill(line, WIDTH, subsequent_indent="  ") for line in lines)

@@ -111,6 +111,15 @@ def other_program(run: Computed) -> str | None:
     return "; ".join(found) or None
 
 
+def other_processor(run: Computed) -> str | None:
+    """``AMD EPYC there, Intel Xeon here`` where those differ: libraries add up in another order on each.
+
+    The program is the same, so nobody is kept from going on; the bits are not.
+    """
+    there, here = run.machine.cpu, cpu_name(Path("/proc/cpuinfo"))
+    return None if there == here else f"{there} there, {here} here"
+
+
 def _names(config: Mapping[str, JsonValue]) -> list[JsonValue]:
     """What a stored configuration calls its strategy, backbone and dataset."""
     sections = (config.get(key) for key in ("strategy", "backbone", "data"))

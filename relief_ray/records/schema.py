@@ -31,7 +31,7 @@ class Record(BaseModel):
 
 
 class Machine(Record):
-    """Where a run was computed: equal bits are promised for equal ``architecture`` and ``num_threads`` of CPUs only."""
+    """Where a run was computed: equal bits are promised for equal ``cpu`` and ``num_threads`` only."""
 
     cpu: str
     architecture: str
