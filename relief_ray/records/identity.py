@@ -116,7 +116,7 @@ def other_processor(run: Computed) -> str | None:
 
     The program is the same, so nobody is kept from going on; the bits are not.
     """
-    there, here = run.machine.cpu, cpu_name(Path("/proc/cpuinfo"))
+    there, here = run.machine.cpu, machine_facts().cpu
     return None if there == here else f"{there} there, {here} here"
 
 

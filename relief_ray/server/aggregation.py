@@ -100,7 +100,8 @@ def apply_parts(
     for j, moved in step.items():
         index = layout.indices(j, selection[j])
         after[j] = theta[j].clone()
-        after[j][index] = (theta[j][index].to(torch.float64) + moved).to(torch.float32)
+        chosen = theta[j][index]
+        after[j][index] = add_exactly(chosen, moved, torch.empty_like(chosen))
     return after
 
 

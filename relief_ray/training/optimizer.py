@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim.adam import adam
 
-BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
+RULE: Mapping[str, Any] = MappingProxyType(
+    {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0, "amsgrad": False, "maximize": False}
+)
 
 
 @dataclass(slots=True)
@@ -26,14 +30,13 @@ class _Slot:
 class Adam:
     """Adam without weight decay (Kingma and Ba 2015); the moments' buffers live as long as the worker.
 
-    ``fused`` on a CPU: torch's kernel without the function around it, which sorts tensors by device and counts steps in
+    ``fused`` on a CPU: torch's kernel without the function around it. That sorts tensors by device and counts steps in
     tensors, which shows where models are small. The numbers are the same.
     """
 
     def __init__(self, parameters: Sequence[Tensor], fused: bool) -> None:
         """Keeps two moment buffers and a step counter per parameter."""
-        self._fused = fused
-        self._take = _by_kernel if fused and all(p.device.type == "cpu" for p in parameters) else self._by_function
+        self._fused, self._is_direct = fused, fused and all(p.device.type == "cpu" for p in parameters)
         self._stale: set[int] = set()
         # Fused kernels count steps where the parameters are.
         self._slots = {
@@ -62,48 +65,17 @@ class Adam:
             return
         if self._stale:
             self.clear(live)
-        self._take(live, [self._slots[id(p)] for p in live], lr)
+        slots = [self._slots[id(p)] for p in live]
+        gradients = [p.grad for p in live if p.grad is not None]
+        moved = live, gradients, [s.mean for s in slots], [s.square for s in slots], list[Tensor]()
+        if self._is_direct:
+            for slot in slots:
+                slot.count += 1
+            torch._fused_adam_(*moved, [_number(s.count) for s in slots], lr=lr, **RULE)
+        else:
+            adam(*moved, [s.steps for s in slots], foreach=False, fused=self._fused, lr=lr, **RULE)
         for p in live:
             p.grad = None
-
-    def _by_function(self, live: Sequence[Tensor], slots: Sequence[_Slot], lr: float) -> None:
-        adam(
-            list(live),
-            [p.grad for p in live if p.grad is not None],
-            [s.mean for s in slots],
-            [s.square for s in slots],
-            [],
-            [s.steps for s in slots],
-            foreach=False,
-            fused=self._fused,
-            amsgrad=False,
-            beta1=BETA1,
-            beta2=BETA2,
-            lr=lr,
-            weight_decay=0.0,
-            eps=EPS,
-            maximize=False,
-        )
-
-
-def _by_kernel(live: Sequence[Tensor], slots: Sequence[_Slot], lr: float) -> None:
-    for slot in slots:
-        slot.count += 1
-    torch._fused_adam_(
-        list(live),
-        [p.grad for p in live if p.grad is not None],
-        [s.mean for s in slots],
-        [s.square for s in slots],
-        [],
-        [_number(s.count) for s in slots],
-        lr=lr,
-        beta1=BETA1,
-        beta2=BETA2,
-        weight_decay=0.0,
-        eps=EPS,
-        amsgrad=False,
-        maximize=False,
-    )
 
 
 @lru_cache(maxsize=4096)

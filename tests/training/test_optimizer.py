@@ -1,3 +1,6 @@
+import gc
+import weakref
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -101,3 +104,17 @@ def test_only_what_was_reset_begins_anew(fused):
     step(adam, used, [grads[0], None], 1e-2)
     step(clean, new, [grads[0], None], 1e-2)
     assert all(torch.equal(a, b) for a, b in zip(used, new, strict=True))
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_buffers_go_with_their_optimizer(fused):
+    """A stack's moments must not wait for Python to look for circles."""
+    gc.disable()
+    try:
+        adam = Adam(parameters := fresh(), fused)
+        step(adam, parameters, gradients(1)[0], 1e-2)
+        seen = weakref.ref(adam)
+        del adam
+        assert seen() is None
+    finally:
+        gc.enable()
