@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 from actors.pool import HostPool
 from actors.roster import Piece
 from relief_ray.messages import Assignment, ClientId, Receipt, WeightedSum
+from relief_ray.server.reduction import evenly
 from relief_ray.training.job import Job
 
 # What an answer's float32 values cost a round: packing, shared memory, reading and adding up, measured on two busy
@@ -86,9 +86,7 @@ class Dealer:
 
 def deal_together(cut: Sequence[Piece], slots: int) -> list[tuple[Piece, ...]]:
     """One call for each host, of as many consecutive blocks: only clients of one call can share their steps."""
-    number = max(1, min(slots, len(cut)))
-    edges = [len(cut) * i // number for i in range(number + 1)]
-    return [tuple(cut[a:b]) for a, b in pairwise(edges)]
+    return evenly(cut, max(1, min(slots, len(cut))))
 
 
 def deal_singly(cut: Sequence[Piece], slots: int, work: Mapping[ClientId, float]) -> list[tuple[Piece, ...]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
@@ -105,9 +105,11 @@ class ClientHost:
         """
         worker, view, asked, began = self._ready(job), unpack(models), unpack(request), perf_counter()
         results = worker.train_blocks(asked.round, view, asked.parts, asked.states)
-        rest, sums, nodes = tuple(replace(r, sums={}) for r in results), tuple(r.sums for r in results), None
-        if asked.whole is not None:
-            merged = merge_whole(sums, *asked.whole)
+        if asked.whole is None:
+            parts, nodes = tuple(results), None
+            rest, sums = tuple(replace(r, sums={}) for r in parts), tuple(r.sums for r in parts)
+        else:
+            rest, merged = merge_whole(results, *asked.whole)
             sums, nodes = tuple(merged.values()), tuple(merged)
         packed, busy_s = pack(sums), perf_counter() - began
         return TrainAnswer(
@@ -127,9 +129,18 @@ class ClientHost:
         return self._worker
 
 
-def merge_whole(sums: Sequence[Sums], numbers: Sequence[int], num_blocks: int) -> dict[Node, Sums]:
-    """The blocks ``numbers`` of ``num_blocks``, merged as far as they are halves of one another; uses ``sums`` up."""
+def merge_whole(
+    results: Iterator[BlockResult], numbers: Sequence[int], num_blocks: int
+) -> tuple[tuple[BlockResult, ...], dict[Node, Sums]]:
+    """The blocks ``numbers`` of ``num_blocks`` without their sums, which are merged as far as they are halves.
+
+    Each is merged before the next one is asked for, while it is in the cache; a block's own sums are used up.
+    """
     tree = Tree(num_blocks)
-    for i, part in zip(numbers, sums, strict=True):
-        tree.add(Node(level=0, index=i), Accumulator(part, owns=True))
-    return tree.nodes()
+    rest = tuple(_merge(tree, Node(level=0, index=i), next(results)) for i in numbers)
+    return rest, tree.nodes()
+
+
+def _merge(tree: Tree, node: Node, result: BlockResult) -> BlockResult:
+    tree.add(node, Accumulator(result.sums, owns=True))
+    return replace(result, sums={})

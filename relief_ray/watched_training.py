@@ -48,7 +48,7 @@ class WatchedTraining(SerialExecutor):
     ) -> None:
         other = changed(self._layout, models[task.view], self._start, task, states.get(task.client, NO_STATE))
         found, again = (
-            self._worker.train_blocks(round_, {**models, task.view: view}, [[task]], states)[0]
+            next(self._worker.train_blocks(round_, {**models, task.view: view}, [[task]], states))
             for view in (models[task.view], other)
         )
         if _bits(found) != _bits(again):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -17,22 +18,21 @@ from relief_ray.groups import GroupId, GroupLayout
 from relief_ray.messages import Assignment, Fleet, GroupSum, Update, WeightedSum
 from relief_ray.server.passes import add_exactly
 
+T = TypeVar("T")
 Sums = Mapping[str, Mapping[GroupId, GroupSum]]
-NUM_BLOCKS = 8
+NUM_BLOCKS = 8  # at most: so few sums travel, and up to eight clients each are one
 # Values that are widened and squared at a time: 512 KiB in float64. The last bits of every recorded norm depend on it.
 CHUNK = 65_536
 
 
-def num_in_block(num_clients: int) -> int:
-    """Clients per block: at most eight blocks, so that few sums travel; one client each up to eight."""
-    return max(1, -(-num_clients // NUM_BLOCKS))
+def evenly(items: Sequence[T], number: int) -> list[tuple[T, ...]]:
+    """``items`` cut into ``number`` runs whose lengths differ by one at most, longer ones spread among the others."""
+    return [tuple(items[len(items) * i // number : len(items) * (i + 1) // number]) for i in range(number)]
 
 
 def blocks(tasks: Sequence[Assignment]) -> list[tuple[Assignment, ...]]:
-    """Consecutive clients' tasks in client order: the leaves of the reduction tree."""
-    ordered = sorted(tasks, key=lambda t: t.client)
-    size = num_in_block(len(ordered))
-    return [tuple(ordered[i : i + size]) for i in range(0, len(ordered), size)]
+    """Consecutive clients' tasks in client order: the leaves of the reduction tree. Each half has as many clients."""
+    return evenly(sorted(tasks, key=lambda t: t.client), min(NUM_BLOCKS, len(tasks)))
 
 
 def leaf(update: Update, reduction: WeightedSum, layout: GroupLayout, fleet: Fleet) -> Sums:

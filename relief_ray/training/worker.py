@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 
@@ -57,8 +57,10 @@ class Worker:
         models: Mapping[str, Params],
         blocks: Sequence[Sequence[Assignment]],
         states: Mapping[ClientId, ClientState],
-    ) -> list[BlockResult]:
-        """Blocks of consecutive clients in order; with ``training.stack`` clients of all of them share their steps.
+    ) -> Iterator[BlockResult]:
+        """Blocks of consecutive clients in order, each as it is asked for; what was given out is the receiver's alone.
+
+        With ``training.stack`` clients of all blocks share their steps.
 
         Raises:
             ClientFailed: a client's code raised; the client is named.
@@ -67,7 +69,7 @@ class Worker:
         # Where deltas are needed by the sums alone they take no memory of their own, which is faster.
         spent = isinstance(job.reduction, WeightedSum) and job.program.after is send_all and not is_watched
         updates = self._visits.updates(round_, models, blocks, states, spent=spent)
-        return [self._add_up(islice(updates, len(block)), states, is_watched) for block in blocks]
+        return (self._add_up(islice(updates, len(block)), states, is_watched) for block in blocks)
 
     def _add_up(
         self, found: Iterable[tuple[Update, bool]], states: Mapping[ClientId, ClientState], is_watched: bool

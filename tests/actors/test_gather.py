@@ -1,5 +1,4 @@
 from copy import deepcopy
-from dataclasses import replace
 from functools import lru_cache
 
 from hypothesis import given, settings
@@ -15,54 +14,63 @@ from tests.actors.scenes import make_job, make_states, make_tasks, same_round, s
 
 @lru_cache(maxsize=1)
 def trained(folder):
-    """A round of nine clients by the plain loop, and the same clients one by one and block by block."""
-    job = make_job(folder, 9)
+    """A round of twelve clients by the plain loop, and the same clients one by one and block by block."""
+    job = make_job(folder, 12)
     tasks, models, states = make_tasks(job), start_models(job), make_states(job)
     whole = SerialExecutor(job).train(2, models, tasks, states)
     worker = Worker(job)
-    singles, joined = (worker.train_blocks(2, models, cut, states) for cut in ([[t] for t in tasks], blocks(tasks)))
+    singles, joined = (
+        list(worker.train_blocks(2, models, cut, states)) for cut in ([[t] for t in tasks], blocks(tasks))
+    )
     return tasks, whole, singles, joined
 
 
+def numbers(cut):
+    """The number of every client's block."""
+    return {task.client: number for number, block in enumerate(cut) for task in block}
+
+
 @settings(deadline=None, max_examples=30)
-@given(order=st.permutations(range(9)))
+@given(order=st.permutations(range(12)))
 def test_any_order_of_arrival_and_any_cut_gives_the_bits_of_the_plain_loop(tmp_path_factory, order):
     tasks, whole, singles, _ = trained(tmp_path_factory.getbasetemp())
     cut = blocks(tasks)
-    assert [len(b) for b in cut] == [2, 2, 2, 2, 1]
-    gather = Gather(cut)
+    assert [len(b) for b in cut] == [1, 2] * 4
+    gather, block_of = Gather(cut), numbers(cut)
     for client in order:
-        gather.add(client // 2, (client,), singles[client])
+        gather.add(block_of[client], (client,), singles[client])
     assert same_round(gather.finish(0), whole)
 
 
 @settings(deadline=None, max_examples=20)
-@given(split=st.integers(0, 5), turned=st.booleans())
+@given(split=st.integers(0, 8), turned=st.booleans())
 def test_blocks_that_hosts_have_merged_give_the_bits_of_the_plain_loop(tmp_path_factory, split, turned):
     tasks, whole, _, joined = trained(tmp_path_factory.getbasetemp())
     cut, results = blocks(tasks), deepcopy(joined)  # hosts add to their own sums in place
-    gather, runs = Gather(cut), [(0, split), (split, 5)]
+    gather, runs = Gather(cut), [(0, split), (split, 8)]
     for first, stop in reversed(runs) if turned else runs:
-        nodes = merge_whole([r.sums for r in results[first:stop]], range(first, stop), len(cut))
-        gather.add_whole({i: replace(results[i], sums={}) for i in range(first, stop)}, nodes)
+        rest, nodes = merge_whole(iter(results[first:stop]), range(first, stop), len(cut))
+        gather.add_whole(dict(zip(range(first, stop), rest, strict=True)), nodes)
     assert same_round(gather.finish(0), whole)
 
 
 def test_a_second_answer_of_the_same_clients_is_ignored(tmp_path):
     tasks, whole, singles, _ = trained(tmp_path)
-    gather = Gather(blocks(tasks))
+    cut = blocks(tasks)
+    gather, block_of = Gather(cut), numbers(cut)
     for client, single in enumerate(singles):
-        gather.add(client // 2, (client,), single)
-        gather.add(client // 2, (client,), single)
+        gather.add(block_of[client], (client,), single)
+        gather.add(block_of[client], (client,), single)
     assert same_round(gather.finish(0), whole)
 
 
 def test_lost_clients_leave_a_reason_and_nothing_else(tmp_path):
     tasks, _, singles, _ = trained(tmp_path)
-    gather = Gather(blocks(tasks))
+    cut = blocks(tasks)
+    gather, block_of = Gather(cut), numbers(cut)
     for client, single in enumerate(singles):
-        gather.add(client // 2, (client,), lost([4], "its node died") if client == 4 else single)
+        gather.add(block_of[client], (client,), lost([4], "its node died") if client == 4 else single)
     found = gather.finish(7)
     assert found.rejected == {4: "its node died"} and found.moved_bytes == 7
-    assert [r.assignment.client for r in found.reduced.receipts] == [0, 1, 2, 3, 5, 6, 7, 8]
+    assert [r.assignment.client for r in found.reduced.receipts] == [0, 1, 2, 3, 5, 6, 7, 8, 9, 10, 11]
     assert all(4 not in part.members for part in found.reduced.sums["global"].values())

@@ -71,7 +71,7 @@ def test_received_tensors_share_memory_unless_owned():
 @pytest.mark.parametrize("clients", [1, 2], ids=["single", "pair"])
 def test_a_single_clients_sums_travel_in_half_the_bytes_without_loss(tmp_path, clients):
     job = make_job(tmp_path)
-    result = Worker(job).train_blocks(1, start_models(job), [make_tasks(job)[:clients]], make_states(job))[0]
+    result = next(Worker(job).train_blocks(1, start_models(job), [make_tasks(job)[:clients]], make_states(job)))
     packed = pack(result.sums)
     is_wide = any(a.dtype == np.float64 for a in packed.arrays)
     assert is_wide == (clients == 2), "a group that both trained is a float64 sum"

@@ -169,10 +169,20 @@ def test_parts_are_added_where_they_belong_and_nowhere_else():
 
 
 @pytest.mark.parametrize(
-    ("num_clients", "size"), [(1, 1), (8, 1), (9, 2), (16, 2), (17, 3), (24, 3), (25, 4), (100, 13), (0, 1)]
+    ("num_clients", "sizes"),
+    [
+        (0, []),
+        (1, [1]),
+        (8, [1] * 8),
+        (9, [1, 1, 1, 1, 1, 1, 1, 2]),
+        (10, [1, 1, 1, 2, 1, 1, 1, 2]),
+        (20, [2, 3, 2, 3, 2, 3, 2, 3]),
+        (100, [12, 13, 12, 13, 12, 13, 12, 13]),
+    ],
 )
-def test_block_size(num_clients, size):
-    assert red.num_in_block(num_clients) == size
+def test_block_sizes(num_clients, sizes):
+    tasks = [Assignment(client=c, down={}, train={}, up={}, epochs=1) for c in range(num_clients)]
+    assert [len(block) for block in red.blocks(tasks)] == sizes
 
 
 @given(st.sets(st.integers(0, 60), min_size=1, max_size=40), st.randoms())
@@ -181,7 +191,10 @@ def test_blocks_are_consecutive_in_client_order_whatever_arrives(clients, shuffl
     shuffler.shuffle(tasks)
     found = red.blocks(tasks)
     assert [t.client for block in found for t in block] == sorted(clients)
-    assert len({len(b) for b in found[:-1]}) <= 1 and len(found) <= red.NUM_BLOCKS
+    sizes = [len(block) for block in found]
+    assert max(sizes) - min(sizes) <= 1 and len(found) == min(len(clients), red.NUM_BLOCKS)
+    if len(found) == red.NUM_BLOCKS:
+        assert sum(sizes[:4]) == len(clients) // 2 and sum(sizes[::2]) <= sum(sizes[1::2]) <= sum(sizes[::2]) + 4
 
 
 def same_bits(first, second):

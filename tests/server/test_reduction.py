@@ -9,6 +9,7 @@ from relief_ray.groups import GroupLayout, ParamGroup, pack
 from relief_ray.messages import GroupSum, WeightedSum
 from relief_ray.server.aggregation import check_update, one_bucket
 from relief_ray.server.reduction import CHUNK, Accumulator, Node, Tree, leaf, merge_blocks
+from relief_ray.training.job import BlockResult
 from tests.toy import fleet_of, task_of, update_of
 
 
@@ -38,7 +39,7 @@ def test_one_block_and_none():
 
 
 def merged(numbers, of):
-    return merge_whole([block(i) for i in numbers], numbers, of)
+    return merge_whole((BlockResult(sums=block(i), receipts=(), states={}) for i in numbers), numbers, of)[1]
 
 
 @given(st.integers(1, 8), st.data())

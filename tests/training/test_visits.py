@@ -33,14 +33,14 @@ def impatient(step):
 
 def test_blocks_of_one_client_share_their_steps(job, monkeypatch):  # noqa: F811
     monkeypatch.setattr(Trainer, "local_round", None)
-    found = Worker(stacked(job)).train_blocks(1, models(), [[t] for t in tasks_of(job)], {})
+    found = list(Worker(stacked(job)).train_blocks(1, models(), [[t] for t in tasks_of(job)], {}))
     assert [[r.assignment.client for r in result.receipts] for result in found] == [[0], [1], [2]]
 
 
 def test_the_blocks_sums_are_those_of_clients_trained_alone(job):  # noqa: F811
     tasks = tasks_of(job)
     cut = [tasks[:2], tasks[2:]]
-    alone, together = (Worker(stacked(job, stack)).train_blocks(1, models(), cut, {}) for stack in (1, 8))
+    alone, together = (list(Worker(stacked(job, stack)).train_blocks(1, models(), cut, {})) for stack in (1, 8))
     for one, other in zip(alone, together, strict=True):
         for j, part in one.sums["global"].items():
             assert torch.allclose(part.plain, other.sums["global"][j].plain, atol=1e-5)
@@ -50,7 +50,7 @@ def test_the_blocks_sums_are_those_of_clients_trained_alone(job):  # noqa: F811
 def test_the_client_at_fault_is_named(job):  # noqa: F811
     worker = Worker(stacked(job, program=ClientProgram(objective=impatient)))
     with pytest.raises(ClientFailed, match=r"client 2 \(2, type C\) failed.*round 4: ZeroDivisionError: no patience"):
-        worker.train_blocks(4, models(), [tasks_of(job)], {})
+        list(worker.train_blocks(4, models(), [tasks_of(job)], {}))
 
 
 def test_a_step_that_only_fails_together_says_what_to_take(job, monkeypatch):  # noqa: F811
@@ -62,4 +62,4 @@ def test_a_step_that_only_fails_together_says_what_to_take(job, monkeypatch):  #
         r"training.stack = 8: clients \[0, 1, 2\] failed.*no rule for this layer.*works alone; take training.stack=1"
     )
     with pytest.raises(UserError, match=expected):
-        Worker(stacked(job)).train_blocks(1, models(), [tasks_of(job)], {})
+        list(Worker(stacked(job)).train_blocks(1, models(), [tasks_of(job)], {}))

@@ -118,7 +118,7 @@ def test_a_task_that_omits_absent_sensors_is_blind_to_their_networks(job):
     for omits in (True, False):
         asked = replace(task, train=mine, up=mine, omit_absent=omits)
         found, other = (
-            Worker(job).train_blocks(1, theta, [[asked]], {})[0].sums["global"] for theta in (models(), strange())
+            next(Worker(job).train_blocks(1, theta, [[asked]], {})).sums["global"] for theta in (models(), strange())
         )
         assert all(torch.equal(found[j].plain, other[j].plain) for j in mine) == omits
 
@@ -126,8 +126,8 @@ def test_a_task_that_omits_absent_sensors_is_blind_to_their_networks(job):
 def test_training_after_an_evaluation_is_unharmed(job):
     fresh, used = Worker(job), Worker(job)
     used.evaluate(models(), TARGETS, {}, "test")
-    used.train_blocks(3, models(), [tasks_of(job)], {})[0]
-    first, second = (w.train_blocks(4, models(), [tasks_of(job)], {})[0] for w in (fresh, used))
+    next(used.train_blocks(3, models(), [tasks_of(job)], {}))
+    first, second = (next(w.train_blocks(4, models(), [tasks_of(job)], {})) for w in (fresh, used))
     for j, part in first.sums["global"].items():
         assert torch.equal(part.plain, second.sums["global"][j].plain)
 
@@ -142,7 +142,7 @@ def test_windows_read_batch_by_batch_give_the_same_bits(job, engine, missing, gr
     tasks, found = tasks_of(job, train=train, up=train, epochs=2), []
     for each in (held, replace(held, cache_mib=0)):
         worker = Worker(each)
-        sums = worker.train_blocks(1, models(), [tasks], {})[0].sums["global"]
+        sums = next(worker.train_blocks(1, models(), [tasks], {})).sums["global"]
         found.append((sums, worker.evaluate(models(), TARGETS, {}, "test"), worker._cache._used))
     (first, tested, used), (second, tested_again, used_again) = found
     assert used > 0 == used_again, "nothing is held"
@@ -186,7 +186,9 @@ def spoil(context, update):
 
 
 def test_an_update_that_is_not_finite_is_rejected_not_summed(job):
-    found = Worker(replace(job, program=ClientProgram(after=spoil))).train_blocks(1, models(), [tasks_of(job)], {})[0]
+    found = next(
+        Worker(replace(job, program=ClientProgram(after=spoil))).train_blocks(1, models(), [tasks_of(job)], {})
+    )
     assert set(found.rejected) == {1} and "not finite" in found.rejected[1]
     assert [r.assignment.client for r in found.receipts] == [0, 2]
     assert {part.members for part in found.sums["global"].values()} == {(0, 2)}
@@ -213,7 +215,7 @@ def test_a_delta_in_the_models_own_memory_gives_the_same_bits(job, keep, weight)
     tasks = tasks_of(job, keep=keep)
     tasks[0] = replace(tasks[0], up={j: part for j, part in tasks[0].up.items() if j != "fusion.B"})
     found, expected = (
-        Worker(replace(job, program=program)).train_blocks(1, models(), [tasks], {})[0]
+        next(Worker(replace(job, program=program)).train_blocks(1, models(), [tasks], {}))
         for program in (ClientProgram(), ClientProgram(after=as_it_is))
     )
     assert set(found.rejected) == set(expected.rejected) == {1}
@@ -227,16 +229,16 @@ def test_a_delta_in_the_models_own_memory_gives_the_same_bits(job, keep, weight)
 
 
 def test_receipts_carry_squared_norms(job):
-    found = Worker(job).train_blocks(1, models(), [tasks_of(job)[:1]], {})[0]
+    found = next(Worker(job).train_blocks(1, models(), [tasks_of(job)[:1]], {}))
     (receipt,) = found.receipts
     for j, part in found.sums["global"].items():
         assert receipt.sq_norm[j] == pytest.approx(part.sq_norm, rel=1e-4)
 
 
 def test_collect_returns_every_update_and_sums_nothing(job):
-    found = Worker(replace(job, reduction=Collect())).train_blocks(1, models(), [tasks_of(job)], {})[0]
+    found = next(Worker(replace(job, reduction=Collect())).train_blocks(1, models(), [tasks_of(job)], {}))
     assert len(found.updates) == 3 and found.sums == {}
-    summed = Worker(job).train_blocks(1, models(), [tasks_of(job)], {})[0]
+    summed = next(Worker(job).train_blocks(1, models(), [tasks_of(job)], {}))
     assert summed.updates == ()
     total = sum(u.delta["head.1"].double() for u in found.updates)
     assert torch.allclose(summed.sums["global"]["head.1"].plain, total, rtol=0, atol=1e-12)
@@ -244,8 +246,8 @@ def test_collect_returns_every_update_and_sums_nothing(job):
 
 def test_watched_rounds_return_fusion_blocks_alone(job):
     worker = Worker(replace(job, pairwise_every=2))
-    assert worker.train_blocks(1, models(), [tasks_of(job)], {})[0].pairwise == ()
-    watched = worker.train_blocks(2, models(), [tasks_of(job)], {})[0].pairwise
+    assert next(worker.train_blocks(1, models(), [tasks_of(job)], {})).pairwise == ()
+    watched = next(worker.train_blocks(2, models(), [tasks_of(job)], {})).pairwise
     assert [set(u.delta) for u in watched] == [{"fusion.A.acc", "fusion.A.gyro", "fusion.A.hr"}] * 3
 
 
@@ -255,7 +257,9 @@ def test_serial_executor_is_blocks_in_order(job):
     executor = SerialExecutor(job)
     found = executor.train(1, models(), tasks[::-1], states)
     worker = Worker(job)
-    expected = combine((worker.train_blocks(1, models(), [block], states)[0] for block in blocks(tasks)), moved_bytes=7)
+    expected = combine(
+        (next(worker.train_blocks(1, models(), [block], states)) for block in blocks(tasks)), moved_bytes=7
+    )
     assert [r.assignment.client for r in found.reduced.receipts] == [0, 1, 2]
     for j, part in expected.reduced.sums["global"].items():
         assert torch.equal(found.reduced.sums["global"][j].weighted, part.weighted)
@@ -292,4 +296,4 @@ def test_a_program_that_returns_no_state_forgets_what_was_kept(job):
     forgetful = replace(job, program=ClientProgram(after=lambda context, update: replace(update, state={})))
     states = {1: {"head.1": torch.ones(build().layout["head.1"].numel)}}
     for kept, expected in (({"head.1": WHOLE}, {0: {}, 1: {}, 2: {}}), ({}, {1: {}})):
-        assert Worker(forgetful).train_blocks(1, models(), [tasks_of(job, keep=kept)], states)[0].states == expected
+        assert next(Worker(forgetful).train_blocks(1, models(), [tasks_of(job, keep=kept)], states)).states == expected
