@@ -86,7 +86,7 @@ class Dealer:
 
 def deal_together(cut: Sequence[Piece], slots: int) -> list[tuple[Piece, ...]]:
     """One call for each host, of as many consecutive blocks: only clients of one call can share their steps."""
-    return evenly(cut, max(1, min(slots, len(cut))))
+    return evenly(cut, min(slots, len(cut)))
 
 
 def deal_singly(cut: Sequence[Piece], slots: int, work: Mapping[ClientId, float]) -> list[tuple[Piece, ...]]:

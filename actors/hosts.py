@@ -138,6 +138,7 @@ def merge_whole(
     """
     tree = Tree(num_blocks)
     rest = tuple(_merge(tree, Node(level=0, index=i), next(results)) for i in numbers)
+    assert next(results, None) is None, f"more blocks than the numbers {numbers}"
     return rest, tree.nodes()
 
 

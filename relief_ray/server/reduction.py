@@ -31,7 +31,10 @@ def evenly(items: Sequence[T], number: int) -> list[tuple[T, ...]]:
 
 
 def blocks(tasks: Sequence[Assignment]) -> list[tuple[Assignment, ...]]:
-    """Consecutive clients' tasks in client order: the leaves of the reduction tree. Each half has as many clients."""
+    """Consecutive clients' tasks in client order: the leaves of the reduction tree.
+
+    From eight clients on its halves, quarters and eighths have equally many, or one apart.
+    """
     return evenly(sorted(tasks, key=lambda t: t.client), min(NUM_BLOCKS, len(tasks)))
 
 

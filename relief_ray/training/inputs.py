@@ -28,14 +28,15 @@ class InputCache:
         self._items: OrderedDict[str, ClientInputs] = OrderedDict()
         self._used = 0
 
-    def get(self, name: str, load: Callable[[], ClientInputs]) -> ClientInputs:
-        """The cached item, or a fresh one."""
+    def get(self, name: str, nbytes: Callable[[], int], load: Callable[[], ClientInputs]) -> ClientInputs:
+        """The cached item, or a fresh one; it will take ``nbytes``, and room for them is made before it is loaded."""
         if name in self._items:
             self._items.move_to_end(name)
             return self._items[name]
-        item = load()
-        while self._items and self._used + _nbytes(item) > self.limit_bytes:
+        needed = nbytes()
+        while self._items and self._used + needed > self.limit_bytes:
             self._used -= _nbytes(self._items.popitem()[1])
+        item = load()
         self._items[name] = item
         self._used += _nbytes(item)
         return item
@@ -43,6 +44,12 @@ class InputCache:
 
 def _nbytes(item: ClientInputs) -> int:
     return sum(held_bytes(x) for x in item.inputs.values())
+
+
+def held_of(windows: WindowSet, modalities: Sequence[str], backbone: Backbone, limit_bytes: int | None = None) -> int:
+    """Bytes that ``prepare`` will hold of them: all, or none above the limit."""
+    nbytes = len(windows) * sum(held_bytes(zero_input(backbone, m)) for m in modalities)
+    return nbytes if limit_bytes is None or nbytes <= limit_bytes else 0
 
 
 def prepare(
@@ -54,8 +61,7 @@ def prepare(
     """
     device = backbone.device
     labels = torch.from_numpy(windows.labels.astype("int64")).to(device)
-    per_window = sum(held_bytes(zero_input(backbone, m)) for m in modalities)
-    if limit_bytes is not None and per_window * len(windows) > limit_bytes:
+    if len(windows) and not held_of(windows, modalities, backbone, limit_bytes):
         lazy = {m: LazyRows(windows=windows, modality=m, prepare=backbone.prepare, device=device) for m in modalities}
         return ClientInputs(inputs=lazy, labels=labels)
     loaded = windows.load(modalities)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 
 import numpy as np
@@ -30,7 +31,7 @@ from relief_ray.server.aggregation import check_update, without
 from relief_ray.server.reduction import Accumulator, leaf, measured
 from relief_ray.stages import missing_mode
 from relief_ray.training.evaluation import CHUNK, confusion, predict, share_rows
-from relief_ray.training.inputs import InputCache, prepare
+from relief_ray.training.inputs import InputCache, held_of, prepare
 from relief_ray.training.job import BlockResult, Job
 from relief_ray.training.parts import load_model, scale_adapters
 from relief_ray.training.rows import ClientInputs
@@ -113,7 +114,7 @@ class Worker:
         windows = self.job.parts[part]
         rows = share_rows(len(windows), share, self.backbone.chunk or CHUNK)
         subjects = torch.from_numpy(subject_index(windows))
-        inputs = self._cache.get(f"{part}.{share}", lambda: self._share(windows, rows))
+        inputs = self._held(f"{part}.{share}", windows.take(rows.numpy()), self.job.fleet.modalities)
         labels = inputs.labels.cpu()
         num_subjects, num_classes = int(subjects.max()) + 1, self.backbone.shape.num_classes
         found: dict[str, Tensor] = {}
@@ -126,15 +127,12 @@ class Worker:
                 found[label] = confusion(labels, predicted[mask], subjects[rows], num_subjects, num_classes)
         return found
 
-    def _share(self, windows: WindowSet, rows: Tensor) -> ClientInputs:
-        return self._prepare(windows.take(rows.numpy()), self.job.fleet.modalities)
-
     def _inputs(self, client: ClientId) -> ClientInputs:
-        windows, present = self.job.clients[client], self.job.fleet[client].modalities
-        return self._cache.get(f"client.{client}", lambda: self._prepare(windows, present))
+        return self._held(f"client.{client}", self.job.clients[client], self.job.fleet[client].modalities)
 
-    def _prepare(self, windows: WindowSet, modalities: Sequence[str]) -> ClientInputs:
-        return prepare(windows, modalities, self.backbone, self._cache.limit_bytes)
+    def _held(self, name: str, windows: WindowSet, modalities: Sequence[str]) -> ClientInputs:
+        given = windows, modalities, self.backbone, self._cache.limit_bytes
+        return self._cache.get(name, partial(held_of, *given), partial(prepare, *given))
 
     def _load(self, models: Mapping[str, Params], target: EvalTarget, states: Mapping[ClientId, ClientState]) -> None:
         info = self.job.fleet[target.client or 0]

@@ -68,6 +68,7 @@ def test_long_rounds_stay_in_single_calls():
 def test_who_may_share_steps_shares_a_call():
     assert numbers(deal_together(cut_of(8), 3)) == [[0, 1], [2, 3, 4], [5, 6, 7]]
     assert numbers(deal_together(cut_of(2), 3)) == [[0], [1]]
+    assert numbers(deal_together([], 3)) == []
 
 
 def test_single_calls_begin_with_the_most_work():

@@ -1,11 +1,14 @@
 from copy import deepcopy
 from functools import lru_cache
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors.gather import Gather, lost
 from actors.hosts import merge_whole
+from relief_ray.messages import WeightedSum
+from relief_ray.server.aggregation import by_samples, one_bucket, uniform
 from relief_ray.server.reduction import blocks
 from relief_ray.training.serial import SerialExecutor
 from relief_ray.training.worker import Worker
@@ -74,3 +77,25 @@ def test_lost_clients_leave_a_reason_and_nothing_else(tmp_path):
     assert found.rejected == {4: "its node died"} and found.moved_bytes == 7
     assert [r.assignment.client for r in found.reduced.receipts] == [0, 1, 2, 3, 5, 6, 7, 8, 9, 10, 11]
     assert all(4 not in part.members for part in found.reduced.sums["global"].values())
+
+
+@pytest.mark.parametrize("weight", [by_samples, uniform])
+@pytest.mark.parametrize("split", [0, 3, 4, 8])
+def test_blocks_merged_as_they_come_out_of_lent_memory_give_the_bits_of_the_plain_loop(tmp_path, weight, split):
+    """A round whose deltas only the sums need: each lies where the next client trains, and is added before that."""
+    job = make_job(tmp_path, 20, reduction=WeightedSum(weight=weight, bucket=one_bucket), pairwise_every=0)
+    tasks, models, states = make_tasks(job), start_models(job), make_states(job)
+    cut = blocks(tasks)
+    gather = Gather(cut)
+    for numbers_ in (range(split), range(split, 8)):
+        results = Worker(job).train_blocks(1, models, [cut[i] for i in numbers_], states)
+        rest, nodes = merge_whole(results, numbers_, len(cut))
+        gather.add_whole(dict(zip(numbers_, rest, strict=True)), nodes)
+    assert same_round(gather.finish(0), SerialExecutor(job).train(1, models, tasks, states))
+
+
+def test_as_many_numbers_as_blocks(tmp_path):
+    job = make_job(tmp_path, 3)
+    results = Worker(job).train_blocks(1, start_models(job), [[t] for t in make_tasks(job)], make_states(job))
+    with pytest.raises(AssertionError, match="more blocks than the numbers"):
+        merge_whole(results, range(2), 3)

@@ -1,5 +1,7 @@
 """The tree that block sums are merged along."""
 
+import weakref
+
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -58,6 +60,23 @@ def test_a_host_sends_as_few_sums_as_it_can():
     assert list(merged([3, 4, 5], 8)) == [Node(level=0, index=3), Node(level=1, index=2)]
     assert list(merged([0, 1, 6, 7], 8)) == [Node(level=1, index=0), Node(level=1, index=3)]
     assert list(merged([4, 5], 6)) == [Node(level=2, index=1)], "6 and 7 do not exist"
+
+
+def test_a_host_merges_a_block_before_the_next_one_is_computed():
+    """Whose tensors are alive when blocks 0 to 3 are asked for: what was added to another block's is gone."""
+    made, alive = {}, []
+
+    def computed():
+        for i in range(4):
+            alive.append({n for n, tensor in made.items() if tensor() is not None})
+            sums = block(i)
+            made[i] = weakref.ref(sums["global"]["A"].plain)
+            yield BlockResult(sums=sums, receipts=(), states={})
+            del sums
+
+    rest, nodes = merge_whole(computed(), range(4), 4)
+    assert alive == [set(), {0}, {0}, {0, 2}] and list(nodes) == [Node(level=2, index=0)]
+    assert [result.sums for result in rest] == [{}] * 4
 
 
 def test_what_comes_in_is_never_written_to():

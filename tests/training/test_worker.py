@@ -14,7 +14,7 @@ from relief_ray.messages import Assignment, ClientInfo, Collect, EvalTarget, Fle
 from relief_ray.server.aggregation import by_samples, one_bucket, uniform
 from relief_ray.server.reduction import blocks
 from relief_ray.streams import Streams
-from relief_ray.training.inputs import InputCache, prepare
+from relief_ray.training.inputs import InputCache, held_of, prepare
 from relief_ray.training.job import Job
 from relief_ray.training.rows import LazyRows
 from relief_ray.training.serial import SerialExecutor, combine
@@ -172,10 +172,29 @@ def test_what_was_used_last_makes_room_since_it_is_needed_last():
 
     cache = InputCache(1)  # two items of half a MiB
     for name in ("a", "b", "c", "a", "b", "c", "a"):
-        cache.get(name, lambda name=name: item(name))
+        cache.get(name, lambda: 2**19, lambda name=name: item(name))
     assert loads == ["a", "b", "c", "b", "a"], "every second is found; the oldest out first would find none"
     big = ClientInputs(inputs={"acc": torch.zeros(2**19)}, labels=torch.zeros(1, dtype=torch.int64))
-    assert cache.get("big", lambda: big) is big is cache.get("big", lambda: None), "one that is too large is kept alone"
+    found = [cache.get("big", lambda: 2**21, load) for load in (lambda: big, lambda: None)]
+    assert found == [big, big], "one that is too large is kept alone"
+
+
+def test_room_is_made_before_windows_are_loaded(job):
+    """So that a host never holds more than its limit: here one client's windows, and two clients."""
+    windows, backbone = job.clients[0], build("gemm")
+    size = held_of(windows, ("acc", "hr"), backbone)
+    whole = prepare(windows, ("acc", "hr"), backbone)
+    assert size == sum(x.numel() * 4 for x in whole.inputs.values()) > 0 == held_of(windows, ("acc",), backbone, 0)
+    cache, used = InputCache(1), []
+    cache.limit_bytes = size
+
+    def load():
+        used.append(cache._used)
+        return prepare(windows, ("acc", "hr"), backbone)
+
+    for name in ("first", "second"):
+        cache.get(name, partial(held_of, windows, ("acc", "hr"), backbone), load)
+    assert used == [0, 0] and cache._used == size
 
 
 def spoil(context, update):
