@@ -1,11 +1,14 @@
 """docs/extending.md, executed: every file is written as it stands there, every command line is run, Ray included."""
 
+import importlib
 import json
 import os
 import re
 import stat
 import subprocess
 import sys
+from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,7 @@ from relief_ray.errors import UserError
 from relief_ray.rules import RULES
 from relief_ray.setup import choose_engine
 from tests.conformance_cases import config_of, drive
+from tests.training.scene import NUM_WINDOWS, SHAPE, Scene, distance
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "extending.md").read_text()
@@ -112,6 +116,27 @@ def test_the_engines_agree_on_the_backbone(write, run_cache, tmp_path):
         losses[engine] = [c["loss"] for r in outcome(tmp_path / engine)["rounds"] for c in r["clients"]]
     assert len(losses["naive"]) == 4 * 8, "the bootstrap and three rounds of eight clients"
     assert losses["reuse"] == pytest.approx(losses["naive"], rel=1e-4)
+
+
+@pytest.mark.parametrize("groups", [None, ("fusion.A.acc", "fusion.B", "head.1")], ids=["everything", "own"])
+def test_reuse_computes_the_backbones_frozen_stages_once(write, groups):
+    """Counted by hooks on the page's own stages; the update is the naive engine's."""
+    name, calls, updates = write(FILES["my_backbone.py"]), {}, {}
+    sys.path.insert(0, str(Path.cwd()))
+    module = importlib.import_module(name)
+    for engine in ("naive", "reuse"):
+        scene = Scene(engine, backbone=module.MyBackbone(hidden=8).build(SHAPE, 0))
+        calls[engine] = seen = Counter()
+        for stage in scene.backbone.stages:
+            note = partial(lambda name, m, x, y, seen: seen.update([(name, len(x[0]))]), stage.spec.id, seen=seen)
+            stage.module.register_forward_hook(note)
+        updates[engine] = scene.train(groups, epochs=5)
+    assert 0.0 <= distance(updates["reuse"], updates["naive"]) <= 1e-5
+    in_steps = {16: 10, 13: 5}  # rows: times
+    for stage in ("encoder.acc.1", "fusion.A.gyro", "fusion.A.acc", "head.1"):
+        found = {e: {rows: n for (name, rows), n in calls[e].items() if name == stage} for e in calls}
+        frozen = groups is not None and stage in ("encoder.acc.1", "fusion.A.gyro")
+        assert found == {"naive": in_steps, "reuse": {NUM_WINDOWS: 1} if frozen else in_steps}, stage
 
 
 def test_an_engine_that_the_backbone_does_not_have_is_refused(write, run_cache, tmp_path):

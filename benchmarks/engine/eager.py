@@ -95,11 +95,12 @@ def train_client(model: EagerCnn, task: Task, round_: int, client: int, windows:
 
 
 class Sequential:
-    """FedAvg in one process, one client after the other: the oracle."""
+    """FedAvg in one process, one client after the other: the oracle; ``nudged``: it begins one rounding away."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, nudged: bool = False) -> None:
         self.task, self.folder = read_task(folder), folder
-        self.model, self.flat = EagerCnn(self.task), torch.from_numpy(np.load(folder / "start.npy"))
+        start = torch.from_numpy(np.load(folder / "start.npy"))
+        self.model, self.flat = EagerCnn(self.task), nudge(start) if nudged else start
         self.round = 0
 
     def step(self) -> None:
@@ -107,6 +108,13 @@ class Sequential:
         self.round += 1
         total = train_clients(self.model, self.task, self.folder, self.round, self.flat, range(self.task.num_clients))
         self.flat = (self.flat.double() + total / self.task.num_clients).float()
+
+
+def nudge(values: Tensor) -> Tensor:
+    """Each value's next one in its format, upwards and downwards in turn."""
+    towards = torch.full_like(values, torch.inf)
+    towards[1::2] = -torch.inf
+    return torch.nextafter(values, towards)
 
 
 def train_clients(model: EagerCnn, task: Task, folder: Path, round_: int, flat: Tensor, clients: range) -> Tensor:

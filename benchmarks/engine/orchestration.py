@@ -9,6 +9,9 @@ from __future__ import annotations
 from functools import partial
 
 from actors import carry, wire
+from actors.answers import take
+from actors.executor import RayExecutor
+from actors.gather import Gather
 from actors.hosts import ClientHost, TrainRequest
 from benchmarks.engine.calls import Calls
 from benchmarks.engine.machine import Figures
@@ -32,16 +35,31 @@ def shares(given: Setup, product: Product, whole: Split, num_rounds: int) -> Fig
     """``whole``: shares of hosts, wire and server in a round; gives those of their parts, which add up to them."""
     parts = {
         **{f"host_{k}": v * whole["host"] for k, v in host(given, product.num_hosts).items()},
-        "wire": whole["wire"],
-        **{f"server_{k}": v * whole["server"] for k, v in server(product, num_rounds).items()},
+        **driver(product, num_rounds, whole),
     }
     return {f"{name}_share": value for name, value in parts.items()}
 
 
-def server(product: Product, num_rounds: int) -> Split:
-    """Shares of the driver's own seconds: everything but the wait for its hosts."""
-    seen = len(product.records)
+def driver(product: Product, num_rounds: int, whole: Split) -> Split:
+    """What the driver does, by its part of a round: between the hosts' seconds (``wire``) and beside them."""
+    seen, busy_s = len(product.records), product.busy_s
     calls = Calls(partial(product.run, num_rounds))
+    busy_s = (product.busy_s - busy_s) / product.num_hosts
+    parts = {"wire": _wire(calls, busy_s), "server": _server(calls, product, seen)}
+    return {f"{part}_{k}": v * whole[part] for part, split in parts.items() for k, v in split.items()}
+
+
+def _wire(calls: Calls, busy_s: float) -> Split:
+    """Shares of the driver's wait beyond the hosts' own seconds."""
+    parts_s = {
+        "put": calls.seconds(RayExecutor._put),
+        "add": calls.seconds(take, Gather.finish),
+    }
+    return _with_rest(parts_s, calls.seconds(Stopwatch.train) - busy_s)
+
+
+def _server(calls: Calls, product: Product, seen: int) -> Split:
+    """Shares of the driver's own seconds: everything but the wait for its hosts."""
     hash_s, append_s = calls.seconds(state_sha256), calls.seconds(RunFolder.append)
     parts_s = {
         "aggregation": sum(record.server_s for record in product.records[seen:]),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from benchmarks.engine.missed import missed, time_goes
 from benchmarks.engine.page_about import environment, head
 from benchmarks.engine.page_rounds import gpu, limits, noop, predictions, recording
@@ -39,36 +41,45 @@ def full(found: Found) -> str:
     """Part 1."""
     cases = [(p, n) for p in ("full_n", "full_dsa_n") for n in (8, 100) if f"{p}{n}_ours_samples_per_s" in found]
     rows = [_full_row(found, prefix, n) for prefix, n in cases]
-    header = ("data, clients x windows", "ours, samples/s", "PyTorch x 2", "Flower", "pfl", "deviation", "equal again")
+    header = ("data, clients x windows", "ours, samples/s", "PyTorch x 2", "Flower", "pfl", "equal again")
     note = (
         "One epoch a round, batch 32, fresh Adam; the same windows in the same batches. ±: half the range of the turns "
         "over their median. PyTorch x 2: bare "
         "eager PyTorch in two processes. In brackets: how many times faster ours is. Equal again: a second run of ours "
-        "gave the same bits. Deviation: relative L2 distance of our update from the sequential eager one, "
-        f"{_deviations(found)}. [Flower's settings]({FLOWER_GUIDE}): one core per client app; [pfl]({PFL_SITE}): two "
+        f"gave the same bits. [Flower's settings]({FLOWER_GUIDE}): one core per client app; [pfl]({PFL_SITE}): two "
         "processes. Scripts: `benchmarks/engine/*_peer.py`."
     )
     said = {k: " ".join(str(v).split()) for k, v in found.items() if k.endswith(("flower_note", "pfl_note"))}
     notes = "".join(f"\n\n{k}: {text}" for k, text in said.items())
-    return f"## Full training through Ray\n\n{note}\n\n{table(header, rows)}{notes}" if rows else ""
+    parts = [note, table(header, rows), *_deviations(found, cases)]
+    return "## Full training through Ray\n\n" + "\n\n".join(parts) + notes if rows else ""
 
 
-def _deviations(found: Found) -> str:
-    """After how many rounds; and Flower's: it trains by the reference's own operations and only averages otherwise."""
+def _deviations(found: Found, cases: Sequence[tuple[str, int]]) -> list[str]:
+    """How far everybody's weights are from the sequential reference's, beside what rounding alone comes to."""
     rounds = {value for key, value in found.items() if key.endswith("deviation_rounds")}
-    flower = [v for k, v in found.items() if k.endswith("flower_deviation") and isinstance(v, float)]
-    after = f"after {', '.join(str(r) for r in sorted(rounds, key=str))} rounds"
-    if not flower:
-        return after
-    return (
-        f"{after}: random windows and labels amplify rounding. Flower, which trains by that reference's own operations "
-        f"and only averages otherwise, deviates by {number(min(flower))} to {number(max(flower))}"
+    note = (
+        "Deviation: relative L2 distance of an update from that of the sequential eager reference, after "
+        f"{', '.join(str(r) for r in sorted(rounds, key=str))} rounds. Last column: of that same reference, begun from "
+        "a model whose every weight is one rounding away. Random windows and labels amplify rounding as far as this; "
+        "PyTorch x 2, Flower and pfl train by the reference's own operations and add up otherwise at most."
     )
+    names = ("", "torch2_", "flower_", "pfl_", "nudged_")
+    rows = [
+        (_case(found, prefix, n), *(number(found.get(f"{prefix}{n}_{name}deviation")) for name in names))
+        for prefix, n in cases
+    ]
+    header = ("deviation", "ours", "PyTorch x 2", "Flower", "pfl", "the reference, nudged")
+    return [note, table(header, rows)]
+
+
+def _case(found: Found, prefix: str, clients: int) -> str:
+    data = "dsa" if "dsa" in prefix else "PAMAP2"
+    return f"{data}, {clients} x {found[f'{prefix}{clients}_windows']}"
 
 
 def _full_row(found: Found, prefix: str, clients: int) -> Row:
     key = f"{prefix}{clients}"
-    data = "dsa" if "dsa" in prefix else "PAMAP2"
 
     def rate(name: str) -> str:
         value = found.get(f"{key}_{name}_samples_per_s")
@@ -76,12 +87,11 @@ def _full_row(found: Found, prefix: str, clients: int) -> Row:
 
     ours = f"{number(found[f'{key}_ours_samples_per_s'])} ± {number(100 * value_of(found, f'{key}_ours_spread'), ' %')}"
     return (
-        f"{data}, {clients} x {found[f'{key}_windows']}",
+        _case(found, prefix, clients),
         ours,
         rate("torch2"),
         rate("flower"),
         rate("pfl"),
-        number(found[f"{key}_deviation"]),
         number(found[f"{key}_run_to_run_equal"]),
     )
 
@@ -109,11 +119,17 @@ def _local_note(found: Found, prefix: str, data: str) -> str:
     prepare = " and ".join(
         f"{number(found[f'{prefix}type_{kind}_prepare_s'], ' s')} (type {kind.upper()})" for kind in ("c", "b")
     )
+
+    def both(what: str) -> str:
+        values = (number(found[f"{prefix}type_{kind}_{what}_deviation"]) for kind in ("c", "b"))
+        return "{} (type C) and {} (type B)".format(*values)
+
     return (
         f"{data}, {found[f'{prefix}local_windows']} windows, {found[f'{prefix}local_epochs']} epochs, "
-        f"{found[f'{prefix}local_turns']} turns. The naive engine and ours agree to "
-        f"{number(found[f'{prefix}type_c_reuse_deviation'])} (relative L2 of the update). Not in the rounds: what our "
-        f"engine prepares once for a client and a whole run, {prepare}."
+        f"{found[f'{prefix}local_turns']} turns. Relative L2 distance of two updates: blocks, bias and head by the "
+        f"naive engine and with reuse {both('reuse')}; everything by eager PyTorch and by our engine {both('full')}, "
+        "where rounding is amplified (see the section before). Not in the rounds: what our engine prepares once for a "
+        f"client and a whole run, {prepare}."
     )
 
 

@@ -15,6 +15,7 @@ NAMES = {
     "blocks_bias_head": "own column blocks, bias, head",
     "blocks_upper_layer": "own column blocks, one encoder's upper layer",
     "head": "head",
+    "absent_encoder": "a sensor that it lacks: block, first encoder layer; head",
 }
 
 
@@ -60,10 +61,14 @@ def _start(found: Found) -> str:
             f" The least, in the same turns: a bare program whose two Ray actors have imported torch is there after "
             f"{number(found['start_floor_s'])} s."
         )
+    few = ""
+    if "pss_n8_gib" in found:
+        few = f" With as many windows in all, 8 clients take {number(found['pss_n8_gib'])} GiB: hosts hold models and "
+        few += "sums, not clients."
     return (
         f"\n\nA run of 100 clients of its own: {number(found['start_n100_s'])} s from the start of the process until "
         f"round 1 ({spent}), at most {number(found['pss_n100_gib'])} GiB (PSS, all processes and shared memory: "
-        f"{held}).{least}"
+        f"{held}).{few}{least}"
     )
 
 
@@ -85,8 +90,9 @@ def limits(found: Found) -> str:
         f"{number(found['fusion_flops_per_byte'])} FLOP per byte: "
         f"{number(found['fusion_ms'])} ms a step, "
         f"where the roofline allows {number(found['fusion_bound_ms'])} ms "
-        f"({number(100 * value_of(found, 'fusion_roofline_fraction'))} % of what it takes; near memory's bandwidth is "
-        "that of a copy, and fused Adam, which reads more than it writes, can beat that bound)."
+        f"({number(100 * value_of(found, 'fusion_roofline_fraction'))} % of what it takes). Phase by phase: in "
+        "training a block's step is taken as soon as its gradient is there. Near memory's bandwidth is the better one "
+        "of a copy's and that of an update in place."
     )
     rows = [
         (n.replace("adam", "Adam"), *(number(found[f"fusion_{n}_{k}"]) for k in ("ms", "bound_ms", "limit")))
@@ -104,7 +110,8 @@ def recording(found: Found) -> str:
     told = found[f"{key}_run_mlflow_s"] is not None
     rows = [
         ("two hosts, the driver in this process; nothing hashed, recorded or saved", found[f"{key}_bare_s"]),
-        ("the same with record, hash and checkpoint", found[f"{key}_recorded_s"]),
+        ("the same with hash and record, no checkpoint", found.get(f"{key}_unsaved_s")),
+        ("the same with hash, record and checkpoint", found[f"{key}_recorded_s"]),
         (
             "`run_experiment`: the driver in a process of its own, as `relief-ray run` has it; MLflow off",
             found[f"{key}_run_s"],
@@ -115,7 +122,9 @@ def recording(found: Found) -> str:
         f"{NUM_CLIENTS} clients, nothing trained, means over {found[f'{key}_rounds']} rounds, medians of "
         f"{found[f'{key}_turns']} turns. Records cost {number(1e3 * value_of(found, f'{key}_records_cost_s'))} ms a "
         f"round ({number(found[f'{key}_recorded_vs_bare'])} times the bare round); costs are differences inside a "
-        "turn, and what is below zero is noise. "
+        "turn, and what is below zero is noise. A round waits for its hash and its line in the ledger; its checkpoint "
+        "is written by a thread while the next round runs, which costs "
+        f"{number(1e3 * value_of(found, f'{key}_checkpoint_cost_s'))} ms of these, since hosts use both cores. "
     )
     if told:
         text += (
@@ -173,7 +182,7 @@ def predictions(found: Found) -> str:
         "over the device's one speed, fitted to the first row in every turn. `measured`: stage by stage at the paces "
         "of a profile made in between (as by `relief-ray device profile`), from other, shorter rounds: nothing is "
         "fitted to these rows. Ratio: predicted over measured seconds of all three phases, the median of the turns' "
-        "ratios. Spread: the range between the quartiles over the median."
+        "ratios. Spread: the range between the quartiles over the median (every phase's own is in the JSON file)."
     )
     return f"## Predicted and measured stage times\n\n{note}\n\n" + "\n\n".join(parts)
 

@@ -38,6 +38,7 @@ ASSIGNMENTS: Mapping[str, tuple[str, ...] | None] = {
     "blocks_bias_head": (*_BLOCKS, "fusion.B", "head.1"),
     "blocks_upper_layer": (*_BLOCKS, "encoder.acc.2"),
     "head": ("head.1",),
+    "absent_encoder": ("fusion.A.hr", "encoder.hr.1", "head.1"),
 }
 DEVICE = "here"
 Seen = Mapping[str, Sequence[Receipt]]
@@ -131,6 +132,7 @@ def compare(prefix: str, seen: Seen, billed: Mapping[str, Bill]) -> Figures:
         key, bill = f"{prefix}_{name}", billed[name]
         found |= {f"{key}_{phase}": median(getattr(t, phase) for t in real) for phase in PHASES}
         found[f"{key}_spread"] = spread([t.compute_s for t in real])
+        found |= {f"{key}_{phase}_spread": spread([getattr(t, phase) for t in real]) for phase in PHASES[:-1]}
         for phase in PHASES:
             found[f"{key}_split_{phase}"] = median(scales) * getattr(bill.split, phase)
             found[f"{key}_measured_{phase}"] = getattr(bill.measured, phase)
@@ -141,8 +143,9 @@ def compare(prefix: str, seen: Seen, billed: Mapping[str, Bill]) -> Figures:
 
 
 def spread(values: Sequence[float]) -> float:
-    """The range between the quartiles over the median; 0 for a single value."""
+    """The range between the quartiles over the median; 0 for a single value, or where nothing took time."""
     if len(values) < 2:
         return 0.0
     low, _, high = quantiles(values, n=4, method="inclusive")
-    return (high - low) / median(values)
+    middle = median(values)
+    return (high - low) / middle if middle else 0.0

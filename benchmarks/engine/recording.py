@@ -7,6 +7,7 @@ MLflow, the driver's process tells a SQLite store beside the run; what is not to
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
@@ -19,7 +20,7 @@ from benchmarks.engine.machine import Figures
 from benchmarks.engine.noop import scene_of
 from benchmarks.engine.pairs import averaged, take_turns, timed
 from benchmarks.engine.product import Product
-from benchmarks.engine.scene import setup, without_training, write
+from benchmarks.engine.scene import NEVER, setup, without_training, write
 from relief_ray.config import TrackingConfig
 from relief_ray.federated import run_round
 from relief_ray.protocols import Executor
@@ -68,17 +69,34 @@ class Bare:
 def _records(given: Setup, path: Path, num_turns: int, num_rounds: int) -> Figures:
     with closing(Product(given, path)) as product:
         assert product.executor is not None
-        bare = Bare(given, product.executor)
+        bare, unsaved = (
+            Bare(given, product.executor),
+            Product(_unsaved(given), path.with_name("unsaved"), product.executor),
+        )
         product.run(FIRST)
+        unsaved.run(FIRST)
         timed(bare.step)(FIRST)
-        harnesses = {"recorded": averaged(product.segment), "bare": averaged(timed(bare.step))}
+        harnesses = {
+            "recorded": averaged(product.segment),
+            "unsaved": averaged(unsaved.segment),
+            "bare": averaged(timed(bare.step)),
+        }
         times = take_turns(harnesses, num_turns, num_rounds)
+        unsaved.close()
     return {
         "bare_s": times.median_s("bare"),
+        "unsaved_s": times.median_s("unsaved"),
         "recorded_s": times.median_s("recorded"),
+        "checkpoint_cost_s": times.difference_s("recorded", "unsaved"),
         "records_cost_s": times.difference_s("recorded", "bare"),
         "recorded_vs_bare": times.ratio("recorded", "bare"),
     }
+
+
+def _unsaved(given: Setup) -> Setup:
+    """The same without checkpoints but the last one."""
+    record = given.config.record.model_copy(update={"checkpoint_every": NEVER})
+    return replace(given, config=given.config.model_copy(update={"record": record}))
 
 
 def _tracking(given: Setup, folder: Path, num_turns: int, num_rounds: int) -> Figures:

@@ -17,30 +17,43 @@ from benchmarks.engine.peers import environment
 
 GIB = 2**30
 WAIT_S, SAMPLE_S, CHILD_S = 0.05, 0.25, 300.0
+# A client's windows; and few clients with as many windows together, which tells what clients cost from what windows do.
+NUM_WINDOWS, FEW = 32, 8
 Seconds = Mapping[str, float]
 
 
 def measure(folder: Path, num_turns: int, num_clients: int = 100) -> Figures:
     """Seconds from the start of a process until round 1, as the command line starts a run; medians of the turns.
 
-    Every turn has the floor too: two bare Ray actors that have imported torch. Memory is that of one more run, since
-    asking for it takes time.
+    Every turn has the floor too: two bare Ray actors that have imported torch. Memory is that of one more run, and of
+    one of few clients with as many windows in all, since asking for it takes time.
     """
     turns = [(floor(), begin(folder, num_clients)) for _ in range(num_turns)]
-    key, most = f"start_n{num_clients}", dict.fromkeys(KINDS, 0)
-    begin(folder, num_clients, lambda kinds: most.update(max(most, kinds, key=lambda k: sum(k.values()))))
+    key = f"start_n{num_clients}"
     found = {f"{key}{name}_s": median(ours[name] for _, ours in turns) for name in turns[0][1]}
     return {
         **found,
         "start_turns": num_turns,
         "start_floor_s": median(least for least, _ in turns),
         f"{key}_vs_floor": median(ours[""] / least for least, ours in turns),
-        f"pss_n{num_clients}_gib": sum(most.values()) / GIB,
-        **{f"pss_n{num_clients}_{kind}_gib": most.get(kind, 0) / GIB for kind in KINDS},
+        **_memory(folder, num_clients, NUM_WINDOWS),
+        **_memory(folder, FEW, num_clients * NUM_WINDOWS // FEW),
     }
 
 
-def begin(folder: Path, num_clients: int, watch: Callable[[Mapping[str, int]], None] | None = None) -> Seconds:
+def _memory(folder: Path, num_clients: int, num_windows: int) -> Figures:
+    most = dict.fromkeys(KINDS, 0)
+    begin(folder, num_clients, num_windows, lambda kinds: most.update(max(most, kinds, key=lambda k: sum(k.values()))))
+    key = f"pss_n{num_clients}"
+    return {f"{key}_gib": sum(most.values()) / GIB, **{f"{key}_{kind}_gib": most[kind] / GIB for kind in KINDS}}
+
+
+def begin(
+    folder: Path,
+    num_clients: int,
+    num_windows: int = NUM_WINDOWS,
+    watch: Callable[[Mapping[str, int]], None] | None = None,
+) -> Seconds:
     """A run of its own; ``watch`` hears of its processes' memory. Seconds until round 1 (``""``) and of what led there.
 
     Raises:
@@ -48,7 +61,7 @@ def begin(folder: Path, num_clients: int, watch: Callable[[Mapping[str, int]], N
     """
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as place:
-        began_s, seen = child("start_run", watch, place, str(num_clients))
+        began_s, seen = child("start_run", watch, place, str(num_clients), str(num_windows))
     return {
         "": seen["round_1_unix_s"] - began_s,
         "_committed": seen["committed_unix_s"] - began_s,

@@ -1,4 +1,4 @@
-"""A short run of its own process, for start-up time and memory: ``FOLDER CLIENTS OUT.json``."""
+"""A short run of its own process, for start-up time and memory: ``FOLDER CLIENTS WINDOWS OUT.json``."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from relief_ray.records.schema import RoundRecord
 ROUNDS = 2
 
 
-def main(folder: Path, num_clients: int, out: Path) -> None:
-    """Full training, every client once over 32 windows."""
+def main(folder: Path, num_clients: int, num_windows: int, out: Path) -> None:
+    """Full training, every client once over its windows."""
     imported = time()
     scene = write(
-        Scene(dataset="pamap2", num_clients=num_clients, num_windows=32, folder=folder / "start"), peers=False
+        Scene(dataset="pamap2", num_clients=num_clients, num_windows=num_windows, folder=folder / "start"), peers=False
     )
     given = setup(scene, rounds=ROUNDS)
     path = scene.folder / "run"
@@ -39,4 +39,4 @@ def main(folder: Path, num_clients: int, out: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))

@@ -14,6 +14,8 @@ TARGETS: tuple[tuple[str, str, float], ...] = (
     ("full_dsa_n100_vs_torch2", "full training on dsa's shapes, 100 clients, against PyTorch in two processes", 1.5),
     ("full_n8_vs_flower", "full training, 8 clients, against Flower", 1.8),
     ("full_n100_vs_flower", "full training, 100 clients, against Flower", 3.0),
+    ("full_dsa_n8_vs_flower", "full training on dsa's shapes, 8 clients, against Flower", 1.8),
+    ("full_dsa_n100_vs_flower", "full training on dsa's shapes, 100 clients, against Flower", 3.0),
     ("type_c_reuse_vs_eager_full", "type C with reuse, against everything in eager PyTorch", 15.0),
     # The paper's client without a sensor computes zeros with it; ours computes one window of them.
     ("type_c_reuse_vs_own_full_all_sensors", "type C with reuse, against a client with all sensors in our engine", 9.4),

@@ -82,10 +82,15 @@ class Scene:
     """A trainer with its client; every call starts from the same initial model."""
 
     def __init__(
-        self, engine: str = "naive", missing: str = "zero_input", dtype: torch.dtype = torch.float32, lr: float = LR
+        self,
+        engine: str = "naive",
+        missing: str = "zero_input",
+        dtype: torch.dtype = torch.float32,
+        lr: float = LR,
+        backbone: Backbone | None = None,
     ) -> None:
         with precision(dtype):
-            self.backbone = build(engine, dtype)
+            self.backbone = build(engine, dtype) if backbone is None else backbone
             self.start = self.backbone.params()
             config = TrainerConfig(lr=lr, batch_size=BATCH, missing=missing, engine=engine)
             self.trainer = Trainer(self.backbone, config)

@@ -43,8 +43,9 @@ def test_aims_that_are_met_or_not_measured_say_nothing():
 
 
 def test_an_upper_bound_is_missed_from_above():
-    text = missed({"noop_n100_vs_plain_ray": 1.7, "noop_n100_wire_share": 0.25, "noop_n100_host_sum_share": 0.75})
-    assert "found 1.7, target at most 1.5; what is left: hosts add up in float64 (75 %); wire" in text
+    text = missed({"noop_n100_vs_plain_ray": 1.7, "noop_n100_wire_put_share": 0.25, "noop_n100_host_sum_share": 0.75})
+    assert "found 1.7, target at most 1.5 (the minimal loop copies and adds in float32" in text
+    assert "what is left: hosts add up in float64 (75 %); the model into shared memory (25 %)" in text
 
 
 def test_an_aim_without_a_profile_says_so():

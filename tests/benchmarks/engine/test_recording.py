@@ -5,7 +5,7 @@ from contextlib import closing
 import pytest
 
 from actors.session import SessionOptions, ray_session
-from benchmarks.engine.orchestration import host, server
+from benchmarks.engine.orchestration import driver, host
 from benchmarks.engine.product import Product, Shares
 from benchmarks.engine.recording import measure
 from benchmarks.engine.scene import setup, without_training
@@ -25,11 +25,16 @@ def test_shares_add_up_and_every_part_is_seen(session, scene, tmp_path):
         shares = Shares.of(product)
         product.run(3)
         assert sum(shares.figures().values()) == pytest.approx(1.0)
-        for split in (server(product, 3), host(given, 2)):
-            assert sum(split.values()) == pytest.approx(1.0) and all(split[k] > 0.0 for k in split if k != "other")
+        split = driver(product, 3, {"wire": 0.75, "server": 0.25})
+        assert sum(v for k, v in split.items() if k.startswith("wire_")) == pytest.approx(0.75)
+        assert sum(split.values()) == pytest.approx(1.0)
+        hosts = host(given, 2)
+        assert sum(hosts.values()) == pytest.approx(1.0)
+        assert all(v > 0.0 for k, v in (split | hosts).items() if not k.endswith("other"))
 
 
 def test_what_mlflow_is_told_is_complete(session, tmp_path):
     found = measure(tmp_path, num_turns=1, num_rounds=2)
     assert found["recording_n8_run_s"] > 0 and found["recording_n8_bare_s"] > 0
+    assert found["recording_n8_unsaved_s"] > 0
     assert found["recording_n8_run_mlflow_s"] > 0 and found["recording_n8_points_left"] == 0
