@@ -134,7 +134,7 @@ def merge_whole(
 ) -> tuple[tuple[BlockResult, ...], dict[Node, Sums]]:
     """The blocks ``numbers`` of ``num_blocks`` without their sums, which are merged as far as they are halves.
 
-    Each is merged before the next one is asked for, while it is in the cache; a block's own sums are used up.
+    Each is merged before the next one is asked for, so that few sums are held; a block's own are used up.
     """
     tree = Tree(num_blocks)
     rest = tuple(_merge(tree, Node(level=0, index=i), next(results)) for i in numbers)

@@ -38,6 +38,7 @@ ORCHESTRATION: Parts = (
     ("server_checkpoint", "waiting for the last checkpoint"),
     ("server_other", "the rest of the driver"),
 )
+_LESS_WORK = "the minimal loop copies and adds in float32, ours checks, measures and adds exactly"
 # What an aim's figure is made of, where that says why it is missed.
 WHY: Mapping[str, str] = MappingProxyType(
     {
@@ -45,8 +46,8 @@ WHY: Mapping[str, str] = MappingProxyType(
             'our engine computes a sensor that a client lacks on one window of zeros, so that its "everything" is '
             "already much less than the paper's, whose client computes zeros like any other windows"
         ),
-        "noop_n8_vs_plain_ray": "the minimal loop copies and adds in float32, ours checks, measures and adds exactly",
-        "noop_n100_vs_plain_ray": "the minimal loop copies and adds in float32, ours checks, measures and adds exactly",
+        "noop_n8_vs_plain_ray": _LESS_WORK,
+        "noop_n100_vs_plain_ray": _LESS_WORK,
     }
 )
 START: Parts = (
@@ -134,7 +135,7 @@ def _whole(found: Found) -> str:
 
 def _orchestration(found: Found) -> str:
     cases = [n for n in (8, 20, 50, 100) if f"noop_n{n}_wire_other_share" in found]
-    rows = [(text, *(percent(found.get(f"noop_n{n}_{key}_share")) for n in cases)) for key, text in ORCHESTRATION]
+    rows = [(text, *(percent(found[f"noop_n{n}_{key}_share"]) for n in cases)) for key, text in ORCHESTRATION]
     note = (
         "Rounds in which nothing is trained: hosts, wire and driver are measured in the rounds; what hosts and "
         "driver do "

@@ -63,8 +63,7 @@ def _start(found: Found) -> str:
         )
     few = ""
     if "pss_n8_gib" in found:
-        few = f" With as many windows in all, 8 clients take {number(found['pss_n8_gib'])} GiB: hosts hold models and "
-        few += "sums, not clients."
+        few = f" 8 clients with as many windows in all take {number(found['pss_n8_gib'])} GiB."
     return (
         f"\n\nA run of 100 clients of its own: {number(found['start_n100_s'])} s from the start of the process until "
         f"round 1 ({spent}), at most {number(found['pss_n100_gib'])} GiB (PSS, all processes and shared memory: "
@@ -110,7 +109,7 @@ def recording(found: Found) -> str:
     told = found[f"{key}_run_mlflow_s"] is not None
     rows = [
         ("two hosts, the driver in this process; nothing hashed, recorded or saved", found[f"{key}_bare_s"]),
-        ("the same with hash and record, no checkpoint", found.get(f"{key}_unsaved_s")),
+        ("the same with hash and record, no checkpoint", found[f"{key}_unsaved_s"]),
         ("the same with hash, record and checkpoint", found[f"{key}_recorded_s"]),
         (
             "`run_experiment`: the driver in a process of its own, as `relief-ray run` has it; MLflow off",
