@@ -22,8 +22,9 @@ from benchmarks.engine.torch_pool import TorchPool
 from relief_ray.setup import Setup
 
 # A harness whose update is further from the reference trained something else: its speed says nothing. What rounding
-# comes to, amplified by ReLU and Adam on random windows, is measured beside it; a wrong client or batch gives 0.7.
-SAME_WORK = 0.2
+# comes to, amplified by ReLU and Adam on random windows, is measured beside it (up to 0.24 so far, and other processors
+# round otherwise); a wrong client or batch gives 0.7.
+SAME_WORK = 0.5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

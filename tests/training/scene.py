@@ -88,11 +88,12 @@ class Scene:
         dtype: torch.dtype = torch.float32,
         lr: float = LR,
         backbone: Backbone | None = None,
+        batch: int = BATCH,
     ) -> None:
         with precision(dtype):
             self.backbone = build(engine, dtype) if backbone is None else backbone
             self.start = self.backbone.params()
-            config = TrainerConfig(lr=lr, batch_size=BATCH, missing=missing, engine=engine)
+            config = TrainerConfig(lr=lr, batch_size=batch, missing=missing, engine=engine)
             self.trainer = Trainer(self.backbone, config)
         self.dtype = dtype
 

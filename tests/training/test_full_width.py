@@ -5,14 +5,10 @@ import torch
 
 from relief_ray.config import TrainingConfig
 from relief_ray.data.spec import get_spec
-from relief_ray.federated import ClientContext, ClientProgram
-from relief_ray.messages import NO_STATE, Assignment, ClientInfo
 from relief_ray.models.backbone import InputShape
 from relief_ray.models.cnn import CnnConfig
-from relief_ray.streams import Streams
-from relief_ray.training.trainer import ClientInputs, Trainer
-from relief_ray.training.trainer_config import TrainerConfig
-from tests.training.scene import distance, precision
+from relief_ray.training.trainer import ClientInputs
+from tests.training.scene import Scene, distance
 
 NUM_WINDOWS, TRAINING = 256, TrainingConfig()
 
@@ -29,22 +25,9 @@ def trained(engine, dtype, spec, present, groups):
     backbone = CnnConfig().build(shape, 0, fast=engine == "gemm")
     for stage in backbone.stages:
         stage.module.to(dtype)
-    with precision(dtype):
-        trainer = Trainer(
-            backbone, TrainerConfig(lr=TRAINING.lr, batch_size=TRAINING.batch_size, missing="zero_input", engine=engine)
-        )
-        chosen = backbone.layout.select(groups)
-        context = ClientContext(
-            info=ClientInfo(id=0, name="client", device="B", modalities=present, num_windows=NUM_WINDOWS),
-            round=1,
-            layout=backbone.layout,
-            start=backbone.params(),
-            state=NO_STATE,
-            streams=Streams(seed=0),
-        )
-        task = Assignment(client=0, down=backbone.layout.select(), train=chosen, up=chosen, epochs=1)
-        inputs = ClientInputs(inputs={m: backbone.prepare(m, raw[m]) for m in present}, labels=labels)
-        return trainer.train(context, task, inputs, ClientProgram())
+    scene = Scene(engine, dtype=dtype, lr=TRAINING.lr, backbone=backbone, batch=TRAINING.batch_size)
+    inputs = ClientInputs(inputs={m: backbone.prepare(m, raw[m]) for m in present}, labels=labels)
+    return scene.train(groups, inputs=inputs, present=present)
 
 
 @pytest.mark.parametrize("dataset", ["pamap2", "dsa"])
