@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -112,26 +111,64 @@ def _dropout(layer: nn.Module) -> float:
     return float(layer.dropout) if isinstance(layer, nn.RNNBase | nn.MultiheadAttention) else 0.0
 
 
-@contextmanager
-def pure(stage: Stage) -> Iterator[None]:
-    """Runs a stage and looks whether it drew from torch's generator or changed what it keeps.
+@torch.no_grad()
+def checked(stage: Stage, inputs: Sequence[Tensor]) -> Tensor:
+    """A stage's output for ``inputs`` of two windows (2, ...), once it has shown that it is a function of each alone.
 
     Raises:
-        UserError: it did; this finds what is no layer of torch's own.
+        UserError: it drew from torch's generator, changed what it keeps or was given, or mixed the windows. This finds
+            what is no layer of torch's own.
     """
+    place = f"backbone: stage {stage.spec.id!r}"
     generator, before = torch.random.get_rng_state(), _buffers(stage)
-    yield
+    given = [x.clone() for x in inputs]
+    output: Tensor = stage.module(*given)
     if not torch.equal(generator, torch.random.get_rng_state()):
         raise UserError(
-            f"backbone: stage {stage.spec.id!r} draws random numbers in its forward pass, so two runs differ; leave "
-            "dropout and noise out"
+            f"{place} draws random numbers in its forward pass, so two runs differ; leave dropout and noise out"
         )
     after = _buffers(stage)
     if changed := sorted(name for name, value in after.items() if not _same(before.get(name), value)):
         raise UserError(
-            f"backbone: stage {stage.spec.id!r} changes its buffers {changed} in its forward pass; they are in no "
-            "group, so nobody would send them; make them parameters of a group, or constant"
+            f"{place} changes its buffers {changed} in its forward pass; they are in no group, so nobody would send "
+            "them; make them parameters of a group, or constant"
         )
+    if written := [i for i, x, y in zip(stage.spec.inputs, inputs, given, strict=True) if not _same(x, y)]:
+        raise UserError(
+            f"{place} writes to its inputs {written}, which other stages and later batches read; return a new tensor "
+            "(relu(x), not relu_(x))"
+        )
+    check_windows(place, stage.module, inputs, output)
+    if stage.pool is not None:
+        check_windows(f"{place}, its pool,", stage.pool, [output], stage.pool(output))
+    return output
+
+
+def check_windows(place: str, function: Callable[..., Tensor], inputs: Sequence[Tensor], together: Tensor) -> None:
+    """Each of two windows by itself gives what both ``together`` gave, but for rounding.
+
+    Raises:
+        UserError: it does not; names the ``place``.
+    """
+    for i in range(2):
+        try:
+            alone = function(*(x[i : i + 1] for x in inputs))
+        except (RuntimeError, ValueError) as error:  # as torch's batch norm
+            raise UserError(f"{place} cannot do with one window ({error}); it must take any number of them") from error
+        close = len(together) == 2 and torch.allclose(
+            together[i : i + 1], alone, rtol=0.0, atol=_rounding(alone), equal_nan=True
+        )
+        if not close:
+            raise UserError(
+                f"{place} mixes the windows of a batch: a window's output depends on the windows beside it, so nothing "
+                "can be computed once, and tests depend on their order; take statistics over time or channels "
+                "(GroupNorm, LayerNorm), not over the first dimension"
+            )
+
+
+def _rounding(values: Tensor) -> float:
+    """Other numbers of windows add up in other orders."""
+    return 1e-4 * float(values.nan_to_num().abs().max()) if values.numel() else 0.0
 
 
 def _buffers(stage: Stage) -> dict[str, Tensor]:

@@ -7,6 +7,7 @@ output element and input.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from relief_ray.models.backbone import Backbone, Stage
-from relief_ray.models.checks import pure
+from relief_ray.models.checks import check_windows, checked
 from relief_ray.stages import RAW, CostTable, StageFlops
 
 
@@ -23,18 +24,26 @@ def count_costs(backbone: Backbone) -> CostTable:
     """Forward, input-gradient and weight-gradient FLOPs per window of every stage.
 
     Raises:
-        UserError: a stage draws random numbers or changes its buffers.
+        UserError: a stage draws random numbers, changes its buffers or its inputs, or windows are mixed.
     """
-    shape = backbone.shape
-    values = {RAW + m: backbone.prepare(m, torch.zeros(1, c, shape.window)) for m, c in shape.channels}
+    values = _two_windows(backbone)
     flops: dict[str, StageFlops] = {}
     for stage in backbone.stages:
-        inputs = [values[i].detach() for i in stage.spec.inputs]
-        flops[stage.spec.id] = _stage_flops(backbone, stage, inputs)
-        with torch.no_grad(), pure(stage):
-            values[stage.spec.id] = stage.module(*inputs)
+        inputs = [values[i] for i in stage.spec.inputs]
+        values[stage.spec.id] = checked(stage, inputs)
+        flops[stage.spec.id] = _stage_flops(backbone, stage, [x[:1] for x in inputs])
     sizes = {g.id: g.numel for g in backbone.layout}
     return CostTable(stages=backbone.specs, flops=flops, num_values=sizes, output=backbone.output)
+
+
+def _two_windows(backbone: Backbone) -> dict[str, Tensor]:
+    """Two different windows as the first stages read them: noise, since statistics of zeros are zero whoever mixes."""
+    found, noise = {}, torch.Generator().manual_seed(0)
+    for m, c in backbone.shape.channels:
+        raw, prepare = torch.randn(2, c, backbone.shape.window, generator=noise), partial(backbone.prepare, m)
+        found[RAW + m] = prepare(raw)
+        check_windows(f"backbone: preparing modality {m!r}", prepare, [raw], found[RAW + m])
+    return found
 
 
 def _stage_flops(backbone: Backbone, stage: Stage, inputs: list[Tensor]) -> StageFlops:

@@ -120,12 +120,62 @@ class Mean(nn.Module):
         return x - self.mean
 
 
+class Function(nn.Module):
+    """A layer of a user's own."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x)
+
+
+MIXED = r"mixes the windows of a batch.*GroupNorm, LayerNorm"
+
+
 @pytest.mark.parametrize(
     ("layer", "said"),
-    [(Noise(), "draws random numbers"), (Mean(), r"changes its buffers \['2.mean'\]")],
-    ids=["noise", "mean"],
+    [
+        (Noise(), "draws random numbers"),
+        (Mean(), r"changes its buffers \['2.mean'\]"),
+        (Function(lambda x: x - x.mean(0)), MIXED),
+        (Function(lambda x: torch.softmax(x, 0)), MIXED),
+        (
+            Function(lambda x: nn.functional.batch_norm(x, None, None, training=True)),
+            r"cannot do with one window \(Expected more than 1 value",
+        ),
+        (Function(lambda x: x.sum(0, keepdim=True)), MIXED),
+    ],
+    ids=["noise", "mean", "centre", "softmax", "batch norm", "one row"],
 )
 def test_what_only_a_forward_pass_shows_is_refused_when_costs_are_counted(layer, said):
     backbone = build(layer)
     with pytest.raises(UserError, match=f"stage 'last' {said}"):
         count_costs(backbone)
+
+
+def test_a_stage_that_writes_to_its_input():
+    backbone = build()
+    backbone.stages[0].module.insert(0, Function(lambda x: x.div_(9.81)))
+    with pytest.raises(UserError, match=r"stage 'last' writes to its inputs \['x.acc'\].*return a new tensor"):
+        count_costs(backbone)
+
+
+def test_a_pool_that_mixes_windows():
+    with pytest.raises(UserError, match="stage 'last', its pool, mixes the windows"):
+        count_costs(build(pool=Function(lambda x: x - x.mean(0))))
+
+
+def test_windows_that_are_mixed_when_they_are_prepared():
+    given = build()
+    backbone = Backbone(SHAPE, given.stages, given.declared, prepare=lambda m, x: x - x.mean(0))
+    with pytest.raises(UserError, match="preparing modality 'acc' mixes the windows"):
+        count_costs(backbone)
+
+
+@pytest.mark.parametrize(
+    "layer", [nn.GroupNorm(1, 3), nn.Softmax(1), Function(lambda x: x / x.norm(dim=1, keepdim=True))]
+)
+def test_statistics_of_one_window_are_fine(layer):
+    assert count_costs(build(layer)).num_values["head"] >= 27
