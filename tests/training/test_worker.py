@@ -247,6 +247,18 @@ def test_a_delta_in_the_models_own_memory_gives_the_same_bits(job, keep, weight)
         assert all(torch.equal(found.states[c][j], value) for j, value in state.items())
 
 
+def keeps_its_head(context, update):
+    return replace(update, state={"last": update.delta["head.1"]})
+
+
+def test_what_a_program_keeps_of_its_update_is_not_the_next_clients(job):
+    job, tasks = replace(job, program=ClientProgram(after=keeps_its_head)), tasks_of(job)
+    found = next(Worker(job).train_blocks(1, models(), [tasks], {}))
+    for task in tasks:
+        alone = next(Worker(job).train_blocks(1, models(), [[task]], {}))
+        assert torch.equal(found.states[task.client]["last"], alone.states[task.client]["last"])
+
+
 def test_receipts_carry_squared_norms(job):
     found = next(Worker(job).train_blocks(1, models(), [tasks_of(job)[:1]], {}))
     (receipt,) = found.receipts
