@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median, quantiles
@@ -165,6 +165,27 @@ def foretold(setup: Setup, profile: Profile, rows: Sequence[Row]) -> list[float]
     return [sum(profile.devices[row.client].compute_s(load_of(setup, row))) for row in rows]
 
 
+def _row(
+    rows: Sequence[Row], i: int, whole: int, seen: Sequence[Sequence[float]], predicted: Mapping[str, Sequence[float]]
+) -> dict[str, object]:
+    """Assignment ``i`` against ``whole``, the same client's full training: measured in the same turns, predicted."""
+    row, ratios = rows[i], [part / all_of_it for part, all_of_it in zip(seen[i], seen[whole], strict=True)]
+    low, _, high = quantiles(ratios, n=4, method="inclusive")
+    guesses = {f"predicted_{k}": v[i] / v[whole] for k, v in predicted.items()}
+    return {
+        "client": row.client,
+        "assignment": row.name,
+        "num_groups": len(row.groups),
+        "measured_s": median(seen[i]),
+        "predicted_s": predicted["stages"][i],
+        "measured": median(ratios),
+        "measured_q1": low,
+        "measured_q3": high,
+        **guesses,
+        **{f"error{e}": guesses[k] / median(ratios) - 1 for k, e in ERRORS.items() if k in guesses},
+    }
+
+
 def compare(case: Case, turns: int, path: Path | None = None) -> dict[str, object]:
     """One case: its profile's conditions, and every assignment's ratio to full training of the same client.
 
@@ -178,26 +199,7 @@ def compare(case: Case, turns: int, path: Path | None = None) -> dict[str, objec
     if before is not None:
         predicted["earlier"] = foretold(setup, before, rows)
     full = {row.client: i for i, row in reversed(list(enumerate(rows))) if row.name.startswith("everything")}
-    found = []
-    for i, row in enumerate(rows):
-        whole = full[row.client]
-        ratios = [part / all_of_it for part, all_of_it in zip(seen[i], seen[whole], strict=True)]
-        low, _, high = quantiles(ratios, n=4, method="inclusive")
-        guesses = {f"predicted_{k}": v[i] / v[whole] for k, v in predicted.items()}
-        found.append(
-            {
-                "client": row.client,
-                "assignment": row.name,
-                "num_groups": len(row.groups),
-                "measured_s": median(seen[i]),
-                "predicted_s": predicted["stages"][i],
-                "measured": median(ratios),
-                "measured_q1": low,
-                "measured_q3": high,
-                **guesses,
-                **{f"error{e}": guesses[k] / median(ratios) - 1 for k, e in ERRORS.items() if k in guesses},
-            }
-        )
+    found = [_row(rows, i, full[row.client], seen, predicted) for i, row in enumerate(rows)]
     assert profile.measured is not None
     windows = {c.device: c.num_windows for c in setup.fleet.clients}
     return {

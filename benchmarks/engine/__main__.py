@@ -9,10 +9,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from benchmarks.engine.effort import QUICK, TINY, WHOLE, Effort
 from benchmarks.engine.machine import Figures, facts, load
 
 ALONE = ("roofline", "local", "predict", "profile", "gpu", "start")
@@ -20,102 +20,10 @@ ON_RAY = ("noop", "recording", "fleet", "full")
 PARTS = (*ALONE, *ON_RAY)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Effort:
-    """How long is measured: clients and windows per case, turns, rounds per turn."""
-
-    full: tuple[tuple[int, int], ...]
-    full_dsa: tuple[tuple[int, int], ...]
-    full_turns: int
-    full_rounds: int
-    peer_turns: int
-    peer_datasets: tuple[str, ...]
-    local_datasets: tuple[str, ...]
-    local_windows: int
-    local_turns: int
-    fleet_windows: int
-    fleet_turns: int
-    noop_turns: int
-    noop_rounds: int
-    noop_sizes: tuple[int, ...]
-    start_turns: int
-    recording_turns: int
-    recording_rounds: int
-    predict_windows: int
-    predict_turns: int
-    predict_profile_turns: int
-
-
-WHOLE = Effort(
-    full=((8, 256), (100, 32)),
-    full_dsa=((8, 256), (100, 32)),
-    full_turns=5,
-    full_rounds=4,
-    peer_turns=3,
-    peer_datasets=("pamap2", "dsa"),
-    local_datasets=("pamap2", "dsa"),
-    local_windows=512,
-    local_turns=5,
-    fleet_windows=256,
-    fleet_turns=5,
-    noop_turns=5,
-    noop_rounds=50,
-    noop_sizes=(8, 20, 50, 100),
-    start_turns=5,
-    recording_turns=5,
-    recording_rounds=50,
-    predict_windows=256,
-    predict_turns=5,
-    predict_profile_turns=5,
-)
-QUICK = Effort(
-    full=((8, 128), (100, 16)),
-    full_dsa=((8, 64),),
-    full_turns=2,
-    full_rounds=1,
-    peer_turns=1,
-    peer_datasets=("pamap2",),
-    local_datasets=("pamap2",),
-    local_windows=128,
-    local_turns=3,
-    fleet_windows=32,
-    fleet_turns=3,
-    noop_turns=3,
-    noop_rounds=10,
-    noop_sizes=(8, 100),
-    start_turns=2,
-    recording_turns=2,
-    recording_rounds=10,
-    predict_windows=64,
-    predict_turns=3,
-    predict_profile_turns=1,
-)
-TINY = Effort(
-    full=((8, 32), (100, 1)),
-    full_dsa=((8, 8),),
-    full_turns=1,
-    full_rounds=1,
-    peer_turns=1,
-    peer_datasets=("pamap2",),
-    local_datasets=("pamap2",),
-    local_windows=32,
-    local_turns=1,
-    fleet_windows=8,
-    fleet_turns=1,
-    noop_turns=1,
-    noop_rounds=2,
-    noop_sizes=(8, 100),
-    start_turns=1,
-    recording_turns=1,
-    recording_rounds=2,
-    predict_windows=32,
-    predict_turns=2,
-    predict_profile_turns=1,
-)
-
-
-def run_parts(effort: Effort, parts: tuple[str, ...], peers: Path | None, folder: Path) -> Figures:
-    """The chosen parts, one after the other; every one prints when it is done."""
+def run_parts(
+    effort: Effort, parts: tuple[str, ...], peers: Path | None, folder: Path, keep: Callable[[Figures], None]
+) -> Figures:
+    """The chosen parts, one after the other; each prints when it is done, and ``keep`` gets all figures so far."""
     from actors.session import SessionOptions, ray_session
     from benchmarks.engine.peers import NICENESS
     from benchmarks.engine.product import use_one_thread
@@ -127,11 +35,13 @@ def run_parts(effort: Effort, parts: tuple[str, ...], peers: Path | None, folder
     for name in ALONE:
         if name in parts:
             found |= told(name, partial(alone, name, effort, folder))
+            keep(found)
     if set(ON_RAY) & set(parts):
         with ray_session(SessionOptions(num_cpus=8, object_store_mib=400)):
             for name in ON_RAY:
                 if name in parts:
                     found |= told(name, partial(on_ray, name, effort, peers, folder))
+                    keep(found)
     return found | {"load_after": load(), "seconds": time.perf_counter() - began, "parts": ",".join(parts)}
 
 
@@ -239,7 +149,9 @@ def main(arguments: list[str] | None = None) -> None:
         os.environ["OMP_NUM_THREADS"] = "1"
         effort = TINY if options.tiny else QUICK if options.quick else WHOLE
         with tempfile.TemporaryDirectory(prefix="rr-bench-") as folder:
-            found = run_parts(effort, parts, None if options.no_peers else options.peers.resolve(), Path(folder))
+            peers = None if options.no_peers else options.peers.resolve()
+            # What a failing part leaves behind are the figures of those before it.
+            found = run_parts(effort, parts, peers, Path(folder), lambda found: write(found, options.json, None))
         found["mode"] = "tiny" if options.tiny else "quick" if options.quick else "whole"
     write(found, options.json, options.markdown)
 

@@ -1,4 +1,4 @@
-"""FedAvg in Flower's simulation, in Flower's own environment: ``FOLDER ROUNDS SECONDS.json FINAL.npy``.
+"""FedAvg in Flower's simulation, in Flower's own environment: ``FOLDER ROUNDS SECONDS.json FIRST.npy LAST.npy``.
 
 Settings as Flower's guide recommends: one core per client app, so two at a time on two cores; no evaluation.
 """
@@ -23,7 +23,8 @@ from flwr.simulation import run_simulation
 from benchmarks.engine.eager import EagerCnn, read_task
 from benchmarks.engine.flower_app import client_app
 
-FOLDER, NUM_ROUNDS, OUT, FINAL = Path(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), Path(sys.argv[4])
+FOLDER, NUM_ROUNDS = Path(sys.argv[1]), int(sys.argv[2])
+OUT, FIRST, LAST = (Path(name) for name in sys.argv[3:])
 server_app = ServerApp()
 
 
@@ -41,20 +42,29 @@ class Timed(FedAvg):
         if failed or len(answers) != self._num_clients:
             raise RuntimeError(f"round {server_round}: {len(answers)} answers, {len(failed)} failed: {failed[:1]}")
         found = super().aggregate_train(server_round, answers)
+        if server_round == 1:  # which is not counted
+            save(found[0], FIRST)
         self.ends.append(perf_counter())
         return found
 
 
+def save(arrays: ArrayRecord | None, place: Path) -> None:
+    """The model as one vector in our order."""
+    assert arrays is not None
+    model = EagerCnn(read_task(FOLDER))
+    model.load_state_dict(arrays.to_torch_state_dict())
+    np.save(place, model.flat().numpy())
+
+
 @server_app.main()
 def main(grid: Grid, context: Context) -> None:
-    """All rounds; writes the seconds of each and the final model."""
+    """All rounds; writes the seconds of each and the last model."""
     task, model = read_task(FOLDER), EagerCnn(read_task(FOLDER))
     model.load_flat(torch.from_numpy(np.load(FOLDER / "start.npy")))
     strategy, start = Timed(task.num_clients), ArrayRecord(model.state_dict())
     config = ConfigRecord({"folder": str(FOLDER.resolve())})
     result = strategy.start(grid=grid, initial_arrays=start, num_rounds=NUM_ROUNDS, train_config=config)
-    model.load_state_dict(result.arrays.to_torch_state_dict())
-    np.save(FINAL, model.flat().numpy())
+    save(result.arrays, LAST)
     OUT.write_text(json.dumps([b - a for a, b in pairwise(strategy.ends)]))
 
 

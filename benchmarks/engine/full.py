@@ -14,17 +14,18 @@ from torch import Tensor
 
 from benchmarks.engine.eager import Sequential
 from benchmarks.engine.machine import Figures
+from benchmarks.engine.orchestration import training_shares
 from benchmarks.engine.pairs import Segment, Times, take_turns, timed
-from benchmarks.engine.peers import Installed, final_weights, segment
+from benchmarks.engine.peers import Installed, saved_weights, segment
 from benchmarks.engine.product import Product, Shares, deviation
 from benchmarks.engine.scene import Dataset, Scene, setup, start_of, write
 from benchmarks.engine.torch_pool import TorchPool
 from relief_ray.setup import Setup
 
-# A harness whose update is further from the reference trained something else: its speed says nothing. What rounding
-# comes to, amplified by ReLU and Adam on random windows, is measured beside it (up to 0.24 so far, and other processors
-# round otherwise); a wrong client or batch gives 0.7.
-SAME_WORK = 0.5
+# A harness whose first round lies further from the reference's trained something else: its speed says nothing.
+# Rounding comes to 0.006 at most there (ReLU, Adam and random windows amplify it afterwards, which is measured too);
+# without one of a hundred clients it is 0.09, without one of eight 0.3, at 1.2 times the learning rate 0.2.
+SAME_WORK = 0.05
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,42 +52,66 @@ def measure(dataset: Dataset, sizes: Sizes, peers: Mapping[str, Installed], fold
     return found
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Expected:
+    """The sequential eager reference: the model it began with, after one round, and after as many as others ran."""
+
+    start: Tensor
+    first: Tensor
+    last: Tensor
+
+
 def _case(scene: Scene, sizes: Sizes, peers: Mapping[str, Installed]) -> Figures:
+    given = setup(scene)
     with ExitStack() as stack:
-        product = stack.enter_context(closing(Product(setup(scene), scene.folder / "run")))
+        product = stack.enter_context(closing(Product(given, scene.folder / "run")))
         pool = stack.enter_context(closing(TorchPool(scene.folder)))
-        oracle = Sequential(scene.folder)
-        found = agreement(scene, product, pool, oracle, sizes.num_rounds + 1)
-        assert float(found["deviation"] or 0.0) <= SAME_WORK, f"ours is not the reference's work: {found}"
+        found, expected = agreement(scene, product, pool, sizes.num_rounds + 1)
+        found |= {"windows": scene.num_windows, "rounds": sizes.num_rounds, "turns": sizes.num_turns}
+        found["peer_turns"] = sizes.peer_turns
+        if note := other_work(found["first_deviation"]):
+            return found | {"note": note, "vs_torch2": None, **_unmeasured("flower"), **_unmeasured("pfl")}
         shares = Shares.of(product)
         times = take_turns({"ours": product.segment, "torch2": timed(pool.step)}, sizes.num_turns, sizes.num_rounds)
         found |= rates(scene, times) | {"vs_torch2": times.ratio("torch2", "ours")} | shares.figures()
-        found |= {"windows": scene.num_windows, "rounds": sizes.num_rounds, "turns": sizes.num_turns}
-        found["peer_turns"] = sizes.peer_turns
+        found |= training_shares(given, product.num_hosts, float(found["hosts_share"] or 0.0))
         for name in ("flower", "pfl"):
-            found |= _against(name, scene, product, peers, sizes, oracle.flat)
+            found |= _against(name, scene, product, peers, sizes, expected)
     return found
 
 
+def other_work(first_deviation: object) -> str:
+    """Why a harness is not compared: empty where its first round is the reference's but for rounding."""
+    if isinstance(first_deviation, float) and first_deviation <= SAME_WORK:
+        return ""
+    return f"not the same work: its first round deviates by {first_deviation:.2g} from the reference's"
+
+
+def _unmeasured(name: str) -> Figures:
+    return {f"vs_{name}": None, f"{name}_samples_per_s": None, f"{name}_deviation": None}
+
+
 def _against(
-    name: str, scene: Scene, product: Product, peers: Mapping[str, Installed], sizes: Sizes, expected: Tensor
+    name: str, scene: Scene, product: Product, peers: Mapping[str, Installed], sizes: Sizes, expected: Expected
 ) -> Figures:
-    missing: Figures = {f"vs_{name}": None, f"{name}_samples_per_s": None, f"{name}_deviation": None}
     if name not in peers or not sizes.peer_turns:
-        return missing
+        return _unmeasured(name)
     theirs: Segment = partial(segment, peers[name], scene.folder)
     try:
         times = take_turns({"ours": product.segment, name: theirs}, sizes.peer_turns, sizes.num_rounds)
     except (RuntimeError, SubprocessError) as error:
-        return missing | {f"{name}_note": str(error)[-300:]}
-    weights, start = final_weights(peers[name].peer, scene.folder), start_of(setup(scene))
-    if not (gap := deviation(weights, expected, start)) <= SAME_WORK:
-        return missing | {f"{name}_note": f"not the same work: its update deviates by {gap:.2g} from the reference"}
+        return _unmeasured(name) | {f"{name}_note": str(error)[-300:]}
+    model = partial(saved_weights, peers[name].peer, scene.folder)
+    apart = deviation(model("first"), expected.first, expected.start)
+    if note := other_work(apart):
+        return _unmeasured(name) | {f"{name}_note": note, f"{name}_first_deviation": apart}
     return {
         f"vs_{name}": times.ratio(name, "ours"),
         f"{name}_samples_per_s": scene.task.samples / times.median_s(name),
         f"{name}_round_s": times.median_s(name),
-        f"{name}_deviation": gap,
+        f"{name}_spread": times.spread(name),
+        f"{name}_first_deviation": apart,
+        f"{name}_deviation": deviation(model("last"), expected.last, expected.start),
     }
 
 
@@ -100,25 +125,27 @@ def rates(scene: Scene, times: Times) -> Figures:
     return found
 
 
-def agreement(scene: Scene, product: Product, pool: TorchPool, oracle: Sequential, num_rounds: int) -> Figures:
+def agreement(scene: Scene, product: Product, pool: TorchPool, num_rounds: int) -> tuple[Figures, Expected]:
     """First rounds of every harness: distance from the sequential eager reference, and a second run of our own.
 
     The control is the reference against itself from a start that is one rounding away.
     """
-    given, nudged = setup(scene), Sequential(scene.folder, nudged=True)
+    given, oracle, nudged = setup(scene), Sequential(scene.folder), Sequential(scene.folder, nudged=True)
     start = start_of(given)
-    product.run(num_rounds)
-    for _ in range(num_rounds):
-        oracle.step()
-        nudged.step()
-        pool.step()
-    found: Figures = {
-        "deviation": deviation(product.flat, oracle.flat, start),
-        "torch2_deviation": deviation(pool.flat, oracle.flat, start),
-        "nudged_deviation": deviation(nudged.flat, oracle.flat, start),
-        "deviation_rounds": num_rounds,
-    }
-    return found | {"run_to_run_equal": torch.equal(_again(given, product, scene, num_rounds), product.flat)}
+
+    def advance(number: int, when: str) -> Figures:
+        product.run(number)
+        for _ in range(number):
+            oracle.step()
+            nudged.step()
+            pool.step()
+        models = {"": product.flat, "torch2_": pool.flat, "nudged_": nudged.flat}
+        return {f"{name}{when}deviation": deviation(flat, oracle.flat, start) for name, flat in models.items()}
+
+    found, first = advance(1, "first_"), oracle.flat
+    found |= advance(num_rounds - 1, "") | {"deviation_rounds": num_rounds}
+    found["run_to_run_equal"] = torch.equal(_again(given, product, scene, num_rounds), product.flat)
+    return found, Expected(start=start, first=first, last=oracle.flat)
 
 
 def _again(given: Setup, product: Product, scene: Scene, num_rounds: int) -> Tensor:

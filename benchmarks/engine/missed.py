@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 
 from benchmarks.engine.noop import KINDS
-from benchmarks.engine.tables import TARGETS, Found, is_met, number, table
+from benchmarks.engine.tables import TARGETS, Found, is_met, number, percent, table
+from benchmarks.engine.why import why
 
 Parts = Sequence[tuple[str, str]]
 PHASES: Parts = (
@@ -20,6 +20,19 @@ WHOLE: Parts = (
     ("hosts", "hosts at work"),
     ("wire", "packing, calls, shared memory and waiting for the slower host"),
     ("server", "the driver: aggregation, hash, record"),
+)
+HOSTS: Parts = (
+    ("host_forward", "forward"),
+    ("host_backward", "backward"),
+    ("host_adam", "Adam"),
+    ("host_clear", "clearing Adam's moments for the next client"),
+    ("host_around", "batches, loss and Python around the steps"),
+    ("host_load", "loading the model"),
+    ("host_delta", "subtracting: the delta of every client, and Python around it"),
+    ("host_measure", "checking and measuring deltas"),
+    ("host_sum", "adding up in float64"),
+    ("host_pack", "packing and unpacking"),
+    ("host_other", "the rest of the hosts' call"),
 )
 ORCHESTRATION: Parts = (
     ("host_load", "hosts load the model"),
@@ -38,23 +51,12 @@ ORCHESTRATION: Parts = (
     ("server_checkpoint", "waiting for the last checkpoint"),
     ("server_other", "the rest of the driver"),
 )
-_LESS_WORK = "the minimal loop copies and adds in float32, ours checks, measures and adds exactly"
-# What an aim's figure is made of, where that says why it is missed.
-WHY: Mapping[str, str] = MappingProxyType(
-    {
-        "type_c_reuse_vs_own_full": (
-            'our engine computes a sensor that a client lacks on one window of zeros, so that its "everything" is '
-            "already much less than the paper's, whose client computes zeros like any other windows"
-        ),
-        "noop_n8_vs_plain_ray": _LESS_WORK,
-        "noop_n100_vs_plain_ray": _LESS_WORK,
-    }
-)
 START: Parts = (
     ("imports_s", "starting Python, importing"),
     ("setup_s", "data and set-up"),
     ("ray_s", "Ray, hosts and coordinator until round 1"),
 )
+RECORDS: Parts = (("records_cost_s", "hash, record and checkpoint"), ("checkpoint_cost_s", "of these, the checkpoint"))
 RATES: Parts = (
     ("stacked_samples_per_s", "eight clients in one stack"),
     ("single_samples_per_s", "one after the other"),
@@ -71,8 +73,8 @@ def missed(found: Found) -> str:
         if isinstance(value, (int, float)) and not is_met(value, bound):
             aim = f"at least {bound:g}" if bound > 0 else f"at most {-bound:g}"
             left = what_is_left(found, key) or "not profiled"
-            why = f" ({WHY[key]})" if key in WHY else ""
-            lines.append(f"- **{text}**: missed: found {number(value)}, target {aim}{why}; what is left: {left}.")
+            reason = f" ({text_})" if (text_ := why(found, key)) else ""
+            lines.append(f"- **{text}**: missed: found {number(value)}, target {aim}{reason}; what is left: {left}.")
     if not lines:
         return ""
     note = (
@@ -86,10 +88,9 @@ def what_is_left(found: Found, key: str) -> str:
     """The profile behind an aim; empty where it was not taken."""
     case = "_".join(key.split("_")[:2])
     if key.startswith("full_"):
-        case = key.split("_vs_")[0]
-        inside = largest(found, "profile_full", PHASES)
-        whole = largest(found, case, WHOLE)
-        return ". Of the hosts' work: ".join(part for part in (whole, inside) if part)
+        return largest(found, key.split("_vs_")[0], (*HOSTS, *WHOLE[1:]))
+    if key.startswith("recording_"):
+        return amounts(found, case, RECORDS, " s")
     if key.startswith("type_c_"):
         return largest(found, "profile_type_c_reuse", PHASES)
     if key.startswith("noop_"):
@@ -99,7 +100,7 @@ def what_is_left(found: Found, key: str) -> str:
     if key.startswith("pss_"):
         return amounts(found, case, [(f"{kind}_gib", kind) for kind in KINDS], " GiB")
     least = found.get("start_floor_s")
-    whole = amounts(found, case, START, " s")
+    whole = amounts(found, "start_n100", START, " s")
     return f"{whole}; a bare Ray program alone takes {number(least, ' s')}" if least is not None else whole
 
 
@@ -127,10 +128,20 @@ def _training(found: Found) -> str:
 
 
 def _whole(found: Found) -> str:
-    cases = [n for n in (8, 100) if f"full_n{n}_hosts_share" in found]
-    rows = [(text, *(percent(found[f"full_n{n}_{key}_share"]) for n in cases)) for key, text in WHOLE]
-    header = ("share of a full round, PAMAP2", *(f"{n} clients" for n in cases))
-    return table(header, rows) if cases else ""
+    """Every full case in a column: hosts, what they do, wire and driver."""
+    cases = [
+        (f"full_{data}n{n}", f"{name}, {n} clients")
+        for data, name in (("", "PAMAP2"), ("dsa_", "dsa"))
+        for n in (8, 100)
+        if f"full_{data}n{n}_hosts_share" in found
+    ]
+    parts = (WHOLE[0], *((key, f"*hosts:* {text}") for key, text in HOSTS), *WHOLE[1:])
+    rows = [(text, *(percent(found.get(f"{case}_{key}_share")) for case, _ in cases)) for key, text in parts]
+    note = (
+        "Full rounds: hosts, wire and driver are measured in the rounds; what hosts do (*hosts:*, which add up to the "
+        "first line) is the split of one host's call under a profile, where training goes by the clients' own clocks."
+    )
+    return f"{note}\n\n{table(('share of a full round', *(text for _, text in cases)), rows)}" if cases else ""
 
 
 def _orchestration(found: Found) -> str:
@@ -159,8 +170,3 @@ def amounts(found: Found, prefix: str, parts: Parts, unit: str) -> str:
 def _known(found: Found, prefix: str, parts: Parts) -> list[tuple[float, str]]:
     values = [(found.get(f"{prefix}_{key}"), text) for key, text in parts]
     return sorted(((float(v), text) for v, text in values if isinstance(v, (int, float))), reverse=True)
-
-
-def percent(share: object) -> str:
-    """A share as a whole percentage, or a dash where nobody split it off."""
-    return f"{100 * share:.0f} %" if isinstance(share, (int, float)) else "–"

@@ -77,16 +77,17 @@ def _seconds(times: Times, train_s: float, host_s: float) -> Figures:
     return found | {f"vs_{name}": times.ratio("ours", name) for name in ("plain_ray", "exact_ray")}
 
 
-def pss_bytes(root: int) -> int:
-    """Proportional set size of a process and all that descend from it, shared memory included."""
-    return sum(pss_by_kind(root).values())
+def pss_by_kind(root: int) -> dict[str, int] | None:
+    """Proportional set size of a process and all that descend from it, shared memory included, by what they are for.
 
-
-def pss_by_kind(root: int) -> dict[str, int]:
-    """The same by what the processes are for: the ``driver``, the actors, and ``ray`` itself."""
+    That is the ``driver``, the actors, and ``ray`` itself. None where the system does not tell (it is Linux's).
+    """
     found = dict.fromkeys(KINDS, 0)
     for pid in family(root):
-        found["driver" if pid == root else kind_of(_command(pid))] += _pss(pid)
+        nbytes = _pss(pid)
+        if nbytes is None and pid == root:
+            return None
+        found["driver" if pid == root else kind_of(_command(pid))] += nbytes or 0
     return found
 
 
@@ -118,9 +119,9 @@ def family(root: int) -> list[int]:
     return found
 
 
-def _pss(pid: int) -> int:
+def _pss(pid: int) -> int | None:
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:
-        return 0
+        return None
     return sum(int(line.split()[1]) * KIB for line in lines if line.startswith("Pss:"))

@@ -1,4 +1,4 @@
-"""Where a round goes in which nothing is trained: shares of its wall time, for an aim that is missed.
+"""Where a round goes, with training and without: shares of its wall time, for an aim that is missed.
 
 Hosts, wire and driver are measured in the rounds themselves. What hosts and driver do in their time is a profile's
 split: the driver's of some more rounds, a host's of the same call made in this process.
@@ -12,11 +12,12 @@ from actors import carry, wire
 from actors.answers import take
 from actors.executor import RayExecutor
 from actors.gather import Gather
-from actors.hosts import ClientHost, TrainRequest
+from actors.hosts import ClientHost, TrainAnswer, TrainRequest
 from benchmarks.engine.calls import Calls
 from benchmarks.engine.machine import Figures
 from benchmarks.engine.product import Product, Stopwatch
 from relief_ray.devices.planner import CostAccountant
+from relief_ray.messages import StageTimes
 from relief_ray.recording import round_record
 from relief_ray.records.identity import state_sha256
 from relief_ray.records.ledger import RunFolder
@@ -24,6 +25,7 @@ from relief_ray.records.saver import Saver
 from relief_ray.server.aggregation import check_update
 from relief_ray.server.reduction import Accumulator, blocks, measured
 from relief_ray.setup import Setup, context_of
+from relief_ray.training.optimizer import Adam
 from relief_ray.training.parts import load_model
 from relief_ray.training.trainer import Trainer
 
@@ -73,6 +75,42 @@ def _server(calls: Calls, product: Product, seen: int) -> Split:
 
 def host(given: Setup, num_hosts: int) -> Split:
     """Shares of a host's seconds in a call: its part of the clients, each loaded, "trained", measured and added."""
+    calls, _ = _host_calls(given, num_hosts)
+    load_s = calls.seconds(load_model)
+    return _with_rest({"load": load_s, "delta": calls.seconds(Trainer.local_round) - load_s, **_after(calls)}, calls)
+
+
+def training_shares(given: Setup, num_hosts: int, hosts: float) -> Figures:
+    """``hosts``, their share of a round in which everything is trained, by what they do, client by client."""
+    calls, stages = _host_calls(given, num_hosts)
+    load_s, epochs_s, clear_s = (calls.seconds(f) for f in (load_model, Trainer._epochs, Adam.clear))
+    training = {
+        "forward": sum(s.forward_s for s in stages),
+        "backward": sum(s.backward_s for s in stages),
+        "adam": sum(s.optimizer_s for s in stages) - clear_s,
+        "clear": clear_s,
+    }
+    parts_s = {
+        **training,
+        "around": epochs_s - sum(training.values()),
+        "load": load_s,
+        "delta": calls.seconds(Trainer.local_round) - load_s - epochs_s,
+        **_after(calls),
+    }
+    return {f"host_{name}_share": hosts * share for name, share in _with_rest(parts_s, calls).items()}
+
+
+def _after(calls: Calls) -> Split:
+    """Seconds of what a host does with its clients' updates."""
+    return {
+        "measure": calls.seconds(measured, check_update),
+        "sum": calls.seconds(Accumulator.add),
+        "pack": calls.seconds(wire.pack, wire.unpack),
+    }
+
+
+def _host_calls(given: Setup, num_hosts: int) -> tuple[Calls, list[StageTimes]]:
+    """A host's call of the first round under a profile, some times over, and its clients' own clocks."""
     state = given.strategy.init(given.layout, given.fleet, given.streams, given.start)
     cut = blocks(given.strategy.allocate(state, context_of(given, 1)))
     size = -(-len(cut) // num_hosts)
@@ -81,19 +119,14 @@ def host(given: Setup, num_hosts: int) -> Split:
     models = wire.pack({name: dict(params) for name, params in state.models.items()})
     call = partial(ClientHost().train, (carry.put(given.job, given.job.modules),), models, wire.pack(request))
     call()
-    calls = Calls(lambda: [call() for _ in range(HOST_CALLS)])
-    load_s = calls.seconds(load_model)
-    parts_s = {
-        "load": load_s,
-        "delta": calls.seconds(Trainer.local_round) - load_s,
-        "measure": calls.seconds(measured, check_update),
-        "sum": calls.seconds(Accumulator.add),
-        "pack": calls.seconds(wire.pack, wire.unpack),
-    }
-    return _with_rest(parts_s, calls.total_s)
+    answers: list[TrainAnswer] = []
+    calls = Calls(lambda: answers.extend(call() for _ in range(HOST_CALLS)))
+    done = [receipt for answer in answers for part in wire.unpack(answer.rest) for receipt in part.receipts]
+    return calls, [receipt.work.measured for receipt in done]
 
 
-def _with_rest(parts_s: Split, total_s: float) -> Split:
+def _with_rest(parts_s: Split, total: Calls | float) -> Split:
     """Shares, and what none of the parts accounts for as ``other``."""
+    total_s = total.total_s if isinstance(total, Calls) else total
     found = {name: seconds / total_s for name, seconds in parts_s.items()}
     return found | {"other": 1.0 - sum(found.values())}

@@ -64,10 +64,15 @@ def _start(found: Found) -> str:
     few = ""
     if "pss_n8_gib" in found:
         few = f" 8 clients with as many windows in all take {number(found['pss_n8_gib'])} GiB."
+    spread = number(100 * value_of(found, "start_n100_spread"), " %")
+    command = (
+        f" `relief-ray run` itself, with its command line, real data from the cache and MLflow: "
+        f"{number(found['start_command_s'])} s ± {number(100 * value_of(found, 'start_command_spread'), ' %')}."
+    )
     return (
-        f"\n\nA run of 100 clients of its own: {number(found['start_n100_s'])} s from the start of the process until "
-        f"round 1 ({spent}), at most {number(found['pss_n100_gib'])} GiB (PSS, all processes and shared memory: "
-        f"{held}).{few}{least}"
+        f"\n\nA run of 100 clients of its own: {number(found['start_n100_s'])} s ± {spread} from the start of the "
+        f"process until round 1 ({spent}), at most {number(found['pss_n100_gib'])} GiB (PSS, all processes and shared "
+        f"memory: {held}).{few}{least}{command}"
     )
 
 
@@ -91,7 +96,8 @@ def limits(found: Found) -> str:
         f"where the roofline allows {number(found['fusion_bound_ms'])} ms "
         f"({number(100 * value_of(found, 'fusion_roofline_fraction'))} % of what it takes). Phase by phase: in "
         "training a block's step is taken as soon as its gradient is there. Near memory's bandwidth is the better one "
-        "of a copy's and that of an update in place."
+        "of a copy's and that of an update in place. One block alone on features that nobody trains, as type C has "
+        f"it: {number(found['type_c_ms'])} ms, at least {number(found['type_c_bound_ms'])} ms."
     )
     rows = [
         (n.replace("adam", "Adam"), *(number(found[f"fusion_{n}_{k}"]) for k in ("ms", "bound_ms", "limit")))

@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -23,6 +24,7 @@ from torch import Tensor
 from benchmarks.engine.machine import ROOT
 
 INSTALL_S, RUN_S = 600.0, 900.0
+When = Literal["first", "last"]
 
 # Ray starts its workers at niceness 15; on a machine that is not quite quiet, bare processes would always come first.
 NICENESS = "RAY_worker_niceness"
@@ -38,11 +40,12 @@ class Peer:
     launcher: tuple[str, ...] = ("-m",)
 
 
+# The versions of the committed page: a later one may be another peer.
 PEERS = (
-    Peer(name="flower", requirement="flwr[simulation]", package="flwr"),
+    Peer(name="flower", requirement="flwr[simulation]==1.41.0", package="flwr"),
     Peer(
         name="pfl",
-        requirement="pfl",
+        requirement="pfl==0.6.0",
         package="pfl",
         launcher=("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"),
     ),
@@ -66,7 +69,8 @@ class Installed:
         with tempfile.TemporaryDirectory(prefix="rrp-", dir="/tmp") as scratch:
             out = Path(scratch) / "seconds.json"
             program = f"benchmarks.engine.{self.peer.name}_peer"
-            arguments = [str(folder), str(num_rounds), str(out), str(weights_file(self.peer, folder))]
+            weights = [weights_file(self.peer, folder, "first"), weights_file(self.peer, folder, "last")]
+            arguments = [str(folder), str(num_rounds), str(out), *map(str, weights)]
             command = [str(self.python), *self.peer.launcher, program, *arguments]
             done = subprocess.run(
                 command, cwd=ROOT, env=environment(scratch), capture_output=True, text=True, timeout=RUN_S
@@ -82,14 +86,14 @@ def segment(installed: Installed, folder: Path, num_rounds: int) -> list[float]:
     return installed.run(folder, num_rounds + 1)[1:]
 
 
-def weights_file(peer: Peer, folder: Path) -> Path:
-    """Where a peer leaves its final model."""
-    return folder / f"{peer.name}-final.npy"
+def weights_file(peer: Peer, folder: Path, when: When) -> Path:
+    """Where a peer leaves its model after the first and after the last round."""
+    return folder / f"{peer.name}-{when}.npy"
 
 
-def final_weights(peer: Peer, folder: Path) -> Tensor:
-    """The final model of the peer's last run."""
-    return torch.from_numpy(np.load(weights_file(peer, folder)))
+def saved_weights(peer: Peer, folder: Path, when: When) -> Tensor:
+    """The peer's model in its last run."""
+    return torch.from_numpy(np.load(weights_file(peer, folder, when)))
 
 
 def environment(scratch: str) -> dict[str, str]:
@@ -120,13 +124,13 @@ def install(root: Path) -> tuple[dict[str, Installed], dict[str, str]]:
 
 def _install(peer: Peer, folder: Path) -> Installed:
     python, mark = folder / "bin" / "python", folder / "ready"
-    if not mark.exists():
+    if not mark.exists() or mark.read_text() != peer.requirement:
         _run([sys.executable, "-m", "venv", "--clear", str(folder)])
         _run([str(python), "-m", "pip", "install", "--quiet", "numpy", peer.requirement])
         # After the installation: the installer must not see packages that are not its own.
         (_site_packages(python) / "relief_ray_host.pth").write_text(sysconfig.get_path("purelib") + "\n")
         _run([str(python), "-c", f"import torch, {peer.package}"])
-        mark.touch()
+        mark.write_text(peer.requirement)
     query = f"import importlib.metadata as m; print(m.version({peer.package!r}))"
     return Installed(peer=peer, python=python, version=_run([str(python), "-c", query]).strip())
 

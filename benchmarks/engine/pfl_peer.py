@@ -1,4 +1,4 @@
-"""FedAvg in pfl, in pfl's own environment, two processes: ``FOLDER ROUNDS SECONDS.json FINAL.npy``.
+"""FedAvg in pfl, in pfl's own environment, two processes: ``FOLDER ROUNDS SECONDS.json FIRST.npy LAST.npy``.
 
 Every user in every round. pfl does not shuffle by itself: a user's batches are drawn as in every other harness.
 """
@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from time import perf_counter
@@ -48,13 +49,15 @@ class Module(EagerCnn):
 
 
 class Watch(TrainingProcessCallback):
-    """Notes when each round is over."""
+    """Notes when each round is over, and calls ``after_first`` when the first one is, which is not counted."""
 
-    def __init__(self) -> None:
-        self.ends = [perf_counter()]
+    def __init__(self, after_first: Callable[[], None]) -> None:
+        self.ends, self._after_first = [perf_counter()], after_first
 
     def after_central_iteration(self, *given: Any, **named: Any) -> tuple[bool, Metrics]:
         """Never stops."""
+        if len(self.ends) == 1:
+            self._after_first()
         self.ends.append(perf_counter())
         return False, Metrics()
 
@@ -87,13 +90,19 @@ def federation(folder: Path, watch: Watch) -> FederatedDataset:
     return FederatedDataset(user, MinimizeReuseUserSampler(list(range(task.num_clients))))
 
 
-def main(folder: Path, num_rounds: int, out: Path, final: Path) -> None:
+def main(folder: Path, num_rounds: int, out: Path, first: Path, last: Path) -> None:
     """All rounds."""
     torch.set_num_threads(1)
     task = read_task(folder)
     module = Module(task)
     module.load_flat(torch.from_numpy(np.load(folder / "start.npy")))
-    watch = Watch()
+    is_first = os.environ.get("RANK", "0") == "0"
+
+    def save(place: Path) -> None:
+        if is_first:
+            np.save(place, module.flat().numpy())
+
+    watch = Watch(partial(save, first))
     data = federation(folder, watch)
     FederatedAveraging().run(
         algorithm_params=NNAlgorithmParams(
@@ -114,10 +123,10 @@ def main(folder: Path, num_rounds: int, out: Path, final: Path) -> None:
         model_eval_params=None,
         callbacks=[watch],
     )
-    if os.environ.get("RANK", "0") == "0":
-        np.save(final, module.flat().numpy())
+    save(last)
+    if is_first:
         out.write_text(json.dumps([b - a for a, b in pairwise(watch.ends)]))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), Path(sys.argv[4]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), *map(Path, sys.argv[3:]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from time import perf_counter
 
@@ -81,7 +81,16 @@ def measure(scene: Scene, num_turns: int) -> Figures:
             "near_memory_gb_per_s": limits.near_bytes_per_s / 1e9,
         }
         | fusion.figures(limits, 10 * num_turns)
+        | _one_block(limits, 10 * num_turns)
     )
+
+
+def _one_block(limits: Limits, repeats: int) -> Figures:
+    """What type C trains of fusion: one block on features that nobody trains."""
+    block = Fusion(1, to_features=False)
+    near = near_bytes_per_s(max(1, ADAM_PASSES * block.nbytes // MIB), 20)
+    found = block.figures(replace(limits, near_bytes_per_s=near), repeats)
+    return {"type_c_ms": found["fusion_ms"], "type_c_bound_ms": found["fusion_bound_ms"]}
 
 
 def full_load(scene: Scene) -> Workload:
@@ -129,8 +138,9 @@ class Fusion:
     Phase by phase: in training each block takes its step as soon as its gradient is there, while it is in the cache.
     """
 
-    def __init__(self, num_modalities: int, width: int = 1024) -> None:
-        self.features = [torch.randn(BATCH, width, requires_grad=True) for _ in range(num_modalities)]
+    def __init__(self, num_modalities: int, width: int = 1024, to_features: bool = True) -> None:
+        self.features = [torch.randn(BATCH, width, requires_grad=to_features) for _ in range(num_modalities)]
+        self._gradients = 2 if to_features else 1
         self.blocks = [nn.Parameter(torch.randn(FUSION, width) * 0.01) for _ in range(num_modalities)]
         self.nbytes = sum(4 * b.numel() for b in self.blocks)
         self.flops = 2.0 * BATCH * sum(b.numel() for b in self.blocks)
@@ -162,8 +172,8 @@ class Fusion:
         """Measured milliseconds against the roofline: what the slower of arithmetic and traffic allows."""
         steps = [self.step() for _ in range(repeats + 3)][3:]
         measured = [median(part) for part in zip(*steps, strict=True)]
-        passes = (READS_FORWARD, READS_BACKWARD + WRITES_BACKWARD, ADAM_PASSES)
-        flops = (self.flops, 2.0 * self.flops, 0.0)
+        passes = (READS_FORWARD, READS_BACKWARD * (self._gradients - 1) + WRITES_BACKWARD, ADAM_PASSES)
+        flops = (self.flops, self._gradients * self.flops, 0.0)
         names = ("forward", "backward", "adam")
         found: Figures = {"fusion_mbytes": self.nbytes / 1e6}
         least = 0.0

@@ -13,46 +13,88 @@ from statistics import median
 
 from benchmarks.engine.machine import ROOT, Figures
 from benchmarks.engine.noop import KINDS, pss_by_kind
+from benchmarks.engine.pairs import Times
 from benchmarks.engine.peers import environment
 
 GIB = 2**30
 WAIT_S, SAMPLE_S, CHILD_S = 0.05, 0.25, 300.0
 # A client's windows; and few clients with as many windows together, which tells what clients cost from what windows do.
 NUM_WINDOWS, FEW = 32, 8
+COMMAND = (
+    *("data.num_clients=100", "data.stride_s=1", "rounds=1"),
+    *("runtime.mode=packed", "runtime.num_hosts=2", "tracking.enabled=true"),
+)
 Seconds = Mapping[str, float]
 
 
 def measure(folder: Path, num_turns: int, num_clients: int = 100) -> Figures:
-    """Seconds from the start of a process until round 1, as the command line starts a run; medians of the turns.
+    """Seconds from the start of a process until round 1 of a run on the scene's data; medians of the turns.
 
-    Every turn has the floor too: two bare Ray actors that have imported torch. Memory is that of one more run, and of
-    one of few clients with as many windows in all, since asking for it takes time.
+    Every turn has the floor too, two bare Ray actors that have imported torch, and the command line with all that
+    belongs to it on shipped data. Memory is that of one more run, and of one of few clients with as many windows in
+    all, since asking for it takes time.
     """
-    turns = [(floor(), begin(folder, num_clients)) for _ in range(num_turns)]
+    command(folder)  # fills the cache of parsed data
+    turns = [(floor(), begin(folder, num_clients), command(folder)) for _ in range(num_turns)]
     key = f"start_n{num_clients}"
-    found = {f"{key}{name}_s": median(ours[name] for _, ours in turns) for name in turns[0][1]}
+    found: Figures = {f"{key}{name}_s": median(ours[name] for _, ours, _ in turns) for name in turns[0][1]}
+    times = Times(turns={"run": tuple(ours[""] for _, ours, _ in turns), "command": tuple(t[2] for t in turns)})
     return {
         **found,
         "start_turns": num_turns,
-        "start_floor_s": median(least for least, _ in turns),
-        f"{key}_vs_floor": median(ours[""] / least for least, ours in turns),
+        "start_floor_s": median(least for least, _, _ in turns),
+        f"{key}_vs_floor": median(ours[""] / least for least, ours, _ in turns),
+        f"{key}_spread": times.spread("run"),
+        "start_command_s": times.median_s("command"),
+        "start_command_spread": times.spread("command"),
         **_memory(folder, num_clients, NUM_WINDOWS),
         **_memory(folder, FEW, num_clients * NUM_WINDOWS // FEW),
     }
 
 
 def _memory(folder: Path, num_clients: int, num_windows: int) -> Figures:
-    most = dict.fromkeys(KINDS, 0)
-    begin(folder, num_clients, num_windows, lambda kinds: most.update(max(most, kinds, key=lambda k: sum(k.values()))))
-    key = f"pss_n{num_clients}"
-    return {f"{key}_gib": sum(most.values()) / GIB, **{f"{key}_{kind}_gib": most[kind] / GIB for kind in KINDS}}
+    """GiB at the moment of the most; None where the system does not tell."""
+    seen: list[Mapping[str, int] | None] = []
+    begin(folder, num_clients, num_windows, seen.append)
+    known = [kinds for kinds in seen if kinds is not None]
+    most = max(known, key=lambda kinds: sum(kinds.values()), default=None)
+    key, total = f"pss_n{num_clients}", None if most is None else sum(most.values()) / GIB
+    return {f"{key}_gib": total, **{f"{key}_{kind}_gib": None if most is None else most[kind] / GIB for kind in KINDS}}
+
+
+def command(folder: Path) -> float:
+    """Seconds from the start of ``relief-ray run`` until its round 1: 100 clients on the shipped excerpt, two hosts.
+
+    Raises:
+        RuntimeError: the command failed.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (
+        tempfile.TemporaryDirectory(dir=folder) as place,
+        tempfile.TemporaryDirectory(prefix="rrs-", dir="/tmp") as tmp,
+    ):
+        arguments = ["--strategies", "fedavg", *(part for value in COMMAND for part in ("--set", value))]
+        began_s = time.time()
+        done = subprocess.run(
+            [sys.executable, "-m", "actors.cli", "run", "smoke", *arguments, "--out", f"{place}/runs"],
+            cwd=ROOT,
+            env=environment(tmp),
+            capture_output=True,
+            text=True,
+            timeout=CHILD_S,
+        )
+        lines = [path.read_text().splitlines()[0] for path in Path(place).glob("runs/*/rounds.jsonl")]
+        if done.returncode or not lines:
+            raise RuntimeError(f"relief-ray run ended with {done.returncode}: {done.stderr[-1500:]}")
+    record = json.loads(lines[0])
+    return float(record["ended_unix_s"] - record["wall_s"] - began_s)
 
 
 def begin(
     folder: Path,
     num_clients: int,
     num_windows: int = NUM_WINDOWS,
-    watch: Callable[[Mapping[str, int]], None] | None = None,
+    watch: Callable[[Mapping[str, int] | None], None] | None = None,
 ) -> Seconds:
     """A run of its own; ``watch`` hears of its processes' memory. Seconds until round 1 (``""``) and of what led there.
 
@@ -78,7 +120,7 @@ def floor() -> float:
 
 
 def child(
-    program: str, watch: Callable[[Mapping[str, int]], None] | None, *arguments: str
+    program: str, watch: Callable[[Mapping[str, int] | None], None] | None, *arguments: str
 ) -> tuple[float, Mapping[str, float]]:
     """Runs a program of this package; when it began and what it wrote, in seconds of the epoch."""
     with tempfile.TemporaryDirectory(prefix="rrs-", dir="/tmp") as scratch:

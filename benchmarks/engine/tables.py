@@ -22,8 +22,16 @@ TARGETS: tuple[tuple[str, str, float], ...] = (
     ("type_c_reuse_vs_own_full", "type C with reuse, against its own everything in our engine", 9.4),
     ("noop_n8_vs_plain_ray", "no-op round, 8 clients, over the minimal Ray loop", -1.0),
     ("noop_n100_vs_plain_ray", "no-op round, 100 clients, over the minimal Ray loop", -1.5),
+    ("noop_n8_ours_s", "no-op round, 8 clients, s", -0.05),
+    ("noop_n100_ours_s", "no-op round, 100 clients, s", -0.1),
+    # What ADR 20 holds instead.
+    ("noop_n8_vs_exact_ray", "no-op round, 8 clients, over the minimal loop with the same arithmetic", -2.5),
+    ("noop_n100_vs_exact_ray", "no-op round, 100 clients, over the minimal loop with the same arithmetic", -2.5),
+    ("recording_n8_recorded_vs_bare", "hash, record and checkpoint off the way: no-op round over one without", -1.05),
+    ("recording_n8_run_mlflow_vs_run", "MLflow off the way: no-op round over one without", -1.05),
     ("pss_n100_gib", "memory of all processes, 100 clients, GiB", -2.0),
     ("start_n100_s", "seconds until round 1, 100 clients", -8.0),
+    ("start_command_s", "seconds until round 1, `relief-ray run`, 100 clients", -8.0),
     ("gpu_table_1_h", "Table I whole on one GPU, hours (at least; computed)", -1.0),
 )
 
@@ -38,6 +46,11 @@ def number(value: object, unit: str = "") -> str:
     size = abs(float(value))
     shown = f"{value:,.0f}" if size >= 100 else f"{value:.3g}" if size >= 1e-3 or not size else f"{value:.1e}"
     return shown + unit
+
+
+def percent(share: object) -> str:
+    """A share as a whole percentage, or a dash where nobody split it off."""
+    return f"{100 * share:.0f} %" if isinstance(share, (int, float)) else "–"
 
 
 def table(header: Row, rows: Iterable[Row]) -> str:

@@ -1,8 +1,13 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
-from benchmarks.engine.noop import family, kind_of, pss_by_kind, pss_bytes
+import pytest
+
+from benchmarks.engine import noop, start
+from benchmarks.engine.noop import family, kind_of, pss_by_kind
+from benchmarks.engine.tables import targets
 
 CHILD = "import sys; x = bytearray(64 << 20); print('up', flush=True); sys.stdin.read()"
 
@@ -12,8 +17,8 @@ def test_memory_of_children_counts():
     try:
         assert child.stdout.readline() == b"up\n"
         assert child.pid in family(os.getpid())
-        assert pss_bytes(child.pid) > 64 << 20
-        assert pss_bytes(os.getpid()) > pss_bytes(child.pid)
+        mine, its = pss_by_kind(os.getpid()), pss_by_kind(child.pid)
+        assert sum(mine.values()) > sum(its.values()) > 64 << 20
         assert pss_by_kind(os.getpid())["ray"] > 64 << 20, "whatever is below the driver and no actor"
     finally:
         child.communicate()
@@ -23,3 +28,18 @@ def test_memory_of_children_counts():
 def test_actors_are_told_by_the_names_that_ray_gives_them():
     kinds = [kind_of(name) for name in ("ray::ClientHost.train", "ray::Coordinator", "raylet --x", "ray::IDLE")]
     assert kinds == ["hosts", "coordinator", "ray", "ray"]
+
+
+def test_memory_that_the_system_does_not_tell_is_not_none_at_all(monkeypatch, tmp_path):
+    monkeypatch.setattr(noop, "Path", lambda *parts: Path(tmp_path, *(str(p).lstrip("/") for p in parts)))
+    assert pss_by_kind(os.getpid()) is None
+    monkeypatch.setattr(start, "begin", lambda folder, clients, windows, watch: watch(pss_by_kind(1)))
+    found = start._memory(tmp_path, 100, 32)
+    assert set(found.values()) == {None} and "| – | not measured |" in targets(found)
+
+
+def test_the_most_of_all_moments_counts(monkeypatch, tmp_path):
+    moments = [dict.fromkeys(noop.KINDS, n << 30) for n in (1, 3, 2)]
+    monkeypatch.setattr(start, "begin", lambda folder, clients, windows, watch: [watch(m) for m in (*moments, None)])
+    found = start._memory(tmp_path, 8, 32)
+    assert found["pss_n8_gib"] == pytest.approx(12.0) and found["pss_n8_ray_gib"] == pytest.approx(3.0)

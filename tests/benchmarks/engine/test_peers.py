@@ -35,15 +35,26 @@ def test_a_failed_run_says_why(scene, tmp_path):
 
 @pytest.mark.slow
 def test_peers_do_the_same_work(tmp_path):
-    """Two epochs of one and a half batches on every client, two rounds: the reference's weights come out."""
+    """Two epochs of one and a half batches on every client: after a round and after two the reference's weights."""
     ready, notes = peers.install(tmp_path / "peers")
     if not ready:
         pytest.skip(str(notes))
     whole = write(Scene(dataset="pamap2", num_clients=4, num_windows=48, folder=tmp_path / "scene", epochs=2))
     oracle = Sequential(whole.folder)
-    start = oracle.flat
-    for _ in range(2):
+    start, expected = oracle.flat, {}
+    for when in ("first", "last"):
         oracle.step()
+        expected[when] = oracle.flat
     for installed in ready.values():
         assert len(installed.run(whole.folder, 2)) == 2
-        assert deviation(peers.final_weights(installed.peer, whole.folder), oracle.flat, start) < SAME_WORK
+        for when, weights in expected.items():
+            found = peers.saved_weights(installed.peer, whole.folder, when)
+            assert deviation(found, weights, start) < SAME_WORK / 5
+
+
+def test_another_version_is_another_environment(tmp_path, monkeypatch):
+    ran = []
+    monkeypatch.setattr(peers, "_run", lambda command: ran.append(command) or str(tmp_path))
+    for requirement in ("one==1", "one==1", "one==2"):
+        peers._install(replace(peers.PEERS[0], requirement=requirement), tmp_path)
+    assert [c[-1] for c in ran if "install" in c] == ["one==1", "one==2"]

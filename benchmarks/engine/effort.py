@@ -1,0 +1,99 @@
+"""How much is measured: whole, quick, or just enough to see that it runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effort:
+    """How long is measured: clients and windows per case, turns, rounds per turn."""
+
+    full: tuple[tuple[int, int], ...]
+    full_dsa: tuple[tuple[int, int], ...]
+    full_turns: int
+    full_rounds: int
+    peer_turns: int
+    peer_datasets: tuple[str, ...]
+    local_datasets: tuple[str, ...]
+    local_windows: int
+    local_turns: int
+    fleet_windows: int
+    fleet_turns: int
+    noop_turns: int
+    noop_rounds: int
+    noop_sizes: tuple[int, ...]
+    start_turns: int
+    recording_turns: int
+    recording_rounds: int
+    predict_windows: int
+    predict_turns: int
+    predict_profile_turns: int
+
+
+WHOLE = Effort(
+    full=((8, 256), (100, 32)),
+    full_dsa=((8, 256), (100, 32)),
+    full_turns=5,
+    full_rounds=4,
+    peer_turns=3,
+    peer_datasets=("pamap2", "dsa"),
+    local_datasets=("pamap2", "dsa"),
+    local_windows=512,
+    local_turns=5,
+    fleet_windows=256,
+    fleet_turns=5,
+    noop_turns=5,
+    noop_rounds=50,
+    noop_sizes=(8, 20, 50, 100),
+    start_turns=5,
+    recording_turns=5,
+    recording_rounds=50,
+    predict_windows=256,
+    predict_turns=5,
+    predict_profile_turns=5,
+)
+QUICK = Effort(
+    full=((8, 128), (100, 16)),
+    full_dsa=((8, 64),),
+    full_turns=2,
+    full_rounds=1,
+    peer_turns=1,
+    peer_datasets=("pamap2",),
+    local_datasets=("pamap2",),
+    local_windows=128,
+    local_turns=3,
+    fleet_windows=32,
+    fleet_turns=3,
+    noop_turns=3,
+    noop_rounds=10,
+    noop_sizes=(8, 100),
+    start_turns=2,
+    recording_turns=2,
+    recording_rounds=10,
+    predict_windows=64,
+    predict_turns=3,
+    predict_profile_turns=1,
+)
+TINY = Effort(
+    full=((8, 32), (100, 1)),
+    full_dsa=((8, 8),),
+    full_turns=1,
+    full_rounds=1,
+    peer_turns=1,
+    peer_datasets=("pamap2",),
+    local_datasets=("pamap2",),
+    local_windows=32,
+    local_turns=1,
+    fleet_windows=8,
+    fleet_turns=1,
+    noop_turns=1,
+    noop_rounds=2,
+    noop_sizes=(8, 100),
+    start_turns=1,
+    recording_turns=1,
+    recording_rounds=2,
+    predict_windows=32,
+    predict_turns=2,
+    predict_profile_turns=1,
+)

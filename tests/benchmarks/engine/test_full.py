@@ -1,0 +1,37 @@
+"""Whether two harnesses did the same work is told after one round, before rounding is amplified."""
+
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.engine.eager import Sequential
+from benchmarks.engine.full import other_work
+from benchmarks.engine.product import deviation
+from benchmarks.engine.scene import Scene, setup, start_of, write
+
+
+@pytest.fixture
+def whole(tmp_path):
+    return write(Scene(dataset="dsa", num_clients=20, num_windows=64, folder=tmp_path))
+
+
+def first_round(scene, nudged=False, **changes):
+    """How far a reference with another task is from the reference after one round."""
+    other, expected = Sequential(scene.folder, nudged=nudged), Sequential(scene.folder)
+    other.task = replace(other.task, **changes)
+    other.step()
+    expected.step()
+    return deviation(other.flat, expected.flat, start_of(setup(scene)))
+
+
+def test_rounding_is_the_same_work(whole):
+    assert other_work(first_round(whole, nudged=True)) == ""
+
+
+@pytest.mark.parametrize("changes", [{"num_clients": 19}, {"lr": 1.2e-3}, {"seed": 1}, {"batch_size": 16}], ids=str)
+def test_other_work_is_told(whole, changes):
+    assert other_work(first_round(whole, **changes)).startswith("not the same work: its first round deviates by ")
+
+
+def test_what_is_not_finite_is_other_work():
+    assert "deviates by nan" in other_work(float("nan"))
