@@ -77,7 +77,8 @@ def measure(size: Size, num_windows: int, channels: int, samples: int, micros: S
     """Added MiB and seconds by micro-batch."""
     use_threads(1)
     backbone = MomentConfig(size=size).build(shape_of(channels, samples), 0)
-    fork, found = multiprocessing.get_context("fork"), {}
+    fork = multiprocessing.get_context("fork")
+    found: Figures = {}
     for micro in micros:
         mine, theirs = fork.Pipe()
         child = fork.Process(target=step, args=(backbone, num_windows, micro, theirs))

@@ -9,10 +9,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from benchmarks.engine.effort import QUICK, TINY, WHOLE, Effort
+from benchmarks.engine.effort import QUICK, TINY, WHOLE, Dataset, Effort
 from benchmarks.engine.machine import Figures, facts, load
 
 ALONE = ("roofline", "local", "predict", "profile", "gpu", "start")
@@ -76,15 +77,8 @@ def alone(name: str, effort: Effort, folder: Path) -> Figures:
         return gpu.measure(scene(effort.local_windows), effort.local_turns)
     found: Figures = {}
     for dataset in effort.local_datasets:
-        assert dataset in ("pamap2", "dsa")
-        scene = Scene(
-            dataset="pamap2" if dataset == "pamap2" else "dsa",
-            num_clients=1,
-            num_windows=effort.local_windows,
-            folder=folder / f"local-{dataset}",
-            epochs=local.EPOCHS,
-        )
-        found |= local.measure_clients(scene, effort.local_turns, "" if dataset == "pamap2" else f"{dataset}_")
+        whole = replace(scene(effort.local_windows), dataset=dataset, folder=folder / f"local-{dataset}")
+        found |= local.measure_clients(whole, effort.local_turns, "" if dataset == "pamap2" else f"{dataset}_")
     return found
 
 
@@ -106,14 +100,15 @@ def on_ray(name: str, effort: Effort, peers: Path | None, folder: Path) -> Figur
         return local.measure_fleet(scene, effort.fleet_turns, 1)
     ready, notes = install(peers) if peers else ({}, {"flower": "switched off", "pfl": "switched off"})
     found: Figures = {**describe(ready, notes)}
-    for dataset in ("pamap2", "dsa"):
+    datasets: tuple[Dataset, ...] = ("pamap2", "dsa")
+    for dataset in datasets:
         sizes = full.Sizes(
             cases=effort.full if dataset == "pamap2" else effort.full_dsa,
             num_turns=effort.full_turns,
             num_rounds=effort.full_rounds,
             peer_turns=effort.peer_turns if dataset in effort.peer_datasets else 0,
         )
-        found |= full.measure("pamap2" if dataset == "pamap2" else "dsa", sizes, ready, folder / dataset)
+        found |= full.measure(dataset, sizes, ready, folder / dataset)
     return found
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+Dataset = Literal["pamap2", "dsa"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,8 +17,8 @@ class Effort:
     full_turns: int
     full_rounds: int
     peer_turns: int
-    peer_datasets: tuple[str, ...]
-    local_datasets: tuple[str, ...]
+    peer_datasets: tuple[Dataset, ...]
+    local_datasets: tuple[Dataset, ...]
     local_windows: int
     local_turns: int
     fleet_windows: int

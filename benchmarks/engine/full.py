@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 
 from benchmarks.engine.eager import Sequential
+from benchmarks.engine.effort import Dataset
 from benchmarks.engine.machine import Figures
 from benchmarks.engine.orchestration import training_shares
 from benchmarks.engine.pairs import Segment, Times, take_turns, timed
 from benchmarks.engine.peers import Installed, saved_weights, segment
 from benchmarks.engine.product import Product, Shares, deviation
-from benchmarks.engine.scene import Dataset, Scene, setup, start_of, write
+from benchmarks.engine.scene import Scene, setup, start_of, write
 from benchmarks.engine.torch_pool import TorchPool
 from relief_ray.setup import Setup
 

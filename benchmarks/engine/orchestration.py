@@ -12,7 +12,7 @@ from actors import carry, wire
 from actors.answers import take
 from actors.executor import RayExecutor
 from actors.gather import Gather
-from actors.hosts import ClientHost, TrainAnswer, TrainRequest
+from actors.hosts import ClientHost, Models, TrainAnswer, TrainRequest
 from benchmarks.engine.calls import Calls
 from benchmarks.engine.machine import Figures
 from benchmarks.engine.product import Product, Stopwatch
@@ -116,7 +116,8 @@ def _host_calls(given: Setup, num_hosts: int) -> tuple[Calls, list[StageTimes]]:
     size = -(-len(cut) // num_hosts)
     parts = tuple(cut[:size])
     request = TrainRequest(round=1, parts=parts, states={}, whole=(tuple(range(len(parts))), len(cut)))
-    models = wire.pack({name: dict(params) for name, params in state.models.items()})
+    sent: Models = {name: dict(params) for name, params in state.models.items()}
+    models = wire.pack(sent)
     call = partial(ClientHost().train, (carry.put(given.job, given.job.modules),), models, wire.pack(request))
     call()
     answers: list[TrainAnswer] = []

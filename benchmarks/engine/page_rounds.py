@@ -22,8 +22,10 @@ NAMES = {
 def noop(found: Found) -> str:
     """Part 3."""
     sizes = [n for n in (8, 20, 50, 100) if f"noop_n{n}_ours_s" in found]
-    names = ("ours_s", "host_s", "arithmetic_s", "wire_s", "server_s", "plain_ray_s", "vs_plain_ray")
-    names = (*names, "exact_ray_s", "vs_exact_ray", "moved_bytes", "unsummed_bytes")
+    names = (
+        *("ours_s", "host_s", "arithmetic_s", "wire_s", "server_s", "plain_ray_s", "vs_plain_ray"),
+        *("exact_ray_s", "vs_exact_ray", "moved_bytes", "unsummed_bytes"),
+    )
     rows = [[str(n), *(_noop_cell(found.get(f"noop_n{n}_{name}"), name) for name in names)] for n in sizes]
     header = (
         *("clients", "ours, s", "hosts, s", "of that, at least, s", "wire, s", "server, s"),

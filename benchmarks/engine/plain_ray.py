@@ -61,7 +61,7 @@ class PlainRay:
         actor: Any = ray.remote(ExactHost if exact else PlainHost)
         host = actor.options(num_cpus=0, runtime_env={"env_vars": {"OMP_NUM_THREADS": "1"}})
         self.flat, self._num_clients, self._exact = start.copy(), num_clients, exact
-        self._total: Sum = np.zeros(len(start), np.float64 if exact else np.float32)
+        self._total: Sum = np.zeros(len(start), np.float64) if exact else np.zeros(len(start), np.float32)
         self._hosts = [host.remote(len(start)) for _ in range(num_hosts)]
         self._shares = shares(num_clients, num_hosts)
 

@@ -19,9 +19,10 @@ from relief_ray.devices.planner import Clock, CostAccountant, assumed_engine
 from relief_ray.devices.time import Measured, Profile, Split, Throughput
 from relief_ray.devices.types import DeviceType
 from relief_ray.messages import ClientInfo, Fleet, Receipt, StageTimes
-from relief_ray.profiling import Turn, device_row, fitting, open_bench
+from relief_ray.profiling import device_row, fitting, open_bench
 from relief_ray.setup import Setup
 from relief_ray.stages import Engine
+from relief_ray.training.pacing import Turn
 from relief_ray.training.scenes import EVERYTHING, LEAST, LEAST_LONG, scenes
 
 PRESENT = ("acc", "gyro")

@@ -6,24 +6,24 @@ import json
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from benchmarks.engine.eager import Task
-from relief_ray.config import EvaluationConfig, ExperimentConfig, RuntimeConfig, TrainingConfig, preset
+from benchmarks.engine.effort import Dataset
+from relief_ray.config import EvaluationConfig, ExperimentConfig, RuntimeConfig, preset
 from relief_ray.data import DataConfig, FederatedData
 from relief_ray.data.spec import DatasetSpec, get_spec
 from relief_ray.data.window_set import WindowSet
 from relief_ray.devices.fleet import FleetConfig, build_fleet, with_windows
 from relief_ray.federated import RoundContext, Strategy
 from relief_ray.messages import Assignment, ServerState
+from relief_ray.sections import TrainingConfig
 from relief_ray.setup import Setup, assemble
 from relief_ray.stages import Engine
 
-Dataset = Literal["pamap2", "dsa"]
 NEVER = 10**6
 STEP = 16  # rows from one window to the next: the signal stays small
 
