@@ -83,12 +83,14 @@ def _full_row(found: Found, prefix: str, clients: int) -> Row:
 
     def rate(name: str) -> str:
         value = found.get(f"{key}_{name}_samples_per_s")
-        return "–" if value is None else f"{number(value)} ({number(found[f'{key}_vs_{name}'])})"
+        if value is None:
+            return "–"
+        ratio = "" if name == "ours" else f" ({number(found[f'{key}_vs_{name}'])})"
+        return f"{number(value)} ± {number(100 * value_of(found, f'{key}_{name}_spread'), ' %')}{ratio}"
 
-    ours = f"{number(found[f'{key}_ours_samples_per_s'])} ± {number(100 * value_of(found, f'{key}_ours_spread'), ' %')}"
     return (
         _case(found, prefix, clients),
-        ours,
+        rate("ours"),
         rate("torch2"),
         rate("flower"),
         rate("pfl"),

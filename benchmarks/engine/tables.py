@@ -70,7 +70,10 @@ def _target(found: Found, key: str, text: str, bound: float) -> Row:
     aim = f"≥ {bound:g}" if bound > 0 else f"≤ {-bound:g}"
     if not isinstance(value, (int, float)):
         return (text, aim, "–", "not measured")
-    return (text, aim, number(value), "yes" if is_met(value, bound) else "**no**")
+    shown = number(value)
+    if is_met(value, bound):
+        return (text, aim, shown, "yes")
+    return (text, aim, f"{value:.5g}" if shown == number(abs(bound)) else shown, "**no**")
 
 
 def is_met(value: float, bound: float) -> bool:

@@ -26,6 +26,8 @@ FINISH_S = 5.0
 RETRY_S = 30.0
 # Rounds that end within it travel together: the thread shares the interpreter with the run.
 INTERVAL_S = 5.0
+# MLflow takes seconds of a core to import, which a run's own processes need while they start.
+DELAY_S = 10.0
 
 
 class Tracker(Protocol):
@@ -80,14 +82,15 @@ class MlflowTracker:
         finish_s: float = FINISH_S,
         retry_s: float = RETRY_S,
         interval_s: float = INTERVAL_S,
+        delay_s: float = DELAY_S,
     ) -> None:
         """Remembers where to; ``uri`` is by default a SQLite file beside the run folder.
 
         ``finish_s`` bounds the wait at the end, ``retry_s`` is the pause after a failure, ``interval_s`` the one
-        after a success.
+        after a success. The store hears of a run with its first round, or ``delay_s`` after its start.
         """
         self._uri, self._experiment, self._finish_s = uri, experiment, finish_s
-        self._retry_s, self._interval_s = retry_s, interval_s
+        self._retry_s, self._interval_s, self._delay_s = retry_s, interval_s, delay_s
         self._nudges: queue.SimpleQueue[_End | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._warned = False
@@ -97,7 +100,6 @@ class MlflowTracker:
         store = Store(uri=store_uri(folder, self._uri), experiment=self._experiment)
         self._thread = threading.Thread(target=self._work, args=(folder, store), name="mlflow-export", daemon=True)
         self._thread.start()
-        self._nudges.put(None)
 
     def round(self, record: RoundRecord) -> None:
         """Nudges the thread; the round itself is read from the ledger."""
@@ -123,8 +125,9 @@ class MlflowTracker:
         exporter: Exporter | None = None
         pause_until = 0.0
         end: _End | None = None
+        patience_s: float | None = self._delay_s
         while end is None:
-            end = self._next()
+            end, patience_s = self._next(patience_s), None
             if end is None and time.monotonic() < pause_until:
                 continue
             try:
@@ -140,9 +143,12 @@ class MlflowTracker:
                 self._failed(folder, store, error)
         _drop(exporter)
 
-    def _next(self) -> _End | None:
+    def _next(self, patience_s: float | None) -> _End | None:
         # One export answers all nudges that have piled up; an end is the last thing ever put.
-        nudge = self._nudges.get()
+        try:
+            nudge = self._nudges.get(timeout=patience_s)
+        except queue.Empty:
+            return None
         while nudge is None and not self._nudges.empty():
             nudge = self._nudges.get()
         return nudge

@@ -238,7 +238,7 @@ def test_a_resumed_run_goes_on_in_the_same_place_with_no_round_twice(run):
     assert found.info.status == "KILLED" and points(run) == expected(3)
     with RunFolder.resume(run, min_free_bytes=0) as folder:
         folder.rewind(1)
-        second = MlflowTracker(finish_s=START_S, interval_s=0.0)
+        second = MlflowTracker(finish_s=START_S, interval_s=0.0, delay_s=0.0)
         second.start(folder.update(status="running"), run)
         wait_for(lambda: stored(run)[0].info.status == "RUNNING")
         for record in rounds[2:]:
@@ -255,7 +255,8 @@ def test_after_a_failure_the_store_is_left_alone_for_a_while(run, monkeypatch):
     attempts, real = [], tracking.Exporter
     monkeypatch.setattr(tracking, "Exporter", lambda *args: attempts.append(args) or real(*args))
     (run.parent / "blocked").write_text("")
-    tracker = MlflowTracker(f"sqlite:///{run.parent / 'blocked' / 'mlflow.db'}", finish_s=START_S, retry_s=1e6)
+    place = f"sqlite:///{run.parent / 'blocked' / 'mlflow.db'}"
+    tracker = MlflowTracker(place, finish_s=START_S, retry_s=1e6, delay_s=0.0)
     tracker.start(read_run(run), run)
     wait_for(lambda: read_sync(run).error is not None)
     for record in read_rounds(run):
@@ -269,7 +270,7 @@ def test_short_rounds_travel_together(run, monkeypatch):
     """The thread shares the interpreter with the run: one export per interval, not one per round."""
     exports, real = [], mlflow_store.Exporter.catch_up
     monkeypatch.setattr(mlflow_store.Exporter, "catch_up", lambda self: exports.append(self) or real(self))
-    tracker = MlflowTracker(finish_s=START_S, interval_s=1e6)
+    tracker = MlflowTracker(finish_s=START_S, interval_s=1e6, delay_s=0.0)
     rounds = read_rounds(run)
     with RunFolder.resume(run, min_free_bytes=0) as folder:
         folder.rewind(None)
@@ -281,6 +282,24 @@ def test_short_rounds_travel_together(run, monkeypatch):
             time.sleep(0.02)
         tracker.finish("finished")
     assert len(exports) == 2 and points(run) == expected(4)
+
+
+def test_a_store_hears_of_a_run_with_its_first_round_or_after_a_while(run, monkeypatch):
+    """What starts with a run needs the cores that importing MLflow takes."""
+    exports, real = [], mlflow_store.Exporter.catch_up
+    monkeypatch.setattr(mlflow_store.Exporter, "catch_up", lambda self: exports.append(self) or real(self))
+    patient = MlflowTracker(finish_s=START_S, delay_s=1e6)
+    patient.start(read_run(run), run)
+    time.sleep(0.2)
+    assert exports == []
+    patient.round(read_rounds(run)[0])
+    wait_for(lambda: len(exports) == 1)
+    patient.close()
+    exports.clear()
+    quick = MlflowTracker(finish_s=START_S, delay_s=0.05)
+    quick.start(read_run(run), run)
+    wait_for(lambda: len(exports) == 1)
+    quick.close()
 
 
 @pytest.fixture

@@ -97,6 +97,11 @@ def test_aims_are_judged_in_their_own_direction():
     assert rows["no-op round, 8 clients, over the minimal Ray loop"] == "**no**"
 
 
+def test_what_rounding_would_lift_to_its_aim_is_shown_in_full():
+    assert "| ≥ 1.5 | 1.4978 | **no** |" in targets({"full_n100_vs_torch2": 1.49784})
+    assert "| ≤ 8 | 8.004 | **no** |" in targets({"start_n100_s": 8.004})
+
+
 def test_numbers_keep_three_digits():
     assert [number(v) for v in (1234567.0, 12.345, 0.01234, 1e-6, 0.0, None, True)] == [
         "1,234,567",
