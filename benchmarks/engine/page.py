@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from benchmarks.engine.missed import missed, time_goes
@@ -11,6 +12,8 @@ from benchmarks.engine.tables import Found, Row, number, table, targets, value_o
 
 FLOWER_GUIDE = "https://flower.ai/docs/framework/how-to-run-simulations.html"
 PFL_SITE = "https://github.com/apple/pfl-research"
+# Why a peer, or a case, has no figures.
+NOTE = re.compile(r"(full_.*|flower|pfl)_note")
 VARIANTS = (
     ("eager_full", "everything, eager PyTorch"),
     ("own_full_all_sensors", "everything, our engine, all sensors present"),
@@ -49,10 +52,12 @@ def full(found: Found) -> str:
         f"gave the same bits. [Flower's settings]({FLOWER_GUIDE}): one core per client app; [pfl]({PFL_SITE}): two "
         "processes. Scripts: `benchmarks/engine/*_peer.py`."
     )
-    said = {k: " ".join(str(v).split()) for k, v in found.items() if k.endswith(("flower_note", "pfl_note"))}
+    said = {k: " ".join(str(v).split()) for k, v in found.items() if NOTE.fullmatch(k)}
     notes = "".join(f"\n\n{k}: {text}" for k, text in said.items())
     parts = [note, table(header, rows), *_deviations(found, cases)]
-    return "## Full training through Ray\n\n" + "\n\n".join(parts) + notes if rows else ""
+    if not rows:
+        return f"## Full training through Ray{notes}" if notes else ""
+    return "## Full training through Ray\n\n" + "\n\n".join(parts) + notes
 
 
 def _deviations(found: Found, cases: Sequence[tuple[str, int]]) -> list[str]:

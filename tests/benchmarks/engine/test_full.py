@@ -6,6 +6,7 @@ import pytest
 
 from benchmarks.engine.eager import Sequential
 from benchmarks.engine.full import other_work
+from benchmarks.engine.page import full
 from benchmarks.engine.product import deviation
 from benchmarks.engine.scene import Scene, setup, start_of, write
 
@@ -31,6 +32,11 @@ def test_rounding_is_the_same_work(whole):
 @pytest.mark.parametrize("changes", [{"num_clients": 7}, {"lr": 1.2e-3}, {"seed": 1}, {"batch_size": 16}], ids=str)
 def test_other_work_is_told(whole, changes):
     assert other_work(first_round(whole, **changes)).startswith("not the same work: its first round deviates by ")
+
+
+def test_a_case_that_is_not_compared_says_why_on_the_page():
+    text = full({"full_n8_note": other_work(0.3), "full_n8_vs_torch2": None})
+    assert text.endswith("\n\nfull_n8_note: not the same work: its first round deviates by 0.3 from the reference's")
 
 
 def test_what_is_not_finite_is_other_work():
