@@ -73,7 +73,8 @@ def missed(found: Found) -> str:
         if isinstance(value, (int, float)) and not is_met(value, bound):
             aim = f"at least {bound:g}" if bound > 0 else f"at most {-bound:g}"
             left = what_is_left(found, key) or "not profiled"
-            reason = f" ({text_})" if (text_ := why(found, key)) else ""
+            reason = why(found, key)
+            reason = f" ({reason})" if reason else ""
             lines.append(f"- **{text}**: missed: found {number(value)}, target {aim}{reason}; what is left: {left}.")
     if not lines:
         return ""

@@ -77,7 +77,8 @@ def host(given: Setup, num_hosts: int) -> Split:
     """Shares of a host's seconds in a call: its part of the clients, each loaded, "trained", measured and added."""
     calls, _ = _host_calls(given, num_hosts)
     load_s = calls.seconds(load_model)
-    return _with_rest({"load": load_s, "delta": calls.seconds(Trainer.local_round) - load_s, **_after(calls)}, calls)
+    parts_s = {"load": load_s, "delta": calls.seconds(Trainer.local_round) - load_s, **_after(calls)}
+    return _with_rest(parts_s, calls.total_s)
 
 
 def training_shares(given: Setup, num_hosts: int, hosts: float) -> Figures:
@@ -97,7 +98,7 @@ def training_shares(given: Setup, num_hosts: int, hosts: float) -> Figures:
         "delta": calls.seconds(Trainer.local_round) - load_s - epochs_s,
         **_after(calls),
     }
-    return {f"host_{name}_share": hosts * share for name, share in _with_rest(parts_s, calls).items()}
+    return {f"host_{name}_share": hosts * share for name, share in _with_rest(parts_s, calls.total_s).items()}
 
 
 def _after(calls: Calls) -> Split:
@@ -126,8 +127,7 @@ def _host_calls(given: Setup, num_hosts: int) -> tuple[Calls, list[StageTimes]]:
     return calls, [receipt.work.measured for receipt in done]
 
 
-def _with_rest(parts_s: Split, total: Calls | float) -> Split:
+def _with_rest(parts_s: Split, total_s: float) -> Split:
     """Shares, and what none of the parts accounts for as ``other``."""
-    total_s = total.total_s if isinstance(total, Calls) else total
     found = {name: seconds / total_s for name, seconds in parts_s.items()}
     return found | {"other": 1.0 - sum(found.values())}

@@ -35,20 +35,20 @@ def why(found: Found, key: str) -> str:
 
 def _once_a_client(found: Found, case: str) -> str:
     """Work that many steps would share."""
-    shares = [_float(found, f"{case}_host_{name}_share") for name in ONCE]
-    known = [s for s in shares if s is not None]
-    if len(known) < len(ONCE):
+    shares = _known(found, *(f"{case}_host_{name}_share" for name in ONCE))
+    if not shares:
         return ""
     return (
         f"clearing Adam's moments, loading the model, subtracting, measuring and adding, once a client however few its "
-        f"steps, take {percent(sum(known))} of the round"
+        f"steps, take {percent(sum(shares))} of the round"
     )
 
 
 def _roof(found: Found) -> str:
-    bound, alone, step = (_float(found, k) for k in ("type_c_bound_ms", "type_c_ms", "profile_type_c_reuse_step_ms"))
-    if bound is None or alone is None or step is None:
+    known = _known(found, "type_c_bound_ms", "type_c_ms", "profile_type_c_reuse_step_ms")
+    if not known:
         return ""
+    bound, alone, step = known
     return (
         f"products and Adam of the client's one block take {number(alone)} ms by themselves, {number(bound)} ms by the "
         f"roofline, of {number(step)} ms a step"
@@ -57,10 +57,11 @@ def _roof(found: Found) -> str:
 
 def _arithmetic(found: Found, case: str) -> str:
     """Two factors: the arithmetic that the minimal loop leaves out, and what a round has beside it."""
-    plain, exact, beyond = (_float(found, f"{case}_{k}") for k in ("plain_ray_s", "exact_ray_s", "vs_exact_ray"))
-    wire, server = (_float(found, f"{case}_{k}_s") for k in ("wire", "server"))
-    if plain is None or exact is None or beyond is None or wire is None or server is None:
+    names = ("plain_ray_s", "exact_ray_s", "vs_exact_ray", "wire_s", "server_s")
+    known = _known(found, *(f"{case}_{name}" for name in names))
+    if not known:
         return ""
+    plain, exact, beyond, wire, server = known
     return (
         "the minimal loop copies and adds in float32 and records nothing: checking, measuring and adding exactly makes "
         f"it {number(exact / plain)} times as long, and ours is {number(beyond)} times that; beyond its hosts' work "
@@ -68,6 +69,8 @@ def _arithmetic(found: Found, case: str) -> str:
     )
 
 
-def _float(found: Found, key: str) -> float | None:
-    value = found.get(key)
-    return float(value) if isinstance(value, (int, float)) else None
+def _known(found: Found, *keys: str) -> list[float]:
+    """All of these figures, or none where one was not measured."""
+    values = [found.get(key) for key in keys]
+    known = [float(value) for value in values if isinstance(value, (int, float))]
+    return known if len(known) == len(keys) else []

@@ -36,6 +36,7 @@ def count_costs(backbone: Backbone) -> CostTable:
     return CostTable(stages=backbone.specs, flops=flops, num_values=sizes, output=backbone.output)
 
 
+@torch.no_grad()
 def _two_windows(backbone: Backbone) -> dict[str, Tensor]:
     """Two different windows as the first stages read them: noise, since statistics of zeros are zero whoever mixes."""
     found, noise = {}, torch.Generator().manual_seed(0)

@@ -54,7 +54,11 @@ def test_everything(tmp_path):
     assert found["full_n8_vs_flower"] is None and found["full_n8_run_to_run_equal"] is True
     assert found["full_n8_deviation"] < 1e-2 and found["full_n8_torch2_deviation"] < 1e-3
     assert found["full_n8_first_deviation"] < 1e-3 and "full_n8_note" not in found
-    assert found["noop_n100_moved_bytes"] > 4 * 1.2e6
+    assert (
+        found["noop_n8_vs_exact_ray"] > 0
+        and found["noop_n100_ours_s"] > 0
+        and found["noop_n100_moved_bytes"] > 4 * 1.2e6
+    )
     assert found["start_command_s"] > found["start_n100_imports_s"] > 0 and found["type_c_bound_ms"] > 0
     assert found["recording_n8_run_s"] > 0 and found["recording_n8_points_left"] == 0
     sections = [line for line in page.read_text().splitlines() if line.startswith("## ")]
