@@ -62,7 +62,7 @@ def alone(name: str, effort: Effort, folder: Path) -> Figures:
     from benchmarks.engine.scene import Scene
 
     if name == "start":
-        return start.measure(folder, effort.start_turns)
+        return start.measure(folder, effort.start_turns, few=effort.few)
 
     def scene(num_windows: int, epochs: int = local.EPOCHS) -> Scene:
         return Scene(dataset="pamap2", num_clients=1, num_windows=num_windows, folder=folder / name, epochs=epochs)
@@ -98,7 +98,7 @@ def on_ray(name: str, effort: Effort, peers: Path | None, folder: Path) -> Figur
             dataset="pamap2", num_clients=8, num_windows=windows, folder=folder / name, epochs=local.EPOCHS, mixed=True
         )
         return local.measure_fleet(scene, effort.fleet_turns, 1)
-    ready, notes = install(peers) if peers else ({}, {"flower": "switched off", "pfl": "switched off"})
+    ready, notes = install(peers, effort.peers) if peers else ({}, {"flower": "switched off", "pfl": "switched off"})
     found: Figures = {**describe(ready, notes)}
     datasets: tuple[Dataset, ...] = ("pamap2", "dsa")
     for dataset in datasets:

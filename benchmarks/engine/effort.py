@@ -10,12 +10,16 @@ Dataset = Literal["pamap2", "dsa"]
 
 @dataclass(frozen=True, kw_only=True)
 class Effort:
-    """How long is measured: clients and windows per case, turns, rounds per turn."""
+    """How long is measured: clients and windows per case, turns, rounds per turn.
+
+    ``peers``: frameworks that are installed and compared; ``few``: whether few clients' memory is measured too.
+    """
 
     full: tuple[tuple[int, int], ...]
     full_dsa: tuple[tuple[int, int], ...]
     full_turns: int
     full_rounds: int
+    peers: tuple[str, ...]
     peer_turns: int
     peer_datasets: tuple[Dataset, ...]
     local_datasets: tuple[Dataset, ...]
@@ -27,6 +31,7 @@ class Effort:
     noop_rounds: int
     noop_sizes: tuple[int, ...]
     start_turns: int
+    few: bool
     recording_turns: int
     recording_rounds: int
     predict_windows: int
@@ -39,6 +44,7 @@ WHOLE = Effort(
     full_dsa=((8, 256), (100, 32)),
     full_turns=5,
     full_rounds=4,
+    peers=("flower", "pfl"),
     peer_turns=3,
     peer_datasets=("pamap2", "dsa"),
     local_datasets=("pamap2", "dsa"),
@@ -50,6 +56,7 @@ WHOLE = Effort(
     noop_rounds=50,
     noop_sizes=(8, 20, 50, 100),
     start_turns=5,
+    few=True,
     recording_turns=5,
     recording_rounds=50,
     predict_windows=256,
@@ -61,21 +68,23 @@ QUICK = Effort(
     full_dsa=((8, 64),),
     full_turns=2,
     full_rounds=1,
+    peers=("flower",),
     peer_turns=1,
     peer_datasets=("pamap2",),
     local_datasets=("pamap2",),
     local_windows=128,
-    local_turns=3,
+    local_turns=2,
     fleet_windows=32,
-    fleet_turns=3,
-    noop_turns=3,
-    noop_rounds=10,
+    fleet_turns=1,
+    noop_turns=2,
+    noop_rounds=5,
     noop_sizes=(8, 100),
-    start_turns=2,
-    recording_turns=2,
+    start_turns=1,
+    few=False,
+    recording_turns=1,
     recording_rounds=10,
     predict_windows=64,
-    predict_turns=3,
+    predict_turns=2,
     predict_profile_turns=1,
 )
 TINY = Effort(
@@ -83,6 +92,7 @@ TINY = Effort(
     full_dsa=((8, 8),),
     full_turns=1,
     full_rounds=1,
+    peers=("flower", "pfl"),
     peer_turns=1,
     peer_datasets=("pamap2",),
     local_datasets=("pamap2",),
@@ -94,6 +104,7 @@ TINY = Effort(
     noop_rounds=2,
     noop_sizes=(8, 100),
     start_turns=1,
+    few=True,
     recording_turns=1,
     recording_rounds=2,
     predict_windows=32,

@@ -12,7 +12,8 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -110,15 +111,20 @@ def environment(scratch: str) -> dict[str, str]:
     }
 
 
-def install(root: Path) -> tuple[dict[str, Installed], dict[str, str]]:
-    """Peers that can run, and the reason for each that cannot."""
+def install(root: Path, names: Collection[str]) -> tuple[dict[str, Installed], dict[str, str]]:
+    """Those of ``names`` that can run, and the reason for each peer that cannot.
+
+    They are installed side by side, since an installer uses one core.
+    """
     ready: dict[str, Installed] = {}
-    notes: dict[str, str] = {}
-    for peer in PEERS:
+    notes = {peer.name: "left out" for peer in PEERS if peer.name not in names}
+    with ThreadPoolExecutor() as pool:
+        under_way = {peer.name: pool.submit(_install, peer, root / peer.name) for peer in PEERS if peer.name in names}
+    for name, installing in under_way.items():
         try:
-            ready[peer.name] = _install(peer, root / peer.name)
+            ready[name] = installing.result()
         except (OSError, subprocess.SubprocessError) as error:
-            notes[peer.name] = f"not installed: {str(error).splitlines()[0][:200]}"
+            notes[name] = f"not installed: {str(error).splitlines()[0][:200]}"
     return ready, notes
 
 

@@ -27,12 +27,12 @@ COMMAND = (
 Seconds = Mapping[str, float]
 
 
-def measure(folder: Path, num_turns: int, num_clients: int = 100) -> Figures:
+def measure(folder: Path, num_turns: int, num_clients: int = 100, *, few: bool = True) -> Figures:
     """Seconds from the start of a process until round 1 of a run on the scene's data; medians of the turns.
 
     Every turn has the floor too, two bare Ray actors that have imported torch, and the command line with all that
-    belongs to it on shipped data. Memory is that of one more run, and of one of few clients with as many windows in
-    all, since asking for it takes time.
+    belongs to it on shipped data. Memory is that of one more run, and with ``few`` of one of few clients with as many
+    windows in all, since asking for it takes time.
     """
     command(folder)  # fills the cache of parsed data
     turns = [(floor(), begin(folder, num_clients), command(folder)) for _ in range(num_turns)]
@@ -48,7 +48,7 @@ def measure(folder: Path, num_turns: int, num_clients: int = 100) -> Figures:
         "start_command_s": times.median_s("command"),
         "start_command_spread": times.spread("command"),
         **_memory(folder, num_clients, NUM_WINDOWS),
-        **_memory(folder, FEW, num_clients * NUM_WINDOWS // FEW),
+        **(_memory(folder, FEW, num_clients * NUM_WINDOWS // FEW) if few else {}),
     }
 
 

@@ -12,8 +12,9 @@ from benchmarks.engine.scene import Scene, write
 
 def test_what_cannot_be_installed_is_noted(tmp_path, monkeypatch):
     monkeypatch.setattr(peers, "PEERS", (replace(peers.PEERS[0], requirement="no/such/folder"),))
-    ready, notes = peers.install(tmp_path)
+    ready, notes = peers.install(tmp_path, ["flower"])
     assert ready == {} and "not installed" in notes["flower"]
+    assert peers.install(tmp_path, []) == ({}, {"flower": "left out"})
     assert peers.describe(ready, notes)["flower_version"] is None
 
 
@@ -36,7 +37,7 @@ def test_a_failed_run_says_why(scene, tmp_path):
 @pytest.mark.slow
 def test_peers_do_the_same_work(tmp_path):
     """Two epochs of one and a half batches on every client: after a round and after two the reference's weights."""
-    ready, notes = peers.install(tmp_path / "peers")
+    ready, notes = peers.install(tmp_path / "peers", ("flower", "pfl"))
     if not ready:
         pytest.skip(str(notes))
     whole = write(Scene(dataset="pamap2", num_clients=4, num_windows=48, folder=tmp_path / "scene", epochs=2))
