@@ -91,7 +91,10 @@ class ClientContext:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LocalStep:
-    """One mini-batch: ``logits`` (batch, classes), ``taps`` by stage, the trained ``params`` and their ``start``."""
+    """One mini-batch: ``logits`` (batch, classes), the trained ``params`` and their ``start``.
+
+    ``taps``: outputs of stages (batch, ...); those of an absent sensor are the zero window's in every row.
+    """
 
     logits: Tensor
     labels: Tensor

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from benchmarks.engine.effort import QUICK, TINY, WHOLE, Dataset, Effort
+from benchmarks.engine.effort import EFFORTS, Dataset, Effort
 from benchmarks.engine.machine import Figures, facts, load
 
 ALONE = ("roofline", "local", "predict", "profile", "gpu", "start")
@@ -117,10 +117,35 @@ def write(found: Mapping[str, object], json_file: Path | None, markdown: Path | 
     from benchmarks.engine.page import render
 
     if json_file is not None:
-        json_file.parent.mkdir(parents=True, exist_ok=True)
         json_file.write_text(json.dumps(found, indent=1) + "\n")
     if markdown is not None:
         markdown.write_text(render(found))
+
+
+def require_place(option: str, file: Path | None) -> None:
+    """Leaves, before anything is measured, where ``file`` could not be written afterwards."""
+    if file is None:
+        return
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("a"):
+            pass
+    except OSError as error:
+        sys.exit(f"{option} {file}: cannot be written ({error.strerror}); expected a file's name in a folder of yours")
+
+
+def read(source: Path) -> Figures:
+    """The figures that an earlier ``--json`` wrote."""
+    try:
+        found: Figures = json.loads(source.read_text())
+        if isinstance(found, dict) and "load_before" in found:
+            return found
+        why = "not the figures of a run"
+    except OSError as error:
+        why = f"cannot be read ({error.strerror})"
+    except ValueError as error:
+        why = f"not JSON ({error})"
+    sys.exit(f"--from {source}: {why}; expected a file that `python -m benchmarks.engine --json FILE` wrote")
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -138,16 +163,21 @@ def main(arguments: list[str] | None = None) -> None:
     parts = tuple(options.parts.split(","))
     if unknown := sorted(set(parts) - set(PARTS)):
         sys.exit(f"--parts {options.parts}: {unknown} unknown; known: {', '.join(PARTS)}")
+    for option, file in (("--json", options.json), ("--markdown", options.markdown)):
+        require_place(option, file)
     if options.source is not None:
-        found = json.loads(options.source.read_text())
+        found = read(options.source)
     else:
         os.environ["OMP_NUM_THREADS"] = "1"
-        effort = TINY if options.tiny else QUICK if options.quick else WHOLE
+        mode = "tiny" if options.tiny else "quick" if options.quick else "whole"
         with tempfile.TemporaryDirectory(prefix="rr-bench-") as folder:
             peers = None if options.no_peers else options.peers.resolve()
-            # What a failing part leaves behind are the figures of those before it.
-            found = run_parts(effort, parts, peers, Path(folder), lambda found: write(found, options.json, None))
-        found["mode"] = "tiny" if options.tiny else "quick" if options.quick else "whole"
+
+            def keep(so_far: Figures) -> None:
+                """What a failing part leaves behind are the figures of those before it."""
+                write({**so_far, "mode": mode}, options.json, None)
+
+            found = {**run_parts(EFFORTS[mode], parts, peers, Path(folder), keep), "mode": mode}
     write(found, options.json, options.markdown)
 
 

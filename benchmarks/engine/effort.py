@@ -111,3 +111,4 @@ TINY = Effort(
     predict_turns=2,
     predict_profile_turns=1,
 )
+EFFORTS = {"whole": WHOLE, "quick": QUICK, "tiny": TINY}

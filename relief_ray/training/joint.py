@@ -81,8 +81,7 @@ class JointStep:
         return LocalStep(
             logits=values[session.output][place],
             labels=labels[place],
-            # One row stands for every window of an absent sensor, as where a client trains alone.
-            taps={t: values[t][place][: 1 if t in session.plan.absent else None] for t in sorted(session.task.taps)},
+            taps={t: values[t][place] for t in sorted(session.task.taps)},
             params=GroupVectors(self._tensors(place), tuple(session.vectors)),
             start=session.start,
             args=session.task.args,

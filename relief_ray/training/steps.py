@@ -108,7 +108,7 @@ def _by_parts(
         clock.backward_s += clock.read() - forwarded
         losses.append(loss.detach())
     if is_observed:
-        observe(session, _local_step(session, _joined(session, seen), index))
+        observe(session, _local_step(session, _joined(seen), index))
     return torch.stack(losses).sum()
 
 
@@ -119,7 +119,7 @@ def _in_two_passes(
     began = clock.read()
     with torch.no_grad():
         pieces = [_copies(_outputs(session, batches, part)) for part in parts]
-    leaves = {name: value.requires_grad_() for name, value in _joined(session, pieces).items()}
+    leaves = {name: value.requires_grad_() for name, value in _joined(pieces).items()}
     step = _local_step(session, leaves, index)
     loss = session.visit.program.objective(step)
     if is_observed:
@@ -133,29 +133,29 @@ def _in_two_passes(
         began = clock.read()
         values = _outputs(session, batches, part)
         forwarded = clock.read()
-        _carry_back(session, values, {name: leaf.grad for name, leaf in leaves.items()}, start, len(part))
+        _carry_back(values, {name: leaf.grad for name, leaf in leaves.items()}, start, len(part))
         start += len(part)
         clock.forward_s += forwarded - began
         clock.backward_s += clock.read() - forwarded
     return loss.detach()
 
 
-def _carry_back(session: Session, values: Values, upper: Mapping[str, Tensor | None], start: int, num: int) -> None:
-    """Backward from ``values``, whose gradients are the rows ``start`` .. of ``upper``; shared rows once."""
-    shared, found, given = _shared(session), [], []
+def _carry_back(values: Values, upper: Mapping[str, Tensor | None], start: int, num: int) -> None:
+    """Backward from ``values``, whose gradients are the rows ``start`` .. of ``upper``."""
+    found, given = [], []
     for name, gradient in upper.items():
-        if gradient is None or not values[name].requires_grad or (name in shared and start):
-            continue
-        found.append(values[name])
-        given.append(gradient if name in shared else gradient[start : start + num])
+        if gradient is not None and values[name].requires_grad:
+            found.append(values[name])
+            given.append(gradient[start : start + num])
     if found:
         torch.autograd.backward(found, given)
 
 
 def _outputs(session: Session, batches: BatchBuffers, index: Tensor) -> Values:
-    """What the objective reads of the windows ``index`` (b,)."""
-    read, plan = batches.take(index), session.plan
-    return wanted(session, index.device, lambda: run(plan.every_step, read, plan, len(index)))
+    """What the objective reads of the windows ``index`` (b,): b rows each, for a sensor that is absent too."""
+    read, plan, batch = batches.take(index), session.plan, len(index)
+    found = wanted(session, index.device, lambda: run(plan.every_step, read, plan, batch))
+    return {name: x if len(x) == batch else x.expand(batch, *x.shape[1:]) for name, x in found.items()}
 
 
 def wanted(session: Session, device: torch.device, forward: Callable[[], Values]) -> Values:
@@ -188,15 +188,9 @@ def _copies(values: Mapping[str, Tensor]) -> Values:
     return {name: rows.detach().clone() for name, rows in values.items()}
 
 
-def _shared(session: Session) -> frozenset[str]:
-    """Stages whose one row stands for every window."""
-    return session.plan.absent if session.plan.shared_absent else frozenset()
-
-
-def _joined(session: Session, pieces: Sequence[Values]) -> Values:
+def _joined(pieces: Sequence[Values]) -> Values:
     """The whole batch's values from its parts'."""
-    shared = _shared(session)
-    return {name: pieces[0][name] if name in shared else torch.cat([p[name] for p in pieces]) for name in pieces[0]}
+    return {name: torch.cat([p[name] for p in pieces]) for name in pieces[0]}
 
 
 def joined_rows(session: Session) -> dict[str, Tensor]:

@@ -300,7 +300,8 @@ def test_taps_show_stages_live_frozen_and_absent(engine):
     h_hr = oracle["encoder.hr.2"](oracle["encoder.hr.1"](torch.zeros(1, 1, SHAPE.window)))
     assert seen[0].keys() == names
     assert torch.allclose(seen[0]["encoder.acc.2"], h_acc, atol=1e-6)
-    assert torch.allclose(seen[0]["encoder.hr.2"], h_hr.expand(len(seen[0]["encoder.hr.2"]), -1), atol=1e-6)
+    assert seen[0]["encoder.hr.2"].shape == seen[0]["encoder.acc.2"].shape, "a row per window, absent or not"
+    assert torch.allclose(seen[0]["encoder.hr.2"], h_hr.expand(BATCH, -1), atol=1e-6)
     assert seen[0]["fusion"].shape == (BATCH, TINY.fusion)
 
 

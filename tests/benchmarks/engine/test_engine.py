@@ -76,12 +76,30 @@ def test_a_part_that_fails_leaves_the_figures_of_those_before_it(tmp_path, monke
     monkeypatch.setattr("benchmarks.engine.gpu.measure", lambda *given: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         main(["--tiny", "--parts", "roofline,gpu", "--json", str(out)])
-    assert json.loads(out.read_text())["gemm_peak_fraction"] == 0.5
+    left = json.loads(out.read_text())
+    assert left["gemm_peak_fraction"] == 0.5 and left["mode"] == "tiny"
+    page = tmp_path / "page.md"
+    main(["--from", str(out), "--markdown", str(page)])
+    assert "Mode `tiny`" in page.read_text()
 
 
-def test_unknown_parts_are_refused(tmp_path):
-    with pytest.raises(SystemExit, match="unknown"):
-        main(["--parts", "local,everything"])
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--parts", "local,everything"], "unknown"),
+        (["--json", "{there}/file/figures.json"], "--json .* cannot be written"),
+        (["--markdown", "{there}"], "--markdown .* cannot be written"),
+        (["--from", "{there}/none.json"], "--from .* cannot be read"),
+        (["--from", "{there}/file"], "--from .* not JSON"),
+        (["--from", "{there}/other.json"], "--from .* not the figures of a run"),
+    ],
+)
+def test_what_would_come_to_nothing_is_refused_before_anything_is_measured(tmp_path, monkeypatch, arguments, told):
+    monkeypatch.setattr("benchmarks.engine.__main__.run_parts", lambda *given: pytest.fail("it was measured"))
+    (tmp_path / "file").write_text("text")
+    (tmp_path / "other.json").write_text("[1]")
+    with pytest.raises(SystemExit, match=told):
+        main([a.format(there=tmp_path) for a in arguments])
 
 
 def test_every_required_figure_is_aimed_at_or_shown():
