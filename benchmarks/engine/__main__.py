@@ -8,13 +8,17 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
-from functools import partial
+from math import isfinite
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from benchmarks.engine.effort import EFFORTS, Dataset, Effort
 from benchmarks.engine.machine import Figures, facts, load
+
+if TYPE_CHECKING:
+    from benchmarks.engine.peers import Installed
 
 ALONE = ("roofline", "local", "predict", "profile", "gpu", "start")
 ON_RAY = ("noop", "recording", "fleet", "full")
@@ -24,82 +28,103 @@ PARTS = (*ALONE, *ON_RAY)
 def run_parts(
     effort: Effort, parts: tuple[str, ...], peers: Path | None, folder: Path, keep: Callable[[Figures], None]
 ) -> Figures:
-    """The chosen parts, one after the other; each prints when it is done, and ``keep`` gets all figures so far."""
+    """The chosen parts, one after the other; figures are printed as they come, and ``keep`` gets all so far."""
     from actors.session import SessionOptions, ray_session
     from benchmarks.engine.peers import NICENESS
     from benchmarks.engine.product import use_one_thread
 
     use_one_thread()
     os.environ[NICENESS] = "0"
-    found: Figures = facts()
     began = time.perf_counter()
+    # Before anything is measured: whoever waits for a comparison learns now that it cannot be.
+    ready, notes = installed(effort, peers) if "full" in parts else ({}, {})
+    found: Figures = {**facts(), **notes}
+
+    def tell(name: str, pieces: Iterable[Figures]) -> None:
+        nonlocal found
+        for piece in told(name, pieces):
+            found |= piece
+            keep(found)
+
     for name in ALONE:
         if name in parts:
-            found |= told(name, partial(alone, name, effort, folder))
-            keep(found)
+            tell(name, alone(name, effort, folder))
     if set(ON_RAY) & set(parts):
         with ray_session(SessionOptions(num_cpus=8, object_store_mib=400)):
             for name in ON_RAY:
                 if name in parts:
-                    found |= told(name, partial(on_ray, name, effort, peers, folder))
-                    keep(found)
+                    tell(name, on_ray(name, effort, ready, folder))
     return found | {"load_after": load(), "seconds": time.perf_counter() - began, "parts": ",".join(parts)}
 
 
-def told(name: str, part: Callable[[], Figures]) -> Figures:
-    """Runs a part and prints its figures."""
+def installed(effort: Effort, peers: Path | None) -> tuple[Mapping[str, Installed], Figures]:
+    """Peers that can run, and what is to be said of them: versions, reasons, seconds."""
+    from benchmarks.engine.peers import describe, install
+
     began = time.perf_counter()
-    found = part()
-    print(f"\n{name} ({time.perf_counter() - began:.0f} s)", flush=True)
-    for key, value in found.items():
-        print(f"  {key:56} {value:.4g}" if isinstance(value, float) else f"  {key:56} {value}", flush=True)
-    return found
+    ready, notes = install(peers, effort.peers) if peers else ({}, {"flower": "switched off", "pfl": "switched off"})
+    for name, note in notes.items():
+        print(f"{name}: {note}", file=sys.stderr, flush=True)
+    return ready, {**describe(ready, notes), "peers_install_s": time.perf_counter() - began}
 
 
-def alone(name: str, effort: Effort, folder: Path) -> Figures:
+def told(name: str, pieces: Iterable[Figures]) -> Iterator[Figures]:
+    """Prints figures as they come."""
+    began = time.perf_counter()
+    for found in pieces:
+        print(f"\n{name} ({time.perf_counter() - began:.0f} s)", flush=True)
+        for key, value in found.items():
+            print(f"  {key:56} {value:.4g}" if isinstance(value, float) else f"  {key:56} {value}", flush=True)
+        yield found
+
+
+def alone(name: str, effort: Effort, folder: Path) -> Iterator[Figures]:
     """Parts that need no Ray of ours."""
     from benchmarks.engine import gpu, local, predict, profile, roofline, start
     from benchmarks.engine.scene import Scene
 
-    if name == "start":
-        return start.measure(folder, effort.start_turns, few=effort.few)
-
     def scene(num_windows: int, epochs: int = local.EPOCHS) -> Scene:
         return Scene(dataset="pamap2", num_clients=1, num_windows=num_windows, folder=folder / name, epochs=epochs)
 
-    if name == "roofline":
-        return roofline.measure(scene(effort.predict_windows, epochs=1), effort.local_turns)
-    if name == "predict":
-        return predict.measure(scene(effort.predict_windows), effort.predict_turns, effort.predict_profile_turns)
-    if name == "profile":
-        return profile.measure(scene(effort.local_windows))
-    if name == "gpu":
-        return gpu.measure(scene(effort.local_windows), effort.local_turns)
-    found: Figures = {}
-    for dataset in effort.local_datasets:
-        whole = replace(scene(effort.local_windows), dataset=dataset, folder=folder / f"local-{dataset}")
-        found |= local.measure_clients(whole, effort.local_turns, "" if dataset == "pamap2" else f"{dataset}_")
-    return found
+    if name == "start":
+        yield start.measure(folder, effort.start_turns, whole=effort.all_memory)
+    elif name == "roofline":
+        yield roofline.measure(scene(effort.predict_windows, epochs=1), effort.local_turns)
+    elif name == "predict":
+        yield predict.measure(scene(effort.predict_windows), effort.predict_turns, effort.predict_profile_turns)
+    elif name == "profile":
+        yield profile.measure(scene(effort.local_windows))
+    elif name == "gpu":
+        yield gpu.measure(scene(effort.local_windows), effort.local_turns)
+    else:
+        for dataset in effort.local_datasets:
+            whole = replace(scene(effort.local_windows), dataset=dataset, folder=folder / f"local-{dataset}")
+            yield local.measure_clients(whole, effort.local_turns, "" if dataset == "pamap2" else f"{dataset}_")
 
 
-def on_ray(name: str, effort: Effort, peers: Path | None, folder: Path) -> Figures:
+def on_ray(name: str, effort: Effort, ready: Mapping[str, Installed], folder: Path) -> Iterator[Figures]:
     """Parts inside the session."""
-    from benchmarks.engine import full, local, noop, recording
-    from benchmarks.engine.peers import describe, install
+    from benchmarks.engine import local, noop, recording
     from benchmarks.engine.scene import Scene
 
     if name == "noop":
-        return noop.measure(folder, effort.noop_turns, effort.noop_rounds, effort.noop_sizes)
-    if name == "recording":
-        return recording.measure(folder, effort.recording_turns, effort.recording_rounds)
-    if name == "fleet":
+        yield from noop.measure(folder, effort.noop_turns, effort.noop_rounds, effort.noop_sizes)
+    elif name == "recording":
+        yield recording.measure(folder, effort.recording_turns, effort.recording_rounds)
+    elif name == "fleet":
         windows = effort.fleet_windows
         scene = Scene(
             dataset="pamap2", num_clients=8, num_windows=windows, folder=folder / name, epochs=local.EPOCHS, mixed=True
         )
-        return local.measure_fleet(scene, effort.fleet_turns, 1)
-    ready, notes = install(peers, effort.peers) if peers else ({}, {"flower": "switched off", "pfl": "switched off"})
-    found: Figures = {**describe(ready, notes)}
+        yield local.measure_fleet(scene, effort.fleet_turns, 1)
+    else:
+        yield from all_full(effort, ready, folder)
+
+
+def all_full(effort: Effort, ready: Mapping[str, Installed], folder: Path) -> Iterator[Figures]:
+    """Full training of every case."""
+    from benchmarks.engine import full
+
     datasets: tuple[Dataset, ...] = ("pamap2", "dsa")
     for dataset in datasets:
         sizes = full.Sizes(
@@ -108,18 +133,18 @@ def on_ray(name: str, effort: Effort, peers: Path | None, folder: Path) -> Figur
             num_rounds=effort.full_rounds,
             peer_turns=effort.peer_turns if dataset in effort.peer_datasets else 0,
         )
-        found |= full.measure(dataset, sizes, ready, folder / dataset)
-    return found
+        yield from full.measure(dataset, sizes, ready, folder / dataset)
 
 
 def write(found: Mapping[str, object], json_file: Path | None, markdown: Path | None) -> None:
-    """The flat JSON object, and the page made from it."""
+    """The flat JSON object, in which what is no number is null, and the page made from it."""
     from benchmarks.engine.page import render
 
+    known = {k: None if isinstance(v, float) and not isfinite(v) else v for k, v in found.items()}
     if json_file is not None:
-        json_file.write_text(json.dumps(found, indent=1) + "\n")
+        json_file.write_text(json.dumps(known, indent=1, allow_nan=False) + "\n")
     if markdown is not None:
-        markdown.write_text(render(found))
+        markdown.write_text(render(known))
 
 
 def require_place(option: str, file: Path | None) -> None:
@@ -132,6 +157,16 @@ def require_place(option: str, file: Path | None) -> None:
             pass
     except OSError as error:
         sys.exit(f"{option} {file}: cannot be written ({error.strerror}); expected a file's name in a folder of yours")
+
+
+def require_no_less(file: Path, parts: Collection[str]) -> None:
+    """Leaves where ``file`` holds figures that the ``parts`` to be measured would not bring back."""
+    try:
+        held = set(json.loads(file.read_text())["parts"].split(","))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return
+    if lost := sorted(held - set(parts)):
+        sys.exit(f"--json {file}: holds figures of {', '.join(lost)}, which would be lost; name another file")
 
 
 def read(source: Path) -> Figures:
@@ -148,36 +183,46 @@ def read(source: Path) -> Figures:
     sys.exit(f"--from {source}: {why}; expected a file that `python -m benchmarks.engine --json FILE` wrote")
 
 
+def parser() -> argparse.ArgumentParser:
+    """The options."""
+    found = argparse.ArgumentParser(prog="python -m benchmarks.engine", description=__doc__)
+    how = found.add_mutually_exclusive_group()
+    how.add_argument("--quick", action="store_true", help="less work, fewer turns: under five minutes on two cores")
+    how.add_argument("--tiny", action="store_true", help="does it run at all? the figures mean nothing")
+    how.add_argument("--from", dest="source", type=Path, metavar="JSON", help="only make the page, from this file")
+    found.add_argument("--json", type=Path, metavar="FILE", help="one flat object with every figure")
+    found.add_argument("--markdown", type=Path, metavar="FILE", help="a page made from the figures")
+    found.add_argument("--parts", metavar="A,B", help=f"some of {','.join(PARTS)}; by default all")
+    found.add_argument("--peers", type=Path, default=Path(tempfile.gettempdir()) / "relief-ray-peers", metavar="DIR")
+    found.add_argument("--no-peers", action="store_true", help="leave Flower and pfl out")
+    return found
+
+
 def main(arguments: list[str] | None = None) -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.engine", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="less work, fewer turns: under five minutes on two cores")
-    parser.add_argument("--tiny", action="store_true", help="does it run at all? the figures mean nothing")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="one flat object with every figure")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="a page made from the figures")
-    parser.add_argument("--from", dest="source", type=Path, metavar="JSON", help="only make the page, from this file")
-    parser.add_argument("--parts", default=",".join(PARTS), metavar="A,B", help=f"some of {','.join(PARTS)}")
-    parser.add_argument("--peers", type=Path, default=Path(tempfile.gettempdir()) / "relief-ray-peers", metavar="DIR")
-    parser.add_argument("--no-peers", action="store_true", help="leave Flower and pfl out")
-    options = parser.parse_args(arguments)
-    parts = tuple(options.parts.split(","))
+    options = parser().parse_args(arguments)
+    parts = PARTS if options.parts is None else tuple(options.parts.split(","))
     if unknown := sorted(set(parts) - set(PARTS)):
         sys.exit(f"--parts {options.parts}: {unknown} unknown; known: {', '.join(PARTS)}")
-    for option, file in (("--json", options.json), ("--markdown", options.markdown)):
-        require_place(option, file)
+    if options.source is not None and (options.markdown is None or options.json or options.parts):
+        sys.exit(f"--from {options.source}: measures nothing; expected --markdown FILE beside it, no --json or --parts")
+    require_place("--markdown", options.markdown)
     if options.source is not None:
-        found = read(options.source)
-    else:
-        os.environ["OMP_NUM_THREADS"] = "1"
-        mode = "tiny" if options.tiny else "quick" if options.quick else "whole"
-        with tempfile.TemporaryDirectory(prefix="rr-bench-") as folder:
-            peers = None if options.no_peers else options.peers.resolve()
+        write(read(options.source), None, options.markdown)
+        return
+    require_place("--json", options.json)
+    if options.json is not None:
+        require_no_less(options.json, parts)
+    os.environ["OMP_NUM_THREADS"] = "1"
+    mode = "tiny" if options.tiny else "quick" if options.quick else "whole"
+    with tempfile.TemporaryDirectory(prefix="rr-bench-") as folder:
+        peers = None if options.no_peers else options.peers.resolve()
 
-            def keep(so_far: Figures) -> None:
-                """What a failing part leaves behind are the figures of those before it."""
-                write({**so_far, "mode": mode}, options.json, None)
+        def keep(so_far: Figures) -> None:
+            """What a failing part leaves behind are the figures before it."""
+            write({**so_far, "mode": mode}, options.json, None)
 
-            found = {**run_parts(EFFORTS[mode], parts, peers, Path(folder), keep), "mode": mode}
+        found = {**run_parts(EFFORTS[mode], parts, peers, Path(folder), keep), "mode": mode}
     write(found, options.json, options.markdown)
 
 

@@ -12,7 +12,7 @@ Dataset = Literal["pamap2", "dsa"]
 class Effort:
     """How long is measured: clients and windows per case, turns, rounds per turn.
 
-    ``peers``: frameworks that are installed and compared; ``few``: whether few clients' memory is measured too.
+    ``peers``: frameworks that are installed and compared; ``all_memory``: of few clients and with full caches too.
     """
 
     full: tuple[tuple[int, int], ...]
@@ -31,7 +31,7 @@ class Effort:
     noop_rounds: int
     noop_sizes: tuple[int, ...]
     start_turns: int
-    few: bool
+    all_memory: bool
     recording_turns: int
     recording_rounds: int
     predict_windows: int
@@ -56,7 +56,7 @@ WHOLE = Effort(
     noop_rounds=50,
     noop_sizes=(8, 20, 50, 100),
     start_turns=5,
-    few=True,
+    all_memory=True,
     recording_turns=5,
     recording_rounds=50,
     predict_windows=256,
@@ -80,7 +80,7 @@ QUICK = Effort(
     noop_rounds=5,
     noop_sizes=(8, 100),
     start_turns=1,
-    few=False,
+    all_memory=False,
     recording_turns=1,
     recording_rounds=10,
     predict_windows=64,
@@ -104,7 +104,7 @@ TINY = Effort(
     noop_rounds=2,
     noop_sizes=(8, 100),
     start_turns=1,
-    few=True,
+    all_memory=True,
     recording_turns=1,
     recording_rounds=2,
     predict_windows=32,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +17,7 @@ from benchmarks.engine.effort import Dataset
 from benchmarks.engine.machine import Figures
 from benchmarks.engine.orchestration import training_shares
 from benchmarks.engine.pairs import Segment, Times, take_turns, timed
-from benchmarks.engine.peers import Installed, saved_weights, segment
+from benchmarks.engine.peers import WHEN, Installed, saved_weights, segment
 from benchmarks.engine.product import Product, Shares, deviation
 from benchmarks.engine.scene import Scene, setup, start_of, write
 from benchmarks.engine.torch_pool import TorchPool
@@ -39,9 +39,8 @@ class Sizes:
     peer_turns: int
 
 
-def measure(dataset: Dataset, sizes: Sizes, peers: Mapping[str, Installed], folder: Path) -> Figures:
-    """All figures of one data set; inside a Ray session."""
-    found: Figures = {}
+def measure(dataset: Dataset, sizes: Sizes, peers: Mapping[str, Installed], folder: Path) -> Iterator[Figures]:
+    """All figures of one data set, case by case; inside a Ray session."""
     for num_clients, num_windows in sizes.cases:
         scene = write(
             Scene(
@@ -49,8 +48,7 @@ def measure(dataset: Dataset, sizes: Sizes, peers: Mapping[str, Installed], fold
             )
         )
         prefix = f"full_n{num_clients}" if dataset == "pamap2" else f"full_{dataset}_n{num_clients}"
-        found |= {f"{prefix}_{key}": value for key, value in _case(scene, sizes, peers).items()}
-    return found
+        yield {f"{prefix}_{key}": value for key, value in _case(scene, sizes, peers).items()}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,10 +98,10 @@ def _against(
     theirs: Segment = partial(segment, peers[name], scene.folder)
     try:
         times = take_turns({"ours": product.segment, name: theirs}, sizes.peer_turns, sizes.num_rounds)
-    except (RuntimeError, SubprocessError) as error:
+        first, last = (saved_weights(peers[name].peer, scene.folder, when) for when in WHEN)
+    except (RuntimeError, SubprocessError, OSError, ValueError) as error:
         return _unmeasured(name) | {f"{name}_note": str(error)[-300:]}
-    model = partial(saved_weights, peers[name].peer, scene.folder)
-    apart = deviation(model("first"), expected.first, expected.start)
+    apart = deviation(first, expected.first, expected.start)
     if note := other_work(apart):
         return _unmeasured(name) | {f"{name}_note": note, f"{name}_first_deviation": apart}
     return {
@@ -112,7 +110,7 @@ def _against(
         f"{name}_round_s": times.median_s(name),
         f"{name}_spread": times.spread(name),
         f"{name}_first_deviation": apart,
-        f"{name}_deviation": deviation(model("last"), expected.last, expected.start),
+        f"{name}_deviation": deviation(last, expected.last, expected.start),
     }
 
 

@@ -99,7 +99,7 @@ def what_is_left(found: Found, key: str) -> str:
     if key.startswith("gpu_"):
         return amounts(found, "gpu", RATES, " samples/s")
     if key.startswith("pss_"):
-        return amounts(found, case, [(f"{kind}_gib", kind) for kind in KINDS], " GiB")
+        return amounts(found, key.removesuffix("_gib"), [(f"{kind}_gib", kind) for kind in KINDS], " GiB")
     least = found.get("start_floor_s")
     whole = amounts(found, "start_n100", START, " s")
     return f"{whole}; a bare Ray program alone takes {number(least, ' s')}" if least is not None else whole

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
@@ -20,18 +20,17 @@ KIB = 2**10
 KINDS = ("driver", "coordinator", "hosts", "ray")
 
 
-def measure(folder: Path, num_turns: int, num_rounds: int, sizes: Sequence[int]) -> Figures:
-    """Seconds of a no-op round and their growth with the number of clients; inside a Ray session."""
-    found: Figures = {"noop_turns": num_turns, "noop_rounds": num_rounds}
+def measure(folder: Path, num_turns: int, num_rounds: int, sizes: Sequence[int]) -> Iterator[Figures]:
+    """Seconds of a no-op round, size by size, and their growth with the number of clients; inside a Ray session."""
+    yield {"noop_turns": num_turns, "noop_rounds": num_rounds}
     seconds: dict[str, list[float]] = {"ours": [], "plain_ray": [], "exact_ray": [], "train": []}
     for number in sizes:
         figures = _size(write(scene_of(folder / f"noop-{number}", number), peers=False), num_turns, num_rounds)
-        found |= {f"noop_n{number}_{key}": value for key, value in figures.items()}
+        yield {f"noop_n{number}_{key}": value for key, value in figures.items()}
         for name, values in seconds.items():
             values.append(float(figures[f"{name}_s"] or 0.0))
     if len(sizes) > 1:
-        found |= {f"noop_{name}_slope_s_per_client": slope(sizes, values) for name, values in seconds.items()}
-    return found
+        yield {f"noop_{name}_slope_s_per_client": slope(sizes, values) for name, values in seconds.items()}
 
 
 def scene_of(folder: Path, num_clients: int) -> Scene:

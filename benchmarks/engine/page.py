@@ -12,6 +12,7 @@ from benchmarks.engine.tables import Found, Row, number, table, targets, value_o
 
 FLOWER_GUIDE = "https://flower.ai/docs/framework/how-to-run-simulations.html"
 PFL_SITE = "https://github.com/apple/pfl-research"
+SCRIPTS = "../benchmarks/engine"
 # Why a peer, or a case, has no figures.
 NOTE = re.compile(r"(full_.*|flower|pfl)_note")
 VARIANTS = (
@@ -50,7 +51,8 @@ def full(found: Found) -> str:
         "over their median. PyTorch x 2: bare "
         "eager PyTorch in two processes. In brackets: how many times faster ours is. Equal again: a second run of ours "
         f"gave the same bits. [Flower's settings]({FLOWER_GUIDE}): one core per client app; [pfl]({PFL_SITE}): two "
-        "processes. Scripts: `benchmarks/engine/*_peer.py`."
+        f"processes. Scripts: [Flower]({SCRIPTS}/flower_peer.py) with its [app]({SCRIPTS}/flower_app.py), "
+        f"[pfl]({SCRIPTS}/pfl_peer.py)."
     )
     said = {k: " ".join(str(v).split()) for k, v in found.items() if NOTE.fullmatch(k)}
     notes = "".join(f"\n\n{k}: {text}" for k, text in said.items())

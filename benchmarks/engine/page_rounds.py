@@ -66,15 +66,20 @@ def _start(found: Found) -> str:
     few = ""
     if "pss_n8_gib" in found:
         few = f" 8 clients with as many windows in all take {number(found['pss_n8_gib'])} GiB."
+    if "pss_n100_held_gib" in found:
+        few += (
+            f" 100 clients of 96 windows, which fill what hosts may keep of them (256 MiB each), take "
+            f"{number(found['pss_n100_held_gib'])} GiB."
+        )
     spread = number(100 * value_of(found, "start_n100_spread"), " %")
     command = (
         f" `relief-ray run` itself, with its command line, real data from the cache and MLflow: "
         f"{number(found['start_command_s'])} s ± {number(100 * value_of(found, 'start_command_spread'), ' %')}."
     )
     return (
-        f"\n\nA run of 100 clients of its own: {number(found['start_n100_s'])} s ± {spread} from the start of the "
-        f"process until round 1 ({spent}), at most {number(found['pss_n100_gib'])} GiB (PSS, all processes and shared "
-        f"memory: {held}).{few}{least}{command}"
+        f"\n\nA run of 100 clients of 32 windows, of its own: {number(found['start_n100_s'])} s ± {spread} from the "
+        f"start of the process until round 1 ({spent}), at most {number(found['pss_n100_gib'])} GiB (PSS in one run, "
+        f"all processes and shared memory: {held}).{few}{least}{command}"
     )
 
 

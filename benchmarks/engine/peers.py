@@ -26,6 +26,7 @@ from benchmarks.engine.machine import ROOT
 
 INSTALL_S, RUN_S = 600.0, 900.0
 When = Literal["first", "last"]
+WHEN: tuple[When, ...] = ("first", "last")
 
 # Ray starts its workers at niceness 15; on a machine that is not quite quiet, bare processes would always come first.
 NICENESS = "RAY_worker_niceness"
@@ -41,7 +42,8 @@ class Peer:
     launcher: tuple[str, ...] = ("-m",)
 
 
-# The versions of the committed page: a later one may be another peer.
+# The versions of the committed page: a later one may be another peer. Flower 1.42 asked for packages that the index did
+# not have.
 PEERS = (
     Peer(name="flower", requirement="flwr[simulation]==1.41.0", package="flwr"),
     Peer(
@@ -118,14 +120,21 @@ def install(root: Path, names: Collection[str]) -> tuple[dict[str, Installed], d
     """
     ready: dict[str, Installed] = {}
     notes = {peer.name: "left out" for peer in PEERS if peer.name not in names}
+    where = f"{root} must be a folder that can be written to, and an index must offer it"
     with ThreadPoolExecutor() as pool:
         under_way = {peer.name: pool.submit(_install, peer, root / peer.name) for peer in PEERS if peer.name in names}
     for name, installing in under_way.items():
         try:
             ready[name] = installing.result()
         except (OSError, subprocess.SubprocessError) as error:
-            notes[name] = f"not installed: {str(error).splitlines()[0][:200]}"
+            notes[name] = f"not installed ({_cause(error)}); {where}, or leave peers out: --no-peers"
     return ready, notes
+
+
+def _cause(error: Exception) -> str:
+    """The last line of what a program said before it failed, or the error itself."""
+    said = f"{getattr(error, 'stdout', '') or ''}\n{getattr(error, 'stderr', '') or ''}".split("\n")
+    return next((line.strip() for line in reversed(said) if line.strip()), str(error))[-300:]
 
 
 def _install(peer: Peer, folder: Path) -> Installed:

@@ -20,6 +20,8 @@ GIB = 2**30
 WAIT_S, SAMPLE_S, CHILD_S = 0.05, 0.25, 300.0
 # A client's windows; and few clients with as many windows together, which tells what clients cost from what windows do.
 NUM_WINDOWS, FEW = 32, 8
+# So many windows that what hosts keep of them, prepared, reaches its bound.
+HELD_WINDOWS = 96
 COMMAND = (
     *("data.num_clients=100", "data.stride_s=1", "rounds=1"),
     *("runtime.mode=packed", "runtime.num_hosts=2", "tracking.enabled=true"),
@@ -27,12 +29,12 @@ COMMAND = (
 Seconds = Mapping[str, float]
 
 
-def measure(folder: Path, num_turns: int, num_clients: int = 100, *, few: bool = True) -> Figures:
+def measure(folder: Path, num_turns: int, num_clients: int = 100, *, whole: bool = True) -> Figures:
     """Seconds from the start of a process until round 1 of a run on the scene's data; medians of the turns.
 
     Every turn has the floor too, two bare Ray actors that have imported torch, and the command line with all that
-    belongs to it on shipped data. Memory is that of one more run, and with ``few`` of one of few clients with as many
-    windows in all, since asking for it takes time.
+    belongs to it on shipped data. Memory is that of one more run, since asking for it takes time; with ``whole`` also
+    that of as many clients whose windows fill the hosts' caches, and of few clients with as many windows in all.
     """
     command(folder)  # fills the cache of parsed data
     turns = [(floor(), begin(folder, num_clients), command(folder)) for _ in range(num_turns)]
@@ -48,17 +50,24 @@ def measure(folder: Path, num_turns: int, num_clients: int = 100, *, few: bool =
         "start_command_s": times.median_s("command"),
         "start_command_spread": times.spread("command"),
         **_memory(folder, num_clients, NUM_WINDOWS),
-        **(_memory(folder, FEW, num_clients * NUM_WINDOWS // FEW) if few else {}),
+        **(_other_memory(folder, num_clients) if whole else {}),
     }
 
 
-def _memory(folder: Path, num_clients: int, num_windows: int) -> Figures:
+def _other_memory(folder: Path, num_clients: int) -> Figures:
+    return {
+        **_memory(folder, FEW, num_clients * NUM_WINDOWS // FEW),
+        **_memory(folder, num_clients, HELD_WINDOWS, "_held"),
+    }
+
+
+def _memory(folder: Path, num_clients: int, num_windows: int, case: str = "") -> Figures:
     """GiB at the moment of the most; None where the system does not tell."""
     seen: list[Mapping[str, int] | None] = []
     begin(folder, num_clients, num_windows, seen.append)
     known = [kinds for kinds in seen if kinds is not None]
     most = max(known, key=lambda kinds: sum(kinds.values()), default=None)
-    key, total = f"pss_n{num_clients}", None if most is None else sum(most.values()) / GIB
+    key, total = f"pss_n{num_clients}{case}", None if most is None else sum(most.values()) / GIB
     return {f"{key}_gib": total, **{f"{key}_{kind}_gib": None if most is None else most[kind] / GIB for kind in KINDS}}
 
 

@@ -72,12 +72,12 @@ def test_everything(tmp_path):
 
 def test_a_part_that_fails_leaves_the_figures_of_those_before_it(tmp_path, monkeypatch):
     out = tmp_path / "figures.json"
-    monkeypatch.setattr("benchmarks.engine.roofline.measure", lambda *given: {"gemm_peak_fraction": 0.5})
+    monkeypatch.setattr("benchmarks.engine.roofline.measure", lambda *given: {"near_memory_gb_per_s": 0.5})
     monkeypatch.setattr("benchmarks.engine.gpu.measure", lambda *given: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         main(["--tiny", "--parts", "roofline,gpu", "--json", str(out)])
     left = json.loads(out.read_text())
-    assert left["gemm_peak_fraction"] == 0.5 and left["mode"] == "tiny"
+    assert left["near_memory_gb_per_s"] == 0.5 and left["mode"] == "tiny"
     page = tmp_path / "page.md"
     main(["--from", str(out), "--markdown", str(page)])
     assert "Mode `tiny`" in page.read_text()
@@ -88,16 +88,20 @@ def test_a_part_that_fails_leaves_the_figures_of_those_before_it(tmp_path, monke
     [
         (["--parts", "local,everything"], "unknown"),
         (["--json", "{there}/file/figures.json"], "--json .* cannot be written"),
+        (["--json", "{there}/whole.json", "--parts", "gpu"], "--json .* holds figures of noop, roofline, which would"),
+        (["--from", "{there}/whole.json"], "--from .* measures nothing; expected --markdown"),
+        (["--from", "{there}/whole.json", "--markdown", "{there}/x", "--parts", "gpu"], "--from .* measures nothing"),
         (["--markdown", "{there}"], "--markdown .* cannot be written"),
-        (["--from", "{there}/none.json"], "--from .* cannot be read"),
-        (["--from", "{there}/file"], "--from .* not JSON"),
-        (["--from", "{there}/other.json"], "--from .* not the figures of a run"),
+        (["--markdown", "{there}/x", "--from", "{there}/none.json"], "--from .* cannot be read"),
+        (["--markdown", "{there}/x", "--from", "{there}/file"], "--from .* not JSON"),
+        (["--markdown", "{there}/x", "--from", "{there}/other.json"], "--from .* not the figures of a run"),
     ],
 )
 def test_what_would_come_to_nothing_is_refused_before_anything_is_measured(tmp_path, monkeypatch, arguments, told):
     monkeypatch.setattr("benchmarks.engine.__main__.run_parts", lambda *given: pytest.fail("it was measured"))
     (tmp_path / "file").write_text("text")
     (tmp_path / "other.json").write_text("[1]")
+    (tmp_path / "whole.json").write_text('{"load_before": 0.1, "parts": "roofline,noop,gpu"}')
     with pytest.raises(SystemExit, match=told):
         main([a.format(there=tmp_path) for a in arguments])
 

@@ -89,5 +89,10 @@ def test_every_aim_has_its_profile(key):
     found = {f"{case}_{part}_share": 0.2 for case in cases for part in parts}
     found |= {"recording_n8_records_cost_s": 0.01}
     found |= {key.replace("_full_", "_type_c_reuse_"): value for key, value in PROFILE.items()} | PROFILE
-    found |= {"pss_n100_driver_gib": 0.5, "start_n100_ray_s": 7.0, "gpu_stacked_samples_per_s": 5e4}
+    found |= {
+        "pss_n100_driver_gib": 0.5,
+        "pss_n100_held_driver_gib": 0.5,
+        "start_n100_ray_s": 7.0,
+        "gpu_stacked_samples_per_s": 5e4,
+    }
     assert what_is_left(found, key)

@@ -1,4 +1,3 @@
-import subprocess
 from dataclasses import replace
 
 import pytest
@@ -13,7 +12,8 @@ from benchmarks.engine.scene import Scene, write
 def test_what_cannot_be_installed_is_noted(tmp_path, monkeypatch):
     monkeypatch.setattr(peers, "PEERS", (replace(peers.PEERS[0], requirement="no/such/folder"),))
     ready, notes = peers.install(tmp_path, ["flower"])
-    assert ready == {} and "not installed" in notes["flower"]
+    assert ready == {} and notes["flower"].startswith("not installed (") and "no/such/folder" in notes["flower"]
+    assert f"{tmp_path} must be a folder" in notes["flower"]
     assert peers.install(tmp_path, []) == ({}, {"flower": "left out"})
     assert peers.describe(ready, notes)["flower_version"] is None
 
@@ -31,7 +31,6 @@ def test_a_failed_run_says_why(scene, tmp_path):
     broken = peers.Installed(peer=peers.PEERS[0], python=python, version="0")
     with pytest.raises(RuntimeError, match="ended with 3: broken"):
         broken.run(scene.folder, 1)
-    assert subprocess.run([python], capture_output=True).returncode == 3
 
 
 @pytest.mark.slow
