@@ -91,10 +91,7 @@ class ClientContext:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LocalStep:
-    """One mini-batch: ``logits`` (batch, classes), the trained ``params`` and their ``start``.
-
-    ``taps``: outputs of stages (batch, ...); those of an absent sensor are the zero window's in every row.
-    """
+    """A mini-batch: ``logits`` (b, classes), ``taps`` by stage (b, ...; absent sensors' too), ``params``, ``start``."""
 
     logits: Tensor
     labels: Tensor

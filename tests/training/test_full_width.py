@@ -13,21 +13,21 @@ from tests.training.scene import Scene, distance
 NUM_WINDOWS, TRAINING = 256, TrainingConfig()
 
 
-def trained(engine, dtype, spec, present, groups):
-    """The update of an epoch on noise around a prototype per class."""
+def trained(engine, dtype, spec, present, groups, *, num=NUM_WINDOWS, epochs=1, missing="zero_input"):
+    """The update of some epochs on noise around a prototype per class."""
     make = torch.Generator().manual_seed(0)
-    labels = torch.randint(0, len(spec.classes), (NUM_WINDOWS,), generator=make)
+    labels = torch.randint(0, len(spec.classes), (num,), generator=make)
     raw = {}
     for m, c in spec.modalities:
         prototypes = torch.randn(len(spec.classes), c, spec.window, generator=make)
-        raw[m] = (prototypes[labels] + torch.randn(NUM_WINDOWS, c, spec.window, generator=make)).to(dtype)
+        raw[m] = (prototypes[labels] + torch.randn(num, c, spec.window, generator=make)).to(dtype)
     shape = InputShape(channels=spec.modalities, window=spec.window, num_classes=len(spec.classes))
     backbone = CnnConfig().build(shape, 0, fast=engine == "gemm")
     for stage in backbone.stages:
         stage.module.to(dtype)
-    scene = Scene(engine, dtype=dtype, lr=TRAINING.lr, backbone=backbone, batch=TRAINING.batch_size)
+    scene = Scene(engine, missing, dtype, lr=TRAINING.lr, backbone=backbone, batch=TRAINING.batch_size)
     inputs = ClientInputs(inputs={m: backbone.prepare(m, raw[m]) for m in present}, labels=labels)
-    return scene.train(groups, inputs=inputs, present=present)
+    return scene.train(groups, epochs, inputs=inputs, present=present)
 
 
 @pytest.mark.parametrize("dataset", ["pamap2", "dsa"])
@@ -40,3 +40,16 @@ def test_matrix_products_change_nothing_after_an_epoch(dataset, present, groups,
     chosen = None if groups == "everything" else (*(f"fusion.A.{m}" for m in owned), "fusion.B", "head.1")
     naive, gemm = (trained(engine, dtype, spec, owned, chosen) for engine in ("naive", "gemm"))
     assert naive.receipt.work.num_steps == 8 and 0.0 < distance(gemm, naive) <= tolerance
+
+
+@pytest.mark.parametrize("dataset", ["pamap2", pytest.param("dsa", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("present", [1, 2, None], ids=["type C", "type B", "type A"])
+@pytest.mark.parametrize("groups", ["everything", "own"])
+@pytest.mark.parametrize("missing", ["zero_input", "zero_feature"])
+def test_reuse_changes_nothing_in_five_epochs(dataset, present, groups, missing):
+    spec = get_spec(dataset)
+    owned = spec.names[:present]
+    chosen = None if groups == "everything" else (*(f"fusion.A.{m}" for m in owned), "fusion.B", "head.1")
+    given = {"num": 64, "epochs": 5, "missing": missing}
+    naive, reuse = (trained(engine, torch.float32, spec, owned, chosen, **given) for engine in ("naive", "reuse"))
+    assert naive.receipt.work.num_steps == 10 and distance(reuse, naive) <= 1e-5
