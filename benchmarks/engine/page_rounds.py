@@ -6,7 +6,9 @@ from benchmarks.engine.missed import START
 from benchmarks.engine.noop import KINDS
 from benchmarks.engine.predict import ASSIGNMENTS, CLOCKS, ENGINES
 from benchmarks.engine.recording import NUM_CLIENTS
+from benchmarks.engine.start import HELD_WINDOWS, NUM_WINDOWS
 from benchmarks.engine.tables import Found, Row, number, table, value_of
+from relief_ray.training.job import CACHE_MIB
 
 NAMES = {
     "everything": "everything",
@@ -68,7 +70,8 @@ def _start(found: Found) -> str:
         few = f" 8 clients with as many windows in all take {number(found['pss_n8_gib'])} GiB."
     if "pss_n100_held_gib" in found:
         few += (
-            f" 100 clients of 96 windows, which fill what hosts may keep of them (256 MiB each), take "
+            f" 100 clients of {HELD_WINDOWS} windows, which fill what hosts may keep of them "
+            f"({CACHE_MIB['cpu']} MiB each), take "
             f"{number(found['pss_n100_held_gib'])} GiB."
         )
     spread = number(100 * value_of(found, "start_n100_spread"), " %")
@@ -77,9 +80,9 @@ def _start(found: Found) -> str:
         f"{number(found['start_command_s'])} s ± {number(100 * value_of(found, 'start_command_spread'), ' %')}."
     )
     return (
-        f"\n\nA run of 100 clients of 32 windows, of its own: {number(found['start_n100_s'])} s ± {spread} from the "
-        f"start of the process until round 1 ({spent}), at most {number(found['pss_n100_gib'])} GiB (PSS in one run, "
-        f"all processes and shared memory: {held}).{few}{least}{command}"
+        f"\n\nA run of 100 clients of {NUM_WINDOWS} windows, of its own: {number(found['start_n100_s'])} s ± {spread} "
+        f"from the start of the process until round 1 ({spent}), at most {number(found['pss_n100_gib'])} GiB (PSS in "
+        f"one run, all processes and shared memory: {held}).{few}{least}{command}"
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from benchmarks.engine.tables import Found, number, percent
+from relief_ray.training.job import CACHE_MIB
 
 # What a host does once for a client, whether that takes one step or many.
 ONCE = ("clear", "load", "delta", "measure", "sum")
@@ -18,8 +19,8 @@ _RECORDED = (
     "takes what two hosts leave of the cores"
 )
 _HELD = (
-    "prepared windows take 256 MiB a host, which `runtime.cache_mib` lowers; what is let go is prepared again in every "
-    "round"
+    f"prepared windows take {CACHE_MIB['cpu']} MiB a host, which `runtime.cache_mib` lowers; what is let go is "
+    "prepared again in every round"
 )
 _SAID: Mapping[str, str] = MappingProxyType({"recording_n8_recorded_vs_bare": _RECORDED, "pss_n100_held_gib": _HELD})
 

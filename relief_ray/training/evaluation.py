@@ -13,7 +13,7 @@ from torch import Tensor
 
 from relief_ray.models.backbone import Backbone
 from relief_ray.stages import RAW, Missing, modalities_below
-from relief_ray.training.reuse import needed, zero_input
+from relief_ray.training.reuse import needed, spread, zero_input
 from relief_ray.training.rows import Rows
 
 Mask = frozenset[str]
@@ -61,7 +61,7 @@ def _logits(
                 continue
             inputs = [value(i, mask) for i in stage.spec.inputs]
             if key[1]:
-                inputs = [x if len(x) == batch else x.expand(batch, *x.shape[1:]) for x in inputs]
+                inputs = [spread(x, batch) for x in inputs]
             output = stage.module(*inputs)
             memo[key] = output * 0.0 if missing == "zero_feature" and stage.spec.feature and not key[1] else output
     return {mask: memo[last, mask & below[last]] for mask in masks}

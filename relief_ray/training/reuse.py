@@ -107,10 +107,15 @@ def run(stages: Collection[Stage], values: Values, plan: ForwardPlan, batch: int
             continue
         inputs = [values[i] for i in stage.spec.inputs]
         if not (plan.shared_absent and name in plan.absent):
-            inputs = [x if len(x) == batch else x.expand(batch, *x.shape[1:]) for x in inputs]
+            inputs = [spread(x, batch) for x in inputs]
         output = stage.module(*inputs)
         values[name] = output * 0.0 if name in plan.zero_features else output
     return values
+
+
+def spread(values: Tensor, batch: int) -> Tensor:
+    """A row per window (batch, ...) of a stage's ``values``, of which an absent sensor's may be one for all."""
+    return values if len(values) == batch else values.expand(batch, *values.shape[1:])
 
 
 def _zero_key(stage: str) -> str:

@@ -17,7 +17,7 @@ from relief_ray.federated import ClientContext, ClientProgram, LocalStep, task_l
 from relief_ray.groups import Params
 from relief_ray.messages import Assignment
 from relief_ray.process import Autocast, casting
-from relief_ray.training.reuse import BatchBuffers, ForwardPlan, Values, run
+from relief_ray.training.reuse import BatchBuffers, ForwardPlan, Values, run, spread
 from relief_ray.training.rows import ClientInputs
 from relief_ray.training.vectors import Clock, GroupVectors
 
@@ -155,7 +155,7 @@ def _outputs(session: Session, batches: BatchBuffers, index: Tensor) -> Values:
     """What the objective reads of the windows ``index`` (b,): b rows each, for a sensor that is absent too."""
     read, plan, batch = batches.take(index), session.plan, len(index)
     found = wanted(session, index.device, lambda: run(plan.every_step, read, plan, batch))
-    return {name: x if len(x) == batch else x.expand(batch, *x.shape[1:]) for name, x in found.items()}
+    return {name: spread(x, batch) for name, x in found.items()}
 
 
 def wanted(session: Session, device: torch.device, forward: Callable[[], Values]) -> Values:

@@ -1,3 +1,4 @@
+import subprocess
 from dataclasses import replace
 
 import pytest
@@ -31,6 +32,7 @@ def test_a_failed_run_says_why(scene, tmp_path):
     broken = peers.Installed(peer=peers.PEERS[0], python=python, version="0")
     with pytest.raises(RuntimeError, match="ended with 3: broken"):
         broken.run(scene.folder, 1)
+    assert subprocess.run([python], capture_output=True).returncode == 3
 
 
 @pytest.mark.slow
