@@ -325,7 +325,7 @@ def with_same_data(run: Bench) -> Bench:
 class Sgd:
     """Plain gradient descent with the interface of the trainer's Adam: what the methods' theory is stated for."""
 
-    def reset(self, parameters: Sequence[Tensor]) -> None:
+    def reset(self, parameters: Sequence[Tensor], *, once: bool = False) -> None:
         pass
 
     @torch.no_grad()

@@ -15,12 +15,15 @@ from torch.optim.adam import adam
 RULE: Mapping[str, Any] = MappingProxyType(
     {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0, "amsgrad": False, "maximize": False}
 )
+# Values whose passing moments, 512 KiB, stay in a core's own cache.
+CHUNK = 2**16
 
 
 @dataclass(slots=True)
 class _Slot:
     """One tensor's moments and how many steps it took: in ``steps`` by torch's function, in ``count`` by its kernel."""
 
+    chunks: Sequence[Tensor]
     mean: Tensor
     square: Tensor
     steps: Tensor
@@ -38,15 +41,25 @@ class Adam:
         """Keeps two moment buffers and a step counter per parameter."""
         self._fused, self._is_direct = fused, fused and all(p.device.type == "cpu" for p in parameters)
         self._stale: set[int] = set()
+        self._is_once, self._passing = False, dict[int, tuple[Tensor, Tensor, Tensor]]()
         # Fused kernels count steps where the parameters are.
         self._slots = {
-            id(p): _Slot(torch.zeros_like(p), torch.zeros_like(p), torch.zeros((), device=p.device if fused else None))
+            id(p): _Slot(
+                chunks=torch.split(p.detach().view(-1), CHUNK),
+                mean=torch.zeros_like(p),
+                square=torch.zeros_like(p),
+                steps=torch.zeros((), device=p.device if fused else None),
+            )
             for p in parameters
         }
 
-    def reset(self, parameters: Sequence[Tensor]) -> None:
-        """Forgets the moments of ``parameters``; their buffers are cleared when they are next used."""
+    def reset(self, parameters: Sequence[Tensor], *, once: bool = False) -> None:
+        """Forgets the moments of ``parameters``; their buffers are cleared when they are next used.
+
+        ``once``: each takes one step at most until the next reset, so that its moments need not be kept.
+        """
         self._stale.update(id(p) for p in parameters)
+        self._is_once = once
 
     def clear(self, parameters: Sequence[Tensor]) -> None:
         """Clears at once what was forgotten: a step that is recorded must not hold the clearing."""
@@ -61,6 +74,8 @@ class Adam:
     def step(self, parameters: Sequence[Tensor], lr: float) -> None:
         """One step for those that have a gradient; gradients are dropped afterwards."""
         live = [p for p in parameters if p.grad is not None]
+        if self._is_once and self._is_direct:
+            live = [p for p in live if not self._only_step(p, lr)]
         if not live:
             return
         if self._stale:
@@ -76,6 +91,30 @@ class Adam:
             adam(*moved, [s.steps for s in slots], foreach=False, fused=self._fused, lr=lr, **RULE)
         for p in live:
             p.grad = None
+
+    def _only_step(self, p: Tensor, lr: float) -> bool:
+        """A large tensor's first step, over moments that pass: clearing and writing its own takes as long as the step.
+
+        Chunk by chunk the kernel does the same as at one go, to the bit.
+        """
+        if p.numel() < CHUNK or p.grad is None:
+            return False
+        assert id(p) in self._stale, "a second step where one at most was announced"
+        self._stale.discard(id(p))
+        for values, gradient in zip(self._slots[id(p)].chunks, torch.split(p.grad.reshape(-1), CHUNK), strict=True):
+            both, mean, square = self._zeros(values)
+            torch._fused_adam_([values], [gradient], [mean], [square], [], [_number(1)], lr=lr, **RULE)
+            both.zero_()
+        p.grad = None
+        return True
+
+    def _zeros(self, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Both moments of so many values in one memory, to be given back as zeros."""
+        number = values.numel()
+        if number not in self._passing:
+            both = values.new_zeros(2, number)
+            self._passing[number] = both, both[0], both[1]
+        return self._passing[number]
 
 
 @lru_cache(maxsize=4096)

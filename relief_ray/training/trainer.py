@@ -91,7 +91,8 @@ class Trainer:
         order = context.streams.torch("probe", context.round, context.info.id)
         index = torch.randperm(len(client.labels), generator=order)[: self.config.batch_size]
         batch = ClientInputs(inputs={m: x[index] for m, x in client.inputs.items()}, labels=client.labels[index])
-        session = self.open(LocalRound(context=context, task=trial, client=batch, visit=visit))
+        once = replace(trial, epochs=1)
+        session = self.open(LocalRound(context=context, task=once, client=batch, visit=visit))
         visit.probes.append((trial, len(index)))
         batches, whole = self._batches(session), torch.arange(len(index), device=self.device)
         self._batch(session, batches, whole)
@@ -104,7 +105,9 @@ class Trainer:
         context, task = given.context, given.task
         load_model(self.theta, context, task)
         scale_adapters(self.backbone, task.lora_scale)
-        plan = self.plan(context.info.modalities, task, len(given.client.labels))
+        num_windows = len(given.client.labels)
+        plan = self.plan(context.info.modalities, task, num_windows)
+        is_once = task.epochs == 1 and num_windows <= self.config.batch_size
         return Session(
             context=context,
             task=task,
@@ -112,7 +115,7 @@ class Trainer:
             visit=given.visit,
             plan=plan,
             output=task.output or self.backbone.output,
-            parameters=self._freeze(task),
+            parameters=self._freeze(task, once=is_once),
             vectors=GroupVectors(
                 self.backbone.parameters, tuple(j for j in self.backbone.layout.ids if j in task.train)
             ),
@@ -142,8 +145,8 @@ class Trainer:
             return context.start
         return self.backbone.layout.views(self.flat.clone())
 
-    def _freeze(self, task: Assignment) -> dict[float, list[Tensor]]:
-        """Switches gradients on for exactly the assigned tensors and clears their moments; by learning rate."""
+    def _freeze(self, task: Assignment, once: bool) -> dict[float, list[Tensor]]:
+        """Switches gradients on for exactly the assigned tensors and forgets their moments; by learning rate."""
         chosen: dict[float, list[Tensor]] = {}
         for group in self.backbone.layout:
             part = task.train.get(group.id)
@@ -152,7 +155,7 @@ class Trainer:
                 p.requires_grad_(wanted)
                 if wanted:
                     chosen.setdefault(self.config.lr * task.lr_scale.get(group.id, 1.0), []).append(p)
-        self._adam.reset([p for parameters in chosen.values() for p in parameters])
+        self._adam.reset([p for parameters in chosen.values() for p in parameters], once=once)
         return chosen
 
     def _epochs(self, session: Session) -> None:

@@ -8,9 +8,9 @@ import torch
 
 from relief_ray.federated import ClientProgram, task_loss
 from relief_ray.groups import Part
-from relief_ray.training import early
+from relief_ray.training import early, optimizer
 from relief_ray.training.optimizer import Adam
-from tests.training.scene import ASSIGNMENTS, Scene
+from tests.training.scene import ASSIGNMENTS, BATCH, Scene
 
 
 @pytest.fixture
@@ -88,3 +88,24 @@ def test_seconds_of_the_steps_are_the_optimizers(monkeypatch, steps):
     slept_s = 0.002 * 3 * num_tensors
     times = scene.train().receipt.work.measured
     assert times.optimizer_s >= slept_s > 0.1 and 0 < times.backward_s < slept_s
+
+
+@pytest.mark.parametrize("program", [ClientProgram(), ClientProgram(objective=other)], ids=["at once", "afterwards"])
+@pytest.mark.parametrize(("num", "epochs"), [(BATCH, 1), (BATCH - 3, 1), (BATCH + 1, 1), (BATCH, 2)])
+def test_moments_of_an_only_step_pass_and_no_bit_depends_on_it(program, num, epochs, monkeypatch):
+    """One batch, one epoch; the client after it has several steps."""
+    monkeypatch.setattr(optimizer, "CHUNK", 64)
+    passed, usual, reset = [], Adam._only_step, Adam.reset
+    monkeypatch.setattr(Adam, "_only_step", lambda *given: passed.append(usual(*given)) or passed[-1])
+
+    def rounds():
+        scene = Scene("gemm")
+        first = scene.train(epochs=epochs, program=program, inputs=scene.inputs(num=num))
+        had = any(passed)
+        return first, scene.train(epochs=2, program=program), had
+
+    one, after, had = rounds()
+    assert had == (num <= BATCH and epochs == 1)
+    monkeypatch.setattr(Adam, "reset", lambda self, parameters, once: reset(self, parameters))
+    for update, expected in zip((one, after), rounds()[:2], strict=True):
+        assert all(torch.equal(delta, expected.delta[j]) for j, delta in update.delta.items())
