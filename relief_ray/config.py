@@ -80,7 +80,7 @@ class RuntimeConfig(Section):
     """Where clients run. ``inline`` needs no Ray.
 
     ``auto``: an actor per client up to ten, unless clients share steps (``training.stack``), else packed hosts.
-    ``cache_mib``: of prepared windows that a host keeps between rounds (None: 256, and 8,192 in a GPU's memory).
+    ``cache_mib``: of prepared windows that a host keeps between rounds (None: 224, and 8,192 in a GPU's memory).
     """
 
     mode: Literal["auto", "inline", "packed", "actors"] = "auto"

@@ -28,6 +28,7 @@ INSTALL_S, RUN_S = 600.0, 900.0
 When = Literal["first", "last"]
 WHEN: tuple[When, ...] = ("first", "last")
 
+UNCOMPILED = "PYTHONDONTWRITEBYTECODE"
 # Ray starts its workers at niceness 15; on a machine that is not quite quiet, bare processes would always come first.
 NICENESS = "RAY_worker_niceness"
 
@@ -100,8 +101,11 @@ def saved_weights(peer: Peer, folder: Path, when: When) -> Tensor:
 
 
 def environment(scratch: str) -> dict[str, str]:
-    """One thread per process, our sources, the same priority as everybody, no trace of a running Ray."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith("RAY_") or k == NICENESS}
+    """One thread per process, our sources, the same priority as everybody, no trace of a running Ray.
+
+    Python keeps its byte code, as it does of what is installed: or every process would compile our sources anew.
+    """
+    kept = {k: v for k, v in os.environ.items() if (not k.startswith("RAY_") or k == NICENESS) and k != UNCOMPILED}
     return kept | {
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": str(ROOT),

@@ -25,6 +25,12 @@ def test_a_running_ray_is_not_seen(monkeypatch):
     assert "RAY_ADDRESS" not in seen and seen["OMP_NUM_THREADS"] == "1"
 
 
+def test_children_keep_their_byte_code(monkeypatch):
+    """Whoever measures with it switched off would time a compiler."""
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    assert "PYTHONDONTWRITEBYTECODE" not in peers.environment("/tmp/x")
+
+
 def test_a_failed_run_says_why(scene, tmp_path):
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\necho broken >&2\nexit 3\n")
