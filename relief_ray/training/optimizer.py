@@ -102,19 +102,20 @@ class Adam:
         assert id(p) in self._stale, "a second step where one at most was announced"
         self._stale.discard(id(p))
         for values, gradient in zip(self._slots[id(p)].chunks, torch.split(p.grad.reshape(-1), CHUNK), strict=True):
-            both, mean, square = self._zeros(values)
+            mean, square = self._cleared(values)
             torch._fused_adam_([values], [gradient], [mean], [square], [], [_number(1)], lr=lr, **RULE)
-            both.zero_()
         p.grad = None
         return True
 
-    def _zeros(self, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Both moments of so many values in one memory, to be given back as zeros."""
+    def _cleared(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Zero moments of so many values, in memory that all chunks share."""
         number = values.numel()
         if number not in self._passing:
-            both = values.new_zeros(2, number)
+            both = values.new_empty(2, number)
             self._passing[number] = both, both[0], both[1]
-        return self._passing[number]
+        both, mean, square = self._passing[number]
+        both.zero_()
+        return mean, square
 
 
 @lru_cache(maxsize=4096)
