@@ -84,7 +84,8 @@ def host(given: Setup, num_hosts: int) -> Split:
 def training_shares(given: Setup, num_hosts: int, hosts: float) -> Figures:
     """``hosts``, their share of a round in which everything is trained, by what they do, client by client."""
     calls, stages = _host_calls(given, num_hosts)
-    load_s, epochs_s, clear_s = (calls.seconds(f) for f in (load_model, Trainer._epochs, Adam.clear))
+    load_s, epochs_s = (calls.seconds(f) for f in (load_model, Trainer._epochs))
+    clear_s = calls.seconds(Adam.clear, Adam._cleared)
     training = {
         "forward": sum(s.forward_s for s in stages),
         "backward": sum(s.backward_s for s in stages),

@@ -47,8 +47,9 @@ def full(found: Found) -> str:
     rows = [_full_row(found, prefix, n) for prefix, n in cases]
     header = ("data, clients x windows", "ours, samples/s", "PyTorch x 2", "Flower", "pfl", "equal again")
     note = (
-        "One epoch a round, batch 32, fresh Adam; the same windows in the same batches. ±: half the range of the turns "
-        "over their median. PyTorch x 2: bare "
+        "One epoch a round, batch 32, fresh Adam; the same windows in the same batches: clients of 32 windows take one "
+        "step, and ours keeps no moments of large tensors then ([ADR 17](adr/0017-passes-over-an-update.md)). ±: half "
+        "the range of the turns over their median. PyTorch x 2: bare "
         "eager PyTorch in two processes. In brackets: how many times faster ours is. Equal again: a second run of ours "
         f"gave the same bits. [Flower's settings]({FLOWER_GUIDE}): one core per client app; [pfl]({PFL_SITE}): two "
         f"processes. Scripts: [Flower]({SCRIPTS}/flower_peer.py) with its [app]({SCRIPTS}/flower_app.py), "

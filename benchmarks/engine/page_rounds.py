@@ -8,7 +8,6 @@ from benchmarks.engine.predict import ASSIGNMENTS, CLOCKS, ENGINES
 from benchmarks.engine.recording import NUM_CLIENTS
 from benchmarks.engine.start import HELD_WINDOWS, NUM_WINDOWS
 from benchmarks.engine.tables import Found, Row, number, table, value_of
-from relief_ray.training.job import CACHE_MIB
 
 NAMES = {
     "everything": "everything",
@@ -71,8 +70,7 @@ def _start(found: Found) -> str:
     if "pss_n100_held_gib" in found:
         few += (
             f" 100 clients of {HELD_WINDOWS} windows, which fill what hosts may keep of them "
-            f"({CACHE_MIB['cpu']} MiB each), take "
-            f"{number(found['pss_n100_held_gib'])} GiB."
+            f"({number(found['pss_n100_held_cache_mib'])} MiB each), take {number(found['pss_n100_held_gib'])} GiB."
         )
     spread = number(100 * value_of(found, "start_n100_spread"), " %")
     command = (
@@ -81,8 +79,9 @@ def _start(found: Found) -> str:
     )
     return (
         f"\n\nA run of 100 clients of {NUM_WINDOWS} windows, of its own: {number(found['start_n100_s'])} s ± {spread} "
-        f"from the start of the process until round 1 ({spent}), at most {number(found['pss_n100_gib'])} GiB (PSS in "
-        f"one run, all processes and shared memory: {held}).{few}{least}{command}"
+        f"from the start of the process until round 1 ({spent}; byte code is kept, as of what is installed), at most "
+        f"{number(found['pss_n100_gib'])} GiB (PSS in one run, all processes and shared memory: {held})."
+        f"{few}{least}{command}"
     )
 
 

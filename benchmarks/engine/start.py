@@ -15,6 +15,7 @@ from benchmarks.engine.machine import ROOT, Figures
 from benchmarks.engine.noop import KINDS, pss_by_kind
 from benchmarks.engine.pairs import Times
 from benchmarks.engine.peers import environment
+from relief_ray.training.job import CACHE_MIB
 
 GIB = 2**30
 WAIT_S, SAMPLE_S, CHILD_S = 0.05, 0.25, 300.0
@@ -58,6 +59,7 @@ def _other_memory(folder: Path, num_clients: int) -> Figures:
     return {
         **_memory(folder, FEW, num_clients * NUM_WINDOWS // FEW),
         **_memory(folder, num_clients, HELD_WINDOWS, "_held"),
+        f"pss_n{num_clients}_held_cache_mib": CACHE_MIB["cpu"],
     }
 
 

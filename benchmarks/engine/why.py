@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from benchmarks.engine.tables import Found, number, percent
-from relief_ray.training.job import CACHE_MIB
 
 # What a host does once for a client, whether that takes one step or many.
 ONCE = ("clear", "load", "delta", "measure", "sum")
@@ -18,17 +17,15 @@ _RECORDED = (
     "a round counts once its model is hashed and its line is on disk, so both stay on its way; the checkpoint's thread "
     "takes what two hosts leave of the cores"
 )
-_HELD = (
-    f"prepared windows take {CACHE_MIB['cpu']} MiB a host, which `runtime.cache_mib` lowers; what is let go is "
-    "prepared again in every round"
-)
-_SAID: Mapping[str, str] = MappingProxyType({"recording_n8_recorded_vs_bare": _RECORDED, "pss_n100_held_gib": _HELD})
+_SAID: Mapping[str, str] = MappingProxyType({"recording_n8_recorded_vs_bare": _RECORDED})
 
 
 def why(found: Found, key: str) -> str:
     """The reason in words, empty where there is none beyond the shares."""
     if key in _SAID:
         return _SAID[key]
+    if key == "pss_n100_held_gib":
+        return _held(found)
     if key.startswith("full_"):
         return _once_a_client(found, key.split("_vs_")[0])
     if key.startswith("type_c_"):
@@ -46,6 +43,16 @@ def _once_a_client(found: Found, case: str) -> str:
     return (
         f"clearing Adam's moments, loading the model, subtracting, measuring and adding, once a client however few its "
         f"steps, take {percent(sum(shares))} of the round"
+    )
+
+
+def _held(found: Found) -> str:
+    known = _known(found, "pss_n100_held_cache_mib")
+    if not known:
+        return ""
+    return (
+        f"prepared windows take {number(known[0])} MiB a host, which `runtime.cache_mib` lowers; what is let go is "
+        "prepared again in every round"
     )
 
 

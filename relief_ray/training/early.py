@@ -12,17 +12,14 @@ from functools import partial
 from torch import Tensor
 
 from relief_ray.federated import task_loss
-from relief_ray.training.optimizer import Adam
+from relief_ray.training.optimizer import LARGE, Adam
 from relief_ray.training.steps import Session
 from relief_ray.training.vectors import Clock
-
-# Values of a tensor that is worth a step of its own (256 KiB of gradient); the others share one.
-LARGE = 2**16
 
 
 @contextmanager
 def stepped_at_once(session: Session, adam: Adam, batch_size: int) -> Iterator[None]:
-    """Inside, large trained tensors take their step as soon as a batch's gradient is theirs; the others as usual.
+    """Inside, large trained tensors take their step as soon as a batch's gradient is theirs; the others share one.
 
     Not where a gradient is not ready then: batches that go in parts, tensors that are trained in parts, objectives that
     may still read what moves.

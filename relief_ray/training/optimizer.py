@@ -15,15 +15,15 @@ from torch.optim.adam import adam
 RULE: Mapping[str, Any] = MappingProxyType(
     {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0, "amsgrad": False, "maximize": False}
 )
-# Values whose passing moments, 512 KiB, stay in a core's own cache.
-CHUNK = 2**16
+# Values of a tensor that is worth a step of its own, and of its pieces in an only step: what the kernel touches of one
+# is 1 MiB in float32, half of a core's own cache on the machine where it was chosen (ADR 17).
+LARGE = 2**16
 
 
 @dataclass(slots=True)
 class _Slot:
     """One tensor's moments and how many steps it took: in ``steps`` by torch's function, in ``count`` by its kernel."""
 
-    chunks: Sequence[Tensor]
     mean: Tensor
     square: Tensor
     steps: Tensor
@@ -41,23 +41,22 @@ class Adam:
         """Keeps two moment buffers and a step counter per parameter."""
         self._fused, self._is_direct = fused, fused and all(p.device.type == "cpu" for p in parameters)
         self._stale: set[int] = set()
-        self._is_once, self._passing = False, dict[int, tuple[Tensor, Tensor, Tensor]]()
+        self._is_once = False
+        self._passing: dict[tuple[torch.dtype, int], tuple[Tensor, Tensor, Tensor]] = {}
         # Fused kernels count steps where the parameters are.
         self._slots = {
-            id(p): _Slot(
-                chunks=torch.split(p.detach().view(-1), CHUNK),
-                mean=torch.zeros_like(p),
-                square=torch.zeros_like(p),
-                steps=torch.zeros((), device=p.device if fused else None),
-            )
+            id(p): _Slot(torch.zeros_like(p), torch.zeros_like(p), torch.zeros((), device=p.device if fused else None))
             for p in parameters
         }
 
     def reset(self, parameters: Sequence[Tensor], *, once: bool = False) -> None:
-        """Forgets the moments of ``parameters``; their buffers are cleared when they are next used.
+        """Forgets gradients and moments of ``parameters``; the moments' buffers are cleared when they are next used.
 
-        ``once``: each takes one step at most until the next reset, so that its moments need not be kept.
+        ``once``: each takes one step at most until the next reset, so that its moments need not be kept. It is checked
+        where they are not: large tensors on a CPU.
         """
+        for p in parameters:
+            p.grad = None  # left by a step that was broken off
         self._stale.update(id(p) for p in parameters)
         self._is_once = once
 
@@ -95,25 +94,26 @@ class Adam:
     def _only_step(self, p: Tensor, lr: float) -> bool:
         """A large tensor's first step, over moments that pass: clearing and writing its own takes as long as the step.
 
-        Chunk by chunk the kernel does the same as at one go, to the bit.
+        Piece by piece the kernel does the same as at one go, to the bit.
         """
-        if p.numel() < CHUNK or p.grad is None:
+        if p.numel() < LARGE or p.grad is None:
             return False
         assert id(p) in self._stale, "a second step where one at most was announced"
         self._stale.discard(id(p))
-        for values, gradient in zip(self._slots[id(p)].chunks, torch.split(p.grad.reshape(-1), CHUNK), strict=True):
+        pieces = zip(torch.split(p.view(-1), LARGE), torch.split(p.grad.reshape(-1), LARGE), strict=True)
+        for values, gradient in pieces:
             mean, square = self._cleared(values)
             torch._fused_adam_([values], [gradient], [mean], [square], [], [_number(1)], lr=lr, **RULE)
         p.grad = None
         return True
 
     def _cleared(self, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Zero moments of so many values, in memory that all chunks share."""
-        number = values.numel()
-        if number not in self._passing:
-            both = values.new_empty(2, number)
-            self._passing[number] = both, both[0], both[1]
-        both, mean, square = self._passing[number]
+        """Zero moments of so many values, in memory that all pieces share."""
+        key = values.dtype, values.numel()
+        if key not in self._passing:
+            both = values.new_empty(2, values.numel())
+            self._passing[key] = both, both[0], both[1]
+        both, mean, square = self._passing[key]
         both.zero_()
         return mean, square
 

@@ -91,7 +91,7 @@ class Trainer:
         order = context.streams.torch("probe", context.round, context.info.id)
         index = torch.randperm(len(client.labels), generator=order)[: self.config.batch_size]
         batch = ClientInputs(inputs={m: x[index] for m, x in client.inputs.items()}, labels=client.labels[index])
-        once = replace(trial, epochs=1)
+        once = replace(trial, epochs=1)  # whatever it would do as a round
         session = self.open(LocalRound(context=context, task=once, client=batch, visit=visit))
         visit.probes.append((trial, len(index)))
         batches, whole = self._batches(session), torch.arange(len(index), device=self.device)

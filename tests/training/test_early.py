@@ -90,13 +90,22 @@ def test_seconds_of_the_steps_are_the_optimizers(monkeypatch, steps):
     assert times.optimizer_s >= slept_s > 0.1 and 0 < times.backward_s < slept_s
 
 
+@pytest.fixture
+def passed(monkeypatch):
+    """Whether each tensor's moments passed; pieces of 64 values, every tensor of as many has a step of its own."""
+    found, usual = [], Adam._only_step
+    monkeypatch.setattr(Adam, "_only_step", lambda *given: found.append(usual(*given)) or found[-1])
+    monkeypatch.setattr(optimizer, "LARGE", 64)
+    monkeypatch.setattr(early, "LARGE", 64)
+    return found
+
+
 @pytest.mark.parametrize("program", [ClientProgram(), ClientProgram(objective=other)], ids=["at once", "afterwards"])
 @pytest.mark.parametrize(("num", "epochs"), [(BATCH, 1), (BATCH - 3, 1), (BATCH + 1, 1), (BATCH, 2)])
-def test_moments_of_an_only_step_pass_and_no_bit_depends_on_it(program, num, epochs, monkeypatch):
+def test_moments_of_an_only_step_pass_and_no_bit_depends_on_it(program, num, epochs, passed, monkeypatch):
     """One batch, one epoch; the client after it has several steps."""
-    monkeypatch.setattr(optimizer, "CHUNK", 64)
-    passed, usual, reset = [], Adam._only_step, Adam.reset
-    monkeypatch.setattr(Adam, "_only_step", lambda *given: passed.append(usual(*given)) or passed[-1])
+    taken, take, reset = [], early._take, Adam.reset
+    monkeypatch.setattr(early, "_take", lambda *given: taken.append(given) or take(*given))
 
     def rounds():
         scene = Scene("gemm")
@@ -105,7 +114,20 @@ def test_moments_of_an_only_step_pass_and_no_bit_depends_on_it(program, num, epo
         return first, scene.train(epochs=2, program=program), had
 
     one, after, had = rounds()
-    assert had == (num <= BATCH and epochs == 1)
+    assert had == (num <= BATCH and epochs == 1) and bool(taken) == (program.objective is task_loss)
     monkeypatch.setattr(Adam, "reset", lambda self, parameters, once: reset(self, parameters))
     for update, expected in zip((one, after), rounds()[:2], strict=True):
         assert all(torch.equal(delta, expected.delta[j]) for j, delta in update.delta.items())
+
+
+def test_moments_of_a_probe_pass(passed):
+    """It takes one step, whatever its trial would take as a round; its round has nine."""
+    told = []
+
+    def refine(context, assignment):
+        context.probe(assignment)
+        told.extend(passed)
+        return assignment
+
+    Scene("gemm").train(epochs=3, program=ClientProgram(refine=refine))
+    assert any(told) and passed == told

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relief_ray.training.optimizer import CHUNK, Adam
+from relief_ray.training.optimizer import LARGE, Adam
 
 
 def gradients(steps, seed=0):
@@ -107,11 +107,11 @@ def test_only_what_was_reset_begins_anew(fused):
 
 
 @settings(max_examples=20, deadline=None)
-@given(numel=st.integers(CHUNK, 3 * CHUNK + 40), seed=st.integers(0, 99), lr=st.floats(1e-5, 1.0))
+@given(numel=st.integers(LARGE, 3 * LARGE + 40), seed=st.integers(0, 99), lr=st.floats(1e-5, 1.0))
 def test_an_only_step_is_torchs_first_to_the_bit(numel, seed, lr):
     """Whatever came before: twice in a row, chunk by chunk, tensors that are large and one that is not."""
     make = torch.Generator().manual_seed(seed)
-    sizes = (numel, 7, 2 * CHUNK)
+    sizes = (numel, 7, 2 * LARGE)
     ours = [torch.nn.Parameter(torch.randn(n, generator=make)) for n in sizes]
     adam = Adam(ours, fused=True)
     for _ in range(2):
@@ -128,25 +128,25 @@ def test_an_only_step_is_torchs_first_to_the_bit(numel, seed, lr):
 
 def test_steps_after_an_only_one_begin_anew():
     """Its moments were nobody's: the next client's three steps are those of a new optimizer."""
-    used, new = ([torch.nn.Parameter(torch.ones(CHUNK + 5))] for _ in range(2))
+    used, new = ([torch.nn.Parameter(torch.ones(LARGE + 5))] for _ in range(2))
     adam, clean = Adam(used, fused=True), Adam(new, fused=True)
     adam.reset(used, once=True)
-    step(adam, used, [torch.full((CHUNK + 5,), 3.0)], 1e-2)
+    step(adam, used, [torch.full((LARGE + 5,), 3.0)], 1e-2)
     used[0].data.fill_(1.0)
     adam.reset(used)
     for value in (1.0, -2.0, 0.5):
         for optimizer, parameters in ((adam, used), (clean, new)):
-            step(optimizer, parameters, [torch.full((CHUNK + 5,), value)], 1e-2)
+            step(optimizer, parameters, [torch.full((LARGE + 5,), value)], 1e-2)
     assert torch.equal(used[0], new[0])
 
 
 def test_a_second_step_where_one_was_announced_is_an_error():
-    parameters = [torch.nn.Parameter(torch.ones(CHUNK))]
+    parameters = [torch.nn.Parameter(torch.ones(LARGE))]
     adam = Adam(parameters, fused=True)
     adam.reset(parameters, once=True)
-    step(adam, parameters, [torch.ones(CHUNK)], 1e-2)
+    step(adam, parameters, [torch.ones(LARGE)], 1e-2)
     with pytest.raises(AssertionError, match="a second step"):
-        step(adam, parameters, [torch.ones(CHUNK)], 1e-2)
+        step(adam, parameters, [torch.ones(LARGE)], 1e-2)
 
 
 @pytest.mark.parametrize("fused", [False, True])

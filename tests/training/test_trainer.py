@@ -1,5 +1,7 @@
 """The local trainer against loops written out by hand, and what DESIGN promises about it."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -441,3 +443,31 @@ def test_a_probe_leaves_no_trace(engine):
     assert all(bool(g.any()) and g.shape == seen[0].step[j].shape for j, g in seen[0].gradient.items())
     largest = max(float(step.abs().max()) for step in seen[0].step.values())
     assert largest == pytest.approx(LR, rel=1e-2), "Adam's first step is lr wherever there is a gradient"
+
+
+@everywhere
+@pytest.mark.parametrize("micro_batch", [None, 5])
+def test_a_round_that_was_broken_off_leaves_nothing_to_the_next(engine, micro_batch):
+    """In its second step, some of whose gradients are there already: the same client again is a fresh trainer's."""
+
+    def scene_of():
+        scene = Scene(engine)
+        scene.trainer.config = replace(scene.trainer.config, micro_batch=micro_batch)
+        return scene
+
+    calls = []
+
+    def breaks(step):
+        calls.append(step)
+        if len(calls) == (2 if micro_batch is None else 7):
+            step.logits.register_hook(broken)
+        return task_loss(step)
+
+    def broken(gradient):
+        raise KeyboardInterrupt
+
+    used = scene_of()
+    with pytest.raises(KeyboardInterrupt):
+        used.train(program=ClientProgram(objective=breaks, is_mean=True))
+    again, fresh = used.train(), scene_of().train()
+    assert all(torch.equal(delta, fresh.delta[j]) for j, delta in again.delta.items())

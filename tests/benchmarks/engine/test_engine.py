@@ -7,7 +7,7 @@ import platform
 import pytest
 
 from benchmarks.engine.__main__ import main
-from benchmarks.engine.machine import facts
+from benchmarks.engine.machine import ROOT, facts
 from benchmarks.engine.page import VARIANTS, render
 from benchmarks.engine.tables import TARGETS, number, targets
 
@@ -138,6 +138,12 @@ def test_numbers_keep_three_digits():
         "–",
         "yes",
     ]
+
+
+def test_the_committed_page_is_what_its_record_gives():
+    """To the byte: no figure beside it comes from today's code."""
+    record = json.loads((ROOT / "results" / "benchmarks" / "engine.json").read_text())
+    assert (ROOT / "docs" / "performance.md").read_text() == render(record)
 
 
 def test_nothing_measured_gives_a_page_with_a_head_alone():

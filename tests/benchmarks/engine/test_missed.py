@@ -81,6 +81,12 @@ def test_an_aim_without_a_profile_says_so():
     assert "what is left: not profiled." in missed({"start_n100_s": 20.0})
 
 
+def test_full_caches_are_explained_by_the_bound_they_were_measured_with():
+    found = {"pss_n100_held_gib": 2.5, "pss_n100_held_cache_mib": 300, "pss_n100_held_hosts_gib": 1.5}
+    assert "prepared windows take 300 MiB a host, which `runtime.cache_mib` lowers" in missed(found)
+    assert "prepared windows take" not in missed({"pss_n100_held_gib": 2.5})
+
+
 @pytest.mark.parametrize("key", [key for key, _, _ in TARGETS])
 def test_every_aim_has_its_profile(key):
     """With all shares, seconds and GiB that a run writes, no aim is left without an explanation."""
