@@ -448,7 +448,7 @@ def test_a_probe_leaves_no_trace(engine):
 @everywhere
 @pytest.mark.parametrize("micro_batch", [None, 5])
 def test_a_round_that_was_broken_off_leaves_nothing_to_the_next(engine, micro_batch):
-    """In its second step, some of whose gradients are there already: the same client again is a fresh trainer's."""
+    """Broken off in its second step, when some gradients are there: the same client again is a fresh trainer's."""
 
     def scene_of():
         scene = Scene(engine)
