@@ -182,6 +182,6 @@ def config_of(case: str, **changes: object) -> ExperimentConfig:
 
 
 __all__ = [
-    "BASE", "CASES", "FAST_LINK", "LONG", "MASKED_ON_MOMENT", "OF_100", "ON_MOMENT", "RESUMED_ON_MOMENT",
+    "BASE", "CASES", "FAST_LINK", "KINDS", "LONG", "MASKED_ON_MOMENT", "OF_100", "ON_MOMENT", "RESUMED_ON_MOMENT",
     "after_rounds", "config_of", "drive", "marked", "outcome",
 ]  # fmt: skip
