@@ -109,7 +109,7 @@ def test_only_what_was_reset_begins_anew(fused):
 @settings(max_examples=20, deadline=None)
 @given(numel=st.integers(LARGE, 3 * LARGE + 40), seed=st.integers(0, 99), lr=st.floats(1e-5, 1.0))
 def test_an_only_step_is_torchs_first_to_the_bit(numel, seed, lr):
-    """Whatever came before: twice in a row, chunk by chunk, tensors that are large and one that is not."""
+    """Whatever came before: twice in a row, piece by piece, tensors that are large and one that is not."""
     make = torch.Generator().manual_seed(seed)
     sizes = (numel, 7, 2 * LARGE)
     ours = [torch.nn.Parameter(torch.randn(n, generator=make)) for n in sizes]

@@ -141,7 +141,7 @@ def test_numbers_keep_three_digits():
 
 
 def test_the_committed_page_is_what_its_record_gives():
-    """To the byte: no figure beside it comes from today's code."""
+    """To the byte: a constant of the code that has changed since would show."""
     record = json.loads((ROOT / "results" / "benchmarks" / "engine.json").read_text())
     assert (ROOT / "docs" / "performance.md").read_text() == render(record)
 
