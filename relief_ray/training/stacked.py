@@ -12,6 +12,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from relief_ray.devices.workload import num_steps
 from relief_ray.federated import observe_nothing
 from relief_ray.groups import WHOLE
 from relief_ray.messages import Update
@@ -93,7 +94,7 @@ class StackedTrainer:
         for session, num, loss in zip(lesson.sessions, lesson.num_windows, losses, strict=True):
             own = session.visit.clock
             own.backward_s += seconds / len(losses)
-            own.loss, own.num_steps = loss / num, num_epochs * -(-num // self._trainer.config.batch_size)
+            own.loss, own.num_steps = loss / num, num_steps(num, num_epochs, self._trainer.config.batch_size)
 
 
 def _values(losses: Tensor) -> list[float]:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from relief_ray.codec import cut, encoded_nbytes
+from relief_ray.devices.workload import num_steps
 from relief_ray.federated import ClientContext, ClientProgram, Probed
 from relief_ray.groups import Params
 from relief_ray.messages import Assignment, Receipt, Update, Work
@@ -107,7 +108,7 @@ class Trainer:
         scale_adapters(self.backbone, task.lora_scale)
         num_windows = len(given.client.labels)
         plan = self.plan(context.info.modalities, task, num_windows)
-        is_once = task.epochs == 1 and num_windows <= self.config.batch_size
+        is_once = num_steps(num_windows, task.epochs, self.config.batch_size) == 1
         return Session(
             context=context,
             task=task,
