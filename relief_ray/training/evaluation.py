@@ -1,7 +1,7 @@
 """Testing a model through sensor masks: confusion matrices per test subject.
 
-Every stage is computed once per chunk and presence pattern of the modalities it depends on, so M + 1 masks cost little
-more than one.
+Every stage is computed once per chunk and presence pattern of the modalities it depends on, and once in all where none
+of them is present, so M + 1 masks cost little more than one.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from relief_ray.training.reuse import needed, spread, zero_input
 from relief_ray.training.rows import Rows
 
 Mask = frozenset[str]
+Memo = dict[tuple[str, Mask], Tensor]
 CHUNK = 512
 
 
@@ -34,19 +35,21 @@ def predict(
     # The empty start is for a share without windows: more hosts than windows.
     parts: dict[Mask, list[Tensor]] = {mask: [torch.empty(0, dtype=torch.int64)] for mask in masks}
     size = backbone.chunk or CHUNK
+    known: Memo = {}
     for start in range(0, num_windows, size):
         chunk = {m: x[start : start + size] for m, x in inputs.items()}
-        for mask, logits in _logits(backbone, chunk, masks, missing, last).items():
+        for mask, logits in _logits(backbone, chunk, masks, missing, last, known).items():
             parts[mask].append(logits.argmax(1).cpu().expand(min(size, num_windows - start)))
     return {mask: torch.cat(found) for mask, found in parts.items()}
 
 
 def _logits(
-    backbone: Backbone, chunk: Mapping[str, Tensor], masks: Sequence[Mask], missing: Missing, last: str
+    backbone: Backbone, chunk: Mapping[str, Tensor], masks: Sequence[Mask], missing: Missing, last: str, known: Memo
 ) -> dict[Mask, Tensor]:
+    """Logits under every mask; ``known``: outputs, one row each, that no present sensor reaches, for the next chunk."""
     below, stages = modalities_below(backbone.specs), needed(backbone, {last}, frozenset())
     batch = len(next(iter(chunk.values())))
-    memo: dict[tuple[str, Mask], Tensor] = {}
+    memo = dict(known)
 
     def value(source: str, mask: Mask) -> Tensor:
         if source.startswith(RAW):
@@ -64,6 +67,7 @@ def _logits(
                 inputs = [spread(x, batch) for x in inputs]
             output = stage.module(*inputs)
             memo[key] = output * 0.0 if missing == "zero_feature" and stage.spec.feature and not key[1] else output
+    known.update({key: output for key, output in memo.items() if not key[1]})
     return {mask: memo[last, mask & below[last]] for mask in masks}
 
 

@@ -143,26 +143,27 @@ def zero_input(backbone: Backbone, modality: str) -> Tensor:
 def compute_sources(
     backbone: Backbone, plan: ForwardPlan, inputs: Mapping[str, Rows], num_windows: int
 ) -> dict[str, Rows]:
-    """The sources of all steps: (n, ...) per window, or (1, ...) for absent modalities; computed in chunks."""
+    """The sources of all steps: (n, ...) per window, computed in chunks, or (1, ...) for absent modalities, at once."""
     zeros = zero_values(backbone, plan)
     present: dict[str, Rows] = {RAW + m: x for m, x in inputs.items()}
     absent = {RAW + m: zero_input(backbone, m) for m in backbone.shape.modalities if m not in inputs}
     fixed = {s: x for s, x in (present | absent).items() if s in plan.sources} | zeros
-    if not plan.before:
-        return fixed
-    found: Values = {}
+    once = [s for s in plan.before if plan.shared_absent and s.spec.id in plan.absent]
+    shared = run(once, absent | zeros, plan, 1)
+    found: Values = {s: shared[s] for s in plan.sources if s in shared}
+    each = [s for s in plan.before if s not in once]
+    if not each:
+        return fixed | found
     chunk = backbone.chunk or CHUNK
-    read = read_by(backbone.specs, {s.spec.id for s in plan.before})
+    read = read_by(backbone.specs, {s.spec.id for s in each})
     for start in range(0, num_windows, chunk):
         stop = min(start + chunk, num_windows)
-        values: Values = {s: x[start:stop] for s, x in present.items() if s in read} | absent | zeros
-        run(plan.before, values, plan, stop - start)
-        for s in (s for s in plan.sources if not s.startswith(RAW)):
-            is_shared = s in plan.absent and plan.shared_absent
+        values: Values = {s: x[start:stop] for s, x in present.items() if s in read} | shared
+        run(each, values, plan, stop - start)
+        for s in (s for s in plan.sources if s in values and s not in shared and not s.startswith(RAW)):
             if s not in found:
-                found[s] = values[s] if is_shared else values[s].new_empty(num_windows, *values[s].shape[1:])
-            if not is_shared:
-                found[s][start:stop] = values[s]
+                found[s] = values[s].new_empty(num_windows, *values[s].shape[1:])
+            found[s][start:stop] = values[s]
     return fixed | found
 
 

@@ -37,14 +37,16 @@ def test_masked_predictions_are_those_of_zeroed_sensors(engine, missing):
 
 
 def test_masks_share_what_they_have_in_common():
-    raw, _ = windows(40)
+    raw, _ = windows(CHUNK + 40)
     backbone, calls = build(), []
     for stage in backbone.stages:
         stage.module.register_forward_hook(lambda m, x, y, name=stage.spec.id: calls.append((name, len(x[0]))))
     predict(backbone, raw, MASKS, "zero_input")
     for m in MODALITIES:
-        assert sorted(rows for name, rows in calls if name == f"encoder.{m}.1") == [1, 40], "present once, absent once"
-    assert len([c for c in calls if c[0] == "head"]) == len(MASKS)
+        assert sorted(rows for name, rows in calls if name == f"encoder.{m}.1") == [1, 40, CHUNK], (
+            "present once a chunk, absent once"
+        )
+    assert len([c for c in calls if c[0] == "head"]) == 2 * len(MASKS)
 
 
 def test_no_sensor_at_all_is_one_guess_for_everybody():

@@ -18,9 +18,8 @@ def calls():
     """Counts (stage, rows) of every forward call while a scene trains."""
 
     def count(engine, missing, groups, present=TYPE_B):
-        scene, seen = Scene(engine, missing), Counter()
-        for stage in scene.backbone.stages:
-            stage.module.register_forward_hook(lambda m, x, y, name=stage.spec.id: seen.update([(name, len(x[0]))]))
+        scene = Scene(engine, missing)
+        seen = count_rows(scene.backbone)
         scene.train(groups, epochs=EPOCHS, present=present)
         return seen
 
@@ -52,6 +51,27 @@ def test_absent_modality_is_one_window(calls, engine):
         assert rows(seen, stage) == {1: STEPS * EPOCHS}, "it learns, so it runs in every step, on one row"
     frozen = calls(engine, "zero_input", ("head.1",))
     assert rows(frozen, "encoder.hr.1") == rows(frozen, "fusion.A.hr") == {1: 1}
+
+
+def count_rows(backbone):
+    seen = Counter()
+    for stage in backbone.stages:
+        stage.module.register_forward_hook(lambda m, x, y, name=stage.spec.id: seen.update([(name, len(x[0]))]))
+    return seen
+
+
+def test_what_no_sensor_reaches_is_computed_once_however_many_chunks_there_are():
+    """300 windows: a whole chunk of 256 and a rest."""
+    raw, _ = windows(300)
+    backbone = build()
+    plan = plan_forward(backbone, TYPE_B, ("head.1",), "zero_input", reuse=True)
+    seen = count_rows(backbone)
+    sources = compute_sources(backbone, plan, {m: raw[m] for m in TYPE_B}, 300)
+    assert rows(seen, "encoder.acc.1") == {256: 1, 44: 1}
+    assert rows(seen, "encoder.hr.1") == rows(seen, "fusion.A.hr") == {1: 1}
+    assert len(sources["fusion"]) == 300
+    plan = plan_forward(backbone, TYPE_B, ("fusion.B",), "zero_input", reuse=True)
+    assert len(compute_sources(backbone, plan, {m: raw[m] for m in TYPE_B}, 300)["fusion.A.hr"]) == 1
 
 
 @pytest.mark.parametrize("engine", ["reuse", "gemm"])
