@@ -101,6 +101,8 @@ def what_is_left(found: Found, key: str) -> str:
     if key.startswith("pss_"):
         return amounts(found, key.removesuffix("_gib"), [(f"{kind}_gib", kind) for kind in KINDS], " GiB")
     least = found.get("start_floor_s")
+    if key == "start_command_s":
+        return f"a bare Ray program alone takes {number(least, ' s')}" if least is not None else ""
     whole = amounts(found, "start_n100", START, " s")
     return f"{whole}; a bare Ray program alone takes {number(least, ' s')}" if least is not None else whole
 

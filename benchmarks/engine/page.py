@@ -49,8 +49,8 @@ def full(found: Found) -> str:
     note = (
         "One epoch a round, batch 32, fresh Adam; the same windows in the same batches: clients of 32 windows take one "
         "step, and ours keeps no moments of large tensors then ([ADR 17](adr/0017-passes-over-an-update.md)). ±: half "
-        "the range of the turns over their median. PyTorch x 2: bare eager PyTorch in two processes, which keep freed "
-        "memory as ours do (by glibc's defaults their time is a matter of chance, and mostly longer). In brackets: how "
+        "the range of the turns over their median. PyTorch x 2: bare eager PyTorch in two processes. All keep freed "
+        "memory as ours do: by glibc's defaults their time is a matter of chance, and mostly longer. In brackets: how "
         "many times faster ours is. Equal again: a second run of ours "
         f"gave the same bits. [Flower's settings]({FLOWER_GUIDE}): one core per client app; [pfl]({PFL_SITE}): two "
         f"processes. Scripts: [Flower]({SCRIPTS}/flower_peer.py) with its [app]({SCRIPTS}/flower_app.py), "

@@ -60,9 +60,12 @@ def _start(found: Found) -> str:
     held = ", ".join(f"{kind} {number(found[f'pss_n100_{kind}_gib'])}" for kind in KINDS)
     least = ""
     if "start_floor_s" in found:
+        known = "start_floor_spread" in found
+        floor_spread = f" ± {number(100 * value_of(found, 'start_floor_spread'), ' %')}" if known else ""
         least = (
             f" The least, in the same turns: a bare program whose two Ray actors have imported torch is there after "
-            f"{number(found['start_floor_s'])} s."
+            f"{number(found['start_floor_s'])} s{floor_spread}. Ray waits for its node in steps of a second, which all "
+            "of these contain."
         )
     few = ""
     if "pss_n8_gib" in found:

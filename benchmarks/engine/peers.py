@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.engine.machine import ROOT
+from relief_ray.process import KEPT_BYTES, LARGEST_HEAP_BLOCK_BYTES
 
 INSTALL_S, RUN_S = 600.0, 900.0
 When = Literal["first", "last"]
@@ -31,6 +32,8 @@ WHEN: tuple[When, ...] = ("first", "last")
 UNCOMPILED = "PYTHONDONTWRITEBYTECODE"
 # Ray starts its workers at niceness 15; on a machine that is not quite quiet, bare processes would always come first.
 NICENESS = "RAY_worker_niceness"
+# What our own processes ask of the C library, said by the environment: a peer's programs are not ours to change.
+KEPT = {"MALLOC_TRIM_THRESHOLD_": str(KEPT_BYTES), "MALLOC_MMAP_THRESHOLD_": str(LARGEST_HEAP_BLOCK_BYTES)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,7 +80,7 @@ class Installed:
             arguments = [str(folder), str(num_rounds), str(out), *map(str, weights)]
             command = [str(self.python), *self.peer.launcher, program, *arguments]
             done = subprocess.run(
-                command, cwd=ROOT, env=environment(scratch), capture_output=True, text=True, timeout=RUN_S
+                command, cwd=ROOT, env=environment(scratch) | KEPT, capture_output=True, text=True, timeout=RUN_S
             )
             if done.returncode or not out.exists():
                 raise RuntimeError(f"{self.peer.name} ended with {done.returncode}: {done.stderr[-1500:]}")

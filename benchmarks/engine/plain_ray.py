@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.engine.arithmetic import Arithmetic
+from relief_ray.process import use_threads
 
 Flat = NDArray[np.float32]
 Sum = NDArray[np.float32] | NDArray[np.float64]
@@ -42,7 +43,7 @@ class ExactHost:
     """The same with the product's arithmetic."""
 
     def __init__(self, num_values: int) -> None:
-        torch.set_num_threads(1)
+        use_threads(1)
         self._least = Arithmetic(num_values)
 
     def round(self, flat: Flat, num_clients: int) -> Sum:

@@ -41,12 +41,14 @@ def measure(folder: Path, num_turns: int, num_clients: int = 100, *, whole: bool
     turns = [(floor(), begin(folder, num_clients), command(folder)) for _ in range(num_turns)]
     key = f"start_n{num_clients}"
     found: Figures = {f"{key}{name}_s": median(ours[name] for _, ours, _ in turns) for name in turns[0][1]}
-    times = Times(turns={"run": tuple(ours[""] for _, ours, _ in turns), "command": tuple(t[2] for t in turns)})
+    names = "floor", "run", "command"
+    times = Times(turns=dict(zip(names, zip(*((f, ours[""], c) for f, ours, c in turns), strict=True), strict=True)))
     return {
         **found,
         "start_turns": num_turns,
-        "start_floor_s": median(least for least, _, _ in turns),
-        f"{key}_vs_floor": median(ours[""] / least for least, ours, _ in turns),
+        "start_floor_s": times.median_s("floor"),
+        "start_floor_spread": times.spread("floor"),
+        f"{key}_vs_floor": times.ratio("run", "floor"),
         f"{key}_spread": times.spread("run"),
         "start_command_s": times.median_s("command"),
         "start_command_spread": times.spread("command"),

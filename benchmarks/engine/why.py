@@ -17,10 +17,7 @@ _RECORDED = (
     "a round counts once its model is hashed and its line is on disk, so both stay on its way; the checkpoint's thread "
     "takes what two hosts leave of the cores"
 )
-_POLLED = "Ray asks for its node at once and then once a second: whether it waits one second or two is chance here"
-_SAID: Mapping[str, str] = MappingProxyType(
-    {"recording_n8_recorded_vs_bare": _RECORDED, "start_n100_s": _POLLED, "start_command_s": _POLLED}
-)
+_SAID: Mapping[str, str] = MappingProxyType({"recording_n8_recorded_vs_bare": _RECORDED})
 
 
 def why(found: Found, key: str) -> str:

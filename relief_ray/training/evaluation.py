@@ -1,6 +1,6 @@
 """Testing a model through sensor masks: confusion matrices per test subject.
 
-Every stage is computed once per chunk and presence pattern of the modalities it depends on, and once in all where none
+Every stage is computed once per chunk and presence pattern of the modalities it depends on, and once a call where none
 of them is present, so M + 1 masks cost little more than one.
 """
 

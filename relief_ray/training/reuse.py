@@ -143,7 +143,7 @@ def zero_input(backbone: Backbone, modality: str) -> Tensor:
 def compute_sources(
     backbone: Backbone, plan: ForwardPlan, inputs: Mapping[str, Rows], num_windows: int
 ) -> dict[str, Rows]:
-    """The sources of all steps: (n, ...) per window, computed in chunks, or (1, ...) for absent modalities, at once."""
+    """The sources of all steps: (n, ...) per window, in chunks, or with ``reuse`` (1, ...) for absent ones, once."""
     zeros = zero_values(backbone, plan)
     present: dict[str, Rows] = {RAW + m: x for m, x in inputs.items()}
     absent = {RAW + m: zero_input(backbone, m) for m in backbone.shape.modalities if m not in inputs}
@@ -160,7 +160,7 @@ def compute_sources(
         stop = min(start + chunk, num_windows)
         values: Values = {s: x[start:stop] for s, x in present.items() if s in read} | shared
         run(each, values, plan, stop - start)
-        for s in (s for s in plan.sources if s in values and s not in shared and not s.startswith(RAW)):
+        for s in (s for s in plan.sources if s not in shared and not s.startswith(RAW)):
             if s not in found:
                 found[s] = values[s].new_empty(num_windows, *values[s].shape[1:])
             found[s][start:stop] = values[s]

@@ -70,8 +70,21 @@ def test_what_no_sensor_reaches_is_computed_once_however_many_chunks_there_are()
     assert rows(seen, "encoder.acc.1") == {256: 1, 44: 1}
     assert rows(seen, "encoder.hr.1") == rows(seen, "fusion.A.hr") == {1: 1}
     assert len(sources["fusion"]) == 300
-    plan = plan_forward(backbone, TYPE_B, ("fusion.B",), "zero_input", reuse=True)
-    assert len(compute_sources(backbone, plan, {m: raw[m] for m in TYPE_B}, 300)["fusion.A.hr"]) == 1
+
+
+@pytest.mark.parametrize("missing", ["zero_input", "zero_feature"])
+def test_what_no_sensor_reaches_is_the_same_for_any_chunk(missing):
+    raw, _ = windows(300)
+    shown, found = {m: raw[m] for m in TYPE_B}, []
+    for chunk in (None, 64):
+        backbone = build()
+        backbone.chunk, seen = chunk, count_rows(backbone)
+        plan = plan_forward(backbone, TYPE_B, ("fusion.B",), missing, reuse=True)
+        sources = compute_sources(backbone, plan, shown, 300)
+        assert set(rows(seen, "encoder.hr.1").values()) == {1}
+        found.append({name: x for name, x in sources.items() if len(x) == 1})
+    assert found[0].keys() == found[1].keys() >= {"fusion.A.hr"}
+    assert all(torch.equal(x, found[1][name]) for name, x in found[0].items())
 
 
 @pytest.mark.parametrize("engine", ["reuse", "gemm"])

@@ -81,6 +81,12 @@ def test_an_aim_without_a_profile_says_so():
     assert "what is left: not profiled." in missed({"start_n100_s": 20.0})
 
 
+def test_the_command_is_not_explained_by_another_run():
+    found = {"start_command_s": 9.0, "start_n100_ray_s": 5.5, "start_floor_s": 6.5}
+    assert "what is left: a bare Ray program alone takes 6.5 s." in missed(found)
+    assert "5.5" not in missed(found)
+
+
 def test_full_caches_are_explained_by_the_bound_they_were_measured_with():
     found = {"pss_n100_held_gib": 2.5, "pss_n100_held_cache_mib": 300, "pss_n100_held_hosts_gib": 1.5}
     assert "prepared windows take 300 MiB a host, which `runtime.cache_mib` lowers" in missed(found)
@@ -99,6 +105,7 @@ def test_every_aim_has_its_profile(key):
         "pss_n100_driver_gib": 0.5,
         "pss_n100_held_driver_gib": 0.5,
         "start_n100_ray_s": 7.0,
+        "start_floor_s": 6.0,
         "gpu_stacked_samples_per_s": 5e4,
     }
     assert what_is_left(found, key)

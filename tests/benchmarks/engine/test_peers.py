@@ -25,6 +25,14 @@ def test_a_running_ray_is_not_seen(monkeypatch):
     assert "RAY_ADDRESS" not in seen and seen["OMP_NUM_THREADS"] == "1"
 
 
+def test_peers_keep_freed_memory_as_our_processes_do(scene, tmp_path):
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho trim $MALLOC_TRIM_THRESHOLD_ mmap $MALLOC_MMAP_THRESHOLD_ >&2\nexit 1\n")
+    python.chmod(0o755)
+    with pytest.raises(RuntimeError, match="trim 134217728 mmap 33554432"):
+        peers.segment(peers.Installed(peer=peers.PEERS[0], python=python, version="1"), scene.folder, 1)
+
+
 def test_children_keep_their_byte_code(monkeypatch):
     """Whoever measures with it switched off would time a compiler."""
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")

@@ -1,8 +1,10 @@
 from contextlib import closing
+from multiprocessing import Pipe
 
 import pytest
 import torch
 
+from benchmarks.engine import torch_pool
 from benchmarks.engine.eager import Sequential
 from benchmarks.engine.torch_pool import TorchPool, split
 
@@ -15,6 +17,16 @@ def test_two_processes_compute_what_one_does(scene):
             oracle.step()
             pool.step()
         assert torch.allclose(pool.flat, oracle.flat, atol=1e-6)
+
+
+def test_a_child_keeps_freed_memory_as_our_processes_do(scene, monkeypatch):
+    asked = []
+    monkeypatch.setattr(torch_pool, "use_threads", asked.append)
+    ours, theirs = Pipe()
+    ours.send(None)
+    nothing = torch.zeros(0)
+    torch_pool.serve(torch_pool.Shared(folder=scene.folder, clients=range(1), flat=nothing, total=nothing), theirs)
+    assert asked == [1]
 
 
 def test_every_client_is_dealt_once():
