@@ -100,11 +100,10 @@ def what_is_left(found: Found, key: str) -> str:
         return amounts(found, "gpu", RATES, " samples/s")
     if key.startswith("pss_"):
         return amounts(found, key.removesuffix("_gib"), [(f"{kind}_gib", kind) for kind in KINDS], " GiB")
+    own = "" if key == "start_command_s" else amounts(found, "start_n100", START, " s")
     least = found.get("start_floor_s")
-    if key == "start_command_s":
-        return f"a bare Ray program alone takes {number(least, ' s')}" if least is not None else ""
-    whole = amounts(found, "start_n100", START, " s")
-    return f"{whole}; a bare Ray program alone takes {number(least, ' s')}" if least is not None else whole
+    bare = "" if least is None else f"a bare Ray program alone takes {number(least, ' s')}"
+    return "; ".join(part for part in (own, bare) if part)
 
 
 def time_goes(found: Found) -> str:

@@ -53,6 +53,11 @@ def noop(found: Found) -> str:
     return f"## Rounds in which nothing is trained\n\n{body}{start}" if body or start else ""
 
 
+def _spread(found: Found, key: str) -> str:
+    """Seconds, and half the range of the turns over their median."""
+    return f"{number(found[f'{key}_s'])} s ± {number(100 * value_of(found, f'{key}_spread'), ' %')}"
+
+
 def _start(found: Found) -> str:
     if "start_n100_s" not in found:
         return ""
@@ -60,12 +65,9 @@ def _start(found: Found) -> str:
     held = ", ".join(f"{kind} {number(found[f'pss_n100_{kind}_gib'])}" for kind in KINDS)
     least = ""
     if "start_floor_s" in found:
-        known = "start_floor_spread" in found
-        floor_spread = f" ± {number(100 * value_of(found, 'start_floor_spread'), ' %')}" if known else ""
         least = (
             f" The least, in the same turns: a bare program whose two Ray actors have imported torch is there after "
-            f"{number(found['start_floor_s'])} s{floor_spread}. Ray waits for its node in steps of a second, which all "
-            "of these contain."
+            f"{_spread(found, 'start_floor')}. Ray waits for its node in steps of a second, which all of these contain."
         )
     few = ""
     if "pss_n8_gib" in found:
@@ -75,13 +77,12 @@ def _start(found: Found) -> str:
             f" 100 clients of {HELD_WINDOWS} windows, which fill what hosts may keep of them "
             f"({number(found['pss_n100_held_cache_mib'])} MiB each), take {number(found['pss_n100_held_gib'])} GiB."
         )
-    spread = number(100 * value_of(found, "start_n100_spread"), " %")
     command = (
         f" `relief-ray run` itself, with its command line, real data from the cache and MLflow: "
-        f"{number(found['start_command_s'])} s ± {number(100 * value_of(found, 'start_command_spread'), ' %')}."
+        f"{_spread(found, 'start_command')}."
     )
     return (
-        f"\n\nA run of 100 clients of {NUM_WINDOWS} windows, of its own: {number(found['start_n100_s'])} s ± {spread} "
+        f"\n\nA run of 100 clients of {NUM_WINDOWS} windows, of its own: {_spread(found, 'start_n100')} "
         f"from the start of the process until round 1 ({spent}; byte code is kept, as of what is installed), at most "
         f"{number(found['pss_n100_gib'])} GiB (PSS in one run, all processes and shared memory: {held})."
         f"{few}{least}{command}"

@@ -40,9 +40,9 @@ def measure(folder: Path, num_turns: int, num_clients: int = 100, *, whole: bool
     command(folder)  # fills the cache of parsed data
     turns = [(floor(), begin(folder, num_clients), command(folder)) for _ in range(num_turns)]
     key = f"start_n{num_clients}"
-    found: Figures = {f"{key}{name}_s": median(ours[name] for _, ours, _ in turns) for name in turns[0][1]}
-    names = "floor", "run", "command"
-    times = Times(turns=dict(zip(names, zip(*((f, ours[""], c) for f, ours, c in turns), strict=True), strict=True)))
+    floors, runs, commands = zip(*turns, strict=True)
+    found: Figures = {f"{key}{name}_s": median(run[name] for run in runs) for name in runs[0]}
+    times = Times(turns={"floor": floors, "run": tuple(run[""] for run in runs), "command": commands})
     return {
         **found,
         "start_turns": num_turns,

@@ -147,7 +147,7 @@ def compute_sources(
     zeros = zero_values(backbone, plan)
     present: dict[str, Rows] = {RAW + m: x for m, x in inputs.items()}
     absent = {RAW + m: zero_input(backbone, m) for m in backbone.shape.modalities if m not in inputs}
-    fixed = {s: x for s, x in (present | absent).items() if s in plan.sources} | zeros
+    fixed = {s: x for s, x in present.items() if s in plan.sources} | zeros
     once = [s for s in plan.before if plan.shared_absent and s.spec.id in plan.absent]
     shared = run(once, absent | zeros, plan, 1)
     found: Values = {s: shared[s] for s in plan.sources if s in shared}
