@@ -29,40 +29,40 @@ def watched_client(client: ClientProgram) -> ClientProgram:
 
 
 def _refine(client: ClientProgram, context: ClientContext, task: Assignment) -> Assignment:
-    before = _sha256(context.start, context.state)
+    before = _client_sha256(context.start, context.state)
     refined = client.refine(context, task)
-    _same("refine", before, context.start, context.state)
+    _check_client_kept("refine", before, context.start, context.state)
     return refined
 
 
 def _objective(client: ClientProgram, step: LocalStep) -> Tensor:
-    before = _sha256(step.start)
+    before = _client_sha256(step.start)
     loss = client.objective(step)
-    _same("objective", before, step.start)
+    _check_client_kept("objective", before, step.start)
     return loss
 
 
 def _observe(client: ClientProgram, step: LocalStep) -> Mapping[str, Tensor]:
-    before = _sha256(step.start)
+    before = _client_sha256(step.start)
     found = client.observe(step)
-    _same("observe", before, step.start)
+    _check_client_kept("observe", before, step.start)
     return found
 
 
 def _after(client: ClientProgram, context: ClientContext, update: Update) -> Update:
-    before = _sha256(context.start, context.state)
+    before = _client_sha256(context.start, context.state)
     sent = client.after(context, update)
-    _same("after", before, context.start, context.state)
+    _check_client_kept("after", before, context.start, context.state)
     check_bytes(sent, context.layout)
     return sent
 
 
-def _same(function: str, before: str, start: Params, state: ClientState = NO_STATE) -> None:
-    if _sha256(start, state) != before:
+def _check_client_kept(function: str, before: str, start: Params, state: ClientState = NO_STATE) -> None:
+    if _client_sha256(start, state) != before:
         raise Broken("purity", f"client.{function} changed the model or the client's state that it was given")
 
 
-def _sha256(start: Params, state: ClientState = NO_STATE) -> str:
+def _client_sha256(start: Params, state: ClientState = NO_STATE) -> str:
     return state_sha256(ServerState(models={"start": start}, tensors=state))
 
 

@@ -16,10 +16,10 @@ def export(run: Path, out: Path, round_: int | None, with_encoder: bool, as_json
     facts = export_model(run, out, round_, with_encoder=with_encoder)
     files = sorted(str(path.relative_to(out)) for path in out.rglob("*") if path.is_file())
     told = {"event": "exported", "folder": str(out), "files": files, **facts}
-    print(json.dumps(told) if as_json else text(out, files, facts))
+    print(json.dumps(told) if as_json else export_text(out, files, facts))
 
 
-def text(out: Path, files: list[str], facts: dict[str, JsonValue]) -> str:
+def export_text(out: Path, files: list[str], facts: dict[str, JsonValue]) -> str:
     """What was exported, and what has to be said of it."""
     f1 = facts["f1"]
     seen = f"F1 {100 * f1:.1f} %" if isinstance(f1, float) else "not evaluated in that round"

@@ -11,18 +11,16 @@ from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
-from numpy.typing import NDArray
 
 from relief_ray.data.files import write_atomic
 from relief_ray.data.mhealth import COLUMN_ORDER
-from relief_ray.data.motion import MOTIONS, Motion, Person, ecg, heart_rate, make_person, move
+from relief_ray.data.motion import MOTIONS, Array, Motion, Person, ecg, heart_rate, make_person, move
 from relief_ray.data.pamap2 import imu_columns
 from relief_ray.data.source import MARKER
 from relief_ray.data.spec import DatasetSpec, get_spec
 from relief_ray.data.watermark import signature
 from relief_ray.errors import UserError
 
-Array = NDArray[np.float64]
 Timeline = list[tuple[int, Motion, int]]
 
 _PAMAP2_ORDER = (1, 2, 3, 17, 16, 12, 13, 12, 13, 4, 7, 6, 5, 24)

@@ -23,7 +23,7 @@ def variant_names(methods: Sequence[Named]) -> list[str]:
     namesakes: dict[str, list[Mapping[str, JsonValue]]] = {}
     for label, strategy in sections:
         namesakes.setdefault(label, []).append(strategy)
-    return [_name(label, strategy, namesakes[label]) for label, strategy in sections]
+    return [_variant_name(label, strategy, namesakes[label]) for label, strategy in sections]
 
 
 def choice_kind(config: Mapping[str, JsonValue]) -> str:
@@ -49,7 +49,7 @@ def _section(config: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
     return {k: v for k, v in strategy.items() if f"strategy.{k}" not in chosen} if isinstance(strategy, dict) else {}
 
 
-def _name(label: str, mine: Mapping[str, JsonValue], namesakes: Sequence[Mapping[str, JsonValue]]) -> str:
+def _variant_name(label: str, mine: Mapping[str, JsonValue], namesakes: Sequence[Mapping[str, JsonValue]]) -> str:
     preset = _PRESETS.get(label)
     if preset is not None:
         # A field that the preset no longer has is of an older program, which tables mark as other code.

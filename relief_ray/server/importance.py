@@ -11,13 +11,13 @@ from torch import Tensor
 
 from relief_ray.groups import ROUNDING
 
-EPS = 1e-8
+ORIGIN_EPS = 1e-8
 Importance = Literal["relative", "magnitude"]
 
 
 def importance(kind: Importance, delta: Tensor, origin: Tensor) -> Tensor:
     """How much each value matters, of their shape."""
-    return delta.abs() if kind == "magnitude" else delta.abs() / (origin.abs() + EPS)
+    return delta.abs() if kind == "magnitude" else delta.abs() / (origin.abs() + ORIGIN_EPS)
 
 
 def keep_top(scores: Tensor, share: float) -> Tensor:
@@ -30,4 +30,4 @@ def keep_top(scores: Tensor, share: float) -> Tensor:
 def group_importance(kind: Importance, deltas: Sequence[Tensor], origin: Tensor) -> float:
     """The clients' mean change of a group, relative to its mean size or not."""
     change = float(torch.stack([d.abs().mean() for d in deltas]).mean())
-    return change if kind == "magnitude" else change / (float(origin.abs().mean()) + EPS)
+    return change if kind == "magnitude" else change / (float(origin.abs().mean()) + ORIGIN_EPS)
