@@ -59,7 +59,7 @@ add_moment() {
   install --no-deps momentfm==0.1.4
   forward='import torch
 from relief_ray.models.backbone import InputShape
-from relief_ray.models.moment_lora import MomentConfig
+from relief_ray.models.moment.backbone import MomentConfig
 shape = InputShape(channels=(("acc", 3),), window=32, num_classes=2)
 backbone = MomentConfig(size="tiny").build(shape, 0)
 assert backbone.forward({"acc": torch.zeros(1, 3, 32)}).shape == (1, 2)'

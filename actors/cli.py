@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from actors.exits import EXIT_CODES
-from actors.lookups import data, device, fleet, model
-from actors.options import AsJson, Main, Settings, SomePath, SomeText
+from actors.subcommands import data, device, fleet, model
+from actors.terminal.exit_codes import EXIT_CODES
+from actors.terminal.options import AsJson, Main, Settings, SomePath, SomeText
 from tune_configs.presets import PRESETS
 
 EPILOG = "**Exit codes**\n\n" + "\n".join(f"* {code}: {meaning}" for code, meaning in EXIT_CODES)
@@ -126,8 +126,7 @@ def grid(
     Grids: main_cnn, main_lora, ablation, sensitivity, diagnostics, testbed, coupling, search_lr, smoke. `--set` scales
     them (`seeds=2`, `datasets=dsa`, `'methods=[fedavg, relief]'`, `rounds=20`) and changes any value of a cell.
     """
-    from actors.commands.grid import go
-    from actors.commands.grid_plan import Asked
+    from actors.commands.grid import Asked, go
     from actors.grids.estimate import parse_hours
 
     asked = Asked(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from relief_ray.clocks import foreign_profile, run_clocks
 from relief_ray.devices.time import Measured, Profile
 from relief_ray.errors import UserError
+from relief_ray.experiment.clocks import foreign_profile, run_clocks
+from relief_ray.experiment.setup import Setup
 from relief_ray.records.identity import machine_facts
-from relief_ray.setup import Setup
 
 
 def earlier(path: Path, setup: Setup) -> Profile:

@@ -22,22 +22,22 @@ from time import perf_counter
 
 import numpy as np
 
-from actors.session import SessionOptions, ray_session
+from actors.runtime.session import SessionOptions, ray_session
 from benchmarks.engine.machine import Figures, facts
 from relief_ray.data.window_set import WindowSet
 from relief_ray.federated import ClientContext, ClientProgram
 from relief_ray.messages import NO_STATE, Assignment, ClientInfo, EvalTarget, Fleet, WeightedSum
 from relief_ray.models.backbone import Backbone, InputShape
-from relief_ray.models.moment_encoder import Size
-from relief_ray.models.moment_lora import MomentConfig
+from relief_ray.models.moment.backbone import MomentConfig
+from relief_ray.models.moment.encoder import Size
 from relief_ray.process import peak_mib, use_threads
-from relief_ray.profiling import noise
+from relief_ray.profiling.profile import noise
 from relief_ray.server.aggregation import by_samples, one_bucket
 from relief_ray.stages import most_windows
 from relief_ray.streams import Streams
+from relief_ray.training.config import TrainerConfig
 from relief_ray.training.job import Job
 from relief_ray.training.trainer import Trainer
-from relief_ray.training.trainer_config import TrainerConfig
 
 SENSORS = ("acc", "gyro", "mag")
 KIB_PER_MIB = 1024
@@ -130,8 +130,8 @@ def job_of(size: Size, windows: WindowSet, channels: int) -> Job:
 
 def host_peak(job: Job) -> float:
     """MiB that the one host's process held at most: training, testing and training again."""
-    from actors.executor import open_executor
-    from actors.group import RuntimeOptions
+    from actors.runtime.executor import open_executor
+    from actors.runtime.host_group import RuntimeOptions
 
     backbone = job.build()
     every, models = backbone.layout.select(), {"global": backbone.params()}

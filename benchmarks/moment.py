@@ -15,15 +15,15 @@ from time import perf_counter
 
 from benchmarks.engine.machine import Figures, facts
 from relief_ray.config import parse
+from relief_ray.experiment.setup import Setup, prepare
 from relief_ray.federated import ClientContext, ClientProgram
 from relief_ray.messages import NO_STATE, Assignment, ClientInfo
 from relief_ray.process import peak_mib
-from relief_ray.setup import Setup, prepare
 from relief_ray.stages import Engine
 from relief_ray.streams import Streams
+from relief_ray.training.config import TrainerConfig
 from relief_ray.training.inputs import prepare as prepare_inputs
 from relief_ray.training.trainer import Trainer
-from relief_ray.training.trainer_config import TrainerConfig
 
 EPOCHS, PRESENT = 5, ("acc",)
 PAPER_FULL_S, PAPER_V0_S = 18.0, 13.5

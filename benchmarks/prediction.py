@@ -1,9 +1,9 @@
 """Predicted against measured: round times of assignments relative to full training, on this machine.
 
 ``python -m benchmarks.prediction [--quick] --json FILE`` profiles this machine for each backbone
-(``relief_ray.profiling``), prices a client's rounds with that profile, and trains them. The profile's rounds, full
-training and the assignments take turns; a ratio to full training comes from each turn, medians and quartiles are over
-the turns. The profile sees other rounds than those that are predicted: seeded noise, fewer windows and epochs, and
+(``relief_ray.profiling.profile``), prices a client's rounds with that profile, and trains them. The profile's rounds,
+full training and the assignments take turns; a ratio to full training comes from each turn, medians and quartiles are
+over the turns. The profile sees other rounds than those that are predicted: seeded noise, fewer windows and epochs, and
 only the richest and the poorest set of sensors. Beside it stand two simpler predictions: one speed per phase, and
 FLOPs alone. ``--profile FILE``: a file that ``relief-ray device profile`` wrote before; what it predicts stands beside
 the rest, with the machine's drift since then in it.
@@ -26,12 +26,12 @@ from relief_ray.config import parse
 from relief_ray.devices.time import Profile
 from relief_ray.devices.workload import Workload, num_steps, shares, workload
 from relief_ray.errors import UserError
+from relief_ray.experiment.setup import Setup, context_of, prepare
 from relief_ray.federated import ClientContext, ClientProgram
 from relief_ray.groups import GroupId
 from relief_ray.messages import NO_STATE, Assignment, ClientInfo, ServerState
 from relief_ray.process import use_threads
-from relief_ray.profiling import Profiler
-from relief_ray.setup import Setup, context_of, prepare
+from relief_ray.profiling.profile import Profiler
 from relief_ray.streams import Streams
 from relief_ray.training.inputs import prepare as prepare_inputs
 from relief_ray.training.trainer import Trainer

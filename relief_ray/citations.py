@@ -12,6 +12,19 @@ from types import MappingProxyType
 
 from relief_ray.errors import UserError
 
+# How methods are called where they are shown: tables, titles, figures.
+
+
+# Whose own paper could not be read in full.
+RECONSTRUCTED: Mapping[str, str] = MappingProxyType(
+    {"fedicu": "FedICU (reconstructed)", "fedicu_table": "FedICU (reconstructed), table"}
+)
+
+
+def shown(label: str) -> str:
+    """The name under which a strategy is shown; one that is our reconstruction says so."""
+    return RECONSTRUCTED.get(label, label)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entry:
@@ -224,6 +237,7 @@ _TOOLS = {
 }
 
 ENTRIES: Mapping[str, Entry] = MappingProxyType({**_METHODS, **_DATA, **_MODELS, **_TOOLS})
+
 """Every entry by its key: the methods' and data sets' configuration names, `moment`, `lora` and the tools."""
 
 # The excerpt and the partial copy are cited as what they were taken from; DSA has two articles.

@@ -5,13 +5,16 @@ What changes results is hashed into the cell id; ``runtime`` and ``tracking`` on
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal
 
+import yaml
 from pydantic import (
     BaseModel,
+    ConfigDict,
     Field,
     JsonValue,
     SerializeAsAny,
@@ -23,22 +26,88 @@ from pydantic import (
     model_validator,
 )
 
-from relief_ray.choices import Choice
 from relief_ray.data import DataConfig
 from relief_ray.devices.accounting import Accounting
 from relief_ray.devices.fleet import FleetConfig
 from relief_ray.errors import UserError, nearest
-from relief_ray.extensions import configured, is_own, is_path, modules_of, path_of
 from relief_ray.models.backbone import BackboneConfig
 from relief_ray.models.cnn import CnnConfig
 from relief_ray.models.registry import BACKBONES, choose, name_of
-from relief_ray.sections import Section, TrainingConfig
-from relief_ray.settings import override as override
-from relief_ray.settings import read_values as read_values
+from relief_ray.plugins import configured, is_own, is_path, modules_of, path_of
 from relief_ray.strategies import PRESETS, AnyStrategy
 from relief_ray.strategies.common import StrategyConfig
+from relief_ray.training.config import Section, TrainingConfig
+
+# Which of a run's values a search chose, or tries: a fact beside the values, which decides no result.
+
+
+class Choice(BaseModel):
+    """``parameters``: the dotted keys of the values that the search varies; the values stand in their own places.
+
+    ``kind``: ``tuned``, the frozen choice of a search, or ``try``, one of its tries. Of a choice: ``num_tries``, their
+    best ``f1_validation`` (0 to 1), and ``at_edge``: those of ``parameters`` at the first or last value that was tried.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    kind: Literal["tuned", "try"]
+    parameters: tuple[str, ...] = Field(min_length=1)
+    at_edge: tuple[str, ...] = ()
+    num_tries: int | None = Field(default=None, ge=1)
+    f1_validation: float | None = None
+
+
+# Plain configuration values: read from files, changed by ``--set``; ``config`` checks them.
+
+
+def override(values: Mapping[str, object], settings: Iterable[str]) -> dict[str, object]:
+    """Applies ``path=value`` settings; a value is read as YAML (numbers, lists, null), else as text.
+
+    Raises:
+        UserError: a setting without ``=`` or a path through something that is no section.
+    """
+    result = copy.deepcopy(dict(values))
+    for setting in settings:
+        path, sign, text = setting.partition("=")
+        if not sign or not path:
+            raise UserError(f"--set {setting}: expected path=value, e.g. --set training.epochs=2")
+        *parents, last = path.split(".")
+        node = result
+        for parent in parents:
+            below = node.setdefault(parent, {})
+            if isinstance(below, str):
+                below = node[parent] = {"name": below}
+            if not isinstance(below, dict):
+                raise UserError(f"--set {setting}: {parent!r} is {below!r}, not a section")
+            node = below
+        node[last] = _read_value(text)
+    return result
+
+
+def _read_value(text: str) -> object:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+
+
+def read_values(path: Path) -> dict[str, object]:
+    """A YAML or JSON configuration file as plain values.
+
+    Raises:
+        UserError: unreadable, not YAML, or not a mapping.
+    """
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UserError(f"{path}: cannot be read as YAML ({error})") from error
+    if not isinstance(values, dict):
+        raise UserError(f"{path}: holds {type(values).__name__}, expected a mapping of configuration keys")
+    return values
+
 
 ClockName = Literal["flop_proportional", "split_naive", "split_reuse", "measured"]
+
 _KNOWN: TypeAdapter[AnyStrategy] = TypeAdapter(AnyStrategy)
 
 

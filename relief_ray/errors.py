@@ -1,7 +1,21 @@
 """Errors that a user is meant to read, and the hint that goes with a wrong name."""
 
+from __future__ import annotations
+
 import difflib
 from collections.abc import Iterable
+
+
+def listed(values: Iterable[object]) -> str:
+    """``0, 1 and 2``."""
+    texts = [str(v) for v in values]
+    return texts[0] if len(texts) == 1 else ", ".join(texts[:-1]) + " and " + texts[-1]
+
+
+def several(noun: str, values: Iterable[int]) -> str:
+    """``fold 0``, ``folds 0, 1 and 2``."""
+    distinct = sorted(set(values))
+    return f"{noun}{'s' if len(distinct) > 1 else ''} {listed(distinct)}"
 
 
 class UserError(ValueError):

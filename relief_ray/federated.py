@@ -12,7 +12,7 @@ from time import perf_counter
 from torch import Tensor
 from torch.nn import functional
 
-from relief_ray.additions import Addition
+from relief_ray.extra_modules import Addition
 from relief_ray.groups import GroupLayout, Params, all_finite
 from relief_ray.messages import (
     Assignment,

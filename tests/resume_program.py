@@ -16,9 +16,9 @@ from pathlib import Path
 
 import torch
 
+from relief_ray.experiment.setup import prepare
 from relief_ray.records import read_rounds
-from relief_ray.setup import prepare
-from tests.conformance_cases import config_of, drive, outcome
+from tests.conformance.cases import config_of, drive, outcome
 from tests.records.scenario import WRITES, forked, intercepted
 
 

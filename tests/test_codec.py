@@ -8,16 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relief_ray.codec import (
-    MAGIC,
-    cut,
-    decode,
-    decode_sparse,
-    encode,
-    encode_sparse,
-    encoded_nbytes,
-    sparse_nbytes,
-)
+from relief_ray.codec import MAGIC, cut, decode, decode_sparse, encode, encode_sparse, encoded_nbytes, sparse_nbytes
 from relief_ray.groups import WHOLE, GroupLayout, ParamGroup, Part, pack
 from tests.toy import build
 

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from relief_ray.conformance import outcome
+from relief_ray.conformance.rules import RULES
+from relief_ray.conformance.runner import outcome
 from relief_ray.errors import UserError
-from relief_ray.rules import RULES
-from relief_ray.setup import choose_engine
-from tests.conformance_cases import config_of, drive
+from relief_ray.experiment.setup import choose_engine
+from tests.conformance.cases import config_of, drive
 from tests.training.scene import NUM_WINDOWS, SHAPE, Scene, distance
 
 ROOT = Path(__file__).parents[1]

@@ -5,11 +5,11 @@ import torch
 from safetensors.torch import load_file
 
 from relief_ray.config import parse
-from relief_ray.conformance import drive
+from relief_ray.conformance.runner import drive
 from relief_ray.records import checkpoint, read_rounds
 from relief_ray.strategies import PRESETS
-from relief_ray.training.replay import Replay
-from tests.conformance_cases import BASE, MOMENT, strategy_values
+from relief_ray.training.cuda_graph import Replay
+from tests.conformance.cases import BASE, MOMENT, strategy_values
 from tests.training.test_stacked import Refusing
 
 pytestmark = pytest.mark.usefixtures("run_cache")

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from relief_ray.additions import Addition
 from relief_ray.data.window_set import WindowSet
+from relief_ray.extra_modules import Addition
 from relief_ray.federated import RoundContext, RoundResult, Strategy, nothing_added, run_round
 from relief_ray.groups import GroupLayout
 from relief_ray.messages import (
@@ -36,16 +36,16 @@ from relief_ray.messages import (
     Work,
 )
 from relief_ray.models.backbone import Backbone, GroupParameters, InputShape, Stage
-from relief_ray.models.extend import extend
+from relief_ray.models.extra.build import extend
 from relief_ray.protocols import Planner
-from relief_ray.records.personal import CheckpointStateStore
+from relief_ray.records.checkpoint import CheckpointStateStore
 from relief_ray.server.aggregation import check_update
 from relief_ray.server.reduction import Accumulator, Sums, blocks, leaf, measured, merge_blocks
 from relief_ray.stages import StageSpec
 from relief_ray.streams import Streams
+from relief_ray.training.config import TrainerConfig
 from relief_ray.training.job import BlockResult, Job
-from relief_ray.training.serial import SerialExecutor, combine
-from relief_ray.training.trainer_config import TrainerConfig
+from relief_ray.training.serial_executor import SerialExecutor, combine
 
 CHANNELS = (("acc", 2), ("hr", 1))
 SHAPE = InputShape(channels=CHANNELS, window=8, num_classes=3)

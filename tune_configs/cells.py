@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 
-from relief_ray.choices import Choice
-from relief_ray.config import ExperimentConfig, override, parse
+from relief_ray.config import Choice, ExperimentConfig, override, parse
 from relief_ray.errors import UserError, nearest
 from relief_ray.records.identity import config_hash
 from relief_ray.strategies import PRESETS

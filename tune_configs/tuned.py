@@ -11,8 +11,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
-from relief_ray.choices import Choice
-from relief_ray.config import ExperimentConfig
+from relief_ray.config import Choice, ExperimentConfig
 from relief_ray.errors import UserError
 from relief_ray.models.registry import name_of
 

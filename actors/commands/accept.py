@@ -9,19 +9,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from actors.commands.data import data_config
-from actors.commands.tables import table
+from actors.commands.output import table
 from relief_ray import __version__
 from relief_ray.config import override, parse
 from relief_ray.data import open_dataset
 from relief_ray.data.describe import describe
 from relief_ray.data.verify import verify
 from relief_ray.errors import UserError
+from relief_ray.experiment.experiment import Experiment
+from relief_ray.experiment.lifecycle import create
+from relief_ray.files import replace_file
 from relief_ray.process import use_threads
-from relief_ray.records.atomic import replace_file
 from relief_ray.records.identity import machine_facts, source_digest
-from relief_ray.simulation import Experiment, create
 from relief_ray.strategies import PRESETS
-from relief_ray.training.serial import SerialExecutor
+from relief_ray.training.serial_executor import SerialExecutor
 
 ROUNDS = 2
 

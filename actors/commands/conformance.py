@@ -8,14 +8,14 @@ from contextlib import ExitStack
 
 import typer
 
-from actors.commands.tables import counted
-from actors.session import SessionOptions, ray_session
+from actors.commands.output import counted
+from actors.runtime.session import SessionOptions, ray_session
 from relief_ray.config import ExperimentConfig, override, parse
-from relief_ray.conformance import PROBLEM, check
+from relief_ray.conformance.rules import RULES, Verdict
+from relief_ray.conformance.runner import PROBLEM, check
+from relief_ray.experiment.experiment import MakeExecutor
 from relief_ray.process import use_threads
 from relief_ray.protocols import Executor
-from relief_ray.rules import RULES, Verdict
-from relief_ray.simulation import MakeExecutor
 from relief_ray.training.job import Job
 
 NUM_HOSTS = 2
@@ -47,8 +47,8 @@ def ray_executors(stack: ExitStack) -> dict[str, MakeExecutor]:
         if not opened:
             stack.enter_context(ray_session(SessionOptions(num_cpus=NUM_HOSTS)))
             opened.append(True)
-        from actors.executor import open_executor
-        from actors.group import RuntimeOptions
+        from actors.runtime.executor import open_executor
+        from actors.runtime.host_group import RuntimeOptions
 
         return open_executor(job, RuntimeOptions(num_hosts=NUM_HOSTS))
 

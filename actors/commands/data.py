@@ -10,9 +10,9 @@ from pathlib import Path
 from pydantic import ValidationError
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from actors.commands.tables import table
-from actors.console import is_interactive, make_console
-from actors.exits import WIDTH
+from actors.commands.output import table
+from actors.terminal.console import is_interactive, make_console
+from actors.terminal.exit_codes import WIDTH
 from relief_ray.config import explain
 from relief_ray.data import DataConfig, get_spec, open_dataset
 from relief_ray.data.describe import Description, describe, list_datasets

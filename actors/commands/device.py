@@ -6,15 +6,15 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from actors.commands.tables import si, table
+from actors.commands.output import si, table
 from relief_ray.config import override, parse
 from relief_ray.devices.fleet import TYPES
 from relief_ray.devices.paces import Pace
 from relief_ray.devices.time import Profile, profile_text
 from relief_ray.errors import UserError
+from relief_ray.files import disk_errors, replace_file
 from relief_ray.models.registry import BACKBONES, name_of
-from relief_ray.profiling import profile_device
-from relief_ray.records.atomic import disk_errors, replace_file
+from relief_ray.profiling.profile import profile_device
 
 BUSY = 0.7
 

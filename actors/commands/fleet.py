@@ -6,10 +6,10 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 
-from actors.commands.open import open_target
-from actors.commands.tables import counted, listed, table
-from relief_ray.setup import Setup, choose_engine, context_of
-from relief_ray.strategies.relief import Relief, client_load, target_s
+from actors.commands.output import counted, listed, table
+from actors.commands.plan import open_target
+from relief_ray.experiment.setup import Setup, choose_engine, context_of
+from relief_ray.strategies.relief.strategy import Relief, client_load, target_s
 
 CLOCKS = {
     "flop_proportional": "the paper's: time in proportion to the trained groups' FLOPs",

@@ -9,15 +9,14 @@ from typing import Literal
 
 from pydantic import JsonValue
 
+from relief_ray.citations import shown
 from relief_ray.config import ExperimentConfig
 from relief_ray.errors import UserError
-from relief_ray.models.frozen import other_frozen
-from relief_ray.names import shown
-from relief_ray.records.exporting import flat_params
+from relief_ray.models.backbone import other_frozen
 from relief_ray.records.identity import config_hash, other_program
-from relief_ray.records.ledger import LOCK_FILE
 from relief_ray.records.lock import FileLock
-from relief_ray.records.reading import RUN_FILE, read_run
+from relief_ray.records.mlflow_store import flat_params
+from relief_ray.records.run_folder import LOCK_FILE, RUN_FILE, read_run
 from relief_ray.records.schema import RunRecord
 
 State = Literal["new", "unfinished", "finished"]

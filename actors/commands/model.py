@@ -5,19 +5,52 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from actors.commands.open import target_config
-from actors.commands.tables import MIB, counted, si, table
-from relief_ray.clocks import uncalibrated
+from pydantic import JsonValue
+
+from actors.commands.output import MIB, counted, si, table
+from actors.commands.plan import target_config
 from relief_ray.config import ExperimentConfig
 from relief_ray.data import num_clients
 from relief_ray.devices.fleet import build_fleet
 from relief_ray.devices.planner import Counter
+from relief_ray.experiment.clocks import uncalibrated
+from relief_ray.experiment.export import export_model
+from relief_ray.experiment.setup import build_backbone, choose_engine, count
 from relief_ray.groups import GroupLayout, ParamGroup
 from relief_ray.messages import Fleet
 from relief_ray.models.backbone import Backbone, InputShape
 from relief_ray.models.registry import name_of
-from relief_ray.setup import build_backbone, choose_engine, count
+
+# `relief-ray model export`: a run's model for use outside this project.
+
+
+def export(run: Path, out: Path, round_: int | None, with_encoder: bool, as_json: bool) -> None:
+    """Writes the folder and says what is in it."""
+    facts = export_model(run, out, round_, with_encoder=with_encoder)
+    files = sorted(str(path.relative_to(out)) for path in out.rglob("*") if path.is_file())
+    told = {"event": "exported", "folder": str(out), "files": files, **facts}
+    print(json.dumps(told) if as_json else export_text(out, files, facts))
+
+
+def export_text(out: Path, files: list[str], facts: dict[str, JsonValue]) -> str:
+    """What was exported, and what has to be said of it."""
+    f1 = facts["f1"]
+    seen = f"F1 {100 * f1:.1f} %" if isinstance(f1, float) else "not evaluated in that round"
+    warnings = facts["warnings"]
+    notes = [str(w) for w in warnings] if isinstance(warnings, list) else []
+    notes += [f"the run is {facts['status']}, not finished"] if facts["status"] != "finished" else []
+    notes += [f"computed by another program: {facts['other_program']}"] if facts["other_program"] else []
+    return "\n".join(
+        [
+            f"{out}: {facts['strategy']} on {facts['dataset']} after round {facts['round']}, {seen}",
+            *(f"  {name}" for name in files),
+            f"{counted(len(files), 'file')}; README.md has code that loads them",
+            *(f"NOTE: {note}" for note in notes),
+        ]
+    )
+
 
 ROLES = {
     "fusion_a": "fusion block of a sensor",

@@ -12,16 +12,17 @@ from pydantic import JsonValue
 from actors.commands.folders import Cell, state_of, why_stale, with_state
 from relief_ray.config import ExperimentConfig, override, parse, preset, read_values
 from relief_ray.errors import UserError, nearest
-from relief_ray.extensions import is_path
-from relief_ray.paths import unused
-from relief_ray.records.atomic import disk_errors, replace_file
-from relief_ray.records.ledger import LOCK_FILE
+from relief_ray.experiment.lifecycle import stored_engine
+from relief_ray.experiment.setup import Setup, prepare
+from relief_ray.files import disk_errors, replace_file, unused
+from relief_ray.plugins import is_path
 from relief_ray.records.lock import FileLock
-from relief_ray.records.reading import RUN_FILE, read_rounds, read_run
 from relief_ray.records.redact import MASK, redact
+from relief_ray.records.run_folder import LOCK_FILE, RUN_FILE, read_rounds, read_run
 from tune_configs.presets import PRESETS, Preset
 
 PLAN_FILE = "plan.json"
+
 SUFFIXES = (".yaml", ".yml", ".json")
 
 
@@ -246,3 +247,33 @@ def refuse_other_than(sections: tuple[str, ...], settings: Sequence[str]) -> Non
                 f"--set {setting}: a resume may only change tracking.* and runtime.* (but num_threads, which decides "
                 "bits); start a new run instead"
             )
+
+
+# Opens what a command that trains nothing looks at: a preset, a file, or a run folder.
+
+
+def open_target(target: str, settings: Sequence[str], strategy: str | None = None) -> Setup:
+    """The first run that `relief-ray run TARGET` would make, or the run in a folder, with ``settings`` applied.
+
+    Raises:
+        UserError: the target is neither, or its data are not there.
+    """
+    return prepare(target_config(target, [*settings, *([f"strategy={strategy}"] if strategy else [])]))
+
+
+def target_config(target: str, settings: Sequence[str]) -> ExperimentConfig:
+    """Its configuration."""
+    folder = Path(target)
+    if (folder / RUN_FILE).exists():
+        return parse(override(read_run(folder).config, settings), str(folder / RUN_FILE))
+    return next(cells_of(load_preset(target), settings, folder)).config
+
+
+def open_run(folder: Path) -> Setup:
+    """A run as it was started, to be looked at while it may be running.
+
+    Raises:
+        UserError: no run is there, or its data are gone.
+    """
+    run = read_run(folder)
+    return prepare(parse(run.config, str(folder / RUN_FILE)), engine=stored_engine(run))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from relief_ray.errors import UserError
 
 if TYPE_CHECKING:
-    from relief_ray.report.stock import Stock
+    from relief_ray.report.inventory import Stock
 
 OUT = "report"
 
@@ -22,9 +22,9 @@ def report(folders: Sequence[Path], out: Path | None, commit: Path | None, as_js
     Raises:
         UserError: a folder holds neither plan nor run, or nothing can be written.
     """
-    from relief_ray.report.page.build import build
-    from relief_ray.report.page.write import write
-    from relief_ray.report.stock import STATES, take_stock
+    from relief_ray.report.build import build
+    from relief_ray.report.inventory import STATES, take_stock
+    from relief_ray.report.write import write
 
     stock = take_stock(folders)
     place = out or (folders[0] if folders[0].is_dir() else folders[0].parent) / OUT

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from actors.exits import DIFFERENT, WIDTH
+from actors.terminal.exit_codes import DIFFERENT, WIDTH
 from relief_ray.records.committed import pick
 
 if TYPE_CHECKING:
+    from relief_ray.experiment.reproduce import Verdict
     from relief_ray.records.committed import CommittedCell
     from relief_ray.records.schema import RoundRecord
-    from relief_ray.reproduce import Verdict
 
 SHOWN = 5
 
@@ -29,7 +29,7 @@ def reproduce(target: str, out: Path | None, tolerance: float, as_json: bool) ->
         UserError: no such cell, or its data are not here.
         typer.Exit: the results differ.
     """
-    from relief_ray.reproduce import reproduce as again
+    from relief_ray.experiment.reproduce import reproduce as again
 
     name, cell = pick(target)
     last = cell.rounds[-1].round

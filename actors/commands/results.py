@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING
 
 from actors.commands.folders import find_runs
 from actors.commands.plan import Plan
-from actors.exits import WIDTH
-from actors.exports import where_to_look
-from relief_ray.records.atomic import disk_errors, replace_file
+from actors.terminal.exit_codes import WIDTH
+from actors.terminal.mlflow_export import where_to_look
+from relief_ray.files import disk_errors, replace_file
 from relief_ray.records.tracking import sync as tell
 
 if TYPE_CHECKING:
-    from relief_ray.report.compare import Comparison
+    from relief_ray.report.comparison import Comparison
 
 FIGURE = "timeline.png"
 
 
 def show_results(plan: Plan, as_json: bool) -> None:
     """Table, figure file and verdict of everything that a plan holds."""
-    from relief_ray.report.compare import compare as put_together
+    from relief_ray.report.comparison import compare as put_together
 
     if not any("test" in cell.config.evaluation.parts for cell in plan.cells):
         print("\nno table: these runs were never evaluated on the test part (evaluation.parts)", file=sys.stderr)
@@ -46,7 +46,7 @@ def compare(folders: Sequence[Path], out: Path | None, as_json: bool) -> None:
     Raises:
         UserError: no finished run there, or runs of different experiments.
     """
-    from relief_ray.report.compare import compare as put_together
+    from relief_ray.report.comparison import compare as put_together
 
     comparison = put_together(find_runs(folders))
     written = write_files(comparison, out) if out is not None else []
@@ -58,14 +58,14 @@ def compare(folders: Sequence[Path], out: Path | None, as_json: bool) -> None:
 
 def last_line(comparison: Comparison) -> str | None:
     """The verdict; it needs two methods."""
-    from relief_ray.report import verdict
+    from relief_ray.report.claims import last_line as verdict_line
 
-    return verdict.last_line(comparison) if len(comparison.rows) > 1 else None
+    return verdict_line(comparison) if len(comparison.rows) > 1 else None
 
 
 def print_json(comparison: Comparison, written: Sequence[Path]) -> None:
     """One line."""
-    from relief_ray.report import render
+    from relief_ray.report.formats import text as render
 
     facts = json.loads(render.as_json(comparison))
     files = [str(path) for path in written]
@@ -74,7 +74,7 @@ def print_json(comparison: Comparison, written: Sequence[Path]) -> None:
 
 def print_text(comparison: Comparison, remarks: Sequence[str]) -> None:
     """Table, remarks, and the verdict last."""
-    from relief_ray.report import render
+    from relief_ray.report.formats import text as render
 
     parts = [render.plain(comparison).rstrip(), "\n".join(remarks), fill(last_line(comparison) or "")]
     print("\n" + "\n\n".join(part for part in parts if part), flush=True)
@@ -87,7 +87,7 @@ def fill(text: str) -> str:
 
 def draw(comparison: Comparison, path: Path) -> list[Path]:
     """The timeline of a round, FedAvg above RELIEF; nothing where one of them is missing, or matplotlib is."""
-    from relief_ray.report.timeline import pair, timeline
+    from relief_ray.report.figures.timeline import pair, timeline
 
     found = pair(comparison)
     if found is None or importlib.util.find_spec("matplotlib") is None:
@@ -103,7 +103,7 @@ def write_files(comparison: Comparison, out: Path) -> list[Path]:
     Raises:
         UserError: the folder cannot be written.
     """
-    from relief_ray.report import render
+    from relief_ray.report.formats import text as render
 
     with disk_errors(out, "write there"):
         out.mkdir(parents=True, exist_ok=True)
@@ -118,7 +118,7 @@ def draw_curves(comparison: Comparison, path: Path) -> list[Path]:
     """F1 over rounds, seconds and joules."""
     if importlib.util.find_spec("matplotlib") is None:
         return []
-    from relief_ray.report.curves import curves
+    from relief_ray.report.figures.progress import curves
 
     with disk_errors(path, "write the figure"):
         return [curves(comparison, path)]

@@ -9,27 +9,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from actors.commands.folders import Cell, why_stale
+from actors.commands.output import counted
 from actors.commands.plan import Plan, make_plan, read_plan, set_stale_aside, write_plan
 from actors.commands.results import show_results
-from actors.commands.tables import counted
-from actors.console import Reporter, make_reporter
-from actors.exits import INTERRUPTED, Stopped
-from actors.exports import PATIENCE_AFTER_STOP_S, Exports
-from actors.runtime import RunMode, Watch, choose_mode, local_session, run_experiment
-from actors.session import ray_session
-from actors.signals import StopSignals
+from actors.launch import RunMode, Watch, choose_mode, local_session, run_experiment
+from actors.runtime.session import ray_session
+from actors.terminal.console import Reporter, make_reporter
+from actors.terminal.exit_codes import INTERRUPTED, Stopped
+from actors.terminal.mlflow_export import PATIENCE_AFTER_STOP_S, Exports
+from actors.terminal.signals import StopSignals
 from relief_ray.data import federate, num_clients, open_dataset
 from relief_ray.errors import UserError
+from relief_ray.experiment.lifecycle import create, reopen
+from relief_ray.experiment.setup import Setup
 from relief_ray.process import use_threads
 from relief_ray.records.checkpoint import generations
-from relief_ray.records.reading import RUN_FILE, read_rounds, read_run
+from relief_ray.records.run_folder import RUN_FILE, read_rounds, read_run
 from relief_ray.records.schema import RoundRecord, RunRecord
-from relief_ray.report.labels import split_name
-from relief_ray.setup import Setup
-from relief_ray.simulation import create, reopen
+from relief_ray.report.runs import split_name
 
 if TYPE_CHECKING:
-    from actors.crew import Crew
+    from actors.runtime.warm_pool import Crew
 
 
 def run(
@@ -69,7 +69,7 @@ class Stage:
         """The first run on Ray opens the session for all; hosts stay for the next run."""
         if self.crew is None:
             self.session.enter_context(ray_session(local_session(setup)))
-            from actors.crew import Crew
+            from actors.runtime.warm_pool import Crew
 
             self.crew = Crew()
             self.session.callback(self.crew.close)

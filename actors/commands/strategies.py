@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from actors.commands.tables import table
+from actors.commands.output import table
 from relief_ray.citations import ENTRIES, cite
 from relief_ray.strategies import PRESETS
 

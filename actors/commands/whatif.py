@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from actors.commands.folders import find_runs
-from actors.commands.tables import table
-from actors.exits import WIDTH
+from actors.commands.output import table
+from actors.terminal.exit_codes import WIDTH
 from relief_ray.config import read_values
 from relief_ray.errors import UserError
-from relief_ray.report.load import Loaded, load_runs
+from relief_ray.report.runs import Loaded, load_runs
 from relief_ray.report.summary import ClockSummary, summarise_run
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def whatif(folders: Sequence[Path], fleet: Path, as_json: bool) -> None:
     Raises:
         UserError: no finished run there, or one that does not fit the other fleet.
     """
-    from relief_ray.whatif import SAID, what_if
+    from relief_ray.experiment.what_if import SAID, what_if
 
     changed, profile = read_fleet(fleet)
     runs = [loaded for loaded in load_runs(find_runs(folders)) if is_finished(loaded)]

@@ -11,16 +11,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 
-from actors.grids.book import Entry
-from actors.signals import TimeIsUp, time_limit
+from actors.grids.grid_folder import Entry
+from actors.terminal.signals import TimeIsUp, time_limit
 from relief_ray.config import ExperimentConfig, TrackingConfig
 from relief_ray.errors import UserError
+from relief_ray.experiment.experiment import Experiment
+from relief_ray.experiment.lifecycle import create
 from relief_ray.models.registry import name_of
 from relief_ray.process import use_threads
 from relief_ray.records.checkpoint import KEEP, generations
-from relief_ray.records.reading import ROUNDS_FILE, read_rounds
-from relief_ray.simulation import Experiment, create
-from relief_ray.training.serial import SerialExecutor
+from relief_ray.records.run_folder import ROUNDS_FILE, read_rounds
+from relief_ray.training.serial_executor import SerialExecutor
 
 Workload = str
 Key = tuple[Workload, str]

@@ -11,12 +11,12 @@ from typing import cast
 
 from pydantic import JsonValue
 
-from actors.grids.book import Book, Entry
-from relief_ray.choices import Choice
+from actors.grids.grid_folder import Book, Entry
+from relief_ray.config import Choice
 from relief_ray.errors import UserError
-from relief_ray.records.atomic import disk_errors, replace_file
-from relief_ray.records.reading import read_rounds
-from relief_ray.report.load import at
+from relief_ray.files import disk_errors, replace_file
+from relief_ray.records.run_folder import read_rounds
+from relief_ray.report.runs import at
 from tune_configs.tuned import Frozen, Place, Tuned, place_of, words
 
 SCORE = "last validation F1, mean over seeds, each fold for itself"

@@ -10,13 +10,13 @@ from typing import Literal
 
 from ray import tune
 
-from actors.crew import Crew
-from actors.gauges import Gauges
-from actors.grids.book import forget_error, keep_error, look
-from actors.runtime import Watch, run_experiment
-from relief_ray.records.reading import RUN_FILE
+from actors.grids.grid_folder import forget_error, keep_error, look
+from actors.launch import Watch, run_experiment
+from actors.runtime.prometheus import Gauges
+from actors.runtime.warm_pool import Crew
+from relief_ray.experiment.lifecycle import create, reopen
+from relief_ray.records.run_folder import RUN_FILE
 from relief_ray.records.schema import RoundRecord
-from relief_ray.simulation import create, reopen
 from tune_configs.cells import GridCell
 
 Outcome = Literal["finished", "interrupted", "failed"]

@@ -29,7 +29,7 @@ def run_parts(
     effort: Effort, parts: tuple[str, ...], peers: Path | None, folder: Path, keep: Callable[[Figures], None]
 ) -> Figures:
     """The chosen parts, one after the other; figures are printed as they come, and ``keep`` gets all so far."""
-    from actors.session import SessionOptions, ray_session
+    from actors.runtime.session import SessionOptions, ray_session
     from benchmarks.engine.peers import NICENESS
     from benchmarks.engine.product import use_one_thread
 

@@ -21,7 +21,7 @@ from benchmarks.engine.peers import WHEN, Installed, saved_weights, segment
 from benchmarks.engine.product import Product, Shares, deviation
 from benchmarks.engine.scene import Scene, setup, start_of, write
 from benchmarks.engine.torch_pool import TorchPool
-from relief_ray.setup import Setup
+from relief_ray.experiment.setup import Setup
 
 # A harness whose first round lies further from the reference's trained something else: its speed says nothing.
 # Rounding comes to 0.006 at most there (ReLU, Adam and random windows amplify it afterwards, which is measured too);

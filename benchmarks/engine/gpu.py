@@ -17,8 +17,8 @@ from benchmarks.engine.local import make_client
 from benchmarks.engine.machine import Figures
 from benchmarks.engine.pairs import take_turns, timed
 from benchmarks.engine.scene import Scene, setup, write
-from relief_ray.setup import context_of
-from relief_ray.training.serial import SerialExecutor
+from relief_ray.experiment.setup import context_of
+from relief_ray.training.serial_executor import SerialExecutor
 
 MATRIX = 8192
 FLEET = 8

@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
 
-from relief_ray.profiling import torch_build
+from relief_ray.profiling.profile import torch_build
 from relief_ray.records.identity import machine_facts
 
 Figures = dict[str, "float | int | str | bool | None"]

@@ -8,26 +8,24 @@ from __future__ import annotations
 
 from functools import partial
 
-from actors import carry, wire
-from actors.answers import take
-from actors.executor import RayExecutor
-from actors.gather import Gather
-from actors.hosts import ClientHost, Models, TrainAnswer, TrainRequest
+from actors.runtime import serialization, user_code
+from actors.runtime.client_host import ClientHost, Models, TrainAnswer, TrainRequest
+from actors.runtime.executor import RayExecutor, take
+from actors.runtime.reduce import Gather
 from benchmarks.engine.calls import Calls
 from benchmarks.engine.machine import Figures
 from benchmarks.engine.product import Product, Stopwatch
 from relief_ray.devices.planner import CostAccountant
+from relief_ray.experiment.recording import round_record
+from relief_ray.experiment.setup import Setup, context_of
 from relief_ray.messages import StageTimes
-from relief_ray.recording import round_record
+from relief_ray.records.checkpoint import Saver
 from relief_ray.records.identity import state_sha256
-from relief_ray.records.ledger import RunFolder
-from relief_ray.records.saver import Saver
+from relief_ray.records.run_folder import RunFolder
 from relief_ray.server.aggregation import check_update
 from relief_ray.server.reduction import Accumulator, blocks, measured
-from relief_ray.setup import Setup, context_of
 from relief_ray.training.optimizer import Adam
-from relief_ray.training.parts import load_model
-from relief_ray.training.trainer import Trainer
+from relief_ray.training.trainer import Trainer, load_model
 
 Split = dict[str, float]
 HOST_CALLS = 4
@@ -107,7 +105,7 @@ def _after(calls: Calls) -> Split:
     return {
         "measure": calls.seconds(measured, check_update),
         "sum": calls.seconds(Accumulator.add),
-        "pack": calls.seconds(wire.pack, wire.unpack),
+        "pack": calls.seconds(serialization.pack, serialization.unpack),
     }
 
 
@@ -119,12 +117,14 @@ def _host_calls(given: Setup, num_hosts: int) -> tuple[Calls, list[StageTimes]]:
     parts = tuple(cut[:size])
     request = TrainRequest(round=1, parts=parts, states={}, whole=(tuple(range(len(parts))), len(cut)))
     sent: Models = {name: dict(params) for name, params in state.models.items()}
-    models = wire.pack(sent)
-    call = partial(ClientHost().train, (carry.put(given.job, given.job.modules),), models, wire.pack(request))
+    models = serialization.pack(sent)
+    call = partial(
+        ClientHost().train, (user_code.put(given.job, given.job.modules),), models, serialization.pack(request)
+    )
     call()
     answers: list[TrainAnswer] = []
     calls = Calls(lambda: answers.extend(call() for _ in range(HOST_CALLS)))
-    done = [receipt for answer in answers for part in wire.unpack(answer.rest) for receipt in part.receipts]
+    done = [receipt for answer in answers for part in serialization.unpack(answer.rest) for receipt in part.receipts]
     return calls, [receipt.work.measured for receipt in done]
 
 

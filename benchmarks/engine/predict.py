@@ -18,12 +18,11 @@ from benchmarks.engine.scene import Scene, setup, write
 from relief_ray.devices.planner import Clock, CostAccountant, assumed_engine
 from relief_ray.devices.time import Measured, Profile, Split, Throughput
 from relief_ray.devices.types import DeviceType
+from relief_ray.experiment.setup import Setup
 from relief_ray.messages import ClientInfo, Fleet, Receipt, StageTimes
-from relief_ray.profiling import device_row, fitting, open_bench
-from relief_ray.setup import Setup
+from relief_ray.profiling.fit import EVERYTHING, LEAST, LEAST_LONG, Turn, scenes
+from relief_ray.profiling.profile import device_row, fitting, open_bench
 from relief_ray.stages import Engine
-from relief_ray.training.pacing import Turn
-from relief_ray.training.scenes import EVERYTHING, LEAST, LEAST_LONG, scenes
 
 PRESENT = ("acc", "gyro")
 ENGINES: tuple[Engine, ...] = ("naive", "gemm")
@@ -59,7 +58,7 @@ def measure(scene: Scene, num_turns: int, profile_turns: int) -> Figures:
 
 
 class Profiler:
-    """This machine's paces, as ``relief_ray.profiling`` finds them, for a setup that was put together by hand."""
+    """This machine's paces, as ``relief_ray.profiling.profile`` finds them, for a hand-made setup."""
 
     def __init__(self, given: Setup, batch_size: int) -> None:
         self._bench = open_bench(given)

@@ -19,7 +19,7 @@ from benchmarks.engine.pairs import timed
 from benchmarks.engine.scene import Scene, setup, start_of, write
 from relief_ray.federated import ClientProgram
 from relief_ray.messages import EvalTarget
-from relief_ray.training.probe import FORWARD, Probes
+from relief_ray.profiling.probe import FORWARD, Probes
 from relief_ray.training.worker import Worker
 
 SHARED = ("fusion.A.acc", "fusion.B", "head.1")

@@ -13,23 +13,23 @@ from pathlib import Path
 from statistics import median
 from time import perf_counter
 
-from actors.crew import Crew
-from actors.exports import Exports
-from actors.runtime import Watch, run_experiment
+from actors.launch import Watch, run_experiment
+from actors.runtime.warm_pool import Crew
+from actors.terminal.mlflow_export import Exports
 from benchmarks.engine.machine import Figures
 from benchmarks.engine.noop import scene_of
 from benchmarks.engine.pairs import averaged, take_turns, timed
 from benchmarks.engine.product import Product
 from benchmarks.engine.scene import NEVER, setup, without_training, write
 from relief_ray.config import TrackingConfig
+from relief_ray.experiment.recording import run_record
+from relief_ray.experiment.setup import Setup, context_of
 from relief_ray.federated import run_round
 from relief_ray.protocols import Executor
-from relief_ray.recording import run_record
-from relief_ray.records.ledger import RunFolder
-from relief_ray.records.personal import CheckpointStateStore
+from relief_ray.records.checkpoint import CheckpointStateStore
+from relief_ray.records.run_folder import RunFolder
 from relief_ray.records.schema import RoundRecord
 from relief_ray.records.tracking import sync
-from relief_ray.setup import Setup, context_of
 
 NUM_CLIENTS = 8
 # Hosts learn the job and what clients take in the first ones; the last one is also evaluated.

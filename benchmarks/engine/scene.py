@@ -18,11 +18,11 @@ from relief_ray.data import DataConfig, FederatedData
 from relief_ray.data.spec import DatasetSpec, get_spec
 from relief_ray.data.window_set import WindowSet
 from relief_ray.devices.fleet import FleetConfig, build_fleet, with_windows
+from relief_ray.experiment.setup import Setup, assemble
 from relief_ray.federated import RoundContext, Strategy
 from relief_ray.messages import Assignment, ServerState
-from relief_ray.sections import TrainingConfig
-from relief_ray.setup import Setup, assemble
 from relief_ray.stages import Engine
+from relief_ray.training.config import TrainingConfig
 
 NEVER = 10**6
 STEP = 16  # rows from one window to the next: the signal stays small

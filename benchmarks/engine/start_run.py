@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 from time import time
 
-from actors.runtime import Watch, run_experiment
+from actors.launch import Watch, run_experiment
 from benchmarks.engine.scene import Scene, setup, write
-from relief_ray.recording import run_record
-from relief_ray.records.ledger import RunFolder
+from relief_ray.experiment.recording import run_record
+from relief_ray.records.run_folder import RunFolder
 from relief_ray.records.schema import RoundRecord
 
 ROUNDS = 2

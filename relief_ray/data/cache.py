@@ -13,13 +13,12 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from relief_ray.data.files import digest_files, folder_atomic, sha256_file, sha256_json
-from relief_ray.data.recording import NULL, Recording
+from relief_ray.data.sensor_recording import NULL, Recording
 from relief_ray.data.source import MARKER, Source, open_source
 from relief_ray.data.spec import DatasetSpec
 from relief_ray.errors import UserError
-from relief_ray.extensions import digests, modules_of
-from relief_ray.paths import cache_root
+from relief_ray.files import cache_root, digest_files, folder_atomic, sha256_file, sha256_json
+from relief_ray.plugins import digests, modules_of
 
 PARSER_VERSION = 1
 Origin = Literal["real", "SYNTHETIC"]

@@ -5,9 +5,8 @@ from typing import TypedDict
 import numpy as np
 
 from relief_ray.data.config import DataConfig
-from relief_ray.data.plan import Plan
+from relief_ray.data.partition import Plan, Table
 from relief_ray.data.spec import DatasetSpec
-from relief_ray.data.windows import Table
 from relief_ray.errors import UserError
 
 

@@ -9,13 +9,14 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from relief_ray.data import cache, dsa, mhealth, pamap2, partial
+from relief_ray.data import cache
 from relief_ray.data.config import DataConfig
+from relief_ray.data.formats import dsa, mhealth, pamap2, partial
 from relief_ray.data.loader import own_loader
-from relief_ray.data.recording import Recording
+from relief_ray.data.sensor_recording import Recording
 from relief_ray.data.source import Members, Source, find_source, open_source, require_members
 from relief_ray.data.spec import DSA_UNITS, DatasetSpec, get_spec, with_units
-from relief_ray.extensions import is_path
+from relief_ray.plugins import is_path
 
 Parser = Callable[[DatasetSpec, Members, Path, int], Recording]
 FileNames = Callable[[DatasetSpec, int], list[str]]

@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import TypedDict
 from urllib.parse import unquote, urlparse
 
-from relief_ray.data.archives import check_members, open_zip
-from relief_ray.data.files import sync, write_atomic
-from relief_ray.data.source import MARKER, find_source, open_source, search_roots
+from relief_ray.data.source import MARKER, check_members, find_source, open_source, open_zip, search_roots
 from relief_ray.data.spec import DatasetSpec, get_spec
 from relief_ray.data.verify import VerifyReport, verify_source
 from relief_ray.errors import UserError
+from relief_ray.files import sync, write_atomic
 
 Progress = Callable[[int, int | None], None]
 _CHUNK = 1 << 18

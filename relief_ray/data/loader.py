@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from relief_ray.data.recording import Recording
+from relief_ray.data.sensor_recording import Recording
 from relief_ray.errors import UserError
-from relief_ray.extensions import load
+from relief_ray.plugins import load
 
 if TYPE_CHECKING:
     from relief_ray.data.source import Members

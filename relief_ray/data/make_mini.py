@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from relief_ray.data.dsa import read_segment
+from relief_ray.data.formats.dsa import read_segment
 from relief_ray.data.source import Members, Source, open_source, require_members
 from relief_ray.data.spec import DATASETS, DSA_UNITS
 

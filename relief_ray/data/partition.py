@@ -1,18 +1,23 @@
-"""Dealing subjects' windows to any number of clients.
+"""Which window goes to whom: bouts split, null windows dropped, training and validation dealt to clients."""
 
-With N clients and S training subjects, the windows of every training bout are cut into N/S consecutive pieces (the
-remainder to the lowest ids), so every shard keeps all activities where length allows and the clients' union is the same
-for every N. Windows are cut, not rows: neighbouring shards of one subject share up to one window of samples at their
-border, which concerns training data only (a one-minute bout would otherwise leave nothing for 100 clients).
-"""
-
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
+from relief_ray.data.config import DataConfig
+from relief_ray.data.dataset import Dataset
+from relief_ray.data.sensor_recording import NULL
 from relief_ray.errors import UserError
+
+# Dealing subjects' windows to any number of clients.
+#
+# With N clients and S training subjects, the windows of every training bout are cut into N/S consecutive pieces (the
+# remainder to the lowest ids), so every shard keeps all activities where length allows and the clients' union is the
+# same for every N. Windows are cut, not rows: neighbouring shards of one subject share up to one window of samples at
+# their border, which concerns training data only (a one-minute bout would otherwise leave nothing for 100 clients).
 
 
 def pieces_per_subject(num_subjects: int, num_clients: int) -> tuple[int, ...]:
@@ -42,3 +47,228 @@ def thin(num_windows: int, limit: int | None) -> NDArray[np.int64]:
     if limit is None or num_windows <= limit:
         return np.arange(num_windows)
     return np.round(np.linspace(0, num_windows - 1, limit)).astype(np.int64)
+
+
+# Windows of 5.12 s inside one bout, and their labels by majority of rows.
+
+
+Starts = NDArray[np.int64]
+
+Table = NDArray[np.int64]
+
+
+def window_starts(start: int, stop: int, window: int, stride: int) -> Starts:
+    """First rows of all windows that lie wholly in [start, stop), `stride` rows apart: (n,)."""
+    return np.arange(start, stop - window + 1, stride, dtype=np.int64)
+
+
+def stride_rows(stride_s: float, rate_hz: int) -> int:
+    """The stride in rows, at least one."""
+    return max(1, round(stride_s * rate_hz))
+
+
+def majority_labels(labels: NDArray[np.int16], starts: Starts, window: int) -> NDArray[np.int64]:
+    """The most frequent class index of each window's rows, -1 where that is the null class; ties to the lower: (n,)."""
+    if not len(starts):
+        return np.empty(0, np.int64)
+    first, last = int(starts.min()), int(starts.max()) + window
+    piece = labels[first:last]
+    if (piece == piece[0]).all():
+        return np.full(len(starts), int(piece[0]), np.int64)
+    classes = np.unique(piece)
+    counts = np.stack([_count(piece == code, starts - first, window) for code in classes])
+    chosen: NDArray[np.int64] = classes[counts.argmax(axis=0)].astype(np.int64)
+    return chosen
+
+
+def _count(hit: NDArray[np.bool_], offsets: Starts, window: int) -> NDArray[np.int64]:
+    total = np.concatenate([[0], np.cumsum(hit)])
+    counted: NDArray[np.int64] = total[offsets + window] - total[offsets]
+    return counted
+
+
+def tabulate(labels: NDArray[np.int16], starts: Starts, window: int, subject: int) -> Table:
+    """The windows whose majority is an activity, as rows (first row, class index, subject position): (n, 3)."""
+    found = majority_labels(labels, starts, window)
+    kept = found != NULL
+    return np.column_stack([starts[kept], found[kept], np.full(int(kept.sum()), subject)]).astype(np.int64)
+
+
+# Train, validation and test windows of every bout, decided per subject before any sharding.
+#
+# So the test set is the same for every number of clients. Between the parts of a bout lies a purge of one window; parts
+# of one bout never share a sample, except under the name `random_leaky`.
+
+
+def _none() -> Starts:
+    return np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class BoutWindows:
+    """First rows of one bout's windows by part; `note` says what a short bout had to go without."""
+
+    subject: int
+    train: Starts = field(default_factory=_none)
+    validation: Starts = field(default_factory=_none)
+    test: Starts = field(default_factory=_none)
+    note: str = ""
+
+
+def held_out(config: DataConfig, positions: Sequence[int]) -> tuple[int, ...]:
+    """Which of the subjects' `positions` are only tested on: fold f holds out numbers 2f+1 and 2f+2, counted from 1."""
+    if config.split != "held_out_subject":
+        return ()
+    if len(positions) < 3:
+        raise UserError(f"data.split=held_out_subject needs at least 3 subjects, found {len(positions)}")
+    return tuple(positions[2 * config.fold : 2 * config.fold + 2])
+
+
+def cut_tail(start: int, stop: int, fraction: float, window: int) -> tuple[int, int] | None:
+    """Where the head stops and the tail starts, one window apart; at least one window in each, else None."""
+    length = stop - start
+    if length < 3 * window:
+        return None
+    tail = min(max(round(fraction * length), window), length - 2 * window)
+    return stop - tail - window, stop - tail
+
+
+def split_bouts(
+    bouts: NDArray[np.int64], config: DataConfig, positions: Sequence[int], window: int, stride: int
+) -> Iterator[BoutWindows]:
+    """The bouts (subject position, start, stop) of the subjects at `positions`, with their windows by part."""
+    rng = np.random.default_rng(config.seed)
+    tested = held_out(config, positions)
+    for subject, start, stop in bouts[np.isin(bouts[:, 0], positions)].tolist():
+        if stop - start < window:
+            yield BoutWindows(subject=subject, note="shorter than a window: not used")
+        elif config.split == "random_leaky":
+            yield _random(subject, window_starts(start, stop, window, stride), config, rng)
+        elif subject in tested:
+            yield BoutWindows(subject=subject, test=window_starts(start, stop, window, stride))
+        else:
+            test_fraction = config.test_fraction if config.split == "within_subject" else None
+            yield _chronological(subject, (start, stop), config, test_fraction, (window, stride))
+
+
+def _chronological(
+    subject: int, bout: tuple[int, int], config: DataConfig, test_fraction: float | None, size: tuple[int, int]
+) -> BoutWindows:
+    """Training first, then validation, then (within subjects) test; a short bout keeps what comes first."""
+    start, stop = bout
+    window, _ = size
+    notes, test = [], _none()
+    if test_fraction is not None:
+        cut = cut_tail(start, stop, test_fraction, window)
+        if cut is None:
+            notes.append("too short for a test window")
+        else:
+            test = window_starts(cut[1], stop, *size)
+            stop = cut[0]
+    cut = cut_tail(start, stop, config.validation_fraction, window)
+    if cut is None:
+        notes.append("too short for a validation window")
+        return BoutWindows(subject=subject, train=window_starts(start, stop, *size), test=test, note="; ".join(notes))
+    validation = window_starts(cut[1], stop, *size)
+    train = window_starts(start, cut[0], *size)
+    return BoutWindows(subject=subject, train=train, validation=validation, test=test, note="; ".join(notes))
+
+
+def _random(subject: int, starts: Starts, config: DataConfig, rng: np.random.Generator) -> BoutWindows:
+    """Overlapping windows dealt at random: the test part shares samples with training (a leak, for comparison only)."""
+    order = rng.permutation(len(starts))
+    num_test = round(config.test_fraction * len(starts))
+    num_validation = round(config.validation_fraction * (len(starts) - num_test))
+    parts = np.split(order, [num_test, num_test + num_validation])
+    test, validation, train = (np.sort(starts[part]) for part in parts)
+    return BoutWindows(subject=subject, train=train, validation=validation, test=test, note="leaky")
+
+
+def notes(parts: Sequence[BoutWindows]) -> dict[str, int]:
+    """How many bouts carry each note."""
+    found = [part.note for part in parts if part.note]
+    return {note: found.count(note) for note in sorted(set(found))}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Plan:
+    """Windows as (n, 3) tables (first row, class index, subject position): per client, and the pooled test."""
+
+    train: tuple[Table, ...]
+    validation: tuple[Table, ...]
+    test: Table
+    notes: dict[str, int]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class _Bout:
+    subject: int
+    train: Table
+    validation: Table
+    test: Table
+
+
+def training_positions(config: DataConfig) -> tuple[int, ...]:
+    """Positions, among all the dataset's subjects, of those that become clients."""
+    chosen = chosen_positions(config)
+    tested = held_out(config, chosen)
+    return tuple(position for position in chosen if position not in tested)
+
+
+def chosen_positions(config: DataConfig) -> tuple[int, ...]:
+    """Positions, among all the dataset's subjects, of those taken part."""
+    subjects = config.spec().subjects
+    return tuple(subjects.index(subject) for subject in config.subject_ids())
+
+
+def make_plan(dataset: Dataset, config: DataConfig, num_clients: int) -> Plan:
+    """Deal the dataset's windows; UserError where a client or the test part stays empty."""
+    spec = dataset.spec
+    stride = stride_rows(config.stride_s, spec.rate_hz)
+    split = list(split_bouts(dataset.bouts, config, chosen_positions(config), spec.window, stride))
+    bouts = [_label(dataset, part) for part in split]
+    positions = training_positions(config)
+    owners = dict(zip(positions, clients_of(pieces_per_subject(len(positions), num_clients)), strict=True))
+    train = _deal([(bout.subject, bout.train) for bout in bouts], owners, num_clients)
+    plan = Plan(
+        train=tuple(table[thin(len(table), config.max_windows_per_client)] for table in train),
+        validation=_deal([(bout.subject, bout.validation) for bout in bouts], owners, num_clients),
+        test=np.concatenate([bout.test for bout in bouts]),
+        notes=notes(split),
+    )
+    _require_windows(plan, config)
+    return plan
+
+
+def _label(dataset: Dataset, part: BoutWindows) -> _Bout:
+    window, subject = dataset.spec.window, part.subject
+    train, validation, test = (
+        tabulate(dataset.labels, starts, window, subject) for starts in (part.train, part.validation, part.test)
+    )
+    return _Bout(subject=subject, train=train, validation=validation, test=test)
+
+
+def _deal(bouts: Sequence[tuple[int, Table]], owners: dict[int, range], num_clients: int) -> tuple[Table, ...]:
+    """Every bout cut among its subject's clients."""
+    hands: list[list[Table]] = [[np.empty((0, 3), np.int64)] for _ in range(num_clients)]
+    for subject, table in bouts:
+        clients = owners.get(subject, range(0))
+        for client, piece in zip(clients, cut_pieces(table, len(clients)) if clients else (), strict=True):
+            hands[client].append(piece)
+    return tuple(np.concatenate(hand) for hand in hands)
+
+
+def _require_windows(plan: Plan, config: DataConfig) -> None:
+    empty = [client for client, table in enumerate(plan.train) if not len(table)]
+    if empty:
+        some = ", ".join(map(str, empty[:8])) + (", ..." if len(empty) > 8 else "")
+        raise UserError(
+            f"{len(empty)} of {len(plan.train)} clients ({some}) have no training window under "
+            f"data.name={config.name}, data.split={config.split}, "
+            f"data.stride_s={config.stride_s:g}; use fewer clients, a shorter stride or a smaller data.test_fraction"
+        )
+    if not len(plan.test) or not any(len(table) for table in plan.validation):
+        raise UserError(
+            f"data.name={config.name}, data.split={config.split}: no test or no validation windows; "
+            "choose more subjects or a shorter stride"
+        )

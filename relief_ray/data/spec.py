@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from relief_ray.data.loader import own_loader
 from relief_ray.errors import UserError
-from relief_ray.extensions import is_path
+from relief_ray.plugins import is_path
 
 WINDOW_S = 5.12
 DSA_UNITS = ("T", "RA", "LA", "RL", "LL")

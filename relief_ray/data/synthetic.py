@@ -6,27 +6,187 @@ computed from them SYNTHETIC. Lengths at scale 1, gaps, null segments and absent
 
 import io
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
+from numpy.typing import NDArray
 
-from relief_ray.data.files import write_atomic
-from relief_ray.data.mhealth import COLUMN_ORDER
-from relief_ray.data.motion import MOTIONS, Array, Motion, Person, ecg, heart_rate, make_person, move
-from relief_ray.data.pamap2 import imu_columns
+from relief_ray.data.formats.common import signature
+from relief_ray.data.formats.mhealth import COLUMN_ORDER
+from relief_ray.data.formats.pamap2 import imu_columns
 from relief_ray.data.source import MARKER
 from relief_ray.data.spec import DatasetSpec, get_spec
-from relief_ray.data.watermark import signature
 from relief_ray.errors import UserError
+from relief_ray.files import write_atomic
+
+# How a body-worn sensor moves in each activity: the small physical model behind synthetic data.
+#
+# Acceleration is gravity, turned by posture and placement, plus harmonics of the cadence; rotation rates follow the
+# same cadence; the magnetometer sees the Earth's field through the same turning and a slowly drifting heading. Heart
+# rate follows effort with a lag; ECG beats follow heart rate. Units: m/s^2, rad/s, field in microtesla, beats per
+# minute, mV.
+
+
+Array = NDArray[np.float64]
+
+GRAVITY = 9.81
+
+_EARTH_UT = np.array([20.0, 0.0, -43.0])
+
+_HEART_LAG_S = 35.0
+
+_NUM_HARMONICS = 4
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Motion:
+    """An activity's cadence, acceleration amplitude, lean of the limb against gravity, and target heart rate."""
+
+    cadence_hz: float
+    swing: float
+    tilt_rad: float
+    heart_bpm: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Person:
+    """What differs between subjects: pace, vigour, resting heart rate and how each sensor sits (rotation matrices)."""
+
+    pace: float
+    gain: float
+    rest_bpm: float
+    placements: tuple[Array, ...]
+
+
+def _motion(cadence_hz: float, swing: float, tilt_rad: float, heart_bpm: float) -> Motion:
+    return Motion(cadence_hz=cadence_hz, swing=swing, tilt_rad=tilt_rad, heart_bpm=heart_bpm)
+
+
+MOTIONS: Mapping[str, Motion] = MappingProxyType(
+    {
+        "": _motion(0.4, 0.8, 0.2, 90.0),
+        "lying": _motion(0.25, 0.06, 1.5, 68.0),
+        "lying_on_back": _motion(0.25, 0.06, 1.5, 68.0),
+        "lying_on_right_side": _motion(0.25, 0.07, 2.2, 68.0),
+        "sitting": _motion(0.3, 0.1, 0.9, 74.0),
+        "standing": _motion(0.35, 0.12, 0.0, 80.0),
+        "standing_in_elevator": _motion(0.2, 0.3, 0.05, 80.0),
+        "moving_in_elevator": _motion(0.7, 0.9, 0.1, 84.0),
+        "walking": _motion(1.8, 3.2, 0.15, 105.0),
+        "walking_in_parking_lot": _motion(1.75, 3.0, 0.15, 104.0),
+        "walking_on_treadmill_flat": _motion(1.65, 2.8, 0.12, 102.0),
+        "walking_on_treadmill_inclined": _motion(1.6, 3.1, 0.3, 120.0),
+        "nordic_walking": _motion(1.7, 4.2, 0.25, 118.0),
+        "running": _motion(2.75, 9.0, 0.2, 155.0),
+        "running_on_treadmill": _motion(2.7, 8.5, 0.2, 152.0),
+        "jogging": _motion(2.5, 7.0, 0.2, 145.0),
+        "cycling": _motion(1.2, 1.6, 0.7, 125.0),
+        "cycling_horizontal": _motion(1.15, 1.5, 1.2, 122.0),
+        "cycling_vertical": _motion(1.2, 1.7, 0.6, 124.0),
+        "ascending_stairs": _motion(1.55, 3.4, 0.35, 132.0),
+        "climbing_stairs": _motion(1.5, 3.4, 0.35, 130.0),
+        "descending_stairs": _motion(1.8, 4.4, 0.1, 118.0),
+        "vacuum_cleaning": _motion(0.8, 1.8, 0.5, 105.0),
+        "ironing": _motion(0.6, 1.0, 0.3, 92.0),
+        "rope_jumping": _motion(2.0, 12.0, 0.1, 165.0),
+        "jumping": _motion(1.9, 11.0, 0.1, 150.0),
+        "waist_bends": _motion(0.45, 2.2, 0.9, 100.0),
+        "arm_elevation": _motion(0.5, 2.5, 0.4, 95.0),
+        "crouching": _motion(0.4, 2.4, 0.6, 115.0),
+        "stepper": _motion(1.4, 2.2, 0.25, 135.0),
+        "cross_trainer": _motion(1.3, 2.6, 0.25, 138.0),
+        "rowing": _motion(0.5, 3.0, 1.1, 140.0),
+        "playing_basketball": _motion(2.1, 6.0, 0.3, 150.0),
+    }
+)
+
+
+def make_person(rng: np.random.Generator, num_placements: int) -> Person:
+    """A subject: pace +-8 %, vigour +-15 %, resting heart rate, sensors a few degrees off their place."""
+    turns = [_rotation(rng.normal(0.0, 0.2, 3) + np.array([0.0, 0.0, 1.1 * place])) for place in range(num_placements)]
+    return Person(
+        pace=float(rng.normal(1.0, 0.04)),
+        gain=float(np.exp(rng.normal(0.0, 0.12))),
+        rest_bpm=float(rng.normal(66.0, 5.0)),
+        placements=tuple(turns),
+    )
+
+
+def _rotation(angles: Sequence[float] | Array) -> Array:
+    """Rotation matrix (3, 3) from three angles about x, y, z."""
+    (cx, cy, cz), (sx, sy, sz) = np.cos(angles), np.sin(angles)
+    about_x = np.array([[1, 0, 0], [0, cx, -sx], [0, sx, cx]])
+    about_y = np.array([[cy, 0, sy], [0, 1, 0], [-sy, 0, cy]])
+    about_z = np.array([[cz, -sz, 0], [sz, cz, 0], [0, 0, 1]])
+    turned: Array = about_z @ about_y @ about_x
+    return turned
+
+
+def move(
+    motion: Motion, person: Person, place: int, rows: int, rate_hz: int, rng: np.random.Generator
+) -> tuple[Array, Array, Array]:
+    """Acceleration, rotation rate and field, (rows, 3) each, of one sensor during one bout."""
+    time_s = np.arange(rows) / rate_hz
+    drift = np.cumsum(rng.normal(0.0, 0.01 / np.sqrt(rate_hz), rows))
+    phase = 2 * np.pi * (motion.cadence_hz * person.pace * time_s + drift)
+    reach = person.gain * motion.swing * (0.7 + 0.3 * ((place * 7) % 3))
+    acc = GRAVITY * np.array([0.0, np.sin(motion.tilt_rad), np.cos(motion.tilt_rad)]) + np.zeros((rows, 3))
+    gyro = np.zeros((rows, 3))
+    for harmonic in range(1, _NUM_HARMONICS + 1):
+        offset = 2 * np.pi * np.array([0.0, 0.3, 0.6]) * harmonic + 0.8 * place
+        wave = np.sin(harmonic * phase[:, None] + offset) / harmonic**1.3
+        acc += reach * wave * np.array([0.5, 0.6, 1.0])
+        gyro += 0.25 * reach * motion.cadence_hz * wave * np.array([1.0, 0.4, 0.5])
+    heading = rng.uniform(0, 2 * np.pi) + np.cumsum(rng.normal(0.0, 0.05 / np.sqrt(rate_hz), rows))
+    sway = motion.tilt_rad + 0.04 * reach * np.sin(phase)
+    turn = person.placements[place]
+    acc = (acc + rng.normal(0.0, 0.08, (rows, 3))) @ turn.T
+    gyro = (gyro + rng.normal(0.0, 0.02, (rows, 3))) @ turn.T
+    return acc, gyro, (_field(heading, sway) + rng.normal(0.0, 0.5, (rows, 3))) @ turn.T
+
+
+def _field(heading: Array, sway: Array) -> Array:
+    """The Earth's field (rows, 3) seen by a sensor turned by heading about z and sway about x."""
+    north, down = _EARTH_UT[0], _EARTH_UT[2]
+    x, y = north * np.cos(heading), -north * np.sin(heading)
+    return np.stack([x, y * np.cos(sway) - down * np.sin(sway), y * np.sin(sway) + down * np.cos(sway)], axis=1)
+
+
+def heart_rate(timeline: Sequence[tuple[Motion, int]], person: Person, rate_hz: int) -> Array:
+    """Beats per minute over a timeline of (motion, rows): first-order lag behind effort, in 35 s."""
+    current, pieces = person.rest_bpm, []
+    for motion, rows in timeline:
+        target = person.rest_bpm + (motion.heart_bpm - 66.0)
+        decay = np.exp(-np.arange(1, rows + 1) / rate_hz / _HEART_LAG_S)
+        piece = target + (current - target) * decay
+        pieces.append(piece)
+        current = float(piece[-1]) if rows else current
+    return np.concatenate(pieces)
+
+
+def ecg(bpm: Array, rate_hz: int, rng: np.random.Generator) -> Array:
+    """Two leads (rows, 2): P, QRS and T waves once per beat, slow baseline, noise."""
+    beat = np.cumsum(bpm / 60.0 / rate_hz) % 1.0
+    waves = ((0.18, 0.12, 0.025), (0.3, 1.4, 0.012), (0.33, -0.35, 0.012), (0.55, 0.3, 0.05))
+    trace = sum(height * np.exp(-0.5 * ((beat - centre) / width) ** 2) for centre, height, width in waves)
+    baseline = 0.1 * np.sin(2 * np.pi * 0.2 * np.arange(len(bpm)) / rate_hz)
+    lead: Array = np.asarray(trace) + baseline
+    return np.stack([lead, 0.6 * lead], axis=1) + rng.normal(0.0, 0.03, (len(bpm), 2))
+
 
 Timeline = list[tuple[int, Motion, int]]
 
 _PAMAP2_ORDER = (1, 2, 3, 17, 16, 12, 13, 12, 13, 4, 7, 6, 5, 24)
+
 _PAMAP2_SECONDS = MappingProxyType({12: 72.0, 13: 65.0, 24: 90.0, 5: 160.0})
+
 _PAMAP2_ABSENT = MappingProxyType({103: (5, 6, 7, 24), 104: (5, 24), 107: (24,)})
+
 _MHEALTH_SECONDS = MappingProxyType({6: 54.0, 7: 56.0, 8: 58.0, 12: 20.0})
+
 _CHUNK = 20_000
 
 
@@ -150,4 +310,5 @@ def _dsa(spec: DatasetSpec, folder: Path, subject: int, scale: float, rng: np.ra
 
 
 _Writer = Callable[[DatasetSpec, Path, int, float, np.random.Generator], None]
+
 _WRITERS: Mapping[str, _Writer] = MappingProxyType({"pamap2": _pamap2, "mhealth": _mhealth, "dsa": _dsa})

@@ -1,19 +1,61 @@
 """Is this the dataset it claims to be? Digests against the packaged lists, and the structure of what was parsed."""
 
+import hashlib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TypedDict
+from typing import Literal, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
-from relief_ray.data import cache, checksums
+from relief_ray.data import cache
 from relief_ray.data.dataset import parse_source
-from relief_ray.data.files import sha256_file
-from relief_ray.data.recording import Recording
-from relief_ray.data.source import Source, find_source
+from relief_ray.data.sensor_recording import Recording
+from relief_ray.data.source import Source, find_source, open_source
 from relief_ray.data.spec import DatasetSpec, get_spec
+from relief_ray.files import sha256_file
+
+# The sha256 lists that travel with the package, and how a download compares to them.
+
+
+Status = Literal["known", "differs", "unlisted"]
+
+_ASSETS = Path(__file__).parent / "assets"
+
+
+def known_digests(name: str) -> dict[str, str]:
+    """File name (as the list gives it) to sha256; empty where no list is known."""
+    path = _ASSETS / f"{name}.sha256"
+    if not path.exists():
+        return {}
+    lines = (line for line in path.read_text().splitlines() if line and not line.startswith("#"))
+    return {file: digest for digest, file in (line.split(maxsplit=1) for line in lines)}
+
+
+def digests(spec: DatasetSpec, source: Source) -> dict[str, str]:
+    """The sha256 of every listed file of `source`, by the list's name: of members, or of the archive as a whole."""
+    listed = known_digests(spec.name)
+    if source.path.name in listed or (spec.name == "dsa" and source.path.is_file()):
+        return {next(iter(listed)): sha256_file(source.path)}
+    with open_source(spec, source) as members:
+        names = {name: next((end for end in listed if name.endswith(end)), name) for name in members.names}
+        return {end: hashlib.sha256(members.read(name)).hexdigest() for name, end in names.items()}
+
+
+def compare(spec: DatasetSpec, found: Mapping[str, str]) -> dict[str, Status]:
+    """Each digest against the list."""
+    listed = known_digests(spec.name)
+    return {name: _status(listed.get(name), digest) for name, digest in found.items()}
+
+
+def _status(listed: str | None, digest: str) -> Status:
+    if listed is None:
+        return "unlisted"
+    return "known" if listed == digest else "differs"
+
 
 _SLACK = 3.0
+
 _MAX_NAN_SHARE = 0.2
 
 
@@ -41,9 +83,9 @@ def verify(name: str, root: str | Path | None = None) -> VerifyReport:
 
 def verify_source(spec: DatasetSpec, source: Source) -> VerifyReport:
     """The same for files already found."""
-    found = checksums.digests(spec, source)
-    states = checksums.compare(spec, found)
-    listed = checksums.known_digests(spec.name)
+    found = digests(spec, source)
+    states = compare(spec, found)
+    listed = known_digests(spec.name)
     recordings = parse_source(spec, source)
     synthetic = source.synthetic or any(recording.synthetic for recording in recordings)
     warnings = [

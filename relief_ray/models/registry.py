@@ -8,10 +8,10 @@ from typing import Annotated
 from pydantic import Field, TypeAdapter
 
 from relief_ray.errors import UserError, nearest
-from relief_ray.extensions import configured, is_own, is_path, path_of
 from relief_ray.models.backbone import BackboneConfig
 from relief_ray.models.cnn import CnnConfig
-from relief_ray.models.moment_lora import MomentConfig
+from relief_ray.models.moment.backbone import MomentConfig
+from relief_ray.plugins import configured, is_own, is_path, path_of
 
 AnyBackbone = Annotated[CnnConfig | MomentConfig, Field(discriminator="name")]
 BACKBONES: Mapping[str, type[CnnConfig] | type[MomentConfig]] = {"cnn": CnnConfig, "moment_lora": MomentConfig}

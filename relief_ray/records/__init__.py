@@ -1,7 +1,6 @@
 """What a run leaves behind: records, ledger, checkpoints, identities, and their copy in an experiment tracker."""
 
-from relief_ray.records.capture import capture_round, selection, tokens
-from relief_ray.records.checkpoint import Binding, Checkpoint
+from relief_ray.records.checkpoint import Binding, Checkpoint, CheckpointStateStore
 from relief_ray.records.identity import (
     cell_id,
     config_hash,
@@ -11,11 +10,9 @@ from relief_ray.records.identity import (
     source_digest,
     state_sha256,
 )
-from relief_ray.records.ledger import RunFolder
-from relief_ray.records.personal import CheckpointStateStore
-from relief_ray.records.reading import read_rounds, read_run
-from relief_ray.records.resume import Restored, restore
+from relief_ray.records.run_folder import Restored, RunFolder, read_rounds, read_run, restore
 from relief_ray.records.schema import WALL_FIELDS, Metrics, RoundRecord, RunRecord, Totals, comparable
+from relief_ray.records.selection_text import selection, tokens
 from relief_ray.records.tracking import MlflowTracker, NullTracker, Synced, Tracker, sync
 
 __all__ = [
@@ -33,7 +30,6 @@ __all__ = [
     "Synced",
     "Totals",
     "Tracker",
-    "capture_round",
     "cell_id",
     "comparable",
     "config_hash",

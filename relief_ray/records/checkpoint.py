@@ -11,27 +11,115 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
 
 import safetensors.torch
+import torch
 from pydantic import JsonValue, ValidationError
 from safetensors import SafetensorError
 from torch import Tensor
 
+from relief_ray import files
 from relief_ray.errors import UserError
-from relief_ray.messages import ClientId, ClientState, ServerState
-from relief_ray.records import atomic
-from relief_ray.records.reading import refuse_other_schema
-from relief_ray.records.schema import SCHEMA_VERSION, Record
-from relief_ray.records.tensors import file_pieces
+from relief_ray.messages import NO_STATE, ClientId, ClientState, ServerState
+from relief_ray.records.schema import SCHEMA_VERSION, Record, refuse_other_schema
+
+# Clients' personal state: staged during a round, committed with it, durable with its checkpoint.
+
+
+class CheckpointStateStore:
+    """Personal state in memory, made durable by the checkpoint of the round that committed it (a ``StateStore``)."""
+
+    def __init__(self, committed: Mapping[ClientId, ClientState] | None = None) -> None:
+        """Starts from a checkpoint's ``clients``."""
+        self._committed: dict[ClientId, ClientState] = dict(committed or {})
+        self._staged: dict[ClientId, ClientState] = {}
+
+    @property
+    def committed(self) -> Mapping[ClientId, ClientState]:
+        """What a checkpoint has to hold, in client order."""
+        return {c: self._committed[c] for c in sorted(self._committed)}
+
+    def load(self, client: ClientId) -> ClientState:
+        """The last committed state (empty at first)."""
+        return self._committed.get(client, NO_STATE)
+
+    def stage(self, client: ClientId, state: ClientState) -> None:
+        """Remembers a copy of a client's new state until the round is committed."""
+        self._staged[client] = {name: tensor.detach().cpu().clone() for name, tensor in state.items()}
+
+    def commit(self) -> None:
+        """Makes all staged states current."""
+        self._committed.update(self._staged)
+        self._staged.clear()
+
+    def discard(self) -> None:
+        """Forgets what a round staged that is not going to be committed."""
+        self._staged.clear()
+
+
+# The safetensors format, written piece by piece: nothing is copied, whatever shares memory with whom.
+
+
+# In the format's own order: what needs the strictest alignment comes first in a file.
+DTYPES: Mapping[torch.dtype, str] = {
+    torch.int64: "I64",
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.int32: "I32",
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+
+ALIGNMENT = 8
+
+
+def file_pieces(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
+    """A file with ``tensors``, to be written one piece after the other: the header, then each tensor's bytes.
+
+    The same bytes as ``safetensors.torch.save`` makes of copies. Nobody may change the tensors meanwhile.
+
+    Raises:
+        ValueError: a tensor of a type that the format, or this list, does not have.
+    """
+    if unknown := {str(t.dtype) for t in tensors.values()} - {str(d) for d in DTYPES}:
+        raise ValueError(f"tensors of {sorted(unknown)}, expected one of {[str(d) for d in DTYPES]}")
+    ranks = {dtype: rank for rank, dtype in enumerate(DTYPES)}
+    order = sorted(tensors, key=lambda name: (ranks[tensors[name].dtype], name.encode()))
+    yield _header({name: tensors[name] for name in order})
+    for name in order:
+        flat = tensors[name].detach().cpu().contiguous().reshape(-1)
+        yield flat.view(torch.uint8).numpy().data
+
+
+def _header(tensors: Mapping[str, Tensor]) -> bytes:
+    facts: dict[str, dict[str, str | list[int]]] = {}
+    start = 0
+    for name, tensor in tensors.items():
+        end = start + tensor.numel() * tensor.element_size()
+        facts[name] = {"dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
+        start = end
+    text = json.dumps(facts, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % ALIGNMENT)
+    return len(text).to_bytes(8, "little") + text
+
 
 FOLDER = "checkpoints"
+
 STATE_FILE = "state.safetensors"
+
 MANIFEST_FILE = "manifest.json"
+
 KEEP = 2
+
 _GENERATION = re.compile(r"round-(\d{6,})")
 
 
@@ -84,20 +172,20 @@ def save(run_folder: Path, checkpoint: Checkpoint, binding: Binding) -> Path:
     final = folder / f"round-{checkpoint.round:06d}"
     beside = folder / ".saving"
     tensors, manifest = _tensors(checkpoint), _manifest(checkpoint, binding)
-    with atomic.disk_errors(final, "save the checkpoint"):
+    with files.disk_errors(final, "save the checkpoint"):
         folder.mkdir(exist_ok=True)
         shutil.rmtree(beside, ignore_errors=True)
         beside.mkdir()
         try:
-            sha256 = atomic.write_pieces(beside / STATE_FILE, file_pieces(tensors))
-            atomic.write_file(beside / MANIFEST_FILE, _sealed(manifest.model_copy(update={"state_sha256": sha256})))
-            atomic.fsync_folder(beside)
+            sha256 = files.write_pieces(beside / STATE_FILE, file_pieces(tensors))
+            files.write_file(beside / MANIFEST_FILE, _sealed(manifest.model_copy(update={"state_sha256": sha256})))
+            files.fsync_folder(beside)
             _retire(final)
             os.rename(beside, final)
         except OSError:
             shutil.rmtree(beside, ignore_errors=True)
             raise
-        atomic.fsync_folder(folder)
+        files.fsync_folder(folder)
     _prune(folder, checkpoint.round)
     return final
 
@@ -246,3 +334,37 @@ def _prune(folder: Path, newest: int) -> None:
     drop_after(folder.parent, newest)
     for path in [*generations(folder.parent)[KEEP:], *folder.glob(".retired-*")]:
         shutil.rmtree(path, ignore_errors=True)
+
+
+# Checkpoints off the critical path: the next round trains while the last one's state is written.
+
+
+class Saver:
+    """Saves one checkpoint at a time in a thread of its own; what went wrong is raised by the next call.
+
+    A run killed meanwhile goes on from the generation before: the same bits, one round more to compute.
+    """
+
+    def __init__(self) -> None:
+        """Nothing is under way."""
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+        self._pending: Future[Path] | None = None
+
+    def save(self, run_folder: Path, point: Checkpoint, binding: Binding) -> None:
+        """Begins to save ``point``, whose tensors nobody may change any more, once the last one is done.
+
+        Raises:
+            UserError: the last one failed.
+        """
+        self.wait()
+        self._pending = self._pool.submit(save, run_folder, point, binding)
+
+    def wait(self) -> None:
+        """Returns when everything is on disk.
+
+        Raises:
+            UserError: it could not be saved; the older generations stay.
+        """
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()

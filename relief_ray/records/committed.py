@@ -14,7 +14,7 @@ from typing import Literal
 from pydantic import Field, ValidationError
 
 from relief_ray.errors import UserError, nearest
-from relief_ray.records.atomic import disk_errors, replace_file
+from relief_ray.files import disk_errors, replace_file
 from relief_ray.records.schema import Facts, Machine, Metrics, Origin, Record, RoundRecord, RunRecord
 
 FILE = "cells.json"

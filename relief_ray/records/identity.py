@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import platform
+import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
@@ -19,13 +20,14 @@ from pydantic import JsonValue
 from torch import Tensor
 
 from relief_ray.errors import UserError
-from relief_ray.extensions import digests, modules_of
 from relief_ray.groups import GroupLayout, Params
 from relief_ray.messages import ServerState
+from relief_ray.plugins import digests, modules_of
 from relief_ray.records.redact import redact
 from relief_ray.records.schema import Machine
 
 PACKAGES = ("relief_ray", "actors")
+
 SOURCE_SUFFIXES = frozenset({".py", ".json", ".yaml", ".toml"})
 
 
@@ -177,3 +179,20 @@ def layout_digest(layout: GroupLayout) -> str:
     """sha256 of the groups, their tensors and their order: a checkpoint fits a backbone with the same digest."""
     rows = [[g.id, g.role, [[t.name, *t.shape, t.kind, t.offset] for t in g.tensors]] for g in layout]
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
+
+
+def commit() -> str:
+    """The commit of the working tree, marked where files differ from it; outside of one, the digest of the sources."""
+    root = Path(__file__).resolve().parents[1]
+    try:
+        head = _git(root, "rev-parse", "--short", "HEAD")
+        return head + ("+changes" if _git(root, "status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return f"sources {source_digest()[:12]}"
+
+
+def _git(root: Path, *arguments: str) -> str:
+    # Without this, a package inside somebody else's repository would name that one's commit.
+    if not (root / ".git").exists():
+        raise FileNotFoundError(root / ".git")
+    return subprocess.run(["git", *arguments], cwd=root, check=True, capture_output=True, text=True).stdout.strip()

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 
 from relief_ray.errors import UserError
-from relief_ray.records.atomic import disk_errors
+from relief_ray.files import disk_errors
 
 POLL_S = 0.05
 

@@ -6,29 +6,130 @@ whoever was killed between sending and remembering.
 
 from __future__ import annotations
 
+import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from relief_ray.records import exporting
+from pydantic import Field, JsonValue, ValidationError
+
+from relief_ray.files import replace_file
 from relief_ray.records.lock import FileLock
-from relief_ray.records.reading import ROUNDS_FILE, RUN_FILE, read_run, scan
-from relief_ray.records.schema import RoundRecord, RunRecord, Status
+from relief_ray.records.redact import mask_text
+from relief_ray.records.run_folder import ROUNDS_FILE, RUN_FILE, read_run, scan
+from relief_ray.records.schema import Record, RoundRecord, RunRecord, Status, Text
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Metric, Run
 
+
+# What an experiment tracker is told about a run: a dozen scalars per round, flat parameters, and how far it got.
+
+
+SYNC_FILE = "sync.json"
+
+SCALARS = (
+    "f1",
+    "f1_fleet",
+    "f1_rare",
+    "loss",
+    "speedup",
+    "trained_fraction",
+    "round_s",
+    "time_s",
+    "energy_j",
+    "bytes_up",
+    "bytes_down",
+    "wall_s",
+)
+
+MAX_PARAM_CHARS = 500
+
+
+class Target(Record):
+    """How far one store has been told: ``step`` is the last exported round, ``closed`` the status told at the end."""
+
+    run_id: str
+    step: int | None = None
+    closed: Status | None = None
+
+
+class SyncState(Record):
+    """``sync.json``: one target per store (its URI without credentials), and the last failure."""
+
+    targets: dict[str, Target] = Field(default_factory=dict)
+    error: Text | None = None
+
+
+def round_scalars(record: RoundRecord, planning_model: str) -> dict[str, float]:
+    """The ``SCALARS`` of a round that exist and are finite; ``time_s``, ``energy_j`` and bytes are cumulative."""
+    metrics, cost, totals = record.metrics, record.costs.get(planning_model), record.totals.get(planning_model)
+    found = {
+        "f1": metrics.f1 if metrics else None,
+        "f1_fleet": metrics.f1_fleet if metrics else None,
+        "f1_rare": metrics.f1_rare if metrics else None,
+        "loss": record.loss,
+        "speedup": record.speedup,
+        "trained_fraction": record.trained_fraction,
+        "round_s": cost.round_s if cost else None,
+        "time_s": totals.time_s if totals else None,
+        "energy_j": totals.energy_j if totals else None,
+        "bytes_up": totals.bytes_up if totals else None,
+        "bytes_down": totals.bytes_down if totals else None,
+        "wall_s": record.wall_s,
+    }
+    return {name: float(value) for name in SCALARS if (value := found[name]) is not None and isfinite(value)}
+
+
+def flat_params(config: Mapping[str, JsonValue], prefix: str = "") -> dict[str, str]:
+    """A configuration as dotted names and short texts; lists stay whole."""
+    flat: dict[str, str] = {}
+    for key, value in config.items():
+        if isinstance(value, dict):
+            flat |= flat_params(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = (value if isinstance(value, str) else json.dumps(value))[:MAX_PARAM_CHARS]
+    return flat
+
+
+def read_sync(folder: Path) -> SyncState:
+    """``sync.json`` of a run folder; empty where it is missing or unreadable, since the store itself knows better."""
+    try:
+        return SyncState.model_validate_json((folder / SYNC_FILE).read_bytes())
+    except (OSError, ValidationError):
+        return SyncState()
+
+
+def write_sync(folder: Path, uri: str, target: Target) -> None:
+    """Moves the watermark of one store."""
+    state = SyncState(targets={**read_sync(folder).targets, mask_text(uri): target})
+    replace_file(folder / SYNC_FILE, (state.model_dump_json(indent=1) + "\n").encode())
+
+
+def write_failure(folder: Path, error: str) -> None:
+    """Remembers why an export failed; the watermarks stay."""
+    state = SyncState(targets=read_sync(folder).targets, error=error)
+    replace_file(folder / SYNC_FILE, (state.model_dump_json(indent=1) + "\n").encode())
+
+
 SQLITE = "sqlite:///"
+
 EXPORT_LOCK = "sync.lock"
+
 STORE_WAIT_S = 120.0
+
 MAX_BATCH_POINTS = 600
+
 MAX_BATCH_PARAMS = 100
+
 ENDINGS = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
+
 # Only where the user has not decided: a dead server must be noticed in seconds, and nothing is reported home.
 ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
@@ -36,7 +137,9 @@ ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
 }
-# What an experiment of ours is. It does not make the pages of 3.17 open on runs: the address does (actors/exports.py).
+
+# What an experiment of ours is. It does not make the pages of 3.17 open on runs: the address does
+# (actors/terminal/mlflow_export.py).
 EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
 
 
@@ -79,7 +182,7 @@ class Exporter:
             self._grid: str | None = found.data.tags.get("mlflow.parentRunId")
             self._known = {key: _steps(self._client, self.run_id, key) for key in found.data.metrics}
             self._num_bytes = 0
-            self._target = exporting.Target(run_id=self.run_id)
+            self._target = Target(run_id=self.run_id)
         except BaseException:
             self._lock.release()
             raise
@@ -116,16 +219,16 @@ class Exporter:
         from mlflow.entities import Metric
 
         time_ms = round(record.ended_unix_s * 1000)
-        scalars = exporting.round_scalars(record, self._record.planning_model)
+        scalars = round_scalars(record, self._record.planning_model)
         return [
             Metric(key, value, time_ms, record.round)
             for key, value in scalars.items()
             if record.round not in self._known.get(key, ())
         ]
 
-    def _mark(self, target: exporting.Target) -> None:
+    def _mark(self, target: Target) -> None:
         self._target = target
-        exporting.write_sync(self._folder, self._store.uri, target)
+        write_sync(self._folder, self._store.uri, target)
 
 
 def _steps(client: MlflowClient, run_id: str, key: str) -> set[int]:
@@ -148,7 +251,7 @@ def _open_run(store: Store, folder: Path, record: RunRecord) -> tuple[MlflowClie
     tags = {"relief.code_version": record.code_version, "relief.source_digest": record.source_digest}
     for name, value in tags.items():
         client.set_tag(found.info.run_id, name, value)
-    _log_params(client, found.info.run_id, exporting.flat_params(record.config))
+    _log_params(client, found.info.run_id, flat_params(record.config))
     return client, found
 
 

@@ -6,21 +6,27 @@ Tables and figures are functions of these two alone. Floats survive JSON exactly
 from __future__ import annotations
 
 from math import isfinite
+from pathlib import Path
 from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, JsonValue
 
+from relief_ray.errors import UserError
 from relief_ray.records.redact import mask_text, redact
 
 SCHEMA_VERSION: Final = 1
+
 # Fields that a clock or a socket decides: two records of the same computation may differ in these alone.
 WALL_FIELDS = frozenset(
     "created finished note num_resumes wall_s ended_unix_s measured_stages moved_bytes server_s runtime".split()
 )
 
 Status = Literal["created", "running", "finished", "interrupted", "failed"]
+
 Origin = Literal["real", "SYNTHETIC"]
+
 Text = Annotated[str, AfterValidator(mask_text)]
+
 Facts = Annotated[dict[str, JsonValue], AfterValidator(redact)]
 
 
@@ -99,7 +105,7 @@ class TensorStat(Record):
 
 
 class ClientRecord(Record):
-    """What one client did; groups are named by ``capture.tokens``: ``fusion.B`` or ``encoder.acc.0[lora_a;r4]``.
+    """What one client did; groups are named by ``selection_text.tokens``: ``fusion.B`` or ``encoder.acc.0[lora_a;r4]``.
 
     ``output`` and ``taps``: the stages that its task read, where not the last one alone; ``omit_absent``: without those
     of absent sensors. Bytes are those that were charged (``costs.accounting``), all else is what was done.
@@ -238,3 +244,16 @@ def _plain(value: object) -> JsonValue:
         return str(value)
     assert value is None or isinstance(value, (bool, int, float, str))
     return value
+
+
+def refuse_other_schema(found: JsonValue, where: Path) -> None:
+    """Refuses what another version of the schema wrote, before any of its fields are read.
+
+    Raises:
+        UserError: no version, an older or a newer one.
+    """
+    if found == SCHEMA_VERSION:
+        return
+    newer = isinstance(found, int) and found > SCHEMA_VERSION
+    fix = "upgrade relief-ray" if newer else "read it with the release that wrote it, or run the cell again elsewhere"
+    raise UserError(f"{where}: schema_version is {found!r}, expected {SCHEMA_VERSION}; {fix}")

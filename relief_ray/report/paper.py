@@ -9,7 +9,7 @@ from importlib.resources import files
 
 from pydantic import BaseModel, ConfigDict
 
-from relief_ray.names import shown as shown_label
+from relief_ray.citations import shown as shown_label
 
 TABLES_FILE = "paper.json"
 # our preset, the paper's row

@@ -6,20 +6,83 @@ encoded payloads.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean
 
 from pydantic import JsonValue
 
-from relief_ray.records.schema import FedAvgRecord, Metrics, RoundRecord, RunRecord
-from relief_ray.report.load import Loaded, Replicate, fact, text
-from relief_ray.report.slots import Slots, count_slots
+from relief_ray.records.schema import ClientRecord, FedAvgRecord, Metrics, RoundRecord, RunRecord
+from relief_ray.report.runs import Loaded, Replicate, fact, is_pooled, text
+
+# Which groups were trained by whom, and how many of these slots a ranking really decided.
+#
+# A slot is a group that a client trained in a round. Mandatory slots are the client's own fusion blocks ``A_m`` (unless
+# the method dropped that rule); the others are free. Free slots are a *choice* where at least one accessible group got
+# one and at least one did not: elsewhere the budget alone decided, whatever the ranking.
+
+
+FUSION_BLOCK = "fusion.A."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Slots:
+    """Sums over clients and rounds 1..R; ``chosen`` of the ``free`` slots were a choice."""
+
+    mandatory: int
+    free: int
+    chosen: int
+    client_rounds: int
+
+
+def accessible(loaded: Loaded) -> dict[int, frozenset[str]]:
+    """``G_n`` by client, as the bootstrap trained it; empty for methods without a bootstrap."""
+    return {c.client: frozenset(c.trained) for r in loaded.rounds if r.round == 0 for c in r.clients}
+
+
+def count_slots(loaded: Loaded) -> Slots | None:
+    """Counts of one run; none for a method that has no bootstrap or offers everything."""
+    reach = accessible(loaded)
+    if not reach or fact(loaded.run, "strategy.select") == "all":
+        return None
+    forced = fact(loaded.run, "strategy.mandatory") is not False
+    rows = [_count(c, reach[c.client], forced) for r in loaded.trained for c in r.clients if c.client in reach]
+    return Slots(
+        mandatory=sum(row[0] for row in rows),
+        free=sum(row[1] for row in rows),
+        chosen=sum(row[2] for row in rows),
+        client_rounds=len(rows),
+    )
+
+
+def _count(client: ClientRecord, reach: frozenset[str], forced: bool) -> tuple[int, int, int]:
+    mandatory = {j for j in reach if forced and j.startswith(FUSION_BLOCK)}
+    free = set(client.trained) - mandatory
+    is_choice = 0 < len(free) < len(reach - mandatory)
+    return len(mandatory & set(client.trained)), len(free), len(free) if is_choice else 0
+
+
+def trained_share(loaded: Loaded, types: Mapping[int, str]) -> dict[str, dict[str, float]]:
+    """Share of client-rounds (rounds 1..R) in which a device type trained a group: group -> type -> 0..1."""
+    possible: dict[str, int] = {}
+    counts: dict[str, dict[str, int]] = {}
+    for client in (c for r in loaded.trained for c in r.clients):
+        kind = types.get(client.client, "?")
+        possible[kind] = possible.get(kind, 0) + 1
+        for group in client.trained:
+            row = counts.setdefault(group, {})
+            row[kind] = row.get(kind, 0) + 1
+    return {j: {kind: row.get(kind, 0) / n for kind, n in sorted(possible.items())} for j, row in counts.items()}
+
 
 MIB = 2**20
+
 TTA_TARGET = 0.85
+
 TTA_SHARE = 0.95
+
 BOUNDS = ("central", "local", "full_only", "drop_slow")
+
 Point = tuple[int, Metrics]
 
 
@@ -81,11 +144,6 @@ class RunSummary:
     def by_subject(self) -> Mapping[str, float]:
         """The headline F1 of each test subject."""
         return headline_by_subject(self.last)
-
-
-def is_pooled(loaded: Loaded) -> bool:
-    """Whether all data lay on one device: then a fleet's speedup and bytes have no meaning."""
-    return fact(loaded.run, "strategy.name") == "central"
 
 
 def headline_by_subject(metrics: Metrics) -> Mapping[str, float]:
@@ -207,3 +265,91 @@ def time_to(loaded: Loaded, clock: str, target: float) -> Reached | None:
 def _reaches(record: RoundRecord, target: float) -> bool:
     found = None if record.metrics is None else record.metrics.headline
     return found is not None and found >= target
+
+
+# The figures of a run as a flat mapping whose names carry the units: what JSON and CSV hold and tables average.
+
+
+Values = Mapping[str, float]
+
+
+def measures(runs: Sequence[Loaded], summaries: Sequence[RunSummary], clock: str) -> list[Values]:
+    """Each run's figures; those that need FedAvg take the run of the same replicate (fold, rotation, seed)."""
+    fedavg = {s.replicate: s for s in summaries if s.label == "fedavg"}
+    return [
+        values_of(loaded, summary, clock, fedavg.get(summary.replicate))
+        for loaded, summary in zip(runs, summaries, strict=True)
+    ]
+
+
+def values_of(loaded: Loaded, summary: RunSummary, clock: str, fedavg: RunSummary | None) -> Values:
+    """One run's figures; what is not defined for it is absent."""
+    targets = {"tta85": TTA_TARGET}
+    if fedavg is not None and fedavg.shown is not None:
+        targets["tta95"] = TTA_SHARE * fedavg.shown
+    found: dict[str, float | None] = {**_scores(summary), **_costs(summary.clocks[clock]), **_work(summary, fedavg)}
+    for name, target in targets.items():
+        found |= _reached(name, time_to(loaded, clock, target))
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _scores(summary: RunSummary) -> dict[str, float | None]:
+    last = summary.last
+    shares = {
+        "f1_percent": summary.shown,
+        "f1_best_percent": summary.best,
+        "f1_last10_percent": summary.last10,
+        "f1_canonical_percent": last.f1,
+        "f1_fleet_percent": last.f1_fleet,
+        "f1_rare_percent": last.f1_rare,
+        "accuracy_percent": last.accuracy,
+        **{f"f1_{m}_percent": v for m, v in last.f1_by_modality.items()},
+    }
+    return {name: _percent(value) for name, value in shares.items()}
+
+
+def _costs(clock: ClockSummary) -> dict[str, float | None]:
+    return {
+        "round_s": clock.round_s,
+        "speedup": clock.speedup,
+        "speedup_total": clock.speedup_total,
+        "total_s": clock.total_s,
+        "energy_j": clock.energy_j,
+        "energy_total_j": clock.total_j,
+        "energy_saved_percent": _percent(clock.energy_saved),
+    }
+
+
+def _work(summary: RunSummary, fedavg: RunSummary | None) -> dict[str, float | None]:
+    slots = summary.slots
+    return {
+        "up_mib": _mib(summary.up_bytes),
+        "up_max_mib": _mib(summary.up_max_bytes),
+        "up_fleet_mib": _mib(summary.fleet_up_bytes),
+        "down_mib": _mib(summary.down_bytes),
+        "up_saved_percent": _percent(_saved(summary, fedavg)),
+        "trained_percent": _percent(summary.trained_fraction),
+        "wall_s": summary.wall_s,
+        "free_slots": None if slots is None else slots.free / slots.client_rounds,
+        "chosen_slots": None if slots is None else slots.chosen / slots.client_rounds,
+    }
+
+
+def _saved(summary: RunSummary, fedavg: RunSummary | None) -> float | None:
+    if fedavg is None or not fedavg.up_bytes or summary.up_bytes is None:
+        return None
+    return 1 - summary.up_bytes / fedavg.up_bytes
+
+
+def _reached(name: str, found: Reached | None) -> dict[str, float | None]:
+    if found is None:
+        return {}
+    return {f"{name}_rounds": found.rounds, f"{name}_s": found.time_s, f"{name}_j": found.energy_j}
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else 100 * share
+
+
+def _mib(num_bytes: float | None) -> float | None:
+    return None if num_bytes is None else num_bytes / MIB

@@ -21,7 +21,7 @@ from relief_ray.messages import (
     Update,
     WeightedSum,
 )
-from relief_ray.server.passes import add_exactly
+from relief_ray.server.reduction import add_exactly
 
 Total = Callable[[ParamGroup, GroupSum], float]
 Weight = Callable[[ParamGroup, ClientInfo, Assignment], float]

@@ -11,16 +11,34 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from relief_ray.groups import GroupId, GroupLayout
 from relief_ray.messages import Assignment, Fleet, GroupSum, Update, WeightedSum
-from relief_ray.server.passes import add_exactly
+
+# Passes over a model's values on the CPU that go through memory once.
+
+
+def add_exactly(first: Tensor, second: Tensor, into: Tensor) -> Tensor:
+    """``first + second`` (n,) in float64, rounded to the type of ``into``, which may be ``first``.
+
+    All on the CPU, float32 or float64. numpy widens a piece at a time, while it is in the cache; torch would write a
+    widened copy of everything first.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):  # as in torch: whoever reads the result judges it
+        a, b = first.detach().numpy(), second.detach().numpy()
+        np.add(a, b, out=into.numpy(), dtype=np.float64, casting="same_kind")
+    return into
+
 
 T = TypeVar("T")
+
 Sums = Mapping[str, Mapping[GroupId, GroupSum]]
+
 NUM_BLOCKS = 8  # at most: so few sums travel, and up to eight clients each are one
+
 # Values that are widened and squared at a time: 512 KiB in float64. The last bits of every recorded norm depend on it.
 CHUNK = 65_536
 

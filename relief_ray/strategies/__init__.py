@@ -7,17 +7,17 @@ from typing import Annotated
 from pydantic import Field
 
 from relief_ray.strategies.bounds import Central, DropSlow, FullOnly, Local
-from relief_ray.strategies.darkdistill import DarkDistill
+from relief_ray.strategies.darkdistill.strategy import DarkDistill
 from relief_ray.strategies.fedavg import FedAvg
-from relief_ray.strategies.fedel import FedEL
-from relief_ray.strategies.fedicu import FedICU
-from relief_ray.strategies.fedlease import FedLEASE
+from relief_ray.strategies.fedel.strategy import FedEL
+from relief_ray.strategies.fedicu.strategy import FedICU
+from relief_ray.strategies.fedlease.strategy import FedLEASE
 from relief_ray.strategies.fedprox import FedProx
 from relief_ray.strategies.fedsa_lora import FedSALoRA
-from relief_ray.strategies.harmony import Harmony
-from relief_ray.strategies.helora import HeLoRA
-from relief_ray.strategies.pilot import Pilot
-from relief_ray.strategies.relief import VARIANTS, Relief
+from relief_ray.strategies.harmony.strategy import Harmony
+from relief_ray.strategies.helora.strategy import HeLoRA
+from relief_ray.strategies.pilot.strategy import Pilot
+from relief_ray.strategies.relief.strategy import VARIANTS, Relief
 
 AnyStrategy = Annotated[
     FedAvg

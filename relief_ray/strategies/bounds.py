@@ -16,7 +16,7 @@ from relief_ray.groups import WHOLE
 from relief_ray.messages import Assignment, EvalPlan, EvalTarget, Fleet, Reduced, ServerState
 from relief_ray.strategies.common import StrategyConfig, allocate_everything, train_everything
 from relief_ray.strategies.fedavg import FedAvg
-from relief_ray.strategies.relief import Relief, target_s
+from relief_ray.strategies.relief.strategy import Relief, target_s
 
 
 class Central(StrategyConfig):

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from relief_ray.models.backbone import Backbone
+from relief_ray.models.backbone import Backbone, zero_input
 from relief_ray.stages import RAW, Missing, modalities_below
-from relief_ray.training.reuse import needed, spread, zero_input
-from relief_ray.training.rows import Rows
+from relief_ray.training.forward_plan import needed, spread
+from relief_ray.training.inputs import Rows
 
 Mask = frozenset[str]
 Memo = dict[tuple[str, Mask], Tensor]

@@ -13,7 +13,7 @@ from relief_ray.process import Device
 from relief_ray.protocols import Planner
 from relief_ray.server.reduction import Sums
 from relief_ray.streams import Streams
-from relief_ray.training.trainer_config import TrainerConfig
+from relief_ray.training.config import TrainerConfig
 
 # Of prepared windows that a host keeps, by where they lie: with full caches a hundred clients stay below 2 GiB.
 CACHE_MIB: Mapping[Device, int] = {"cpu": 224, "cuda": 8192}

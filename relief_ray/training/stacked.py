@@ -17,17 +17,13 @@ from relief_ray.federated import observe_nothing
 from relief_ray.groups import WHOLE
 from relief_ray.messages import Update
 from relief_ray.stages import MAX_STEP_BYTES
-from relief_ray.training.joint import JointStep
-from relief_ray.training.lesson import Lesson, open_lesson
+from relief_ray.training.cuda_graph import Memory
+from relief_ray.training.forward_plan import ForwardPlan
+from relief_ray.training.inputs import LazyRows
+from relief_ray.training.local_step import Clock, LocalRound
 from relief_ray.training.optimizer import Adam
-from relief_ray.training.replay import Memory
-from relief_ray.training.reuse import ForwardPlan
-from relief_ray.training.rows import LazyRows
-from relief_ray.training.stack import Stack
-from relief_ray.training.stack_steps import epoch_steps
-from relief_ray.training.steps import LocalRound
+from relief_ray.training.stacked_step import JointStep, Lesson, Stack, epoch_steps, open_lesson
 from relief_ray.training.trainer import Trainer
-from relief_ray.training.vectors import Clock
 
 
 class StackedTrainer:

@@ -5,27 +5,24 @@ Groups outside ``S_n`` have no gradient and no optimizer state; what they determ
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import lru_cache, partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from relief_ray.codec import cut, encoded_nbytes
 from relief_ray.devices.workload import num_steps
-from relief_ray.federated import ClientContext, ClientProgram, Probed
-from relief_ray.groups import Params
+from relief_ray.federated import ClientContext, ClientProgram, Probed, task_loss
+from relief_ray.groups import GroupId, GroupLayout, Params, Part, Selection
 from relief_ray.messages import Assignment, Receipt, Update, Work
 from relief_ray.models.backbone import Backbone
 from relief_ray.process import casting
 from relief_ray.stages import MAX_KEPT_BYTES, missing_mode, most_windows
-from relief_ray.training.early import stepped_at_once
-from relief_ray.training.optimizer import Adam
-from relief_ray.training.parts import load_model, mask_parts, scale_adapters
-from relief_ray.training.placing import place
-from relief_ray.training.reuse import (
+from relief_ray.training.config import TrainerConfig
+from relief_ray.training.forward_plan import (
     BatchBuffers,
     ForwardPlan,
     compute_sources,
@@ -33,10 +30,115 @@ from relief_ray.training.reuse import (
     output_bytes,
     plan_forward,
 )
-from relief_ray.training.rows import ClientInputs as ClientInputs
-from relief_ray.training.steps import LocalRound, Session, Visit, gradients, joined_rows
-from relief_ray.training.trainer_config import TrainerConfig
-from relief_ray.training.vectors import Clock, GroupVectors
+from relief_ray.training.inputs import ClientInputs as ClientInputs
+from relief_ray.training.local_step import Clock, GroupVectors, LocalRound, Session, Visit, gradients, joined_rows
+from relief_ray.training.optimizer import LARGE, Adam
+
+# Optimizer steps inside the backward pass: a large gradient is used while it is in the cache, and its memory again.
+#
+# A step depends on nothing but its own tensor's gradient, so no bit changes.
+
+
+@contextmanager
+def stepped_at_once(session: Session, adam: Adam, batch_size: int) -> Iterator[None]:
+    """Inside, large trained tensors take their step as soon as a batch's gradient is theirs; the others share one.
+
+    Not where a gradient is not ready then: batches that go in parts, tensors that are trained in parts, objectives that
+    may still read what moves.
+    """
+    has_parts = session.most < batch_size or any(part.cuts for part in session.task.train.values())
+    if has_parts or session.visit.program.objective is not task_loss:
+        yield
+        return
+    with ExitStack() as hooks:
+        for lr, parameters in session.parameters.items():
+            for p in parameters:
+                if p.numel() >= LARGE:
+                    take = partial(_take, adam, lr, session.visit.clock)
+                    hooks.callback(p.register_post_accumulate_grad_hook(take).remove)  # type: ignore[no-untyped-call]
+        yield
+
+
+def _take(adam: Adam, lr: float, clock: Clock, parameter: Tensor) -> None:
+    """One tensor's step; what it takes is the optimizer's, not the backward pass'."""
+    began = clock.read()
+    adam.step([parameter], lr)
+    seconds = clock.read() - began
+    clock.optimizer_s += seconds
+    clock.backward_s -= seconds
+
+
+# Parts of groups on a client: what it starts from, and what must not move.
+
+
+def load_model(theta: Mapping[GroupId, Tensor], context: ClientContext, task: Assignment) -> None:
+    """Copies the received model and lays the client's personal parts over it."""
+    for j, value in context.start.items():
+        theta[j].copy_(value)
+    drop_ranks(theta, context.layout, task.down)
+    overlay(theta, context, task.keep)
+
+
+def scale_adapters(backbone: Backbone, factor: float) -> None:
+    """Lets every LoRA layer, PEFT's or our own, count ``factor`` times its ``s = alpha / R``."""
+    for set_scale in backbone.adapter_scales:
+        set_scale("default", factor)
+
+
+def drop_ranks(theta: Mapping[GroupId, Tensor], layout: GroupLayout, down: Selection) -> None:
+    """LoRA that came down at a lower rank has no ranks beyond it: both its factors are zero there."""
+    for j, part in down.items():
+        for spec in layout[j].tensors if part.rank is not None else ():
+            if spec.kind in ("lora_a", "lora_b"):
+                axis, number = part.lead(spec)
+                whole = theta[j][spec.offset : spec.offset + spec.numel].view(spec.shape)
+                whole.narrow(axis, number, spec.shape[axis] - number).zero_()
+
+
+def overlay(theta: Mapping[GroupId, Tensor], context: ClientContext, keep: Mapping[GroupId, Part]) -> None:
+    """Restores the parts that stay with the client, where it has any yet."""
+    for j, part in keep.items():
+        if j in context.state:
+            theta[j][context.layout.indices(j, part)] = context.state[j].to(theta[j].device)
+
+
+def mask_parts(backbone: Backbone, task: Assignment) -> None:
+    """Zeroes gradients outside the assigned ranks and rows: with fresh moments Adam then never moves those entries."""
+    for j, part in task.train.items():
+        if not part.cuts:
+            continue
+        for spec, p in zip(backbone.layout[j].tensors, backbone.parameters[j], strict=True):
+            if p.grad is not None:
+                axis, number = part.lead(spec)
+                p.grad.narrow(axis, number, spec.shape[axis] - number).zero_()
+
+
+# Moving a backbone to where it computes; its trained parameters follow the trainer's buffer.
+
+
+def place(backbone: Backbone, device: torch.device) -> None:
+    """Gives the stages copies of all frozen tensors on ``device``, one of each; the groups' parameters are not touched.
+
+    Copies, because other backbones of this process share what is frozen, and the server's own stays on the CPU.
+    """
+    if device.type == "cpu":
+        return
+    own = {id(p) for parameters in backbone.parameters.values() for p in parameters}
+    moved: dict[int, tuple[Tensor, Tensor]] = {}
+    roots = [root for stage in backbone.stages for root in (stage.module, stage.pool) if root is not None]
+    for module in (m for root in roots for m in root.modules()):
+        for name, tensor in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:
+            if id(tensor) in own or tensor.device.type == device.type:
+                continue
+            # The old one is kept beside the new one: an id is a tensor's only as long as it lives.
+            if id(tensor) not in moved:
+                moved[id(tensor)] = (tensor, _copy(tensor, device))
+            setattr(module, name, moved[id(tensor)][1])
+
+
+def _copy(tensor: Tensor, device: torch.device) -> Tensor:
+    new = tensor.detach().to(device)
+    return nn.Parameter(new, requires_grad=False) if isinstance(tensor, nn.Parameter) else new
 
 
 class Trainer:

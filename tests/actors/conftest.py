@@ -1,54 +1,70 @@
-"""One Ray cluster for all tests of the runtime."""
+"""Tiny runs in this process: two rounds, ten-second strides, a backbone of a few hundred values."""
 
-import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
-import ray
-import torch
+from typer.testing import CliRunner, Result
 
-from actors.executor import open_executor
-from actors.group import RuntimeOptions
-from actors.session import SessionOptions, ray_session
-from tests.actors import scenes
-from tests.conformance_cases import KINDS
+from actors.cli import app
 
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
-    """Clients with an actor each repeat what two hosts show, but for where state lives: one of each kind is enough."""
-    for item in items:
-        params = item.callspec.params if hasattr(item, "callspec") else {}
-        if params.get("on_layout") == "an actor each" and str(params.get("case")).split(",")[0] not in KINDS:
-            item.add_marker(pytest.mark.slow)
+ROOT = Path(__file__).parents[2]
+SMALL = [f"--set=backbone.{key}=2" for key in ("conv1", "conv2", "steps", "fusion")]
+Invoke = Callable[..., Result]
+Start = Callable[..., "subprocess.Popen[str]"]
 
 
-@pytest.fixture(scope="session")
-def cluster():
-    """A local cluster of three cores (on paper) that offers three devices of each type."""
-    resources = {"type_a": 3.0, "type_b": 3.0, "type_c": 3.0, "server": 1.0}
-    with ray_session(SessionOptions(num_cpus=3, object_store_mib=200, resources=resources)):
-        ray.cloudpickle.register_pickle_by_value(scenes)
+@pytest.fixture(autouse=True, scope="session")
+def own_places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RELIEF_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.delenv("RELIEF_DATA", raising=False)
         yield
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Bits depend on the number of threads; hosts use one."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+@pytest.fixture(scope="session")
+def invoke() -> Invoke:
+    """Runs a command line in this process."""
+
+    def run(*args: object) -> Result:
+        return CliRunner().invoke(app, [str(a) for a in args], prog_name="relief-ray")
+
+    return run
 
 
-@pytest.fixture
-def on_ray(cluster):
-    """Opens executors that are closed after the test."""
-    with contextlib.ExitStack() as stack:
+@pytest.fixture(scope="session")
+def start() -> Iterator[Start]:
+    """Starts a command line as a process of its own; what is left at the end is killed."""
+    started: list[subprocess.Popen[str]] = []
 
-        def open_(job, types=None, should_stop=None, **options):
-            keep = {} if should_stop is None else {"should_stop": should_stop}
-            executor = open_executor(job, RuntimeOptions(**options), types, **keep)
-            stack.callback(executor.close)
-            return executor
+    def begin(*args: object, preexec: Callable[[], None] | None = None) -> "subprocess.Popen[str]":
+        process = subprocess.Popen(
+            [sys.executable, "-m", "actors.cli", *map(str, args)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+            preexec_fn=preexec,
+        )
+        started.append(process)
+        return process
 
-        yield open_
+    yield begin
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+@pytest.fixture(scope="session")
+def runs(invoke: Invoke, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Finished runs of four strategies on a fleet so slow that RELIEF has to refuse groups."""
+    out = tmp_path_factory.mktemp("runs") / "smoke"
+    result = invoke(
+        "run", "smoke", "--out", out, "--strategies", "fedavg,relief,v1,v3", *SMALL, "--set=costs.utilisation=3e-7"
+    )
+    assert result.exit_code == 0, result.output
+    return out

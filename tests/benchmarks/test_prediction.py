@@ -12,9 +12,9 @@ from benchmarks.prediction_table import table
 from relief_ray.config import parse
 from relief_ray.devices.time import save_profile
 from relief_ray.errors import UserError
+from relief_ray.experiment.setup import prepare
 from relief_ray.process import use_threads
-from relief_ray.profiling import profile_device
-from relief_ray.setup import prepare
+from relief_ray.profiling.profile import profile_device
 
 SMALL = {
     "strategy": "relief",

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from relief_ray.data import Dataset, cache
-from relief_ray.data.checksums import known_digests
-from relief_ray.data.files import sha256_file
 from relief_ray.data.make_mini import make_mini
+from relief_ray.data.verify import known_digests
+from relief_ray.files import sha256_file
 
 
 def test_the_excerpt_is_small_and_complete(mini: Dataset) -> None:

@@ -10,7 +10,7 @@ import pytest
 from relief_ray.data.source import MARKER, find_source, open_source, require_members, search_roots
 from relief_ray.data.spec import DATASETS
 from relief_ray.errors import UserError
-from relief_ray.paths import cache_root
+from relief_ray.files import cache_root
 
 MHEALTH = DATASETS["mhealth"]
 

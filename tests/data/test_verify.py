@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from relief_ray.data import Dataset, load_dataset
-from relief_ray.data.recording import Recording
+from relief_ray.data.sensor_recording import Recording
 from relief_ray.data.spec import DATASETS
 from relief_ray.data.verify import structure, verify
 

@@ -3,19 +3,19 @@
 import pytest
 
 from relief_ray.codec import encoded_nbytes
-from relief_ray.conformance import after_rounds
+from relief_ray.conformance.runner import after_rounds
 from relief_ray.devices.accounting import CHARGED_WHOLE, WholeRounds
 from relief_ray.devices.planner import CostAccountant, Counter, standard_clocks
 from relief_ray.devices.time import FlopProportional, Split
 from relief_ray.devices.types import PRESETS as DEVICES
+from relief_ray.experiment.setup import prepare
+from relief_ray.experiment.what_if import what_if
 from relief_ray.groups import WHOLE, GroupLayout, ParamGroup, pack
 from relief_ray.messages import Assignment, ClientInfo, Fleet, Receipt, StageTimes, Work
 from relief_ray.records import read_rounds, read_run
-from relief_ray.report.load import load_runs
-from relief_ray.setup import prepare
+from relief_ray.report.runs import load_runs
 from relief_ray.strategies import PRESETS
-from relief_ray.whatif import what_if
-from tests.conformance_cases import config_of, drive
+from tests.conformance.cases import config_of, drive
 
 TABLE = {"accounting": "table"}
 

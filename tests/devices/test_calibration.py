@@ -23,7 +23,7 @@ from relief_ray.errors import UserError
 from relief_ray.models.backbone import InputShape
 from relief_ray.models.cnn import CnnConfig
 from relief_ray.models.costs import count_costs
-from relief_ray.models.moment_lora import MomentConfig
+from relief_ray.models.moment.backbone import MomentConfig
 
 PAMAP2 = InputShape(channels=(("acc", 9), ("gyro", 9), ("mag", 9), ("hr", 1)), window=256, num_classes=12)
 DOCS = Path(__file__).parents[2] / "docs" / "costs.md"

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from relief_ray.additions import Classifier
-from relief_ray.models.extend import extend
+from relief_ray.extra_modules import Classifier
+from relief_ray.models.extra.build import extend
 from relief_ray.models.network import BackboneNetwork
 from tests.training.scene import SHAPE, TINY
 

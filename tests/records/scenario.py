@@ -19,6 +19,7 @@ from pathlib import Path
 import torch
 
 from relief_ray.errors import UserError
+from relief_ray.experiment.recording import capture_round
 from relief_ray.federated import RoundResult
 from relief_ray.groups import WHOLE, Part
 from relief_ray.messages import (
@@ -38,7 +39,6 @@ from relief_ray.records import (
     CheckpointStateStore,
     RunFolder,
     RunRecord,
-    capture_round,
     checkpoint,
     restore,
     sync,
@@ -273,11 +273,11 @@ def main(command: str, root: Path, *rest: str) -> None:
             pids.append(pid)
         print(json.dumps([os.waitpid(pid, 0)[1] for pid in pids]))
     elif command == "sync-killed":
-        from relief_ray.records import exporting, mlflow_store
+        from relief_ray.records import mlflow_store
 
         kill = lambda *args: os.kill(os.getpid(), signal.SIGKILL)  # noqa: E731
         if rest[0] == "before-watermark":
-            exporting.write_sync = kill
+            mlflow_store.write_sync = kill
         else:
             mlflow_store.os.replace = kill
         sync(root)

@@ -5,10 +5,11 @@ import json
 import pytest
 
 from relief_ray.errors import UserError
+from relief_ray.experiment.experiment import Experiment
+from relief_ray.experiment.lifecycle import create
 from relief_ray.records.committed import condense, pick, read_committed, write_committed
-from relief_ray.simulation import Experiment, create
-from relief_ray.training.serial import SerialExecutor
-from tests.conformance_cases import config_of
+from relief_ray.training.serial_executor import SerialExecutor
+from tests.conformance.cases import config_of
 
 pytestmark = pytest.mark.usefixtures("run_cache")
 

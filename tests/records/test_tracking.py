@@ -28,9 +28,8 @@ from relief_ray.records import (
     sync,
     tracking,
 )
-from relief_ray.records.exporting import SCALARS, read_sync
 from relief_ray.records.lock import FileLock
-from relief_ray.records.mlflow_store import Store, store_uri
+from relief_ray.records.mlflow_store import SCALARS, Store, read_sync, store_uri
 
 pytest.importorskip("mlflow")
 POINTS_A_ROUND = 7  # of the toy run: no metrics, no speedup, no trained fraction

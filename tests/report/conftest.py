@@ -18,8 +18,8 @@ from relief_ray.records.schema import (
     Totals,
 )
 from relief_ray.report.experiments import PAPER_CLOCK
-from relief_ray.report.load import Loaded
-from relief_ray.report.stock import Slot, Stock
+from relief_ray.report.inventory import Slot, Stock
+from relief_ray.report.runs import Loaded
 
 CLOCK = "split_naive"
 MIB = 2**20

@@ -1,7 +1,7 @@
 """Grouping by setting: methods, folds and seeds together, everything else apart."""
 
 from relief_ray.report.experiments import experiments
-from relief_ray.report.stock import Slot, Stock
+from relief_ray.report.inventory import Slot, Stock
 
 
 def slot(loaded, state="done"):

@@ -6,9 +6,9 @@ import sys
 import pytest
 
 from relief_ray.errors import UserError
-from relief_ray.report.compare import compare_runs
-from relief_ray.report.curves import curve_points, curves
-from relief_ray.report.timeline import MAX_BARS, Bar, _busiest, panel, timeline
+from relief_ray.report.comparison import compare_runs
+from relief_ray.report.figures.progress import curve_points, curves
+from relief_ray.report.figures.timeline import MAX_BARS, Bar, _busiest, panel, timeline
 
 matplotlib = pytest.importorskip("matplotlib")
 

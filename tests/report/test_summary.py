@@ -2,9 +2,7 @@
 
 import pytest
 
-from relief_ray.report.measures import values_of
-from relief_ray.report.slots import Slots, count_slots, trained_share
-from relief_ray.report.summary import summarise_run, time_to
+from relief_ray.report.summary import Slots, count_slots, summarise_run, time_to, trained_share, values_of
 
 MIB = 2**20
 

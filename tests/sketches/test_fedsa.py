@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from relief_ray.codec import encoded_nbytes
-from relief_ray.records.personal import CheckpointStateStore
+from relief_ray.records.checkpoint import CheckpointStateStore
 from relief_ray.strategies.fedavg import FedAvg
 from tests.sketches.fedsa import PERSONAL, SHARED, fedsa, having
 from tests.toy import FOUR, FULL, bench, build, context_of, fleet_of

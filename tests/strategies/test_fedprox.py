@@ -13,7 +13,7 @@ from relief_ray.messages import ServerState, StageTimes
 from relief_ray.records import read_rounds
 from relief_ray.strategies.fedavg import FedAvg
 from relief_ray.strategies.fedprox import FedProx, proximal_loss
-from tests.conformance_cases import config_of, drive
+from tests.conformance.cases import config_of, drive
 from tests.toy import FOUR, bench, build, context_of, task_of, with_sgd
 
 LOGITS, LABELS = torch.tensor([[0.3, -0.2], [0.1, 0.9]]), torch.tensor([0, 1])

@@ -14,17 +14,17 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 
 from relief_ray.federated import ClientContext, ClientProgram
 from relief_ray.messages import NO_STATE
-from relief_ray.models.moment_weights import load_frozen
+from relief_ray.models.moment.weights import load_frozen
 from relief_ray.streams import Streams
 from relief_ray.training import stacked as stacked_module
 from relief_ray.training import trainer as trainer_module
+from relief_ray.training.config import TrainerConfig
 from relief_ray.training.evaluation import predict
 from relief_ray.training.stacked import StackedTrainer
 from relief_ray.training.trainer import ClientInputs, Trainer
-from relief_ray.training.trainer_config import TrainerConfig
-from tests.models import moment
+from tests.models import tiny_moment as moment
 from tests.training.scene import SHAPE, TINY, client, task
-from tests.training.test_steps import contrast, seen
+from tests.training.test_local_step import contrast, seen
 
 GPU, NUM_WINDOWS = "fakegpu", 21
 PRESENT = ("acc", "gyro")

@@ -5,9 +5,9 @@ import torch
 from safetensors.torch import load_file
 
 from relief_ray.config import parse
-from relief_ray.conformance import drive, outcome
+from relief_ray.conformance.runner import drive, outcome
 from relief_ray.records import checkpoint, read_rounds, read_run
-from tests.conformance_cases import BASE, MOMENT, strategy_values
+from tests.conformance.cases import BASE, MOMENT, strategy_values
 
 pytestmark = [
     pytest.mark.gpu,

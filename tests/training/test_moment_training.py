@@ -15,15 +15,15 @@ from relief_ray.federated import ClientContext, ClientProgram, task_loss
 from relief_ray.groups import WHOLE, Part
 from relief_ray.messages import NO_STATE
 from relief_ray.models.costs import count_costs
-from relief_ray.models.moment_lora import MomentConfig
-from relief_ray.models.moment_weights import digest, load_frozen
+from relief_ray.models.moment.backbone import MomentConfig
+from relief_ray.models.moment.weights import digest, load_frozen
 from relief_ray.streams import Streams
 from relief_ray.training import trainer as trainer_module
+from relief_ray.training.config import TrainerConfig
 from relief_ray.training.evaluation import predict
-from relief_ray.training.reuse import plan_forward
+from relief_ray.training.forward_plan import plan_forward
 from relief_ray.training.trainer import ClientInputs, Trainer
-from relief_ray.training.trainer_config import TrainerConfig
-from tests.models.moment import SHAPE, stirred, tiny, windows
+from tests.models.tiny_moment import SHAPE, stirred, tiny, windows
 from tests.training.scene import client, distance, precision, task
 
 pytestmark = pytest.mark.usefixtures("run_cache")

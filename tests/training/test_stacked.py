@@ -15,16 +15,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from relief_ray.federated import ClientProgram, task_loss
 from relief_ray.groups import Part
 from relief_ray.messages import NO_STATE
-from relief_ray.models.moment_weights import load_frozen
+from relief_ray.models.moment.weights import load_frozen
 from relief_ray.stages import MAX_STEP_BYTES
-from relief_ray.training.joint import JointStep
-from relief_ray.training.replay import Replay
-from relief_ray.training.stack_steps import epoch_steps
+from relief_ray.training.cuda_graph import Replay
 from relief_ray.training.stacked import StackedTrainer
+from relief_ray.training.stacked_step import JointStep, epoch_steps
 from relief_ray.training.trainer import ClientInputs, Trainer
-from tests.models import moment
+from tests.models import tiny_moment as moment
 from tests.training.scene import ASSIGNMENTS, SHAPE, Scene, distance, precision, task
-from tests.training.test_steps import contrast, seen
+from tests.training.test_local_step import contrast, seen
 
 ALL = tuple(SHAPE.modalities)
 # Sensors, windows: batches of 16 end differently, one client has none that is full, two are alike.

@@ -14,12 +14,11 @@ from relief_ray.messages import Assignment, ClientInfo, Collect, EvalTarget, Fle
 from relief_ray.server.aggregation import by_samples, one_bucket, uniform
 from relief_ray.server.reduction import blocks
 from relief_ray.streams import Streams
-from relief_ray.training.inputs import InputCache, held_of, prepare
+from relief_ray.training.config import TrainerConfig
+from relief_ray.training.inputs import InputCache, LazyRows, held_of, prepare
 from relief_ray.training.job import Job
-from relief_ray.training.rows import LazyRows
-from relief_ray.training.serial import SerialExecutor, combine
+from relief_ray.training.serial_executor import SerialExecutor, combine
 from relief_ray.training.trainer import ClientInputs
-from relief_ray.training.trainer_config import TrainerConfig
 from relief_ray.training.worker import Worker, subject_index, target_masks
 from tests.training.scene import ABSENT, SHAPE, build
 

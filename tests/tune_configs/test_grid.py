@@ -4,7 +4,7 @@ from itertools import groupby
 
 import pytest
 
-from relief_ray.report.verdict import PLANS
+from relief_ray.report.claims import PLANS
 from tune_configs.cells import GRIDS, load_grid
 from tune_configs.grid import BOUNDS, DATASETS, PAPER_METHODS, Axis, Grid, Level, points
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from actors.crew import Crew
-from actors.grids.book import Book
+from actors.grids.grid_folder import Book
 from actors.grids.trial import carry_out
-from relief_ray.records.reading import read_rounds
-from tests.grids.scenes import TINY
-from tests.grids.test_book import order_of
+from actors.runtime.warm_pool import Crew
+from relief_ray.records.run_folder import read_rounds
+from tests.actors.grids.scenes import TINY
+from tests.actors.grids.test_grid_folder import order_of
 from tune_configs.cells import cells_of, load_grid
 from tune_configs.search_lr import BATCH, METHODS, OWN, own_levels
 

@@ -6,13 +6,11 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from relief_ray.report.canvas import TEXT_WIDTH_IN
-from relief_ray.report.diagnostics import runs_of
+from relief_ray.report.document import Number, Plot
 from relief_ray.report.experiments import Experiment
-from relief_ray.report.figures.common import footnote
-from relief_ray.report.labels import device_types
-from relief_ray.report.load import Loaded
-from relief_ray.report.page.document import Number, Plot
+from relief_ray.report.figures.style import TEXT_WIDTH_IN, footnote
+from relief_ray.report.findings import runs_of
+from relief_ray.report.runs import Loaded, device_types
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

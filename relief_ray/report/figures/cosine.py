@@ -7,14 +7,12 @@ from functools import partial
 from statistics import mean
 from typing import TYPE_CHECKING
 
-from relief_ray.report.canvas import TEXT_WIDTH_IN
-from relief_ray.report.diagnostics import runs_of
+from relief_ray.report.document import Plot
 from relief_ray.report.experiments import Experiment
-from relief_ray.report.figures.common import footnote
-from relief_ray.report.labels import device_types
-from relief_ray.report.load import Loaded
-from relief_ray.report.page.document import Plot
-from relief_ray.report.slots import FUSION_BLOCK
+from relief_ray.report.figures.style import TEXT_WIDTH_IN, footnote
+from relief_ray.report.findings import runs_of
+from relief_ray.report.runs import Loaded, device_types
+from relief_ray.report.summary import FUSION_BLOCK
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

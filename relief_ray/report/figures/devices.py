@@ -8,13 +8,11 @@ from functools import partial
 from statistics import mean
 from typing import TYPE_CHECKING
 
-from relief_ray.report.canvas import FAINT, TEXT_WIDTH_IN
-from relief_ray.report.diagnostics import runs_of
+from relief_ray.report.document import Plot
 from relief_ray.report.experiments import Experiment
-from relief_ray.report.figures.common import FIRST, all_styles, footnote, plain_axes
-from relief_ray.report.labels import device_types
-from relief_ray.report.load import Loaded
-from relief_ray.report.page.document import Plot
+from relief_ray.report.figures.style import FAINT, FIRST, TEXT_WIDTH_IN, all_styles, footnote, plain_axes
+from relief_ray.report.findings import runs_of
+from relief_ray.report.runs import Loaded, device_types
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from relief_ray.report.canvas import TEXT_WIDTH_IN
-from relief_ray.report.compare import Comparison, Row
+from relief_ray.report.comparison import Comparison, Row
+from relief_ray.report.document import Plot
 from relief_ray.report.experiments import Experiment
-from relief_ray.report.figures.common import all_styles, drawn, footnote, plain_axes, top_legend
-from relief_ray.report.labels import fleet_of
-from relief_ray.report.page.document import Plot
+from relief_ray.report.figures.style import TEXT_WIDTH_IN, all_styles, drawn, footnote, plain_axes, top_legend
+from relief_ray.report.runs import fleet_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -7,13 +7,12 @@ from functools import partial
 from statistics import mean, stdev
 from typing import TYPE_CHECKING
 
-from relief_ray.report.canvas import COLOURS, DASHES, MARKERS, TEXT_WIDTH_IN
-from relief_ray.report.diagnostics import runs_of
+from relief_ray.report.document import Number, Plot
 from relief_ray.report.experiments import Experiment
-from relief_ray.report.figures.common import footnote, plain_axes, top_legend
-from relief_ray.report.load import Loaded
-from relief_ray.report.page.document import Number, Plot
-from relief_ray.report.slots import FUSION_BLOCK
+from relief_ray.report.figures.style import COLOURS, DASHES, MARKERS, TEXT_WIDTH_IN, footnote, plain_axes, top_legend
+from relief_ray.report.findings import runs_of
+from relief_ray.report.runs import Loaded
+from relief_ray.report.summary import FUSION_BLOCK
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

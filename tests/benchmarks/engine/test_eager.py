@@ -4,10 +4,10 @@ import torch
 from benchmarks.engine.eager import EagerCnn, Sequential, load_client
 from benchmarks.engine.product import deviation
 from benchmarks.engine.scene import setup, start_of
-from relief_ray.records.personal import CheckpointStateStore
-from relief_ray.setup import context_of
-from relief_ray.simulation import run_round
-from relief_ray.training.serial import SerialExecutor
+from relief_ray.experiment.experiment import run_round
+from relief_ray.experiment.setup import context_of
+from relief_ray.records.checkpoint import CheckpointStateStore
+from relief_ray.training.serial_executor import SerialExecutor
 
 
 def test_the_plain_module_is_backbone_1(scene):

@@ -39,7 +39,7 @@ def test_shares_add_up():
 @pytest.mark.parametrize("exact", [False, True])
 def test_the_model_comes_back_unchanged(exact):
     """Nothing was trained, so the average of all clients is the model that went out."""
-    from actors.session import SessionOptions, ray_session
+    from actors.runtime.session import SessionOptions, ray_session
 
     start = np.linspace(-1, 1, 1000, dtype=np.float32)
     with ray_session(SessionOptions(num_cpus=2, object_store_mib=200)):

@@ -4,7 +4,7 @@ from contextlib import closing
 
 import pytest
 
-from actors.session import SessionOptions, ray_session
+from actors.runtime.session import SessionOptions, ray_session
 from benchmarks.engine.orchestration import driver, host
 from benchmarks.engine.product import Product, Shares
 from benchmarks.engine.recording import measure

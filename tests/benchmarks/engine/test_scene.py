@@ -1,10 +1,10 @@
 import torch
 
 from benchmarks.engine.scene import Scene, setup, start_of, without_training, write
+from relief_ray.experiment.setup import context_of
 from relief_ray.federated import run_round
-from relief_ray.records.personal import CheckpointStateStore
-from relief_ray.setup import context_of
-from relief_ray.training.serial import SerialExecutor
+from relief_ray.records.checkpoint import CheckpointStateStore
+from relief_ray.training.serial_executor import SerialExecutor
 
 
 def run_once(given):

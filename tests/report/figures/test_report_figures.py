@@ -4,16 +4,14 @@ import dataclasses
 
 import pytest
 
-from relief_ray.report.canvas import sheet
-from relief_ray.report.curves import CurvePoint
 from relief_ray.report.experiments import experiments
 from relief_ray.report.figures.allocation import MAX_CLIENTS, allocation, chosen
-from relief_ray.report.figures.common import drawn, small_print, styles
 from relief_ray.report.figures.cosine import cosine, pair_means
 from relief_ray.report.figures.devices import devices, shares
 from relief_ray.report.figures.modalities import modalities
-from relief_ray.report.figures.progress import ends, floor, front, lost, pareto, progress, span
-from relief_ray.report.figures.rounds import timeline_plot
+from relief_ray.report.figures.progress import CurvePoint, ends, floor, front, lost, pareto, progress, span
+from relief_ray.report.figures.style import drawn, sheet, small_print, styles
+from relief_ray.report.figures.timeline import timeline_plot
 from relief_ray.report.figures.traces import by_phase, phases, series, traces
 
 PAIRS = {"fusion.A.acc": ((0, 1, 0.8), (0, 2, -0.2), (1, 2, 0.0)), "head.1": ((0, 1, 1.0),)}

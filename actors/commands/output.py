@@ -1,0 +1,212 @@
+"""What a user reads of a grid before it starts and after it has ended."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from statistics import fmean, stdev
+
+from rich.table import Table
+
+from actors.grids.display import duration
+from actors.grids.estimate import Estimate
+from actors.grids.grid_folder import Book, Entry, State
+from actors.grids.progress import last_f1
+from actors.terminal.console import make_console
+from actors.terminal.mlflow_export import where_to_look
+from relief_ray.report.runs import split_name
+
+# Small plain tables: aligned columns, a rule under the head, nothing else.
+
+
+MIB = 2**20
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1, indent: str = "  ") -> str:
+    """Aligned text: the first ``left`` columns to the left, the others to the right."""
+    cells = [list(head), *(list(row) for row in rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
+    lines = [indent + "  ".join(_aligned(row, widths, left)).rstrip() for row in cells]
+    rule = indent + "  ".join("-" * width for width in widths)
+    return "\n".join([lines[0], rule, *lines[1:]])
+
+
+def _aligned(row: Sequence[str], widths: Sequence[int], left: int) -> list[str]:
+    return [c.ljust(w) if i < left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
+
+
+def si(value: float, unit: str = "") -> str:
+    """``3.2 M``, ``41.5 k``, ``12``: three significant digits with a prefix."""
+    for limit, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= limit:
+            return f"{value / limit:.3g} {prefix}{unit}"
+    return f"{value:.3g} {unit}".rstrip()
+
+
+def counted(number: int, word: str) -> str:
+    """``1 group``, ``3 groups``."""
+    return f"{number} {word}{'' if number == 1 else 's'}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """``acc, gyro and mag``."""
+    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
+
+
+STATES: tuple[State, ...] = ("done", "failed", "missing", "stale")
+
+MAX_ROWS = 40
+
+
+def counts(entries: Sequence[Entry]) -> str:
+    """``10 done, 1 failed, 1 missing``."""
+    found = {state: sum(e.state == state for e in entries) for state in STATES}
+    return ", ".join(f"{number} {state}" for state, number in found.items() if number)
+
+
+def plan_text(book: Book, entries: Sequence[Entry], known: Mapping[str, Estimate], num_places: int) -> str:
+    """Cells by setting and method, with time and disk, and where these figures come from."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for name in ("setting", "method", "to do", "a cell", "all", "disk", "estimated from"):
+        table.add_column(name, justify="left" if name in ("setting", "method", "estimated from") else "right")
+    rows = plan_rows(entries, known)
+    for row in rows[:MAX_ROWS]:
+        table.add_row(*row)
+    console = make_console()
+    with console.capture() as drawn:
+        console.print(table)
+    more = f"... and {len(rows) - MAX_ROWS} rows more\n" if len(rows) > MAX_ROWS else ""
+    facts = totals(known, num_places)
+    data = sorted({f"{e.cell.config.data.name}, {split_name(e.cell.config.data.split)}" for e in entries})
+    return (
+        f"{book.name}: {book.title}\n{len(entries)} cells ({counts(entries)}), seed-major; records in {book.out}\n\n"
+        f"{drawn.get()}{more}\nin all {duration(facts['core_s'])} of one core, {duration(facts['wall_s'])} on "
+        f"{num_places} cores, {mib(int(facts['bytes']))} of disk"
+        + (f"; {facts['unknown']:.0f} cells of unknown length" if facts["unknown"] else "")
+        + f"\ndata: {'; '.join(data)}"
+    )
+
+
+def plan_facts(
+    book: Book, entries: Sequence[Entry], known: Mapping[str, Estimate], num_places: int
+) -> dict[str, object]:
+    """``plan_text`` for a script: every cell with what it will still take; null where nothing is known."""
+    rows = []
+    for row, entry in zip(cell_facts(entries), entries, strict=True):
+        found = known.get(entry.cell.name)
+        told = (None, None, None) if found is None else (found.seconds, found.num_bytes, found.origin)
+        rows.append({**row, **dict(zip(("seconds", "bytes", "origin"), told, strict=True))})
+    facts = {"event": "plan", "grid": book.name, "folder": str(book.out), "cores": num_places}
+    return {**facts, **totals(known, num_places), "cells": rows}
+
+
+def totals(known: Mapping[str, Estimate], num_places: int) -> dict[str, float]:
+    """Of all cells to do: seconds of one core and on all, bytes, and how many are of unknown length."""
+    seconds = [k.seconds for k in known.values() if k.seconds is not None]
+    return {
+        "core_s": sum(seconds),
+        "wall_s": sum(seconds) / num_places,
+        "bytes": sum(k.num_bytes or 0 for k in known.values()),
+        "unknown": len(known) - len(seconds),
+    }
+
+
+def tell(facts: Mapping[str, object]) -> None:
+    """One JSON object on a line of its own."""
+    print(json.dumps(facts), flush=True)
+
+
+def plan_rows(entries: Sequence[Entry], known: Mapping[str, Estimate]) -> list[tuple[str, ...]]:
+    """One row per setting and method."""
+    groups: dict[tuple[str, str], list[Entry]] = {}
+    for entry in entries:
+        groups.setdefault((entry.cell.setting, entry.cell.label), []).append(entry)
+    rows: list[tuple[str, ...]] = []
+    for (setting, label), members in groups.items():
+        found = [known[e.cell.name] for e in members if e.cell.name in known]
+        number = f"{len(found)}/{len(members)}"
+        if not found:
+            rows.append((setting, label, number, "", "", "", "done" if members[0].state == "done" else "stale"))
+            continue
+        seconds, sizes = [k.seconds for k in found], [k.num_bytes or 0 for k in found]
+        total = sum(s for s in seconds if s is not None)
+        shown = ("?", "?", "?") if None in seconds else (duration(total / len(found)), duration(total), mib(sum(sizes)))
+        rows.append((setting, label, number, *shown, found[0].origin))
+    return rows
+
+
+def mib(num_bytes: int) -> str:
+    """``12 MiB``."""
+    return f"{num_bytes / 2**20:.{0 if num_bytes > 10 * 2**20 else 1}f} MiB"
+
+
+def print_end(book: Book, entries: Sequence[Entry], as_json: bool) -> None:
+    """Where the grid stands, and the scores of what is done."""
+    if as_json:
+        print_status(book, entries, as_json)
+        return
+    print(f"\n{book.name}: {counts(entries)} of {len(entries)} cells; records in {book.out}")
+    rows = score_rows(entries)
+    if rows:
+        table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+        for name in ("setting", "method", "F1 %", "cells"):
+            table.add_column(name, justify="left" if name in ("setting", "method") else "right")
+        for row in rows:
+            table.add_row(*row)
+        make_console().print(table)
+    for entry in entries:
+        if entry.state in ("failed", "stale"):
+            print(f"{entry.state}: {entry.cell.name}: {entry.why.splitlines()[0] if entry.why else ''}")
+    if any(e.state == "missing" for e in entries):
+        print(f"\nGo on with  relief-ray grid resume {book.out}")
+    if rows:
+        print("", next_step(book), *where_to_look(book.cells[0].config.tracking, book.out), sep="\n", flush=True)
+
+
+def next_step(book: Book) -> str:
+    """What to do with the cells that are done."""
+    if any(c.config.choice is not None and c.config.choice.kind == "try" for c in book.cells):
+        return f"Best tries  relief-ray grid freeze {book.out}"
+    # A comparison is of one setting; a report has a section for each.
+    command = "compare" if len({c.setting for c in book.cells}) == 1 else "report"
+    return f"Side by side  relief-ray {command} {book.out}"
+
+
+def score_rows(entries: Sequence[Entry]) -> list[tuple[str, str, str, str]]:
+    """Mean and sample standard deviation of the last F1 over folds and seeds, by setting and method."""
+    groups: dict[tuple[str, str], list[float]] = {}
+    for entry in entries:
+        f1 = last_f1(entry.folder) if entry.state == "done" else None
+        if f1 is not None:
+            groups.setdefault((entry.cell.setting, entry.cell.label), []).append(100 * f1)
+    return [
+        (setting, label, f"{fmean(v):.1f}" + (f"±{stdev(v):.1f}" if len(v) > 1 else ""), str(len(v)))
+        for (setting, label), v in groups.items()
+    ]
+
+
+def print_status(book: Book, entries: Sequence[Entry], as_json: bool) -> None:
+    """The ledger: every cell with its state."""
+    if not as_json:
+        print(f"{book.name}: {counts(entries)} of {len(entries)} cells; {book.out}")
+        for entry in entries:
+            rounds = f"{entry.num_rounds}/{entry.num_planned} rounds"
+            print("  ".join(p for p in (f"{entry.state:<8}{entry.cell.name}", rounds, entry.why.split("\n")[0]) if p))
+        return
+    tell({"event": "grid", "grid": book.name, "folder": str(book.out), "cells": cell_facts(entries)})
+
+
+def cell_facts(entries: Sequence[Entry]) -> list[dict[str, object]]:
+    """Every cell with its state, for a script."""
+    return [
+        {
+            "cell": e.cell.name,
+            "strategy": e.cell.label,
+            "setting": e.cell.setting,
+            "state": e.state,
+            "rounds": e.num_rounds,
+            "planned": e.num_planned,
+            "why": e.why or None,
+        }
+        for e in entries
+    ]

@@ -1,0 +1,215 @@
+"""Ray Tune as the scheduler of a grid: a trial reserves its bundles, as many run as the cluster has places for.
+
+Tune's own state decides nothing: which cells are still to do is read from their folders, before and after.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray import tune
+
+from actors.grids.grid_folder import Entry, keep_error, look
+from actors.grids.trial import CellTrial, Order
+from actors.launch import choose_mode
+from actors.runtime.placement import GRAIN, HostSpec, Resources, plan_actors, plan_packed, shortage
+from relief_ray.config import ExperimentConfig
+from relief_ray.data import num_clients, open_dataset
+from relief_ray.devices.fleet import build_fleet
+from relief_ray.devices.types import DeviceType
+from relief_ray.errors import UserError
+from relief_ray.messages import Fleet
+from relief_ray.process import choose_device
+
+SCRATCH, STOP_FILE = ".tune", ".stop"
+# What a trial's process needs, and what it needs where all clients live in it.
+TRIAL_BYTES, INLINE_BYTES = 400 * 2**20, 1024 * 2**20
+ENVIRONMENT = {
+    "RAY_AIR_NEW_OUTPUT": "0",
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",
+    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
+}
+Bundles = tuple[dict[str, float], ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Listener:
+    """Who hears of a grid's trials.
+
+    ``begun`` and ``ended`` with a cell's name (and
+    what Tune says of a trial that died), ``tick`` many times a second.
+    """
+
+    begun: Callable[[str], None]
+    ended: Callable[[str, str], None]
+    tick: Callable[[], None]
+
+
+def fleet_of(config: ExperimentConfig) -> tuple[Fleet, dict[str, DeviceType]]:
+    """The clients and device types of a cell, without its windows."""
+    dataset = open_dataset(config.data)
+    number = num_clients(dataset, config.data)
+    return build_fleet(config.fleet, dataset.spec.names, dataset.spec.type_counts, number)
+
+
+def bundles_of(config: ExperimentConfig, cluster: Resources) -> Bundles:
+    """What one cell's trial reserves: its own process first, then each of its hosts.
+
+    The trial's process asks for no core where hosts do the work, and for the ``server`` node where there is one,
+    so that it does not take a device's place.
+
+    Raises:
+        UserError: a typed placement or a GPU that the cluster cannot give.
+    """
+    pin = {"server": 0.001} if "server" in cluster else {}
+    fleet, types = fleet_of(config) if config.runtime.mode != "inline" else (None, {})
+    if fleet is None or (mode := choose_mode(config.runtime, len(fleet), config.training.stack)) == "inline":
+        return ({"CPU": 1.0, "memory": float(INLINE_BYTES), **pin},)
+    needs_gpu = choose_device(config.training.device) == "cuda"
+    if mode == "packed":
+        plan = plan_packed(config.runtime.num_hosts, cluster, needs_gpu, config.training.stack)
+    else:
+        offered = {name: device.ray_resources for name, device in types.items()}
+        plan = plan_actors(fleet, offered, config.runtime.placement, cluster, needs_gpu)
+    return ({"memory": float(TRIAL_BYTES), **pin}, *(host.bundle or {"CPU": GRAIN} for host in plan.hosts))
+
+
+def refuse_shortage(bundles: Mapping[str, Bundles], cluster: Resources) -> None:
+    """Tune would wait for ever for what the cluster does not have.
+
+    Raises:
+        UserError: a cell asks for more than there is.
+    """
+    for name, asked in bundles.items():
+        hosts = [HostSpec(name=name, client=None, num_cpus=0.0, resources=bundle) for bundle in asked]
+        if short := shortage(hosts, cluster):
+            raise UserError(
+                f"{name}: the cluster is too small for one trial: {short}; add nodes, or use --set runtime.mode=inline"
+            )
+
+
+def num_at_once(bundles: Bundles, cluster: Resources) -> int:
+    """How many such trials the cluster has places for."""
+    total: dict[str, float] = {}
+    for bundle in bundles:
+        for name, amount in bundle.items():
+            total[name] = total.get(name, 0.0) + amount
+    return max(1, min(int(cluster.get(name, 0.0) / amount + GRAIN) for name, amount in total.items() if amount))
+
+
+def _nobody(*words: str) -> None:
+    """Hears nothing."""
+
+
+class _Ears(tune.Callback):
+    """Passes on what Tune tells."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+
+    def __reduce__(self) -> tuple[type[_Ears], tuple[Listener]]:
+        # Tune keeps a copy of its set-up on disk, which nobody reads here; a terminal cannot be copied.
+        return _Ears, (Listener(begun=_nobody, ended=_nobody, tick=_nobody),)
+
+    def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: object) -> None:
+        self._listener.begun(trial.config["cell"])
+
+    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: object) -> None:
+        self._listener.ended(trial.config["cell"], "")
+
+    def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: object) -> None:
+        self._listener.ended(trial.config["cell"], str(trial.get_error() or trial.get_pickled_error() or "no reason"))
+
+    def on_step_end(self, iteration: int, trials: list[Any], **info: object) -> None:
+        self._listener.tick()
+
+
+class _StopAll(tune.Stopper):
+    """Ends the experiment once somebody asked for it and a trial has come to its end."""
+
+    def __init__(self, stop_file: Path) -> None:
+        self._stop_file = stop_file
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        return False
+
+    def stop_all(self) -> bool:
+        return self._stop_file.exists()
+
+
+def fit(entries: Sequence[Entry], grid: str, out: Path, listener: Listener) -> None:
+    """Runs these cells; Ray is up already. What became of them stands in their folders.
+
+    Raises:
+        UserError: the cluster is too small for one of them.
+    """
+    os.environ.update(ENVIRONMENT)
+    for name in ("ray.tune", "ray.train", "ray.air"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    cluster = ray.cluster_resources()
+    bundles = {entry.cell.name: bundles_of(entry.cell.config, cluster) for entry in entries}
+    refuse_shortage(bundles, cluster)
+    # Tune hands a free process to any trial that waits: few may wait, so that cells keep their order.
+    os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(max(num_at_once(asked, cluster) for asked in bundles.values()))
+    stop_file = out / STOP_FILE
+    shutil.rmtree(out / SCRATCH, ignore_errors=True)
+    try:
+        tuner(make_orders(entries, grid, stop_file), bundles, out, listener).fit()
+    finally:
+        shutil.rmtree(out / SCRATCH, ignore_errors=True)
+    if not stop_file.exists():
+        explain_lost(entries)
+
+
+def make_orders(entries: Sequence[Entry], grid: str, stop_file: Path) -> dict[str, Order]:
+    """What the trials are told."""
+    kept = {key: value for key, value in os.environ.items() if key in ("RELIEF_DATA", "RELIEF_CACHE")}
+    return {
+        e.cell.name: Order(cell=e.cell, folder=e.folder, grid=grid, stop_file=stop_file, environment=kept)
+        for e in entries
+    }
+
+
+def tuner(orders: Mapping[str, Order], bundles: Mapping[str, Bundles], out: Path, listener: Listener) -> tune.Tuner:
+    """A trial per cell, in order; a trial whose process died is tried once more."""
+
+    def factory(config: dict[str, str]) -> tune.PlacementGroupFactory:
+        return tune.PlacementGroupFactory(list(bundles[config["cell"]]), strategy="PACK")
+
+    def name_of(trial: Any) -> str:
+        return str(trial.config["cell"])
+
+    return tune.Tuner(
+        tune.with_resources(tune.with_parameters(CellTrial, orders=dict(orders)), factory),
+        param_space={"cell": tune.grid_search(list(orders))},
+        tune_config=tune.TuneConfig(
+            reuse_actors=True, trial_name_creator=name_of, trial_dirname_creator=lambda trial: str(trial.trial_id)
+        ),
+        run_config=tune.RunConfig(
+            name="trials",
+            storage_path=str(out / SCRATCH),
+            stop=_StopAll(out / STOP_FILE),
+            checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
+            failure_config=tune.FailureConfig(max_failures=1),
+            callbacks=[_Ears(listener)],
+            verbose=0,
+        ),
+    )
+
+
+def explain_lost(entries: Sequence[Entry]) -> None:
+    """A trial whose process died twice could not say so itself."""
+    for entry in entries:
+        if look(entry.cell, entry.folder).state == "missing":
+            with suppress(UserError):
+                keep_error(entry.folder, "its process died twice, or could not start (out of memory? see Ray's logs)")

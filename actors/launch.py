@@ -1,0 +1,156 @@
+"""Carries a run out where its configuration says: in this process, or on Ray with one host per core or per client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from actors.runtime.session import SessionOptions, ray_session
+from relief_ray.config import RuntimeConfig
+from relief_ray.experiment.experiment import Experiment, OnRound, ignore, never
+from relief_ray.experiment.setup import Setup
+from relief_ray.process import use_threads
+from relief_ray.records.run_folder import RunFolder
+from relief_ray.records.schema import RunRecord
+from relief_ray.records.tracking import NullTracker, Tracker
+from relief_ray.training.serial_executor import SerialExecutor
+
+if TYPE_CHECKING:
+    from actors.runtime.client_host import Handle
+    from actors.runtime.host_group import HostGroup, RuntimeOptions
+    from actors.runtime.warm_pool import Crew
+
+RunMode = Literal["inline", "packed", "actors"]
+MAX_ACTOR_CLIENTS = 10
+
+
+def drop(text: str) -> None:
+    """Nobody reads notes."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Watch:
+    """How a run is followed and stopped; ``separate``: its coordinator is its own process (not in a Tune trial)."""
+
+    on_round: OnRound = ignore
+    on_note: Callable[[str], None] = drop
+    should_stop: Callable[[], bool] = never
+    make_tracker: Callable[[], Tracker] = NullTracker
+    separate: bool = True
+
+
+def choose_mode(config: RuntimeConfig, num_clients: int, stack: int = 1) -> RunMode:
+    """``auto``: an actor per client up to ten clients or with typed placement, else, or to stack them, packed hosts."""
+    if config.mode != "auto":
+        return config.mode
+    few = num_clients <= MAX_ACTOR_CLIENTS and stack == 1
+    return "actors" if few or config.placement == "typed" else "packed"
+
+
+def local_session(setup: Setup) -> SessionOptions:
+    """A session for this run: its cluster, or a local one whose node plays all of the fleet's devices."""
+    resources: dict[str, float] = {"server": 1.0}
+    for client in setup.fleet.clients:
+        for name, amount in setup.types[client.device].ray_resources.items():
+            resources[name] = resources.get(name, 0.0) + amount
+    return SessionOptions(address=setup.config.runtime.address, resources=resources)
+
+
+def run_experiment(setup: Setup, path: Path, watch: Watch | None = None, crew: Crew | None = None) -> RunRecord:
+    """Runs the remaining rounds of the run in ``path``, a folder that ``lifecycle.create`` made and closed.
+
+    ``crew`` keeps hosts and coordinator for the next run; without it they end with this one.
+
+    Raises:
+        UserError: bad input, a cluster without a needed resource, hosts with other code.
+        RoundVoid: too few usable answers; the folder stays resumable.
+        ClientFailed: code of a client raised.
+    """
+    watch = watch or Watch()
+    mode = choose_mode(setup.config.runtime, len(setup.fleet), setup.config.training.stack)
+    use_threads(setup.job.num_threads)
+    if mode == "inline":
+        return _run_inline(setup, path, watch)
+    with ray_session(local_session(setup)):
+        return _run_on_ray(setup, path, watch, runtime_options(setup.config.runtime, mode), crew)
+
+
+def _run_inline(setup: Setup, path: Path, watch: Watch) -> RunRecord:
+    with (
+        RunFolder.resume(path) as folder,
+        closing(watch.make_tracker()) as tracker,
+        closing(SerialExecutor(setup.job)) as executor,
+    ):
+        folder.update(runtime={"mode": "inline"})
+        experiment = Experiment(setup=setup, folder=folder, executor=executor, tracker=tracker)
+        for repair in experiment.repairs:
+            watch.on_note(f"repaired: {repair}")
+        return experiment.run(watch.on_round, watch.should_stop)
+
+
+def _run_on_ray(setup: Setup, path: Path, watch: Watch, options: RuntimeOptions, crew: Crew | None) -> RunRecord:
+    from actors.runtime.warm_pool import Crew
+
+    kept = crew or Crew()
+    finished = False
+    try:
+        # First of all: its process has the most to import, and all start at the same time.
+        coordinator = kept.coordinator() if watch.separate else None
+        group = kept.hosts(setup.job, options, {name: device.ray_resources for name, device in setup.types.items()})
+        if coordinator is None:
+            run = _run_here(setup, path, watch, group, options)
+        else:
+            run = _run_separate(setup, path, watch, group, options, coordinator)
+        finished = run.status == "finished"
+        return run
+    finally:
+        # Whoever was interrupted may still be at work.
+        if crew is None or not finished:
+            kept.close()
+
+
+def runtime_options(config: RuntimeConfig, mode: Literal["packed", "actors"]) -> RuntimeOptions:
+    """The executor's part of the configuration."""
+    from actors.runtime.host_group import RuntimeOptions
+
+    return RuntimeOptions(
+        mode=mode,
+        num_hosts=config.num_hosts,
+        placement=config.placement,
+        client_timeout_s=config.client_timeout_s,
+        quorum=config.quorum,
+    )
+
+
+def _run_here(setup: Setup, path: Path, watch: Watch, group: HostGroup, options: RuntimeOptions) -> RunRecord:
+    from actors.runtime.coordinator import Patience, conduct
+    from actors.runtime.executor import RayExecutor
+
+    patience = Patience(watch.should_stop)
+    executor = RayExecutor(setup.job, group, options, patience.is_over, own=False)
+    with RunFolder.resume(path) as folder, closing(watch.make_tracker()) as tracker:
+        folder.update(runtime=executor.facts())
+        experiment = Experiment(setup=setup, folder=folder, executor=executor, tracker=tracker)
+        for repair in experiment.repairs:
+            watch.on_note(f"repaired: {repair}")
+        return conduct(experiment, watch.on_round, watch.should_stop, lambda: executor.num_lost)
+
+
+def _run_separate(
+    setup: Setup, path: Path, watch: Watch, group: HostGroup, options: RuntimeOptions, coordinator: Handle
+) -> RunRecord:
+    from actors.runtime import user_code
+    from actors.runtime.coordinator import Order
+    from actors.runtime.coordinator_client import follow
+
+    order = Order(
+        setup=user_code.put(setup, setup.job.modules),
+        path=path.resolve(),
+        group=group,
+        options=options,
+        make_tracker=watch.make_tracker,
+    )
+    return follow(coordinator, order, watch.on_round, watch.on_note, watch.should_stop)

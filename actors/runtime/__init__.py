@@ -1,0 +1,1 @@
+"""Clients, coordinator and executor as Ray actors."""

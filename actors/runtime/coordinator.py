@@ -1,0 +1,170 @@
+"""The coordinator: server state, rounds, records and checkpoints in a process of its own.
+
+It answers questions during a round. Its hosts belong to the driver, so they outlive it: a coordinator that died starts
+anew and goes on from the last checkpoint, with the same bits.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import ray
+
+from actors.runtime import user_code
+from actors.runtime.errors import Interrupted
+from actors.runtime.executor import RayExecutor
+from actors.runtime.host_group import HostGroup, RuntimeOptions
+from actors.runtime.prometheus import Gauges
+from relief_ray.errors import UserError
+from relief_ray.experiment.experiment import Experiment, OnRound
+from relief_ray.experiment.setup import Setup
+from relief_ray.federated import RoundVoid
+from relief_ray.process import use_threads
+from relief_ray.records import checkpoint as checkpoints
+from relief_ray.records.checkpoint import Checkpoint
+from relief_ray.records.run_folder import RunFolder
+from relief_ray.records.schema import RoundRecord, RunRecord
+from relief_ray.records.tracking import Tracker
+
+MAX_VOID_RETRIES = 2
+GRACE_S = 6.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Progress:
+    """How far the run in ``path`` is: ``records`` are the rounds that the asker has not seen.
+
+    ``path`` is None until a run has begun; ``repairs``: what a kill had left behind in its folder.
+    """
+
+    path: Path | None
+    records: tuple[RoundRecord, ...]
+    repairs: tuple[str, ...]
+    next_round: int | None
+    stopping: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Order:
+    """What to run; ``path`` is an existing run folder without a driver, absolute."""
+
+    setup: ray.ObjectRef[Setup]
+    path: Path
+    group: HostGroup
+    options: RuntimeOptions
+    make_tracker: Callable[[], Tracker]
+
+
+class Patience:
+    """Turns "stop after this round" into "stop now" once the round has had ``grace_s`` seconds more."""
+
+    def __init__(self, should_stop: Callable[[], bool], grace_s: float = GRACE_S) -> None:
+        """Nobody has asked yet."""
+        self._should_stop, self._grace_s = should_stop, grace_s
+        self._since_s: float | None = None
+
+    def is_over(self) -> bool:
+        """Whether a round under way should be dropped."""
+        if self._since_s is None and self._should_stop():
+            self._since_s = time.monotonic()
+        return self._since_s is not None and time.monotonic() - self._since_s > self._grace_s
+
+
+def conduct(
+    experiment: Experiment, on_round: OnRound, should_stop: Callable[[], bool], num_lost: Callable[[], int]
+) -> RunRecord:
+    """Runs an experiment to its end or to a stop; a round that was void because hosts were lost is tried thrice.
+
+    Raises:
+        RoundVoid: the round stays void.
+    """
+    for attempt in range(MAX_VOID_RETRIES + 1):
+        lost_before = num_lost()
+        try:
+            run = experiment.run(on_round, should_stop)
+            break
+        except Interrupted:
+            run = experiment.folder.update(status="interrupted")
+            break
+        except RoundVoid:
+            if attempt == MAX_VOID_RETRIES or num_lost() == lost_before:
+                raise
+    if run.status == "interrupted":
+        save_point(experiment)
+    return run
+
+
+def save_point(experiment: Experiment) -> None:
+    """A checkpoint of the last committed round, where the regular ones are farther apart."""
+    done = experiment.folder.rounds()
+    saved = checkpoints.generations(experiment.folder.path)
+    if done and not (saved and saved[0].name.endswith(f"{done[-1].round:06d}")):
+        point = Checkpoint(round=done[-1].round, state=experiment.state, clients=experiment.store.committed)
+        checkpoints.save(experiment.folder.path, point, experiment.binding)
+
+
+class Coordinator:
+    """Owns an ``Experiment``; wrapped by ``ray.remote`` with a "control" group of threads."""
+
+    def __init__(self) -> None:
+        """Nothing runs yet."""
+        self._path: Path | None = None
+        self._records: list[RoundRecord] = []
+        self._repairs: tuple[str, ...] = ()
+        self._experiment: Experiment | None = None
+        self._stopping = False
+
+    def run(self, order: Order) -> RunRecord:
+        """Runs the remaining rounds.
+
+        Raises:
+            UserError, RoundVoid, ClientFailed: as the rounds raise them.
+        """
+        try:
+            return self._run(order, user_code.get(order.setup))
+        except UserError as error:
+            # The cause does not travel, and it decides the exit code.
+            if isinstance(error.__cause__, OSError):
+                error.__dict__["errno"] = error.__cause__.errno
+            raise
+
+    def _run(self, order: Order, setup: Setup) -> RunRecord:
+        use_threads(setup.job.num_threads)
+        self._experiment, self._records, self._repairs, self._path = None, [], (), order.path
+        patience = Patience(lambda: self._stopping)
+        with (
+            RunFolder.resume(order.path) as folder,
+            closing(order.make_tracker()) as tracker,
+            closing(RayExecutor(setup.job, order.group, order.options, patience.is_over, own=False)) as executor,
+        ):
+            folder.update(runtime=executor.facts())
+            experiment = Experiment(setup=setup, folder=folder, executor=executor, tracker=tracker)
+            self._experiment, self._repairs = experiment, experiment.repairs
+            gauges = Gauges(cell=folder.path.name, setup=setup)
+
+            def on_round(record: RoundRecord) -> None:
+                self._records.append(record)
+                gauges.show(record, executor.peak_mib)
+
+            return conduct(experiment, on_round, lambda: self._stopping, lambda: executor.num_lost)
+
+    @ray.method(concurrency_group="control")
+    def progress(self, after: int) -> Progress:
+        """Finished rounds later than ``after``, and what is going on; answered during a round."""
+        experiment = self._experiment
+        return Progress(
+            path=self._path,
+            records=tuple(r for r in list(self._records) if r.round > after),
+            repairs=self._repairs,
+            next_round=experiment.next_round if experiment else None,
+            stopping=self._stopping,
+        )
+
+    @ray.method(concurrency_group="control")
+    def stop(self) -> None:
+        """Asks to stop after the round, or within seconds where that takes longer."""
+        self._stopping = True

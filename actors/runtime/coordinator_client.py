@@ -1,0 +1,127 @@
+"""The driver's side of a separate coordinator: starts it, follows it, starts it again where its process died."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
+
+from actors.runtime.client_host import Handle
+from actors.runtime.coordinator import Coordinator, Order, Progress
+from actors.runtime.session import process_options
+from relief_ray.errors import UserError
+from relief_ray.experiment.experiment import OnRound
+from relief_ray.records.schema import RunRecord
+
+# Where a process dies while Ray starts it, Ray notices after a minute, and others may wait for its place until then.
+MAX_STARTS, START_S, POLL_S = 3, 180.0, 0.25
+
+
+@dataclass(kw_only=True)
+class Audience:
+    """Who hears of a run: of every round and every repair once."""
+
+    path: Path
+    on_round: OnRound
+    on_note: Callable[[str], None]
+    seen: int = -1
+    told: set[str] = field(default_factory=set)
+
+    def hear(self, progress: Progress) -> None:
+        """Passes on what is new; the coordinator may still speak of the run before this one."""
+        if progress.path != self.path:
+            return
+        for repair in progress.repairs:
+            if repair not in self.told:
+                self.told.add(repair)
+                self.on_note(f"repaired: {repair}")
+        for record in progress.records:
+            self.on_round(record)
+            self.seen = record.round
+
+
+def start_coordinator() -> Handle:
+    """The coordinator's actor, on the ``server`` node where the cluster has one."""
+    # Ray's typing does not know this option of actors.
+    remote = cast(Any, ray.remote)
+    actor = remote(num_cpus=0, concurrency_groups={"control": 2})(Coordinator).options(
+        name=f"coordinator-{secrets.token_hex(3)}",
+        resources={"server": 0.001} if "server" in ray.cluster_resources() else {},
+        max_restarts=-1,
+        max_task_retries=0,
+        **process_options(1, hide_gpus=False),
+    )
+    return actor.remote()
+
+
+def follow(
+    coordinator: Handle,
+    order: Order,
+    on_round: OnRound,
+    on_note: Callable[[str], None],
+    should_stop: Callable[[], bool],
+) -> RunRecord:
+    """Waits for a coordinator's run and passes its rounds on; where it dies, the run goes on from its checkpoint.
+
+    Raises:
+        UserError: the coordinator's process did not start in time.
+        UserError, RoundVoid, ClientFailed: as the run raised them.
+        RayActorError: the coordinator died again and again.
+    """
+    starts, audience = 1, Audience(path=order.path, on_round=on_round, on_note=on_note)
+    run = coordinator.run.remote(order)
+    while True:
+        try:
+            if should_stop():
+                coordinator.stop.remote()
+            done = bool(ray.wait([run], timeout=POLL_S)[0])
+            audience.hear(_progress(coordinator, audience))
+            if done:
+                return cast(RunRecord, ray.get(run))
+        except RayTaskError as error:
+            raise _cause(error) from error
+        except RayActorError as error:
+            if starts == MAX_STARTS:
+                raise
+            starts += 1
+            on_note("the coordinator's process died; it goes on from the last checkpoint")
+            _await(coordinator, error)
+            run = coordinator.run.remote(order)
+
+
+def _progress(coordinator: Handle, audience: Audience) -> Progress:
+    try:
+        return cast(Progress, ray.get(coordinator.progress.remote(audience.seen), timeout=START_S))
+    except GetTimeoutError as error:
+        raise UserError(
+            f"the coordinator did not answer for {START_S:g} s; `ray status` shows what it waits for; what is done "
+            f"is kept: relief-ray resume {audience.path}"
+        ) from error
+
+
+def _await(coordinator: Handle, error: RayActorError) -> None:
+    """Waits until Ray has started the process anew."""
+    until = time.monotonic() + START_S
+    while time.monotonic() < until:
+        try:
+            ray.get(coordinator.progress.remote(0), timeout=START_S)
+            return
+        except RayActorError:
+            time.sleep(POLL_S)
+    raise error
+
+
+def _cause(error: RayTaskError) -> BaseException:
+    """What the coordinator raised, as it would have been raised here."""
+    cause = error.cause
+    assert isinstance(cause, BaseException)
+    errno = getattr(cause, "errno", None)
+    if isinstance(cause, ValueError) and isinstance(errno, int):
+        cause.__cause__ = OSError(errno, str(cause))
+    return cause

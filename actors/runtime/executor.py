@@ -1,0 +1,264 @@
+"""Runs a round's clients on Ray hosts (an ``Executor``), with the bits of the plain loop.
+
+Packed: blocks go to whichever host is through first, or a short round's share to each. Actors: every client on its own
+host. The sums are the same.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from math import inf
+
+import ray
+from torch import Tensor
+
+from actors.runtime.client_host import EvalAnswer, EvalRequest, Models, TrainAnswer, TrainRequest
+from actors.runtime.errors import EvaluationFailed
+from actors.runtime.host_group import HostGroup, RuntimeOptions, open_hosts
+from actors.runtime.host_pool import Call, HostPool, Lost, Piece, greet
+from actors.runtime.placement import Resources, slots_per_node
+from actors.runtime.reduce import Gather, lost
+from actors.runtime.scheduling import Dealer
+from actors.runtime.serialization import Packed, pack, unpack
+from relief_ray.experiment.experiment import never
+from relief_ray.federated import RoundVoid
+from relief_ray.groups import Params
+from relief_ray.messages import Assignment, ClientId, ClientState, EvalTarget, Json, Trained
+from relief_ray.server.reduction import Sums, blocks
+from relief_ray.training.job import BlockResult, Job
+
+# What a host sent back, handed on to the round that is being gathered.
+
+
+def take(gather: Gather, call: Call, answer: TrainAnswer) -> None:
+    """Hands an answer on: sums look into the received arrays, everything that is kept has its own memory."""
+    sums: tuple[Sums, ...] = unpack(answer.sums)
+    rest: tuple[BlockResult, ...] = unpack(answer.rest, own=True)
+    if answer.nodes is not None:
+        numbers = (block for block, _ in call.pieces)
+        gather.add_whole(dict(zip(numbers, rest, strict=True)), dict(zip(answer.nodes, sums, strict=True)))
+        return
+    for (block, part), result, summed in zip(call.pieces, rest, sums, strict=True):
+        gather.add(block, [t.client for t in part], replace(result, sums=summed))
+
+
+START_S, START_PER_HOST_S = 60.0, 10.0
+
+MAX_ATTEMPTS, SLACK = 2, 50
+
+
+def open_executor(
+    job: Job,
+    options: RuntimeOptions,
+    types: Mapping[str, Resources] | None = None,
+    should_stop: Callable[[], bool] = never,
+) -> RayExecutor:
+    """Hosts and their executor in one; ``close`` ends the hosts."""
+    group = open_hosts(job, options, types)
+    try:
+        return RayExecutor(job, group, options, should_stop)
+    except BaseException:
+        group.close()
+        raise
+
+
+class RayExecutor:
+    """Sends tasks to the hosts of a group and merges what comes back."""
+
+    def __init__(
+        self,
+        job: Job,
+        group: HostGroup,
+        options: RuntimeOptions,
+        should_stop: Callable[[], bool] = never,
+        own: bool = True,
+    ) -> None:
+        """Waits for the hosts; with ``own`` they end with the executor.
+
+        Raises:
+            UserError: a host did not start in time or runs other code.
+        """
+        self._job, self._group, self._options, self._own = job, group, options, own
+        specs = group.plan.hosts
+        hosts = greet(group.handles, [s.name for s in specs], START_S + START_PER_HOST_S * len(specs))
+        shared = options.mode == "packed" and bool(options.num_hosts)
+        self._pool = HostPool(
+            hosts=hosts, per_node=slots_per_node([h.identity.node for h in hosts], shared), should_stop=should_stop
+        )
+        self._host_of = {s.client: i for i, s in enumerate(specs) if s.client is not None}
+        self._client_s = inf
+        self._dealer = Dealer(job, self._pool, by_client=bool(self._host_of))
+        self._sent: tuple[Models, ray.ObjectRef[Packed[Models]], int] | None = None
+
+    def train(
+        self,
+        round_: int,
+        models: Mapping[str, Params],
+        tasks: Sequence[Assignment],
+        states: Mapping[ClientId, ClientState],
+    ) -> Trained:
+        """One round; a block whose host is lost is sent once more, client by client, from committed state.
+
+        Raises:
+            RoundVoid: fewer clients than the quorum answered.
+            ClientFailed: code of a client raised; it is named.
+        """
+        cut = blocks(tasks)
+        gather, moved_before, busy_before_s = Gather(cut), self._pool.moved_bytes, self._pool.busy_s
+        model = self._put(models)
+        todo = deque(self._train_calls(cut, round_, model, states))
+        unanswered: dict[ClientId, str] = {}
+        for call, outcome in self._pool.run(todo):
+            if isinstance(outcome, TrainAnswer):
+                take(gather, call, outcome)
+            elif call.attempt + 1 < MAX_ATTEMPTS:
+                again = [(block, (t,)) for block, part in call.pieces for t in part]
+                todo.extend(self._train_call((piece,), round_, model, states, call.attempt + 1) for piece in again)
+            else:
+                assert isinstance(outcome, Lost)
+                unanswered |= dict.fromkeys(call.clients, outcome.why)
+                for block, part in call.pieces:
+                    gather.add(block, [t.client for t in part], lost([t.client for t in part], outcome.why))
+        self._check_quorum(round_, len(tasks), unanswered)
+        busy_s = self._pool.busy_s - busy_before_s
+        self._client_s = busy_s / max(1, len(tasks) - len(unanswered))
+        trained = gather.finish(self._pool.moved_bytes - moved_before)
+        self._dealer.note(trained.worked, busy_s)
+        return trained
+
+    def _train_calls(
+        self,
+        cut: Sequence[tuple[Assignment, ...]],
+        round_: int,
+        model: ray.ObjectRef[Packed[Models]],
+        states: Mapping[ClientId, ClientState],
+    ) -> Iterator[Call]:
+        for pieces in self._dealer.deal(cut):
+            # Whole blocks in one call: the host merges their sums as far as it can.
+            is_whole = len(pieces) > 1
+            yield self._train_call(pieces, round_, model, states, 0, len(cut) if is_whole else None)
+
+    def _train_call(
+        self,
+        pieces: tuple[Piece, ...],
+        round_: int,
+        model: ray.ObjectRef[Packed[Models]],
+        states: Mapping[ClientId, ClientState],
+        attempt: int,
+        num_blocks: int | None = None,
+    ) -> Call:
+        parts = tuple(tasks for _, tasks in pieces)
+        clients = tuple(t.client for tasks in parts for t in tasks)
+        own = {c: states[c] for c in clients if c in states}
+        whole = None if num_blocks is None else (tuple(block for block, _ in pieces), num_blocks)
+        request = pack(TrainRequest(round=round_, parts=parts, states=own, whole=whole))
+        self._pool.moved_bytes += request.nbytes
+        return Call(
+            method="train",
+            args=((self._group.job,), model, request),
+            clients=clients,
+            limit_s=self._limit_s(len(clients)),
+            pieces=pieces,
+            host=self._host_of.get(clients[0]),
+            attempt=attempt,
+            work=sum(self._dealer.work(task) for tasks in parts for task in tasks),
+        )
+
+    def _limit_s(self, num_clients: int) -> float | None:
+        """One client may take the whole limit, the others with it what clients took last round, with much slack."""
+        limit_s = self._options.client_timeout_s
+        return None if limit_s is None else limit_s + (num_clients - 1) * min(limit_s, SLACK * self._client_s)
+
+    def _check_quorum(self, round_: int, num_asked: int, unanswered: Mapping[ClientId, str]) -> None:
+        if num_asked - len(unanswered) < self._options.quorum * num_asked:
+            raise RoundVoid(
+                f"round {round_}: {num_asked - len(unanswered)} of {num_asked} clients answered, "
+                f"runtime.quorum = {self._options.quorum:g}; lost: {dict(unanswered)}"
+            )
+
+    def evaluate(
+        self,
+        models: Mapping[str, Params],
+        targets: Sequence[EvalTarget],
+        states: Mapping[ClientId, ClientState],
+        part: str,
+    ) -> Mapping[str, Tensor]:
+        """Confusion matrices of every target: the windows are shared out over the hosts, and counts add up exactly.
+
+        Raises:
+            EvaluationFailed: a share was lost twice.
+        """
+        model = self._put(models)
+        number = max(1, min(len(self._pool.hosts), sum(self._pool.per_node.values()), len(self._job.parts[part])))
+        todo = deque(self._eval_call(i, number, model, targets, states, part) for i in range(number))
+        total: dict[str, Tensor] = {}
+        for call, outcome in self._pool.run(todo):
+            if isinstance(outcome, EvalAnswer):
+                found = unpack(outcome.found)
+                total = {label: counts + total[label] if total else counts.clone() for label, counts in found.items()}
+            elif call.attempt + 1 < MAX_ATTEMPTS:
+                todo.append(replace(call, attempt=call.attempt + 1))
+            else:
+                assert isinstance(outcome, Lost)
+                raise EvaluationFailed(f"evaluation on {part!r}: {outcome.why}")
+        return {label: total[label] for label in sorted(total)}
+
+    def _eval_call(
+        self,
+        index: int,
+        number: int,
+        model: ray.ObjectRef[Packed[Models]],
+        targets: Sequence[EvalTarget],
+        states: Mapping[ClientId, ClientState],
+        part: str,
+    ) -> Call:
+        request = pack(EvalRequest(targets=tuple(targets), states=dict(states), part=part, share=(index, number)))
+        self._pool.moved_bytes += request.nbytes
+        args, limit_s = ((self._group.job,), model, request), self._options.client_timeout_s
+        return Call(method="evaluate", args=args, clients=(), limit_s=limit_s)
+
+    def _put(self, models: Models) -> ray.ObjectRef[Packed[Models]]:
+        """One object per model version: fetched once per node, read by all its hosts without a copy."""
+        if self._sent is None or self._sent[0] is not models:
+            wire: Models = {name: dict(params) for name, params in models.items()}
+            packed = pack(wire)
+            self._sent = (models, ray.put(packed), packed.nbytes)
+        self._pool.moved_bytes += self._sent[2] * len({h.identity.node for h in self._pool.hosts})
+        return self._sent[1]
+
+    def facts(self) -> dict[str, Json]:
+        """How the run was laid out, for its record."""
+        hosts = self._pool.hosts
+        return {
+            "mode": self._options.mode,
+            "num_hosts": len(hosts),
+            "num_nodes": len({h.identity.node for h in hosts}),
+            "placement": self._group.plan.placement,
+            "placement_why": self._group.plan.why,
+            "ray": ray.__version__,
+            "pythons": list[Json](sorted({h.identity.python for h in hosts})),
+            "torches": list[Json](sorted({h.identity.torch for h in hosts})),
+            "num_lost_calls": self._pool.num_lost,
+        }
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds that hosts spent on training calls so far, all of them together."""
+        return self._pool.busy_s
+
+    @property
+    def peak_mib(self) -> float:
+        """The most memory (resident, MiB) that a host's process had held when it last sent an update; 0 before that."""
+        return self._pool.peak_mib
+
+    @property
+    def num_lost(self) -> int:
+        """Calls that came to nothing because a host was lost."""
+        return self._pool.num_lost
+
+    def close(self) -> None:
+        """Ends the hosts, where they are ours."""
+        if self._own:
+            self._group.close()

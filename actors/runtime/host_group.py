@@ -1,0 +1,97 @@
+"""The hosts of a run: created together by the driver, handed to whoever runs the rounds, ended together."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import ray
+from ray.util.placement_group import PlacementGroup, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from actors.runtime import user_code
+from actors.runtime.client_host import ClientHost, Handle
+from actors.runtime.placement import HostSpec, Mode, Placement, Plan, Resources, plan_actors, plan_packed, reserve
+from actors.runtime.session import process_options
+from relief_ray.training.job import Job
+
+RESERVE_S = 60.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RuntimeOptions:
+    """How clients are laid out over the cluster; none of it changes a result.
+
+    ``client_timeout_s``: seconds a client may take for its round (None: for ever); ``quorum``: the share of a round's
+    clients that must answer.
+    """
+
+    mode: Mode = "packed"
+    num_hosts: int | None = None
+    placement: Placement = "auto"
+    client_timeout_s: float | None = 600.0
+    quorum: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HostGroup:
+    """Handles in host order; whoever holds the group keeps the job alive for hosts that start anew."""
+
+    plan: Plan
+    handles: tuple[Handle, ...]
+    job: ray.ObjectRef[Job]
+    reservation: PlacementGroup | None
+
+    def with_job(self, job: Job) -> HostGroup:
+        """The same hosts for another job; they change over with its first call."""
+        return replace(self, job=user_code.put(job, job.modules))
+
+    def close(self) -> None:
+        """Ends all hosts and gives their places back."""
+        if not ray.is_initialized():
+            return
+        for handle in self.handles:
+            with suppress(ray.exceptions.RayError):
+                ray.kill(handle)
+        if self.reservation is not None:
+            remove_placement_group(self.reservation)
+
+
+def open_hosts(job: Job, options: RuntimeOptions, types: Mapping[str, Resources] | None = None) -> HostGroup:
+    """Places and starts the hosts; ``types``: device type -> Ray resources. Does not wait for them.
+
+    Raises:
+        UserError: the cluster lacks a resource, named with the fix.
+    """
+    cluster, needs_gpu = ray.cluster_resources(), job.trainer.device == "cuda"
+    if options.mode == "actors":
+        plan = plan_actors(job.fleet, types or {}, options.placement, cluster, needs_gpu)
+    else:
+        plan = plan_packed(options.num_hosts, cluster, needs_gpu, job.trainer.stack)
+    reservation = reserve(plan, RESERVE_S)
+    actor = ray.remote(ClientHost)
+    options_of = [actor_options(spec, i, reservation, job.num_threads) for i, spec in enumerate(plan.hosts)]
+    handles = tuple(actor.options(**chosen).remote() for chosen in options_of)
+    return HostGroup(plan=plan, handles=handles, job=user_code.put(job, job.modules), reservation=reservation)
+
+
+def actor_options(spec: HostSpec, index: int, reservation: PlacementGroup | None, num_threads: int) -> dict[str, Any]:
+    """Ray's options of one host."""
+    options: dict[str, Any] = {
+        # For the dashboard alone: runs and cells share a namespace, so each name is used once.
+        "name": f"{spec.name}-{secrets.token_hex(3)}",
+        "num_cpus": spec.num_cpus,
+        "num_gpus": spec.num_gpus,
+        "resources": dict(spec.resources),
+        "max_restarts": -1,
+        "max_task_retries": 0,
+        **process_options(num_threads, hide_gpus=not spec.num_gpus),
+    }
+    if reservation is not None:
+        options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(
+            placement_group=reservation, placement_group_bundle_index=index
+        )
+    return options

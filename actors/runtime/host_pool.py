@@ -1,0 +1,307 @@
+"""A pool of hosts: hands out calls, takes answers as they come, survives lost hosts.
+
+Ray's own retries stay off (they would train twice); whoever calls decides what is sent again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from math import inf
+
+import ray
+from ray.exceptions import ActorDiedError, RayError, RayTaskError
+
+from actors.runtime.client_host import EvalAnswer, Handle, Identity, TrainAnswer, check, identify
+from actors.runtime.errors import Interrupted, raise_cause, reason
+from relief_ray.errors import UserError
+from relief_ray.messages import Assignment, ClientId
+
+# Hosts as the driver sees them: who they are, what they were asked, whether they are in trouble.
+
+
+Piece = tuple[int, tuple[Assignment, ...]]
+
+Answer = TrainAnswer | EvalAnswer
+
+# Calls that lie with a host: the one it works on and the next, so that it never waits for the driver.
+DEPTH = 2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Call:
+    """A piece of work: ``method`` of a host, for these clients; ``host`` where only one will do.
+
+    ``pieces``: what its answer is made of, consecutive clients of one block each. ``work``: how much, in any unit.
+    """
+
+    method: str
+    args: tuple[object, ...]
+    clients: tuple[ClientId, ...]
+    limit_s: float | None
+    pieces: tuple[Piece, ...] = ()
+    host: int | None = None
+    attempt: int = 0
+    work: float = 0.0
+
+
+@dataclass(slots=True)
+class Flight:
+    """A call under way; ``since_s``: when the host could begin with it, as far as the driver knows."""
+
+    call: Call
+    ref: ray.ObjectRef[Answer]
+    since_s: float
+
+
+@dataclass(slots=True)
+class Host:
+    """One actor; it works on the first of its ``flights``. ``trouble`` says why it was lost, ``probe`` asks again.
+
+    ``work_s``: seconds that it took for a unit of work the last time, once it has answered.
+    """
+
+    index: int
+    name: str
+    handle: Handle
+    identity: Identity
+    flights: deque[Flight] = field(default_factory=deque)
+    work_s: float | None = None
+    probe: ray.ObjectRef[Identity] | None = None
+    probe_at_s: float = 0.0
+    trouble: str = ""
+    trouble_at_s: float = 0.0
+    num_losses: int = 0
+    gone: bool = False
+
+    @property
+    def usable(self) -> bool:
+        """True where a call may be sent."""
+        return not self.trouble and not self.gone
+
+    def left_s(self, now_s: float) -> float:
+        """Expected seconds until it is through with what lies there; infinite where it was never heard of."""
+        if not self.flights:
+            return 0.0
+        if self.work_s is None:
+            return inf
+        first, *behind = (self.work_s * flight.call.work for flight in self.flights)
+        return max(0.0, first - (now_s - self.flights[0].since_s)) + sum(behind)
+
+    def send(self, call: Call) -> None:
+        """Sends a call; Ray runs a host's calls in the order in which they were sent."""
+        ref: ray.ObjectRef[Answer] = getattr(self.handle, call.method).remote(*call.args)
+        self.flights.append(Flight(call=call, ref=ref, since_s=time.monotonic()))
+
+    def land(self) -> Flight:
+        """Takes the first flight, which is over; the host is at the next one since now."""
+        done = self.flights.popleft()
+        if self.flights:
+            self.flights[0].since_s = time.monotonic()
+        return done
+
+    def suspect(self, why: str) -> list[Call]:
+        """Notes a trouble; returns the calls that lay behind the one in which it happened."""
+        self.trouble, self.trouble_at_s = why, time.monotonic()
+        self.probe, self.probe_at_s = None, 0.0
+        behind = [flight.call for flight in self.flights]
+        self.flights.clear()
+        return behind
+
+
+def greet(handles: Sequence[Handle], names: Sequence[str], within_s: float) -> list[Host]:
+    """Waits until every host has said who it is.
+
+    Raises:
+        UserError: a host did not start in time, could not start, or runs other code.
+    """
+    refs = [handle.hello.remote() for handle in handles]
+    ready, late = ray.wait(refs, num_returns=len(refs), timeout=within_s)
+    if late:
+        missing = [name for name, ref in zip(names, refs, strict=True) if ref in set(late)]
+        raise UserError(
+            f"{len(ready)} of {len(refs)} hosts started within {within_s:g} s; missing: {', '.join(missing[:8])}; "
+            "use fewer hosts (runtime.num_hosts) or look at the cluster with `ray status`"
+        )
+    mine, hosts = identify(), []
+    for i, (name, handle, ref) in enumerate(zip(names, handles, refs, strict=True)):
+        try:
+            identity: Identity = ray.get(ref)
+        except RayError as error:
+            raise UserError(
+                f"{name} could not start: {reason(error)}; is the same relief-ray installed on its node?"
+            ) from error
+        check(mine, identity)
+        hosts.append(Host(index=i, name=name, handle=handle, identity=identity))
+    return hosts
+
+
+POLL_S, PROBE_S, RECOVERY_S = 0.25, 0.2, 60.0
+
+MAX_LOSSES = 5
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lost:
+    """A call that came to nothing without being at fault."""
+
+    why: str
+
+
+@dataclass(kw_only=True)
+class HostPool:
+    """Hosts and what they are doing; ``per_node`` bounds the hosts of a node that work at the same time.
+
+    ``busy_s``: hosts' own seconds in training so far; ``peak_mib``: the most memory that one of them held.
+    """
+
+    hosts: list[Host]
+    per_node: dict[str, int]
+    should_stop: Callable[[], bool]
+    recovery_s: float = RECOVERY_S
+    moved_bytes: int = 0
+    num_lost: int = 0
+    busy_s: float = 0.0
+    peak_mib: float = 0.0
+
+    def run(self, todo: deque[Call]) -> Iterator[tuple[Call, Answer | Lost]]:
+        """Yields every call of ``todo`` with its outcome as it arrives; the caller may add calls meanwhile.
+
+        Raises:
+            UserError, ClientFailed: code of a host raised, or the host runs other code.
+            Interrupted: the user asked to stop.
+        """
+        for host in self.hosts:
+            if host.probe is None:
+                host.trouble_at_s = time.monotonic()
+        try:
+            while todo or any(h.flights for h in self.hosts):
+                if self.should_stop():
+                    raise Interrupted
+                self._send(todo)
+                self._probe()
+                yield from self._receive(todo)
+                yield from self._overdue(todo)
+                yield from self._hopeless(todo)
+        finally:
+            # Where the caller gives up, hosts finish the calls that lie with them, then answer the probe: Ray
+            # cancels no call that has reached an actor, begun or not. Answers are dropped with their references.
+            for host in self.hosts:
+                if host.flights:
+                    host.suspect("its last call was given up")
+
+    def _send(self, todo: deque[Call]) -> None:
+        for _ in range(len(todo)):
+            call = todo.popleft()
+            host = self._host_for(call)
+            if host is None:
+                todo.append(call)
+            else:
+                host.send(call)
+
+    def _host_for(self, call: Call) -> Host | None:
+        """The host that is expected to be through first, if a call may lie there."""
+        working: dict[str, int] = {}
+        for host in self.hosts:
+            working[host.identity.node] = working.get(host.identity.node, 0) + bool(host.flights)
+
+        def has_place(host: Host) -> bool:
+            node = host.identity.node
+            return bool(host.flights) or working[node] < self.per_node.get(node, 1)
+
+        candidates = self.hosts if call.host is None else [self.hosts[call.host]]
+        now_s = time.monotonic()
+        first = min((h for h in candidates if h.usable and has_place(h)), key=lambda h: h.left_s(now_s), default=None)
+        if first is None or not first.flights:
+            return first
+        # Unheard of, or full: the call waits and goes to whoever is free then. What was lost before lies there alone:
+        # a call's answer dies with its process if the next one kills that at once, and nobody knows which it was.
+        is_open = len(first.flights) < DEPTH and first.left_s(now_s) < inf
+        is_suspect = call.attempt > 0 or any(f.call.attempt > 0 for f in first.flights)
+        return first if is_open and not is_suspect else None
+
+    def _hopeless(self, todo: deque[Call]) -> Iterator[tuple[Call, Lost]]:
+        """Calls whose hosts are gone, or in trouble for longer than a restart takes."""
+        now = time.monotonic()
+        for call in list(todo):
+            candidates = self.hosts if call.host is None else [self.hosts[call.host]]
+            if all(h.gone or (h.trouble and now - h.trouble_at_s > self.recovery_s) for h in candidates):
+                todo.remove(call)
+                yield call, Lost(why=f"no host: {candidates[0].name} {candidates[0].trouble}")
+
+    def _receive(self, todo: deque[Call]) -> Iterator[tuple[Call, Answer | Lost]]:
+        """Answers of what hosts are at; refills a host before its answer is worked on."""
+        awaited = {h.flights[0].ref: h for h in self.hosts if h.flights}
+        if not awaited:
+            time.sleep(PROBE_S if any(h.trouble for h in self.hosts) else 0.0)
+            return
+        ready, _ = ray.wait(list(awaited), num_returns=1, timeout=POLL_S)
+        for ref in ready:
+            host = awaited[ref]
+            flight = host.land()
+            self._send(todo)
+            yield self._take(host, flight, todo)
+
+    def _take(self, host: Host, flight: Flight, todo: deque[Call]) -> tuple[Call, Answer | Lost]:
+        try:
+            answer = ray.get(flight.ref, timeout=RECOVERY_S)
+        except RayTaskError as error:
+            raise_cause(error, f"{host.name}, {flight.call.method} of clients {list(flight.call.clients)}")
+            raise
+        except RayError as error:
+            return flight.call, self._lose(host, reason(error), todo)
+        check(identify(), answer.identity)
+        host.identity, host.num_losses = answer.identity, 0
+        self.moved_bytes += answer.nbytes
+        if isinstance(answer, TrainAnswer):
+            self.busy_s += answer.busy_s
+            self.peak_mib = max(self.peak_mib, answer.peak_mib)
+            if flight.call.work:
+                host.work_s = answer.busy_s / flight.call.work
+        return flight.call, answer
+
+    def _overdue(self, todo: deque[Call]) -> Iterator[tuple[Call, Lost]]:
+        now = time.monotonic()
+        for host in (h for h in self.hosts if h.flights):
+            limit_s = host.flights[0].call.limit_s
+            if limit_s is not None and now - host.flights[0].since_s > limit_s:
+                call = host.land().call
+                # A hung process answers nothing, not even a polite end; Ray starts it anew.
+                ray.kill(host.handle, no_restart=False)
+                why = f"no answer within {limit_s:g} s; raise runtime.client_timeout_s if it was only slow"
+                yield call, self._lose(host, why, todo)
+
+    def _lose(self, host: Host, why: str, todo: deque[Call]) -> Lost:
+        """The host is in trouble; what it had not begun goes to another one, as if it had never been sent."""
+        self.num_lost += 1
+        host.num_losses += 1
+        # Ray starts a dead process anew for ever; one that dies on every call is given up.
+        host.gone = host.num_losses >= MAX_LOSSES
+        todo.extendleft(reversed(host.suspect(why)))
+        return Lost(why=f"{host.name}: {why}")
+
+    def _probe(self) -> None:
+        """Asks hosts in trouble whether they are back, and hears those that answered."""
+        now = time.monotonic()
+        for host in self.hosts:
+            if host.trouble and not host.gone and host.probe is None and now >= host.probe_at_s:
+                host.probe = host.handle.hello.remote()
+        asked = {h.probe: h for h in self.hosts if h.probe is not None}
+        if asked:
+            for ref in ray.wait(list(asked), num_returns=len(asked), timeout=0)[0]:
+                self._take_probe(asked[ref])
+
+    def _take_probe(self, host: Host) -> None:
+        assert host.probe is not None
+        ref, host.probe = host.probe, None
+        try:
+            host.identity = ray.get(ref, timeout=RECOVERY_S)
+        except ActorDiedError:
+            host.gone = True
+        except RayError:
+            host.probe_at_s = time.monotonic() + PROBE_S
+        else:
+            check(identify(), host.identity)
+            host.trouble = ""

@@ -1,0 +1,150 @@
+"""How a round's blocks are cut into calls: large enough to be worth the trip, small enough to balance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from actors.runtime.host_pool import HostPool, Piece
+from relief_ray.messages import Assignment, ClientId, Receipt, WeightedSum
+from relief_ray.server.reduction import evenly
+from relief_ray.training.job import Job
+
+# What an answer's float32 values cost a round: packing, shared memory, reading and adding up, measured on two busy
+# cores. Sums of several clients are float64 and cost twice that; below, only ratios to training's seconds matter.
+ANSWER_S_PER_BYTE = 1.5e-9
+CALL_S = 1e-3
+# What has to be gained before the hosts' balance is left to a guess; and a round for which it never is: whoever asks a
+# run to stop should not wait for longer.
+LEAST_GAIN, LONG_S = 0.03, 5.0
+
+
+@dataclass(slots=True)
+class Paces:
+    """What clients took the last time they trained, by their work then: the best guess of what they will take."""
+
+    seen: dict[ClientId, tuple[float, int]] = field(default_factory=dict)
+
+    def note(self, receipts: Sequence[Receipt], busy_s: float) -> None:
+        """Learns from a round in which hosts were busy for ``busy_s``; what is not training falls on all alike."""
+        trained_s = {r.assignment.client: r.work.measured.compute_s for r in receipts}
+        beside_s = max(0.0, busy_s - sum(trained_s.values())) / max(1, len(trained_s))
+        for receipt in receipts:
+            task = receipt.assignment
+            self.seen[task.client] = (trained_s[task.client] + beside_s, _group_epochs(task))
+
+    def foresee(self, tasks: Iterable[Assignment]) -> dict[ClientId, float] | None:
+        """Seconds of every task; None where a client was never seen."""
+        found: dict[ClientId, float] = {}
+        for task in tasks:
+            if task.client not in self.seen:
+                return None
+            seconds, work = self.seen[task.client]
+            found[task.client] = seconds * (_group_epochs(task) / work if work else 1.0)
+        return found
+
+
+def _group_epochs(task: Assignment) -> int:
+    return len(task.train) * task.epochs
+
+
+class Dealer:
+    """Cuts the rounds of a job for the hosts of a pool."""
+
+    def __init__(self, job: Job, pool: HostPool, *, by_client: bool) -> None:
+        """``by_client``: every client has a host of its own."""
+        self._job, self._pool, self._by_client, self._paces = job, pool, by_client, Paces()
+        self._answer_nbytes = 0
+
+    def note(self, receipts: Sequence[Receipt], busy_s: float) -> None:
+        """Learns from a round."""
+        self._paces.note(receipts, busy_s)
+        self._answer_nbytes = max((r.bytes_up for r in receipts), default=0)
+
+    def work(self, task: Assignment) -> int:
+        """How much a task is, in no unit: good for a comparison of tasks that were never seen."""
+        return self._job.fleet[task.client].num_windows * _group_epochs(task)
+
+    def deal(self, blocks: Sequence[tuple[Assignment, ...]]) -> Sequence[tuple[Piece, ...]]:
+        """The pieces of every call, in the order of sending."""
+        cut, tasks = list(enumerate(blocks)), [task for block in blocks for task in block]
+        if self._by_client:
+            return _by_client(cut)
+        hosts = self._pool.hosts
+        slots = min(len(hosts), sum(self._pool.per_node.values()))
+        if self._job.trainer.stack > 1:
+            return deal_together(cut, slots)
+        are_equal = len({h.identity.node for h in hosts}) == 1 and all(h.usable for h in hosts)
+        # Single updates (Collect) do not become fewer on the way: they had better come as they arise.
+        if are_equal and isinstance(self._job.reduction, WeightedSum) and (paces := self._paces.foresee(tasks)):
+            calls = deal_at_once(cut, slots, paces, self._answer_nbytes)
+            if calls is not None:
+                return calls
+        return deal_singly(cut, slots, {task.client: self.work(task) for task in tasks})
+
+
+def deal_together(cut: Sequence[Piece], slots: int) -> list[tuple[Piece, ...]]:
+    """One call for each host, of as many consecutive blocks: only clients of one call can share their steps."""
+    return evenly(cut, min(slots, len(cut)))
+
+
+def deal_singly(cut: Sequence[Piece], slots: int, work: Mapping[ClientId, float]) -> list[tuple[Piece, ...]]:
+    """A call per block, most work first; single clients in client order where ``slots`` hosts share few blocks."""
+    if 2 * slots > len(cut) and any(len(tasks) > 1 for _, tasks in cut):
+        # In client order: only few may wait in memory for one before them.
+        return _by_client(cut)
+    return [(piece,) for piece in sorted(cut, key=lambda piece: -_sum(piece, work))]
+
+
+def _by_client(cut: Sequence[Piece]) -> list[tuple[Piece, ...]]:
+    return [((i, (task,)),) for i, tasks in cut for task in tasks]
+
+
+def deal_at_once(
+    cut: Sequence[Piece], slots: int, seconds: Mapping[ClientId, float], nbytes: int
+) -> list[tuple[Piece, ...]] | None:
+    """One call for each of ``slots`` equal hosts, where that is expected to end the round sooner than single calls.
+
+    Single calls balance better; blocks that are halves of one another in the reduction tree are one sum where one host
+    has them. Tried are runs of 1, 2, 4, .. such blocks, given to hosts longest first: expected is the busiest host's
+    seconds, ``CALL_S`` a call and ``ANSWER_S_PER_BYTE`` of what travels; ``nbytes``: a client's values. None where
+    single calls are as good but for ``LEAST_GAIN``, or the round is longer than ``LONG_S``.
+    """
+    apart = [list(call) for call in deal_singly(cut, slots, seconds)]
+    busiest_s = _makespan(_spread(apart, slots, seconds), seconds)
+    if busiest_s > LONG_S:
+        return None
+    least_s = (1 - LEAST_GAIN) * (busiest_s + CALL_S * len(apart) + _answers_s(apart, nbytes))
+    best = None
+    for level in range((len(cut) - 1).bit_length() + 1):
+        runs = [list(cut[i : i + (1 << level)]) for i in range(0, len(cut), 1 << level)]
+        hosts = [host for host in _spread(runs, slots, seconds) if host]
+        expected_s = _makespan(hosts, seconds) + CALL_S * len(hosts) + _answers_s(runs, nbytes)
+        if expected_s < least_s:
+            least_s, best = expected_s, [tuple(sorted(host, key=lambda piece: piece[0])) for host in hosts]
+    return best
+
+
+def _answers_s(runs: Sequence[Sequence[Piece]], nbytes: int) -> float:
+    """What travels for these runs, each as one sum: single clients as they are, sums in float64."""
+    singles = sum(sum(len(tasks) for _, tasks in run) == 1 for run in runs)
+    return ANSWER_S_PER_BYTE * nbytes * (2 * len(runs) - singles)
+
+
+def _sum(piece: Piece, seconds: Mapping[ClientId, float]) -> float:
+    return sum(seconds[task.client] for task in piece[1])
+
+
+def _spread(runs: Sequence[list[Piece]], slots: int, seconds: Mapping[ClientId, float]) -> list[list[Piece]]:
+    """Longest first, each to the host with the least so far."""
+    hosts: list[list[Piece]] = [[] for _ in range(slots)]
+    loads = [0.0] * slots
+    for run in sorted(runs, key=lambda run: -sum(_sum(piece, seconds) for piece in run)):
+        least = loads.index(min(loads))
+        hosts[least] += run
+        loads[least] += sum(_sum(piece, seconds) for piece in run)
+    return hosts
+
+
+def _makespan(hosts: Sequence[Sequence[Piece]], seconds: Mapping[ClientId, float]) -> float:
+    return max(sum(_sum(piece, seconds) for piece in host) for host in hosts)

@@ -1,0 +1,104 @@
+"""What is sent to other processes and names classes of the user's own: their source files go with it.
+
+So a host needs no copy of the file that a method stands in, and cannot run another version of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar, cast
+
+import ray
+from ray import cloudpickle
+
+from relief_ray.errors import UserError
+from relief_ray.files import cache_root
+from relief_ray.plugins import SourceFile, digests, sources
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Carried(Generic[T]):
+    """A pickled value and the files that it takes to read it."""
+
+    modules: tuple[str, ...]
+    files: tuple[SourceFile, ...]
+    body: bytes
+
+
+def put(value: T, modules: tuple[str, ...]) -> ray.ObjectRef[T]:
+    """Puts a value where every process finds it, with the files of the user's ``modules``; read it with ``get``."""
+    files = sources(modules)
+    if not files:
+        return ray.put(value)
+    carried: Carried[T] = Carried(modules=modules, files=files, body=cloudpickle.dumps(value))
+    return cast("ray.ObjectRef[T]", ray.put(carried))
+
+
+def get(ref: ray.ObjectRef[T]) -> T:
+    """The value; the user's modules are put in place first.
+
+    Raises:
+        UserError: this process finds other modules of these names.
+    """
+    found: object = ray.get(ref)
+    if isinstance(found, Carried):
+        install(found.modules, found.files)
+        found = cloudpickle.loads(found.body)
+    return cast(T, found)
+
+
+def install(modules: Sequence[str], files: Sequence[SourceFile]) -> None:
+    """Makes ``modules`` importable here, from exactly these files.
+
+    Raises:
+        UserError: other files are imported under these names, even so.
+    """
+    wanted = {file.name: file.sha256 for file in files}
+    if all(name in sys.modules for name in modules) and digests(modules) == wanted:
+        return
+    key = hashlib.sha256(repr(sorted(wanted.items())).encode()).hexdigest()[:16]
+    folder = cache_root() / "modules" / key
+    _write(folder, files)
+    for name in [name for name in sys.modules if _place_of(name) in wanted]:
+        del sys.modules[name]
+    sys.path.insert(0, str(folder))
+    importlib.invalidate_caches()
+    for name in modules:
+        importlib.import_module(name)
+    if (found := digests(modules)) != wanted:
+        places = [str(getattr(sys.modules[name], "__file__", name)) for name in modules]
+        raise UserError(f"{', '.join(places)}: other sources ({found}) than the driver's ({wanted}); rename the module")
+
+
+def _write(folder: Path, files: Sequence[SourceFile]) -> None:
+    """Other hosts of this node may be writing the same: the folder appears whole."""
+    if folder.exists():
+        return
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    beside = Path(tempfile.mkdtemp(prefix=f"{folder.name}-", dir=folder.parent))
+    for file in files:
+        (beside / file.name).parent.mkdir(parents=True, exist_ok=True)
+        (beside / file.name).write_bytes(file.content)
+    try:
+        beside.rename(folder)
+    except OSError:
+        shutil.rmtree(beside)
+        if not folder.exists():
+            raise
+
+
+def _place_of(module: str) -> str:
+    """Where a loaded module's file lies below the folder it was found in; empty for what has none."""
+    file, path = getattr(sys.modules[module], "__file__", None), module.replace(".", "/")
+    if file is None:
+        return ""
+    return f"{path}/__init__.py" if Path(file).name == "__init__.py" else f"{path}.py"

@@ -1,0 +1,89 @@
+"""Processes that outlive a run: the next one takes over its hosts and its coordinator where it would start the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+import ray
+
+from actors.runtime.client_host import Handle
+from actors.runtime.coordinator_client import start_coordinator
+from actors.runtime.host_group import HostGroup, RuntimeOptions, open_hosts
+from actors.runtime.placement import Resources
+from relief_ray.process import Device
+from relief_ray.training.job import Job
+
+ALIVE_S = 5.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wanted:
+    """What hosts are started from; runs that want the same may share them."""
+
+    options: RuntimeOptions
+    types: Mapping[str, Resources]
+    devices: tuple[str, ...]
+    num_threads: int
+    computes_on: Device
+    stack: int
+
+
+class Crew:
+    """Hosts and coordinator in one keeping; ``close`` ends them."""
+
+    def __init__(self) -> None:
+        """Nobody is there yet."""
+        self._wanted: Wanted | None = None
+        self._group: HostGroup | None = None
+        self._coordinator: Handle | None = None
+
+    def hosts(self, job: Job, options: RuntimeOptions, types: Mapping[str, Resources]) -> HostGroup:
+        """Hosts for this job: those of the last run where they fit and answer, new ones otherwise.
+
+        Raises:
+            UserError: the cluster lacks a resource, named with the fix.
+        """
+        devices = tuple(c.device for c in job.fleet.clients) if options.mode == "actors" else ()
+        wanted = Wanted(
+            options=options,
+            types=types,
+            devices=devices,
+            num_threads=job.num_threads,
+            computes_on=job.trainer.device,
+            stack=job.trainer.stack,
+        )
+        if self._group is not None and self._wanted == wanted and _alive(self._group):
+            self._group = self._group.with_job(job)
+        else:
+            self._end_hosts()
+            self._group, self._wanted = open_hosts(job, options, types), wanted
+        return self._group
+
+    def coordinator(self) -> Handle:
+        """The coordinator's actor."""
+        if self._coordinator is None:
+            self._coordinator = start_coordinator()
+        return self._coordinator
+
+    def close(self) -> None:
+        """Ends everybody; a run after this starts its own."""
+        self._end_hosts()
+        if self._coordinator is not None and ray.is_initialized():
+            with suppress(ray.exceptions.RayError):
+                ray.kill(self._coordinator)
+        self._coordinator = None
+
+    def _end_hosts(self) -> None:
+        if self._group is not None:
+            self._group.close()
+        self._group = self._wanted = None
+
+
+def _alive(group: HostGroup) -> bool:
+    try:
+        ray.get([handle.hello.remote() for handle in group.handles], timeout=ALIVE_S)
+    except ray.exceptions.RayError:
+        return False
+    return True

@@ -1,0 +1,163 @@
+"""The command groups that run no experiment: `device`, `fleet`, `model` and `data`."""
+
+from pathlib import Path
+from typing import Annotated, Literal, Optional
+
+import typer
+
+from actors.terminal.options import AsJson, Dataset, Settings, SomePath, SomeText, StrideS, Target
+
+fleet = typer.Typer(help="Devices, sensors and what a round costs them.", no_args_is_help=True)
+model = typer.Typer(help="The backbone and its parameter groups.", no_args_is_help=True)
+device = typer.Typer(help="This machine as a device of the fleet.", no_args_is_help=True)
+data = typer.Typer(help="Datasets: bring, check, look into.", no_args_is_help=True)
+
+
+@device.callback()
+def _device() -> None:
+    """A group even while it has one command."""
+
+
+@device.command("profile")
+def device_profile(
+    backbone: Annotated[SomeText, typer.Option(metavar="cnn|moment_lora", help="The backbone; default cnn.")] = None,
+    settings: Settings = None,
+    types: Annotated[str, typer.Option(metavar="A,B,C", help="Device types that get the measured speed.")] = "A,B,C",
+    turns: Annotated[int, typer.Option(min=1, help="How often everything is repeated.")] = 5,
+    out: Annotated[SomePath, typer.Option(metavar="FILE", help="Default: profile-BACKBONE.json.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure what this machine's CPU takes for every stage of a backbone, for the `measured` clock (costs.profile)."""
+    from actors.commands.device import profile
+
+    profile(backbone, settings or [], types, turns, out, as_json)
+
+
+@fleet.command("show")
+def fleet_show(target: Target = "demo", settings: Settings = None, as_json: AsJson = False) -> None:
+    """Show device types, clients, their sensors, RELIEF's deadline and predicted seconds under each clock."""
+    from actors.commands.fleet import show
+
+    show(target, settings or [], as_json)
+
+
+@fleet.command("whatif")
+def fleet_whatif(
+    folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Finished run folders, or folders of them.")],
+    other: Annotated[
+        Path, typer.Option("--fleet", metavar="FILE.yaml", help="The keys of `fleet` that differ; or fleet and costs.")
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Recompute time, energy and speedup of finished runs on other hardware; who trained what stays as it was."""
+    from actors.commands.whatif import whatif
+
+    whatif(folders, other, as_json)
+
+
+@model.command("describe")
+def model_describe(target: Target = "demo", settings: Settings = None, as_json: AsJson = False) -> None:
+    """Show the parameter groups: role, shape, values, MiB, FLOPs per window, clients that can train them."""
+    from actors.commands.model import describe
+
+    describe(target, settings or [], as_json)
+
+
+@model.command("evaluate")
+def model_evaluate(
+    folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders of them.")],
+    sensors: Annotated[
+        list[str] | None, typer.Option("--sensors", metavar="A+B", help="Also through these sensors; repeatable.")
+    ] = None,
+    part: Annotated[Literal["test", "validation"], typer.Option(help="Which windows.")] = "test",
+    as_json: AsJson = False,
+) -> None:
+    """Test the last model of runs again: through all sensors, those of every client, each alone, and any others."""
+    from actors.commands.evaluate import evaluate
+
+    evaluate(folders, sensors or [], part, as_json)
+
+
+@model.command("export")
+def model_export(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where to; empty, or not there yet.")],
+    round_: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option("--round", help="The model after this round; by default the last one saved."),
+    ] = None,
+    with_encoder: Annotated[
+        bool, typer.Option("--with-encoder", help="Copy the frozen encoder's files too (random ones always are).")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write a run's model for use elsewhere: PEFT adapters or plain tensors, with code that loads them."""
+    from actors.commands.model import export
+
+    export(run, out, round_, with_encoder, as_json)
+
+
+@data.command("list")
+def data_list(as_json: AsJson = False) -> None:
+    """List the datasets and which of them are here."""
+    from actors.commands.data import show_list
+
+    show_list(as_json)
+
+
+@data.command("fetch")
+def data_fetch(
+    name: Dataset,
+    source: Annotated[SomePath, typer.Option("--from", metavar="FILE|DIR", help="A download of your own.")] = None,
+    url: Annotated[SomeText, typer.Option(help="Another address.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Download a dataset (going on where a transfer broke off), or take over your own download; then verify it."""
+    from actors.commands.data import bring
+
+    bring(name, source, url, as_json)
+
+
+@data.command("verify")
+def data_verify(name: Dataset, as_json: AsJson = False) -> None:
+    """Check digests and structure of a dataset's files."""
+    from actors.commands.data import check
+
+    check(name, as_json)
+
+
+@data.command("accept")
+def data_accept(
+    name: Dataset,
+    stride_s: StrideS = 5.0,
+    settings: Settings = None,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="For the receipt.")] = Path(),
+    as_json: AsJson = False,
+) -> None:
+    """Verify, cache, describe, and train two rounds of every strategy: a receipt to share."""
+    from actors.commands.accept import accept
+
+    accept(name, stride_s, settings or [], out, as_json)
+
+
+@data.command("synth")
+def data_synth(
+    name: Dataset,
+    out: Annotated[
+        SomePath, typer.Option(metavar="DIR", help="Where; by default where datasets are looked for.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed.")] = 0,
+    scale: Annotated[float, typer.Option(help="Length of every segment, above 0 to 1.")] = 1.0,
+) -> None:
+    """Write SYNTHETIC files in a dataset's original format, where the originals are not at hand."""
+    from actors.commands.data import make
+
+    make(name, out, seed, scale)
+
+
+@data.command("describe")
+def data_describe(name: Dataset, stride_s: StrideS = 5.0, as_json: AsJson = False) -> None:
+    """Show what is in a dataset: source, licence, ranges, activities, windows."""
+    from actors.commands.data import look
+
+    look(name, stride_s, as_json)

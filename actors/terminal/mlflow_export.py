@@ -1,0 +1,65 @@
+"""MLflow while runs go on: told from the driver's process, and waited for only when everything is done."""
+
+from __future__ import annotations
+
+import importlib.util
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from relief_ray.config import TrackingConfig
+from relief_ray.records.run_folder import read_run
+from relief_ray.records.tracking import MlflowTracker, NullTracker, Tracker
+
+# How long all unfinished exports together may hold the command up at its end, and after a stop.
+PATIENCE_S, PATIENCE_AFTER_STOP_S = 30.0, 3.0
+MISSING = "MLflow is not installed: nothing is exported (install relief-ray[server], then: relief-ray sync DIR)"
+
+# MLflow's interface opens on language-model traces, whatever an experiment's kind; the first experiment of a file is 1.
+PAGE = "http://127.0.0.1:5000/#/experiments/1/runs?workflowType=machine_learning"
+
+
+def where_to_look(config: TrackingConfig, out: Path) -> list[str]:
+    """How to see the curves in MLflow, where they were exported to a file of ours in ``out``."""
+    database = out / "mlflow.db"
+    is_ours = config.enabled and config.uri is None and database.exists()
+    return [f"MLflow  mlflow ui --backend-store-uri sqlite:///{database}", f"        {PAGE}"] if is_ours else []
+
+
+class Exports:
+    """Trackers of the runs of a plan; the end of each is told in a thread of its own."""
+
+    def __init__(self, on_note: Callable[[str], None]) -> None:
+        """``on_note`` hears, once, where MLflow is wanted but missing."""
+        self._on_note, self._told = on_note, False
+        self._endings: list[threading.Thread] = []
+
+    def begin(self, config: TrackingConfig, folder: Path) -> Tracker:
+        """A tracker that has heard of the run in ``folder``."""
+        tracker = self._choose(config)
+        tracker.start(read_run(folder), folder)
+        return tracker
+
+    def _choose(self, config: TrackingConfig) -> Tracker:
+        if not config.enabled:
+            return NullTracker()
+        if importlib.util.find_spec("mlflow") is not None:
+            return MlflowTracker(config.uri, config.experiment, finish_s=PATIENCE_S)
+        if not self._told:
+            self._told = True
+            self._on_note(MISSING)
+        return NullTracker()
+
+    def end(self, tracker: Tracker, folder: Path) -> None:
+        """Tells the store how the run ended, without waiting for it."""
+        status = read_run(folder).status
+        thread = threading.Thread(target=tracker.finish, args=(status,), daemon=True, name="mlflow-finish")
+        thread.start()
+        self._endings.append(thread)
+
+    def close(self, patience_s: float = PATIENCE_S) -> None:
+        """Waits for what is still being told; the rest is left for `relief-ray sync`."""
+        until = time.monotonic() + patience_s
+        for thread in self._endings:
+            thread.join(max(0.0, until - time.monotonic()))

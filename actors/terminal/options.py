@@ -1,0 +1,59 @@
+"""Options that several commands share, and the group that turns errors into exit codes."""
+
+# Typer reads annotations at run time, on Python 3.10 too: hence Optional, and no postponed evaluation.
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Optional
+
+import typer
+from typer.core import TyperGroup
+
+from actors.terminal.exit_codes import INTERRUPTED, report, say
+
+Settings = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Option("--set", metavar="PATH=VALUE", help="Change a value, e.g. --set training.epochs=2. Repeatable."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
+Target = Annotated[str, typer.Argument(metavar="[PRESET|FILE|RUN]", help="A preset, a configuration or a run folder.")]
+Dataset = Annotated[str, typer.Argument(metavar="NAME", help="A dataset; see `relief-ray data list`.")]
+StrideS = Annotated[float, typer.Option(help="Seconds from one window to the next.")]
+SomePath = Optional[Path]  # noqa: UP045
+SomeText = Optional[str]  # noqa: UP045
+
+
+class Main(TyperGroup):
+    """Turns whatever a command raises into one block on stderr and a documented exit code."""
+
+    def invoke(self, ctx: Any) -> object:
+        """Typer ends with code 1 where the reader of a pipe has gone; that is no internal error."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            raise typer.Exit(report(error)) from None
+
+    def main(self, *args: object, **kwargs: object) -> None:
+        """Runs a command and exits."""
+        kwargs["standalone_mode"] = False
+        try:
+            code = super().main(*args, **kwargs)  # type: ignore[arg-type]
+        except typer.Abort:
+            code = INTERRUPTED
+        except Exception as error:
+            code = usage(error) or report(error)
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def usage(error: Exception) -> int:
+    """Reports a wrong option or argument; 0 where the error is of another kind.
+
+    Typer has had several classes for these, with this shape in common.
+    """
+    message = getattr(error, "format_message", None)
+    if message is None:
+        return 0
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "relief-ray"
+    if text := message():
+        say(f"error: {text}\n       See {command} --help")
+    return int(getattr(error, "exit_code", 2))

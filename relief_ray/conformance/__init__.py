@@ -1,0 +1,1 @@
+"""Conformance: rules that every strategy keeps, judged by running it on a small problem."""

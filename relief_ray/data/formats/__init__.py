@@ -1,0 +1,1 @@
+"""Parsers of the raw files, one module per published format."""

@@ -1,0 +1,125 @@
+"""Numeric text tables, parsed fast and refused with file, line, column, finding and expectation."""
+
+import io
+import warnings
+
+import numpy as np
+from numpy.typing import NDArray
+
+from relief_ray.data.spec import DatasetSpec
+from relief_ray.errors import UserError
+
+# What raw files with a label column share: checked labels, bouts of known activities, absent activities.
+
+
+_NULL_CODE = 0
+
+
+def check_labels(column: NDArray[np.float32], spec: DatasetSpec, name: str) -> NDArray[np.int16]:
+    """The label column as int16; UserError names the first line whose label the dataset does not have."""
+    known = np.isin(column, (_NULL_CODE, *spec.labels))
+    if not known.all():
+        row = int(np.flatnonzero(~known)[0])
+        codes = ", ".join(str(code) for code in spec.labels)
+        raise UserError(f"{name}, line {row + 1}: label {column[row]:g}, expected 0 or one of {codes}; fetch it again")
+    labels = column.astype(np.int16)
+    if not (labels != _NULL_CODE).any():
+        raise UserError(f"{name}: every row has label 0 (no activity), expected some of {spec.labels}; fetch it again")
+    return labels
+
+
+def keep_bouts(bouts: NDArray[np.int64], wanted: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """The runs whose rows are wanted (a run is wanted whole or not at all)."""
+    return bouts[wanted[bouts[:, 0]]]
+
+
+def missing_classes(labels: NDArray[np.int16], spec: DatasetSpec) -> list[int]:
+    """Raw codes of the activities that this subject does not do: reported, not refused."""
+    return sorted(set(spec.labels) - set(np.unique(labels).tolist()))
+
+
+# The first row of every synthetic file is a fixed ramp, so that synthetic data stay known without their marker.
+
+
+_STEP = 0.0101
+
+
+def signature(columns: int) -> NDArray[np.float64]:
+    """The ramp written as the first row of a synthetic file: 0.0101, 0.0202, ..."""
+    ramp: NDArray[np.float64] = np.arange(1, columns + 1, dtype=np.float64) * _STEP
+    return ramp
+
+
+def is_signature(row: NDArray[np.float32]) -> bool:
+    """Whether `row` is the ramp (no sensor delivers equal steps over unlike channels)."""
+    return bool(np.allclose(row, signature(len(row)), rtol=0.0, atol=1e-4))
+
+
+def read_table(data: bytes, *, name: str, columns: int, delimiter: str | None = None) -> NDArray[np.float32]:
+    """Parse `data` into (rows, columns) float32; `delimiter` None means any whitespace; UserError names the line."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # emptiness is told below
+            table = np.loadtxt(
+                io.BytesIO(data), np.float32, comments=None, delimiter=delimiter, ndmin=2, encoding="latin1"
+            )
+    except ValueError as error:
+        raise UserError(_diagnose(data, name, columns, delimiter) or f"{name}: {error}") from None
+    if not len(table):
+        raise UserError(f"{name}: the file is empty, expected rows of {columns} numbers; fetch it again")
+    if table.shape[1] != columns:
+        raise UserError(
+            f"{name}, line 1: found {table.shape[1]} columns, expected {columns}; "
+            "this is another format or another file than the original: fetch it again"
+        )
+    if (infinite := np.argwhere(np.isinf(table))).size:
+        row, column = (int(index) for index in infinite[0])
+        raise UserError(
+            f"{name}, row {row + 1}, column {column + 1}: found {table[row, column]}, expected a finite number; "
+            "fetch the file again"
+        )
+    return table
+
+
+def _diagnose(data: bytes, name: str, columns: int, delimiter: str | None) -> str:
+    """The first line that is not `columns` numbers, in words; slow, therefore only after a failure."""
+    for number, line in enumerate(data.decode("latin1").splitlines(), start=1):
+        fields = line.split(delimiter)
+        if not line.strip():
+            continue
+        if len(fields) != columns:
+            return f"{name}, line {number}: found {len(fields)} columns, expected {columns}; fetch the file again"
+        for column, field in enumerate(fields, start=1):
+            if not _is_number(field):
+                return f"{name}, line {number}, column {column}: found {field[:24]!r}, expected a number"
+    return ""
+
+
+def _is_number(field: str) -> bool:
+    try:
+        float(field)
+    except ValueError:
+        return False
+    return "_" not in field
+
+
+def require_finite(table: NDArray[np.float32], name: str) -> None:
+    """Refuse NaN and infinity; UserError names the first line and column (both from 1)."""
+    finite = np.isfinite(table)
+    if finite.all():
+        return
+    row, column = (int(index) for index in np.argwhere(~finite)[0])
+    raise UserError(
+        f"{name}, line {row + 1}, column {column + 1}: found {table[row, column]}, expected a finite number; "
+        "fetch the file again"
+    )
+
+
+def require_not_empty(table: NDArray[np.float32], columns: tuple[int, ...], name: str) -> None:
+    """Refuse a channel that is NaN in every row: UserError names the column of the file (from 1)."""
+    for column in columns:
+        if np.isnan(table[:, column]).all():
+            raise UserError(
+                f"{name}, column {column + 1}: all {len(table)} rows are NaN, expected sensor readings; "
+                "fetch the file again"
+            )

@@ -1,0 +1,57 @@
+"""MHEALTH: per subject one text file of 24 columns at 50 Hz.
+
+Columns: chest acc (3), ECG leads (2), left ankle acc, gyro, mag (9), right lower arm acc, gyro, mag (9), label. The
+null class 0 is dropped.
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+from relief_ray.data.formats.common import (
+    check_labels,
+    is_signature,
+    keep_bouts,
+    missing_classes,
+    read_table,
+    require_not_empty,
+)
+from relief_ray.data.sensor_recording import Recording, fill_linear, nan_share, runs
+from relief_ray.data.source import Members, require_members
+from relief_ray.data.spec import DatasetSpec
+
+NUM_COLUMNS = 24
+_LABEL = 23
+# acc chest, ankle, arm; gyro ankle, arm; mag ankle, arm; ECG leads
+COLUMN_ORDER = (0, 1, 2, 5, 6, 7, 14, 15, 16, 8, 9, 10, 17, 18, 19, 11, 12, 13, 20, 21, 22, 3, 4)
+
+
+def files(spec: DatasetSpec, subject: int) -> list[str]:
+    """The end of a subject's file name."""
+    return [f"mHealth_subject{subject}.log"]
+
+
+def parse(spec: DatasetSpec, members: Members, path: Path, subject: int) -> Recording:
+    """One subject; facts: NaN share, longest gap (s), absent activities."""
+    (name,) = require_members(spec, members.names, files(spec, subject), path)
+    table = read_table(members.read(name), name=name, columns=NUM_COLUMNS)
+    synthetic = is_signature(table[0, :_LABEL])
+    table = table[1:] if synthetic else table
+    require_not_empty(table, COLUMN_ORDER, name)
+    labels = check_labels(table[:, _LABEL], spec, name)
+    filled = [fill_linear(table[:, column]) for column in COLUMN_ORDER]
+    bouts = keep_bouts(runs(labels), labels > 0)
+    rows = np.concatenate([np.arange(start, stop) for start, stop in bouts])
+    edges = np.cumsum([0, *(bouts[:, 1] - bouts[:, 0])])
+    return Recording(
+        subject=subject,
+        signal=np.stack([column for column, _ in filled], axis=1)[rows],
+        labels=labels[rows],
+        bouts=np.stack([edges[:-1], edges[1:]], axis=1).astype(np.int64),
+        synthetic=synthetic,
+        facts={
+            "nan_share": nan_share(table[:, list(COLUMN_ORDER)]),
+            "longest_gap_s": max(gap for _, gap in filled) / spec.rate_hz,
+            "missing_labels": missing_classes(labels, spec),
+        },
+    )

@@ -1,0 +1,139 @@
+"""PAMAP2: per subject one text file of 54 columns at 100 Hz, brought to 50 Hz.
+
+Columns: time, activity, heart rate, then for hand, chest and ankle: temperature, acc +-16 g (3), acc +-6 g (3), gyro,
+mag (3 each), orientation (4, invalid). Kept: acc +-16 g, gyro, mag, heart rate. The null class 0 is dropped. IMU gaps
+are interpolated linearly; heart rate is filled forward only, and rows before its first reading are dropped. Every
+unbroken stretch of one activity is filtered and halved on its own, so nothing mixes over an activity's border.
+"""
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from relief_ray.data.formats.common import (
+    check_labels,
+    is_signature,
+    keep_bouts,
+    missing_classes,
+    read_table,
+    require_not_empty,
+)
+from relief_ray.data.sensor_recording import Recording, fill_forward, fill_linear, nan_share, runs
+from relief_ray.data.source import Members, require_members
+from relief_ray.data.spec import DatasetSpec
+from relief_ray.errors import UserError
+
+# Halving the sample rate without aliasing: a windowed-sinc low-pass filter of our own, zero phase.
+#
+# Hamming window, 63 taps, half amplitude at 0.43 of the new sample rate (21.5 Hz of 50 Hz); docs/data.md gives
+# the measured attenuation. The filter is symmetric, hence shifts nothing in time.
+
+
+NUM_TAPS = 63
+
+_CUTOFF = 0.43
+
+
+def lowpass(factor: int) -> NDArray[np.float64]:
+    """The filter's taps (NUM_TAPS,), unit gain at 0 Hz, for decimation by `factor`."""
+    position = np.arange(NUM_TAPS) - NUM_TAPS // 2
+    cutoff = _CUTOFF / factor
+    taps = 2 * cutoff * np.sinc(2 * cutoff * position) * np.hamming(NUM_TAPS)
+    normalised: NDArray[np.float64] = taps / taps.sum()
+    return normalised
+
+
+def decimate(signal: NDArray[np.float32], factor: int) -> NDArray[np.float32]:
+    """Filter (rows, channels) and keep every `factor`-th row; the ends are continued with their own values.
+
+    To keep activities apart, call it on one bout at a time: nothing outside `signal` is looked at.
+    """
+    half = NUM_TAPS // 2
+    padded = np.pad(signal.astype(np.float64), ((half, half), (0, 0)), mode="edge")
+    kept = np.arange(0, len(signal), factor)
+    out = np.zeros((len(kept), signal.shape[1]))
+    for tap, weight in enumerate(lowpass(factor)):
+        out += weight * padded[kept + tap]
+    return out.astype(np.float32)
+
+
+NUM_COLUMNS = 54
+
+HEART_RATE = 2
+
+_IMUS = (3, 20, 37)
+
+
+def imu_columns() -> tuple[int, ...]:
+    """File columns in canonical order: acc (hand, chest, ankle), gyro, mag."""
+    return tuple(imu + offset + axis for offset in (1, 7, 10) for imu in _IMUS for axis in range(3))
+
+
+def files(spec: DatasetSpec, subject: int) -> list[str]:
+    """The end of a subject's file name."""
+    return [f"Protocol/subject{subject}.dat"]
+
+
+def parse(spec: DatasetSpec, members: Members, path: Path, subject: int) -> Recording:
+    """One subject; facts: NaN share, longest gap (s), rows without heart rate, absent activities."""
+    (name,) = require_members(spec, members.names, files(spec, subject), path)
+    table = read_table(members.read(name), name=name, columns=NUM_COLUMNS)
+    synthetic = is_signature(table[0, HEART_RATE:])
+    table = table[1:] if synthetic else table
+    columns = imu_columns()
+    require_not_empty(table, (*columns, HEART_RATE), name)
+    labels = check_labels(table[:, 1], spec, name)
+    filled, longest = _fill(table, columns)
+    started = ~np.isnan(filled[:, -1])
+    bouts = _bouts(table[:, 0], labels, started, name)
+    signal, kept = _halve(filled, bouts, spec.raw_rate_hz // spec.rate_hz)
+    return Recording(
+        subject=subject,
+        signal=signal,
+        labels=np.concatenate([np.full(stop - start, labels[first]) for (start, stop), first in _zip(kept, bouts)]),
+        bouts=kept,
+        synthetic=synthetic,
+        facts={
+            "nan_share_imu": nan_share(table[:, list(columns)]),
+            "nan_share_hr": nan_share(table[:, [HEART_RATE]]),
+            "longest_gap_s": longest / spec.raw_rate_hz,
+            "labelled_rows_before_first_hr": int((~started & (labels > 0)).sum()),
+            "missing_labels": missing_classes(labels[started], spec),
+        },
+    )
+
+
+def _zip(kept: NDArray[np.int64], bouts: NDArray[np.int64]) -> list[tuple[tuple[int, int], int]]:
+    return [((int(new[0]), int(new[1])), int(old[0])) for new, old in zip(kept, bouts, strict=True)]
+
+
+def _fill(table: NDArray[np.float32], columns: tuple[int, ...]) -> tuple[NDArray[np.float32], int]:
+    """Signal (rows, 28) without IMU gaps, heart rate last, and the longest gap in rows."""
+    filled = [fill_linear(table[:, column]) for column in columns]
+    heart_rate = fill_forward(table[:, HEART_RATE])
+    return np.stack([*(column for column, _ in filled), heart_rate], axis=1), max(gap for _, gap in filled)
+
+
+def _bouts(
+    time_s: NDArray[np.float32], labels: NDArray[np.int16], started: NDArray[np.bool_], name: str
+) -> NDArray[np.int64]:
+    """Runs of one activity with an even clock and a known heart rate."""
+    steps = np.diff(time_s, prepend=time_s[:1] - np.float32(0.01))
+    if not np.isfinite(time_s).all() or (steps <= 0).any():
+        line = int(np.flatnonzero(~(steps > 0))[0]) + 1
+        raise UserError(f"{name}, line {line}, column 1: time does not increase, expected one row every 0.01 s")
+    breaks = np.cumsum(steps > 0.015)
+    return keep_bouts(runs(labels, breaks, started), (labels > 0) & started)
+
+
+def _halve(
+    filled: NDArray[np.float32], bouts: NDArray[np.int64], factor: int
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Each bout decimated on its own (heart rate: its value at the kept rows), and the bouts' new places."""
+    pieces = [
+        np.concatenate([decimate(filled[start:stop, :-1], factor), filled[start:stop:factor, -1:]], axis=1)
+        for start, stop in bouts
+    ]
+    edges = np.cumsum([0, *(len(piece) for piece in pieces)])
+    return np.concatenate(pieces), np.stack([edges[:-1], edges[1:]], axis=1).astype(np.int64)

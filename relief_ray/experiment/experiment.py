@@ -1,0 +1,146 @@
+"""The plain loop around ``run_round``: evaluate, record, checkpoint, resume. The same for every executor.
+
+A round is committed in this order: its line in ``rounds.jsonl``, clients' personal state, then its checkpoint, which is
+written while the next round trains. A run killed anywhere continues from the last checkpoint with the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from time import perf_counter
+
+from relief_ray.errors import UserError
+from relief_ray.experiment.evaluation import tested
+from relief_ray.experiment.recording import binding_of, now, round_record
+from relief_ray.experiment.setup import Setup, context_of, deadline_s, subject_names
+from relief_ray.federated import RoundResult, run_round
+from relief_ray.messages import ClientInfo
+from relief_ray.protocols import Executor
+from relief_ray.records.checkpoint import Checkpoint, CheckpointStateStore, Saver
+from relief_ray.records.run_folder import RunFolder, restore
+from relief_ray.records.schema import Metrics, RoundRecord, RunRecord, Status, Totals
+from relief_ray.records.tracking import NullTracker, Tracker
+from relief_ray.training.job import Job
+from relief_ray.training.metrics import summarise
+
+OnRound = Callable[[RoundRecord], None]
+
+MakeExecutor = Callable[[Job], Executor]
+
+
+def never() -> bool:
+    """Nobody asks to stop."""
+    return False
+
+
+def ignore(record: RoundRecord) -> None:
+    """Nobody watches."""
+
+
+@dataclass(kw_only=True)
+class Experiment:
+    """One run in one folder; ``run`` goes on from wherever the folder is."""
+
+    setup: Setup
+    folder: RunFolder
+    executor: Executor
+    tracker: Tracker = field(default_factory=NullTracker)
+
+    def __post_init__(self) -> None:
+        """Loads the newest checkpoint, or starts from the initial model."""
+        setup = self.setup
+        self.binding = binding_of(setup)
+        restored = restore(self.folder, self.binding)
+        found, past, self.repairs = restored.checkpoint, restored.rounds, restored.repairs
+        self.store = CheckpointStateStore(found.clients if found else {})
+        fresh = partial(setup.strategy.init, setup.layout, setup.fleet, setup.streams, setup.start)
+        self.state = found.state if found else fresh()
+        self.totals: Mapping[str, Totals] = past[-1].totals if past else {}
+        self.target_s = deadline_s(setup)
+        self.next_round = found.round + 1 if found else (0 if setup.strategy.bootstrap else 1)
+        self.saved_round = self.next_round - 1
+        self.saver = Saver()
+
+    def run(self, on_round: OnRound = ignore, should_stop: Callable[[], bool] = never) -> RunRecord:
+        """Runs the remaining rounds; stops between rounds when asked to.
+
+        Raises:
+            RoundVoid: no client returned a usable update; the folder stays resumable.
+        """
+        self.tracker.start(self.folder.update(status="running"), self.folder.path)
+        status: Status = "failed"
+        try:
+            while self.next_round <= self.setup.config.rounds and not should_stop():
+                record = self._round(self.next_round)
+                self.tracker.round(record)
+                on_round(record)
+            if self.next_round - 1 > self.saved_round:
+                self._save()
+            self.saver.wait()
+            status = "finished" if self.next_round > self.setup.config.rounds else "interrupted"
+        except KeyboardInterrupt:
+            status = "interrupted"
+            raise
+        finally:
+            with suppress(UserError):  # another error is on its way already
+                self.saver.wait()
+            run = self.folder.update(status=status, finished=now())
+            self.tracker.finish(status)
+        return run
+
+    def _round(self, round_: int) -> RoundRecord:
+        began = perf_counter()
+        setup = self.setup
+        context = context_of(setup, round_, self._participants(round_))
+        try:
+            result = run_round(setup.strategy, self.state, context, self.executor, self.store, setup.accountant)
+            metrics = self._evaluate(result) if self._is_evaluated(round_) else {}
+            record = round_record(
+                setup,
+                context,
+                result,
+                metrics=metrics,
+                began_s=began,
+                before=self.totals,
+                target_s=self.target_s,
+            )
+            self.folder.append(record)
+        except BaseException:
+            # Whoever tries the round again starts from what the last one committed.
+            self.store.discard()
+            raise
+        self.store.commit()
+        self.state, self.totals, self.next_round = result.state, record.totals, round_ + 1
+        if round_ % setup.config.record.checkpoint_every == 0 or round_ == setup.config.rounds:
+            self._save()
+        return record
+
+    def _save(self) -> None:
+        point = Checkpoint(round=self.next_round - 1, state=self.state, clients=dict(self.store.committed))
+        self.saver.save(self.folder.path, point, self.binding)
+        self.saved_round = point.round
+
+    def _participants(self, round_: int) -> tuple[ClientInfo, ...]:
+        """``max(1, round(p N))`` clients without replacement; the bootstrap round uses all."""
+        clients = self.setup.fleet.clients
+        share = self.setup.config.participation
+        if share >= 1.0 or (round_ == 0 and self.setup.strategy.bootstrap):
+            return clients
+        number = max(1, round(share * len(clients)))
+        chosen = self.setup.streams.numpy("participation", round_).choice(len(clients), size=number, replace=False)
+        return tuple(clients[i] for i in sorted(chosen))
+
+    def _is_evaluated(self, round_: int) -> bool:
+        return round_ % self.setup.config.evaluation.every == 0 or round_ == self.setup.config.rounds
+
+    def _evaluate(self, result: RoundResult) -> dict[str, Metrics]:
+        setup, state = self.setup, result.state
+        what = tested(setup, state, {**self.store.committed, **result.trained.states})
+        found = {}
+        for part, windows in setup.job.parts.items():
+            matrices = self.executor.evaluate(what.models, what.targets, what.states, part)
+            found[part] = summarise(matrices, what.plan, setup.rare, subject_names(setup, windows))
+        return found

@@ -1,0 +1,99 @@
+"""Creates and reopens runs; refuses to resume one whose data, profile or program changed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import get_args
+
+from relief_ray.config import ExperimentConfig, RuntimeConfig, parse
+from relief_ray.errors import UserError
+from relief_ray.experiment.recording import calibration_of, run_record
+from relief_ray.experiment.setup import Setup, prepare
+from relief_ray.models.backbone import differing
+from relief_ray.process import choose_device
+from relief_ray.records.identity import other_program
+from relief_ray.records.run_folder import RunFolder, read_run
+from relief_ray.records.schema import RunRecord
+from relief_ray.stages import Engine
+
+
+def stored_engine(run: RunRecord) -> Engine:
+    """The engine a run was started with; a resume obeys it."""
+    known: tuple[Engine, ...] = get_args(Engine)
+    for engine in known:
+        if engine == run.engine:
+            return engine
+    raise UserError(f"run {run.cell}: engine {run.engine!r} is unknown to this version; known: {', '.join(known)}")
+
+
+def create(
+    config: ExperimentConfig, path: Path, root: Path | None = None, *, parent: str | None = None
+) -> tuple[Setup, RunFolder]:
+    """A new run in a new folder; ``parent`` names the grid that it is a cell of."""
+    setup = prepare(config, root)
+    return setup, RunFolder.create(path, run_record(setup, parent))
+
+
+def reopen(
+    path: Path, root: Path | None = None, *, runtime: RuntimeConfig | None = None, other_code: bool = False
+) -> tuple[Setup, RunFolder]:
+    """An existing run, with the engine and the data it was started with; it counts as resumed.
+
+    ``runtime``: where it is carried out from now on; ``other_code``: may another program go on with it?
+
+    Raises:
+        UserError: data, device profile or program are not the same any more, or the configuration cannot be read by
+            this version.
+    """
+    run = read_run(path)
+    config = parse(run.config, str(path / "run.json"))
+    if runtime is not None:
+        config = config.model_copy(update={"runtime": runtime})
+    why = other_program(run)
+    if why is not None and not other_code:
+        raise UserError(
+            f"{path}: was begun by another program ({why}); a resume would mix both in one run; use the one that "
+            "began it, start a new run, or allow it with --other-code (the record then says so)"
+        )
+    setup = as_begun(run, path, config, root)
+    device = choose_device("cuda" if run.machine.device.startswith("cuda") else "cpu")
+    setup = replace(setup, job=replace(setup.job, trainer=replace(setup.job.trainer, device=device)))
+    folder = RunFolder.resume(path)
+    mixed = [] if why is None else [f"resumed by another program: {why}"]
+    folder.update(num_resumes=folder.run.num_resumes + 1, warnings=[*folder.run.warnings, *mixed])
+    return setup, folder
+
+
+def as_begun(run: RunRecord, path: Path, config: ExperimentConfig, root: Path | None = None) -> Setup:
+    """The setup of the run in ``path`` by its recorded ``config``, with its engine, on its data.
+
+    Raises:
+        UserError: data, frozen encoder or clocks are others today.
+    """
+    setup = prepare(config, root, engine=stored_engine(run))
+    refuse_changes(setup, run, path)
+    return setup
+
+
+def refuse_changes(setup: Setup, run: RunRecord, path: Path) -> None:
+    """Compares what a run was begun on with what was found now.
+
+    Raises:
+        UserError: other data, another frozen encoder, or other clocks.
+    """
+    if setup.data.digest != run.data_digest:
+        raise UserError(
+            f"{path}: was computed on data {run.data_digest[:12]}, found {setup.data.digest[:12]}; "
+            "resume where the same data are (RELIEF_DATA), or start a new run"
+        )
+    if differing(run.backbone, setup.frozen):
+        raise UserError(
+            f"{path}: was computed on the frozen encoder {run.backbone}, found {dict(setup.frozen)}; "
+            "give backbone.weights the same files, or start a new run"
+        )
+    if calibration_of(setup) != run.calibration:
+        raise UserError(
+            f"{path}: the clocks are not those it was begun with (another device profile in "
+            f"{setup.config.costs.profile}, or other fitted values); resume with the old ones, or start a new run"
+        )

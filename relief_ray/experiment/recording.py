@@ -1,0 +1,276 @@
+"""What a run leaves behind, in words and numbers: the record of the run, and of each of its rounds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from itertools import combinations
+from time import perf_counter, time
+
+from pydantic import JsonValue
+from torch import Tensor
+
+from relief_ray import __version__
+from relief_ray.experiment.setup import Setup, deadline_s, fedavg_costs
+from relief_ray.federated import RoundContext, RoundResult
+from relief_ray.groups import GroupId
+from relief_ray.messages import Receipt, RoundCost, StageTimes, Update
+from relief_ray.plugins import digests
+from relief_ray.process import device_name
+from relief_ray.records.checkpoint import Binding
+from relief_ray.records.identity import (
+    cell_id,
+    config_hash,
+    layout_digest,
+    machine_facts,
+    source_digest,
+    state_sha256,
+    tensors_sha256,
+)
+from relief_ray.records.schema import (
+    ClientCostRecord,
+    ClientRecord,
+    CostRecord,
+    FedAvgRecord,
+    Metrics,
+    RoundRecord,
+    RunRecord,
+    Stages,
+    TensorStat,
+    Totals,
+)
+from relief_ray.records.selection_text import tokens
+from relief_ray.strategies.relief.divergence import D_BAR, divergence, from_tensor
+
+# From a round's result to its record: the only place where tensors and dataclasses become JSON.
+
+
+MAX_STAT_VALUES = 64
+
+
+def capture_round(
+    result: RoundResult,
+    *,
+    round_: int,
+    phase: str,
+    wall_s: float,
+    ended_unix_s: float,
+    before: Mapping[str, Totals],
+) -> RoundRecord:
+    """The record of a finished round; ``before`` are the totals of the last record (``{}`` at first).
+
+    Metrics, divergences and derived figures are added by ``model_copy(update=...)`` of those who compute them.
+    """
+    receipts, bills = result.trained.worked, {r.assignment.client: r for r in result.charged}
+    return RoundRecord(
+        round=round_,
+        phase=phase,
+        wall_s=wall_s,
+        ended_unix_s=ended_unix_s,
+        participants=tuple(t.client for t in result.tasks),
+        clients=tuple(_client(r, bills[r.assignment.client]) for r in receipts),
+        costs={name: cost_record(cost) for name, cost in result.costs.items()},
+        totals={
+            name: totals_after(before.get(name, Totals()), cost, result.charged) for name, cost in result.costs.items()
+        },
+        model_sha256=state_sha256(result.state),
+        rejected=dict(result.trained.rejected),
+        moved_bytes=result.trained.moved_bytes,
+        server_s=result.server_s,
+    )
+
+
+def _client(receipt: Receipt, bill: Receipt) -> ClientRecord:
+    task, work = receipt.assignment, receipt.work
+    return ClientRecord(
+        client=task.client,
+        view=task.view,
+        phase=task.phase,
+        epochs=work.epochs,
+        trained=tokens(task.train),
+        uploaded=tokens(task.up),
+        bytes_down=bill.bytes_down,
+        bytes_up=bill.bytes_up,
+        num_windows=work.num_windows,
+        num_steps=work.num_steps,
+        engine=work.engine,
+        loss=work.loss,
+        measured_stages=_stages(work.measured),
+        args=dict(task.args),
+        sq_norm=dict(receipt.sq_norm),
+        stats={name: _stat(value) for name, value in receipt.stats.items()},
+        taps=tuple(sorted(task.taps)),
+        output=task.output,
+        extra_flops=work.extra_flops,
+        omit_absent=task.omit_absent,
+    )
+
+
+def _stat(value: Tensor) -> TensorStat:
+    flat = value.detach().cpu().double().reshape(-1)
+    return TensorStat(
+        shape=tuple(value.shape),
+        mean=float(flat.mean()) if len(flat) else 0.0,
+        sha256=tensors_sha256({"": value}),
+        values=tuple(flat.tolist()) if len(flat) <= MAX_STAT_VALUES else (),
+    )
+
+
+def _stages(times: StageTimes) -> Stages:
+    return Stages(
+        forward_s=times.forward_s,
+        backward_s=times.backward_s,
+        optimizer_s=times.optimizer_s,
+        up_s=times.up_s,
+        down_s=times.down_s,
+    )
+
+
+def cost_record(cost: RoundCost) -> CostRecord:
+    """A round's cost as it is stored."""
+    clients = tuple(
+        ClientCostRecord(client=c.client, times=_stages(c.times), wait_s=c.wait_s, energy_j=c.energy_j)
+        for c in cost.clients
+    )
+    return CostRecord(round_s=cost.round_s, energy_j=cost.energy_j, clients=clients)
+
+
+def totals_after(before: Totals, cost: RoundCost, receipts: tuple[Receipt, ...]) -> Totals:
+    """The sums with one more round."""
+    return Totals(
+        time_s=before.time_s + cost.round_s,
+        energy_j=before.energy_j + cost.energy_j,
+        bytes_up=before.bytes_up + sum(r.bytes_up for r in receipts),
+        bytes_down=before.bytes_down + sum(r.bytes_down for r in receipts),
+    )
+
+
+# Pairwise cosine of clients' updates per fusion block: Fig. 2.
+
+
+Pairs = dict[GroupId, tuple[tuple[int, int, float], ...]]
+
+
+def pairwise_cosine(updates: Sequence[Update]) -> Pairs:
+    """(client, client, cosine) for every pair that uploaded the block; 0 where one of the updates is zero."""
+    found: dict[GroupId, list[tuple[int, int, float]]] = {}
+    for a, b in combinations(updates, 2):
+        for j in a.delta.keys() & b.delta.keys():
+            x, y = a.delta[j].double(), b.delta[j].double()
+            scale = float(x.norm() * y.norm())
+            cosine = float(x.dot(y)) / scale if scale > 0.0 else 0.0
+            found.setdefault(j, []).append((a.receipt.assignment.client, b.receipt.assignment.client, cosine))
+    return {j: tuple(rows) for j, rows in sorted(found.items())}
+
+
+def binding_of(setup: Setup) -> Binding:
+    """What a checkpoint of this run belongs to."""
+    return Binding(
+        config_hash=config_hash(setup.config.hashed()),
+        layout_digest=layout_digest(setup.layout),
+        engine=setup.engine,
+    )
+
+
+def round_record(
+    setup: Setup,
+    context: RoundContext,
+    result: RoundResult,
+    *,
+    metrics: Mapping[str, Metrics],
+    began_s: float,
+    before: Mapping[str, Totals],
+    target_s: float | None,
+) -> RoundRecord:
+    """The record of a round that began at ``perf_counter() == began_s``; ``before``: the last record's totals.
+
+    ``target_s``: ``T*`` where the strategy has one.
+    """
+    everyone = len(context.participants) == len(setup.fleet)
+    reference = fedavg_costs(setup, context.participants)
+    record = capture_round(
+        result,
+        round_=context.round,
+        phase=result.tasks[0].phase if result.tasks else "idle",
+        wall_s=perf_counter() - began_s,
+        ended_unix_s=time(),
+        before=before,
+    )
+    sums, tensors = result.trained.reduced.sums.get("global", {}), result.state.tensors
+    return record.model_copy(
+        update={
+            "metrics": metrics.get("test"),
+            "validation": metrics.get("validation"),
+            "divergence": {j: d for j, part in sums.items() if (d := divergence(part)) is not None},
+            "d_bar": from_tensor(tensors[D_BAR], setup.layout) if D_BAR in tensors else {},
+            "pairwise": pairwise_cosine(result.trained.pairwise),
+            "silhouettes": result.state.facts.get("silhouettes", {}),
+            "deadline_s": target_s,
+            "speedup": speedup(setup, result, reference),
+            "fedavg": {} if everyone else fedavg_records(reference),
+            "trained_fraction": trained_fraction(setup, result),
+        }
+    )
+
+
+def speedup(setup: Setup, result: RoundResult, reference: Mapping[str, RoundCost]) -> float | None:
+    """FedAvg's round over this round, by the planning clock; none for pooled data or a round in which nobody worked."""
+    round_s, fedavg_s = (costs[setup.config.costs.planning_time].round_s for costs in (result.costs, reference))
+    return None if setup.strategy.pooled or not round_s else fedavg_s / round_s
+
+
+def trained_fraction(setup: Setup, result: RoundResult) -> float:
+    """Mean over the round's clients of trained values over all of the plain backbone (above 1 with additions)."""
+    values = [setup.layout.num_values(r.assignment.train) for r in result.trained.worked]
+    return sum(values) / len(values) / setup.num_own_values if values else 0.0
+
+
+def fedavg_records(reference: Mapping[str, RoundCost]) -> dict[str, FedAvgRecord]:
+    """The reference without its clients, as it is stored."""
+    return {name: FedAvgRecord(round_s=c.round_s, energy_j=c.energy_j) for name, c in reference.items()}
+
+
+def now() -> str:
+    """UTC to the second."""
+    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def as_json(facts: Mapping[str, object]) -> dict[str, JsonValue]:
+    """Facts as the JSON that will be stored; anything else in them is refused by the serialiser."""
+    found: dict[str, JsonValue] = json.loads(json.dumps(facts))
+    return found
+
+
+def run_record(setup: Setup, parent: str | None = None) -> RunRecord:
+    """What is known of a run before its first round."""
+    config = setup.config
+    reference = {name: c.model_dump() for name, c in fedavg_records(setup.reference).items()}
+    return RunRecord(
+        cell=cell_id(config.hashed(), setup.data.digest),
+        name=config.name,
+        strategy=config.label(),
+        created=now(),
+        config=config.model_dump(mode="json"),
+        config_hash=config_hash(config.hashed()),
+        data_digest=setup.data.digest,
+        data_origin=setup.data.origin,
+        code_version=__version__,
+        source_digest=source_digest(),
+        own_sources=digests(config.modules()),
+        machine=machine_facts().model_copy(update={"device": device_name(setup.job.trainer.device)}),
+        engine=setup.engine,
+        planning_model=config.costs.planning_time,
+        coverage=as_json(setup.data.coverage),
+        budget=as_json({"deadline_s": deadline_s(setup), "fedavg_reference": reference}),
+        calibration=calibration_of(setup),
+        backbone=dict(setup.frozen),
+        warnings=setup.warnings,
+        parent=parent,
+    )
+
+
+def calibration_of(setup: Setup) -> dict[str, JsonValue]:
+    """The parameters of every clock, a device profile in full, and whether they were fitted or given."""
+    clocks = {name: clock.model.model_dump(mode="json") for name, clock in setup.accountant.clocks.items()}
+    return as_json({"origin": "given" if setup.config.costs.utilisation else "FITTED", "clocks": clocks})

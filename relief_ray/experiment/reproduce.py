@@ -1,0 +1,123 @@
+"""One committed cell computed again: equal bits, within tolerance, or different."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import isclose, isfinite
+from pathlib import Path
+from typing import Literal, cast
+
+from relief_ray.config import parse
+from relief_ray.errors import UserError
+from relief_ray.experiment.experiment import Experiment, OnRound, ignore
+from relief_ray.experiment.recording import run_record
+from relief_ray.experiment.setup import prepare
+from relief_ray.process import use_threads
+from relief_ray.records.committed import CommittedCell, condense
+from relief_ray.records.identity import other_processor, other_program
+from relief_ray.records.run_folder import RunFolder, read_rounds, read_run
+from relief_ray.stages import Engine
+from relief_ray.training.serial_executor import SerialExecutor
+
+Answer = Literal["equal bits", "within tolerance", "different"]
+# F1 as a share: a point.
+TOLERANCE = 0.01
+COSTS = 1e-6
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verdict:
+    """The answer and what it rests on; ``differences`` in words, the largest F1 gap as a share.
+
+    ``program``, ``processor``: in what those differ, None where they are the same.
+    """
+
+    answer: Answer
+    f1_gap: float
+    differences: tuple[str, ...]
+    program: str | None
+    processor: str | None
+
+
+def reproduce(cell: CommittedCell, folder: Path, tolerance: float = TOLERANCE, on_round: OnRound = ignore) -> Verdict:
+    """Runs the cell from its first round in ``folder``, in this process, with its own engine and thread count.
+
+    Raises:
+        UserError: its data are not here, this version cannot read its configuration, or there is no such tolerance.
+    """
+    if not (isfinite(tolerance) and tolerance >= 0.0):
+        raise UserError(f"--tolerance {100 * tolerance:g}: expected points of F1, 0 or more, e.g. --tolerance 1")
+    run_again(cell, folder, on_round)
+    return judge(cell, condense(read_run(folder), read_rounds(folder)), tolerance)
+
+
+def run_again(cell: CommittedCell, folder: Path, on_round: OnRound) -> None:
+    """The rerun itself, where and how this process can: inline, and nothing is exported."""
+    runtime, tracking = _section(cell, "runtime"), _section(cell, "tracking")
+    values = {
+        **cell.config,
+        "runtime": {**runtime, "mode": "inline", "address": None},
+        "tracking": {**tracking, "enabled": False, "uri": None},
+    }
+    config = parse(values, "the committed cell")
+    use_threads(cell.machine.num_threads)
+    setup = prepare(config, engine=cast(Engine, cell.engine))
+    if setup.data.digest != cell.data_digest:
+        raise UserError(
+            f"the cell was computed on data {cell.data_digest[:12]}, found {setup.data.digest[:12]}; point RELIEF_DATA "
+            "to the data it was computed on"
+        )
+    with RunFolder.create(folder, run_record(setup)) as opened:
+        Experiment(setup=setup, folder=opened, executor=SerialExecutor(setup.job)).run(on_round)
+
+
+def _section(cell: CommittedCell, name: str) -> dict[str, object]:
+    found = cell.config.get(name)
+    return dict(found) if isinstance(found, dict) else {}
+
+
+def judge(old: CommittedCell, new: CommittedCell, tolerance: float = TOLERANCE) -> Verdict:
+    """Compares two computations of a cell.
+
+    Equal bits: the last model's hash, every F1, second, joule and byte, the last metrics. Within tolerance: F1 within
+    ``tolerance`` in every evaluated round, seconds and joules to 1e-6, the same bytes. Otherwise different.
+    """
+    pairs = list(zip(old.rounds, new.rounds, strict=False))
+    gap = max((abs(a.f1 - b.f1) for a, b in pairs if a.f1 is not None and b.f1 is not None), default=0.0)
+    found = tuple(_differences(old, new))
+    answer: Answer = "equal bits"
+    if found:
+        answer = "within tolerance" if gap <= tolerance and _costs_agree(old, new) else "different"
+    return Verdict(
+        answer=answer,
+        f1_gap=gap,
+        differences=found,
+        program=other_program(old),
+        processor=other_processor(old),
+    )
+
+
+def _differences(old: CommittedCell, new: CommittedCell) -> Iterator[str]:
+    if old.model_sha256 != new.model_sha256:
+        yield f"last model {old.model_sha256[:12]} there, {new.model_sha256[:12]} here"
+    if len(old.rounds) != len(new.rounds):
+        yield f"{len(old.rounds)} rounds there, {len(new.rounds)} here"
+    for a, b in zip(old.rounds, new.rounds, strict=False):
+        names = [n for n in type(a).model_fields if getattr(a, n) != getattr(b, n)]
+        if names:
+            shown = ", ".join(f"{n} {getattr(a, n)} there, {getattr(b, n)} here" for n in names)
+            yield f"round {a.round}: {shown}"
+    if old.metrics != new.metrics:
+        yield "the last metrics differ"
+
+
+def _costs_agree(old: CommittedCell, new: CommittedCell) -> bool:
+    return len(old.rounds) == len(new.rounds) and all(
+        a.round == b.round
+        and (a.f1 is None) == (b.f1 is None)
+        and (a.bytes_up, a.bytes_down) == (b.bytes_up, b.bytes_down)
+        and isclose(a.time_s, b.time_s, rel_tol=COSTS)
+        and isclose(a.energy_j, b.energy_j, rel_tol=COSTS)
+        for a, b in zip(old.rounds, new.rounds, strict=True)
+    )

@@ -1,0 +1,240 @@
+"""Finished runs on other hardware: recorded work, allocation and bytes at another fleet's speeds, power and links.
+
+Nothing is trained and nobody is asked again what to train: who did what stays as it was recorded, also where the other
+fleet's deadline would have allowed more or less. F1 stays too; seconds, joules and speedups are computed anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import isclose
+
+from pydantic import TypeAdapter, ValidationError
+
+from relief_ray.config import ExperimentConfig, parse
+from relief_ray.devices.fleet import build_fleet, with_windows
+from relief_ray.devices.planner import Clock, CostAccountant, standard_clocks
+from relief_ray.devices.time import FlopProportional, Measured, Split, TimeModel
+from relief_ray.errors import UserError
+from relief_ray.experiment.clocks import make_accountant, measured_clock
+from relief_ray.experiment.lifecycle import stored_engine
+from relief_ray.experiment.recording import as_json, cost_record, fedavg_records, totals_after
+from relief_ray.experiment.setup import build_backbone, count, fedavg_reference
+from relief_ray.messages import Assignment, Fleet, Receipt, RoundCost, StageTimes, Work
+from relief_ray.models.backbone import InputShape
+from relief_ray.records.schema import ClientRecord, RoundRecord, Totals
+from relief_ray.records.selection_text import selection
+from relief_ray.report.runs import Loaded
+from relief_ray.stages import Engine
+
+TOLERANCE = 1e-9
+SAID = (
+    "what if: seconds, joules and speedups were computed for another fleet from the recorded work; the allocation is "
+    "the one that was planned for the recorded fleet, F1 is as trained"
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Hardware:
+    """A fleet with what its rounds cost; ``plain``: the backbone without a method's additions, for the 1.00x."""
+
+    config: ExperimentConfig
+    fleet: Fleet
+    own: CostAccountant
+    plain: CostAccountant
+
+
+def what_if(loaded: Loaded, fleet: Mapping[str, object], profile: str | None = None) -> Loaded:
+    """The run with the costs that it would have had; ``fleet``: keys of the fleet's configuration that differ.
+
+    ``profile``: a device profile's file, for the clock ``measured``.
+
+    Raises:
+        UserError: the run is pooled or its work is not fully recorded; the other fleet has other clients or sensors.
+    """
+    run, where = loaded.run, loaded.where
+    config = parse(run.config, where)
+    if config.strategy.build().pooled:
+        raise UserError(f"{where}: pooled data have no fleet; name a federated run")
+    costs = _section(run.config, "costs") | ({} if profile is None else {"profile": profile})
+    values = {**run.config, "fleet": merged(_section(run.config, "fleet"), fleet), "costs": costs}
+    changed = parse(values, f"{where}, other fleet")
+    before, after = (
+        hardware(loaded, config),
+        hardware(loaded, changed, None if profile is None else measured_clock(changed)),
+    )
+    refuse_other_sensors(before.fleet, after.fleet)
+    for record in loaded.rounds[:2]:
+        refuse_unexplained(loaded, record, before)
+    return recomputed(loaded, after)
+
+
+def merged(old: Mapping[str, object], new: Mapping[str, object]) -> dict[str, object]:
+    """``old`` with the keys of ``new``, mappings key by key: a type keeps the figures that are not named."""
+    found = dict(old)
+    for key, value in new.items():
+        kept = found.get(key)
+        found[key] = merged(kept, value) if isinstance(kept, Mapping) and isinstance(value, Mapping) else value
+    return found
+
+
+def _section(config: Mapping[str, object], name: str) -> dict[str, object]:
+    found = config.get(name)
+    return dict(found) if isinstance(found, dict) else {}
+
+
+def hardware(loaded: Loaded, config: ExperimentConfig, measured: Measured | None = None) -> _Hardware:
+    """The fleet of a configuration with the run's own windows and clocks, and ``measured``; needs no data."""
+    spec, windows = config.data.spec(), windows_of(loaded)
+    fleet, types = build_fleet(config.fleet, spec.names, spec.type_counts, len(windows))
+    shape = InputShape(channels=tuple(spec.modalities), window=spec.window, num_classes=len(spec.classes))
+    engine = stored_engine(loaded.run)
+    plain = build_backbone(config, shape, engine)
+    additions = config.strategy.build().adapt(plain.layout, fleet)
+    whole = build_backbone(config, shape, engine, additions) if additions else plain
+    clocks = recorded_clocks(loaded, measured)
+    own = make_accountant(config, count(whole, config), plain.layout, types, clocks, engine)
+    return _Hardware(
+        config=config,
+        fleet=with_windows(fleet, windows),
+        own=own,
+        plain=replace(own, counter=count(plain, config)) if additions else own,
+    )
+
+
+def windows_of(loaded: Loaded) -> list[int]:
+    """Training windows of each client, from the coverage report.
+
+    Raises:
+        UserError: it has none.
+    """
+    rows = loaded.run.coverage.get("clients")
+    found = [row.get("train") for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+    if not found or not all(isinstance(row, list) for row in found):
+        raise UserError(f"{loaded.where}: its coverage report names no windows per client; run it again")
+    return [sum(int(str(n)) for n in row) for row in found if isinstance(row, list)]
+
+
+def recorded_clocks(loaded: Loaded, other: Measured | None = None) -> dict[str, Clock]:
+    """The clocks with the parameters that the run noted, whatever this version ships; ``other``: a device profile's.
+
+    Raises:
+        UserError: it noted none.
+    """
+    table = loaded.run.calibration.get("clocks")
+    try:
+        models = TypeAdapter(dict[str, TimeModel]).validate_python(table)
+        paper, split, measured = models["flop_proportional"], models["split_naive"], models.get("measured")
+    except (ValidationError, KeyError, TypeError) as error:
+        raise UserError(f"{loaded.where}: its record names no clocks ({error}); run it again") from error
+    assert isinstance(paper, FlopProportional) and isinstance(split, Split)
+    return standard_clocks(paper, split, other or (measured if isinstance(measured, Measured) else None))
+
+
+def refuse_other_sensors(old: Fleet, new: Fleet) -> None:
+    """The allocation belongs to the sensors that each client had.
+
+    Raises:
+        UserError: a client would have others.
+    """
+    for a, b in zip(old.clients, new.clients, strict=True):
+        if a.modalities != b.modalities:
+            raise UserError(
+                f"client {a.id} has {', '.join(a.modalities)} in the run and {', '.join(b.modalities)} in the other "
+                "fleet; the recorded allocation fits the same sensors only (keep counts, rotation and owned)"
+            )
+
+
+def receipts(record: RoundRecord) -> tuple[Receipt, ...]:
+    """The work of a round as it was recorded."""
+    return tuple(_receipt(c) for c in record.clients)
+
+
+def _receipt(client: ClientRecord) -> Receipt:
+    task = Assignment(
+        client=client.client,
+        down={},
+        train=selection(client.trained),
+        up=selection(client.uploaded),
+        epochs=client.epochs,
+        view=client.view,
+        phase=client.phase,
+        taps=frozenset(client.taps),
+        output=client.output,
+        args=client.args,
+        omit_absent=client.omit_absent,
+    )
+    work = Work(
+        num_windows=client.num_windows, epochs=client.epochs, num_steps=client.num_steps, engine=client.engine,
+        loss=client.loss, measured=StageTimes(), extra_flops=client.extra_flops,
+    )  # fmt: skip
+    return Receipt(assignment=task, work=work, bytes_down=client.bytes_down, bytes_up=client.bytes_up)
+
+
+def charged(record: RoundRecord, hardware: _Hardware) -> tuple[Receipt, ...]:
+    """What a round is charged for, in the accounting of the run; everyone took part where no FedAvg round is noted."""
+    ids = record.participants if record.fedavg else range(len(hardware.fleet))
+    return hardware.own.charged(receipts(record), [hardware.fleet[n] for n in ids])
+
+
+def refuse_unexplained(loaded: Loaded, record: RoundRecord, hardware: _Hardware) -> None:
+    """The recorded costs must follow from the recorded work, or the same arithmetic would mislead elsewhere too.
+
+    Raises:
+        UserError: they do not, e.g. because another version counted differently.
+    """
+    found = hardware.own.cost(charged(record, hardware), hardware.fleet, record.server_s)
+    for name, cost in found.items():
+        kept = record.costs.get(name)
+        if kept is not None and not _same(cost, kept.round_s, kept.energy_j):
+            raise UserError(
+                f"{loaded.where}: round {record.round} took {kept.round_s:.6g} s and {kept.energy_j:.6g} J by {name}, "
+                f"but its recorded work gives {cost.round_s:.6g} s and {cost.energy_j:.6g} J with this version; run it "
+                "again with this version, then ask"
+            )
+    whole = reference_of(record, hardware, stored_engine(loaded.run)) if record.fedavg else {}
+    if any(not _same(whole[name], kept.round_s, kept.energy_j) for name, kept in record.fedavg.items()):
+        raise UserError(
+            f"{loaded.where}: round {record.round}: some participants had no work, and who they were is not recorded; "
+            "name a run with participation 1.0"
+        )
+
+
+def _same(cost: RoundCost, round_s: float, energy_j: float) -> bool:
+    return isclose(cost.round_s, round_s, rel_tol=TOLERANCE) and isclose(cost.energy_j, energy_j, rel_tol=TOLERANCE)
+
+
+def reference_of(record: RoundRecord, hardware: _Hardware, engine: Engine) -> dict[str, RoundCost]:
+    """A FedAvg round of those who took part in this one."""
+    return fedavg_reference(hardware.config, hardware.plain, hardware.fleet, engine, record.participants)
+
+
+def recomputed(loaded: Loaded, hardware: _Hardware) -> Loaded:
+    """The run with another fleet's costs, totals, reference and configuration; its warnings say so."""
+    engine, planning = stored_engine(loaded.run), loaded.run.planning_model
+    reference = fedavg_reference(hardware.config, hardware.plain, hardware.fleet, engine)
+    rounds: list[RoundRecord] = []
+    totals: Mapping[str, Totals] = {}
+    for record in loaded.rounds:
+        work = charged(record, hardware)
+        costs = hardware.own.cost(work, hardware.fleet, record.server_s)
+        totals = {name: totals_after(totals.get(name, Totals()), cost, work) for name, cost in costs.items()}
+        mine = reference_of(record, hardware, engine) if record.fedavg else reference
+        round_s = costs[planning].round_s
+        update = {
+            "costs": {name: cost_record(cost) for name, cost in costs.items()},
+            "totals": totals,
+            "fedavg": fedavg_records(mine) if record.fedavg else {},
+            "speedup": mine[planning].round_s / round_s if round_s else None,
+        }
+        rounds.append(record.model_copy(update=update))
+    noted = {name: c.model_dump() for name, c in fedavg_records(reference).items()}
+    run = loaded.run.model_copy(
+        update={
+            "config": hardware.config.model_dump(mode="json"),
+            "budget": {**loaded.run.budget, **as_json({"fedavg_reference": noted})},
+            "warnings": (*loaded.run.warnings, SAID),
+        }
+    )
+    return replace(loaded, run=run, rounds=tuple(rounds))

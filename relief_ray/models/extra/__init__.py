@@ -1,0 +1,1 @@
+"""Modules that a strategy adds to a backbone: experts, routers, connectors, early exits."""

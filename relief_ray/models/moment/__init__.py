@@ -1,0 +1,1 @@
+"""Backbone 2: the MOMENT time-series transformer with LoRA adapters."""

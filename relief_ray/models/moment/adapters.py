@@ -1,0 +1,171 @@
+"""Backbone 2's trained parameters in PEFT's own file format, one folder per encoder and one for the fusion layer.
+
+``<folder>/encoder.<modality>`` loads into a plain ``MOMENTPipeline`` with ``PeftModel.from_pretrained``;
+``<folder>/fusion`` into any module whose ``fusion`` is the Linear on the concatenated features; ``head.safetensors``
+holds what is no adapter of the backbone itself: the dense head, and what a method adds (exits, experts, a connector).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from relief_ray.errors import UserError
+from relief_ray.groups import GroupId, GroupLayout, Params, all_finite
+from relief_ray.models.moment.backbone import TARGETS, MomentConfig
+
+if TYPE_CHECKING:
+    from peft import LoraConfig
+
+ADAPTER, CONFIG, HEAD = "adapter_model.safetensors", "adapter_config.json", "head.safetensors"
+PREFIX = "base_model.model."
+# Fields of PEFT's configuration that change nothing once the adapters are trained; all others are what we write.
+NEUTRAL = frozenset(
+    {
+        *("task_type", "auto_mapping", "peft_version", "base_model_name_or_path", "revision", "inference_mode"),
+        *("lora_dropout", "layers_pattern", "megatron_config", "megatron_core", "runtime_config", "qalora_group_size"),
+        *("r", "lora_alpha", "target_modules"),  # compared on their own
+    }
+)
+# Other initialisations change the frozen matrices too.
+STARTS = (True, False, "gaussian", "orthogonal")
+
+
+def save_adapters(config: MomentConfig, layout: GroupLayout, params: Params, folder: Path) -> None:
+    """Writes all trained parameters of ``params`` below ``folder``."""
+    for place, tensors in _files(layout, params).items():
+        path = folder / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_file({k: t.contiguous() for k, t in tensors.items()}, path)
+        if path.name == ADAPTER:
+            _peft_config(config, path.parent).save_pretrained(str(path.parent))
+
+
+def load_adapters(config: MomentConfig, layout: GroupLayout, folder: Path) -> dict[GroupId, Tensor]:
+    """Reads what ``save_adapters`` or PEFT wrote: for Python code that goes on with an exported model.
+
+    Raises:
+        UserError: a file is missing, is not safetensors, or has not exactly the tensors of this layout; or adapters of
+            another rank, alpha, kind or on other matrices, whose values mean something else.
+    """
+    # Not `empty`: what no file holds must not look like a value.
+    params = {g.id: torch.full((g.numel,), torch.nan) for g in layout}
+    for place, views in _files(layout, params).items():
+        if place.name == ADAPTER:
+            _check_config(config, folder / place.parent / CONFIG)
+        found = _read(folder / place)
+        if wrong := [k for k, t in views.items() if k not in found or not _fits(found[k], t)]:
+            raise UserError(
+                f"{folder / place}: {len(wrong)} of {len(views)} tensors are missing, have another shape or are not "
+                f"finite numbers ({', '.join(wrong[:3])}); expected adapters of the same size, rank, modalities and "
+                "method"
+            )
+        if unread := sorted(found.keys() - views.keys()):
+            raise UserError(
+                f"{folder / place}: {len(unread)} tensors that nothing here reads ({', '.join(unread[:3])}); expected "
+                f"the {len(views)} of these modalities and this method alone; load with the configuration that they "
+                "were trained with"
+            )
+        if place.parts[0] == "fusion":
+            _uncut(layout, found, params)
+        else:
+            for k, view in views.items():
+                view.copy_(found[k])
+    return params
+
+
+def _fits(found: Tensor, expected: Tensor) -> bool:
+    return found.shape == expected.shape and found.is_floating_point() and all_finite(found)
+
+
+def _files(layout: GroupLayout, params: Params) -> dict[Path, dict[str, Tensor]]:
+    """Tensors by file and key: views of ``params``, but for the fusion blocks, which stand side by side in one."""
+    files: dict[Path, dict[str, Tensor]] = {}
+    for group in layout:
+        for name, tensor in layout.unflatten(group.id, params[group.id]).items():
+            if group.role == "encoder":
+                assert group.layer is not None
+                place = Path(f"encoder.{group.modality}", ADAPTER)
+                files.setdefault(place, {})[f"{PREFIX}encoder.block.{group.layer - 1}.{name}.weight"] = tensor
+            elif group.role == "fusion_b":
+                files.setdefault(Path("fusion", ADAPTER), {})[f"{PREFIX}fusion.{name}.weight"] = tensor
+            elif group.role != "fusion_a":
+                files.setdefault(Path(HEAD), {})[f"{group.id}.{name}"] = tensor
+    files[Path("fusion", ADAPTER)][f"{PREFIX}fusion.lora_A.weight"] = layout.matrix("fusion_a", params)
+    return files
+
+
+def _uncut(layout: GroupLayout, found: Mapping[str, Tensor], params: Params) -> None:
+    """Cuts the fusion adapter back into column blocks."""
+    start, whole_RF = 0, found[f"{PREFIX}fusion.lora_A.weight"]
+    for group in layout:
+        for name, view in layout.unflatten(group.id, params[group.id]).items():
+            if group.role == "fusion_a":
+                view.copy_(whole_RF[:, start : start + view.shape[1]])
+                start += view.shape[1]
+            elif group.role == "fusion_b":
+                view.copy_(found[f"{PREFIX}fusion.{name}.weight"])
+
+
+def _peft_config(config: MomentConfig, folder: Path) -> LoraConfig:
+    from peft import LoraConfig
+
+    return LoraConfig(
+        r=config.rank, lora_alpha=config.alpha, lora_dropout=0.0, target_modules=_targets(folder), inference_mode=True
+    )
+
+
+def _targets(folder: Path) -> list[str]:
+    return ["fusion"] if folder.name == "fusion" else list(TARGETS)
+
+
+def _check_config(config: MomentConfig, path: Path) -> None:
+    """The same values under another scaling, or on other matrices, are another function."""
+    try:
+        given = json.loads(path.read_text(encoding="utf-8"))
+        targets = given["target_modules"]
+        found = {
+            "r": given["r"],
+            "lora_alpha": given["lora_alpha"],
+            "target_modules": sorted(targets) if isinstance(targets, list) else targets,
+            "other kinds": _other_kinds(given, vars(_peft_config(config, path.parent))),
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path}: cannot be read ({error!r}); expected what save_adapters or PEFT wrote") from error
+    wanted = {
+        "r": config.rank,
+        "lora_alpha": config.alpha,
+        "target_modules": sorted(_targets(path.parent)),
+        "other kinds": [],
+    }
+    if differing := [f"{k} {found[k]!r} instead of {wanted[k]!r}" for k in wanted if found[k] != wanted[k]]:
+        raise UserError(
+            f"{path}: {', '.join(differing)}; set backbone.rank and backbone.alpha to what the adapters were trained "
+            "with, or take other adapters"
+        )
+
+
+def _other_kinds(given: Mapping[str, object], own: Mapping[str, object]) -> list[str]:
+    """What makes another function of the same values; a field that is absent, or unknown and off, means the default."""
+    return sorted(
+        name
+        for name, value in given.items()
+        if name not in NEUTRAL
+        and (value or own.get(name))
+        and value != own.get(name)
+        and not (name == "init_lora_weights" and value in STARTS)
+    )
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{path}: cannot be read ({error}); expected what save_adapters or PEFT wrote") from error

@@ -1,0 +1,248 @@
+"""Backbone 2: a frozen MOMENT encoder with LoRA per modality, MDLoRA fusion, a trained head (Section VI-A).
+
+PEFT's LoRA layers sit on q, v, the gated input matrix ``wi_0`` and ``wo`` of every block; one block's adapters are one
+parameter group. ``h_m`` is the mean of the last hidden states; the fusion layer is ``mdlora``; the head is dense:
+Linear(D -> D/2) + ReLU + Linear(D/2 -> K). All modalities share the frozen weights, none of them an adapter.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from pydantic import ConfigDict, Field, field_validator
+from torch import Tensor, nn
+
+from relief_ray.errors import UserError
+from relief_ray.groups import GroupId, Kind, Role
+from relief_ray.models.backbone import SHA256, Backbone, BackboneConfig, GroupParameters, InputShape, Stage, seeded
+from relief_ray.models.moment.encoder import (
+    LONGEST,
+    PATCH,
+    POSITIONS,
+    SIZES,
+    EncoderBlock,
+    Feature,
+    Patches,
+    Size,
+    observed,
+    position_bias,
+    samples,
+)
+from relief_ray.models.moment.mdlora import Fusion, build_fusion
+from relief_ray.models.moment.weights import Frozen, load_frozen, local_folder, sha256_here
+from relief_ray.stages import FLOAT_BYTES, RAW, StageSpec
+
+TARGETS = ("q", "v", "wi_0", "wo")
+# Hidden values that a forward pass without gradient keeps per stage: 4 MiB of float32.
+CHUNK_VALUES = 2**20
+# How many times the hidden values (float32) of a block, its channels and patches its forward pass keeps for a backward
+# pass: `python -m benchmarks.memory --windows 16 --micro 16` added 1108 MiB at 36 MiB of hidden values
+# (30.8 times), `--windows 8 --micro 8 --samples 256` 1098 MiB at 36 (30.5), `--windows 32 --micro 7` 591 MiB at 15.75
+# (37.5: in parts the allocator wastes more, and some 50 MiB do not depend on windows).
+KEPT_PER_HIDDEN = 40
+
+
+class MomentConfig(BackboneConfig):
+    """Backbone 2: the encoder's size and weights, the adapters' rank and ``alpha`` (s = alpha / rank).
+
+    ``weights``: ``random``, ``hub`` (AutonLab/MOMENT-1-small), a hub id, or a folder in ``save_pretrained`` format;
+    ``weights_seed`` is read by ``random`` alone, ``revision`` by the hub (a branch, tag or commit; None: its default).
+    An existing folder is kept absolute: runs are read from other places, too. ``pad_to``: samples that windows are
+    padded to (None: native length).
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    later: ClassVar[frozenset[str]] = frozenset({"revision"})
+    same_speed: ClassVar[frozenset[str]] = frozenset({"weights", "weights_seed", "revision", "alpha"})
+
+    name: Literal["moment_lora"] = "moment_lora"
+    size: Size = "small"
+    weights: str = "random"
+    weights_seed: int = Field(default=0, ge=0)
+    revision: str | None = Field(default=None, min_length=1)
+    rank: int = Field(default=8, ge=1)
+    alpha: int = Field(default=16, ge=1)
+    pad_to: int | None = Field(default=None, ge=PATCH)
+
+    @field_validator("weights")
+    @classmethod
+    def _from_everywhere(cls, value: str) -> str:
+        folder = local_folder(value)
+        return value if folder is None else str(folder.absolute())
+
+    @field_validator("pad_to")
+    @classmethod
+    def _whole_patches(cls, value: int | None) -> int | None:
+        if value is not None and value % PATCH:
+            raise ValueError(f"is no multiple of the patch length {PATCH}; take {value - value % PATCH + PATCH}")
+        if value is not None and value > LONGEST:
+            raise ValueError(
+                f"is above {LONGEST}, where MOMENT's table of {POSITIONS} positions ends; take at most {LONGEST}"
+            )
+        return value
+
+    def build(self, shape: InputShape, seed: int, fast: bool = False) -> Backbone:
+        """The backbone on its (shared) frozen encoder; adapters, fusion and head are seeded.
+
+        Raises:
+            UserError: weights, window length or engine do not fit.
+        """
+        if fast:
+            raise UserError("training.engine='gemm' is Backbone 1's; take 'reuse' or 'naive' for moment_lora")
+        return _build(self, shape, seed, observed(shape.window, samples(shape.window, self.pad_to)))
+
+    def frozen_here(self) -> Mapping[str, str | int]:
+        """The hash of the encoder's weights as they are on this machine now."""
+        sha256 = sha256_here(self.size, self.weights, self.weights_seed, self.revision)
+        return {} if sha256 is None else {SHA256: sha256}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Parts:
+    """What every modality's encoder is put together from."""
+
+    config: MomentConfig
+    frozen: Frozen
+    mask_T: Tensor
+    bias_1HPP: Tensor
+
+
+def _adapted(parts: _Parts, seed: int) -> nn.Module:
+    """A copy of the encoder that shares every frozen tensor and has PEFT's adapters of its own."""
+    from peft import LoraConfig, inject_adapter_in_model
+
+    pipeline = parts.frozen.pipeline
+    shared = {id(t): t for t in [*pipeline.parameters(), *pipeline.buffers()]}
+    config = LoraConfig(
+        r=parts.config.rank, lora_alpha=parts.config.alpha, lora_dropout=0.0, target_modules=list(TARGETS)
+    )
+
+    def build() -> nn.Module:
+        adapted: nn.Module = inject_adapter_in_model(config, copy.deepcopy(pipeline, dict(shared)))
+        return adapted
+
+    return seeded(build, seed).eval()
+
+
+def _blocks(pipeline: nn.Module) -> list[nn.Module]:
+    encoder = pipeline.get_submodule("encoder.block")
+    return list(encoder.children())
+
+
+def _encoder(parts: _Parts, modality: str, adapted: nn.Module, channels: int) -> list[Stage]:
+    source, width = f"patches.{modality}", SIZES[parts.config.size].d_model
+    step_bytes = KEPT_PER_HIDDEN * FLOAT_BYTES * channels * (len(parts.mask_T) // PATCH) * width
+    spec = StageSpec(id=source, inputs=(RAW + modality,), modality=modality, cheap=True)
+    stages = [Stage(spec=spec, module=Patches(adapted, parts.mask_T))]
+    pairs = zip(_blocks(adapted), _blocks(parts.frozen.pipeline), strict=True)
+    feature = Feature(adapted.get_submodule("encoder.final_layer_norm"), parts.mask_T)
+    for layer, (block, plain) in enumerate(pairs, 1):
+        name = f"encoder.{modality}.{layer}"
+        spec = StageSpec(id=name, inputs=(source,), groups=frozenset([name]), modality=modality)
+        bias = parts.bias_1HPP
+        frozen = EncoderBlock(plain, bias)
+        module = EncoderBlock(block, bias)
+        stages.append(Stage(spec=spec, module=module, frozen=frozen, pool=feature, step_bytes=step_bytes))
+        source = name
+    spec = StageSpec(id=f"feature.{modality}", inputs=(source,), modality=modality, feature=True)
+    return [*stages, Stage(spec=spec, module=feature)]
+
+
+def _adapters(modality: str, adapted: nn.Module) -> list[GroupParameters]:
+    """One group per block: its adapters by the names that PEFT gives them, short of the adapter's own."""
+    kinds: Mapping[str, Kind] = {"lora_A": "lora_a", "lora_B": "lora_b"}
+    groups = []
+    for layer, block in enumerate(_blocks(adapted), 1):
+        named = [(n.removesuffix(".default.weight"), p) for n, p in block.named_parameters() if ".lora_" in n]
+        tensors = tuple((n, p, kinds[n.rpartition(".")[2]]) for n, p in named)
+        groups.append(
+            GroupParameters(
+                id=f"encoder.{modality}.{layer}", role="encoder", modality=modality, layer=layer, tensors=tensors
+            )
+        )
+    return groups
+
+
+def _group(
+    name: GroupId, role: Role, modality: str | None, layer: int | None, module: nn.Module, kinds: Mapping[str, Kind]
+) -> GroupParameters:
+    tensors = tuple((key, p, kinds[key]) for key, p in module.named_parameters())
+    return GroupParameters(id=name, role=role, modality=modality, layer=layer, tensors=tensors)
+
+
+def _fusion_stages(fusion: Fusion, modalities: tuple[str, ...]) -> list[Stage]:
+    stages = []
+    for kind, modules in (("fusion.W0", fusion.frozen), ("fusion.A", fusion.blocks)):
+        for m, module in zip(modalities, modules, strict=True):
+            name = f"{kind}.{m}"
+            own = frozenset([name]) if kind == "fusion.A" else frozenset[str]()
+            spec = StageSpec(id=name, inputs=(f"feature.{m}",), groups=own, modality=m)
+            stages.append(Stage(spec=spec, module=module))
+    spec = StageSpec(id="fusion", inputs=tuple(s.spec.id for s in stages), groups=frozenset(["fusion.B"]))
+    return [*stages, Stage(spec=spec, module=fusion.shared)]
+
+
+def _head(width: int, num_classes: int, seed: int) -> tuple[list[Stage], list[GroupParameters]]:
+    layers = seeded(lambda: nn.Sequential(nn.Linear(width, width // 2), nn.Linear(width // 2, num_classes)), seed)
+    first, last = layers.children()
+    modules = (nn.Sequential(first, nn.ReLU()), last)
+    stages = [
+        Stage(spec=StageSpec(id=f"head.{i}", inputs=(source,), groups=frozenset([f"head.{i}"])), module=module)
+        for i, (source, module) in enumerate(zip(("fusion", "head.1"), modules, strict=True), 1)
+    ]
+    kinds: Mapping[str, Kind] = {"weight": "weight", "bias": "bias"}
+    groups = [_group(f"head.{i}", "head", None, i, linear, kinds) for i, linear in enumerate((first, last), 1)]
+    return stages, groups
+
+
+def _build(config: MomentConfig, shape: InputShape, seed: int, mask_T: Tensor) -> Backbone:
+    frozen, width, modalities = (
+        load_frozen(config.size, config.weights, config.weights_seed, config.revision),
+        SIZES[config.size].d_model,
+        shape.modalities,
+    )
+    parts = _Parts(config=config, frozen=frozen, mask_T=mask_T, bias_1HPP=position_bias(frozen.pipeline, mask_T))
+    adapted = {m: _adapted(parts, seed + 2 + i) for i, m in enumerate(modalities)}
+    fusion = build_fusion(len(modalities), width, config.rank, config.alpha, seed)
+    head_stages, head_groups = _head(width, shape.num_classes, seed + 1)
+    encoders = [stage for m, c in shape.channels for stage in _encoder(parts, m, adapted[m], c)]
+    groups = [
+        *(
+            _group(f"fusion.A.{m}", "fusion_a", m, None, block, {"lora_A": "lora_a"})
+            for m, block in zip(modalities, fusion.blocks, strict=True)
+        ),
+        _group("fusion.B", "fusion_b", None, None, fusion.shared, {"lora_B": "lora_b"}),
+        *(group for m, pipeline in adapted.items() for group in _adapters(m, pipeline)),
+        *head_groups,
+    ]
+    largest = max(c for _, c in shape.channels) * (len(mask_T) // PATCH) * width
+    return Backbone(
+        shape,
+        [*encoders, *_fusion_stages(fusion, modalities), *head_stages],
+        groups,
+        chunk=max(1, CHUNK_VALUES // largest),
+        facts=_facts(config, frozen, len(modalities), width),
+        warnings=_warnings(config, frozen),
+    )
+
+
+def _facts(config: MomentConfig, frozen: Frozen, num_modalities: int, width: int) -> dict[str, str | int]:
+    """What the record keeps of the frozen part."""
+    return {
+        "weights": frozen.origin,
+        **({} if frozen.revision is None else {"weights_revision": frozen.revision}),
+        SHA256: frozen.sha256,
+        "encoder_values": frozen.num_values,
+        "token_table_values": SIZES[config.size].vocab_size * width,
+        "num_encoders": num_modalities,
+        "frozen_fusion_values": num_modalities * width * width,
+    }
+
+
+def _warnings(config: MomentConfig, frozen: Frozen) -> tuple[str, ...]:
+    if frozen.random_seed is None:
+        return ()
+    return (f"RANDOM ENCODER: the frozen MOMENT encoder ({config.size}, seed {frozen.random_seed}) is not pretrained",)

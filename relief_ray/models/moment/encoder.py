@@ -1,0 +1,266 @@
+"""momentfm's encoder as Backbone 2 holds it: no token table, no head, no dropout, nothing trainable."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from relief_ray.errors import UserError
+from relief_ray.groups import all_finite
+
+Size = Literal["small", "tiny"]
+
+PATCH = 8
+
+# Rows of MOMENT's table of positions: no series has more patches.
+POSITIONS = 5000
+
+LONGEST = PATCH * POSITIONS
+
+INSTALL = "pip install 'relief-ray[moment]' && pip install --no-deps momentfm==0.1.4"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Dimensions:
+    """An encoder's shape, in the words of its T5 configuration; ``vocab_size`` is the unused token table's length."""
+
+    d_model: int
+    d_ff: int
+    d_kv: int
+    num_heads: int
+    num_layers: int
+    vocab_size: int
+
+
+SIZES: Mapping[Size, Dimensions] = {
+    "small": Dimensions(d_model=512, d_ff=1024, d_kv=64, num_heads=6, num_layers=8, vocab_size=32128),
+    "tiny": Dimensions(d_model=64, d_ff=128, d_kv=32, num_heads=2, num_layers=2, vocab_size=0),
+}
+
+
+def require_momentfm() -> None:
+    """Fails with the command that helps where one of the packages is absent or broken."""
+    try:
+        import momentfm
+        import peft  # noqa: F401
+    except ImportError as error:
+        raise UserError(f"backbone moment_lora needs momentfm and PEFT ({error}); install them: {INSTALL}") from None
+    except Exception as error:  # what a package of another version runs into while it is imported
+        raise UserError(
+            f"backbone moment_lora: momentfm or PEFT is installed, but cannot be imported ({error!r}); install them "
+            f"anew: {INSTALL}"
+        ) from error
+    assert momentfm.MOMENTPipeline
+
+
+@contextmanager
+def enough_memory(size: Size) -> Iterator[None]:
+    """Turns an allocation that failed into words."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not re.search("memory|alloc", str(error), re.I):
+            raise
+        raise UserError(
+            f"backbone.size={size}: not enough memory to load the encoder ({error}); "
+            "lower runtime.num_hosts or take backbone.size=tiny"
+        ) from error
+
+
+def plain_config(dimensions: Dimensions) -> dict[str, object]:
+    """A pipeline's configuration as the hub's ``config.json`` has it, for weights of our own."""
+    t5: dict[str, object] = {
+        "model_type": "t5",
+        "d_model": dimensions.d_model,
+        "d_ff": dimensions.d_ff,
+        "d_kv": dimensions.d_kv,
+        "num_heads": dimensions.num_heads,
+        "num_layers": dimensions.num_layers,
+        "feed_forward_proj": "gated-gelu",
+        "relative_attention_num_buckets": 32,
+        "relative_attention_max_distance": 128,
+        "layer_norm_epsilon": 1e-6,
+    }
+    return {
+        "task_name": "reconstruction",
+        "model_name": "MOMENT",
+        "transformer_type": "encoder_only",
+        "transformer_backbone": "google/flan-t5-small",
+        "d_model": dimensions.d_model,
+        "seq_len": 512,
+        "patch_len": PATCH,
+        "patch_stride_len": PATCH,
+        "t5_config": t5,
+    }
+
+
+def build_pipeline(config: Mapping[str, object]) -> nn.Module:
+    """Momentfm's pipeline without token table, dropout and gradient checkpointing, ready to embed."""
+    from momentfm import MOMENTPipeline
+
+    given = config["t5_config"]
+    assert isinstance(given, Mapping)
+    # One row instead of 32,128: a series of patches never looks a token up.
+    t5 = {**given, "vocab_size": 1, "pad_token_id": 0, "eos_token_id": None, "decoder_start_token_id": 0}
+    whole = {**config, "t5_config": t5, "enable_gradient_checkpointing": False, "randomly_initialize_backbone": False}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # that a head is not pretrained: there is none
+        pipeline = MOMENTPipeline(whole, model_kwargs={"task_name": "embedding"})
+        pipeline.init()
+    pipeline.encoder.embed_tokens = nn.Identity()
+    # The counter knows matrix products; the fused kernel's name differs between versions.
+    pipeline.encoder.config._attn_implementation = "eager"
+    built: nn.Module = pipeline.eval()
+    return built
+
+
+def assemble(
+    config: Mapping[str, object], tensors: Mapping[str, Tensor], source: str, again: str = "fetch the weights again"
+) -> nn.Module:
+    """The pipeline on top of mapped tensors, all frozen. ``again``: how to come by sound ones.
+
+    Raises:
+        UserError: momentfm cannot use the configuration; tensors are missing, have other shapes, or are not finite
+            floating-point numbers.
+    """
+    pipeline = _on_meta(config, source, again)
+    expected = pipeline.state_dict()
+    missing = [k for k in expected if k not in tensors]
+    wrong = [k for k in expected if k in tensors and tensors[k].shape != expected[k].shape]
+    if missing or wrong:
+        raise UserError(
+            f"{source}: {len(missing)} tensors are missing ({', '.join(missing[:3])}), {len(wrong)} have "
+            f"another shape ({', '.join(wrong[:3])}); expected all {len(expected)} of an encoder; {again}"
+        )
+    if strange := [f"{k}: {tensors[k].dtype}" for k in expected if not _is_usable(tensors[k])]:
+        raise UserError(
+            f"{source}: {len(strange)} tensors are no finite floating-point numbers ({', '.join(strange[:3])}); "
+            f"expected the weights as they were trained, not quantised and without NaN; {again}"
+        )
+    kept = {k: tensors[k].to(torch.float32) for k in expected}
+    pipeline.load_state_dict(kept, assign=True)
+    return pipeline.requires_grad_(False)
+
+
+def _on_meta(config: Mapping[str, object], source: str, again: str) -> nn.Module:
+    try:
+        with torch.device("meta"):
+            return build_pipeline(config)
+    except (AttributeError, KeyError, TypeError, ValueError, NotImplementedError) as error:
+        raise UserError(
+            f"{source}: momentfm cannot build an encoder from the config.json beside it ({error!r}); expected the one "
+            f"that its save_pretrained wrote; {again}"
+        ) from error
+
+
+def _is_usable(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() and all_finite(tensor)
+
+
+# The stages of one MOMENT encoder: momentfm's own modules, one transformer block each, batch first.
+#
+# Legend for shapes: B batch, C channels, T samples, P patches of 8 samples, D features. Every channel is a sequence of
+# its own; what leaves the encoder is the mean over channels and observed patches.
+
+
+def samples(window: int, pad_to: int | None) -> int:
+    """How many samples an encoder is given: the window's own, or those of the padded one.
+
+    Raises:
+        UserError: no whole patches, padded to less than there is, or more than MOMENT has positions for.
+    """
+    if window % PATCH:
+        below = window - window % PATCH
+        raise UserError(
+            f"backbone moment_lora: windows of {window} samples; expected a multiple of the patch length {PATCH}, "
+            "which no backbone.pad_to makes of them (padding stands before the window, in whole patches); take a "
+            f"dataset whose windows have {f'{below} or ' if below else ''}{below + PATCH} samples, or backbone=cnn"
+        )
+    if pad_to is not None and pad_to < window:
+        raise UserError(
+            f"backbone moment_lora: backbone.pad_to={pad_to} is below the windows' {window} samples; expected {window} "
+            "or more; raise it or remove it"
+        )
+    if window > LONGEST:
+        raise UserError(
+            f"backbone moment_lora: windows of {window} samples; expected at most {LONGEST}, where MOMENT's table of "
+            f"{POSITIONS} positions ends; take a dataset with shorter windows, or backbone=cnn"
+        )
+    return pad_to or window
+
+
+def observed(window: int, length: int) -> Tensor:
+    """(length,) ones where a window of ``window`` samples lies; the padding stands before it, as MOMENT has it."""
+    mask = torch.zeros(length)
+    mask[length - window :] = 1.0
+    return mask
+
+
+class Patches(nn.Module):
+    """Normalises each channel of a window, cuts it into patches and embeds them."""
+
+    def __init__(self, pipeline: nn.Module, mask_T: Tensor) -> None:
+        """``mask_T``: ``observed``; shares the pipeline's frozen parameters."""
+        super().__init__()
+        names = ("normalizer", "tokenizer", "patch_embedding")
+        self.normalizer, self.tokenizer, self.embedding = (pipeline.get_submodule(name) for name in names)
+        self.register_buffer("mask_T", mask_T)
+
+    def forward(self, x_BCT: Tensor) -> Tensor:
+        """(B, C, window) -> (B, C, P, D)."""
+        mask: Tensor = self.get_buffer("mask_T")
+        padded = nn.functional.pad(x_BCT, (len(mask) - x_BCT.shape[2], 0))
+        mask_BT = mask.expand(len(x_BCT), -1)
+        normal = self.normalizer(x=padded, mask=mask_BT, mode="norm")
+        patches = self.tokenizer(x=torch.nan_to_num(normal, nan=0.0, posinf=0.0, neginf=0.0))
+        embedded: Tensor = self.embedding(patches, mask=mask_BT)
+        return embedded
+
+
+class EncoderBlock(nn.Module):
+    """One T5 block: self-attention and feed-forward network, with whatever adapters sit in it."""
+
+    def __init__(self, block: nn.Module, bias_1HPP: Tensor) -> None:
+        """``bias_1HPP``: the frozen position bias of all blocks, minus infinity where a padded patch would be read."""
+        super().__init__()
+        self.attention, self.feed_forward = block.get_submodule("layer.0"), block.get_submodule("layer.1")
+        self.register_buffer("bias_1HPP", bias_1HPP)
+
+    def forward(self, h_BCPD: Tensor) -> Tensor:
+        """(B, C, P, D) -> (B, C, P, D)."""
+        rows = h_BCPD.flatten(0, 1)
+        mixed: Tensor = self.attention(rows, attention_mask=None, position_bias=self.get_buffer("bias_1HPP"))[0]
+        out: Tensor = self.feed_forward(mixed)
+        return out.view(h_BCPD.shape)
+
+
+class Feature(nn.Module):
+    """``h_m``: the last normalisation, the mean over channels and observed patches."""
+
+    def __init__(self, norm: nn.Module, mask_T: Tensor) -> None:
+        """``norm``: the encoder's frozen final layer norm."""
+        super().__init__()
+        self.norm = norm
+        seen = mask_T.view(-1, PATCH).amin(1)
+        self.register_buffer("weight_P1", (seen / seen.sum())[:, None])
+
+    def forward(self, h_BCPD: Tensor) -> Tensor:
+        """(B, C, P, D) -> (B, D)."""
+        normal: Tensor = self.norm(h_BCPD)
+        return (normal.mean(1) * self.get_buffer("weight_P1")).sum(1)
+
+
+@torch.no_grad()
+def position_bias(pipeline: nn.Module, mask_T: Tensor) -> Tensor:
+    """(1, H, P, P): T5's relative position bias, which block 0 holds for all, and the padding mask."""
+    seen = mask_T.view(-1, PATCH).amin(1)
+    first: Any = pipeline.get_submodule("encoder.block.0.layer.0.SelfAttention")
+    bias: Tensor = first.compute_bias(len(seen), len(seen))
+    return (bias + torch.where(seen > 0, 0.0, torch.finfo(torch.float32).min)).contiguous()

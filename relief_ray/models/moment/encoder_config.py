@@ -1,0 +1,110 @@
+"""The ``config.json`` beside an encoder's tensors: of the size that was asked for, and of MOMENT's own function.
+
+The hash of an encoder is over its tensors; the same tensors under another normalisation, activation or position rule
+are another function. What decides the function is therefore MOMENT's, or refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from relief_ray.errors import UserError
+from relief_ray.models.moment.encoder import PATCH, Dimensions, plain_config
+
+CONFIG = "config.json"
+SHAPE = ("d_model", "d_ff", "d_kv", "num_heads", "num_layers")
+# Compared as transformers reads them: with its defaults, and after its second names (hidden_size, num_hidden_layers).
+T5_FIELDS = (
+    *SHAPE,
+    "relative_attention_num_buckets",
+    "relative_attention_max_distance",
+    "layer_norm_epsilon",
+    "feed_forward_proj",
+    "dense_act_fn",
+    "is_gated_act",
+    "is_decoder",
+)
+# What momentfm does where a key is absent; `patch_stride_len` has no default there.
+PIPELINE_FIELDS: Mapping[str, int | bool] = {
+    "patch_stride_len": PATCH,
+    "revin_affine": False,
+    "value_embedding_bias": False,
+    "add_positional_embedding": True,
+}
+
+
+def read_config(folder: Path, expected: Dimensions, again: str = "fetch the weights again") -> dict[str, object]:
+    """``config.json``, checked against the size that was asked for and against MOMENT's own function.
+
+    ``again``: what mends a damaged file.
+
+    Raises:
+        UserError: no such file, no JSON, or another encoder.
+    """
+    path = folder / CONFIG
+    try:
+        config: dict[str, object] = json.loads(path.read_text(encoding="utf-8"))
+        t5 = config["t5_config"]
+        if not isinstance(t5, dict):
+            raise TypeError(f"t5_config is {t5!r}")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"backbone.weights={folder}: {CONFIG} is missing or not MOMENT's ({error!r}); "
+            f"expected a folder that momentfm's save_pretrained wrote: {CONFIG} and model.safetensors; {again}"
+        ) from error
+    wanted = {k: getattr(expected, k) for k in SHAPE}
+    found = {k: t5.get(k) for k in wanted}
+    # The hub's files leave the second d_model to the first (null).
+    if found != wanted or config.get("patch_len") != PATCH or config.get("d_model") not in (None, expected.d_model):
+        raise UserError(
+            f"backbone.weights={folder}: {CONFIG} describes {found}, patches of {config.get('patch_len')}, d_model "
+            f"{config.get('d_model')}; expected {wanted}, patches of {PATCH}; take the weights of this size or change "
+            "backbone.size"
+        )
+    _refuse_other_functions(folder, config, t5, expected)
+    return config
+
+
+def _refuse_other_functions(
+    folder: Path, config: Mapping[str, object], t5: Mapping[str, object], expected: Dimensions
+) -> None:
+    if other := [*_pipeline_differs(config), *_t5_differs(folder, t5, expected)]:
+        raise UserError(
+            f"backbone.weights={folder}: {CONFIG}: {'; '.join(other)}. With these tensors that is another function "
+            f"than MOMENT's, under the same sha256; take the {CONFIG} that was published with the weights (an encoder "
+            "that was trained otherwise cannot be used here)"
+        )
+
+
+def _pipeline_differs(config: Mapping[str, object]) -> Iterator[str]:
+    for name, wanted in PIPELINE_FIELDS.items():
+        found = config.get(name, wanted)
+        # momentfm asks whether a switch is true, and counts with the stride.
+        same = bool(found) is wanted if isinstance(wanted, bool) else type(found) is int and found == wanted
+        if not same:
+            yield f"{name} is {found!r}, expected {wanted!r}"
+
+
+def _t5_differs(folder: Path, t5: Mapping[str, object], expected: Dimensions) -> Iterator[str]:
+    own = plain_config(expected)["t5_config"]
+    assert isinstance(own, dict)
+    found, wanted = _as_read(folder, t5), _as_read(folder, own)
+    for name in T5_FIELDS:
+        if found[name] != wanted[name]:
+            how = "" if t5.get(name) == found[name] else ", as transformers reads it"
+            yield f"t5_config.{name} is {found[name]!r}{how}, expected {wanted[name]!r}"
+
+
+def _as_read(folder: Path, t5: Mapping[str, object]) -> Mapping[str, object]:
+    from transformers import T5Config
+
+    try:
+        read = T5Config.from_dict(dict(t5))
+        return {name: getattr(read, name) for name in T5_FIELDS}
+    except Exception as error:  # its checks have exceptions of their own, which differ between versions
+        raise UserError(
+            f"backbone.weights={folder}: {CONFIG}: transformers cannot read t5_config "
+            f"({' '.join(str(error).split())}); expected the one that momentfm's save_pretrained wrote"
+        ) from error

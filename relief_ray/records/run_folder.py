@@ -1,0 +1,289 @@
+"""Reading run folders without a lock: for reports, for exports, and for the driver itself."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from pydantic import JsonValue, ValidationError
+
+from relief_ray import files
+from relief_ray.errors import UserError
+from relief_ray.records import checkpoint
+from relief_ray.records.lock import FileLock
+from relief_ray.records.schema import RoundRecord, RunRecord, refuse_other_schema
+
+RUN_FILE = "run.json"
+
+ROUNDS_FILE = "rounds.jsonl"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lines:
+    """Parsed rounds, in order, each round's last line only; ``num_bytes`` is where the intact part of the file ends."""
+
+    rounds: tuple[RoundRecord, ...]
+    num_bytes: int
+    torn: str | None
+
+
+def read_run(folder: Path) -> RunRecord:
+    """``run.json`` of a folder; takes no lock.
+
+    Raises:
+        UserError: there is none, it is damaged, or of another schema version.
+    """
+    path = folder / RUN_FILE
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(
+            f"{folder}: no {RUN_FILE}, expected a run folder; name one that `relief-ray run` made"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: unreadable ({error}), expected JSON; restore it or run the cell again") from error
+    refuse_other_schema(found.get("schema_version") if isinstance(found, dict) else None, path)
+    try:
+        return RunRecord.model_validate(found)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise UserError(
+            f"{path}: {place}: {first['msg']}, expected a RunRecord; restore it or run the cell again"
+        ) from error
+
+
+def is_done(run: RunRecord, rounds: Sequence[int], bootstrap: bool | None = None) -> bool:
+    """Whether a run finished and its ledger has every round to the last planned one, in order and without a hole.
+
+    Rounds are 1 .. R, and 0 before them where the method has a ``bootstrap`` (None: with or without).
+    """
+    planned = run.config.get("rounds")
+    last = planned if isinstance(planned, int) else max(rounds, default=1)
+    begins_at_0 = 0 in rounds if bootstrap is None else bootstrap
+    return run.status == "finished" and list(rounds) == list(range(not begins_at_0, last + 1))
+
+
+def read_rounds(folder: Path) -> tuple[RoundRecord, ...]:
+    """All rounds in order; takes no lock and repairs nothing: a line that is being written is left out.
+
+    Raises:
+        UserError: a line before the last is damaged.
+    """
+    return scan(folder / ROUNDS_FILE).rounds
+
+
+def scan(path: Path, start: int = 0) -> Lines:
+    """Reads a ledger from byte ``start``; the last line counts only when it is whole.
+
+    Raises:
+        UserError: a line before the last is damaged.
+    """
+    data = b""
+    if path.exists():
+        with path.open("rb") as file:
+            file.seek(start)
+            data = file.read()
+    *whole, rest = data.split(b"\n")
+    rounds: dict[int, RoundRecord] = {}
+    end = start
+    for number, line in enumerate(whole, 1):
+        try:
+            record = RoundRecord.model_validate_json(line)
+        except ValidationError as error:
+            if number == len(whole) and not rest:
+                return Lines(rounds=_ordered(rounds), num_bytes=end, torn=f"line {number} was torn")
+            raise UserError(
+                f"{path}: line {number} is damaged ({error.errors()[0]['msg']}), expected a round's JSON; "
+                "restore the file or run the cell again"
+            ) from error
+        rounds[record.round] = record
+        end += len(line) + 1
+    torn = f"line {len(whole) + 1} was torn after {len(rest)} bytes" if rest else None
+    return Lines(rounds=_ordered(rounds), num_bytes=end, torn=torn)
+
+
+def _ordered(rounds: dict[int, RoundRecord]) -> tuple[RoundRecord, ...]:
+    return tuple(rounds[r] for r in sorted(rounds))
+
+
+# The run folder: ``run.json`` and the append-only ``rounds.jsonl`` are the truth, everything else is derived.
+
+
+LOCK_FILE = "driver.lock"
+
+# Room for a hundred clients' rounds and three generations of either backbone's checkpoint.
+MIN_FREE_BYTES = 64 * 2**20
+
+
+def _lines(rounds: Sequence[RoundRecord]) -> bytes:
+    return b"".join(r.model_dump_json().encode() + b"\n" for r in rounds)
+
+
+class RunFolder:
+    """A run folder under its driver's lock; ``repairs`` says what opening it had to mend."""
+
+    def __init__(self, path: Path, lock: FileLock, run: RunRecord) -> None:
+        """Use ``create`` or ``resume``."""
+        self.path = path
+        self.run = run
+        self._lock = lock
+        lines = scan(path / ROUNDS_FILE)
+        self.repairs = (f"{ROUNDS_FILE}: {lines.torn}; it was cut off",) if lines.torn else ()
+        self._open_ledger(lines.num_bytes)
+
+    def _open_ledger(self, num_bytes: int) -> None:
+        path = self.path / ROUNDS_FILE
+        with files.disk_errors(path, "open"):
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+            self._num_bytes = num_bytes
+            self._cut()
+            os.fsync(self._fd)
+            files.fsync_folder(self.path)
+
+    @classmethod
+    def create(cls, path: Path, run: RunRecord, *, min_free_bytes: int = MIN_FREE_BYTES) -> RunFolder:
+        """Starts a new run in ``path`` after a preflight.
+
+        Raises:
+            UserError: the folder cannot be used, has a driver, or already holds a run.
+        """
+        lock = _take(path)
+        try:
+            files.preflight(path, min_free_bytes)
+            if (path / RUN_FILE).exists():
+                raise UserError(
+                    f"{path}: already holds run {read_run(path).cell}; resume it or choose another folder (--out DIR)"
+                )
+            files.replace_file(path / RUN_FILE, _pretty(run))
+            return cls(path, lock, run)
+        except BaseException:
+            lock.release()
+            raise
+
+    @classmethod
+    def resume(cls, path: Path, *, min_free_bytes: int = MIN_FREE_BYTES) -> RunFolder:
+        """Opens an existing run for writing and cuts off a torn last line.
+
+        Raises:
+            UserError: there is no run, it cannot be read or written, or it has a driver.
+        """
+        read_run(path)
+        lock = _take(path)
+        try:
+            files.preflight(path, min_free_bytes)
+            return cls(path, lock, read_run(path))
+        except BaseException:
+            lock.release()
+            raise
+
+    def update(self, **changes: JsonValue) -> RunRecord:
+        """Changes fields of ``run.json``, e.g. ``status="running"``; they are checked like any record."""
+        self.run = RunRecord.model_validate({**self.run.model_dump(), **changes})
+        files.replace_file(self.path / RUN_FILE, _pretty(self.run))
+        return self.run
+
+    def append(self, record: RoundRecord) -> None:
+        """Adds a round durably; when this returns, the line survives a power cut.
+
+        Raises:
+            UserError: the disk is full or fails; the ledger stays as it was.
+        """
+        line = _lines([record])
+        with files.disk_errors(self.path / ROUNDS_FILE, f"append round {record.round}"):
+            try:
+                self._cut()
+                files.write_all(self._fd, line)
+                os.fsync(self._fd)
+            except OSError:
+                with suppress(OSError):
+                    self._cut()
+                raise
+        self._num_bytes += len(line)
+
+    def _cut(self) -> None:
+        # What a failed write may have left behind its last whole line.
+        if os.fstat(self._fd).st_size != self._num_bytes:
+            os.ftruncate(self._fd, self._num_bytes)
+
+    def rounds(self) -> tuple[RoundRecord, ...]:
+        """All rounds in order; of a repeated round the last line counts."""
+        return read_rounds(self.path)
+
+    def rewind(self, round_: int | None) -> tuple[RoundRecord, ...]:
+        """Drops the rounds after ``round_``, the checkpoint's (all where there is no checkpoint), and gives the rest.
+
+        Raises:
+            UserError: the ledger ends before that round.
+        """
+        found = self.rounds()
+        kept = tuple(r for r in found if round_ is not None and r.round <= round_)
+        if round_ is not None and (not kept or kept[-1].round != round_):
+            last = f"round {kept[-1].round}" if kept else "no round"
+            raise UserError(
+                f"{self.path / ROUNDS_FILE}: ends with {last}, expected round {round_} of the checkpoint; "
+                "restore the file or run the cell again"
+            )
+        if len(kept) < len(found):
+            files.replace_file(self.path / ROUNDS_FILE, data := _lines(kept))
+            os.close(self._fd)
+            self._open_ledger(len(data))
+        return kept
+
+    def close(self) -> None:
+        """Releases the ledger and the lock."""
+        os.close(self._fd)
+        self._lock.release()
+
+    def __enter__(self) -> RunFolder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _take(path: Path) -> FileLock:
+    # The lock comes first: only its holder may write here, even a probe.
+    with files.disk_errors(path, "use this folder for a run"):
+        path.mkdir(parents=True, exist_ok=True)
+    return FileLock(path / LOCK_FILE, "the run folder")
+
+
+def _pretty(run: RunRecord) -> bytes:
+    return (run.model_dump_json(indent=1) + "\n").encode()
+
+
+# Where an interrupted run goes on: the newest whole checkpoint, and the ledger up to its round.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Restored:
+    """``checkpoint`` is none where the run starts again from its first round; ``repairs`` are lines for the user."""
+
+    checkpoint: checkpoint.Checkpoint | None
+    rounds: tuple[RoundRecord, ...]
+    repairs: tuple[str, ...]
+
+
+def restore(folder: RunFolder, binding: checkpoint.Binding) -> Restored:
+    """Loads the newest whole checkpoint and drops what came after it, to be computed again to the same bits.
+
+    Raises:
+        UserError: no generation is usable, it belongs to another computation, or the ledger misses its round.
+    """
+    found = checkpoint.load(folder.path, binding)
+    before = len(folder.rounds())
+    if found is not None:
+        checkpoint.drop_after(folder.path, found.round)
+    rounds = folder.rewind(found.round if found is not None else None)
+    repairs = [*folder.repairs, *(f"checkpoint {line}" for line in (found.skipped if found is not None else ()))]
+    if len(rounds) < before:
+        repairs.append(f"{before - len(rounds)} rounds after the checkpoint are computed again")
+    return Restored(checkpoint=found, rounds=rounds, repairs=tuple(repairs))

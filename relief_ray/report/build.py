@@ -1,0 +1,107 @@
+"""From folders to the document: which sections there are, and in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from relief_ray.report.captions import clock_sentence, remarks
+from relief_ray.report.claims import Judged, judge, sentence, verdict_sheet
+from relief_ray.report.document import Block, Document, Plot, Prose, Section
+from relief_ray.report.experiments import Experiment, experiments
+from relief_ray.report.figures.allocation import allocation
+from relief_ray.report.figures.cosine import cosine
+from relief_ray.report.figures.devices import devices
+from relief_ray.report.figures.modalities import modalities
+from relief_ray.report.figures.progress import pareto, progress
+from relief_ray.report.figures.timeline import timeline_plot
+from relief_ray.report.figures.traces import phases, traces
+from relief_ray.report.findings import directions, surprises
+from relief_ray.report.inventory import Stock
+from relief_ray.report.paper import Paper, read_paper
+from relief_ray.report.tables.ablation import ablation_table
+from relief_ray.report.tables.main import labels_of, main_table
+from relief_ray.report.tables.overview import footer, gaps, overview
+from relief_ray.report.tables.paper_text import text_table
+from relief_ray.report.tables.sensitivity import sensitivity_tables
+from relief_ray.report.tables.testbed import device_table, testbed_table
+from relief_ray.report.tables.tuned import search_table, with_tuned
+
+TITLE = "RELIEF: the paper's tables and figures, recomputed"
+
+
+def build(stock: Stock) -> Document:
+    """The whole report of a stock of cells."""
+    paper, found = read_paper(), experiments(stock)
+    sections = [overview(stock, found)]
+    known = tuple(e for e in found if e.choice != "try")
+    verdicts = judge(known)
+    for number, experiment in enumerate(known, 1):
+        sections += experiment_sections(experiment, paper, f"e{number}", verdicts.get(number), known)
+    searches = [e for e in found if e.choice == "try"]
+    for number, experiment in enumerate(searches, 1):
+        table = search_table(experiment, f"search-{number}")
+        sections.append(Section(title=experiment.title, slug=f"s{number}", blocks=(table,)))
+    across = [*sensitivity_tables(known, paper), *(t for t in (text_table(known, paper),) if t is not None)]
+    sections += [Section(title="Across settings", slug="across", blocks=tuple(across))] if across else []
+    sections += [s for s in (gaps(stock),) if s is not None]
+    return Document(title=TITLE, lead=lead(stock, found), sections=tuple(sections), footer=footer(stock.done))
+
+
+def lead(stock: Stock, found: Sequence[Experiment]) -> str:
+    """What a reader who reads one sentence should know."""
+    cells = len(stock.slots)
+    done = stock.count("done")
+    counted = (
+        "no cells" if not cells else f"{done} of {cells} cells done" if done < cells else f"{cells} cells, all done"
+    )
+    named = f"{'; '.join(stock.titles)}: " if stock.titles else ""
+    fake = " Some data are SYNTHETIC: nothing follows from them." if any(not e.is_real for e in found if e.runs) else ""
+    empty = " There is nothing to show yet; every table below is a gap." if not done else ""
+    return f"{named}{counted}, {len(found)} setting{'' if len(found) == 1 else 's'}.{empty}{fake}"
+
+
+def experiment_sections(
+    experiment: Experiment, paper: Paper, slug: str, judged: Judged | None, known: Sequence[Experiment]
+) -> Iterator[Section]:
+    """Table, verdicts and figures of one experiment."""
+    blocks: list[Block] = []
+    comparison = experiment.main
+    if comparison is None:
+        blocks.append(Prose(lines=("No cell of this setting is done.",), tone="warn"))
+    elif judged is not None:
+        blocks.append(sentence(comparison, judged))
+    table = main_table(experiment, paper, f"{slug}-main")
+    blocks.append(with_tuned(table, labels_of(experiment), experiment, known))
+    blocks += [t for t in (ablation_table(experiment, paper, f"{slug}-ablation"),) if t is not None]
+    blocks += [t for t in (testbed_table(experiment, paper, f"{slug}-testbed"),) if t is not None]
+    blocks += [t for t in (device_table(experiment, paper, f"{slug}-devices-used"),) if t is not None]
+    if comparison is not None:
+        planner = f"First sentence, claims and figures: {clock_sentence(comparison)}"
+        blocks.append(Prose(lines=(planner, *remarks(comparison)), is_list=True))
+    yield Section(title=experiment.title, slug=slug, blocks=tuple(blocks))
+    if comparison is not None and judged is not None:
+        yield Section(
+            title="Claims",
+            slug=f"{slug}-claims",
+            blocks=(verdict_sheet(experiment, judged, f"{slug}-verdicts"),),
+            level=3,
+        )
+        if odd := [*surprises(comparison), *directions(experiment, paper)]:
+            yield Section(
+                title="What surprised", slug=f"{slug}-odd", blocks=(Prose(lines=tuple(odd), is_list=True),), level=3
+            )
+    if experiment.is_drawn and (drawings := tuple(figures(experiment, slug))):
+        yield Section(title="Figures", slug=f"{slug}-figures", blocks=drawings, level=3)
+
+
+FIGURES = {
+    "convergence": progress, "pareto": pareto, "modalities": modalities, "cosine": cosine, "phases": phases,
+    "divergence": traces, "allocation": allocation, "devices": devices, "round": timeline_plot,
+}  # fmt: skip
+
+
+def figures(experiment: Experiment, slug: str) -> Iterator[Plot]:
+    """Every figure that the records of an experiment can fill."""
+    for name, make in FIGURES.items():
+        if (plot := make(experiment, f"{slug}-{name}")) is not None:
+            yield plot

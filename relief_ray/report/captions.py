@@ -1,0 +1,172 @@
+"""What has to be said beside every figure: data, split, rounds, clock, where numbers come from, what is odd."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isfinite, log
+
+from relief_ray.errors import listed, several
+from relief_ray.report.comparison import Comparison, Row
+from relief_ray.report.runs import Loaded, split_name, text, whole
+
+# A loss that stands still wavers by less.
+GROWTH = 1.1
+
+FAILURES = (
+    "Training diverged (the last loss is not finite, or above ln K and 10 % above the first of its phase)",
+    "Nothing was learned (the last loss is above ln K, and F1 is no better than guessing)",
+)
+
+
+def caption(comparison: Comparison) -> str:
+    """What the table shows and how it was made, in a few sentences."""
+    first = comparison.runs[0]
+    folds = several("fold", (r.replicate[0] for r in comparison.runs))
+    seeds = several("seed", (r.replicate[2] for r in comparison.runs))
+    return (
+        f"{mark(first)}{text(first.run, 'data.name')}, {split_name(text(first.run, 'data.split'))}, "
+        f"{len(comparison.subjects)} test subjects; {first.planned} round{'' if first.planned == 1 else 's'}, "
+        f"E = {whole(first.run, 'training.epochs')}, window stride {text(first.run, 'data.stride_s')} s, "
+        f"{folds}, {seeds}. Last evaluated round; mean ± sample standard deviation over runs. "
+        f"{clock_sentence(comparison)} `wall s` is measured here, evaluation included."
+    )
+
+
+def mark(loaded: Loaded) -> str:
+    """``SYNTHETIC data: `` where nothing real was measured."""
+    return "" if loaded.run.data_origin == "real" else "SYNTHETIC data: "
+
+
+def clock_sentence(comparison: Comparison) -> str:
+    """Which clock, planned with which, trained by which engine, fitted or given."""
+    first = comparison.runs[0].run
+    fitted = first.calibration.get("origin") == "FITTED"
+    joules = 1284 if text(first, "backbone.name") == "moment_lora" else 847
+    scale = f"FITTED to the paper's {joules} J" if fitted else "given"
+    measured = comparison.clock == "measured"
+    source = "from the device profile" if measured else f"simulated, fleet utilisation {scale}"
+    planned = "" if first.planning_model == comparison.clock else f", allocation planned by `{first.planning_model}`"
+    modes = dict.fromkeys(text(r.run, "costs.accounting", "method") for r in comparison.runs)
+    charged = f"accounting {listed(f'`{m}`' for m in modes)}"
+    return (
+        f"Seconds and joules: clock `{comparison.clock}` ({source}{planned}); {charged}; training engine "
+        f"`{first.engine}`."
+    )
+
+
+def remarks(comparison: Comparison) -> tuple[str, ...]:
+    """What a reader would otherwise stumble over, a sentence each."""
+    return (
+        *dict.fromkeys(warning for loaded in comparison.runs for warning in loaded.run.warnings),
+        *comparison.notes,
+        *_programs(comparison),
+        *_diverged(comparison),
+        *_uneven(comparison),
+        *_personal(comparison),
+        *_below_full(comparison),
+        *_twins(comparison),
+    )
+
+
+def _programs(comparison: Comparison) -> list[str]:
+    found = {(r.run.source_digest[:8], r.run.machine.torch, r.run.machine.architecture) for r in comparison.runs}
+    mixed = [r.title for r in comparison.runs if any("another program" in w for w in r.run.warnings)]
+    lines = []
+    if len(found) > 1:
+        shown = listed(sorted(" ".join(program) for program in found))
+        lines.append(f"Computed by {len(found)} different programs (sources, torch, architecture): {shown}")
+    return [*lines, *([f"Resumed by another program than began them: {listed(mixed)}"] if mixed else [])]
+
+
+def _diverged(comparison: Comparison) -> list[str]:
+    found = {r.label: failure for r in comparison.runs if (failure := _failure(r))}
+    return [f"{why}: {listed(names)}" for why in FAILURES if (names := [n for n in found if found[n] == why])]
+
+
+def _failure(loaded: Loaded) -> str | None:
+    """How training failed, as far as a record can tell.
+
+    Methods add terms to the cross-entropy or sum several, so a loss above ln K alone says nothing: it is held against
+    the run's own first round of the same phase, and against the F1 of guessing, which is 1/K at most.
+    """
+    losses = [(r.phase, r.loss) for r in loaded.rounds if r.loss is not None]
+    classes = loaded.run.coverage.get("classes")
+    if not losses or not isinstance(classes, list):
+        return None
+    phase, last = losses[-1]
+    first, number = next(loss for p, loss in losses if p == phase), max(2, len(classes))
+    if not isfinite(last) or last > max(log(number), GROWTH * first):
+        return FAILURES[0]
+    score = next((r.metrics.headline for r in reversed(loaded.trained) if r.metrics is not None), None)
+    return FAILURES[1] if last > log(number) and score is not None and score <= 1 / number else None
+
+
+def _uneven(comparison: Comparison) -> list[str]:
+    most = max(row.num_runs for row in comparison.rows)
+    few = [f"{row.label} ({row.num_runs})" for row in comparison.rows if row.num_runs < most]
+    if not few:
+        return []
+    return [
+        f"Fewer than {most} runs: {listed(few)}; means over different folds or seeds do not compare, "
+        "paired differences use shared ones only"
+    ]
+
+
+def _personal(comparison: Comparison) -> list[str]:
+    names = [row.label for row in comparison.rows if row.personalised]
+    if not names:
+        return []
+    return [
+        f"* {listed(names)}: clients are tested on models of their own. Their headline is `F1 own %`, the mean over "
+        "clients, each seen through its own sensors; `vs fedavg` and rounds to a target take it, although FedAvg's "
+        "model is seen through all sensors. `F1 %`, rare F1 and single sensors are of the canonical model, where there "
+        "is one: a diagnostic"
+    ]
+
+
+def own_models(comparison: Comparison) -> str:
+    """For a caption: whose F1 is that of the clients' own models; empty where nobody's is."""
+    names = [f"`{row.label}`" for row in comparison.rows if row.personalised]
+    return f" Of {listed(names)}: F1 of the clients' own models." if names else ""
+
+
+def _below_full(comparison: Comparison) -> list[str]:
+    full = comparison.row("full_only")
+    if full is None or "f1_percent" not in full.stats:
+        return []
+    limit = full.stats["f1_percent"].mean
+    rows = [r for r in comparison.rows if not r.is_bound and not r.personalised and r.num_runs == full.num_runs]
+    below = [r.label for r in rows if _f1(r) < limit]
+    if not rows:
+        return []
+    if not below:
+        return ["No method with one model is below full_only: every one gains from the clients that lack sensors"]
+    return [f"Below full_only (FedAvg of the clients with all sensors alone): {listed(below)}"]
+
+
+def _f1(row: Row) -> float:
+    return row.stats["f1_percent"].mean if "f1_percent" in row.stats else 0.0
+
+
+def _twins(comparison: Comparison) -> list[str]:
+    return [f"{listed(names)} trained bit-identical models in every shared run" for names in twins(comparison)]
+
+
+def twins(comparison: Comparison) -> tuple[tuple[str, ...], ...]:
+    """Groups of methods whose final models agree to the bit wherever both ran."""
+    models: dict[str, dict[object, str]] = {}
+    for run in comparison.summaries:
+        models.setdefault(run.label, {})[run.replicate] = run.model_sha256
+    groups: list[list[str]] = []
+    for label in models:
+        home = next((g for g in groups if _same(models[g[0]], models[label])), None)
+        if home is None:
+            groups.append([label])
+        else:
+            home.append(label)
+    return tuple(tuple(g) for g in groups if len(g) > 1)
+
+
+def _same(one: dict[object, str], other: dict[object, str]) -> bool:
+    shared: Sequence[object] = [k for k in one if k in other]
+    return bool(shared) and all(one[k] == other[k] for k in shared)

@@ -1,0 +1,248 @@
+"""Runs side by side: a row per method, averaged over folds and seeds, with paired differences to FedAvg by subject."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Protocol, TypeVar
+
+from pydantic import JsonValue
+
+from relief_ray.errors import UserError
+from relief_ray.records.schema import RunRecord
+from relief_ray.report.inventory import choice_kind, chosen_keys, searched_keys, variant_names
+from relief_ray.report.runs import Loaded, Replicate, load_runs, require_complete
+from relief_ray.report.statistics import Paired, paired
+from relief_ray.report.summary import BOUNDS, RunSummary, Values, measures, summarise_run
+
+FEDAVG = "fedavg"
+# What may differ inside one comparison: the method, what means are taken over, and how a run was carried out.
+FREE = ("name", "strategy", "seed", "data.fold", "fleet.rotation", "runtime", "tracking", "record", "evaluation")
+BySubject = Callable[[RunSummary], Mapping[str, float]]
+
+
+class Replicated(Protocol):
+    """What can be paired: a method's name, and what a mean is taken over."""
+
+    @property
+    def label(self) -> str:
+        """The method."""
+
+    @property
+    def replicate(self) -> Replicate:
+        """(fold, rotation, seed)."""
+
+
+T = TypeVar("T", bound=Replicated)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stat:
+    """Mean and sample standard deviation (none for a single value) over the ``num`` runs that have the figure."""
+
+    mean: float
+    std: float | None
+    num: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """A method: ``stats`` in the units of their names; the others are paired differences to FedAvg in points.
+
+    ``f1``: of the headline, ``canonical``: of the canonical model, ``rare``: of the same through rare sensors alone.
+    """
+
+    label: str
+    is_bound: bool
+    personalised: bool
+    num_runs: int
+    stats: Mapping[str, Stat]
+    f1: Paired | None
+    canonical: Paired | None
+    rare: Paired | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Comparison:
+    """Comparable runs; ``clock`` is the time model behind seconds, joules and speedups."""
+
+    clock: str
+    runs: tuple[Loaded, ...]
+    summaries: tuple[RunSummary, ...]
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...]
+
+    def row(self, label: str) -> Row | None:
+        """The method of that name."""
+        return next((r for r in self.rows if r.label == label), None)
+
+    @property
+    def subjects(self) -> tuple[str, ...]:
+        """All test subjects."""
+        return tuple(sorted({s for run in self.summaries for s in run.by_subject}, key=lambda s: (len(s), s)))
+
+
+def compare(folders: Iterable[Path], clock: str | None = None) -> Comparison:
+    """The comparison of all complete runs below the folders.
+
+    Raises:
+        UserError: no complete run, runs of different experiments, or an unknown clock.
+    """
+    return compare_runs(load_runs(folders), clock)
+
+
+def compare_runs(runs: Sequence[Loaded], clock: str | None = None, searched: Iterable[str] = ()) -> Comparison:
+    """``compare`` for runs that are loaded already; ``clock`` is the runs' planning clock by default.
+
+    ``searched``: keys that a search varies beside those that the runs themselves name.
+    """
+    complete, notes = require_complete(runs)
+    refuse_mixture(complete, searched)
+    distinct, repeats = without_repeats(with_labels(complete))
+    summaries = tuple(summarise_run(r) for r in distinct)
+    chosen = _clock(distinct, clock)
+    found = measures(distinct, summaries, chosen)
+    labels = list(dict.fromkeys(s.label for s in summaries))
+    ordered = [v for v in labels if v not in BOUNDS] + [v for v in labels if v in BOUNDS]
+    rows = tuple(_row(label, summaries, found) for label in ordered)
+    return Comparison(clock=chosen, runs=distinct, summaries=summaries, rows=rows, notes=(*notes, *repeats))
+
+
+def by_setting(runs: Sequence[Loaded]) -> tuple[tuple[Loaded, ...], ...]:
+    """The runs sorted into groups that can be compared, in order of appearance."""
+    searched = searched_keys(r.run.config for r in runs)
+    groups: dict[str, list[Loaded]] = {}
+    for loaded in runs:
+        groups.setdefault(repr(setting(loaded.run, searched)), []).append(loaded)
+    return tuple(tuple(g) for g in groups.values())
+
+
+def setting(run: RunRecord, searched: Iterable[str] = ()) -> dict[str, JsonValue]:
+    """What has to be equal in a comparison: the flat configuration without ``FREE``, and whether the data are real."""
+    return flat_setting(run.config, searched) | {"data origin": run.data_origin, "engine": run.engine}
+
+
+def flat_setting(config: Mapping[str, JsonValue], searched: Iterable[str] = ()) -> dict[str, JsonValue]:
+    """The flat configuration without ``FREE`` and what a search varies; that one chose it is part of the setting.
+
+    ``searched``: what a search varies for any method. A method that keeps its batch size stands beside one for which
+    the batch size was searched, so a searched cell's setting has neither's.
+    """
+    kind = choice_kind(config)
+    free = (*FREE, "choice", *chosen_keys(config), *(searched if kind else ()))
+    found = {k: v for k, v in _flat("", config) if not any(k == name or k.startswith(f"{name}.") for name in free)}
+    return found | ({"choice": kind} if kind else {})
+
+
+def _flat(prefix: str, node: Mapping[str, JsonValue]) -> Iterable[tuple[str, JsonValue]]:
+    for key, value in sorted(node.items()):
+        if isinstance(value, dict):
+            yield from _flat(f"{prefix}{key}.", value)
+        else:
+            yield f"{prefix}{key}", value
+
+
+def refuse_mixture(runs: Sequence[Loaded], searched: Iterable[str] = ()) -> None:
+    """Refuses runs of different experiments, naming the first keys that differ.
+
+    Raises:
+        UserError: they differ in more than ``FREE``.
+    """
+    first, *others = runs
+    free = (*searched, *searched_keys(r.run.config for r in runs))
+    wanted = setting(first.run, free)
+    for other in others:
+        found = setting(other.run, free)
+        keys = sorted(k for k in wanted.keys() | found.keys() if wanted.get(k) != found.get(k))
+        if keys:
+            shown = ", ".join(f"{k} = {wanted.get(k)!r} and {found.get(k)!r}" for k in keys[:3])
+            raise UserError(f"{first.where} and {other.where} differ in {shown}; compare runs of one experiment")
+
+
+def with_labels(runs: Sequence[Loaded]) -> tuple[Loaded, ...]:
+    """The runs, each label extended by the fields in which a method differs from the preset whose name it has."""
+    names = variant_names([(r.label, r.run.config) for r in runs])
+    return tuple(renamed(r, name) for r, name in zip(runs, names, strict=True))
+
+
+def renamed(loaded: Loaded, label: str) -> Loaded:
+    """The run under another label."""
+    if label == loaded.label:
+        return loaded
+    return replace(loaded, run=loaded.run.model_copy(update={"strategy": label}))
+
+
+def without_repeats(runs: Sequence[Loaded]) -> tuple[tuple[Loaded, ...], tuple[str, ...]]:
+    """One run per method and replicate (the first), and a sentence about each other one.
+
+    Where bits are equal the first takes over what only the other compared in pairs: a diagnostic cell is a table's cell
+    that wrote more down.
+    """
+    kept: dict[tuple[str, Replicate], Loaded] = {}
+    notes: list[str] = []
+    for loaded in runs:
+        key = (loaded.label, loaded.replicate)
+        first = kept.setdefault(key, loaded)
+        if first is not loaded:
+            same = first.rounds[-1].model_sha256 == loaded.rounds[-1].model_sha256
+            kept[key] = _with_pairs(first, loaded) if same else first
+            bits = "the same bits" if same else "OTHER bits"
+            notes.append(f"{loaded.title} was given twice, with {bits}; the first counts")
+    return tuple(kept.values()), tuple(notes)
+
+
+def _with_pairs(first: Loaded, other: Loaded) -> Loaded:
+    found = {(r.round, r.model_sha256): r.pairwise for r in other.rounds}
+    rounds = [(r, r.pairwise or found.get((r.round, r.model_sha256), {})) for r in first.rounds]
+    return replace(first, rounds=tuple(r.model_copy(update={"pairwise": pairs}) for r, pairs in rounds))
+
+
+def _clock(runs: Sequence[Loaded], wanted: str | None) -> str:
+    clock = wanted or runs[0].run.planning_model
+    for loaded in runs:
+        if clock not in (known := loaded.rounds[-1].costs):
+            raise UserError(f"{loaded.where}: no clock {clock!r}; recorded are {', '.join(known)}; choose one of them")
+    return clock
+
+
+def _row(label: str, summaries: Sequence[RunSummary], found: Sequence[Values]) -> Row:
+    mine = [(s, v) for s, v in zip(summaries, found, strict=True) if s.label == label]
+    names = list(dict.fromkeys(name for _, values in mine for name in values))
+    return Row(
+        label=label,
+        is_bound=label in BOUNDS,
+        personalised=any(s.personalised for s, _ in mine),
+        num_runs=len(mine),
+        stats={name: stat([v[name] for _, v in mine if name in v]) for name in names},
+        f1=difference(summaries, label, FEDAVG, lambda s: s.by_subject),
+        canonical=difference(summaries, label, FEDAVG, lambda s: s.last.f1_by_subject),
+        rare=difference(summaries, label, FEDAVG, lambda s: s.last.f1_rare_by_subject),
+    )
+
+
+def stat(values: Sequence[float]) -> Stat:
+    """Mean and sample standard deviation."""
+    return Stat(mean=mean(values), std=stdev(values) if len(values) > 1 else None, num=len(values))
+
+
+def difference(summaries: Sequence[RunSummary], label: str, other: str, field: BySubject) -> Paired | None:
+    """``label`` minus ``other`` in points of F1: per subject and shared replicate, averaged over replicates first."""
+    if label == other:
+        return None
+    values = subject_differences(summaries, label, other, field)
+    return paired([100 * values[s] for s in sorted(values)])
+
+
+def subject_differences(
+    summaries: Sequence[T], label: str, other: str, field: Callable[[T], Mapping[str, float]]
+) -> dict[str, float]:
+    """The difference of each subject, averaged over the replicates that both methods have."""
+    mine = {s.replicate: field(s) for s in summaries if s.label == label}
+    theirs = {s.replicate: field(s) for s in summaries if s.label == other}
+    found: dict[str, list[float]] = {}
+    for key in sorted(mine.keys() & theirs.keys()):
+        for subject in mine[key].keys() & theirs[key].keys():
+            found.setdefault(subject, []).append(mine[key][subject] - theirs[key][subject])
+    return {subject: mean(values) for subject, values in found.items()}

@@ -1,0 +1,176 @@
+"""Cells in their small form as flat rows, for pandas or any other table program, and paired differences of methods.
+
+These rows hold what `relief-ray report --commit` keeps: last metrics and a row per round. Who trained what is in run
+folders alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import JsonValue
+
+from relief_ray.citations import shown
+from relief_ray.errors import UserError, nearest
+from relief_ray.records.committed import FILE, CommittedCell, condense, read_committed
+from relief_ray.report.comparison import FEDAVG, flat_setting, subject_differences
+from relief_ray.report.experiments import Experiment, differences
+from relief_ray.report.inventory import Slot, searched_keys, take_stock, variant_names
+from relief_ray.report.runs import Replicate, at
+from relief_ray.report.statistics import Paired, paired
+from relief_ray.report.summary import BOUNDS, MIB, headline_by_subject
+
+Row = dict[str, str | int | float | bool | None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cell:
+    """A finished cell; ``setting`` says in words what cells that can be compared have in common."""
+
+    name: str
+    setting: str
+    label: str
+    record: CommittedCell
+
+    @property
+    def replicate(self) -> Replicate:
+        """(fold, rotation of device types over subjects, seed)."""
+        paths = ("data.fold", "fleet.rotation", "seed")
+        fold, rotation, seed = (v if isinstance(v := at(self.record.config, path), int) else 0 for path in paths)
+        return fold, rotation, seed
+
+    @property
+    def by_subject(self) -> Mapping[str, float]:
+        """The headline F1 of each test subject: of the clients' own models where they have such."""
+        found = self.record.metrics
+        return {} if found is None else headline_by_subject(found)
+
+
+def read_cells(paths: Iterable[Path]) -> tuple[Cell, ...]:
+    """The finished cells of committed results, or of folders of `relief-ray grid` or `run`.
+
+    A name that comes twice counts once, the first.
+
+    Raises:
+        UserError: a path holds none of these.
+    """
+    found: dict[str, CommittedCell] = {}
+    for path in map(Path, paths):
+        for name, record in _read(path).items():
+            found.setdefault(name, record)
+    return name_settings(found)
+
+
+def _read(path: Path) -> Mapping[str, CommittedCell]:
+    if path.suffix == ".json" or (path / FILE).exists():
+        return read_committed(path).cells
+    slots = [(s.name, s.loaded) for s in take_stock([path]).slots if s.state == "done"]
+    return {name: condense(found.run, found.rounds) for name, found in slots if found is not None}
+
+
+def name_settings(records: Mapping[str, CommittedCell]) -> tuple[Cell, ...]:
+    """The cells with their settings in words; a method with several sets of fields names those that differ."""
+    searched = searched_keys(r.config for r in records.values())
+    titles = _titles(list(records.values()), searched)
+    labels = variant_names([(shown(r.strategy), r.config) for r in records.values()])
+    pairs = zip(records.items(), labels, strict=True)
+    return tuple(
+        Cell(name=name, setting=titles[repr(_setting(record, searched))], label=label, record=record)
+        for (name, record), label in pairs
+    )
+
+
+def _setting(record: CommittedCell, searched: Sequence[str]) -> dict[str, JsonValue]:
+    return flat_setting(record.config, searched) | {"data origin": record.data_origin, "engine": record.engine}
+
+
+def _titles(records: Sequence[CommittedCell], searched: Sequence[str]) -> dict[str, str]:
+    """A title of its own for every setting."""
+    settings, found = [_setting(r, searched) for r in records], dict[str, str]()
+    for record, mine in zip(records, settings, strict=True):
+        if repr(mine) in found:
+            continue
+        slot = Slot(name="", label="", config=record.config, state="done")
+        title = Experiment(slots=(slot,), differs=differences(mine, settings)).title
+        title = title if record.data_origin == "real" else f"{record.data_origin} data: {title}"
+        found[repr(mine)] = f"{title}, setting {len(found) + 1}" if title in found.values() else title
+    return found
+
+
+def cell_rows(cells: Iterable[Cell]) -> list[Row]:
+    """A row per cell: who, what, and where it stood after its last round; costs are the whole fleet's sums."""
+    return [_row(cell) for cell in cells]
+
+
+def _row(cell: Cell) -> Row:
+    record, (fold, rotation, seed) = cell.record, cell.replicate
+    last, metrics = record.rounds[-1], record.metrics
+    f1 = next((r.f1 for r in reversed(record.rounds) if r.f1 is not None), None)
+    return {
+        **_who(cell),
+        "is_bound": cell.label in BOUNDS,
+        "fold": fold,
+        "rotation": rotation,
+        "seed": seed,
+        "rounds": last.round,
+        "f1_percent": _percent(f1),
+        "f1_rare_percent": _percent(None if metrics is None else metrics.f1_rare),
+        "time_s": last.time_s,
+        "energy_j": last.energy_j,
+        "up_mib": last.bytes_up / MIB,
+        "down_mib": last.bytes_down / MIB,
+        "data": record.data_origin,
+        "clock": record.planning_model,
+        "program": record.source_digest[:8],
+    }
+
+
+def round_rows(cells: Iterable[Cell]) -> list[Row]:
+    """A row per cell and round, 0 (bootstrap) included; costs are sums so far, F1 none where it was not tested."""
+    return [
+        {
+            **_who(cell),
+            "round": r.round,
+            "f1_percent": _percent(r.f1),
+            "time_s": r.time_s,
+            "energy_j": r.energy_j,
+            "up_mib": r.bytes_up / MIB,
+            "down_mib": r.bytes_down / MIB,
+        }
+        for cell in cells
+        for r in cell.record.rounds
+    ]
+
+
+def _who(cell: Cell) -> Row:
+    return {"cell": cell.name, "setting": cell.setting, "method": cell.label}
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else 100 * share
+
+
+def subject_gains(cells: Sequence[Cell], label: str, other: str = FEDAVG) -> dict[str, float]:
+    """``label`` minus ``other`` for each test subject, in points of F1: averaged over the replicates that both have.
+
+    Raises:
+        UserError: the cells are of several settings, or no cell is of one of the methods.
+    """
+    found = {cell.setting: cell for cell in cells}
+    if len(found) > 1:
+        one, two, *_ = found
+        raise UserError(f"{len(found)} settings, e.g. {one!r} and {two!r}; choose the cells of one `setting`")
+    known = dict.fromkeys(cell.label for cell in cells)
+    for name in (label, other):
+        if name not in known:
+            raise UserError(f"no cell of {name!r}{nearest(name, known)}; expected one of {', '.join(known) or 'none'}")
+    once = {(cell.label, cell.replicate): cell for cell in reversed(cells)}
+    gains = subject_differences(list(once.values()), label, other, lambda cell: cell.by_subject)
+    return {subject: 100 * gains[subject] for subject in sorted(gains, key=lambda s: (len(s), s))}
+
+
+def gain(cells: Sequence[Cell], label: str, other: str = FEDAVG) -> Paired | None:
+    """``subject_gains`` as one figure with its 95 % interval and sign-flip test; none where no replicate is shared."""
+    return paired(list(subject_gains(cells, label, other).values()))

@@ -1,0 +1,180 @@
+"""What all figures share: methods, their colours, markers and dashes, and the footer that says where data are from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from relief_ray.errors import UserError, listed
+from relief_ray.report.comparison import Comparison
+from relief_ray.report.experiments import Experiment
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+# How every figure is drawn: no pyplot, no global state, embedded fonts, the same bytes for the same records.
+#
+# Colours are Okabe and Ito's, which colour-blind readers can tell apart; hatches, dashes and markers say it again.
+
+
+TEXT_WIDTH_IN = 7.16
+
+COLUMN_WIDTH_IN = 3.5
+
+DPI = 200
+
+INK = "#222222"
+
+FAINT = "#8a8a8a"
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8a8a8a")
+
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+
+DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (7, 3)))
+
+STYLE: Mapping[str, object] = {
+    "font.family": "DejaVu Sans",
+    "font.size": 8,
+    "axes.titlesize": 9,
+    "axes.labelsize": 8,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+    "legend.fontsize": 8,
+    "axes.linewidth": 0.6,
+    "hatch.linewidth": 0.5,
+    "pdf.fonttype": 42,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "relief-ray",
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": FAINT,
+    "xtick.color": INK,
+    "ytick.color": INK,
+}
+
+_UNDATED: Mapping[str, Mapping[str, None]] = {
+    ".pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+    ".svg": {"Date": None, "Creator": None},
+    ".png": {"Software": None},
+}
+
+
+@contextmanager
+def sheet(height_in: float, width_in: float = TEXT_WIDTH_IN, *, outlines: bool = False) -> Iterator[Figure]:
+    """An empty figure in our style; the style is gone when the block ends, so draw and ``save`` inside it.
+
+    ``outlines``: letters of an SVG as shapes, for readers without the font.
+
+    Raises:
+        UserError: matplotlib is not installed.
+    """
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure as Sheet
+    except ImportError as error:
+        raise UserError("figures need matplotlib; install it with: pip install 'relief-ray[server]'") from error
+    style = {**STYLE, **({"svg.fonttype": "path"} if outlines else {})}
+    with matplotlib.rc_context(cast("dict[Any, Any]", style)):
+        yield Sheet(figsize=(width_in, height_in), dpi=DPI)
+
+
+def save(figure: Figure, path: Path) -> Path:
+    """Writes the figure; the suffix (.png, .pdf, .svg) names the format.
+
+    Raises:
+        UserError: another suffix.
+    """
+    if path.suffix not in _UNDATED:
+        raise UserError(f"{path}: figures are written as {', '.join(_UNDATED)}; rename the file")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=DPI, metadata=dict(_UNDATED[path.suffix]))
+    return path
+
+
+MAX_METHODS = 6
+
+# The paper's five representative methods first, then the variants.
+FIRST = ("fedavg", "relief", "fedel", "harmony", "darkdistill", "v1", "v2", "v3", "fedprox")
+
+FOOTER_IN = 0.16
+
+GRID = "#e4e4e4"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Style:
+    """How one method is drawn, in every figure of a report alike."""
+
+    colour: str
+    marker: str
+    dash: str | tuple[int, tuple[int, ...]]
+    fill: str
+
+
+def styles(labels: Sequence[str]) -> Mapping[str, Style]:
+    """A style per method; beyond eight, markers are hollow."""
+    found = {}
+    for i, label in enumerate(ordered(labels)):
+        k = i % len(COLOURS)
+        fill = COLOURS[k] if i < len(COLOURS) else "white"
+        found[label] = Style(colour=COLOURS[k], marker=MARKERS[k], dash=DASHES[k], fill=fill)
+    return found
+
+
+def ordered(labels: Sequence[str]) -> list[str]:
+    """Those of ``FIRST`` first, the others as they come."""
+    return sorted(labels, key=lambda m: FIRST.index(m) if m in FIRST else len(FIRST))
+
+
+def drawn(comparison: Comparison) -> list[str]:
+    """The methods that figures with lines or bars show: no bounds, at most six."""
+    return ordered([r.label for r in comparison.rows if not r.is_bound])[:MAX_METHODS]
+
+
+def all_styles(comparison: Comparison) -> Mapping[str, Style]:
+    """Styles of every method of a comparison."""
+    return styles([r.label for r in comparison.rows])
+
+
+def footnote(figure: Figure, experiment: Experiment, clock: str | None = None) -> None:
+    """One small line: clock, machine, threads, torch, engine, origin of the data, sources."""
+    figure.text(
+        0.008, 0.05 / float(figure.get_size_inches()[1]), small_print(experiment, clock), color=FAINT, fontsize=5
+    )
+
+
+def small_print(experiment: Experiment, clock: str | None = None) -> str:
+    """The text of ``footnote``."""
+    run = experiment.runs[0].run
+    machine, number = run.machine, len(experiment.runs)
+    kind = "" if clock is None else f"clock {clock} ({'measured' if clock == 'measured' else 'simulated'}) | "
+    code = listed(d[:8] for d in experiment.digests)
+    return (
+        f"{kind}{number} runs | {machine.cpu}, {machine.num_cores} cores, {machine.num_threads} thread(s) | torch "
+        f"{machine.torch} | engine {run.engine} | {run.data_origin} data | sources {code}"
+    )
+
+
+def plain_axes(ax: Axes) -> None:
+    """A light grid, two spines."""
+    ax.grid(color=GRID, linewidth=0.5)
+    ax.set_axisbelow(True)
+    for side in ("top", "right"):
+        ax.spines[side].set_visible(False)
+
+
+def top_legend(figure: Figure, columns: int) -> None:
+    """One legend above all panels, from the first panel's handles."""
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(
+        handles, labels, loc="upper left", bbox_to_anchor=(0.05, 0.995), ncols=columns, frameon=False, handlelength=2.6,
+        columnspacing=1.2, handletextpad=0.4, borderaxespad=0.1,
+    )  # fmt: skip

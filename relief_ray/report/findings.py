@@ -1,0 +1,260 @@
+"""What a comparison shows that the paper would not lead one to expect: sentences computed from records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, pairwise
+from math import sqrt
+from statistics import mean
+
+from relief_ray.errors import listed
+from relief_ray.messages import Fleet
+from relief_ray.report.captions import twins
+from relief_ray.report.comparison import Comparison
+from relief_ray.report.experiments import Experiment
+from relief_ray.report.formats.text import markdown_table
+from relief_ray.report.paper import PAPER_ROWS, TABLES, Paper, PaperCell
+from relief_ray.report.runs import Loaded, device_types, fleet_of
+from relief_ray.report.statistics import Paired
+from relief_ray.report.summary import FUSION_BLOCK
+from relief_ray.report.tables.cells import paper_data
+from relief_ray.report.tables.comparison import NONE
+
+# Why the methods differ: who trained what, how far updates moved each block, whether they agree (records only).
+
+
+Table = Mapping[str, Mapping[str, float]]
+
+
+def runs_of(comparison: Comparison, label: str) -> list[Loaded]:
+    """The runs of one method."""
+    return [r for r in comparison.runs if r.label == label]
+
+
+def update_norms(runs: Sequence[Loaded]) -> Table:
+    """Root mean square of ``|Delta_j|`` over the clients of a device type and rounds 1..R: group -> type -> norm."""
+    squares: dict[str, dict[str, list[float]]] = {}
+    for loaded in runs:
+        types = device_types(loaded)
+        for client in chain.from_iterable(r.clients for r in loaded.trained):
+            for group, value in client.sq_norm.items():
+                squares.setdefault(group, {}).setdefault(types.get(client.client, "?"), []).append(value)
+    return {j: {kind: sqrt(mean(v)) for kind, v in sorted(row.items())} for j, row in squares.items()}
+
+
+def divergences(runs: Sequence[Loaded]) -> Table:
+    """Eq. (5) averaged over rounds 1..R, and the last smoothed value, Eq. (6): group -> ``d`` and ``d_bar``."""
+    return average(_divergences(loaded) for loaded in runs)
+
+
+def _divergences(loaded: Loaded) -> Table:
+    last = loaded.rounds[-1]
+    found: dict[str, dict[str, float]] = {}
+    for group in dict.fromkeys(chain.from_iterable(r.divergence for r in loaded.trained)):
+        found[group] = {"d": mean(r.divergence[group] for r in loaded.trained if group in r.divergence)}
+        if group in last.d_bar:
+            found[group]["d_bar"] = last.d_bar[group]
+    return found
+
+
+def agreement(runs: Sequence[Loaded]) -> Table:
+    """Mean cosine of two clients' updates of a fusion block: pairs in which both, one or none own the modality."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for loaded in runs:
+        fleet = fleet_of(loaded)
+        if fleet is None:
+            continue
+        for block, pairs in chain.from_iterable(r.pairwise.items() for r in loaded.trained):
+            owners = set(fleet.cohort(block.removeprefix(FUSION_BLOCK)))
+            for a, b, cosine in pairs:
+                kind = PAIRS[2 - (a in owners) - (b in owners)]
+                found.setdefault(block, {}).setdefault(kind, []).append(cosine)
+    return {block: {kind: mean(v) for kind, v in row.items()} for block, row in found.items()}
+
+
+PAIRS = ("both own it", "one owns it", "neither owns it")
+
+
+def average(tables: Iterable[Table]) -> Table:
+    """Cell by cell over the tables that have the cell."""
+    values: dict[str, dict[str, list[float]]] = {}
+    for table in tables:
+        for group, row in table.items():
+            for column, value in row.items():
+                values.setdefault(group, {}).setdefault(column, []).append(value)
+    return {j: {c: mean(v) for c, v in row.items()} for j, row in values.items()}
+
+
+def as_markdown(table: Table, head: str, form: str = ".2f", columns: Sequence[str] = ()) -> str:
+    """The table in the order of its groups; columns in order of appearance unless given."""
+    names = [
+        c for c in columns or dict.fromkeys(chain.from_iterable(table.values())) if any(c in r for r in table.values())
+    ]
+    rows = [[j, *(format(row[c], form) if c in row else NONE for c in names)] for j, row in table.items()]
+    return markdown_table([head, *names], rows)
+
+
+# Baselines that go another way than in the paper: faster or slower, better or worse than FedAvg.
+
+
+# A speedup within 5 % of FedAvg's round is none; one within a fifth of the paper's surprises nobody.
+SAME, NEAR = 0.05, 1.2
+
+OURS = ("fedavg", "relief")
+
+
+def directions(experiment: Experiment, paper: Paper) -> list[str]:
+    """A sentence per baseline and figure whose sign differs from the paper's; nothing from synthetic data.
+
+    A speedup counts where it differs from 1 by more than 5 % and from the paper's by more than a fifth, an F1 where
+    the 95 % interval of the paired difference to FedAvg leaves out 0: without that, it has no direction.
+    """
+    comparison = experiment.shown
+    if comparison is None or not experiment.is_real:
+        return []
+    found: list[str] = []
+    for label, name in PAPER_ROWS.items():
+        row = comparison.row(label)
+        if row is None or label in OURS:
+            continue
+        theirs = paper[TABLES.get(experiment.backbone, "I")]
+        if (speedup := row.stats.get("speedup")) is not None:
+            found += _speed(label, speedup.mean, theirs.get(name, "speedup"), comparison.clock)
+        data = paper_data(experiment)
+        found += _score(label, "F1", row.f1, theirs.get(name, f"{data} F1 (%)"))
+        found += _score(label, "rare-modality F1", row.rare, theirs.get(name, "rare-modality F1 (%)"))
+    return found
+
+
+def _speed(label: str, ours: float, cell: PaperCell | None, clock: str) -> Iterator[str]:
+    if cell is None or cell.value is None or _away(ours) == _away(cell.value):
+        return
+    if max(ours, cell.value) <= NEAR * min(ours, cell.value):
+        return
+    yield f"`{label}`: {ours:.2f}x FedAvg's speed by the clock `{clock}`; the paper prints {cell.value:.2f}x."
+
+
+def _away(speedup: float) -> int:
+    return (speedup > 1 + SAME) - (speedup < 1 - SAME)
+
+
+def _score(label: str, figure: str, ours: Paired | None, cell: PaperCell | None) -> Iterator[str]:
+    if ours is None or ours.low is None or ours.high is None or cell is None or cell.delta is None:
+        return
+    here = (ours.low > 0) - (ours.high < 0)
+    there = (cell.delta > 0) - (cell.delta < 0)
+    if here and here != there:
+        yield (
+            f"`{label}`: {figure} is {ours.mean:+.1f} [{ours.low:+.1f}, {ours.high:+.1f}] points from FedAvg's; the "
+            f"paper prints {cell.delta:+.1f}."
+        )
+
+
+PAPER_ORDER = ("v1", "relief", "v2", "v3")
+
+
+def surprises(comparison: Comparison) -> list[str]:
+    """The sentences that apply."""
+    parts = (_order, _slots, _ranking, _rare, _dilution, _deadline)
+    return [sentence for part in parts for sentence in part(comparison)]
+
+
+def _order(comparison: Comparison) -> Iterator[str]:
+    scores = {m: row.stats["f1_percent"].mean for m in PAPER_ORDER if (row := comparison.row(m)) is not None}
+    if len(scores) < 2:
+        return
+    found = sorted(scores, key=lambda m: -scores[m])
+    here = " > ".join(f"{m} {scores[m]:.1f}" for m in found)
+    expected = [m for m in PAPER_ORDER if m in scores]
+    verdict = "the paper's order" if found == expected else f"the paper's order is {' > '.join(expected)}"
+    gaps = [scores[a] - scores[b] for a, b in pairwise(found)]
+    yield f"By mean F1 (%): {here}; {verdict}. Neighbours are {min(gaps):.1f} to {max(gaps):.1f} points apart."
+
+
+def _slots(comparison: Comparison) -> Iterator[str]:
+    row = comparison.row("relief")
+    if row is None or "chosen_slots" not in row.stats:
+        return
+    free, chosen = row.stats["free_slots"].mean, row.stats["chosen_slots"].mean
+    if chosen == 0.0:
+        yield (
+            f"V0's divergence ranking decided nothing: of {free:.2f} free slots per client and round none was a "
+            "choice. A client's budget held either its mandatory blocks alone or everything that it can reach."
+        )
+    else:
+        yield f"V0's divergence ranking decided {chosen:.2f} of {free:.2f} free slots per client and round."
+
+
+def _ranking(comparison: Comparison) -> Iterator[str]:
+    """Eq. (5) is not divided by a group's size: large groups rank first."""
+    runs = runs_of(comparison, "relief")
+    first = 0
+    for loaded in runs:
+        found = {j: row["d_bar"] for j, row in divergences([loaded]).items() if "d_bar" in row}
+        blocks = [j for j in found if j.startswith(FUSION_BLOCK)]
+        leaders = sorted(found, key=lambda j: -found[j])[: len(blocks)]
+        first += bool(blocks) and set(leaders) == set(blocks)
+    same = any({"v2", "v2_mandatory"} <= set(names) for names in twins(comparison))
+    anyway = ", and forcing them in (`v2_mandatory`) changed not a bit of V2" if same else ""
+    if runs:
+        yield (
+            f"The fusion blocks had the largest smoothed divergence in {first} of {len(runs)} runs of V0: Eq. (5) is "
+            f"not divided by the number of values, so large groups rank first{anyway}."
+        )
+
+
+def _rare(comparison: Comparison) -> Iterator[str]:
+    fleet = _fleet(comparison)
+    scores = [row.stats["f1_rare_percent"].mean for row in comparison.rows if "f1_rare_percent" in row.stats]
+    classes = comparison.runs[0].run.coverage.get("classes")
+    if fleet is None or not scores or not isinstance(classes, list) or not classes:
+        return
+    rare = fleet.rare()
+    alone = [m for m in rare if any(c.modalities == (m,) for c in fleet.clients)]
+    constant = 200 / (len(classes) + 1) / len(classes)
+    reason = "" if alone else " No client owns it alone, so no training window ever looks like this evaluation."
+    yield (
+        f"Through the rare modality alone ({listed(rare)}) all methods, bounds included, reach {min(scores):.1f} to "
+        f"{max(scores):.1f} % (always the same class: {constant:.1f} %).{reason}"
+    )
+
+
+def _dilution(comparison: Comparison) -> Iterator[str]:
+    """How far clients without a rare modality move its fusion block under FedAvg (term II of Lemma 1)."""
+    runs, fleet = runs_of(comparison, "fedavg"), _fleet(comparison)
+    norms = update_norms(runs)
+    if not runs or fleet is None:
+        return
+    types = device_types(runs[0])
+    for modality in fleet.rare():
+        row = norms.get(FUSION_BLOCK + modality, {})
+        owners = {types[n] for n in fleet.cohort(modality)}
+        mine, others = [v for k, v in row.items() if k in owners], [v for k, v in row.items() if k not in owners]
+        if mine and others:
+            yield (
+                f"Under FedAvg, device types without {modality} still move {FUSION_BLOCK}{modality} by "
+                f"{_span(others)} a round (owners: {_span(mine)}): a zero input is not a zero feature."
+            )
+
+
+def _span(values: Sequence[float]) -> str:
+    low, high = f"{min(values):.2f}", f"{max(values):.2f}"
+    return low if low == high else f"{low} to {high}"
+
+
+def _deadline(comparison: Comparison) -> Iterator[str]:
+    bound, elastic = comparison.row("full_only"), comparison.row("relief")
+    if bound is None or elastic is None or "speedup" not in bound.stats or "speedup" not in elastic.stats:
+        return
+    fast, ours = bound.stats["speedup"].mean, elastic.stats["speedup"].mean
+    if fast > ours:
+        yield (
+            f"Leaving the weak devices out (`full_only`) is faster still: {fast:.2f}x against {ours:.2f}x; "
+            f"it costs {-bound.f1.mean:.1f} points of F1 against FedAvg."
+            if bound.f1 is not None
+            else f"Leaving the weak devices out (`full_only`) is faster still: {fast:.2f}x against {ours:.2f}x."
+        )
+
+
+def _fleet(comparison: Comparison) -> Fleet | None:
+    return next((f for r in comparison.runs if (f := fleet_of(r)) is not None), None)

@@ -1,0 +1,1 @@
+"""Writers of a document: HTML, LaTeX, Markdown, plain text."""

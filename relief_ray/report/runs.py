@@ -1,0 +1,192 @@
+"""Runs as reports read them: a record and its rounds, from their folders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import JsonValue, ValidationError
+
+from relief_ray.citations import shown
+from relief_ray.data.config import DataConfig
+from relief_ray.data.spec import get_spec
+from relief_ray.devices.fleet import FleetConfig, build_fleet
+from relief_ray.errors import UserError
+from relief_ray.messages import Fleet
+from relief_ray.records.run_folder import RUN_FILE, is_done, read_rounds, read_run
+from relief_ray.records.schema import RoundRecord, RunRecord
+
+Replicate = tuple[int, int, int]
+
+NOT_RUNS = frozenset({"stale", "mlartifacts", "mlruns"})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Loaded:
+    """A run with its rounds; ``where`` is what messages call it."""
+
+    where: str
+    run: RunRecord
+    rounds: tuple[RoundRecord, ...]
+
+    @property
+    def label(self) -> str:
+        """The strategy's name in tables."""
+        return shown(self.run.strategy)
+
+    @property
+    def replicate(self) -> Replicate:
+        """(fold, rotation of device types over subjects, seed): what a mean is taken over."""
+        return (whole(self.run, "data.fold"), whole(self.run, "fleet.rotation"), whole(self.run, "seed"))
+
+    @property
+    def title(self) -> str:
+        """The method, its fold and its seed, in words."""
+        fold, rotation, seed = self.replicate
+        turned = f", rotation {rotation}" if rotation else ""
+        return f"{self.label}, fold {fold}{turned}, seed {seed}"
+
+    @property
+    def planned(self) -> int:
+        """The number of rounds that the configuration asks for."""
+        return whole(self.run, "rounds", default=len(self.rounds))
+
+    @property
+    def complete(self) -> bool:
+        """Whether the run finished and all planned rounds are there."""
+        return is_done(self.run, [r.round for r in self.rounds])
+
+    @property
+    def trained(self) -> tuple[RoundRecord, ...]:
+        """Rounds 1..R: all but the bootstrap."""
+        return tuple(r for r in self.rounds if r.round >= 1)
+
+
+def fact(run: RunRecord, path: str) -> JsonValue:
+    """A value of the configuration by its dotted path; None where there is none."""
+    return at(run.config, path)
+
+
+def at(config: Mapping[str, JsonValue], path: str) -> JsonValue:
+    """``fact`` of a configuration that no run has yet."""
+    node: JsonValue = dict(config)
+    for key in path.split("."):
+        node = node.get(key) if isinstance(node, dict) else None
+    return node
+
+
+def whole(run: RunRecord, path: str, default: int = 0) -> int:
+    """An integer of the configuration."""
+    value = fact(run, path)
+    return value if isinstance(value, int) else default
+
+
+def text(run: RunRecord, path: str, default: str = "-") -> str:
+    """A value of the configuration as text."""
+    value = fact(run, path)
+    return default if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def load_runs(paths: Iterable[Path]) -> tuple[Loaded, ...]:
+    """Every run below the paths: run folders, or folders of them; a run that is named twice counts once.
+
+    Raises:
+        UserError: a path holds no run, or a damaged one.
+    """
+    found: dict[str, Loaded] = {}
+    for path in paths:
+        for loaded in _load(Path(path)):
+            found.setdefault(loaded.where, loaded)
+    return tuple(found.values())
+
+
+def _load(path: Path) -> Iterator[Loaded]:
+    folders = [path] if (path / RUN_FILE).exists() else [p.parent for p in below(path, RUN_FILE)]
+    if not folders:
+        raise UserError(f"{path}: found no {RUN_FILE} in or below it; name folders that `relief-ray run` made")
+    for folder in folders:
+        yield Loaded(where=str(folder.resolve()), run=read_run(folder), rounds=read_rounds(folder))
+
+
+def below(path: Path, name: str) -> list[Path]:
+    """Files of that name in and below a folder, but for runs that were set aside and MLflow's copies of records."""
+    return [p for p in sorted(path.rglob(name)) if NOT_RUNS.isdisjoint(p.relative_to(path).parts)]
+
+
+def _open(loaded: Loaded) -> str:
+    return "" if loaded.run.status == "finished" else f" ({loaded.run.status})"
+
+
+def require_complete(runs: Sequence[Loaded]) -> tuple[tuple[Loaded, ...], tuple[str, ...]]:
+    """The complete runs, and a sentence about each of the others.
+
+    Raises:
+        UserError: none is complete.
+    """
+    notes = tuple(
+        f"{r.title}: {r.rounds[-1].round if r.rounds else 0} of {r.planned} rounds{_open(r)}, left out"
+        for r in runs
+        if not r.complete
+    )
+    complete = tuple(r for r in runs if r.complete)
+    if not complete:
+        raise UserError(
+            f"no run is complete ({'; '.join(notes) or 'no runs'}); finish one with `relief-ray resume DIR`"
+        )
+    tested = tuple(r for r in complete if any(n.metrics is not None for n in r.trained))
+    if not tested:
+        raise UserError(
+            f"{complete[0].where}: no round was evaluated on the test part, so there is nothing to compare; "
+            "run with --set 'evaluation.parts=[test]' (validation scores are in rounds.jsonl and MLflow)"
+        )
+    untested = tuple(f"{r.title}: never evaluated on the test part, left out" for r in complete if r not in tested)
+    return tested, (*notes, *untested)
+
+
+def is_pooled(loaded: Loaded) -> bool:
+    """Whether all data lay on one device: then a fleet's speedup and bytes have no meaning."""
+    return fact(loaded.run, "strategy.name") == "central"
+
+
+# Who is behind a client number: device type and sensors, rebuilt from a run's configuration.
+
+
+SPLIT_NAMES = {
+    "held_out_subject": "held-out subjects",
+    "within_subject": "within subjects",
+    "random_leaky": "random windows (LEAKY)",
+}
+
+
+def fleet_of(loaded: Loaded) -> Fleet | None:
+    """The run's fleet; none for pooled data and for data sets or configurations that this version does not know."""
+    number = len(subjects(loaded)) or max((len(c.clients) for c in loaded.rounds[-1].costs.values()), default=0)
+    try:
+        spec = get_spec(DataConfig.model_validate(loaded.run.config.get("data")).name)
+        config = FleetConfig.model_validate(loaded.run.config.get("fleet"))
+        fleet, _ = build_fleet(config, spec.names, spec.type_counts, number)
+    except (UserError, ValidationError):
+        return None
+    return None if is_pooled(loaded) else fleet
+
+
+def device_types(loaded: Loaded) -> dict[int, str]:
+    """Device type by client; empty where the fleet is unknown."""
+    fleet = fleet_of(loaded)
+    return {} if fleet is None else {c.id: c.device for c in fleet.clients}
+
+
+def subjects(loaded: Loaded) -> dict[int, str]:
+    """The subject behind each client, from the coverage report."""
+    rows = loaded.run.coverage.get("clients")
+    found: dict[int, str] = {}
+    for row in rows if isinstance(rows, list) else []:
+        if isinstance(row, dict) and isinstance(client := row.get("client"), int):
+            found[client] = str(row.get("subject", "?"))
+    return found
+
+
+def split_name(split: str) -> str:
+    """The split in words."""
+    return SPLIT_NAMES.get(split, split)

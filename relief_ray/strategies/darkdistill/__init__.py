@@ -1,0 +1,1 @@
+"""DarkDistill: see ``strategy``."""

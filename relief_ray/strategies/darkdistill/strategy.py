@@ -1,0 +1,150 @@
+"""DarkDistill: depth-limited devices share an early-exit network; the server distils shallow models into deeper ones.
+
+Client of class k: ``sum_{e <= k} CE(exit_e)`` on blocks 1..k; it reports labels and difficulties (cross-entropy at the
+first exit). Server: ``theta^(k)`` = weighted mean of its class; data-free distillation k -> k+1
+(``server.distillation``); then block j = ``sum_{k >= j} N_k theta_j^(k) / sum_{k >= j} N_k``.
+
+Qu et al., "DarkDistill: Difficulty-Aligned Federated Early-Exit Network Training on Heterogeneous Devices", KDD 2025.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from pydantic import Field
+
+from relief_ray.codec import encoded_nbytes
+from relief_ray.extra_modules import Classifier
+from relief_ray.federated import ClientContext, ClientProgram, RoundContext, ServerTools, Strategy
+from relief_ray.groups import GroupLayout
+from relief_ray.messages import Assignment, ClientInfo, Fleet, Reduced, ServerState, StageTimes, Update, WeightedSum
+from relief_ray.server.aggregation import apply_step, mean_step, over_members, weighted_mean
+from relief_ray.strategies.common import ReadWith, StrategyConfig, Weighting
+from relief_ray.strategies.darkdistill.distillation import DepthModel, Recipe, distil
+from relief_ray.strategies.darkdistill.losses import all_exits, difficulties, exit_flops
+from relief_ray.strategies.darkdistill.relational import binned
+from relief_ray.strategies.early_exits import check_depths, depths_by_speed, exits, last_layers, level, outputs
+
+JUDGE, DENSE_LR, LORA_LR = "darkdistill.judge", 0.05, 1e-3
+
+
+class DarkDistill(StrategyConfig):
+    """``upload="full"`` is charged the whole model both ways; ``bin_nats`` reports a histogram instead of a list."""
+
+    read_with: ClassVar[ReadWith] = (("distil", True, ("kd_epochs", "kd_lr", "hidden")),)
+    name: Literal["darkdistill"] = "darkdistill"
+    weighting: Weighting = "samples"
+    num_depths: int = Field(default=4, ge=1)
+    depth_by_type: dict[Literal["A", "B", "C"], Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
+    upload: Literal["prefix", "full"] = "prefix"
+    bin_nats: float | None = Field(default=None, gt=0.0)
+    distil: bool = True
+    kd_epochs: int = Field(default=2, ge=1)
+    kd_lr: float | None = Field(default=None, gt=0.0)
+    hidden: int = Field(default=1000, ge=1)
+
+    def build(self) -> Strategy:
+        """The strategy."""
+        return Strategy(
+            name=self.name,
+            adapt=partial(early_exits, self),
+            allocate=partial(allocate, self),
+            client=ClientProgram(objective=all_exits, observe=difficulties, after=partial(report, self), is_mean=True),
+            reduction=WeightedSum(weight=self.reduction().weight, bucket=depth_class),
+            aggregate=partial(aggregate, self),
+        )
+
+
+def early_exits(config: DarkDistill, layout: GroupLayout, fleet: Fleet) -> tuple[Classifier, ...]:
+    """One exit behind every depth class but the last."""
+    check_depths(config.depth_by_type.items(), len(last_layers(layout, config.num_depths)))
+    return exits(layout, last_layers(layout, config.num_depths)[:-1])
+
+
+def assigned(config: DarkDistill, context: RoundContext, client: ClientInfo, depth: int) -> Assignment:
+    """The prefix of ``depth``: down, trained, up; with ``upload="full"`` all comes down."""
+    layout, lasts = context.layout, last_layers(context.layout, config.num_depths)
+    prefix = layout.select(g for g in layout if level(g, lasts) <= depth)
+    *taps, output = outputs(layout, lasts, depth)
+    return Assignment(
+        client=client.id,
+        down=prefix if config.upload == "prefix" else layout.select(),
+        train=prefix,
+        up=prefix,
+        epochs=context.epochs,
+        taps=frozenset(t for t in taps if t is not None),
+        output=output,
+        args={"depth": depth},
+        step_flops=exit_flops(context, client, depth),
+    )
+
+
+def allocate(config: DarkDistill, state: ServerState, context: RoundContext) -> tuple[Assignment, ...]:
+    """Every participant trains the prefix that its device type carries."""
+    deepest = len(last_layers(context.layout, config.num_depths))
+
+    def times(client: ClientInfo, depth: int) -> StageTimes:
+        task = assigned(config, context, client, depth)
+        return context.planner.times(client.id, task if config.upload == "prefix" else replace(task, up=task.down))
+
+    chosen = depths_by_speed(context.fleet, deepest, times) | {str(t): k for t, k in config.depth_by_type.items()}
+    return tuple(assigned(config, context, c, chosen[c.device]) for c in context.participants)
+
+
+def depth_class(task: Assignment) -> str:
+    """Clients of one depth are averaged together."""
+    return f"depth.{int(task.args['depth'])}"
+
+
+def report(config: DarkDistill, context: ClientContext, update: Update) -> Update:
+    """Charges what is reported: 5 bytes a window, or 7 a cell of the histogram (label, bin, count).
+
+    With ``upload="full"`` also the groups that were not trained: they would go up as they came down, so nobody sends.
+    """
+    receipt, stats, layout = update.receipt, update.receipt.stats, context.layout
+    payload = receipt.bytes_up if config.upload == "prefix" else encoded_nbytes(layout, layout.select())
+    num_bytes = 5 * len(stats["label"])
+    if config.bin_nats is not None:
+        label, difficulty, num_cells = binned(stats["label"], stats["difficulty"], config.bin_nats)
+        stats, num_bytes = {"label": label, "difficulty": difficulty}, 7 * num_cells
+    return replace(update, receipt=replace(receipt, stats=stats, bytes_up=payload + num_bytes))
+
+
+def class_models(config: DarkDistill, state: ServerState, reduced: Reduced, tools: ServerTools) -> list[DepthModel]:
+    """(a): each class's weighted mean, shallow first; classes without a client this round are left out."""
+    layout, lasts, found = tools.layout, last_layers(tools.layout, config.num_depths), list[DepthModel]()
+    for depth in range(1, len(lasts) + 1):
+        receipts = [r for r in reduced.receipts if r.assignment.args["depth"] == depth]
+        sums = reduced.sums.get(f"depth.{depth}", {})
+        if own := {j: part for j, part in sums.items() if level(layout[j], lasts) <= depth}:
+            mean = DepthModel(
+                depth=depth,
+                params=apply_step(state.models["global"], mean_step(own, over_members, layout)),
+                weight=max(part.weight for part in own.values()),
+                exits=outputs(layout, lasts, depth),
+                labels=torch.cat([r.stats["label"] for r in receipts]),
+                difficulty=torch.cat([r.stats["difficulty"] for r in receipts]),
+                modalities=frozenset(m for r in receipts for m in tools.fleet[r.assignment.client].modalities),
+            )
+            found.append(mean)
+    return found
+
+
+def aggregate(config: DarkDistill, state: ServerState, reduced: Reduced, tools: ServerTools) -> ServerState:
+    """(a) class means, (b) distillation, (c) blockwise means."""
+    layout, lasts, tensors = tools.layout, last_layers(tools.layout, config.num_depths), dict(state.tensors)
+    models = class_models(config, state, reduced, tools)
+    judge = layout.views(tensors[JUDGE]) if JUDGE in tensors else state.models["global"]
+    if config.distil and len(models) > 1:
+        lr = config.kd_lr or (LORA_LR if layout.lora else DENSE_LR)
+        recipe = Recipe(epochs=config.kd_epochs, hidden=config.hidden, lr=lr)
+        after, tensors = distil(models, judge, tensors, tools.build, recipe, (tools.streams, tools.round))
+        models = [replace(m, params=params) for m, params in zip(models, after, strict=True)]
+    if config.distil and models and models[-1].depth == len(lasts) > 1:
+        tensors[JUDGE] = layout.flatten(models[-1].params)
+    held = {g.id: [(m.weight, m.params[g.id]) for m in models if level(g, lasts) <= m.depth] for g in layout}
+    theta = {j: weighted_mean(held[j]) if held[j] else value for j, value in state.models["global"].items()}
+    return replace(state, models={"global": theta}, tensors=tensors)

@@ -1,0 +1,103 @@
+"""A backbone as blocks from input to output, and early exits behind them: what depth-wise methods share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from relief_ray.errors import UserError
+from relief_ray.extra_modules import Classifier
+from relief_ray.groups import GroupId, GroupLayout, ParamGroup
+from relief_ray.messages import ClientInfo, Fleet, StageTimes
+
+EXIT = "exit"
+
+
+def num_layers(layout: GroupLayout) -> int:
+    """``L``: encoder layers of the deepest modality."""
+    return max((g.layer or 0 for g in layout if g.role == "encoder"), default=0)
+
+
+def block(layout: GroupLayout, group: ParamGroup) -> int:
+    """Its block: encoder layer l of every modality is l, the whole fusion L + 1, head layer i L + 1 + i."""
+    if group.role == "encoder":
+        return group.layer or 1
+    if group.role == "head":
+        return num_layers(layout) + 1 + (group.layer or 1)
+    return num_layers(layout) + 1
+
+
+def own_groups(layout: GroupLayout) -> tuple[ParamGroup, ...]:
+    """The backbone's groups, without exits."""
+    return tuple(g for g in layout if g.role != EXIT)
+
+
+def num_blocks(layout: GroupLayout) -> int:
+    """``B``."""
+    return max(block(layout, g) for g in own_groups(layout))
+
+
+def exit_behind(layout: GroupLayout, depth: int) -> Classifier:
+    """A linear exit on what block ``depth`` gives, all modalities side by side."""
+    last = [g.id for g in own_groups(layout) if block(layout, g) == depth and g.role != "fusion_a"]
+    return Classifier(id=f"{EXIT}.{depth}", after=tuple(last), layer=depth)
+
+
+def exits(layout: GroupLayout, depths: Iterable[int]) -> tuple[Classifier, ...]:
+    """One exit behind each of ``depths``."""
+    return tuple(exit_behind(layout, d) for d in depths)
+
+
+def output_of(layout: GroupLayout, depth: int) -> GroupId | None:
+    """The exit behind block ``depth``; None (the backbone's own head) where there is none."""
+    name = f"{EXIT}.{depth}"
+    return name if name in layout else None
+
+
+def last_layers(layout: GroupLayout, num_depths: int) -> tuple[int, ...]:
+    """The last encoder layer of each depth class: at most ``num_depths`` of them, evenly apart, the last one L."""
+    layers = num_layers(layout)
+    num = max(1, min(num_depths, layers))
+    return tuple(-(-k * layers // num) for k in range(1, num + 1))
+
+
+def check_depths(given: Iterable[tuple[str, int]], deepest: int) -> None:
+    """Refuses a depth class that there is not.
+
+    Raises:
+        UserError: a device type's class lies beyond ``deepest``.
+    """
+    if beyond := {device: depth for device, depth in given if depth > deepest}:
+        raise UserError(
+            f"strategy.depth_by_type: found {beyond}, expected 1 to {deepest}: at most num_depths classes, and "
+            f"one per encoder layer; take {deepest} for the whole model"
+        )
+
+
+def level(group: ParamGroup, lasts: tuple[int, ...]) -> int:
+    """The shallowest depth class (from 1) that holds ``group``: by layer; fusion and head are the last's."""
+    if group.role not in ("encoder", EXIT):
+        return len(lasts)
+    return next(k for k, last in enumerate(lasts, 1) if last >= (group.layer or 1))
+
+
+def outputs(layout: GroupLayout, lasts: tuple[int, ...], depth: int) -> tuple[GroupId | None, ...]:
+    """The exits of depth class ``depth``, shallow first; None is the backbone's own head."""
+    return tuple(output_of(layout, last) for last in lasts[:depth])
+
+
+def depths_by_speed(fleet: Fleet, deepest: int, times: Callable[[ClientInfo, int], StageTimes]) -> dict[str, int]:
+    """Depth class by device type: the fastest takes the deepest, the slowest the first.
+
+    Others take the deepest at which none of them is slower than the slowest type's last client at the first. Speed is
+    computing time per window at full depth.
+    """
+    members = {t: [c for c in fleet.clients if c.device == t] for t in dict.fromkeys(c.device for c in fleet.clients)}
+    speed = {t: max(times(c, deepest).compute_s / c.num_windows for c in own) for t, own in members.items()}
+    fastest, slowest = (choose(speed, key=speed.__getitem__) for choose in (min, max))
+    limit_s = max(times(c, 1).busy_s for c in members[slowest])
+
+    def fits(device: str, depth: int) -> bool:
+        return all(times(c, depth).busy_s <= limit_s for c in members[device])
+
+    others = {t: max((k for k in range(1, deepest + 1) if fits(t, k)), default=1) for t in members}
+    return {**others, slowest: 1, fastest: deepest}

@@ -1,0 +1,1 @@
+"""FedEL: see ``strategy``."""

@@ -1,0 +1,150 @@
+"""FedEL: equal time for all; a window of blocks slides from input to output, the most important tensors in it train.
+
+Per client and round: probe ``I_n,k = -g'_k . (w' - w)_k``; mix ``I_k = beta I_n,k + (1 - beta) I_g,k`` with
+``I_g,k = |theta^r - theta^{r-1}|^2_k / eta``, both over their maximum; slide the window to the next blocks worth
+``T_th``; maximise ``sum_{k in A} I_k`` under ``T_fw + T_bw(A) <= T_th``; train A and the exit at the window's front.
+Server: ``theta_k = sum_n a_n,k theta_n,k / sum_n a_n,k`` over those that trained ``k``.
+
+Zhang et al., "FedEL: Federated Elastic Learning for Heterogeneous Devices", NeurIPS 2025; ``server.elastic`` selects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from functools import partial
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from pydantic import Field
+
+from relief_ray.extra_modules import Classifier
+from relief_ray.federated import ClientContext, ClientProgram, RoundContext, ServerTools, Strategy
+from relief_ray.groups import GroupId, GroupLayout, Params
+from relief_ray.messages import Assignment, Fleet, Reduced, ServerState, Update
+from relief_ray.server.aggregation import apply_step, mean_step, over_members
+from relief_ray.strategies.common import StrategyConfig, of_fastest_type, train_everything
+from relief_ray.strategies.early_exits import block, exits, num_blocks, output_of, own_groups
+from relief_ray.strategies.fedel import selection
+
+# Tables I and II, by whether the model learns through LoRA.
+TABLE_SPEEDUP = {False: 6.83, True: 7.68}
+GLOBAL, WINDOW = "fedel.importance", "fedel.window"
+
+
+class FedEL(StrategyConfig):
+    """``T_th``: what the fastest device type computes, ``t_th_s``, or by ``speedup`` (FITTED) the whole FedAvg round.
+
+    ``speedup``: everybody's round, link included, may last FedAvg's over this; ``table``: over what Table I (dense
+    model) or II (LoRA) prints.
+    """
+
+    one_of: ClassVar[tuple[str, ...]] = ("t_th_s", "speedup")
+    name: Literal["fedel"] = "fedel"
+    t_th_s: float | None = Field(default=None, gt=0.0)
+    speedup: Annotated[float, Field(gt=0.0)] | Literal["table"] | None = None
+    beta: float = Field(default=0.6, ge=0.0, le=1.0)
+    cull: bool = True
+    modality_aware: bool = False
+
+    def build(self) -> Strategy:
+        """The strategy."""
+        return Strategy(
+            name=self.name,
+            adapt=all_exits,
+            allocate=partial(allocate, self),
+            client=ClientProgram(refine=partial(refine, self), after=remember),
+            reduction=self.reduction(),
+            aggregate=aggregate,
+        )
+
+
+def all_exits(layout: GroupLayout, fleet: Fleet) -> tuple[Classifier, ...]:
+    """A light output layer behind every block but the last."""
+    return exits(layout, range(1, num_blocks(layout)))
+
+
+def allocate(config: FedEL, state: ServerState, context: RoundContext) -> tuple[Assignment, ...]:
+    """Everybody gets everything, a time budget and the global importance; what is trained the device decides."""
+    layout, limit_s = context.layout, budget_s(config, context)
+    known = state.tensors[GLOBAL].tolist() if GLOBAL in state.tensors else []
+    args = dict(zip((f"I.{j}" for j in layout.ids[: len(known)]), known, strict=True))
+    everything = [train_everything(context, client) for client in context.participants]
+    return tuple(replace(task, args={**args, "t_th_s": limit_s}) for task in everything)
+
+
+def budget_s(config: FedEL, context: RoundContext) -> float:
+    """``T_th``, the same for all: decided over the whole fleet, by the time that everything takes."""
+    own = context.layout.select(own_groups(context.layout))
+    whole = {c: replace(train_everything(context, c), down=own, train=own, up=own) for c in context.fleet.clients}
+    times = {c: context.planner.times(c.id, task) for c, task in whole.items()}
+    if config.speedup is None:
+        return config.t_th_s or max(t.compute_s for t in of_fastest_type(times))
+    factor = TABLE_SPEEDUP[context.layout.lora] if config.speedup == "table" else config.speedup
+    return max(t.busy_s for t in times.values()) / factor
+
+
+def refine(config: FedEL, context: ClientContext, task: Assignment) -> Assignment:
+    """Green box, first half: probe, slide, select."""
+    layout, planner, limit_s = context.layout, context.planner, task.args["t_th_s"]
+    own = own_groups(layout)
+    assert planner is not None, "FedEL needs the device's own time model"
+
+    def assigned(groups: Collection[GroupId], front: int) -> Assignment:
+        output = output_of(layout, front)
+        chosen = layout.select([*groups, *([output] if output else [])])
+        return replace(task, train=chosen, up=chosen, output=output, args={})
+
+    def seconds(front: int, groups: Collection[GroupId]) -> float:
+        times = planner.times(task.client, assigned(groups, front))
+        return times.compute_s if config.speedup is None else times.busy_s
+
+    def worth(first: int, front: int) -> float:
+        every = [g.id for g in own if first <= block(layout, g) <= front]
+        return seconds(front, every) - seconds(front, ())
+
+    value = importance(config, context, task)
+    last = context.state[WINDOW].tolist() if WINDOW in context.state else None
+    end, front = selection.slide(last, num_blocks(layout), limit_s, worth, config.cull)
+    seen = layout.accessible(context.info.modalities if config.modality_aware else layout.modalities)
+    inside = [g for g in own if g in seen and end <= block(layout, g) <= front]
+    from_output = sorted(inside, key=lambda g: -(block(layout, g) + (g.role == "fusion_b") / 2))
+    branches = [[g.id for g in from_output if g.modality == m] for m in layout.modalities]
+    trunk = [g.id for g in from_output if g.modality is None]
+    tree = selection.price(trunk, branches, value, partial(seconds, front))
+    chosen = selection.best(tree, limit_s - seconds(front, ()), limit_s / selection.UNITS)
+    return replace(assigned(chosen, front), args={"t_th_s": limit_s, "end": end, "front": front})
+
+
+def importance(config: FedEL, context: ClientContext, task: Assignment) -> dict[GroupId, float]:
+    """``beta I_n + (1 - beta) I_g`` per group; ``I_n`` alone before the global model has changed."""
+    ids = [g.id for g in own_groups(context.layout)]
+    probed = context.probe(replace(task, train=context.layout.select(ids), up={}, output=None))
+    local = selection.local_importance(probed)
+    known = {j: task.args[f"I.{j}"] for j in ids if f"I.{j}" in task.args}
+    return {j: config.beta * local[j] + (1.0 - config.beta) * known[j] if known else local[j] for j in ids}
+
+
+def remember(context: ClientContext, update: Update) -> Update:
+    """Keeps the window on the device; the global importance's way down is charged."""
+    layout, receipt = context.layout, update.receipt
+    task = receipt.assignment
+    first = min((block(layout, layout[j]) for j in task.train if layout[j].role != "exit"), default=0)
+    window = torch.tensor([int(task.args["end"]), int(task.args["front"]), first])
+    charged = replace(receipt, bytes_down=receipt.bytes_down + 4 * len(own_groups(layout)))
+    return replace(update, receipt=charged, state={**update.state, WINDOW: window})
+
+
+def aggregate(state: ServerState, reduced: Reduced, tools: ServerTools) -> ServerState:
+    """The masked mean; then how far each group moved, for the next round."""
+    step = mean_step(reduced.sums.get("global", {}), over_members, tools.layout)
+    before, after = state.models["global"], apply_step(state.models["global"], step)
+    tensors = {**state.tensors, GLOBAL: global_importance(before, after, tools.layout)}
+    return ServerState(models={"global": after}, tensors=tensors, facts=state.facts)
+
+
+def global_importance(before: Params, after: Params, layout: GroupLayout) -> torch.Tensor:
+    """``|theta^r - theta^{r-1}|^2`` over its maximum (``eta`` cancels), (G,); 0 for exits and an unchanged model."""
+    moved = [float((after[g.id].double() - before[g.id].double()).square().sum()) for g in layout]
+    own = torch.tensor([0.0 if g.role == "exit" else m for g, m in zip(layout, moved, strict=True)], dtype=torch.double)
+    return own / own.max() if own.max() > 0 else own

@@ -1,0 +1,1 @@
+"""FedICU: see ``strategy``."""

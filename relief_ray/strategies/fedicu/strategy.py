@@ -1,0 +1,146 @@
+"""FedICU (reconstructed): clients send what changed most; lengths are averaged, directions weighted by agreement.
+
+Client: ``Delta_n`` where ``|Delta_n,i| / (|theta_i| + eps)`` is among the top ``kappa`` of its tensor, else 0. Server,
+for every matrix with columns ``c``: ``X_n = theta + Delta_n`` (LoRA factors) or ``Delta_n`` (dense),
+``m_n,c = |X_n,c|``, ``v_n,c = X_n,c / m_n,c``;
+
+``s_n = mean_{k != n, c} cos(v_n,c, v_k,c)``, ``alpha = softmax(s / T)``,
+``X_c = (sum_n p_n m_n,c) u_c / |u_c|``, ``u_c = sum_n alpha_n v_n,c``.
+
+Vectors are averaged; fusion is one matrix ``[A_1 | .. | A_M]``. Sensors play no part.
+
+Liao et al., "Splitting with Importance-aware Updating for Heterogeneous Federated Learning with Large Language Models",
+ICML 2025; its text could not be read: all formulas here are reconstructed (docs/strategies/fedicu.md).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from math import log2
+from typing import ClassVar, Literal
+
+import torch
+from pydantic import Field
+
+from relief_ray.codec import sparse_nbytes
+from relief_ray.federated import ClientContext, ClientProgram, RoundContext, ServerTools, Strategy
+from relief_ray.groups import GroupId, GroupLayout, Selection
+from relief_ray.messages import Assignment, ClientInfo, Collect, Reduced, ServerState, Update
+from relief_ray.server.aggregation import apply_step
+from relief_ray.strategies.common import ReadWith, StrategyConfig, batch_sizes
+from relief_ray.strategies.fedicu.consensus import (
+    Importance,
+    as_matrix,
+    balanced_steps,
+    by_piece,
+    group_importance,
+    importance,
+    keep_top,
+    whole_tensors,
+)
+from relief_ray.strategies.relief.divergence import from_tensor, to_tensor
+
+IMPORTANCE = "importance"
+
+
+class FedICU(StrategyConfig):
+    """``kappa``: share of each tensor's values that is sent (fusion is one); ``temperature``: T.
+
+    ``freeze_share`` of the parameters, the least important groups of the last round, is not trained (0: none).
+    """
+
+    read_with: ClassVar[ReadWith] = (("freeze_unimportant", True, ("freeze_share",)),)
+    name: Literal["fedicu"] = "fedicu"
+    kappa: float = Field(default=0.8, gt=0.0, le=1.0)
+    temperature: float = Field(default=1.0, gt=0.0)
+    importance: Importance = "relative"
+    alpha_scope: Literal["tensor", "global"] = "tensor"
+    freeze_unimportant: bool = False
+    freeze_share: float = Field(default=0.2, gt=0.0, lt=1.0)
+
+    def build(self) -> Strategy:
+        """The strategy."""
+        return Strategy(
+            name=self.name,
+            allocate=partial(allocate, self),
+            client=ClientProgram(after=partial(send_important, self)),
+            reduction=Collect(),
+            aggregate=partial(aggregate, self),
+        )
+
+
+def send_important(config: FedICU, context: ClientContext, update: Update) -> Update:
+    """The update without its least important values, at what a payload of the rest and a bit per value costs."""
+    if config.kappa == 1.0:
+        return update
+    delta = dict(update.delta)
+    kept = {j: torch.zeros(len(moved), dtype=torch.bool) for j, moved in delta.items()}
+    for tensor in whole_tensors(context.layout, delta):
+        spans = [(j, slice(t.offset, t.offset + t.numel), t) for j, t in tensor]
+        moved = torch.cat([as_matrix(delta[j][s], t) for j, s, t in spans], 1)
+        origin = torch.cat([as_matrix(context.start[j][s], t) for j, s, t in spans], 1)
+        scores = importance(config.importance, moved, origin)
+        top = keep_top(scores.reshape(-1), config.kappa).view_as(scores)
+        for (j, t), mask in by_piece(top, tensor).items():
+            kept[j][t.offset : t.offset + t.numel] = mask
+    delta = {j: torch.where(kept[j], moved, torch.zeros(())) for j, moved in delta.items()}
+    num_kept = sum(int(mask.sum()) for mask in kept.values())
+    nbytes = sparse_nbytes(context.layout, update.receipt.assignment.up, num_kept)
+    return replace(update, delta=delta, receipt=replace(update.receipt, bytes_up=nbytes))
+
+
+def frozen(config: FedICU, known: dict[GroupId, float], layout: GroupLayout) -> tuple[GroupId, ...]:
+    """The least important groups whose sizes add up nearest to ``freeze_share``; what nobody knows of is trained."""
+    chosen: list[GroupId] = []
+    missing = config.freeze_share * layout.numel
+    for j in sorted(known, key=lambda j: known[j]):
+        if not config.freeze_unimportant or abs(missing - layout[j].numel) >= abs(missing):
+            break
+        chosen.append(j)
+        missing -= layout[j].numel
+    return tuple(chosen)
+
+
+def allocate(config: FedICU, state: ServerState, context: RoundContext) -> tuple[Assignment, ...]:
+    """Everybody trains and sends all groups that are not frozen."""
+    known = from_tensor(state.tensors[IMPORTANCE], context.layout) if IMPORTANCE in state.tensors else {}
+    still = frozen(config, known, context.layout)
+    everything = context.layout.select()
+    chosen = {j: part for j, part in everything.items() if j not in still}
+    flops = choosing_flops(config, context.layout, chosen)
+
+    def task(client: ClientInfo) -> Assignment:
+        steps = max(1, context.epochs * len(batch_sizes(context, client)))
+        whole = Assignment(client=client.id, down=everything, train=chosen, up=chosen, epochs=context.epochs)
+        return replace(whole, step_flops=flops / steps)
+
+    return tuple(task(c) for c in context.participants)
+
+
+def choosing_flops(config: FedICU, layout: GroupLayout, chosen: Selection) -> float:
+    """What choosing the values to send takes once a round: ``sum_t n_t (s + 1 + log2 n_t)`` over tensors of n_t values.
+
+    ``s``: a score, 4 FLOPs relative (two absolute values, a sum, a quotient) or 1; one for the mask; ``log2 n_t``
+    comparisons to sort. Nothing where everything is sent.
+    """
+    if config.kappa == 1.0:
+        return 0.0
+    scoring = 1.0 if config.importance == "magnitude" else 4.0
+    sizes = [sum(t.numel for _, t in tensor) for tensor in whole_tensors(layout, chosen)]
+    return sum(n * (scoring + 1.0 + log2(n)) for n in sizes)
+
+
+def aggregate(config: FedICU, state: ServerState, reduced: Reduced, tools: ServerTools) -> ServerState:
+    """Lengths by their mean, directions by agreement; then how much each group changed, for the next round."""
+    theta, layout, updates = state.models["global"], tools.layout, reduced.updates
+    if not updates:
+        return state
+    weigh, tasks = config.reduction().weight, [u.receipt.assignment for u in updates]
+    p_N = torch.tensor([weigh(layout.groups[0], tools.fleet[t.client], t) for t in tasks], dtype=torch.float64)
+    steps = balanced_steps(
+        updates, theta, layout, p_N / p_N.sum(), config.temperature, together=config.alpha_scope == "global"
+    )
+    known = {j: group_importance(config.importance, [u.delta[j] for u in updates], theta[j]) for j in steps}
+    tensors = {**state.tensors, IMPORTANCE: to_tensor(known, layout)}
+    return ServerState(models={"global": apply_step(theta, steps)}, tensors=tensors, facts=state.facts)

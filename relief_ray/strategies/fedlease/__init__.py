@@ -1,0 +1,1 @@
+"""FedLEASE: see ``strategy``."""

@@ -1,0 +1,1 @@
+"""Harmony: see ``strategy``."""

@@ -1,0 +1,219 @@
+"""Harmony: unimodal networks first, then fusion averaged inside clusters of clients whose encoders drifted alike.
+
+Rounds up to ``unimodal_share`` of all: per modality ``m`` its owners train encoder ``f_m`` and a classifier on
+it alone; both become the mean over ``C_m``. Later, clients with several sensors start from those encoders ``f_m^0``,
+which from now on never leave them, and train fusion and head ``g``; with ``d_n(m) = 1 - cos(f_n,m, f_m^0)``, columns
+over their maximum, k-means gives clusters, anew in every round, and ``g_c <- g_c + mean_{n in c} Delta g_n``.
+
+Ouyang et al., "Harmony: Heterogeneous Multi-Modal Federated Learning through Disentangled Model Training", MobiSys'23.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import ClassVar, Literal
+
+import torch
+from pydantic import Field, PositiveInt, model_validator
+from torch import Tensor
+from torch.nn import functional
+
+from relief_ray import federated as fed
+from relief_ray import messages as msg
+from relief_ray.extra_modules import Classifier
+from relief_ray.federated import ClientContext, LocalStep, RoundContext, task_loss
+from relief_ray.groups import WHOLE, GroupLayout, ParamGroup, Params, Selection
+from relief_ray.messages import Assignment, ClientInfo, Fleet, Update
+from relief_ray.server.aggregation import apply_step, mean_of
+from relief_ray.strategies.common import ReadWith, StrategyConfig, train_everything
+from relief_ray.strategies.harmony.clustering import Rule, alike, last_reports, mean_model, texts
+from relief_ray.streams import Streams
+
+# The unimodal stage: every sensor's encoder learns with a classifier of its own; and how far it drifts afterwards.
+
+
+UNIMODAL, DRIFT = "unimodal", "drift"
+
+
+def unimodal_heads(layout: GroupLayout, fleet: Fleet) -> tuple[Classifier, ...]:
+    """One classifier per modality on its encoder's last layer."""
+    last = {g.modality: g.id for g in layout if g.role == "encoder"}
+    return tuple(
+        Classifier(id=head_of(m), after=(last[m],), role="unimodal_head", modality=m) for m in fleet.modalities
+    )
+
+
+def head_of(modality: str) -> str:
+    """The group and stage of a modality's classifier."""
+    return f"unimodal.{modality}"
+
+
+def reached(layout: GroupLayout, client: ClientInfo, *roles: str) -> Selection:
+    """The groups of these roles that the client's sensors reach."""
+    return layout.select(g for g in layout.accessible(client.modalities) if g.role in roles)
+
+
+def train_unimodal(context: RoundContext, client: ClientInfo) -> Assignment:
+    """Encoders and classifiers of the own sensors; nothing else runs."""
+    mine = reached(context.layout, client, "encoder", "unimodal_head")
+    heads = [head_of(m) for m in client.modalities]
+    return Assignment(
+        client=client.id,
+        down=mine,
+        train=mine,
+        up=mine,
+        epochs=context.epochs,
+        phase=UNIMODAL,
+        taps=frozenset(heads),
+        output=heads[0],
+    )
+
+
+def sum_of_losses(step: LocalStep) -> Tensor:
+    """The sum of the unimodal losses where there are any (they share no parameter), else the usual one."""
+    losses = [functional.cross_entropy(step.taps[tap], step.labels) for tap in sorted(step.taps)]
+    return torch.stack(losses).sum() if losses else task_loss(step)
+
+
+def report_drift(context: ClientContext, update: Update) -> Update:
+    """``1 - cos(f_n,m, f_m^0)`` of every own sensor whose encoder stays with the client, four bytes each.
+
+    ``f_m^0`` is the encoder that the server holds; where it is zero, so is the drift.
+    """
+    receipt, drift = update.receipt, []
+    encoders = [g for g in context.layout if g.role == "encoder" and g.id in receipt.assignment.keep]
+    for m in context.info.modalities if encoders else ():
+        own = [g.id for g in encoders if g.modality == m]
+        now, then = (torch.cat([p[j] for j in own]).double() for p in (update.state, context.start))
+        drift.append(1.0 - functional.cosine_similarity(now, then, dim=0) if then.any() else then.new_zeros(()))
+    if not drift:
+        return update
+    stats = {**receipt.stats, DRIFT: torch.stack(drift).clamp(0.0, 2.0).float()}
+    return replace(update, receipt=replace(receipt, stats=stats, bytes_up=receipt.bytes_up + 4 * len(drift)))
+
+
+FUSION = "fusion"
+
+FUSED = ("fusion_a", "fusion_b", "head")
+
+PHASES_READ = ("unimodal_share", "encoder_lr", "clusters", "by_sensors")
+
+
+class Harmony(StrategyConfig):
+    """``clusters``: how many (``size``: one per five clients); ``by_sensors``: only among equal sets of sensors.
+
+    ``fusion_federation="none"``: fusion stays with its client, the head alone travels. ``protocol="one_phase"``:
+    neither unimodal phase nor clusters; everybody trains and sends everything, also the fusion that nobody averages.
+    """
+
+    name: Literal["harmony"] = "harmony"
+    read_with: ClassVar[ReadWith] = (("protocol", "two_phase", PHASES_READ),)
+    unimodal_share: float = Field(default=2 / 3, gt=0.0, lt=1.0)
+    encoder_lr: float = Field(default=0.1, gt=0.0)
+    clusters: Rule | PositiveInt = "size"
+    by_sensors: bool = True
+    fusion_federation: Literal["cluster", "none"] = "cluster"
+    protocol: Literal["two_phase", "one_phase"] = "two_phase"
+
+    @model_validator(mode="after")
+    def _nothing_to_cluster(self) -> Harmony:
+        if self.protocol == "one_phase" and self.fusion_federation == "cluster":
+            raise ValueError("protocol = 'one_phase' has no clusters, expected with it fusion_federation = 'none'")
+        return self
+
+    def build(self) -> fed.Strategy:
+        """The strategy."""
+        return fed.Strategy(
+            name=self.name,
+            adapt=unimodal_heads if self.protocol == "two_phase" else fed.nothing_added,
+            init=partial(init, self),
+            allocate=partial(allocate, self),
+            client=fed.ClientProgram(objective=sum_of_losses, after=report_drift, is_mean=True),
+            reduction=msg.Collect(),
+            aggregate=partial(aggregate, self),
+            evaluate=own_networks,
+        )
+
+    @property
+    def home(self) -> tuple[str, ...]:
+        """The roles that stay with a client once fusion is trained."""
+        fusion = ("fusion_a", "fusion_b") if self.fusion_federation == "none" else ()
+        return fusion if self.protocol == "one_phase" else ("encoder", *fusion)
+
+
+def init(config: Harmony, layout: GroupLayout, fleet: msg.Fleet, streams: Streams, start: Params) -> msg.ServerState:
+    """One model; ``facts``: the role of every group that stays at home and, later, each client's cluster's model."""
+    home: dict[str, msg.Json] = {g.id: g.role for g in layout if g.role in config.home}
+    return msg.ServerState(models={"global": start}, facts={"home": home, "clusters": {}})
+
+
+def allocate(config: Harmony, state: msg.ServerState, context: fed.RoundContext) -> tuple[msg.Assignment, ...]:
+    """First the unimodal networks of all, then fusion at those who have something to fuse; the others idle."""
+    if config.protocol == "one_phase":
+        keep = context.layout.select(g for g in context.layout if g.role in config.home)
+        return tuple(replace(train_everything(context, c), keep=keep) for c in context.participants)
+    if context.round <= max(1, round(config.unimodal_share * context.num_rounds)):
+        return tuple(train_unimodal(context, c) for c in context.participants)
+    views = texts(state.facts["clusters"])
+    return tuple(
+        train_fusion(config, context, c, views.get(str(c.id))) for c in context.participants if len(c.modalities) > 1
+    )
+
+
+def train_fusion(
+    config: Harmony, context: fed.RoundContext, client: msg.ClientInfo, cluster: str | None
+) -> msg.Assignment:
+    """Fusion and head from the cluster's model, encoders from home; the first time they come down too."""
+    roles = (("encoder", *FUSED), config.home, ("encoder",))
+    train, home, slow = (reached(context.layout, client, *r) for r in roles)
+    up = {j: part for j, part in train.items() if j not in home}
+    down = up if cluster else train
+    task = msg.Assignment(client=client.id, down=down, train=train, up=up, keep=home, epochs=context.epochs)
+    task = replace(task, phase=FUSION, view=cluster or "global", lr_scale=dict.fromkeys(slow, config.encoder_lr))
+    return replace(task, omit_absent=True)  # a node never gets networks of sensors that it lacks, not even frozen ones
+
+
+def weight(config: Harmony, group: ParamGroup, client: msg.ClientInfo, task: msg.Assignment) -> float:
+    """As configured; in the only phase of one, fusion and sensors that the client lacks do not count."""
+    foreign = group.modality is not None and group.modality not in client.modalities
+    unused = config.protocol == "one_phase" and (foreign or group.role in config.home)
+    return 0.0 if unused else float(config.reduction().weight(group, client, task))
+
+
+def aggregate(config: Harmony, state: msg.ServerState, reduced: msg.Reduced, tools: fed.ServerTools) -> msg.ServerState:
+    """Means over owners; then inside each cluster of this very round."""
+    theta, updates, weigh = state.models["global"], reduced.updates, partial(weight, config)
+    if not updates or updates[0].receipt.assignment.phase != FUSION:
+        after = apply_step(theta, mean_of(updates, weigh, tools.layout, tools.fleet))
+        return replace(state, models={**state.models, "global": after})
+    drift, seen = last_reports(state.tensors.get(DRIFT), reduced.receipts, DRIFT, tools.fleet)
+    sets = [c.modalities if config.by_sensors else () for c in seen]
+    labels = alike(drift[[c.id for c in seen]].nan_to_num(), sets, config.clusters)
+    clusters: dict[str, msg.Json] = {str(c.id): f"cluster.{k}" for c, k in zip(seen, labels, strict=True)}
+    before, models = texts(state.facts["clusters"]), {"global": theta}
+    for label in map(str, dict.fromkeys(clusters.values())):
+        start = mean_model([state.models[before.get(n, "global")] for n in clusters if clusters[n] == label])
+        mine = [u for u in updates if clusters[str(u.receipt.assignment.client)] == label]
+        models[label] = apply_step(start, mean_of(mine, weigh, tools.layout, tools.fleet))
+    return msg.ServerState(models=models, tensors={DRIFT: drift}, facts={**state.facts, "clusters": clusters})
+
+
+def own_networks(state: msg.ServerState, fleet: msg.Fleet) -> msg.EvalPlan:
+    """Each client's own network; canonical: fusion of the largest cluster of the richest, on the common encoders."""
+    keep, views = dict.fromkeys(texts(state.facts["home"]), WHOLE), texts(state.facts["clusters"])
+
+    def target(client: msg.ClientInfo) -> msg.EvalTarget:
+        own = msg.EvalTarget(label=f"client.{client.id}", client=client.id, modalities=client.modalities)
+        if (head := head_of(client.modalities[0])) not in state.models["global"]:
+            return replace(own, keep=keep)
+        if str(client.id) not in views:
+            return replace(own, output=head)
+        return replace(own, view=views[str(client.id)], keep=keep, omit_absent=True)
+
+    def rank(client: str) -> tuple[int, int, int]:
+        return len(fleet[int(client)].modalities), list(views.values()).count(views[client]), -int(client)
+
+    view = views[max(views, key=rank)] if views else "global"
+    canonical = msg.EvalTarget(label="global", view=view)
+    return msg.EvalPlan(canonical=canonical, clients=tuple(target(c) for c in fleet.clients))

@@ -1,0 +1,1 @@
+"""HeLoRA: see ``strategy``."""

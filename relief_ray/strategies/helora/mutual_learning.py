@@ -1,0 +1,207 @@
+"""Deep mutual learning on the server: models of any size teach each other on windows without labels.
+
+Per batch of public windows: ``t = sum_k p_k z_k`` of the models' logits ``z_k``, a constant; every model takes one step
+of AdamW on ``KL(softmax(t) | softmax(z_k))``, whose gradient in ``z_k`` is ``(softmax(z_k) - softmax(t)) / B``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from relief_ray.errors import UserError
+from relief_ray.federated import ServerTools
+from relief_ray.groups import GroupId, GroupLayout, Params, Selection
+from relief_ray.messages import ClientId, ClientInfo, EvalPlan, EvalTarget, Fleet, Reduced, ServerState, Update
+from relief_ray.protocols import Network
+from relief_ray.server.aggregation import apply_parts
+from relief_ray.strategies.darkdistill.distillation import one_thread
+from relief_ray.strategies.pilot.mixing import mean
+from relief_ray.strategies.pilot.tasks import richest, view
+from relief_ray.streams import Streams
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pupil:
+    """A client's model: what of it may move (``own``), the sensors that it sees and its weight in the common target."""
+
+    params: Params
+    own: Selection
+    modalities: tuple[str, ...]
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recipe:
+    """AdamW with fresh moments in every round; the defaults are the official code's."""
+
+    epochs: int = 10
+    batch_size: int = 32
+    lr: float = 5e-5
+    weight_decay: float = 0.01
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Mind:
+    """A pupil at work; ``fixed``: views of what it does not have, and their values."""
+
+    pupil: Pupil
+    network: Network
+    parameters: list[nn.Parameter]
+    optimizer: torch.optim.AdamW
+    fixed: list[tuple[Tensor, Tensor]]
+
+    def logits(self, windows: Mapping[str, Tensor]) -> Tensor:
+        """(B, K), its sensors alone being there."""
+        seen = {m: x for m, x in windows.items() if m in self.pupil.modalities}
+        return self.network.read(seen, (None,))[None].logits
+
+
+def teach_each_other(
+    pupils: Sequence[Pupil],
+    windows: Mapping[str, Tensor],
+    layout: GroupLayout,
+    build: Callable[[], Network],
+    recipe: Recipe,
+    draws: tuple[Streams, int],
+) -> list[dict[GroupId, Tensor]]:
+    """The models afterwards, in order; what lies outside a pupil's ``own`` parts stays bit for bit.
+
+    ``windows``: modality -> (n, C, T), standardised; ``draws``: the run's streams and the round.
+    """
+    num = len(next(iter(windows.values())))
+    with one_thread():
+        minds = [_mind(pupil, layout, build(), recipe) for pupil in pupils]
+        for epoch in range(recipe.epochs):
+            order = torch.randperm(num, generator=draws[0].torch("mutual", draws[1], epoch))
+            for index in torch.split(order, recipe.batch_size):
+                _lesson(minds, {m: x[index] for m, x in windows.items()})
+        return [_values(mind.network) for mind in minds]
+
+
+def pull(logits_BK: Tensor, target_BK: Tensor) -> Tensor:
+    """The gradient of the batch's mean ``KL(softmax(target) | softmax(logits))`` in ``logits``: 0 where they agree."""
+    return (torch.softmax(logits_BK, 1) - torch.softmax(target_BK, 1)) / len(logits_BK)
+
+
+def truncated(theta: Params, own: Selection, layout: GroupLayout) -> dict[GroupId, Tensor]:
+    """``theta`` at the ranks of ``own``: LoRA has zeros beyond them; all else is whole."""
+    after = dict(theta)
+    for j, part in own.items():
+        if part.rank is not None:
+            index = layout.indices(j, part)
+            after[j] = torch.zeros_like(theta[j])
+            after[j][index] = theta[j][index]
+    return after
+
+
+def _mind(pupil: Pupil, layout: GroupLayout, network: Network, recipe: Recipe) -> _Mind:
+    network.load(pupil.params)
+    parameters = [p for j in pupil.own for p in network.parameters[j]]
+    fixed = []
+    for j, part in pupil.own.items():
+        for spec, p in zip(layout[j].tensors, network.parameters[j], strict=True):
+            axis, number = part.lead(spec)
+            if number < spec.shape[axis]:
+                beyond = p.detach().narrow(axis, number, spec.shape[axis] - number)
+                fixed.append((beyond, beyond.clone()))
+    adam = torch.optim.AdamW(parameters, lr=recipe.lr, weight_decay=recipe.weight_decay, foreach=False)
+    return _Mind(pupil=pupil, network=network, parameters=parameters, optimizer=adam, fixed=fixed)
+
+
+def _lesson(minds: Sequence[_Mind], windows: Mapping[str, Tensor]) -> None:
+    """One step of every model towards the mean of all as they were."""
+    said = [mind.logits(windows) for mind in minds]
+    # In float64 the mean of equal logits is that logit to the bit: models that agree do not move.
+    weighted = [m.pupil.weight * z.detach().to(torch.float64) for m, z in zip(minds, said, strict=True)]
+    target = (torch.stack(weighted).sum(0) / sum(m.pupil.weight for m in minds)).to(torch.float32)
+    for mind, logits in zip(minds, said, strict=True):
+        wanted = pull(logits.detach(), target)
+        found = torch.autograd.grad(logits, mind.parameters, grad_outputs=wanted, allow_unused=True)
+        for p, gradient in zip(mind.parameters, found, strict=True):
+            p.grad = gradient
+        mind.optimizer.step()
+        for beyond, value in mind.fixed:
+            beyond.copy_(value)
+
+
+def _values(network: Network) -> dict[GroupId, Tensor]:
+    return {j: torch.cat([p.detach().reshape(-1) for p in ps]) for j, ps in network.parameters.items()}
+
+
+# HeLoRA-KD: models of different ranks stay apart and teach each other on public windows at the server.
+#
+# Client ``k`` trains ``theta_k`` of its own rank and sends it; the server lets the round's models learn from their mean
+# logits (``server.mutual``) and gives each client its own one back. Nobody's model has another rank afterwards. The
+# canonical model, a diagnostic, is the mean of the largest of those with all sensors.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lessons:
+    """What each client has of the model, its weight, how models are taught and on how many public windows at most."""
+
+    sizes: Callable[[GroupLayout, ClientInfo], Selection]
+    shares: Callable[[Fleet], list[float]]
+    recipe: Recipe
+    num_windows: int
+
+
+def own_models(lessons: Lessons, layout: GroupLayout, fleet: Fleet, streams: Streams, start: Params) -> ServerState:
+    """A model for everybody: the common start at its own rank."""
+    models = {view(c.id): truncated(start, lessons.sizes(layout, c), layout) for c in fleet.clients}
+    return ServerState(models={**models, "global": canonical(lessons, models, layout, fleet)})
+
+
+def teach(lessons: Lessons, state: ServerState, reduced: Reduced, tools: ServerTools) -> ServerState:
+    """Every participant's model as it came back, then the lessons; who was absent keeps its own."""
+    layout, fleet, draws = tools.layout, tools.fleet, (tools.streams, tools.round)
+    shares = lessons.shares(fleet)
+    pupils = [_pupil(state, update, tools, shares) for update in reduced.updates]
+    windows = public_windows(tools, lessons.num_windows)
+    after = teach_each_other(pupils, windows, layout, tools.build, lessons.recipe, draws)
+    names = [view(u.receipt.assignment.client) for u in reduced.updates]
+    models = {**state.models, **dict(zip(names, after, strict=True))}
+    return replace(state, models={**models, "global": canonical(lessons, models, layout, fleet)})
+
+
+def _pupil(state: ServerState, update: Update, tools: ServerTools, shares: list[float]) -> Pupil:
+    task = update.receipt.assignment
+    theta = apply_parts(state.models[task.view], update.delta, task.up, tools.layout)
+    modalities = tools.fleet[task.client].modalities
+    return Pupil(params=theta, own=task.up, modalities=modalities, weight=shares[task.client])
+
+
+def fullest(lessons: Lessons, layout: GroupLayout, fleet: Fleet) -> list[ClientId]:
+    """Of the clients with most sensors those that have most of the model: all of it, where anybody has."""
+    numel = {n: layout.num_values(lessons.sizes(layout, fleet[n])) for n in richest(fleet)}
+    return [n for n in numel if numel[n] == max(numel.values())]
+
+
+def canonical(lessons: Lessons, models: Mapping[str, Params], layout: GroupLayout, fleet: Fleet) -> Params:
+    """The mean of the fullest clients' models; of a product ``B A`` both factors', so a diagnostic alone."""
+    chosen, shares = fullest(lessons, layout, fleet), lessons.shares(fleet)
+    return mean([models[view(n)] for n in chosen], [shares[n] for n in chosen], layout.ids)
+
+
+def public_windows(tools: ServerTools, most: int) -> dict[str, Tensor]:
+    """At most so many of the public windows, evenly over them: modality -> (n, C, T), standardised.
+
+    Raises:
+        UserError: there are none.
+    """
+    if tools.public is None or not len(tools.public):
+        raise UserError("strategy helora, variant=kd: found no public windows, expected some; take variant=pad")
+    num = min(most, len(tools.public))
+    chosen = tools.public.take([i * len(tools.public) // num for i in range(num)])
+    return {m: torch.from_numpy(x) for m, x in chosen.load().items()}
+
+
+def each_its_own(state: ServerState, fleet: Fleet) -> EvalPlan:
+    """Every client's model through its own sensors; canonical is the mean of the fullest."""
+    targets = (
+        EvalTarget(label=view(c.id), view=view(c.id), client=c.id, modalities=c.modalities) for c in fleet.clients
+    )
+    return EvalPlan(canonical=EvalTarget(label="global"), clients=tuple(targets))

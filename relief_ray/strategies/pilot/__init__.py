@@ -1,0 +1,1 @@
+"""Pilot: see ``strategy``."""

@@ -1,0 +1,1 @@
+"""RELIEF: see ``strategy``."""

@@ -1,0 +1,27 @@
+"""What the verdict calls the strategy that was judged."""
+
+import pytest
+
+from actors.commands.conformance import asked_for, summary
+from relief_ray.config import override, parse
+from relief_ray.conformance.rules import Verdict
+from relief_ray.conformance.runner import PROBLEM
+
+
+@pytest.mark.parametrize(
+    ("target", "own", "expected"),
+    [
+        ("harmony", "", "harmony"),
+        ("{file}:BIG", "BIG = Harmony(encoder_lr=0.5)", "{file}:BIG (harmony)"),
+        ("{file}:Mine", "class Mine(FedAvg):\n    pass", "{file}:Mine"),
+    ],
+)
+def test_an_instance_of_ours_is_called_as_it_was_asked_for(target, own, expected, write):
+    imports = (
+        "from relief_ray.strategies.fedavg import FedAvg\nfrom relief_ray.strategies.harmony.strategy import Harmony\n"
+    )
+    file = write(f"{imports}\n{own}\n")
+    spec = target.format(file=file)
+    name = asked_for(spec, parse(override(PROBLEM, [f"strategy={spec}"])))
+    assert name == expected.format(file=file)
+    assert summary(name, [Verdict(rule="purity", status="kept")]) == f"{name}: keeps 1 rule"

@@ -1,0 +1,76 @@
+"""`compare`, the end of a run, and the MLflow copy."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from actors.terminal.mlflow_export import PAGE
+from relief_ray.records.run_folder import read_rounds
+
+SMALL = [f"--set=backbone.{key}=2" for key in ("conv1", "conv2", "steps", "fusion")]
+
+
+def test_compare_shows_a_row_per_method_and_the_verdict_last(invoke, runs: Path) -> None:
+    shown = invoke("compare", runs).stdout
+    rows = [line.split()[0] for line in shown.splitlines() if line.startswith(("fedavg", "relief", "v1", "v3"))]
+    assert rows == ["fedavg", "relief", "v1", "v3"] * (len(rows) // 4) and rows, "each of the tables names them all"
+    record = read_rounds(runs / "relief-s0")[-1]
+    assert record.metrics is not None and f"{100 * record.metrics.f1:.1f}" in shown
+    last = " ".join(shown.strip().split("\n\n")[-1].split())
+    assert last.startswith("This run ") and last.endswith(".") and "V1" in last
+    assert all(len(line) <= 120 for line in shown.splitlines())
+
+
+def test_compare_writes_tables_and_figures(invoke, runs: Path, tmp_path: Path) -> None:
+    result = invoke("compare", runs, "--out", tmp_path / "report", "--json")
+    facts = json.loads(result.stdout)
+    names = {"comparison.md", "comparison.json", "comparison.csv", "timeline.png", "curves.png"}
+    assert {Path(path).name for path in facts["files"]} == names
+    assert all((tmp_path / "report" / name).stat().st_size > 100 for name in names)
+    assert facts["verdict"].startswith("This run ")
+
+
+def test_compare_of_one_run_gives_no_verdict(invoke, runs: Path) -> None:
+    shown = invoke("compare", runs / "relief-s0").stdout
+    assert "relief" in shown and "This run" not in shown
+
+
+def test_compare_refuses_folders_without_runs(invoke, tmp_path: Path) -> None:
+    result = invoke("compare", tmp_path)
+    assert result.exit_code == 2
+    assert "no run.json there or one folder below" in " ".join(result.stderr.split())
+
+
+def test_a_run_of_fedavg_and_relief_leaves_the_figure(runs: Path) -> None:
+    assert (runs / "timeline.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+def test_mlflow_hears_of_every_round_and_sync_adds_nothing(invoke, tmp_path: Path) -> None:
+    pytest.importorskip("mlflow")
+    from mlflow import MlflowClient
+
+    result = invoke("run", "smoke", "--out", tmp_path, *SMALL, "--set=tracking.enabled=true")
+    assert result.exit_code == 0, result.output
+    assert f"mlflow ui --backend-store-uri sqlite:///{tmp_path / 'mlflow.db'}\n        {PAGE}" in result.stdout
+    store = MlflowClient(tracking_uri=f"sqlite:///{tmp_path / 'mlflow.db'}")
+    assert store.get_experiment_by_name("relief-ray").experiment_id == "1", "as the page's address says"
+    (target,) = json.loads((tmp_path / "relief-s0" / "sync.json").read_text())["targets"].values()
+    assert target["step"] == 2 and target["closed"] == "finished"
+    again = json.loads(invoke("sync", tmp_path, "--json").stdout)
+    assert again["num_points"] == 0 and again["run_id"] == target["run_id"]
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_a_run_on_ray_gives_the_bits_of_one_without(start, invoke, tmp_path: Path) -> None:
+    args = ["smoke", *SMALL, "--strategies=relief,fedavg"]
+    process = start("run", *args, "--out", tmp_path / "ray", "--set=runtime.mode=packed")
+    out, errors = process.communicate(timeout=180)
+    assert process.returncode == 0, errors
+    assert "8 clients on Ray, packed" in out and errors == ""
+    assert invoke("run", *args, "--out", tmp_path / "inline").exit_code == 0
+    for cell in ("relief-s0", "fedavg-s0"):
+        one, other = (read_rounds(tmp_path / place / cell) for place in ("ray", "inline"))
+        assert [r.model_sha256 for r in one] == [r.model_sha256 for r in other]

@@ -1,0 +1,160 @@
+"""`run` and `resume`: folders, texts, reuse, and every way in which they refuse."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from relief_ray.records.run_folder import read_rounds, read_run
+
+SMALL = [f"--set=backbone.{key}=2" for key in ("conv1", "conv2", "steps", "fusion")]
+
+
+def test_a_run_leaves_a_folder_per_strategy_and_a_line_per_round(runs: Path) -> None:
+    assert sorted(p.name for p in runs.iterdir() if p.is_dir()) == ["fedavg-s0", "relief-s0", "v1-s0", "v3-s0"]
+    assert [r.round for r in read_rounds(runs / "relief-s0")] == [0, 1, 2]
+    assert read_run(runs / "fedavg-s0").status == "finished"
+
+
+def test_lines_show_round_seconds_joules_and_f1(invoke, tmp_path: Path) -> None:
+    shown = invoke("run", "smoke", "--out", tmp_path, *SMALL, "--set=rounds=1").stdout.splitlines()
+    assert shown[0] == f"smoke: 1 run; dsa_mini, within subjects; records in {tmp_path}"
+    assert shown[1] == "[1/1] relief, seed 0: 1 round, 8 clients in this process, 448 windows (real)"
+    (record,) = [r for r in read_rounds(tmp_path / "relief-s0") if r.round == 1]
+    cost = record.costs["split_naive"]
+    line = next(line for line in shown if line.startswith("  round 1/1"))
+    assert f"{cost.round_s:.3f} s" in line and f"{cost.energy_j:.1f} J" in line
+    assert record.metrics is not None and record.metrics.f1 is not None
+    assert f"F1 {100 * record.metrics.f1:5.1f} %" in line
+    assert all(len(text) <= 100 for text in shown[1:4])
+
+
+def test_json_is_one_object_per_line_and_agrees_with_the_records(invoke, tmp_path: Path) -> None:
+    result = invoke("run", "smoke", "--out", tmp_path, *SMALL, "--json")
+    events = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [e["event"] for e in events[:5]] == ["run", "round", "round", "round", "end"]
+    records = read_rounds(tmp_path / "relief-s0")
+    assert [e["loss"] for e in events[1:4]] == [r.loss for r in records]
+    assert events[3]["energy_j"] == records[-1].totals["split_naive"].energy_j
+    assert events[4]["status"] == "finished"
+
+
+def test_a_finished_run_is_reused_and_not_computed_again(invoke, runs: Path) -> None:
+    before = (runs / "v1-s0" / "rounds.jsonl").read_bytes()
+    result = invoke("run", "smoke", "--out", runs, "--strategies", "v1", *SMALL, "--set=costs.utilisation=3e-7")
+    assert result.exit_code == 0
+    assert "[1/1] v1, seed 0: reused, finished already" in result.stdout
+    assert (runs / "v1-s0" / "rounds.jsonl").read_bytes() == before
+
+
+def test_a_finished_run_of_another_program_is_stale_and_may_be_computed_again(invoke, tmp_path: Path) -> None:
+    command = ["run", "smoke", "--out", tmp_path, *SMALL, "--set=rounds=1"]
+    assert invoke(*command).exit_code == 0
+    run = json.loads((tmp_path / "relief-s0" / "run.json").read_text())
+    (tmp_path / "relief-s0" / "run.json").write_text(json.dumps(run | {"source_digest": "f" * 64}))
+    assert "reused, finished already; stale: sources ffffffffffff there" in " ".join(invoke(*command).stdout.split())
+    again = invoke(*command, "--rerun-stale")
+    assert again.exit_code == 0 and "reused" not in again.stdout
+    assert read_run(tmp_path / "stale" / "relief-s0-ffffffff").source_digest == "f" * 64
+    assert read_run(tmp_path / "relief-s0").source_digest != "f" * 64
+    assert invoke("compare", tmp_path).exit_code == 0, "what was set aside is not among the runs"
+
+
+def test_a_run_that_only_validates_ends_well_and_says_why_there_is_no_table(invoke, tmp_path: Path) -> None:
+    result = invoke("run", "smoke", "--out", tmp_path, *SMALL, "--set=rounds=1", "--set=evaluation.parts=[validation]")
+    assert result.exit_code == 0 and "never evaluated on the test part" in flat(result)
+    assert read_rounds(tmp_path / "relief-s0")[-1].validation is not None
+    refused = invoke("run", "smoke", "--out", tmp_path / "b", *SMALL, "--set=evaluation.parts=[]")
+    assert refused.exit_code == 2 and "evaluation.parts" in flat(refused)
+
+
+def test_another_run_in_the_folder_is_named_by_its_difference(invoke, runs: Path) -> None:
+    result = invoke("run", "smoke", "--out", runs, *SMALL, "--set=costs.utilisation=3e-7", "--set=rounds=3")
+    assert result.exit_code == 2
+    assert "relief-s0: holds another run (rounds is 2 there, asked: 3); choose a folder with --out DIR" in flat(result)
+
+
+def test_resume_of_a_finished_run_says_so(invoke, runs: Path) -> None:
+    result = invoke("resume", runs / "relief-s0")
+    assert result.exit_code == 0
+    assert "finished already" in result.stdout
+
+
+def test_a_run_that_failed_before_its_first_round_can_be_started_again(invoke, start, tmp_path: Path) -> None:
+    # A process of its own: this one may be joined to the tests' Ray already, which an address would not change.
+    failed = start("run", "smoke", "--out", tmp_path, *SMALL, "--set=runtime.mode=packed", "--address", "127.0.0.1:1")
+    assert failed.wait(timeout=120) == 2
+    assert read_run(tmp_path / "relief-s0").status != "finished" and not read_rounds(tmp_path / "relief-s0")
+    assert invoke("resume", tmp_path, "--set=rounds=9").exit_code == 2
+    assert invoke("resume", tmp_path, "--set=runtime.mode=inline").exit_code == 0
+    assert read_run(tmp_path / "relief-s0").status == "finished"
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        (["run", "smokey"], "unknown (did you mean 'smoke'?)"),
+        (["run", "missing.yaml"], "missing.yaml: cannot be read as YAML"),
+        (["run", "smoke", "--set=rouns=2"], "unknown key 'rouns' (did you mean 'rounds'?)"),
+        (["run", "smoke", "--set=training.epoch=2"], "unknown key 'training.epoch' (did you mean 'epochs'?)"),
+        (["run", "smoke", "--set=rounds=0"], "rounds = 0"),
+        (["run", "smoke", "--set=rounds"], "expected path=value"),
+        (["run", "smoke", "--set=fleet.types={C: {uplink_bytes_per_s: -1}}"], "expected a number above 0"),
+        (["run", "smoke", "--set=fleet.owned={A: [acc, gyro]}"], "no client owns modality 'mag'"),
+        (["run", "smoke", "--strategies", "fedavgg"], "unknown strategy 'fedavgg' (did you mean 'fedavg'?)"),
+        (["run", "smoke", "--strategies", ","], "--strategies: found no name"),
+        (["run", "smoke", "--bogus"], "No such option: --bogus"),
+        (["rum"], "No such command 'rum'"),
+        (["run", "pamap2"], "relief-ray data fetch pamap2"),
+    ],
+)
+def test_bad_input_is_one_block_on_stderr_and_exit_code_2(
+    invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, args: list[str], expected: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = invoke(*args)
+    assert result.exit_code == 2
+    assert flat(result).startswith("error: ") and expected in flat(result)
+    assert result.stdout == "" or "error" not in result.stdout
+    assert "Traceback" not in result.output
+    assert not list(tmp_path.glob("runs/*/*/rounds.jsonl"))
+
+
+def test_a_folder_that_cannot_be_made_is_named(invoke, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    result = invoke("run", "smoke", "--out", tmp_path / "file" / "runs", *SMALL)
+    assert result.exit_code == 2
+    assert "cannot write the plan: Not a directory" in flat(result)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_read_only_folder_is_named(invoke, tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    result = invoke("run", "smoke", "--out", tmp_path / "runs", *SMALL)
+    tmp_path.chmod(0o700)
+    assert result.exit_code == 2 and "Permission denied" in flat(result) and "--out DIR" in flat(result)
+
+
+def test_a_void_round_has_its_own_exit_code_and_commits_nothing(invoke, tmp_path: Path) -> None:
+    result = invoke("run", "smoke", "--out", tmp_path, *SMALL, "--set=training.lr=1e38")
+    assert result.exit_code == 3
+    assert "round 0: all 8 clients failed" in flat(result)
+    assert read_rounds(tmp_path / "relief-s0") == ()
+
+
+def test_a_file_runs_with_its_own_strategy_and_the_named_ones(invoke, tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "strategy: {name: v1, gamma: 0.5}\nrounds: 1\nseed: 3\ndata: {stride_s: 10.0}\ntraining: {epochs: 1}\n"
+        "backbone: {conv1: 2, conv2: 2, steps: 2, fusion: 2}\nruntime: {mode: inline}\ntracking: {enabled: false}\n"
+    )
+    assert invoke("run", path, "--out", tmp_path / "a").exit_code == 0
+    assert read_run(tmp_path / "a" / "v1-s3").config["strategy"]["gamma"] == 0.5
+    assert invoke("run", path, "--out", tmp_path / "b", "--strategies", "fedavg").exit_code == 0
+    assert read_run(tmp_path / "b" / "fedavg-s3").strategy == "fedavg"
+
+
+def flat(result) -> str:
+    """Standard error with its line breaks undone."""
+    return " ".join(result.stderr.split())

@@ -1,0 +1,138 @@
+"""How long and how much: from finished cells, from a timed round, and what fits a budget."""
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from actors.grids.estimate import (
+    Estimate,
+    estimates,
+    finished_rates,
+    fitting,
+    head_of,
+    parse_hours,
+    probe,
+    probe_missing,
+    shortened,
+    workload,
+)
+from actors.grids.grid_folder import Book, write_book
+from actors.grids.trial import carry_out
+from actors.runtime.warm_pool import Crew
+from relief_ray.errors import UserError
+from relief_ray.records.run_folder import read_rounds
+from tests.actors.grids.scenes import tiny_book, tiny_grid
+from tests.actors.grids.test_grid_folder import order_of
+from tune_configs.cells import cells_of
+
+
+def test_a_timed_round_leaves_nothing_behind(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    rate = probe(tiny_book(tmp_path, methods=("fedavg",)).cells[0].config)
+    assert rate.round_s > 0 and rate.start_s > 0 and rate.origin == "one timed round"
+    assert rate.round_bytes > 1000 and rate.fixed_bytes > 1000
+    assert not list(tmp_path.glob("relief-probe-*"))
+
+
+def test_finished_cells_tell_about_those_to_come(tmp_path):
+    book = write_book(tiny_book(tmp_path, seeds=(0, 1)))
+    first, *rest = book.entries()
+    carry_out(order_of(first), Crew())
+    entries = book.entries()
+    mean_s = sum(r.wall_s for r in read_rounds(first.folder)) / 3
+    ((key, rate),) = finished_rates(entries).items()
+    assert key == (workload(first.cell.config), "fedavg") and rate.round_s == pytest.approx(mean_s)
+    said = []
+    assert probe_missing(entries, one_each=True, say=said.append) == {} and not said
+    known = estimates(entries, {})
+    assert set(known) == {e.cell.name for e in rest}
+    relief0, fedavg1, _ = (known[e.cell.name] for e in rest)
+    assert fedavg1.seconds == pytest.approx(3 * mean_s) and fedavg1.origin == "1 finished cell"
+    assert relief0.seconds == pytest.approx(4 * mean_s) and relief0.origin == "as fedavg: 1 finished cell"
+    probed = probe_missing(entries, one_each=False, say=said.append)
+    assert list(probed) == [(key[0], "relief")] and said == ["timing a round of relief on dsa_mini (1 of 1)"]
+    assert estimates(entries, probed)[rest[0].cell.name].origin == "one timed round"
+
+
+def test_missing_data_are_said_not_raised(tmp_path, monkeypatch):
+    monkeypatch.setenv("RELIEF_DATA", str(tmp_path))
+    monkeypatch.setenv("RELIEF_CACHE", str(tmp_path))
+    grid = replace(tiny_grid(methods=("fedavg",)), datasets=("pamap2",))
+    entries = Book(out=tmp_path, name="tiny", title="", cells=cells_of(grid)).entries()
+    (found,) = estimates(entries, probe_missing(entries, one_each=True, say=lambda text: None)).values()
+    assert found.seconds is None and found.origin == "unknown: dataset 'pamap2' not found"
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "data.num_clients=20",
+        "datasets=dsa_within",
+        "data.stride_s=2.5",
+        "data.max_windows_per_client=7",
+        "training.batch_size=64",
+        "training.epochs=2",
+        "evaluation.every=2",
+        "backbone.fusion=16",
+    ],
+)
+def test_another_workload_is_timed_for_itself(setting):
+    (cell,), (other,) = (cells_of(tiny_grid(methods=("fedavg",)), chosen) for chosen in ([], [setting]))
+    assert workload(cell.config) != workload(other.config)
+
+
+def test_what_costs_the_same_is_timed_once():
+    same = ["seeds=[5]", "training.lr=0.1", "rounds=7", "fleet.gap=10", "folds=3"]
+    held_out = replace(tiny_grid(methods=("fedavg",)), datasets=("dsa_mini_held_out",))
+    (cell,), (other,) = (cells_of(held_out, chosen) for chosen in (["folds=0"], same))
+    assert cell.hash != other.hash and workload(cell.config) == workload(other.config)
+
+
+def test_the_first_method_does_not_pay_for_the_process(tmp_path, monkeypatch):
+    timed = []
+    monkeypatch.setattr("actors.grids.estimate.probe", lambda config: timed.append(config) or probe(config))
+    found = probe_missing(tiny_book(tmp_path).entries(), one_each=False, say=lambda text: None)
+    cells = [c.config for c in tiny_book(tmp_path).cells]
+    assert timed == [shortened(cells[0]), *cells] and len(found) == 2
+    assert shortened(cells[0]).data.max_windows_per_client == 6
+
+
+def test_a_round_that_takes_too_long_is_given_up_and_stays_unknown(tmp_path):
+    entries = tiny_book(tmp_path).entries()
+    probed = probe_missing(entries, one_each=True, say=lambda text: None, limit_s=0.01)
+    assert {e.origin.removeprefix("as fedavg: ") for e in estimates(entries, probed).values()} == {
+        "unknown: not timed within 0.01 s"
+    }
+    assert all(e.seconds is None for e in estimates(entries, probed).values())
+    time.sleep(0.05)  # the alarm is off: nothing comes after the block
+
+
+def test_the_head_is_begun_where_a_round_of_it_fits(tmp_path):
+    entries = list(tiny_book(tmp_path).entries())
+    known = {e.cell.name: Estimate(seconds=50.0, num_bytes=0, origin="", first_s=4.0) for e in entries}
+    assert head_of(entries, known, 4.5) == entries[:1] and head_of(entries, known, 3.5) == []
+    unknown = {e.cell.name: Estimate(seconds=None, num_bytes=None, origin="") for e in entries}
+    assert head_of(entries, unknown, 99.0) == []
+
+
+def test_a_budget_takes_the_first_cells_that_fit(tmp_path):
+    entries = list(tiny_book(tmp_path, seeds=(0, 1)).entries())
+    known = {
+        e.cell.name: Estimate(seconds=s, num_bytes=0, origin="")
+        for e, s in zip(entries, (5.0, 4.0, 2.0, None), strict=True)
+    }
+    assert fitting(entries, known, 4.9) == []
+    assert fitting(entries, known, 9.0) == entries[:2]
+    assert fitting(entries, known, 99.0) == entries[:3]
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("8h", 28800), ("90m", 5400), ("1.5s", 1.5)])
+def test_budgets(text, seconds):
+    assert parse_hours(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["8", "h", "", "-1h", "0s", "8 days", "nanh"])
+def test_other_budgets_are_refused(text):
+    with pytest.raises(UserError, match="expected a positive time such as 8h"):
+        parse_hours(text)

@@ -1,0 +1,154 @@
+"""The choice of a search: by validation data alone, each fold for itself, with edges named; other grids take it."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from actors.commands.grid import freeze_choices
+from actors.grids.freeze import Search, choose, freeze
+from actors.grids.grid_folder import read_book, write_book
+from actors.grids.trial import carry_out
+from actors.runtime.warm_pool import Crew
+from relief_ray.errors import UserError
+from relief_ray.records.run_folder import read_rounds, read_run
+from tests.actors.grids.scenes import tiny_book, tiny_grid, tiny_search
+from tests.actors.grids.test_grid_folder import order_of
+from tune_configs.cells import cells_of, load_grid
+
+HELD_OUT = "dsa_mini_held_out"
+
+
+def run(book):
+    for entry in book.entries():
+        carry_out(order_of(entry), Crew())
+
+
+def best_of(book, fold):
+    """The best try by validation, from the folders themselves."""
+    scores = {}
+    for entry in book.entries():
+        config = entry.cell.config
+        if config.data.fold == fold:
+            tried = (config.training.lr, config.strategy.mu)
+            scores.setdefault(tried, []).append(read_rounds(entry.folder)[-1].validation.f1)
+    means = {tried: sum(found) / len(found) for tried, found in scores.items()}
+    best = max(means, key=lambda tried: means[tried])
+    return best, means[best]
+
+
+def test_the_best_try_by_validation_is_frozen_and_used(tmp_path):
+    book, file = write_book(tiny_search(tmp_path / "g", seeds=(0, 1))), tmp_path / "tuned.json"
+    assert {c.config.choice.parameters for c in read_book(book.out).cells} == {("training.lr", "strategy.mu")}
+    *most, last = book.entries()
+    for entry in most:
+        carry_out(order_of(entry), Crew())
+    with pytest.raises(UserError, match="no method has all of its tries done"):
+        freeze(book, file)
+    carry_out(order_of(last), Crew())
+    (line,) = freeze(book, file)
+    (frozen,) = json.loads(file.read_text())["choices"]
+    (lr, mu), score = best_of(book, 0)
+    assert frozen["settings"] == {"training.lr": lr, "strategy.mu": mu} and f"training.lr={lr:g}" in line
+    assert (frozen["dataset"], frozen["fold"], frozen["backbone"]) == ("dsa_mini", None, "cnn")
+    assert frozen["choice"]["f1_validation"] == pytest.approx(score)
+    assert (frozen["choice"]["num_tries"], frozen["num_cells"]) == (4, 8)
+    grid = tiny_grid(methods=("fedprox",))
+    (cell,) = cells_of(grid, [f"tuned={file}"])
+    assert (cell.config.training.lr, cell.config.strategy.mu) == (lr, mu) and cell.setting == "dsa_mini-tuned"
+    with pytest.raises(UserError, match="no choice for relief on dsa_mini, cnn"):
+        cells_of(grid, [f"tuned={file}", "methods=relief"])
+    with pytest.raises(UserError, match="no choice for fedprox on dsa_mini, moment_lora"):
+        cells_of(replace(grid, settings={**grid.settings, "backbone": "moment_lora"}), [f"tuned={file}"])
+    with pytest.raises(UserError, match=r"training.lr: is chosen by --set tuned"):
+        cells_of(grid, [f"tuned={file}", "training.lr=0.5"])
+
+
+def test_that_it_was_tuned_is_a_fact_of_plan_and_record(tmp_path, capsys):
+    search, file = write_book(tiny_search(tmp_path / "g", rounds=1)), tmp_path / "tuned.json"
+    run(search)
+    freeze_choices(search.out, file, as_json=True)
+    said = json.loads(capsys.readouterr().out)
+    assert said["choices"] == json.loads(file.read_text())["choices"]
+    assert said["written"] == str(file) and "fedprox" in said["methods"][0]
+    (plain,), (tuned,) = (cells_of(tiny_grid(methods=("fedprox",)), given) for given in ([], [f"tuned={file}"]))
+    book = write_book(replace(tiny_book(tmp_path / "t"), cells=(plain, tuned)))
+    run(book)
+    planned = [row["config"]["choice"] for row in json.loads((book.out / "grid.json").read_text())["cells"]]
+    assert planned == [read_run(e.folder).config["choice"] for e in book.entries()]
+    assert planned[0] is None and planned[1]["kind"] == "tuned" and planned[1]["num_tries"] == 4
+    assert planned[1]["parameters"] == ["training.lr", "strategy.mu"] == planned[1]["at_edge"]
+    assert read_run(search.entries()[0].folder).config["choice"]["kind"] == "try"
+    same = ["training.lr=" + str(tuned.config.training.lr), "strategy.mu=" + str(tuned.config.strategy.mu)]
+    assert cells_of(tiny_grid(methods=("fedprox",)), same)[0].hash == tuned.hash
+
+
+def test_a_fold_never_hears_of_another_folds_subjects(tmp_path):
+    """What fold 1 validates on are subjects that fold 0 tests: its scores may decide nothing in fold 0."""
+    book, file = write_book(tiny_search(tmp_path / "g", datasets=(HELD_OUT,))), tmp_path / "tuned.json"
+    assert {e.cell.config.data.fold for e in book.entries()} == {0, 1}
+    run(book)
+    lines = freeze(book, file)
+    assert [line.partition(":")[0] for line in lines] == [f"fedprox on {HELD_OUT}, fold {f}, cnn" for f in (0, 1)]
+    grid = replace(tiny_grid(methods=("fedprox",)), datasets=(HELD_OUT,))
+    cells = cells_of(grid, [f"tuned={file}", "folds=[0,1]"])
+    chosen = {c.config.data.fold: (c.config.training.lr, c.config.strategy.mu) for c in cells}
+    assert chosen == {fold: best_of(book, fold)[0] for fold in (0, 1)}
+    before = json.loads(file.read_text())["choices"][0]
+    # Whatever fold 1 scored: the choice of fold 0 stays, bit for bit.
+    for entry in book.entries():
+        if entry.cell.config.data.fold == 1:
+            reverse_scores(entry.folder / "rounds.jsonl", entry.cell.config.training.lr)
+    freeze(book, file)
+    assert json.loads(file.read_text())["choices"][0] == before
+    with pytest.raises(UserError, match=f"no choice for fedprox on {HELD_OUT}, fold 2, cnn"):
+        cells_of(grid, [f"tuned={file}", "folds=[2]"])
+
+
+def reverse_scores(path, value):
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for line in lines:
+        line["validation"]["f1"] = value
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def test_a_search_that_opened_the_test_part_is_refused(tmp_path):
+    book = write_book(tiny_search(tmp_path / "g", rounds=1, **{"evaluation.parts": ["test", "validation"]}))
+    run(book)
+    with pytest.raises(UserError, match="a search reads the validation part alone"):
+        freeze(book, tmp_path / "tuned.json")
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path):
+    book = write_book(tiny_search(tmp_path / "g", rounds=1))
+    run(book)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"file/t\.json: cannot write the choices: .*expected a writable place"):
+        freeze(book, tmp_path / "file" / "t.json")
+
+
+def test_a_grid_without_tries_is_refused(tmp_path):
+    with pytest.raises(UserError, match="tiny is no search"):
+        freeze(write_book(tiny_book(tmp_path)), tmp_path / "tuned.json")
+
+
+def test_an_optimum_at_the_edge_is_named():
+    place, keys = ("d", None, "cnn", "relief"), ("training.lr", "strategy.deadline_fraction")
+    tries = {
+        (lr, own): [0.1 if (lr, own) != ("0.001", "0.6") else 0.5]
+        for lr in ("0.0001", "0.001", "0.01")
+        for own in ("null", "0.6", "0.8")
+    }
+    inside = choose(place, Search(parameters=keys, tries={**tries, ("0.001", "0.6"): [0.5, 0.7]}))
+    assert inside.settings == {"training.lr": 1e-3, "strategy.deadline_fraction": 0.6}
+    assert inside.choice.at_edge == () and inside.choice.f1_validation == pytest.approx(0.6)
+    edge = choose(place, Search(parameters=keys, tries={**tries, ("0.001", "null"): [0.9]}))
+    assert edge.settings["strategy.deadline_fraction"] is None
+    assert edge.choice.at_edge == ("strategy.deadline_fraction",)
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '{"grid": "g", "score": "s", "choices": {"dsa": {}}}'])
+def test_a_file_that_is_no_choice_is_named(tmp_path, text):
+    (tmp_path / "x.json").write_text(text)
+    with pytest.raises(UserError, match="expected what `relief-ray grid freeze` wrote"):
+        cells_of(load_grid("smoke"), [f"tuned={tmp_path / 'x.json'}"])

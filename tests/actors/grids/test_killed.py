@@ -1,0 +1,79 @@
+"""A grid whose driver is killed again and again ends as if nobody had touched it: every cell once, bit for bit."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from actors.grids.grid_folder import read_book
+from relief_ray.records.run_folder import read_rounds, read_run
+from relief_ray.records.schema import comparable
+
+ROOT = Path(__file__).parents[3]
+SETTINGS = ["--set", "rounds=5", "--set", "tracking.enabled=false"]
+NUM_KILLS = 5
+
+
+def grid(*words, log):
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    with log.open("ab") as file:
+        command = [sys.executable, "-m", "actors.cli", "grid", *words]
+        return subprocess.Popen(command, stdout=file, stderr=file, env=env, cwd=log.parent, start_new_session=True)
+
+
+def finish(*words, log):
+    process = grid(*words, log=log)
+    assert process.wait(timeout=300) == 0, log.read_text()[-3000:]
+
+
+def results(out):
+    cells = [cell.name for cell in read_book(out).cells]
+    return {name: [comparable(r) for r in read_rounds(out / name)] for name in cells}
+
+
+def rounds_in(out):
+    return sum(path.read_bytes().count(b"\n") for path in out.glob("*/rounds.jsonl"))
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_sigkill_of_the_driver_at_random_moments(tmp_path):
+    log, undisturbed, killed = tmp_path / "log", tmp_path / "undisturbed", tmp_path / "killed"
+    finish("smoke", *SETTINGS, "--out", str(undisturbed), log=log)
+    expected = results(undisturbed)
+    total = rounds_in(undisturbed)
+    assert len(expected) == 12
+    chance, finished, moments = random.Random(time.time_ns()), {}, []
+    words = ["smoke", *SETTINGS, "--out", str(killed)]
+    for kill in range(NUM_KILLS):
+        process = grid(*words, log=log)
+        goal = total * (kill + chance.random()) / (NUM_KILLS + 1)
+        while rounds_in(killed) < goal:
+            assert process.poll() is None, log.read_text()[-3000:]
+            time.sleep(0.01)
+        time.sleep(0.5 * chance.random())
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        moments.append(rounds_in(killed))
+        for path in killed.glob("*/run.json"):
+            run = json.loads(path.read_text())
+            if run["status"] == "finished":
+                # A cell that was done before a kill is never touched again.
+                assert finished.setdefault(path.parent.name, path.read_bytes()) == path.read_bytes()
+        words = ["resume", str(killed)]
+    finish(*words, log=log)
+    print(f"killed after {moments} of {total} rounds; {len(finished)} cells were done before the last kill")
+    assert results(killed) == expected, moments
+    entries = read_book(killed).entries()
+    assert [e.state for e in entries] == ["done"] * 12
+    assert sorted(p.parent.name for p in killed.glob("*/run.json")) == sorted(expected)
+    for name, content in finished.items():
+        assert (killed / name / "run.json").read_bytes() == content, name
+    assert {read_run(killed / n).parent for n in expected} == {"smoke"}
+    assert not (killed / ".tune").exists()

@@ -1,0 +1,29 @@
+"""The rule that takes other processes to see, and strategies of ours that keep all rules."""
+
+import pytest
+
+from actors.runtime.executor import open_executor
+from actors.runtime.host_group import RuntimeOptions
+from relief_ray.conformance.rules import RULES
+from tests.conformance.broken import BROKEN, module
+from tests.conformance.test_rules import judge
+
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("run_cache", "cluster")]
+
+
+def packed(job):
+    return open_executor(job, RuntimeOptions(num_hosts=2))
+
+
+@pytest.mark.parametrize("name", [n for n, (rule, _, _) in BROKEN.items() if rule == "executors"])
+def test_a_strategy_that_looks_at_its_process_is_told_from_the_plain_loop(name, write):
+    rule, (body, build), found = BROKEN[name]
+    verdicts = judge(f"{write(module(body, build))}:Mine", {"packed on Ray": packed})
+    assert {v.rule: v.status for v in verdicts.values()} == dict.fromkeys(RULES, "kept") | {rule: "broken"}
+    assert found in verdicts[rule].found
+
+
+@pytest.mark.parametrize("strategy", ["fedavg", "relief", "fedsa_lora"])
+def test_ours_keep_every_rule(strategy):
+    verdicts = judge(strategy, {"packed on Ray": packed})
+    assert {v.rule: v.status for v in verdicts.values()} == dict.fromkeys(RULES, "kept"), verdicts

@@ -1,0 +1,240 @@
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+
+import pytest
+import ray
+import torch
+
+from actors.runtime.client_host import ClientHost
+from actors.runtime.errors import Interrupted
+from actors.runtime.host_pool import DEPTH
+from relief_ray.errors import ClientFailed, UserError
+from relief_ray.federated import ClientProgram, RoundVoid
+from relief_ray.server.reduction import blocks
+from relief_ray.training.serial_executor import SerialExecutor, combine
+from relief_ray.training.worker import Worker
+from tests.actors.runtime import scenes
+from tests.actors.runtime.scenes import make_job, make_states, make_targets, make_tasks, same_round, start_models
+
+pytestmark = pytest.mark.ray
+
+
+@pytest.fixture
+def twelve(tmp_path):
+    return make_job(tmp_path, 12)
+
+
+def round_of(executor, job, round_=2):
+    return executor.train(round_, start_models(job), make_tasks(job), make_states(job))
+
+
+LAYOUTS = [
+    pytest.param({"num_hosts": 1}, id="packed on one host"),
+    pytest.param({"num_hosts": 2}, id="packed on two hosts"),
+    pytest.param({"num_hosts": 3}, id="packed on three hosts"),
+    # Three actors, one of them killed, run by default further down.
+    pytest.param({"mode": "actors"}, id="an actor per client", marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize("options", LAYOUTS)
+def test_same_bits_as_the_plain_loop(on_ray, twelve, options):
+    serial, found = SerialExecutor(twelve), on_ray(twelve, scenes.TYPES, **options)
+    for round_ in (1, 2):
+        assert same_round(round_of(found, twelve, round_), round_of(serial, twelve, round_))
+    some_participants(found, twelve)
+    same_counts(found, serial, twelve)
+    assert found.facts()["num_lost_calls"] == 0
+    assert found.peak_mib > 50, "a process with torch in it"
+
+
+def same_counts(found, serial, job):
+    """Every test window is counted once, however many hosts share them."""
+    models, targets, states = start_models(job), make_targets(job), make_states(job)
+    expected = serial.evaluate(models, targets, states, "test")
+    counts = found.evaluate(models, targets, states, "test")
+    assert set(counts) == set(expected)
+    assert all(torch.equal(counts[label], expected[label]) for label in expected)
+    assert int(counts["global"].sum()) == 25
+
+
+def some_participants(found, job):
+    """Clients 3 to 6 alone, and the bytes that this moved."""
+    models, tasks, layout = start_models(job), make_tasks(job)[3:7], job.build().layout
+    trained = found.train(1, models, tasks, {})
+    assert same_round(trained, SerialExecutor(job).train(1, models, tasks, {}))
+    down, up = 4 * 2 * layout.numel, sum(4 * layout.num_values(t.up) for t in tasks)
+    assert down + up < trained.moved_bytes < down + up + 100_000
+
+
+def test_every_single_update_comes_back_where_the_strategy_collects(on_ray, tmp_path):
+    job = make_job(tmp_path, 12, reduction=scenes.COLLECT)
+    found = round_of(on_ray(job, num_hosts=1), job)
+    assert [u.receipt.assignment.client for u in found.reduced.updates] == list(range(12))
+    assert same_round(found, round_of(SerialExecutor(job), job))
+
+
+# Lost hosts ------------------------------------------------------------------------------------------------------
+
+
+def with_refine(job, refine):
+    return replace(job, program=ClientProgram(refine=refine))
+
+
+@pytest.mark.parametrize("options", [{"num_hosts": 2}, {"mode": "actors"}], ids=["packed", "actors"])
+def test_a_host_killed_in_mid_training_costs_one_retry_and_no_bit(on_ray, tmp_path, options):
+    job = make_job(tmp_path, 3)
+    expected = round_of(SerialExecutor(job), job)
+    executor = on_ray(with_refine(job, partial(scenes.killed_once, tmp_path)), scenes.TYPES, **options)
+    assert same_round(round_of(executor, job), expected)
+    assert (tmp_path / "mark").exists() and executor.num_lost == 1
+    assert same_round(round_of(executor, job), expected)
+    assert executor.num_lost == 1
+    same_counts(executor, SerialExecutor(job), job)
+    assert executor.facts()["placement"] == ("typed" if "mode" in options else "virtual")
+
+
+def test_a_host_killed_with_whole_blocks_in_its_call_costs_no_bit_either(on_ray, twelve, tmp_path, monkeypatch):
+    """From the second round on a host may have its share in one call; here no gain is too small for that."""
+    monkeypatch.setattr("actors.runtime.scheduling.LEAST_GAIN", -1.0)
+    (tmp_path / "mark").touch()
+    executor = on_ray(with_refine(twelve, partial(scenes.killed_once, tmp_path)), num_hosts=2)
+    assert same_round(round_of(executor, twelve, 1), round_of(SerialExecutor(twelve), twelve, 1))
+    assert max(len(pieces) for pieces in executor._dealer.deal(blocks(make_tasks(twelve)))) > 1
+    # The third round keeps no deltas for their cosines: they lie in memory that the next client takes.
+    assert same_round(round_of(executor, twelve, 3), round_of(SerialExecutor(twelve), twelve, 3))
+    (tmp_path / "mark").unlink()
+    expected = round_of(SerialExecutor(twelve), twelve)
+    assert same_round(round_of(executor, twelve), expected) and executor.num_lost == 1
+    assert same_round(round_of(executor, twelve), expected) and executor.num_lost == 1
+
+
+def test_a_client_that_always_kills_its_host_is_left_out_alone(on_ray, twelve):
+    executor = on_ray(with_refine(twelve, scenes.killed_always), num_hosts=2, quorum=0.8)
+    found = round_of(executor, twelve)
+    assert list(found.rejected) == [2] and "process died" in found.rejected[2]
+    # Client 1 shared a block with it and was trained by the second attempt.
+    assert [r.assignment.client for r in found.reduced.receipts] == [0, 1, 3, 4, 5, 6, 7, 8, 9, 10, 11]
+    # What waited behind it on the same host was never blamed for it.
+    assert executor.num_lost == 2
+    others = [t for t in make_tasks(twelve) if t.client != 2]
+    assert executor.train(2, start_models(twelve), others, make_states(twelve)).rejected == {}
+
+
+def test_below_the_quorum_the_round_is_void(on_ray, tmp_path):
+    job = make_job(tmp_path, 3)
+    executor = on_ray(with_refine(job, scenes.killed_always), num_hosts=1)
+    with pytest.raises(RoundVoid, match=r"2 of 3 clients answered, runtime.quorum = 1"):
+        round_of(executor, job)
+
+
+def test_a_hanging_client_meets_our_own_deadline(on_ray, tmp_path):
+    job = make_job(tmp_path, 4)
+    hanging = with_refine(job, partial(scenes.hangs_once, tmp_path))
+    executor = on_ray(hanging, num_hosts=2, client_timeout_s=4.0)
+    assert same_round(round_of(executor, job), round_of(SerialExecutor(job), job))
+    assert executor.num_lost == 1
+
+
+# Clients that share their steps ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shares", [[5], [2, 3]])
+def test_hosts_train_their_clients_together(on_ray, tmp_path, shares):
+    """One host of five clients, which share steps of four, or hosts of two and three: the bits of these very stacks."""
+    job = make_job(tmp_path, 5)
+    job = replace(job, trainer=replace(job.trainer, stack=4))
+    executor, worker, cut = on_ray(job, num_hosts=len(shares)), Worker(job), iter(blocks(make_tasks(job)))
+    models, states = start_models(job), make_states(job)
+    results = [r for share in shares for r in worker.train_blocks(2, models, list(islice(cut, share)), states)]
+    assert same_round(round_of(executor, job), combine(results))
+    assert executor.num_lost == 0
+
+
+# Bad code and bad updates ----------------------------------------------------------------------------------------
+
+
+def test_code_that_raises_stops_the_run_with_the_client_named(on_ray, tmp_path):
+    job = make_job(tmp_path, 4)
+    executor = on_ray(replace(job, program=ClientProgram(after=scenes.raises)), num_hosts=1)
+    with pytest.raises(
+        ClientFailed, match=r"client 2 \(subject-2, type C\).*round 2.*ZeroDivisionError: no windows left"
+    ):
+        round_of(executor, job)
+
+
+def test_a_users_mistake_keeps_its_type(on_ray, tmp_path):
+    job = make_job(tmp_path, 4)
+    executor = on_ray(replace(job, program=ClientProgram(after=scenes.refuses)), num_hosts=1)
+    with pytest.raises(UserError, match="run `relief-ray data fetch`"):
+        round_of(executor, job)
+
+
+def test_an_update_with_nan_is_rejected_and_the_round_goes_on(on_ray, tmp_path):
+    job = replace(make_job(tmp_path, 4), program=ClientProgram(after=scenes.poisoned))
+    found = round_of(on_ray(job, num_hosts=1), job)
+    assert list(found.rejected) == [2] and "not finite" in found.rejected[2]
+    assert same_round(found, round_of(SerialExecutor(job), job))
+
+
+def test_asked_to_stop_the_round_is_dropped(on_ray, tmp_path):
+    job = with_refine(make_job(tmp_path, 4), partial(scenes.slow, 60.0))
+    executor = on_ray(job, num_hosts=1, should_stop=lambda: True)
+    with pytest.raises(Interrupted):
+        round_of(executor, job)
+
+
+def test_a_round_that_is_given_up_leaves_no_more_than_what_had_been_sent(on_ray, tmp_path):
+    """Three clients with a call each: two lie with the host when the user asks to stop, the third was never sent."""
+    job = make_job(tmp_path, 3)
+
+    def begun(round_):
+        return sorted(path.name for path in tmp_path.glob(f"{round_}-*"))
+
+    watched = with_refine(job, partial(scenes.marks, tmp_path))
+    executor = on_ray(watched, num_hosts=1, should_stop=lambda: bool(begun(3)))
+    round_of(executor, job, 2)
+    assert begun(2) == ["2-0", "2-1", "2-2"]
+    with pytest.raises(Interrupted):
+        round_of(executor, job, 3)
+    (tmp_path / "go").touch()
+    # Calls are answered in order: what had been sent has run by then.
+    assert ray.get(executor._pool.hosts[0].handle.hello.remote(), timeout=30.0).pid
+    assert len(begun(3)) == DEPTH
+    for mark in begun(3):
+        (tmp_path / mark).unlink()  # nobody asks to stop any more
+    assert same_round(round_of(executor, job, 4), round_of(SerialExecutor(job), job, 4))
+
+
+# Hosts -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_host_of_another_version_is_refused_before_it_sees_the_job(on_ray, tmp_path, monkeypatch):
+    from actors.runtime import client_host, host_pool
+
+    other = replace(client_host.identify(), digest="f" * 64)
+    monkeypatch.setattr(host_pool, "identify", lambda: other)
+    with pytest.raises(
+        UserError, match=r"host .* runs relief-ray .*, sources [0-9a-f]{12}; this process runs .* ffffffffffff"
+    ):
+        on_ray(make_job(tmp_path), num_hosts=1)
+
+
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_hosts_have_their_threads_from_the_first_import_and_see_no_gpu(cluster, num_threads):
+    class Probe(ClientHost):
+        def look(self):
+            import os
+
+            return os.environ["OMP_NUM_THREADS"], torch.get_num_threads(), torch.cuda.device_count()
+
+    from actors.runtime.host_group import actor_options
+    from actors.runtime.placement import HostSpec
+
+    options = actor_options(HostSpec(name="x", client=None, num_cpus=1.0), 0, None, num_threads)
+    # Processes of our own cluster inherit one thread: only another number makes Ray start a process of its own.
+    assert ("runtime_env" in options) == (num_threads != 1)
+    actor = ray.remote(Probe).options(**options).remote()
+    assert ray.get(actor.look.remote()) == (str(num_threads), num_threads, 0)
+    ray.kill(actor)

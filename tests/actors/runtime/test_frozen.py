@@ -1,0 +1,22 @@
+"""Weights that change between the driver and its hosts: no client is trained on them."""
+
+import pytest
+
+from relief_ray.errors import UserError
+from tests.actors.runtime.scenes import make_tasks, start_models
+from tests.models.test_backbone_frozen import moment_job, put_weights
+
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("run_cache", "cluster")]
+
+
+def test_a_host_with_other_weights_is_refused(tmp_path, on_ray):
+    put_weights(tmp_path / "weights", 0)
+    job = moment_job(tmp_path, tmp_path / "weights")
+    models, tasks = start_models(job), make_tasks(job)
+    fine = on_ray(job, mode="packed", num_hosts=1).train(1, models, tasks, {})
+    assert len(fine.reduced.receipts) == len(tasks)
+    put_weights(tmp_path / "weights", 1)
+    expected = str(job.frozen["weights_sha256"])[:20]
+    refused = rf"host \S+ \(process \d+\): holds another frozen encoder.*expected weights_sha256 {expected}; copy"
+    with pytest.raises(UserError, match=refused):
+        on_ray(job, mode="packed", num_hosts=1).train(1, models, tasks, {})

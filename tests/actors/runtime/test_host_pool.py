@@ -1,0 +1,103 @@
+"""Which host a call goes to, played on a clock of its own: the pool's choice is real, hosts only take time."""
+
+from collections import deque
+from types import SimpleNamespace
+
+import pytest
+
+from actors.runtime.host_pool import Call, Host, HostPool
+
+
+def call(work, **more):
+    return Call(method="train", args=(), clients=(0,), limit_s=None, work=work, **more)
+
+
+class Player:
+    """Sends calls as the pool would and lets them take ``work / speed``."""
+
+    def __init__(self, speeds, monkeypatch, known=True, places=None):
+        self.now_s = 0.0
+        for module in ("actors.runtime.host_pool", "actors.runtime.host_pool"):
+            monkeypatch.setattr(f"{module}.time.monotonic", lambda: self.now_s)
+        identity = SimpleNamespace(node="n")
+        handle = SimpleNamespace(train=SimpleNamespace(remote=lambda: object()))
+        self.speeds = speeds
+        self.hosts = [
+            Host(index=i, name=f"host-{i}", handle=handle, identity=identity, work_s=1 / v if known else None)
+            for i, v in enumerate(speeds)
+        ]
+        self.pool = HostPool(hosts=self.hosts, per_node={"n": places or len(speeds)}, should_stop=lambda: False)
+
+    def play(self, works):
+        """Seconds until all is done, and the most calls that lay with a host."""
+        todo, deepest = deque(call(w) for w in works), 0
+        while todo or any(h.flights for h in self.hosts):
+            self.pool._send(todo)
+            deepest = max(deepest, *(len(h.flights) for h in self.hosts))
+            ends = {
+                h.index: h.flights[0].since_s + h.flights[0].call.work / self.speeds[h.index]
+                for h in self.hosts
+                if h.flights
+            }
+            first = min(ends, key=ends.__getitem__)
+            self.now_s = ends[first]
+            self.hosts[first].land()
+        return self.now_s, deepest
+
+
+@pytest.mark.parametrize(
+    ("works", "speeds", "makespan_s"),
+    [
+        # Two hosts of one speed, calls by descending work: as if each had waited for a free host.
+        ([10, 3, 3], [1, 1], 10),
+        ([10, 4, 4, 1], [1, 1], 10),
+        ([10, 2, 2, 2, 2], [1, 1], 10),
+        ([3, 3, 3, 2, 2, 2, 1, 1], [1, 1], 9),
+        # A host five times slower gets one of four.
+        ([1, 1, 1, 1], [1, 0.2], 5),
+        ([1] * 6, [1, 1, 1], 2),
+    ],
+)
+def test_a_second_call_at_hand_costs_no_balance(works, speeds, makespan_s, monkeypatch):
+    found_s, deepest = Player(speeds, monkeypatch).play(works)
+    assert found_s == pytest.approx(makespan_s) and deepest == 2
+
+
+def test_a_host_that_was_never_heard_of_gets_one_call_at_a_time(monkeypatch):
+    assert Player([1, 1], monkeypatch, known=False).play([1] * 6) == (3.0, 1)
+
+
+def test_a_call_that_was_lost_before_lies_with_a_host_alone(monkeypatch):
+    player, suspect = Player([1], monkeypatch), call(1, attempt=1)
+    (host,), todo = player.hosts, deque([call(1), suspect, call(1), call(1)])
+    lying = []
+    while todo or host.flights:
+        player.pool._send(todo)
+        lying.append([flight.call.attempt for flight in host.flights])
+        host.land()
+    assert [1] in lying and all(attempts == [1] for attempts in lying if 1 in attempts)
+    assert [0, 0] in lying, "others lie there in twos"
+
+
+def test_no_more_hosts_of_a_node_work_than_it_has_places(monkeypatch):
+    player = Player([1, 1, 1], monkeypatch, places=2)
+    todo = deque(call(1) for _ in range(6))
+    player.pool._send(todo)
+    assert [len(h.flights) for h in player.hosts] == [2, 2, 0] and len(todo) == 2
+
+
+def test_a_call_waits_for_its_own_host(monkeypatch):
+    player = Player([1, 1], monkeypatch)
+    player.pool._send(deque([call(1, host=1), call(1, host=1), call(1, host=1)]))
+    assert [len(h.flights) for h in player.hosts] == [0, 2]
+
+
+def test_what_lay_behind_a_loss_comes_back_in_order(monkeypatch):
+    player = Player([1, 0.1], monkeypatch)
+    first, behind = call(1), call(0.5)
+    player.hosts[0].send(first)
+    player.hosts[0].send(behind)
+    lost, todo = player.hosts[0].land(), deque([call(0.1)])
+    why = player.pool._lose(player.hosts[0], "gone", todo)
+    assert lost.call is first and todo[0] is behind and len(todo) == 2 and "gone" in why.why
+    assert not player.hosts[0].flights and not player.hosts[0].usable

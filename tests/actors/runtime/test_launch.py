@@ -1,0 +1,287 @@
+"""Whole runs on the packaged data: the same records wherever they run, and whatever is killed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import ray
+
+from actors.launch import Watch, choose_mode, local_session, run_experiment
+from actors.runtime.coordinator import Patience
+from actors.runtime.warm_pool import Crew
+from relief_ray.config import RuntimeConfig, parse
+from relief_ray.errors import UserError
+from relief_ray.experiment.lifecycle import create, reopen
+from relief_ray.experiment.setup import prepare
+from relief_ray.records.checkpoint import generations
+from relief_ray.records.run_folder import RunFolder, read_rounds, read_run
+from relief_ray.records.schema import comparable
+
+ROOT = Path(__file__).parents[3]
+CONFIG = {
+    "strategy": "relief",
+    "rounds": 4,
+    "data": {"name": "dsa_mini", "max_windows_per_client": 12},
+    "training": {"epochs": 1},
+    "backbone": {"conv1": 2, "conv2": 2, "steps": 4, "fusion": 8},
+    "evaluation": {"every": 2},
+    "record": {"checkpoint_every": 2},
+    "runtime": {"mode": "packed", "num_hosts": 2},
+}
+
+
+def new_run(folder, rounds=4, **runtime):
+    config = parse(CONFIG | {"rounds": rounds, "runtime": {**CONFIG["runtime"], **runtime}})
+    setup, opened = create(config, folder)
+    opened.close()
+    return setup
+
+
+def results(folder):
+    return [comparable(r) for r in read_rounds(folder)]
+
+
+@pytest.fixture(scope="module")
+def inline(tmp_path_factory):
+    """The run without Ray: five rounds, the bootstrap among them."""
+    folder = tmp_path_factory.mktemp("inline")
+    run = run_experiment(new_run(folder, mode="inline"), folder)
+    assert run.status == "finished" and run.runtime == {"mode": "inline"}
+    assert [r.round for r in read_rounds(folder)] == [0, 1, 2, 3, 4]
+    return results(folder)
+
+
+@pytest.mark.parametrize(
+    ("mode", "clients", "placement", "expected"),
+    [
+        ("auto", 8, "auto", "actors"),
+        ("auto", 10, "auto", "actors"),
+        ("auto", 11, "auto", "packed"),
+        ("auto", 50, "typed", "actors"),
+        ("inline", 8, "auto", "inline"),
+        ("packed", 8, "auto", "packed"),
+    ],
+)
+def test_mode(mode, clients, placement, expected):
+    assert choose_mode(RuntimeConfig(mode=mode, placement=placement), clients) == expected
+
+
+def test_clients_that_share_steps_share_hosts():
+    assert choose_mode(RuntimeConfig(), 8, stack=2) == "packed"
+
+
+def test_our_own_node_plays_every_device_of_the_fleet():
+    options = local_session(prepare(parse(CONFIG)))
+    assert options.address is None
+    assert options.resources == {"server": 1.0, "type_a": 3.0, "type_b": 3.0, "type_c": 2.0}
+
+
+def test_patience_drops_a_round_only_some_time_after_the_wish_to_stop():
+    asked = []
+    patience = Patience(lambda: bool(asked), grace_s=0.2)
+    assert not patience.is_over()
+    asked.append(True)
+    assert not patience.is_over()
+    time.sleep(0.25)
+    assert patience.is_over()
+
+
+@pytest.mark.ray
+def test_a_coordinator_killed_in_mid_run_goes_on_with_the_same_bits(cluster, tmp_path):
+    """Sixty rounds of milliseconds: still under way when the first of them are heard of."""
+    seen, notes, killed, here, there = [], [], [], tmp_path / "here", tmp_path / "there"
+
+    def on_round(record):
+        seen.append(record.round)
+        if not killed:
+            killed.append(json.loads((there / "driver.lock").read_text())["pid"])
+            os.kill(killed[0], signal.SIGKILL)
+
+    run_experiment(new_run(here, rounds=60, mode="inline"), here)
+    run = run_experiment(new_run(there, rounds=60), there, Watch(on_round=on_round, on_note=notes.append))
+    assert killed and killed[0] != os.getpid()
+    assert any("coordinator" in note for note in notes)
+    assert run.status == "finished" and results(there) == results(here)
+    assert seen == list(range(61))
+
+
+class Runs:
+    """One run after the other by one crew; ``pids`` of its hosts after each."""
+
+    def __init__(self, crew, folder, expected):
+        self.crew, self.folder, self.expected, self.pids = crew, folder, expected, []
+
+    def __call__(self, name, **runtime):
+        crew, folder, seen = self.crew, self.folder / name, []
+        run = run_experiment(new_run(folder, **runtime), folder, Watch(on_round=seen.append), crew)
+        assert run.status == "finished" and results(folder) == self.expected
+        assert [r.round for r in seen] == [0, 1, 2, 3, 4], "the run before is not heard again"
+        group = crew.hosts(prepare(parse(CONFIG)).job, crew._wanted.options, crew._wanted.types)
+        self.pids.append([i.pid for i in ray.get([handle.hello.remote() for handle in group.handles])])
+
+
+@pytest.mark.ray
+def test_a_crew_stays_for_the_next_run_unless_it_wants_another(cluster, tmp_path, inline):
+    with closing(Crew()) as crew:
+        next_run = Runs(crew, tmp_path, inline)
+        next_run("first")
+        coordinator = crew.coordinator()
+        next_run("second")
+        assert next_run.pids[1] == next_run.pids[0] and crew.coordinator() is coordinator
+        next_run("third", num_hosts=1)
+        assert not set(next_run.pids[2]) & set(next_run.pids[1]) and not wait_until_gone(next_run.pids[1])
+        assert crew.coordinator() is coordinator, "it serves whatever hosts it is given"
+    assert not wait_until_gone(next_run.pids[2])
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_a_crew_that_lost_somebody_is_replaced(cluster, tmp_path, inline):
+    """Ray may take a minute to notice that a host which it was starting anew is wanted no more."""
+    with closing(Crew()) as crew:
+        next_run = Runs(crew, tmp_path, inline)
+        next_run("first", num_hosts=1)
+        os.kill(next_run.pids[0][0], signal.SIGKILL)
+        next_run("second", num_hosts=1)
+        assert next_run.pids[1] != next_run.pids[0]
+    assert not wait_until_gone(next_run.pids[1])
+
+
+@pytest.mark.ray
+def test_repairs_are_heard_once(cluster, tmp_path, inline):
+    notes = []
+    setup = new_run(tmp_path)
+    stopped = Watch(on_round=lambda r: seen.append(r.round), should_stop=lambda: 1 in seen, separate=False)
+    seen = []
+    assert run_experiment(setup, tmp_path, stopped).status == "interrupted"
+    with (tmp_path / "rounds.jsonl").open("a") as file:
+        file.write('{"round": 2, "pha')
+    assert run_experiment(setup, tmp_path, Watch(on_note=notes.append)).status == "finished"
+    assert results(tmp_path) == inline
+    assert len(notes) == 1 and notes[0].startswith("repaired: ")
+
+
+@pytest.mark.ray
+def test_what_the_coordinator_refuses_is_raised_here_as_it_is(cluster, tmp_path):
+    setup = new_run(tmp_path, num_hosts=1)
+    with RunFolder.resume(tmp_path), pytest.raises(UserError, match=f"is in use by process {os.getpid()} "):
+        run_experiment(setup, tmp_path)
+
+
+@pytest.mark.ray
+def test_a_stopped_run_is_resumed_with_the_same_bits(cluster, tmp_path, inline):
+    seen = []
+    watch = Watch(on_round=lambda r: seen.append(r.round), should_stop=lambda: 1 in seen, separate=False)
+    assert run_experiment(new_run(tmp_path, num_hosts=1), tmp_path, watch).status == "interrupted"
+    assert seen == [0, 1] and read_run(tmp_path).status == "interrupted"
+    # Round 1 has no checkpoint of its own by configuration; stopping made one.
+    assert generations(tmp_path)[0].name == "round-000001"
+    setup, folder = reopen(tmp_path)
+    folder.close()
+    run = run_experiment(setup, tmp_path, Watch(separate=False))
+    assert run.status == "finished" and results(tmp_path) == inline
+    assert (run.runtime["mode"], run.runtime["num_hosts"]) == ("packed", 1)
+
+
+CHILD = """
+import sys
+from pathlib import Path
+from actors.launch import Watch, run_experiment
+from actors.terminal.signals import StopSignals
+from relief_ray.config import parse
+from relief_ray.experiment.lifecycle import create
+import json
+
+folder = Path(sys.argv[1])
+setup, opened = create(parse(json.loads(sys.argv[2])), folder)
+opened.close()
+with StopSignals() as stop:
+    run = run_experiment(setup, folder, Watch(should_stop=stop.requested, separate=sys.argv[3] == "separate"))
+print(run.status)
+sys.exit(stop.code)
+"""
+
+
+def descendants(pid):
+    """Process ids below ``pid``."""
+    parents = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            text = path.read_text()
+        except OSError:
+            continue
+        parents[int(path.parent.name)] = int(text.rpartition(")")[2].split()[1])
+    found = {pid}
+    while more := {p for p, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found - {pid}
+
+
+def alive(pids):
+    found = []
+    for pid in pids:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            continue
+        found += [pid] if state != "Z" else []
+    return found
+
+
+def wait_until_gone(pids, seconds=10.0):
+    """Those that are still there after that time."""
+    until = time.monotonic() + seconds
+    while alive(pids) and time.monotonic() < until:
+        time.sleep(0.05)
+    return alive(pids)
+
+
+def wait_for(condition, seconds):
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if condition():
+            return True
+        time.sleep(0.1)
+    return False
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize(
+    ("number", "code", "where"),
+    [
+        (signal.SIGINT, 130, "separate"),
+        pytest.param(signal.SIGTERM, 143, "here", marks=pytest.mark.slow),
+    ],
+    ids=["ctrl-c", "sigterm"],
+)
+def test_a_signal_ends_the_run_cleanly_and_leaves_no_process(tmp_path, number, code, where):
+    config = json.dumps(CONFIG | {"rounds": 100_000})
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", CHILD, str(tmp_path / "run"), config, where]
+    child = subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert wait_for(
+            lambda: (tmp_path / "run/rounds.jsonl").is_file() and len(read_rounds(tmp_path / "run")) > 2, 90
+        )
+        family = descendants(child.pid)
+        began = time.monotonic()
+        child.send_signal(number)
+        output, errors = child.communicate(timeout=30)
+        assert child.returncode == code, errors
+        assert output.split() == ["interrupted"]
+        assert time.monotonic() - began < 15
+    finally:
+        child.kill()
+        child.wait()
+    assert len(family) > 3
+    assert wait_for(lambda: not alive(family), 10), alive(family)
+    rounds = read_rounds(tmp_path / "run")
+    assert generations(tmp_path / "run")[0].name.endswith(f"{rounds[-1].round:06d}")

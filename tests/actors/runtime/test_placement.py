@@ -1,0 +1,85 @@
+import pytest
+import ray
+
+from actors.runtime.placement import HostSpec, Plan, plan_actors, plan_packed, reserve, shortage
+from relief_ray.errors import UserError
+from tests.actors.runtime.scenes import TYPES, make_fleet
+
+ENOUGH = {"CPU": 2.0, "type_a": 2.0, "type_b": 2.0, "type_c": 2.0}
+SHORT = {"CPU": 2.0, "type_a": 2.0, "type_b": 1.0}
+
+
+def test_clients_go_to_their_device_type_where_the_cluster_has_it():
+    plan = plan_actors(make_fleet(6), TYPES, "auto", ENOUGH)
+    assert plan.placement == "typed"
+    assert [dict(h.bundle) for h in plan.hosts] == [{f"type_{t}": 1.0} for t in "abcabc"]
+    assert [h.client for h in plan.hosts] == list(range(6))
+
+
+def test_auto_falls_back_to_shares_of_the_cores_and_says_why():
+    plan = plan_actors(make_fleet(6), TYPES, "auto", SHORT)
+    assert plan.placement == "virtual"
+    assert plan.why == "type_b: needed 2, the cluster has 1; type_c: needed 2, the cluster has 0"
+    assert sum(h.num_cpus for h in plan.hosts) <= 2.0 and all(h.num_cpus > 0.3 for h in plan.hosts)
+
+
+def test_typed_placement_names_what_is_missing():
+    with pytest.raises(UserError, match=r"type_c: needed 2, the cluster has 0.*ray start --resources"):
+        plan_actors(make_fleet(6), TYPES, "typed", SHORT)
+    with pytest.raises(UserError, match=r"device types \['A', 'B', 'C'\] name no Ray resource"):
+        plan_actors(make_fleet(6), {}, "typed", ENOUGH)
+
+
+@pytest.mark.parametrize(("cores", "asked", "number"), [(4.0, None, 4), (4.0, 2, 2), (2.0, 7, 7), (0.5, None, 1)])
+def test_packed_hosts_fit_the_cores(cores, asked, number):
+    plan = plan_packed(asked, {"CPU": cores})
+    assert len(plan.hosts) == number
+    assert sum(h.num_cpus for h in plan.hosts) <= max(1.0, cores) + 1e-9
+    assert cores < 1 or not shortage(plan.hosts, {"CPU": cores})
+
+
+def test_hundred_actors_share_two_cores():
+    plan = plan_actors(make_fleet(100), TYPES, "virtual", {"CPU": 2.0})
+    assert {h.num_cpus for h in plan.hosts} == {0.02} and not shortage(plan.hosts, {"CPU": 2.0})
+
+
+def plan_of(number, **resources):
+    hosts = tuple(HostSpec(name=f"h{i}", client=None, num_cpus=0.0, resources=resources) for i in range(number))
+    return Plan(hosts=hosts, placement="typed", why="")
+
+
+@pytest.mark.ray
+def test_what_the_cluster_does_not_have_is_refused_at_once(cluster):
+    with pytest.raises(UserError, match="type_z: needed 2, the cluster has 0"):
+        reserve(plan_of(2, type_z=1.0), wait_s=60.0)
+
+
+@pytest.mark.ray
+def test_what_others_hold_is_waited_for_no_longer_than_asked(cluster):
+    held = reserve(plan_of(2, type_b=1.0), wait_s=30.0)
+    with pytest.raises(UserError, match=r"no place for 2 hosts within 1 s \(type_b: needed 2, the cluster has 1"):
+        reserve(plan_of(2, type_b=1.0), wait_s=1.0)
+    ray.util.remove_placement_group(held)
+
+
+@pytest.mark.parametrize(("hosts", "gpus", "share"), [(1, 1.0, 1.0), (4, 1.0, 0.25), (3, 2.0, 0.5), (2, 4.0, 1.0)])
+def test_hosts_share_gpus_and_none_lies_across_two(hosts, gpus, share):
+    cluster = {"CPU": 8.0, "GPU": gpus}
+    packed, actors = plan_packed(hosts, cluster, True), plan_actors(make_fleet(hosts), TYPES, "virtual", cluster, True)
+    for plan in (packed, actors):
+        assert {h.num_gpus for h in plan.hosts} == {share} and not shortage(plan.hosts, cluster)
+        assert hosts <= gpus * int(1 / share)
+    assert {h.num_gpus for h in plan_packed(hosts, cluster).hosts} == {0.0}, "where the CPU computes nobody asks"
+
+
+@pytest.mark.parametrize(("gpus", "expected"), [(1.0, 1), (2.0, 2)])
+def test_clients_that_share_steps_have_a_host_on_every_gpu(gpus, expected):
+    cluster = {"CPU": 8.0, "GPU": gpus}
+    assert [h.num_gpus for h in plan_packed(None, cluster, True, stack=8).hosts] == [1.0] * expected
+    assert len(plan_packed(3, cluster, True, stack=8).hosts) == 3, "as was asked"
+    assert len(plan_packed(None, cluster, stack=8).hosts) == 8, "a CPU's cores do not wait for launches"
+
+
+def test_a_cluster_without_gpu_is_named_before_anything_is_started():
+    with pytest.raises(UserError, match=r"Ray knows of no GPU in this cluster.*--num-gpus"):
+        plan_packed(2, {"CPU": 2.0}, True)

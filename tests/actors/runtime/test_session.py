@@ -1,0 +1,112 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from actors.runtime.session import MAX_FOLDER_LENGTH, num_cores, short_folder
+
+ROOT = Path(__file__).parents[3]
+
+CHILD = """
+import os, sys
+from pathlib import Path
+from actors.runtime.session import SessionOptions, ray_session
+with ray_session(SessionOptions(num_cpus=1, object_store_mib=100, resources={"type_b": 2.0})):
+    import ray
+    inner = ray.cluster_resources()
+    assert (inner["CPU"], inner["type_b"]) == (1.0, 2.0), inner
+    folder = Path(ray._private.worker._global_node.get_temp_dir_path())
+    with ray_session(SessionOptions()):
+        pass
+    assert ray.is_initialized()
+assert not ray.is_initialized()
+assert not folder.exists()
+assert not (Path(os.environ["HOME"]) / ".ray").exists()
+"""
+
+
+STOPPED = """
+import os, signal, threading, time
+from pathlib import Path
+from actors.runtime.session import SessionOptions, ray_session
+from relief_ray.errors import UserError
+
+def stop_the_raylet():
+    while True:
+        for place in Path("/proc").glob("[0-9]*"):
+            try:
+                parent = int((place / "stat").read_text().rpartition(")")[2].split()[1])
+                name = (place / "comm").read_text().strip()
+            except OSError:
+                continue
+            if (name, parent) == ("raylet", os.getpid()):
+                os.kill(int(place.name), signal.SIGSTOP)
+                return
+        time.sleep(0.01)
+
+threading.Thread(target=stop_the_raylet, daemon=True).start()
+try:
+    with ray_session(SessionOptions(num_cpus=1, object_store_mib=100)):
+        pass
+except UserError as error:
+    print(error)
+"""
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_a_machine_too_busy_for_ray_is_told_to_the_user(tmp_path):
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")} | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", STOPPED], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=180
+    )
+    assert done.returncode == 0 and "was not up within its 30 s" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.ray
+def test_a_local_session_leaves_nothing_behind(tmp_path):
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
+    environment = clean | {"HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert "ray" not in done.stdout.lower() and "Traceback" not in done.stderr
+
+
+def test_socket_folders_have_short_names(monkeypatch, tmp_path):
+    monkeypatch.setattr("tempfile.gettempdir", lambda: "/" + "x" * MAX_FOLDER_LENGTH)
+    folder = short_folder()
+    assert len(str(folder)) <= MAX_FOLDER_LENGTH
+    folder.rmdir()
+
+
+def test_folders_of_killed_processes_are_swept_and_no_others(monkeypatch, tmp_path):
+    monkeypatch.setattr("actors.runtime.session.MAX_FOLDER_LENGTH", 1000)
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    for name in (f"rr-{gone.pid}-dead", f"rr-{os.getpid()}-mine", "rr-bench-x", "rr-old"):
+        (tmp_path / name).mkdir()
+    made = short_folder()
+    left = {p.name for p in tmp_path.iterdir()}
+    assert left == {f"rr-{os.getpid()}-mine", "rr-bench-x", "rr-old", made.name}
+
+
+def test_cores_are_those_this_process_may_use():
+    assert 1 <= num_cores() <= (os.cpu_count() or 1)
+
+
+@pytest.mark.ray
+def test_an_address_without_a_cluster_is_named():
+    script = (
+        "from actors.runtime.session import *\nfrom relief_ray.errors import UserError\n"
+        "try:\n    with ray_session(SessionOptions(address='127.0.0.1:1')): pass\n"
+        "except UserError as error: print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60, env=os.environ
+    )
+    assert "runtime.address = '127.0.0.1:1'" in done.stdout, done.stderr[-1000:]

@@ -1,0 +1,72 @@
+"""A user's file goes where the work is: other processes need no copy of it and run no other version."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from actors.runtime.executor import RayExecutor
+from actors.runtime.host_group import RuntimeOptions, open_hosts
+from actors.runtime.user_code import install
+from relief_ray.config import parse
+from relief_ray.errors import UserError
+from relief_ray.experiment.setup import prepare
+from relief_ray.plugins import SourceFile, load, sources
+from tests.conformance.cases import BASE, config_of, drive, outcome
+from tests.own import METHOD
+
+PROBE = """
+import sys
+from actors.runtime.user_code import install
+from relief_ray.plugins import SourceFile
+files = [SourceFile(name=f"{sys.argv[1]}.py", content=open(sys.argv[2], "rb").read())]
+install([sys.argv[1]], files)
+module = sys.modules[sys.argv[1]]
+print(module.__file__, module.VALUE)
+install([sys.argv[1]], [SourceFile(name=f"{sys.argv[1]}.py", content=b"VALUE = 'second'")])
+print(sys.modules[sys.argv[1]].VALUE)
+"""
+
+
+def test_another_process_gets_the_file_and_its_next_version(write, tmp_path):
+    module = write("VALUE = 'first'\n")
+    command = [sys.executable, "-c", PROBE, module, f"{Path.cwd() / module}.py"]
+    env = {**os.environ, "RELIEF_CACHE": str(tmp_path / "cache"), "PYTHONPATH": str(Path(__file__).parents[3])}
+    lines = subprocess.run(command, cwd=tmp_path, env=env, text=True, capture_output=True, check=True).stdout.split()
+    assert Path(lines[0]).is_relative_to(tmp_path / "cache") and lines[1:] == ["first", "second"]
+    assert len(list((tmp_path / "cache" / "modules").iterdir())) == 2
+
+
+def test_what_is_here_already_is_left_alone(write, tmp_path, monkeypatch):
+    monkeypatch.setenv("RELIEF_CACHE", str(tmp_path / "cache"))
+    module = write("VALUE = 1\n")
+    load(f"{module}:VALUE", "x")
+    before = sys.modules[module]
+    install([module], sources([module]))
+    assert sys.modules[module] is before and not (tmp_path / "cache").exists()
+
+
+def test_a_module_that_the_host_takes_from_elsewhere_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("RELIEF_CACHE", str(tmp_path))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    with pytest.raises(UserError, match=r"other sources .* than the driver's .*; rename the module"):
+        install(["sys"], [SourceFile(name="sys.py", content=b"")])
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("mode", ["packed", "actors"])
+@pytest.mark.usefixtures("run_cache", "cluster")
+def test_hosts_that_served_ours_go_on_with_a_users_strategy(write, mode, tmp_path):
+    """The cluster's processes were started elsewhere, before the file existed."""
+    path = f"{write(METHOD)}:Mine"
+    config = parse({**BASE, "strategy": {"name": path, "alpha": 0.25}})
+    drive(config, tmp_path / "plain")
+    options = RuntimeOptions(mode=mode)
+    group = open_hosts(prepare(config_of("fedavg")).job, options)
+    try:
+        drive(config, tmp_path / "ray", lambda job: RayExecutor(job, group.with_job(job), options, own=False))
+    finally:
+        group.close()
+    assert outcome(tmp_path / "ray") == outcome(tmp_path / "plain")

@@ -1,0 +1,61 @@
+"""What is shown while runs go on, from real records."""
+
+import io
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from actors.terminal.console import LineReporter, make_reporter, round_line, seconds
+from relief_ray.records.run_folder import read_rounds
+
+ROOT = Path(__file__).parents[3]
+SMALL = [f"--set=backbone.{key}=2" for key in ("conv1", "conv2", "steps", "fusion")]
+
+
+@pytest.mark.parametrize(("value", "shown"), [(0.0421, "  0.042 s"), (12.345, "  12.35 s"), (482.04, "  482.0 s")])
+def test_seconds_keep_three_digits_and_one_width(value: float, shown: str) -> None:
+    assert seconds(value) == shown
+
+
+def test_lines_of_evaluated_and_other_rounds_align(runs: Path) -> None:
+    lines = [round_line(record, 200, "split_naive") for record in read_rounds(runs / "relief-s0")]
+    assert {line.index("simulated") for line in lines} == {lines[0].index("simulated")}
+    assert all(line.startswith("round   ") and len(line) <= 100 for line in lines)
+
+
+def test_no_color_asks_for_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert isinstance(make_reporter(False, 1, 1), LineReporter)
+
+
+def test_a_terminal_shows_a_bar_and_keeps_a_line_per_run(tmp_path: Path) -> None:
+    leader, follower = pty.openpty()
+    command = [sys.executable, "-m", "actors.cli", "run", "smoke", "--out", str(tmp_path), *SMALL]
+    environment = {k: v for k, v in os.environ.items() if k != "NO_COLOR"}
+    environment |= {"PYTHONPATH": str(ROOT), "TERM": "xterm", "COLUMNS": "100", "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, stdout=follower, stderr=follower, env=environment)
+    os.close(follower)
+    shown = b""
+    while True:
+        try:
+            piece = os.read(leader, 65536)
+        except OSError:
+            break
+        if not piece:
+            break
+        shown += piece
+    os.close(leader)
+    assert process.wait(timeout=60) == 0
+    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode())
+    assert "[1/1] relief, seed 0 ━" in text and "round 2/2" in text
+    assert re.search(r"\[1/1\] relief, seed 0: finished in \d+\.\d s  F1 +\d+\.\d %", text)

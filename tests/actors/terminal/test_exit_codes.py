@@ -1,0 +1,55 @@
+"""Which error ends with which code."""
+
+import errno
+
+import pytest
+
+from actors.terminal.exit_codes import BAD_INPUT, DISK, EXIT_CODES, INTERNAL, ROUND_VOID, Stopped, exit_code, report
+from relief_ray.errors import UserError
+from relief_ray.federated import RoundVoid
+
+
+def disk_error(number: int) -> UserError:
+    error = UserError("disk")
+    error.__cause__ = OSError(number, "no")
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (UserError("x"), BAD_INPUT),
+        (disk_error(errno.ENOSPC), DISK),
+        (disk_error(errno.EIO), DISK),
+        (disk_error(errno.EACCES), BAD_INPUT),
+        (OSError(errno.ENOSPC, "full"), DISK),
+        (OSError(errno.ENOENT, "gone"), INTERNAL),
+        (RoundVoid("x"), ROUND_VOID),
+        (FloatingPointError("x"), ROUND_VOID),
+        (BrokenPipeError(errno.EPIPE, "x"), 141),
+        (Stopped(143, "x"), 143),
+        (KeyError("x"), INTERNAL),
+    ],
+)
+def test_codes(error: BaseException, code: int) -> None:
+    assert exit_code(error) == code
+    assert code in dict(EXIT_CODES)
+
+
+def test_an_internal_error_shows_its_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        raise KeyError("lost")
+    except KeyError as error:
+        assert report(error) == INTERNAL
+    shown = capsys.readouterr().err
+    assert "Traceback" in shown and "error: internal error: KeyError: 'lost'" in shown
+
+
+def test_every_code_is_documented_in_help_and_docs(invoke) -> None:
+    from pathlib import Path
+
+    help_text = " ".join(invoke("--help").stdout.split())
+    docs = (Path(__file__).parents[3] / "docs" / "cli.md").read_text()
+    for code, meaning in EXIT_CODES:
+        assert f"{code}: {meaning.split()[0]}" in help_text
+        assert f"| {code} |" in docs

@@ -1,0 +1,45 @@
+"""Every rule is broken on purpose, and named; strategies of ours keep all of them."""
+
+import pytest
+
+from relief_ray.config import override, parse
+from relief_ray.conformance.rules import RULES
+from relief_ray.conformance.runner import PROBLEM, check
+from relief_ray.strategies import PRESETS
+from tests.conformance.broken import BROKEN, module
+from tests.conformance.cases import strategy_values
+
+pytestmark = pytest.mark.usefixtures("run_cache")
+
+# One per kind of state: the server's, the clients', random choices; the others are slow ones.
+FAST = ("relief", "local", "harmony", "fedlease")
+
+
+def judge(strategy, executors=None, **more):
+    return {v.rule: v for v in check(parse({**PROBLEM, **more, "strategy": strategy}), executors)}
+
+
+def test_every_rule_is_broken_by_one_of_these():
+    assert {rule for rule, _, _ in BROKEN.values()} == set(RULES)
+
+
+@pytest.mark.parametrize("name", [n for n, (rule, _, _) in BROKEN.items() if rule != "executors"])
+def test_a_broken_rule_is_named_alone(name, write):
+    rule, (body, build), found = BROKEN[name]
+    verdicts = judge(f"{write(module(body, build))}:Mine")
+    assert list(verdicts) == list(RULES)
+    assert [v.rule for v in verdicts.values() if v.status == "broken"] == [rule], verdicts
+    assert found in verdicts[rule].found
+
+
+@pytest.mark.parametrize("strategy", [p if p in FAST else pytest.param(p, marks=pytest.mark.slow) for p in PRESETS])
+def test_every_preset_keeps_every_rule(strategy):
+    """What comes first lasts one round, so that three rounds see what comes after it."""
+    statuses = {v.rule: (v.status, v.found) for v in judge(strategy_values(strategy)).values()}
+    assert statuses == dict.fromkeys(RULES, ("kept", "")) | {"executors": ("not judged", "needs Ray")}
+
+
+def test_rules_are_tried_on_another_backbone_where_that_is_asked_for():
+    values = override(PROBLEM, ["strategy=fedsa_lora", "backbone=moment_lora", "backbone.size=tiny"])
+    small = override(values, ["data.stride_s=60", "data.max_windows_per_client=3", "rounds=2", "evaluation.every=2"])
+    assert {v.status for v in check(parse(small))} == {"kept", "not judged"}

@@ -1,0 +1,100 @@
+"""No sample in two parts, a purge of one window between them, the protocol's fractions, short bouts reported."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relief_ray.data.config import DataConfig
+from relief_ray.data.partition import BoutWindows, cut_tail, held_out, notes, split_bouts
+from relief_ray.errors import UserError
+
+lengths = st.lists(st.integers(0, 3000), min_size=1, max_size=6)
+
+
+def bouts_of(sizes: list[int], num_subjects: int = 3) -> np.ndarray:
+    stops = np.cumsum(sizes)
+    return np.array(
+        [[n % num_subjects, stop - size, stop] for n, (size, stop) in enumerate(zip(sizes, stops, strict=True))]
+    )
+
+
+def split(sizes: list[int], config: DataConfig, window: int, stride: int) -> list[BoutWindows]:
+    return list(split_bouts(bouts_of(sizes), config, (0, 1, 2), window, stride))
+
+
+@given(lengths, st.integers(2, 300), st.integers(1, 200), st.floats(0.05, 0.5), st.floats(0.05, 0.5))
+def test_parts_of_a_bout_lie_one_window_apart(
+    sizes: list[int], window: int, stride: int, validation: float, test: float
+) -> None:
+    config = DataConfig(validation_fraction=validation, test_fraction=test)
+    for (_, start, stop), part in zip(bouts_of(sizes), split(sizes, config, window, stride), strict=True):
+        ordered = [starts for starts in (part.train, part.validation, part.test) if len(starts)]
+        for starts in ordered:
+            assert start <= starts.min() and starts.max() + window <= stop
+        for before, after in itertools.pairwise(ordered):
+            assert after.min() - (before.max() + window) >= window
+
+
+@given(lengths, st.integers(2, 300), st.integers(1, 200))
+def test_every_bout_is_used_or_noted(sizes: list[int], window: int, stride: int) -> None:
+    for size, part in zip(sizes, split(sizes, DataConfig(), window, stride), strict=True):
+        assert (len(part.train) > 0) == (size >= window)
+        assert (len(part.test) > 0) == (size >= 3 * window)
+        assert bool(part.note) == (not len(part.test) or not len(part.validation))
+
+
+def test_fractions_of_a_long_bout() -> None:
+    (part,) = split([7500], DataConfig(), 128, 25)
+    assert part.test.min() == 6000  # the last fifth
+    train_end = 6000 - 128
+    assert part.validation.min() == train_end - round(0.15 * train_end)
+    assert part.train.max() + 128 <= part.validation.min() - 128
+    assert (len(part.train), len(part.validation), len(part.test)) == (190, 31, 55)
+
+
+def test_a_short_bout_keeps_one_test_window() -> None:
+    (part,) = split([3 * 128], DataConfig(), 128, 25)
+    assert (len(part.train), len(part.validation), len(part.test)) == (1, 0, 1)
+    assert part.note == "too short for a validation window"
+
+
+@given(st.integers(1, 5000), st.floats(0.01, 0.5), st.integers(1, 500))
+def test_cut_tail_leaves_a_window_on_both_sides(length: int, fraction: float, window: int) -> None:
+    cut = cut_tail(0, length, fraction, window)
+    assert (cut is None) == (length < 3 * window)
+    if cut is not None:
+        assert cut[0] >= window and cut[1] - cut[0] == window and length - cut[1] >= window
+
+
+def test_held_out_subjects_by_fold() -> None:
+    positions = tuple(range(8))
+    folds = [held_out(DataConfig(split="held_out_subject", fold=fold), positions) for fold in range(4)]
+    assert folds == [(0, 1), (2, 3), (4, 5), (6, 7)]
+    assert held_out(DataConfig(), positions) == ()
+
+
+def test_held_out_needs_someone_left() -> None:
+    with pytest.raises(UserError, match="at least 3 subjects"):
+        held_out(DataConfig(split="held_out_subject"), (0, 1))
+
+
+def test_held_out_subject_is_only_tested_on() -> None:
+    parts = split([2000] * 3, DataConfig(split="held_out_subject"), 128, 25)
+    assert [len(part.test) > 0 for part in parts] == [True, True, False]
+    assert [len(part.train) > 0 for part in parts] == [False, False, True]
+    assert len(parts[0].test) == len(range(0, 2000 - 127, 25))
+
+
+def test_random_split_leaks_and_says_so() -> None:
+    config = DataConfig(split="random_leaky", seed=3)
+    (part,) = split([7500], config, 128, 25)
+    distance = np.abs(part.train[:, None] - part.test[None, :]).min(axis=0)
+    assert (distance < 128).mean() > 0.9
+    everything = np.sort(np.concatenate([part.train, part.validation, part.test]))
+    np.testing.assert_array_equal(everything, np.arange(0, 7500 - 127, 25))
+    assert notes([part]) == {"leaky": 1}
+    (again,) = split([7500], config, 128, 25)
+    np.testing.assert_array_equal(again.test, part.test)

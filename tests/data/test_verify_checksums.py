@@ -1,0 +1,46 @@
+"""The packaged lists: complete, well-formed, and compared by name."""
+
+import hashlib
+import re
+from pathlib import Path
+
+import pytest
+
+from relief_ray.data.source import Source
+from relief_ray.data.spec import DATASETS
+from relief_ray.data.verify import compare, digests, known_digests
+
+
+@pytest.mark.parametrize(("name", "count"), [("pamap2", 9), ("mhealth", 10), ("dsa", 1), ("dsa_mini", 1)])
+def test_lists(name: str, count: int) -> None:
+    listed = known_digests(name)
+    assert len(listed) == count
+    assert all(re.fullmatch("[0-9a-f]{64}", digest) for digest in listed.values())
+
+
+def test_no_list() -> None:
+    assert known_digests("mhealth_partial") == {}
+
+
+def test_states() -> None:
+    spec = DATASETS["mhealth"]
+    listed = known_digests("mhealth")["mHealth_subject1.log"]
+    found = {"mHealth_subject1.log": listed, "mHealth_subject2.log": listed, "other.log": listed}
+    assert compare(spec, found) == {
+        "mHealth_subject1.log": "known",
+        "mHealth_subject2.log": "differs",
+        "other.log": "unlisted",
+    }
+
+
+def test_members_go_by_the_lists_names(tmp_path: Path) -> None:
+    folder = tmp_path / "PAMAP2_Dataset" / "Protocol"
+    folder.mkdir(parents=True)
+    (folder / "subject101.dat").write_bytes(b"content")
+    found = digests(DATASETS["pamap2"], Source(name="pamap2", path=tmp_path))
+    assert found == {"Protocol/subject101.dat": hashlib.sha256(b"content").hexdigest()}
+
+
+def test_the_original_dsa_is_known(dsa_zip: Path) -> None:
+    spec = DATASETS["dsa"]
+    assert set(compare(spec, digests(spec, Source(name="dsa", path=dsa_zip))).values()) == {"known"}

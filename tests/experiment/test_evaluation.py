@@ -1,0 +1,119 @@
+"""A run's last model tested again: the record's figures, and those of sensors that no record holds."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from relief_ray.conformance.runner import after_rounds
+from relief_ray.errors import UserError
+from relief_ray.experiment.evaluation import evaluate_run, masks
+from relief_ray.experiment.evaluation import tested as plan_of
+from relief_ray.experiment.lifecycle import create, reopen
+from relief_ray.experiment.recording import binding_of
+from relief_ray.experiment.setup import prepare
+from relief_ray.records import checkpoint, read_rounds
+from relief_ray.training.metrics import macro_f1
+from relief_ray.training.serial_executor import SerialExecutor
+from tests.conformance.cases import config_of, drive
+
+# All, those of the clients, each alone: acc alone is both.
+SETS = [("acc", "gyro", "mag"), ("acc", "gyro"), ("acc",), ("gyro",), ("mag",)]
+
+pytestmark = pytest.mark.usefixtures("run_cache")
+
+
+@pytest.fixture(scope="module")
+def run_of(run_cache, tmp_path_factory):
+    """The folder of a finished run of a case."""
+    done = {}
+
+    def make(case):
+        if case not in done:
+            done[case] = tmp_path_factory.mktemp("evaluated") / "run"
+            drive(config_of(case), done[case])
+        return done[case]
+
+    return make
+
+
+def last(path):
+    return read_rounds(path)[-1].metrics
+
+
+def test_one_model_scores_as_recorded(run_of):
+    found, recorded = evaluate_run(run_of("relief")), last(run_of("relief"))
+    by_sensors = {s.sensors: s.f1 for s in found.canonical}
+    assert by_sensors["acc", "gyro", "mag"] == recorded.f1
+    assert {m: by_sensors[m,] for m in recorded.f1_by_modality} == recorded.f1_by_modality
+    assert (found.round, found.num_windows, found.own) == (3, recorded.num_windows, ())
+
+
+def test_own_sensors_are_averaged_over_clients(run_of):
+    found = evaluate_run(run_of("relief"))
+    scores = [(s.f1, s.num_clients) for s in found.canonical]
+    assert sum(n for _, n in scores) == 8
+    assert found.f1_own_sensors == pytest.approx(sum(f1 * n for f1, n in scores) / 8, rel=1e-12)
+
+
+@pytest.mark.parametrize("case", ["harmony", "local", "pilot"])
+def test_own_models_score_as_recorded(case, run_of):
+    found, recorded = evaluate_run(run_of(case)), last(run_of(case))
+    assert {s.client: s.f1 for s in found.own} == recorded.f1_by_client
+    assert {s.sensors for s in found.canonical} == (set() if case == "local" else set(SETS))
+    assert (found.f1_own_sensors is None) == (case == "local")
+
+
+@pytest.mark.parametrize("case", ["relief", "local"])
+def test_own_subjects_are_the_rows_of_each_clients_subject(case, run_of):
+    """Client n has subject n alone: F1 by hand from its model's predictions on that subject's windows."""
+    path = run_of(case)
+    setup, folder = reopen(path)
+    found = checkpoint.load(path, binding_of(setup))
+    folder.close()
+    what, part, scores = plan_of(setup, found.state, found.clients), setup.data.test, []
+    for client in setup.fleet.clients:
+        assert set(setup.data.clients[client.id].subjects) == {client.id}
+        mine = part.take(np.flatnonzero(part.subjects == client.id))
+        own = [t for t in what.plan.clients if t.client == client.id]
+        target = own[0] if own else replace(what.targets[0], modalities=client.modalities)
+        job = replace(setup.job, parts={"test": mine})
+        scores.append(
+            macro_f1(SerialExecutor(job).evaluate(what.models, [target], what.states, "test")[target.label].sum(0))
+        )
+    assert evaluate_run(path).f1_own_subjects == pytest.approx(sum(scores) / len(scores), rel=1e-12)
+
+
+def test_held_out_subjects_are_nobodys_own(run_cache, tmp_path):
+    config = config_of("fedavg")
+    data = config.data.model_copy(update={"split": "held_out_subject", "fold": 0})
+    drive(config.model_copy(update={"data": data, "rounds": 1}), tmp_path / "run")
+    found = evaluate_run(tmp_path / "run")
+    assert found.f1_own_subjects is None and found.f1_own_sensors is not None
+
+
+def test_other_sensors_are_asked_for_by_name_in_any_order(run_of):
+    found = evaluate_run(run_of("relief"), [("mag", "acc")])
+    assert found.canonical[-1].sensors == ("acc", "mag")
+    assert found.canonical[-1].num_clients == 0
+
+
+def test_each_set_of_sensors_comes_once():
+    assert masks(prepare(config_of("relief")).fleet, [("acc",)]) == tuple(SETS)
+
+
+@pytest.mark.parametrize(("asked", "said"), [(("acc", "gyros"), "did you mean 'gyro'"), ((), "joined by +")])
+def test_unknown_sensors_are_refused(asked, said, run_of):
+    with pytest.raises(UserError, match=said.replace("+", r"\+")):
+        evaluate_run(run_of("relief"), [asked])
+
+
+def test_a_run_without_checkpoint_is_refused(tmp_path):
+    create(config_of("relief"), tmp_path / "run")[1].close()
+    with pytest.raises(UserError, match="no checkpoint yet; finish it with"):
+        evaluate_run(tmp_path / "run")
+
+
+def test_an_interrupted_run_is_tested_as_far_as_it_is(tmp_path):
+    drive(config_of("relief"), tmp_path / "run", should_stop=after_rounds(1))
+    assert evaluate_run(tmp_path / "run").round < 3

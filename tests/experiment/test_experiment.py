@@ -1,0 +1,352 @@
+"""A whole run, end to end, on real data: what it leaves behind is complete and adds up."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+
+from relief_ray.codec import encode
+from relief_ray.devices.types import PRESETS as DEVICES
+from relief_ray.errors import UserError
+from relief_ray.experiment.experiment import Experiment
+from relief_ray.experiment.lifecycle import create
+from relief_ray.federated import RoundVoid
+from relief_ray.records import read_rounds, read_run
+from relief_ray.records.selection_text import selection
+from relief_ray.report.runs import load_runs
+from relief_ray.report.summary import summarise_run
+from relief_ray.training.serial_executor import SerialExecutor
+from tests.conformance.cases import config_of, drive
+
+pytestmark = pytest.mark.usefixtures("run_cache")
+CLOCKS = {"flop_proportional", "split_naive", "split_reuse"}
+
+
+def run(path, case="relief", edit=lambda setup: setup, **changes):
+    """A finished run's setup, run record and rounds."""
+    setup, folder = create(config_of(case, **changes), path)
+    setup = edit(setup)
+    with folder:
+        Experiment(setup=setup, folder=folder, executor=SerialExecutor(setup.job)).run()
+    return setup, read_run(path), read_rounds(path)
+
+
+@pytest.fixture(scope="module")
+def relief(run_cache, tmp_path_factory):
+    path = tmp_path_factory.mktemp("relief") / "run"
+    return run(path, evaluation={"every": 2, "parts": ["test", "validation"]}, record={"pairwise_every": 2}, rounds=3)
+
+
+@pytest.fixture(scope="module")
+def fedavg(run_cache, tmp_path_factory):
+    return run(tmp_path_factory.mktemp("fedavg") / "run", "fedavg")
+
+
+# Records ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_run_record_says_what_was_run(relief):
+    setup, record, _ = relief
+    assert (record.status, record.strategy, record.engine, record.data_origin) == ("finished", "relief", "gemm", "real")
+    assert record.planning_model == "split_naive" and record.calibration["origin"] == "FITTED"
+    assert set(record.calibration["clocks"]) == set(record.budget["fedavg_reference"]) == CLOCKS
+    assert record.budget["deadline_s"] > 0.0 and record.num_resumes == 0
+    assert record.data_digest == setup.data.digest and len(record.cell) == 16 and len(record.source_digest) == 64
+    assert [sum(c["train"]) for c in record.coverage["clients"]] == [c.num_windows for c in setup.fleet.clients]
+    assert record.created <= record.finished
+
+
+def test_the_bootstrap_is_round_zero_and_trains_all_that_is_accessible(relief):
+    setup, _, rounds = relief
+    assert [r.round for r in rounds] == [0, 1, 2, 3]
+    assert [r.phase for r in rounds] == ["bootstrap", "train", "train", "train"]
+    for client in rounds[0].clients:
+        accessible = setup.layout.accessible(setup.fleet[client.client].modalities)
+        assert client.trained == client.uploaded == tuple(g.id for g in accessible)
+
+
+def test_evaluated_every_second_round_and_in_the_last(relief):
+    _, _, rounds = relief
+    assert [r.metrics is not None for r in rounds] == [True, False, True, True]
+    assert [r.validation is not None for r in rounds] == [True, False, True, True]
+    assert [bool(r.pairwise) for r in rounds] == [True, False, True, False]
+
+
+def test_an_evaluation_is_complete_and_consistent(relief):
+    setup, _, rounds = relief
+    metrics = rounds[-1].metrics
+    counts = np.array(metrics.confusion)
+    assert counts.sum() == metrics.num_windows == len(setup.data.test)
+    assert metrics.accuracy == pytest.approx(np.trace(counts.sum(0)) / counts.sum())
+    assert metrics.f1 == pytest.approx(
+        np.mean([f for f in metrics.f1_by_class if f] + [0.0] * metrics.f1_by_class.count(0.0))
+    )
+    assert set(metrics.f1_by_subject) == {str(s) for s in setup.data.spec.subjects} == set(metrics.f1_rare_by_subject)
+    assert set(metrics.f1_by_modality) == {"acc", "gyro", "mag"} and metrics.f1_rare == metrics.f1_by_modality["mag"]
+    assert rounds[-1].validation.num_windows == len(setup.data.validation) != metrics.num_windows
+
+
+def test_every_client_reports_what_it_did(relief):
+    setup, _, rounds = relief
+    for record in rounds:
+        assert record.participants == tuple(c.client for c in record.clients) == tuple(range(8))
+        assert record.rejected == {} and record.wall_s > 0.0 and len(record.model_sha256) == 64
+        for client in record.clients:
+            assert client.num_windows == setup.fleet[client.client].num_windows
+            assert client.num_steps == -(-client.num_windows // 32) and client.epochs == 1 and client.loss > 0.0
+            assert set(client.sq_norm) == set(client.uploaded) and client.measured_stages.forward_s > 0.0
+    assert rounds[0].loss > 0.0
+
+
+def test_bytes_are_the_codecs_length_of_what_was_really_sent(relief):
+    """Encoded for real: header, names and values of each client's selection."""
+    setup, _, rounds = relief
+    everything = len(encode(setup.layout, setup.layout.select(), setup.start))
+    for record in rounds:
+        for client in record.clients:
+            up = selection(client.uploaded)
+            assert client.bytes_up == (len(encode(setup.layout, up, {j: setup.start[j] for j in up})) if up else 0)
+            assert client.bytes_down == everything
+
+
+def test_every_clock_charges_every_client(relief):
+    """A round lasts as long as its slowest client; who is done waits at idle power."""
+    setup, _, rounds = relief
+    for record in rounds:
+        assert set(record.costs) == CLOCKS == set(record.totals)
+        for cost in record.costs.values():
+            busy = [sum(c.times.model_dump().values()) for c in cost.clients]
+            assert len(busy) == 8 and cost.round_s == pytest.approx(max(busy))
+            assert [c.wait_s for c in cost.clients] == pytest.approx([cost.round_s - b for b in busy])
+            energy = [joules(setup, c) for c in cost.clients]
+            assert [c.energy_j for c in cost.clients] == pytest.approx(energy)
+            assert cost.energy_j == pytest.approx(sum(energy))
+
+
+def joules(setup, cost):
+    """Active power while computing, 0.6 of it on the link, a fifth of it while waiting (Section VI-A)."""
+    times, power = cost.times, DEVICES["paper"][setup.fleet[cost.client].device].active_power_w
+    computing = times.forward_s + times.backward_s + times.optimizer_s
+    return power * (computing + 0.6 * (times.up_s + times.down_s) + 0.2 * cost.wait_s)
+
+
+def test_reuse_is_never_slower_than_naive(relief):
+    _, _, rounds = relief
+    for record in rounds:
+        assert record.costs["split_reuse"].round_s <= record.costs["split_naive"].round_s
+
+
+def test_totals_are_sums_over_all_rounds_the_bootstrap_included(relief):
+    _, _, rounds = relief
+    for clock in CLOCKS:
+        total = rounds[-1].totals[clock]
+        assert total.time_s == pytest.approx(sum(r.costs[clock].round_s for r in rounds))
+        assert total.energy_j == pytest.approx(sum(r.costs[clock].energy_j for r in rounds))
+        assert total.bytes_up == sum(c.bytes_up for r in rounds for c in r.clients)
+        assert total.bytes_down == sum(c.bytes_down for r in rounds for c in r.clients)
+
+
+def test_nobody_is_late_for_the_deadline(relief):
+    _, record, rounds = relief
+    deadline = record.budget["deadline_s"]
+    assert all(r.deadline_s == deadline for r in rounds)
+    assert all(r.costs["split_naive"].round_s <= deadline * (1 + 1e-9) for r in rounds[1:])
+    assert rounds[0].costs["split_naive"].round_s > deadline, "the bootstrap trains everything"
+
+
+def test_speedup_and_trained_share_are_those_of_the_record(relief, fedavg):
+    setup, record, rounds = relief
+    reference = record.budget["fedavg_reference"]["split_naive"]["round_s"]
+    for line in rounds:
+        assert line.speedup == pytest.approx(reference / line.costs["split_naive"].round_s)
+        trained = [sum(setup.layout[j].numel for j in c.trained) / setup.layout.numel for c in line.clients]
+        assert line.trained_fraction == pytest.approx(sum(trained) / 8)
+    assert rounds[-1].speedup > 1.5
+    assert [r.speedup for r in fedavg[2]] == pytest.approx([1.0] * 3)
+    assert [r.trained_fraction for r in fedavg[2]] == [1.0] * 3
+
+
+def test_divergence_is_known_where_two_trained_and_smoothed_over_rounds(relief):
+    _, _, rounds = relief
+    assert rounds[0].d_bar == rounds[0].divergence and set(rounds[0].d_bar) == set(relief[0].layout.ids)
+    for before, after in pairwise(rounds):
+        for j, d_bar in after.d_bar.items():
+            expected = 0.9 * after.divergence[j] + 0.1 * before.d_bar[j] if j in after.divergence else before.d_bar[j]
+            assert d_bar == pytest.approx(expected)
+
+
+def test_watched_pairs_are_those_that_share_a_block(relief):
+    _, _, rounds = relief
+    pairs = rounds[0].pairwise
+    assert {j: len(p) for j, p in pairs.items()} == {"fusion.A.acc": 28, "fusion.A.gyro": 15, "fusion.A.mag": 3}
+    assert all(-1.0 <= cosine <= 1.0 for rows in pairs.values() for _, _, cosine in rows)
+
+
+def test_training_learns(tmp_path):
+    """Not a benchmark: one device, all data, a few rounds must beat guessing among eight classes by far."""
+    _, _, rounds = run(
+        tmp_path / "run", "central", training={"epochs": 4, "lr": 0.005}, backbone={"name": "cnn", "fusion": 32}
+    )
+    assert rounds[-1].metrics.f1 > 0.6 and rounds[-1].loss < rounds[0].loss
+    assert [r.speedup for r in rounds] == [None] * 3
+
+
+# Participation ---------------------------------------------------------------------------------------------------
+
+
+def test_half_take_part_but_everybody_boots(tmp_path):
+    _, _, rounds = run(tmp_path / "run", "relief, half take part")
+    assert [len(r.participants) for r in rounds] == [8, 4, 4, 4]
+    assert len({r.participants for r in rounds[1:]}) > 1 and all(
+        list(r.participants) == sorted(r.participants) for r in rounds
+    )
+    for cost in rounds[1].costs.values():
+        assert len(cost.clients) == 8, "who is left out pays idle power"
+        away = [c for c in cost.clients if c.client not in rounds[1].participants]
+        assert all(c.wait_s == cost.round_s and c.energy_j > 0.0 for c in away) and len(away) == 4
+
+
+def test_speedup_compares_with_fedavg_of_the_same_clients(tmp_path):
+    """FedAvg itself is 1.00x whoever takes part, under every clock, in the record and in the summary."""
+    _, _, rounds = run(tmp_path / "run", "fedavg", participation=0.4)
+    assert len({r.participants for r in rounds}) > 1
+    for record in rounds:
+        assert record.speedup == pytest.approx(1.0, abs=1e-12)
+        assert record.fedavg["split_naive"].round_s == record.costs["split_naive"].round_s
+        assert record.fedavg["split_naive"].energy_j == pytest.approx(record.costs["split_naive"].energy_j, rel=1e-12)
+    naive = summarise_run(load_runs([tmp_path / "run"])[0]).clocks["split_naive"]
+    assert naive.speedup == pytest.approx(1.0, rel=1e-12) and naive.energy_saved == pytest.approx(0.0, abs=1e-12)
+    _, _, whole = run(tmp_path / "whole", "fedavg")
+    assert all(r.fedavg == {} and r.speedup == pytest.approx(1.0, abs=1e-12) for r in whole)
+
+
+def test_who_takes_part_depends_on_seed_and_round_alone(tmp_path):
+    chosen = {}
+    for case, seed in (("relief", 0), ("fedavg", 0), ("fedavg", 1)):
+        _, _, rounds = run(tmp_path / f"{case}{seed}", case, participation=0.4, seed=seed)
+        chosen[case, seed] = [r.participants for r in rounds if r.round > 0]
+    assert chosen["relief", 0] == chosen["fedavg", 0] != chosen["fedavg", 1]
+    assert {len(p) for p in chosen["fedavg", 1]} == {3}
+
+
+def test_at_least_one_client_takes_part(tmp_path):
+    _, _, rounds = run(tmp_path / "run", "fedavg", participation=0.01)
+    assert [len(r.participants) for r in rounds] == [1, 1, 1]
+
+
+def test_a_round_in_which_nobody_may_work_changes_nothing(tmp_path):
+    """`full_only` draws clients without a magnetometer."""
+    _, _, rounds = run(tmp_path / "run", "full_only, idle rounds", participation=0.1, rounds=6)
+    idle = [r for r in rounds if not r.participants]
+    assert idle and len(idle) < 6, "this seed draws both kinds"
+    for record in idle:
+        before = [r for r in rounds if r.round == record.round - 1]
+        assert all(record.model_sha256 == b.model_sha256 for b in before)
+        assert record.phase == "idle" and record.speedup is None and record.trained_fraction == 0.0
+        assert record.loss is None
+
+
+def unusable(setup):
+    """Type C's updates are NaN: those clients work and send for nothing."""
+
+    def spoil(context, update):
+        if context.info.device != "C":
+            return update
+        return replace(update, delta={j: d * float("nan") for j, d in update.delta.items()})
+
+    return replace(setup, job=replace(setup.job, program=replace(setup.job.program, after=spoil)))
+
+
+def test_a_client_whose_update_is_rejected_has_worked_all_the_same(tmp_path):
+    """Losing the straggler's update must not look like a faster round."""
+    setup, _, rounds = run(tmp_path / "run", "fedavg", unusable)
+    _, _, sound = run(tmp_path / "sound", "fedavg")
+    slow = [c.id for c in setup.fleet.clients if c.device == "C"]
+    for record, expected in zip(rounds, sound, strict=True):
+        assert sorted(record.rejected) == slow and record.speedup == pytest.approx(1.0, abs=1e-12)
+        assert record.costs == expected.costs and record.totals == expected.totals
+        assert [c.client for c in record.clients] == [c.client for c in expected.clients]
+        assert record.loss is not None and record.loss == record.loss
+
+
+# Odd and bad input -----------------------------------------------------------------------------------------------
+
+
+def relabelled(setup):
+    """Every client knows one class only; the test set has them all."""
+    clients = tuple(replace(w, labels=np.zeros_like(w.labels)) for w in setup.job.clients)
+    return replace(setup, job=replace(setup.job, clients=clients))
+
+
+@pytest.mark.parametrize("case", ["relief", "fedavg", "local"])
+def test_clients_with_one_class_only_run_and_learn_to_say_it(case, tmp_path):
+    _, _, rounds = run(tmp_path / "run", case, relabelled, training={"epochs": 3, "lr": 0.05})
+    metrics = rounds[-1].metrics
+    assert rounds[-1].loss < 0.1
+    f1 = metrics.f1_fleet if case == "local" else metrics.f1
+    assert 0.0 < f1 < 0.1, "only one of eight classes is ever named"
+
+
+def test_a_model_that_is_not_finite_is_not_committed(tmp_path):
+    setup, folder = create(config_of("fedavg", training={"lr": 1e38, "epochs": 2}), tmp_path / "run")
+    with folder, pytest.raises((RoundVoid, FloatingPointError), match=r"round 1: all 8 clients failed|not finite"):
+        Experiment(setup=setup, folder=folder, executor=SerialExecutor(setup.job)).run()
+    assert read_run(tmp_path / "run").status == "failed" and read_rounds(tmp_path / "run") == ()
+
+
+def test_output_below_a_file_is_refused(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    for path in (tmp_path / "file", tmp_path / "file" / "run"):
+        with pytest.raises(UserError, match="file"):
+            create(config_of("fedavg"), path)
+    assert (tmp_path / "file").read_text() == "in the way"
+
+
+def test_a_folder_that_holds_a_run_is_not_written_over(tmp_path):
+    drive(config_of("fedavg"), tmp_path / "run")
+    before = (tmp_path / "run" / "rounds.jsonl").read_bytes()
+    with pytest.raises(UserError, match=r"already holds run \w{16}; resume it or choose another folder"):
+        create(config_of("relief"), tmp_path / "run")
+    assert (tmp_path / "run" / "rounds.jsonl").read_bytes() == before
+
+
+def test_on_round_and_tracker_see_every_round(tmp_path):
+    class Watching:
+        def __init__(self):
+            self.seen = []
+
+        def start(self, run, folder):
+            self.seen.append((run.status, folder.name))
+
+        def round(self, record):
+            self.seen.append(record.round)
+
+        def finish(self, status):
+            self.seen.append(status)
+
+    tracker, rounds = Watching(), []
+    setup, folder = create(config_of("relief"), tmp_path / "run")
+    with folder:
+        experiment = Experiment(setup=setup, folder=folder, executor=SerialExecutor(setup.job), tracker=tracker)
+        experiment.run(lambda record: rounds.append(record.round))
+    assert rounds == [0, 1, 2, 3] and tracker.seen == [("running", "run"), 0, 1, 2, 3, "finished"]
+
+
+def test_the_mean_of_personal_parts_stands_beside_the_view(tmp_path):
+    """A client that keeps nothing yet is tested on the view as it is, not on the mean of the others."""
+    seen = []
+
+    class Watching(SerialExecutor):
+        def evaluate(self, models, targets, states, part):
+            seen.append((models, targets))
+            return super().evaluate(models, targets, states, part)
+
+    setup, folder = create(config_of("fedsa_lora, half take part"), tmp_path / "run")
+    with folder:
+        Experiment(setup=setup, folder=folder, executor=Watching(setup.job)).run()
+    models, (canonical, *clients) = seen[0]
+    assert canonical.view == "mean" and {t.view for t in clients} == {"global"}
+    assert torch.equal(models["global"]["head.1"], setup.start["head.1"])
+    assert not torch.equal(models["mean"]["head.1"], setup.start["head.1"])

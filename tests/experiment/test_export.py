@@ -1,0 +1,171 @@
+"""Exported models: the README's own code, which knows nothing of this package, gives the logits of the run's model."""
+
+import json
+import re
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from relief_ray.errors import UserError
+from relief_ray.experiment.experiment import Experiment
+from relief_ray.experiment.export import common_model, export_model
+from relief_ray.experiment.export_readme import readme
+from relief_ray.experiment.lifecycle import create, reopen
+from relief_ray.experiment.recording import binding_of
+from relief_ray.experiment.setup import build_backbone, input_shape, prepare
+from relief_ray.messages import ServerState
+from relief_ray.records.checkpoint import Checkpoint, load
+from relief_ray.records.run_folder import read_rounds, read_run
+from relief_ray.training.serial_executor import SerialExecutor
+from tests.conformance.cases import config_of
+from tests.models.test_backbone_frozen import put_weights
+
+pytestmark = pytest.mark.usefixtures("run_cache")
+
+
+def finished(folder, case, **changes):
+    """A run of two rounds, tested after each."""
+    setup, opened = create(config_of(case, rounds=2, evaluation={"every": 1}, **changes), folder)
+    with opened:
+        Experiment(setup=setup, folder=opened, executor=SerialExecutor(setup.job)).run()
+    return setup
+
+
+@pytest.fixture(scope="module")
+def cnn(run_cache, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cnn") / "run"
+    return folder, finished(folder, "relief", training={"epochs": 1, "lr": 0.01, "missing": "zero_feature"})
+
+
+@pytest.fixture(scope="module")
+def moment(run_cache, tmp_path_factory):
+    """A personalised method: its common model is put together from what clients keep."""
+    folder = tmp_path_factory.mktemp("moment") / "run"
+    backbone = {"name": "moment_lora", "size": "tiny", "rank": 2, "alpha": 4, "pad_to": 136}
+    return folder, finished(folder, "fedsa_lora, moment", backbone=backbone)
+
+
+def outside(folder, monkeypatch):
+    """The README's code, run where the export lies."""
+    (code,) = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.S)
+    assert "relief" not in code
+    monkeypatch.chdir(folder)
+    found = {}
+    exec(code, found)
+    return found["logits"]
+
+
+def raw(setup, number=None):
+    """Test windows in the dataset's units, and their labels."""
+    test = setup.data.test if number is None else setup.data.test.take(np.arange(number))
+    plain = replace(test, mean=np.zeros_like(test.mean), std=np.ones_like(test.std))
+    return {m: torch.from_numpy(x) for m, x in plain.load().items()}, torch.from_numpy(test.labels)
+
+
+def inside(setup, folder, present, number):
+    """This package's logits of the run's last model, from a model that was built anew."""
+    backbone = build_backbone(setup.config, input_shape(setup.data), "naive")
+    point = load(folder, binding_of(setup))
+    backbone.load(common_model(setup, point, folder))
+    windows = {m: torch.from_numpy(x) for m, x in setup.data.test.take(np.arange(number)).load().items()}
+    with torch.no_grad():
+        return backbone.forward({m: x if m in present else torch.zeros_like(x) for m, x in windows.items()})
+
+
+@pytest.mark.parametrize("kind", ["cnn", "moment"])
+def test_the_code_in_the_readme_is_the_runs_model(kind, request, tmp_path, monkeypatch):
+    folder, setup = request.getfixturevalue(kind)
+    facts = export_model(folder, tmp_path / "out")
+    logits, (windows, labels) = outside(tmp_path / "out", monkeypatch), raw(setup)
+    run, last = read_run(folder), read_rounds(folder)[-1]
+    found = logits(windows)
+    assert float((found.argmax(1) == labels).double().mean()) == pytest.approx(last.metrics.accuracy, abs=1e-9)
+    few = {m: x[:7] for m, x in windows.items()}
+    assert torch.allclose(found[:7], inside(setup, folder, few, 7), atol=1e-4)
+    kept = json.loads((tmp_path / "out" / "export.json").read_text())
+    assert kept == facts and (facts["run"], facts["round"], facts["f1"]) == (run.cell, 2, last.metrics.f1)
+    assert facts["config_hash"] == run.config_hash and facts["source_digest"] == run.source_digest
+    assert facts["commit"] and facts["encoder"] == run.backbone and facts["other_program"] is None
+    if kind == "moment":
+        # An absent sensor is a window of zeros; under zero_feature (Backbone 1 above) it is left out of the sum.
+        few.pop("gyro")
+        assert torch.allclose(logits(few), inside(setup, folder, few, 7), atol=1e-4)
+        assert len(kept["encoder"]["weights_sha256"]) == 64
+    else:
+        assert not torch.equal(logits(few), logits({m: x for m, x in few.items() if m != "gyro"}))
+
+
+def test_what_is_written_for_each_backbone(cnn, moment, tmp_path):
+    export_model(moment[0], tmp_path / "moment")
+    names = {str(p.relative_to(tmp_path / "moment")) for p in (tmp_path / "moment").rglob("*") if p.is_file()}
+    assert names >= {
+        "README.md", "export.json", "head.safetensors", "fusion_w0.safetensors", "fusion/adapter_model.safetensors",
+        "encoder.acc/adapter_config.json", "encoder.mag/adapter_model.safetensors", "encoder/model.safetensors",
+    }  # fmt: skip
+    export_model(cnn[0], tmp_path / "empty" / "cnn")
+    assert {p.name for p in (tmp_path / "empty" / "cnn").iterdir()} == {"README.md", "export.json", "model.safetensors"}
+    assert [p.name for p in (tmp_path / "empty").iterdir()] == ["cnn"], "nothing half-made is left"
+
+
+def test_an_earlier_round_and_rounds_that_are_gone(cnn, tmp_path):
+    facts = export_model(cnn[0], tmp_path / "out", 1)
+    assert facts["round"] == 1 and facts["f1"] == read_rounds(cnn[0])[1].metrics.f1
+    assert facts["model_sha256"] != export_model(cnn[0], tmp_path / "last")["model_sha256"]
+    with pytest.raises(UserError, match=r"no checkpoint of round 0; a run keeps its newest two, here of round 1 and"):
+        export_model(cnn[0], tmp_path / "none", 0)
+    assert not (tmp_path / "none").exists()
+
+
+def test_what_cannot_be_exported_is_said_before_anything_is_written(cnn, tmp_path):
+    with pytest.raises(UserError, match=r"no run\.json, expected a run folder"):
+        export_model(tmp_path, tmp_path / "out")
+    create(config_of("relief"), tmp_path / "begun")[1].close()
+    with pytest.raises(UserError, match=r"is created and has no checkpoint yet.*relief-ray resume"):
+        export_model(tmp_path / "begun", tmp_path / "out")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "notes").touch()
+    for place, said in ((tmp_path / "full", "is not empty"), (tmp_path / "full" / "notes", "is a file")):
+        with pytest.raises(UserError, match=f"{said}; name an empty folder"):
+            export_model(cnn[0], place)
+    assert not (tmp_path / "out").exists()
+    setup = prepare(config_of("local"))
+    point = Checkpoint(round=1, state=ServerState(models={"global": setup.start}))
+    with pytest.raises(UserError, match=r"local has no common model, only its clients' own"):
+        common_model(setup, point, tmp_path)
+
+
+def test_a_random_encoder_is_marked_in_the_export_though_an_older_cache_has_no_mark(moment, run_cache, tmp_path):
+    (drawn,) = run_cache.glob("moment/tiny-random-0-*/config.json")
+    config = json.loads(drawn.read_text())
+    assert config.pop("relief_ray_random_seed") == 0
+    drawn.write_text(json.dumps(config))
+    export_model(moment[0], tmp_path / "model")
+    assert json.loads((tmp_path / "model/encoder/config.json").read_text()) == config | {"relief_ray_random_seed": 0}
+
+
+def test_an_encoder_that_has_changed_is_refused_and_one_of_a_folder_is_named(moment, tmp_path, monkeypatch):
+    put_weights(tmp_path / "weights", 0)
+    text = (moment[0] / "run.json").read_text()
+    shutil.copytree(moment[0], tmp_path / "run")
+    (tmp_path / "run" / "run.json").write_text(text.replace('"weights_sha256": "', '"weights_sha256": "0'))
+    with pytest.raises(UserError, match="was computed on the frozen encoder"):
+        export_model(tmp_path / "run", tmp_path / "out")
+    facts = read_facts(moment[0], tmp_path)
+    shown = readme("moment_lora", facts, "owner/name", "v1")
+    assert "ENCODER, REVISION = \"owner/name\", 'v1'" in shown and "are not here: `owner/name`" in shown
+    assert "the backbone's own source says" in readme("my:Own", facts)
+
+
+def read_facts(folder, tmp_path):
+    return export_model(folder, tmp_path / "facts")
+
+
+def test_a_run_goes_on_after_an_export(cnn, tmp_path):
+    shutil.copytree(cnn[0], tmp_path / "run")
+    before = sorted((p, p.stat().st_mtime_ns) for p in (tmp_path / "run").rglob("*"))
+    export_model(tmp_path / "run", tmp_path / "out")
+    assert sorted((p, p.stat().st_mtime_ns) for p in (tmp_path / "run").rglob("*")) == before, "only looked at"
+    reopen(tmp_path / "run")[1].close()

@@ -1,0 +1,183 @@
+"""From a configuration to a run that is ready to start, and every way in which it cannot be."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from relief_ray.codec import encoded_nbytes
+from relief_ray.config import parse
+from relief_ray.errors import UserError
+from relief_ray.experiment.setup import choose_engine, context_of, deadline_s, input_shape, prepare, subject_names
+from tests.conformance.cases import BASE, FAST_LINK, config_of
+
+pytestmark = pytest.mark.usefixtures("run_cache")
+
+
+def prepared(**changes):
+    return prepare(parse({**BASE, **changes}))
+
+
+@pytest.fixture(scope="module")
+def relief(run_cache):
+    return prepare(config_of("relief"))
+
+
+def test_everything_speaks_of_the_same_clients(relief):
+    assert len(relief.fleet) == len(relief.data.clients) == len(relief.job.clients) == 8
+    assert [c.num_windows for c in relief.fleet.clients] == [len(w) for w in relief.data.clients]
+    assert [c.device for c in relief.fleet.clients] == list("AAABBBCC")
+    assert relief.fleet.rare() == relief.rare == ("mag",)
+    assert relief.job.fleet is relief.fleet is relief.planner.fleet
+
+
+def test_the_backbone_fits_the_data(relief):
+    shape = input_shape(relief.data)
+    assert shape.modalities == relief.fleet.modalities == ("acc", "gyro", "mag")
+    assert shape.num_classes == len(relief.data.classes)
+    backbone = relief.job.build()
+    assert backbone.layout.ids == relief.layout.ids
+    assert all(torch.equal(theta, relief.start[j]) for j, theta in backbone.params().items())
+
+
+def test_the_seed_decides_the_initial_model_and_the_strategy_does_not(relief):
+    same, other = prepared(strategy="fedavg"), prepared(strategy="relief", seed=1)
+    assert all(torch.equal(theta, same.start[j]) for j, theta in relief.start.items())
+    assert not any(torch.equal(theta, other.start[j]) for j, theta in relief.start.items())
+
+
+@pytest.mark.parametrize(
+    ("chosen", "engine"), [("auto", "gemm"), ("naive", "naive"), ("reuse", "reuse"), ("gemm", "gemm")]
+)
+def test_the_engine_is_a_static_rule(chosen, engine):
+    assert choose_engine(parse({"training": {"engine": chosen}})) == engine
+
+
+def test_gemm_is_refused_where_there_is_none():
+    values = {"backbone": {"name": "moment_lora", "size": "tiny"}, "training": {"engine": "gemm"}}
+    with pytest.raises(UserError, match=r"training.engine = 'gemm': backbone moment_lora has no stages for it"):
+        prepared(**values)
+    assert choose_engine(parse({"backbone": values["backbone"]})) == "reuse"
+
+
+def test_a_given_engine_wins_over_the_rule():
+    setup = prepare(config_of("relief"), engine="naive")
+    assert setup.engine == setup.job.trainer.engine == "naive"
+    values = torch.randn(2, 3, 16)
+    assert setup.job.build().prepare("acc", values) is values, "naive reads windows as they are"
+
+
+def test_a_round_sees_whom_it_is_given(relief):
+    some = relief.fleet.clients[2:4]
+    assert context_of(relief, 3).participants == relief.fleet.clients
+    assert context_of(relief, 3, some).participants == some and context_of(relief, 3, ()).participants == ()
+
+
+def test_the_deadline_is_reliefs_alone():
+    assert deadline_s(prepared(strategy="fedavg")) is None
+    assert deadline_s(prepared(strategy="v1")) is None, "V1 trains everything it can reach"
+    assert deadline_s(prepared(strategy={"name": "relief", "deadline_s": 7.5})) == 7.5
+
+
+def test_the_deadline_as_a_share_of_fedavgs_slowest_client(relief):
+    slowest = relief.reference["split_naive"].round_s
+    assert deadline_s(relief) == pytest.approx(0.45 * slowest)
+
+
+def test_the_least_deadline_is_the_slowest_mandatory_set():
+    setup = prepared(strategy="relief")
+    context, times = context_of(setup, 1), []
+    for client in context.participants:
+        chosen = setup.layout.select(setup.layout.mandatory(client.modalities))
+        (task,) = prepared_task(setup, client, chosen)
+        times.append(setup.planner.times(client.id, task).busy_s)
+    assert deadline_s(setup) == pytest.approx(max(times), rel=1e-12)
+
+
+def prepared_task(setup, client, chosen):
+    """The client's own assignment with another choice of groups."""
+    tasks = setup.strategy.allocate(setup_state(setup), context_of(setup, 0, (client,)))
+    return [replace(task, train=chosen, up=chosen) for task in tasks]
+
+
+def setup_state(setup):
+    return setup.strategy.init(setup.layout, setup.fleet, setup.streams, setup.start)
+
+
+def test_pooled_data_are_one_client_with_all_sensors():
+    setup, whole = prepared(strategy="central"), prepared(strategy="fedavg")
+    assert len(setup.fleet) == len(setup.job.clients) == 1 and setup.fleet is setup.job.fleet is setup.planner.fleet
+    assert setup.fleet[0].num_windows == sum(c.num_windows for c in whole.fleet.clients) == len(setup.job.clients[0])
+    assert setup.fleet[0].modalities == whole.fleet.modalities and setup.rare == whole.rare
+
+
+def test_every_standard_clock_has_its_fedavg_reference(relief):
+    assert set(relief.reference) == set(relief.accountant.clocks) == {"flop_proportional", "split_naive", "split_reuse"}
+    assert all(cost.round_s > 0.0 and cost.energy_j > 0.0 for cost in relief.reference.values())
+    assert relief.planner.engine == "naive" and relief.accountant.counter.layout.ids == relief.layout.ids
+
+
+def test_the_planner_prices_bytes_as_the_codec_counts_them(relief):
+    everything = relief.layout.select()
+    assert relief.accountant.counter.nbytes(everything) == encoded_nbytes(relief.layout, everything)
+
+
+def test_the_measured_clock_needs_a_profile():
+    with pytest.raises(
+        UserError, match=r"costs.planning_time = 'measured' needs a device profile; set costs.profile=FILE"
+    ):
+        prepared(costs={"planning_time": "measured"})
+
+
+def test_a_given_utilisation_scales_computing_and_nothing_else():
+    times = []
+    for utilisation in (0.02, 0.01):
+        setup = prepared(costs={"utilisation": utilisation})
+        (task,) = prepared_task(setup, setup.fleet[7], setup.layout.select())
+        times.append(setup.planner.times(7, task))
+    fast, slow = times
+    assert slow.compute_s == pytest.approx(2 * fast.compute_s) and slow.link_s == fast.link_s > 0.0
+
+
+def test_parts_that_are_not_evaluated_are_not_sent():
+    assert set(prepared().job.parts) == {"test"}
+    both = prepared(evaluation={"parts": ["validation", "test"]})
+    assert set(both.job.parts) == {"test", "validation"}
+
+
+def test_tuning_cannot_open_the_test_part():
+    config = parse({**BASE, "evaluation": {"parts": ["validation"]}})
+    assert set(prepare(config, purpose="tune").job.parts) == {"validation"}
+    with pytest.raises(UserError, match="the test part is closed"):
+        prepare(parse(BASE), purpose="tune")
+
+
+def test_subjects_are_named_as_the_dataset_names_them(relief):
+    names = subject_names(relief, relief.data.test)
+    assert names == [str(s) for s in relief.data.spec.subjects] and len(names) == 8
+
+
+# Bad input -------------------------------------------------------------------------------------------------------
+
+REFUSED = [
+    ({"fleet": {"counts": [0, 4, 4]}}, r"no client owns modality 'mag' \(clients by sensor type: .*raise fleet.counts"),
+    ({"fleet": {"owned": {"C": []}}}, "fleet.owned.C is empty: a client needs at least one of"),
+    ({"fleet": {"owned": {"B": ["acc", "ecg"]}}}, r"fleet.owned.B names \['ecg'\], but this dataset has"),
+    ({"fleet": {"num_clients": 5}}, "fleet.num_clients = 5, but the data are cut for 8 clients"),
+    ({"data": {"name": "dsa_mini", "stride_s": 60.0, "num_clients": 200}}, "no training window"),
+    ({"costs": {"profile": "nowhere.json"}}, "nowhere.json"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "message"), REFUSED, ids=[json.dumps(c) for c, _ in REFUSED])
+def test_what_cannot_be_run_is_refused_before_it_starts(changes, message):
+    with pytest.raises(UserError, match=message):
+        prepared(**changes)
+
+
+def test_full_only_without_a_full_client_is_refused_when_it_allocates():
+    owned = {"A": ["acc", "gyro"], "B": ["gyro", "mag"], "C": ["acc"]}
+    setup = prepared(strategy="full_only", fleet={"owned": owned, "types": {"A": FAST_LINK}})
+    with pytest.raises(UserError, match="strategy full_only: no client of this fleet owns all modalities"):
+        setup.strategy.allocate(setup_state(setup), context_of(setup, 1))

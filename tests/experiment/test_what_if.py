@@ -1,0 +1,104 @@
+"""Finished runs on other hardware: the recorded fleet gives the recorded bits, another one what its speeds say."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from relief_ray.devices.fleet import FleetConfig, device_types
+from relief_ray.devices.time import Profile, Throughput, save_profile
+from relief_ray.errors import UserError
+from relief_ray.experiment.experiment import Experiment
+from relief_ray.experiment.lifecycle import create
+from relief_ray.experiment.what_if import SAID, what_if
+from relief_ray.report.runs import load_runs
+from relief_ray.training.serial_executor import SerialExecutor
+from tests.conformance.cases import config_of
+
+pytestmark = pytest.mark.usefixtures("run_cache")
+
+
+@pytest.fixture(scope="module")
+def runs(run_cache, tmp_path_factory):
+    """RELIEF, FedAvg with half the clients, the pooled bound, and FedProx with its term's cost."""
+    found = {}
+    for case, more in (("relief", {}), ("fedavg", {"participation": 0.5}), ("central", {}), ("fedprox", {})):
+        path = tmp_path_factory.mktemp(case) / "run"
+        setup, folder = create(config_of(case, **more), path)
+        with folder:
+            Experiment(setup=setup, folder=folder, executor=SerialExecutor(setup.job)).run()
+        (found[case],) = load_runs([path])
+    return found
+
+
+@pytest.mark.parametrize("case", ["relief", "fedavg", "fedprox"])
+def test_the_same_fleet_gives_the_recorded_costs_to_the_bit(runs, case):
+    loaded = runs[case]
+    for before, after in zip(loaded.rounds, what_if(loaded, {}).rounds, strict=True):
+        assert (after.costs, after.totals) == (before.costs, before.totals)
+        assert (after.speedup, after.fedavg) == (before.speedup, before.fedavg)
+
+
+def test_half_the_power_halves_the_joules_and_nothing_else(runs):
+    loaded = runs["relief"]
+    types = device_types(FleetConfig.model_validate(loaded.run.config["fleet"]))
+    halved = {name: {"active_power_w": kind.active_power_w / 2} for name, kind in types.items()}
+    after = what_if(loaded, {"types": halved})
+    for old, new in zip(loaded.rounds, after.rounds, strict=True):
+        for clock in old.costs:
+            assert new.costs[clock].round_s == old.costs[clock].round_s
+            assert new.costs[clock].energy_j == pytest.approx(old.costs[clock].energy_j / 2)
+        assert [c.trained for c in new.clients] == [c.trained for c in old.clients]
+        assert (new.metrics, new.model_sha256) == (old.metrics, old.model_sha256)
+
+
+def test_the_result_says_what_it_is(runs):
+    after = what_if(runs["relief"], {"gap": 100.0})
+    assert SAID in after.run.warnings and after.run.config["fleet"]["gap"] == 100.0
+    assert after.run.budget["fedavg_reference"] != runs["relief"].run.budget["fedavg_reference"]
+    assert after.run.budget["deadline_s"] == runs["relief"].run.budget["deadline_s"], "planned for the recorded fleet"
+
+
+def test_a_device_profile_adds_the_measured_clock(runs, tmp_path):
+    row = Throughput(forward_flops_per_s=1e6, backward_flops_per_s=1e6, optimizer_flops_per_s=1e6)
+    path = tmp_path / "p.json"
+    save_profile(Profile(origin="by hand", backbone="cnn", devices=dict.fromkeys("ABC", row)), path)
+    after = what_if(runs["relief"], {}, str(path))
+    assert "measured" in after.rounds[-1].costs and "measured" not in runs["relief"].rounds[-1].costs
+    assert after.rounds[-1].costs["split_naive"] == runs["relief"].rounds[-1].costs["split_naive"]
+
+
+def test_other_sensors_are_refused(runs):
+    with pytest.raises(UserError, match="the recorded allocation fits the same sensors only"):
+        what_if(runs["relief"], {"owned": {"C": ["gyro"]}})
+
+
+def test_an_unknown_key_is_refused(runs):
+    with pytest.raises(UserError, match="gapp"):
+        what_if(runs["relief"], {"gapp": 3})
+
+
+def test_pooled_data_are_refused(runs):
+    with pytest.raises(UserError, match="pooled data have no fleet"):
+        what_if(runs["central"], {})
+
+
+def test_costs_that_do_not_follow_from_the_recorded_work_are_refused(runs):
+    loaded = runs["relief"]
+    first, *others = loaded.rounds
+    costs = {n: c.model_copy(update={"energy_j": 1.01 * c.energy_j}) for n, c in first.costs.items()}
+    forged = replace(loaded, rounds=(first.model_copy(update={"costs": costs}), *others))
+    with pytest.raises(UserError, match=r"round 0 took .* run it again"):
+        what_if(forged, {})
+
+
+def test_a_record_without_clocks_is_refused(runs):
+    loaded = runs["relief"]
+    with pytest.raises(UserError, match="names no clocks"):
+        what_if(replace(loaded, run=loaded.run.model_copy(update={"calibration": {}})), {})
+
+
+def test_the_result_is_a_record_like_any_other(runs):
+    after = what_if(runs["relief"], {"gap": 10.0})
+    assert json.loads(after.run.model_dump_json())["warnings"][-1] == SAID
+    assert after.complete

@@ -1,0 +1,35 @@
+"""When a run is done: the one rule of grids, reports and what-if questions."""
+
+import pytest
+
+from relief_ray.records.run_folder import is_done
+from tests.records.scenario import make_run
+
+
+@pytest.mark.parametrize(
+    ("rounds", "bootstrap", "expected"),
+    [
+        ((1, 2, 3), False, True),
+        ((0, 1, 2, 3), True, True),
+        ((1, 2, 3), True, False),
+        ((0, 1, 2, 3), False, False),
+        ((1, 2, 3), None, True),
+        ((0, 1, 2, 3), None, True),
+        ((0, 2, 3), None, False),
+        ((1, 3), None, False),
+        ((2, 3), None, False),
+        ((1, 2), None, False),
+        ((1, 2, 3, 4), None, False),
+        ((), None, False),
+    ],
+)
+def test_a_finished_run_has_every_round_to_the_last_planned_one(rounds, bootstrap, expected):
+    run = make_run(status="finished", config={"rounds": 3})
+    assert is_done(run, rounds, bootstrap) is expected
+
+
+@pytest.mark.parametrize("status", ["created", "running", "interrupted", "failed"])
+def test_a_run_that_did_not_finish_is_not_done_with_all_its_rounds(status):
+    """Killed between its last line and its last checkpoint: a resume finishes it."""
+    run = make_run(status=status, config={"rounds": 3})
+    assert not is_done(run, (1, 2, 3))

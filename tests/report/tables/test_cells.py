@@ -1,0 +1,139 @@
+"""Figures beside the paper's: deviation, origin, gaps."""
+
+import pytest
+
+from relief_ray.report.comparison import Stat
+from relief_ray.report.experiments import experiments
+from relief_ray.report.paper import read_paper
+from relief_ray.report.tables.cells import (
+    Column,
+    departures,
+    entry,
+    gap,
+    is_comparable,
+    origin_of,
+    printed,
+    runs_entry,
+    second_line,
+)
+
+PAPER = read_paper()
+F1 = Column(head="F1 %", figure="f1_percent", decimals=1, paper="{data} F1 (%)")
+JOULES = Column(head="J", figure="energy_j", decimals=0, paper="energy (J)")
+
+
+@pytest.fixture
+def pamap2(make, put_on, stock_of):
+    def build(*runs, **config):
+        on = [put_on(r, data={"name": "pamap2", "stride_s": 1.0}, **config) for r in runs]
+        return experiments(stock_of(on))[0]
+
+    return build
+
+
+def test_an_entry_by_hand():
+    cell = PAPER["I"]["FedAvg"].cells["PAMAP2 F1 (%)"]
+    stat = Stat(mean=90.84, std=1.26, num=3)
+    found = entry(stat, F1, origin="measured", paper=cell, comparable=True, num_runs=4)
+    assert (found.text, found.below) == ("90.8 ± 1.3 (3/4)", "92.0 ± 0.38, -1.2")
+    assert found.numbers["deviation"] == pytest.approx(-1.16)
+    assert found.numbers["paper_std"] == 0.38 and found.numbers["n"] == 3
+
+
+@pytest.mark.parametrize(("origin", "comparable"), [("FITTED", True), ("measured", False)])
+def test_no_deviation_where_it_would_mean_nothing(origin, comparable):
+    cell = PAPER["I"]["FedAvg"].cells["energy (J)"]
+    found = entry(Stat(mean=847.0, std=0.0, num=1), JOULES, origin=origin, paper=cell, comparable=comparable)
+    assert (found.text, found.below, found.numbers["deviation"]) == ("847", "847", None)
+
+
+def test_what_was_never_reached_is_a_dash_also_in_the_paper():
+    tta = Column(head="rounds", figure="tta85_rounds", decimals=0)
+    found = entry(None, tta, origin="measured", paper=PAPER["I"]["FedEL"].cells["TTA (rounds)"])
+    assert (found.text, found.below, found.numbers["n"]) == ("-", "-", 0)
+
+
+def test_a_gap_says_why():
+    assert gap(()).text == "not run"
+    assert gap(("missing", "failed", "missing")).text == "missing, failed"
+
+
+def test_origins(pamap2, make):
+    real = pamap2(make("fedavg"), make("relief"), make("fedicu_table"))
+    fake = pamap2(make("fedavg", origin="SYNTHETIC"))
+    comparison = real.by_paper
+    assert comparison is not None
+    assert origin_of(real, comparison, "fedavg", "f1_percent") == "measured"
+    assert origin_of(fake, fake.by_paper, "fedavg", "f1_percent") == "SYNTHETIC"
+    assert origin_of(real, comparison, "fedavg", "energy_j") == "FITTED", "847 J are what the clock was fitted to"
+    assert origin_of(real, comparison, "relief", "energy_j") == "FITTED", "the same joules as FedAvg's: the same work"
+    less = pamap2(make("fedavg"), make("relief", energy_j=60.0))
+    assert origin_of(less, less.by_paper, "relief", "energy_j") == "simulated"
+    assert origin_of(real, comparison, "fedavg", "up_mib") == "FITTED", "the width gives 4.81 MiB"
+    assert origin_of(real, comparison, "FedICU (reconstructed), table", "speedup") == "FITTED"
+
+
+def test_only_the_paper_s_data_fleet_and_coupling_compare(pamap2, make, stock_of):
+    assert is_comparable(pamap2(make("fedavg")))
+    assert not is_comparable(pamap2(make("fedavg", origin="SYNTHETIC")))
+    assert not is_comparable(pamap2(make("fedavg"), fleet={"coupling": "inverted"}))
+    assert not is_comparable(experiments(stock_of([make("fedavg")]))[0])
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"fleet": {"gap": 10.0}},
+        {"fleet": {"gap": 100.0}},
+        {"data": {"name": "pamap2", "num_clients": 20}},
+        {"fleet": {"num_clients": 50}},
+    ],
+)
+def test_a_varied_fleet_compares_with_the_row_of_its_own_alone(pamap2, make, put_on, stock_of, config):
+    """Tables I to III are of gap 55 and a client per subject; Tables IV and V name gap and clients."""
+    found = experiments(stock_of([put_on(make("fedavg"), **({"data": {"name": "pamap2"}} | config))]))[0]
+    assert not is_comparable(found) and is_comparable(found, any_fleet=True)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"training": {"lr": 0.01}},
+        {"training": {"batch_size": 8}},
+        {"fleet": {"counts": [6, 1, 1]}},
+        {"fleet": {"types": {"C": {"active_power_w": 4.0}}}},
+        {"fleet": {"owned": {"C": ["acc", "gyro"]}}},
+    ],
+)
+def test_other_training_and_devices_compare_with_nothing(pamap2, make, config):
+    found = pamap2(make("fedavg"), **config)
+    assert not is_comparable(found) and not is_comparable(found, any_fleet=True)
+
+
+def test_departures_from_the_protocol_are_named(pamap2, make):
+    found = pamap2(make("fedavg"))
+    split = "data.split held_out_subject (paper: not said)"
+    assert departures(found) == ["rounds 2 (paper: 200)", "training.epochs 2 (paper: 5)", split]
+    assert departures(pamap2(make("fedavg"), rounds=200, training={"epochs": 5})) == [split]
+    zero = pamap2(
+        make("fedavg"), rounds=200, training={"epochs": 5, "missing": "zero_feature", "lr": 0.01, "batch_size": 8}
+    )
+    assert departures(zero) == [
+        "training.lr 0.01 (paper: 0.001)", "training.batch_size 8 (paper: 32)",
+        "training.missing zero_feature (paper: zero_input)", split,
+    ]  # fmt: skip
+
+
+def test_another_data_set_is_set_beside_pamap2_s_column(pamap2, make, stock_of):
+    other = experiments(stock_of([make("fedavg")]))[0]
+    assert printed(other, PAPER, "I", "FedAvg", F1).value == 92.0
+    assert second_line(other) == "second line: paper, PAMAP2"
+    assert second_line(pamap2(make("fedavg"))) == "second line: paper, PAMAP2, ours minus it"
+    assert printed(pamap2(make("fedavg")), PAPER, "I", "V1", F1) is None
+
+
+def test_runs_are_counted_against_the_plan_and_other_code_is_marked(make, put_on, stock_of):
+    runs = [put_on(make("fedavg", seed=s), digest="b" if s == 2 else "a", where=f"w{s}") for s in range(3)]
+    found = experiments(stock_of(runs, [(put_on(make("fedavg", seed=4)), "failed", "disk full")]))[0]
+    cell = runs_entry(found.main.row("fedavg"), found)
+    assert (cell.text, cell.below, cell.tone) == ("3 of 4", "1 by other code", "warn")

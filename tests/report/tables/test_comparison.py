@@ -1,0 +1,90 @@
+"""Cells, columns and tables that fit."""
+
+import pytest
+
+from relief_ray.report.comparison import Stat, compare_runs
+from relief_ray.report.paper import beside, read_paper
+from relief_ray.report.statistics import paired
+from relief_ray.report.tables.comparison import change, costs_table, fitted, legend, number, scores_table, wide_table
+
+
+def cells(table, name):
+    """A row by headings."""
+    headings, rows = table
+    return dict(zip(headings, next(row for row in rows if row[0] == name), strict=True))
+
+
+def on_moment(loaded, put_on):
+    return put_on(loaded, by_paper=False, backbone={"name": "moment_lora"})
+
+
+@pytest.mark.parametrize(
+    ("stat", "spread", "shown"),
+    [
+        (None, True, "-"),
+        (Stat(mean=73.64, std=8.06, num=3), True, "73.6±8.1"),
+        (Stat(mean=73.64, std=8.06, num=3), False, "73.6"),
+        (Stat(mean=5.0, std=None, num=1), True, "5.0 (1/3)"),
+        (Stat(mean=-0.0, std=None, num=3), True, "0.0"),
+    ],
+)
+def test_numbers(stat, spread, shown):
+    assert number(stat, 1, spread, 3) == shown
+
+
+def test_changes():
+    assert change(None) == "-"
+    assert change(paired([2.0])) == "+2.0 (1 subject)"
+    assert change(paired([1.0, 2.0, 3.0])) == "+2.0 [-0.5, +4.5]"
+
+
+def test_a_star_marks_the_headline_of_methods_whose_clients_have_models_of_their_own(make):
+    """FedAvg 60 %; canonical 80 %, own 50 %: the headline is 10 points below, the diagnostic 20 above."""
+    both = make("fedlease", scores=(0.7, 0.8), own=(0.4, 0.5))
+    found = compare_runs([make("fedavg"), both, make("local", personalised=True, scores=(0.2, 0.3))])
+    scores = scores_table(found)
+    lease, local = cells(scores, "fedlease*"), cells(scores, "local*")
+    assert (lease["F1 %"], lease["F1 own %"], lease["vs fedavg [95 %]"]) == ("80.0", "50.0*", "-10.0 [-10.0, -10.0]")
+    assert (local["F1 %"], local["F1 own %"], local["acc %"]) == ("-", "30.0*", "-")
+    assert (cells(scores, "fedavg")["F1 own %"], cells(scores, "fedavg")["acc %"]) == ("-", "30.0")
+    assert cells(wide_table(found), "fedlease*")["F1 % vs fedavg [95 %]"] == "+20.0 [+20.0, +20.0]"
+    assert "F1 own %" not in scores_table(compare_runs([make("fedavg")]))[0]
+
+
+def test_the_papers_cells_stand_beside_where_labels_match(make):
+    found = compare_runs([make("fedicu_table"), make("v1"), make("v2_mandatory"), make("drop_slow")])
+    scores, costs = scores_table(found), costs_table(found)
+    icu = "FedICU (reconstructed), table"
+    assert (cells(scores, icu)["PAMAP2 †"], cells(scores, icu)["MHEALTH †"], cells(scores, icu)["rare †"]) == (
+        "87.6", "89.6", "28.4",
+    )  # fmt: skip
+    assert cells(scores, "v1")["PAMAP2 †"] == "94.0" and cells(costs, "v1")["speedup †"] == "1.66"
+    assert {cells(scores, m)["PAMAP2 †"] for m in ("v2_mandatory", "drop_slow")} == {"-"}
+    assert [cells(costs, icu)[c] for c in ("rounds †", "J †", "MB †")] == ["120", "761", "3.85"]
+    assert any("orientation" in line for line in legend(found))
+
+
+def test_nothing_is_printed_beside_methods_that_the_paper_lacks(make):
+    found = compare_runs([make("full_only")])
+    assert not [h for h in (*scores_table(found)[0], *costs_table(found)[0]) if "†" in h]
+    assert not any("†" in line for line in legend(found))
+
+
+def test_backbone_2_has_table_ii_and_kibibytes(make, put_on):
+    table = costs_table(compare_runs([on_moment(make("relief"), put_on), on_moment(make("v3"), put_on)]))
+    found = cells(table, "relief")
+    assert (found["speedup †"], found["up KiB"], found["KB †"]) == ("9.41", "2048", "3408")
+    assert "rounds †" not in found, "Table II has no such column"
+    assert cells(table, "v3")["speedup †"] == f"{read_paper()['III'].get('V3', 'B2 speedup').value:.2f}"
+
+
+def test_another_backbone_has_no_table():
+    assert beside(read_paper(), "fedavg", "mine:Mine") == {}
+
+
+def test_a_table_is_split_evenly_and_the_papers_columns_stay_with_ours():
+    table = (["method", "one", "two", "two †", "three"], [["a", "1", "2", "3", "4"]])
+    assert fitted(table, 30) == [table]
+    assert [t[0] for t in fitted(table, 23)] == [["method", "one", "two", "two †"], ["method", "three"]]
+    assert [t[0] for t in fitted(table, 22)] == [["method", "one"], ["method", "two", "two †"], ["method", "three"]]
+    assert [t[0] for t in fitted(table, 1)] == [t[0] for t in fitted(table, 22)], "no column is ever cut"

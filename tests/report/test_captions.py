@@ -1,0 +1,60 @@
+"""Sentences a reader needs beside a table."""
+
+from dataclasses import replace
+
+from relief_ray.report.captions import remarks
+from relief_ray.report.comparison import compare_runs
+
+
+def with_losses(loaded, *losses, phases=("train", "train")):
+    """Two rounds, every client's loss in them, and what they are called."""
+    rounds = tuple(
+        r.model_copy(update={"phase": phase, "clients": tuple(c.model_copy(update={"loss": loss}) for c in r.clients)})
+        for r, loss, phase in zip(loaded.rounds, losses, phases, strict=True)
+    )
+    return replace(loaded, rounds=rounds)
+
+
+def lines(word, *runs):
+    return [r for r in remarks(compare_runs(runs)) if word in r]
+
+
+def test_a_loss_that_rose_above_guessing_or_is_no_number_is_named(make):
+    """Two classes: guessing costs ln 2 = 0.693."""
+    runs = [
+        with_losses(make("fedavg"), 0.5, 0.7),
+        with_losses(make("fedprox"), 0.5, 0.69),
+        with_losses(make("local"), 0.5, float("nan")),
+        with_losses(make("central"), 0.5, float("inf")),
+    ]
+    (line,) = lines("diverged", *runs)
+    assert line.endswith("of its phase): fedavg, local and central")
+
+
+def test_a_sum_of_losses_that_falls_or_changes_with_the_phase_is_no_divergence(make):
+    """DarkDistill adds up exits, Harmony sensors, Pilot starts a second phase with more terms."""
+    summed = with_losses(make("darkdistill"), 5.0, 2.0)
+    second = with_losses(make("pilot"), 0.1, 2.0, phases=("stage1", "train"))
+    assert not lines("diverged", summed, second) and not lines("Nothing was learned", summed, second)
+    assert lines("diverged", with_losses(make("pilot"), 0.1, 2.0))
+
+
+def test_a_loss_that_stays_above_guessing_needs_an_f1_to_match(make):
+    stuck, better = with_losses(make("fedavg", scores=(0.4, 0.5)), 0.71, 0.7), with_losses(make("fedprox"), 0.71, 0.7)
+    (line,) = lines("Nothing was learned", stuck, better)
+    assert line.endswith("guessing): fedavg") and not lines("diverged", stuck, better)
+
+
+def test_runs_of_different_programs_are_named(make):
+    other = make("v1")
+    other = replace(other, run=other.run.model_copy(update={"source_digest": "0" * 64}))
+    shown = " ".join(remarks(compare_runs([make("fedavg"), other])))
+    assert "Computed by 2 different programs" in shown and "00000000" in shown and "ssssssss" in shown
+    assert "different programs" not in " ".join(remarks(compare_runs([make("fedavg"), make("v1")])))
+
+
+def test_a_run_that_two_programs_computed_is_named(make):
+    mixed = make("v1")
+    mixed = replace(mixed, run=mixed.run.model_copy(update={"warnings": ("resumed by another program: x",)}))
+    shown = " ".join(remarks(compare_runs([make("fedavg"), mixed])))
+    assert "Resumed by another program than began them: v1" in shown

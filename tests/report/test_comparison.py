@@ -1,0 +1,125 @@
+"""Rows, paired differences and what may stand in one comparison."""
+
+import pytest
+
+from relief_ray.errors import UserError
+from relief_ray.report.captions import caption, remarks, twins
+from relief_ray.report.comparison import by_setting, compare, compare_runs, stat, subject_differences
+from relief_ray.report.summary import summarise_run
+
+
+def test_mean_and_sample_deviation_by_hand():
+    found = stat([1.0, 2.0, 3.0])
+    assert (found.mean, found.std, found.num) == (2.0, 1.0, 3)
+    assert stat([4.0]).std is None
+
+
+def test_seeds_are_averaged_before_subjects_are_compared(make):
+    runs = [
+        make("fedavg", seed=0, subjects={"1": 0.5, "2": 0.5}),
+        make("fedavg", seed=1, subjects={"1": 0.7, "2": 0.5}),
+        make("v1", seed=0, subjects={"1": 0.6, "2": 0.4}, model="x"),
+        make("v1", seed=1, subjects={"1": 0.6, "2": 0.7}, model="x"),
+        make("v1", seed=2, subjects={"1": 0.0, "2": 0.0}, model="x"),
+    ]
+    summaries = [summarise_run(r) for r in runs]
+    found = subject_differences(summaries, "v1", "fedavg", lambda s: s.by_subject)
+    # Subject 1: mean(+.1, -.1); subject 2: mean(-.1, +.2). Seed 2 has no partner.
+    assert found == pytest.approx({"1": 0.0, "2": 0.05})
+    row = compare_runs(runs).row("v1")
+    assert row is not None and row.f1 is not None
+    assert (row.f1.mean, row.f1.num_subjects) == (pytest.approx(2.5), 2)
+
+
+def test_folds_contribute_their_own_subjects(make):
+    runs = [
+        make(m, fold=f, subjects=subjects)
+        for f, (base, ours) in enumerate([({"1": 0.5}, {"1": 0.6}), ({"2": 0.5}, {"2": 0.4}), ({"3": 0.5}, {"3": 0.8})])
+        for m, subjects in (("fedavg", base), ("v1", ours))
+    ]
+    comparison = compare_runs(runs)
+    row = comparison.row("v1")
+    assert comparison.subjects == ("1", "2", "3")
+    assert row is not None and row.f1 is not None
+    assert (row.f1.mean, row.f1.p) == (pytest.approx(10.0), 6 / 8)
+
+
+def test_methods_keep_their_order_and_bounds_come_last(make):
+    comparison = compare_runs([make("central"), make("fedavg"), make("full_only"), make("relief")])
+    assert [(r.label, r.is_bound) for r in comparison.rows] == [
+        ("fedavg", False), ("relief", False), ("central", True), ("full_only", True),
+    ]  # fmt: skip
+
+
+def test_other_experiments_are_refused_with_the_key(make):
+    other = make("relief", extra={"training": {"epochs": 5, "missing": "zero_input"}})
+    with pytest.raises(UserError, match=r"fedavg-0-0 and relief-0-0 differ in training\.epochs = 2 and 5"):
+        compare_runs([make("fedavg"), other])
+    with pytest.raises(UserError, match="data origin = 'real' and 'SYNTHETIC'"):
+        compare_runs([make("fedavg"), make("relief", origin="SYNTHETIC")])
+    groups = by_setting([make("fedavg"), other, make("v1", seed=5)])
+    assert [[r.label for r in g] for g in groups] == [["fedavg", "v1"], ["relief"]]
+
+
+def test_an_unknown_clock_is_refused(make):
+    with pytest.raises(UserError, match="no clock 'measured'; recorded are split_naive"):
+        compare_runs([make("fedavg")], "measured")
+
+
+def test_namesakes_are_told_apart_and_repeats_count_once(make):
+    sharp = {"strategy": {"name": "relief", "select": "divergence", "mandatory": True, "gamma": 0.5}}
+    runs = [make("relief"), make("relief", extra=sharp), make("relief", model="other")]
+    comparison = compare_runs(runs)
+    assert [r.label for r in comparison.rows] == ["relief", "relief (gamma=0.5)"]
+    assert comparison.notes == ("relief, fold 0, seed 0 was given twice, with OTHER bits; the first counts",)
+
+
+def test_a_repeat_that_was_compared_in_pairs_lends_its_pairs(make):
+    """A cell of `diagnostics` is one of `main_*` with more written down: the order of folders decides nothing."""
+    pairs = {"fusion.A.acc": ((0, 1, 0.5),)}
+    plain, diag = make("fedavg", seed=0), make("fedavg", seed=0, pairwise=pairs)
+    others = [make("fedavg", seed=1), make("fedavg", seed=0, model="other", pairwise={"fusion.A.acc": ((0, 1, 0.1),)})]
+    for runs in ([plain, diag], [diag, plain], [plain, *others, diag]):
+        found = compare_runs(runs)
+        first = found.runs[0]
+        assert [dict(r.pairwise) for r in first.rounds] == [pairs, pairs] and first.where == runs[0].where
+        assert "fedavg, fold 0, seed 0 was given twice, with the same bits; the first counts" in found.notes
+    assert not any(r.pairwise for r in compare_runs([plain, others[1]]).runs[0].rounds), "other bits lend nothing"
+
+
+def test_compare_reads_folders(make, put, tmp_path):
+    for name in ("fedavg", "relief"):
+        put(make(name), tmp_path / name)
+    assert [r.label for r in compare([tmp_path]).rows] == ["fedavg", "relief"]
+
+
+def test_remarks_name_twins_bounds_uneven_runs_and_personal_models(make):
+    runs = [
+        make("fedavg", scores=(0.5, 0.5)),
+        make("fedavg", seed=1, scores=(0.5, 0.5)),
+        make("v2", scores=(0.7, 0.7), model="same"),
+        make("v2_mandatory", scores=(0.7, 0.7), model="same"),
+        make("local", scores=(0.3, 0.3), personalised=True, model="own"),
+        make("full_only", scores=(0.6, 0.6), model="full"),
+    ]
+    found = compare_runs(runs)
+    assert twins(found) == (("v2", "v2_mandatory"),)
+    text = "\n".join(remarks(found))
+    assert "Fewer than 2 runs: v2 (1), v2_mandatory (1), local (1) and full_only (1)" in text
+    assert "* local: clients are tested on models of their own. Their headline is `F1 own %`" in text
+    assert "v2 and v2_mandatory trained bit-identical models" in text
+    assert "full_only" in text and "Below full_only" not in text
+    alone = compare_runs([runs[0], runs[2], runs[5]])
+    assert "Below full_only (FedAvg of the clients with all sensors alone): fedavg" in remarks(alone)
+
+
+def test_caption_says_synthetic_fitted_clock_and_engine(make):
+    found = caption(
+        compare_runs([make("fedavg", origin="SYNTHETIC"), make("fedavg", origin="SYNTHETIC", seed=2, fold=1)])
+    )
+    assert found.startswith(
+        "SYNTHETIC data: dsa, held-out subjects, 2 test subjects; 2 rounds, E = 2, window stride 5 s"
+    )
+    assert "folds 0 and 1, seeds 0 and 2" in found
+    assert "clock `split_naive` (simulated, fleet utilisation FITTED" in found
+    assert "training engine `gemm`" in found

@@ -1,0 +1,114 @@
+"""Rows for table programs, and paired differences from the small form: the same figures as from the run folders."""
+
+import dataclasses
+
+import pytest
+
+from relief_ray.errors import UserError
+from relief_ray.records.committed import condense, write_committed
+from relief_ray.report.comparison import compare_runs
+from relief_ray.report.dataframes import cell_rows, gain, name_settings, read_cells, round_rows, subject_gains
+from relief_ray.report.statistics import paired
+
+
+def cells_of(runs):
+    return name_settings({r.where: condense(r.run, r.rounds) for r in runs})
+
+
+def test_a_gain_is_the_one_that_the_comparison_prints(family):
+    rows = {row.label: row.f1 for row in compare_runs(family).rows}
+    cells = cells_of(family)
+    assert {label: gain(cells, label) for label in rows if label != "fedavg"} == {
+        label: found for label, found in rows.items() if label != "fedavg"
+    }
+    assert gain(cells, "v1").mean == pytest.approx(10.0)
+
+
+def test_only_shared_replicates_count_and_seeds_are_averaged_first(make):
+    cells = cells_of(
+        [
+            make("fedavg", seed=0, subjects={"1": 0.5, "2": 0.5}),
+            make("fedavg", seed=1, subjects={"1": 0.7, "2": 0.5}),
+            make("v1", seed=0, subjects={"1": 0.6, "2": 0.4}),
+            make("v1", seed=1, subjects={"1": 0.6, "2": 0.7}),
+            make("v1", seed=2, subjects={"1": 0.0, "2": 0.0}),
+        ]
+    )
+    assert subject_gains(cells, "v1") == pytest.approx({"1": 0.0, "2": 5.0})
+    assert gain(cells, "v1") == paired(list(subject_gains(cells, "v1").values()))
+
+
+def test_methods_without_a_shared_replicate_have_no_gain(make):
+    assert gain(cells_of([make("fedavg", seed=0), make("v1", seed=1)]), "v1") is None
+
+
+def test_a_personalised_method_is_compared_by_what_its_clients_reach(make):
+    cells = cells_of([make("fedavg", subjects={"1": 0.5}), make("local", subjects={"1": 0.4}, personalised=True)])
+    assert subject_gains(cells, "local") == pytest.approx({"1": -10.0})
+    both = cells_of([make("fedavg", subjects={"1": 0.5}), make("pilot", scores=(0.7, 0.8), own=(0.1, 0.2))])
+    assert subject_gains(both, "pilot") == pytest.approx({"1": -30.0}) and cell_rows(both)[1]["f1_percent"] == 20.0
+
+
+def test_the_first_of_two_cells_of_one_replicate_counts(make):
+    twice = dataclasses.replace(make("v1", subjects={"1": 0.9}), where="again")
+    cells = cells_of([make("fedavg", subjects={"1": 0.5}), make("v1", subjects={"1": 0.6}), twice])
+    assert subject_gains(cells, "v1") == pytest.approx({"1": 10.0})
+
+
+def test_unknown_methods_and_mixed_settings_are_refused(make):
+    with pytest.raises(UserError, match=r"no cell of 'reliev' \(did you mean 'relief'\?\); expected one of fedavg"):
+        gain(cells_of([make("fedavg"), make("relief")]), "reliev")
+    other = dataclasses.replace(make("v1", extra={"rounds": 7}), where="other")
+    with pytest.raises(UserError, match=r"2 settings, e\.g\. .*; choose the cells of one `setting`"):
+        gain(cells_of([make("fedavg"), other]), "v1")
+
+
+def test_a_setting_says_what_varies_and_whether_the_data_are_real(make):
+    runs = [make("fedavg"), make("v1", extra={"rounds": 7}), make("relief", origin="SYNTHETIC")]
+    one, two, three = (c.setting for c in cells_of(runs))
+    assert "rounds = 2" in one and "rounds = 7" in two and three.startswith("SYNTHETIC data: ")
+    assert cells_of(runs[:1])[0].setting == "DSA, held-out subjects, Backbone 1 (CNN)"
+
+
+def test_settings_that_no_title_tells_apart_keep_apart(make):
+    other = make("v1")
+    other = dataclasses.replace(other, run=other.run.model_copy(update={"engine": "naive"}))
+    assert [c.setting for c in cells_of([make("fedavg"), other])] == [
+        "DSA, held-out subjects, Backbone 1 (CNN)",
+        "DSA, held-out subjects, Backbone 1 (CNN), setting 2",
+    ]
+
+
+def test_a_method_with_other_fields_has_a_name_of_its_own(make):
+    fields = {"strategy": {"name": "relief", "select": "divergence", "mandatory": True, "gamma": 0.5}}
+    other = dataclasses.replace(make("relief", extra=fields), where="gamma")
+    assert [c.label for c in cells_of([make("relief"), other])] == ["relief", "relief (gamma=0.5)"]
+
+
+def test_rows_carry_units_and_sums(make):
+    run = make("relief", scores=(0.5, 0.6), rare={"1": 0.2}, fold=2, seed=1, energy_j=60.0)
+    (row,) = cell_rows(cells_of([run]))
+    assert (row["method"], row["fold"], row["seed"], row["rounds"], row["is_bound"]) == ("relief", 2, 1, 2, False)
+    assert (row["f1_percent"], row["f1_rare_percent"], row["energy_j"]) == (60.0, pytest.approx(20.0), 180.0)
+    rounds = round_rows(cells_of([run]))
+    assert [(r["round"], r["f1_percent"], r["time_s"]) for r in rounds] == [
+        (0, None, 2.0),
+        (1, 50.0, 4.0),
+        (2, 60.0, 6.0),
+    ]
+    assert row["time_s"] == rounds[-1]["time_s"]
+
+
+def test_cells_are_read_from_results_and_folders(make, put, tmp_path):
+    runs = [make("fedavg"), make("v1")]
+    for r in runs:
+        put(r, tmp_path / "grid" / r.where)
+    put(make("relief", planned=9), tmp_path / "grid" / "unfinished")
+    small = write_committed(tmp_path / "small" / "cells.json", "t", [(c.name, c.record) for c in cells_of(runs)])
+    wanted = [(c.label, gain(cells_of(runs), "v1")) for c in cells_of(runs)]
+    for path in (small, small.parent, tmp_path / "grid"):
+        cells = read_cells([path])
+        assert [(c.label, gain(cells, "v1")) for c in cells] == wanted
+    assert len(read_cells([small, tmp_path / "grid"])) == 2
+    with pytest.raises(UserError, match="found no"):
+        read_cells([tmp_path / "small" / ".." / ".." / "nothing"])

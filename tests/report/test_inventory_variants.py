@@ -1,0 +1,43 @@
+"""Names of methods that differ in their own fields."""
+
+from relief_ray.report.inventory import choice_kind, chosen_keys, variant_names
+
+
+def test_a_preset_keeps_its_name_in_any_company():
+    usual, half = (
+        ("relief", {"strategy": {"name": "relief", "gamma": 0.9}}),
+        ("relief", {"strategy": {"name": "relief", "gamma": 0.5}}),
+    )
+    assert variant_names([usual]) == ["relief"]
+    assert variant_names([half]) == ["relief (gamma=0.5)"]
+    assert variant_names([half, usual]) == ["relief (gamma=0.5)", "relief"]
+    assert variant_names(
+        [("v2", {"strategy": {"name": "relief", "cohort": False, "mandatory": False, "gamma": 0.5}})]
+    ) == ["v2 (gamma=0.5)"]
+
+
+def test_a_reconstructed_method_is_found_under_the_name_it_is_shown_by():
+    assert variant_names([("FedICU (reconstructed)", {"strategy": {"name": "fedicu", "kappa": 0.25}})]) == [
+        "FedICU (reconstructed) (kappa=0.25)"
+    ]
+
+
+def test_cells_of_a_user_s_own_method_say_in_what_they_differ():
+    one, other = (
+        ("mine:M", {"strategy": {"name": "mine:M", "k": 1}}),
+        ("mine:M", {"strategy": {"name": "mine:M", "k": 2}}),
+    )
+    assert variant_names([one, other]) == ["mine:M (k=1)", "mine:M (k=2)"]
+    assert variant_names([one, one]) == ["mine:M", "mine:M"]
+
+
+def test_a_tuned_method_keeps_its_name():
+    choice = {"kind": "tuned", "parameters": ["training.lr", "strategy.gamma"]}
+    config = {"strategy": {"name": "relief", "gamma": 0.5}, "choice": choice}
+    assert variant_names([("relief", config)]) == ["relief"]
+    assert (choice_kind(config), chosen_keys(config)) == ("tuned", ("training.lr", "strategy.gamma"))
+    assert (choice_kind({"choice": None}), chosen_keys({})) == ("", ())
+
+
+def test_a_field_of_an_older_program_renames_nothing():
+    assert variant_names([("pilot", {"strategy": {"name": "pilot", "stage1_rounds": 10}})]) == ["pilot"]

@@ -1,0 +1,55 @@
+"""Runs from folders and nested folders."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from relief_ray.errors import UserError
+from relief_ray.report.runs import load_runs, require_complete
+
+
+def test_folders_nested_folders_and_repeats(make, put, tmp_path):
+    one = put(make("fedavg"), tmp_path / "a" / "fedavg")
+    put(make("relief", seed=3, fold=2), tmp_path / "a" / "relief")
+    found = load_runs([tmp_path, one, tmp_path / "a"])
+    assert [(r.label, r.replicate) for r in found] == [("fedavg", (0, 0, 0)), ("relief", (2, 0, 3))]
+    assert [r.round for r in found[1].rounds] == [0, 1, 2]
+    assert [r.round for r in found[1].trained] == [1, 2]
+
+
+def test_a_folder_without_runs_is_named(tmp_path):
+    with pytest.raises(UserError, match=r"no run\.json in or below"):
+        load_runs([tmp_path])
+
+
+def test_incomplete_runs_are_left_out_by_name(make):
+    whole, cut = make("fedavg"), make("relief", planned=20, seed=4)
+    complete, notes = require_complete([whole, cut])
+    assert complete == (whole,)
+    assert notes == ("relief, fold 0, seed 4: 2 of 20 rounds, left out",)
+    with pytest.raises(UserError, match=r"no run is complete.*2 of 20"):
+        require_complete([cut])
+
+
+def test_a_run_with_all_its_rounds_that_did_not_finish_is_left_out_too(make):
+    """As for a grid: a resume has its end to do."""
+    whole, cut = make("fedavg"), make("relief", seed=4)
+    cut = replace(cut, run=cut.run.model_copy(update={"status": "running"}))
+    assert require_complete([whole, cut]) == (
+        (whole,),
+        ("relief, fold 0, seed 4: 2 of 2 rounds (running), left out",),
+    )
+
+
+def test_a_reconstruction_is_shown_as_one(make, put, tmp_path):
+    put(make("fedicu"), tmp_path / "a")
+    (found,) = load_runs([tmp_path])
+    assert found.run.strategy == "fedicu" and found.label == "FedICU (reconstructed)"
+    assert found.title == "FedICU (reconstructed), fold 0, seed 0"
+
+
+def test_runs_set_aside_and_mlflow_s_copies_are_no_runs(make, put, tmp_path):
+    for where in ("a", "stale/a-1234", "mlartifacts/relief-ray/0/artifacts", "mlruns/0"):
+        put(make("fedavg"), tmp_path / where)
+    assert [Path(r.where).name for r in load_runs([tmp_path])] == ["a"]

@@ -1,0 +1,84 @@
+"""Paired statistics against hand counts and against scipy."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relief_ray.report.statistics import holm, paired, sign_flip, smallest_p, t_cdf, t_quantile
+
+values = st.lists(st.floats(-5, 5).map(lambda v: round(v, 3)), min_size=1, max_size=8)
+
+
+@pytest.mark.parametrize(
+    ("differences", "p"),
+    [
+        pytest.param([1.0, 2.0, 3.0], 2 / 8, id="all of one sign: only +++ and --- are as far"),
+        pytest.param([1.0, 2.0, -3.0], 1.0, id="mean 0: every assignment is as far"),
+        pytest.param([3.0, 2.0, -1.0], 4 / 8, id="|sum| 4 or 6: +++, ++-, and their mirrors"),
+        pytest.param([1.0, 1.0, 1.0, -1.0], 10 / 16, id="|sum| >= 2: 4 + 1 of 16, twice"),
+        pytest.param([0.0, 0.0], 1.0, id="no difference at all"),
+        pytest.param([0.7], 1.0, id="one subject decides nothing"),
+    ],
+)
+def test_sign_flip_by_hand(differences, p):
+    assert sign_flip(differences) == p
+
+
+@given(values)
+def test_sign_flip_knows_neither_sign_nor_order_nor_scale(found):
+    p = sign_flip(found)
+    assert p == sign_flip([-v for v in found]) == sign_flip(found[::-1]) == sign_flip([4 * v for v in found])
+    assert smallest_p(len(found)) <= p <= 1.0
+
+
+def test_sign_flip_of_many_subjects_is_drawn_and_seeded():
+    found = np.random.default_rng(3).normal(0.4, 1.0, 20).tolist()
+    drawn = sign_flip(found)
+    assert drawn == sign_flip(found)
+    exact_part = sign_flip(found[:16])
+    assert 0.0 < drawn < 1.0
+    assert exact_part * 2**16 == pytest.approx(round(exact_part * 2**16))
+    # 100,000 draws: four standard errors around the normal approximation's neighbourhood of the exact 2^20 count.
+    signs = 1.0 - 2.0 * ((np.arange(2**20)[:, None] >> np.arange(20)) & 1)
+    exact = float(np.mean(np.abs(signs @ np.asarray(found)) >= abs(sum(found)) - 1e-9))
+    assert drawn == pytest.approx(exact, abs=4 * math.sqrt(exact * (1 - exact) / 1e5) + 1e-5)
+
+
+def test_smallest_p_is_two_over_two_to_the_n():
+    assert [smallest_p(n) for n in (1, 2, 5, 8)] == [1.0, 0.5, 1 / 16, 1 / 128]
+
+
+def test_holm_by_hand():
+    """Sorted .01 .02 .03 .04 times 4 3 2 1 is .04 .06 .06 .04, made monotone: .04 .06 .06 .06."""
+    assert holm([0.04, 0.01, 0.03, 0.02]) == pytest.approx((0.06, 0.04, 0.06, 0.06))
+    assert holm([0.5, 0.9]) == (1.0, 1.0)
+    assert holm([]) == ()
+
+
+@pytest.mark.parametrize("df", [1, 2, 3, 4, 7, 30])
+def test_student_agrees_with_scipy(df):
+    stats = pytest.importorskip("scipy.stats")
+    for t in (-4.0, -0.3, 0.0, 1.0, 12.0):
+        assert t_cdf(t, df) == pytest.approx(stats.t.cdf(t, df), abs=1e-12)
+    for probability in (0.5, 0.8, 0.975, 0.9999):
+        assert t_quantile(probability, df) == pytest.approx(stats.t.ppf(probability, df), rel=1e-9, abs=1e-12)
+
+
+def test_interval_and_detectable_difference_by_hand():
+    """1, 2, 3: mean 2, s = 1, standard error 1/sqrt(3); t(.975, 2) = 4.302653, t(.8, 2) = 1.060660."""
+    found = paired([1.0, 2.0, 3.0])
+    assert found is not None
+    error = 1 / math.sqrt(3)
+    assert (found.mean, found.p, found.num_subjects) == (2.0, 0.25, 3)
+    assert (found.low, found.high) == pytest.approx((2 - 4.302653 * error, 2 + 4.302653 * error), rel=1e-6)
+    assert found.detectable == pytest.approx((4.302653 + 1.060660) * error, rel=1e-6)
+
+
+def test_one_subject_has_no_interval_and_none_has_nothing():
+    found = paired([1.5])
+    assert found is not None
+    assert (found.mean, found.low, found.high, found.detectable, found.p) == (1.5, None, None, None, 1.0)
+    assert paired([]) is None

@@ -1,0 +1,95 @@
+"""Files of a report: what stands in the CSV, special characters in every format, figures as PDF, PNG and SVG."""
+
+import csv
+import io
+
+import pytest
+
+from relief_ray.errors import UserError
+from relief_ray.report.build import build
+from relief_ray.report.document import Document, Entry, Line, Prose, Section, Sheet, column_origins, words
+from relief_ray.report.formats.html import html, inline, own_ids
+from relief_ray.report.formats.latex import escape, latex
+from relief_ray.report.formats.markdown import markdown
+from relief_ray.report.write import table_csv, write
+
+NASTY = "a_b & 50 % of <i> | `x_1` -3"
+
+
+def document(*blocks):
+    section = Section(title="One", slug="one", blocks=blocks)
+    return Document(title="T", lead="L", sections=(section,), footer="F")
+
+
+def table(**more):
+    entry = Entry(text="1.0", below="paper 2", origin="measured", numbers={"mean": 1.0, "n": 2, "paper": 2.0})
+    fitted = Entry(text="3.0", origin="FITTED", numbers={"mean": 3.0})
+    lines = (Line(name="m", entries=(entry,)), Line(name="k", entries=(entry,)), Line(name=NASTY, entries=(fitted,)))
+    return Sheet(slug="t", caption="C.", head=("method", "F1"), lines=lines, **more)
+
+
+def test_special_characters_survive_every_format():
+    assert inline(NASTY) == "a_b &amp; 50 % of &lt;i&gt; | <code>x_1</code> \N{MINUS SIGN}3"
+    assert escape(NASTY) == r"a\_b \& 50 \% of $<$i$>$ | \texttt{x\_1} $-$3"
+    assert "\\|" in markdown(document(words("w", "C.", ["h", "v"], [["x", NASTY]])))
+
+
+def test_a_hyphen_inside_a_word_or_code_is_no_minus():
+    assert inline("seed-0 `a-1` 3-4") == "seed-0 <code>a-1</code> 3-4"
+
+
+def test_the_usual_origin_stands_in_the_heading_others_in_their_cell():
+    assert column_origins(table()) == ["measured"]
+    page = html(document(table()), {})
+    assert page.count("<span class='origin measured'>") == 1 and page.count("<span class='origin fitted'>") == 1
+    text = markdown(document(table()))
+    assert "F1 (measured)" in text and "3.0 FITTED" in text
+    assert "3.0 FITTED" in latex(document(table()))
+
+
+def test_csv_has_a_line_per_cell():
+    rows = list(csv.DictReader(io.StringIO(table_csv(table()))))
+    assert [r["row"] for r in rows] == ["m", "k", NASTY]
+    assert (rows[0]["column"], rows[0]["mean"], rows[0]["paper"], rows[0]["deviation"]) == ("F1", "1.0", "2.0", "")
+
+
+def test_csv_of_words_is_the_table():
+    sheet = words("w", "C.", ["h", "v"], [["x", "1, 2"]])
+    assert table_csv(sheet) == 'h,v\nx,"1, 2"\n'
+
+
+def test_notices_are_set_apart():
+    found = Prose(lines=("look",), tone="warn")
+    assert "<div class='notice warn'><p>look</p></div>" in html(document(found), {})
+    assert "> look" in markdown(document(found))
+
+
+def test_ids_of_drawings_are_made_their_own():
+    raw = (
+        '<?xml?><svg width="3" viewBox="0"><metadata>d</metadata><g id="a"/><use xlink:href="#a" clip="url(#a)"/></svg>'
+    )
+    found = own_ids(raw, "f1")
+    assert found == '<svg viewBox="0"><g id="f1-a"/><use xlink:href="#f1-a" clip="url(#f1-a)"/></svg>'
+
+
+def test_all_files_are_written_and_repeat_to_the_byte(usual, tmp_path):
+    pytest.importorskip("matplotlib")
+    made = build(usual)
+    written = write(made, tmp_path / "a")
+    write(made, tmp_path / "b")
+    assert [p.name for p in written] == ["index.html", "report.md", "report.tex"]
+    files = {p.relative_to(tmp_path / "a"): p for p in (tmp_path / "a").rglob("*") if p.is_file()}
+    for plot in made.plots:
+        assert {f"{plot.slug}{s}" for s in (".pdf", ".png", ".svg", ".csv")} <= {p.name for p in files}
+    assert all((tmp_path / "b" / name).read_bytes() == path.read_bytes() for name, path in files.items())
+    assert all(p.stat().st_size > 20 for p in files.values())
+    pdf = (tmp_path / "a" / "figures" / "e1-convergence.pdf").read_bytes()
+    assert b"/FontFile2" in pdf and b"/Type3" not in pdf, "letters are embedded as TrueType"
+    page = (tmp_path / "a" / "index.html").read_text()
+    assert page.count("<svg") == len(made.plots)
+
+
+def test_a_folder_that_cannot_be_written_is_named(usual, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot write the report"):
+        write(build(usual), tmp_path / "file" / "out")

@@ -1,0 +1,78 @@
+"""Mixing with the nearest: weights, distances and what identical or lonely clients get."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from relief_ray.strategies.pilot.mixing import distances, local_models, mean, mix_with_nearest, mixing
+
+GROUPS = ("a", "b")
+
+
+def models(number, seed=0):
+    make = torch.Generator().manual_seed(seed)
+    return [{"a": torch.randn(3, generator=make), "b": torch.randn(5, generator=make)} for _ in range(number)]
+
+
+def test_distance_is_over_all_groups_together():
+    found = distances(models(4), GROUPS)
+    flat = [torch.cat([m["a"], m["b"]]).double() for m in models(4)]
+    for i in range(4):
+        for k in range(4):
+            assert found[i, k] == pytest.approx(float((flat[i] - flat[k]).norm()))
+    assert np.array_equal(found, found.T)
+    assert distances(models(1), GROUPS).tolist() == [[0.0]] and distances([], ()).shape == (0, 0)
+
+
+@given(number=st.integers(1, 8), seed=st.integers(0, 99), most=st.integers(1, 4))
+@settings(max_examples=50, deadline=None)
+def test_weights_are_shares(number, seed, most):
+    weights = mixing(distances(models(number, seed), GROUPS), [1.0 + i for i in range(number)], most)
+    assert bool((weights >= 0).all())
+    np.testing.assert_allclose(weights.sum(1), 1.0)
+    assert all(np.count_nonzero(row) <= most + 1 for row in weights)
+
+
+def test_weights_by_hand():
+    """Client 0: neighbours 1 (d = 1) and 2 (d = 2), sizes 2, 1, 1: beta = 2 / 4, the rest 2 : 1."""
+    d = np.array([[0.0, 1.0, 2.0, 9.0], [1.0, 0.0, 1.0, 8.0], [2.0, 1.0, 0.0, 7.0], [9.0, 8.0, 7.0, 0.0]])
+    row = mixing(d, [2.0, 1.0, 1.0, 5.0], 2)[0]
+    np.testing.assert_allclose(row, [0.5, 0.5 * 2 / 3, 0.5 / 3, 0.0])
+
+
+def test_identical_clients_stay_identical_and_nothing_is_divided_by_zero():
+    same = [models(1)[0]] * 4
+    found = mix_with_nearest(same, [1.0, 2.0, 3.0, 4.0], 3, GROUPS)
+    for theta in found:
+        for j in GROUPS:
+            torch.testing.assert_close(theta[j], same[0][j], rtol=0, atol=1e-6)
+
+
+def test_twins_share_everything_that_is_not_ones_own():
+    twin, other = models(2)
+    weights = mixing(distances([twin, twin, other], GROUPS), [1.0, 1.0, 1.0], 2)
+    np.testing.assert_allclose(weights[0], [1 / 3, 2 / 3, 0.0])
+
+
+def test_permuted_clients_get_permuted_models():
+    order = [3, 0, 4, 1, 2]
+    given_, sizes = models(5), [1.0, 2.0, 3.0, 4.0, 5.0]
+    found = mix_with_nearest(given_, sizes, 2, GROUPS)
+    moved = mix_with_nearest([given_[i] for i in order], [sizes[i] for i in order], 2, GROUPS)
+    for k, i in enumerate(order):
+        for j in GROUPS:
+            torch.testing.assert_close(moved[k][j], found[i][j], rtol=0, atol=1e-6)
+
+
+def test_a_lonely_client_keeps_its_model():
+    alone = models(1)
+    assert torch.equal(mix_with_nearest(alone, [3.0], 3, GROUPS)[0]["b"], alone[0]["b"])
+
+
+def test_local_models_and_means_by_hand():
+    start = [{"a": torch.tensor([1.0, 2.0])}, {"a": torch.tensor([0.0, 0.0])}]
+    local = local_models(start, [{"a": torch.tensor([1.0, 0.0])}, {"a": torch.tensor([5.0, 5.0])}])
+    assert [x["a"].tolist() for x in local] == [[2.0, 2.0], [5.0, 5.0]]
+    assert mean(local, [2.0, 1.0], ["a"])["a"].tolist() == [3.0, 3.0]

@@ -1,0 +1,71 @@
+"""The warning that a deadline leaves nobody a choice, held against what is then really allocated."""
+
+import pytest
+
+from relief_ray.experiment.recording import run_record
+from relief_ray.experiment.setup import context_of, deadline_s, prepare
+from relief_ray.messages import ServerState
+from relief_ray.strategies.relief.divergence import D_BAR, to_tensor
+from relief_ray.strategies.relief.strategy import VARIANTS, Relief, allocate
+from relief_ray.strategies.warnings import cheapest, rounded_up, starved
+from tests.conformance.cases import config_of
+from tests.strategies.relief.test_relief import CNN, PAPER, TAUS
+from tests.toy import LinearPlanner
+from tests.toy import context_of as toy_context
+
+STATE = ServerState(models={"global": {}})
+CROWDED = LinearPlanner(tau_s={n: 1.0 for n in range(8)})
+TIGHT = ("relief", "v2", "v3", "v2_mandatory", "v3_mandatory")
+
+
+def further(config, context):
+    """Groups that are no fusion block, over all clients."""
+    return [j for task in allocate(config, STATE, context) for j in task.train if not j.startswith("fusion.A.")]
+
+
+@pytest.mark.parametrize("name", TIGHT)
+@pytest.mark.parametrize("planner", [TAUS, CROWDED], ids=["paper", "equal"])
+def test_it_warns_exactly_where_nobody_may_train_more(name, planner):
+    context = toy_context(CNN, PAPER, 1, planner)
+    needed = min(cheapest(VARIANTS[name], context, c).needed_s for c in context.fleet.clients)
+    for deadline in (0.5 * needed, 0.999 * needed, needed, float(rounded_up(needed)), 2 * needed):
+        config = VARIANTS[name].model_copy(update={"deadline_s": deadline})
+        # V2 and V3 need no block, and their ranking may prefer one; who offers the others first finds a place for them.
+        found = further(config, context) if config.mandatory else offered(config, context)
+        assert bool(found) == (starved(config, context, "toy") is None), deadline
+
+
+def offered(config, context):
+    others = [j for j in context.layout.ids if not j.startswith("fusion.A.")]
+    state = state_of(context.layout, {j: 1.0 for j in others})
+    first = config.model_copy(update={"select": "divergence"})
+    return [j for t in allocate(first, state, context) for j in t.train if j in others]
+
+
+def state_of(layout, d_bar):
+    return ServerState(models={"global": {}}, tensors={D_BAR: to_tensor(d_bar, layout)})
+
+
+def test_those_without_a_deadline_and_those_that_want_none_are_not_warned():
+    context = toy_context(CNN, PAPER, 1, CROWDED)
+    assert starved(Relief(select="all"), context, "toy") is None
+    assert starved(Relief(select="none", deadline_s=1e-6), context, "toy") is None
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0.386_4, "0.387"), (0.25, "0.250"), (12.341, "12.4"), (1234.5, "1240")])
+def test_the_deadline_to_set_is_short_and_never_too_small(seconds, text):
+    assert rounded_up(seconds) == text and float(text) >= seconds
+
+
+def test_a_run_says_it_in_its_record_and_the_advice_helps(run_cache):
+    values = {"costs": {"planning_time": "flop_proportional"}}
+    setup = prepare(config_of("relief", strategy="relief", **values))
+    (warning,) = setup.warnings
+    assert f"T* = {deadline_s(setup):.4g} s" in warning and "flop_proportional" in warning and "fusion.B" in warning
+    assert run_record(setup).warnings == (warning,)
+    assert further(setup.config.strategy, context_of(setup, 1)) == []
+    advised = float(warning.split("strategy.deadline_s=")[1].split()[0])
+    strategy = {"name": "relief", "deadline_s": advised}
+    helped = prepare(config_of("relief", strategy=strategy, **values))
+    assert helped.warnings == () and set(further(helped.config.strategy, context_of(helped, 1))) == {"fusion.B"}
+    assert prepare(config_of("relief", strategy="relief")).warnings == (), "the default clock leaves a choice"

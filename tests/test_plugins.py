@@ -1,0 +1,133 @@
+"""A user's own strategy by import path: found, checked, stored, recognised by its sources."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from relief_ray.config import ExperimentConfig, override, parse
+from relief_ray.errors import UserError
+from relief_ray.experiment.lifecycle import reopen
+from relief_ray.plugins import digests, is_own, load, path_of, sources
+from relief_ray.records.identity import other_program
+from relief_ray.records.run_folder import read_run
+from relief_ray.strategies.fedavg import FedAvg
+from tests.conformance.cases import BASE, after_rounds, drive, outcome
+from tests.own import METHOD
+
+pytestmark = pytest.mark.usefixtures("run_cache")
+
+
+def with_strategy(strategy, **more):
+    return parse({**BASE, "strategy": strategy, **more})
+
+
+def test_a_strategy_by_import_path_with_a_field_of_its_own(write):
+    path = f"{write(METHOD)}:Mine"
+    values = override(BASE, [f"strategy={path}", "strategy.alpha=0.25"])
+    config = parse(values)
+    assert config.strategy.model_dump() == {"weighting": "uniform", "alpha": 0.25}
+    assert config.label() == path == path_of(type(config.strategy)) and is_own(type(config.strategy))
+    stored = json.loads(config.model_dump_json())
+    assert stored["strategy"] == {"name": path, "weighting": "uniform", "alpha": 0.25}
+    assert parse(stored) == config and parse(stored).hashed() == config.hashed()
+    assert parse(override(values, ["strategy.alpha=1"])).hashed() != config.hashed()
+
+
+def test_an_instance_may_be_varied(write):
+    module = write(METHOD + "\nSTRONG = Mine(alpha=0.75, weighting='samples')\n")
+    config = with_strategy({"name": f"{module}:STRONG", "weighting": "uniform"})
+    assert config.strategy.model_dump() == {"weighting": "uniform", "alpha": 0.75}
+    assert config.label() == f"{module}:Mine"
+
+
+def test_a_class_derived_from_one_of_ours_is_the_users_own(write):
+    module = write("from relief_ray.strategies.fedprox import FedProx\n\n\nclass Near(FedProx):\n    mu: float = 0.5\n")
+    config = with_strategy(f"{module}:Near")
+    assert json.loads(config.model_dump_json())["strategy"]["name"] == config.label() == f"{module}:Near"
+    assert parse(json.loads(config.model_dump_json())) == config
+
+
+def test_ours_by_import_path_is_ours():
+    config = with_strategy("relief_ray.strategies.fedavg:FedAvg")
+    assert config == with_strategy("fedavg") and config.label() == "fedavg" and config.modules() == ()
+    assert ExperimentConfig(strategy=FedAvg()).label() == "fedavg"
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "message"),
+    [
+        ("{}:", METHOD, "expected an import path like my.module:MyClass"),
+        ("{}:Mime", METHOD, r"has no 'Mime' \(did you mean 'Mine'\?\); name what the file defines"),
+        ("no_such_{}:Mine", METHOD, "no module 'no_such_.*' in the current folder .* or on PYTHONPATH; start from"),
+        ("{}.sub:Mine", METHOD, "no module 'own_.*sub' in the current folder"),
+        ("{}:Mine", "import nothing_like_it\n", "imports 'nothing_like_it', which is not installed; install it"),
+        ("{}:Mine", "1 / 0\n", "fails with ZeroDivisionError: division by zero; mend the file"),
+        ("{}:Mine", "class Mine(:\n", "fails with SyntaxError"),
+        ("{}:Mine", "class Mine:\n    pass\n", r"found class Mine, expected a subclass of .*common\.StrategyConfig"),
+        ("{}:Mine", "Mine = 3\n", "found a int, expected a subclass of"),
+    ],
+)
+def test_what_is_wrong_with_a_path_is_said_in_one_line(write, path, text, message):
+    with pytest.raises(UserError, match=message) as caught:
+        with_strategy(path.format(write(text)))
+    assert str(caught.value).startswith("configuration: strategy") and "\n" not in str(caught.value)
+
+
+def test_a_wrong_field_is_named(write):
+    module = write(METHOD)
+    with pytest.raises(UserError, match=r"configuration: strategy\.alpha = 'much': Input should be a valid number"):
+        with_strategy({"name": f"{module}:Mine", "alpha": "much"})
+    with pytest.raises(UserError, match=r"unknown key 'strategy\.alpha_x'"):
+        with_strategy({"name": f"{module}:Mine", "alpha_x": 1})
+
+
+def test_a_file_in_the_current_folder_never_stands_in_for_an_installed_module(write):
+    write("TOKEN = 'mine'\n", "json")
+    import json as installed
+
+    assert load("json:dumps", "x") is installed.dumps and sys.path[-1] == str(Path.cwd())
+
+
+def test_sources_are_the_file_and_what_it_imports_from_beside_it(write):
+    write("import json, torch\n", "lab.base")
+    write("", "lab.__init__")
+    write("from . import base\n", "lab.more")
+    write("", "lab.unused")
+    write("import relief_ray.config\nVALUE = 1\n", "beside")
+    module = write("from beside import VALUE\nfrom lab.more import base\nfrom relief_ray.errors import UserError\n")
+    load(f"{module}:VALUE", "x")
+    assert [s.name for s in sources([module])] == sorted(
+        ["beside.py", "lab/__init__.py", "lab/base.py", "lab/more.py", f"{module}.py"]
+    )
+    assert sources(["relief_ray.config", "never_imported"]) == ()
+
+
+def test_of_an_installed_package_only_its_own_modules_count(write):
+    write("import pkg_b\nimport pkg_a.part\n", "site-packages.pkg_a.__init__")
+    write("", "site-packages.pkg_a.part")
+    write("", "site-packages.pkg_b")
+    sys.path.append(str(Path.cwd() / "site-packages"))
+    load("pkg_a:part", "x")
+    assert [s.name for s in sources(["pkg_a"])] == ["pkg_a/__init__.py", "pkg_a/part.py"]
+
+
+def test_a_run_is_resumed_with_the_same_bits_and_refused_once_the_file_has_changed(write, tmp_path):
+    module = write(METHOD)
+    config = with_strategy({"name": f"{module}:Mine", "alpha": 0.25})
+    drive(config, tmp_path / "whole")
+    drive(config, tmp_path / "run", should_stop=after_rounds(1))
+    run = read_run(tmp_path / "run")
+    assert run.own_sources == digests([module]) and list(run.own_sources) == [f"{module}.py"]
+    assert run.strategy == f"{module}:Mine" and other_program(run) is None
+    drive(config, tmp_path / "run", should_stop=after_rounds(1))
+    text = Path(f"{module}.py").read_text()
+    Path(f"{module}.py").write_text(text + "# another remark\n")
+    with pytest.raises(UserError, match=rf"begun by another program \({module}\.py [0-9a-f]{{12}} there, .* here"):
+        reopen(tmp_path / "run")
+    Path(f"{module}.py").write_text(text)
+    drive(config, tmp_path / "run")
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
+    drive(with_strategy("fedavg"), tmp_path / "fedavg")
+    assert outcome(tmp_path / "fedavg")["state"] != outcome(tmp_path / "whole")["state"]

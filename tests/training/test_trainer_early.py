@@ -1,0 +1,133 @@
+"""Large gradients are used inside the backward pass: when, and that no bit depends on it."""
+
+from dataclasses import replace
+from time import sleep
+
+import pytest
+import torch
+
+from relief_ray.federated import ClientProgram, task_loss
+from relief_ray.groups import Part
+from relief_ray.training import optimizer, trainer
+from relief_ray.training.optimizer import Adam
+from tests.training.scene import ASSIGNMENTS, BATCH, Scene
+
+
+@pytest.fixture
+def steps(monkeypatch):
+    """How many tensors each of Adam's steps moved; every tensor counts as large."""
+    found, usual = [], Adam.step
+
+    def step(self, parameters, lr):
+        moved = [p for p in parameters if p.grad is not None]
+        found.append(len(moved))
+        usual(self, parameters, lr)
+
+    monkeypatch.setattr(Adam, "step", step)
+    monkeypatch.setattr(trainer, "LARGE", 1)
+    return found
+
+
+def other(step):
+    return task_loss(step)
+
+
+@pytest.mark.parametrize("groups", ASSIGNMENTS.values(), ids=ASSIGNMENTS)
+@pytest.mark.parametrize("missing", ["zero_input", "zero_feature"])
+def test_the_bits_are_those_of_steps_after_the_backward_pass(groups, missing, steps):
+    at_once = Scene("gemm", missing).train(groups, epochs=2)
+    assert set(steps) <= {0, 1}, "each tensor has a step of its own"
+    steps.clear()
+    afterwards = Scene("gemm", missing).train(groups, epochs=2, program=ClientProgram(objective=other))
+    assert at_once.receipt.work.loss == afterwards.receipt.work.loss
+    assert all(torch.equal(delta, afterwards.delta[j]) for j, delta in at_once.delta.items())
+
+
+def test_rates_are_the_groups_own(steps):
+    changes = {"lr_scale": {"head.1": 0.5, "fusion.B": 2.0}}
+    first, second = (
+        Scene("gemm").train(changes=changes, program=program)
+        for program in (ClientProgram(), ClientProgram(objective=other))
+    )
+    assert all(torch.equal(delta, second.delta[j]) for j, delta in first.delta.items())
+
+
+@pytest.mark.parametrize(
+    ("engine", "changes", "micro_batch"),
+    [("reuse", {}, None), ("gemm", {"train": {"head.1": Part(rows=0.5)}}, None), ("gemm", {}, 5)],
+    ids=["other engine", "parts of tensors", "batches in parts"],
+)
+def test_elsewhere_all_tensors_share_a_step(engine, changes, micro_batch, steps):
+    scene = Scene(engine)
+    scene.trainer.config = replace(scene.trainer.config, micro_batch=micro_batch)
+    scene.train(changes=changes)
+    num_tensors = 2 if "train" in changes else sum(map(len, scene.backbone.parameters.values()))
+    assert set(steps) == {num_tensors}
+
+
+def test_hooks_end_with_the_round(steps):
+    scene = Scene("gemm")
+    scene.train()
+    steps.clear()
+    scene.train(program=ClientProgram(objective=other))
+    assert max(steps) > 1
+
+
+def test_seconds_of_the_steps_are_the_optimizers(monkeypatch, steps):
+    """Three steps of each tensor, slowed down by 2 ms."""
+    usual = Adam.step
+
+    def slow(self, parameters, lr):
+        if any(p.grad is not None for p in parameters):
+            sleep(0.002)
+        usual(self, parameters, lr)
+
+    monkeypatch.setattr(Adam, "step", slow)
+    scene = Scene("gemm")
+    num_tensors = sum(map(len, scene.backbone.parameters.values()))
+    slept_s = 0.002 * 3 * num_tensors
+    times = scene.train().receipt.work.measured
+    assert times.optimizer_s >= slept_s > 0.1 and 0 < times.backward_s < slept_s
+
+
+@pytest.fixture
+def passed(monkeypatch):
+    """Whether each tensor's moments passed; pieces of 64 values, every tensor of as many has a step of its own."""
+    found, usual = [], Adam._only_step
+    monkeypatch.setattr(Adam, "_only_step", lambda *given: found.append(usual(*given)) or found[-1])
+    monkeypatch.setattr(optimizer, "LARGE", 64)
+    monkeypatch.setattr(trainer, "LARGE", 64)
+    return found
+
+
+@pytest.mark.parametrize("program", [ClientProgram(), ClientProgram(objective=other)], ids=["at once", "afterwards"])
+@pytest.mark.parametrize(("num", "epochs"), [(BATCH, 1), (BATCH - 3, 1), (BATCH + 1, 1), (BATCH, 2)])
+def test_moments_of_an_only_step_pass_and_no_bit_depends_on_it(program, num, epochs, passed, monkeypatch):
+    """One batch, one epoch; the client after it has several steps."""
+    taken, take, reset = [], trainer._take, Adam.reset
+    monkeypatch.setattr(trainer, "_take", lambda *given: taken.append(given) or take(*given))
+
+    def rounds():
+        scene = Scene("gemm")
+        first = scene.train(epochs=epochs, program=program, inputs=scene.inputs(num=num))
+        had = any(passed)
+        return first, scene.train(epochs=2, program=program), had
+
+    one, after, had = rounds()
+    assert had == (num <= BATCH and epochs == 1) and bool(taken) == (program.objective is task_loss)
+    monkeypatch.setattr(Adam, "reset", lambda self, parameters, once: reset(self, parameters))
+    for update, expected in zip((one, after), rounds()[:2], strict=True):
+        assert all(torch.equal(delta, expected.delta[j]) for j, delta in update.delta.items())
+
+
+def test_moments_of_a_probe_pass(passed):
+    """It takes one step, whatever its trial would take as a round; its round has nine."""
+    told = []
+
+    def refine(context, assignment):
+        context.probe(assignment)
+        told.extend(passed)
+        return assignment
+
+    Scene("gemm").train(epochs=3, program=ClientProgram(refine=refine))
+    assert any(told) and passed == told

@@ -1,0 +1,114 @@
+"""Parts of groups: one factor alone, the first ranks of both, the first rows of a dense weight."""
+
+import pytest
+import torch
+
+from relief_ray.federated import ClientContext, ClientProgram
+from relief_ray.groups import Part
+from relief_ray.messages import Assignment, ClientInfo
+from relief_ray.streams import Streams
+from relief_ray.training.config import TrainerConfig
+from relief_ray.training.trainer import ClientInputs, Trainer, drop_ranks, scale_adapters
+from tests.models import tiny_moment as moment
+from tests.toy import CHANNELS, RANK, SHAPE, build
+from tests.training.scene import Scene
+
+GROUP = "encoder.acc.1"
+
+
+def train(part, engine, epochs=3):
+    """The group's tensors before, after, and what was sent."""
+    backbone = build(b_zero=False)
+    config = TrainerConfig(lr=0.1, batch_size=4, missing="zero_input", engine=engine)
+    trainer, layout = Trainer(backbone, config), backbone.layout
+    make = torch.Generator().manual_seed(0)
+    inputs = {m: torch.randn(10, c, SHAPE.window, generator=make) for m, c in CHANNELS}
+    data = ClientInputs(inputs=inputs, labels=torch.randint(0, SHAPE.num_classes, (10,), generator=make))
+    info = ClientInfo(id=0, name="a", device="A", modalities=("acc", "hr"), num_windows=10)
+    start = backbone.params()
+    context = ClientContext(info=info, round=1, layout=layout, start=start, state={}, streams=Streams(seed=0))
+    chosen = {GROUP: part}
+    task = Assignment(client=0, down=layout.select(), train=chosen, up=chosen, epochs=epochs)
+    delta = trainer.train(context, task, data, ClientProgram()).delta[GROUP]
+    before, after = (layout.unflatten(GROUP, p[GROUP]) for p in (start, backbone.params()))
+    return before, after, delta
+
+
+@pytest.mark.parametrize("engine", ["naive", "reuse"])
+def test_first_rank_alone_moves(engine):
+    before, after, delta = train(Part(rank=1), engine)
+    assert RANK == 2
+    assert torch.equal(after["a"][1:], before["a"][1:]) and torch.equal(after["b"][:, 1:], before["b"][:, 1:])
+    moved = torch.cat([(after["a"] - before["a"])[0], (after["b"] - before["b"])[:, 0]])
+    assert torch.count_nonzero(moved) == len(moved)
+    assert torch.equal(delta, moved)
+
+
+@pytest.mark.parametrize("engine", ["naive", "reuse"])
+def test_one_factor_alone_moves(engine):
+    before, after, delta = train(Part(kinds=frozenset({"lora_a"})), engine)
+    assert torch.equal(after["b"], before["b"])
+    assert torch.equal(delta, (after["a"] - before["a"]).flatten()) and torch.count_nonzero(delta)
+
+
+def test_full_rank_is_the_whole_group():
+    _, whole, _ = train(Part(), "reuse")
+    _, ranked, _ = train(Part(rank=RANK), "reuse")
+    assert all(torch.equal(whole[name], ranked[name]) for name in whole)
+
+
+@pytest.mark.parametrize("engine", ["naive", "reuse", "gemm"])
+def test_first_rows_alone_move(engine):
+    """Of every dense weight and bias, of convolutions by output channel."""
+    scene, part = Scene(engine), Part(rows=0.5)
+    chosen = scene.backbone.layout.select(("encoder.acc.1", "encoder.acc.2", "fusion.A.acc", "fusion.B"), part)
+    update = scene.train(epochs=2, changes={"train": chosen, "up": chosen})
+    after = scene.backbone.params()
+    for j in scene.backbone.layout.ids:
+        inside = torch.zeros(len(after[j]), dtype=torch.bool)
+        if j in chosen:
+            inside[scene.backbone.layout.indices(j, part)] = True
+            assert torch.equal(update.delta[j], (after[j] - scene.start[j])[inside]) and update.delta[j].any()
+        assert torch.equal(after[j][~inside], scene.start[j][~inside])
+
+
+def test_rows_move_as_in_full_training_on_the_first_step():
+    """One step of Adam: masked rows stay, the others go where they go anyway."""
+    whole, part = (Scene().train(inputs=one_batch(), changes=c) for c in ({}, rows_of("fusion.A.acc", 0.5)))
+    torch.testing.assert_close(part.delta["fusion.A.acc"], whole.delta["fusion.A.acc"].view(8, -1)[:4].reshape(-1))
+
+
+def one_batch():
+    return Scene().inputs(num=16)
+
+
+def rows_of(group, share):
+    return {"train": {group: Part(rows=share)}, "up": {group: Part(rows=share)}}
+
+
+def test_what_comes_down_at_a_lower_rank_has_no_other_ranks():
+    layout, theta = build(b_zero=False).layout, build(b_zero=False).params()
+    before = {j: x.clone() for j, x in theta.items()}
+    down = {"encoder.acc.1": Part(rank=1), "fusion.B": Part(rank=RANK), "head.1": Part(rank=1), "encoder.hr.1": Part()}
+    drop_ranks(theta, layout, down)
+    found = layout.unflatten("encoder.acc.1", theta["encoder.acc.1"])
+    kept = layout.unflatten("encoder.acc.1", before["encoder.acc.1"])
+    assert torch.equal(found["a"][0], kept["a"][0]) and not found["a"][1:].any()
+    assert torch.equal(found["b"][:, 0], kept["b"][:, 0]) and not found["b"][:, 1:].any()
+    assert all(torch.equal(theta[j], before[j]) for j in theta if j != "encoder.acc.1")
+
+
+def test_scaled_adapters_are_those_with_a_larger_b(run_cache):
+    """Backbone 2, PEFT's layers and the fusion's: three times s is three times every B; once s is the model again."""
+    backbone = moment.tiny()
+    theta, x = moment.stirred(backbone), moment.windows()
+    plain = backbone.forward(x).detach()
+    scale_adapters(backbone, 3.0)
+    scaled = backbone.forward(x).detach()
+    scale_adapters(backbone, 1.0)
+    assert torch.equal(backbone.forward(x), plain) and not torch.allclose(scaled, plain, rtol=1e-2)
+    for j, value in theta.items():
+        for spec, tensor in zip(backbone.layout[j].tensors, backbone.layout.unflatten(j, value).values(), strict=True):
+            tensor.mul_(3.0 if spec.kind == "lora_b" else 1.0)
+    backbone.load(theta)
+    torch.testing.assert_close(backbone.forward(x).detach(), scaled, rtol=1e-4, atol=1e-5)
