@@ -71,6 +71,30 @@ def undocumented(tree):
     return missing
 
 
+# A docstring begins with a verb or the thing that is returned; these begin a riddle.
+RIDDLES = frozenset(
+    "what who whose whom nobody nothing of how why where when as so that for with without in on by from to at".split()
+)
+
+
+def documented(tree):
+    """(name, first line) of every docstring."""
+    nodes = [tree, *(n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef))]
+    texts = ((getattr(n, "name", "module"), ast.get_docstring(n)) for n in nodes)
+    return [(name, text.splitlines()[0]) for name, text in texts if text]
+
+
+@pytest.mark.parametrize("package", ["relief_ray", "actors", "tune_configs", "benchmarks"])
+def test_docstrings_begin_with_a_verb_or_the_thing_returned(package):
+    found = [
+        f"{name_of(path)}: {name}: {line}"
+        for path in sorted((ROOT / package).rglob("*.py"))
+        for name, line in documented(ast.parse(path.read_text(encoding="utf-8")))
+        if re.split(r"\W", line.lower(), maxsplit=1)[0] in RIDDLES
+    ]
+    assert not found, "\n".join([f"{len(found)} docstrings", *found])
+
+
 def is_overload(node):
     return any(isinstance(d, ast.Name) and d.id == "overload" for d in node.decorator_list)
 
