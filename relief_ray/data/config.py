@@ -2,21 +2,20 @@
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from relief_ray.data.spec import DSA_UNITS, DatasetSpec, get_spec, with_units
+from relief_ray.frozen import FrozenConfig
 
 SplitName = Literal["within_subject", "held_out_subject", "random_leaky"]
 
 
-class DataConfig(BaseModel):
+class DataConfig(FrozenConfig):
     """Dataset, split and sharding; empty `units` and `subjects` mean all, `num_clients` None one client per subject.
 
     `fold` belongs to `held_out_subject`, `seed` is read by `random_leaky` alone; `max_windows_per_client` thins a
     client evenly over its recording. Fractions are of a bout's length (test) and of what remains of it (validation).
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = "dsa_mini"
     split: SplitName = "within_subject"

@@ -9,23 +9,20 @@ import json
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from relief_ray.devices.paces import Stagewise
 from relief_ray.devices.types import DeviceType
 from relief_ray.devices.workload import Workload
 from relief_ray.errors import UserError
+from relief_ray.frozen import FrozenConfig
 from relief_ray.messages import StageTimes
 from relief_ray.stages import Engine
 
 PROFILE_SCHEMA = 1
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-class FlopProportional(_Frozen):
+class FlopProportional(FrozenConfig):
     """The paper's simulation: time proportional to the trained groups' own FLOPs, no fixed forward part (Section VI-A).
 
     Only the total carries meaning; the record shows a third of it as forward and two thirds as backward, their usual
@@ -42,7 +39,7 @@ class FlopProportional(_Frozen):
         return StageTimes(forward_s=total_s / 3, backward_s=total_s * 2 / 3, up_s=up_s, down_s=down_s)
 
 
-class Split(_Frozen):
+class Split(FrozenConfig):
     """Counted forward, backward and optimizer FLOPs over the device's speed: what Section VII finds missing."""
 
     kind: Literal["split"] = "split"
@@ -61,7 +58,7 @@ class Split(_Frozen):
         )
 
 
-class Throughput(_Frozen):
+class Throughput(FrozenConfig):
     """What one device type was seen to do: FLOP/s by phase; the link only where it was measured too.
 
     ``stagewise``: the same stage by stage, used instead where it knows all stages of a round.
@@ -88,7 +85,7 @@ class Throughput(_Frozen):
         )
 
 
-class Conditions(_Frozen):
+class Conditions(FrozenConfig):
     """Under which a profile was MEASURED: machine, versions, settings, and how far its repetitions lay apart.
 
     ``spread`` is (q3 - q1) / median of the seconds of a full round over ``turns``.
@@ -108,7 +105,7 @@ class Conditions(_Frozen):
     load_before: float | None = None
 
 
-class Profile(_Frozen):
+class Profile(FrozenConfig):
     """A device profile file: ``origin`` says on what and when it was measured, ``devices`` has a row per type.
 
     ``engine``: the training engine it was measured with; it prices no other.
@@ -122,7 +119,7 @@ class Profile(_Frozen):
     devices: dict[str, Throughput] = Field(min_length=1)
 
 
-class Measured(_Frozen):
+class Measured(FrozenConfig):
     """Time from a device profile: each phase has its own speed."""
 
     kind: Literal["measured"] = "measured"

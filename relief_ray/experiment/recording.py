@@ -167,7 +167,7 @@ def pairwise_cosine(updates: Sequence[Update]) -> Pairs:
 def binding_of(setup: Setup) -> Binding:
     """What a checkpoint of this run belongs to."""
     return Binding(
-        config_hash=config_hash(setup.config.hashed()),
+        config_hash=config_hash(setup.config.identity()),
         layout_digest=layout_digest(setup.layout),
         engine=setup.engine,
     )
@@ -247,12 +247,12 @@ def run_record(setup: Setup, parent: str | None = None) -> RunRecord:
     config = setup.config
     reference = {name: c.model_dump() for name, c in fedavg_records(setup.reference).items()}
     return RunRecord(
-        cell=cell_id(config.hashed(), setup.data.digest),
+        cell=cell_id(config.identity(), setup.data.digest),
         name=config.name,
         strategy=config.label(),
         created=now(),
         config=config.model_dump(mode="json"),
-        config_hash=config_hash(config.hashed()),
+        config_hash=config_hash(config.identity()),
         data_digest=setup.data.digest,
         data_origin=setup.data.origin,
         code_version=__version__,

@@ -13,10 +13,10 @@ from types import MappingProxyType
 from typing import ClassVar
 
 import torch
-from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
 from relief_ray.errors import UserError
+from relief_ray.frozen import FrozenConfig
 from relief_ray.groups import GroupId, GroupLayout, Kind, ParamGroup, Params, Role, pack
 from relief_ray.models.checks import check_modules, check_owners
 from relief_ray.stages import RAW, StageSpec
@@ -179,18 +179,15 @@ class Backbone:
         )
 
 
-class BackboneConfig(BaseModel):
+class BackboneConfig(FrozenConfig):
     """Base of every backbone's configuration: frozen, no unknown keys. A subclass has at least ``build``.
 
-    ``has_gemm``: whether ``build`` obeys ``fast``; without it the engine ``gemm`` is refused. ``later``: keys that came
-    after the first results; they count in a cell's name only where they are given, so that older cells keep theirs.
+    ``has_gemm``: whether ``build`` obeys ``fast``; without it the engine ``gemm`` is refused.
     ``same_speed``: keys that change what is computed and not how long it takes; device profiles hold for all of them.
     """
 
     has_gemm: ClassVar[bool] = False
-    later: ClassVar[frozenset[str]] = frozenset()
     same_speed: ClassVar[frozenset[str]] = frozenset()
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     def build(self, shape: InputShape, seed: int, fast: bool = False) -> Backbone:
         """The backbone, initialised from ``seed`` alone; ``fast``: for the engine ``gemm``, same values and layout."""
@@ -199,10 +196,6 @@ class BackboneConfig(BaseModel):
     def frozen_here(self) -> Mapping[str, str | int]:
         """What ``Backbone.facts`` would say of weights if a run began now; empty where none are here."""
         return {}
-
-    def unchosen(self) -> set[str]:
-        """The ``later`` keys that hold their defaults."""
-        return set(self.later - self.model_dump(exclude_defaults=True).keys())
 
 
 def seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:

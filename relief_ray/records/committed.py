@@ -15,7 +15,17 @@ from pydantic import Field, ValidationError
 
 from relief_ray.errors import UserError, nearest
 from relief_ray.files import disk_errors, replace_file
-from relief_ray.records.schema import Facts, Machine, Metrics, Origin, Record, RoundRecord, RunRecord
+from relief_ray.records.schema import (
+    SCHEMA_VERSION,
+    Facts,
+    Machine,
+    Metrics,
+    Origin,
+    Record,
+    RoundRecord,
+    RunRecord,
+    refuse_other_schema,
+)
 
 FILE = "cells.json"
 
@@ -55,7 +65,7 @@ class CommittedCell(Record):
 class Committed(Record):
     """The cells of a grid, by folder name."""
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = SCHEMA_VERSION
     title: str
     cells: dict[str, CommittedCell]
 
@@ -99,7 +109,7 @@ def write_committed(path: Path, title: str, cells: Iterable[tuple[str, Committed
         UserError: it cannot be written.
     """
     lines = [f"{json.dumps(name)}: {_compact(cell)}" for name, cell in cells]
-    head = f'{{"schema_version": 1, "title": {json.dumps(title)}, "cells": {{'
+    head = f'{{"schema_version": {SCHEMA_VERSION}, "title": {json.dumps(title)}, "cells": {{'
     with disk_errors(path, "write the results"):
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, (head + "\n" + ",\n".join(lines) + "\n}}\n").encode())
@@ -116,18 +126,26 @@ def read_committed(path: Path) -> Committed:
     """The cells of a file, or of the ``cells.json`` in a folder.
 
     Raises:
-        UserError: there is none, or it is damaged.
+        UserError: there is none, it is damaged, or of another schema version.
     """
     file = path / FILE if path.is_dir() else path
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-        for cell in found["cells"].values():
-            cell["rounds"] = [dict(zip(RoundRow.model_fields, row, strict=True)) for row in cell["rounds"]]
-        return Committed.model_validate(found)
+        content = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{file}: not there; name a file or folder that `relief-ray report --commit` wrote") from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, ValidationError) as error:
-        raise UserError(f"{file}: damaged ({error}); restore it, or write it anew with `relief-ray report`") from error
+    except (OSError, ValueError) as error:
+        raise _damaged(file, error) from error
+    refuse_other_schema(content.get("schema_version") if isinstance(content, dict) else None, file)
+    try:
+        for cell in content["cells"].values():
+            cell["rounds"] = [dict(zip(RoundRow.model_fields, row, strict=True)) for row in cell["rounds"]]
+        return Committed.model_validate(content)
+    except (ValueError, KeyError, TypeError, AttributeError, ValidationError) as error:
+        raise _damaged(file, error) from error
+
+
+def _damaged(file: Path, error: Exception) -> UserError:
+    return UserError(f"{file}: damaged ({error}); restore it, or write it anew with `relief-ray report`")
 
 
 def pick(target: str) -> tuple[str, CommittedCell]:

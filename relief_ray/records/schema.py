@@ -9,12 +9,13 @@ from math import isfinite
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, JsonValue
+from pydantic import AfterValidator, ConfigDict, Field, JsonValue
 
 from relief_ray.errors import UserError
+from relief_ray.frozen import FrozenConfig
 from relief_ray.records.redact import mask_text, redact
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 
 # Fields that a clock or a socket decides: two records of the same computation may differ in these alone.
 WALL_FIELDS = frozenset(
@@ -30,10 +31,10 @@ Text = Annotated[str, AfterValidator(mask_text)]
 Facts = Annotated[dict[str, JsonValue], AfterValidator(redact)]
 
 
-class Record(BaseModel):
-    """Frozen, closed to unknown keys."""
+class Record(FrozenConfig):
+    """Base of all records; NaN and infinities are kept and written as strings."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+    model_config = ConfigDict(allow_inf_nan=True, ser_json_inf_nan="strings")
 
 
 class Machine(Record):
@@ -57,7 +58,7 @@ class RunRecord(Record):
     ``parent``: the grid it is a cell of; ``backbone``: what is frozen in it; ``own_sources``: sha256 by a user's file.
     """
 
-    schema_version: Literal[1] = SCHEMA_VERSION
+    schema_version: Literal[2] = SCHEMA_VERSION
     cell: str
     name: str
     strategy: str
@@ -68,16 +69,16 @@ class RunRecord(Record):
     data_origin: Origin
     code_version: str
     source_digest: str
-    own_sources: dict[str, str] = {}
+    own_sources: dict[str, str] = Field(default_factory=dict)
     machine: Machine
     engine: str
     planning_model: str
     status: Status = "created"
-    coverage: dict[str, JsonValue] = {}
-    budget: Facts = {}
-    calibration: Facts = {}
-    runtime: Facts = {}
-    backbone: dict[str, JsonValue] = {}
+    coverage: dict[str, JsonValue] = Field(default_factory=dict)
+    budget: Facts = Field(default_factory=dict)
+    calibration: Facts = Field(default_factory=dict)
+    runtime: Facts = Field(default_factory=dict)
+    backbone: dict[str, JsonValue] = Field(default_factory=dict)
     warnings: tuple[Text, ...] = ()
     parent: str | None = None
     finished: str | None = None
@@ -124,9 +125,9 @@ class ClientRecord(Record):
     engine: str
     loss: float
     measured_stages: Stages
-    args: dict[str, float] = {}
-    sq_norm: dict[str, float] = {}
-    stats: dict[str, TensorStat] = {}
+    args: dict[str, float] = Field(default_factory=dict)
+    sq_norm: dict[str, float] = Field(default_factory=dict)
+    stats: dict[str, TensorStat] = Field(default_factory=dict)
     taps: tuple[str, ...] = ()
     output: str | None = None
     extra_flops: float = 0.0  # beside stages and optimizer
@@ -174,12 +175,12 @@ class Metrics(Record):
     f1_rare: float | None = None
     accuracy: float | None = None
     num_windows: int = 0
-    f1_by_modality: dict[str, float] = {}
+    f1_by_modality: dict[str, float] = Field(default_factory=dict)
     f1_by_class: tuple[float, ...] = ()
-    f1_by_subject: dict[str, float] = {}
-    f1_rare_by_subject: dict[str, float] = {}
-    f1_fleet_by_subject: dict[str, float] = {}
-    f1_by_client: dict[int, float] = {}
+    f1_by_subject: dict[str, float] = Field(default_factory=dict)
+    f1_rare_by_subject: dict[str, float] = Field(default_factory=dict)
+    f1_fleet_by_subject: dict[str, float] = Field(default_factory=dict)
+    f1_by_client: dict[int, float] = Field(default_factory=dict)
     confusion: tuple[tuple[tuple[int, ...], ...], ...] = ()
 
     @property
@@ -206,16 +207,16 @@ class RoundRecord(Record):
     costs: dict[str, CostRecord]
     totals: dict[str, Totals]
     model_sha256: str
-    rejected: dict[int, Text] = {}
+    rejected: dict[int, Text] = Field(default_factory=dict)
     metrics: Metrics | None = None
     validation: Metrics | None = None
-    d_bar: dict[str, float] = {}
-    divergence: dict[str, float] = {}
-    pairwise: dict[str, tuple[tuple[int, int, float], ...]] = {}
-    silhouettes: dict[str, float] = {}
+    d_bar: dict[str, float] = Field(default_factory=dict)
+    divergence: dict[str, float] = Field(default_factory=dict)
+    pairwise: dict[str, tuple[tuple[int, int, float], ...]] = Field(default_factory=dict)
+    silhouettes: dict[str, float] = Field(default_factory=dict)
     deadline_s: float | None = None
     speedup: float | None = None
-    fedavg: dict[str, FedAvgRecord] = {}
+    fedavg: dict[str, FedAvgRecord] = Field(default_factory=dict)
     trained_fraction: float | None = None
     moved_bytes: int = 0
     server_s: float = 0.0

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from functools import partial
 from typing import ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import model_validator
 
 from relief_ray.federated import RoundContext, ServerTools, Strategy
+from relief_ray.frozen import FrozenConfig
 from relief_ray.messages import Assignment, ClientInfo, Fleet, Reduced, ServerState, StageTimes, WeightedSum
 from relief_ray.server.aggregation import apply_step, by_samples, mean_step, one_bucket, over_participants, uniform
 
@@ -17,14 +18,13 @@ Weighting = Literal["uniform", "samples"]
 ReadWith = tuple[tuple[str, object, tuple[str, ...]], ...]
 
 
-class StrategyConfig(BaseModel):
+class StrategyConfig(FrozenConfig):
     """Base of every strategy's configuration: frozen, no unknown keys. A subclass has at least ``build``.
 
     ``one_of``: keys that say the same thing in different ways, so that at most one of them may be given. ``read_with``:
     keys that one value of a switch reads; with another they must be what they are by default.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     one_of: ClassVar[tuple[str, ...]] = ()
     read_with: ClassVar[ReadWith] = ()
 
