@@ -21,10 +21,10 @@ from relief_ray.groups import Params
 from relief_ray.messages import ClientId, ClientState, EvalPlan, EvalTarget, Fleet, ServerState
 from relief_ray.process import use_threads
 from relief_ray.records import checkpoint
+from relief_ray.records.metrics import macro_f1
 from relief_ray.records.run_folder import read_run
 from relief_ray.server.aggregation import mean_personal
 from relief_ray.training.job import Job
-from relief_ray.training.metrics import macro_f1
 from relief_ray.training.serial_executor import SerialExecutor
 
 # Which models an evaluation tests: the strategy's plan, with the parts that clients keep laid over what it names.

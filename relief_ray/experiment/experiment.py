@@ -20,11 +20,11 @@ from relief_ray.federated import RoundResult, run_round
 from relief_ray.messages import ClientInfo
 from relief_ray.protocols import Executor
 from relief_ray.records.checkpoint import Checkpoint, CheckpointStateStore, Saver
+from relief_ray.records.metrics import summarise
 from relief_ray.records.run_folder import RunFolder, restore
 from relief_ray.records.schema import Metrics, RoundRecord, RunRecord, Status, Totals
 from relief_ray.records.tracking import NullTracker, Tracker
 from relief_ray.training.job import Job
-from relief_ray.training.metrics import summarise
 
 OnRound = Callable[[RoundRecord], None]
 

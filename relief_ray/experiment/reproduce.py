@@ -17,6 +17,7 @@ from relief_ray.process import use_threads
 from relief_ray.records.committed import CommittedCell, condense
 from relief_ray.records.identity import other_processor, other_program
 from relief_ray.records.run_folder import RunFolder, read_rounds, read_run
+from relief_ray.records.schema import Metrics
 from relief_ray.stages import Engine
 from relief_ray.training.serial_executor import SerialExecutor
 
@@ -108,8 +109,15 @@ def _differences(old: CommittedCell, new: CommittedCell) -> Iterator[str]:
         if names:
             shown = ", ".join(f"{n} {getattr(a, n)} there, {getattr(b, n)} here" for n in names)
             yield f"round {a.round}: {shown}"
-    if old.metrics != new.metrics:
+    if _common_scores(old.metrics, new.metrics) != _common_scores(new.metrics, old.metrics):
         yield "the last metrics differ"
+
+
+def _common_scores(metrics: Metrics | None, other: Metrics | None) -> Metrics | None:
+    """Return ``metrics`` without registered scores that ``other`` lacks: one registered later is no difference."""
+    if metrics is None or other is None:
+        return metrics
+    return metrics.model_copy(update={"scores": {k: v for k, v in metrics.scores.items() if k in other.scores}})
 
 
 def _costs_agree(old: CommittedCell, new: CommittedCell) -> bool:

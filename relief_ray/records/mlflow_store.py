@@ -12,7 +12,6 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,7 @@ from pydantic import Field, JsonValue, ValidationError
 
 from relief_ray.files import replace_file
 from relief_ray.records.lock import FileLock
+from relief_ray.records.metrics import round_scalars
 from relief_ray.records.redact import mask_text
 from relief_ray.records.run_folder import ROUNDS_FILE, RUN_FILE, read_run, scan
 from relief_ray.records.schema import Record, RoundRecord, RunRecord, Status, Text
@@ -33,21 +33,6 @@ if TYPE_CHECKING:
 
 
 SYNC_FILE = "sync.json"
-
-SCALARS = (
-    "f1",
-    "f1_fleet",
-    "f1_rare",
-    "loss",
-    "speedup",
-    "trained_fraction",
-    "round_s",
-    "time_s",
-    "energy_j",
-    "bytes_up",
-    "bytes_down",
-    "wall_s",
-)
 
 MAX_PARAM_CHARS = 500
 
@@ -65,26 +50,6 @@ class SyncState(Record):
 
     targets: dict[str, Target] = Field(default_factory=dict)
     error: Text | None = None
-
-
-def round_scalars(record: RoundRecord, planning_model: str) -> dict[str, float]:
-    """The ``SCALARS`` of a round that exist and are finite; ``time_s``, ``energy_j`` and bytes are cumulative."""
-    metrics, cost, totals = record.metrics, record.costs.get(planning_model), record.totals.get(planning_model)
-    found = {
-        "f1": metrics.f1 if metrics else None,
-        "f1_fleet": metrics.f1_fleet if metrics else None,
-        "f1_rare": metrics.f1_rare if metrics else None,
-        "loss": record.loss,
-        "speedup": record.speedup,
-        "trained_fraction": record.trained_fraction,
-        "round_s": cost.round_s if cost else None,
-        "time_s": totals.time_s if totals else None,
-        "energy_j": totals.energy_j if totals else None,
-        "bytes_up": totals.bytes_up if totals else None,
-        "bytes_down": totals.bytes_down if totals else None,
-        "wall_s": record.wall_s,
-    }
-    return {name: float(value) for name in SCALARS if (value := found[name]) is not None and isfinite(value)}
 
 
 def flat_params(config: Mapping[str, JsonValue], prefix: str = "") -> dict[str, str]:

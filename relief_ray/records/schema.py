@@ -181,6 +181,7 @@ class Metrics(Record):
     f1_rare_by_subject: dict[str, float] = Field(default_factory=dict)
     f1_fleet_by_subject: dict[str, float] = Field(default_factory=dict)
     f1_by_client: dict[int, float] = Field(default_factory=dict)
+    scores: dict[str, float] = Field(default_factory=dict)
     confusion: tuple[tuple[tuple[int, ...], ...], ...] = ()
 
     @property

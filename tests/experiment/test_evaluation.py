@@ -13,7 +13,7 @@ from relief_ray.experiment.lifecycle import create, reopen
 from relief_ray.experiment.recording import binding_of
 from relief_ray.experiment.setup import prepare
 from relief_ray.records import checkpoint, read_rounds
-from relief_ray.training.metrics import macro_f1
+from relief_ray.records.metrics import macro_f1
 from relief_ray.training.serial_executor import SerialExecutor
 from tests.conformance.cases import config_of, drive
 
