@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from time import perf_counter
+from time import perf_counter, time
 
 from relief_ray.errors import UserError
 from relief_ray.experiment.evaluation import tested
@@ -103,7 +103,8 @@ class Experiment:
                 context,
                 result,
                 metrics=metrics,
-                began_s=began,
+                wall_s=perf_counter() - began,
+                ended_unix_s=time(),
                 before=self.totals,
                 target_s=self.target_s,
             )

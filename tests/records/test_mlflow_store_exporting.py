@@ -29,7 +29,7 @@ def test_a_round_gives_its_scalars(finished):
 
 
 def test_what_is_not_known_or_not_finite_is_left_out(finished):
-    record = read_rounds(finished)[0].model_copy(update={"clients": (), "speedup": math.nan})
+    record = read_rounds(finished)[0].model_copy(update={"clients": (), "speedup": math.nan, "trained_fraction": None})
     assert set(round_scalars(record, "measured")) == {"wall_s"}
 
 
