@@ -1,4 +1,4 @@
-"""A run's model for use elsewhere: PEFT adapters or plain tensors, what is frozen beside them, where it comes from."""
+"""Exports a run's model for use elsewhere: PEFT adapters or plain tensors, frozen parts, and its provenance."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor, cat
 
 from relief_ray.config import parse
 from relief_ray.errors import UserError
-from relief_ray.experiment.evaluation import tested
+from relief_ray.experiment.evaluation import evaluation_inputs
 from relief_ray.experiment.export_readme import readme
 from relief_ray.experiment.lifecycle import as_begun
 from relief_ray.experiment.recording import binding_of
@@ -38,10 +38,10 @@ FACTS, MODEL, W_0, README, ENCODER = "export.json", "model.safetensors", "fusion
 def export_model(
     run_folder: Path, out: Path, round_: int | None = None, *, with_encoder: bool = False
 ) -> dict[str, JsonValue]:
-    """Writes the run's common model after ``round_`` (None: the last one saved) to ``out``, and gives its facts.
+    """Write the run's common model after ``round_`` (None: the last one saved) to ``out``, and return its facts.
 
-    ``with_encoder``: a copy of the frozen encoder's files too; random weights lie nowhere else and always come along.
-    The folder appears whole or not at all.
+    ``with_encoder``: copy the frozen encoder's files too; random weights exist nowhere else and are always copied.
+    The folder appears complete or not at all.
 
     Raises:
         UserError: no run, no such checkpoint, no common model, other data or weights than the run's; ``out`` is not
@@ -70,7 +70,7 @@ def export_model(
 
 
 def refuse_full(out: Path) -> None:
-    """An export does not mix with what is there.
+    """Refuse a place that is not empty.
 
     Raises:
         UserError: ``out`` is a file, or a folder that is not empty.
@@ -80,8 +80,8 @@ def refuse_full(out: Path) -> None:
         raise UserError(f"{out}: {what}; name an empty folder, or one that does not exist yet, with --out DIR")
 
 
-def saved_round(run_folder: Path, run: RunRecord, asked: int | None) -> int:
-    """The round of the checkpoint to take: the newest, or the one that was asked for.
+def saved_round(run_folder: Path, run: RunRecord, round_: int | None) -> int:
+    """Return the round of the checkpoint to export: ``round_``, or the newest (None).
 
     Raises:
         UserError: there is none.
@@ -92,33 +92,33 @@ def saved_round(run_folder: Path, run: RunRecord, asked: int | None) -> int:
             f"{run_folder}: the run is {run.status} and has no checkpoint yet, so there is no model to export; go on "
             f"with: relief-ray resume {run_folder}"
         )
-    if asked is not None and asked not in kept:
+    if round_ is not None and round_ not in kept:
         raise UserError(
-            f"{run_folder}: no checkpoint of round {asked}; a run keeps its newest two, here of "
+            f"{run_folder}: no checkpoint of round {round_}; a run keeps its newest two, here of "
             f"{' and '.join(f'round {r}' for r in sorted(kept))}; name one of them with --round"
         )
-    return kept[0] if asked is None else asked
+    return kept[0] if round_ is None else round_
 
 
 def common_model(setup: Setup, point: Checkpoint, run_folder: Path) -> Params:
-    """The strategy's canonical model, the one that F1 is of; what clients keep for themselves is their mean.
+    """Return the strategy's canonical model, the one that F1 is of; parts that clients keep are their mean.
 
     Raises:
         UserError: the method has none.
     """
-    what = tested(setup, point.state, point.clients)
-    if what.plan.canonical is None:
+    inputs = evaluation_inputs(setup, point.state, point.clients)
+    if inputs.plan.canonical is None:
         raise UserError(
             f"{run_folder}: {setup.config.label()} has no common model, only its clients' own; export a run of another "
             "method"
         )
-    target = what.targets[0]
-    own = {c: state for c, state in what.states.items() if c == target.client}
-    return mean_personal(what.models[target.view], own, target.keep, setup.layout)
+    target = inputs.targets[0]
+    personal = {c: state for c, state in inputs.states.items() if c == target.client}
+    return mean_personal(inputs.models[target.view], personal, target.keep, setup.layout)
 
 
 def provenance(run: RunRecord, setup: Setup, params: Params, run_folder: Path, round_: int) -> dict[str, JsonValue]:
-    """What ``export.json`` says."""
+    """Build the content of ``export.json``: origin, inputs, classes and scores of the model."""
     metrics = next((r.metrics for r in read_rounds(run_folder) if r.round == round_), None)
     spec, windows = setup.data.spec, setup.data.clients[0]
     inputs: dict[str, JsonValue] = {
@@ -154,7 +154,7 @@ def provenance(run: RunRecord, setup: Setup, params: Params, run_folder: Path, r
 
 
 def write(setup: Setup, params: Params, facts: Mapping[str, JsonValue], folder: Path, *, with_encoder: bool) -> None:
-    """All files of an export."""
+    """Write all files of an export."""
     config, place, revision = setup.config.backbone, "", None
     if isinstance(config, MomentConfig):
         save_adapters(config, setup.layout, params, folder)
@@ -168,19 +168,19 @@ def write(setup: Setup, params: Params, facts: Mapping[str, JsonValue], folder: 
 
 
 def _encoder(config: MomentConfig, setup: Setup, folder: Path, *, with_encoder: bool) -> tuple[str, str | None]:
-    """Where MOMENT finds the frozen encoder, and which version of it."""
+    """Return the place and the revision by which MOMENT loads the frozen encoder; copy it where needed."""
     if with_encoder or is_random(config.weights):
         source = weights_folder(config.size, config.weights, config.weights_seed, config.revision)
         (folder / ENCODER).mkdir()
         for name in FILES:
             shutil.copyfile(source / name, folder / ENCODER / name)
         return ENCODER, None
-    found = setup.frozen.get("weights_revision")
-    return (config.weights, None) if found is None else (hub_id(config.weights), str(found))
+    revision = setup.frozen.get("weights_revision")
+    return (config.weights, None) if revision is None else (hub_id(config.weights), str(revision))
 
 
 def named(setup: Setup, params: Params) -> dict[str, Tensor]:
-    """All parameters by ``group.name``."""
+    """Return copies of all parameters by ``group.name``."""
     layout = setup.layout
     return {
         f"{group.id}.{name}": tensor.contiguous().clone()
@@ -190,6 +190,6 @@ def named(setup: Setup, params: Params) -> dict[str, Tensor]:
 
 
 def frozen_fusion(backbone: Backbone) -> Tensor:
-    """``W_0`` (D, M D), its blocks side by side in canonical order."""
+    """Return ``W_0`` (D, M D), its blocks side by side in canonical order."""
     blocks = {stage.spec.id: stage.module for stage in backbone.stages}
     return cat([blocks[f"fusion.W0.{m}"].get_parameter("weight").detach() for m in backbone.shape.modalities], 1)

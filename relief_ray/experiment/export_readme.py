@@ -1,4 +1,4 @@
-"""How an exported model is used without this package: the README that lies beside it, with code that runs as it is."""
+"""Writes the README of an exported model: how to use it without this package, with code that runs as it is."""
 
 from __future__ import annotations
 
@@ -120,13 +120,16 @@ OWN = (
 
 
 def readme(name: str, facts: Mapping[str, JsonValue], place: str = "", revision: str | None = None) -> str:
-    """The text for a backbone by its ``name``; ``place``: where its frozen encoder is, as its loader takes it."""
+    """Return the text for a backbone by its ``name``.
+
+    ``place``, ``revision``: how its loader finds the frozen encoder.
+    """
     if name not in LEADS:
         return f"# {facts['name']}: round {facts['round']}, {facts['strategy']} on {facts['dataset']}\n\n{OWN}\n"
     code = (CNN if name == "cnn" else MOMENT).replace("@ENCODER@", place).replace("@REVISION@", repr(revision))
     classes = facts["classes"]
     assert isinstance(classes, list)
-    given = {key: value for key, value in facts.items() if key != "encoder"}
+    fields = {key: value for key, value in facts.items() if key != "encoder"}
     where = "lie beside this file (`encoder`)" if place == "encoder" else f"are not here: `{place}`"
     lead = LEADS[name].format(encoder=where)
-    return HEAD.format(**given, lead=lead, code=code, num_classes=len(classes))
+    return HEAD.format(**fields, lead=lead, code=code, num_classes=len(classes))

@@ -1,4 +1,4 @@
-"""The small form in which results are committed: one JSON file per grid, a line per cell, enough to check a rerun.
+"""Committed results: one JSON file per grid, a line per cell, with enough to check a rerun.
 
 A cell keeps its configuration and identities, the machine, the last metrics, a row per round, and the hash of the last
 model. Clients, costs per device and confusion matrices stay in the run folder.
@@ -31,7 +31,16 @@ FILE = "cells.json"
 
 
 class RoundRow(Record):
-    """A round: F1 as tables show it (none where it was not evaluated), cumulative seconds, joules and bytes."""
+    """A round of a committed cell.
+
+    Attributes:
+        round: its number.
+        f1: F1 as tables show it, a share; None where the round was not evaluated.
+        time_s: simulated seconds of all rounds so far.
+        energy_j: simulated joules so far.
+        bytes_up: uploaded bytes so far.
+        bytes_down: downloaded bytes so far.
+    """
 
     round: int
     f1: float | None
@@ -42,7 +51,11 @@ class RoundRow(Record):
 
 
 class CommittedCell(Record):
-    """A finished cell; seconds and joules by ``planning_model``."""
+    """A finished run in its small form.
+
+    Seconds and joules are by ``planning_model``; ``metrics`` is the last evaluation without its confusion matrix,
+    ``model_sha256`` the last round's. All else is as in ``RunRecord``.
+    """
 
     cell: str
     strategy: str
@@ -63,7 +76,7 @@ class CommittedCell(Record):
 
 
 class Committed(Record):
-    """The cells of a grid, by folder name."""
+    """Cells of a grid, by folder name."""
 
     schema_version: Literal[2] = SCHEMA_VERSION
     title: str
@@ -71,7 +84,7 @@ class Committed(Record):
 
 
 def condense(run: RunRecord, rounds: Sequence[RoundRecord]) -> CommittedCell:
-    """A finished run in its small form."""
+    """Bring a finished run into its small form."""
     last = next((r.metrics for r in reversed(rounds) if r.metrics is not None), None)
     return CommittedCell(
         cell=run.cell,
@@ -103,7 +116,7 @@ def _row(record: RoundRecord, clock: str) -> RoundRow:
 
 
 def write_committed(path: Path, title: str, cells: Iterable[tuple[str, CommittedCell]]) -> Path:
-    """Writes the file, a line per cell, so that a changed cell is one changed line.
+    """Write the file, a line per cell, so that a changed cell is one changed line.
 
     Raises:
         UserError: it cannot be written.
@@ -123,7 +136,7 @@ def _compact(cell: CommittedCell) -> str:
 
 
 def read_committed(path: Path) -> Committed:
-    """The cells of a file, or of the ``cells.json`` in a folder.
+    """Read the cells of a file, or of the ``cells.json`` in a folder.
 
     Raises:
         UserError: there is none, it is damaged, or of another schema version.
@@ -149,7 +162,7 @@ def _damaged(file: Path, error: Exception) -> UserError:
 
 
 def pick(target: str) -> tuple[str, CommittedCell]:
-    """The cell of ``RESULTS#CELL``: the name of its folder, or any beginning that fits one alone.
+    """Find the cell of ``RESULTS#CELL``: by the name of its folder, or any beginning that fits only one.
 
     Raises:
         UserError: no such file or cell, or several fit.

@@ -28,7 +28,13 @@ ROUNDS_FILE = "rounds.jsonl"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lines:
-    """Parsed rounds, in order, each round's last line only; ``num_bytes`` is where the intact part of the file ends."""
+    """Parsed rounds, in order, each round's last line only.
+
+    Attributes:
+        rounds: the records.
+        num_bytes: length of the intact part of the file.
+        torn: description of an incomplete last line; None without one.
+    """
 
     rounds: tuple[RoundRecord, ...]
     num_bytes: int
