@@ -279,10 +279,10 @@ class ExperimentConfig(FrozenConfig):
             return path_of(type(self.strategy))
         chosen = self.strategy.model_dump(exclude_defaults=True).items()
         fits = {
-            name: len(given)
+            name: len(varied)
             for name, known in PRESETS.items()
             if type(known) is type(self.strategy)
-            and (given := known.model_dump(exclude_defaults=True)).items() <= chosen
+            and (varied := known.model_dump(exclude_defaults=True)).items() <= chosen
         }
         return max(fits, key=lambda name: fits[name])
 

@@ -20,9 +20,9 @@ from pydantic import BaseModel
 
 from relief_ray.errors import UserError, nearest
 
-PROJECT = ("relief_ray", "actors", "tune_configs")
-INSTALLED = frozenset({"site-packages", "dist-packages"})
-Config = TypeVar("Config", bound=BaseModel)
+_PROJECT = ("relief_ray", "actors", "tune_configs")
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
+_Config = TypeVar("_Config", bound=BaseModel)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,7 +50,7 @@ def is_path(name: object) -> bool:
 
 def is_own(kind: type) -> bool:
     """Return whether a class is defined outside of this project."""
-    return kind.__module__.partition(".")[0] not in PROJECT
+    return kind.__module__.partition(".")[0] not in _PROJECT
 
 
 def path_of(kind: type) -> str:
@@ -98,7 +98,7 @@ def _import(name: str, place: str) -> ModuleType:
         ) from error
 
 
-def configured(values: Mapping[str, object], key: str, base: type[Config]) -> Config:
+def configured(values: Mapping[str, object], key: str, base: type[_Config]) -> _Config:
     """Make a configuration of the class that ``values["name"]`` names, or a variation of the instance.
 
     The other ``values`` are its fields.
@@ -130,7 +130,7 @@ def sources(modules: Iterable[str]) -> tuple[SourceFile, ...]:
     files: dict[str, SourceFile] = {}
     for name in modules:
         file = getattr(sys.modules.get(name), "__file__", None)
-        if file is None or name.partition(".")[0] in PROJECT:
+        if file is None or name.partition(".")[0] in _PROJECT:
             continue
         path = Path(file)
         root = path.parents[name.count(".") + (path.name == "__init__.py")]
@@ -146,12 +146,12 @@ def digests(modules: Iterable[str]) -> dict[str, str]:
 
 def _reachable(module: str, root: Path) -> list[str]:
     """Paths below ``root`` of ``module``, of its parent packages, and of their imports from ``root``."""
-    is_user_folder = not INSTALLED & set(root.parts)
+    is_user_folder = not _INSTALLED & set(root.parts)
     seen: dict[str, None] = {}
     todo = [module]
     while todo:
         name = todo.pop()
-        if name.partition(".")[0] in PROJECT or not (is_user_folder or name.split(".")[0] == module.split(".")[0]):
+        if name.partition(".")[0] in _PROJECT or not (is_user_folder or name.split(".")[0] == module.split(".")[0]):
             continue
         places = [place for place in _places(name) if (root / place).is_file()]
         for place in places:

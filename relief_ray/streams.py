@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-LAST_WORD = 2**32 - 1
+_LAST_WORD = 2**32 - 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,7 +23,7 @@ class Streams:
         -1 becomes the largest word and not 0, since NumPy treats words with and without trailing zeros as equal.
         """
         word = int.from_bytes(hashlib.sha256(purpose.encode()).digest()[:4], "little")
-        return [self.seed, word, *(k + 1 if k >= 0 else LAST_WORD for k in key)]
+        return [self.seed, word, *(k + 1 if k >= 0 else _LAST_WORD for k in key)]
 
     def numpy(self, purpose: str, *key: int) -> np.random.Generator:
         """Make a NumPy generator for ``purpose`` and, by convention, (round, client)."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-Vector = npt.NDArray[np.float64]
+_Vector = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,7 +41,7 @@ class AggregationError:
         return self.scaling + self.interference + self.variance
 
 
-def fedavg_bias_sq(cohort_mean: Vector, absent_mean: Vector, *, cohort_size: int, num_clients: int) -> float:
+def fedavg_bias_sq(cohort_mean: _Vector, absent_mean: _Vector, *, cohort_size: int, num_clients: int) -> float:
     """Return the exact squared bias of plain averaging on one block: ((N - c)/N)^2 |g_bar - E[eps_hat]|^2.
 
     First line of Eq. (13), Lemma 1. Both vectors have the block's shape; `absent_mean` is the expected mean

@@ -39,7 +39,7 @@ from relief_ray.records.identity import state_sha256
 from relief_ray.streams import Streams
 from relief_ray.training.local_step import adds_up
 
-Snapshot = dict[tuple[str, str], bytes]
+_Snapshot = dict[tuple[str, str], bytes]
 
 
 def _instrument_client(client: ClientProgram) -> ClientProgram:
@@ -78,7 +78,7 @@ def _after(client: ClientProgram, context: ClientContext, update: Update) -> Upd
     before = _client_sha256(context.start, context.state)
     sent = client.after(context, update)
     _check_client_kept("after", before, context.start, context.state)
-    check_bytes(sent, context.layout)
+    _check_bytes(sent, context.layout)
     return sent
 
 
@@ -91,7 +91,7 @@ def _client_sha256(start: Params, state: ClientState = NO_STATE) -> str:
     return state_sha256(ServerState(models={"start": start}, tensors=state))
 
 
-def check_bytes(update: Update, layout: GroupLayout) -> None:
+def _check_bytes(update: Update, layout: GroupLayout) -> None:
     """Refuse a receipt that charges less than the length of what is sent; more may be charged, by a table.
 
     What is sent: ``encode(up)``, or ``encode_sparse(up)`` where that is shorter, and the receipt's ``stats``, however
@@ -128,7 +128,7 @@ def _init(strategy: Strategy, layout: GroupLayout, fleet: Fleet, streams: Stream
     before, drawn = _sha256(ServerState(models={"start": start})), _generators()
     state = strategy.init(layout, fleet, streams, start)
     _same("init", before, ServerState(models={"start": start}), drawn)
-    check_state("init", state, layout)
+    _check_state("init", state, layout)
     return state
 
 
@@ -136,17 +136,17 @@ def _allocate(strategy: Strategy, state: ServerState, context: RoundContext) -> 
     before, drawn = _sha256(state), _generators()
     tasks = strategy.allocate(state, context)
     _same("allocate", before, state, drawn)
-    check_tasks("allocate", tasks, state, context.layout, [c.id for c in context.participants], len(context.fleet))
+    _check_tasks("allocate", tasks, state, context.layout, [c.id for c in context.participants], len(context.fleet))
     return tasks
 
 
 def _aggregate(strategy: Strategy, state: ServerState, reduced: Reduced, tools: ServerTools) -> ServerState:
     tasks = [r.assignment for r in reduced.receipts]
-    check_tasks("client.refine", tasks, state, tools.layout, [c.id for c in tools.participants], len(tools.fleet))
+    _check_tasks("client.refine", tasks, state, tools.layout, [c.id for c in tools.participants], len(tools.fleet))
     before, drawn = _sha256(state), _generators()
     after = strategy.aggregate(state, reduced, tools)
     _same("aggregate", before, state, drawn)
-    check_state("aggregate", after, tools.layout)
+    _check_state("aggregate", after, tools.layout)
     return after
 
 
@@ -178,7 +178,7 @@ def _sha256(state: ServerState) -> str:
     return state_sha256(state)
 
 
-def check_tasks(
+def _check_tasks(
     function: str,
     tasks: Iterable[Assignment],
     state: ServerState,
@@ -227,7 +227,7 @@ def _mask(layout: GroupLayout, selection: Selection) -> Tensor:
     return mask
 
 
-def check_state(function: str, state: ServerState, layout: GroupLayout) -> None:
+def _check_state(function: str, state: ServerState, layout: GroupLayout) -> None:
     """Refuse a state that a checkpoint could not restore.
 
     Raises:
@@ -260,12 +260,12 @@ def _generators() -> dict[str, bytes]:
     return {name: pickle.dumps(state) for name, state in states.items()}
 
 
-def global_state(config: ExperimentConfig) -> Snapshot:
+def global_state(config: ExperimentConfig) -> _Snapshot:
     """Pickle everything global that a strategy must not change, by rule and name.
 
     These are random generators, torch's settings, and the variables of its modules and their classes.
     """
-    snapshot: Snapshot = {("randomness", name): state for name, state in _generators().items()}
+    snapshot: _Snapshot = {("randomness", name): state for name, state in _generators().items()}
     settings = (torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_num_threads())
     snapshot["globals", "settings of torch"] = pickle.dumps([str(s) for s in settings])
     files = {source.name for source in sources(config.modules())}

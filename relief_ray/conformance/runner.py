@@ -46,9 +46,9 @@ PROBLEM: Mapping[str, object] = MappingProxyType(
 
 
 # Rules that one instrumented run judges. Later rules are judged only where these are kept; no rule needs those of
-# SEPARATE.
-INSTRUMENTED = ("finishes", "allocation", "purity", "bytes", "state", "evaluation", "randomness", "globals")
-SEPARATE = frozenset({"resumes", "participation", "received", "missing", "executors"})
+# _SEPARATE.
+_INSTRUMENTED = ("finishes", "allocation", "purity", "bytes", "state", "evaluation", "randomness", "globals")
+_SEPARATE = frozenset({"resumes", "participation", "received", "missing", "executors"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -129,7 +129,7 @@ def check(config: ExperimentConfig, executors: Mapping[str, MakeExecutor] | None
     with tempfile.TemporaryDirectory(prefix="relief-ray-") as folder:
         bench = _Bench(config=config, root=Path(folder), executors=executors or {})
         why = ""
-        for rules, trial in TRIALS:
+        for rules, trial in _TRIALS:
             if why:
                 yield from _unjudged(rules, why)
             elif rules == ("executors",) and not executors:
@@ -138,7 +138,7 @@ def check(config: ExperimentConfig, executors: Mapping[str, MakeExecutor] | None
                 verdicts = list(_judge(rules, trial, bench))
                 yield from verdicts
                 broken = [v.rule for v in verdicts if v.status == "broken"]
-                why = broken[0] if broken and not SEPARATE.issuperset(broken) else ""
+                why = broken[0] if broken and not _SEPARATE.issuperset(broken) else ""
 
 
 def _unjudged(rules: tuple[str, ...], why: str) -> Iterator[Verdict]:
@@ -238,10 +238,10 @@ def _executors(bench: _Bench) -> None:
         _compare(bench, "executors", bench.run(name, make_executor=make), name)
 
 
-TRIALS: tuple[tuple[tuple[str, ...], Callable[[_Bench], None]], ...] = (
+_TRIALS: tuple[tuple[tuple[str, ...], Callable[[_Bench], None]], ...] = (
     (("configuration",), _configuration),
     (("travels",), _travels),
-    (INSTRUMENTED, _first_run),
+    (_INSTRUMENTED, _first_run),
     (("repeats",), _repeats),
     (("resumes",), _resumes),
     (("participation",), _participation),

@@ -123,7 +123,7 @@ def evaluate_run(path: Path, more: Iterable[Sensors] = (), part: Part = "test", 
         raise UserError(f"{path}: no checkpoint yet; finish it with `relief-ray resume {path}`")
     use_threads(setup.job.num_threads)
     inputs = evaluation_inputs(setup, point.state, point.clients)
-    sets = sensor_sets(setup.fleet, [known_sensors(sensors, setup.fleet) for sensors in more])
+    sets = sensor_sets(setup.fleet, [_known_sensors(sensors, setup.fleet) for sensors in more])
     job = replace(setup.job, parts={part: getattr(setup.data, part)})
     return _scores(job, run.strategy, inputs, sets, point.round)
 
@@ -134,7 +134,7 @@ def sensor_sets(fleet: Fleet, more: Sequence[Sensors] = ()) -> tuple[Sensors, ..
     return tuple(dict.fromkeys([tuple(fleet.modalities), *owned, *((m,) for m in fleet.modalities), *more]))
 
 
-def known_sensors(sensors: Sensors, fleet: Fleet) -> Sensors:
+def _known_sensors(sensors: Sensors, fleet: Fleet) -> Sensors:
     """Return the named sensors in the fleet's order.
 
     Raises:

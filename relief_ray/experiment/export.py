@@ -1,4 +1,4 @@
-"""Exports a run's model for use elsewhere: PEFT adapters or plain tensors, frozen parts, and its provenance."""
+"""Exports a run's model for use elsewhere: PEFT adapters or plain tensors, frozen parts, and its _provenance."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ def export_model(
             empty or cannot be written.
     """
     run = read_run(run_folder)
-    refuse_full(out)
+    _refuse_full(out)
     saved = saved_round(run_folder, run, round_)
     setup = as_begun(run, run_folder, parse(run.config, str(run_folder / RUN_FILE)))
     point = load(run_folder, binding_of(setup), saved)
     assert point is not None
     params = common_model(setup, point, run_folder)
-    facts = provenance(run, setup, params, run_folder, point.round)
+    facts = _provenance(run, setup, params, run_folder, point.round)
     with disk_errors(out, "write the model"):
         out.parent.mkdir(parents=True, exist_ok=True)
         beside = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}."))
@@ -69,7 +69,7 @@ def export_model(
     return facts
 
 
-def refuse_full(out: Path) -> None:
+def _refuse_full(out: Path) -> None:
     """Refuse a place that is not empty.
 
     Raises:
@@ -117,7 +117,7 @@ def common_model(setup: Setup, point: Checkpoint, run_folder: Path) -> Params:
     return mean_personal(inputs.models[target.view], personal, target.keep, setup.layout)
 
 
-def provenance(run: RunRecord, setup: Setup, params: Params, run_folder: Path, round_: int) -> dict[str, JsonValue]:
+def _provenance(run: RunRecord, setup: Setup, params: Params, run_folder: Path, round_: int) -> dict[str, JsonValue]:
     """Build the content of ``export.json``: origin, inputs, classes and scores of the model."""
     metrics = next((r.metrics for r in read_rounds(run_folder) if r.round == round_), None)
     spec, windows = setup.data.spec, setup.data.clients[0]
@@ -159,7 +159,7 @@ def write(setup: Setup, params: Params, facts: Mapping[str, JsonValue], folder: 
     if isinstance(config, MomentConfig):
         save_adapters(config, setup.layout, params, folder)
         backbone = build_backbone(setup.config, input_shape(setup.data), "naive")
-        save_file({"weight": frozen_fusion(backbone)}, folder / W_0)
+        save_file({"weight": _frozen_fusion(backbone)}, folder / W_0)
         place, revision = _encoder(config, setup, folder, with_encoder=with_encoder)
     else:
         save_file(named(setup, params), folder / MODEL)
@@ -189,7 +189,7 @@ def named(setup: Setup, params: Params) -> dict[str, Tensor]:
     }
 
 
-def frozen_fusion(backbone: Backbone) -> Tensor:
+def _frozen_fusion(backbone: Backbone) -> Tensor:
     """Return ``W_0`` (D, M D), its blocks side by side in canonical order."""
     blocks = {stage.spec.id: stage.module for stage in backbone.stages}
     return cat([blocks[f"fusion.W0.{m}"].get_parameter("weight").detach() for m in backbone.shape.modalities], 1)

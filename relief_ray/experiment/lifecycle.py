@@ -76,11 +76,11 @@ def as_begun(run: RunRecord, path: Path, config: ExperimentConfig, root: Path | 
         UserError: data, frozen encoder or clocks are others today.
     """
     setup = prepare(config, root, engine=stored_engine(run))
-    refuse_changes(setup, run, path)
+    _refuse_changes(setup, run, path)
     return setup
 
 
-def refuse_changes(setup: Setup, run: RunRecord, path: Path) -> None:
+def _refuse_changes(setup: Setup, run: RunRecord, path: Path) -> None:
     """Compare data, frozen encoder and clocks of a run with those of today.
 
     Raises:

@@ -53,11 +53,11 @@ def reproduce(cell: CommittedCell, folder: Path, tolerance: float = TOLERANCE, o
     """
     if not (isfinite(tolerance) and tolerance >= 0.0):
         raise UserError(f"--tolerance {100 * tolerance:g}: expected points of F1, 0 or more, e.g. --tolerance 1")
-    run_again(cell, folder, on_round)
+    _run_again(cell, folder, on_round)
     return judge(cell, condense(read_run(folder), read_rounds(folder)), tolerance)
 
 
-def run_again(cell: CommittedCell, folder: Path, on_round: OnRound) -> None:
+def _run_again(cell: CommittedCell, folder: Path, on_round: OnRound) -> None:
     """Run the cell inline, without export.
 
     Raises:

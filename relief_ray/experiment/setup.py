@@ -157,7 +157,7 @@ def assemble(
         fedavg=fedavg,
         reference=fedavg_reference(config, fedavg, fleet, engine),
         rare=fleet.rare(),
-        build=partial(build_network, config, input_shape(data), additions, dict(backbone.facts)),
+        build=partial(_build_network, config, input_shape(data), additions, dict(backbone.facts)),
         job=replace(make_job(config, data, planner, build, strategy, streams, engine), frozen=dict(backbone.facts)),
     )
 
@@ -224,7 +224,7 @@ def build_backbone(
     return extend(config.backbone.build(shape, seed, fast=engine == "gemm"), additions, seed)
 
 
-def build_network(
+def _build_network(
     config: ExperimentConfig, shape: InputShape, additions: tuple[Addition, ...], frozen: Mapping[str, str | int]
 ) -> BackboneNetwork:
     """Build the backbone for the server's own computations: same layout and function for every engine of workers."""

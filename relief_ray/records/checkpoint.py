@@ -74,7 +74,7 @@ DTYPES: Mapping[torch.dtype, str] = {
     torch.bool: "BOOL",
 }
 
-ALIGNMENT = 8
+_ALIGNMENT = 8
 
 
 def file_pieces(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
@@ -103,7 +103,7 @@ def _header(tensors: Mapping[str, Tensor]) -> bytes:
         facts[name] = {"dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
         start = end
     text = json.dumps(facts, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-len(text) % ALIGNMENT)
+    text += b" " * (-len(text) % _ALIGNMENT)
     return len(text).to_bytes(8, "little") + text
 
 
@@ -111,7 +111,7 @@ FOLDER = "checkpoints"
 
 STATE_FILE = "state.safetensors"
 
-MANIFEST_FILE = "manifest.json"
+_MANIFEST_FILE = "manifest.json"
 
 KEEP = 2
 
@@ -150,7 +150,7 @@ class Checkpoint:
     skipped: tuple[str, ...] = ()
 
 
-class Manifest(Record):
+class _Manifest(Record):
     """Content of ``manifest.json``: names in their order (safetensors sorts), facts, and the state file's sha256."""
 
     schema_version: int
@@ -186,7 +186,7 @@ def save(run_folder: Path, checkpoint: Checkpoint, binding: Binding) -> Path:
         beside.mkdir()
         try:
             sha256 = files.write_pieces(beside / STATE_FILE, file_pieces(tensors))
-            files.write_file(beside / MANIFEST_FILE, _sealed(manifest.model_copy(update={"state_sha256": sha256})))
+            files.write_file(beside / _MANIFEST_FILE, _sealed(manifest.model_copy(update={"state_sha256": sha256})))
             files.fsync_folder(beside)
             _retire(final)
             os.rename(beside, final)
@@ -210,7 +210,7 @@ def load(run_folder: Path, binding: Binding, round_: int | None = None) -> Check
         if round_ not in (None, round_of(path)):
             continue
         try:
-            manifest = _read_manifest(path / MANIFEST_FILE)
+            manifest = _read_manifest(path / _MANIFEST_FILE)
             point = _unpack(manifest, _read_state(path / STATE_FILE, manifest.state_sha256), tuple(skipped))
         except Damaged as error:
             skipped.append(f"{path.name}: {error}")
@@ -250,9 +250,9 @@ def _tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
     return named
 
 
-def _manifest(checkpoint: Checkpoint, binding: Binding) -> Manifest:
+def _manifest(checkpoint: Checkpoint, binding: Binding) -> _Manifest:
     """Build the manifest without the state file's sha256."""
-    return Manifest(
+    return _Manifest(
         schema_version=SCHEMA_VERSION,
         round=checkpoint.round,
         state_sha256="",
@@ -266,7 +266,7 @@ def _manifest(checkpoint: Checkpoint, binding: Binding) -> Manifest:
     )
 
 
-def _sealed(manifest: Manifest) -> bytes:
+def _sealed(manifest: _Manifest) -> bytes:
     # Python's json, not pydantic's: it brings NaN in facts back as it was.
     body = json.dumps(manifest.model_dump())
     return f'{{"sha256": "{_sha256(body.encode())}", "manifest": {body}}}\n'.encode()
@@ -286,23 +286,23 @@ def _read_state(path: Path, sha256: str) -> dict[str, Tensor]:
         raise Damaged(f"{STATE_FILE}: {error}") from error
 
 
-def _read_manifest(path: Path) -> Manifest:
+def _read_manifest(path: Path) -> _Manifest:
     try:
         sealed = json.loads(path.read_bytes())
         seal, content = sealed["sha256"], sealed["manifest"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise Damaged(f"{MANIFEST_FILE}: {error}") from error
+        raise Damaged(f"{_MANIFEST_FILE}: {error}") from error
     # Written and read by the same rules, so that equal contents give equal text.
     if seal != _sha256(json.dumps(content).encode()):
-        raise Damaged(f"{MANIFEST_FILE} does not match its sha256")
+        raise Damaged(f"{_MANIFEST_FILE} does not match its sha256")
     refuse_other_schema(content.get("schema_version") if isinstance(content, dict) else None, path)
     try:
-        return Manifest.model_validate(content)
+        return _Manifest.model_validate(content)
     except ValidationError as error:
-        raise Damaged(f"{MANIFEST_FILE}: {error}") from error
+        raise Damaged(f"{_MANIFEST_FILE}: {error}") from error
 
 
-def _check_binding(path: Path, manifest: Manifest, binding: Binding) -> None:
+def _check_binding(path: Path, manifest: _Manifest, binding: Binding) -> None:
     for name in ("config_hash", "layout_digest", "engine"):
         saved, expected = getattr(manifest, name), getattr(binding, name)
         if saved != expected:
@@ -312,7 +312,7 @@ def _check_binding(path: Path, manifest: Manifest, binding: Binding) -> None:
             )
 
 
-def _unpack(manifest: Manifest, tensors: Mapping[str, Tensor], skipped: tuple[str, ...]) -> Checkpoint:
+def _unpack(manifest: _Manifest, tensors: Mapping[str, Tensor], skipped: tuple[str, ...]) -> Checkpoint:
     try:
         models = {m: {j: tensors[_key("models", m, j)] for j in groups} for m, groups in manifest.models.items()}
         named = {name: tensors[_key("tensors", name)] for name in manifest.tensors}

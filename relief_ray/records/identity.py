@@ -28,10 +28,10 @@ from relief_ray.records.schema import Machine
 
 PACKAGES = ("relief_ray", "actors")
 
-SOURCE_SUFFIXES = frozenset({".py", ".json", ".yaml", ".toml"})
+_SOURCE_SUFFIXES = frozenset({".py", ".json", ".yaml", ".toml"})
 
 
-def canonical_json(value: JsonValue) -> str:
+def _canonical_json(value: JsonValue) -> str:
     """Write a JSON value in the form that is hashed: sorted keys, no blanks.
 
     Raises:
@@ -45,7 +45,7 @@ def canonical_json(value: JsonValue) -> str:
 
 def config_hash(config: Mapping[str, JsonValue]) -> str:
     """Hash a configuration's identity (sha256), credentials masked first: they are no part of an experiment."""
-    return hashlib.sha256(canonical_json(redact(config)).encode()).hexdigest()
+    return hashlib.sha256(_canonical_json(redact(config)).encode()).hexdigest()
 
 
 def cell_id(config: Mapping[str, JsonValue], data_digest: str) -> str:
@@ -63,7 +63,7 @@ def digest_files(roots: Iterable[tuple[str, Path]]) -> str:
     """Hash names and contents of all source files below each ``(label, folder)``."""
     total = hashlib.sha256()
     for label, root in roots:
-        for path in sorted(p for p in root.rglob("*") if p.suffix in SOURCE_SUFFIXES and p.is_file()):
+        for path in sorted(p for p in root.rglob("*") if p.suffix in _SOURCE_SUFFIXES and p.is_file()):
             content = path.read_bytes()
             total.update(f"{label}/{path.relative_to(root).as_posix()}\0{len(content)}\0".encode() + content)
     return total.hexdigest()

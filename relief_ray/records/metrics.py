@@ -71,8 +71,8 @@ class Metric:
 
     def score(self, metrics: Metrics) -> float | None:
         """Value in an evaluation; None where there is none."""
-        found: float | None = getattr(metrics, self.name) if self.has_field else metrics.scores.get(self.name)
-        return found
+        value: float | None = getattr(metrics, self.name) if self.has_field else metrics.scores.get(self.name)
+        return value
 
     @property
     def has_field(self) -> bool:

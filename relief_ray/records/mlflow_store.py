@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 SYNC_FILE = "sync.json"
 
-MAX_PARAM_CHARS = 500
+_MAX_PARAM_CHARS = 500
 
 
 class Target(Record):
@@ -62,7 +62,7 @@ def flat_params(config: Mapping[str, JsonValue], prefix: str = "") -> dict[str, 
         if isinstance(value, dict):
             flat |= flat_params(value, f"{prefix}{key}.")
         else:
-            flat[prefix + key] = (value if isinstance(value, str) else json.dumps(value))[:MAX_PARAM_CHARS]
+            flat[prefix + key] = (value if isinstance(value, str) else json.dumps(value))[:_MAX_PARAM_CHARS]
     return flat
 
 
@@ -86,17 +86,17 @@ def write_failure(folder: Path, error: str) -> None:
     replace_file(folder / SYNC_FILE, (state.model_dump_json(indent=1) + "\n").encode())
 
 
-SQLITE = "sqlite:///"
+_SQLITE = "sqlite:///"
 
-EXPORT_LOCK = "sync.lock"
+_EXPORT_LOCK = "sync.lock"
 
-STORE_WAIT_S = 120.0
+_STORE_WAIT_S = 120.0
 
 MAX_BATCH_POINTS = 600
 
 MAX_BATCH_PARAMS = 100
 
-ENDINGS = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
+_ENDINGS = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
 
 # Set only where the user has not: a dead server must be noticed in seconds, and no telemetry is sent.
 ENVIRONMENT = {
@@ -108,7 +108,7 @@ ENVIRONMENT = {
 
 # Kind of our experiments. It does not make the pages of 3.17 open on runs: the address does
 # (actors/terminal/mlflow_export.py).
-EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
+_EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,14 +121,14 @@ class Store:
     @property
     def database(self) -> Path | None:
         """Path of the SQLite file; None for servers."""
-        return Path(self.uri.removeprefix(SQLITE)) if self.uri.startswith(SQLITE) else None
+        return Path(self.uri.removeprefix(_SQLITE)) if self.uri.startswith(_SQLITE) else None
 
 
 def store_uri(folder: Path, uri: str | None = None) -> str:
     """Return ``uri`` with an absolute path if it is a SQLite file; by default ``mlflow.db`` beside the run folder."""
     if uri is None:
-        return f"{SQLITE}{folder.resolve().parent / 'mlflow.db'}"
-    return f"{SQLITE}{Path(uri.removeprefix(SQLITE)).absolute()}" if uri.startswith(SQLITE) else uri
+        return f"{_SQLITE}{folder.resolve().parent / 'mlflow.db'}"
+    return f"{_SQLITE}{Path(uri.removeprefix(_SQLITE)).absolute()}" if uri.startswith(_SQLITE) else uri
 
 
 class Exporter:
@@ -142,7 +142,7 @@ class Exporter:
             Exception: whatever MLflow raises when the store cannot be used.
         """
         self._folder, self._store = folder.resolve(), store
-        self._lock = FileLock(folder / EXPORT_LOCK, "the export of this run")
+        self._lock = FileLock(folder / _EXPORT_LOCK, "the export of this run")
         try:
             self._record = read_run(folder)
             self._client, stored = _open_run(self._store, self._folder, self._record)
@@ -173,8 +173,8 @@ class Exporter:
         """Copy the two files and, where the run has ended, set its status."""
         for name in (RUN_FILE, ROUNDS_FILE):
             self._client.log_artifact(self.run_id, str(self._folder / name))
-        if status in ENDINGS:
-            self._client.set_terminated(self.run_id, ENDINGS[status])
+        if status in _ENDINGS:
+            self._client.set_terminated(self.run_id, _ENDINGS[status])
             if self._grid is not None:
                 self._client.set_terminated(self._grid, "FINISHED")  # a grid lasts until its last cell's end
             self._mark(self._target.model_copy(update={"closed": status}))
@@ -208,7 +208,7 @@ def _open_run(store: Store, folder: Path, record: RunRecord) -> tuple[MlflowClie
     database = store.database
     lock = database.with_name(f"{database.name}.lock") if database else folder.parent / ".mlflow.lock"
     lock.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(lock, "the MLflow store", wait_s=STORE_WAIT_S):
+    with FileLock(lock, "the MLflow store", wait_s=_STORE_WAIT_S):
         client = _connect(store)
         experiment = _experiment(client, store)
         run = _find(client, experiment, {"relief.cell": record.cell, "relief.folder": str(folder)})
@@ -235,7 +235,7 @@ def _connect(store: Store) -> MlflowClient:
         leftover.unlink()
     if database is not None and not database.exists():
         beside = database.with_name(f".{database.name}.{time.time_ns()}.new")
-        MlflowClient(tracking_uri=f"{SQLITE}{beside}").search_experiments(max_results=1)
+        MlflowClient(tracking_uri=f"{_SQLITE}{beside}").search_experiments(max_results=1)
         os.replace(beside, database)
     return MlflowClient(tracking_uri=store.uri)
 
@@ -246,7 +246,7 @@ def _experiment(client: MlflowClient, store: Store) -> str:
         place = store.database.parent / "mlartifacts" / store.experiment if store.database else None
         with suppress(Exception):  # another machine may have been faster; the second query decides
             client.create_experiment(
-                store.experiment, artifact_location=place.as_uri() if place else None, tags=EXPERIMENT_TAGS
+                store.experiment, artifact_location=place.as_uri() if place else None, tags=_EXPERIMENT_TAGS
             )
         experiment = client.get_experiment_by_name(store.experiment)
     assert experiment is not None, f"experiment {store.experiment!r} was neither found nor made"

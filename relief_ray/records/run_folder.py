@@ -124,7 +124,7 @@ def _ordered(rounds: dict[int, RoundRecord]) -> tuple[RoundRecord, ...]:
 LOCK_FILE = "driver.lock"
 
 # Room for a hundred clients' rounds and three generations of either backbone's checkpoint.
-MIN_FREE_BYTES = 64 * 2**20
+_MIN_FREE_BYTES = 64 * 2**20
 
 
 def _lines(rounds: Sequence[RoundRecord]) -> bytes:
@@ -159,7 +159,7 @@ class RunFolder:
             files.fsync_folder(self.path)
 
     @classmethod
-    def create(cls, path: Path, run: RunRecord, *, min_free_bytes: int = MIN_FREE_BYTES) -> RunFolder:
+    def create(cls, path: Path, run: RunRecord, *, min_free_bytes: int = _MIN_FREE_BYTES) -> RunFolder:
         """Start a new run in ``path`` after a preflight.
 
         Raises:
@@ -179,7 +179,7 @@ class RunFolder:
             raise
 
     @classmethod
-    def resume(cls, path: Path, *, min_free_bytes: int = MIN_FREE_BYTES) -> RunFolder:
+    def resume(cls, path: Path, *, min_free_bytes: int = _MIN_FREE_BYTES) -> RunFolder:
         """Open an existing run for writing and cut off a torn last line.
 
         Raises:

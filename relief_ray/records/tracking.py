@@ -20,13 +20,13 @@ from relief_ray.records.redact import MASK, mask_text
 from relief_ray.records.run_folder import read_run
 from relief_ray.records.schema import RoundRecord, RunRecord, Status
 
-LOG = logging.getLogger(__name__)
-FINISH_S = 5.0
-RETRY_S = 30.0
+_LOG = logging.getLogger(__name__)
+_FINISH_S = 5.0
+_RETRY_S = 30.0
 # Rounds that end within it are sent together: the thread shares the interpreter with the run.
-INTERVAL_S = 5.0
+_INTERVAL_S = 5.0
 # MLflow takes seconds of a core to import, which a run's own processes need while they start.
-DELAY_S = 10.0
+_DELAY_S = 10.0
 
 
 class Tracker(Protocol):
@@ -78,10 +78,10 @@ class MlflowTracker:
         uri: str | None = None,
         experiment: str = "relief-ray",
         *,
-        finish_s: float = FINISH_S,
-        retry_s: float = RETRY_S,
-        interval_s: float = INTERVAL_S,
-        delay_s: float = DELAY_S,
+        finish_s: float = _FINISH_S,
+        retry_s: float = _RETRY_S,
+        interval_s: float = _INTERVAL_S,
+        delay_s: float = _DELAY_S,
     ) -> None:
         """Set the store; nothing is connected yet.
 
@@ -163,12 +163,12 @@ class MlflowTracker:
         try:
             write_failure(folder, message)
         except UserError as second:
-            LOG.debug("sync.json: %s", second)
+            _LOG.debug("sync.json: %s", second)
 
     def _warn(self, message: str) -> None:
         if not self._warned:
             self._warned = True
-            LOG.warning(message)
+            _LOG.warning(message)
 
 
 def _drop(exporter: Exporter | None) -> None:
@@ -182,7 +182,7 @@ def brief(error: Exception) -> str:
     return mask_text(f"{type(error).__name__}: {lines[0][:300]}")
 
 
-def configured_store(folder: Path, run: RunRecord, uri: str | None, experiment: str | None) -> Store:
+def _configured_store(folder: Path, run: RunRecord, uri: str | None, experiment: str | None) -> Store:
     """Return the store that a run is exported to.
 
     Raises:
@@ -217,7 +217,7 @@ def sync(folder: Path, uri: str | None = None, experiment: str | None = None) ->
         UserError: no run there, another export is at work, or the store cannot be used.
     """
     run = read_run(folder)
-    store = configured_store(folder, run, uri, experiment)
+    store = _configured_store(folder, run, uri, experiment)
     status = run.status
     exporter: Exporter | None = None
     try:
