@@ -75,7 +75,7 @@ def host(given: Setup, num_hosts: int) -> Split:
     """Shares of a host's seconds in a call: its part of the clients, each loaded, "trained", measured and added."""
     calls, _ = _host_calls(given, num_hosts)
     load_s = calls.seconds(load_model)
-    parts_s = {"load": load_s, "delta": calls.seconds(Trainer.local_round) - load_s, **_after(calls)}
+    parts_s = {"load": load_s, "delta": calls.seconds(Trainer.train_run) - load_s, **_after(calls)}
     return _with_rest(parts_s, calls.total_s)
 
 
@@ -83,7 +83,7 @@ def training_shares(given: Setup, num_hosts: int, hosts: float) -> Figures:
     """``hosts``, their share of a round in which everything is trained, by what they do, client by client."""
     calls, stages = _host_calls(given, num_hosts)
     load_s, epochs_s = (calls.seconds(f) for f in (load_model, Trainer._epochs))
-    clear_s = calls.seconds(Adam.clear, Adam._cleared)
+    clear_s = calls.seconds(Adam.clear, Adam._zero_moments)
     training = {
         "forward": sum(s.forward_s for s in stages),
         "backward": sum(s.backward_s for s in stages),
@@ -94,7 +94,7 @@ def training_shares(given: Setup, num_hosts: int, hosts: float) -> Figures:
         **training,
         "around": epochs_s - sum(training.values()),
         "load": load_s,
-        "delta": calls.seconds(Trainer.local_round) - load_s - epochs_s,
+        "delta": calls.seconds(Trainer.train_run) - load_s - epochs_s,
         **_after(calls),
     }
     return {f"host_{name}_share": hosts * share for name, share in _with_rest(parts_s, calls.total_s).items()}

@@ -3,8 +3,9 @@
 conv1's input columns are data: they are gathered once per client. Everything stays (batch, time, channel), so conv2's
 columns are contiguous runs of conv1's output. Agreement with ``nn.Conv1d`` up to summation order is tested.
 
-Passes are written out, since autograd's own operations go through memory more often. Parameters that are handed in
-(``torch.func``) may stand for many models at once, and autocast has dtypes of its own: there torch's operations do it.
+Forward and backward passes are written by hand, since autograd's own operations read and write memory more often.
+Parameters that ``torch.func`` passes in may stand for many models at once, and autocast chooses dtypes itself: there
+torch's operations are used.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class FusedConv2(nn.Module):
 
 
 class ChannelsFirst(nn.Module):
-    """Puts ``FusedConv1``'s output back into torch's order, for an early exit's pooling."""
+    """Transposes ``FusedConv1``'s output into torch's order, for an early exit's pooling."""
 
     def forward(self, x_BTC: Tensor) -> Tensor:
         """(B, T, C) -> (B, C, T)."""
@@ -122,7 +123,7 @@ class _ActivatedPairs(torch.autograd.Function):
         x_BTK, weight_OK, y_BTO = ctx.saved_tensors
         pairs = _pairs(y_BTO)
         halves = grad_BF.mul(0.5).view(len(grad_BF), len(weight_OK), pairs.shape[1]).transpose(1, 2).contiguous()
-        # Both steps of a pair get the same, which the mask's pass reads twice instead of a copy of it.
+        # Both steps of a pair have the same gradient: the mask's pass reads it twice, so no copy is made.
         grad_BSPO = torch.ops.aten.threshold_backward(halves.unsqueeze(2).expand(pairs.shape), pairs, 0)
         return _gradients(ctx, x_BTK, weight_OK, grad_BSPO)
 
@@ -133,12 +134,12 @@ def _pairs(y_BTO: Tensor) -> Tensor:
 
 
 def _gradients(ctx: Any, x_BTK: Tensor, weight_OK: Tensor, grad: Tensor) -> tuple[Tensor | None, ...]:
-    """Of ``x W^T + b`` by ``x``, ``W`` and ``b``, as far as they are needed; ``grad``: (..., O)."""
+    """Gradients of ``x W^T + b`` by ``x``, ``W`` and ``b``, None where not needed; ``grad``: (..., O)."""
     grad_RO = grad.reshape(-1, len(weight_OK))
     of_x, of_weight, of_bias = ctx.needs_input_grad
     return (
         (grad_RO @ weight_OK).view(x_BTK.shape) if of_x else None,
-        # So and not (out, K): by the order of its operands a product with few outputs is up to five times as fast.
+        # Computed as (K, out) and transposed: with few outputs this order of operands is up to five times as fast.
         (x_BTK.flatten(0, 1).t() @ grad_RO).t() if of_weight else None,
         grad_RO.sum(0) if of_bias else None,
     )

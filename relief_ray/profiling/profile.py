@@ -23,7 +23,7 @@ from relief_ray.experiment.setup import Setup, prepare
 from relief_ray.federated import ClientContext, ClientProgram
 from relief_ray.messages import NO_STATE, Assignment, ClientInfo, StageTimes, Update
 from relief_ray.models.backbone import Backbone
-from relief_ray.models.registry import name_of
+from relief_ray.models.registry import backbone_name
 from relief_ray.process import use_threads
 from relief_ray.profiling.fit import (
     EPOCHS,
@@ -40,7 +40,8 @@ from relief_ray.profiling.probe import Probes
 from relief_ray.records.identity import commit, machine_facts
 from relief_ray.streams import Streams
 from relief_ray.training.forward_plan import CHUNK
-from relief_ray.training.trainer import ClientInputs, Trainer
+from relief_ray.training.inputs import ClientInputs
+from relief_ray.training.trainer import Trainer
 
 # A full step that takes longer is profiled on fewer windows; a full round that takes longer has fewer epochs.
 MAX_STEP_S, MAX_ROUND_S = 0.8, 0.4
@@ -130,7 +131,7 @@ class Profiler:
         row = device_row(self._bench, full, least, [t for taken in seen.values() for t in taken])
         return Profile(
             origin=f"MEASURED {conditions.date}, {conditions.cpu}, threads: {conditions.num_threads}",
-            backbone=name_of(setup.config.backbone),
+            backbone=backbone_name(setup.config.backbone),
             engine=setup.engine,
             measured=conditions,
             devices=dict.fromkeys(types, row),

@@ -16,7 +16,8 @@ from relief_ray.models.backbone import Backbone, InputShape
 from relief_ray.models.cnn import CnnConfig
 from relief_ray.streams import Streams
 from relief_ray.training.config import TrainerConfig
-from relief_ray.training.trainer import ClientInputs, Trainer
+from relief_ray.training.inputs import ClientInputs
+from relief_ray.training.trainer import Trainer
 
 SHAPE = InputShape(channels=(("acc", 3), ("gyro", 2), ("hr", 1)), window=24, num_classes=4)
 TINY = CnnConfig(conv1=4, conv2=6, steps=6, fusion=8)

@@ -7,7 +7,7 @@ from relief_ray.config import TrainingConfig
 from relief_ray.data.spec import get_spec
 from relief_ray.models.backbone import InputShape
 from relief_ray.models.cnn import CnnConfig
-from relief_ray.training.trainer import ClientInputs
+from relief_ray.training.inputs import ClientInputs
 from tests.training.scene import Scene, distance
 
 NUM_WINDOWS, TRAINING = 256, TrainingConfig()

@@ -17,10 +17,11 @@ from relief_ray.groups import Part
 from relief_ray.messages import NO_STATE
 from relief_ray.models.moment.weights import load_frozen
 from relief_ray.stages import MAX_STEP_BYTES
-from relief_ray.training.cuda_graph import Replay
+from relief_ray.training.cuda_graph import CudaGraphStep
+from relief_ray.training.inputs import ClientInputs
 from relief_ray.training.stacked import StackedTrainer
-from relief_ray.training.stacked_step import JointStep, epoch_steps
-from relief_ray.training.trainer import ClientInputs, Trainer
+from relief_ray.training.stacked_step import StackedStep, epoch_steps
+from relief_ray.training.trainer import Trainer
 from tests.models import tiny_moment as moment
 from tests.training.scene import ASSIGNMENTS, SHAPE, Scene, distance, precision, task
 from tests.training.test_local_step import contrast, seen
@@ -30,7 +31,7 @@ ALL = tuple(SHAPE.modalities)
 CLIENTS = [(("acc", "gyro"), 45), (ALL, 61), (("hr",), 9), (("gyro", "hr"), 45), (ALL, 32)]
 
 
-def rounds_of(scene, tasks, program=None, states=None):
+def runs_of(scene, tasks, program=None, states=None):
     """One client per task; each starts from a model of its own."""
     found = []
     for i, (asked, (present, num)) in enumerate(zip(tasks, CLIENTS, strict=False)):
@@ -48,9 +49,9 @@ def both(tasks, program=None, states=None, most=8, engine="gemm", missing="zero_
     alone, together = (Scene(engine, missing, dtype, lr=lr) for _ in range(2))
     made = [tasks(scene.backbone) for scene in (alone, together)]
     with precision(dtype):
-        singly = [alone.trainer.local_round(r) for r in rounds_of(alone, made[0], program, states)]
+        singly = [alone.trainer.train_run(r) for r in runs_of(alone, made[0], program, states)]
         stacked = StackedTrainer(together.trainer, most)
-        return singly, stacked.train(rounds_of(together, made[1], program, states))
+        return singly, stacked.train(runs_of(together, made[1], program, states))
 
 
 def agree(singly, stacked, tolerance=1e-10):
@@ -154,9 +155,9 @@ def test_a_backbone_of_transformers(missing):
     updates = []
     for is_together in (False, True):
         scene = transformers(missing)
-        rounds = rounds_of(scene, [task(scene.backbone, None, 1) for _ in CLIENTS])
+        rounds = runs_of(scene, [task(scene.backbone, None, 1) for _ in CLIENTS])
         with precision(torch.float64):
-            train = StackedTrainer(scene.trainer, 8).train if is_together else partial(map, scene.trainer.local_round)
+            train = StackedTrainer(scene.trainer, 8).train if is_together else partial(map, scene.trainer.train_run)
             updates.append(list(train(rounds)))
     agree(*updates, tolerance=1e-6)
 
@@ -182,16 +183,16 @@ def transformers(missing):
 @pytest.fixture
 def alone(monkeypatch):
     """The clients that were trained alone."""
-    found, usual = [], Trainer.local_round
+    found, usual = [], Trainer.train_run
     monkeypatch.setattr(
-        Trainer, "local_round", lambda self, given: (found.append(given.task.client), usual(self, given))[1]
+        Trainer, "train_run", lambda self, given: (found.append(given.task.client), usual(self, given))[1]
     )
     return found
 
 
 def stacked(tasks, most=8, scene=None):
     scene = scene or Scene("gemm")
-    return StackedTrainer(scene.trainer, most).train(rounds_of(scene, tasks(scene.backbone)))
+    return StackedTrainer(scene.trainer, most).train(runs_of(scene, tasks(scene.backbone)))
 
 
 def test_all_who_can_share_do(alone):
@@ -237,22 +238,22 @@ def test_a_stack_is_used_again_and_forgets():
 
     used, fresh = Scene("gemm"), Scene("gemm")
     trainer = StackedTrainer(used.trainer, 8)
-    trainer.train(rounds_of(used, tasks(used.backbone, 5)))
-    again = trainer.train(rounds_of(used, tasks(used.backbone, 3)))
-    first = StackedTrainer(fresh.trainer, 8).train(rounds_of(fresh, tasks(fresh.backbone, 3)))
+    trainer.train(runs_of(used, tasks(used.backbone, 5)))
+    again = trainer.train(runs_of(used, tasks(used.backbone, 3)))
+    first = StackedTrainer(fresh.trainer, 8).train(runs_of(fresh, tasks(fresh.backbone, 3)))
     for one, other in zip(again, first, strict=True):
         assert all(torch.equal(d, other.delta[j]) for j, d in one.delta.items())
 
 
 def test_nothing_of_a_round_outlives_it(monkeypatch):
     """Windows, sessions and recordings are let go at once, not when Python looks for circles."""
-    made, usual = [], JointStep.__init__
+    made, usual = [], StackedStep.__init__
 
     def noted(self, *given):
         usual(self, *given)
         made.append((weakref.ref(self), weakref.ref(given[0].pools["labels"])))
 
-    monkeypatch.setattr(JointStep, "__init__", noted)
+    monkeypatch.setattr(StackedStep, "__init__", noted)
     gc.disable()
     try:
         updates = stacked(lambda backbone: [task(backbone) for _ in CLIENTS])
@@ -283,7 +284,7 @@ def recorded(monkeypatch):
         with Refusing():
             step()
 
-    monkeypatch.setattr(Replay, "__call__", call)
+    monkeypatch.setattr(CudaGraphStep, "__call__", call)
     return found
 
 
@@ -296,7 +297,7 @@ def test_a_step_could_be_recorded(recorded):
     assert len(recorded) == 2 * len(epoch_steps([61, 45, 45, 32, 9], 16))
     with pytest.raises(AssertionError, match="waits for the device"):
         scene = Scene("gemm")
-        rounds = rounds_of(scene, [task(scene.backbone) for _ in CLIENTS], ClientProgram(objective=waiting))
+        rounds = runs_of(scene, [task(scene.backbone) for _ in CLIENTS], ClientProgram(objective=waiting))
         StackedTrainer(scene.trainer, 8).train(rounds)
 
 

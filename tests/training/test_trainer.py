@@ -10,7 +10,7 @@ from relief_ray.codec import encode
 from relief_ray.federated import ClientProgram, task_loss
 from relief_ray.groups import Part
 from relief_ray.streams import Streams
-from relief_ray.training.trainer import ClientInputs
+from relief_ray.training.inputs import ClientInputs
 from tests.training.scene import (
     ABSENT,
     ASSIGNMENTS,

@@ -93,8 +93,8 @@ def test_seconds_of_the_steps_are_the_optimizers(monkeypatch, steps):
 @pytest.fixture
 def passed(monkeypatch):
     """Whether each tensor's moments passed; pieces of 64 values, every tensor of as many has a step of its own."""
-    found, usual = [], Adam._only_step
-    monkeypatch.setattr(Adam, "_only_step", lambda *given: found.append(usual(*given)) or found[-1])
+    found, usual = [], Adam._single_step
+    monkeypatch.setattr(Adam, "_single_step", lambda *given: found.append(usual(*given)) or found[-1])
     monkeypatch.setattr(optimizer, "LARGE", 64)
     monkeypatch.setattr(trainer, "LARGE", 64)
     return found
@@ -104,8 +104,8 @@ def passed(monkeypatch):
 @pytest.mark.parametrize(("num", "epochs"), [(BATCH, 1), (BATCH - 3, 1), (BATCH + 1, 1), (BATCH, 2)])
 def test_moments_of_an_only_step_pass_and_no_bit_depends_on_it(program, num, epochs, passed, monkeypatch):
     """One batch, one epoch; the client after it has several steps."""
-    taken, take, reset = [], trainer._take, Adam.reset
-    monkeypatch.setattr(trainer, "_take", lambda *given: taken.append(given) or take(*given))
+    taken, take, reset = [], trainer._step_in_backward, Adam.reset
+    monkeypatch.setattr(trainer, "_step_in_backward", lambda *given: taken.append(given) or take(*given))
 
     def rounds():
         scene = Scene("gemm")

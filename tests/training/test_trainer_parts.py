@@ -8,7 +8,8 @@ from relief_ray.groups import Part
 from relief_ray.messages import Assignment, ClientInfo
 from relief_ray.streams import Streams
 from relief_ray.training.config import TrainerConfig
-from relief_ray.training.trainer import ClientInputs, Trainer, drop_ranks, scale_adapters
+from relief_ray.training.inputs import ClientInputs
+from relief_ray.training.trainer import Trainer, scale_adapters, zero_unsent_ranks
 from tests.models import tiny_moment as moment
 from tests.toy import CHANNELS, RANK, SHAPE, build
 from tests.training.scene import Scene
@@ -90,7 +91,7 @@ def test_what_comes_down_at_a_lower_rank_has_no_other_ranks():
     layout, theta = build(b_zero=False).layout, build(b_zero=False).params()
     before = {j: x.clone() for j, x in theta.items()}
     down = {"encoder.acc.1": Part(rank=1), "fusion.B": Part(rank=RANK), "head.1": Part(rank=1), "encoder.hr.1": Part()}
-    drop_ranks(theta, layout, down)
+    zero_unsent_ranks(theta, layout, down)
     found = layout.unflatten("encoder.acc.1", theta["encoder.acc.1"])
     kept = layout.unflatten("encoder.acc.1", before["encoder.acc.1"])
     assert torch.equal(found["a"][0], kept["a"][0]) and not found["a"][1:].any()

@@ -8,8 +8,8 @@ import torch
 from torch.nn import functional
 
 from relief_ray.extra_modules import Classifier
-from relief_ray.models.extra.build import extend
-from relief_ray.models.network import BackboneNetwork
+from relief_ray.models.backbone import BackboneNetwork
+from relief_ray.models.extra.build import with_extra_modules
 from relief_ray.protocols import Reading
 from relief_ray.strategies.darkdistill import distillation
 from relief_ray.strategies.darkdistill.distillation import (
@@ -38,11 +38,11 @@ DRAWS = (Streams(seed=0), 1)
 
 
 def build():
-    return BackboneNetwork(extend(TINY.build(SHAPE, 0), [EARLY], 0), "zero_input")
+    return BackboneNetwork(with_extra_modules(TINY.build(SHAPE, 0), [EARLY], 0), "zero_input")
 
 
 def params(seed):
-    return extend(TINY.build(SHAPE, seed), [EARLY], seed).params()
+    return with_extra_modules(TINY.build(SHAPE, seed), [EARLY], seed).params()
 
 
 def models(**changes):

@@ -133,7 +133,7 @@ def test_the_probe_is_one_step_of_the_optimizer_and_the_gradient_behind_it(tmp_p
     worker = Worker(replace(job, program=replace(job.program, refine=look, after=lambda _, update: update)))
     trainer = worker.trainer
     tasks = run.strategy.allocate(run.state, context_of(LAYOUT, planner=SPREAD, participants=[0]))
-    ((update, _),) = worker._visits.updates(1, run.state.models, [tasks[:1]], {}, spent=False)
+    ((update, _),) = worker._runs.updates(1, run.state.models, [tasks[:1]], {}, reuses_memory=False)
     assert update.receipt.work.num_steps == 1, "the probe's step is not counted as training"
     step, gradient = found["probed"].step, found["probed"].gradient
     for j in OWN:

@@ -5,8 +5,8 @@ import torch
 
 from relief_ray.extra_modules import Experts
 from relief_ray.models.costs import count_costs
-from relief_ray.models.extra.build import extend
-from relief_ray.models.extra.routed import RoutedLora
+from relief_ray.models.extra.build import with_extra_modules
+from relief_ray.models.extra.routed_lora import RoutedLora
 from tests import toy
 from tests.models import tiny_moment as moment
 from tests.models.extra.test_experts import inputs, read, stirred
@@ -19,7 +19,7 @@ def routed(most=3, backbone=None):
     backbone = backbone or moment.tiny()
     inside = tuple(g.id for g in backbone.layout if g.role == "encoder")
     spec = Experts(id="expert", of=FUSION, most=most, inside=inside)
-    return extend(backbone, [spec], 0), spec
+    return with_extra_modules(backbone, [spec], 0), spec
 
 
 def parameter(*values):
@@ -146,4 +146,4 @@ def test_only_lora_layers_in_stages_of_their_own_can_be_routed():
     ):
         of = tuple(g.id for g in backbone.layout if g.role in ("fusion_a", "fusion_b"))
         with pytest.raises(ValueError, match=text):
-            extend(backbone, [Experts(id="x", of=of, most=2, inside=(group,))], 0)
+            with_extra_modules(backbone, [Experts(id="x", of=of, most=2, inside=(group,))], 0)
