@@ -20,8 +20,8 @@ from relief_ray.devices.time import Measured, Profile, Split, Throughput
 from relief_ray.devices.types import DeviceType
 from relief_ray.experiment.setup import Setup
 from relief_ray.messages import ClientInfo, Fleet, Receipt, StageTimes
-from relief_ray.profiling.fit import EVERYTHING, LEAST, LEAST_LONG, Turn, scenes
-from relief_ray.profiling.profile import device_row, fitting, open_bench
+from relief_ray.profiling.fit import TimedRound
+from relief_ray.profiling.profile import EVERYTHING, LEAST, LEAST_LONG, device_row, fitting, open_bench, scenarios
 from relief_ray.stages import Engine
 
 PRESENT = ("acc", "gyro")
@@ -63,8 +63,8 @@ class Profiler:
     def __init__(self, given: Setup, batch_size: int) -> None:
         self._bench = open_bench(given)
         rows, epochs = fitting(self._bench, batch_size)
-        self._scenes = scenes(given.layout, given.fleet.modalities, rows, epochs)
-        self._seen: dict[str, list[Turn]] = {scene.name: [] for scene in self._scenes}
+        self._scenes = scenarios(given.layout, given.fleet.modalities, rows, epochs)
+        self._seen: dict[str, list[TimedRound]] = {scene.name: [] for scene in self._scenes}
 
     def turn(self, is_counted: bool = True) -> None:
         """Every short round once."""

@@ -24,7 +24,7 @@ from relief_ray.groups import Params
 from relief_ray.models.backbone import Backbone
 from relief_ray.models.moment.adapters import save_adapters
 from relief_ray.models.moment.backbone import MomentConfig
-from relief_ray.models.moment.weights import FILES, hub_id, is_random, mark, weights_folder
+from relief_ray.models.moment.weights import FILES, hub_id, is_random, mark_random, weights_folder
 from relief_ray.models.registry import backbone_name
 from relief_ray.records.checkpoint import Checkpoint, generations, load, round_of
 from relief_ray.records.identity import commit, other_program, params_sha256, source_digest
@@ -175,7 +175,7 @@ def _encoder(config: MomentConfig, setup: Setup, folder: Path, *, with_encoder: 
         for name in FILES:
             shutil.copyfile(source / name, folder / ENCODER / name)
         if is_random(config.weights):
-            mark(folder / ENCODER, config.weights_seed)  # an older cache has none
+            mark_random(folder / ENCODER, config.weights_seed)  # an older cache has none
         return ENCODER, None
     found = setup.frozen.get("weights_revision")
     return (config.weights, None) if found is None else (hub_id(config.weights), str(found))

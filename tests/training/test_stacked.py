@@ -251,7 +251,7 @@ def test_nothing_of_a_round_outlives_it(monkeypatch):
 
     def noted(self, *given):
         usual(self, *given)
-        made.append((weakref.ref(self), weakref.ref(given[0].pools["labels"])))
+        made.append((weakref.ref(self), weakref.ref(given[0].sources["labels"])))
 
     monkeypatch.setattr(StackedStep, "__init__", noted)
     gc.disable()
