@@ -103,9 +103,9 @@ def measure(size: str, num_windows: int, turns: int) -> Figures:
 
 def paired(above: Sequence[float], below: Sequence[float]) -> dict[str, float]:
     """Median and quartiles of the ratios, one from each turn."""
-    found = [a / b for a, b in zip(above, below, strict=True)]
-    low, _, high = quantiles(found, n=4, method="inclusive") if len(found) > 1 else found * 3
-    return {"median": median(found), "q1": low, "q3": high}
+    ratios = [a / b for a, b in zip(above, below, strict=True)]
+    low, _, high = quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
+    return {"median": median(ratios), "q1": low, "q3": high}
 
 
 def main() -> None:

@@ -19,19 +19,19 @@ from pathlib import Path
 from statistics import median, quantiles
 from time import perf_counter
 
-from benchmarks.earlier import earlier
 from benchmarks.engine.machine import Figures, facts
-from benchmarks.prediction_table import table
 from relief_ray.config import parse
-from relief_ray.devices.time import Profile
+from relief_ray.devices.time import Measured, Profile
 from relief_ray.devices.workload import Workload, num_steps, shares, workload
 from relief_ray.errors import UserError
+from relief_ray.experiment.clocks import foreign_profile, run_clocks
 from relief_ray.experiment.setup import Setup, context_of, prepare
 from relief_ray.federated import ClientContext, ClientProgram
 from relief_ray.groups import GroupId
 from relief_ray.messages import NO_STATE, Assignment, ClientInfo, ServerState
 from relief_ray.process import use_threads
 from relief_ray.profiling.profile import Profiler
+from relief_ray.records.identity import machine_facts
 from relief_ray.streams import Streams
 from relief_ray.training.inputs import prepare as prepare_inputs
 from relief_ray.training.trainer import Trainer
@@ -104,7 +104,7 @@ def first_client(setup: Setup, device: str) -> ClientInfo:
 
 
 def load_of(setup: Setup, row: Row) -> Workload:
-    """What the cost model makes of a row."""
+    """The cost model's workload of a row."""
     client, training = first_client(setup, row.client), setup.config.training
     return workload(
         setup.accountant.counter.costs,
@@ -192,14 +192,14 @@ def compare(case: Case, turns: int, path: Path | None = None) -> dict[str, objec
     ``path``: an earlier profile.
     """
     setup = prepare(parse(case.values))
-    before = None if path is None else earlier(path, setup)
+    before = None if path is None else earlier_profile(path, setup)
     rows = assignments(setup)
     profile, seen = observe(setup, rows, turns)
     predicted = predict(setup, profile, rows)
     if before is not None:
         predicted["earlier"] = foretold(setup, before, rows)
     full = {row.client: i for i, row in reversed(list(enumerate(rows))) if row.name.startswith("everything")}
-    found = [_row(rows, i, full[row.client], seen, predicted) for i, row in enumerate(rows)]
+    predicted_rows = [_row(rows, i, full[row.client], seen, predicted) for i, row in enumerate(rows)]
     assert profile.measured is not None
     windows = {c.device: c.num_windows for c in setup.fleet.clients}
     return {
@@ -210,7 +210,7 @@ def compare(case: Case, turns: int, path: Path | None = None) -> dict[str, objec
         "turns": turns,
         "profile": profile.measured.model_dump(mode="json"),
         **({} if before is None or before.measured is None else {"earlier": before.measured.model_dump(mode="json")}),
-        "rows": found,
+        "rows": predicted_rows,
     }
 
 
@@ -239,6 +239,66 @@ def main() -> None:
             parser.error(str(error))
         print(f"\n{name}\n\n{table(results[-1])}", flush=True)
         given.json.write_text(json.dumps({"machine": machine, "cases": results}, indent=1) + "\n", encoding="utf-8")
+
+
+def table(case: dict[str, object]) -> str:
+    """A case as Markdown; an earlier profile's prediction has two columns more, and its conditions below."""
+    before, rows = case.get("earlier"), case["rows"]
+    assert isinstance(rows, list)
+    head = ["client", "assignment", "measured (quartiles)", "by stages", "error", "by phases", "by FLOPs"]
+    head += [] if before is None else ["by stages, earlier", "error"]
+    first, *others = (f"| {' | '.join(line)} |" for line in (head, *(cells(r) for r in rows if r["measured"] != 1.0)))
+    lines = [first, "|---" * len(head) + "|", *others]
+    return "\n".join([*lines, *(["", conditions(before)] if isinstance(before, dict) else [])])
+
+
+def cells(r: dict[str, object]) -> list[str]:
+    """The cells of one row."""
+    shown = [f"{r['measured']:.3f} ({r['measured_q1']:.3f} to {r['measured_q3']:.3f})", f"{r['predicted_stages']:.3f}"]
+    shown += [f"{percent(r['error'])}", f"{r['predicted_phases']:.3f}", f"{r['predicted_flops']:.3f}"]
+    if "predicted_earlier" in r:
+        shown += [f"{r['predicted_earlier']:.3f}", percent(r["error_earlier"])]
+    return [str(r["client"]), str(r["assignment"]), *shown]
+
+
+def percent(share: object) -> str:
+    """A share in per cent with its sign."""
+    assert isinstance(share, float)
+    return f"{100 * share:+.0f} %"
+
+
+def conditions(before: dict[str, object]) -> str:
+    """The source of the last two columns: the earlier profile's date, commit and turns."""
+    return (
+        f"earlier: a file of `relief-ray device profile`, {before['date']}, commit {before['commit']}, "
+        f"{before['turns']} turns, spread {before['spread']:.3f}"
+    )
+
+
+def earlier_profile(path: Path, setup: Setup) -> Profile:
+    """Reads an earlier profile and checks that it was measured on this machine, for this backbone and data shape.
+
+    Raises:
+        UserError: no such file; not of this machine, thread count, backbone or shape; a device type is missing.
+    """
+    config = setup.config.model_copy(update={"costs": setup.config.costs.model_copy(update={"profile": str(path)})})
+    clocks = run_clocks(config, setup.engine)
+    model = clocks["measured"].model
+    assert isinstance(model, Measured)
+    profile, here = model.profile, machine_facts()
+    if profile.measured is None:
+        raise UserError(f"{path}: does not say how it was measured; take what `relief-ray device profile` wrote")
+    if foreign := foreign_profile(config, setup.job.build().shape, clocks):
+        raise UserError(foreign[0])
+    there = profile.measured
+    if (there.cpu, there.num_threads) != (here.cpu, here.num_threads):
+        raise UserError(
+            f"{path}: measured on {there.cpu}, threads: {there.num_threads}; this is {here.cpu}, threads: "
+            f"{here.num_threads}; profile this machine"
+        )
+    if missing := sorted({c.device for c in setup.fleet.clients} - profile.devices.keys()):
+        raise UserError(f"{path}: has no row for device types {', '.join(missing)}; profile with --types A,B,C")
+    return profile
 
 
 if __name__ == "__main__":

@@ -137,6 +137,6 @@ def load_client(folder: Path, client: int) -> tuple[list[Tensor], Tensor]:
 
 @cache
 def read_task(folder: Path) -> Task:
-    """The task that ``scene.write`` left in ``folder``."""
+    """The task that ``scenario.write`` left in ``folder``."""
     values = json.loads((folder / "task.json").read_text())
     return Task(**{**values, "channels": tuple((m, c) for m, c in values["channels"])})

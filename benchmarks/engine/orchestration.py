@@ -1,4 +1,4 @@
-"""Where a round goes, with training and without: shares of its wall time, for an aim that is missed.
+"""Shares of a round's wall time by activity, with training and without, to explain a missed target.
 
 Hosts, wire and driver are measured in the rounds themselves. What hosts and driver do in their time is a profile's
 split: the driver's of some more rounds, a host's of the same call made in this process.
@@ -6,13 +6,16 @@ split: the driver's of some more rounds, a host's of the same call made in this 
 
 from __future__ import annotations
 
+import pstats
+from collections.abc import Callable
+from cProfile import Profile
 from functools import partial
+from typing import Any
 
 from actors.runtime import serialization, user_code
 from actors.runtime.client_host import ClientHost, Models, TrainAnswer, TrainRequest
 from actors.runtime.executor import RayExecutor, take
 from actors.runtime.reduce import Gather
-from benchmarks.engine.calls import Calls
 from benchmarks.engine.machine import Figures
 from benchmarks.engine.product import Product, Stopwatch
 from relief_ray.devices.planner import CostAccountant
@@ -41,7 +44,7 @@ def shares(given: Setup, product: Product, whole: Split, num_rounds: int) -> Fig
 
 
 def driver(product: Product, num_rounds: int, whole: Split) -> Split:
-    """What the driver does, by its part of a round: between the hosts' seconds (``wire``) and beside them."""
+    """The driver's shares of a round: waiting beyond the hosts' seconds (``wire``), and otherwise (``server``)."""
     seen, busy_s = len(product.records), product.busy_s
     calls = Calls(partial(product.run, num_rounds))
     busy_s = (product.busy_s - busy_s) / product.num_hosts
@@ -130,5 +133,26 @@ def _host_calls(given: Setup, num_hosts: int) -> tuple[Calls, list[StageTimes]]:
 
 def _with_rest(parts_s: Split, total_s: float) -> Split:
     """Shares, and what none of the parts accounts for as ``other``."""
-    found = {name: seconds / total_s for name, seconds in parts_s.items()}
-    return found | {"other": 1.0 - sum(found.values())}
+    shares_of = {name: seconds / total_s for name, seconds in parts_s.items()}
+    return shares_of | {"other": 1.0 - sum(shares_of.values())}
+
+
+class Calls:
+    """Seconds of each Python function during one action, called functions included."""
+
+    def __init__(self, action: Callable[[], object]) -> None:
+        """Runs the action under a profile."""
+        profile = Profile()
+        profile.runcall(action)
+        stats: Any = pstats.Stats(profile)
+        self._seconds: dict[tuple[str, int, str], float] = {key: row[3] for key, row in stats.stats.items()}
+        self.total_s: float = stats.total_tt
+
+    def seconds(self, *functions: Callable[..., Any]) -> float:
+        """Total seconds of ``functions``, 0 for one that was not called; none may call another of them."""
+        return sum(self._seconds.get(_key(f), 0.0) for f in functions)
+
+
+def _key(function: Callable[..., Any]) -> tuple[str, int, str]:
+    code = function.__code__
+    return code.co_filename, code.co_firstlineno, code.co_name

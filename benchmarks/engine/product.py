@@ -89,7 +89,7 @@ class Product:
 
     @property
     def num_hosts(self) -> int:
-        """How many there are."""
+        """Number of worker processes."""
         assert self.executor is not None
         return int(str(self.executor.facts()["num_hosts"]))
 
@@ -108,7 +108,7 @@ class Product:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shares:
-    """Where a product's rounds go from now on, in shares of their wall time."""
+    """Shares of a product's rounds from now on that its parts take of their wall time."""
 
     product: Product
     busy_s: float
@@ -128,9 +128,9 @@ class Shares:
         return {f"{name}_share": seconds / wall_s for name, seconds in parts_s.items()}
 
 
-def deviation(found: Tensor, expected: Tensor, start: Tensor) -> float:
+def deviation(actual: Tensor, expected: Tensor, start: Tensor) -> float:
     """Relative L2 distance of two updates from the same start."""
-    return float((found.double() - expected.double()).norm() / (expected.double() - start.double()).norm())
+    return float((actual.double() - expected.double()).norm() / (expected.double() - start.double()).norm())
 
 
 def straggler_s(record: RoundRecord) -> float:
@@ -140,5 +140,5 @@ def straggler_s(record: RoundRecord) -> float:
 
 
 def use_one_thread() -> None:
-    """As in every host and every peer."""
+    """Limits this process to one thread, as every worker and every peer."""
     use_threads(1)

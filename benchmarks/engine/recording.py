@@ -17,10 +17,10 @@ from actors.launch import Watch, run_experiment
 from actors.runtime.warm_pool import Crew
 from actors.terminal.mlflow_export import Exports
 from benchmarks.engine.machine import Figures
-from benchmarks.engine.noop import scene_of
+from benchmarks.engine.noop import scenario_of
 from benchmarks.engine.pairs import averaged, take_turns, timed
 from benchmarks.engine.product import Product
-from benchmarks.engine.scene import NEVER, setup, without_training, write
+from benchmarks.engine.scenario import NEVER, setup, without_training, write
 from relief_ray.config import TrackingConfig
 from relief_ray.experiment.recording import run_record
 from relief_ray.experiment.setup import Setup, context_of
@@ -39,13 +39,13 @@ UNTOLD: tuple[str, ...] = ("run_mlflow_s", "mlflow_cost_s", "run_mlflow_vs_run",
 
 def measure(folder: Path, num_turns: int, num_rounds: int) -> Figures:
     """Seconds of a round without record, with it, through ``run_experiment``, and with MLflow; in a Ray session."""
-    scene = write(scene_of(folder / "recording", NUM_CLIENTS), peers=False)
-    endless = without_training(setup(scene))
-    found = _records(endless, scene.folder / "in-process", num_turns, num_rounds)
-    given = without_training(setup(scene, rounds=FIRST + num_rounds + LAST))
-    found |= _tracking(given, scene.folder / "runs", num_turns, num_rounds)
-    found |= {"turns": num_turns, "rounds": num_rounds}
-    return {f"recording_n{NUM_CLIENTS}_{key}": value for key, value in found.items()}
+    scenario = write(scenario_of(folder / "recording", NUM_CLIENTS), peers=False)
+    endless = without_training(setup(scenario))
+    figures = _records(endless, scenario.folder / "in-process", num_turns, num_rounds)
+    given = without_training(setup(scenario, rounds=FIRST + num_rounds + LAST))
+    figures |= _tracking(given, scenario.folder / "runs", num_turns, num_rounds)
+    figures |= {"turns": num_turns, "rounds": num_rounds}
+    return {f"recording_n{NUM_CLIENTS}_{key}": value for key, value in figures.items()}
 
 
 class Bare:

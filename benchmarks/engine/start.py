@@ -31,7 +31,7 @@ Seconds = Mapping[str, float]
 
 
 def measure(folder: Path, num_turns: int, num_clients: int = 100, *, whole: bool = True) -> Figures:
-    """Seconds from the start of a process until round 1 of a run on the scene's data; medians of the turns.
+    """Seconds from the start of a process until round 1 of a run on the scenario's data; medians of the turns.
 
     Every turn has the floor too, two bare Ray actors that have imported torch, and the command line with all that
     belongs to it on shipped data. Memory is that of one more run, since asking for it takes time; with ``whole`` also
@@ -41,10 +41,10 @@ def measure(folder: Path, num_turns: int, num_clients: int = 100, *, whole: bool
     turns = [(floor(), begin(folder, num_clients), command(folder)) for _ in range(num_turns)]
     key = f"start_n{num_clients}"
     floors, runs, commands = zip(*turns, strict=True)
-    found: Figures = {f"{key}{name}_s": median(run[name] for run in runs) for name in runs[0]}
+    figures: Figures = {f"{key}{name}_s": median(run[name] for run in runs) for name in runs[0]}
     times = Times(turns={"floor": floors, "run": tuple(run[""] for run in runs), "command": commands})
     return {
-        **found,
+        **figures,
         "start_turns": num_turns,
         "start_floor_s": times.median_s("floor"),
         "start_floor_spread": times.spread("floor"),

@@ -19,7 +19,7 @@ from relief_ray.process import use_threads
 
 @dataclass(frozen=True, kw_only=True)
 class Shared:
-    """What a child and its parent both see."""
+    """Memory that a child process shares with its parent."""
 
     folder: Path
     clients: range

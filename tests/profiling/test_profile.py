@@ -58,8 +58,8 @@ def test_scenes_time_every_stage_in_every_mode_that_a_client_can_ask_for(
     setup = prepare(config(backbone=backbone, training={"batch_size": 4, "micro_batch": micro_batch}))
     bench = open_bench(setup)
     timed = profile_device(setup.config, ("A",), turns=1).devices["A"].stagewise
-    for scene in scenarios(setup.layout, setup.fleet.modalities, 4, 1):
-        load, spans = bench.load(scene), bench.train(scene).spans
+    for scenario in scenarios(setup.layout, setup.fleet.modalities, 4, 1):
+        load, spans = bench.load(scenario), bench.train(scenario).spans
         assert timed.knows(load)
         # What the cost model says runs is what the trainer was seen to run.
         assert {(r.stage, r.mode) for r in load.runs if r.mode} == {

@@ -24,7 +24,7 @@ from relief_ray.training.inputs import ClientInputs
 from relief_ray.training.stacked import StackedTrainer
 from relief_ray.training.trainer import Trainer
 from tests.models import tiny_moment as moment
-from tests.training.scene import SHAPE, TINY, client, task
+from tests.training.scenario import SHAPE, TINY, client, task
 from tests.training.test_local_step import contrast, seen
 
 GPU, NUM_WINDOWS = "fakegpu", 21

@@ -17,7 +17,7 @@ from relief_ray.training.config import TrainerConfig
 from relief_ray.training.inputs import ClientInputs
 from relief_ray.training.local_step import ClientRun, accumulate_gradients, is_mean_over_windows, observed_rows
 from relief_ray.training.trainer import Trainer
-from tests.training.scene import SHAPE, TINY, TYPE_B, client, precision, task, windows
+from tests.training.scenario import SHAPE, TINY, TYPE_B, client, precision, task, windows
 
 BATCH = 16
 CONNECTOR = Connector(id="connector", num_tasks=3, bottleneck=4, own_in_mix=True)

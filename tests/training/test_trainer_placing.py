@@ -10,7 +10,7 @@ import torch
 from torch.utils import backend_registration
 
 from relief_ray.training.trainer import move_frozen
-from tests.training.scene import SHAPE, TINY
+from tests.training.scenario import SHAPE, TINY
 
 ROUNDS = ("cnn, gemm", "cnn, reuse", "moment, reuse", "cnn, stacked", "moment, stacked")
 NAMES = (*ROUNDS, "a probe", "a forgotten move")

@@ -19,7 +19,7 @@ from relief_ray.training.inputs import ClientInputs, InputCache, LazyRows, prepa
 from relief_ray.training.job import Job, combine
 from relief_ray.training.serial_executor import SerialExecutor
 from relief_ray.training.worker import Worker, subject_index, target_masks
-from tests.training.scene import ABSENT, SHAPE, build
+from tests.training.scenario import ABSENT, SHAPE, build
 
 OWNED = (("acc", "gyro", "hr"), ("acc", "gyro"), ("acc",))
 

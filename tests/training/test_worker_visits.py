@@ -11,7 +11,7 @@ from relief_ray.federated import ClientProgram
 from relief_ray.training.stacked_step import StackedModels
 from relief_ray.training.trainer import Trainer
 from relief_ray.training.worker import Worker
-from tests.training.scene import build
+from tests.training.scenario import build
 from tests.training.test_worker import job, models, tasks_of  # noqa: F401
 
 

@@ -9,7 +9,7 @@ from relief_ray.messages import Assignment
 from relief_ray.models.costs import count_costs
 from relief_ray.models.extra.build import with_extra_modules
 from relief_ray.training.forward_plan import compute_sources, plan_forward, run_stages
-from tests.training.scene import SHAPE, TINY
+from tests.training.scenario import SHAPE, TINY
 
 EARLY = Classifier(id="exit.1", after=tuple(f"encoder.{m}.1" for m in SHAPE.modalities), layer=1)
 ACC = Classifier(id="unimodal.acc", after=("encoder.acc.2",), role="unimodal_head", modality="acc")

@@ -10,14 +10,14 @@ from relief_ray.models.extra.routed_lora import Router
 from relief_ray.training.forward_plan import compute_sources, plan_forward, run_stages
 from tests import toy
 from tests.models import tiny_moment as moment
-from tests.training import scene
+from tests.training import scenario
 
 FUSION = {"cnn": ("fusion.A.acc", "fusion.A.gyro", "fusion.A.hr", "fusion.B")}
 FUSION["gemm"] = FUSION["moment"] = FUSION["cnn"]
 FUSION["toy"] = ("fusion.A.acc", "fusion.A.hr", "fusion.B")
 BACKBONES = {
-    "cnn": lambda: scene.build(),
-    "gemm": lambda: scene.build("gemm"),
+    "cnn": lambda: scenario.build(),
+    "gemm": lambda: scenario.build("gemm"),
     "toy": lambda: toy.build(b_zero=False),
     "moment": lambda: moment.tiny(),
 }

@@ -29,7 +29,7 @@ from relief_ray.strategies.darkdistill.generator import (
     to_vector,
 )
 from relief_ray.streams import Streams
-from tests.training.scene import SHAPE, TINY
+from tests.training.scenario import SHAPE, TINY
 
 EARLY = Classifier(id="exit.1", after=tuple(f"encoder.{m}.1" for m in SHAPE.modalities), layer=1)
 SMALL = Recipe(epochs=1, steps=2, batch_size=16, hidden=8)

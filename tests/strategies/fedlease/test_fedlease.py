@@ -337,7 +337,7 @@ def test_weights_follow_the_configuration(tmp_path):
 
 
 def test_dense_heads_are_experts_and_dense_heads_of_lora_models_are_not():
-    from tests.training.scene import SHAPE, TINY
+    from tests.training.scenario import SHAPE, TINY
 
     assert experts_for(FedLEASE(), build().layout, FOUR).of == EXPERT
     layout = TINY.build(SHAPE, 0).layout
@@ -372,7 +372,7 @@ def test_all_scope_routes_every_lora_layer(run_cache):
 
 
 def test_all_scope_wants_lora_layers_and_encoders_of_the_cluster():
-    from tests.training.scene import SHAPE, TINY
+    from tests.training.scenario import SHAPE, TINY
 
     for config, layout in (
         (FedLEASE(moe_scope="all"), TINY.build(SHAPE, 0).layout),

@@ -1,7 +1,7 @@
 import torch
 
 from benchmarks.engine import arithmetic
-from benchmarks.engine.arithmetic import Arithmetic
+from benchmarks.engine.plain_ray import Arithmetic
 
 
 def test_nothing_trained_is_no_difference():
