@@ -165,10 +165,12 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=128)
     parser.add_argument("--micro", type=int, nargs="+", default=None)
     parser.add_argument("--through-ray", action="store_true")
-    given = parser.parse_args()
-    shape = (given.size, given.windows, given.channels, given.samples)
+    options = parser.parse_args()
+    shape = (options.size, options.windows, options.channels, options.samples)
     figures = (
-        through_ray(*shape, given.micro or [None]) if given.through_ray else measure(*shape, given.micro or MICROS)
+        through_ray(*shape, options.micro or [None])
+        if options.through_ray
+        else measure(*shape, options.micro or MICROS)
     )
     print(json.dumps(figures, indent=1))
 

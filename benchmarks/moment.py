@@ -114,8 +114,8 @@ def main() -> None:
     parser.add_argument("--size", default="small", choices=["small", "tiny"])
     parser.add_argument("--windows", type=int, default=16)
     parser.add_argument("--turns", type=int, default=1)
-    given = parser.parse_args()
-    print(json.dumps(measure(given.size, given.windows, given.turns), indent=1))
+    options = parser.parse_args()
+    print(json.dumps(measure(options.size, options.windows, options.turns), indent=1))
 
 
 if __name__ == "__main__":

@@ -80,16 +80,18 @@ def assignments(setup: Setup) -> list[Row]:
     chosen = {t.client: tuple(t.train) for t in tasks}
     for device in "ABC":
         client = first_client(setup, device)
-        own = [g for g in layout if g.modality in client.modalities]
-        layers = sorted({g.layer or 0 for g in own if g.role == "encoder"})
+        sensor_groups = [g for g in layout if g.modality in client.modalities]
+        layers = sorted({g.layer or 0 for g in sensor_groups if g.role == "encoder"})
         middle = layers[(len(layers) - 1) // 2]
         named: dict[str, tuple[GroupId, ...]] = {
             "everything": layout.ids,
             "V0": chosen[client.id],
-            "fusion blocks": tuple(g.id for g in own if g.role == "fusion_a"),
+            "fusion blocks": tuple(g.id for g in sensor_groups if g.role == "fusion_a"),
             "head + B": tuple(g.id for g in layout if g.role in ("fusion_b", "head")),
-            f"encoder block {layers[-1]}": tuple(g.id for g in own if (g.role, g.layer) == ("encoder", layers[-1])),
-            f"encoder block {middle}": tuple(g.id for g in own if (g.role, g.layer) == ("encoder", middle)),
+            f"encoder block {layers[-1]}": tuple(
+                g.id for g in sensor_groups if (g.role, g.layer) == ("encoder", layers[-1])
+            ),
+            f"encoder block {middle}": tuple(g.id for g in sensor_groups if (g.role, g.layer) == ("encoder", middle)),
         }
         same: dict[tuple[GroupId, ...], list[str]] = {}
         for name, groups in named.items():
@@ -222,23 +224,23 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--json", type=Path, required=True, help="The file to write.")
     parser.add_argument("--profile", type=Path, help="A file of `relief-ray device profile`, for the one case asked.")
-    given = parser.parse_args()
-    if unknown := sorted(set(given.cases.split(",")) - set(cases())):
+    options = parser.parse_args()
+    if unknown := sorted(set(options.cases.split(",")) - set(cases())):
         parser.error(f"--cases {','.join(unknown)}: expected some of {', '.join(cases())}")
     use_threads(1)
     machine: Figures = facts()
-    names = [n for n in given.cases.split(",") if not (given.quick and n == "small")]
-    if given.profile is not None and len(names) != 1:
-        parser.error(f"--profile {given.profile}: is of one backbone; ask for its case alone with --cases")
-    turns = 2 if given.quick else given.turns
+    names = [n for n in options.cases.split(",") if not (options.quick and n == "small")]
+    if options.profile is not None and len(names) != 1:
+        parser.error(f"--profile {options.profile}: is of one backbone; ask for its case alone with --cases")
+    turns = 2 if options.quick else options.turns
     results = []
     for name in names:
         try:
-            results.append(compare(cases()[name], turns, given.profile))
+            results.append(compare(cases()[name], turns, options.profile))
         except UserError as error:
             parser.error(str(error))
         print(f"\n{name}\n\n{table(results[-1])}", flush=True)
-        given.json.write_text(json.dumps({"machine": machine, "cases": results}, indent=1) + "\n", encoding="utf-8")
+        options.json.write_text(json.dumps({"machine": machine, "cases": results}, indent=1) + "\n", encoding="utf-8")
 
 
 def table(case: dict[str, object]) -> str:

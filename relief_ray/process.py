@@ -20,15 +20,15 @@ MIB = 2**20
 # Parameters of glibc's mallopt(3). Blocks below M_MMAP_THRESHOLD come from the heap, which shrinks once more than
 # M_TRIM_THRESHOLD is free at its end. By default every few training steps return tens of MiB to the system and fetch
 # them again page by page.
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 KEPT_BYTES, LARGEST_HEAP_BLOCK_BYTES = 128 * MIB, 32 * MIB
 # The unit of `ru_maxrss`: KiB, but for macOS.
-MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024
+_MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024
 
 
 def peak_mib() -> float:
     """Peak resident memory of this process, MiB; memory that it maps and shares with others counts too."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * MAXRSS_BYTES / MIB
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_BYTES / MIB
 
 
 def use_threads(number: int) -> None:
@@ -46,7 +46,7 @@ def keep_freed_memory() -> bool:
         return False  # not glibc
     return all(
         mallopt(what, value) == 1
-        for what, value in ((M_MMAP_THRESHOLD, LARGEST_HEAP_BLOCK_BYTES), (M_TRIM_THRESHOLD, KEPT_BYTES))
+        for what, value in ((_M_MMAP_THRESHOLD, LARGEST_HEAP_BLOCK_BYTES), (_M_TRIM_THRESHOLD, KEPT_BYTES))
     )
 
 

@@ -87,7 +87,7 @@ def alone(name: str, effort: Effort, folder: Path) -> Iterator[Figures]:
         return Scenario(dataset="pamap2", num_clients=1, num_windows=num_windows, folder=folder / name, epochs=epochs)
 
     if name == "start":
-        yield start.measure(folder, effort.start_turns, whole=effort.all_memory)
+        yield start.measure(folder, effort.start_turns, all_memory=effort.all_memory)
     elif name == "roofline":
         yield roofline.measure(scenario(effort.predict_windows, epochs=1), effort.local_turns)
     elif name == "predict":
@@ -98,8 +98,12 @@ def alone(name: str, effort: Effort, folder: Path) -> Iterator[Figures]:
         yield gpu.measure(scenario(effort.local_windows), effort.local_turns)
     else:
         for dataset in effort.local_datasets:
-            whole = replace(scenario(effort.local_windows), dataset=dataset, folder=folder / f"local-{dataset}")
-            yield local.measure_clients(whole, effort.local_turns, "" if dataset == "pamap2" else f"{dataset}_")
+            local_scenario = replace(
+                scenario(effort.local_windows), dataset=dataset, folder=folder / f"local-{dataset}"
+            )
+            yield local.measure_clients(
+                local_scenario, effort.local_turns, "" if dataset == "pamap2" else f"{dataset}_"
+            )
 
 
 def on_ray(name: str, effort: Effort, ready: Mapping[str, Installed], folder: Path) -> Iterator[Figures]:

@@ -22,7 +22,7 @@ CONV1, CONV2, STEPS, FUSION, KERNEL = 16, 32, 32, 304, 5
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """The same work for everybody: every client trains everything on its own windows, ``epochs`` times a round."""
+    """The work of every harness: every client trains everything on its own windows, ``epochs`` times a round."""
 
     channels: tuple[tuple[str, int], ...]
     window: int

@@ -61,9 +61,9 @@ class Expected:
 
 
 def _case(scenario: Scenario, sizes: Sizes, peers: Mapping[str, Installed]) -> Figures:
-    given = setup(scenario)
+    prepared = setup(scenario)
     with ExitStack() as stack:
-        product = stack.enter_context(closing(Product(given, scenario.folder / "run")))
+        product = stack.enter_context(closing(Product(prepared, scenario.folder / "run")))
         pool = stack.enter_context(closing(TorchPool(scenario.folder)))
         figures, expected = agreement(scenario, product, pool, sizes.num_rounds + 1)
         figures |= {"windows": scenario.num_windows, "rounds": sizes.num_rounds, "turns": sizes.num_turns}
@@ -73,7 +73,7 @@ def _case(scenario: Scenario, sizes: Sizes, peers: Mapping[str, Installed]) -> F
         shares = Shares.of(product)
         times = take_turns({"ours": product.segment, "torch2": timed(pool.step)}, sizes.num_turns, sizes.num_rounds)
         figures |= rates(scenario, times) | {"vs_torch2": times.ratio("torch2", "ours")} | shares.figures()
-        figures |= training_shares(given, product.num_hosts, float(figures["hosts_share"] or 0.0))
+        figures |= training_shares(prepared, product.num_hosts, float(figures["hosts_share"] or 0.0))
         for name in ("flower", "pfl"):
             figures |= _against(name, scenario, product, peers, sizes, expected)
     return figures
@@ -129,8 +129,8 @@ def agreement(scenario: Scenario, product: Product, pool: TorchPool, num_rounds:
 
     The control is the reference against itself from a start that is one rounding away.
     """
-    given, oracle, nudged = setup(scenario), Sequential(scenario.folder), Sequential(scenario.folder, nudged=True)
-    start = start_of(given)
+    prepared, oracle, nudged = setup(scenario), Sequential(scenario.folder), Sequential(scenario.folder, nudged=True)
+    start = start_of(prepared)
 
     def advance(number: int, when: str) -> Figures:
         product.run(number)
@@ -143,12 +143,12 @@ def agreement(scenario: Scenario, product: Product, pool: TorchPool, num_rounds:
 
     figures, first = advance(1, "first_"), oracle.flat
     figures |= advance(num_rounds - 1, "") | {"deviation_rounds": num_rounds}
-    figures["run_to_run_equal"] = torch.equal(_again(given, product, scenario, num_rounds), product.flat)
+    figures["run_to_run_equal"] = torch.equal(_again(prepared, product, scenario, num_rounds), product.flat)
     return figures, Expected(start=start, first=first, last=oracle.flat)
 
 
-def _again(given: Setup, product: Product, scenario: Scenario, num_rounds: int) -> Tensor:
+def _again(prepared: Setup, product: Product, scenario: Scenario, num_rounds: int) -> Tensor:
     """The same experiment from the start, on the same hosts."""
-    with closing(Product(given, scenario.folder / "again", product.executor)) as second:
+    with closing(Product(prepared, scenario.folder / "again", product.executor)) as second:
         second.run(num_rounds)
         return second.flat

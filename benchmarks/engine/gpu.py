@@ -94,11 +94,11 @@ def eager_round(scenario: Scenario, device: torch.device) -> Callable[[], object
 
 def our_round(scenario: Scenario, device: torch.device, stack: int) -> Callable[[], object]:
     """A round as the product runs it without Ray: models out, trained, updates checked and summed on the CPU."""
-    given = setup(scenario)
-    trainer = replace(given.job.trainer, device="cuda" if device.type == "cuda" else "cpu", stack=stack)
-    executor = SerialExecutor(replace(given.job, trainer=trainer))
-    state = given.strategy.init(given.layout, given.fleet, given.streams, given.start)
-    tasks = given.strategy.allocate(state, context_of(given, 1))
+    prepared = setup(scenario)
+    trainer = replace(prepared.job.trainer, device="cuda" if device.type == "cuda" else "cpu", stack=stack)
+    executor = SerialExecutor(replace(prepared.job, trainer=trainer))
+    state = prepared.strategy.init(prepared.layout, prepared.fleet, prepared.streams, prepared.start)
+    tasks = prepared.strategy.allocate(state, context_of(prepared, 1))
     return lambda: executor.train(1, state.models, tasks, {})
 
 

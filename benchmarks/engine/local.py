@@ -1,4 +1,4 @@
-"""Part 2: one client's local round. What freezing costs naively, what it saves with reuse; and a whole mixed fleet."""
+"""Part 2: one client's local round with naive freezing and with reuse; and rounds of a mixed fleet."""
 
 from __future__ import annotations
 
@@ -132,9 +132,9 @@ def _client_figures(scenario: Scenario, present: tuple[str, ...], num_turns: int
         action()
     times = take_turns({name: timed(action) for name, action in actions.items()}, num_turns, 1)
     figures = _ratios(times) | {"prepare_s": fast.prepare_s}
-    own = fast.backbone.layout.flatten
+    flatten = fast.backbone.layout.flatten
     gap = deviation(_flat(naive.train(shared)), _flat(fast.train(shared)), torch.zeros(1))
-    full = own(fast.trainer.theta) if fast.train(None) else client.start
+    full = flatten(fast.trainer.theta) if fast.train(None) else client.start
     return figures | {"reuse_deviation": gap, "full_deviation": deviation(full, eager(), client.start)}
 
 

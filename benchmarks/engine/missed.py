@@ -100,10 +100,10 @@ def what_is_left(figures: Found, key: str) -> str:
         return amounts(figures, "gpu", RATES, " samples/s")
     if key.startswith("pss_"):
         return amounts(figures, key.removesuffix("_gib"), [(f"{kind}_gib", kind) for kind in KINDS], " GiB")
-    own = "" if key == "start_command_s" else amounts(figures, "start_n100", START, " s")
+    start = "" if key == "start_command_s" else amounts(figures, "start_n100", START, " s")
     least = figures.get("start_floor_s")
     bare = "" if least is None else f"a bare Ray program alone takes {number(least, ' s')}"
-    return "; ".join(part for part in (own, bare) if part)
+    return "; ".join(part for part in (start, bare) if part)
 
 
 def time_goes(figures: Found) -> str:

@@ -38,13 +38,13 @@ def scenario_of(folder: Path, num_clients: int) -> Scenario:
 
 
 def _size(scenario: Scenario, num_turns: int, num_rounds: int) -> Figures:
-    given = without_training(setup(scenario))
-    start, number = start_of(given), scenario.num_clients
+    prepared = without_training(setup(scenario))
+    start, number = start_of(prepared), scenario.num_clients
     least = partial(Arithmetic(len(start)).share, start, -(-number // 2))
     with ExitStack() as stack:
         plain = stack.enter_context(closing(PlainRay(start.numpy(), number)))
         exact = stack.enter_context(closing(PlainRay(start.numpy(), number, exact=True)))
-        product = stack.enter_context(closing(Product(given, scenario.folder / "run")))
+        product = stack.enter_context(closing(Product(prepared, scenario.folder / "run")))
         product.run(3)
         for loop in [plain, exact] * 3:
             loop.step()
@@ -60,13 +60,13 @@ def _size(scenario: Scenario, num_turns: int, num_rounds: int) -> Figures:
         times = take_turns(harnesses, num_turns, num_rounds)
         host_s = (product.busy_s - busy_before_s) / len(product.train_s) / product.num_hosts
         figures = _seconds(times, median(product.train_s), host_s)
-        whole = {
+        parts_of_round = {
             name: float(figures[f"{name}_s"] or 0.0) / times.median_s("ours") for name in ("host", "wire", "server")
         }
         record = product.records[-1]
         figures["moved_bytes"] = record.moved_bytes
-        figures["unsummed_bytes"] = 4 * given.layout.numel + sum(c.bytes_up for c in record.clients)
-        return {**figures, **shares(given, product, whole, num_rounds)}
+        figures["unsummed_bytes"] = 4 * prepared.layout.numel + sum(c.bytes_up for c in record.clients)
+        return {**figures, **shares(prepared, product, parts_of_round, num_rounds)}
 
 
 def _seconds(times: Times, train_s: float, host_s: float) -> Figures:

@@ -28,7 +28,7 @@ VARIANTS = (
 
 
 def render(figures: Found) -> str:
-    """The whole page."""
+    """Renders the page from the figures."""
     first = [head(figures), targets(figures), missed(figures), full(figures), local(figures), fleet(figures)]
     last = [
         noop(figures),
@@ -49,10 +49,10 @@ def full(figures: Found) -> str:
     header = ("data, clients x windows", "ours, samples/s", "PyTorch x 2", "Flower", "pfl", "equal again")
     note = (
         "One epoch a round, batch 32, fresh Adam; the same windows in the same batches: clients of 32 windows take one "
-        "step, and ours keeps no moments of large tensors then ([ADR 17](adr/0017-avoid-materialising-updates.md)). ±: half "
-        "the range of the turns over their median. PyTorch x 2: bare eager PyTorch in two processes. All keep freed "
-        "memory as ours do: by glibc's defaults their time is a matter of chance, and mostly longer. In brackets: how "
-        "many times faster ours is. Equal again: a second run of ours "
+        "step, and ours keeps no moments of large tensors then ([ADR 17](adr/0017-avoid-materialising-updates.md)). ±: "
+        "half the range of the turns over their median. PyTorch x 2: bare eager PyTorch in two processes. All keep "
+        "freed memory as ours do: by glibc's defaults their time is a matter of chance, and mostly longer. "
+        "In brackets: how many times faster ours is. Equal again: a second run of ours "
         f"gave the same bits. [Flower's settings]({FLOWER_GUIDE}): one core per client app; [pfl]({PFL_SITE}): two "
         f"processes. Scripts: [Flower]({SCRIPTS}/flower_peer.py) with its [app]({SCRIPTS}/flower_app.py), "
         f"[pfl]({SCRIPTS}/pfl_peer.py)."

@@ -126,7 +126,7 @@ def recording(figures: Found) -> str:
     key = f"recording_n{NUM_CLIENTS}"
     if f"{key}_run_s" not in figures:
         return ""
-    told = figures[f"{key}_run_mlflow_s"] is not None
+    has_mlflow = figures[f"{key}_run_mlflow_s"] is not None
     rows = [
         ("two hosts, the driver in this process; nothing hashed, recorded or saved", figures[f"{key}_bare_s"]),
         ("the same with hash and record, no checkpoint", figures[f"{key}_unsaved_s"]),
@@ -146,7 +146,7 @@ def recording(figures: Found) -> str:
         "is written by a thread while the next round runs, which costs "
         f"{number(1e3 * value_of(figures, f'{key}_checkpoint_cost_s'))} ms of these, since hosts use both cores. "
     )
-    if told:
+    if has_mlflow:
         text += (
             f"MLflow costs {number(1e3 * value_of(figures, f'{key}_mlflow_cost_s'))} ms a round while it goes on "
             f"({number(figures[f'{key}_run_mlflow_vs_run'])} times the round without): a thread of the driver's "

@@ -53,21 +53,21 @@ def measure(scenario: Scenario, num_turns: int, profile_turns: int) -> Figures:
         "predict_epochs": scenario.epochs,
     }
     for engine in ENGINES:
-        given = setup(scenario, engine=engine)
+        prepared = setup(scenario, engine=engine)
         local = Local(make_client(scenario, PRESENT), make_backbone(scenario, engine), engine)
-        profiler = Profiler(given, scenario.task.batch_size)
+        profiler = Profiler(prepared, scenario.task.batch_size)
         seen = _observe(local, profiler, num_turns, profile_turns)
-        figures |= compare(f"predict_{engine}", seen, bills(given, scenario.num_windows, seen, profiler.row()))
+        figures |= compare(f"predict_{engine}", seen, bills(prepared, scenario.num_windows, seen, profiler.row()))
     return figures
 
 
 class Profiler:
     """This machine's paces, as ``relief_ray.profiling.profile`` finds them, for a hand-made setup."""
 
-    def __init__(self, given: Setup, batch_size: int) -> None:
-        self._bench = open_bench(given)
+    def __init__(self, prepared: Setup, batch_size: int) -> None:
+        self._bench = open_bench(prepared)
         rows, epochs = fitting(self._bench, batch_size)
-        self._scenes = scenarios(given.layout, given.fleet.modalities, rows, epochs)
+        self._scenes = scenarios(prepared.layout, prepared.fleet.modalities, rows, epochs)
         self._seen: dict[str, list[TimedRound]] = {scenario.name: [] for scenario in self._scenes}
 
     def turn(self, is_counted: bool = True) -> None:
@@ -105,16 +105,16 @@ class Bill:
     measured: StageTimes
 
 
-def bills(given: Setup, num_windows: int, seen: Seen, row: Throughput) -> dict[str, Bill]:
+def bills(prepared: Setup, num_windows: int, seen: Seen, row: Throughput) -> dict[str, Bill]:
     """Every assignment's receipt, billed as a record bills it, each clock with the engine that ran."""
     info = ClientInfo(id=0, name="client", device=DEVICE, modalities=PRESENT, num_windows=num_windows)
-    fleet = Fleet(clients=(info,), modalities=given.fleet.modalities)
-    profile = Profile(origin="this machine", backbone="cnn", engine=given.engine, devices={DEVICE: row})
+    fleet = Fleet(clients=(info,), modalities=prepared.fleet.modalities)
+    profile = Profile(origin="this machine", backbone="cnn", engine=prepared.engine, devices={DEVICE: row})
     accountant = CostAccountant(
-        counter=given.accountant.counter,
+        counter=prepared.accountant.counter,
         types={DEVICE: DeviceType(name=DEVICE, peak_tops=1.0, active_power_w=1.0)},
         clocks={
-            "split": Clock(model=Split(), engine=assumed_engine(given.engine)),
+            "split": Clock(model=Split(), engine=assumed_engine(prepared.engine)),
             "measured": Clock(model=Measured(profile=profile)),
         },
     )

@@ -29,7 +29,7 @@ class Stopwatch:
         self._executor, self.seconds = executor, list[float]()
 
     def train(self, round_: int, models: Models, tasks: Sequence[Assignment], states: States) -> Trained:
-        """The executor's own."""
+        """Delegates to the executor."""
         began = perf_counter()
         trained = self._executor.train(round_, models, tasks, states)
         self.seconds.append(perf_counter() - began)
@@ -38,11 +38,11 @@ class Stopwatch:
     def evaluate(
         self, models: Models, targets: Sequence[EvalTarget], states: States, part: str
     ) -> Mapping[str, Tensor]:
-        """The executor's own."""
+        """Delegates to the executor."""
         return self._executor.evaluate(models, targets, states, part)
 
     def close(self) -> None:
-        """The executor's own."""
+        """Delegates to the executor."""
         self._executor.close()
 
 
@@ -78,7 +78,7 @@ class Product:
         return seconds
 
     def segment(self, num_rounds: int) -> list[float]:
-        """``run`` with one round ahead that is not counted: it also rewrites the run's own record."""
+        """Runs ``num_rounds`` after one round that is not counted, in which the run's record is also rewritten."""
         return self.run(num_rounds + 1)[1:]
 
     @property
@@ -100,7 +100,7 @@ class Product:
         return setup.layout.flatten(self._experiment.state.models["global"])
 
     def close(self) -> None:
-        """Ends the hosts, where they are its own, and closes the folder."""
+        """Ends the worker processes that this object started, and closes the folder."""
         self._folder.close()
         if self._group is not None:
             self._group.close()

@@ -107,8 +107,8 @@ def _products(action: Callable[[], object]) -> tuple[float, str]:
 
 def _test_s(scenario: Scenario) -> float:
     """Seconds to test the global model on as many windows, through all sensors and through each alone."""
-    given = setup(scenario)
-    worker, models = Worker(given.job), {"global": given.layout.views(start_of(given))}
+    prepared = setup(scenario)
+    worker, models = Worker(prepared.job), {"global": prepared.layout.views(start_of(prepared))}
     test = partial(worker.evaluate, models, [EvalTarget(label="global")], {}, "test")
     test()
     return min(timed(test)(REPEATS))

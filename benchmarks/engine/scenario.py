@@ -172,9 +172,9 @@ def setup(
     )
 
 
-def without_training(given: Setup) -> Setup:
+def without_training(prepared: Setup) -> Setup:
     """The same rounds with no epoch in them: weights out, nothing trained, weights back, summed, recorded."""
-    return replace(given, strategy=idle(given.strategy))
+    return replace(prepared, strategy=idle(prepared.strategy))
 
 
 def idle(strategy: Strategy) -> Strategy:

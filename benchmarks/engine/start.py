@@ -1,4 +1,4 @@
-"""Start-up: whole runs of their own until round 1, beside the least that a program on Ray needs, and their memory."""
+"""Start-up time of runs until round 1, beside the least that a program on Ray needs, and memory of the processes."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ COMMAND = (
 Seconds = Mapping[str, float]
 
 
-def measure(folder: Path, num_turns: int, num_clients: int = 100, *, whole: bool = True) -> Figures:
+def measure(folder: Path, num_turns: int, num_clients: int = 100, *, all_memory: bool = True) -> Figures:
     """Seconds from the start of a process until round 1 of a run on the scenario's data; medians of the turns.
 
     Every turn has the floor too, two bare Ray actors that have imported torch, and the command line with all that
-    belongs to it on shipped data. Memory is that of one more run, since asking for it takes time; with ``whole`` also
-    that of as many clients whose windows fill the hosts' caches, and of few clients with as many windows in all.
+    belongs to it on shipped data. Memory is that of one more run, since asking for it takes time; with ``all_memory``
+    also that of as many clients whose windows fill the hosts' caches, and of few clients with as many windows in all.
     """
     command(folder)  # fills the cache of parsed data
     turns = [(floor(), begin(folder, num_clients), command(folder)) for _ in range(num_turns)]
@@ -53,7 +53,7 @@ def measure(folder: Path, num_turns: int, num_clients: int = 100, *, whole: bool
         "start_command_s": times.median_s("command"),
         "start_command_spread": times.spread("command"),
         **_memory(folder, num_clients, NUM_WINDOWS),
-        **(_other_memory(folder, num_clients) if whole else {}),
+        **(_other_memory(folder, num_clients) if all_memory else {}),
     }
 
 

@@ -23,12 +23,12 @@ def main(folder: Path, num_clients: int, num_windows: int, out: Path) -> None:
         Scenario(dataset="pamap2", num_clients=num_clients, num_windows=num_windows, folder=folder / "start"),
         peers=False,
     )
-    given = setup(scenario, rounds=ROUNDS)
+    experiment = setup(scenario, rounds=ROUNDS)
     path = scenario.folder / "run"
-    RunFolder.create(path, run_record(given)).close()
+    RunFolder.create(path, run_record(experiment)).close()
     records: list[RoundRecord] = []
     prepared = time()
-    run_experiment(given, path, Watch(on_round=records.append))
+    run_experiment(experiment, path, Watch(on_round=records.append))
     committed = records[0].ended_unix_s
     seen = {
         "imported": imported,

@@ -62,7 +62,7 @@ def number(value: object, unit: str = "") -> str:
 
 
 def percent(share: object) -> str:
-    """A share as a whole percentage, or a dash where nobody split it off."""
+    """A share in whole per cent, or a dash where it was not measured."""
     return f"{100 * share:.0f} %" if isinstance(share, (int, float)) else "–"
 
 

@@ -26,7 +26,7 @@ from relief_ray.stages import RAW, Missing, StageSpec, ancestors
 
 Facts = Mapping[str, str | int]
 
-NO_FACTS: Facts = MappingProxyType({})
+_NO_FACTS: Facts = MappingProxyType({})
 # The fact that names a frozen part: the hash of its weights.
 SHA256 = "weights_sha256"
 
@@ -60,7 +60,7 @@ class Backbone:
         groups: Iterable[GroupParameters],
         prepare: Callable[[str, Tensor], Tensor] = raw_windows,
         chunk: int | None = None,
-        facts: Facts = NO_FACTS,
+        facts: Facts = _NO_FACTS,
         warnings: tuple[str, ...] = (),
         output: str | None = None,
     ) -> None:

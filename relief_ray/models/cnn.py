@@ -48,7 +48,7 @@ def _build(config: CnnConfig, shape: InputShape, seed: int, fast: bool) -> Backb
         _branch(config, modality, _conv(config, channels, seed + 2 + i), columns_FD[i], fast)
         for i, (modality, channels) in enumerate(shape.channels)
     ]
-    total = FusionSum(fusion.bias.detach())
+    total = _FusionSum(fusion.bias.detach())
     inputs = tuple(b.block.id for b in branches)
     stages = [stage for b in branches for stage in b.stages]
     stages.append(Stage(spec=StageSpec(id="fusion", inputs=inputs, groups=frozenset(["fusion.B"])), module=total))
@@ -78,7 +78,7 @@ class _Branch:
 
 
 def _branch(config: CnnConfig, modality: str, convs: Sequence[nn.Conv1d], columns_FD: Tensor, fast: bool) -> _Branch:
-    block, name = ColumnBlock(columns_FD), f"fusion.A.{modality}"
+    block, name = _ColumnBlock(columns_FD), f"fusion.A.{modality}"
     spec = StageSpec(id=name, inputs=(f"encoder.{modality}.2",), groups=frozenset([name]), modality=modality)
     return _Branch(
         stages=[*_encoder(config, modality, convs, fast), Stage(spec=spec, module=block)],
@@ -123,7 +123,7 @@ def _group(name: GroupId, role: Role, modality: str | None, layer: int | None, m
     return GroupParameters(id=name, role=role, modality=modality, layer=layer, tensors=tensors)
 
 
-class ColumnBlock(nn.Module):
+class _ColumnBlock(nn.Module):
     """``A_m h_m``: one modality's columns of the fusion matrix."""
 
     def __init__(self, weight: Tensor) -> None:
@@ -136,7 +136,7 @@ class ColumnBlock(nn.Module):
         return nn.functional.linear(h_BD, self.weight)
 
 
-class FusionSum(nn.Module):
+class _FusionSum(nn.Module):
     """``ReLU(sum_m z_m + b)``."""
 
     def __init__(self, bias: Tensor) -> None:

@@ -16,13 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-KERNEL, STRIDE, PADDING = 5, 2, 2
+KERNEL, _STRIDE, _PADDING = 5, 2, 2
 
 
 def columns(modality: str, windows_BCT: Tensor) -> Tensor:
     """conv1's input columns (B, T/2, C*5), channel-major as in ``conv.weight.view(out, C*5)``."""
-    padded = nn.functional.pad(windows_BCT, (PADDING, PADDING))
-    unfolded = padded.unfold(2, KERNEL, STRIDE)  # (B, C, T/2, 5)
+    padded = nn.functional.pad(windows_BCT, (_PADDING, _PADDING))
+    unfolded = padded.unfold(2, KERNEL, _STRIDE)  # (B, C, T/2, 5)
     return unfolded.permute(0, 2, 1, 3).flatten(2).contiguous()
 
 
@@ -77,8 +77,8 @@ def unfold(x_BTC: Tensor, conv: nn.Conv1d) -> Tensor:
     if _is_written_out(conv):
         apply: Callable[[Tensor], Tensor] = _Unfold.apply
         return apply(x_BTC)
-    padded = nn.functional.pad(x_BTC, (0, 0, PADDING, PADDING))
-    return padded.unfold(1, KERNEL, STRIDE).transpose(2, 3).flatten(2)
+    padded = nn.functional.pad(x_BTC, (0, 0, _PADDING, _PADDING))
+    return padded.unfold(1, KERNEL, _STRIDE).transpose(2, 3).flatten(2)
 
 
 def _is_written_out(conv: nn.Conv1d) -> bool:
@@ -156,21 +156,21 @@ class _Unfold(torch.autograd.Function):
     def forward(ctx: Any, x_BTC: Tensor) -> Tensor:
         batch, time, channels = x_BTC.shape
         ctx.shape = x_BTC.shape
-        padded = x_BTC.new_empty(batch, time + 2 * PADDING, channels)
-        padded[:, :PADDING] = 0
-        padded[:, PADDING + time :] = 0
-        padded[:, PADDING : PADDING + time] = x_BTC
-        steps = (time + 2 * PADDING - KERNEL) // STRIDE + 1
-        view = padded.as_strided((batch, steps, KERNEL * channels), (padded.stride(0), STRIDE * channels, 1))
+        padded = x_BTC.new_empty(batch, time + 2 * _PADDING, channels)
+        padded[:, :_PADDING] = 0
+        padded[:, _PADDING + time :] = 0
+        padded[:, _PADDING : _PADDING + time] = x_BTC
+        steps = (time + 2 * _PADDING - KERNEL) // _STRIDE + 1
+        view = padded.as_strided((batch, steps, KERNEL * channels), (padded.stride(0), _STRIDE * channels, 1))
         return view.contiguous()
 
     @staticmethod
     def backward(ctx: Any, grad_BTK: Tensor) -> Tensor:
         batch, time, channels = ctx.shape
-        steps, pair = grad_BTK.shape[1], STRIDE * channels
+        steps, pair = grad_BTK.shape[1], _STRIDE * channels
         pairs = grad_BTK.new_empty(batch, steps + 2, pair)
         pairs[:, :steps] = grad_BTK[:, :, :pair]
         pairs[:, steps:] = 0
         pairs[:, 1:-1] += grad_BTK[:, :, pair : 2 * pair]
         pairs[:, 2:, :channels] += grad_BTK[:, :, 2 * pair :]
-        return pairs.view(batch, STRIDE * (steps + 2), channels)[:, PADDING : PADDING + time]
+        return pairs.view(batch, _STRIDE * (steps + 2), channels)[:, _PADDING : _PADDING + time]

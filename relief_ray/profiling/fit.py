@@ -15,12 +15,12 @@ from relief_ray.devices.workload import ADAM_FLOPS_PER_VALUE, BackwardMode, Work
 from relief_ray.messages import StageTimes
 from relief_ray.profiling.probe import FORWARD, Phase, Span
 
-MODES: tuple[BackwardMode, ...] = ("weights", "input", "both")
+_MODES: tuple[BackwardMode, ...] = ("weights", "input", "both")
 
 # Least share of a stage's time that counts as per window: one as slow for a window as for many has a finite speed.
 LEAST_SHARE = 1e-3
 
-NO_BYTES: Mapping[str, int] = MappingProxyType({})
+_NO_BYTES: Mapping[str, int] = MappingProxyType({})
 
 _Key = tuple[str, Phase]
 
@@ -55,7 +55,7 @@ def stagewise(
     tensors: Mapping[str, int],
     chunk: int,
     micro_batch: int | None = None,
-    step_bytes: Mapping[str, int] = NO_BYTES,
+    step_bytes: Mapping[str, int] = _NO_BYTES,
 ) -> Stagewise:
     """Stage paces from all ``rounds``, overheads between the stages from the ``least`` ones.
 
@@ -73,11 +73,11 @@ def stagewise(
     optimizer_flops = {run.stage: run.optimizer_flops for r in rounds for run in r.load.runs if run.optimizer_flops}
     stages = {}
     for stage in dict.fromkeys(stage for stage, _ in points):
-        paces = {p: pace(points[key], flops[key]) for p in ("live", "frozen", *MODES) if (key := (stage, p)) in points}
+        paces = {p: pace(points[key], flops[key]) for p in ("live", "frozen", *_MODES) if (key := (stage, p)) in points}
         stages[stage] = StagePaces(
             live=paces.get("live"),
             frozen=paces.get("frozen"),
-            backward={mode: paces[mode] for mode in MODES if mode in paces},
+            backward={mode: paces[mode] for mode in _MODES if mode in paces},
             optimizer=_optimizer_pace(tensors.get(stage, 0), tensor_s, value_s) if optimizer_flops.get(stage) else None,
             step_bytes=step_bytes.get(stage, 0),
         )

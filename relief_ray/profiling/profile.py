@@ -35,10 +35,10 @@ from relief_ray.training.inputs import ClientInputs
 from relief_ray.training.trainer import Trainer
 
 # A step of everything that takes longer is profiled on fewer windows; such a round that takes longer has fewer epochs.
-MAX_STEP_S, MAX_ROUND_S = 0.8, 0.4
+_MAX_STEP_S, _MAX_ROUND_S = 0.8, 0.4
 
-STEPS_PER_EPOCH = 2
-EPOCHS, SMALLEST_BATCH = 4, 4
+_STEPS_PER_EPOCH = 2
+EPOCHS, _SMALLEST_BATCH = 4, 4
 
 # Names of the scenarios that the fit needs: all groups trained, the last group alone, and that with more epochs.
 EVERYTHING, LEAST, LEAST_LONG = "everything", "last group", "last group, more epochs"
@@ -113,7 +113,7 @@ class Bench:
 
     def load(self, scenario: Scenario) -> Workload:
         """The cost model's workload of a scenario."""
-        counter, num_windows = self.setup.accountant.counter, STEPS_PER_EPOCH * scenario.rows
+        counter, num_windows = self.setup.accountant.counter, _STEPS_PER_EPOCH * scenario.rows
         return workload(
             counter.costs,
             present=scenario.present,
@@ -138,7 +138,7 @@ class Bench:
         )
 
     def _round(self, scenario: Scenario, trainer: Trainer, program: ClientProgram) -> tuple[float, Update]:
-        layout, num_windows = self.setup.layout, STEPS_PER_EPOCH * scenario.rows
+        layout, num_windows = self.setup.layout, _STEPS_PER_EPOCH * scenario.rows
         info = ClientInfo(id=0, name="bench", device="A", modalities=scenario.present, num_windows=num_windows)
         context = ClientContext(
             info=info, round=1, layout=layout, start=self.setup.start, state=NO_STATE, streams=Streams(seed=0)
@@ -169,11 +169,11 @@ def noise(backbone: Backbone, present: Sequence[str], num_windows: int) -> Clien
 
 def fitting(bench: Bench, batch_size: int) -> tuple[int, int]:
     """Windows of a batch and epochs of a round that keep to ``MAX_STEP_S`` and ``MAX_ROUND_S`` on this machine."""
-    small = min(SMALLEST_BATCH, batch_size)
+    small = min(_SMALLEST_BATCH, batch_size)
     scenario = scenarios(bench.setup.layout, bench.setup.fleet.modalities, small, 1)[0]
-    window_s = min(bench.train(scenario).wall_s for _ in range(2)) / STEPS_PER_EPOCH / small
-    rows = max(small, min(batch_size, int(MAX_STEP_S / window_s)))
-    return rows, max(1, min(EPOCHS, int(MAX_ROUND_S / (STEPS_PER_EPOCH * rows * window_s))))
+    window_s = min(bench.train(scenario).wall_s for _ in range(2)) / _STEPS_PER_EPOCH / small
+    rows = max(small, min(batch_size, int(_MAX_STEP_S / window_s)))
+    return rows, max(1, min(EPOCHS, int(_MAX_ROUND_S / (_STEPS_PER_EPOCH * rows * window_s))))
 
 
 def device_row(
@@ -252,7 +252,7 @@ def scenarios(layout: GroupLayout, modalities: tuple[str, ...], rows: int, epoch
 
     ``rows``: windows of a large batch; ``epochs``: of the rounds that train everything.
     """
-    small, first = min(SMALLEST_BATCH, rows), modalities[:1]
+    small, first = min(_SMALLEST_BATCH, rows), modalities[:1]
     sizes = [(modalities, rows), *([(modalities, small)] if small < rows else []), (first, rows)]
     everything = Scenario(name=EVERYTHING, groups=layout.ids, present=modalities, rows=rows, epochs=epochs)
     last = replace(everything, groups=layout.ids[-1:])

@@ -17,7 +17,7 @@ from relief_ray.training.forward_plan import spread, stages_for
 from relief_ray.training.inputs import Rows
 
 Mask = frozenset[str]
-Memo = dict[tuple[str, Mask], Tensor]
+_Memo = dict[tuple[str, Mask], Tensor]
 CHUNK = 512
 
 
@@ -35,7 +35,7 @@ def predict(
     # The empty tensor is for a share without windows: more workers than windows.
     parts: dict[Mask, list[Tensor]] = {mask: [torch.empty(0, dtype=torch.int64)] for mask in masks}
     size = backbone.chunk or CHUNK
-    known: Memo = {}
+    known: _Memo = {}
     for start in range(0, num_windows, size):
         chunk = {m: x[start : start + size] for m, x in inputs.items()}
         for mask, logits in _logits(backbone, chunk, masks, missing, last, known).items():
@@ -61,7 +61,7 @@ def confusion(labels: Tensor, predicted: Tensor, subjects: Tensor, num_subjects:
 
 
 def _logits(
-    backbone: Backbone, chunk: Mapping[str, Tensor], masks: Sequence[Mask], missing: Missing, last: str, known: Memo
+    backbone: Backbone, chunk: Mapping[str, Tensor], masks: Sequence[Mask], missing: Missing, last: str, known: _Memo
 ) -> dict[Mask, Tensor]:
     """Logits under every mask; ``known`` carries one-row outputs that no present modality reaches to the next chunk."""
     below, stages = modalities_below(backbone.specs), stages_for(backbone, {last}, frozenset())

@@ -16,7 +16,7 @@ from torch import Tensor
 from relief_ray.data.window_set import WindowSet
 from relief_ray.models.backbone import Backbone, zero_input
 
-Prepare = Callable[[str, Tensor], Tensor]
+_Prepare = Callable[[str, Tensor], Tensor]
 
 MIB = 2**20
 CPU = torch.device("cpu")
@@ -61,7 +61,7 @@ class LazyRows:
 
     windows: WindowSet
     modality: str
-    prepare: Prepare
+    prepare: _Prepare
     device: torch.device = CPU
 
     def __len__(self) -> int:

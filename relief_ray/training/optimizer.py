@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.optim.adam import adam
 
-RULE: Mapping[str, Any] = MappingProxyType(
+_RULE: Mapping[str, Any] = MappingProxyType(
     {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0, "amsgrad": False, "maximize": False}
 )
 # Size from which a tensor takes its step within the backward pass, and size of the pieces of a single-step update: the
@@ -92,9 +92,9 @@ class Adam:
         if self._is_direct:
             for slot in slots:
                 slot.count += 1
-            torch._fused_adam_(*moved, [_step_number(s.count) for s in slots], lr=lr, **RULE)
+            torch._fused_adam_(*moved, [_step_number(s.count) for s in slots], lr=lr, **_RULE)
         else:
-            adam(*moved, [s.steps for s in slots], foreach=False, fused=self._fused, lr=lr, **RULE)
+            adam(*moved, [s.steps for s in slots], foreach=False, fused=self._fused, lr=lr, **_RULE)
         for p in live:
             p.grad = None
 
@@ -111,7 +111,7 @@ class Adam:
         pieces = zip(torch.split(p.view(-1), LARGE), torch.split(p.grad.reshape(-1), LARGE), strict=True)
         for values, gradient in pieces:
             mean, square = self._zero_moments(values)
-            torch._fused_adam_([values], [gradient], [mean], [square], [], [_step_number(1)], lr=lr, **RULE)
+            torch._fused_adam_([values], [gradient], [mean], [square], [], [_step_number(1)], lr=lr, **_RULE)
         p.grad = None
         return True
 

@@ -163,7 +163,7 @@ class Trainer:
         """One optimizer step on the windows ``index`` (b,); returns the mean loss before it."""
         loss, clock = accumulate_gradients(run, batches, index, is_observed), run.clock
         began = clock.read()
-        mask_parts(self.backbone, run.task)
+        _mask_parts(self.backbone, run.task)
         for lr, parameters in run.parameters.items():
             self._adam.step(parameters, lr)
         clock.optimizer_s += clock.read() - began
@@ -180,13 +180,13 @@ class Trainer:
         return batches
 
     def _steps_in_backward(self, run: LoadedRun) -> AbstractContextManager[None]:
-        """Enables ``steps_in_backward`` for the engine ``gemm`` on a CPU, whose backward reads a parameter only once.
+        """Enables ``_fused_steps`` for the engine ``gemm`` on a CPU, whose backward reads a parameter only once.
 
         On a GPU there is no cache that would be worth it.
         """
         if self.config.engine != "gemm" or self.device.type != "cpu":
             return nullcontext()
-        return steps_in_backward(run, self._adam, self.config.batch_size)
+        return _fused_steps(run, self._adam, self.config.batch_size)
 
     def _enable_gradients(self, task: Assignment, once: bool) -> dict[float, list[Tensor]]:
         """Requires gradients of exactly the assigned tensors and resets their moments; the tensors by learning rate.
@@ -285,7 +285,7 @@ def scale_adapters(backbone: Backbone, factor: float) -> None:
         set_scale("default", factor)
 
 
-def mask_parts(backbone: Backbone, task: Assignment) -> None:
+def _mask_parts(backbone: Backbone, task: Assignment) -> None:
     """Zeroes gradients outside the assigned ranks and rows: with fresh moments Adam then never moves those entries."""
     for j, part in task.train.items():
         if not part.cuts:
@@ -297,7 +297,7 @@ def mask_parts(backbone: Backbone, task: Assignment) -> None:
 
 
 @contextmanager
-def steps_in_backward(run: LoadedRun, adam: Adam, batch_size: int) -> Iterator[None]:
+def _fused_steps(run: LoadedRun, adam: Adam, batch_size: int) -> Iterator[None]:
     """Fuses the optimizer step of large tensors into the backward pass (post-accumulate-grad hooks).
 
     A large gradient is then consumed while it is in the CPU's cache, and its memory is reused. A step depends on its

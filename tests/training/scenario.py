@@ -79,7 +79,7 @@ def task(backbone: Backbone, groups: tuple[str, ...] | None = None, epochs: int 
     return replace(given, **changes)
 
 
-class Scene:
+class Scenario:
     """A trainer with its client; every call starts from the same initial model."""
 
     def __init__(
@@ -140,4 +140,4 @@ def distance(found: Update, expected: Update) -> float:
     return (gap / sum(float(d.double().square().sum()) for d in expected.delta.values())) ** 0.5
 
 
-__all__ = ["WHOLE", "Scene", "build", "client", "distance", "precision", "task", "windows"]
+__all__ = ["WHOLE", "Scenario", "build", "client", "distance", "precision", "task", "windows"]

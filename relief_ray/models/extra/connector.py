@@ -30,11 +30,11 @@ def with_connector(backbone: Backbone, connector: Connector, seed: int) -> Backb
         return Stage(spec=StageSpec(id=name, inputs=sources, groups=frozenset([name])), module=module)
 
     def adapter(name: GroupId) -> Stage:
-        return stage(name, lambda: Adapter(width, connector.bottleneck))
+        return stage(name, lambda: _Adapter(width, connector.bottleneck))
 
     task = [adapter(connector.task(i)) for i in tasks]
     cross = [adapter(connector.cross(i)) for i in tasks[1:]]
-    personal, gate = adapter(connector.own), stage(connector.router, lambda: Gate(width, connector.num_tasks))
+    personal, gate = adapter(connector.own), stage(connector.router, lambda: _Gate(width, connector.num_tasks))
     mix = StageSpec(id=f"{connector.id}.mix", inputs=(gate.spec.id, *(s.spec.id for s in (*task, *cross))))
     in_mix = (personal.spec.id,) if connector.own_in_mix else ()
     groups: list[GroupParameters] = [
@@ -48,7 +48,7 @@ def with_connector(backbone: Backbone, connector: Connector, seed: int) -> Backb
         *cross,
         personal,
         gate,
-        Stage(spec=mix, module=Mixed()),
+        Stage(spec=mix, module=_Mixed()),
         *_path(backbone, connector, "first", sources, sizes, (task[0].spec.id, personal.spec.id)),
         *_path(backbone, connector, "mixed", sources, sizes, (*in_mix, mix.id)),
     ]
@@ -65,16 +65,16 @@ def _path(
 ) -> list[Stage]:
     """Stages of one path: ``z``, its columns by modality, and copies of all stages that read the features."""
     joined = StageSpec(id=f"{connector.id}.z@{path}", inputs=(*sources, *added))
-    stages, replaced, start = [Stage(spec=joined, module=Residual(len(sources)))], {}, 0
+    stages, replaced, start = [Stage(spec=joined, module=_Residual(len(sources)))], {}, 0
     for source, size in zip(sources, sizes, strict=True):
         replaced[source] = f"{source}@{connector.id}.{path}"
         spec = StageSpec(id=replaced[source], inputs=(joined.id,))
-        stages.append(Stage(spec=spec, module=Columns(start, start + size)))
+        stages.append(Stage(spec=spec, module=_Columns(start, start + size)))
         start += size
     return [*stages, *rewired_stages(backbone, replaced, f"{connector.id}.{path}", connector.output(path))]
 
 
-class Adapter(nn.Module):
+class _Adapter(nn.Module):
     """``up(GELU(down(h)))``; zero before training, since ``up`` is."""
 
     def __init__(self, width: int, bottleneck: int) -> None:
@@ -90,7 +90,7 @@ class Adapter(nn.Module):
         return out
 
 
-class Gate(nn.Linear):
+class _Gate(nn.Linear):
     """``G h``, without bias."""
 
     def __init__(self, width: int, num_tasks: int) -> None:
@@ -102,7 +102,7 @@ class Gate(nn.Linear):
         return super().forward(torch.cat(features_BD, 1))
 
 
-class Residual(nn.Module):
+class _Residual(nn.Module):
     """``h + sum of adapters``."""
 
     def __init__(self, num_features: int) -> None:
@@ -118,7 +118,7 @@ class Residual(nn.Module):
         return total
 
 
-class Mixed(nn.Module):
+class _Mixed(nn.Module):
     """``sum_i P_i h_i`` with ``h_1 = task_1`` and ``h_i = task_i + cross_i``."""
 
     def forward(self, logits_BT: Tensor, *adapters_BD: Tensor) -> Tensor:
@@ -131,7 +131,7 @@ class Mixed(nn.Module):
         return total
 
 
-class Columns(nn.Module):
+class _Columns(nn.Module):
     """One modality's columns of ``z``."""
 
     def __init__(self, start: int, stop: int) -> None:

@@ -133,12 +133,12 @@ def _mixture(
     mixed = output if last == backbone.output else f"{experts.id}.mix@{number}"
     return [
         Stage(spec=weights, module=Router(rows)),
-        Stage(spec=StageSpec(id=mixed, inputs=(weights.id, *ends)), module=Mix()),
+        Stage(spec=StageSpec(id=mixed, inputs=(weights.id, *ends)), module=_Mix()),
         *rewired_stages(backbone, {last: mixed}, f"{experts.id}.{number}", output),
     ]
 
 
-class Mix(nn.Module):
+class _Mix(nn.Module):
     """``sum_e w_e y_e``."""
 
     def forward(self, weights_BM: Tensor, *outputs: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from relief_ray.extra_modules import Experts
 from relief_ray.groups import GroupId
 from relief_ray.models.backbone import Backbone, GroupParameters, Stage, seeded
 
-Factors = tuple[nn.Parameter, nn.Parameter]
+_Factors = tuple[nn.Parameter, nn.Parameter]
 
 
 def routed_stages(backbone: Backbone, experts: Experts, seed: int) -> dict[str, RoutedStage]:
@@ -89,7 +89,7 @@ class RoutedStage:
     """
 
     stage: Stage
-    layers: dict[str, tuple[list[Factors], list[nn.Parameter], float]]
+    layers: dict[str, tuple[list[_Factors], list[nn.Parameter], float]]
     groups: tuple[GroupParameters, ...]
 
     def mixed(self, experts: Experts, number: int) -> Stage:
@@ -108,7 +108,7 @@ class RoutedLora(nn.Module):
     """``W_0 x + s sum_e w_e(x) B_e A_e x`` with a router ``w`` on this layer's input."""
 
     def __init__(
-        self, base: nn.Module, factors: Sequence[Factors], rows: Sequence[nn.Parameter], scaling: float
+        self, base: nn.Module, factors: Sequence[_Factors], rows: Sequence[nn.Parameter], scaling: float
     ) -> None:
         """``base`` is frozen; ``factors``: ``A_e`` (r, d_in) and ``B_e`` (d_out, r) of M experts, the own first."""
         super().__init__()

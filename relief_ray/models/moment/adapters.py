@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 ADAPTER, CONFIG, HEAD = "adapter_model.safetensors", "adapter_config.json", "head.safetensors"
 PREFIX = "base_model.model."
 # Fields of PEFT's configuration that do not change a trained adapter's function; all others must be as we write them.
-NEUTRAL = frozenset(
+_NEUTRAL = frozenset(
     {
         *("task_type", "auto_mapping", "peft_version", "base_model_name_or_path", "revision", "inference_mode"),
         *("lora_dropout", "layers_pattern", "megatron_config", "megatron_core", "runtime_config", "qalora_group_size"),
@@ -35,7 +35,7 @@ NEUTRAL = frozenset(
     }
 )
 # Initialisations that leave the frozen matrices alone.
-STARTS = (True, False, "gaussian", "orthogonal")
+_STARTS = (True, False, "gaussian", "orthogonal")
 
 
 def save_adapters(config: MomentConfig, layout: GroupLayout, params: Params, folder: Path) -> None:
@@ -157,10 +157,10 @@ def _other_kinds(written: Mapping[str, object], default: Mapping[str, object]) -
     return sorted(
         name
         for name, value in written.items()
-        if name not in NEUTRAL
+        if name not in _NEUTRAL
         and (value or default.get(name))
         and value != default.get(name)
-        and not (name == "init_lora_weights" and value in STARTS)
+        and not (name == "init_lora_weights" and value in _STARTS)
     )
 
 

@@ -37,12 +37,12 @@ from relief_ray.stages import FLOAT_BYTES, RAW, StageSpec
 
 TARGETS = ("q", "v", "wi_0", "wo")
 # Hidden values that a forward pass without gradient keeps per stage: 4 MiB of float32.
-CHUNK_VALUES = 2**20
+_CHUNK_VALUES = 2**20
 # Bytes that a block's forward pass keeps for its backward pass, in multiples of its hidden values (float32, of all
 # channels and patches): `python -m benchmarks.memory --windows 16 --micro 16` added 1108 MiB at 36 MiB of hidden values
 # (30.8 times), `--windows 8 --micro 8 --samples 256` 1098 MiB at 36 (30.5), `--windows 32 --micro 7` 591 MiB at 15.75
 # (37.5: with micro-batches the allocator wastes more, and some 50 MiB do not depend on windows).
-KEPT_PER_HIDDEN = 40
+_KEPT_PER_HIDDEN = 40
 
 
 class MomentConfig(BackboneConfig):
@@ -125,7 +125,7 @@ def _build(config: MomentConfig, shape: InputShape, seed: int, mask_T: Tensor) -
         shape,
         [*encoders, *_fusion_stages(fusion, modalities), *head_stages],
         groups,
-        chunk=max(1, CHUNK_VALUES // largest),
+        chunk=max(1, _CHUNK_VALUES // largest),
         facts=_facts(config, frozen, len(modalities), width),
         warnings=_warnings(config, frozen),
     )
@@ -172,7 +172,7 @@ def _blocks(pipeline: nn.Module) -> list[nn.Module]:
 
 def _encoder(parts: _Parts, modality: str, adapted: nn.Module, channels: int) -> list[Stage]:
     source, width = f"patches.{modality}", SIZES[parts.config.size].d_model
-    step_bytes = KEPT_PER_HIDDEN * FLOAT_BYTES * channels * (len(parts.mask_T) // PATCH) * width
+    step_bytes = _KEPT_PER_HIDDEN * FLOAT_BYTES * channels * (len(parts.mask_T) // PATCH) * width
     spec = StageSpec(id=source, inputs=(RAW + modality,), modality=modality, cheap=True)
     stages = [Stage(spec=spec, module=Patches(adapted, parts.mask_T))]
     pairs = zip(_blocks(adapted), _blocks(parts.frozen.pipeline), strict=True)

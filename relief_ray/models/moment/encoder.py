@@ -27,7 +27,7 @@ PATCH = 8
 POSITIONS = 5000
 LONGEST = PATCH * POSITIONS
 
-INSTALL = "pip install 'relief-ray[moment]' && pip install --no-deps momentfm==0.1.4"
+_INSTALL = "pip install 'relief-ray[moment]' && pip install --no-deps momentfm==0.1.4"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -255,11 +255,11 @@ def require_momentfm() -> None:
         import momentfm
         import peft  # noqa: F401
     except ImportError as error:
-        raise UserError(f"backbone moment_lora needs momentfm and PEFT ({error}); install them: {INSTALL}") from None
+        raise UserError(f"backbone moment_lora needs momentfm and PEFT ({error}); install them: {_INSTALL}") from None
     except Exception as error:  # what a package of another version runs into while it is imported
         raise UserError(
             f"backbone moment_lora: momentfm or PEFT is installed, but cannot be imported ({error!r}); install them "
-            f"anew: {INSTALL}"
+            f"anew: {_INSTALL}"
         ) from error
     assert momentfm.MOMENTPipeline
 

@@ -16,7 +16,7 @@ from relief_ray.models.moment.encoder import PATCH, Dimensions, plain_config
 CONFIG = "config.json"
 SHAPE = ("d_model", "d_ff", "d_kv", "num_heads", "num_layers")
 # Compared as transformers reads them: with its defaults, and its alternative names (hidden_size, num_hidden_layers).
-T5_FIELDS = (
+_T5_FIELDS = (
     *SHAPE,
     "relative_attention_num_buckets",
     "relative_attention_max_distance",
@@ -27,7 +27,7 @@ T5_FIELDS = (
     "is_decoder",
 )
 # momentfm's defaults of absent keys; it has none for `patch_stride_len`.
-PIPELINE_FIELDS: Mapping[str, int | bool] = {
+_PIPELINE_FIELDS: Mapping[str, int | bool] = {
     "patch_stride_len": PATCH,
     "revin_affine": False,
     "value_embedding_bias": False,
@@ -79,7 +79,7 @@ def _refuse_other_functions(
 
 
 def _pipeline_differs(config: Mapping[str, object]) -> Iterator[str]:
-    for name, wanted in PIPELINE_FIELDS.items():
+    for name, wanted in _PIPELINE_FIELDS.items():
         value = config.get(name, wanted)
         # momentfm reads a switch's truth value, and computes with the stride.
         is_same = bool(value) is wanted if isinstance(wanted, bool) else type(value) is int and value == wanted
@@ -91,7 +91,7 @@ def _t5_differs(folder: Path, t5: Mapping[str, object], expected: Dimensions) ->
     expected_t5 = plain_config(expected)["t5_config"]
     assert isinstance(expected_t5, dict)
     actual, wanted = _as_read(folder, t5), _as_read(folder, expected_t5)
-    for name in T5_FIELDS:
+    for name in _T5_FIELDS:
         if actual[name] != wanted[name]:
             how = "" if t5.get(name) == actual[name] else ", as transformers reads it"
             yield f"t5_config.{name} is {actual[name]!r}{how}, expected {wanted[name]!r}"
@@ -102,7 +102,7 @@ def _as_read(folder: Path, t5: Mapping[str, object]) -> Mapping[str, object]:
 
     try:
         read = T5Config.from_dict(dict(t5))
-        return {name: getattr(read, name) for name in T5_FIELDS}
+        return {name: getattr(read, name) for name in _T5_FIELDS}
     except Exception as error:  # its checks have exceptions of their own, which differ between versions
         raise UserError(
             f"backbone.weights={folder}: {CONFIG}: transformers cannot read t5_config "

@@ -38,7 +38,7 @@ from relief_ray.models.moment.encoder import (
 )
 from relief_ray.models.moment.encoder_config import CONFIG, read_config
 
-HUB_ID = "AutonLab/MOMENT-1-small"
+_HUB_ID = "AutonLab/MOMENT-1-small"
 FILES = (CONFIG, "model.safetensors")
 # Key in config.json that marks a randomly drawn encoder, with its seed: momentfm ignores it, and it is copied with the
 # folder.
@@ -124,11 +124,11 @@ def hub_id(weights: str) -> str:
     Raises:
         UserError: it has another form.
     """
-    name = HUB_ID if weights == "hub" else weights
+    name = _HUB_ID if weights == "hub" else weights
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", name) or name.startswith("."):
         raise UserError(
             f"backbone.weights={weights!r}: no such folder; give a folder with {FILES[0]} and {FILES[1]}, "
-            f"'hub' ({HUB_ID}), a hub id 'owner/name', or 'random'"
+            f"'hub' ({_HUB_ID}), a hub id 'owner/name', or 'random'"
         )
     return name
 
