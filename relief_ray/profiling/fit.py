@@ -59,14 +59,10 @@ def stagewise(
 ) -> Stagewise:
     """Stage paces from all ``rounds``, overheads between the stages from the ``least`` ones.
 
-    Args:
-        rounds: timed rounds of all scenarios.
-        least: those that train almost nothing; they differ in their number of steps, which separates the overhead of a
-            step from that of a round.
-        tensors: number of tensors of each stage's groups.
-        chunk: windows of a pass without gradient.
-        micro_batch: windows of a pass with gradient, where the configuration sets it.
-        step_bytes: bytes that each stage keeps of a window for its backward pass.
+    The ``least`` rounds train almost nothing and differ in their number of steps, which separates the overhead of a
+    step from that of a round. ``tensors``: number of tensors of each stage's groups; ``chunk``: windows of a pass
+    without gradient; ``micro_batch``: of one with gradient, where the configuration sets it; ``step_bytes``: bytes that
+    each stage keeps of a window for its backward pass.
     """
     points, flops = _points(rounds), _flops(rounds)
     constant_s, tensor_s, value_s = fit_optimizer(rounds)

@@ -59,17 +59,8 @@ def plan_forward(
 ) -> ForwardPlan:
     """Splits the stages that ``output`` and ``taps`` need into those before the first step and those of every step.
 
-    Args:
-        backbone: the model.
-        present: modalities that the client has.
-        trained: groups that have a gradient.
-        missing: how an absent modality is represented.
-        reuse: compute outputs that no step changes once; False (the engine ``naive``) runs every stage in every step
-            on the whole batch.
-        taps: further stages whose outputs the objective reads.
-        output: stage of the logits (default: the backbone's).
-        keep: False runs all stages but those of absent modalities in every step, since their outputs need too much
-            memory.
+    ``reuse=False`` (the engine ``naive``) runs every stage in every step on the whole batch: the reference.
+    ``keep=False`` runs all stages but those of absent modalities in every step: their outputs need too much memory.
     """
     specs = backbone.specs
     below = modalities_below(specs)

@@ -66,7 +66,7 @@ def test_scenes_time_every_stage_in_every_mode_that_a_client_can_ask_for(
             (s.stage, s.phase) for s in spans if s.phase not in ("live", "frozen")
         }
         assert {r.stage for r in load.runs if r.live} == {s.stage for s in spans if s.phase == "live"}
-        calls = {r.stage: timed.repeats(load, r, timed.groups_to_train(load)) for r in load.runs}
+        calls = {r.stage: timed.repeats(load, r, timed.parts(load)) for r in load.runs}
         forward = [s for s in spans if s.phase in ("live", "frozen")]
         rows = {r: [s.rows for s in forward if s.stage == r] for r in calls}
         assert calls == {r: (len(found), sum(found)) for r, found in rows.items()}
