@@ -98,7 +98,7 @@ def measure(size: Size, num_windows: int, channels: int, samples: int, micros: S
 
 
 def noise_on_disk(folder: Path, num_windows: int, channels: int, samples: int) -> WindowSet:
-    """Windows that a host maps."""
+    """Random windows in a file that a worker process maps."""
     width, path = channels * len(SENSORS), folder / "signal.npy"
     np.save(path, np.random.default_rng(0).normal(size=(num_windows * samples, width)).astype(np.float32))
     return WindowSet(
@@ -129,7 +129,7 @@ def job_of(size: Size, windows: WindowSet, channels: int) -> Job:
 
 
 def host_peak(job: Job) -> float:
-    """MiB that the one host's process held at most: training, testing and training again."""
+    """Peak MiB of the one worker process over training, evaluation and training again."""
     from actors.runtime.executor import open_executor
     from actors.runtime.host_group import RuntimeOptions
 

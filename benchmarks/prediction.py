@@ -163,7 +163,7 @@ def predict(setup: Setup, profile: Profile, rows: Sequence[Row]) -> dict[str, li
 
 
 def foretold(setup: Setup, profile: Profile, rows: Sequence[Row]) -> list[float]:
-    """Seconds of every row by a profile that was made before."""
+    """Seconds of every row, predicted by an earlier profile."""
     return [sum(profile.devices[row.client].compute_s(load_of(setup, row))) for row in rows]
 
 

@@ -59,7 +59,7 @@ class Experts:
         """The group of an expert's router rows; with ``within`` those of the routers inside that group's layers."""
         return f"{self.id}.router.{expert}" + (f".{within}" if within else "")
 
-    def own(self, expert: int) -> tuple[GroupId, ...]:
+    def groups(self, expert: int) -> tuple[GroupId, ...]:
         """All groups of an expert."""
         return tuple(self.copy(expert, j) for j in (*self.of, *self.inside))
 

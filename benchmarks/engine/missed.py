@@ -66,7 +66,7 @@ MOST = 4
 
 
 def missed(figures: Found) -> str:
-    """Every missed aim with what is left, or nothing where all that was measured is met."""
+    """Markdown list of the missed targets, each with its reason and the largest shares; empty if all are met."""
     lines = []
     for key, text, bound in TARGETS:
         value = figures.get(key)
@@ -86,7 +86,7 @@ def missed(figures: Found) -> str:
 
 
 def what_is_left(figures: Found, key: str) -> str:
-    """The profile behind an aim; empty where it was not taken."""
+    """The largest shares of the profile behind a target; empty if it was not profiled."""
     case = "_".join(key.split("_")[:2])
     if key.startswith("full_"):
         return largest(figures, key.split("_vs_")[0], (*HOSTS, *WHOLE[1:]))
@@ -107,7 +107,7 @@ def what_is_left(figures: Found, key: str) -> str:
 
 
 def time_goes(figures: Found) -> str:
-    """Every share that was profiled, whether an aim is missed or not."""
+    """Tables of all profiled shares, whether a target is missed or not."""
     parts = [part for part in (_training(figures), _whole(figures), _orchestration(figures)) if part]
     return "## Where the time goes\n\n" + "\n\n".join(parts) if parts else ""
 
@@ -130,7 +130,7 @@ def _training(figures: Found) -> str:
 
 
 def _whole(figures: Found) -> str:
-    """Every full case in a column: hosts, what they do, wire and driver."""
+    """Table of full training: a column per case, rows for hosts, their activities, wire and driver."""
     cases = [
         (f"full_{data}n{n}", f"{name}, {n} clients")
         for data, name in (("", "PAMAP2"), ("dsa_", "dsa"))
@@ -159,13 +159,13 @@ def _orchestration(figures: Found) -> str:
 
 
 def largest(figures: Found, prefix: str, parts: Parts) -> str:
-    """The largest shares in words."""
+    """The largest shares as text."""
     known = _known(figures, prefix, [(f"{key}_share", text) for key, text in parts])
     return "; ".join(f"{text} ({percent(value)})" for value, text in known[:MOST])
 
 
 def amounts(figures: Found, prefix: str, parts: Parts, unit: str) -> str:
-    """Amounts in words."""
+    """Amounts as text."""
     return ", ".join(f"{text} {number(value, unit)}" for value, text in _known(figures, prefix, parts))
 
 
@@ -188,7 +188,7 @@ _SAID: Mapping[str, str] = MappingProxyType({"recording_n8_recorded_vs_bare": _R
 
 
 def why(figures: Found, key: str) -> str:
-    """The reason in words, empty where there is none beyond the shares."""
+    """The reason for a missed target as text; empty if there is none beyond the shares."""
     if key in _SAID:
         return _SAID[key]
     if key == "pss_n100_held_gib":
@@ -203,7 +203,7 @@ def why(figures: Found, key: str) -> str:
 
 
 def _once_a_client(figures: Found, case: str) -> str:
-    """Work that many steps would share."""
+    """The share of the work that a host does once per client, however many steps the client takes."""
     shares = _all_known(figures, *(f"{case}_host_{name}_share" for name in ONCE))
     if not shares:
         return ""
@@ -235,7 +235,7 @@ def _roof(figures: Found) -> str:
 
 
 def _arithmetic(figures: Found, case: str) -> str:
-    """Two factors: the arithmetic that the minimal loop leaves out, and what a round has beside it."""
+    """Two factors: the arithmetic that the minimal loop leaves out, and the product's work beyond it."""
     names = ("plain_ray_s", "exact_ray_s", "vs_exact_ray", "wire_s", "server_s")
     known = _all_known(figures, *(f"{case}_{name}" for name in names))
     if not known:

@@ -1,4 +1,4 @@
-"""The page about speed, made from the figures alone: nothing in it is written by hand."""
+"""Generates docs/performance.md from the figures alone."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def render(figures: Found) -> str:
 
 
 def full(figures: Found) -> str:
-    """Part 1."""
+    """Section on full training (part 1)."""
     cases = [(p, n) for p in ("full_n", "full_dsa_n") for n in (8, 100) if f"{p}{n}_ours_samples_per_s" in figures]
     rows = [_full_row(figures, prefix, n) for prefix, n in cases]
     header = ("data, clients x windows", "ours, samples/s", "PyTorch x 2", "Flower", "pfl", "equal again")
@@ -109,7 +109,7 @@ def _full_row(figures: Found, prefix: str, clients: int) -> Row:
 
 
 def local(figures: Found) -> str:
-    """Part 2, single clients."""
+    """Section on single clients' local rounds (part 2)."""
     parts = []
     for prefix, data in (("", "PAMAP2"), ("dsa_", "dsa")):
         if f"{prefix}local_windows" not in figures:
@@ -154,7 +154,7 @@ def _local_row(figures: Found, prefix: str, name: str, text: str) -> Row:
 
 
 def fleet(figures: Found) -> str:
-    """Part 2, a mixed fleet."""
+    """Section on a mixed fleet's rounds (part 2)."""
     if "fleet_relief_vs_fedavg" not in figures:
         return ""
     rows = [

@@ -21,7 +21,7 @@ NAMES = {
 
 
 def noop(figures: Found) -> str:
-    """Part 3."""
+    """Section on rounds without training (part 3)."""
     sizes = [n for n in (8, 20, 50, 100) if f"noop_n{n}_ours_s" in figures]
     names = (
         *("ours_s", "host_s", "arithmetic_s", "wire_s", "server_s", "plain_ray_s", "vs_plain_ray"),
@@ -95,7 +95,7 @@ def _noop_cell(value: object, name: str) -> str:
 
 
 def limits(figures: Found) -> str:
-    """Part 4."""
+    """Section on the machine's limits (part 4)."""
     if "gemm_peak_fraction" not in figures:
         return ""
     text = (
@@ -122,7 +122,7 @@ def limits(figures: Found) -> str:
 
 
 def recording(figures: Found) -> str:
-    """Part 7."""
+    """Section on records and MLflow (part 7)."""
     key = f"recording_n{NUM_CLIENTS}"
     if f"{key}_run_s" not in figures:
         return ""
@@ -162,7 +162,7 @@ def recording(figures: Found) -> str:
 
 
 def gpu(figures: Found) -> str:
-    """Part 8."""
+    """Section on a GPU (part 8)."""
     if "gpu_name" not in figures:
         return ""
     if figures["gpu_name"] is None:
@@ -187,7 +187,7 @@ def gpu(figures: Found) -> str:
 
 
 def predictions(figures: Found) -> str:
-    """Part 6."""
+    """Section on predicted stage times (part 6)."""
     parts = []
     for engine in ENGINES:
         if f"predict_{engine}_everything_compute_s" not in figures:

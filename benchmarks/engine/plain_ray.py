@@ -24,7 +24,7 @@ Sum = NDArray[np.float32] | NDArray[np.float64]
 
 
 class PlainHost:
-    """Many clients, one model buffer, one sum; both are kept."""
+    """An actor for many clients, with one model buffer and one sum, which are reused."""
 
     def __init__(self, num_values: int) -> None:
         self._local = np.zeros(num_values, np.float32)
@@ -40,7 +40,7 @@ class PlainHost:
 
 
 class ExactHost:
-    """The same with the product's arithmetic."""
+    """A ``PlainHost`` with the product's arithmetic."""
 
     def __init__(self, num_values: int) -> None:
         use_threads(1)
@@ -56,7 +56,7 @@ class ExactHost:
 
 
 class PlainRay:
-    """The loop."""
+    """Rounds of two bare Ray actors."""
 
     def __init__(self, start: Flat, num_clients: int, num_hosts: int = 2, *, exact: bool = False) -> None:
         actor: Any = ray.remote(ExactHost if exact else PlainHost)

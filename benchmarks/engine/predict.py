@@ -1,4 +1,4 @@
-"""Part 6: stage times that the ``split`` and ``measured`` clocks give, against measured ones, on this machine.
+"""Part 6: stage times predicted by the time models ``split`` and ``measured``, against measured ones.
 
 The very receipts of the measured rounds are billed by the accountant that bills every record. ``split``: the counted
 FLOPs of each phase over the device's one speed, which every turn fits to its own round of everything. ``measured``: a

@@ -47,7 +47,7 @@ class Stopwatch:
 
 
 class Product:
-    """An experiment that can be run on; its executor may serve several experiments of the same job."""
+    """An experiment that runs some rounds at a time; its executor may serve several experiments of the same job."""
 
     def __init__(self, setup: Setup, path: Path, executor: RayExecutor | None = None) -> None:
         options = RuntimeOptions(mode="packed", num_hosts=setup.config.runtime.num_hosts)
@@ -116,11 +116,11 @@ class Shares:
 
     @classmethod
     def of(cls, product: Product) -> Shares:
-        """Begins to look."""
+        """Starts measuring ``product``."""
         return cls(product=product, busy_s=product.busy_s, num_rounds=len(product.round_s))
 
     def figures(self) -> Figures:
-        """Hosts at work (the mean host), the driver's wait beyond that, and what the driver does itself."""
+        """Shares of the hosts' work (mean over hosts), of the driver's wait beyond it, and of the driver's own work."""
         seen = self.product
         wall_s, waited_s = sum(seen.round_s[self.num_rounds :]), sum(seen.train_s[self.num_rounds :])
         hosts_s = (seen.busy_s - self.busy_s) / seen.num_hosts

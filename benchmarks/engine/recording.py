@@ -49,7 +49,7 @@ def measure(folder: Path, num_turns: int, num_rounds: int) -> Figures:
 
 
 class Bare:
-    """Rounds of which nothing remains: models out, sums back, aggregated, billed; not hashed, recorded or saved."""
+    """Bare rounds: models out, sums back, aggregated, costs accounted; not hashed, recorded or saved."""
 
     def __init__(self, prepared: Setup, executor: Executor) -> None:
         self._prepared, self._executor, self._round = prepared, executor, 0
@@ -94,7 +94,7 @@ def _records(prepared: Setup, path: Path, num_turns: int, num_rounds: int) -> Fi
 
 
 def _unsaved(prepared: Setup) -> Setup:
-    """The same without checkpoints but the last one."""
+    """The same experiment with a checkpoint at the end alone."""
     record = prepared.config.record.model_copy(update={"checkpoint_every": NEVER})
     return replace(prepared, config=prepared.config.model_copy(update={"record": record}))
 
@@ -126,7 +126,7 @@ class Runs:
         self.last = folder
 
     def without_mlflow(self, num_rounds: int) -> list[float]:
-        """The mean round of a run whose folder is all that remains."""
+        """The mean round of a run that is recorded in its folder alone."""
         return [self._run(TrackingConfig(enabled=False), num_rounds)]
 
     def with_mlflow(self, num_rounds: int) -> list[float]:

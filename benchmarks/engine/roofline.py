@@ -1,4 +1,4 @@
-"""Part 4: how close training comes to the machine's limits. One thread throughout."""
+"""Part 4: training speed against the machine's limits, on one thread."""
 
 from __future__ import annotations
 

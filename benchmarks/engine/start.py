@@ -66,7 +66,7 @@ def _other_memory(folder: Path, num_clients: int) -> Figures:
 
 
 def _memory(folder: Path, num_clients: int, num_windows: int, case: str = "") -> Figures:
-    """GiB at the moment of the most; None where the system does not tell."""
+    """Peak memory in GiB by kind of process; None where the system does not report it."""
     seen: list[Mapping[str, int] | None] = []
     begin(folder, num_clients, num_windows, seen.append)
     known = [kinds for kinds in seen if kinds is not None]
@@ -109,7 +109,7 @@ def begin(
     num_windows: int = NUM_WINDOWS,
     watch: Callable[[Mapping[str, int] | None], None] | None = None,
 ) -> Seconds:
-    """A run of its own; ``watch`` hears of its processes' memory. Seconds until round 1 (``""``) and of what led there.
+    """Starts a run; ``watch`` is called with its processes' memory. Seconds until round 1 (``""``) and of each phase.
 
     Raises:
         RuntimeError: the run failed.
