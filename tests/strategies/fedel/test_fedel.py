@@ -140,7 +140,7 @@ def test_the_probe_is_one_step_of_the_optimizer_and_the_gradient_behind_it(tmp_p
         torch.testing.assert_close(step[j], update.delta[j], rtol=0, atol=1e-6)
     assert update.receipt.probes[0][1] == 6 and set(update.receipt.probes[0][0].train) == set(OWN)
     # Now the trainer stands at w': the loss there falls along the gradient by its square.
-    inputs = worker._inputs(0)
+    inputs = worker._client_inputs(0)
     full = {m: worker.backbone.prepare(m, x) for m, x in inputs.inputs.items()}
 
     def loss():
