@@ -33,7 +33,7 @@ from relief_ray.errors import UserError, nearest
 from relief_ray.frozen import FrozenConfig
 from relief_ray.models.backbone import BackboneConfig
 from relief_ray.models.cnn import CnnConfig
-from relief_ray.models.registry import BACKBONES, choose, name_of
+from relief_ray.models.registry import BACKBONES, backbone_name, choose_backbone
 from relief_ray.plugins import configured, is_own, is_path, modules_of, path_of
 from relief_ray.strategies import PRESETS, AnyStrategy
 from relief_ray.strategies.common import StrategyConfig
@@ -240,7 +240,7 @@ class ExperimentConfig(FrozenConfig):
     @field_validator("backbone", mode="before")
     @classmethod
     def _named(cls, value: object) -> BackboneConfig:
-        return choose(value)
+        return choose_backbone(value)
 
     @field_serializer("strategy", "backbone", mode="wrap")
     def _with_path(self, value: BaseModel, serialise: SerializerFunctionWrapHandler) -> object:
@@ -250,7 +250,7 @@ class ExperimentConfig(FrozenConfig):
     def modules(self) -> tuple[str, ...]:
         """Names of the user's modules that define the strategy, the backbone or the dataset."""
         strategy = [path_of(type(self.strategy))] if is_own(type(self.strategy)) else []
-        return modules_of([*strategy, name_of(self.backbone), self.data.name])
+        return modules_of([*strategy, backbone_name(self.backbone), self.data.name])
 
     def identity(self) -> dict[str, JsonValue]:
         """The deciding settings that differ from their defaults, and ``SCHEMA``: the input of ids and hashes.

@@ -14,7 +14,7 @@ from pydantic import JsonValue, ValidationError
 from relief_ray.config import Choice, ExperimentConfig
 from relief_ray.errors import UserError
 from relief_ray.frozen import FrozenConfig
-from relief_ray.models.registry import name_of
+from relief_ray.models.registry import backbone_name
 
 TUNED = "tuned="
 Place = tuple[str, int | None, str, str]
@@ -60,7 +60,7 @@ class Tuned(FrozenConfig):
 def place_of(dataset: str, method: str, config: ExperimentConfig) -> Place:
     """Where the choice for this configuration holds; ``dataset`` is the level of the grids' axis."""
     fold = config.data.fold if config.data.split == "held_out_subject" else None
-    return (dataset, fold, name_of(config.backbone), method)
+    return (dataset, fold, backbone_name(config.backbone), method)
 
 
 def words(place: Place) -> str:

@@ -37,7 +37,7 @@ from relief_ray.messages import (
 from relief_ray.plugins import sources
 from relief_ray.records.identity import state_sha256
 from relief_ray.streams import Streams
-from relief_ray.training.local_step import adds_up
+from relief_ray.training.local_step import is_mean_over_windows
 
 _Snapshot = dict[tuple[str, str], bytes]
 
@@ -49,7 +49,7 @@ def _instrument_client(client: ClientProgram) -> ClientProgram:
         objective=partial(_objective, client),
         observe=partial(_observe, client),
         after=partial(_after, client),
-        is_mean=adds_up(client),
+        is_mean=is_mean_over_windows(client),
     )
 
 
