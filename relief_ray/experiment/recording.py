@@ -14,7 +14,7 @@ from relief_ray import __version__
 from relief_ray.experiment.setup import Setup, deadline_s, fedavg_costs
 from relief_ray.federated import RoundContext, RoundResult
 from relief_ray.groups import GroupId
-from relief_ray.messages import Receipt, RoundCost, ServerState, StageTimes, Update
+from relief_ray.messages import Receipt, RoundCost, ServerState, StageTimes, Trained, Update
 from relief_ray.plugins import digests
 from relief_ray.process import device_name
 from relief_ray.records.checkpoint import Binding
@@ -59,28 +59,17 @@ def round_record(
 ) -> RoundRecord:
     """Build the record of a finished round: the only place where a round's tensors and dataclasses become JSON.
 
-    Args:
-        setup: the run.
-        context: the round's participants and number.
-        result: what ``run_round`` returned.
-        metrics: evaluations of the new state by part (``test``, ``validation``); empty where it was not evaluated.
-        wall_s: real seconds that the round took.
-        ended_unix_s: when it ended, seconds since 1970.
-        before: totals of the last record by time model; ``{}`` at first.
-        target_s: ``T*`` where the strategy has one.
+    ``metrics``: evaluations by part, if any; ``before``: totals of the last record; ``target_s``: ``T*``, if any.
     """
     trained, state = result.trained, result.state
-    bills = {r.assignment.client: r for r in result.charged}
     reference = fedavg_costs(setup, context.participants)
-    everyone = len(context.participants) == len(setup.fleet)
-    sums = trained.reduced.sums.get("global", {})
     return RoundRecord(
         round=context.round,
         phase=result.tasks[0].phase if result.tasks else "idle",
         wall_s=wall_s,
         ended_unix_s=ended_unix_s,
         participants=tuple(t.client for t in result.tasks),
-        clients=tuple(_client(r, bills[r.assignment.client]) for r in trained.worked),
+        clients=_clients(result),
         costs={name: cost_record(cost) for name, cost in result.costs.items()},
         totals={n: totals_after(before.get(n, Totals()), cost, result.charged) for n, cost in result.costs.items()},
         model_sha256=state_sha256(state),
@@ -88,12 +77,12 @@ def round_record(
         metrics=metrics.get("test"),
         validation=metrics.get("validation"),
         d_bar=smoothed(state.tensors, setup.layout),
-        divergence={j: d for j, part in sums.items() if (d := divergence(part)) is not None},
+        divergence=_divergences(trained),
         pairwise=pairwise_cosine(trained.pairwise),
         silhouettes=_silhouettes(state),
         deadline_s=target_s,
         speedup=_speedup(setup, result, reference),
-        fedavg={} if everyone else fedavg_records(reference),
+        fedavg={} if len(context.participants) == len(setup.fleet) else fedavg_records(reference),
         trained_fraction=_trained_fraction(setup, result),
         moved_bytes=trained.moved_bytes,
         server_s=result.server_s,
@@ -104,6 +93,18 @@ def _silhouettes(state: ServerState) -> dict[str, float]:
     """Silhouette by number of clusters, where the strategy has chosen one."""
     values = state.facts.get("silhouettes")
     return {k: v for k, v in values.items() if isinstance(v, int | float)} if isinstance(values, dict) else {}
+
+
+def _divergences(trained: Trained) -> dict[str, float]:
+    """Divergence of the updates of the global model by group, where two clients or more trained it (Eq. (5))."""
+    sums = trained.reduced.sums.get("global", {})
+    return {j: d for j, part in sums.items() if (d := divergence(part)) is not None}
+
+
+def _clients(result: RoundResult) -> tuple[ClientRecord, ...]:
+    """Records of all clients that worked, with the bytes that were charged."""
+    bills = {r.assignment.client: r for r in result.charged}
+    return tuple(_client(r, bills[r.assignment.client]) for r in result.trained.worked)
 
 
 def _client(receipt: Receipt, bill: Receipt) -> ClientRecord:
