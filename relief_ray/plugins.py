@@ -43,6 +43,14 @@ def is_path(name: object) -> bool:
     return isinstance(name, str) and ":" in name
 
 
+def import_path(path: str) -> str:
+    """The import path ``module:attribute``, also where a file is named: ``folder/file.py:attribute``."""
+    place, colon, attribute = path.partition(":")
+    if not place.endswith(".py"):
+        return path
+    return place.removeprefix("./").removesuffix(".py").replace("/", ".") + colon + attribute
+
+
 def is_own(kind: type) -> bool:
     """Whether a class comes from outside the project."""
     return kind.__module__.partition(".")[0] not in PROJECT
@@ -59,7 +67,7 @@ def load(path: str, key: str) -> object:
     Raises:
         UserError: no such module or attribute, or the module cannot be imported.
     """
-    name, _, attribute = path.partition(":")
+    name, _, attribute = import_path(path).partition(":")
     if not attribute.isidentifier() or not all(part.isidentifier() for part in name.split(".")):
         raise UserError(f"{key} = {path!r}: expected an import path like my.module:MyClass")
     module = _import(name, f"{key} = {path!r}")

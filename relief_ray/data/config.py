@@ -4,7 +4,9 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from relief_ray.data.spec import DSA_UNITS, DatasetSpec, get_spec, with_units
+from relief_ray.data.formats.dsa import UNITS, with_units
+from relief_ray.data.registry import get_spec
+from relief_ray.data.spec import DatasetSpec
 
 SplitName = Literal["within_subject", "held_out_subject", "random_leaky"]
 
@@ -38,7 +40,7 @@ class DataConfig(BaseModel):
     @field_validator("units")
     @classmethod
     def _canonical(cls, units: tuple[str, ...]) -> tuple[str, ...]:
-        known = [unit for unit in DSA_UNITS if unit in units]
+        known = [unit for unit in UNITS if unit in units]
         return tuple(known) if len(known) == len(units) else units  # anything else is refused by `spec`
 
     @model_validator(mode="after")

@@ -9,8 +9,8 @@ from relief_ray.data.config import DataConfig
 from relief_ray.data.coverage import Coverage
 from relief_ray.data.dataset import Dataset
 from relief_ray.data.federated_data import federate, num_clients
+from relief_ray.data.registry import DATASETS, get_spec
 from relief_ray.data.source import find_source
-from relief_ray.data.spec import DATASETS
 from relief_ray.errors import UserError
 
 _CHUNK = 1 << 16
@@ -61,12 +61,13 @@ def list_datasets(root: str | Path | None = None) -> list[Listing]:
 
 
 def _listing(name: str, root: str | Path | None) -> Listing:
+    spec = get_spec(name)
     try:
-        source = find_source(DATASETS[name], root)
+        source = find_source(spec, root)
     except UserError:
-        return {"name": name, "title": DATASETS[name].title, "path": None, "origin": None}
+        return {"name": name, "title": spec.title, "path": None, "origin": None}
     origin = "SYNTHETIC" if source.synthetic else "real"
-    return {"name": name, "title": DATASETS[name].title, "path": str(source.path), "origin": origin}
+    return {"name": name, "title": spec.title, "path": str(source.path), "origin": origin}
 
 
 def describe(dataset: Dataset, config: DataConfig) -> Description:

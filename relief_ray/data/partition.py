@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from relief_ray.data.config import DataConfig
 from relief_ray.data.dataset import Dataset
-from relief_ray.data.sensor_recording import NULL
+from relief_ray.data.spec import NULL
 from relief_ray.errors import UserError
 
 # Dealing subjects' windows to any number of clients.

@@ -1,4 +1,8 @@
-"""Where a dataset's raw files are: below a root, in a folder, a zip or a zip inside a zip; read as they lie."""
+"""Raw files of a dataset: found below a root, in a folder, a zip or a zip inside a zip, and read as they lie.
+
+Zip archives are not trusted: paths that leave the archive's folder, links and zip bombs are refused before anything is
+written.
+"""
 
 import os
 import re
@@ -15,9 +19,6 @@ from relief_ray.data.spec import DatasetSpec
 from relief_ray.errors import UserError
 from relief_ray.files import cache_root
 from relief_ray.plugins import is_path
-
-# Zip archives, opened with suspicion: traversal, links and bombs are refused before anything is written.
-
 
 DAMAGE = (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, NotImplementedError, RuntimeError)
 
@@ -84,21 +85,21 @@ def search_roots(root: str | Path | None) -> tuple[Path, ...]:
     """The folders looked in: `root` alone if given, else RELIEF_DATA (if set) and the cache's `datasets`."""
     if root is not None:
         return (Path(root).expanduser(),)
-    given = os.environ.get("RELIEF_DATA")
-    own = cache_root() / "datasets"
-    return (Path(given).expanduser(), own) if given else (own,)
+    data_root = os.environ.get("RELIEF_DATA")
+    cached = cache_root() / "datasets"
+    return (Path(data_root).expanduser(), cached) if data_root else (cached,)
 
 
 def find_source(spec: DatasetSpec, root: str | Path | None = None) -> Source:
     """The raw files of `spec` below the roots, real before synthetic; UserError says where it looked and the fix."""
-    if spec.name == "dsa_mini":
-        return Source(name=spec.name, path=_ASSETS / "dsa_mini.npz")
+    if spec.packaged:
+        return Source(name=spec.name, path=_ASSETS / spec.packaged)
     roots = search_roots(root)
-    found = [source for place in roots for source in _candidates(spec, place)]
-    if found:
-        return min(found, key=lambda source: source.synthetic)
+    sources = [source for place in roots for source in _candidates(spec, place)]
+    if sources:
+        return min(sources, key=lambda source: source.synthetic)
     if is_path(spec.name):
-        raise UserError(_own_missing(spec, roots))
+        raise UserError(_missing_plugin_files(spec, roots))
     looked = ", ".join(f"{place} ({'exists' if place.exists() else 'does not exist'})" for place in roots)
     raise UserError(
         f"dataset {spec.name!r} not found; looked for files like {spec.member!r}, in folders and zips named like "
@@ -108,7 +109,7 @@ def find_source(spec: DatasetSpec, root: str | Path | None = None) -> Source:
     )
 
 
-def _own_missing(spec: DatasetSpec, roots: Sequence[Path]) -> str:
+def _missing_plugin_files(spec: DatasetSpec, roots: Sequence[Path]) -> str:
     return (
         f"dataset {spec.name!r} not found; looked for files like {spec.member!r} below: "
         f"{', '.join(map(str, roots))}. Fix: set RELIEF_DATA to the folder that holds them"
@@ -159,7 +160,7 @@ def _walk(folder: Path, pattern: re.Pattern[str]) -> Iterator[str]:
 def _folder_members(spec: DatasetSpec, folder: Path, shallow: bool) -> tuple[str, ...]:
     """Matching names; a root that only contains other datasets' folders is not itself a candidate."""
     names = sorted(_walk(folder, re.compile(spec.member)))
-    if shallow and spec.name == "mhealth_partial" and folder.name != spec.hints[0]:
+    if shallow and spec.own_folder and folder.name != spec.hints[0]:
         return ()
     return tuple(names)
 

@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 from relief_ray.data import cache
 from relief_ray.data.dataset import parse_source
-from relief_ray.data.sensor_recording import Recording
+from relief_ray.data.loader import Recording
+from relief_ray.data.registry import get_spec
 from relief_ray.data.source import Source, find_source, open_source
-from relief_ray.data.spec import DatasetSpec, get_spec
+from relief_ray.data.spec import DatasetSpec
 from relief_ray.files import sha256_file
 
 # The sha256 lists that travel with the package, and how a download compares to them.
@@ -35,8 +36,9 @@ def known_digests(name: str) -> dict[str, str]:
 def digests(spec: DatasetSpec, source: Source) -> dict[str, str]:
     """The sha256 of every listed file of `source`, by the list's name: of members, or of the archive as a whole."""
     listed = known_digests(spec.name)
-    if source.path.name in listed or (spec.name == "dsa" and source.path.is_file()):
-        return {next(iter(listed)): sha256_file(source.path)}
+    archive = next((name for name in listed if name.endswith((".zip", ".npz"))), None)
+    if archive is not None and source.path.is_file():
+        return {archive: sha256_file(source.path)}
     with open_source(spec, source) as members:
         names = {name: next((end for end in listed if name.endswith(end)), name) for name in members.names}
         return {end: hashlib.sha256(members.read(name)).hexdigest() for name, end in names.items()}

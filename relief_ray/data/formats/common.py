@@ -1,7 +1,13 @@
-"""Numeric text tables, parsed fast and refused with file, line, column, finding and expectation."""
+"""Parts that the parsers share: text tables and npz archives, labels, and the mark of synthetic files.
+
+Tables are parsed fast and refused with file, line, column, finding and expectation. The first row of every synthetic
+file is a fixed ramp (``signature``), so that synthetic data stay known when their marker file is lost.
+"""
 
 import io
 import warnings
+import zipfile
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,10 +15,9 @@ from numpy.typing import NDArray
 from relief_ray.data.spec import DatasetSpec
 from relief_ray.errors import UserError
 
-# What raw files with a label column share: checked labels, bouts of known activities, absent activities.
-
-
+Arrays = Mapping[str, NDArray[np.generic]]
 _NULL_CODE = 0
+_STEP = 0.0101
 
 
 def check_labels(column: NDArray[np.float32], spec: DatasetSpec, name: str) -> NDArray[np.int16]:
@@ -36,12 +41,6 @@ def keep_bouts(bouts: NDArray[np.int64], wanted: NDArray[np.bool_]) -> NDArray[n
 def missing_classes(labels: NDArray[np.int16], spec: DatasetSpec) -> list[int]:
     """Raw codes of the activities that this subject does not do: reported, not refused."""
     return sorted(set(spec.labels) - set(np.unique(labels).tolist()))
-
-
-# The first row of every synthetic file is a fixed ramp, so that synthetic data stay known without their marker.
-
-
-_STEP = 0.0101
 
 
 def signature(columns: int) -> NDArray[np.float64]:
@@ -123,3 +122,17 @@ def require_not_empty(table: NDArray[np.float32], columns: tuple[int, ...], name
                 f"{name}, column {column + 1}: all {len(table)} rows are NaN, expected sensor readings; "
                 "fetch the file again"
             )
+
+
+def read_arrays(data: bytes, name: str, keys: tuple[str, ...]) -> Arrays:
+    """The named arrays of an npz (pickles are never loaded); UserError names the file and the missing key."""
+    try:
+        with np.load(io.BytesIO(data), allow_pickle=False) as archive:
+            missing = [key for key in keys if key not in archive]
+            if missing:
+                raise UserError(f"{name}: arrays {missing} are missing, found {sorted(archive)}; fetch it again")
+            return {key: archive[key] for key in keys}
+    except UserError:
+        raise
+    except (ValueError, zipfile.BadZipFile, OSError, EOFError, KeyError) as error:
+        raise UserError(f"{name}: not a whole .npz of plain arrays ({error}); fetch it again") from None

@@ -1,9 +1,12 @@
-"""PAMAP2: per subject one text file of 54 columns at 100 Hz, brought to 50 Hz.
+"""PAMAP2: its facts and its parser; per subject one text file of 54 columns at 100 Hz, brought to 50 Hz.
 
 Columns: time, activity, heart rate, then for hand, chest and ankle: temperature, acc +-16 g (3), acc +-6 g (3), gyro,
 mag (3 each), orientation (4, invalid). Kept: acc +-16 g, gyro, mag, heart rate. The null class 0 is dropped. IMU gaps
 are interpolated linearly; heart rate is filled forward only, and rows before its first reading are dropped. Every
 unbroken stretch of one activity is filtered and halved on its own, so nothing mixes over an activity's border.
+
+The rate is halved behind a zero-phase low-pass filter against aliasing: a windowed sinc of 63 taps (Hamming), half
+amplitude at 0.43 of the new rate (21.5 Hz of 50 Hz). docs/data.md gives the measured attenuation.
 """
 
 from pathlib import Path
@@ -19,20 +22,52 @@ from relief_ray.data.formats.common import (
     read_table,
     require_not_empty,
 )
-from relief_ray.data.sensor_recording import Recording, fill_forward, fill_linear, nan_share, runs
+from relief_ray.data.loader import Loader, Recording, fill_forward, fill_linear, nan_share, runs
 from relief_ray.data.source import Members, require_members
 from relief_ray.data.spec import DatasetSpec
 from relief_ray.errors import UserError
 
-# Halving the sample rate without aliasing: a windowed-sinc low-pass filter of our own, zero phase.
-#
-# Hamming window, 63 taps, half amplitude at 0.43 of the new sample rate (21.5 Hz of 50 Hz); docs/data.md gives
-# the measured attenuation. The filter is symmetric, hence shifts nothing in time.
-
-
+NUM_COLUMNS = 54
+HEART_RATE = 2
 NUM_TAPS = 63
-
 _CUTOFF = 0.43
+_IMUS = (3, 20, 37)
+
+SPEC = DatasetSpec(
+    name="pamap2",
+    title="PAMAP2 Physical Activity Monitoring",
+    rate_hz=50,
+    raw_rate_hz=100,
+    modalities=(("acc", 9), ("gyro", 9), ("mag", 9), ("hr", 1)),
+    classes=(
+        "lying",
+        "sitting",
+        "standing",
+        "walking",
+        "running",
+        "cycling",
+        "nordic_walking",
+        "ascending_stairs",
+        "descending_stairs",
+        "vacuum_cleaning",
+        "ironing",
+        "rope_jumping",
+    ),
+    labels=(1, 2, 3, 4, 5, 6, 7, 12, 13, 16, 17, 24),
+    subjects=(101, 102, 103, 104, 105, 106, 107, 108),
+    type_counts=(3, 3, 2),
+    citation=(
+        "A. Reiss and D. Stricker, 'Introducing a New Benchmarked Dataset for Activity Monitoring', "
+        "16th International Symposium on Wearable Computers (ISWC), 2012."
+    ),
+    licence="CC BY 4.0 (as listed by UCI)",
+    doi="10.24432/C5NW2H",
+    url="https://archive.ics.uci.edu/static/public/231/pamap2+physical+activity+monitoring.zip",
+    hints=("pamap2",),
+    member=r"(^|/)Protocol/subject10[1-8]\.dat$",
+    max_abs=(170.0, 40.0, 400.0, 230.0),
+    activity_s=(20.0, 420.0),
+)
 
 
 def lowpass(factor: int) -> NDArray[np.float64]:
@@ -56,13 +91,6 @@ def decimate(signal: NDArray[np.float32], factor: int) -> NDArray[np.float32]:
     for tap, weight in enumerate(lowpass(factor)):
         out += weight * padded[kept + tap]
     return out.astype(np.float32)
-
-
-NUM_COLUMNS = 54
-
-HEART_RATE = 2
-
-_IMUS = (3, 20, 37)
 
 
 def imu_columns() -> tuple[int, ...]:
@@ -137,3 +165,6 @@ def _halve(
     ]
     edges = np.cumsum([0, *(len(piece) for piece in pieces)])
     return np.concatenate(pieces), np.stack([edges[:-1], edges[1:]], axis=1).astype(np.int64)
+
+
+PAMAP2 = Loader(spec=SPEC, files=files, parse=parse)
