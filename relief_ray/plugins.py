@@ -108,12 +108,21 @@ def configured(values: Mapping[str, object], key: str, base: type[Config]) -> Co
         UserError: what is named is no ``base``.
         ValidationError: a field does not fit.
     """
-    path = str(values["name"])
-    found, given = load(path, key), {k: v for k, v in values.items() if k != "name"}
-    if isinstance(found, base):
-        return type(found).model_validate(dict(found) | given)
-    if isinstance(found, type) and issubclass(found, base):
+    found, given = load_kind(str(values["name"]), key, base), {k: v for k, v in values.items() if k != "name"}
+    if isinstance(found, type):
         return found.model_validate(given)
+    return type(found).model_validate(dict(found) | given)
+
+
+def load_kind(path: str, key: str, base: type[Config]) -> type[Config] | Config:
+    """The subclass of ``base``, or the instance of one, that an import path names.
+
+    Raises:
+        UserError: there is nothing at the path, or something else.
+    """
+    found = load(path, key)
+    if isinstance(found, base) or (isinstance(found, type) and issubclass(found, base)):
+        return found
     what = f"class {found.__name__}" if isinstance(found, type) else f"a {type(found).__name__}"
     raise UserError(
         f"{key} = {path!r}: found {what}, expected a subclass of {base.__module__}.{base.__name__} or an instance of "

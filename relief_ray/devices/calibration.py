@@ -15,7 +15,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from relief_ray.devices.energy import round_cost
+from relief_ray.devices.accounting import round_cost
 from relief_ray.devices.fleet import FleetConfig, build_fleet, with_windows
 from relief_ray.devices.time import FlopProportional, Split
 from relief_ray.devices.workload import num_steps, workload
@@ -74,12 +74,11 @@ def calibration(backbone: str, time_model: ModelName) -> Calibration:
     )
 
 
-def time_models(backbone: str, utilisation: float | None = None) -> tuple[FlopProportional, Split]:
-    """Both FLOP models of a backbone with their calibrated utilisation, or with one given by the user for both."""
+def utilisations(backbone: str, utilisation: float | None = None) -> dict[str, float]:
+    """The calibrated utilisation of a backbone by FLOP model, or one given by the user for all of them."""
     if utilisation is not None:
-        return FlopProportional(utilisation=utilisation), Split(utilisation=utilisation)
-    paper, split = (calibration(backbone, name).utilisation for name in MODELS)
-    return FlopProportional(utilisation=paper), Split(utilisation=split)
+        return dict.fromkeys(MODELS, utilisation)
+    return {name: calibration(backbone, name).utilisation for name in MODELS}
 
 
 def nominal_energy_j(costs: CostTable, model: FlopProportional | Split, model_nbytes: int) -> float:

@@ -10,14 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import isclose
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from relief_ray.config import ExperimentConfig, parse
+from relief_ray.devices.accounting import CostAccountant
+from relief_ray.devices.clocks import restore_clock
 from relief_ray.devices.fleet import build_fleet, with_windows
-from relief_ray.devices.planner import Clock, CostAccountant, standard_clocks
-from relief_ray.devices.time import FlopProportional, Measured, Split, TimeModel
+from relief_ray.devices.time import TimeModel
 from relief_ray.errors import UserError
-from relief_ray.experiment.clocks import make_accountant, measured_clock
+from relief_ray.experiment.clocks import make_accountant, run_clocks
 from relief_ray.experiment.lifecycle import stored_engine
 from relief_ray.experiment.recording import as_json, cost_record, fedavg_records, totals_after
 from relief_ray.experiment.setup import build_backbone, count, fedavg_reference
@@ -60,10 +61,8 @@ def what_if(loaded: Loaded, fleet: Mapping[str, object], profile: str | None = N
     costs = _section(run.config, "costs") | ({} if profile is None else {"profile": profile})
     values = {**run.config, "fleet": merged(_section(run.config, "fleet"), fleet), "costs": costs}
     changed = parse(values, f"{where}, other fleet")
-    before, after = (
-        hardware(loaded, config),
-        hardware(loaded, changed, None if profile is None else measured_clock(changed)),
-    )
+    profiled = {} if profile is None else {n: c for n, c in run_clocks(changed).items() if c.needs_profile}
+    before, after = hardware(loaded, config, {}), hardware(loaded, changed, profiled)
     refuse_other_sensors(before.fleet, after.fleet)
     for record in loaded.rounds[:2]:
         refuse_unexplained(loaded, record, before)
@@ -84,8 +83,8 @@ def _section(config: Mapping[str, object], name: str) -> dict[str, object]:
     return dict(found) if isinstance(found, dict) else {}
 
 
-def hardware(loaded: Loaded, config: ExperimentConfig, measured: Measured | None = None) -> _Hardware:
-    """The fleet of a configuration with the run's own windows and clocks, and ``measured``; needs no data."""
+def hardware(loaded: Loaded, config: ExperimentConfig, clocks: Mapping[str, TimeModel]) -> _Hardware:
+    """The fleet of a configuration with the run's windows and recorded clocks, and these ``clocks``; needs no data."""
     spec, windows = config.data.spec(), windows_of(loaded)
     fleet, types = build_fleet(config.fleet, spec.names, spec.type_counts, len(windows))
     shape = InputShape(channels=tuple(spec.modalities), window=spec.window, num_classes=len(spec.classes))
@@ -93,8 +92,8 @@ def hardware(loaded: Loaded, config: ExperimentConfig, measured: Measured | None
     plain = build_backbone(config, shape, engine)
     additions = config.strategy.build().adapt(plain.layout, fleet)
     whole = build_backbone(config, shape, engine, additions) if additions else plain
-    clocks = recorded_clocks(loaded, measured)
-    own = make_accountant(config, count(whole, config), plain.layout, types, clocks, engine)
+    known = recorded_clocks(loaded) | dict(clocks)
+    own = make_accountant(config, count(whole, config), plain.layout, types, known, engine)
     return _Hardware(
         config=config,
         fleet=with_windows(fleet, windows),
@@ -116,20 +115,19 @@ def windows_of(loaded: Loaded) -> list[int]:
     return [sum(int(str(n)) for n in row) for row in found if isinstance(row, list)]
 
 
-def recorded_clocks(loaded: Loaded, other: Measured | None = None) -> dict[str, Clock]:
-    """The clocks with the parameters that the run noted, whatever this version ships; ``other``: a device profile's.
+def recorded_clocks(loaded: Loaded) -> dict[str, TimeModel]:
+    """The clocks with the parameters that the run recorded, whatever this version ships.
 
     Raises:
-        UserError: it noted none.
+        UserError: it recorded none, or a clock that is unknown here.
     """
     table = loaded.run.calibration.get("clocks")
+    if not isinstance(table, dict) or loaded.run.planning_model not in table:
+        raise UserError(f"{loaded.where}: its record names no clocks; run it again")
     try:
-        models = TypeAdapter(dict[str, TimeModel]).validate_python(table)
-        paper, split, measured = models["flop_proportional"], models["split_naive"], models.get("measured")
-    except (ValidationError, KeyError, TypeError) as error:
+        return {name: restore_clock(name, parameters) for name, parameters in table.items()}
+    except ValidationError as error:
         raise UserError(f"{loaded.where}: its record names no clocks ({error}); run it again") from error
-    assert isinstance(paper, FlopProportional) and isinstance(split, Split)
-    return standard_clocks(paper, split, other or (measured if isinstance(measured, Measured) else None))
 
 
 def refuse_other_sensors(old: Fleet, new: Fleet) -> None:
