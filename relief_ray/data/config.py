@@ -1,4 +1,4 @@
-"""The data part of a configuration: which dataset, how it is windowed, split and dealt to clients."""
+"""Data section of a configuration: the dataset, its windows and splits, and the number of clients."""
 
 from typing import Literal
 
@@ -12,10 +12,19 @@ SplitName = Literal["within_subject", "held_out_subject", "random_leaky"]
 
 
 class DataConfig(BaseModel):
-    """Dataset, split and sharding; empty `units` and `subjects` mean all, `num_clients` None one client per subject.
+    """Dataset, split and sharding.
 
-    `fold` belongs to `held_out_subject`, `seed` is read by `random_leaky` alone; `max_windows_per_client` thins a
-    client evenly over its recording. Fractions are of a bout's length (test) and of what remains of it (validation).
+    Attributes:
+        name: a built-in dataset, or the import path of a user's `Loader`.
+        split: `within_subject` tests on the end of each bout, `held_out_subject` on other subjects (docs/data.md).
+        fold: number of the held-out pair of subjects, from 0; for `held_out_subject` alone.
+        stride_s: seconds between the starts of neighbouring windows.
+        num_clients: number of clients; None: one per training subject.
+        test_fraction: share of a bout's length; `validation_fraction` is the share of what remains of it.
+        units: body units of dsa; empty: all.
+        subjects: the subjects that take part; empty: all.
+        max_windows_per_client: limit of training windows, kept evenly over a client's recording.
+        seed: of the random split; for `random_leaky` alone.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -61,5 +70,5 @@ class DataConfig(BaseModel):
         return with_units(get_spec(self.name), self.units)
 
     def subject_ids(self) -> tuple[int, ...]:
-        """The subjects taken part, in the dataset's order."""
+        """Numbers of the subjects that take part, in the dataset's order."""
         return tuple(s for s in get_spec(self.name).subjects if not self.subjects or s in self.subjects)

@@ -21,7 +21,7 @@ class ClientCoverage(TypedDict):
 
 
 class Coverage(TypedDict):
-    """Windows per client, part and class; `notes` counts the bouts that had to go without a part; JSON-able."""
+    """Windows per client, part and class; `notes` counts bouts too short for some part; JSON-able."""
 
     classes: list[str]
     clients: list[ClientCoverage]
@@ -34,7 +34,7 @@ class Coverage(TypedDict):
 
 
 def cover(spec: DatasetSpec, config: DataConfig, plan: Plan) -> Coverage:
-    """Count a plan's windows; `overlap` is the share of a window that the next one repeats.
+    """Count the windows of a plan; `overlap` is the share of a window that the next one repeats.
 
     Raises UserError where the test windows are all of one class: any score would be 0 or 100 %.
     """
@@ -56,10 +56,10 @@ def cover(spec: DatasetSpec, config: DataConfig, plan: Plan) -> Coverage:
 
 
 def _require_classes(spec: DatasetSpec, table: Table) -> None:
-    found = [name for name, count in zip(spec.classes, _per_class(spec, table), strict=True) if count]
-    if len(found) < 2:
+    present = [name for name, count in zip(spec.classes, _per_class(spec, table), strict=True) if count]
+    if len(present) < 2:
         raise UserError(
-            f"{spec.name}: all {len(table)} test windows are of the class {' '.join(found)!r}, expected at least two "
+            f"{spec.name}: all {len(table)} test windows are of the class {' '.join(present)!r}, expected at least two "
             "classes; check the label column of the files (`relief-ray data describe`)"
         )
 

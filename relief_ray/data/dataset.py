@@ -1,4 +1,4 @@
-"""A dataset, parsed and cached: `load_dataset` finds the raw files, parses them once and maps them from then on."""
+"""Loading of a dataset: find the raw files, parse them once, memory-map the cached result from then on."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -75,7 +75,7 @@ def load_dataset(
 
 
 def open_dataset(config: DataConfig, root: str | Path | None = None, progress: Progress | None = None) -> Dataset:
-    """The dataset a configuration asks for, with its units."""
+    """The dataset of a configuration, with its units."""
     return load_dataset(config.name, root, config.units, progress)
 
 

@@ -1,4 +1,4 @@
-"""What is in a dataset, as JSON-able reports for the command line and the run record."""
+"""Reports on a dataset's content, JSON-able, for the command line and the run record."""
 
 from pathlib import Path
 from typing import TypedDict
@@ -71,7 +71,7 @@ def _listing(name: str, root: str | Path | None) -> Listing:
 
 
 def describe(dataset: Dataset, config: DataConfig) -> Description:
-    """The dataset and what a configuration makes of it, all clients owning all modalities."""
+    """Figures of the dataset and of its windows under a configuration, all clients owning all modalities."""
     spec = dataset.spec
     data = federate(dataset, config, [spec.names] * num_clients(dataset, config))
     return {

@@ -20,9 +20,9 @@ from relief_ray.errors import UserError
 from relief_ray.files import cache_root
 from relief_ray.plugins import is_path
 
-DAMAGE = (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, NotImplementedError, RuntimeError)
+_DAMAGE = (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, NotImplementedError, RuntimeError)
 
-MAX_RATIO = 100
+_MAX_RATIO = 100
 
 MAX_BYTES = 5 * 1024**3
 
@@ -31,7 +31,7 @@ def open_zip(path: Path, shown: str = "") -> zipfile.ZipFile:
     """Open a zip for reading; a truncated or damaged one is a UserError naming the file and its size."""
     try:
         return zipfile.ZipFile(path)
-    except DAMAGE as error:
+    except _DAMAGE as error:
         size = path.stat().st_size if path.exists() else 0
         raise UserError(
             f"{shown or path}: not a whole zip archive ({error}; {size} bytes on disk); "
@@ -49,9 +49,9 @@ def check_members(archive: zipfile.ZipFile, path: Path) -> None:
             raise UserError(f"{path}: member {info.filename!r} is a link, expected plain files; archive refused")
     unpacked = sum(info.file_size for info in archive.infolist())
     packed = max(1, sum(info.compress_size for info in archive.infolist()))
-    if unpacked > MAX_BYTES and unpacked > MAX_RATIO * packed:
+    if unpacked > MAX_BYTES and unpacked > _MAX_RATIO * packed:
         raise UserError(
-            f"{path}: {packed} bytes claim to unpack to {unpacked} (limits: ratio {MAX_RATIO}, {MAX_BYTES} bytes); "
+            f"{path}: {packed} bytes claim to unpack to {unpacked} (limits: ratio {_MAX_RATIO}, {MAX_BYTES} bytes); "
             "archive refused as a zip bomb"
         )
 
@@ -198,7 +198,7 @@ def _read(archive: zipfile.ZipFile, name: str, path: Path) -> bytes:
     """A member's bytes; a damaged member (CRC) is a UserError naming it."""
     try:
         return archive.read(name)
-    except DAMAGE as error:
+    except _DAMAGE as error:
         raise UserError(f"{path}, member {name}: {error}; the archive is damaged: fetch it again") from None
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-WINDOW_S = 5.12
+_WINDOW_S = 5.12
 # The class index of rows without a known activity.
 NULL = -1
 
@@ -55,7 +55,7 @@ class DatasetSpec:
     @property
     def window(self) -> int:
         """Samples in one window of 5.12 s."""
-        return round(WINDOW_S * self.rate_hz)
+        return round(_WINDOW_S * self.rate_hz)
 
     @property
     def num_channels(self) -> int:

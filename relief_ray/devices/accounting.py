@@ -38,7 +38,7 @@ ADDED_ROLES = frozenset({"connector", "router"})
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WholeRounds:
-    """The ``table`` bill of a method in ``CHARGED_WHOLE``: everybody who takes part trains and sends the backbone.
+    """Charges under ``table`` accounting for the methods it applies to: participants train and send the backbone.
 
     ``own``: the backbone's groups, in a ``layout`` that also has what the method adds.
     """
@@ -50,15 +50,15 @@ class WholeRounds:
     engine: str
 
     def receipts(self, done: Sequence[Receipt], participants: Iterable[ClientInfo]) -> tuple[Receipt, ...]:
-        """One per participant, with or without work: FedAvg's computing, its bytes and those of added groups sent."""
+        """One receipt per participant, idle or not: FedAvg's work and bytes, and the bytes of added groups sent."""
         sent = {r.assignment.client: r.assignment.up for r in done}
         return tuple(self._receipt(client, sent.get(client.id, {})) for client in participants)
 
     def _receipt(self, client: ClientInfo, sent: Selection) -> Receipt:
         added = {j: part for j, part in sent.items() if j not in self.own and self.layout[j].role in ADDED_ROLES}
-        whole = {**self.own, **added}
-        nbytes = encoded_nbytes(self.layout, {j: whole[j] for j in self.layout.ids if j in whole})
-        task = Assignment(client=client.id, down=whole, train=self.own, up=whole, epochs=self.epochs)
+        payload = {**self.own, **added}
+        nbytes = encoded_nbytes(self.layout, {j: payload[j] for j in self.layout.ids if j in payload})
+        task = Assignment(client=client.id, down=payload, train=self.own, up=payload, epochs=self.epochs)
         work = Work(
             num_windows=client.num_windows,
             epochs=self.epochs,
@@ -78,7 +78,7 @@ def client_energy(device: DeviceType, times: StageTimes, wait_s: float) -> float
 def round_cost(
     times: Mapping[ClientId, StageTimes], fleet: Fleet, types: Mapping[str, DeviceType], server_s: float = 0.0
 ) -> RoundCost:
-    """A synchronous round: it lasts as long as its slowest client; all others wait, those without work the whole time.
+    """Cost of a synchronous round, which lasts as long as its slowest client; clients without work wait all the time.
 
     ``round_s = max_n busy_s + server_s``; ``energy_j`` sums over the fleet. Clients stand in fleet order.
     """
@@ -95,9 +95,9 @@ def round_cost(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CostAccountant:
-    """The ``Accountant``: the same logged work under every clock, so that no second run is needed.
+    """The ``Accountant``: charges the same recorded work under every clock, so that no second run is needed.
 
-    ``whole``: the bill of a method that ``table`` accounting charges for everything, else None.
+    ``whole``: the rule of ``table`` accounting where it applies to the method, else None.
     """
 
     counter: Counter
@@ -107,7 +107,7 @@ class CostAccountant:
     count_server_time: bool = False
 
     def charged(self, done: Sequence[Receipt], participants: Sequence[ClientInfo]) -> tuple[Receipt, ...]:
-        """What a round is charged for: what was ``done``, or under ``table`` accounting what that says."""
+        """The receipts to charge: those of the work ``done``, or of the work that ``table`` accounting assumes."""
         return tuple(done) if self.whole is None else self.whole.receipts(done, participants)
 
     def cost(self, receipts: Sequence[Receipt], fleet: Fleet, server_s: float = 0.0) -> dict[str, RoundCost]:
@@ -168,7 +168,7 @@ class CostAccountant:
 
 
 def _with_probe(times: StageTimes, probe: StageTimes) -> StageTimes:
-    """A probe is two passes and one optimizer step; its result stays on the device."""
+    """Add a probe's two passes and one optimizer step; its result stays on the device and is not sent."""
     return replace(
         times,
         forward_s=times.forward_s + probe.forward_s,

@@ -1,8 +1,7 @@
-"""The one fitted number per backbone and time model: how much of a device's peak speed training reaches.
+"""Calibration: the share of a device's peak speed that training reaches, fitted per backbone and time model.
 
-Fitted so that a FedAvg round on PAMAP2 (3/3/2 clients, 1,900 training windows each, E = 5, batch 32) costs the fleet
-the energy that Tables I and II state; never refitted afterwards. Everything else that the cost models say is
-prediction.
+It is fitted so that a FedAvg round on PAMAP2 (3/3/2 clients, 1,900 training windows each, E = 5, batch 32) costs the
+fleet the energy that Tables I and II state, and never refitted. All other figures of the cost models are predictions.
 """
 
 from __future__ import annotations

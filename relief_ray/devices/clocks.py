@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -21,8 +20,8 @@ _BUILT_IN: tuple[type[TimeModel], ...] = (
 CLOCKS: Mapping[str, type[TimeModel]] = MappingProxyType({kind.name: kind for kind in _BUILT_IN})
 
 
-def find_clock(name: str) -> type[TimeModel] | TimeModel:
-    """The class of a clock by name, or what a user's import path names: a class, or an instance with its parameters.
+def _find_clock(name: str) -> type[TimeModel] | TimeModel:
+    """The class of a clock by name, or the class or instance at a user's import path.
 
     Raises:
         UserError: the name is unknown, or nothing usable is at the import path.
@@ -36,7 +35,7 @@ def find_clock(name: str) -> type[TimeModel] | TimeModel:
             "one of your own goes by its import path, my.module:MyClock"
         )
     clock = load_kind(name, _KEY, TimeModel)
-    if inspect.isabstract(clock):
+    if (clock if isinstance(clock, type) else type(clock)).times is TimeModel.times:
         raise UserError(f"{_KEY} = {name!r}: the class has no times(device, load); write that method")
     return clock
 
@@ -47,17 +46,17 @@ def clock_name(name: str) -> str:
     Raises:
         UserError: there is no such clock.
     """
-    find_clock(name)
+    _find_clock(name)
     return import_path(name)
 
 
-def build_clock(name: str, context: ClockContext) -> TimeModel:
+def _build_clock(name: str, context: ClockContext) -> TimeModel:
     """One clock of a run.
 
     Raises:
         UserError: it needs a device profile and the run has none.
     """
-    clock = find_clock(name)
+    clock = _find_clock(name)
     if clock.needs_profile and context.profile is None:
         raise UserError(f"{_KEY} = {name!r} needs a device profile; set costs.profile=FILE")
     return clock.build(context) if isinstance(clock, type) else clock
@@ -66,7 +65,7 @@ def build_clock(name: str, context: ClockContext) -> TimeModel:
 def build_clocks(context: ClockContext, planning: str) -> dict[str, TimeModel]:
     """The clocks that a run records: all built-in ones that can be built, and the one that it plans with."""
     names = [name for name, kind in CLOCKS.items() if context.profile is not None or not kind.needs_profile]
-    return {name: build_clock(name, context) for name in dict.fromkeys((*names, planning))}
+    return {name: _build_clock(name, context) for name in dict.fromkeys((*names, planning))}
 
 
 def restore_clock(name: str, parameters: object) -> TimeModel:
@@ -76,5 +75,5 @@ def restore_clock(name: str, parameters: object) -> TimeModel:
         UserError: there is no such clock.
         ValidationError: the parameters do not fit.
     """
-    clock = find_clock(name)
+    clock = _find_clock(name)
     return (clock if isinstance(clock, type) else type(clock)).model_validate(parameters)

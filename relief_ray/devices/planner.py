@@ -25,9 +25,9 @@ _Value = TypeVar("_Value")
 
 
 class Counter:
-    """Counts footprints and payloads of a backbone, each once.
+    """Counts FLOPs and payload bytes of a backbone, with a cache.
 
-    Caches are filled as questions come; they never change an answer and are dropped when they grow large.
+    The caches never change a result and are cleared when they grow large.
     """
 
     def __init__(self, costs: CostTable, layout: GroupLayout, missing: Missing) -> None:
@@ -39,7 +39,7 @@ class Counter:
         self._bytes: dict[_Parts, int] = {}
 
     def footprint(self, present: tuple[str, ...], task: Assignment, engine: Engine) -> Footprint:
-        """What a client of these modalities spends per window on ``task``."""
+        """FLOPs per window of ``task`` for a client of these modalities."""
         read = frozenset([task.output, *task.taps])
         missing = missing_mode(self.missing, omit_absent=task.omit_absent)
         key = (present, engine, missing, frozenset(task.train.items()), read)
@@ -60,7 +60,7 @@ class Counter:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CostPlanner:
-    """The ``Planner`` of a simulated run: what the allocator believes about time."""
+    """The ``Planner`` of a simulated run: predicts stage times for the allocator, with one clock."""
 
     counter: Counter
     fleet: Fleet
@@ -88,7 +88,7 @@ class CostPlanner:
 
 
 def assumed_engine(name: str) -> Engine:
-    """What a clock without an engine of its own (``measured``) assumes of the run's training engine."""
+    """The engine that a clock without one of its own (``measured``) counts for a run's training engine."""
     return "naive" if name == "naive" else "reuse"
 
 

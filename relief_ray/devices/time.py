@@ -7,7 +7,6 @@ Waiting is no model's business: it is what remains of the round (``accounting.ro
 from __future__ import annotations
 
 import json
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,7 @@ from relief_ray.errors import UserError
 from relief_ray.messages import StageTimes
 from relief_ray.stages import Engine
 
-PROFILE_SCHEMA = 1
+_PROFILE_SCHEMA = 1
 
 
 class _Frozen(BaseModel):
@@ -47,7 +46,7 @@ class ClockContext:
     profile: Profile | None = None
 
 
-class TimeModel(_Frozen, ABC):
+class TimeModel(_Frozen):
     """A clock; a user's own derives from this class and is named by import path (``costs.planning_time``).
 
     Fields are the model's parameters: they stand in the run's record, and ``fleet whatif`` reads them from there.
@@ -69,9 +68,9 @@ class TimeModel(_Frozen, ABC):
         """The clock of a run; without a ``build`` of its own, a class takes the defaults of its fields."""
         return cls()
 
-    @abstractmethod
     def times(self, device: DeviceType, load: Workload) -> StageTimes:
-        """Seconds per stage of ``load`` on ``device``."""
+        """Seconds per stage of ``load`` on ``device``; every clock has its own."""
+        raise NotImplementedError
 
 
 class FlopProportional(TimeModel):
@@ -277,9 +276,9 @@ def load_profile(path: Path) -> Profile:
     except ValueError as error:
         raise UserError(f"device profile {path}: not JSON ({error}); write it anew with save_profile") from error
     version = raw.get("schema_version") if isinstance(raw, dict) else None
-    if version != PROFILE_SCHEMA:
+    if version != _PROFILE_SCHEMA:
         raise UserError(
-            f"device profile {path}: schema_version {version!r}, this release reads {PROFILE_SCHEMA}; profile again"
+            f"device profile {path}: schema_version {version!r}, this release reads {_PROFILE_SCHEMA}; profile again"
         )
     try:
         return Profile.model_validate(raw)

@@ -24,7 +24,7 @@ from relief_ray.stages import Engine
 
 Settings = dict[str, "str | int | float | None"]
 # The one setting of a profile that a run may have otherwise; and what a file without the key was measured with.
-BATCH, UNSAID = "windows_per_batch", Settings({"autocast": "none"})
+BATCH, _UNSAID = "windows_per_batch", Settings({"autocast": "none"})
 
 
 def run_clocks(config: ExperimentConfig, engine: Engine | None = None) -> dict[str, TimeModel]:
@@ -70,7 +70,7 @@ def foreign_profile(config: ExperimentConfig, shape: InputShape, clocks: Mapping
     if not isinstance(clock, Measured) or clock.profile.measured is None:
         return ()
     # Older files have no keys for what was None, nor for what came later.
-    seen, wanted = UNSAID | clock.profile.measured.settings, profile_settings(config, shape)
+    seen, wanted = _UNSAID | clock.profile.measured.settings, profile_settings(config, shape)
     ignored = {BATCH, *(f"backbone.{k}" for k in config.backbone.same_speed)}
     keys = [k for k in (wanted | seen) if k not in ignored and seen.get(k) != wanted.get(k)]
     other = [f"{k} {seen.get(k)!r} (here {wanted.get(k)!r})" for k in keys]
@@ -111,7 +111,7 @@ def make_accountant(
 ) -> CostAccountant:
     """The accountant of a run, with its ``costs.accounting``; ``plain``: the layout of the backbone's own groups."""
     training = config.training
-    whole = WholeRounds(
+    whole_rounds = WholeRounds(
         layout=counter.layout,
         own=counter.layout.select(plain.ids),
         epochs=training.epochs,
@@ -123,7 +123,7 @@ def make_accountant(
         counter=counter,
         types=types,
         clocks=clocks,
-        whole=whole if charged_whole else None,
+        whole=whole_rounds if charged_whole else None,
         count_server_time=config.costs.count_server_time,
     )
 

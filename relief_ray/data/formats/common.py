@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from relief_ray.data.spec import DatasetSpec
 from relief_ray.errors import UserError
 
-Arrays = Mapping[str, NDArray[np.generic]]
+_Arrays = Mapping[str, NDArray[np.generic]]
 _NULL_CODE = 0
 _STEP = 0.0101
 
@@ -34,7 +34,7 @@ def check_labels(column: NDArray[np.float32], spec: DatasetSpec, name: str) -> N
 
 
 def keep_bouts(bouts: NDArray[np.int64], wanted: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """The runs whose rows are wanted (a run is wanted whole or not at all)."""
+    """The runs whose first row is wanted; the rows of a run are all wanted or all not."""
     return bouts[wanted[bouts[:, 0]]]
 
 
@@ -58,7 +58,7 @@ def read_table(data: bytes, *, name: str, columns: int, delimiter: str | None = 
     """Parse `data` into (rows, columns) float32; `delimiter` None means any whitespace; UserError names the line."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # emptiness is told below
+            warnings.simplefilter("ignore", UserWarning)  # an empty file is reported below
             table = np.loadtxt(
                 io.BytesIO(data), np.float32, comments=None, delimiter=delimiter, ndmin=2, encoding="latin1"
             )
@@ -124,7 +124,7 @@ def require_not_empty(table: NDArray[np.float32], columns: tuple[int, ...], name
             )
 
 
-def read_arrays(data: bytes, name: str, keys: tuple[str, ...]) -> Arrays:
+def read_arrays(data: bytes, name: str, keys: tuple[str, ...]) -> _Arrays:
     """The named arrays of an npz (pickles are never loaded); UserError names the file and the missing key."""
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as archive:

@@ -18,7 +18,7 @@ from relief_ray.data.spec import DatasetSpec
 from relief_ray.errors import UserError
 
 UNITS = ("T", "RA", "LA", "RL", "LL")
-SEGMENT_ROWS = 125
+_SEGMENT_ROWS = 125
 NUM_SEGMENTS = 60
 NUM_COLUMNS = 45
 
@@ -82,8 +82,8 @@ def files(spec: DatasetSpec, subject: int) -> list[str]:
 def read_segment(members: Members, name: str) -> NDArray[np.float32]:
     """One five-second file: (125, 45) finite numbers; UserError names file, line and finding."""
     table = read_table(members.read(name), name=name, columns=NUM_COLUMNS, delimiter=",")
-    if len(table) != SEGMENT_ROWS:
-        raise UserError(f"{name}: found {len(table)} lines, expected {SEGMENT_ROWS}; cut short: fetch again")
+    if len(table) != _SEGMENT_ROWS:
+        raise UserError(f"{name}: found {len(table)} lines, expected {_SEGMENT_ROWS}; cut short: fetch again")
     require_finite(table, name)
     return table
 
@@ -92,13 +92,13 @@ def parse(spec: DatasetSpec, members: Members, path: Path, subject: int) -> Reco
     """All activities of one subject, in label order: one bout of 7500 rows each."""
     names = require_members(spec, members.names, files(spec, subject), path)
     order = column_order()
-    signal = np.empty((len(names) * SEGMENT_ROWS, NUM_COLUMNS), np.float32)
+    signal = np.empty((len(names) * _SEGMENT_ROWS, NUM_COLUMNS), np.float32)
     synthetic = False
     for index, name in enumerate(names):
         table = read_segment(members, name)
         synthetic = synthetic or is_signature(table[0])
-        signal[index * SEGMENT_ROWS : (index + 1) * SEGMENT_ROWS] = table[:, order]
-    rows = NUM_SEGMENTS * SEGMENT_ROWS
+        signal[index * _SEGMENT_ROWS : (index + 1) * _SEGMENT_ROWS] = table[:, order]
+    rows = NUM_SEGMENTS * _SEGMENT_ROWS
     starts = np.arange(len(spec.labels), dtype=np.int64) * rows
     return Recording(
         subject=subject,

@@ -21,15 +21,15 @@ from relief_ray.errors import UserError
 FILE = "dsa_mini.npz"
 NUM_SEGMENTS = 24
 # Standing, two states in an elevator, two stairs, three walks: alike enough that a simple classifier stays below 1.
-ACTIVITIES = (2, 5, 6, 7, 8, 9, 10, 11)
+_ACTIVITIES = (2, 5, 6, 7, 8, 9, 10, 11)
 
 SPEC = replace(
     dsa.SPEC,
     name="dsa_mini",
     title="Daily and Sports Activities, excerpt: right leg, 8 activities, 2 minutes each",
     modalities=(("acc", 3), ("gyro", 3), ("mag", 3)),
-    classes=tuple(dsa.SPEC.classes[code - 1] for code in ACTIVITIES),
-    labels=ACTIVITIES,
+    classes=tuple(dsa.SPEC.classes[code - 1] for code in _ACTIVITIES),
+    labels=_ACTIVITIES,
     url="",
     hints=("dsa_mini",),
     packaged=FILE,

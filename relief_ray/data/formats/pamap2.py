@@ -28,7 +28,7 @@ from relief_ray.data.spec import DatasetSpec
 from relief_ray.errors import UserError
 
 NUM_COLUMNS = 54
-HEART_RATE = 2
+_HEART_RATE = 2
 NUM_TAPS = 63
 _CUTOFF = 0.43
 _IMUS = (3, 20, 37)
@@ -107,10 +107,10 @@ def parse(spec: DatasetSpec, members: Members, path: Path, subject: int) -> Reco
     """One subject; facts: NaN share, longest gap (s), rows without heart rate, absent activities."""
     (name,) = require_members(spec, members.names, files(spec, subject), path)
     table = read_table(members.read(name), name=name, columns=NUM_COLUMNS)
-    synthetic = is_signature(table[0, HEART_RATE:])
+    synthetic = is_signature(table[0, _HEART_RATE:])
     table = table[1:] if synthetic else table
     columns = imu_columns()
-    require_not_empty(table, (*columns, HEART_RATE), name)
+    require_not_empty(table, (*columns, _HEART_RATE), name)
     labels = check_labels(table[:, 1], spec, name)
     filled, longest = _fill(table, columns)
     started = ~np.isnan(filled[:, -1])
@@ -124,7 +124,7 @@ def parse(spec: DatasetSpec, members: Members, path: Path, subject: int) -> Reco
         synthetic=synthetic,
         facts={
             "nan_share_imu": nan_share(table[:, list(columns)]),
-            "nan_share_hr": nan_share(table[:, [HEART_RATE]]),
+            "nan_share_hr": nan_share(table[:, [_HEART_RATE]]),
             "longest_gap_s": longest / spec.raw_rate_hz,
             "labelled_rows_before_first_hr": int((~started & (labels > 0)).sum()),
             "missing_labels": missing_classes(labels[started], spec),
@@ -139,7 +139,7 @@ def _zip(kept: NDArray[np.int64], bouts: NDArray[np.int64]) -> list[tuple[tuple[
 def _fill(table: NDArray[np.float32], columns: tuple[int, ...]) -> tuple[NDArray[np.float32], int]:
     """Signal (rows, 28) without IMU gaps, heart rate last, and the longest gap in rows."""
     filled = [fill_linear(table[:, column]) for column in columns]
-    heart_rate = fill_forward(table[:, HEART_RATE])
+    heart_rate = fill_forward(table[:, _HEART_RATE])
     return np.stack([*(column for column, _ in filled), heart_rate], axis=1), max(gap for _, gap in filled)
 
 
