@@ -8,10 +8,9 @@ Order of use: `registry` names the datasets (one file each in `formats`), `sourc
 from relief_ray.data.config import DataConfig
 from relief_ray.data.dataset import Dataset, load_dataset, open_dataset
 from relief_ray.data.federated_data import FederatedData, federate, num_clients
-from relief_ray.data.loader import Loader, Recording
+from relief_ray.data.loader import DatasetSpec, Loader, Recording
 from relief_ray.data.registry import DATASETS, get_spec
 from relief_ray.data.source import find_source
-from relief_ray.data.spec import DatasetSpec
 from relief_ray.data.window_set import WindowSet, pool
 
 __all__ = [

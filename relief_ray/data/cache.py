@@ -13,9 +13,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from relief_ray.data.loader import Recording
+from relief_ray.data.loader import NULL, DatasetSpec, Recording
 from relief_ray.data.source import MARKER, Source, open_source
-from relief_ray.data.spec import NULL, DatasetSpec
 from relief_ray.errors import UserError
 from relief_ray.files import cache_root, digest_files, folder_atomic, sha256_file, sha256_json
 from relief_ray.plugins import digests, modules_of

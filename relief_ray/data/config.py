@@ -5,8 +5,8 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from relief_ray.data.formats.dsa import UNITS, with_units
+from relief_ray.data.loader import DatasetSpec
 from relief_ray.data.registry import get_spec
-from relief_ray.data.spec import DatasetSpec
 
 SplitName = Literal["within_subject", "held_out_subject", "random_leaky"]
 

@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 from relief_ray.data import cache
 from relief_ray.data.config import DataConfig
 from relief_ray.data.formats.dsa import unit_columns, with_units
-from relief_ray.data.loader import Recording
+from relief_ray.data.loader import DatasetSpec, Recording, require_members
 from relief_ray.data.registry import get_loader, get_spec
-from relief_ray.data.source import Source, find_source, open_source, require_members
-from relief_ray.data.spec import DatasetSpec
+from relief_ray.data.source import Source, find_source, open_source
 
 Progress = Callable[[str, int, int], None]
 

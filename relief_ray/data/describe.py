@@ -6,9 +6,8 @@ from typing import TypedDict
 import numpy as np
 
 from relief_ray.data.config import DataConfig
-from relief_ray.data.coverage import Coverage
 from relief_ray.data.dataset import Dataset
-from relief_ray.data.federated_data import federate, num_clients
+from relief_ray.data.federated_data import Coverage, federate, num_clients
 from relief_ray.data.registry import DATASETS, get_spec
 from relief_ray.data.source import find_source
 from relief_ray.errors import UserError

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TypedDict
 from urllib.parse import unquote, urlparse
 
+from relief_ray.data.loader import DatasetSpec
 from relief_ray.data.registry import get_spec
 from relief_ray.data.source import MARKER, check_members, find_source, open_source, open_zip, search_roots
-from relief_ray.data.spec import DatasetSpec
 from relief_ray.data.verify import VerifyReport, verify_source
 from relief_ray.errors import UserError
 from relief_ray.files import sync, write_atomic

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from relief_ray.data.config import DataConfig
 from relief_ray.data.dataset import Dataset
-from relief_ray.data.spec import NULL
+from relief_ray.data.loader import NULL
 from relief_ray.errors import UserError
 
 Starts = NDArray[np.int64]

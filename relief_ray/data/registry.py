@@ -9,8 +9,7 @@ from relief_ray.data.formats.dsa_mini import DSA_MINI
 from relief_ray.data.formats.mhealth import MHEALTH
 from relief_ray.data.formats.pamap2 import PAMAP2
 from relief_ray.data.formats.partial import MHEALTH_PARTIAL
-from relief_ray.data.loader import Loader
-from relief_ray.data.spec import DatasetSpec
+from relief_ray.data.loader import DatasetSpec, Loader
 from relief_ray.errors import UserError
 from relief_ray.plugins import import_path, is_path, load
 

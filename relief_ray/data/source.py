@@ -10,12 +10,12 @@ import stat
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from relief_ray.data.spec import DatasetSpec
+from relief_ray.data.loader import DatasetSpec, Members
 from relief_ray.errors import UserError
 from relief_ray.files import cache_root
 from relief_ray.plugins import is_path
@@ -71,14 +71,6 @@ class Source:
     path: Path
     inner: str = ""
     synthetic: bool = False
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Members:
-    """The raw files of an opened source, sorted by name, and how to read one."""
-
-    names: tuple[str, ...]
-    read: Callable[[str], bytes]
 
 
 def search_roots(root: str | Path | None) -> tuple[Path, ...]:
@@ -200,16 +192,3 @@ def _read(archive: zipfile.ZipFile, name: str, path: Path) -> bytes:
         return archive.read(name)
     except _DAMAGE as error:
         raise UserError(f"{path}, member {name}: {error}; the archive is damaged: fetch it again") from None
-
-
-def require_members(spec: DatasetSpec, names: Sequence[str], expected: Sequence[str], path: Path) -> list[str]:
-    """The member ending in each of `expected`, in that order; UserError names the ones that are missing."""
-    by_end = {"/".join(name.split("/")[-len(expected[0].split("/")) :]): name for name in names}
-    missing = [end for end in expected if end not in by_end]
-    if missing:
-        shown = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
-        raise UserError(
-            f"{path}: {len(missing)} of {len(expected)} files of {spec.name!r} are missing ({shown}); "
-            f"fetch the whole dataset again: `relief-ray data fetch {spec.name}`"
-        )
-    return [by_end[end] for end in expected]

@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from relief_ray.data.formats.common import signature
 from relief_ray.data.formats.mhealth import COLUMN_ORDER
 from relief_ray.data.formats.pamap2 import imu_columns
+from relief_ray.data.loader import DatasetSpec
 from relief_ray.data.registry import get_spec
 from relief_ray.data.source import MARKER
-from relief_ray.data.spec import DatasetSpec
 from relief_ray.errors import UserError
 from relief_ray.files import write_atomic
 

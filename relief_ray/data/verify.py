@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 
 from relief_ray.data import cache
 from relief_ray.data.dataset import parse_source
-from relief_ray.data.loader import Recording
+from relief_ray.data.loader import DatasetSpec, Recording
 from relief_ray.data.registry import get_spec
 from relief_ray.data.source import Source, find_source, open_source
-from relief_ray.data.spec import DatasetSpec
 from relief_ray.files import sha256_file
 
 Status = Literal["known", "differs", "unlisted"]

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from relief_ray.data.loader import require_members
 from relief_ray.data.registry import get_spec
-from relief_ray.data.source import MARKER, find_source, open_source, require_members, search_roots
+from relief_ray.data.source import MARKER, find_source, open_source, search_roots
 from relief_ray.errors import UserError
 from relief_ray.files import cache_root
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from relief_ray.data.spec import DatasetSpec
+from relief_ray.data.loader import DatasetSpec
 from relief_ray.errors import UserError
 
 _Arrays = Mapping[str, NDArray[np.generic]]

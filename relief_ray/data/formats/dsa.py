@@ -12,9 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from relief_ray.data.formats.common import is_signature, read_table, require_finite
-from relief_ray.data.loader import Loader, Recording
-from relief_ray.data.source import Members, require_members
-from relief_ray.data.spec import DatasetSpec
+from relief_ray.data.loader import DatasetSpec, Loader, Members, Recording, require_members
 from relief_ray.errors import UserError
 
 UNITS = ("T", "RA", "LA", "RL", "LL")

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from relief_ray.data.formats import dsa
 from relief_ray.data.formats.common import read_arrays
-from relief_ray.data.loader import Loader, Recording, runs
-from relief_ray.data.source import Members, Source, open_source, require_members
-from relief_ray.data.spec import DatasetSpec
+from relief_ray.data.loader import DatasetSpec, Loader, Members, Recording, require_members, runs
+from relief_ray.data.source import Source, open_source
 from relief_ray.errors import UserError
 
 FILE = "dsa_mini.npz"

@@ -16,9 +16,16 @@ from relief_ray.data.formats.common import (
     read_table,
     require_not_empty,
 )
-from relief_ray.data.loader import Loader, Recording, fill_linear, nan_share, runs
-from relief_ray.data.source import Members, require_members
-from relief_ray.data.spec import DatasetSpec
+from relief_ray.data.loader import (
+    DatasetSpec,
+    Loader,
+    Members,
+    Recording,
+    fill_linear,
+    nan_share,
+    require_members,
+    runs,
+)
 
 NUM_COLUMNS = 24
 _LABEL = 23

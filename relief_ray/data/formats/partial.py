@@ -7,9 +7,7 @@ import numpy as np
 
 from relief_ray.data.formats import mhealth
 from relief_ray.data.formats.common import read_arrays, require_finite
-from relief_ray.data.loader import Loader, Recording, runs
-from relief_ray.data.source import Members, require_members
-from relief_ray.data.spec import DatasetSpec
+from relief_ray.data.loader import DatasetSpec, Loader, Members, Recording, require_members, runs
 from relief_ray.errors import UserError
 
 SPEC = replace(

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from relief_ray.data.formats import dsa
+from relief_ray.data.loader import Members
 from relief_ray.data.registry import get_spec
-from relief_ray.data.source import Members, Source, open_source
+from relief_ray.data.source import Source, open_source
 from relief_ray.errors import UserError
 
 SPEC = get_spec("dsa")

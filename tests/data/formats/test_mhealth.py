@@ -9,8 +9,9 @@ import pytest
 
 from relief_ray.data.dataset import parse_source
 from relief_ray.data.formats import mhealth
+from relief_ray.data.loader import Members
 from relief_ray.data.registry import get_spec
-from relief_ray.data.source import Members, find_source
+from relief_ray.data.source import find_source
 from relief_ray.errors import UserError
 
 SPEC = get_spec("mhealth")

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from relief_ray.data.formats import pamap2
-from relief_ray.data.loader import Recording
+from relief_ray.data.loader import Members, Recording
 from relief_ray.data.registry import get_spec
-from relief_ray.data.source import Members
 from relief_ray.errors import UserError
 
 SPEC = get_spec("pamap2")
