@@ -28,6 +28,7 @@ from pydantic import (
 
 from relief_ray.data import DataConfig
 from relief_ray.devices.accounting import Accounting
+from relief_ray.devices.clocks import clock_name
 from relief_ray.devices.fleet import FleetConfig
 from relief_ray.errors import UserError, nearest
 from relief_ray.models.backbone import BackboneConfig
@@ -106,8 +107,6 @@ def read_values(path: Path) -> dict[str, object]:
     return values
 
 
-ClockName = Literal["flop_proportional", "split_naive", "split_reuse", "measured"]
-
 _KNOWN: TypeAdapter[AnyStrategy] = TypeAdapter(AnyStrategy)
 
 
@@ -119,17 +118,22 @@ class EvaluationConfig(Section):
 
 
 class CostConfig(Section):
-    """``planning_time``: the clock that the allocator believes; ``profile``: a file for the ``measured`` clock.
+    """``planning_time``: the allocator's clock, by name or import path; ``profile``: a file for clocks that need one.
 
     ``accounting``: what rounds are charged for (docs/costs.md); ``count_server_time``: they also last as long as the
     server's aggregation took here.
     """
 
-    planning_time: ClockName = "split_naive"
+    planning_time: str = "split_naive"
     utilisation: float | None = Field(default=None, gt=0.0)
     profile: str | None = None
     accounting: Accounting = "method"
     count_server_time: bool = False
+
+    @field_validator("planning_time")
+    @classmethod
+    def _known_clock(cls, name: str) -> str:
+        return clock_name(name)
 
     def hashed(self) -> dict[str, JsonValue]:
         """What names a cell: keys that came later only where they were chosen, so that older cells keep their names."""
@@ -225,9 +229,9 @@ class ExperimentConfig(Section):
         return {**values, "name": path_of(type(value))} if is_own(type(value)) else values
 
     def modules(self) -> tuple[str, ...]:
-        """The user's own modules that take part: those of strategy, backbone and dataset."""
+        """The user's own modules that take part: those of strategy, backbone, dataset and clock."""
         strategy = [path_of(type(self.strategy))] if is_own(type(self.strategy)) else []
-        return modules_of([*strategy, backbone_name(self.backbone), self.data.name])
+        return modules_of([*strategy, backbone_name(self.backbone), self.data.name, self.costs.planning_time])
 
     def hashed(self) -> dict[str, JsonValue]:
         """The part that decides results, as JSON: the input of the cell id; a device profile counts by its content.

@@ -11,13 +11,6 @@ from actors.commands.plan import open_target
 from relief_ray.experiment.setup import Setup, choose_engine, context_of
 from relief_ray.strategies.relief.strategy import Relief, client_load, target_s
 
-CLOCKS = {
-    "flop_proportional": "the paper's: time in proportion to the trained groups' FLOPs",
-    "split_naive": "forward, backward and optimizer counted, every layer run in every epoch",
-    "split_reuse": "the same, but frozen layers are computed once a round",
-    "measured": "a device profile's speeds",
-}
-
 
 def show(target: str, settings: Sequence[str], as_json: bool) -> None:
     """Prints the fleet of a preset, a file or a run."""
@@ -30,7 +23,7 @@ def deadlines(setup: Setup) -> dict[str, float]:
     found = {}
     for name, clock in setup.accountant.clocks.items():
         engine = clock.engine or ("naive" if choose_engine(setup.config) == "naive" else "reuse")
-        planner = replace(setup.planner, model=clock.model, engine=engine)
+        planner = replace(setup.planner, model=clock, engine=engine)
         found[name] = target_s(Relief(), replace(context_of(setup, 1), planner=planner))
     return found
 
@@ -83,7 +76,7 @@ def text(setup: Setup, target: str) -> str:
         "Clients: predicted seconds of a FedAvg round (everything trained and sent) under each clock",
         client_table(setup),
         "",
-        *(f"  {name:<20}{CLOCKS[name]}" for name in setup.reference),
+        *(f"  {name:<19} {clock.about}".rstrip() for name, clock in setup.accountant.clocks.items()),
         f"  {'mandatory':<20}its own fusion blocks alone, by the planning clock ({config.costs.planning_time})",
         "  T*                  the least time in which every client manages its mandatory blocks: RELIEF's deadline",
     ]

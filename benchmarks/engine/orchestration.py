@@ -18,7 +18,7 @@ from actors.runtime.executor import RayExecutor, take
 from actors.runtime.reduce import Gather
 from benchmarks.engine.machine import Figures
 from benchmarks.engine.product import Product, Stopwatch
-from relief_ray.devices.planner import CostAccountant
+from relief_ray.devices.accounting import CostAccountant
 from relief_ray.experiment.recording import round_record
 from relief_ray.experiment.setup import Setup, context_of
 from relief_ray.messages import StageTimes

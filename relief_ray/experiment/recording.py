@@ -272,5 +272,5 @@ def run_record(setup: Setup, parent: str | None = None) -> RunRecord:
 
 def calibration_of(setup: Setup) -> dict[str, JsonValue]:
     """The parameters of every clock, a device profile in full, and whether they were fitted or given."""
-    clocks = {name: clock.model.model_dump(mode="json") for name, clock in setup.accountant.clocks.items()}
+    clocks = {name: clock.model_dump(mode="json") for name, clock in setup.accountant.clocks.items()}
     return as_json({"origin": "given" if setup.config.costs.utilisation else "FITTED", "clocks": clocks})

@@ -11,8 +11,9 @@ from relief_ray.config import ExperimentConfig
 from relief_ray.data import FederatedData, federate, num_clients, open_dataset, pool
 from relief_ray.data.federated_data import Purpose
 from relief_ray.data.window_set import WindowSet
+from relief_ray.devices.accounting import CostAccountant
 from relief_ray.devices.fleet import build_fleet, with_windows
-from relief_ray.devices.planner import CostAccountant, CostPlanner, Counter, assumed_engine
+from relief_ray.devices.planner import CostPlanner, Counter, assumed_engine
 from relief_ray.devices.types import DeviceType
 from relief_ray.experiment.clocks import foreign_profile, make_accountant, make_planner, run_clocks, uncalibrated
 from relief_ray.extra_modules import ExtraModule

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from math import isfinite, log
 
 from relief_ray.errors import listed, several
+from relief_ray.plugins import is_path
 from relief_ray.report.comparison import Comparison, Row
 from relief_ray.report.runs import Loaded, split_name, text, whole
 
@@ -44,7 +45,8 @@ def clock_sentence(comparison: Comparison) -> str:
     joules = 1284 if text(first, "backbone.name") == "moment_lora" else 847
     scale = f"FITTED to the paper's {joules} J" if fitted else "given"
     measured = comparison.clock == "measured"
-    source = "from the device profile" if measured else f"simulated, fleet utilisation {scale}"
+    simulated = "simulated" if is_path(comparison.clock) else f"simulated, fleet utilisation {scale}"
+    source = "from the device profile" if measured else simulated
     planned = "" if first.planning_model == comparison.clock else f", allocation planned by `{first.planning_model}`"
     modes = dict.fromkeys(text(r.run, "costs.accounting", "method") for r in comparison.runs)
     charged = f"accounting {listed(f'`{m}`' for m in modes)}"

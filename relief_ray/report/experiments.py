@@ -9,7 +9,7 @@ from functools import cached_property
 
 from pydantic import JsonValue
 
-from relief_ray.data.spec import get_spec
+from relief_ray.data.registry import get_spec
 from relief_ray.errors import UserError, listed
 from relief_ray.report.comparison import Comparison, compare_runs, flat_setting, renamed
 from relief_ray.report.inventory import Slot, Stock, choice_kind, searched_keys

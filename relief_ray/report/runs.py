@@ -10,7 +10,7 @@ from pydantic import JsonValue, ValidationError
 
 from relief_ray.citations import shown
 from relief_ray.data.config import DataConfig
-from relief_ray.data.spec import get_spec
+from relief_ray.data.registry import get_spec
 from relief_ray.devices.fleet import FleetConfig, build_fleet
 from relief_ray.errors import UserError
 from relief_ray.messages import Fleet

@@ -4,9 +4,9 @@ import pytest
 
 from relief_ray.codec import encoded_nbytes
 from relief_ray.conformance.runner import after_rounds
-from relief_ray.devices.accounting import CHARGED_WHOLE, WholeRounds
-from relief_ray.devices.planner import CostAccountant, Counter, standard_clocks
-from relief_ray.devices.time import FlopProportional, Split
+from relief_ray.devices.accounting import CHARGED_WHOLE, CostAccountant, WholeRounds
+from relief_ray.devices.planner import Counter
+from relief_ray.devices.time import FlopProportional, SplitNaive, SplitReuse
 from relief_ray.devices.types import PRESETS as DEVICES
 from relief_ray.experiment.setup import prepare
 from relief_ray.experiment.what_if import what_if
@@ -44,7 +44,7 @@ def accountant(toy, whole=True, **more):
     return CostAccountant(
         counter=Counter(toy.chain(), ADDED, "zero_input"),
         types=DEVICES["paper"],
-        clocks=standard_clocks(FlopProportional(utilisation=1e-12), Split(utilisation=1e-12)),
+        clocks={kind.name: kind(utilisation=1e-12) for kind in (FlopProportional, SplitNaive, SplitReuse)},
         whole=bill if whole else None,
         **more,
     )

@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from relief_ray.config import parse
+from relief_ray.devices.accounting import CostAccountant
 from relief_ray.devices.calibration import NOMINAL_WINDOWS, PAMAP2_TYPE_COUNTS
 from relief_ray.devices.fleet import build_fleet, with_windows
-from relief_ray.devices.planner import CostAccountant, CostPlanner
+from relief_ray.devices.planner import CostPlanner
 from relief_ray.devices.workload import num_steps
 from relief_ray.experiment.clocks import make_accountant, make_planner, run_clocks
 from relief_ray.experiment.setup import build_backbone, count

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from relief_ray.config import TrainingConfig
-from relief_ray.data.spec import get_spec
+from relief_ray.data.registry import get_spec
 from relief_ray.models.backbone import InputShape
 from relief_ray.models.cnn import CnnConfig
 from relief_ray.training.inputs import ClientInputs

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import mean
 
-from relief_ray.data.spec import get_spec
+from relief_ray.data.registry import get_spec
 from relief_ray.devices.fleet import FleetConfig, device_types, owned_modalities
 from relief_ray.devices.types import DeviceType
 from relief_ray.report.captions import own_models
