@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from relief_ray.config import ExperimentConfig
-from relief_ray.devices.accounting import CHARGED_WHOLE, WholeRounds
+from relief_ray.devices.accounting import WholeRounds
 from relief_ray.devices.calibration import time_models
 from relief_ray.devices.planner import Clock, CostAccountant, CostPlanner, Counter, assumed_engine, standard_clocks
 from relief_ray.devices.time import Measured, load_profile
@@ -115,7 +115,7 @@ def make_accountant(
         batch_size=training.batch_size,
         engine=engine,
     )
-    charged_whole = config.costs.accounting == "table" and config.strategy.build().name in CHARGED_WHOLE
+    charged_whole = config.costs.accounting == "table" and config.strategy.paper_accounting == "fedavg"
     return CostAccountant(
         counter=counter,
         types=types,

@@ -8,20 +8,24 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Literal
+from typing import ClassVar, Literal
 
 from relief_ray.errors import UserError
 from relief_ray.federated import RoundContext, ServerTools, Strategy
 from relief_ray.groups import WHOLE
 from relief_ray.messages import Assignment, EvalPlan, EvalTarget, Fleet, Reduced, ServerState
-from relief_ray.strategies.common import StrategyConfig, allocate_everything, train_everything
+from relief_ray.strategies.common import Preset, StrategyConfig, allocate_everything, train_everything
 from relief_ray.strategies.fedavg import FedAvg
-from relief_ray.strategies.relief.strategy import Relief, target_s
+from relief_ray.strategies.relief import Relief
+from relief_ray.strategies.relief.strategy import target_s
 
 
 class Central(StrategyConfig):
     """Upper bound: the pooled training data on one device with all sensors."""
 
+    title: ClassVar[str] = "central"
+    kind: ClassVar[str] = "bound"
+    about: ClassVar[str] = "one client with everybody's data and all sensors"
     name: Literal["central"] = "central"
 
     def build(self) -> Strategy:
@@ -32,6 +36,9 @@ class Central(StrategyConfig):
 class Local(StrategyConfig):
     """No federation: every client keeps its own model; nothing is sent."""
 
+    title: ClassVar[str] = "local"
+    kind: ClassVar[str] = "bound"
+    about: ClassVar[str] = "no federation: each client keeps a model of its own"
     name: Literal["local"] = "local"
 
     def build(self) -> Strategy:
@@ -68,6 +75,9 @@ def own_models(state: ServerState, fleet: Fleet) -> EvalPlan:
 class FullOnly(StrategyConfig):
     """FedAvg without anybody who lacks a sensor."""
 
+    title: ClassVar[str] = "full_only"
+    kind: ClassVar[str] = "bound"
+    about: ClassVar[str] = "FedAvg over the clients that own all sensors"
     name: Literal["full_only"] = "full_only"
 
     def build(self) -> Strategy:
@@ -92,6 +102,9 @@ def allocate_full(state: ServerState, context: RoundContext) -> tuple[Assignment
 class DropSlow(StrategyConfig):
     """FedAvg that does not wait: whoever needs longer than RELIEF's T* for everything is left out."""
 
+    title: ClassVar[str] = "drop_slow"
+    kind: ClassVar[str] = "bound"
+    about: ClassVar[str] = "FedAvg over the clients that finish everything within RELIEF's T*"
     name: Literal["drop_slow"] = "drop_slow"
 
     def build(self) -> Strategy:
@@ -110,3 +123,11 @@ def allocate_fast(relief: Relief, state: ServerState, context: RoundContext) -> 
     seconds = [context.planner.times(t.client, t).busy_s for t in tasks]
     deadline = max(target_s(relief, context), min(seconds))
     return tuple(t for t, s in zip(tasks, seconds, strict=True) if s <= deadline)
+
+
+PRESETS = {
+    "central": Preset(Central()),
+    "local": Preset(Local()),
+    "full_only": Preset(FullOnly()),
+    "drop_slow": Preset(DropSlow()),
+}

@@ -18,7 +18,15 @@ from torch import Tensor
 
 from relief_ray.federated import ClientProgram, LocalStep, RoundContext, Strategy, task_loss
 from relief_ray.messages import Assignment, ClientInfo, ServerState
-from relief_ray.strategies.common import ReadWith, StrategyConfig, of_fastest_type, train_everything
+from relief_ray.strategies.common import (
+    Preset,
+    ReadWith,
+    Search,
+    StrategyConfig,
+    of_fastest_type,
+    search_over,
+    train_everything,
+)
 from relief_ray.strategies.fedavg import FedAvg
 
 # Per trained value and step: difference, product with mu, sum into the gradient.
@@ -44,6 +52,11 @@ class FedProx(StrategyConfig):
     ``partial_work="off"``: everybody runs all epochs, as in the paper's tables.
     """
 
+    title: ClassVar[str] = "FedProx"
+    kind: ClassVar[str] = "baseline"
+    about: ClassVar[str] = "FedAvg with a pull (mu = 0.01) towards the server's model"
+    citation: ClassVar[str | None] = "li2020fedprox"
+    search: ClassVar[Search] = search_over("mu", (0.001, 0.01, 0.1))
     read_with: ClassVar[ReadWith] = (("partial_work", "deadline", ("deadline_s",)),)
     name: Literal["fedprox"] = "fedprox"
     mu: float = Field(default=0.01, ge=0.0)
@@ -55,6 +68,9 @@ class FedProx(StrategyConfig):
         plain = FedAvg(weighting=self.weighting).build()
         program = ClientProgram(objective=partial(proximal_loss, self.mu), is_mean=True)
         return replace(plain, name=self.name, allocate=partial(allocate, self), client=program)
+
+
+PRESETS = {"fedprox": Preset(FedProx())}
 
 
 def allocate(config: FedProx, state: ServerState, context: RoundContext) -> tuple[Assignment, ...]:

@@ -11,13 +11,13 @@ no A and B: there ``dense_local`` says what stays (our reconstruction).
 from __future__ import annotations
 
 from functools import partial
-from typing import Literal
+from typing import ClassVar, Literal
 
 from relief_ray.federated import RoundContext, ServerTools, Strategy
 from relief_ray.groups import WHOLE, GroupLayout, ParamGroup, Params, Part, Role, Selection
 from relief_ray.messages import Assignment, EvalPlan, EvalTarget, Fleet, Json, Reduced, ServerState, WeightedSum
 from relief_ray.server.aggregation import apply_parts, mean_step, over_participants
-from relief_ray.strategies.common import StrategyConfig
+from relief_ray.strategies.common import Preset, StrategyConfig
 from relief_ray.streams import Streams
 
 DenseLocal = Literal["head", "head+fusion_bias", "none"]
@@ -33,6 +33,11 @@ ALL_BUT_A = Part(kinds=frozenset({"lora_b", "weight", "bias"}))
 class FedSALoRA(StrategyConfig):
     """A is shared, B and head are personal; FITTED with ``dense_local="none"``, which is FedAvg on a dense model."""
 
+    title: ClassVar[str] = "FedSA-LoRA"
+    kind: ClassVar[str] = "baseline"
+    about: ClassVar[str] = "LoRA A shared and averaged; B and head stay (dense model: head and fusion bias)"
+    citation: ClassVar[str | None] = "guo2025fedsalora"
+    paper_accounting: ClassVar[Literal["method", "fedavg"]] = "fedavg"
     name: Literal["fedsa_lora"] = "fedsa_lora"
     dense_local: DenseLocal = "head+fusion_bias"
 
@@ -47,6 +52,17 @@ class FedSALoRA(StrategyConfig):
             aggregate=partial(average_shared, self.dense_local, reduction),
             evaluate=personal_models,
         )
+
+
+PRESETS = {
+    "fedsa_lora": Preset(FedSALoRA()),
+    "fedsa_lora_table": Preset(
+        FedSALoRA(dense_local="none"),
+        title="FedSA-LoRA, table",
+        kind="baseline, FITTED",
+        about="FedSA-LoRA that is FedAvg on a dense model, as the paper's bytes imply",
+    ),
+}
 
 
 def split(layout: GroupLayout, dense_local: DenseLocal) -> tuple[Selection, Selection]:

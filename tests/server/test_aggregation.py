@@ -11,7 +11,7 @@ from relief_ray.groups import WHOLE, GroupLayout, ParamGroup, Part, pack
 from relief_ray.messages import Assignment, Reduced, WeightedSum
 from relief_ray.server import aggregation as agg
 from relief_ray.server import reduction as red
-from relief_ray.strategies.relief.strategy import Relief
+from relief_ray.strategies.relief import Relief
 from tests.toy import FOUR, build, fleet_of, reduced_of, sum_block, sum_of, task_of, update_of
 
 UNIFORM = WeightedSum(weight=agg.uniform, bucket=agg.one_bucket)

@@ -2,7 +2,7 @@
 
 Client of class k: ``sum_{e <= k} CE(exit_e)`` on blocks 1..k; it reports labels and difficulties (cross-entropy at the
 first exit). Server: ``theta^(k)`` = weighted mean of its class; data-free distillation k -> k+1
-(``server.distillation``); then block j = ``sum_{k >= j} N_k theta_j^(k) / sum_{k >= j} N_k``.
+(``distillation``); then block j = ``sum_{k >= j} N_k theta_j^(k) / sum_{k >= j} N_k``.
 
 Qu et al., "DarkDistill: Difficulty-Aligned Federated Early-Exit Network Training on Heterogeneous Devices", KDD 2025.
 """
@@ -22,7 +22,7 @@ from relief_ray.federated import ClientContext, ClientProgram, RoundContext, Ser
 from relief_ray.groups import GroupLayout
 from relief_ray.messages import Assignment, ClientInfo, Fleet, Reduced, ServerState, StageTimes, Update, WeightedSum
 from relief_ray.server.aggregation import apply_step, mean_step, over_members, weighted_mean
-from relief_ray.strategies.common import ReadWith, StrategyConfig, Weighting
+from relief_ray.strategies.common import Preset, ReadWith, Search, StrategyConfig, Weighting, search_over
 from relief_ray.strategies.darkdistill.distillation import DepthModel, Recipe, distil
 from relief_ray.strategies.darkdistill.losses import all_exits, difficulties, exit_flops
 from relief_ray.strategies.darkdistill.relational import binned
@@ -34,6 +34,11 @@ JUDGE, DENSE_LR, LORA_LR = "darkdistill.judge", 0.05, 1e-3
 class DarkDistill(StrategyConfig):
     """``upload="full"`` is charged the whole model both ways; ``bin_nats`` reports a histogram instead of a list."""
 
+    title: ClassVar[str] = "DarkDistill"
+    kind: ClassVar[str] = "baseline"
+    about: ClassVar[str] = "an early-exit model cut to each device's depth; shallow models teach deeper ones"
+    citation: ClassVar[str | None] = "qu2025darkdistill"
+    search: ClassVar[Search] = search_over("kd_epochs", (1, 2, 4), "kd")
     read_with: ClassVar[ReadWith] = (("distil", True, ("kd_epochs", "kd_lr", "hidden")),)
     name: Literal["darkdistill"] = "darkdistill"
     weighting: Weighting = "samples"
@@ -56,6 +61,17 @@ class DarkDistill(StrategyConfig):
             reduction=WeightedSum(weight=self.reduction().weight, bucket=depth_class),
             aggregate=partial(aggregate, self),
         )
+
+
+PRESETS = {
+    "darkdistill": Preset(DarkDistill()),
+    "darkdistill_table": Preset(
+        DarkDistill(upload="full", weighting="uniform"),
+        title="DarkDistill, table",
+        kind="baseline, FITTED",
+        about="DarkDistill charged for the whole model, clients weighing the same",
+    ),
+}
 
 
 def early_exits(config: DarkDistill, layout: GroupLayout, fleet: Fleet) -> tuple[Classifier, ...]:

@@ -5,7 +5,8 @@ Per client and round: probe ``I_n,k = -g'_k . (w' - w)_k``; mix ``I_k = beta I_n
 ``T_th``; maximise ``sum_{k in A} I_k`` under ``T_fw + T_bw(A) <= T_th``; train A and the exit at the window's front.
 Server: ``theta_k = sum_n a_n,k theta_n,k / sum_n a_n,k`` over those that trained ``k``.
 
-Zhang et al., "FedEL: Federated Elastic Learning for Heterogeneous Devices", NeurIPS 2025; ``server.elastic`` selects.
+Zhang et al., "FedEL: Federated Elastic Learning for Heterogeneous Devices", NeurIPS 2025; the selection is in
+``selection``.
 """
 
 from __future__ import annotations
@@ -23,7 +24,14 @@ from relief_ray.federated import ClientContext, ClientProgram, RoundContext, Ser
 from relief_ray.groups import GroupId, GroupLayout, Params
 from relief_ray.messages import Assignment, Fleet, Reduced, ServerState, Update
 from relief_ray.server.aggregation import apply_step, mean_step, over_members
-from relief_ray.strategies.common import StrategyConfig, of_fastest_type, train_everything
+from relief_ray.strategies.common import (
+    Preset,
+    Search,
+    StrategyConfig,
+    of_fastest_type,
+    search_over,
+    train_everything,
+)
 from relief_ray.strategies.early_exits import block, exits, num_blocks, output_of, own_groups
 from relief_ray.strategies.fedel import selection
 
@@ -39,6 +47,11 @@ class FedEL(StrategyConfig):
     model) or II (LoRA) prints.
     """
 
+    title: ClassVar[str] = "FedEL"
+    kind: ClassVar[str] = "baseline"
+    about: ClassVar[str] = "a window of blocks slides to the output; each device trains what matters most within T_A"
+    citation: ClassVar[str | None] = "zhang2025fedel"
+    search: ClassVar[Search] = search_over("beta", (0.3, 0.6, 0.9))
     one_of: ClassVar[tuple[str, ...]] = ("t_th_s", "speedup")
     name: Literal["fedel"] = "fedel"
     t_th_s: float | None = Field(default=None, gt=0.0)
@@ -57,6 +70,17 @@ class FedEL(StrategyConfig):
             reduction=self.reduction(),
             aggregate=aggregate,
         )
+
+
+PRESETS = {
+    "fedel": Preset(FedEL()),
+    "fedel_table": Preset(
+        FedEL(speedup="table"),
+        title="FedEL, table",
+        kind="baseline, FITTED",
+        about="FedEL within FedAvg's round over the paper's speedup (6.83x, 7.68x)",
+    ),
+}
 
 
 def all_exits(layout: GroupLayout, fleet: Fleet) -> tuple[Classifier, ...]:

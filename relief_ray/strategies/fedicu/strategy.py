@@ -28,7 +28,7 @@ from relief_ray.federated import ClientContext, ClientProgram, RoundContext, Ser
 from relief_ray.groups import GroupId, GroupLayout, Selection
 from relief_ray.messages import Assignment, ClientInfo, Collect, Reduced, ServerState, Update
 from relief_ray.server.aggregation import apply_step
-from relief_ray.strategies.common import ReadWith, StrategyConfig, batch_sizes
+from relief_ray.strategies.common import Preset, ReadWith, Search, StrategyConfig, batch_sizes, search_over
 from relief_ray.strategies.fedicu.consensus import (
     Importance,
     as_matrix,
@@ -50,6 +50,12 @@ class FedICU(StrategyConfig):
     ``freeze_share`` of the parameters, the least important groups of the last round, is not trained (0: none).
     """
 
+    title: ClassVar[str] = "FedICU"
+    kind: ClassVar[str] = "baseline"
+    about: ClassVar[str] = "FedICU (reconstructed): 80 % of each change sent, directions averaged by agreement"
+    citation: ClassVar[str | None] = "liao2025fedicu"
+    reconstructed: ClassVar[bool] = True
+    search: ClassVar[Search] = search_over("kappa", (0.6, 0.8, 0.95))
     read_with: ClassVar[ReadWith] = (("freeze_unimportant", True, ("freeze_share",)),)
     name: Literal["fedicu"] = "fedicu"
     kappa: float = Field(default=0.8, gt=0.0, le=1.0)
@@ -68,6 +74,17 @@ class FedICU(StrategyConfig):
             reduction=Collect(),
             aggregate=partial(aggregate, self),
         )
+
+
+PRESETS = {
+    "fedicu": Preset(FedICU()),
+    "fedicu_table": Preset(
+        FedICU(kappa=1.0, freeze_unimportant=True),
+        title="FedICU, table",
+        kind="baseline, FITTED",
+        about="FedICU (reconstructed): the least important fifth frozen, all else sent",
+    ),
+}
 
 
 def send_important(config: FedICU, context: ClientContext, update: Update) -> Update:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -22,9 +22,9 @@ from pydantic import Field
 from relief_ray import messages as msg
 from relief_ray.errors import UserError
 from relief_ray.extra_modules import Experts
-from relief_ray.federated import ClientContext, ClientProgram, RoundContext, ServerTools, Strategy
+from relief_ray.federated import ClientContext, ClientProgram, PlannedRun, RoundContext, ServerTools, Strategy
 from relief_ray.groups import WHOLE, GroupId, GroupLayout, Params
-from relief_ray.strategies.common import StrategyConfig
+from relief_ray.strategies.common import Preset, Search, StrategyConfig, first_phase_only, search_over
 from relief_ray.strategies.fedlease.clusters import (
     ALLOCATION,
     ALONE,
@@ -51,6 +51,12 @@ class FedLEASE(StrategyConfig):
     ``moe_scope``: which layers have experts and a router: the fusion layer, it and (dense) the head, or all with LoRA.
     """
 
+    title: ClassVar[str] = "FedLEASE"
+    kind: ClassVar[str] = "baseline"
+    about: ClassVar[str] = "after a warm-up alone: an expert per cluster of like clients, mixed by a router"
+    citation: ClassVar[str | None] = "wang2025fedlease"
+    paper_accounting: ClassVar[Literal["method", "fedavg"]] = "fedavg"
+    search: ClassVar[Search] = search_over("warmup_rounds", (2, 5, 10), "warmup")
     name: Literal["fedlease"] = "fedlease"
     most_experts: int = Field(default=4, ge=2)
     warmup_rounds: int = Field(default=5, ge=1)
@@ -68,7 +74,18 @@ class FedLEASE(StrategyConfig):
             client=ClientProgram(after=forget_warmup),
             aggregate=partial(aggregate, self),
             evaluate=own_experts,
+            warnings=partial(warn_without_experts, self),
         )
+
+
+PRESETS = {"fedlease": Preset(FedLEASE())}
+
+
+def warn_without_experts(config: FedLEASE, run: PlannedRun) -> tuple[str, ...]:
+    """Warns where every round is warm-up, which takes up to twice as long where clients miss rounds."""
+    longest = config.warmup_rounds * (1 if run.participation == 1.0 else 2)
+    consequence = "every client trains alone, and no expert or router is ever trained"
+    return first_phase_only(config, run, "warmup_rounds", consequence, lambda context: context.round <= longest)
 
 
 def experts_for(config: FedLEASE, layout: GroupLayout, fleet: msg.Fleet) -> Experts:

@@ -26,7 +26,15 @@ from relief_ray.federated import ClientContext, LocalStep, RoundContext, task_lo
 from relief_ray.groups import WHOLE, GroupLayout, ParamGroup, Params, Selection
 from relief_ray.messages import Assignment, ClientInfo, Fleet, Update
 from relief_ray.server.aggregation import apply_step, mean_of
-from relief_ray.strategies.common import ReadWith, StrategyConfig, train_everything
+from relief_ray.strategies.common import (
+    Preset,
+    ReadWith,
+    Search,
+    StrategyConfig,
+    first_phase_only,
+    search_over,
+    train_everything,
+)
 from relief_ray.strategies.harmony.clustering import Rule, alike, last_reports, mean_model, texts
 from relief_ray.streams import Streams
 
@@ -107,6 +115,12 @@ class Harmony(StrategyConfig):
     neither unimodal phase nor clusters; everybody trains and sends everything, also the fusion that nobody averages.
     """
 
+    title: ClassVar[str] = "Harmony"
+    kind: ClassVar[str] = "baseline"
+    about: ClassVar[str] = "one network per sensor first, then fusion averaged in clusters of alike clients"
+    citation: ClassVar[str | None] = "ouyang2023harmony"
+    paper_accounting: ClassVar[Literal["method", "fedavg"]] = "fedavg"
+    search: ClassVar[Search] = search_over("encoder_lr", (0.03, 0.1, 0.3), "encoder")
     name: Literal["harmony"] = "harmony"
     read_with: ClassVar[ReadWith] = (("protocol", "two_phase", PHASES_READ),)
     unimodal_share: float = Field(default=2 / 3, gt=0.0, lt=1.0)
@@ -133,6 +147,7 @@ class Harmony(StrategyConfig):
             reduction=msg.Collect(),
             aggregate=partial(aggregate, self),
             evaluate=own_networks,
+            warnings=partial(warn_without_fusion, self),
         )
 
     @property
@@ -140,6 +155,28 @@ class Harmony(StrategyConfig):
         """The roles that stay with a client once fusion is trained."""
         fusion = ("fusion_a", "fusion_b") if self.fusion_federation == "none" else ()
         return fusion if self.protocol == "one_phase" else ("encoder", *fusion)
+
+
+PRESETS = {
+    "harmony": Preset(Harmony()),
+    "harmony_table": Preset(
+        Harmony(fusion_federation="none", protocol="one_phase"),
+        title="Harmony, table",
+        kind="baseline, FITTED",
+        about="Harmony as the paper has it: FedAvg whose fusion layer is not federated",
+    ),
+}
+
+
+def is_unimodal(config: Harmony, context: RoundContext) -> bool:
+    """Whether the round is of the first phase, which lasts at least one round."""
+    return config.protocol == "two_phase" and context.round <= max(1, round(config.unimodal_share * context.num_rounds))
+
+
+def warn_without_fusion(config: Harmony, run: fed.PlannedRun) -> tuple[str, ...]:
+    """Warns where every round is unimodal."""
+    consequence = "every sensor's network trains apart, and fusion and head are never trained"
+    return first_phase_only(config, run, "unimodal_share", consequence, partial(is_unimodal, config))
 
 
 def init(config: Harmony, layout: GroupLayout, fleet: msg.Fleet, streams: Streams, start: Params) -> msg.ServerState:
@@ -153,7 +190,7 @@ def allocate(config: Harmony, state: msg.ServerState, context: fed.RoundContext)
     if config.protocol == "one_phase":
         keep = context.layout.select(g for g in context.layout if g.role in config.home)
         return tuple(replace(train_everything(context, c), keep=keep) for c in context.participants)
-    if context.round <= max(1, round(config.unimodal_share * context.num_rounds)):
+    if is_unimodal(config, context):
         return tuple(train_unimodal(context, c) for c in context.participants)
     views = texts(state.facts["clusters"])
     return tuple(

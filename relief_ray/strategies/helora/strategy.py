@@ -27,13 +27,18 @@ from relief_ray.federated import RoundContext, ServerTools, Strategy
 from relief_ray.groups import ROUNDING, WHOLE, GroupId, GroupLayout, ParamGroup, Part, Selection
 from relief_ray.messages import Assignment, ClientInfo, Collect, Reduced, ServerState, WeightedSum
 from relief_ray.server.aggregation import apply_step
-from relief_ray.strategies.common import ReadWith, StrategyConfig
+from relief_ray.strategies.common import Preset, ReadWith, Search, StrategyConfig
 from relief_ray.strategies.helora import mutual_learning
 from relief_ray.strategies.helora.mutual_learning import Recipe
 from relief_ray.strategies.helora.padding import Padding, padded_sums, rank_of, relative_size
 from relief_ray.strategies.pilot.tasks import view
 
 Share = dict[Literal["A", "B", "C"], Annotated[float, Field(gt=0.0, le=1.0)]]
+
+
+def _sizes_tried(middle: float, least: float, width_b: float, width_c: float) -> dict[str, object]:
+    """Ranks and, without LoRA, widths of types B and C; Type A always has all."""
+    return {"rank_share": {"A": 1.0, "B": middle, "C": least}, "width": {"A": 1.0, "B": width_b, "C": width_c}}
 
 
 class HeLoRA(StrategyConfig):
@@ -44,6 +49,15 @@ class HeLoRA(StrategyConfig):
     ``alpha_over``: adapters count alpha over the server's rank R, or over each client's own (the official code's).
     """
 
+    title: ClassVar[str] = "HeLoRA"
+    kind: ClassVar[str] = "baseline"
+    about: ClassVar[str] = "LoRA rank (dense model: output rows) by device type; the server pads and averages"
+    citation: ClassVar[str | None] = "fan2025helora"
+    search: ClassVar[Search] = {
+        "sizes0.5": _sizes_tried(0.5, 0.25, 0.75, 0.5),
+        "sizes0.75": _sizes_tried(0.75, 0.5, 0.875, 0.75),
+        "sizes0.9": _sizes_tried(0.875, 0.75, 0.95, 0.9),
+    }
     read_with: ClassVar[ReadWith] = (
         ("variant", "pad", ("padding", "by_rank", "alpha_over")),
         ("variant", "kd", ("kd_epochs", "kd_lr", "public_windows")),
@@ -82,6 +96,17 @@ class HeLoRA(StrategyConfig):
             aggregate=partial(mutual_learning.teach, lessons),
             evaluate=mutual_learning.each_its_own,
         )
+
+
+PRESETS = {
+    "helora": Preset(HeLoRA()),
+    "helora_table": Preset(
+        HeLoRA(rank_share={"A": 0.75, "B": 0.75, "C": 0.75}, width={"A": 1.0, "B": 0.89, "C": 0.67}),
+        title="HeLoRA, table",
+        kind="baseline, FITTED",
+        about="HeLoRA of the sizes that the paper's speedups and bytes imply",
+    ),
+}
 
 
 def by_type(shares: Share, client: ClientInfo) -> float:

@@ -14,16 +14,24 @@ sensors here, ``Theta`` the whole backbone, the connector residual and zero at f
 from __future__ import annotations
 
 from functools import partial
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 from torch import Tensor
 
 from relief_ray.extra_modules import Connector
-from relief_ray.federated import ClientProgram, LocalStep, RoundContext, ServerTools, Strategy, task_loss
+from relief_ray.federated import ClientProgram, LocalStep, PlannedRun, RoundContext, ServerTools, Strategy, task_loss
 from relief_ray.groups import WHOLE, GroupId, GroupLayout, Params
 from relief_ray.messages import Assignment, Collect, EvalPlan, EvalTarget, Fleet, Reduced, ServerState
-from relief_ray.strategies.common import StrategyConfig, Weighting, batch_sizes
+from relief_ray.strategies.common import (
+    Preset,
+    Search,
+    StrategyConfig,
+    Weighting,
+    batch_sizes,
+    first_phase_only,
+    search_over,
+)
 from relief_ray.strategies.pilot.losses import balance_loss, difference_loss, stage_flops, z_loss
 from relief_ray.strategies.pilot.mixing import local_models, mix_with_nearest
 from relief_ray.strategies.pilot.tasks import canonical, hand_out, mixing_parts, next_adapters, richest, tasks_of, view
@@ -38,6 +46,12 @@ class Pilot(StrategyConfig):
     ``own_in_mix``: the client's own adapter counts in stage 2 too.
     """
 
+    title: ClassVar[str] = "Pilot"
+    kind: ClassVar[str] = "baseline"
+    about: ClassVar[str] = "adapters per set of sensors between features and fusion; models mixed with the nearest"
+    citation: ClassVar[str | None] = "xiong2025pilot"
+    paper_accounting: ClassVar[Literal["method", "fedavg"]] = "fedavg"
+    search: ClassVar[Search] = search_over("neighbours", (1, 3, 5))
     name: Literal["pilot"] = "pilot"
     weighting: Weighting = "samples"
     stage1_share: float = Field(default=0.05, ge=0.0, le=1.0)
@@ -59,6 +73,7 @@ class Pilot(StrategyConfig):
             client=ClientProgram(objective=partial(objective, self)),
             aggregate=partial(aggregate, self),
             evaluate=partial(own_models, self),
+            warnings=partial(warn_without_mixing, self),
         )
 
     def connector(self, fleet: Fleet) -> Connector:
@@ -69,6 +84,14 @@ class Pilot(StrategyConfig):
     def is_first(self, context: RoundContext) -> bool:
         """Whether the round is of stage 1."""
         return self.stage1_share > 0.0 and context.round <= max(1, round(self.stage1_share * context.num_rounds))
+
+
+PRESETS = {"pilot": Preset(Pilot())}
+
+
+def warn_without_mixing(config: Pilot, run: PlannedRun) -> tuple[str, ...]:
+    """Warns where every round is of stage 1."""
+    return first_phase_only(config, run, "stage1_share", "no adapter of another task is ever mixed in", config.is_first)
 
 
 def add_connector(config: Pilot, layout: GroupLayout, fleet: Fleet) -> tuple[Connector, ...]:

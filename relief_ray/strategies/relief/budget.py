@@ -83,6 +83,12 @@ def group_budget(load: Load, target_s: float) -> int:
     return min(len(load.accessible), max(len(load.mandatory), affordable))
 
 
+def least_slot_s(load: Load, number: int) -> float:
+    """Least ``T*`` at which ``k_n`` reaches ``number``; as many as there are mandatory blocks are always granted."""
+    overhead, tau = group_seconds(load)
+    return 0.0 if number <= len(load.mandatory) else overhead + number * tau
+
+
 def allocate(load: Load, target_s: float, budget: int, ranking: Sequence[GroupId], forced: bool = True) -> Allocation:
     """``S_n``: the mandatory blocks, then groups in ``ranking`` order while slots and time last.
 

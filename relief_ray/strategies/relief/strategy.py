@@ -11,16 +11,18 @@ Heterogeneous IoT Edge".
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, Decimal
 from functools import partial
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from relief_ray.federated import RoundContext, ServerTools, Strategy
+from relief_ray.federated import PlannedRun, RoundContext, ServerTools, Strategy
 from relief_ray.groups import GroupId, ParamGroup
 from relief_ray.messages import Assignment, ClientInfo, Reduced, ServerState, WeightedSum
 from relief_ray.server.aggregation import apply_step, mean_step, one_bucket, over_members, over_participants
-from relief_ray.strategies.common import StrategyConfig, train_everything
+from relief_ray.strategies.common import Preset, Search, StrategyConfig, search_over, train_everything
 from relief_ray.strategies.relief import budget
 from relief_ray.strategies.relief.divergence import D_BAR, divergence, smooth, smoothed, to_tensor
 
@@ -29,8 +31,23 @@ Weight = Callable[[ParamGroup, ClientInfo, Assignment], float]
 
 
 class Relief(StrategyConfig):
-    """V0; ``variants`` below change one or two fields of it."""
+    """Configuration of RELIEF (V0); ``VARIANTS`` below change one or two fields of it.
 
+    Attributes:
+        select: the order in which groups beyond the mandatory ones are offered; ``all`` trains every accessible group.
+        mandatory: every client trains the fusion blocks of its own sensors, whatever they take.
+        cohort: average within the clients that trained a group; else over all participants (absent = no change).
+        gamma: weight of a round's divergence in its moving average (Eq. (6)).
+        deadline_s: ``T*`` in seconds; None: ``deadline_fraction``, or the least feasible time.
+        deadline_fraction: ``T*`` as a share of the slowest client's FedAvg round.
+    """
+
+    title: ClassVar[str] = "RELIEF"
+    kind: ClassVar[str] = "RELIEF, V0"
+    about: ClassVar[str] = "own sensors' blocks, then the most divergent groups within T*; cohort mean"
+    citation: ClassVar[str | None] = "wu2026relief"
+    # How much slower than the least possible round it may be; gamma only smooths a ranking that seldom decides.
+    search: ClassVar[Search] = search_over("deadline_fraction", (None, 0.6, 0.8), "deadline")
     one_of: ClassVar[tuple[str, ...]] = ("deadline_s", "deadline_fraction")
     name: Literal["relief"] = "relief"
     select: Literal["divergence", "random", "none", "all"] = "divergence"
@@ -49,6 +66,8 @@ class Relief(StrategyConfig):
             allocate=partial(allocate, self),
             aggregate=partial(aggregate, self, reduction),
             reduction=reduction,
+            deadline_s=None if self.select == "all" else partial(target_s, self),
+            warnings=partial(tight_deadline, self),
             bootstrap=True,
         )
 
@@ -61,6 +80,46 @@ VARIANTS: dict[str, Relief] = {
     "v2_mandatory": Relief(cohort=False),
     "v3_mandatory": Relief(select="random"),
     "mandatory_only": Relief(select="none"),
+}
+PRESETS = {
+    "relief": Preset(VARIANTS["relief"]),
+    "v1": Preset(
+        VARIANTS["v1"],
+        title="RELIEF without elastic training (V1)",
+        kind="ablation",
+        about="RELIEF without elastic training: all groups a client can reach, every round",
+        search={},
+    ),
+    "v2": Preset(
+        VARIANTS["v2"],
+        title="RELIEF without cohort-wise aggregation (V2)",
+        kind="ablation",
+        about="RELIEF averaging over everybody (absent = no change); blocks not forced",
+    ),
+    "v3": Preset(
+        VARIANTS["v3"],
+        title="RELIEF with random allocation (V3)",
+        kind="ablation",
+        about="RELIEF with random groups instead of divergent ones; blocks not forced",
+    ),
+    "v2_mandatory": Preset(
+        VARIANTS["v2_mandatory"],
+        title="V2 with mandatory blocks",
+        kind="ablation of ours",
+        about="V2 with the own sensors' blocks still forced: only dilution differs",
+    ),
+    "v3_mandatory": Preset(
+        VARIANTS["v3_mandatory"],
+        title="V3 with mandatory blocks",
+        kind="ablation of ours",
+        about="V3 with the own sensors' blocks still forced: only the choice differs",
+    ),
+    "mandatory_only": Preset(
+        VARIANTS["mandatory_only"],
+        title="RELIEF, mandatory blocks alone",
+        kind="ablation of ours",
+        about="the own sensors' blocks and nothing else",
+    ),
 }
 
 
@@ -148,3 +207,53 @@ def aggregate(
     d = {j: divergence(part) for j, part in sums.items()}
     d_bar = smooth(smoothed(state.tensors, tools.layout), d, config.gamma)
     return ServerState(models={"global": theta}, tensors={D_BAR: to_tensor(d_bar, tools.layout)}, facts=state.facts)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FurtherGroup:
+    """The cheapest group that a client could train beyond its mandatory ones, and the least ``T*`` that grants it."""
+
+    client: ClientInfo
+    group: GroupId
+    needed_s: float
+
+
+def tight_deadline(config: Relief, run: PlannedRun) -> tuple[str, ...]:
+    """Warns where ``T*`` leaves no client a group beyond its mandatory ones: such a run looks like any other.
+
+    The bootstrap round trains everything all the same. V1 and ``mandatory_only`` have no free slots to lose.
+    """
+    if config.select in ("all", "none"):
+        return ()
+    context = run.context
+    deadline = target_s(config, context)
+    further = [cheapest_further(config, context, client) for client in context.fleet.clients]
+    if any(f.needed_s <= deadline * (1.0 + budget.SLACK) for f in further):
+        return ()
+    least = min(further, key=lambda f: f.needed_s)
+    is_set = config.deadline_s is not None or config.deadline_fraction is not None
+    meaning = "as strategy.deadline_* has it" if is_set else "the least time for everybody's mandatory blocks"
+    return (
+        f"T* = {deadline:.4g} s ({meaning}; clock {run.clock}) leaves no client a group beyond its mandatory fusion "
+        "blocks: after the bootstrap nobody trains B, head or encoders. The cheapest further group is "
+        f"{least.group} of client {least.client.id} (type {least.client.device}): T* = {least.needed_s:.4g} s; set "
+        f"strategy.deadline_s={rounded_up(least.needed_s)} or more, or another clock to plan with "
+        "(costs.planning_time)",
+    )
+
+
+def cheapest_further(config: Relief, context: RoundContext, client: ClientInfo) -> FurtherGroup:
+    """The group that needs the least ``T*``: its time beside the mandatory ones, and a slot under Eq. (7)."""
+    load = client_load(context, client)
+    forced = load.mandatory if config.mandatory else ()
+    free = [j for j in load.accessible if j not in load.mandatory]
+    seconds = {j: load.seconds((*forced, j)) for j in free}
+    group = min(free, key=lambda j: seconds[j])
+    needed_s = max(seconds[group], budget.least_slot_s(load, len(forced) + 1))
+    return FurtherGroup(client=client, group=group, needed_s=needed_s)
+
+
+def rounded_up(seconds: float) -> str:
+    """Three significant digits, never below."""
+    exact = Decimal(seconds)
+    return f"{exact.quantize(Decimal(1).scaleb(exact.adjusted() - 2), rounding=ROUND_CEILING):f}"

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from relief_ray.federated import LocalStep
+from relief_ray.strategies.pilot import Pilot
 from relief_ray.strategies.pilot.mixing import local_models, mean, mix_with_nearest
-from relief_ray.strategies.pilot.strategy import Pilot, backbone_of, objective
+from relief_ray.strategies.pilot.strategy import backbone_of, objective
 from relief_ray.streams import Streams
 from tests.toy import ACC, FOUR, FULL, bench, build, context_of, fleet_of
 
