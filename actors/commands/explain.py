@@ -18,9 +18,10 @@ from relief_ray.groups import GroupId
 from relief_ray.messages import ClientInfo, ServerState
 from relief_ray.records.run_folder import read_rounds
 from relief_ray.records.schema import RoundRecord
+from relief_ray.server.aggregation import to_tensor
 from relief_ray.strategies import display_name
 from relief_ray.strategies.relief import Relief, budget
-from relief_ray.strategies.relief.divergence import D_BAR, to_tensor
+from relief_ray.strategies.relief.divergence import D_BAR
 from relief_ray.strategies.relief.strategy import client_load, plan, ranking, target_s
 
 # The words of `relief-ray explain`.

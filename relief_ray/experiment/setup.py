@@ -96,7 +96,9 @@ def with_hints(setup: Setup) -> Setup:
 def pool_clients(setup: Setup) -> Setup:
     """One Type-A client with everybody's training windows and all sensors (the ``central`` bound)."""
     windows = pool(setup.data.clients)
-    everyone = ClientInfo(id=0, name="central", device="A", modalities=setup.fleet.modalities, num_windows=len(windows))
+    everyone = ClientInfo(
+        id=0, name=setup.strategy.name, device="A", modalities=setup.fleet.modalities, num_windows=len(windows)
+    )
     fleet = replace(setup.fleet, clients=(everyone,))
     return replace(
         setup,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from math import isfinite
 
@@ -90,6 +90,55 @@ def weighted_mean(parts: Sequence[tuple[float, Tensor]]) -> Tensor:
     """``sum_k w_k theta_k / sum_k w_k`` of ``(w_k, theta_k)``, in float64."""
     total = torch.stack([w * theta.to(torch.float64) for w, theta in parts]).sum(0)
     return (total / sum(w for w, _ in parts)).to(torch.float32)
+
+
+def mean_models(models: Sequence[Params]) -> dict[GroupId, Tensor]:
+    """Plain mean of whole models, ``weighted_mean`` group by group."""
+    return {j: weighted_mean([(1.0, theta[j]) for theta in models]) for j in models[0]}
+
+
+def mix_models(
+    models: Sequence[Params], weights: Sequence[float], groups: Collection[GroupId]
+) -> dict[GroupId, Tensor]:
+    """``sum_i w_i theta_i`` over ``groups`` with weights that sum to 1, in float64 in the order of the models.
+
+    Unlike ``weighted_mean`` it multiplies by normalised weights and adds one model after the other: a model whose
+    weight is 1 comes back to the bit, and the two differ in the last bits otherwise.
+    """
+    mixed = {}
+    for j in groups:
+        total = torch.zeros_like(models[0][j], dtype=torch.float64)
+        for theta, weight in zip(models, weights, strict=True):
+            if weight:
+                total += weight * theta[j].to(torch.float64)
+        mixed[j] = total.to(torch.float32)
+    return mixed
+
+
+def normalised(shares: Sequence[float]) -> list[float]:
+    """Shares scaled so that they sum to 1."""
+    return [share / sum(shares) for share in shares]
+
+
+def model_of(client: ClientId) -> str:
+    """Name of a client's own model among a server's: ``client.3``."""
+    return f"client.{client}"
+
+
+def richest(fleet: Fleet) -> list[ClientId]:
+    """Clients with most modalities; where several such sets differ, those with the first one."""
+    most = max(fleet.clients, key=lambda c: len(c.modalities)).modalities
+    return [c.id for c in fleet.clients if c.modalities == most]
+
+
+def to_tensor(values: Mapping[GroupId, float], layout: GroupLayout) -> Tensor:
+    """One number per group as a server's state keeps them: float64 (G,) in layout order, NaN where there is none."""
+    return torch.tensor([values.get(j, float("nan")) for j in layout.ids], dtype=torch.float64)
+
+
+def from_tensor(values: Tensor, layout: GroupLayout) -> dict[GroupId, float]:
+    """Numbers by group as ``to_tensor`` stored them, without those that are NaN."""
+    return {j: float(v) for j, v in zip(layout.ids, values.tolist(), strict=True) if v == v}
 
 
 def apply_parts(

@@ -7,7 +7,8 @@ so a host sends one sum for all its blocks, and Serial and Ray runs give the sam
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -18,7 +19,16 @@ from torch import Tensor
 from relief_ray.groups import GroupId, GroupLayout
 from relief_ray.messages import Assignment, Fleet, GroupSum, Update, WeightedSum
 
-# Passes over a model's values on the CPU that go through memory once.
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Runs a block on one CPU thread, since torch's sums depend on the number of threads; then restores the number."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def add_exactly(first: Tensor, second: Tensor, into: Tensor) -> Tensor:

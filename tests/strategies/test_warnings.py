@@ -6,8 +6,9 @@ from relief_ray.experiment.recording import run_record
 from relief_ray.experiment.setup import context_of, deadline_s, prepare
 from relief_ray.federated import PlannedRun
 from relief_ray.messages import ServerState
+from relief_ray.server.aggregation import to_tensor
 from relief_ray.strategies.relief import Relief
-from relief_ray.strategies.relief.divergence import D_BAR, to_tensor
+from relief_ray.strategies.relief.divergence import D_BAR
 from relief_ray.strategies.relief.strategy import VARIANTS, allocate, cheapest_further, rounded_up
 from tests.conformance.cases import config_of
 from tests.strategies.relief.test_relief import CNN, PAPER, TAUS

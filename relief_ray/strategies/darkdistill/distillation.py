@@ -7,8 +7,7 @@ teacher lets go at its last exit, ``w`` from how an exit's difficulties match ea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +16,7 @@ from torch.nn import functional
 
 from relief_ray.groups import GroupId, Params
 from relief_ray.protocols import Network
+from relief_ray.server.reduction import one_thread
 from relief_ray.strategies.darkdistill.generator import Generator, from_vector, generator_loss, seeded, to_vector
 from relief_ray.strategies.darkdistill.relational import angle_loss, distance_loss, leave_at
 from relief_ray.streams import Streams
@@ -53,17 +53,6 @@ class Recipe:
     weight_decay: float = 1e-3
     generator_lr: float = 1e-2
     score_lr: float = 1e-3
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Sums depend on the number of threads: the server's own have one, wherever it runs."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 class ExitWeights(nn.Module):

@@ -27,7 +27,7 @@ from relief_ray.codec import sparse_nbytes
 from relief_ray.federated import ClientContext, ClientProgram, RoundContext, ServerTools, Strategy
 from relief_ray.groups import GroupId, GroupLayout, Selection
 from relief_ray.messages import Assignment, ClientInfo, Collect, Reduced, ServerState, Update
-from relief_ray.server.aggregation import apply_step
+from relief_ray.server.aggregation import apply_step, from_tensor, to_tensor
 from relief_ray.strategies.common import Preset, ReadWith, Search, StrategyConfig, batch_sizes, search_over
 from relief_ray.strategies.fedicu.consensus import (
     Importance,
@@ -39,7 +39,6 @@ from relief_ray.strategies.fedicu.consensus import (
     keep_top,
     whole_tensors,
 )
-from relief_ray.strategies.relief.divergence import from_tensor, to_tensor
 
 IMPORTANCE = "importance"
 

@@ -8,7 +8,6 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from relief_ray.groups import GroupId, Params
 from relief_ray.messages import ClientInfo, Fleet, Json, Receipt
 
 MAX_STEPS = 100
@@ -100,8 +99,3 @@ def last_reports(
         columns = [fleet.modalities.index(m) for m in client.modalities]
         found_NM[client.id, columns] = receipt.stats[name].to(torch.float64)
     return found_NM, tuple(c for c in fleet.clients if not bool(found_NM[c.id].isnan().all()))
-
-
-def mean_model(models: Sequence[Params]) -> dict[GroupId, Tensor]:
-    """The plain mean of whole models, in float64."""
-    return {j: torch.stack([m[j].to(torch.float64) for m in models]).mean(0).to(torch.float32) for j in models[0]}

@@ -25,7 +25,7 @@ from relief_ray.extra_modules import Classifier
 from relief_ray.federated import ClientContext, LocalStep, RoundContext, task_loss
 from relief_ray.groups import WHOLE, GroupLayout, ParamGroup, Params, Selection
 from relief_ray.messages import Assignment, ClientInfo, Fleet, Update
-from relief_ray.server.aggregation import apply_step, mean_of
+from relief_ray.server.aggregation import apply_step, mean_models, mean_of
 from relief_ray.strategies.common import (
     Preset,
     ReadWith,
@@ -35,7 +35,7 @@ from relief_ray.strategies.common import (
     search_over,
     train_everything,
 )
-from relief_ray.strategies.harmony.clustering import Rule, alike, last_reports, mean_model, texts
+from relief_ray.strategies.harmony.clustering import Rule, alike, last_reports, texts
 from relief_ray.streams import Streams
 
 # The unimodal stage: every sensor's encoder learns with a classifier of its own; and how far it drifts afterwards.
@@ -164,6 +164,7 @@ PRESETS = {
         title="Harmony, table",
         kind="baseline, FITTED",
         about="Harmony as the paper has it: FedAvg whose fusion layer is not federated",
+        search={},
     ),
 }
 
@@ -230,7 +231,7 @@ def aggregate(config: Harmony, state: msg.ServerState, reduced: msg.Reduced, too
     clusters: dict[str, msg.Json] = {str(c.id): f"cluster.{k}" for c, k in zip(seen, labels, strict=True)}
     before, models = texts(state.facts["clusters"]), {"global": theta}
     for label in map(str, dict.fromkeys(clusters.values())):
-        start = mean_model([state.models[before.get(n, "global")] for n in clusters if clusters[n] == label])
+        start = mean_models([state.models[before.get(n, "global")] for n in clusters if clusters[n] == label])
         mine = [u for u in updates if clusters[str(u.receipt.assignment.client)] == label]
         models[label] = apply_step(start, mean_of(mine, weigh, tools.layout, tools.fleet))
     return msg.ServerState(models=models, tensors={DRIFT: drift}, facts={**state.facts, "clusters": clusters})

@@ -17,10 +17,8 @@ from relief_ray.federated import ServerTools
 from relief_ray.groups import GroupId, GroupLayout, Params, Selection
 from relief_ray.messages import ClientId, ClientInfo, EvalPlan, EvalTarget, Fleet, Reduced, ServerState, Update
 from relief_ray.protocols import Network
-from relief_ray.server.aggregation import apply_parts
-from relief_ray.strategies.darkdistill.distillation import one_thread
-from relief_ray.strategies.pilot.mixing import mean
-from relief_ray.strategies.pilot.tasks import richest, view
+from relief_ray.server.aggregation import apply_parts, mix_models, model_of, normalised, richest
+from relief_ray.server.reduction import one_thread
 from relief_ray.streams import Streams
 
 
@@ -151,7 +149,7 @@ class Lessons:
 
 def own_models(lessons: Lessons, layout: GroupLayout, fleet: Fleet, streams: Streams, start: Params) -> ServerState:
     """A model for everybody: the common start at its own rank."""
-    models = {view(c.id): truncated(start, lessons.sizes(layout, c), layout) for c in fleet.clients}
+    models = {model_of(c.id): truncated(start, lessons.sizes(layout, c), layout) for c in fleet.clients}
     return ServerState(models={**models, "global": canonical(lessons, models, layout, fleet)})
 
 
@@ -162,7 +160,7 @@ def teach(lessons: Lessons, state: ServerState, reduced: Reduced, tools: ServerT
     pupils = [_pupil(state, update, tools, shares) for update in reduced.updates]
     windows = public_windows(tools, lessons.num_windows)
     after = teach_each_other(pupils, windows, layout, tools.build, lessons.recipe, draws)
-    names = [view(u.receipt.assignment.client) for u in reduced.updates]
+    names = [model_of(u.receipt.assignment.client) for u in reduced.updates]
     models = {**state.models, **dict(zip(names, after, strict=True))}
     return replace(state, models={**models, "global": canonical(lessons, models, layout, fleet)})
 
@@ -183,7 +181,7 @@ def fullest(lessons: Lessons, layout: GroupLayout, fleet: Fleet) -> list[ClientI
 def canonical(lessons: Lessons, models: Mapping[str, Params], layout: GroupLayout, fleet: Fleet) -> Params:
     """The mean of the fullest clients' models; of a product ``B A`` both factors', so a diagnostic alone."""
     chosen, shares = fullest(lessons, layout, fleet), lessons.shares(fleet)
-    return mean([models[view(n)] for n in chosen], [shares[n] for n in chosen], layout.ids)
+    return mix_models([models[model_of(n)] for n in chosen], normalised([shares[n] for n in chosen]), layout.ids)
 
 
 def public_windows(tools: ServerTools, most: int) -> dict[str, Tensor]:
@@ -202,6 +200,7 @@ def public_windows(tools: ServerTools, most: int) -> dict[str, Tensor]:
 def each_its_own(state: ServerState, fleet: Fleet) -> EvalPlan:
     """Every client's model through its own sensors; canonical is the mean of the fullest."""
     targets = (
-        EvalTarget(label=view(c.id), view=view(c.id), client=c.id, modalities=c.modalities) for c in fleet.clients
+        EvalTarget(label=model_of(c.id), view=model_of(c.id), client=c.id, modalities=c.modalities)
+        for c in fleet.clients
     )
     return EvalPlan(canonical=EvalTarget(label="global"), clients=tuple(targets))

@@ -26,12 +26,11 @@ from torch import Tensor
 from relief_ray.federated import RoundContext, ServerTools, Strategy
 from relief_ray.groups import ROUNDING, WHOLE, GroupId, GroupLayout, ParamGroup, Part, Selection
 from relief_ray.messages import Assignment, ClientInfo, Collect, Reduced, ServerState, WeightedSum
-from relief_ray.server.aggregation import apply_step
+from relief_ray.server.aggregation import apply_step, model_of
 from relief_ray.strategies.common import Preset, ReadWith, Search, StrategyConfig
 from relief_ray.strategies.helora import mutual_learning
 from relief_ray.strategies.helora.mutual_learning import Recipe
 from relief_ray.strategies.helora.padding import Padding, padded_sums, rank_of, relative_size
-from relief_ray.strategies.pilot.tasks import view
 
 Share = dict[Literal["A", "B", "C"], Annotated[float, Field(gt=0.0, le=1.0)]]
 
@@ -149,7 +148,7 @@ def allocate(config: HeLoRA, state: ServerState, context: RoundContext) -> tuple
         if config.alpha_over == "own_rank":
             ranks = [relative_size(context.layout[j], part) for j, part in own.items() if part.rank is not None]
             task = replace(task, lora_scale=1.0 / min(ranks, default=1.0))
-        tasks.append(replace(task, view=view(client.id)) if config.variant == "kd" else task)
+        tasks.append(replace(task, view=model_of(client.id)) if config.variant == "kd" else task)
     return tuple(tasks)
 
 

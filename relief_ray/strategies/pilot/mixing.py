@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from relief_ray.groups import GroupId, Params
+from relief_ray.server.aggregation import mix_models
 
 Matrix = NDArray[np.float64]
 
@@ -46,29 +47,12 @@ def mixing(distance: Matrix, sizes: Sequence[float], num_neighbours: int) -> Mat
     return found
 
 
-def weighted(models: Sequence[Params], weights: Sequence[float], groups: Collection[GroupId]) -> dict[GroupId, Tensor]:
-    """``sum_i w_i theta_i`` over ``groups``, in float64 in the order of the models."""
-    found = {}
-    for j in groups:
-        total = torch.zeros_like(models[0][j], dtype=torch.float64)
-        for theta, weight in zip(models, weights, strict=True):
-            if weight:
-                total += weight * theta[j].to(torch.float64)
-        found[j] = total.to(torch.float32)
-    return found
-
-
-def mean(models: Sequence[Params], shares: Sequence[float], groups: Collection[GroupId]) -> dict[GroupId, Tensor]:
-    """``weighted`` with shares that are made to sum to 1."""
-    return weighted(models, [share / sum(shares) for share in shares], groups)
-
-
 def mix_with_nearest(
     models: Sequence[Params], sizes: Sequence[float], num_neighbours: int, groups: Collection[GroupId]
 ) -> list[dict[GroupId, Tensor]]:
     """Each model mixed with its nearest ones, by ``mixing``."""
     weights = mixing(distances(models, groups), sizes, num_neighbours)
-    return [weighted(models, row, groups) for row in weights.tolist()]
+    return [mix_models(models, row, groups) for row in weights.tolist()]
 
 
 def local_models(starts: Sequence[Params], deltas: Sequence[Mapping[GroupId, Tensor]]) -> list[dict[GroupId, Tensor]]:

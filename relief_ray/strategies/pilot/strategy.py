@@ -23,6 +23,7 @@ from relief_ray.extra_modules import Connector
 from relief_ray.federated import ClientProgram, LocalStep, PlannedRun, RoundContext, ServerTools, Strategy, task_loss
 from relief_ray.groups import WHOLE, GroupId, GroupLayout, Params
 from relief_ray.messages import Assignment, Collect, EvalPlan, EvalTarget, Fleet, Reduced, ServerState
+from relief_ray.server.aggregation import model_of, richest
 from relief_ray.strategies.common import (
     Preset,
     Search,
@@ -34,7 +35,7 @@ from relief_ray.strategies.common import (
 )
 from relief_ray.strategies.pilot.losses import balance_loss, difference_loss, stage_flops, z_loss
 from relief_ray.strategies.pilot.mixing import local_models, mix_with_nearest
-from relief_ray.strategies.pilot.tasks import canonical, hand_out, mixing_parts, next_adapters, richest, tasks_of, view
+from relief_ray.strategies.pilot.tasks import canonical, hand_out, mixing_parts, next_adapters, tasks_of
 from relief_ray.streams import Streams
 
 ID, STAGE1 = "connector", "stage1"
@@ -103,7 +104,7 @@ def one_view_each(config: Pilot, layout: GroupLayout, fleet: Fleet, streams: Str
     """The initial model for every client, each with its own task's adapter first."""
     connector, tasks = config.connector(fleet), tasks_of(fleet)
     adapters = [start[connector.task(t + 1)] for t in range(connector.num_tasks)]
-    views = hand_out({view(n): start for n in range(len(fleet))}, adapters, connector, tasks)
+    views = hand_out({model_of(n): start for n in range(len(fleet))}, adapters, connector, tasks)
     return ServerState(models={"global": start, **views}, facts={"path": "first"})
 
 
@@ -121,7 +122,7 @@ def allocate(config: Pilot, state: ServerState, context: RoundContext) -> tuple[
     return tuple(
         Assignment(
             client=c.id,
-            view=view(c.id),
+            view=model_of(c.id),
             down=select([*sent, *(connector.task(i) for i in others)]),
             train=select([*sent, connector.own] if first else [*sent, *stage2]),
             up=select(sent),
@@ -148,10 +149,10 @@ def aggregate(config: Pilot, state: ServerState, reduced: Reduced, tools: Server
     connector, tasks, shares = config.connector(tools.fleet), tasks_of(tools.fleet), config.shares(tools.fleet)
     models, body = state.models, backbone_of(state.models["global"])
     came = [u.receipt.assignment.client for u in reduced.updates]
-    theta = local_models([models[view(n)] for n in came], [u.delta for u in reduced.updates])
+    theta = local_models([models[model_of(n)] for n in came], [u.delta for u in reduced.updates])
     adapters = next_adapters(models, dict(zip(came, theta, strict=True)), shares, connector, tasks)
     mixed = mix_with_nearest(theta, [shares[n] for n in came], config.neighbours, body)
-    views = {**models, **{view(n): {**models[view(n)], **near} for n, near in zip(came, mixed, strict=True)}}
+    views = {**models, **{model_of(n): {**models[model_of(n)], **near} for n, near in zip(came, mixed, strict=True)}}
     views = hand_out(views, adapters, connector, tasks)
     whole = {"global": canonical(views, tools.fleet, shares, body), **views}
     path = "first" if all(r.assignment.phase == STAGE1 for r in reduced.receipts) else "mixed"
@@ -165,7 +166,9 @@ def own_models(config: Pilot, state: ServerState, fleet: Fleet) -> EvalPlan:
     keep, output = dict.fromkeys(personal, WHOLE), connector.output("first" if first else "mixed")
     mean = EvalTarget(label="global", keep=keep, mean_of={n: shares[n] for n in richest(fleet)}, output=output)
     clients = tuple(
-        EvalTarget(label=view(c.id), view=view(c.id), client=c.id, keep=keep, modalities=c.modalities, output=output)
+        EvalTarget(
+            label=model_of(c.id), view=model_of(c.id), client=c.id, keep=keep, modalities=c.modalities, output=output
+        )
         for c in fleet.clients
     )
     return EvalPlan(canonical=mean, clients=clients)

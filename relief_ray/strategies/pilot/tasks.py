@@ -9,24 +9,13 @@ from torch import Tensor
 from relief_ray.extra_modules import Connector
 from relief_ray.groups import GroupId, Params
 from relief_ray.messages import ClientId, Fleet
-from relief_ray.strategies.pilot.mixing import mean
+from relief_ray.server.aggregation import mix_models, model_of, normalised, richest
 
 
 def tasks_of(fleet: Fleet) -> list[int]:
     """Each client's task: sets of sensors, numbered by their first owner."""
     sets = list(dict.fromkeys(c.modalities for c in fleet.clients))
     return [sets.index(c.modalities) for c in fleet.clients]
-
-
-def richest(fleet: Fleet) -> list[ClientId]:
-    """The clients with most sensors; of several such sets those of the first."""
-    most = max(fleet.clients, key=lambda c: len(c.modalities)).modalities
-    return [c.id for c in fleet.clients if c.modalities == most]
-
-
-def view(client: ClientId) -> str:
-    """The name of a client's model."""
-    return f"client.{client}"
 
 
 def mixing_parts(connector: Connector) -> list[GroupId]:
@@ -43,7 +32,7 @@ def hand_out(
         order = [own, *(t for t in range(len(adapters)) if t != own)]
         return {connector.task(i): adapters[t] for i, t in enumerate(order, 1)}
 
-    return {view(n): {**models[view(n)], **held(t)} for n, t in enumerate(tasks)}
+    return {model_of(n): {**models[model_of(n)], **held(t)} for n, t in enumerate(tasks)}
 
 
 def next_adapters(
@@ -58,8 +47,10 @@ def next_adapters(
     found = []
     for t in range(max(tasks) + 1):
         came = [n for n in local if tasks[n] == t]
-        before = models[view(tasks.index(t))][own]
-        found.append(mean([local[n] for n in came], [shares[n] for n in came], [own])[own] if came else before)
+        before = models[model_of(tasks.index(t))][own]
+        found.append(
+            mix_models([local[n] for n in came], normalised([shares[n] for n in came]), [own])[own] if came else before
+        )
     return found
 
 
@@ -68,4 +59,5 @@ def canonical(
 ) -> dict[GroupId, Tensor]:
     """The mean of the richest clients' models over ``groups``, the first one's elsewhere."""
     full = richest(fleet)
-    return {**models[view(full[0])], **mean([models[view(n)] for n in full], [shares[n] for n in full], groups)}
+    mean = mix_models([models[model_of(n)] for n in full], normalised([shares[n] for n in full]), groups)
+    return {**models[model_of(full[0])], **mean}

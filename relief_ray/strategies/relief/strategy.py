@@ -21,10 +21,17 @@ from pydantic import Field
 from relief_ray.federated import PlannedRun, RoundContext, ServerTools, Strategy
 from relief_ray.groups import GroupId, ParamGroup
 from relief_ray.messages import Assignment, ClientInfo, Reduced, ServerState, WeightedSum
-from relief_ray.server.aggregation import apply_step, mean_step, one_bucket, over_members, over_participants
+from relief_ray.server.aggregation import (
+    apply_step,
+    mean_step,
+    one_bucket,
+    over_members,
+    over_participants,
+    to_tensor,
+)
 from relief_ray.strategies.common import Preset, Search, StrategyConfig, search_over, train_everything
 from relief_ray.strategies.relief import budget
-from relief_ray.strategies.relief.divergence import D_BAR, divergence, smooth, smoothed, to_tensor
+from relief_ray.strategies.relief.divergence import D_BAR, divergence, smooth, smoothed
 
 BOOTSTRAP = "bootstrap"
 Weight = Callable[[ParamGroup, ClientInfo, Assignment], float]

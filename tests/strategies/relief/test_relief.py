@@ -11,8 +11,9 @@ from relief_ray.groups import Part
 from relief_ray.messages import ServerState
 from relief_ray.models.backbone import InputShape
 from relief_ray.models.cnn import CnnConfig
+from relief_ray.server.aggregation import from_tensor, to_tensor
 from relief_ray.strategies.relief import Relief
-from relief_ray.strategies.relief.divergence import D_BAR, from_tensor, to_tensor
+from relief_ray.strategies.relief.divergence import D_BAR
 from relief_ray.strategies.relief.strategy import BOOTSTRAP, VARIANTS, allocate, plan, role_weight, target_s
 from tests.toy import (
     ACC,
