@@ -1,4 +1,4 @@
-"""What is made of the sums of updates: weights, Eqs. (3) and (4); and what an update must satisfy to be summed."""
+"""Means of updates and of whole models, Eqs. (3) and (4); checks of updates; what methods with many models share."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ Weight = Callable[[ParamGroup, ClientInfo, Assignment], float]
 
 
 def uniform(group: ParamGroup, client: ClientInfo, assignment: Assignment) -> float:
-    """Every client counts the same (the default; Lemma 1's 1/N)."""
+    """Weight 1 for every client (the default; Lemma 1's 1/N)."""
     return 1.0
 
 
 def by_samples(group: ParamGroup, client: ClientInfo, assignment: Assignment) -> float:
-    """Clients count by their number of training windows (McMahan et al.)."""
+    """Number of the client's training windows as its weight (McMahan et al.)."""
     return float(client.num_windows)
 
 
 def one_bucket(assignment: Assignment) -> str:
-    """Everything goes into the one global model."""
+    """Bucket of a method with one global model."""
     return "global"
 
 
@@ -50,7 +50,7 @@ def mean_step(sums: Mapping[GroupId, GroupSum], total: Total, layout: GroupLayou
 def mean_of(updates: Sequence[Update], weight: Weight, layout: GroupLayout, fleet: Fleet) -> dict[GroupId, Tensor]:
     """``sum_n w_n Delta_n / sum_n w_n`` per group over collected updates that sent it whole, in float64.
 
-    A client of weight 0 is left out, and so is a group that has no other.
+    Clients of weight 0 are left out, and so are groups that only they sent.
     """
     sums: dict[GroupId, tuple[float, Tensor]] = {}
     for update in updates:
@@ -155,7 +155,7 @@ def apply_parts(
 
 
 def check_update(update: Update, layout: GroupLayout) -> str | None:
-    """Why an update must not be summed or kept: wrong groups, wrong length, not finite. None where it is sound."""
+    """Reason why an update must not be summed or kept: wrong groups, wrong length, not finite; None for a sound one."""
     up, squares = update.receipt.assignment.up, update.receipt.sq_norm
     if set(update.delta) != set(up):
         return f"sent groups {sorted(set(update.delta) ^ set(up))} that do not match its assignment"
@@ -175,7 +175,7 @@ def check_update(update: Update, layout: GroupLayout) -> str | None:
 
 
 def over_participants(reduction: WeightedSum, reduced: Reduced, fleet: Fleet) -> Total:
-    """Normalises over all clients of the round: who did not train a group counts as zero change (Lemma 1, term I)."""
+    """Normalises over all clients of the round: an untrained group counts as zero change (Lemma 1, term I)."""
 
     def total(group: ParamGroup, part: GroupSum) -> float:
         tasks = (r.assignment for r in reduced.receipts)
@@ -185,7 +185,7 @@ def over_participants(reduction: WeightedSum, reduced: Reduced, fleet: Fleet) ->
 
 
 def without(update: Update, keep: Callable[[ParamGroup], bool], layout: GroupLayout) -> Update:
-    """The update with only the groups that ``keep`` accepts (what a diagnostic asks for)."""
+    """Update with the groups that ``keep`` accepts alone (for diagnostics)."""
     return replace(update, delta={j: d for j, d in update.delta.items() if keep(layout[j])})
 
 
@@ -199,7 +199,7 @@ def mean_personal(
     """``theta`` with the parts of ``keep`` replaced by their mean over all clients that have any, in float64.
 
     ``mean_of``: the clients that count, and their weights (all the same by default). Clients are summed in ascending
-    order; a part that nobody keeps yet stays as it is.
+    order; a part that no client keeps yet stays as it is.
     """
     after, weights = dict(theta), mean_of or dict.fromkeys(states, 1.0)
     for j, part in keep.items():
@@ -212,5 +212,5 @@ def mean_personal(
 
 
 def members(reduced: Reduced, bucket: str = "global") -> dict[GroupId, tuple[ClientId, ...]]:
-    """Who trained what in this round."""
+    """Clients that trained each group in this round."""
     return {j: part.members for j, part in reduced.sums.get(bucket, {}).items()}

@@ -14,7 +14,7 @@ from relief_ray.messages import Assignment, ClientInfo, Fleet, Reduced, ServerSt
 from relief_ray.server.aggregation import apply_step, by_samples, mean_step, one_bucket, over_participants, uniform
 
 Weighting = Literal["uniform", "samples"]
-# A switch, the value it must have, and the keys that are read then alone.
+# A switch, the value it must have, and the keys that are read only then.
 ReadWith = tuple[tuple[str, object, tuple[str, ...]], ...]
 # Name of a try -> its settings, by key of the method's configuration.
 Search = Mapping[str, Mapping[str, object]]
@@ -75,15 +75,15 @@ class StrategyConfig(BaseModel):
         return self
 
     def build(self) -> Strategy:
-        """The strategy that this configuration describes."""
+        """Builds the strategy that this configuration describes."""
         raise NotImplementedError(f"{type(self).__name__} has no build(); define one that returns a Strategy")
 
     def reduction(self) -> WeightedSum:
-        """One global model, clients weighted as configured."""
+        """Reduction to one global model, with clients weighted as configured."""
         return WeightedSum(weight=by_samples if self.weighting == "samples" else uniform, bucket=one_bucket)
 
     def shares(self, fleet: Fleet) -> list[float]:
-        """``n_k`` by client, or 1: the same weights where models are held apart."""
+        """Weight of each client, ``n_k`` or 1, for methods that keep models apart."""
         return [float(c.num_windows) if self.weighting == "samples" else 1.0 for c in fleet.clients]
 
 
@@ -143,7 +143,7 @@ def batch_sizes(context: RoundContext, client: ClientInfo) -> list[int]:
 
 
 def train_everything(context: RoundContext, client: ClientInfo) -> Assignment:
-    """The whole model down, trained and up: absent modalities included, as FedAvg does."""
+    """Assignment of the whole model down, trained and up, absent modalities included, as in FedAvg."""
     everything = context.layout.select()
     return Assignment(client=client.id, down=everything, train=everything, up=everything, epochs=context.epochs)
 
@@ -158,7 +158,7 @@ def of_fastest_type(times: Mapping[ClientInfo, StageTimes]) -> list[StageTimes]:
 
 
 def allocate_everything(state: ServerState, context: RoundContext) -> tuple[Assignment, ...]:
-    """Every participant trains everything."""
+    """Lets every participant train everything."""
     return tuple(train_everything(context, client) for client in context.participants)
 
 
@@ -172,5 +172,5 @@ def average(reduction: WeightedSum, state: ServerState, reduced: Reduced, tools:
 
 
 def averaging(reduction: WeightedSum) -> partial[ServerState]:
-    """``average`` with its weights fixed."""
+    """Aggregation by ``average`` with these weights."""
     return partial(average, reduction)

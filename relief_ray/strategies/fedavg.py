@@ -14,7 +14,7 @@ from relief_ray.strategies.common import Preset, StrategyConfig, allocate_everyt
 
 
 class FedAvg(StrategyConfig):
-    """The reference of every table: 1.00x time, bytes and energy."""
+    """Configuration of FedAvg, the reference of every table: 1.00x time, bytes and energy."""
 
     title: ClassVar[str] = "FedAvg"
     kind: ClassVar[str] = "baseline"
@@ -23,7 +23,7 @@ class FedAvg(StrategyConfig):
     name: Literal["fedavg"] = "fedavg"
 
     def build(self) -> Strategy:
-        """The strategy."""
+        """Builds the strategy."""
         reduction = self.reduction()
         return Strategy(
             name=self.name, allocate=allocate_everything, reduction=reduction, aggregate=averaging(reduction)

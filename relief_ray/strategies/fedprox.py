@@ -31,7 +31,7 @@ from relief_ray.strategies.fedavg import FedAvg
 
 # Per trained value and step: difference, product with mu, sum into the gradient.
 PROXIMAL_FLOPS_PER_VALUE = 3.0
-# A deadline that is a client's own time must not be missed by rounding.
+# Keeps a client whose own time is the deadline from missing it by rounding.
 ROUNDING = 1e-9
 
 
@@ -47,9 +47,12 @@ def proximal_loss(mu: float, step: LocalStep) -> Tensor:
 
 
 class FedProx(StrategyConfig):
-    """FedAvg whose clients stay near the broadcast model; ``deadline_s``: ``T``, the fastest device type's time (None).
+    """Configuration of FedProx.
 
-    ``partial_work="off"``: everybody runs all epochs, as in the paper's tables.
+    Attributes:
+        mu: weight of the proximal term.
+        partial_work: ``off``: every client runs all epochs, as in the paper's tables; ``deadline``: those that fit.
+        deadline_s: ``T`` in seconds; None: the time of the fastest device type.
     """
 
     title: ClassVar[str] = "FedProx"
@@ -64,7 +67,7 @@ class FedProx(StrategyConfig):
     deadline_s: float | None = Field(default=None, gt=0.0)
 
     def build(self) -> Strategy:
-        """The strategy: FedAvg with another objective and, where asked for, fewer epochs."""
+        """Builds the strategy: FedAvg with another objective and, where asked for, fewer epochs."""
         plain = FedAvg(weighting=self.weighting).build()
         program = ClientProgram(objective=partial(proximal_loss, self.mu), is_mean=True)
         return replace(plain, name=self.name, allocate=partial(allocate, self), client=program)
@@ -74,7 +77,7 @@ PRESETS = {"fedprox": Preset(FedProx())}
 
 
 def allocate(config: FedProx, state: ServerState, context: RoundContext) -> tuple[Assignment, ...]:
-    """Everybody trains everything, for as many epochs as it may."""
+    """Every participant trains everything, for as many epochs as end in time."""
     whole = tuple(tethered(config, context, c) for c in context.participants)
     if config.partial_work == "off":
         return whole
@@ -96,6 +99,6 @@ def until(task: Assignment, context: RoundContext, limit_s: float) -> Assignment
 
 
 def fastest_s(config: FedProx, context: RoundContext) -> float:
-    """All epochs on the device type that computes a window fastest: its slowest client's time, over the whole fleet."""
+    """Seconds of all epochs on the fastest device type: its slowest client's time, over the whole fleet."""
     times = {c: context.planner.times(c.id, tethered(config, context, c)) for c in context.fleet.clients}
     return max(spent.busy_s for spent in of_fastest_type(times))

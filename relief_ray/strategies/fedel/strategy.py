@@ -61,7 +61,7 @@ class FedEL(StrategyConfig):
     modality_aware: bool = False
 
     def build(self) -> Strategy:
-        """The strategy."""
+        """Builds the strategy."""
         return Strategy(
             name=self.name,
             adapt=all_exits,
@@ -84,12 +84,12 @@ PRESETS = {
 
 
 def all_exits(layout: GroupLayout, fleet: Fleet) -> tuple[Classifier, ...]:
-    """A light output layer behind every block but the last."""
+    """Linear output layers behind every block but the last."""
     return exits(layout, range(1, num_blocks(layout)))
 
 
 def allocate(config: FedEL, state: ServerState, context: RoundContext) -> tuple[Assignment, ...]:
-    """Everybody gets everything, a time budget and the global importance; what is trained the device decides."""
+    """Sends every client the model, its time budget and the global importance; the device decides what it trains."""
     layout, limit_s = context.layout, budget_s(config, context)
     known = state.tensors[GLOBAL].tolist() if GLOBAL in state.tensors else []
     args = dict(zip((f"I.{j}" for j in layout.ids[: len(known)]), known, strict=True))
@@ -98,7 +98,7 @@ def allocate(config: FedEL, state: ServerState, context: RoundContext) -> tuple[
 
 
 def budget_s(config: FedEL, context: RoundContext) -> float:
-    """``T_th``, the same for all: decided over the whole fleet, by the time that everything takes."""
+    """``T_th`` in seconds, the same for all clients: from the time that training everything takes across the fleet."""
     own = context.layout.select(own_groups(context.layout))
     whole = {c: replace(train_everything(context, c), down=own, train=own, up=own) for c in context.fleet.clients}
     times = {c: context.planner.times(c.id, task) for c, task in whole.items()}
@@ -109,7 +109,7 @@ def budget_s(config: FedEL, context: RoundContext) -> float:
 
 
 def refine(config: FedEL, context: ClientContext, task: Assignment) -> Assignment:
-    """Green box, first half: probe, slide, select."""
+    """Green box, first half: probes, slides the window, selects tensors."""
     layout, planner, limit_s = context.layout, context.planner, task.args["t_th_s"]
     own = own_groups(layout)
     assert planner is not None, "FedEL needs the device's own time model"
@@ -150,7 +150,7 @@ def importance(config: FedEL, context: ClientContext, task: Assignment) -> dict[
 
 
 def remember(context: ClientContext, update: Update) -> Update:
-    """Keeps the window on the device; the global importance's way down is charged."""
+    """Keeps the window on the device, and charges the bytes of the global importance."""
     layout, receipt = context.layout, update.receipt
     task = receipt.assignment
     first = min((block(layout, layout[j]) for j in task.train if layout[j].role != "exit"), default=0)
@@ -160,7 +160,7 @@ def remember(context: ClientContext, update: Update) -> Update:
 
 
 def aggregate(state: ServerState, reduced: Reduced, tools: ServerTools) -> ServerState:
-    """The masked mean; then how far each group moved, for the next round."""
+    """Takes the masked mean, and notes how far each group moved for the next round."""
     step = mean_step(reduced.sums.get("global", {}), over_members, tools.layout)
     before, after = state.models["global"], apply_step(state.models["global"], step)
     tensors = {**state.tensors, GLOBAL: global_importance(before, after, tools.layout)}

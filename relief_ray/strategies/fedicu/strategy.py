@@ -44,9 +44,15 @@ IMPORTANCE = "importance"
 
 
 class FedICU(StrategyConfig):
-    """``kappa``: share of each tensor's values that is sent (fusion is one); ``temperature``: T.
+    """Configuration of FedICU (reconstructed).
 
-    ``freeze_share`` of the parameters, the least important groups of the last round, is not trained (0: none).
+    Attributes:
+        kappa: share of each tensor's values that is sent; the fusion matrix counts as one tensor.
+        temperature: ``T`` of the softmax over clients' agreement.
+        importance: of a value: its change, ``relative`` to the value or by ``magnitude``.
+        alpha_scope: one ``alpha`` per tensor, or one for all.
+        freeze_unimportant: groups that were least important in the last round are not trained,
+        freeze_share: about this share of the parameters.
     """
 
     title: ClassVar[str] = "FedICU"
@@ -65,7 +71,7 @@ class FedICU(StrategyConfig):
     freeze_share: float = Field(default=0.2, gt=0.0, lt=1.0)
 
     def build(self) -> Strategy:
-        """The strategy."""
+        """Builds the strategy."""
         return Strategy(
             name=self.name,
             allocate=partial(allocate, self),
@@ -87,7 +93,7 @@ PRESETS = {
 
 
 def send_important(config: FedICU, context: ClientContext, update: Update) -> Update:
-    """The update without its least important values, at what a payload of the rest and a bit per value costs."""
+    """Zeroes the least important values of an update; charges the others and a bitmap of one bit per value."""
     if config.kappa == 1.0:
         return update
     delta = dict(update.delta)
@@ -107,7 +113,7 @@ def send_important(config: FedICU, context: ClientContext, update: Update) -> Up
 
 
 def frozen(config: FedICU, known: dict[GroupId, float], layout: GroupLayout) -> tuple[GroupId, ...]:
-    """The least important groups whose sizes add up nearest to ``freeze_share``; what nobody knows of is trained."""
+    """Least important groups whose sizes add up nearest to ``freeze_share``; groups without a score are trained."""
     chosen: list[GroupId] = []
     missing = config.freeze_share * layout.numel
     for j in sorted(known, key=lambda j: known[j]):
@@ -119,11 +125,11 @@ def frozen(config: FedICU, known: dict[GroupId, float], layout: GroupLayout) -> 
 
 
 def allocate(config: FedICU, state: ServerState, context: RoundContext) -> tuple[Assignment, ...]:
-    """Everybody trains and sends all groups that are not frozen."""
+    """Every participant trains and sends all groups that are not frozen."""
     known = from_tensor(state.tensors[IMPORTANCE], context.layout) if IMPORTANCE in state.tensors else {}
-    still = frozen(config, known, context.layout)
+    frozen_groups = frozen(config, known, context.layout)
     everything = context.layout.select()
-    chosen = {j: part for j, part in everything.items() if j not in still}
+    chosen = {j: part for j, part in everything.items() if j not in frozen_groups}
     flops = choosing_flops(config, context.layout, chosen)
 
     def task(client: ClientInfo) -> Assignment:
@@ -135,10 +141,10 @@ def allocate(config: FedICU, state: ServerState, context: RoundContext) -> tuple
 
 
 def choosing_flops(config: FedICU, layout: GroupLayout, chosen: Selection) -> float:
-    """What choosing the values to send takes once a round: ``sum_t n_t (s + 1 + log2 n_t)`` over tensors of n_t values.
+    """FLOPs of choosing the values to send, once a round: ``sum_t n_t (s + 1 + log2 n_t)`` over tensors of n_t values.
 
-    ``s``: a score, 4 FLOPs relative (two absolute values, a sum, a quotient) or 1; one for the mask; ``log2 n_t``
-    comparisons to sort. Nothing where everything is sent.
+    ``s``: FLOPs of a score, 4 if relative (two absolute values, a sum, a quotient), else 1; one for the mask;
+    ``log2 n_t`` comparisons to sort. 0 where everything is sent.
     """
     if config.kappa == 1.0:
         return 0.0
@@ -148,7 +154,7 @@ def choosing_flops(config: FedICU, layout: GroupLayout, chosen: Selection) -> fl
 
 
 def aggregate(config: FedICU, state: ServerState, reduced: Reduced, tools: ServerTools) -> ServerState:
-    """Lengths by their mean, directions by agreement; then how much each group changed, for the next round."""
+    """Averages lengths, weighs directions by agreement; then notes each group's importance for the next round."""
     theta, layout, updates = state.models["global"], tools.layout, reduced.updates
     if not updates:
         return state

@@ -6,8 +6,8 @@ Client ``k`` gets ``A[:r_k]`` and ``B[:, :r_k]``, trains and returns them; with 
 
 ``pad`` (``padding``): ``zero``; ``mean`` of the matrix; ``linear``, the mean rank; ``adjacent``, the last rank. A model
 without LoRA has no ranks: there client ``k`` trains the first ``ceil(kappa_k d_out)`` output rows of every weight but
-the head's, and the rows missing of its *update* are padded (our reconstruction). Sensors play no part.
-``variant="kd"`` (``helora_kd``): models stay apart and teach each other on public windows.
+the head's, and the missing rows of its *update* are padded (our reconstruction). Sensors play no part.
+``variant="kd"`` (``mutual_learning``): models stay apart and teach each other on public windows.
 
 Fan et al., "HeLoRA: LoRA-heterogeneous Federated Fine-tuning for Foundation Models", ACM TOIT 2025.
 """
@@ -41,11 +41,17 @@ def _sizes_tried(middle: float, least: float, width_b: float, width_c: float) ->
 
 
 class HeLoRA(StrategyConfig):
-    """``rank_share`` of R (8/6/4 of 8) and, without LoRA, ``width`` of the rows by device type; a type not named: 1.
+    """Configuration of HeLoRA.
 
-    ``by_rank``: clients count by their rank (reconstructed) besides ``weighting``. ``variant="kd"`` averages no model:
-    ``kd_epochs`` of AdamW (``kd_lr``) run on at most ``public_windows``.
-    ``alpha_over``: adapters count alpha over the server's rank R, or over each client's own (the official code's).
+    Attributes:
+        variant: ``pad`` averages padded models; ``kd`` averages none: models learn from each other on public windows.
+        padding: filling of missing ranks or rows.
+        by_rank: clients weigh by their rank (reconstructed), besides ``weighting``.
+        rank_share: share of ``R`` by device type (8/6/4 of 8); types left out: 1.
+        width: share of the output rows by device type, for models without LoRA; types left out: 1.
+        kd_epochs, kd_lr: epochs and learning rate of AdamW in mutual learning.
+        public_windows: number of windows for mutual learning, at most.
+        alpha_over: adapters are scaled by alpha over the server's rank ``R``, or over the client's own (official code).
     """
 
     title: ClassVar[str] = "HeLoRA"
@@ -73,7 +79,7 @@ class HeLoRA(StrategyConfig):
     alpha_over: Literal["server_rank", "own_rank"] = "server_rank"
 
     def build(self) -> Strategy:
-        """The strategy."""
+        """Builds the strategy."""
         pad = Strategy(
             name=self.name,
             allocate=partial(allocate, self),
@@ -82,7 +88,7 @@ class HeLoRA(StrategyConfig):
         )
         if self.variant == "pad":
             return pad
-        lessons = mutual_learning.Lessons(
+        settings = mutual_learning.KdSettings(
             sizes=partial(sizes, self),
             shares=self.shares,
             recipe=Recipe(epochs=self.kd_epochs, lr=self.kd_lr),
@@ -90,9 +96,9 @@ class HeLoRA(StrategyConfig):
         )
         return replace(
             pad,
-            init=partial(mutual_learning.own_models, lessons),
+            init=partial(mutual_learning.own_models, settings),
             reduction=Collect(),
-            aggregate=partial(mutual_learning.teach, lessons),
+            aggregate=partial(mutual_learning.teach, settings),
             evaluate=mutual_learning.each_its_own,
         )
 
@@ -109,13 +115,13 @@ PRESETS = {
 
 
 def by_type(shares: Share, client: ClientInfo) -> float:
-    """The share of the client's device type."""
+    """Share of the client's device type; 1 where it has none."""
     return next((share for name, share in shares.items() if name == client.device), 1.0)
 
 
 def sizes(config: HeLoRA, layout: GroupLayout, client: ClientInfo) -> Selection:
-    """What of each group the client has: leading ranks, or leading rows of a model without LoRA; its head is whole."""
-    share, width = (by_type(given, client) for given in (config.rank_share, config.width))
+    """Parts of each group that a client has: leading ranks, or leading rows of a model without LoRA; the head whole."""
+    share, width = (by_type(shares, client) for shares in (config.rank_share, config.width))
     lora = any(rank_of(g) for g in layout)
 
     def part(group: ParamGroup) -> Part:
@@ -128,18 +134,18 @@ def sizes(config: HeLoRA, layout: GroupLayout, client: ClientInfo) -> Selection:
 
 
 def weight(config: HeLoRA, group: ParamGroup, client: ClientInfo, task: Assignment) -> float:
-    """``p_k r_k`` up to a factor that all clients share."""
+    """Weight ``p_k r_k`` up to a factor that all clients share."""
     base = float(config.reduction().weight(group, client, task))
     return base * relative_size(group, task.up[group.id]) if config.by_rank else base
 
 
 def by_size(task: Assignment) -> str:
-    """Clients that send the same parts are summed together, before anything is padded."""
+    """Bucket of a client: those that send the same parts are summed together, before padding."""
     return f"size.{sorted({(p.rank or 0, p.rows or 0.0) for p in task.up.values()})}"
 
 
 def allocate(config: HeLoRA, state: ServerState, context: RoundContext) -> tuple[Assignment, ...]:
-    """Everybody gets, trains and sends the whole model at its own size; a dense model comes down whole."""
+    """Every participant gets, trains and sends the model at its own size; a dense model comes down whole."""
     tasks = []
     for client in context.participants:
         own = sizes(config, context.layout, client)
@@ -153,7 +159,7 @@ def allocate(config: HeLoRA, state: ServerState, context: RoundContext) -> tuple
 
 
 def aggregate(config: HeLoRA, state: ServerState, reduced: Reduced, tools: ServerTools) -> ServerState:
-    """The weighted mean of the padded models over all participants."""
+    """Averages the padded models over all participants, weighted."""
     theta = state.models["global"]
     up = {by_size(r.assignment): r.assignment.up for r in reduced.receipts}
     steps: dict[GroupId, Tensor] = {}

@@ -1,4 +1,4 @@
-"""Clients by their set of sensors (a task of their own), and the adapters of all tasks as each of them holds them."""
+"""Tasks, one per set of sensors, and the adapters of all tasks as each client holds them."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from relief_ray.server.aggregation import mix_models, model_of, normalised, rich
 
 
 def tasks_of(fleet: Fleet) -> list[int]:
-    """Each client's task: sets of sensors, numbered by their first owner."""
+    """Task of each client: its set of sensors, numbered by first owner."""
     sets = list(dict.fromkeys(c.modalities for c in fleet.clients))
     return [sets.index(c.modalities) for c in fleet.clients]
 
 
 def mixing_parts(connector: Connector) -> list[GroupId]:
-    """What a client learns for itself in stage 2: the router and what it adds to other tasks' adapters."""
+    """Groups that a client keeps in stage 2: the router and its additions to other tasks' adapters."""
     return [connector.router, *(connector.cross(i) for i in range(2, connector.num_tasks + 1))]
 
 
 def hand_out(
     models: Mapping[str, Params], adapters: Sequence[Tensor], connector: Connector, tasks: Sequence[int]
 ) -> dict[str, Params]:
-    """Every client's model with all tasks' adapters: its own first, the others in order."""
+    """Gives every client's model all tasks' adapters: its own first, the others in order."""
 
     def held(own: int) -> dict[GroupId, Tensor]:
         order = [own, *(t for t in range(len(adapters)) if t != own)]
@@ -42,22 +42,24 @@ def next_adapters(
     connector: Connector,
     tasks: Sequence[int],
 ) -> list[Tensor]:
-    """By task the mean of what its clients have now, by their ``shares``; as it was where none of them took part."""
+    """Adapter of each task: the mean over its clients by ``shares``, unchanged where none of them took part."""
     own = connector.task(1)
-    found = []
+    adapters = []
     for t in range(max(tasks) + 1):
-        came = [n for n in local if tasks[n] == t]
+        present = [n for n in local if tasks[n] == t]
         before = models[model_of(tasks.index(t))][own]
-        found.append(
-            mix_models([local[n] for n in came], normalised([shares[n] for n in came]), [own])[own] if came else before
-        )
-    return found
+        if present:
+            weights = normalised([shares[n] for n in present])
+            adapters.append(mix_models([local[n] for n in present], weights, [own])[own])
+        else:
+            adapters.append(before)
+    return adapters
 
 
 def canonical(
     models: Mapping[str, Params], fleet: Fleet, shares: Sequence[float], groups: Collection[GroupId]
 ) -> dict[GroupId, Tensor]:
-    """The mean of the richest clients' models over ``groups``, the first one's elsewhere."""
+    """Mean of the richest clients' models over ``groups``; other groups are the first one's."""
     full = richest(fleet)
     mean = mix_models([models[model_of(n)] for n in full], normalised([shares[n] for n in full]), groups)
     return {**models[model_of(full[0])], **mean}

@@ -43,5 +43,5 @@ def smooth(d_bar: Mapping[GroupId, float], d: Mapping[GroupId, float | None], ga
 
 
 def smoothed(tensors: Mapping[str, Tensor], layout: GroupLayout) -> dict[GroupId, float]:
-    """``d_bar`` as a server's state carries it; nothing before the first divergence."""
+    """Reads ``d_bar`` from a server's state; empty before the first divergence."""
     return from_tensor(tensors[D_BAR], layout) if D_BAR in tensors else {}

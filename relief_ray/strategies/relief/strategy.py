@@ -65,7 +65,7 @@ class Relief(StrategyConfig):
     deadline_fraction: float | None = Field(default=None, gt=0.0)
 
     def build(self) -> Strategy:
-        """The strategy."""
+        """Builds the strategy."""
         base = self.reduction().weight
         reduction = WeightedSum(weight=partial(role_weight, self, base), bucket=one_bucket)
         return Strategy(
@@ -131,14 +131,14 @@ PRESETS = {
 
 
 def role_weight(config: Relief, base: Weight, group: ParamGroup, client: ClientInfo, task: Assignment) -> float:
-    """1 (or the sample count), times ``|M_n|`` for B (Eq. (4); 1/M cancels). Dilution knows no modality weight."""
+    """Weight of a client: 1 or its sample count, times ``|M_n|`` for B (Eq. (4); 1/M cancels) unless diluted (V2)."""
     weight = float(base(group, client, task))
     by_modalities = group.role == "fusion_b" and (config.cohort or task.phase == BOOTSTRAP)
     return weight * len(client.modalities) if by_modalities else weight
 
 
 def client_load(context: RoundContext, client: ClientInfo) -> budget.Load:
-    """The budget problem of one client, priced by the planner."""
+    """Budget problem of one client, with the planner's seconds."""
     layout = context.layout
 
     def seconds(groups: Sequence[GroupId]) -> float:
@@ -154,7 +154,7 @@ def client_load(context: RoundContext, client: ClientInfo) -> budget.Load:
 def local_task(
     context: RoundContext, client: ClientInfo, groups: Sequence[GroupId], phase: str = "train"
 ) -> Assignment:
-    """The whole model comes down, ``S_n`` is trained and goes up (Eq. (8))."""
+    """Green box: the whole model comes down, ``S_n`` is trained and goes up (Eq. (8))."""
     chosen = context.layout.select(groups)
     return Assignment(
         client=client.id, down=context.layout.select(), train=chosen, up=chosen, epochs=context.epochs, phase=phase
@@ -162,7 +162,7 @@ def local_task(
 
 
 def target_s(config: Relief, context: RoundContext) -> float:
-    """``T*`` over the whole fleet: given, a fraction of FedAvg's slowest client, or the least feasible time."""
+    """``T*`` over the whole fleet: as configured, a fraction of FedAvg's slowest client, or the least feasible time."""
     if config.deadline_s is not None:
         return config.deadline_s
     if config.deadline_fraction is not None:
@@ -185,7 +185,7 @@ def allocate(config: Relief, state: ServerState, context: RoundContext) -> tuple
 def plan(
     config: Relief, state: ServerState, context: RoundContext, client: ClientInfo, deadline: float
 ) -> budget.Allocation:
-    """``S_n`` of one client; what ``relief-ray explain`` shows."""
+    """Blue box for one client: solves for ``S_n``, which ``relief-ray explain`` shows."""
     load = client_load(context, client)
     slots = budget.group_budget(load, deadline)
     return budget.allocate(load, deadline, slots, ranking(config, state, context, client, load), config.mandatory)
@@ -194,7 +194,7 @@ def plan(
 def ranking(
     config: Relief, state: ServerState, context: RoundContext, client: ClientInfo, load: budget.Load
 ) -> list[GroupId]:
-    """The order in which free slots are offered: by divergence, at random, or not at all."""
+    """Order in which free slots are offered: by divergence, at random, or not at all."""
     if config.select == "none":
         return []
     if config.select == "random":
