@@ -64,14 +64,14 @@ def mean_of(updates: Sequence[Update], weight: Weight, layout: GroupLayout, flee
 
 def means(buckets: Sequence[Mapping[GroupId, GroupSum]]) -> dict[GroupId, Tensor]:
     """``sum_n w_n Delta_n / sum_n w_n`` over all members of several buckets, in their order, in float64."""
-    found = {}
+    mean = {}
     for j in dict.fromkeys(j for bucket in buckets for j in bucket):
         parts = [bucket[j] for bucket in buckets if j in bucket]
         total = parts[0].weighted
         for part in parts[1:]:
             total = total + part.weighted
-        found[j] = total / sum(part.weight for part in parts)
-    return found
+        mean[j] = total / sum(part.weight for part in parts)
+    return mean
 
 
 def over_members(group: ParamGroup, part: GroupSum) -> float:

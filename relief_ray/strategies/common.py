@@ -138,8 +138,8 @@ def first_phase_only(
 
 def batch_sizes(context: RoundContext, client: ClientInfo) -> list[int]:
     """Number of windows in each mini-batch of a local epoch; the last one holds the rest."""
-    whole, rest = divmod(client.num_windows, context.batch_size)
-    return [context.batch_size] * whole + [rest] * (rest > 0)
+    num_full, rest = divmod(client.num_windows, context.batch_size)
+    return [context.batch_size] * num_full + [rest] * (rest > 0)
 
 
 def train_everything(context: RoundContext, client: ClientInfo) -> Assignment:

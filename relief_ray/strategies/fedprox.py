@@ -78,11 +78,11 @@ PRESETS = {"fedprox": Preset(FedProx())}
 
 def allocate(config: FedProx, state: ServerState, context: RoundContext) -> tuple[Assignment, ...]:
     """Every participant trains everything, for as many epochs as end in time."""
-    whole = tuple(tethered(config, context, c) for c in context.participants)
+    tasks = tuple(tethered(config, context, c) for c in context.participants)
     if config.partial_work == "off":
-        return whole
+        return tasks
     limit_s = (config.deadline_s or fastest_s(config, context)) * (1.0 + ROUNDING)
-    return tuple(until(task, context, limit_s) for task in whole)
+    return tuple(until(task, context, limit_s) for task in tasks)
 
 
 def tethered(config: FedProx, context: RoundContext, client: ClientInfo) -> Assignment:

@@ -155,9 +155,9 @@ class _Table:
 
     def better_of(self, other: _Table) -> _Table:
         """Takes the better selection at every cost, this table's where they are equal."""
-        mine = self.value >= other.value
+        keeps = self.value >= other.value
         return _Table(
-            value=np.where(mine, self.value, other.value), chosen=np.where(mine[:, None], self.chosen, other.chosen)
+            value=np.where(keeps, self.value, other.value), chosen=np.where(keeps[:, None], self.chosen, other.chosen)
         )
 
     def joined(self, other: _Table) -> _Table:

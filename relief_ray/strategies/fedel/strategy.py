@@ -22,7 +22,7 @@ from pydantic import Field
 from relief_ray.extra_modules import Classifier
 from relief_ray.federated import ClientContext, ClientProgram, RoundContext, ServerTools, Strategy
 from relief_ray.groups import GroupId, GroupLayout, Params
-from relief_ray.messages import Assignment, Fleet, Reduced, ServerState, Update
+from relief_ray.messages import Assignment, ClientInfo, Fleet, Reduced, ServerState, Update
 from relief_ray.server.aggregation import apply_step, mean_step, over_members
 from relief_ray.strategies.common import (
     Preset,
@@ -99,9 +99,12 @@ def allocate(config: FedEL, state: ServerState, context: RoundContext) -> tuple[
 
 def budget_s(config: FedEL, context: RoundContext) -> float:
     """``T_th`` in seconds, the same for all clients: from the time that training everything takes across the fleet."""
-    own = context.layout.select(own_groups(context.layout))
-    whole = {c: replace(train_everything(context, c), down=own, train=own, up=own) for c in context.fleet.clients}
-    times = {c: context.planner.times(c.id, task) for c, task in whole.items()}
+    backbone = context.layout.select(own_groups(context.layout))
+
+    def plain(client: ClientInfo) -> Assignment:
+        return replace(train_everything(context, client), down=backbone, train=backbone, up=backbone)
+
+    times = {c: context.planner.times(c.id, plain(c)) for c in context.fleet.clients}
     if config.speedup is None:
         return config.t_th_s or max(t.compute_s for t in of_fastest_type(times))
     factor = TABLE_SPEEDUP[context.layout.lora] if config.speedup == "table" else config.speedup
@@ -170,5 +173,6 @@ def aggregate(state: ServerState, reduced: Reduced, tools: ServerTools) -> Serve
 def global_importance(before: Params, after: Params, layout: GroupLayout) -> torch.Tensor:
     """``|theta^r - theta^{r-1}|^2`` over its maximum (``eta`` cancels), (G,); 0 for exits and an unchanged model."""
     moved = [float((after[g.id].double() - before[g.id].double()).square().sum()) for g in layout]
-    own = torch.tensor([0.0 if g.role == "exit" else m for g, m in zip(layout, moved, strict=True)], dtype=torch.double)
-    return own / own.max() if own.max() > 0 else own
+    scores = [0.0 if g.role == "exit" else m for g, m in zip(layout, moved, strict=True)]
+    scores_G = torch.tensor(scores, dtype=torch.double)
+    return scores_G / scores_G.max() if scores_G.max() > 0 else scores_G

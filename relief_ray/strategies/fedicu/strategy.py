@@ -134,8 +134,14 @@ def allocate(config: FedICU, state: ServerState, context: RoundContext) -> tuple
 
     def task(client: ClientInfo) -> Assignment:
         steps = max(1, context.epochs * len(batch_sizes(context, client)))
-        whole = Assignment(client=client.id, down=everything, train=chosen, up=chosen, epochs=context.epochs)
-        return replace(whole, step_flops=flops / steps)
+        return Assignment(
+            client=client.id,
+            down=everything,
+            train=chosen,
+            up=chosen,
+            epochs=context.epochs,
+            step_flops=flops / steps,
+        )
 
     return tuple(task(c) for c in context.participants)
 

@@ -102,11 +102,11 @@ def silhouette(distance: Matrix, clusters: Sequence[int]) -> float:
         raise ValueError("the silhouette compares clusters; there is but one")
     scores = []
     for i, label in enumerate(labels):
-        own = (labels == label) & (np.arange(len(labels)) != i)
-        if not own.any():
+        others = (labels == label) & (np.arange(len(labels)) != i)
+        if not others.any():
             scores.append(0.0)
             continue
-        a = float(distance[i, own].mean())
+        a = float(distance[i, others].mean())
         b = min(float(distance[i, labels == other].mean()) for other in names if other != label)
         scores.append((b - a) / max(a, b) if max(a, b) > 0.0 else 0.0)
     return sum(scores) / len(scores)

@@ -36,19 +36,19 @@ def warmup_steps(sums: Mapping[str, Mapping[GroupId, GroupSum]]) -> dict[ClientI
 
 def warmups(
     kept: Mapping[str, Tensor],
-    came: Warmups,
+    sent: Warmups,
     layout: GroupLayout,
     groups: Sequence[GroupId],
     weights: Sequence[float],
 ) -> dict[ClientId, Mapping[GroupId, GroupSum]]:
-    """Newest step of each client over ``groups``, in client order: of this round (``came``), else the one ``kept``."""
+    """Newest step of each client over ``groups``, in client order: ``sent`` in this round, else the one ``kept``."""
     sizes = [layout[j].numel for j in groups]
     flat_by_client = {int(name.removeprefix(KEPT)): flat for name, flat in kept.items() if name.startswith(KEPT)}
     before = {
         n: {j: _alone(n, step, weights[n]) for j, step in zip(groups, torch.split(flat.double(), sizes), strict=True)}
         for n, flat in flat_by_client.items()
     }
-    return {n: came.get(n) or before[n] for n in sorted({*before, *came})}
+    return {n: sent.get(n) or before[n] for n in sorted({*before, *sent})}
 
 
 def _alone(client: ClientId, step: Tensor, weight: float) -> GroupSum:

@@ -121,14 +121,14 @@ def allocate(config: FedLEASE, state: msg.ServerState, context: RoundContext) ->
     """Clients train alone; from the last planned warm-up round on all goes up; then own expert and router train."""
     clusters, layout, last = clusters_of(state), context.layout, context.round >= config.warmup_rounds
     experts, number = experts_for(config, layout, context.fleet), max(clusters) + 1
-    own, ids = layout.select(own_groups(state)), range(1, number + 1)
-    routed = layout.select([*own, *(j for e in ids if number > 1 for j in experts.routers(e))])
+    plain, ids = layout.select(own_groups(state)), range(1, number + 1)
+    routed = layout.select([*plain, *(j for e in ids if number > 1 for j in experts.routers(e))])
     down = layout.select([*routed, *(j for e in ids for j in experts.own(e))])
 
     def task(client: msg.ClientInfo) -> msg.Assignment:
         if (c := clusters[client.id]) < 0:
-            alone = msg.Assignment(client=client.id, down={}, train=own, up={}, keep=own, epochs=context.epochs)
-            return replace(alone, up=own, phase=ALLOCATION) if last else replace(alone, phase=ALONE)
+            alone = msg.Assignment(client=client.id, down={}, train=plain, up={}, keep=plain, epochs=context.epochs)
+            return replace(alone, up=plain, phase=ALLOCATION) if last else replace(alone, phase=ALONE)
         joint = msg.Assignment(client=client.id, down=down, train=routed, up=routed, epochs=context.epochs)
         return replace(joint, view=f"cluster.{c}", output=experts.output(number))
 

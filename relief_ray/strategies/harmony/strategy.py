@@ -224,10 +224,10 @@ def aggregate(config: Harmony, state: msg.ServerState, reduced: msg.Reduced, too
     if not updates or updates[0].receipt.assignment.phase != FUSION:
         after = apply_step(theta, mean_of(updates, weigh, tools.layout, tools.fleet))
         return replace(state, models={**state.models, "global": after})
-    drift, seen = last_reports(state.tensors.get(DRIFT), reduced.receipts, DRIFT, tools.fleet)
-    sets = [c.modalities if config.by_sensors else () for c in seen]
-    labels = alike(drift[[c.id for c in seen]].nan_to_num(), sets, config.clusters)
-    clusters: dict[str, msg.Json] = {str(c.id): f"cluster.{k}" for c, k in zip(seen, labels, strict=True)}
+    drift, reporters = last_reports(state.tensors.get(DRIFT), reduced.receipts, DRIFT, tools.fleet)
+    sets = [c.modalities if config.by_sensors else () for c in reporters]
+    labels = alike(drift[[c.id for c in reporters]].nan_to_num(), sets, config.clusters)
+    clusters: dict[str, msg.Json] = {str(c.id): f"cluster.{k}" for c, k in zip(reporters, labels, strict=True)}
     before, models = texts(state.facts["clusters"]), {"global": theta}
     for label in map(str, dict.fromkeys(clusters.values())):
         start = mean_models([state.models[before.get(n, "global")] for n in clusters if clusters[n] == label])
@@ -237,16 +237,16 @@ def aggregate(config: Harmony, state: msg.ServerState, reduced: msg.Reduced, too
 
 
 def own_networks(state: msg.ServerState, fleet: msg.Fleet) -> msg.EvalPlan:
-    """Each client's own network; canonical: fusion of the largest cluster of the richest, on the common encoders."""
+    """Evaluates each client's network; canonical: fusion of the richest clients' largest cluster, common encoders."""
     keep, views = dict.fromkeys(texts(state.facts["home"]), WHOLE), texts(state.facts["clusters"])
 
     def target(client: msg.ClientInfo) -> msg.EvalTarget:
-        own = msg.EvalTarget(label=f"client.{client.id}", client=client.id, modalities=client.modalities)
+        personal = msg.EvalTarget(label=f"client.{client.id}", client=client.id, modalities=client.modalities)
         if (head := head_of(client.modalities[0])) not in state.models["global"]:
-            return replace(own, keep=keep)
+            return replace(personal, keep=keep)
         if str(client.id) not in views:
-            return replace(own, output=head)
-        return replace(own, view=views[str(client.id)], keep=keep, omit_absent=True)
+            return replace(personal, output=head)
+        return replace(personal, view=views[str(client.id)], keep=keep, omit_absent=True)
 
     def rank(client: str) -> tuple[int, int, int]:
         return len(fleet[int(client)].modalities), list(views.values()).count(views[client]), -int(client)

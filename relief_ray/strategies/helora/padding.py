@@ -88,8 +88,6 @@ def _leading(part: GroupSum, up: Selection, theta: Params, layout: GroupLayout, 
     leading = {}
     for spec in layout[group].tensors:
         axis, number = up[group].lead(spec)
-        own = _view(moved, spec).narrow(axis, 0, number)
-        leading[spec.name] = (
-            own + part.weight * _view(origin, spec).narrow(axis, 0, number) if _is_factor(spec) else own
-        )
+        sent, start = (_view(values, spec).narrow(axis, 0, number) for values in (moved, origin))
+        leading[spec.name] = sent + part.weight * start if _is_factor(spec) else sent
     return leading

@@ -148,11 +148,11 @@ def allocate(config: HeLoRA, state: ServerState, context: RoundContext) -> tuple
     """Every participant gets, trains and sends the model at its own size; a dense model comes down whole."""
     tasks = []
     for client in context.participants:
-        own = sizes(config, context.layout, client)
-        down = {j: WHOLE if part.rank is None else part for j, part in own.items()}
-        task = Assignment(client=client.id, down=down, train=own, up=own, epochs=context.epochs)
+        parts = sizes(config, context.layout, client)
+        down = {j: WHOLE if part.rank is None else part for j, part in parts.items()}
+        task = Assignment(client=client.id, down=down, train=parts, up=parts, epochs=context.epochs)
         if config.alpha_over == "own_rank":
-            ranks = [relative_size(context.layout[j], part) for j, part in own.items() if part.rank is not None]
+            ranks = [relative_size(context.layout[j], part) for j, part in parts.items() if part.rank is not None]
             task = replace(task, lora_scale=1.0 / min(ranks, default=1.0))
         tasks.append(replace(task, view=model_of(client.id)) if config.variant == "kd" else task)
     return tuple(tasks)

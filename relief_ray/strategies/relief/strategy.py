@@ -166,8 +166,8 @@ def target_s(config: Relief, context: RoundContext) -> float:
     if config.deadline_s is not None:
         return config.deadline_s
     if config.deadline_fraction is not None:
-        whole = (context.planner.times(c.id, train_everything(context, c)) for c in context.fleet.clients)
-        return config.deadline_fraction * max(spent.busy_s for spent in whole)
+        fedavg = (context.planner.times(c.id, train_everything(context, c)) for c in context.fleet.clients)
+        return config.deadline_fraction * max(times.busy_s for times in fedavg)
     return budget.least_target_s([client_load(context, client) for client in context.fleet.clients])
 
 
