@@ -9,7 +9,8 @@ from relief_ray.messages import ServerState
 from relief_ray.server.aggregation import to_tensor
 from relief_ray.strategies.relief import Relief
 from relief_ray.strategies.relief.divergence import D_BAR
-from relief_ray.strategies.relief.strategy import VARIANTS, allocate, cheapest_further, rounded_up
+from relief_ray.strategies.relief.strategy import allocate, cheapest_further, rounded_up
+from relief_ray.strategies.relief.variants import PRESETS
 from tests.conformance.cases import config_of
 from tests.strategies.relief.test_relief import CNN, PAPER, TAUS
 from tests.toy import LinearPlanner
@@ -33,9 +34,9 @@ def further(config, context):
 @pytest.mark.parametrize("planner", [TAUS, CROWDED], ids=["paper", "equal"])
 def test_it_warns_exactly_where_nobody_may_train_more(name, planner):
     context = toy_context(CNN, PAPER, 1, planner)
-    needed = min(cheapest_further(VARIANTS[name], context, c).needed_s for c in context.fleet.clients)
+    needed = min(cheapest_further(PRESETS[name].config, context, c).needed_s for c in context.fleet.clients)
     for deadline in (0.5 * needed, 0.999 * needed, needed, float(rounded_up(needed)), 2 * needed):
-        config = VARIANTS[name].model_copy(update={"deadline_s": deadline})
+        config = PRESETS[name].config.model_copy(update={"deadline_s": deadline})
         # V2 and V3 need no block, and their ranking may prefer one; who offers the others first finds a place for them.
         found = further(config, context) if config.mandatory else offered(config, context)
         assert bool(found) == (warnings(config, context) == ()), deadline

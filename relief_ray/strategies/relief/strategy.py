@@ -29,7 +29,7 @@ from relief_ray.server.aggregation import (
     over_participants,
     to_tensor,
 )
-from relief_ray.strategies.common import Preset, Search, StrategyConfig, search_over, train_everything
+from relief_ray.strategies.common import Search, StrategyConfig, search_over, train_everything
 from relief_ray.strategies.relief import budget
 from relief_ray.strategies.relief.divergence import D_BAR, divergence, smooth, smoothed
 
@@ -38,7 +38,7 @@ Weight = Callable[[ParamGroup, ClientInfo, Assignment], float]
 
 
 class Relief(StrategyConfig):
-    """Configuration of RELIEF (V0); ``VARIANTS`` below change one or two fields of it.
+    """Configuration of RELIEF (V0); ``variants`` change one or two fields of it.
 
     Attributes:
         select: the order in which groups beyond the mandatory ones are offered; ``all`` trains every accessible group.
@@ -77,57 +77,6 @@ class Relief(StrategyConfig):
             warnings=partial(tight_deadline, self),
             bootstrap=True,
         )
-
-
-VARIANTS: dict[str, Relief] = {
-    "relief": Relief(),
-    "v1": Relief(select="all"),
-    "v2": Relief(cohort=False, mandatory=False),
-    "v3": Relief(select="random", mandatory=False),
-    "v2_mandatory": Relief(cohort=False),
-    "v3_mandatory": Relief(select="random"),
-    "mandatory_only": Relief(select="none"),
-}
-PRESETS = {
-    "relief": Preset(VARIANTS["relief"]),
-    "v1": Preset(
-        VARIANTS["v1"],
-        title="RELIEF without elastic training (V1)",
-        kind="ablation",
-        about="RELIEF without elastic training: all groups a client can reach, every round",
-        search={},
-    ),
-    "v2": Preset(
-        VARIANTS["v2"],
-        title="RELIEF without cohort-wise aggregation (V2)",
-        kind="ablation",
-        about="RELIEF averaging over everybody (absent = no change); blocks not forced",
-    ),
-    "v3": Preset(
-        VARIANTS["v3"],
-        title="RELIEF with random allocation (V3)",
-        kind="ablation",
-        about="RELIEF with random groups instead of divergent ones; blocks not forced",
-    ),
-    "v2_mandatory": Preset(
-        VARIANTS["v2_mandatory"],
-        title="V2 with mandatory blocks",
-        kind="ablation of ours",
-        about="V2 with the own sensors' blocks still forced: only dilution differs",
-    ),
-    "v3_mandatory": Preset(
-        VARIANTS["v3_mandatory"],
-        title="V3 with mandatory blocks",
-        kind="ablation of ours",
-        about="V3 with the own sensors' blocks still forced: only the choice differs",
-    ),
-    "mandatory_only": Preset(
-        VARIANTS["mandatory_only"],
-        title="RELIEF, mandatory blocks alone",
-        kind="ablation of ours",
-        about="the own sensors' blocks and nothing else",
-    ),
-}
 
 
 def role_weight(config: Relief, base: Weight, group: ParamGroup, client: ClientInfo, task: Assignment) -> float:
