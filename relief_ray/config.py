@@ -107,7 +107,7 @@ def read_values(path: Path) -> dict[str, object]:
     return values
 
 
-_KNOWN: TypeAdapter[AnyStrategy] = TypeAdapter(AnyStrategy)
+_KNOWN: TypeAdapter[StrategyConfig] = TypeAdapter(AnyStrategy)
 
 
 class EvaluationConfig(Section):
@@ -268,7 +268,7 @@ def _sha256(path: Path) -> str:
         ) from error
 
 
-def preset(name: str) -> AnyStrategy:
+def preset(name: str) -> StrategyConfig:
     """A strategy by its preset's name.
 
     Raises:
@@ -308,7 +308,7 @@ def explain(error: ValidationError) -> list[str]:
     return lines
 
 
-_UNION_TAGS: Mapping[str, type[BaseModel]] = {**{str(s.name): type(s) for s in PRESETS.values()}, **BACKBONES}
+_UNION_TAGS: Mapping[str, type[BaseModel]] = {**{s.build().name: type(s) for s in PRESETS.values()}, **BACKBONES}
 
 
 def keys_at(path: Iterable[str], chosen: str | None = None) -> list[str]:

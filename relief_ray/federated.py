@@ -178,11 +178,34 @@ def nothing_added(layout: GroupLayout, fleet: Fleet) -> tuple[ExtraModule, ...]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedRun:
+    """A run before its first round, as a method may judge it.
+
+    Attributes:
+        context: round 1 with every client as a participant.
+        clock: name of the time model behind ``context.planner``.
+        participation: share of the clients that takes part in each round, in (0, 1].
+    """
+
+    context: RoundContext
+    clock: str
+    participation: float
+
+
+def no_warnings(run: PlannedRun) -> tuple[str, ...]:
+    """Finds no fault with any run."""
+    return ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Strategy:
     """A federated method, box by box.
 
     ``adapt`` names what it adds to a backbone of that layout (exits, experts); ``bootstrap`` says that round 0 is a
     full-training round (Algorithm 1, line 1); ``pooled`` that there is one client with everybody's data (``central``).
+    ``deadline_s`` is the round target ``T*`` in seconds of a method that has one, recorded with every round;
+    ``warnings`` judges a run before it begins (a setting that leaves the method without effect); ``run.json`` keeps
+    the sentences.
     """
 
     name: str
@@ -193,6 +216,8 @@ class Strategy:
     client: ClientProgram = field(default_factory=ClientProgram)
     evaluate: Callable[[ServerState, Fleet], EvalPlan] = canonical_global
     adapt: Callable[[GroupLayout, Fleet], tuple[ExtraModule, ...]] = nothing_added
+    deadline_s: Callable[[RoundContext], float] | None = None
+    warnings: Callable[[PlannedRun], tuple[str, ...]] = no_warnings
     bootstrap: bool = False
     pooled: bool = False
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from actors.commands.output import counted, listed, table
 from actors.commands.plan import open_run
 from actors.terminal.exit_codes import WIDTH
-from relief_ray.citations import shown
 from relief_ray.errors import UserError
 from relief_ray.experiment.setup import Setup, context_of
 from relief_ray.federated import RoundContext
@@ -19,9 +18,11 @@ from relief_ray.groups import GroupId
 from relief_ray.messages import ClientInfo, ServerState
 from relief_ray.records.run_folder import read_rounds
 from relief_ray.records.schema import RoundRecord
-from relief_ray.strategies.relief import budget
-from relief_ray.strategies.relief.divergence import D_BAR, to_tensor
-from relief_ray.strategies.relief.strategy import Relief, client_load, plan, ranking, target_s
+from relief_ray.server.aggregation import to_tensor
+from relief_ray.strategies import display_name
+from relief_ray.strategies.relief import Relief, budget
+from relief_ray.strategies.relief.divergence import D_BAR
+from relief_ray.strategies.relief.strategy import client_load, plan, ranking, target_s
 
 # The words of `relief-ray explain`.
 
@@ -42,7 +43,7 @@ def intro(found: Explanation) -> list[str]:
     lacks = [m for m in found.modalities if m not in info.modalities]
     return [
         f"Client {info.id} in round {found.round} of {found.rounds}: what it trains, and why",
-        f"{found.run}, strategy {shown(found.strategy)}",
+        f"{found.run}, strategy {display_name(found.strategy)}",
         "",
         f"The device   {found.device}.",
         f"Its sensors  {listed(info.modalities)}"
@@ -225,7 +226,7 @@ def without_allocation(setup: Setup, round_: int, client: int) -> str | None:
     who = f"Client {client} (Type {info.device}, sensors {', '.join(info.modalities)})"
     if not isinstance(config, Relief):
         return (
-            f"{shown(setup.config.label())} leaves nothing to explain: it has no deadline under which a client "
+            f"{display_name(setup.config.label())} leaves nothing to explain: it has no deadline under which a client "
             f"would have to choose among the {total} groups of the model. Ask about relief, v2, v3 or their kin."
         )
     if round_ == 0:

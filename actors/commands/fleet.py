@@ -9,7 +9,8 @@ from dataclasses import replace
 from actors.commands.output import counted, listed, table
 from actors.commands.plan import open_target
 from relief_ray.experiment.setup import Setup, choose_engine, context_of
-from relief_ray.strategies.relief.strategy import Relief, client_load, target_s
+from relief_ray.strategies.relief import Relief
+from relief_ray.strategies.relief.strategy import client_load, target_s
 
 
 def show(target: str, settings: Sequence[str], as_json: bool) -> None:

@@ -9,7 +9,6 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from relief_ray.citations import shown
 from relief_ray.config import ExperimentConfig
 from relief_ray.errors import UserError
 from relief_ray.models.backbone import frozen_mismatch
@@ -18,6 +17,7 @@ from relief_ray.records.lock import FileLock
 from relief_ray.records.mlflow_store import flat_params
 from relief_ray.records.run_folder import LOCK_FILE, RUN_FILE, read_run
 from relief_ray.records.schema import RunRecord
+from relief_ray.strategies import display_name
 
 State = Literal["new", "unfinished", "finished"]
 
@@ -35,7 +35,7 @@ class Cell:
         """``relief, fold 0, seed 0``."""
         data = self.config.data
         fold = [f"fold {data.fold}"] if data.split == "held_out_subject" else []
-        return ", ".join([shown(self.label), *fold, f"seed {self.config.seed}"])
+        return ", ".join([display_name(self.label), *fold, f"seed {self.config.seed}"])
 
 
 def state_of(cell: Cell) -> State:

@@ -30,16 +30,15 @@ from relief_ray.messages import (
 from relief_ray.stages import Engine
 
 Accounting = Literal["method", "table"]
-# Methods that Tables I and II list with FedAvg's rounds and bytes although they train or send less, by strategy name.
-CHARGED_WHOLE = frozenset({"fedsa_lora", "fedlease", "harmony", "pilot"})
-# What these tables add to FedAvg's bytes: Pilot's adapters (+6.7 %), FedLEASE's router (+3.3 %).
+# Added groups whose bytes Tables I and II add to FedAvg's: adapters (+6.7 %) and routers (+3.3 %).
 ADDED_ROLES = frozenset({"connector", "router"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WholeRounds:
-    """Charges under ``table`` accounting for the methods it applies to: participants train and send the backbone.
+    """Bill of a method that Tables I and II list with FedAvg's rounds and bytes although it trains or sends less.
 
+    Every participant is charged for training and sending the backbone (``StrategyConfig.paper_accounting``).
     ``own``: the backbone's groups, in a ``layout`` that also has what the method adds.
     """
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from relief_ray.config import ExperimentConfig
-from relief_ray.devices.accounting import CHARGED_WHOLE, CostAccountant, WholeRounds
+from relief_ray.devices.accounting import CostAccountant, WholeRounds
 from relief_ray.devices.calibration import utilisations
 from relief_ray.devices.clocks import build_clocks
 from relief_ray.devices.fleet import device_types
@@ -118,7 +118,7 @@ def make_accountant(
         batch_size=training.batch_size,
         engine=engine,
     )
-    charged_whole = config.costs.accounting == "table" and config.strategy.build().name in CHARGED_WHOLE
+    charged_whole = config.costs.accounting == "table" and config.strategy.paper_accounting == "fedavg"
     return CostAccountant(
         counter=counter,
         types=types,

@@ -41,7 +41,8 @@ from relief_ray.records.schema import (
     Totals,
 )
 from relief_ray.records.selection_text import tokens
-from relief_ray.strategies.relief.divergence import D_BAR, divergence, from_tensor
+from relief_ray.server.aggregation import from_tensor
+from relief_ray.strategies.relief.divergence import D_BAR, divergence
 
 # From a round's result to its record: the only place where tensors and dataclasses become JSON.
 

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from relief_ray.citations import shown
 from relief_ray.errors import UserError, nearest
 from relief_ray.records.committed import FILE, CommittedCell, condense, read_committed
 from relief_ray.report.comparison import FEDAVG, flat_setting, subject_differences
@@ -21,6 +20,7 @@ from relief_ray.report.inventory import Slot, searched_keys, take_stock, variant
 from relief_ray.report.runs import Replicate, at
 from relief_ray.report.statistics import Paired, paired
 from relief_ray.report.summary import BOUNDS, MIB, headline_by_subject
+from relief_ray.strategies import display_name
 
 Row = dict[str, str | int | float | bool | None]
 
@@ -74,7 +74,7 @@ def name_settings(records: Mapping[str, CommittedCell]) -> tuple[Cell, ...]:
     """The cells with their settings in words; a method with several sets of fields names those that differ."""
     searched = searched_keys(r.config for r in records.values())
     titles = _titles(list(records.values()), searched)
-    labels = variant_names([(shown(r.strategy), r.config) for r in records.values()])
+    labels = variant_names([(display_name(r.strategy), r.config) for r in records.values()])
     pairs = zip(records.items(), labels, strict=True)
     return tuple(
         Cell(name=name, setting=titles[repr(_setting(record, searched))], label=label, record=record)

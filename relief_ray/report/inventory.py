@@ -10,20 +10,21 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from relief_ray.citations import shown
 from relief_ray.errors import UserError
 from relief_ray.records.identity import config_hash
 from relief_ray.records.redact import mask_text
 from relief_ray.records.run_folder import RUN_FILE, read_rounds, read_run
 from relief_ray.report.runs import Loaded, at, below
-from relief_ray.strategies import PRESETS
+from relief_ray.strategies import PRESETS, display_name
 
 # What a method is called where another with its name stands beside it: the bare name belongs to the preset itself.
 
 
 Named = tuple[str, Mapping[str, JsonValue]]
 
-_PRESETS: Mapping[str, Mapping[str, JsonValue]] = {shown(k): s.model_dump(mode="json") for k, s in PRESETS.items()}
+_PRESETS: Mapping[str, Mapping[str, JsonValue]] = {
+    display_name(k): s.model_dump(mode="json") for k, s in PRESETS.items()
+}
 
 
 def variant_names(methods: Sequence[Named]) -> list[str]:
@@ -212,7 +213,7 @@ def read_plan_file(path: Path) -> _Plan:
     """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        rows = [(path.parent / r["folder"], shown(str(r["label"])), dict(r["config"])) for r in found["cells"]]
+        rows = [(path.parent / r["folder"], display_name(str(r["label"])), dict(r["config"])) for r in found["cells"]]
         return _Plan(title=str(found.get("title") or found["name"]), rows=tuple(rows))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(

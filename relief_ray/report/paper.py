@@ -9,16 +9,9 @@ from importlib.resources import files
 
 from pydantic import BaseModel, ConfigDict
 
-from relief_ray.citations import shown as shown_label
+from relief_ray.strategies import DESCRIBED, display_name
 
 TABLES_FILE = "paper.json"
-# our preset, the paper's row
-_ROWS = {
-    "fedavg": "FedAvg", "fedprox": "FedProx", "fedel": "FedEL", "fedicu": "FedICU", "darkdistill": "DarkDistill",
-    "harmony": "Harmony", "pilot": "Pilot", "fedsa_lora": "FedSA-LoRA", "helora": "HeLoRA", "fedlease": "FedLEASE",
-    "relief": "RELIEF",
-}  # fmt: skip
-PAPER_ROWS = {shown_label(label): row for label, row in _ROWS.items()}
 VARIANT_ROWS = {"relief": "V0", "v1": "V1", "v2": "V2", "v3": "V3"}
 PAPER_DATA = {"pamap2": "PAMAP2", "mhealth": "MHEALTH"}
 # Presets made to agree with the paper's tables; the second is how a reconstructed one is shown.
@@ -87,6 +80,15 @@ def read_paper() -> Paper:
     """The values that ship with the package."""
     text = files("relief_ray.report").joinpath(TABLES_FILE).read_text(encoding="utf-8")
     return Paper.model_validate(json.loads(text))
+
+
+def _rows_by_method() -> dict[str, str]:
+    """Table I's rows in its order, by the name of our preset with that title."""
+    titles = {preset.title: display_name(name) for name, preset in DESCRIBED.items()}
+    return {titles[row.name]: row.name for row in read_paper()["I"].rows}
+
+
+PAPER_ROWS = _rows_by_method()
 
 
 def paper_row(label: str) -> str:

@@ -8,14 +8,15 @@ from pathlib import Path
 
 from pydantic import JsonValue, ValidationError
 
-from relief_ray.citations import shown
 from relief_ray.data.config import DataConfig
 from relief_ray.data.registry import get_spec
 from relief_ray.devices.fleet import FleetConfig, build_fleet
 from relief_ray.errors import UserError
 from relief_ray.messages import Fleet
+from relief_ray.plugins import is_path
 from relief_ray.records.run_folder import RUN_FILE, is_done, read_rounds, read_run
 from relief_ray.records.schema import RoundRecord, RunRecord
+from relief_ray.strategies import POOLED, display_name
 
 Replicate = tuple[int, int, int]
 
@@ -33,7 +34,7 @@ class Loaded:
     @property
     def label(self) -> str:
         """The strategy's name in tables."""
-        return shown(self.run.strategy)
+        return display_name(self.run.strategy)
 
     @property
     def replicate(self) -> Replicate:
@@ -146,7 +147,10 @@ def require_complete(runs: Sequence[Loaded]) -> tuple[tuple[Loaded, ...], tuple[
 
 def is_pooled(loaded: Loaded) -> bool:
     """Whether all data lay on one device: then a fleet's speedup and bytes have no meaning."""
-    return fact(loaded.run, "strategy.name") == "central"
+    name = fact(loaded.run, "strategy.name")
+    if not is_path(name):
+        return name in POOLED
+    return bool(loaded.trained) and all(r.speedup is None for r in loaded.trained)
 
 
 # Who is behind a client number: device type and sensors, rebuilt from a run's configuration.

@@ -14,6 +14,7 @@ from pydantic import JsonValue
 
 from relief_ray.records.schema import ClientRecord, FedAvgRecord, Metrics, RoundRecord, RunRecord
 from relief_ray.report.runs import Loaded, Replicate, fact, is_pooled, text
+from relief_ray.strategies import DESCRIBED
 
 # Which groups were trained by whom, and how many of these slots a ranking really decided.
 #
@@ -81,7 +82,7 @@ TTA_TARGET = 0.85
 
 TTA_SHARE = 0.95
 
-BOUNDS = ("central", "local", "full_only", "drop_slow")
+BOUNDS = tuple(name for name, preset in DESCRIBED.items() if preset.kind == "bound")
 
 Point = tuple[int, Metrics]
 

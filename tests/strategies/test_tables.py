@@ -22,9 +22,9 @@ from relief_ray.federated import ClientContext, Probed, RoundContext, Strategy
 from relief_ray.messages import Assignment, Fleet, Receipt, ServerState, StageTimes, Update, Work
 from relief_ray.models.backbone import Backbone, InputShape
 from relief_ray.report.paper import read_paper
+from relief_ray.server.aggregation import to_tensor
 from relief_ray.strategies.fedel import strategy as fedel
 from relief_ray.strategies.fedicu.strategy import IMPORTANCE
-from relief_ray.strategies.relief.divergence import to_tensor
 from relief_ray.streams import Streams
 
 PAMAP2 = InputShape(channels=(("acc", 9), ("gyro", 9), ("mag", 9), ("hr", 1)), window=256, num_classes=12)

@@ -6,10 +6,11 @@ from actors.grids.grid_folder import Book
 from actors.grids.trial import carry_out
 from actors.runtime.warm_pool import Crew
 from relief_ray.records.run_folder import read_rounds
+from relief_ray.strategies import DESCRIBED
 from tests.actors.grids.scenes import TINY
 from tests.actors.grids.test_grid_folder import order_of
 from tune_configs.cells import cells_of, load_grid
-from tune_configs.search_lr import BATCH, METHODS, OWN, own_levels
+from tune_configs.search_lr import BATCH, METHODS, own_levels
 
 # Enough windows for batches to differ, enough rounds for a warm-up to end, devices so slow that computing counts.
 SETTINGS = {
@@ -39,7 +40,7 @@ def test_only_methods_without_a_number_of_their_own_get_the_batch_size():
     for cell in cells():
         rate, *own = cell.config.choice.parameters
         assert rate == "training.lr"
-        assert all(key.startswith("strategy.") for key in own) == (cell.label in OWN), cell.name
+        assert all(key.startswith("strategy.") for key in own) == bool(DESCRIBED[cell.label].search), cell.name
 
 
 def test_what_the_method_has_by_itself_is_among_its_tries():

@@ -20,6 +20,7 @@ from relief_ray.report.document import Number, Plot
 from relief_ray.report.experiments import Experiment
 from relief_ray.report.figures.style import FAINT, FOOTER_IN, INK, TEXT_WIDTH_IN, footnote, save, sheet
 from relief_ray.report.runs import Loaded, fleet_of, subjects, text
+from relief_ray.strategies import DESCRIBED
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,8 +41,6 @@ STAGES = (
 MAX_BARS = 12
 
 ACCENT = "#B34A00"
-
-TITLES = {"fedavg": "FedAvg", "relief": "RELIEF", "fedprox": "FedProx", "v1": "RELIEF without elastic training (V1)"}
 
 # The lower half: RELIEF itself where it was run, else what comes nearest.
 BELOW = ("relief", "v2_mandatory", "v3_mandatory", "v2", "v3", "v1", "mandatory_only")
@@ -107,7 +106,7 @@ def panel(loaded: Loaded, clock: str, round_: int | None = None) -> Panel:
     cost = record.costs[clock]
     planned = clock == loaded.run.planning_model
     return Panel(
-        title=TITLES.get(loaded.label, loaded.label),
+        title=DESCRIBED[loaded.label].title if loaded.label in DESCRIBED else loaded.label,
         bars=bars(loaded, cost),
         cost=cost,
         deadline_s=record.deadline_s if planned else None,

@@ -26,8 +26,9 @@ from relief_ray.report.tables.cells import (
     value_of,
 )
 from relief_ray.report.tables.notes import clock_note, headings, protocol
+from relief_ray.strategies import DESCRIBED
 
-VARIANTS = ("v1", "v2", "v3", "v2_mandatory", "v3_mandatory", "mandatory_only")
+VARIANTS = tuple(name for name, preset in DESCRIBED.items() if preset.kind.startswith("ablation"))
 _F1 = Column(head="F1 %", figure="f1_canonical_percent", decimals=1, paper="{data} F1 (%)")
 _OWN = Column(head="F1 own %", figure="f1_fleet_percent", decimals=1, paper="{data} F1 (%)")
 _SCORES = (
