@@ -1,6 +1,7 @@
-"""The typed configuration of one run: frozen, hashed, with errors that name the key and the nearest right one.
+"""The typed configuration of one run, its identity, and the errors that name a wrong key and the nearest right one.
 
-What changes results is hashed into the cell id; ``runtime`` and ``tracking`` only say where and how, ``choice`` why.
+A run is identified by the settings that differ from their defaults (``ExperimentConfig.identity``); ``name``,
+``runtime``, ``tracking`` and ``choice`` decide no result and are not part of it.
 """
 
 from __future__ import annotations
@@ -9,12 +10,11 @@ import copy
 import hashlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 import yaml
 from pydantic import (
     BaseModel,
-    ConfigDict,
     Field,
     JsonValue,
     SerializeAsAny,
@@ -31,25 +31,32 @@ from relief_ray.devices.accounting import Accounting
 from relief_ray.devices.clocks import clock_name
 from relief_ray.devices.fleet import FleetConfig
 from relief_ray.errors import UserError, nearest
+from relief_ray.frozen import FrozenConfig
 from relief_ray.models.backbone import BackboneConfig
 from relief_ray.models.cnn import CnnConfig
 from relief_ray.models.registry import BACKBONES, backbone_name, choose_backbone
 from relief_ray.plugins import configured, is_own, is_path, modules_of, path_of
 from relief_ray.strategies import PRESETS, AnyStrategy
 from relief_ray.strategies.common import StrategyConfig
-from relief_ray.training.config import Section, TrainingConfig
+from relief_ray.training.config import TrainingConfig
 
-# Which of a run's values a search chose, or tries: a fact beside the values, which decides no result.
+# Raised by one when the default of a deciding setting changes, so that the same settings get other ids from then on.
+# A setting that is added leaves it as it is: its default is not part of an identity.
+SCHEMA: Final = 1
+
+_NOT_DECIDING = frozenset({"name", "runtime", "tracking", "choice"})
 
 
-class Choice(BaseModel):
-    """``parameters``: the dotted keys of the values that the search varies; the values stand in their own places.
+class Choice(FrozenConfig):
+    """Provenance of tuned hyperparameters; not part of a run's identity.
 
-    ``kind``: ``tuned``, the frozen choice of a search, or ``try``, one of its tries. Of a choice: ``num_tries``, their
-    best ``f1_validation`` (0 to 1), and ``at_edge``: those of ``parameters`` at the first or last value that was tried.
+    Attributes:
+        kind: ``tuned`` for the frozen choice of a search, ``try`` for one of its trials.
+        parameters: dotted keys of the values that the search varies; the values stand in their own sections.
+        at_edge: those of ``parameters`` whose chosen value was the first or last one tried.
+        num_tries: number of trials that the choice was made from.
+        f1_validation: best validation F1 among them, 0 to 1.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     kind: Literal["tuned", "try"]
     parameters: tuple[str, ...] = Field(min_length=1)
@@ -58,11 +65,8 @@ class Choice(BaseModel):
     f1_validation: float | None = None
 
 
-# Plain configuration values: read from files, changed by ``--set``; ``config`` checks them.
-
-
 def override(values: Mapping[str, object], settings: Iterable[str]) -> dict[str, object]:
-    """Applies ``path=value`` settings; a value is read as YAML (numbers, lists, null), else as text.
+    """Apply ``path=value`` settings to plain values; a value is read as YAML (numbers, lists, null), else as text.
 
     Raises:
         UserError: a setting without ``=`` or a path through something that is no section.
@@ -93,7 +97,7 @@ def _read_value(text: str) -> object:
 
 
 def read_values(path: Path) -> dict[str, object]:
-    """A YAML or JSON configuration file as plain values.
+    """Read a YAML or JSON configuration file as plain values.
 
     Raises:
         UserError: unreadable, not YAML, or not a mapping.
@@ -110,18 +114,22 @@ def read_values(path: Path) -> dict[str, object]:
 _KNOWN: TypeAdapter[StrategyConfig] = TypeAdapter(AnyStrategy)
 
 
-class EvaluationConfig(Section):
-    """Every how many rounds which part is looked at; the last round always is."""
+class EvaluationConfig(FrozenConfig):
+    """Evaluates ``parts`` of the data ``every`` so many rounds and after the last one."""
 
     every: int = Field(default=5, ge=1)
     parts: tuple[Literal["test", "validation"], ...] = Field(default=("test",), min_length=1)
 
 
-class CostConfig(Section):
-    """``planning_time``: the allocator's clock, by name or import path; ``profile``: a file for clocks that need one.
+class CostConfig(FrozenConfig):
+    """Simulated time and energy (docs/costs.md).
 
-    ``accounting``: what rounds are charged for (docs/costs.md); ``count_server_time``: they also last as long as the
-    server's aggregation took here.
+    Attributes:
+        planning_time: the time model that allocation plans with, by name or import path.
+        utilisation: factor on peak FLOP/s in the FLOP-based time models; None: the value fitted for the backbone.
+        profile: file with a measured device profile, for time models that need one.
+        accounting: ``method`` charges what was done, ``table`` what the paper's Tables I and II charge.
+        count_server_time: whether a round also lasts as long as the server's aggregation took here.
     """
 
     planning_time: str = "split_naive"
@@ -135,25 +143,34 @@ class CostConfig(Section):
     def _known_clock(cls, name: str) -> str:
         return clock_name(name)
 
-    def hashed(self) -> dict[str, JsonValue]:
-        """What names a cell: keys that came later only where they were chosen, so that older cells keep their names."""
-        unchosen = {"accounting", "count_server_time"} - self.model_dump(exclude_defaults=True).keys()
-        values: dict[str, JsonValue] = self.model_dump(mode="json", exclude=unchosen)
-        return values if self.profile is None else values | {"profile": _sha256(Path(self.profile))}
 
+class RecordConfig(FrozenConfig):
+    """Intervals in rounds.
 
-class RecordConfig(Section):
-    """``checkpoint_every`` rounds; ``pairwise_every``: rounds whose fusion updates are compared in pairs (0: never)."""
+    Attributes:
+        checkpoint_every: rounds between two checkpoints.
+        pairwise_every: rounds between two comparisons of all pairs of clients' fusion updates; 0: never.
+    """
 
     checkpoint_every: int = Field(default=1, ge=1)
     pairwise_every: int = Field(default=0, ge=0)
 
 
-class RuntimeConfig(Section):
-    """Where clients run. ``inline`` needs no Ray.
+class RuntimeConfig(FrozenConfig):
+    """Placement of clients on processes.
 
-    ``auto``: an actor per client up to ten, unless clients share steps (``training.stack``), else packed hosts.
-    ``cache_mib``: of prepared windows that a host keeps between rounds (None: 224, and 8,192 in a GPU's memory).
+    Attributes:
+        mode: ``inline``: one process, without Ray; ``packed``: several clients per Ray worker; ``actors``: one Ray
+            actor per client; ``auto``: ``actors`` up to ten clients unless they share steps (``training.stack``), else
+            ``packed``.
+        num_hosts: number of Ray workers in mode ``packed``; None: one per core.
+        placement: ``typed`` puts a client on a node of its device type, ``virtual`` on any, ``auto`` takes types where
+            the cluster has enough of each.
+        num_threads: torch threads per worker.
+        cache_mib: MiB of prepared windows that a worker keeps between rounds; None: 224, in a GPU's memory 8,192.
+        client_timeout_s: seconds after which a client's round counts as failed.
+        quorum: share of a round's clients, above 0 up to 1, that must answer; with fewer the round is void.
+        address: Ray cluster to join, ``host:port``; None: a private local one.
     """
 
     mode: Literal["auto", "inline", "packed", "actors"] = "auto"
@@ -166,18 +183,24 @@ class RuntimeConfig(Section):
     address: str | None = None
 
 
-class TrackingConfig(Section):
-    """``uri``: an MLflow store (None: ``mlflow.db`` beside the run folders); disabled: only run folders."""
+class TrackingConfig(FrozenConfig):
+    """Copy of the records in an MLflow store.
+
+    Attributes:
+        enabled: whether there is one; run folders are written in any case.
+        uri: the store; None: ``mlflow.db`` beside the run folders.
+        experiment: name of the MLflow experiment.
+    """
 
     enabled: bool = True
     uri: str | None = None
     experiment: str = "relief-ray"
 
 
-class ExperimentConfig(Section):
-    """One cell: a strategy on a dataset, a fleet and a backbone.
+class ExperimentConfig(FrozenConfig):
+    """One run: a strategy on a dataset, a fleet and a backbone.
 
-    ``strategy`` and ``backbone`` may be given by name or by import path (``my.module:MyMethod``), as ``data.name`` may.
+    ``strategy``, ``backbone`` and ``data.name`` may be given by name or by import path (``my.module:MyMethod``).
     """
 
     name: str = "run"
@@ -233,28 +256,37 @@ class ExperimentConfig(Section):
         strategy = [path_of(type(self.strategy))] if is_own(type(self.strategy)) else []
         return modules_of([*strategy, backbone_name(self.backbone), self.data.name, self.costs.planning_time])
 
-    def hashed(self) -> dict[str, JsonValue]:
-        """The part that decides results, as JSON: the input of the cell id; a device profile counts by its content.
+    def identity(self) -> dict[str, JsonValue]:
+        """The deciding settings that differ from their defaults, and ``SCHEMA``: the input of ids and hashes.
+
+        The names of strategy, backbone and dataset are always kept; a device profile counts by its content.
 
         Raises:
             UserError: the profile cannot be read.
         """
-        drop = dict.fromkeys(("name", "runtime", "tracking", "choice"), True) | {"backbone": self.backbone.unchosen()}
-        return self.model_dump(mode="json", exclude=drop) | {"costs": self.costs.hashed()}
+        names = self.model_dump(mode="json", include={key: {"name"} for key in ("strategy", "backbone", "data")})
+        identity = self.model_dump(mode="json", exclude=set(_NOT_DECIDING), exclude_defaults=True)
+        for key in type(self).model_fields.keys() - _NOT_DECIDING:
+            section = getattr(self, key)
+            if isinstance(section, BaseModel):  # by its own class's defaults, not by the section that is default here
+                identity[key] = section.model_dump(mode="json", exclude_defaults=True) | names.get(key, {})
+        if self.costs.profile is not None:
+            identity["costs"]["profile"] = _sha256(Path(self.costs.profile))
+        return {"schema": SCHEMA} | {key: value for key, value in identity.items() if value != {}}
 
     def label(self) -> str:
-        """The preset that the strategy is, or is a variation of: ``v2`` with another deadline is still V2.
+        """Name of the preset that the strategy is or varies: ``v2`` with another deadline is still ``v2``.
 
-        A user's own is called by its import path.
+        A strategy from outside the project is called by its import path.
         """
         if is_own(type(self.strategy)):
             return path_of(type(self.strategy))
         chosen = self.strategy.model_dump(exclude_defaults=True).items()
         fits = {
-            name: len(given)
+            name: len(varied)
             for name, known in PRESETS.items()
             if type(known) is type(self.strategy)
-            and (given := known.model_dump(exclude_defaults=True)).items() <= chosen
+            and (varied := known.model_dump(exclude_defaults=True)).items() <= chosen
         }
         return max(fits, key=lambda name: fits[name])
 
@@ -280,7 +312,7 @@ def preset(name: str) -> StrategyConfig:
 
 
 def parse(values: Mapping[str, object], where: str = "configuration") -> ExperimentConfig:
-    """A checked configuration.
+    """Check plain values and return the configuration.
 
     Raises:
         UserError: one line per fault: key, what was found, what was expected.
@@ -292,7 +324,7 @@ def parse(values: Mapping[str, object], where: str = "configuration") -> Experim
 
 
 def explain(error: ValidationError) -> list[str]:
-    """Pydantic's errors in our words, unknown keys with their nearest neighbour."""
+    """Return pydantic's errors as one line each, unknown keys with the nearest known one."""
     lines = []
     for fault in error.errors():
         path = [str(p) for p in fault["loc"] if not str(p).startswith("function-") and str(p) not in _UNION_TAGS]
@@ -302,9 +334,9 @@ def explain(error: ValidationError) -> list[str]:
             lines.append(f"unknown key {key!r}{nearest(path[-1], keys_at(path[:-1], chosen))}; remove or rename it")
         else:
             message = fault["msg"].removeprefix("Value error, ")
-            found = "" if isinstance(fault["input"], Mapping) else f" = {fault['input']!r}"
-            is_named = not key or message.startswith(f"{key} = ")  # faults of the whole name their keys
-            lines.append(message if is_named else f"{key}{found}: {message}")
+            value = "" if isinstance(fault["input"], Mapping) else f" = {fault['input']!r}"
+            is_named = not key or message.startswith(f"{key} = ")  # validators of a whole section name their keys
+            lines.append(message if is_named else f"{key}{value}: {message}")
     return lines
 
 
@@ -312,7 +344,7 @@ _UNION_TAGS: Mapping[str, type[BaseModel]] = {**{s.build().name: type(s) for s i
 
 
 def keys_at(path: Iterable[str], chosen: str | None = None) -> list[str]:
-    """The keys that a section of the configuration has; of strategies and backbones those of the ``chosen`` one."""
+    """Return the keys of a section; for strategies and backbones those of the ``chosen`` one, or of all."""
     parts = list(path)
     if parts[:1] in (["strategy"], ["backbone"]):
         among = [_UNION_TAGS[chosen]] if chosen else _UNION_TAGS.values()

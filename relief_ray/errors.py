@@ -1,4 +1,4 @@
-"""Errors that a user is meant to read, and the hint that goes with a wrong name."""
+"""Errors for users, and the hint that goes with a wrong name."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from collections.abc import Iterable
 
 
 def listed(values: Iterable[object]) -> str:
-    """``0, 1 and 2``."""
+    """Join values in words: ``0, 1 and 2``."""
     texts = [str(v) for v in values]
     return texts[0] if len(texts) == 1 else ", ".join(texts[:-1]) + " and " + texts[-1]
 
 
 def several(noun: str, values: Iterable[int]) -> str:
-    """``fold 0``, ``folds 0, 1 and 2``."""
+    """Name numbered things once each: ``fold 0``, ``folds 0, 1 and 2``."""
     distinct = sorted(set(values))
     return f"{noun}{'s' if len(distinct) > 1 else ''} {listed(distinct)}"
 
 
 class UserError(ValueError):
-    """Bad input: names the place, what was found, what was expected and the fix."""
+    """Bad input: the message names the place, the value, the expectation and the fix."""
 
 
 class ClientFailed(RuntimeError):
-    """Code raised inside a client: a programming error, not a fault of the machine; the run stops."""
+    """Error raised by code inside a client: a programming error, not a fault of the machine; the run stops."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """`` (did you mean 'x'?)`` or nothing."""
-    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f" (did you mean {found[0]!r}?)" if found else ""
+    """Return `` (did you mean 'x'?)`` with the nearest known name, or an empty text."""
+    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f" (did you mean {matches[0]!r}?)" if matches else ""

@@ -1,4 +1,4 @@
-"""The round: Algorithm 1 as one short function, and the seams it is cut along.
+"""The round: Algorithm 1 as one short function, and the interface of a federated method.
 
 A method is a ``Strategy``: one pure function per coloured box of Algorithm 1. All that can differ is a value passed in.
 """
@@ -34,17 +34,31 @@ from relief_ray.streams import Streams
 
 
 class RoundVoid(RuntimeError):
-    """No usable update came back: nothing may be committed for this round."""
+    """Raised where no usable update came back: nothing may be committed for this round."""
 
 
 def no_network() -> Network:
-    """Who made this context gave no backbone to compute with."""
+    """Default of ``build``: raises, because no server-side backbone was configured."""
     raise NotImplementedError("this round has no backbone on the server; set RoundContext.build")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RoundContext:
-    """What a strategy may look at when it allocates: round 1 .. ``num_rounds``, ``participants`` in client order."""
+    """Input of ``Strategy.allocate`` besides the server's state.
+
+    Attributes:
+        round: number of the round, 1 .. ``num_rounds``; 0 in a bootstrap round.
+        num_rounds: rounds of the whole run, R.
+        fleet: all clients.
+        layout: parameter groups of the model.
+        participants: clients of this round, in client order.
+        planner: time model that predicts a task's seconds.
+        streams: random generators by purpose, round and client.
+        epochs: local epochs as configured, E.
+        build: makes the backbone for the server's own computations.
+        public: windows without labels for them; None where there are none.
+        batch_size: windows per optimizer step.
+    """
 
     round: int
     num_rounds: int
@@ -61,22 +75,35 @@ class RoundContext:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Probed:
-    """What a probe saw of each group: one optimizer step ``w' - w`` on one batch, and the gradient at ``w'``."""
+    """Result of a probe: one optimizer step on one batch, taken back afterwards.
+
+    Attributes:
+        step: ``w' - w`` by group.
+        gradient: gradient at ``w'`` by group.
+    """
 
     step: Params
     gradient: Params
 
 
 def no_probe(trial: Assignment) -> Probed:
-    """Who made this context has no data to probe on."""
+    """Default of ``probe``: raises, because there is no data outside of a client's training."""
     raise NotImplementedError("this context cannot probe; only a client in training can")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClientContext:
-    """What a client's program may look at: the model it received (``start``) and its committed personal ``state``.
+    """Input of a client's program.
 
-    ``probe`` takes one optimizer step of a trial on one batch and takes it back; its cost is charged.
+    Attributes:
+        info: the client.
+        round: number of the round.
+        layout: parameter groups of the model.
+        start: model that it received, by group.
+        state: its personal state as last committed.
+        streams: random generators by purpose, round and client.
+        planner: time model that predicts a task's seconds; None where the run has none.
+        probe: takes one optimizer step of a trial task on one batch and takes it back; its cost is charged.
     """
 
     info: ClientInfo
@@ -91,7 +118,16 @@ class ClientContext:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LocalStep:
-    """A mini-batch: ``logits`` (b, classes), ``taps`` by stage (b, ...; absent sensors' too), ``params``, ``start``."""
+    """Mini-batch of b windows, as the objective sees it.
+
+    Attributes:
+        logits: (b, K).
+        labels: class indices (b,).
+        taps: outputs (b, ...) of the task's tapped stages, absent sensors' too.
+        params: current parameters by group.
+        start: parameters that the round began with, by group.
+        args: the task's ``args``.
+    """
 
     logits: Tensor
     labels: Tensor
@@ -102,31 +138,38 @@ class LocalStep:
 
 
 def keep_assignment(context: ClientContext, assignment: Assignment) -> Assignment:
-    """The client does what the server asked."""
+    """Keep the task as the server sent it."""
     return assignment
 
 
 def task_loss(step: LocalStep) -> Tensor:
-    """Cross-entropy of Eq. (2), the mean over the batch."""
+    """Cross-entropy of Eq. (2), mean over the batch."""
     return functional.cross_entropy(step.logits, step.labels)
 
 
 def observe_nothing(step: LocalStep) -> Mapping[str, Tensor]:
-    """The client reports no statistics."""
+    """Report no statistics."""
     return {}
 
 
 def send_all(context: ClientContext, update: Update) -> Update:
-    """The client reports what it learned, unchanged."""
+    """Send the update unchanged."""
     return update
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClientProgram:
-    """The green box: what runs on the device. Module-level functions or partials of them, so that it travels.
+    """Client's half of a method, the green box of Algorithm 1.
 
-    ``observe``: rows about each batch of the last epoch, before its step; together they are ``Receipt.stats``;
-    ``is_mean``: ``objective`` is a mean over windows plus terms of parameters alone, so that micro-batches' add up.
+    Its functions are of a module, or partials of such, so that they can be sent to other processes.
+
+    Attributes:
+        refine: changes the task on the client, before training.
+        objective: loss of a mini-batch, a scalar.
+        observe: rows about each batch of the last epoch, before its step; together they are ``Receipt.stats``.
+        after: changes the update before it is sent.
+        is_mean: whether ``objective`` is a mean over windows plus terms of the parameters alone, so that the gradients
+            of micro-batches add up.
     """
 
     refine: Callable[[ClientContext, Assignment], Assignment] = keep_assignment
@@ -138,7 +181,17 @@ class ClientProgram:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServerTools:
-    """What an aggregation may use besides the updates: ``build`` makes a backbone, ``public`` has windows for it."""
+    """Input of ``Strategy.aggregate`` besides state and updates.
+
+    Attributes:
+        round: number of the round.
+        fleet: all clients.
+        layout: parameter groups of the model.
+        participants: clients of this round, in client order.
+        streams: random generators by purpose, round and client.
+        build: makes the backbone for the server's own computations.
+        public: windows without labels for them; None where there are none.
+    """
 
     round: int
     fleet: Fleet
@@ -150,7 +203,7 @@ class ServerTools:
 
 
 def server_tools(context: RoundContext) -> ServerTools:
-    """The part of ``context`` that the server's side may use."""
+    """Return the part of ``context`` that the aggregation may use."""
     return ServerTools(
         round=context.round,
         fleet=context.fleet,
@@ -163,17 +216,17 @@ def server_tools(context: RoundContext) -> ServerTools:
 
 
 def single_model(layout: GroupLayout, fleet: Fleet, streams: Streams, start: Params) -> ServerState:
-    """One global model, nothing else."""
+    """Begin with one global model and nothing else."""
     return ServerState(models={"global": start})
 
 
 def canonical_global(state: ServerState, fleet: Fleet) -> EvalPlan:
-    """The global model with all modalities."""
+    """Evaluate the global model with all modalities."""
     return EvalPlan(canonical=EvalTarget(label="global"))
 
 
 def nothing_added(layout: GroupLayout, fleet: Fleet) -> tuple[ExtraModule, ...]:
-    """The backbone as it is."""
+    """Add no modules to the backbone."""
     return ()
 
 
@@ -199,13 +252,22 @@ def no_warnings(run: PlannedRun) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Strategy:
-    """A federated method, box by box.
+    """A federated method: one function per box of Algorithm 1.
 
-    ``adapt`` names what it adds to a backbone of that layout (exits, experts); ``bootstrap`` says that round 0 is a
-    full-training round (Algorithm 1, line 1); ``pooled`` that there is one client with everybody's data (``central``).
-    ``deadline_s`` is the round target ``T*`` in seconds of a method that has one, recorded with every round;
-    ``warnings`` judges a run before it begins (a setting that leaves the method without effect); ``run.json`` keeps
-    the sentences.
+    Attributes:
+        name: name of the method.
+        allocate: tasks of a round's participants (blue).
+        aggregate: next state from the reduced updates (orange).
+        reduction: how updates are brought to ``aggregate``: added up by weights, or one by one.
+        init: state before the first round.
+        client: the client's half (green).
+        evaluate: models to evaluate in a state.
+        adapt: modules that it adds to a backbone of that layout, e.g. early exits or experts.
+        bootstrap: whether a round 0 trains everything on all clients first (Algorithm 1, line 1).
+        deadline_s: round target ``T*`` in seconds of a method that has one; it is recorded with every round.
+        warnings: judges a run before it begins (a setting that leaves the method without effect); ``run.json`` keeps
+            the sentences.
+        pooled: whether one client holds the data of all (the ``central`` bound).
     """
 
     name: str
@@ -224,9 +286,15 @@ class Strategy:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RoundResult:
-    """A finished round: the next state and what it took.
+    """A finished round.
 
-    ``charged``: the bill, which differs from ``trained.worked`` under ``table`` accounting; ``server_s``: real seconds.
+    Attributes:
+        state: the server's next state.
+        tasks: tasks as allocated.
+        trained: outcome of the local training.
+        charged: receipts that costs are made of; other than ``trained.worked`` under ``table`` accounting.
+        costs: simulated time and energy by time model.
+        server_s: real seconds of the aggregation.
     """
 
     state: ServerState
@@ -245,7 +313,7 @@ def run_round(
     store: StateStore,
     accountant: Accountant,
 ) -> RoundResult:
-    """One round of Algorithm 1: allocate (blue), train (green), check, aggregate (orange), account.
+    """Run one round of Algorithm 1: allocate (blue), train (green), check, aggregate (orange), account.
 
     Raises:
         RoundVoid: no client returned a usable update.
@@ -267,7 +335,11 @@ def run_round(
 
 
 def check_finite(state: ServerState) -> None:
-    """Refuses a model with NaN or infinity before it is committed."""
+    """Refuse a model with NaN or infinity.
+
+    Raises:
+        FloatingPointError: model and group are named.
+    """
     for name, params in state.models.items():
         if wrong := next((j for j, theta in params.items() if not all_finite(theta)), None):
             raise FloatingPointError(f"model {name!r}: group {wrong!r} is not finite after aggregation; not committed")

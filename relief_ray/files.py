@@ -1,6 +1,6 @@
-"""Files that are either old or new: write beside, fsync, rename, fsync the folder.
+"""Atomic and durable files: write beside, fsync, rename, fsync the folder; and digests, the cache folder, disk errors.
 
-Nothing here may be called by two writers of the same path at once: callers hold the run folder's lock.
+Except for the cache's files, no two processes may write the same path at once: callers hold the run folder's lock.
 """
 
 from __future__ import annotations
@@ -18,11 +18,9 @@ from pathlib import Path
 
 from relief_ray.errors import UserError
 
-# Files that are either whole or absent, and sha256 digests remembered by size and time of change.
-
 
 def sha256_file(path: Path) -> str:
-    """The sha256 of a file's bytes, hexadecimal."""
+    """Hash a file's bytes (sha256, hexadecimal)."""
     with path.open("rb") as file:
         digest = hashlib.sha256()
         while chunk := file.read(1 << 20):
@@ -31,7 +29,7 @@ def sha256_file(path: Path) -> str:
 
 
 def sha256_json(value: object) -> str:
-    """The sha256 of a JSON value in canonical form (sorted keys, no blanks)."""
+    """Hash a JSON value in canonical form: sorted keys, no blanks (sha256, hexadecimal)."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
@@ -61,7 +59,7 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 @contextmanager
 def folder_atomic(target: Path) -> Iterator[Path]:
-    """A temporary folder that becomes `target` on success; where another process was first, its folder stays."""
+    """Yield a temporary folder that becomes `target` on success; where another process was first, its folder stays."""
     with _writable(target.parent):
         part = Path(tempfile.mkdtemp(dir=target.parent, prefix=target.name, suffix=".part"))
         try:
@@ -87,7 +85,7 @@ def _writable(folder: Path) -> Iterator[None]:
 
 
 def digest_files(files: Mapping[str, Path], memory: Path) -> dict[str, str]:
-    """The sha256 of each file; those whose size and time of change stand in `memory` (JSON) are not read again."""
+    """Hash each file; those whose size and time of change are noted in `memory` (JSON) are not read again."""
     known = _remembered(memory)
     stamps = {name: _stamp(path) for name, path in files.items()}
     fresh = {n: known[n][1] if n in known and known[n][0] == s else sha256_file(files[n]) for n, s in stamps.items()}
@@ -102,29 +100,26 @@ def _stamp(path: Path) -> str:
 
 
 def _remembered(memory: Path) -> dict[str, Sequence[str]]:
-    """What was digested before; an unreadable memory counts as none, since it can always be made again."""
+    """Read the noted digests; an unreadable file counts as empty, since it can always be made again."""
     try:
-        found = json.loads(memory.read_bytes())
+        content = json.loads(memory.read_bytes())
     except (OSError, ValueError):
         return {}
-    pairs = found.items() if isinstance(found, dict) else ()
+    pairs = content.items() if isinstance(content, dict) else ()
     return {name: pair for name, pair in pairs if isinstance(pair, list) and len(pair) == 2}
 
 
-# Where files of the user's own lie that can always be made again, and names that nobody has taken.
-
-
 def cache_root() -> Path:
-    """RELIEF_CACHE, else the user's own cache folder."""
-    given = os.environ.get("RELIEF_CACHE")
-    if given:
-        return Path(given).expanduser()
+    """Folder of files that can always be made again: RELIEF_CACHE, else the user's cache folder."""
+    configured = os.environ.get("RELIEF_CACHE")
+    if configured:
+        return Path(configured).expanduser()
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "relief-ray"
 
 
 def unused(path: Path) -> Path:
-    """The path, or the first of ``path.2``, ``path.3``, .. that does not exist."""
+    """Return the path, or the first of ``path.2``, ``path.3``, .. that does not exist."""
     names = (path if i == 1 else path.with_name(f"{path.name}.{i}") for i in count(1))
     return next(name for name in names if not name.exists())
 
@@ -140,7 +135,7 @@ CHUNK_BYTES = 2**20
 
 @contextmanager
 def disk_errors(path: Path, what: str) -> Iterator[None]:
-    """Turns an ``OSError`` into a ``UserError`` that names the file, what was tried, and the fix."""
+    """Turn an ``OSError`` into a ``UserError`` that names the file, the attempt (``what``) and the fix."""
     try:
         yield
     except OSError as error:
@@ -155,19 +150,19 @@ def disk_errors(path: Path, what: str) -> Iterator[None]:
 
 
 def write_all(fd: int, data: bytes | memoryview) -> None:
-    """Writes every byte; the operating system may take fewer at a time."""
+    """Write every byte; the operating system may take fewer at a time."""
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Writes and fsyncs a new file; not atomic by itself."""
+    """Write and fsync a new file; not atomic by itself."""
     write_pieces(path, [data])
 
 
 def write_pieces(path: Path, pieces: Iterable[bytes | memoryview]) -> str:
-    """``write_file`` of one piece after the other, small ones together; gives the sha256 of them all."""
+    """Write and fsync a file piece by piece, small ones together, and return its sha256."""
     total = hashlib.sha256()
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     try:
@@ -195,7 +190,7 @@ def _gathered(pieces: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryvi
 
 
 def fsync_folder(folder: Path) -> None:
-    """Makes renames inside ``folder`` durable."""
+    """Make renames inside ``folder`` durable."""
     fd = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -204,10 +199,10 @@ def fsync_folder(folder: Path) -> None:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Gives ``path`` new contents: a reader, or a crash at any point, sees the old or the new ones.
+    """Replace the contents of ``path``: a reader, or a crash at any point, sees the old or the new ones.
 
     Raises:
-        UserError: the disk is full, read-only, or not ours; the old contents stay.
+        UserError: the disk is full or read-only, or permissions are missing; the old contents stay.
     """
     beside = path.with_name(f".{path.name}.tmp")
     with disk_errors(path, "write"):
@@ -222,10 +217,10 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def preflight(folder: Path, num_bytes: int) -> None:
-    """Finds out before the first round whether ``folder`` can be written, synced, renamed in, and holds ``num_bytes``.
+    """Test before the first round that files in ``folder`` can be written, synced and renamed, and that space is left.
 
     Raises:
-        UserError: it cannot.
+        UserError: they cannot, or fewer than ``num_bytes`` are free.
     """
     with disk_errors(folder, "use this folder for a run"):
         folder.mkdir(parents=True, exist_ok=True)

@@ -24,7 +24,14 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TensorSpec:
-    """One tensor inside a group: its shape, its kind and its first element's place in ``theta_j``."""
+    """One tensor inside a group.
+
+    Attributes:
+        name: name within the group.
+        shape: its shape.
+        kind: weight, bias, or one of the two LoRA factors.
+        offset: position of its first element in ``theta_j``.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -39,7 +46,16 @@ class TensorSpec:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ParamGroup:
-    """A group ``j`` of trainable tensors: the unit of allocation, aggregation and communication (Section III-B)."""
+    """A group ``j`` of trainable tensors: the unit of allocation, aggregation and communication (Section III-B).
+
+    Attributes:
+        id: its name, e.g. ``encoder.acc.0``.
+        role: its function in the model.
+        modality: the modality that it belongs to; None: shared.
+        layer: its layer within encoder or head; None where it has none.
+        tensors: its tensors in storage order.
+        member: its number among several of one kind, e.g. of experts.
+    """
 
     id: GroupId
     role: Role
@@ -61,9 +77,12 @@ class ParamGroup:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Part:
-    """Which part of a group is meant: tensors of these kinds, and of those a leading piece; by default everything.
+    """Part of a group; by default all of it.
 
-    ``rank``: the first LoRA ranks; ``rows``: this share of a dense tensor's output rows, ``ceil(rows d_out)`` of them.
+    Attributes:
+        kinds: tensors of these kinds; None: of all.
+        rank: the first so many ranks of LoRA factors; None: all.
+        rows: the first ``ceil(rows d_out)`` output rows of dense tensors; None: all.
     """
 
     kinds: frozenset[Kind] | None = None
@@ -72,18 +91,18 @@ class Part:
 
     @property
     def whole(self) -> bool:
-        """True where nothing is left out."""
+        """Whether nothing is left out."""
         return self.kinds is None and not self.cuts
 
     @property
     def cuts(self) -> bool:
-        """True where only a leading piece of a tensor is meant."""
+        """Whether only a leading piece of a tensor is meant."""
         return self.rank is not None or self.rows is not None
 
     def lead(self, spec: TensorSpec) -> tuple[int, int]:
-        """``(axis, n)``: of a tensor of one of the kinds the part is the first ``n`` along ``axis``.
+        """Return ``(axis, n)``: the part of a tensor is its first ``n`` slices along ``axis``.
 
-        Ranks are A's rows and B's columns.
+        Ranks are rows of A and columns of B.
         """
         axis = 1 if spec.kind == "lora_b" else 0
         size = spec.shape[axis]
@@ -97,7 +116,7 @@ Selection = Mapping[GroupId, Part]
 
 
 def pack(specs: Iterable[tuple[str, tuple[int, ...], Kind]]) -> tuple[TensorSpec, ...]:
-    """Lays tensors ``(name, shape, kind)`` one behind the other in a group."""
+    """Lay tensors ``(name, shape, kind)`` one behind the other in a group."""
     packed: list[TensorSpec] = []
     offset = 0
     for name, shape, kind in specs:
@@ -107,10 +126,16 @@ def pack(specs: Iterable[tuple[str, tuple[int, ...], Kind]]) -> tuple[TensorSpec
 
 
 class GroupLayout:
-    """All groups of a backbone in storage order; the only owner of that order."""
+    """All groups of a backbone in storage order.
+
+    Attributes:
+        groups: the groups.
+        numel: number of elements of the whole model.
+        modalities: modalities of the groups, in their order.
+    """
 
     def __init__(self, groups: Iterable[ParamGroup]) -> None:
-        """Fixes the order of ``groups``.
+        """Fix the order of ``groups``.
 
         Raises:
             ValueError: two groups share an id.
@@ -129,19 +154,19 @@ class GroupLayout:
         self.modalities = tuple(dict.fromkeys(g.modality for g in self.groups if g.modality is not None))
 
     def __iter__(self) -> Iterator[ParamGroup]:
-        """Groups in storage order."""
+        """Iterate over the groups in storage order."""
         return iter(self.groups)
 
     def __len__(self) -> int:
-        """``G``, the number of groups."""
+        """Return ``G``, the number of groups."""
         return len(self.groups)
 
     def __contains__(self, group: object) -> bool:
-        """True for the id of one of the groups."""
+        """Return whether ``group`` is the id of one of the groups."""
         return group in self._by_id
 
     def __getitem__(self, group: GroupId) -> ParamGroup:
-        """The group of that id."""
+        """Return the group with that id."""
         return self._by_id[group]
 
     @property
@@ -151,23 +176,23 @@ class GroupLayout:
 
     @property
     def lora(self) -> bool:
-        """Whether the model learns through LoRA factors."""
+        """Whether the model has LoRA factors."""
         return any(g.lora for g in self.groups)
 
     def span(self, group: GroupId) -> slice:
-        """Where ``theta_j`` lies in the flat model vector."""
+        """Return the positions of ``theta_j`` in the flat model vector."""
         return self._spans[group]
 
     def accessible(self, modalities: Collection[str]) -> tuple[ParamGroup, ...]:
-        """``G_n``: the groups of these modalities and the shared ones."""
+        """Return ``G_n``: the groups of these modalities and the shared ones."""
         return tuple(g for g in self.groups if g.modality is None or g.modality in modalities)
 
     def mandatory(self, modalities: Collection[str]) -> tuple[ParamGroup, ...]:
-        """``{A_m : m in M_n}``: the fusion blocks that a client of these modalities always trains."""
+        """Return ``{A_m : m in M_n}``: the fusion blocks that a client of these modalities always trains."""
         return tuple(g for g in self.groups if g.role == "fusion_a" and g.modality in modalities)
 
     def select(self, groups: Iterable[ParamGroup | GroupId] | None = None, part: Part = WHOLE) -> Selection:
-        """The same ``part`` of each of ``groups`` (all by default), in storage order.
+        """Select the same ``part`` of each of ``groups`` (all by default), in storage order.
 
         Raises:
             ValueError: one of them is not of this layout.
@@ -180,7 +205,7 @@ class GroupLayout:
         return {j: part for j in self._by_id if j in wanted}
 
     def indices(self, group: GroupId, part: Part) -> slice | Tensor:
-        """Positions inside ``theta_j`` that ``part`` selects: a slice where they are contiguous, else int64 indices."""
+        """Return the positions in ``theta_j`` of ``part``: a slice where they are contiguous, else int64 indices."""
         spec = self._by_id[group]
         if part.whole:
             return slice(0, spec.numel)
@@ -191,31 +216,31 @@ class GroupLayout:
         return flat
 
     def num_values(self, selection: Selection) -> int:
-        """Number of values that ``selection`` names."""
+        """Count the values that ``selection`` names."""
         return sum(_length(self._spans[j] if part.whole else self.indices(j, part)) for j, part in selection.items())
 
     def views(self, flat: Tensor) -> dict[GroupId, Tensor]:
-        """``theta_j`` for every group, as views of the flat model vector (``numel``,)."""
+        """Return ``theta_j`` of every group, as views of the flat model vector (``numel``,)."""
         if flat.shape != (self.numel,):
             raise ValueError(f"flat model has shape {tuple(flat.shape)}, expected ({self.numel},)")
         return {j: flat[s] for j, s in self._spans.items()}
 
     def flatten(self, params: Params) -> Tensor:
-        """One new float32 vector (``numel``,) from the groups' vectors."""
+        """Copy the groups' vectors into one float32 vector (``numel``,)."""
         return torch.cat([params[j].to(torch.float32) for j in self._by_id])
 
     def unflatten(self, group: GroupId, theta: Tensor) -> dict[str, Tensor]:
-        """The group's tensors by name, as views of its vector ``theta_j``."""
+        """Return the group's tensors by name, as views of its vector ``theta_j``."""
         return {t.name: theta[t.offset : t.offset + t.numel].view(t.shape) for t in self._by_id[group].tensors}
 
     def matrix(self, role: Role, theta: Params) -> Tensor:
-        """``[A_1 | .. | A_M]``: the two-dimensional tensors of all groups of ``role``, side by side."""
+        """Return ``[A_1 | .. | A_M]``: the two-dimensional tensors of all groups of ``role``, side by side."""
         blocks = [t for g in self.groups if g.role == role for t in self.unflatten(g.id, theta[g.id]).values()]
         return torch.cat([b for b in blocks if b.ndim == 2], dim=1)
 
 
 def all_finite(values: Tensor) -> bool:
-    """Whether there is neither NaN nor infinity; from the extremes, twenty times as fast as asking every value."""
+    """Return whether there is neither NaN nor infinity; by the extremes, 20 times as fast as value by value."""
     if not values.numel():
         return True
     low, high = values.aminmax()
@@ -223,7 +248,7 @@ def all_finite(values: Tensor) -> bool:
 
 
 def _tensor_indices(spec: TensorSpec, part: Part) -> Tensor:
-    """Positions in the group's vector of what ``part`` leaves of one tensor."""
+    """Return the positions of ``part`` of one tensor in the group's vector."""
     index = torch.arange(spec.offset, spec.offset + spec.numel)
     axis, number = part.lead(spec)
     return index.view(spec.shape).narrow(axis, 0, number).reshape(-1)

@@ -1,4 +1,8 @@
-"""What server and clients say to each other. ``S_n``: the groups client ``n`` trains; ``Delta = local - global``."""
+"""Messages between server and clients, and the values that a round is made of.
+
+Legend: ``S_n`` the groups that client ``n`` trains, ``Delta = local - global`` its update, ``N`` the number of clients,
+``M`` of modalities, ``K`` of classes.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,15 @@ NO_STATE: ClientState = {}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClientInfo:
-    """A client as the server knows it: ``modalities`` is ``M_n``, ``device`` its type's name."""
+    """A client as the server knows it.
+
+    Attributes:
+        id: position in the fleet, 0 .. N - 1.
+        name: name for people.
+        device: name of its device type, e.g. ``A``.
+        modalities: sensors that it has, ``M_n``, in canonical order.
+        num_windows: number of its training windows, ``n_k``.
+    """
 
     id: ClientId
     name: str
@@ -29,21 +41,26 @@ class ClientInfo:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fleet:
-    """All clients in id order and all ``M`` modalities in canonical order (rare ones last)."""
+    """All clients of a run.
+
+    Attributes:
+        clients: clients in id order.
+        modalities: all ``M`` modalities in canonical order, rare ones last.
+    """
 
     clients: tuple[ClientInfo, ...]
     modalities: tuple[str, ...]
 
     def __getitem__(self, client: ClientId) -> ClientInfo:
-        """The client of that id."""
+        """Return the client with that id."""
         return self.clients[client]
 
     def __len__(self) -> int:
-        """``N``."""
+        """Return the number of clients, ``N``."""
         return len(self.clients)
 
     def cohort(self, modality: str) -> tuple[ClientId, ...]:
-        """``C_m``: the clients that own ``modality`` (Section III-B)."""
+        """Return ``C_m``, the clients that have ``modality`` (Section III-B)."""
         return tuple(c.id for c in self.clients if modality in c.modalities)
 
     def rare(self) -> tuple[str, ...]:
@@ -54,7 +71,13 @@ class Fleet:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServerState:
-    """What the server carries on: ``models`` ("global", "cluster.2"), ``tensors`` (e.g. ``d_bar``), JSON ``facts``."""
+    """State of the server between two rounds.
+
+    Attributes:
+        models: models by name ("global", "cluster.2"): each a float32 vector per group.
+        tensors: further tensors of the strategy, e.g. ``d_bar``.
+        facts: further values of the strategy that JSON can hold.
+    """
 
     models: Mapping[str, Params]
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
@@ -63,12 +86,24 @@ class ServerState:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Assignment:
-    """What one client does in one round.
+    """Task of one client in one round.
 
-    ``view`` names the model it starts from; ``down``, ``train`` (``S_n``), ``up``: which groups travel, learn, return;
-    ``lr_scale``: times the common rate; ``keep``: in the client's own state, never sent. Behind ``output`` (the last)
-    and ``taps`` nothing runs. ``step_flops``: a step's beside stages and optimizer; ``lora_scale``: times LoRA's s.
-    ``omit_absent``: what belongs to sensors that the client lacks is not on it: their features are 0, always.
+    Attributes:
+        client: id of the client.
+        down: parts of groups that it receives.
+        train: parts of groups that it trains, ``S_n``.
+        up: parts of groups that it sends back; within ``train``.
+        epochs: local epochs, at least 1.
+        keep: parts of groups that are stored in its personal state and never sent.
+        view: name of the server's model that it starts from.
+        phase: label of the method's phase, for records.
+        taps: stages whose outputs the objective reads.
+        output: stage that yields the logits; None: the backbone's. Stages behind it and behind ``taps`` do not run.
+        lr_scale: learning-rate multiplier by group; 1 where none is given.
+        args: numbers for the client's program, e.g. FedProx's ``mu``.
+        step_flops: FLOPs of an optimizer step beside stages and optimizer, for the time models.
+        lora_scale: multiplier on LoRA's ``s = alpha / r``.
+        omit_absent: whether networks of sensors that it lacks are not on the client: their features are then 0.
     """
 
     client: ClientId
@@ -90,7 +125,15 @@ class Assignment:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageTimes:
-    """Seconds a device spends in each stage of a round; waiting is what remains of the round."""
+    """Seconds of a device in a round; what remains of the round is waiting.
+
+    Attributes:
+        forward_s: forward passes.
+        backward_s: backward passes.
+        optimizer_s: optimizer steps.
+        up_s: upload.
+        down_s: download.
+    """
 
     forward_s: float = 0.0
     backward_s: float = 0.0
@@ -100,23 +143,33 @@ class StageTimes:
 
     @property
     def compute_s(self) -> float:
-        """Forward, backward and optimizer."""
+        """Seconds of forward, backward and optimizer."""
         return self.forward_s + self.backward_s + self.optimizer_s
 
     @property
     def link_s(self) -> float:
-        """Download and upload."""
+        """Seconds of download and upload."""
         return self.up_s + self.down_s
 
     @property
     def busy_s(self) -> float:
-        """Everything but waiting."""
+        """Seconds of all stages: everything but waiting."""
         return self.compute_s + self.link_s
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Work:
-    """What a client really did: the input of every time model; ``extra_flops``: beside stages and optimizer."""
+    """Computation that a client carried out: the input of every time model.
+
+    Attributes:
+        num_windows: training windows per epoch.
+        epochs: local epochs.
+        num_steps: optimizer steps of all epochs.
+        engine: how steps were computed.
+        loss: mean training loss over all epochs.
+        measured: real seconds of each stage on this machine.
+        extra_flops: FLOPs of all steps beside stages and optimizer.
+    """
 
     num_windows: int
     epochs: int
@@ -129,7 +182,17 @@ class Work:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Receipt:
-    """The bookkeeping half of an update: encoded lengths, the client's ``stats``, ``probes`` beside (task, windows)."""
+    """Bookkeeping of a client's round: an update without its values.
+
+    Attributes:
+        assignment: the task as the client refined it.
+        work: the computation that it carried out.
+        bytes_down: length of the encoded download.
+        bytes_up: length of the encoded upload.
+        stats: statistics that the client's program reports, by name.
+        sq_norm: ``|Delta_j|^2`` by group.
+        probes: trial steps beside the task, as (task, number of windows); they are charged.
+    """
 
     assignment: Assignment
     work: Work
@@ -142,7 +205,13 @@ class Receipt:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Update:
-    """A client's answer: ``delta[j]`` holds the values of ``up`` only, local minus global."""
+    """Answer of a client.
+
+    Attributes:
+        receipt: its bookkeeping.
+        delta: ``Delta_j`` by group, float32: values of ``up`` only, local minus global.
+        state: the client's new personal state.
+    """
 
     receipt: Receipt
     delta: Params
@@ -151,7 +220,12 @@ class Update:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WeightedSum:
-    """Aggregation by weighted sums per bucket: updates may be reduced where and when they arise."""
+    """Aggregation by weighted sums: updates may be added up where and when they arise.
+
+    Attributes:
+        weight: weight ``w_n`` of a client's update of a group.
+        bucket: name of the sum that a task's update belongs to, e.g. "global".
+    """
 
     weight: Callable[[ParamGroup, ClientInfo, Assignment], float]
     bucket: Callable[[Assignment], str]
@@ -159,7 +233,7 @@ class WeightedSum:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Collect:
-    """Aggregation that needs every single update."""
+    """Aggregation of single updates: all of them are brought to the server."""
 
 
 Reduction = WeightedSum | Collect
@@ -167,9 +241,14 @@ Reduction = WeightedSum | Collect
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GroupSum:
-    """One group's float64 sums over the clients that uploaded it, ``members`` in client order.
+    """Sums of one group over the clients that uploaded it.
 
-    ``weighted = sum_n w_n Delta_n``, ``plain = sum_n Delta_n`` (the same at weights 1), ``sq_norm = sum |Delta_n|^2``.
+    Attributes:
+        weight: ``sum_n w_n``.
+        weighted: ``sum_n w_n Delta_n``, float64.
+        plain: ``sum_n Delta_n``, float64; the same tensor where all weights are 1.
+        sq_norm: ``sum_n |Delta_n|^2``.
+        members: ids of these clients, ascending.
     """
 
     weight: float
@@ -181,7 +260,13 @@ class GroupSum:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reduced:
-    """What aggregation sees, in client order: sums per bucket and group, or all updates (``Collect``), and receipts."""
+    """Input of the aggregation.
+
+    Attributes:
+        sums: sums by bucket and group (``WeightedSum``).
+        receipts: receipts of all usable updates, in client order.
+        updates: single updates in client order (``Collect``).
+    """
 
     sums: Mapping[str, Mapping[GroupId, GroupSum]]
     receipts: tuple[Receipt, ...]
@@ -190,7 +275,16 @@ class Reduced:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trained:
-    """What an executor brings back; ``rejected``: why, by client; ``refused``: their receipts where they did answer."""
+    """Outcome of a round's local training.
+
+    Attributes:
+        reduced: input of the aggregation.
+        states: new personal state by client.
+        rejected: reason by client whose update is not used.
+        refused: receipts of rejected clients that did answer.
+        pairwise: updates of the fusion blocks that are compared in pairs.
+        moved_bytes: bytes that really travelled between processes.
+    """
 
     reduced: Reduced
     states: Mapping[ClientId, ClientState]
@@ -201,15 +295,23 @@ class Trained:
 
     @property
     def worked(self) -> tuple[Receipt, ...]:
-        """Receipts of all that cost time, energy and bytes."""
+        """Receipts of all clients that cost time, energy and bytes, in client order."""
         return tuple(sorted((*self.reduced.receipts, *self.refused), key=lambda r: r.assignment.client))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EvalTarget:
-    """A tested model: ``view`` under ``keep`` of ``client`` (None: the states' mean, weights ``mean_of``).
+    """Model to evaluate.
 
-    It is seen through ``modalities`` (None: all; ``omit_absent``: as a task), read at ``output`` (None: the logits).
+    Attributes:
+        label: name of its confusion matrices.
+        view: name of the server's model that it is made of.
+        client: client whose personal state replaces ``keep``; None: the mean of all clients' states.
+        keep: parts of groups that are taken from personal state.
+        modalities: sensors that it is given; None: all.
+        output: stage that yields the logits; None: the backbone's last.
+        mean_of: weight by client in that mean.
+        omit_absent: whether features of sensors that it is not given are 0, as in ``Assignment``.
     """
 
     label: str
@@ -224,7 +326,12 @@ class EvalTarget:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EvalPlan:
-    """The strategy's canonical model (``f1``) and, for personalised ones, each client's own (``f1_fleet``)."""
+    """Models that a strategy wants evaluated.
+
+    Attributes:
+        canonical: the strategy's one model (``f1``); None where it has none.
+        clients: each client's own model (``f1_fleet``), for personalised strategies.
+    """
 
     canonical: EvalTarget | None
     clients: tuple[EvalTarget, ...] = ()
@@ -232,7 +339,14 @@ class EvalPlan:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClientCost:
-    """One client's simulated round."""
+    """Simulated round of one client.
+
+    Attributes:
+        client: id of the client.
+        times: seconds of each stage.
+        wait_s: seconds of waiting for the slowest client.
+        energy_j: joules of the whole round.
+    """
 
     client: ClientId
     times: StageTimes
@@ -242,7 +356,13 @@ class ClientCost:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RoundCost:
-    """A round under one time model: ``round_s`` is the slowest client's busy time, ``energy_j`` the fleet's sum."""
+    """Simulated round under one time model.
+
+    Attributes:
+        clients: costs of all clients, in client order.
+        round_s: seconds until the slowest client is done.
+        energy_j: joules of the whole fleet.
+    """
 
     clients: tuple[ClientCost, ...]
     round_s: float

@@ -1,7 +1,7 @@
-"""What a user adds from a file of their own: found by its import path ``module:attribute``, known by its sources.
+"""Methods, backbones and datasets from users' files: loaded by import path ``module:attribute``, hashed by source.
 
-Sources are the module's file and those that it imports from beside it: ``import helpers`` counts where ``helpers.py``
-lies in the same folder; of an installed package only its own modules do.
+Sources are the module's file and those that it imports from the same folder: ``import helpers`` counts where
+``helpers.py`` is beside it; of an installed package only its own modules count.
 """
 
 from __future__ import annotations
@@ -20,26 +20,31 @@ from pydantic import BaseModel
 
 from relief_ray.errors import UserError, nearest
 
-PROJECT = ("relief_ray", "actors", "tune_configs")
-INSTALLED = frozenset({"site-packages", "dist-packages"})
-Config = TypeVar("Config", bound=BaseModel)
+_PROJECT = ("relief_ray", "actors", "tune_configs")
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
+_Config = TypeVar("_Config", bound=BaseModel)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SourceFile:
-    """A file by its place below the folder that Python found it in: ``my_lab/methods.py``."""
+    """A source file.
+
+    Attributes:
+        name: its path below the folder that Python found it in: ``my_lab/methods.py``.
+        content: its bytes.
+    """
 
     name: str
     content: bytes
 
     @property
     def sha256(self) -> str:
-        """Of its bytes."""
+        """Hash of its bytes."""
         return hashlib.sha256(self.content).hexdigest()
 
 
 def is_path(name: object) -> bool:
-    """Whether a name is an import path: what this project brings along has no colon in its name."""
+    """Return whether a name is an import path; names of this project have no colon."""
     return isinstance(name, str) and ":" in name
 
 
@@ -52,17 +57,17 @@ def import_path(path: str) -> str:
 
 
 def is_own(kind: type) -> bool:
-    """Whether a class comes from outside the project."""
-    return kind.__module__.partition(".")[0] not in PROJECT
+    """Return whether a class is defined outside of this project."""
+    return kind.__module__.partition(".")[0] not in _PROJECT
 
 
 def path_of(kind: type) -> str:
-    """``module:Class``, where ``load`` finds it again."""
+    """Return the import path ``module:Class``, by which ``load`` finds it again."""
     return f"{kind.__module__}:{kind.__qualname__}"
 
 
 def load(path: str, key: str) -> object:
-    """What ``module:attribute`` names; modules are looked for on PYTHONPATH and in the current folder.
+    """Load ``module:attribute``; modules are looked for on PYTHONPATH and in the current folder.
 
     Raises:
         UserError: no such module or attribute, or the module cannot be imported.
@@ -76,14 +81,14 @@ def load(path: str, key: str) -> object:
             f"{key} = {path!r}: {module.__file__ or name} has no {attribute!r}{nearest(attribute, vars(module))}; "
             "name what the file defines"
         )
-    found: object = getattr(module, attribute)
-    return found
+    value: object = getattr(module, attribute)
+    return value
 
 
 def _import(name: str, place: str) -> ModuleType:
     here = str(Path.cwd())
     if here not in sys.path:
-        # Last, so that a file of the user's can never stand in for an installed module.
+        # Last, so that a user's file can never replace an installed module.
         sys.path.append(here)
     try:
         return importlib.import_module(name)
@@ -101,11 +106,13 @@ def _import(name: str, place: str) -> ModuleType:
         ) from error
 
 
-def configured(values: Mapping[str, object], key: str, base: type[Config]) -> Config:
-    """A configuration of the class (or variation of the instance) that ``values["name"]`` names; the rest are fields.
+def configured(values: Mapping[str, object], key: str, base: type[_Config]) -> _Config:
+    """Make a configuration of the class that ``values["name"]`` names, or a variation of the instance.
+
+    The other ``values`` are its fields.
 
     Raises:
-        UserError: what is named is no ``base``.
+        UserError: it is no ``base``.
         ValidationError: a field does not fit.
     """
     found, given = load_kind(str(values["name"]), key, base), {k: v for k, v in values.items() if k != "name"}
@@ -114,7 +121,7 @@ def configured(values: Mapping[str, object], key: str, base: type[Config]) -> Co
     return type(found).model_validate(dict(found) | given)
 
 
-def load_kind(path: str, key: str, base: type[Config]) -> type[Config] | Config:
+def load_kind(path: str, key: str, base: type[_Config]) -> type[_Config] | _Config:
     """The subclass of ``base``, or the instance of one, that an import path names.
 
     Raises:
@@ -131,37 +138,37 @@ def load_kind(path: str, key: str, base: type[Config]) -> type[Config] | Config:
 
 
 def modules_of(names: Iterable[object]) -> tuple[str, ...]:
-    """The modules among configured names: ``my.module`` of ``my.module:MyMethod``, each once."""
+    """Return the modules of configured import paths, each once: ``my.module`` of ``my.module:MyMethod``."""
     return tuple(sorted({str(name).partition(":")[0] for name in names if is_path(name)}))
 
 
 def sources(modules: Iterable[str]) -> tuple[SourceFile, ...]:
-    """The files of imported ``modules`` and of what they import from beside them, by name."""
-    found: dict[str, SourceFile] = {}
+    """Read the files of imported ``modules`` and of their imports from the same folder, by name."""
+    files: dict[str, SourceFile] = {}
     for name in modules:
         file = getattr(sys.modules.get(name), "__file__", None)
-        if file is None or name.partition(".")[0] in PROJECT:
+        if file is None or name.partition(".")[0] in _PROJECT:
             continue
         path = Path(file)
         root = path.parents[name.count(".") + (path.name == "__init__.py")]
         for place in _reachable(name if name != "__main__" else path.stem, root):
-            found[place] = SourceFile(name=place, content=(root / place).read_bytes())
-    return tuple(found[place] for place in sorted(found))
+            files[place] = SourceFile(name=place, content=(root / place).read_bytes())
+    return tuple(files[place] for place in sorted(files))
 
 
 def digests(modules: Iterable[str]) -> dict[str, str]:
-    """sha256 by file: what tells one version of a user's method from another."""
+    """Return the sha256 by file, which tells versions of a user's method apart."""
     return {source.name: source.sha256 for source in sources(modules)}
 
 
 def _reachable(module: str, root: Path) -> list[str]:
-    """Places below ``root`` of ``module``, of its parent packages, and of what they import from ``root``."""
-    whole = not INSTALLED & set(root.parts)
+    """Paths below ``root`` of ``module``, of its parent packages, and of their imports from ``root``."""
+    is_user_folder = not _INSTALLED & set(root.parts)
     seen: dict[str, None] = {}
     todo = [module]
     while todo:
         name = todo.pop()
-        if name.partition(".")[0] in PROJECT or not (whole or name.split(".")[0] == module.split(".")[0]):
+        if name.partition(".")[0] in _PROJECT or not (is_user_folder or name.split(".")[0] == module.split(".")[0]):
             continue
         places = [place for place in _places(name) if (root / place).is_file()]
         for place in places:
@@ -179,7 +186,7 @@ def _places(module: str) -> Iterator[str]:
 
 
 def _imports(content: bytes, place: str) -> Iterator[str]:
-    """Modules that a file may import, whether they exist or not."""
+    """Yield the modules that a file may import, whether they exist or not."""
     package = place.split("/")[:-1]
     for node in ast.walk(ast.parse(content)):
         if isinstance(node, ast.Import):

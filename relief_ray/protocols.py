@@ -1,4 +1,4 @@
-"""The seams that the round is cut along: time model, personal state, executor, accountant, server-side backbone."""
+"""Interfaces between the round and its surroundings: time model, personal state, executor, costs, server backbone."""
 
 from __future__ import annotations
 
@@ -30,56 +30,61 @@ States = Mapping[ClientId, ClientState]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reading:
-    """A classifier at work: its ``logits`` (B, K) and the ``features`` (B, D) that it reads, side by side."""
+    """Output of a classifier on B windows.
+
+    Attributes:
+        logits: (B, K).
+        features: input of the classifier's last layers (B, D).
+    """
 
     logits: Tensor
     features: Tensor
 
 
 class Planner(Protocol):
-    """The time model as strategies see it."""
+    """Time model as strategies see it."""
 
     def times(self, client: ClientId, assignment: Assignment) -> StageTimes:
-        """Predicted stage times of ``assignment`` on the client's device."""
+        """Predict the seconds of ``assignment`` on the client's device."""
 
 
 class StateStore(Protocol):
     """Personal state of clients: staged during a round, committed with it."""
 
     def load(self, client: ClientId) -> ClientState:
-        """The last committed state (empty at first)."""
+        """Return the state as last committed; empty at first."""
 
     def stage(self, client: ClientId, state: ClientState) -> None:
-        """Remembers a client's new state until the round is committed."""
+        """Keep a client's new state until the round is committed."""
 
     def commit(self) -> None:
-        """Makes all staged states current."""
+        """Make all staged states current."""
 
 
 class Executor(Protocol):
-    """Where clients run: a plain loop or Ray actors, with the same bits."""
+    """Runs clients, in a plain loop or on Ray workers, with the same bits."""
 
     def train(self, round_: int, models: Models, tasks: Sequence[Assignment], states: States) -> Trained:
-        """Runs every task; sums blocks of clients as the strategy's reduction allows."""
+        """Train every task and reduce the updates as the strategy's reduction says."""
 
     def evaluate(
         self, models: Models, targets: Sequence[EvalTarget], states: States, part: str
     ) -> Mapping[str, Tensor]:
-        """Confusion matrices of each target, by "label" and "label|modality", on ``part`` ("test" or "validation").
+        """Return the confusion matrices of all targets, by "label" and "label|modality".
 
-        They are int64 (subjects, classes, classes), rows true, columns predicted.
+        They are int64 (subjects, K, K), rows true, columns predicted. ``part`` is "test" or "validation".
         """
 
     def close(self) -> None:
-        """Releases workers; called once."""
+        """Release the workers; called once."""
 
 
 class Network(Protocol):
-    """A backbone that the server computes with: differentiable in its parameters and in raw windows."""
+    """Backbone for the server's own computations: differentiable in its parameters and in raw windows."""
 
     @property
     def channels(self) -> Mapping[str, int]:
-        """Channels by modality, in canonical order."""
+        """Number of channels by modality, in canonical order."""
 
     @property
     def window(self) -> int:
@@ -87,40 +92,43 @@ class Network(Protocol):
 
     @property
     def num_classes(self) -> int:
-        """``K``."""
+        """Number of classes, ``K``."""
 
     @property
     def parameters(self) -> Mapping[GroupId, tuple[nn.Parameter, ...]]:
-        """Every group's tensors, in storage order."""
+        """Tensors of every group, in storage order."""
 
     def load(self, params: Params) -> None:
-        """Copies all groups' vectors into the parameters."""
+        """Copy all groups' vectors into the parameters."""
 
     def read(self, windows: Mapping[str, Tensor], outputs: Collection[str | None]) -> Mapping[str | None, Reading]:
-        """Each of ``outputs`` (None: the backbone's own logits) on raw windows (B, C, T), standardised.
+        """Compute each of ``outputs`` (None: the backbone's own logits) on raw, standardised windows (B, C, T).
 
-        A modality that is not in ``windows`` is absent as the run's missing mode says.
+        A modality that is not in ``windows`` is treated as absent, by the run's missing mode.
         """
 
 
 class Windows(Protocol):
-    """Public windows without labels, by reference: nobody trains on them and no test does."""
+    """Public windows without labels, of neither training nor test data; read when they are needed."""
 
     def __len__(self) -> int:
-        """How many."""
+        """Return the number of windows."""
 
     def take(self, index: Sequence[int]) -> Windows:
-        """Those at these places, in this order."""
+        """Return the windows at these positions, in this order."""
 
     def load(self, modalities: Collection[str] | None = None) -> Mapping[str, NDArray[np.float32]]:
-        """Modality (None: all) -> (n, C, T), standardised."""
+        """Read standardised windows (n, C, T) by modality; ``modalities`` None: all."""
 
 
 class Accountant(Protocol):
-    """Turns receipts into simulated time and energy under every time model."""
+    """Turns receipts into simulated time and energy under all time models."""
 
     def charged(self, done: Sequence[Receipt], participants: Sequence[ClientInfo]) -> tuple[Receipt, ...]:
-        """What the round is charged for: what was ``done``, unless the accounting says otherwise."""
+        """Return the receipts that are charged: what was ``done``, unless the accounting says otherwise."""
 
     def cost(self, receipts: Sequence[Receipt], fleet: Fleet, server_s: float = 0.0) -> Mapping[str, RoundCost]:
-        """One ``RoundCost`` per time model; clients without receipt wait. ``server_s``: how long aggregation took."""
+        """Return the round's cost by time model; clients without receipt wait.
+
+        ``server_s``: real seconds of the aggregation.
+        """

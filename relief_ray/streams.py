@@ -1,4 +1,4 @@
-"""Random streams: one per (seed, purpose, round, client), so that a new consumer never shifts another's draws."""
+"""Random generators by (seed, purpose, round, client), so that a new consumer never shifts the draws of another."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-LAST_WORD = 2**32 - 1
+_LAST_WORD = 2**32 - 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Streams:
-    """Derives independent generators from the run's seed; never touches a global generator."""
+    """Derives independent generators from the run's ``seed``; never touches a global generator."""
 
     seed: int
 
     def entropy(self, purpose: str, *key: int) -> list[int]:
-        """The words that name one stream; keys are shifted so that -1 is allowed.
+        """Return the seed words of one generator; keys are shifted so that -1 is allowed.
 
-        It gets the last word, not 0: NumPy takes words without trailing zeros for the same entropy.
+        -1 becomes the largest word and not 0, since NumPy treats words with and without trailing zeros as equal.
         """
         word = int.from_bytes(hashlib.sha256(purpose.encode()).digest()[:4], "little")
-        return [self.seed, word, *(k + 1 if k >= 0 else LAST_WORD for k in key)]
+        return [self.seed, word, *(k + 1 if k >= 0 else _LAST_WORD for k in key)]
 
     def numpy(self, purpose: str, *key: int) -> np.random.Generator:
-        """A NumPy generator for ``purpose`` and, by convention, (round, client)."""
+        """Make a NumPy generator for ``purpose`` and, by convention, (round, client)."""
         return np.random.default_rng(np.random.SeedSequence(self.entropy(purpose, *key)))
 
     def torch(self, purpose: str, *key: int) -> torch.Generator:
-        """A CPU torch generator for ``purpose`` and, by convention, (round, client)."""
+        """Make a CPU torch generator for ``purpose`` and, by convention, (round, client)."""
         words = np.random.SeedSequence(self.entropy(purpose, *key)).generate_state(2, np.uint32)
         return torch.Generator().manual_seed((int(words[0]) << 31) ^ int(words[1]))

@@ -18,12 +18,18 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-Vector = npt.NDArray[np.float64]
+_Vector = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AggregationError:
-    """The terms that bound FedAvg's expected squared error on one fusion block (Lemma 1)."""
+    """Terms that bound FedAvg's expected squared error on one fusion block (Lemma 1).
+
+    Attributes:
+        scaling: term (I), from dividing by all N clients.
+        interference: term (II), from updates of clients without the sensor.
+        variance: term (III), from stochastic gradients.
+    """
 
     scaling: float
     interference: float
@@ -35,7 +41,7 @@ class AggregationError:
         return self.scaling + self.interference + self.variance
 
 
-def fedavg_bias_sq(cohort_mean: Vector, absent_mean: Vector, *, cohort_size: int, num_clients: int) -> float:
+def fedavg_bias_sq(cohort_mean: _Vector, absent_mean: _Vector, *, cohort_size: int, num_clients: int) -> float:
     """Return the exact squared bias of plain averaging on one block: ((N - c)/N)^2 |g_bar - E[eps_hat]|^2.
 
     First line of Eq. (13), Lemma 1. Both vectors have the block's shape; `absent_mean` is the expected mean
@@ -108,7 +114,20 @@ def cohort_error_worst(*, noise: float, zeta_sq: float, active_size: int, cohort
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConvergenceSetting:
-    """What Theorem 3 needs to know: eta, E, R, L, F(Theta^0) - F*, sigma^2, zeta^2, N, zeta_m^2 and min_r k_m."""
+    """Quantities of Theorem 3.
+
+    Attributes:
+        learning_rate: eta.
+        num_epochs: local epochs, E.
+        num_rounds: R.
+        smoothness: L.
+        initial_gap: F(Theta^0) - F*.
+        sigma_sq: stochastic variance, sigma^2.
+        zeta_sq: heterogeneity of all clients, zeta^2.
+        num_clients: N.
+        block_zeta_sq: zeta_m^2 by modality.
+        active_sizes: smallest active cohort of all rounds by modality, min_r k_m.
+    """
 
     learning_rate: float
     num_epochs: int

@@ -175,8 +175,8 @@ metrics-absent | test_metrics.py | classes that neither occur nor are predicted 
 + scores.nan_to_num().mean()
 
 config-hash | test_config.py | runs of two seeds have the same name
-- ("name", "runtime", "tracking", "choice")
-+ ("name", "runtime", "tracking", "choice", "seed")
+- _NOT_DECIDING = frozenset({"name",
++ _NOT_DECIDING = frozenset({"seed", "name",
 
 checkpoint-digest | test_checkpoint.py | a damaged state is loaded
 - if _sha256(data) != sha256:

@@ -207,7 +207,7 @@ def cell_of(grid: str, point: Point, settings: Sequence[str], tuned: Tuned | Non
         refuse_overruled(frozen.choice, settings)
         config = configured(grid, replace(point, settings={**point.settings, **frozen.settings}), settings)
         setting, choice = f"{point.setting}-tuned", frozen.choice
-    digest = config_hash(config.hashed())
+    digest = config_hash(config.identity())
     fold = [f"f{config.data.fold}"] if config.data.split == "held_out_subject" else []
     name = "-".join([setting, point.method, *fold, f"s{config.seed}", digest[:HASH_DIGITS]])
     named = config.model_copy(update={"name": f"{grid}-{name}", "choice": choice})

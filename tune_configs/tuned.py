@@ -9,20 +9,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
+from pydantic import JsonValue, ValidationError
 
 from relief_ray.config import Choice, ExperimentConfig
 from relief_ray.errors import UserError
+from relief_ray.frozen import FrozenConfig
 from relief_ray.models.registry import backbone_name
 
 TUNED = "tuned="
 Place = tuple[str, int | None, str, str]
 
 
-class Frozen(BaseModel):
+class Frozen(FrozenConfig):
     """A method's best try on one dataset, fold (None: the split has none) and backbone; ``num_cells`` were averaged."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     dataset: str
     fold: int | None
@@ -38,10 +37,8 @@ class Frozen(BaseModel):
         return (self.dataset, self.fold, self.backbone, self.method)
 
 
-class Tuned(BaseModel):
+class Tuned(FrozenConfig):
     """All choices of one search; ``score`` says by what."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     grid: str
     score: str

@@ -47,7 +47,7 @@ def state_of(cell: Cell) -> State:
     if not (cell.folder / RUN_FILE).exists():
         return "new"
     run = read_run(cell.folder)
-    if run.config_hash != config_hash(cell.config.hashed()):
+    if run.config_hash != config_hash(cell.config.identity()):
         raise UserError(
             f"{cell.folder}: holds another run ({difference(run.config, cell.config)}); choose a folder with --out DIR"
         )

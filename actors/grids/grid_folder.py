@@ -210,7 +210,7 @@ def read_book(out: Path, settings: Sequence[str] = ()) -> Book:
 
 
 def _cell(name: str, label: str, setting: str, config: ExperimentConfig) -> GridCell:
-    return GridCell(name=name, label=label, setting=setting, config=config, hash=config_hash(config.hashed()))
+    return GridCell(name=name, label=label, setting=setting, config=config, hash=config_hash(config.identity()))
 
 
 def set_stale_aside(entries: Iterable[Entry], out: Path) -> None:

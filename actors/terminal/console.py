@@ -15,6 +15,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.text import Text
 
 from actors.terminal.exit_codes import WIDTH
+from relief_ray.records.metrics import METRICS
 from relief_ray.records.schema import RoundRecord
 
 
@@ -76,9 +77,8 @@ def scores(record: RoundRecord | None) -> list[str]:
     metrics = record.metrics if record is not None else None
     if metrics is None:
         return []
-    shown = [f"F1 {100 * metrics.f1:5.1f} %"] if metrics.f1 is not None else []
-    shown += [f"F1 of own models {100 * metrics.f1_fleet:5.1f} %"] if metrics.f1_fleet is not None else []
-    return shown + ([f"rare {100 * metrics.f1_rare:5.1f} %"] if metrics.f1_rare is not None else [])
+    values = [(metric.label, metric.score(metrics)) for metric in METRICS.values() if metric.label]
+    return [f"{label} {100 * value:5.1f} %" for label, value in values if value is not None]
 
 
 def seconds(value: float) -> str:
@@ -171,7 +171,8 @@ class JsonReporter:
 def json_scores(record: RoundRecord | None) -> dict[str, JsonValue]:
     """The F1s of a round; null where it was not evaluated."""
     metrics = record.metrics if record is not None else None
-    return {name: getattr(metrics, name, None) for name in ("f1", "f1_rare", "f1_fleet")}
+    shown = [metric for metric in METRICS.values() if metric.label]
+    return {metric.name: None if metrics is None else metric.score(metrics) for metric in shown}
 
 
 class Remaining(ProgressColumn):

@@ -1,4 +1,7 @@
-"""A strategy under observation: every answer of its functions is checked before the round goes on."""
+"""Instruments a strategy: every result of its functions is checked before the round goes on.
+
+Of the client's functions it checks what they change and what their receipts charge.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +39,11 @@ from relief_ray.records.identity import state_sha256
 from relief_ray.streams import Streams
 from relief_ray.training.local_step import is_mean_over_windows
 
-# The client's side of a strategy under observation: what its functions change, and what its receipts charge.
+_Snapshot = dict[tuple[str, str], bytes]
 
 
-def watched_client(client: ClientProgram) -> ClientProgram:
-    """The same functions; one that changes the received model or the client's state raises ``Broken``."""
+def _instrument_client(client: ClientProgram) -> ClientProgram:
+    """Wrap the client's functions; one that changes the received model or the client's state raises ``Broken``."""
     return ClientProgram(
         refine=partial(_refine, client),
         objective=partial(_objective, client),
@@ -66,16 +69,16 @@ def _objective(client: ClientProgram, step: LocalStep) -> Tensor:
 
 def _observe(client: ClientProgram, step: LocalStep) -> Mapping[str, Tensor]:
     before = _client_sha256(step.start)
-    found = client.observe(step)
+    statistics = client.observe(step)
     _check_client_kept("observe", before, step.start)
-    return found
+    return statistics
 
 
 def _after(client: ClientProgram, context: ClientContext, update: Update) -> Update:
     before = _client_sha256(context.start, context.state)
     sent = client.after(context, update)
     _check_client_kept("after", before, context.start, context.state)
-    check_bytes(sent, context.layout)
+    _check_bytes(sent, context.layout)
     return sent
 
 
@@ -88,18 +91,18 @@ def _client_sha256(start: Params, state: ClientState = NO_STATE) -> str:
     return state_sha256(ServerState(models={"start": start}, tensors=state))
 
 
-def check_bytes(update: Update, layout: GroupLayout) -> None:
-    """Refuses a receipt that charges less than what is sent is long; more may be charged, by a table.
+def _check_bytes(update: Update, layout: GroupLayout) -> None:
+    """Refuse a receipt that charges less than the length of what is sent; more may be charged, by a table.
 
-    Sent are ``encode(up)``, or ``encode_sparse(up)`` where that is shorter, and the receipt's ``stats``: however
-    they are encoded (as counts, say), no shorter than each distinct value once.
+    What is sent: ``encode(up)``, or ``encode_sparse(up)`` where that is shorter, and the receipt's ``stats``, however
+    they are encoded no shorter than each distinct value once.
 
     Raises:
         Broken: rule ``bytes``.
     """
     receipt, task = update.receipt, update.receipt.assignment
     if any(j not in layout for j in (*task.down, *task.up)):
-        return  # the rule `allocation` has words for that
+        return  # reported by the rule `allocation`
     num_kept = sum(int(delta.count_nonzero()) for delta in update.delta.values())
     shortest = min(encoded_nbytes(layout, task.up), sparse_nbytes(layout, task.up, num_kept)) if task.up else 0
     shortest += sum(torch.unique(value).numel() * value.element_size() for value in receipt.stats.values())
@@ -109,17 +112,14 @@ def check_bytes(update: Update, layout: GroupLayout) -> None:
             raise Broken("bytes", f"client {task.client}: {charged} bytes {name}, its payload has at least {least}")
 
 
-Snapshot = dict[tuple[str, str], bytes]
-
-
-def watched(strategy: Strategy, fleet: Fleet, layout: GroupLayout) -> Strategy:
-    """The same strategy; a call that breaks a rule raises ``Broken``."""
+def instrument(strategy: Strategy, fleet: Fleet, layout: GroupLayout) -> Strategy:
+    """Wrap all functions of a strategy; a call that breaks a rule raises ``Broken``."""
     return replace(
         strategy,
         init=partial(_init, strategy),
         allocate=partial(_allocate, strategy),
         aggregate=partial(_aggregate, strategy),
-        client=watched_client(strategy.client),
+        client=_instrument_client(strategy.client),
         evaluate=partial(_evaluate, strategy, layout),
     )
 
@@ -128,7 +128,7 @@ def _init(strategy: Strategy, layout: GroupLayout, fleet: Fleet, streams: Stream
     before, drawn = _sha256(ServerState(models={"start": start})), _generators()
     state = strategy.init(layout, fleet, streams, start)
     _same("init", before, ServerState(models={"start": start}), drawn)
-    check_state("init", state, layout)
+    _check_state("init", state, layout)
     return state
 
 
@@ -136,17 +136,17 @@ def _allocate(strategy: Strategy, state: ServerState, context: RoundContext) -> 
     before, drawn = _sha256(state), _generators()
     tasks = strategy.allocate(state, context)
     _same("allocate", before, state, drawn)
-    check_tasks("allocate", tasks, state, context.layout, [c.id for c in context.participants], len(context.fleet))
+    _check_tasks("allocate", tasks, state, context.layout, [c.id for c in context.participants], len(context.fleet))
     return tasks
 
 
 def _aggregate(strategy: Strategy, state: ServerState, reduced: Reduced, tools: ServerTools) -> ServerState:
     tasks = [r.assignment for r in reduced.receipts]
-    check_tasks("client.refine", tasks, state, tools.layout, [c.id for c in tools.participants], len(tools.fleet))
+    _check_tasks("client.refine", tasks, state, tools.layout, [c.id for c in tools.participants], len(tools.fleet))
     before, drawn = _sha256(state), _generators()
     after = strategy.aggregate(state, reduced, tools)
     _same("aggregate", before, state, drawn)
-    check_state("aggregate", after, tools.layout)
+    _check_state("aggregate", after, tools.layout)
     return after
 
 
@@ -178,7 +178,7 @@ def _sha256(state: ServerState) -> str:
     return state_sha256(state)
 
 
-def check_tasks(
+def _check_tasks(
     function: str,
     tasks: Iterable[Assignment],
     state: ServerState,
@@ -186,7 +186,7 @@ def check_tasks(
     participants: list[ClientId],
     num_clients: int,
 ) -> None:
-    """Refuses assignments that nobody could carry out.
+    """Refuse assignments that cannot be carried out.
 
     Raises:
         Broken: rule ``allocation``.
@@ -227,8 +227,8 @@ def _mask(layout: GroupLayout, selection: Selection) -> Tensor:
     return mask
 
 
-def check_state(function: str, state: ServerState, layout: GroupLayout) -> None:
-    """Refuses a state that no checkpoint could bring back.
+def _check_state(function: str, state: ServerState, layout: GroupLayout) -> None:
+    """Refuse a state that a checkpoint could not restore.
 
     Raises:
         Broken: rule ``state``.
@@ -238,8 +238,8 @@ def check_state(function: str, state: ServerState, layout: GroupLayout) -> None:
             raise Broken("state", f"{function}: model {name!r} has groups {list(params)}, expected {list(layout.ids)}")
         for j, theta in params.items():
             if theta.dtype != torch.float32 or theta.shape != (layout[j].numel,):
-                found = f"{theta.dtype} {tuple(theta.shape)}"
-                raise Broken("state", f"{function}: {name!r}, group {j!r}: {found}, expected float32 vectors")
+                kind = f"{theta.dtype} {tuple(theta.shape)}"
+                raise Broken("state", f"{function}: {name!r}, group {j!r}: {kind}, expected float32 vectors")
     for name, value in dict[str, object](state.tensors).items():
         if not isinstance(value, Tensor):
             raise Broken("state", f"{function}: tensors[{name!r}] is a {type(value).__name__}, expected a tensor")
@@ -260,20 +260,23 @@ def _generators() -> dict[str, bytes]:
     return {name: pickle.dumps(state) for name, state in states.items()}
 
 
-def globals_of(config: ExperimentConfig) -> Snapshot:
-    """What a strategy must leave alone, by rule and name: generators, settings, its modules' and classes' variables."""
-    found: Snapshot = {("randomness", name): state for name, state in _generators().items()}
+def global_state(config: ExperimentConfig) -> _Snapshot:
+    """Pickle everything global that a strategy must not change, by rule and name.
+
+    These are random generators, torch's settings, and the variables of its modules and their classes.
+    """
+    snapshot: _Snapshot = {("randomness", name): state for name, state in _generators().items()}
     settings = (torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_num_threads())
-    found["globals", "settings of torch"] = pickle.dumps([str(s) for s in settings])
+    snapshot["globals", "settings of torch"] = pickle.dumps([str(s) for s in settings])
     files = {source.name for source in sources(config.modules())}
     names = {type(config.strategy).__module__, *(f.removesuffix(".py").replace("/", ".") for f in files)}
     for name in sorted(names & sys.modules.keys()):
         for place, value in _variables(sys.modules[name], name):
             try:
-                found["globals", place] = pickle.dumps(value)
+                snapshot["globals", place] = pickle.dumps(value)
             except Exception:
                 continue
-    return found
+    return snapshot
 
 
 def _variables(owner: object, place: str) -> Iterable[tuple[str, object]]:

@@ -1,4 +1,4 @@
-"""A plain loop that tells whether clients compute with anything that never reached them."""
+"""An executor that finds out whether clients compute with values that never reached them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from relief_ray.training.job import BlockResult, Job
 from relief_ray.training.serial_executor import SerialExecutor
 
 
-class WatchedTraining(SerialExecutor):
+class IsolationCheck(SerialExecutor):
     """Trains every client twice more, the second time with other values wherever nothing was received or kept.
 
-    A client has what came ``down``, what it ``keep``s where it has kept it, and the model that all began with.
+    A client has the values that came ``down``, those that it ``keep``s, and the model that all began with.
     """
 
     def __init__(self, job: Job) -> None:
-        """Builds the worker; the first model that it sees is what all began with."""
+        """Build the worker; the first model that it trains counts as the one that all clients began with."""
         super().__init__(job)
         self._layout = self._worker.backbone.layout
         self._start: Params = {}
@@ -33,7 +33,7 @@ class WatchedTraining(SerialExecutor):
         tasks: Sequence[Assignment],
         states: Mapping[ClientId, ClientState],
     ) -> Trained:
-        """One round.
+        """Train one round.
 
         Raises:
             Broken: rule ``received``.
@@ -47,11 +47,11 @@ class WatchedTraining(SerialExecutor):
         self, round_: int, models: Mapping[str, Params], task: Assignment, states: Mapping[ClientId, ClientState]
     ) -> None:
         other = changed(self._layout, models[task.view], self._start, task, states.get(task.client, NO_STATE))
-        found, again = (
+        result, changed_result = (
             next(self._worker.train_blocks(round_, {**models, task.view: view}, [[task]], states))
             for view in (models[task.view], other)
         )
-        if _bits(found) != _bits(again):
+        if _bits(result) != _bits(changed_result):
             unsent = [j for j in self._layout.ids if not torch.equal(other[j], models[task.view][j])]
             raise Broken(
                 "received",
@@ -61,7 +61,7 @@ class WatchedTraining(SerialExecutor):
 
 
 def changed(layout: GroupLayout, theta: Params, start: Params, task: Assignment, state: ClientState) -> Params:
-    """``theta`` with other values wherever the client has none: not in ``down``, not kept, not those of ``start``."""
+    """Replace the values of ``theta`` that the client does not have: not in ``down``, not kept, not in ``start``."""
     other: dict[str, Tensor] = {}
     for j, values in theta.items():
         known = values == start[j]
@@ -73,15 +73,15 @@ def changed(layout: GroupLayout, theta: Params, start: Params, task: Assignment,
 
 
 def _bits(result: BlockResult) -> dict[str, bytes]:
-    """All that a client returns, but for clocks."""
-    found: dict[str, Tensor] = {}
+    """Return the bits of everything that a client returns, except times."""
+    tensors: dict[str, Tensor] = {}
     for update in result.updates:
-        found |= {f"delta {j}": x for j, x in update.delta.items()}
+        tensors |= {f"delta {j}": x for j, x in update.delta.items()}
     for groups in result.sums.values():
-        found |= {f"sum {j}": part.plain for j, part in groups.items()}
+        tensors |= {f"sum {j}": part.plain for j, part in groups.items()}
     for state in result.states.values():
-        found |= {f"state {name}": x for name, x in state.items()}
+        tensors |= {f"state {name}": x for name, x in state.items()}
     for receipt in result.receipts:
-        found |= {f"stats {name}": x for name, x in receipt.stats.items()}
-        found["loss"] = torch.tensor(receipt.work.loss, dtype=torch.float64)
-    return {name: value.contiguous().numpy().tobytes() for name, value in found.items()}
+        tensors |= {f"stats {name}": x for name, x in receipt.stats.items()}
+        tensors["loss"] = torch.tensor(receipt.work.loss, dtype=torch.float64)
+    return {name: value.contiguous().numpy().tobytes() for name, value in tensors.items()}

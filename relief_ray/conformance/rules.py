@@ -1,4 +1,4 @@
-"""What every strategy keeps, in words; ``conformance`` tries it out."""
+"""Rules that every strategy keeps, in words; ``runner`` judges them by running the strategy."""
 
 from __future__ import annotations
 
@@ -14,17 +14,22 @@ Status = Literal["kept", "broken", "not judged"]
 
 
 class Broken(Exception):
-    """A rule that does not hold, and what was found."""
+    """Raised where a rule does not hold, with the reason."""
 
     def __init__(self, rule: str, found: str) -> None:
-        """Names the rule."""
+        """Name the rule and the reason."""
         super().__init__(f"{rule}: {found}")
         self.rule, self.found = rule, found
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rule:
-    """What has to hold, and what to do where it does not."""
+    """A rule in words.
+
+    Attributes:
+        says: the requirement.
+        fix: remedy where it does not hold.
+    """
 
     says: str
     fix: str
@@ -98,7 +103,13 @@ RULES: Mapping[str, Rule] = MappingProxyType(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """What became of a rule; ``found``: what breaks it, or why it was not judged."""
+    """Judgement of one rule.
+
+    Attributes:
+        rule: name of the rule.
+        status: kept, broken or not judged.
+        found: violation, or the reason why it was not judged.
+    """
 
     rule: str
     status: Status
@@ -106,7 +117,10 @@ class Verdict:
 
 
 def what_broke(error: Exception, rules: tuple[str, ...], modules: Collection[str]) -> tuple[str, str]:
-    """The rule and what was found, with the line in the user's ``modules``; of a failed client, what failed in it."""
+    """Return the broken rule and the reason, with the line in the user's ``modules``.
+
+    For a failed client it is the error that was raised inside it.
+    """
     cause = error.__cause__ if isinstance(error, ClientFailed) and error.__cause__ else error
     if isinstance(cause, Broken):
         return cause.rule if cause.rule in rules else rules[0], cause.found
@@ -114,7 +128,7 @@ def what_broke(error: Exception, rules: tuple[str, ...], modules: Collection[str
 
 
 def _line_of(error: BaseException, modules: Collection[str]) -> str:
-    """The innermost line of the user's own files that the error came through."""
-    own = {f"{module.replace('.', '/')}.py" for module in modules}
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if any(f.filename.endswith(name) for name in own)]
+    """Return the innermost line of the user's files in the error's traceback."""
+    user_files = {f"{module.replace('.', '/')}.py" for module in modules}
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if any(f.filename.endswith(n) for n in user_files)]
     return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""

@@ -1,4 +1,4 @@
-"""The rules that every strategy keeps, tried out on a problem of seconds: real data, few windows, a small model.
+"""Judges the rules that every strategy keeps, on a problem of seconds: real data, few windows, a small model.
 
 A rule is judged by running the strategy, never by reading it. Rules are tried in the order of ``RULES``; where one is
 broken that others build on, those are not judged, so that one mistake is reported once.
@@ -17,8 +17,8 @@ from types import MappingProxyType
 from pydantic import JsonValue
 
 from relief_ray.config import ExperimentConfig, parse
-from relief_ray.conformance.instrumented import globals_of, watched
-from relief_ray.conformance.isolation import WatchedTraining
+from relief_ray.conformance.instrumented import global_state, instrument
+from relief_ray.conformance.isolation import IsolationCheck
 from relief_ray.conformance.rules import Broken, Verdict, what_broke
 from relief_ray.errors import UserError
 from relief_ray.experiment.experiment import Experiment, MakeExecutor, never
@@ -45,14 +45,22 @@ PROBLEM: Mapping[str, object] = MappingProxyType(
 )
 
 
-# Whatever one run can tell. Others build on these, but not on what stands alone.
-WATCHED = ("finishes", "allocation", "purity", "bytes", "state", "evaluation", "randomness", "globals")
-SEPARATE = frozenset({"resumes", "participation", "received", "missing", "executors"})
+# Rules that one instrumented run judges. Later rules are judged only where these are kept; no rule needs those of
+# _SEPARATE.
+_INSTRUMENTED = ("finishes", "allocation", "purity", "bytes", "state", "evaluation", "randomness", "globals")
+_SEPARATE = frozenset({"resumes", "participation", "received", "missing", "executors"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Scene:
-    """Where the trial takes place; ``done``: outcomes of the runs that others are compared with."""
+class _Bench:
+    """The strategy under test and the place of its runs.
+
+    Attributes:
+        config: configuration with the strategy.
+        root: folder of all runs.
+        executors: other executors to compare with, by name.
+        done: outcomes of runs that later ones are compared with.
+    """
 
     config: ExperimentConfig
     root: Path
@@ -65,24 +73,24 @@ class _Scene:
         config: ExperimentConfig | None = None,
         make_executor: MakeExecutor = SerialExecutor,
         num_rounds: int | None = None,
-        watch: bool = False,
+        instrumented: bool = False,
     ) -> dict[str, JsonValue]:
-        """The outcome of a run, watched or not, whole or in drives of ``num_rounds``."""
+        """Run to the end, in one go or interrupted after every ``num_rounds``, and return the outcome."""
         config, path = config or self.config, self.root / name
-        while drive(config, path, make_executor, after_rounds(num_rounds), watch).status != "finished":
+        while drive(config, path, make_executor, after_rounds(num_rounds), instrumented).status != "finished":
             pass
         refused = {c: why for record in read_rounds(path) for c, why in record.rejected.items()}
-        if refused and watch:
+        if refused and instrumented:
             raise Broken("finishes", f"updates of clients were refused: {refused}")
         return outcome(path)
 
 
 def after_rounds(number: int | None) -> Callable[[], bool]:
-    """Asks to stop once so many rounds have been done; never without a number."""
+    """Return a function that asks to stop after so many rounds; None: never."""
     if number is None:
         return never
-    asked = iter(range(number))
-    return lambda: next(asked, None) is None
+    remaining = iter(range(number))
+    return lambda: next(remaining, None) is None
 
 
 def drive(
@@ -90,13 +98,13 @@ def drive(
     path: Path,
     make_executor: MakeExecutor = SerialExecutor,
     should_stop: Callable[[], bool] = never,
-    watch: bool = False,
+    instrumented: bool = False,
 ) -> RunRecord:
-    """Starts the run in ``path``, or goes on with it, until it is done or ``should_stop``."""
+    """Start the run in ``path``, or resume it, until it is done or ``should_stop``."""
     setup, folder = reopen(path) if (path / "run.json").exists() else create(config, path)
     with folder:
-        if watch:
-            strategy = watched(setup.strategy, setup.fleet, setup.layout)
+        if instrumented:
+            strategy = instrument(setup.strategy, setup.fleet, setup.layout)
             setup = replace(setup, strategy=strategy, job=replace(setup.job, program=strategy.client))
         executor = make_executor(setup.job)
         try:
@@ -106,31 +114,31 @@ def drive(
 
 
 def outcome(path: Path) -> dict[str, JsonValue]:
-    """Every round's record without what a wall clock decides, and the last state: model, ``d_bar``, personal parts."""
+    """Return what two equal runs share: all records without ``WALL_FIELDS``, and the hash of the last checkpoint."""
     newest = checkpoint.generations(path)[0] / checkpoint.STATE_FILE
     rounds: list[JsonValue] = [comparable(record) for record in read_rounds(path)]
     return {"rounds": rounds, "state": hashlib.sha256(newest.read_bytes()).hexdigest()}
 
 
 def check(config: ExperimentConfig, executors: Mapping[str, MakeExecutor] | None = None) -> Iterator[Verdict]:
-    """Tries the rules on ``config``'s strategy; ``executors`` are the others to compare with, by name.
+    """Judge the rules on ``config``'s strategy; ``executors``: other executors to compare with, by name.
 
     Raises:
         UserError: the other executors do not work, whatever the strategy is.
     """
     with tempfile.TemporaryDirectory(prefix="relief-ray-") as folder:
-        scene = _Scene(config=config, root=Path(folder), executors=executors or {})
+        bench = _Bench(config=config, root=Path(folder), executors=executors or {})
         why = ""
-        for rules, trial in TRIALS:
+        for rules, trial in _TRIALS:
             if why:
                 yield from _unjudged(rules, why)
             elif rules == ("executors",) and not executors:
                 yield Verdict(rule="executors", status="not judged", found="needs Ray")
             else:
-                verdicts = list(_judge(rules, trial, scene))
+                verdicts = list(_judge(rules, trial, bench))
                 yield from verdicts
                 broken = [v.rule for v in verdicts if v.status == "broken"]
-                why = broken[0] if broken and not SEPARATE.issuperset(broken) else ""
+                why = broken[0] if broken and not _SEPARATE.issuperset(broken) else ""
 
 
 def _unjudged(rules: tuple[str, ...], why: str) -> Iterator[Verdict]:
@@ -138,26 +146,26 @@ def _unjudged(rules: tuple[str, ...], why: str) -> Iterator[Verdict]:
         yield Verdict(rule=rule, status="not judged", found=f"first mend {why!r}")
 
 
-def _judge(rules: tuple[str, ...], trial: Callable[[_Scene], None], scene: _Scene) -> Iterator[Verdict]:
-    """All of ``rules`` are kept, or the one that the trial found broken is and the others are not judged."""
+def _judge(rules: tuple[str, ...], trial: Callable[[_Bench], None], bench: _Bench) -> Iterator[Verdict]:
+    """Run a trial: all of ``rules`` are kept, or one is broken and the others are not judged."""
     try:
-        trial(scene)
-        broken, found = "", ""
+        trial(bench)
+        broken, reason = "", ""
     except Exception as error:
         if isinstance(error, UserError) and rules == ("executors",):
             raise  # the cluster is at fault: the same strategy has just run without it
-        broken, found = what_broke(error, rules, scene.config.modules())
+        broken, reason = what_broke(error, rules, bench.config.modules())
     for rule in rules:
         if rule == broken:
-            yield Verdict(rule=rule, status="broken", found=found)
+            yield Verdict(rule=rule, status="broken", found=reason)
         elif broken:
             yield from _unjudged((rule,), broken)
         else:
             yield Verdict(rule=rule, status="kept")
 
 
-def _configuration(scene: _Scene) -> None:
-    config = scene.config
+def _configuration(bench: _Bench) -> None:
+    config = bench.config
     if (again := parse(config.model_dump(mode="json"))) != config:
         raise Broken("configuration", f"{config.strategy!r} comes back as {again.strategy!r}")
     strategy: object = config.strategy.build()
@@ -165,8 +173,8 @@ def _configuration(scene: _Scene) -> None:
         raise Broken("configuration", f"build() returned a {type(strategy).__name__}")
 
 
-def _travels(scene: _Scene) -> None:
-    config = scene.config
+def _travels(bench: _Bench) -> None:
+    config = bench.config
     for part, value in (("the strategy", config.strategy.build()), ("the configuration", config)):
         try:
             pickle.loads(pickle.dumps(value))
@@ -174,64 +182,66 @@ def _travels(scene: _Scene) -> None:
             raise Broken("travels", f"{part} cannot be pickled ({error})") from error
 
 
-def _first_run(scene: _Scene) -> None:
-    before = globals_of(scene.config)
-    scene.done["first"] = scene.run("first", watch=True)
-    after = globals_of(scene.config)
+def _first_run(bench: _Bench) -> None:
+    before = global_state(bench.config)
+    bench.done["first"] = bench.run("first", instrumented=True)
+    after = global_state(bench.config)
     for rule in ("randomness", "globals"):
         changed = [name for (kind, name), value in before.items() if kind == rule and after.get((kind, name)) != value]
         if changed or (changed := [name for kind, name in after.keys() - before.keys() if kind == rule]):
             raise Broken(rule, f"{', '.join(sorted(changed))}: changed while clients trained")
 
 
-def _compare(scene: _Scene, rule: str, found: Mapping[str, JsonValue], how: str) -> None:
-    first = scene.done["first"]
-    if found == first:
+def _compare(bench: _Bench, rule: str, other: Mapping[str, JsonValue], how: str) -> None:
+    first = bench.done["first"]
+    if other == first:
         return
-    pairs = zip(_rounds(first), _rounds(found), strict=False)
+    pairs = zip(_rounds(first), _rounds(other), strict=False)
     differ = [i for i, (a, b) in enumerate(pairs, 1) if a != b]
     where = f"records differ from line {differ[0]} of rounds.jsonl on" if differ else "the last states differ"
     raise Broken(rule, f"{how}: {where}")
 
 
-def _rounds(found: Mapping[str, JsonValue]) -> list[JsonValue]:
-    rounds = found["rounds"]
+def _rounds(outcome: Mapping[str, JsonValue]) -> list[JsonValue]:
+    rounds = outcome["rounds"]
     assert isinstance(rounds, list)
     return rounds
 
 
-def _repeats(scene: _Scene) -> None:
-    _compare(scene, "repeats", scene.run("again"), "two runs in one process")
+def _repeats(bench: _Bench) -> None:
+    _compare(bench, "repeats", bench.run("again"), "two runs in one process")
 
 
-def _resumes(scene: _Scene) -> None:
-    _compare(scene, "resumes", scene.run("resumed", num_rounds=1), "interrupted after every round")
+def _resumes(bench: _Bench) -> None:
+    _compare(bench, "resumes", bench.run("resumed", num_rounds=1), "interrupted after every round")
 
 
-def _participation(scene: _Scene) -> None:
-    scene.run("one", scene.config.model_copy(update={"participation": 1e-3}), watch=True)
+def _participation(bench: _Bench) -> None:
+    bench.run("one", bench.config.model_copy(update={"participation": 1e-3}), instrumented=True)
 
 
-def _received(scene: _Scene) -> None:
-    everybody = scene.config.model_copy(update={"participation": 1.0})
-    scene.run("received", everybody, make_executor=WatchedTraining)
-    scene.run("received by some", make_executor=WatchedTraining)
+def _received(bench: _Bench) -> None:
+    everybody = bench.config.model_copy(update={"participation": 1.0})
+    bench.run("received", everybody, make_executor=IsolationCheck)
+    bench.run("received by some", make_executor=IsolationCheck)
 
 
-def _missing(scene: _Scene) -> None:
-    training = scene.config.training.model_copy(update={"missing": "zero_feature"})
-    scene.run("missing", scene.config.model_copy(update={"training": training, "participation": 1.0}), watch=True)
+def _missing(bench: _Bench) -> None:
+    training = bench.config.training.model_copy(update={"missing": "zero_feature"})
+    bench.run(
+        "missing", bench.config.model_copy(update={"training": training, "participation": 1.0}), instrumented=True
+    )
 
 
-def _executors(scene: _Scene) -> None:
-    for name, make in scene.executors.items():
-        _compare(scene, "executors", scene.run(name, make_executor=make), name)
+def _executors(bench: _Bench) -> None:
+    for name, make in bench.executors.items():
+        _compare(bench, "executors", bench.run(name, make_executor=make), name)
 
 
-TRIALS: tuple[tuple[tuple[str, ...], Callable[[_Scene], None]], ...] = (
+_TRIALS: tuple[tuple[tuple[str, ...], Callable[[_Bench], None]], ...] = (
     (("configuration",), _configuration),
     (("travels",), _travels),
-    (WATCHED, _first_run),
+    (_INSTRUMENTED, _first_run),
     (("repeats",), _repeats),
     (("resumes",), _resumes),
     (("participation",), _participation),

@@ -2,16 +2,17 @@
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from relief_ray.data.formats.dsa import UNITS, with_units
 from relief_ray.data.loader import DatasetSpec
 from relief_ray.data.registry import get_spec
+from relief_ray.frozen import FrozenConfig
 
 SplitName = Literal["within_subject", "held_out_subject", "random_leaky"]
 
 
-class DataConfig(BaseModel):
+class DataConfig(FrozenConfig):
     """Dataset, split and sharding.
 
     Attributes:
@@ -26,8 +27,6 @@ class DataConfig(BaseModel):
         max_windows_per_client: limit of training windows, kept evenly over a client's recording.
         seed: of the random split; for `random_leaky` alone.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = "dsa_mini"
     split: SplitName = "within_subject"

@@ -12,13 +12,14 @@ from importlib.resources import files
 from math import exp, log
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from relief_ray.devices.accounting import round_cost
 from relief_ray.devices.fleet import FleetConfig, build_fleet, with_windows
 from relief_ray.devices.time import FlopProportional, Split
 from relief_ray.devices.workload import num_steps, workload
 from relief_ray.errors import UserError
+from relief_ray.frozen import FrozenConfig
 from relief_ray.stages import RAW, CostTable
 
 ModelName = Literal["flop_proportional", "split"]
@@ -29,10 +30,8 @@ NOMINAL_WINDOWS, NOMINAL_EPOCHS, NOMINAL_BATCH = 1900, 5, 32
 PAMAP2_TYPE_COUNTS = (3, 3, 2)
 
 
-class Calibration(BaseModel):
+class Calibration(FrozenConfig):
     """A fitted utilisation and what it was fitted to; ``origin`` is FITTED, so tables give it no verdict."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     backbone: str
     time_model: ModelName
@@ -41,10 +40,8 @@ class Calibration(BaseModel):
     origin: Literal["FITTED"] = "FITTED"
 
 
-class CalibrationFile(BaseModel):
+class CalibrationFile(FrozenConfig):
     """All calibrations of a release."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     schema_version: Literal[1] = 1
     entries: tuple[Calibration, ...]

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from relief_ray.devices.types import PRESET_GAP, PRESETS, DeviceType, with_gap
 from relief_ray.errors import UserError
+from relief_ray.frozen import FrozenConfig
 from relief_ray.messages import ClientInfo, Fleet
 from relief_ray.streams import Streams
 
@@ -18,7 +19,7 @@ TypeCounts = tuple[int, int, int]
 _OWNED: Mapping[str, tuple[str, ...] | None] = {"A": None, "B": ("acc", "gyro"), "C": ("acc",)}
 
 
-class FleetConfig(BaseModel):
+class FleetConfig(FrozenConfig):
     """Configuration of a fleet.
 
     Attributes:
@@ -35,8 +36,6 @@ class FleetConfig(BaseModel):
     Raises:
         ValidationError: a value out of range or an unknown type, with what was expected.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     preset: Literal["paper", "testbed"] = "paper"
     gap: float = Field(default=PRESET_GAP, ge=1.0)

@@ -8,17 +8,14 @@ from __future__ import annotations
 
 from math import ceil
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from relief_ray.devices.workload import BackwardMode, StageRun, Workload
+from relief_ray.frozen import FrozenConfig
 from relief_ray.stages import most_windows
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-class Pace(_Frozen):
+class Pace(FrozenConfig):
     """``call_s`` for every call, and ``flops_per_s`` for what it computes."""
 
     call_s: float = Field(default=0.0, ge=0)
@@ -29,7 +26,7 @@ class Pace(_Frozen):
         return num_calls * self.call_s + flops / self.flops_per_s
 
 
-class StagePaces(_Frozen):
+class StagePaces(FrozenConfig):
     """Speeds of a stage; where one was not measured, another stands in for it.
 
     Attributes:
@@ -55,7 +52,7 @@ class StagePaces(_Frozen):
         return self.backward.get(mode) or next(iter(self.backward.values()), None)
 
 
-class Overheads(_Frozen):
+class Overheads(FrozenConfig):
     """Seconds beside the stages: of a step by phase (forward includes batch and loss), and of a round."""
 
     forward_step_s: float = Field(ge=0)
@@ -64,7 +61,7 @@ class Overheads(_Frozen):
     round_s: float = Field(ge=0)
 
 
-class Stagewise(_Frozen):
+class Stagewise(FrozenConfig):
     """Speeds of all stages of one backbone on one device, and the overheads between them.
 
     ``chunk``: windows of one pass without gradient, once a round; ``micro_batch``: the most windows that went forward

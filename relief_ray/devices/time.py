@@ -12,20 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from relief_ray.devices.paces import Stagewise
 from relief_ray.devices.types import DeviceType
 from relief_ray.devices.workload import Workload
 from relief_ray.errors import UserError
+from relief_ray.frozen import FrozenConfig
 from relief_ray.messages import StageTimes
 from relief_ray.stages import Engine
 
 _PROFILE_SCHEMA = 1
-
-
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,7 +43,7 @@ class ClockContext:
     profile: Profile | None = None
 
 
-class TimeModel(_Frozen):
+class TimeModel(FrozenConfig):
     """A clock; a user's own derives from this class and is named by import path (``costs.planning_time``).
 
     Fields are the model's parameters: they stand in the run's record, and ``fleet whatif`` reads them from there.
@@ -139,7 +136,7 @@ class SplitReuse(Split):
     engine: ClassVar[Engine | None] = "reuse"
 
 
-class Throughput(_Frozen):
+class Throughput(FrozenConfig):
     """Measured FLOP/s of one device type by phase; the link only where it was measured too.
 
     ``stagewise``: the same stage by stage, used instead where it knows all stages of a round.
@@ -166,7 +163,7 @@ class Throughput(_Frozen):
         )
 
 
-class Conditions(_Frozen):
+class Conditions(FrozenConfig):
     """Circumstances in which a profile was MEASURED: machine, versions, settings, spread of the repetitions.
 
     ``spread`` is (q3 - q1) / median of the seconds of a full round over ``turns``.
@@ -186,7 +183,7 @@ class Conditions(_Frozen):
     load_before: float | None = None
 
 
-class Profile(_Frozen):
+class Profile(FrozenConfig):
     """A device profile file: ``origin`` says on what and when it was measured, ``devices`` has a row per type.
 
     ``engine``: the training engine it was measured with; it prices no other.

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from relief_ray.frozen import FrozenConfig
 
 TERA = 1e12
 
@@ -18,7 +20,7 @@ _POSITIVE = {
 }
 
 
-class DeviceType(BaseModel):
+class DeviceType(FrozenConfig):
     """A kind of device.
 
     ``peak_tops`` in 10^12 operations/s, times ``utilisation`` and the time model's fitted utilisation gives FLOP/s.
@@ -28,8 +30,6 @@ class DeviceType(BaseModel):
     Raises:
         ValidationError: a figure that no device can have; the message names the type, the key and the fix.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     name: str = Field(min_length=1)
     peak_tops: float

@@ -1,4 +1,4 @@
-"""The last model of a run, tested again: through the sensors of every client, and through any others."""
+"""Models to evaluate after a round, and a finished run's last model evaluated through any sets of sensors."""
 
 from __future__ import annotations
 
@@ -21,18 +21,23 @@ from relief_ray.groups import Params
 from relief_ray.messages import ClientId, ClientState, EvalPlan, EvalTarget, Fleet, ServerState
 from relief_ray.process import use_threads
 from relief_ray.records import checkpoint
+from relief_ray.records.metrics import macro_f1
 from relief_ray.records.run_folder import read_run
 from relief_ray.server.aggregation import mean_personal
 from relief_ray.training.job import Job
-from relief_ray.training.metrics import macro_f1
 from relief_ray.training.serial_executor import SerialExecutor
-
-# Which models an evaluation tests: the strategy's plan, with the parts that clients keep laid over what it names.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Tested:
-    """Arguments of ``Executor.evaluate``; ``targets`` begins with the canonical model, where there is one."""
+class EvaluationInputs:
+    """Arguments of ``Executor.evaluate``.
+
+    Attributes:
+        plan: the strategy's plan.
+        models: models by name, each a vector per group.
+        targets: models to evaluate, first the canonical one, where there is one.
+        states: personal state of the clients among them.
+    """
 
     plan: EvalPlan
     models: Mapping[str, Params]
@@ -40,18 +45,18 @@ class Tested:
     states: Mapping[ClientId, ClientState]
 
 
-def tested(setup: Setup, state: ServerState, known: Mapping[ClientId, ClientState]) -> Tested:
-    """What the strategy wants tested after a round; ``known``: clients' personal state by then."""
+def evaluation_inputs(setup: Setup, state: ServerState, personal: Mapping[ClientId, ClientState]) -> EvaluationInputs:
+    """Return the models that the strategy wants evaluated; ``personal``: personal state by client."""
     plan = setup.strategy.evaluate(state, setup.fleet)
     models, canonical = dict(state.models), plan.canonical
     if canonical and canonical.client is None and canonical.keep:
-        # Under a name of its own: clients that keep nothing yet are tested on the view as it is.
+        # Under another name: clients that keep nothing yet are evaluated on the view as it is.
         view = models[canonical.view]
-        models["mean"] = mean_personal(view, known, canonical.keep, setup.layout, canonical.mean_of)
+        models["mean"] = mean_personal(view, personal, canonical.keep, setup.layout, canonical.mean_of)
         canonical = replace(canonical, view="mean", keep={})
     targets = (*((canonical,) if canonical else ()), *plan.clients)
-    states = {t.client: known[t.client] for t in targets if t.client is not None and t.client in known}
-    return Tested(plan=plan, models=models, targets=targets, states=states)
+    states = {t.client: personal[t.client] for t in targets if t.client is not None and t.client in personal}
+    return EvaluationInputs(plan=plan, models=models, targets=targets, states=states)
 
 
 Sensors = tuple[str, ...]
@@ -61,7 +66,14 @@ Part = Literal["test", "validation"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Score:
-    """Macro-F1 of one model through ``sensors``, which ``num_clients`` have; ``client`` None: the canonical model."""
+    """Macro-F1 of one model through one set of sensors.
+
+    Attributes:
+        sensors: the sensors that it was given.
+        num_clients: number of clients with exactly these.
+        f1: macro-F1, 0 to 1.
+        client: the client whose model it is; None: the canonical model.
+    """
 
     sensors: Sensors
     num_clients: int
@@ -71,12 +83,19 @@ class Score:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evaluation:
-    """Scores after ``round``.
+    """Scores of a run's models.
 
-    ``f1_own_sensors``: mean over all clients of the canonical model's F1 through each client's sensors: what
-    ``f1_fleet``, the clients' own models through the same sensors, can be compared with. ``f1_own_subjects``: the same
-    of the model that each client uses, its own or else the canonical one, on the windows of the subjects that it
-    trained on alone; None where they are not in the part (held-out subjects).
+    Attributes:
+        strategy: label of the method.
+        round: number of the checkpoint's round.
+        part: ``test`` or ``validation``.
+        num_windows: number of windows of the part.
+        canonical: scores of the canonical model, by set of sensors.
+        own: scores of clients' own models through their own sensors.
+        f1_own_sensors: mean over all clients of the canonical model's F1 through each client's sensors; comparable with
+            ``f1_fleet``, which is of the clients' own models.
+        f1_own_subjects: the same of the model that each client uses, its own or else the canonical one, only on windows
+            of the subjects that it trained on; None where they are not in the part (held-out subjects).
     """
 
     strategy: str
@@ -90,68 +109,69 @@ class Evaluation:
 
 
 def evaluate_run(path: Path, more: Iterable[Sensors] = (), part: Part = "test", root: Path | None = None) -> Evaluation:
-    """Tests the model of the newest checkpoint on ``part``, in this process; writes nothing.
+    """Evaluate the model of the newest checkpoint on ``part``, in this process; writes nothing.
 
-    The canonical model is seen through all sensors, each one alone, each client's and ``more``.
+    The canonical model is evaluated through all sensors, each one alone, each client's and ``more``.
 
     Raises:
         UserError: no checkpoint, other data or encoder than the run's, or an unknown sensor.
     """
     run = read_run(path)
     setup = as_begun(run, path, parse(run.config, str(path / "run.json")), root)
-    found = checkpoint.load(path, binding_of(setup))
-    if found is None:
+    point = checkpoint.load(path, binding_of(setup))
+    if point is None:
         raise UserError(f"{path}: no checkpoint yet; finish it with `relief-ray resume {path}`")
     use_threads(setup.job.num_threads)
-    what = tested(setup, found.state, found.clients)
-    wanted = masks(setup.fleet, [known_sensors(sensors, setup.fleet) for sensors in more])
+    inputs = evaluation_inputs(setup, point.state, point.clients)
+    sets = sensor_sets(setup.fleet, [_known_sensors(sensors, setup.fleet) for sensors in more])
     job = replace(setup.job, parts={part: getattr(setup.data, part)})
-    return _scores(job, run.strategy, what, wanted, found.round)
+    return _scores(job, run.strategy, inputs, sets, point.round)
 
 
-def masks(fleet: Fleet, more: Sequence[Sensors] = ()) -> tuple[Sensors, ...]:
-    """All sensors, then those of the clients from rich to poor, then one at a time, then ``more``; each set once."""
+def sensor_sets(fleet: Fleet, more: Sequence[Sensors] = ()) -> tuple[Sensors, ...]:
+    """List all sensors, then the clients' sets from large to small, then single sensors, then ``more``; each once."""
     owned = sorted({c.modalities for c in fleet.clients}, key=lambda s: (-len(s), s))
     return tuple(dict.fromkeys([tuple(fleet.modalities), *owned, *((m,) for m in fleet.modalities), *more]))
 
 
-def known_sensors(asked: Sensors, fleet: Fleet) -> Sensors:
-    """In the fleet's order.
+def _known_sensors(sensors: Sensors, fleet: Fleet) -> Sensors:
+    """Return the named sensors in the fleet's order.
 
     Raises:
         UserError: there is no such sensor, or none was named.
     """
-    for sensor in asked:
+    for sensor in sensors:
         if sensor not in fleet.modalities:
             known = ", ".join(fleet.modalities)
             raise UserError(
-                f"--sensors {'+'.join(asked)}: no {sensor!r}; known: {known}{nearest(sensor, fleet.modalities)}"
+                f"--sensors {'+'.join(sensors)}: no {sensor!r}; known: {known}{nearest(sensor, fleet.modalities)}"
             )
-    if not asked:
+    if not sensors:
         raise UserError(f"--sensors: expected sensors joined by +, e.g. {'+'.join(fleet.modalities[:2])}")
-    return tuple(m for m in fleet.modalities if m in asked)
+    return tuple(m for m in fleet.modalities if m in sensors)
 
 
-def _scores(job: Job, strategy: str, what: Tested, wanted: Sequence[Sensors], round_: int) -> Evaluation:
-    canonical = what.targets[0] if what.plan.canonical else None
-    seen = {s: replace(canonical, label="+".join(s), modalities=s) for s in wanted} if canonical else {}
-    targets: tuple[EvalTarget, ...] = (*seen.values(), *what.plan.clients)
+def _scores(job: Job, strategy: str, inputs: EvaluationInputs, sets: Sequence[Sensors], round_: int) -> Evaluation:
+    canonical = inputs.targets[0] if inputs.plan.canonical else None
+    masked = {s: replace(canonical, label="+".join(s), modalities=s) for s in sets} if canonical else {}
+    targets: tuple[EvalTarget, ...] = (*masked.values(), *inputs.plan.clients)
     (part,) = job.parts
-    matrices = SerialExecutor(job).evaluate(what.models, targets, what.states, part)
+    matrices = SerialExecutor(job).evaluate(inputs.models, targets, inputs.states, part)
     f1 = {label: macro_f1(matrix.sum(0)) for label, matrix in matrices.items()}
     owners = Counter(c.modalities for c in job.fleet.clients)
-    by_sensors = {s: f1[t.label] for s, t in seen.items()}
-    used = {c.id: seen[c.modalities].label for c in job.fleet.clients} if seen else {}
-    used |= {t.client: t.label for t in what.plan.clients if t.client is not None}
-    through_own = [by_sensors[c.modalities] for c in job.fleet.clients] if seen else []
+    by_sensors = {s: f1[t.label] for s, t in masked.items()}
+    used = {c.id: masked[c.modalities].label for c in job.fleet.clients} if masked else {}
+    used |= {t.client: t.label for t in inputs.plan.clients if t.client is not None}
+    through_own = [by_sensors[c.modalities] for c in job.fleet.clients] if masked else []
     return Evaluation(
         strategy=strategy,
         round=round_,
         part=part,
         num_windows=int(next(iter(matrices.values())).sum()),
-        canonical=tuple(Score(sensors=s, num_clients=owners[s], f1=f1[t.label]) for s, t in seen.items()),
+        canonical=tuple(Score(sensors=s, num_clients=owners[s], f1=f1[t.label]) for s, t in masked.items()),
         own=tuple(
-            Score(sensors=t.modalities or (), num_clients=1, f1=f1[t.label], client=t.client) for t in what.plan.clients
+            Score(sensors=t.modalities or (), num_clients=1, f1=f1[t.label], client=t.client)
+            for t in inputs.plan.clients
         ),
         f1_own_sensors=sum(through_own) / len(through_own) if through_own else None,
         f1_own_subjects=_on_own_subjects(job, {client: matrices[label] for client, label in used.items()}),
@@ -159,12 +179,12 @@ def _scores(job: Job, strategy: str, what: Tested, wanted: Sequence[Sensors], ro
 
 
 def _on_own_subjects(job: Job, matrices: Mapping[ClientId, Tensor]) -> float | None:
-    """Mean F1 over clients, from matrices (subjects of the part, classes, classes)."""
+    """Mean F1 over clients, each on the subjects that it trained on, from matrices (subjects of the part, K, K)."""
     (part,) = job.parts.values()
-    tested_subjects, scores = np.unique(part.subjects), []
+    subjects, scores = np.unique(part.subjects), []
     for client, matrix in matrices.items():
-        mine = np.isin(tested_subjects, job.clients[client].subjects)
-        if not mine.any():
+        is_trained_on = np.isin(subjects, job.clients[client].subjects)
+        if not is_trained_on.any():
             return None
-        scores.append(macro_f1(matrix[torch.from_numpy(mine)].sum(0)))
+        scores.append(macro_f1(matrix[torch.from_numpy(is_trained_on)].sum(0)))
     return sum(scores) / len(scores)

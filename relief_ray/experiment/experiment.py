@@ -1,4 +1,4 @@
-"""The plain loop around ``run_round``: evaluate, record, checkpoint, resume. The same for every executor.
+"""The loop around ``run_round``: evaluate, record, checkpoint, resume; the same for every executor.
 
 A round is committed in this order: its line in ``rounds.jsonl``, clients' personal state, then its checkpoint, which is
 written while the next round trains. A run killed anywhere continues from the last checkpoint with the same bits.
@@ -10,21 +10,21 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from time import perf_counter
+from time import perf_counter, time
 
 from relief_ray.errors import UserError
-from relief_ray.experiment.evaluation import tested
+from relief_ray.experiment.evaluation import evaluation_inputs
 from relief_ray.experiment.recording import binding_of, now, round_record
 from relief_ray.experiment.setup import Setup, context_of, deadline_s, subject_names
 from relief_ray.federated import RoundResult, run_round
 from relief_ray.messages import ClientInfo
 from relief_ray.protocols import Executor
 from relief_ray.records.checkpoint import Checkpoint, CheckpointStateStore, Saver
+from relief_ray.records.metrics import summarise
 from relief_ray.records.run_folder import RunFolder, restore
 from relief_ray.records.schema import Metrics, RoundRecord, RunRecord, Status, Totals
 from relief_ray.records.tracking import NullTracker, Tracker
 from relief_ray.training.job import Job
-from relief_ray.training.metrics import summarise
 
 OnRound = Callable[[RoundRecord], None]
 
@@ -32,17 +32,24 @@ MakeExecutor = Callable[[Job], Executor]
 
 
 def never() -> bool:
-    """Nobody asks to stop."""
+    """Return False: the default of ``should_stop``."""
     return False
 
 
 def ignore(record: RoundRecord) -> None:
-    """Nobody watches."""
+    """Do nothing: the default of ``on_round``."""
 
 
 @dataclass(kw_only=True)
 class Experiment:
-    """One run in one folder; ``run`` goes on from wherever the folder is."""
+    """One run in one folder.
+
+    Attributes:
+        setup: everything that the run needs.
+        folder: its folder, under this process's lock.
+        executor: where its clients run.
+        tracker: receives the events of the run.
+    """
 
     setup: Setup
     folder: RunFolder
@@ -50,25 +57,25 @@ class Experiment:
     tracker: Tracker = field(default_factory=NullTracker)
 
     def __post_init__(self) -> None:
-        """Loads the newest checkpoint, or starts from the initial model."""
+        """Load the newest checkpoint, or start from the initial model."""
         setup = self.setup
         self.binding = binding_of(setup)
         restored = restore(self.folder, self.binding)
-        found, past, self.repairs = restored.checkpoint, restored.rounds, restored.repairs
-        self.store = CheckpointStateStore(found.clients if found else {})
+        point, past, self.repairs = restored.checkpoint, restored.rounds, restored.repairs
+        self.store = CheckpointStateStore(point.clients if point else {})
         fresh = partial(setup.strategy.init, setup.layout, setup.fleet, setup.streams, setup.start)
-        self.state = found.state if found else fresh()
+        self.state = point.state if point else fresh()
         self.totals: Mapping[str, Totals] = past[-1].totals if past else {}
         self.target_s = deadline_s(setup)
-        self.next_round = found.round + 1 if found else (0 if setup.strategy.bootstrap else 1)
+        self.next_round = point.round + 1 if point else (0 if setup.strategy.bootstrap else 1)
         self.saved_round = self.next_round - 1
         self.saver = Saver()
 
     def run(self, on_round: OnRound = ignore, should_stop: Callable[[], bool] = never) -> RunRecord:
-        """Runs the remaining rounds; stops between rounds when asked to.
+        """Run the remaining rounds; stop between rounds when ``should_stop`` says so.
 
         Raises:
-            RoundVoid: no client returned a usable update; the folder stays resumable.
+            RoundVoid: no client returned a usable update; the run can be resumed.
         """
         self.tracker.start(self.folder.update(status="running"), self.folder.path)
         status: Status = "failed"
@@ -85,7 +92,7 @@ class Experiment:
             status = "interrupted"
             raise
         finally:
-            with suppress(UserError):  # another error is on its way already
+            with suppress(UserError):  # another error is being raised already
                 self.saver.wait()
             run = self.folder.update(status=status, finished=now())
             self.tracker.finish(status)
@@ -103,13 +110,14 @@ class Experiment:
                 context,
                 result,
                 metrics=metrics,
-                began_s=began,
+                wall_s=perf_counter() - began,
+                ended_unix_s=time(),
                 before=self.totals,
                 target_s=self.target_s,
             )
             self.folder.append(record)
         except BaseException:
-            # Whoever tries the round again starts from what the last one committed.
+            # A second try of the round starts from the state that the last one committed.
             self.store.discard()
             raise
         self.store.commit()
@@ -124,7 +132,7 @@ class Experiment:
         self.saved_round = point.round
 
     def _participants(self, round_: int) -> tuple[ClientInfo, ...]:
-        """``max(1, round(p N))`` clients without replacement; the bootstrap round uses all."""
+        """Draw ``max(1, round(p N))`` clients without replacement; the bootstrap round uses all."""
         clients = self.setup.fleet.clients
         share = self.setup.config.participation
         if share >= 1.0 or (round_ == 0 and self.setup.strategy.bootstrap):
@@ -138,9 +146,9 @@ class Experiment:
 
     def _evaluate(self, result: RoundResult) -> dict[str, Metrics]:
         setup, state = self.setup, result.state
-        what = tested(setup, state, {**self.store.committed, **result.trained.states})
-        found = {}
+        inputs = evaluation_inputs(setup, state, {**self.store.committed, **result.trained.states})
+        metrics = {}
         for part, windows in setup.job.parts.items():
-            matrices = self.executor.evaluate(what.models, what.targets, what.states, part)
-            found[part] = summarise(matrices, what.plan, setup.rare, subject_names(setup, windows))
-        return found
+            matrices = self.executor.evaluate(inputs.models, inputs.targets, inputs.states, part)
+            metrics[part] = summarise(matrices, inputs.plan, setup.rare, subject_names(setup, windows))
+        return metrics

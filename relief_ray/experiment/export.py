@@ -1,4 +1,4 @@
-"""A run's model for use elsewhere: PEFT adapters or plain tensors, what is frozen beside them, where it comes from."""
+"""Exports a run's model for use elsewhere: PEFT adapters or plain tensors, frozen parts, and its _provenance."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor, cat
 
 from relief_ray.config import parse
 from relief_ray.errors import UserError
-from relief_ray.experiment.evaluation import tested
+from relief_ray.experiment.evaluation import evaluation_inputs
 from relief_ray.experiment.export_readme import readme
 from relief_ray.experiment.lifecycle import as_begun
 from relief_ray.experiment.recording import binding_of
@@ -24,7 +24,7 @@ from relief_ray.groups import Params
 from relief_ray.models.backbone import Backbone
 from relief_ray.models.moment.adapters import save_adapters
 from relief_ray.models.moment.backbone import MomentConfig
-from relief_ray.models.moment.weights import FILES, hub_id, is_random, mark_random, weights_folder
+from relief_ray.models.moment.weights import FILES, hub_id, is_random, weights_folder
 from relief_ray.models.registry import backbone_name
 from relief_ray.records.checkpoint import Checkpoint, generations, load, round_of
 from relief_ray.records.identity import commit, other_program, params_sha256, source_digest
@@ -38,23 +38,23 @@ FACTS, MODEL, W_0, README, ENCODER = "export.json", "model.safetensors", "fusion
 def export_model(
     run_folder: Path, out: Path, round_: int | None = None, *, with_encoder: bool = False
 ) -> dict[str, JsonValue]:
-    """Writes the run's common model after ``round_`` (None: the last one saved) to ``out``, and gives its facts.
+    """Write the run's common model after ``round_`` (None: the last one saved) to ``out``, and return its facts.
 
-    ``with_encoder``: a copy of the frozen encoder's files too; random weights lie nowhere else and always come along.
-    The folder appears whole or not at all.
+    ``with_encoder``: copy the frozen encoder's files too; random weights exist nowhere else and are always copied.
+    The folder appears complete or not at all.
 
     Raises:
         UserError: no run, no such checkpoint, no common model, other data or weights than the run's; ``out`` is not
             empty or cannot be written.
     """
     run = read_run(run_folder)
-    refuse_full(out)
+    _refuse_full(out)
     saved = saved_round(run_folder, run, round_)
     setup = as_begun(run, run_folder, parse(run.config, str(run_folder / RUN_FILE)))
     point = load(run_folder, binding_of(setup), saved)
     assert point is not None
     params = common_model(setup, point, run_folder)
-    facts = provenance(run, setup, params, run_folder, point.round)
+    facts = _provenance(run, setup, params, run_folder, point.round)
     with disk_errors(out, "write the model"):
         out.parent.mkdir(parents=True, exist_ok=True)
         beside = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}."))
@@ -69,8 +69,8 @@ def export_model(
     return facts
 
 
-def refuse_full(out: Path) -> None:
-    """An export does not mix with what is there.
+def _refuse_full(out: Path) -> None:
+    """Refuse a place that is not empty.
 
     Raises:
         UserError: ``out`` is a file, or a folder that is not empty.
@@ -80,8 +80,8 @@ def refuse_full(out: Path) -> None:
         raise UserError(f"{out}: {what}; name an empty folder, or one that does not exist yet, with --out DIR")
 
 
-def saved_round(run_folder: Path, run: RunRecord, asked: int | None) -> int:
-    """The round of the checkpoint to take: the newest, or the one that was asked for.
+def saved_round(run_folder: Path, run: RunRecord, round_: int | None) -> int:
+    """Return the round of the checkpoint to export: ``round_``, or the newest (None).
 
     Raises:
         UserError: there is none.
@@ -92,33 +92,33 @@ def saved_round(run_folder: Path, run: RunRecord, asked: int | None) -> int:
             f"{run_folder}: the run is {run.status} and has no checkpoint yet, so there is no model to export; go on "
             f"with: relief-ray resume {run_folder}"
         )
-    if asked is not None and asked not in kept:
+    if round_ is not None and round_ not in kept:
         raise UserError(
-            f"{run_folder}: no checkpoint of round {asked}; a run keeps its newest two, here of "
+            f"{run_folder}: no checkpoint of round {round_}; a run keeps its newest two, here of "
             f"{' and '.join(f'round {r}' for r in sorted(kept))}; name one of them with --round"
         )
-    return kept[0] if asked is None else asked
+    return kept[0] if round_ is None else round_
 
 
 def common_model(setup: Setup, point: Checkpoint, run_folder: Path) -> Params:
-    """The strategy's canonical model, the one that F1 is of; what clients keep for themselves is their mean.
+    """Return the strategy's canonical model, the one that F1 is of; parts that clients keep are their mean.
 
     Raises:
         UserError: the method has none.
     """
-    what = tested(setup, point.state, point.clients)
-    if what.plan.canonical is None:
+    inputs = evaluation_inputs(setup, point.state, point.clients)
+    if inputs.plan.canonical is None:
         raise UserError(
             f"{run_folder}: {setup.config.label()} has no common model, only its clients' own; export a run of another "
             "method"
         )
-    target = what.targets[0]
-    own = {c: state for c, state in what.states.items() if c == target.client}
-    return mean_personal(what.models[target.view], own, target.keep, setup.layout)
+    target = inputs.targets[0]
+    personal = {c: state for c, state in inputs.states.items() if c == target.client}
+    return mean_personal(inputs.models[target.view], personal, target.keep, setup.layout)
 
 
-def provenance(run: RunRecord, setup: Setup, params: Params, run_folder: Path, round_: int) -> dict[str, JsonValue]:
-    """What ``export.json`` says."""
+def _provenance(run: RunRecord, setup: Setup, params: Params, run_folder: Path, round_: int) -> dict[str, JsonValue]:
+    """Build the content of ``export.json``: origin, inputs, classes and scores of the model."""
     metrics = next((r.metrics for r in read_rounds(run_folder) if r.round == round_), None)
     spec, windows = setup.data.spec, setup.data.clients[0]
     inputs: dict[str, JsonValue] = {
@@ -154,12 +154,12 @@ def provenance(run: RunRecord, setup: Setup, params: Params, run_folder: Path, r
 
 
 def write(setup: Setup, params: Params, facts: Mapping[str, JsonValue], folder: Path, *, with_encoder: bool) -> None:
-    """All files of an export."""
+    """Write all files of an export."""
     config, place, revision = setup.config.backbone, "", None
     if isinstance(config, MomentConfig):
         save_adapters(config, setup.layout, params, folder)
         backbone = build_backbone(setup.config, input_shape(setup.data), "naive")
-        save_file({"weight": frozen_fusion(backbone)}, folder / W_0)
+        save_file({"weight": _frozen_fusion(backbone)}, folder / W_0)
         place, revision = _encoder(config, setup, folder, with_encoder=with_encoder)
     else:
         save_file(named(setup, params), folder / MODEL)
@@ -168,21 +168,19 @@ def write(setup: Setup, params: Params, facts: Mapping[str, JsonValue], folder: 
 
 
 def _encoder(config: MomentConfig, setup: Setup, folder: Path, *, with_encoder: bool) -> tuple[str, str | None]:
-    """Where MOMENT finds the frozen encoder, and which version of it."""
+    """Return the place and the revision by which MOMENT loads the frozen encoder; copy it where needed."""
     if with_encoder or is_random(config.weights):
         source = weights_folder(config.size, config.weights, config.weights_seed, config.revision)
         (folder / ENCODER).mkdir()
         for name in FILES:
             shutil.copyfile(source / name, folder / ENCODER / name)
-        if is_random(config.weights):
-            mark_random(folder / ENCODER, config.weights_seed)  # an older cache has none
         return ENCODER, None
-    found = setup.frozen.get("weights_revision")
-    return (config.weights, None) if found is None else (hub_id(config.weights), str(found))
+    revision = setup.frozen.get("weights_revision")
+    return (config.weights, None) if revision is None else (hub_id(config.weights), str(revision))
 
 
 def named(setup: Setup, params: Params) -> dict[str, Tensor]:
-    """All parameters by ``group.name``."""
+    """Return copies of all parameters by ``group.name``."""
     layout = setup.layout
     return {
         f"{group.id}.{name}": tensor.contiguous().clone()
@@ -191,7 +189,7 @@ def named(setup: Setup, params: Params) -> dict[str, Tensor]:
     }
 
 
-def frozen_fusion(backbone: Backbone) -> Tensor:
-    """``W_0`` (D, M D), its blocks side by side in canonical order."""
+def _frozen_fusion(backbone: Backbone) -> Tensor:
+    """Return ``W_0`` (D, M D), its blocks side by side in canonical order."""
     blocks = {stage.spec.id: stage.module for stage in backbone.stages}
     return cat([blocks[f"fusion.W0.{m}"].get_parameter("weight").detach() for m in backbone.shape.modalities], 1)

@@ -1,4 +1,4 @@
-"""How an exported model is used without this package: the README that lies beside it, with code that runs as it is."""
+"""Writes the README of an exported model: how to use it without this package, with code that runs as it is."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Run it in this folder. `windows` maps a sensor to (n, channels, {window}) float3
 there is left out. The logits (n, {num_classes}) are in the order of `facts["classes"]`.
 """
 
-INPUTS = '''facts = json.load(open("export.json"))
+_INPUTS = '''facts = json.load(open("export.json"))
 
 
 def standardised(windows, m):
@@ -42,7 +42,7 @@ import torch
 from safetensors.torch import load_file
 from torch.nn.functional import adaptive_avg_pool1d, conv1d, linear
 
-{INPUTS}
+{_INPUTS}
 
 theta = load_file("model.safetensors")
 
@@ -69,7 +69,7 @@ from peft import PeftModel
 from safetensors.torch import load_file
 from torch.nn.functional import linear, pad
 
-{INPUTS}
+{_INPUTS}
 
 def encoder(m):
     pipeline = MOMENTPipeline.from_pretrained(ENCODER, revision=REVISION, model_kwargs={{"task_name": "embedding"}})
@@ -105,7 +105,7 @@ def logits(windows):
     hidden = torch.relu(linear(fused, head["head.1.weight"], head["head.1.bias"]))
     return linear(hidden, head["head.2.weight"], head["head.2.bias"])"""
 
-LEADS = {
+_LEADS = {
     "cnn": "`model.safetensors` holds all parameters; it needs torch and safetensors alone.",
     "moment_lora": (
         "The trained part of frozen MOMENT encoders: LoRA adapters in PEFT's format (`encoder.*`, `fusion`), the\n"
@@ -120,13 +120,16 @@ OWN = (
 
 
 def readme(name: str, facts: Mapping[str, JsonValue], place: str = "", revision: str | None = None) -> str:
-    """The text for a backbone by its ``name``; ``place``: where its frozen encoder is, as its loader takes it."""
-    if name not in LEADS:
+    """Return the text for a backbone by its ``name``.
+
+    ``place``, ``revision``: how its loader finds the frozen encoder.
+    """
+    if name not in _LEADS:
         return f"# {facts['name']}: round {facts['round']}, {facts['strategy']} on {facts['dataset']}\n\n{OWN}\n"
     code = (CNN if name == "cnn" else MOMENT).replace("@ENCODER@", place).replace("@REVISION@", repr(revision))
     classes = facts["classes"]
     assert isinstance(classes, list)
-    given = {key: value for key, value in facts.items() if key != "encoder"}
+    fields = {key: value for key, value in facts.items() if key != "encoder"}
     where = "lie beside this file (`encoder`)" if place == "encoder" else f"are not here: `{place}`"
-    lead = LEADS[name].format(encoder=where)
-    return HEAD.format(**given, lead=lead, code=code, num_classes=len(classes))
+    lead = _LEADS[name].format(encoder=where)
+    return HEAD.format(**fields, lead=lead, code=code, num_classes=len(classes))

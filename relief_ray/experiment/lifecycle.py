@@ -1,4 +1,4 @@
-"""Creates and reopens runs; refuses to resume one whose data, profile or program changed."""
+"""Creates and reopens runs; refuses to resume one whose data, device profile or program changed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ from relief_ray.stages import Engine
 
 
 def stored_engine(run: RunRecord) -> Engine:
-    """The engine a run was started with; a resume obeys it."""
+    """Return the engine that a run was started with; a resume uses it.
+
+    Raises:
+        UserError: this version has no such engine.
+    """
     known: tuple[Engine, ...] = get_args(Engine)
     for engine in known:
         if engine == run.engine:
@@ -30,7 +34,7 @@ def stored_engine(run: RunRecord) -> Engine:
 def create(
     config: ExperimentConfig, path: Path, root: Path | None = None, *, parent: str | None = None
 ) -> tuple[Setup, RunFolder]:
-    """A new run in a new folder; ``parent`` names the grid that it is a cell of."""
+    """Create a run in a new folder; ``parent`` names the grid that it is a cell of."""
     setup = prepare(config, root)
     return setup, RunFolder.create(path, run_record(setup, parent))
 
@@ -38,9 +42,9 @@ def create(
 def reopen(
     path: Path, root: Path | None = None, *, runtime: RuntimeConfig | None = None, other_code: bool = False
 ) -> tuple[Setup, RunFolder]:
-    """An existing run, with the engine and the data it was started with; it counts as resumed.
+    """Reopen a run with the engine and the data that it was started with; it counts as resumed.
 
-    ``runtime``: where it is carried out from now on; ``other_code``: may another program go on with it?
+    ``runtime``: placement of its clients from now on; ``other_code``: whether another program may go on with it.
 
     Raises:
         UserError: data, device profile or program are not the same any more, or the configuration cannot be read by
@@ -66,21 +70,21 @@ def reopen(
 
 
 def as_begun(run: RunRecord, path: Path, config: ExperimentConfig, root: Path | None = None) -> Setup:
-    """The setup of the run in ``path`` by its recorded ``config``, with its engine, on its data.
+    """Prepare the run in ``path`` by its recorded ``config``, with its engine, on its data.
 
     Raises:
         UserError: data, frozen encoder or clocks are others today.
     """
     setup = prepare(config, root, engine=stored_engine(run))
-    refuse_changes(setup, run, path)
+    _refuse_changes(setup, run, path)
     return setup
 
 
-def refuse_changes(setup: Setup, run: RunRecord, path: Path) -> None:
-    """Compares what a run was begun on with what was found now.
+def _refuse_changes(setup: Setup, run: RunRecord, path: Path) -> None:
+    """Compare data, frozen encoder and clocks of a run with those of today.
 
     Raises:
-        UserError: other data, another frozen encoder, or other clocks.
+        UserError: one of them differs.
     """
     if setup.data.digest != run.data_digest:
         raise UserError(

@@ -1,4 +1,4 @@
-"""What a run leaves behind, in words and numbers: the record of the run, and of each of its rounds."""
+"""Builds the records of a run and of its rounds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from itertools import combinations
-from time import perf_counter, time
 
 from pydantic import JsonValue
 from torch import Tensor
@@ -15,7 +14,7 @@ from relief_ray import __version__
 from relief_ray.experiment.setup import Setup, deadline_s, fedavg_costs
 from relief_ray.federated import RoundContext, RoundResult
 from relief_ray.groups import GroupId
-from relief_ray.messages import Receipt, RoundCost, StageTimes, Update
+from relief_ray.messages import Receipt, RoundCost, ServerState, StageTimes, Update
 from relief_ray.plugins import digests
 from relief_ray.process import device_name
 from relief_ray.records.checkpoint import Binding
@@ -41,45 +40,70 @@ from relief_ray.records.schema import (
     Totals,
 )
 from relief_ray.records.selection_text import tokens
-from relief_ray.server.aggregation import from_tensor
-from relief_ray.strategies.relief.divergence import D_BAR, divergence
-
-# From a round's result to its record: the only place where tensors and dataclasses become JSON.
-
+from relief_ray.strategies.relief.divergence import divergence, smoothed
 
 MAX_STAT_VALUES = 64
+Pairs = dict[GroupId, tuple[tuple[int, int, float], ...]]
 
 
-def capture_round(
+def round_record(
+    setup: Setup,
+    context: RoundContext,
     result: RoundResult,
     *,
-    round_: int,
-    phase: str,
+    metrics: Mapping[str, Metrics],
     wall_s: float,
     ended_unix_s: float,
     before: Mapping[str, Totals],
+    target_s: float | None,
 ) -> RoundRecord:
-    """The record of a finished round; ``before`` are the totals of the last record (``{}`` at first).
+    """Build the record of a finished round: the only place where a round's tensors and dataclasses become JSON.
 
-    Metrics, divergences and derived figures are added by ``model_copy(update=...)`` of those who compute them.
+    Args:
+        setup: the run.
+        context: the round's participants and number.
+        result: what ``run_round`` returned.
+        metrics: evaluations of the new state by part (``test``, ``validation``); empty where it was not evaluated.
+        wall_s: real seconds that the round took.
+        ended_unix_s: when it ended, seconds since 1970.
+        before: totals of the last record by time model; ``{}`` at first.
+        target_s: ``T*`` where the strategy has one.
     """
-    receipts, bills = result.trained.worked, {r.assignment.client: r for r in result.charged}
+    trained, state = result.trained, result.state
+    bills = {r.assignment.client: r for r in result.charged}
+    reference = fedavg_costs(setup, context.participants)
+    everyone = len(context.participants) == len(setup.fleet)
+    sums = trained.reduced.sums.get("global", {})
     return RoundRecord(
-        round=round_,
-        phase=phase,
+        round=context.round,
+        phase=result.tasks[0].phase if result.tasks else "idle",
         wall_s=wall_s,
         ended_unix_s=ended_unix_s,
         participants=tuple(t.client for t in result.tasks),
-        clients=tuple(_client(r, bills[r.assignment.client]) for r in receipts),
+        clients=tuple(_client(r, bills[r.assignment.client]) for r in trained.worked),
         costs={name: cost_record(cost) for name, cost in result.costs.items()},
-        totals={
-            name: totals_after(before.get(name, Totals()), cost, result.charged) for name, cost in result.costs.items()
-        },
-        model_sha256=state_sha256(result.state),
-        rejected=dict(result.trained.rejected),
-        moved_bytes=result.trained.moved_bytes,
+        totals={n: totals_after(before.get(n, Totals()), cost, result.charged) for n, cost in result.costs.items()},
+        model_sha256=state_sha256(state),
+        rejected=dict(trained.rejected),
+        metrics=metrics.get("test"),
+        validation=metrics.get("validation"),
+        d_bar=smoothed(state.tensors, setup.layout),
+        divergence={j: d for j, part in sums.items() if (d := divergence(part)) is not None},
+        pairwise=pairwise_cosine(trained.pairwise),
+        silhouettes=_silhouettes(state),
+        deadline_s=target_s,
+        speedup=_speedup(setup, result, reference),
+        fedavg={} if everyone else fedavg_records(reference),
+        trained_fraction=_trained_fraction(setup, result),
+        moved_bytes=trained.moved_bytes,
         server_s=result.server_s,
     )
+
+
+def _silhouettes(state: ServerState) -> dict[str, float]:
+    """Silhouette by number of clusters, where the strategy has chosen one."""
+    values = state.facts.get("silhouettes")
+    return {k: v for k, v in values.items() if isinstance(v, int | float)} if isinstance(values, dict) else {}
 
 
 def _client(receipt: Receipt, bill: Receipt) -> ClientRecord:
@@ -129,7 +153,7 @@ def _stages(times: StageTimes) -> Stages:
 
 
 def cost_record(cost: RoundCost) -> CostRecord:
-    """A round's cost as it is stored."""
+    """Convert a round's cost under one time model."""
     clients = tuple(
         ClientCostRecord(client=c.client, times=_stages(c.times), wait_s=c.wait_s, energy_j=c.energy_j)
         for c in cost.clients
@@ -138,7 +162,7 @@ def cost_record(cost: RoundCost) -> CostRecord:
 
 
 def totals_after(before: Totals, cost: RoundCost, receipts: tuple[Receipt, ...]) -> Totals:
-    """The sums with one more round."""
+    """Return the sums with one more round."""
     return Totals(
         time_s=before.time_s + cost.round_s,
         energy_j=before.energy_j + cost.energy_j,
@@ -147,113 +171,67 @@ def totals_after(before: Totals, cost: RoundCost, receipts: tuple[Receipt, ...])
     )
 
 
-# Pairwise cosine of clients' updates per fusion block: Fig. 2.
-
-
-Pairs = dict[GroupId, tuple[tuple[int, int, float], ...]]
-
-
 def pairwise_cosine(updates: Sequence[Update]) -> Pairs:
-    """(client, client, cosine) for every pair that uploaded the block; 0 where one of the updates is zero."""
-    found: dict[GroupId, list[tuple[int, int, float]]] = {}
+    """Cosine of every two clients' updates of a fusion block that both uploaded (Fig. 2): (client, client, cosine).
+
+    It is 0 where one of the updates is zero.
+    """
+    cosines: dict[GroupId, list[tuple[int, int, float]]] = {}
     for a, b in combinations(updates, 2):
         for j in a.delta.keys() & b.delta.keys():
             x, y = a.delta[j].double(), b.delta[j].double()
             scale = float(x.norm() * y.norm())
             cosine = float(x.dot(y)) / scale if scale > 0.0 else 0.0
-            found.setdefault(j, []).append((a.receipt.assignment.client, b.receipt.assignment.client, cosine))
-    return {j: tuple(rows) for j, rows in sorted(found.items())}
+            cosines.setdefault(j, []).append((a.receipt.assignment.client, b.receipt.assignment.client, cosine))
+    return {j: tuple(rows) for j, rows in sorted(cosines.items())}
 
 
-def binding_of(setup: Setup) -> Binding:
-    """What a checkpoint of this run belongs to."""
-    return Binding(
-        config_hash=config_hash(setup.config.hashed()),
-        layout_digest=layout_digest(setup.layout),
-        engine=setup.engine,
-    )
+def _speedup(setup: Setup, result: RoundResult, reference: Mapping[str, RoundCost]) -> float | None:
+    """Seconds of FedAvg's round over this round's, by the planning clock.
 
-
-def round_record(
-    setup: Setup,
-    context: RoundContext,
-    result: RoundResult,
-    *,
-    metrics: Mapping[str, Metrics],
-    began_s: float,
-    before: Mapping[str, Totals],
-    target_s: float | None,
-) -> RoundRecord:
-    """The record of a round that began at ``perf_counter() == began_s``; ``before``: the last record's totals.
-
-    ``target_s``: ``T*`` where the strategy has one.
+    None for pooled data, and where no client trained.
     """
-    everyone = len(context.participants) == len(setup.fleet)
-    reference = fedavg_costs(setup, context.participants)
-    record = capture_round(
-        result,
-        round_=context.round,
-        phase=result.tasks[0].phase if result.tasks else "idle",
-        wall_s=perf_counter() - began_s,
-        ended_unix_s=time(),
-        before=before,
-    )
-    sums, tensors = result.trained.reduced.sums.get("global", {}), result.state.tensors
-    return record.model_copy(
-        update={
-            "metrics": metrics.get("test"),
-            "validation": metrics.get("validation"),
-            "divergence": {j: d for j, part in sums.items() if (d := divergence(part)) is not None},
-            "d_bar": from_tensor(tensors[D_BAR], setup.layout) if D_BAR in tensors else {},
-            "pairwise": pairwise_cosine(result.trained.pairwise),
-            "silhouettes": result.state.facts.get("silhouettes", {}),
-            "deadline_s": target_s,
-            "speedup": speedup(setup, result, reference),
-            "fedavg": {} if everyone else fedavg_records(reference),
-            "trained_fraction": trained_fraction(setup, result),
-        }
-    )
-
-
-def speedup(setup: Setup, result: RoundResult, reference: Mapping[str, RoundCost]) -> float | None:
-    """FedAvg's round over this round, by the planning clock; none for pooled data or a round in which nobody worked."""
     round_s, fedavg_s = (costs[setup.config.costs.planning_time].round_s for costs in (result.costs, reference))
     return None if setup.strategy.pooled or not round_s else fedavg_s / round_s
 
 
-def trained_fraction(setup: Setup, result: RoundResult) -> float:
+def _trained_fraction(setup: Setup, result: RoundResult) -> float:
     """Mean over the round's clients of trained values over all of the plain backbone (above 1 with additions)."""
     values = [setup.layout.num_values(r.assignment.train) for r in result.trained.worked]
     return sum(values) / len(values) / setup.num_own_values if values else 0.0
 
 
 def fedavg_records(reference: Mapping[str, RoundCost]) -> dict[str, FedAvgRecord]:
-    """The reference without its clients, as it is stored."""
+    """Convert FedAvg's costs by time model, without its clients."""
     return {name: FedAvgRecord(round_s=c.round_s, energy_j=c.energy_j) for name, c in reference.items()}
 
 
 def now() -> str:
-    """UTC to the second."""
+    """Current UTC time, ISO 8601, to the second."""
     return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def as_json(facts: Mapping[str, object]) -> dict[str, JsonValue]:
-    """Facts as the JSON that will be stored; anything else in them is refused by the serialiser."""
-    found: dict[str, JsonValue] = json.loads(json.dumps(facts))
-    return found
+    """Convert facts to plain JSON values.
+
+    Raises:
+        TypeError: a value that JSON does not have.
+    """
+    values: dict[str, JsonValue] = json.loads(json.dumps(facts))
+    return values
 
 
 def run_record(setup: Setup, parent: str | None = None) -> RunRecord:
-    """What is known of a run before its first round."""
+    """Build the record of a run that has not begun its first round; ``parent``: the grid it is a cell of."""
     config = setup.config
     reference = {name: c.model_dump() for name, c in fedavg_records(setup.reference).items()}
     return RunRecord(
-        cell=cell_id(config.hashed(), setup.data.digest),
+        cell=cell_id(config.identity(), setup.data.digest),
         name=config.name,
         strategy=config.label(),
         created=now(),
         config=config.model_dump(mode="json"),
-        config_hash=config_hash(config.hashed()),
+        config_hash=config_hash(config.identity()),
         data_digest=setup.data.digest,
         data_origin=setup.data.origin,
         code_version=__version__,
@@ -268,6 +246,15 @@ def run_record(setup: Setup, parent: str | None = None) -> RunRecord:
         backbone=dict(setup.frozen),
         warnings=setup.warnings,
         parent=parent,
+    )
+
+
+def binding_of(setup: Setup) -> Binding:
+    """Return the identities that a checkpoint of this run is bound to."""
+    return Binding(
+        config_hash=config_hash(setup.config.identity()),
+        layout_digest=layout_digest(setup.layout),
+        engine=setup.engine,
     )
 
 

@@ -1,4 +1,4 @@
-"""One committed cell computed again: equal bits, within tolerance, or different."""
+"""Computes a committed cell again and compares: equal bits, within tolerance, or different."""
 
 from __future__ import annotations
 
@@ -17,20 +17,25 @@ from relief_ray.process import use_threads
 from relief_ray.records.committed import CommittedCell, condense
 from relief_ray.records.identity import other_processor, other_program
 from relief_ray.records.run_folder import RunFolder, read_rounds, read_run
+from relief_ray.records.schema import Metrics
 from relief_ray.stages import Engine
 from relief_ray.training.serial_executor import SerialExecutor
 
 Answer = Literal["equal bits", "within tolerance", "different"]
-# F1 as a share: a point.
-TOLERANCE = 0.01
-COSTS = 1e-6
+TOLERANCE = 0.01  # of F1 as a share: one point
+COSTS = 1e-6  # relative, of seconds and joules
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """The answer and what it rests on; ``differences`` in words, the largest F1 gap as a share.
+    """Result of a comparison.
 
-    ``program``, ``processor``: in what those differ, None where they are the same.
+    Attributes:
+        answer: equal bits, within tolerance, or different.
+        f1_gap: largest difference of F1 in a round, a share.
+        differences: all differences in words.
+        program: how the programs differ; None where they are the same.
+        processor: how the processors differ; None where they are the same.
     """
 
     answer: Answer
@@ -41,19 +46,23 @@ class Verdict:
 
 
 def reproduce(cell: CommittedCell, folder: Path, tolerance: float = TOLERANCE, on_round: OnRound = ignore) -> Verdict:
-    """Runs the cell from its first round in ``folder``, in this process, with its own engine and thread count.
+    """Run the cell from its first round in ``folder``, in this process, with its recorded engine and thread count.
 
     Raises:
         UserError: its data are not here, this version cannot read its configuration, or there is no such tolerance.
     """
     if not (isfinite(tolerance) and tolerance >= 0.0):
         raise UserError(f"--tolerance {100 * tolerance:g}: expected points of F1, 0 or more, e.g. --tolerance 1")
-    run_again(cell, folder, on_round)
+    _run_again(cell, folder, on_round)
     return judge(cell, condense(read_run(folder), read_rounds(folder)), tolerance)
 
 
-def run_again(cell: CommittedCell, folder: Path, on_round: OnRound) -> None:
-    """The rerun itself, where and how this process can: inline, and nothing is exported."""
+def _run_again(cell: CommittedCell, folder: Path, on_round: OnRound) -> None:
+    """Run the cell inline, without export.
+
+    Raises:
+        UserError: its data are not here, or this version cannot read its configuration.
+    """
     runtime, tracking = _section(cell, "runtime"), _section(cell, "tracking")
     values = {
         **cell.config,
@@ -73,26 +82,26 @@ def run_again(cell: CommittedCell, folder: Path, on_round: OnRound) -> None:
 
 
 def _section(cell: CommittedCell, name: str) -> dict[str, object]:
-    found = cell.config.get(name)
-    return dict(found) if isinstance(found, dict) else {}
+    section = cell.config.get(name)
+    return dict(section) if isinstance(section, dict) else {}
 
 
 def judge(old: CommittedCell, new: CommittedCell, tolerance: float = TOLERANCE) -> Verdict:
-    """Compares two computations of a cell.
+    """Compare two computations of a cell.
 
     Equal bits: the last model's hash, every F1, second, joule and byte, the last metrics. Within tolerance: F1 within
     ``tolerance`` in every evaluated round, seconds and joules to 1e-6, the same bytes. Otherwise different.
     """
     pairs = list(zip(old.rounds, new.rounds, strict=False))
     gap = max((abs(a.f1 - b.f1) for a, b in pairs if a.f1 is not None and b.f1 is not None), default=0.0)
-    found = tuple(_differences(old, new))
+    differences = tuple(_differences(old, new))
     answer: Answer = "equal bits"
-    if found:
+    if differences:
         answer = "within tolerance" if gap <= tolerance and _costs_agree(old, new) else "different"
     return Verdict(
         answer=answer,
         f1_gap=gap,
-        differences=found,
+        differences=differences,
         program=other_program(old),
         processor=other_processor(old),
     )
@@ -108,8 +117,15 @@ def _differences(old: CommittedCell, new: CommittedCell) -> Iterator[str]:
         if names:
             shown = ", ".join(f"{n} {getattr(a, n)} there, {getattr(b, n)} here" for n in names)
             yield f"round {a.round}: {shown}"
-    if old.metrics != new.metrics:
+    if _common_scores(old.metrics, new.metrics) != _common_scores(new.metrics, old.metrics):
         yield "the last metrics differ"
+
+
+def _common_scores(metrics: Metrics | None, other: Metrics | None) -> Metrics | None:
+    """Return ``metrics`` without registered scores that ``other`` lacks: one registered later is no difference."""
+    if metrics is None or other is None:
+        return metrics
+    return metrics.model_copy(update={"scores": {k: v for k, v in metrics.scores.items() if k in other.scores}})
 
 
 def _costs_agree(old: CommittedCell, new: CommittedCell) -> bool:

@@ -1,4 +1,4 @@
-"""From a configuration to everything a run needs: data, fleet, backbone, strategy, clocks."""
+"""Builds everything that a run needs from its configuration: data, fleet, backbone, strategy, clocks."""
 
 from __future__ import annotations
 
@@ -32,9 +32,28 @@ from relief_ray.training.job import Job
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Setup:
-    """A run, ready to start; nothing here changes afterwards.
+    """A run, ready to start; nothing in it changes afterwards.
 
-    ``layout``: the backbone's groups and those that the strategy added; ``num_own_values`` counts the former alone.
+    Attributes:
+        config: its configuration.
+        data: windows of all clients and parts.
+        fleet: all clients.
+        types: device types by name.
+        layout: groups of the backbone and those that the strategy added.
+        num_own_values: number of values of the plain backbone.
+        start: initial parameters by group.
+        frozen: facts about the frozen part of the backbone.
+        warnings: lines for the user.
+        strategy: the method.
+        streams: random generators by purpose, round and client.
+        engine: how training steps are computed.
+        planner: time model of the allocation.
+        accountant: turns receipts into simulated costs.
+        fedavg: the same for the plain backbone.
+        reference: FedAvg's round of all clients, by time model.
+        rare: modalities of the smallest cohorts.
+        build: makes the backbone for the server's own computations.
+        job: everything that workers are sent.
     """
 
     config: ExperimentConfig
@@ -59,7 +78,7 @@ class Setup:
 
 
 def choose_engine(config: ExperimentConfig) -> Engine:
-    """The static rule: GEMMs where the backbone has them (Backbone 1), else reuse; ``training.engine`` overrides it."""
+    """Choose the engine: GEMMs where the backbone has them (Backbone 1), else reuse, or as ``training.engine`` says."""
     if config.training.engine == "gemm":
         require_gemm(config.backbone)
     automatic: Engine = "gemm" if config.backbone.has_gemm else "reuse"
@@ -69,10 +88,10 @@ def choose_engine(config: ExperimentConfig) -> Engine:
 def prepare(
     config: ExperimentConfig, root: Path | None = None, purpose: Purpose = "run", engine: Engine | None = None
 ) -> Setup:
-    """Opens the data, builds fleet, backbone and clocks; ``engine`` is given where a run is resumed.
+    """Open the data and build fleet, backbone and clocks; ``engine`` is given where a run is resumed.
 
     Raises:
-        UserError: whatever is wrong with data, fleet or costs, with the place and the fix.
+        UserError: data, fleet or costs are wrong; place and fix are named.
     """
     dataset = open_dataset(config.data, root)
     number = num_clients(dataset, config.data)
@@ -94,7 +113,7 @@ def with_hints(setup: Setup) -> Setup:
 
 
 def pool_clients(setup: Setup) -> Setup:
-    """One Type-A client with everybody's training windows and all sensors (the ``central`` bound)."""
+    """Replace the fleet by one Type-A client with all training windows and all sensors (the ``central`` bound)."""
     windows = pool(setup.data.clients)
     everyone = ClientInfo(
         id=0, name=setup.strategy.name, device="A", modalities=setup.fleet.modalities, num_windows=len(windows)
@@ -111,7 +130,7 @@ def pool_clients(setup: Setup) -> Setup:
 def assemble(
     config: ExperimentConfig, data: FederatedData, fleet: Fleet, types: dict[str, DeviceType], engine: Engine
 ) -> Setup:
-    """Puts strategy, backbone, clocks and job together."""
+    """Build strategy, backbone, clocks and job."""
     strategy = config.strategy.build()
     streams = Streams(seed=config.seed)
     plain = build_backbone(config, input_shape(data), engine)
@@ -140,13 +159,13 @@ def assemble(
         fedavg=fedavg,
         reference=fedavg_reference(config, fedavg, fleet, engine),
         rare=fleet.rare(),
-        build=partial(build_network, config, input_shape(data), additions, dict(backbone.facts)),
+        build=partial(_build_network, config, input_shape(data), additions, dict(backbone.facts)),
         job=replace(make_job(config, data, planner, build, strategy, streams, engine), frozen=dict(backbone.facts)),
     )
 
 
 def count(backbone: Backbone, config: ExperimentConfig) -> Counter:
-    """What ``backbone`` costs under the run's missing mode."""
+    """Count the costs of ``backbone`` under the run's missing mode."""
     return Counter(count_costs(backbone), backbone.layout, config.training.missing)
 
 
@@ -157,7 +176,7 @@ def fedavg_reference(
     engine: Engine,
     participants: Collection[int] | None = None,
 ) -> dict[str, RoundCost]:
-    """A FedAvg round on the plain backbone, whatever the strategy adds to it: the 1.00x of every comparison."""
+    """Cost of a FedAvg round on the plain backbone, without additions: the 1.00x of every comparison."""
     return accountant.fedavg_reference(
         fleet,
         epochs=config.training.epochs,
@@ -176,7 +195,7 @@ def make_job(
     streams: Streams,
     engine: Engine,
 ) -> Job:
-    """What the workers are sent."""
+    """Build the job that workers are sent."""
     return Job(
         build=build,
         trainer=trainer_config(config.training, engine),
@@ -195,28 +214,28 @@ def make_job(
 
 
 def input_shape(data: FederatedData) -> InputShape:
-    """What the backbone sees of a dataset."""
+    """Return the shape of a dataset's windows and the number of its classes."""
     return InputShape(channels=tuple(data.spec.modalities), window=data.spec.window, num_classes=len(data.spec.classes))
 
 
 def build_backbone(
     config: ExperimentConfig, shape: InputShape, engine: Engine, additions: tuple[ExtraModule, ...] = ()
 ) -> Backbone:
-    """The backbone with the run's own initialisation, and what the strategy adds to it."""
+    """Build the backbone with the run's initialisation and the strategy's additions."""
     seed = int(Streams(seed=config.seed).numpy("model").integers(2**31))
     return with_extra_modules(config.backbone.build(shape, seed, fast=engine == "gemm"), additions, seed)
 
 
-def build_network(
+def _build_network(
     config: ExperimentConfig, shape: InputShape, additions: tuple[ExtraModule, ...], frozen: Mapping[str, str | int]
 ) -> BackboneNetwork:
-    """The backbone for the server's own computations: the same layout and function whatever the workers' engine."""
+    """Build the backbone for the server's own computations: same layout and function for every engine of workers."""
     same = build_verified(partial(build_backbone, config, shape, "naive", additions), frozen)
     return BackboneNetwork(same, config.training.missing)
 
 
 def context_of(setup: Setup, round_: int, participants: tuple[ClientInfo, ...] | None = None) -> RoundContext:
-    """What the strategy sees in that round."""
+    """Return the strategy's input in a round."""
     return RoundContext(
         round=round_,
         num_rounds=setup.config.rounds,
@@ -233,7 +252,7 @@ def context_of(setup: Setup, round_: int, participants: tuple[ClientInfo, ...] |
 
 
 def subject_names(setup: Setup, windows: WindowSet) -> list[str]:
-    """The subjects of a part in the order of its confusion matrices."""
+    """Names of a part's subjects in the order of its confusion matrices."""
     return [str(setup.data.spec.subjects[int(i)]) for i in sorted(set(windows.subjects.tolist()))]
 
 
@@ -243,7 +262,7 @@ def deadline_s(setup: Setup) -> float | None:
 
 
 def fedavg_costs(setup: Setup, participants: tuple[ClientInfo, ...]) -> dict[str, RoundCost]:
-    """A FedAvg round of these clients under every clock; the rest of the fleet waits."""
+    """Cost of a FedAvg round of these clients by time model; the rest of the fleet waits."""
     if len(participants) == len(setup.fleet):
         return setup.reference
     return fedavg_reference(setup.config, setup.fedavg, setup.fleet, setup.engine, [c.id for c in participants])

@@ -12,10 +12,10 @@ from types import MappingProxyType
 from typing import ClassVar
 
 import torch
-from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
 from relief_ray.errors import UserError
+from relief_ray.frozen import FrozenConfig
 from relief_ray.groups import GroupId, GroupLayout, Params
 from relief_ray.models.checks import check_modules, check_owners
 from relief_ray.models.stage import GroupParameters as GroupParameters
@@ -196,18 +196,15 @@ class BackboneNetwork:
         return {RAW + m: self._backbone.prepare(m, x) for m, x in raw.items()}
 
 
-class BackboneConfig(BaseModel):
+class BackboneConfig(FrozenConfig):
     """Base of every backbone's configuration: frozen, no unknown keys. A subclass has at least ``build``.
 
-    ``has_gemm``: whether ``build`` obeys ``fast``; without it the engine ``gemm`` is refused. ``later``: keys that came
-    after the first results; they count in a cell's name only where they are given, so that older cells keep theirs.
+    ``has_gemm``: whether ``build`` obeys ``fast``; without it the engine ``gemm`` is refused.
     ``same_speed``: keys that change what is computed and not how long it takes; device profiles hold for all of them.
     """
 
     has_gemm: ClassVar[bool] = False
-    later: ClassVar[frozenset[str]] = frozenset()
     same_speed: ClassVar[frozenset[str]] = frozenset()
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     def build(self, shape: InputShape, seed: int, fast: bool = False) -> Backbone:
         """The backbone, initialised from ``seed`` alone; ``fast``: for the engine ``gemm``, same values and layout."""
@@ -216,10 +213,6 @@ class BackboneConfig(BaseModel):
     def frozen_here(self) -> Facts:
         """``Backbone.facts`` of the weights now on this machine, without loading a model; empty if there are none."""
         return {}
-
-    def unchosen(self) -> set[str]:
-        """The ``later`` keys that hold their defaults."""
-        return set(self.later - self.model_dump(exclude_defaults=True).keys())
 
 
 def seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:

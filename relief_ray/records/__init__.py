@@ -1,4 +1,4 @@
-"""What a run leaves behind: records, ledger, checkpoints, identities, and their copy in an experiment tracker."""
+"""Records, ledger, checkpoints and identities of runs, and their copy in an experiment tracker."""
 
 from relief_ray.records.checkpoint import Binding, Checkpoint, CheckpointStateStore
 from relief_ray.records.identity import (

@@ -28,44 +28,39 @@ from relief_ray.errors import UserError
 from relief_ray.messages import NO_STATE, ClientId, ClientState, ServerState
 from relief_ray.records.schema import SCHEMA_VERSION, Record, refuse_other_schema
 
-# Clients' personal state: staged during a round, committed with it, durable with its checkpoint.
-
 
 class CheckpointStateStore:
     """Personal state in memory, made durable by the checkpoint of the round that committed it (a ``StateStore``)."""
 
     def __init__(self, committed: Mapping[ClientId, ClientState] | None = None) -> None:
-        """Starts from a checkpoint's ``clients``."""
+        """Begin with the personal states of a checkpoint."""
         self._committed: dict[ClientId, ClientState] = dict(committed or {})
         self._staged: dict[ClientId, ClientState] = {}
 
     @property
     def committed(self) -> Mapping[ClientId, ClientState]:
-        """What a checkpoint has to hold, in client order."""
+        """Committed state by client, in client order: what a checkpoint holds."""
         return {c: self._committed[c] for c in sorted(self._committed)}
 
     def load(self, client: ClientId) -> ClientState:
-        """The last committed state (empty at first)."""
+        """Return the state as last committed; empty at first."""
         return self._committed.get(client, NO_STATE)
 
     def stage(self, client: ClientId, state: ClientState) -> None:
-        """Remembers a copy of a client's new state until the round is committed."""
+        """Keep a copy of a client's new state until the round is committed."""
         self._staged[client] = {name: tensor.detach().cpu().clone() for name, tensor in state.items()}
 
     def commit(self) -> None:
-        """Makes all staged states current."""
+        """Make all staged states current."""
         self._committed.update(self._staged)
         self._staged.clear()
 
     def discard(self) -> None:
-        """Forgets what a round staged that is not going to be committed."""
+        """Forget the staged states of a round that is not going to be committed."""
         self._staged.clear()
 
 
-# The safetensors format, written piece by piece: nothing is copied, whatever shares memory with whom.
-
-
-# In the format's own order: what needs the strictest alignment comes first in a file.
+# In the order of the safetensors format: types with the strictest alignment come first in a file.
 DTYPES: Mapping[torch.dtype, str] = {
     torch.int64: "I64",
     torch.float64: "F64",
@@ -79,13 +74,13 @@ DTYPES: Mapping[torch.dtype, str] = {
     torch.bool: "BOOL",
 }
 
-ALIGNMENT = 8
+_ALIGNMENT = 8
 
 
 def file_pieces(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
-    """A file with ``tensors``, to be written one piece after the other: the header, then each tensor's bytes.
+    """Yield the bytes of a safetensors file piece by piece, without copies: the header, then each tensor.
 
-    The same bytes as ``safetensors.torch.save`` makes of copies. Nobody may change the tensors meanwhile.
+    They are those of ``safetensors.torch.save``. The tensors must not change meanwhile.
 
     Raises:
         ValueError: a tensor of a type that the format, or this list, does not have.
@@ -108,7 +103,7 @@ def _header(tensors: Mapping[str, Tensor]) -> bytes:
         facts[name] = {"dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
         start = end
     text = json.dumps(facts, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-len(text) % ALIGNMENT)
+    text += b" " * (-len(text) % _ALIGNMENT)
     return len(text).to_bytes(8, "little") + text
 
 
@@ -116,7 +111,7 @@ FOLDER = "checkpoints"
 
 STATE_FILE = "state.safetensors"
 
-MANIFEST_FILE = "manifest.json"
+_MANIFEST_FILE = "manifest.json"
 
 KEEP = 2
 
@@ -125,7 +120,13 @@ _GENERATION = re.compile(r"round-(\d{6,})")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Binding:
-    """What a checkpoint belongs to; a resume with anything else is refused."""
+    """Identities that a checkpoint is bound to; a resume with others is refused.
+
+    Attributes:
+        config_hash: hash of the configuration's identity.
+        layout_digest: hash of the parameter groups.
+        engine: how training steps are computed.
+    """
 
     config_hash: str
     layout_digest: str
@@ -134,7 +135,14 @@ class Binding:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Checkpoint:
-    """All that the next round depends on; ``skipped`` says which newer generations were unusable, and why."""
+    """Everything that the next round depends on.
+
+    Attributes:
+        round: the last committed round.
+        state: the server's state after it.
+        clients: personal state by client.
+        skipped: reasons why newer generations were unusable.
+    """
 
     round: int
     state: ServerState
@@ -142,8 +150,8 @@ class Checkpoint:
     skipped: tuple[str, ...] = ()
 
 
-class Manifest(Record):
-    """``manifest.json``: names in their order (safetensors sorts), facts, and what the state file must hash to."""
+class _Manifest(Record):
+    """Content of ``manifest.json``: names in their order (safetensors sorts), facts, and the state file's sha256."""
 
     schema_version: int
     round: int
@@ -158,14 +166,14 @@ class Manifest(Record):
 
 
 class Damaged(Exception):
-    """A generation that does not hold what was saved."""
+    """Raised for a generation that does not hold what was saved."""
 
 
 def save(run_folder: Path, checkpoint: Checkpoint, binding: Binding) -> Path:
-    """Adds a generation durably and drops all but the newest ``KEEP``; the older ones are whole until it stands.
+    """Add a generation durably, then drop all but the newest ``KEEP``.
 
     Raises:
-        UserError: the disk is full or fails; the older generations stay.
+        UserError: the disk is full or fails; the generations before it stay.
         ValueError: ``facts`` hold something that is not JSON.
     """
     folder = run_folder / FOLDER
@@ -178,7 +186,7 @@ def save(run_folder: Path, checkpoint: Checkpoint, binding: Binding) -> Path:
         beside.mkdir()
         try:
             sha256 = files.write_pieces(beside / STATE_FILE, file_pieces(tensors))
-            files.write_file(beside / MANIFEST_FILE, _sealed(manifest.model_copy(update={"state_sha256": sha256})))
+            files.write_file(beside / _MANIFEST_FILE, _sealed(manifest.model_copy(update={"state_sha256": sha256})))
             files.fsync_folder(beside)
             _retire(final)
             os.rename(beside, final)
@@ -191,7 +199,7 @@ def save(run_folder: Path, checkpoint: Checkpoint, binding: Binding) -> Path:
 
 
 def load(run_folder: Path, binding: Binding, round_: int | None = None) -> Checkpoint | None:
-    """The newest whole generation, or that of ``round_`` alone; none where none was ever saved. Writes nothing.
+    """Read the newest whole generation, or that of ``round_``; None where none was ever saved. Writes nothing.
 
     Raises:
         UserError: generations exist but none is whole, or the newest belongs to another configuration, backbone or
@@ -202,13 +210,13 @@ def load(run_folder: Path, binding: Binding, round_: int | None = None) -> Check
         if round_ not in (None, round_of(path)):
             continue
         try:
-            manifest = _read_manifest(path / MANIFEST_FILE)
-            found = _unpack(manifest, _read_state(path / STATE_FILE, manifest.state_sha256), tuple(skipped))
+            manifest = _read_manifest(path / _MANIFEST_FILE)
+            point = _unpack(manifest, _read_state(path / STATE_FILE, manifest.state_sha256), tuple(skipped))
         except Damaged as error:
             skipped.append(f"{path.name}: {error}")
             continue
         _check_binding(path, manifest, binding)
-        return found
+        return point
     if skipped:
         raise UserError(
             f"{run_folder / FOLDER}: no usable checkpoint ({'; '.join(skipped)}), expected a whole one; "
@@ -218,14 +226,14 @@ def load(run_folder: Path, binding: Binding, round_: int | None = None) -> Check
 
 
 def generations(run_folder: Path) -> tuple[Path, ...]:
-    """Folders of all saved generations, newest first."""
+    """List the folders of all saved generations, newest first."""
     folder = run_folder / FOLDER
-    found = [p for p in folder.iterdir() if _GENERATION.fullmatch(p.name)] if folder.is_dir() else []
-    return tuple(sorted(found, key=round_of, reverse=True))
+    saved = [p for p in folder.iterdir() if _GENERATION.fullmatch(p.name)] if folder.is_dir() else []
+    return tuple(sorted(saved, key=round_of, reverse=True))
 
 
 def round_of(path: Path) -> int:
-    """The round of a generation's folder."""
+    """Return the round of a generation's folder."""
     return int(path.name.removeprefix("round-"))
 
 
@@ -242,9 +250,9 @@ def _tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
     return named
 
 
-def _manifest(checkpoint: Checkpoint, binding: Binding) -> Manifest:
-    """All but what the state file will hash to."""
-    return Manifest(
+def _manifest(checkpoint: Checkpoint, binding: Binding) -> _Manifest:
+    """Build the manifest without the state file's sha256."""
+    return _Manifest(
         schema_version=SCHEMA_VERSION,
         round=checkpoint.round,
         state_sha256="",
@@ -258,7 +266,7 @@ def _manifest(checkpoint: Checkpoint, binding: Binding) -> Manifest:
     )
 
 
-def _sealed(manifest: Manifest) -> bytes:
+def _sealed(manifest: _Manifest) -> bytes:
     # Python's json, not pydantic's: it brings NaN in facts back as it was.
     body = json.dumps(manifest.model_dump())
     return f'{{"sha256": "{_sha256(body.encode())}", "manifest": {body}}}\n'.encode()
@@ -278,33 +286,33 @@ def _read_state(path: Path, sha256: str) -> dict[str, Tensor]:
         raise Damaged(f"{STATE_FILE}: {error}") from error
 
 
-def _read_manifest(path: Path) -> Manifest:
+def _read_manifest(path: Path) -> _Manifest:
     try:
         sealed = json.loads(path.read_bytes())
-        seal, found = sealed["sha256"], sealed["manifest"]
+        seal, content = sealed["sha256"], sealed["manifest"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise Damaged(f"{MANIFEST_FILE}: {error}") from error
+        raise Damaged(f"{_MANIFEST_FILE}: {error}") from error
     # Written and read by the same rules, so that equal contents give equal text.
-    if seal != _sha256(json.dumps(found).encode()):
-        raise Damaged(f"{MANIFEST_FILE} does not match its sha256")
-    refuse_other_schema(found.get("schema_version") if isinstance(found, dict) else None, path)
+    if seal != _sha256(json.dumps(content).encode()):
+        raise Damaged(f"{_MANIFEST_FILE} does not match its sha256")
+    refuse_other_schema(content.get("schema_version") if isinstance(content, dict) else None, path)
     try:
-        return Manifest.model_validate(found)
+        return _Manifest.model_validate(content)
     except ValidationError as error:
-        raise Damaged(f"{MANIFEST_FILE}: {error}") from error
+        raise Damaged(f"{_MANIFEST_FILE}: {error}") from error
 
 
-def _check_binding(path: Path, manifest: Manifest, binding: Binding) -> None:
+def _check_binding(path: Path, manifest: _Manifest, binding: Binding) -> None:
     for name in ("config_hash", "layout_digest", "engine"):
-        found, expected = getattr(manifest, name), getattr(binding, name)
-        if found != expected:
+        saved, expected = getattr(manifest, name), getattr(binding, name)
+        if saved != expected:
             raise UserError(
-                f"{path}: {name} is {found!r}, expected {expected!r}: a resume continues the same computation; "
+                f"{path}: {name} is {saved!r}, expected {expected!r}: a resume continues the same computation; "
                 "resume with the configuration, backbone and engine of run.json, or start a new run folder"
             )
 
 
-def _unpack(manifest: Manifest, tensors: Mapping[str, Tensor], skipped: tuple[str, ...]) -> Checkpoint:
+def _unpack(manifest: _Manifest, tensors: Mapping[str, Tensor], skipped: tuple[str, ...]) -> Checkpoint:
     try:
         models = {m: {j: tensors[_key("models", m, j)] for j in groups} for m, groups in manifest.models.items()}
         named = {name: tensors[_key("tensors", name)] for name in manifest.tensors}
@@ -316,7 +324,7 @@ def _unpack(manifest: Manifest, tensors: Mapping[str, Tensor], skipped: tuple[st
 
 
 def _retire(final: Path) -> None:
-    # After a fallback to an older generation its successors are computed again and take their places.
+    # After a fallback to the generation before, this round is computed again and replaces the damaged one.
     if final.exists():
         retired = final.with_name(f".retired-{final.name}")
         shutil.rmtree(retired, ignore_errors=True)
@@ -324,7 +332,7 @@ def _retire(final: Path) -> None:
 
 
 def drop_after(run_folder: Path, round_: int) -> None:
-    """Removes generations newer than the one a resume continues from: its rounds will be computed again."""
+    """Remove generations newer than the one that a resume continues from: their rounds are computed again."""
     for path in generations(run_folder):
         if round_of(path) > round_:
             shutil.rmtree(path, ignore_errors=True)
@@ -336,22 +344,19 @@ def _prune(folder: Path, newest: int) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-# Checkpoints off the critical path: the next round trains while the last one's state is written.
-
-
 class Saver:
-    """Saves one checkpoint at a time in a thread of its own; what went wrong is raised by the next call.
+    """Saves one checkpoint at a time in a thread, while the next round trains; errors are raised by the next call.
 
     A run killed meanwhile goes on from the generation before: the same bits, one round more to compute.
     """
 
     def __init__(self) -> None:
-        """Nothing is under way."""
+        """Start the thread pool."""
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._pending: Future[Path] | None = None
 
     def save(self, run_folder: Path, point: Checkpoint, binding: Binding) -> None:
-        """Begins to save ``point``, whose tensors nobody may change any more, once the last one is done.
+        """Begin to save ``point`` once the last one is done; its tensors must not change any more.
 
         Raises:
             UserError: the last one failed.
@@ -360,10 +365,10 @@ class Saver:
         self._pending = self._pool.submit(save, run_folder, point, binding)
 
     def wait(self) -> None:
-        """Returns when everything is on disk.
+        """Wait until everything is on disk.
 
         Raises:
-            UserError: it could not be saved; the older generations stay.
+            UserError: it could not be saved; the generations before it stay.
         """
         pending, self._pending = self._pending, None
         if pending is not None:

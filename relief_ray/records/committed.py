@@ -1,4 +1,4 @@
-"""The small form in which results are committed: one JSON file per grid, a line per cell, enough to check a rerun.
+"""Committed results: one JSON file per grid, a line per cell, with enough to check a rerun.
 
 A cell keeps its configuration and identities, the machine, the last metrics, a row per round, and the hash of the last
 model. Clients, costs per device and confusion matrices stay in the run folder.
@@ -15,13 +15,32 @@ from pydantic import Field, ValidationError
 
 from relief_ray.errors import UserError, nearest
 from relief_ray.files import disk_errors, replace_file
-from relief_ray.records.schema import Facts, Machine, Metrics, Origin, Record, RoundRecord, RunRecord
+from relief_ray.records.schema import (
+    SCHEMA_VERSION,
+    Facts,
+    Machine,
+    Metrics,
+    Origin,
+    Record,
+    RoundRecord,
+    RunRecord,
+    refuse_other_schema,
+)
 
 FILE = "cells.json"
 
 
 class RoundRow(Record):
-    """A round: F1 as tables show it (none where it was not evaluated), cumulative seconds, joules and bytes."""
+    """A round of a committed cell.
+
+    Attributes:
+        round: its number.
+        f1: F1 as tables show it, a share; None where the round was not evaluated.
+        time_s: simulated seconds of all rounds so far.
+        energy_j: simulated joules so far.
+        bytes_up: uploaded bytes so far.
+        bytes_down: downloaded bytes so far.
+    """
 
     round: int
     f1: float | None
@@ -32,7 +51,11 @@ class RoundRow(Record):
 
 
 class CommittedCell(Record):
-    """A finished cell; seconds and joules by ``planning_model``."""
+    """A finished run in its small form.
+
+    Seconds and joules are by ``planning_model``; ``metrics`` is the last evaluation without its confusion matrix,
+    ``model_sha256`` the last round's. All else is as in ``RunRecord``.
+    """
 
     cell: str
     strategy: str
@@ -53,15 +76,15 @@ class CommittedCell(Record):
 
 
 class Committed(Record):
-    """The cells of a grid, by folder name."""
+    """Cells of a grid, by folder name."""
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = SCHEMA_VERSION
     title: str
     cells: dict[str, CommittedCell]
 
 
 def condense(run: RunRecord, rounds: Sequence[RoundRecord]) -> CommittedCell:
-    """A finished run in its small form."""
+    """Bring a finished run into its small form."""
     last = next((r.metrics for r in reversed(rounds) if r.metrics is not None), None)
     return CommittedCell(
         cell=run.cell,
@@ -93,13 +116,13 @@ def _row(record: RoundRecord, clock: str) -> RoundRow:
 
 
 def write_committed(path: Path, title: str, cells: Iterable[tuple[str, CommittedCell]]) -> Path:
-    """Writes the file, a line per cell, so that a changed cell is one changed line.
+    """Write the file, a line per cell, so that a changed cell is one changed line.
 
     Raises:
         UserError: it cannot be written.
     """
     lines = [f"{json.dumps(name)}: {_compact(cell)}" for name, cell in cells]
-    head = f'{{"schema_version": 1, "title": {json.dumps(title)}, "cells": {{'
+    head = f'{{"schema_version": {SCHEMA_VERSION}, "title": {json.dumps(title)}, "cells": {{'
     with disk_errors(path, "write the results"):
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, (head + "\n" + ",\n".join(lines) + "\n}}\n").encode())
@@ -113,25 +136,33 @@ def _compact(cell: CommittedCell) -> str:
 
 
 def read_committed(path: Path) -> Committed:
-    """The cells of a file, or of the ``cells.json`` in a folder.
+    """Read the cells of a file, or of the ``cells.json`` in a folder.
 
     Raises:
-        UserError: there is none, or it is damaged.
+        UserError: there is none, it is damaged, or of another schema version.
     """
     file = path / FILE if path.is_dir() else path
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-        for cell in found["cells"].values():
-            cell["rounds"] = [dict(zip(RoundRow.model_fields, row, strict=True)) for row in cell["rounds"]]
-        return Committed.model_validate(found)
+        content = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{file}: not there; name a file or folder that `relief-ray report --commit` wrote") from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, ValidationError) as error:
-        raise UserError(f"{file}: damaged ({error}); restore it, or write it anew with `relief-ray report`") from error
+    except (OSError, ValueError) as error:
+        raise _damaged(file, error) from error
+    refuse_other_schema(content.get("schema_version") if isinstance(content, dict) else None, file)
+    try:
+        for cell in content["cells"].values():
+            cell["rounds"] = [dict(zip(RoundRow.model_fields, row, strict=True)) for row in cell["rounds"]]
+        return Committed.model_validate(content)
+    except (ValueError, KeyError, TypeError, AttributeError, ValidationError) as error:
+        raise _damaged(file, error) from error
+
+
+def _damaged(file: Path, error: Exception) -> UserError:
+    return UserError(f"{file}: damaged ({error}); restore it, or write it anew with `relief-ray report`")
 
 
 def pick(target: str) -> tuple[str, CommittedCell]:
-    """The cell of ``RESULTS#CELL``: the name of its folder, or any beginning that fits one alone.
+    """Find the cell of ``RESULTS#CELL``: by the name of its folder, or any beginning that fits only one.
 
     Raises:
         UserError: no such file or cell, or several fit.

@@ -1,4 +1,4 @@
-"""Who is who: content hashes of configurations, sources, layouts and models, and the machine's facts."""
+"""Content hashes of configurations, sources, layouts and models, and facts about the machine."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from relief_ray.records.schema import Machine
 
 PACKAGES = ("relief_ray", "actors")
 
-SOURCE_SUFFIXES = frozenset({".py", ".json", ".yaml", ".toml"})
+_SOURCE_SUFFIXES = frozenset({".py", ".json", ".yaml", ".toml"})
 
 
-def canonical_json(value: JsonValue) -> str:
-    """The one spelling of a JSON value that is hashed: sorted keys, no blanks.
+def _canonical_json(value: JsonValue) -> str:
+    """Write a JSON value in the form that is hashed: sorted keys, no blanks.
 
     Raises:
         UserError: NaN or infinity, which JSON cannot hold.
@@ -44,26 +44,26 @@ def canonical_json(value: JsonValue) -> str:
 
 
 def config_hash(config: Mapping[str, JsonValue]) -> str:
-    """sha256 of a configuration, credentials masked first (they are not part of an experiment)."""
-    return hashlib.sha256(canonical_json(redact(config)).encode()).hexdigest()
+    """Hash a configuration's identity (sha256), credentials masked first: they are no part of an experiment."""
+    return hashlib.sha256(_canonical_json(redact(config)).encode()).hexdigest()
 
 
 def cell_id(config: Mapping[str, JsonValue], data_digest: str) -> str:
-    """The name of a result: 16 hexadecimal digits of configuration and data."""
+    """Return the id of a result: 16 hexadecimal digits of configuration and data."""
     return hashlib.sha256(f"{config_hash(config)}\n{data_digest}".encode()).hexdigest()[:16]
 
 
 @lru_cache(maxsize=1)
 def source_digest() -> str:
-    """sha256 over the sources of the installed packages (``PACKAGES``, where present), once per process."""
+    """Hash the sources of the installed packages (``PACKAGES``, where present), once per process."""
     return digest_files((name, root) for name in PACKAGES if (root := _package_root(name)) is not None)
 
 
 def digest_files(roots: Iterable[tuple[str, Path]]) -> str:
-    """sha256 over names and contents of all source files below each ``(label, folder)``."""
+    """Hash names and contents of all source files below each ``(label, folder)``."""
     total = hashlib.sha256()
     for label, root in roots:
-        for path in sorted(p for p in root.rglob("*") if p.suffix in SOURCE_SUFFIXES and p.is_file()):
+        for path in sorted(p for p in root.rglob("*") if p.suffix in _SOURCE_SUFFIXES and p.is_file()):
             content = path.read_bytes()
             total.update(f"{label}/{path.relative_to(root).as_posix()}\0{len(content)}\0".encode() + content)
     return total.hexdigest()
@@ -76,11 +76,11 @@ def _package_root(name: str) -> Path | None:
 
 
 class Computed(Protocol):
-    """Whatever says by which program and on which machine it was computed."""
+    """A record that names the program and the machine that computed it."""
 
     @property
     def source_digest(self) -> str:
-        """``source_digest()`` then."""
+        """``source_digest()`` at that time."""
         ...
 
     @property
@@ -90,17 +90,17 @@ class Computed(Protocol):
 
     @property
     def config(self) -> Mapping[str, JsonValue]:
-        """The configuration."""
+        """All settings."""
         ...
 
     @property
     def machine(self) -> Machine:
-        """``machine_facts()`` then."""
+        """``machine_facts()`` at that time."""
         ...
 
 
 def other_program(run: Computed) -> str | None:
-    """In what this program differs from the one that began the run, where that can change bits; None where it does not.
+    """Describe how this program differs from the one that began the run, where that can change bits; None: not at all.
 
     ``sources 1a2b3c4d5e6f there, 6f5e4d3c2b1a here; torch ...``.
     """
@@ -109,14 +109,14 @@ def other_program(run: Computed) -> str | None:
     now = digests(modules_of(_names(run.config)))
     there |= {file: run.own_sources.get(file, "nothing")[:12] for file in run.own_sources | now}
     here |= {file: now.get(file, "nothing")[:12] for file in run.own_sources | now}
-    found = [f"{name} {there[name]} there, {here[name]} here" for name in here if there[name] != here[name]]
-    return "; ".join(found) or None
+    lines = [f"{name} {there[name]} there, {here[name]} here" for name in here if there[name] != here[name]]
+    return "; ".join(lines) or None
 
 
 def other_processor(run: Computed) -> str | None:
-    """``AMD EPYC there, Intel Xeon here`` where those differ: libraries add up in another order on each.
+    """Name both processors where they differ: ``AMD EPYC there, Intel Xeon here``; None where they do not.
 
-    The program is the same, so nobody is kept from going on; the bits are not.
+    Libraries add up in another order on another processor, so bits differ; a run may go on all the same.
     """
     there, here = run.machine.cpu, machine_facts().cpu
     return None if there == here else f"{there} there, {here} here"
@@ -130,7 +130,7 @@ def _names(config: Mapping[str, JsonValue]) -> list[JsonValue]:
 
 
 def machine_facts() -> Machine:
-    """This machine, as far as it decides bits and speed."""
+    """Describe this machine, as far as it decides bits and speed."""
     return Machine(
         cpu=cpu_name(Path("/proc/cpuinfo")),
         architecture=platform.machine(),
@@ -144,7 +144,7 @@ def machine_facts() -> Machine:
 
 
 def cpu_name(cpuinfo: Path) -> str:
-    """The processor's name; boards without one in ``cpuinfo`` give their architecture."""
+    """Return the processor's name; for boards without one in ``cpuinfo`` the architecture."""
     try:
         lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -154,12 +154,12 @@ def cpu_name(cpuinfo: Path) -> str:
 
 
 def params_sha256(params: Params) -> str:
-    """sha256 over names, types, shapes and bits of all groups, whatever their order."""
+    """Hash names, types, shapes and bits of all groups, whatever their order."""
     return tensors_sha256(params)
 
 
 def tensors_sha256(tensors: Mapping[str, Tensor]) -> str:
-    """sha256 over names, types, shapes and bits, whatever their order."""
+    """Hash names, types, shapes and bits of tensors, whatever their order."""
     total = hashlib.sha256()
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu().contiguous()
@@ -169,7 +169,7 @@ def tensors_sha256(tensors: Mapping[str, Tensor]) -> str:
 
 
 def state_sha256(state: ServerState) -> str:
-    """sha256 of all that the server carries: models, tensors and facts."""
+    """Hash the server's whole state: models, tensors and facts."""
     parts = {f"model {name}": params_sha256(params) for name, params in state.models.items()}
     parts["tensors"] = tensors_sha256(state.tensors)
     parts["facts"] = json.dumps(state.facts, sort_keys=True)
@@ -177,13 +177,13 @@ def state_sha256(state: ServerState) -> str:
 
 
 def layout_digest(layout: GroupLayout) -> str:
-    """sha256 of the groups, their tensors and their order: a checkpoint fits a backbone with the same digest."""
+    """Hash the groups, their tensors and their order: a checkpoint fits a backbone with the same digest."""
     rows = [[g.id, g.role, [[t.name, *t.shape, t.kind, t.offset] for t in g.tensors]] for g in layout]
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
 
 def commit() -> str:
-    """The commit of the working tree, marked where files differ from it; outside of one, the digest of the sources."""
+    """Return the commit of the working tree, marked where files differ from it; without one, the sources' digest."""
     root = Path(__file__).resolve().parents[1]
     try:
         head = _git(root, "rev-parse", "--short", "HEAD")
@@ -193,7 +193,7 @@ def commit() -> str:
 
 
 def _git(root: Path, *arguments: str) -> str:
-    # Without this, a package inside somebody else's repository would name that one's commit.
+    # Without this, a package inside another repository would name that one's commit.
     if not (root / ".git").exists():
         raise FileNotFoundError(root / ".git")
     return subprocess.run(["git", *arguments], cwd=root, check=True, capture_output=True, text=True).stdout.strip()

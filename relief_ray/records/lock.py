@@ -1,4 +1,4 @@
-"""One writer at a time: an advisory lock that dies with its process and says who holds it."""
+"""An advisory file lock that ends with its process and names its owner."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class FileLock:
     """Holds ``path`` locked until ``release`` or the end of the process, however it ends."""
 
     def __init__(self, path: Path, purpose: str, *, wait_s: float = 0.0) -> None:
-        """Takes the lock, waiting at most ``wait_s`` seconds.
+        """Take the lock, waiting at most ``wait_s`` seconds.
 
         Raises:
-            UserError: somebody else holds it (the owner is named), or the file cannot be written.
+            UserError: another process holds it (it is named), or the file cannot be written.
         """
         self.path = path
         with disk_errors(path, "lock"):
@@ -55,7 +55,7 @@ class FileLock:
         os.pwrite(self._fd, json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": since}).encode(), 0)
 
     def release(self) -> None:
-        """Gives the lock back; the file stays, since removing it would let two owners in."""
+        """Release the lock; the file stays, since removing it would let two owners in."""
         os.close(self._fd)
 
     def __enter__(self) -> FileLock:
@@ -68,9 +68,9 @@ class FileLock:
 
 
 def owner(path: Path) -> str:
-    """Who signed the lock file, in words."""
+    """Describe the owner that the lock file names: process, host and time."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        return f"process {found['pid']} on {found['host']} since {found['since']}"
+        signed = json.loads(path.read_text(encoding="utf-8"))
+        return f"process {signed['pid']} on {signed['host']} since {signed['since']}"
     except (OSError, ValueError, KeyError, TypeError):
         return "an unknown process"

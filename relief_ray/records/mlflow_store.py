@@ -1,7 +1,7 @@
-"""The copy of a run in an MLflow store; the only module that imports MLflow, and only once an export begins.
+"""Copies a run to an MLflow store; the only module that imports MLflow, and only once an export begins.
 
 Points are compared with the run's own history in the store before they are sent, so that each arrives exactly once,
-whoever was killed between sending and remembering.
+even where a process was killed between sending and remembering.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,7 @@ from pydantic import Field, JsonValue, ValidationError
 
 from relief_ray.files import replace_file
 from relief_ray.records.lock import FileLock
+from relief_ray.records.metrics import round_scalars
 from relief_ray.records.redact import mask_text
 from relief_ray.records.run_folder import ROUNDS_FILE, RUN_FILE, read_run, scan
 from relief_ray.records.schema import Record, RoundRecord, RunRecord, Status, Text
@@ -29,31 +29,19 @@ if TYPE_CHECKING:
     from mlflow.entities import Metric, Run
 
 
-# What an experiment tracker is told about a run: a dozen scalars per round, flat parameters, and how far it got.
-
-
 SYNC_FILE = "sync.json"
 
-SCALARS = (
-    "f1",
-    "f1_fleet",
-    "f1_rare",
-    "loss",
-    "speedup",
-    "trained_fraction",
-    "round_s",
-    "time_s",
-    "energy_j",
-    "bytes_up",
-    "bytes_down",
-    "wall_s",
-)
-
-MAX_PARAM_CHARS = 500
+_MAX_PARAM_CHARS = 500
 
 
 class Target(Record):
-    """How far one store has been told: ``step`` is the last exported round, ``closed`` the status told at the end."""
+    """Progress of the export to one store.
+
+    Attributes:
+        run_id: id of the run in the store.
+        step: the last exported round.
+        closed: final status that was sent; None before the end.
+    """
 
     run_id: str
     step: int | None = None
@@ -67,39 +55,19 @@ class SyncState(Record):
     error: Text | None = None
 
 
-def round_scalars(record: RoundRecord, planning_model: str) -> dict[str, float]:
-    """The ``SCALARS`` of a round that exist and are finite; ``time_s``, ``energy_j`` and bytes are cumulative."""
-    metrics, cost, totals = record.metrics, record.costs.get(planning_model), record.totals.get(planning_model)
-    found = {
-        "f1": metrics.f1 if metrics else None,
-        "f1_fleet": metrics.f1_fleet if metrics else None,
-        "f1_rare": metrics.f1_rare if metrics else None,
-        "loss": record.loss,
-        "speedup": record.speedup,
-        "trained_fraction": record.trained_fraction,
-        "round_s": cost.round_s if cost else None,
-        "time_s": totals.time_s if totals else None,
-        "energy_j": totals.energy_j if totals else None,
-        "bytes_up": totals.bytes_up if totals else None,
-        "bytes_down": totals.bytes_down if totals else None,
-        "wall_s": record.wall_s,
-    }
-    return {name: float(value) for name in SCALARS if (value := found[name]) is not None and isfinite(value)}
-
-
 def flat_params(config: Mapping[str, JsonValue], prefix: str = "") -> dict[str, str]:
-    """A configuration as dotted names and short texts; lists stay whole."""
+    """Flatten a configuration to dotted names and short texts; lists stay one value."""
     flat: dict[str, str] = {}
     for key, value in config.items():
         if isinstance(value, dict):
             flat |= flat_params(value, f"{prefix}{key}.")
         else:
-            flat[prefix + key] = (value if isinstance(value, str) else json.dumps(value))[:MAX_PARAM_CHARS]
+            flat[prefix + key] = (value if isinstance(value, str) else json.dumps(value))[:_MAX_PARAM_CHARS]
     return flat
 
 
 def read_sync(folder: Path) -> SyncState:
-    """``sync.json`` of a run folder; empty where it is missing or unreadable, since the store itself knows better."""
+    """Read ``sync.json`` of a run folder; empty where it is missing or unreadable: the store is asked in any case."""
     try:
         return SyncState.model_validate_json((folder / SYNC_FILE).read_bytes())
     except (OSError, ValidationError):
@@ -107,30 +75,30 @@ def read_sync(folder: Path) -> SyncState:
 
 
 def write_sync(folder: Path, uri: str, target: Target) -> None:
-    """Moves the watermark of one store."""
+    """Note the progress of one store."""
     state = SyncState(targets={**read_sync(folder).targets, mask_text(uri): target})
     replace_file(folder / SYNC_FILE, (state.model_dump_json(indent=1) + "\n").encode())
 
 
 def write_failure(folder: Path, error: str) -> None:
-    """Remembers why an export failed; the watermarks stay."""
+    """Note why an export failed; the noted progress stays."""
     state = SyncState(targets=read_sync(folder).targets, error=error)
     replace_file(folder / SYNC_FILE, (state.model_dump_json(indent=1) + "\n").encode())
 
 
-SQLITE = "sqlite:///"
+_SQLITE = "sqlite:///"
 
-EXPORT_LOCK = "sync.lock"
+_EXPORT_LOCK = "sync.lock"
 
-STORE_WAIT_S = 120.0
+_STORE_WAIT_S = 120.0
 
 MAX_BATCH_POINTS = 600
 
 MAX_BATCH_PARAMS = 100
 
-ENDINGS = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
+_ENDINGS = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
 
-# Only where the user has not decided: a dead server must be noticed in seconds, and nothing is reported home.
+# Set only where the user has not: a dead server must be noticed in seconds, and no telemetry is sent.
 ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "5",
@@ -138,9 +106,9 @@ ENVIRONMENT = {
     "MLFLOW_LOGGING_LEVEL": "WARNING",
 }
 
-# What an experiment of ours is. It does not make the pages of 3.17 open on runs: the address does
+# Kind of our experiments. It does not make the pages of 3.17 open on runs: the address does
 # (actors/terminal/mlflow_export.py).
-EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
+_EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -152,35 +120,35 @@ class Store:
 
     @property
     def database(self) -> Path | None:
-        """The SQLite file; none for servers."""
-        return Path(self.uri.removeprefix(SQLITE)) if self.uri.startswith(SQLITE) else None
+        """Path of the SQLite file; None for servers."""
+        return Path(self.uri.removeprefix(_SQLITE)) if self.uri.startswith(_SQLITE) else None
 
 
 def store_uri(folder: Path, uri: str | None = None) -> str:
-    """``uri`` with an absolute path if it is a SQLite file; by default ``mlflow.db`` beside the run folder."""
+    """Return ``uri`` with an absolute path if it is a SQLite file; by default ``mlflow.db`` beside the run folder."""
     if uri is None:
-        return f"{SQLITE}{folder.resolve().parent / 'mlflow.db'}"
-    return f"{SQLITE}{Path(uri.removeprefix(SQLITE)).absolute()}" if uri.startswith(SQLITE) else uri
+        return f"{_SQLITE}{folder.resolve().parent / 'mlflow.db'}"
+    return f"{_SQLITE}{Path(uri.removeprefix(_SQLITE)).absolute()}" if uri.startswith(_SQLITE) else uri
 
 
 class Exporter:
     """One run's connection to a store, under the folder's export lock."""
 
     def __init__(self, folder: Path, store: Store) -> None:
-        """Opens the store, finds or makes the run, and asks what it knows.
+        """Open the store, find or make the run, and ask which points it has.
 
         Raises:
             UserError: another export of this folder is at work.
             Exception: whatever MLflow raises when the store cannot be used.
         """
         self._folder, self._store = folder.resolve(), store
-        self._lock = FileLock(folder / EXPORT_LOCK, "the export of this run")
+        self._lock = FileLock(folder / _EXPORT_LOCK, "the export of this run")
         try:
             self._record = read_run(folder)
-            self._client, found = _open_run(self._store, self._folder, self._record)
-            self.run_id: str = found.info.run_id
-            self._grid: str | None = found.data.tags.get("mlflow.parentRunId")
-            self._known = {key: _steps(self._client, self.run_id, key) for key in found.data.metrics}
+            self._client, stored = _open_run(self._store, self._folder, self._record)
+            self.run_id: str = stored.info.run_id
+            self._grid: str | None = stored.data.tags.get("mlflow.parentRunId")
+            self._known = {key: _steps(self._client, self.run_id, key) for key in stored.data.metrics}
             self._num_bytes = 0
             self._target = Target(run_id=self.run_id)
         except BaseException:
@@ -188,7 +156,7 @@ class Exporter:
             raise
 
     def catch_up(self) -> int:
-        """Sends the points that the store lacks of all whole lines, moves the watermark, and gives their number."""
+        """Send the points of all complete lines that the store lacks, note the progress, and return their number."""
         lines = scan(self._folder / ROUNDS_FILE, self._num_bytes)
         points = [point for record in lines.rounds for point in self._missing(record)]
         for start in range(0, len(points), MAX_BATCH_POINTS):
@@ -202,17 +170,17 @@ class Exporter:
         return len(points)
 
     def finish(self, status: Status) -> None:
-        """Copies the two files and, where the run has ended, says how."""
+        """Copy the two files and, where the run has ended, set its status."""
         for name in (RUN_FILE, ROUNDS_FILE):
             self._client.log_artifact(self.run_id, str(self._folder / name))
-        if status in ENDINGS:
-            self._client.set_terminated(self.run_id, ENDINGS[status])
+        if status in _ENDINGS:
+            self._client.set_terminated(self.run_id, _ENDINGS[status])
             if self._grid is not None:
                 self._client.set_terminated(self._grid, "FINISHED")  # a grid lasts until its last cell's end
             self._mark(self._target.model_copy(update={"closed": status}))
 
     def close(self) -> None:
-        """Lets others export this run."""
+        """Release the lock, so that others can export this run."""
         self._lock.release()
 
     def _missing(self, record: RoundRecord) -> Sequence[Metric]:
@@ -236,23 +204,23 @@ def _steps(client: MlflowClient, run_id: str, key: str) -> set[int]:
 
 
 def _open_run(store: Store, folder: Path, record: RunRecord) -> tuple[MlflowClient, Run]:
-    # One opener at a time: two processes that create one SQLite store break it, and twins of a parent run are no use.
+    # One opener at a time: two processes that create one SQLite store break it, or make two parent runs.
     database = store.database
     lock = database.with_name(f"{database.name}.lock") if database else folder.parent / ".mlflow.lock"
     lock.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(lock, "the MLflow store", wait_s=STORE_WAIT_S):
+    with FileLock(lock, "the MLflow store", wait_s=_STORE_WAIT_S):
         client = _connect(store)
         experiment = _experiment(client, store)
-        found = _find(client, experiment, {"relief.cell": record.cell, "relief.folder": str(folder)})
-        if found is None:
-            found = _create(client, experiment, folder, record)
-        elif found.info.status != "RUNNING":
-            client.update_run(found.info.run_id, status="RUNNING")
+        run = _find(client, experiment, {"relief.cell": record.cell, "relief.folder": str(folder)})
+        if run is None:
+            run = _create(client, experiment, folder, record)
+        elif run.info.status != "RUNNING":
+            client.update_run(run.info.run_id, status="RUNNING")
     tags = {"relief.code_version": record.code_version, "relief.source_digest": record.source_digest}
     for name, value in tags.items():
-        client.set_tag(found.info.run_id, name, value)
-    _log_params(client, found.info.run_id, flat_params(record.config))
-    return client, found
+        client.set_tag(run.info.run_id, name, value)
+    _log_params(client, run.info.run_id, flat_params(record.config))
+    return client, run
 
 
 def _connect(store: Store) -> MlflowClient:
@@ -261,28 +229,28 @@ def _connect(store: Store) -> MlflowClient:
     from mlflow import MlflowClient
 
     database = store.database
-    # Made beside and renamed: a process killed in the middle of the schema would leave a broken store. Under the lock
-    # nobody else is at it, so what lies there was left by such a process.
+    # Made beside and renamed: a process killed in the middle of the schema would leave a broken store. Such leftovers
+    # are removed; the lock makes sure that no other process is still writing them.
     for leftover in database.parent.glob(f".{database.name}.*.new*") if database is not None else ():
         leftover.unlink()
     if database is not None and not database.exists():
         beside = database.with_name(f".{database.name}.{time.time_ns()}.new")
-        MlflowClient(tracking_uri=f"{SQLITE}{beside}").search_experiments(max_results=1)
+        MlflowClient(tracking_uri=f"{_SQLITE}{beside}").search_experiments(max_results=1)
         os.replace(beside, database)
     return MlflowClient(tracking_uri=store.uri)
 
 
 def _experiment(client: MlflowClient, store: Store) -> str:
-    found = client.get_experiment_by_name(store.experiment)
-    if found is None:
+    experiment = client.get_experiment_by_name(store.experiment)
+    if experiment is None:
         place = store.database.parent / "mlartifacts" / store.experiment if store.database else None
-        with suppress(Exception):  # another host may have been faster; the second look decides
+        with suppress(Exception):  # another machine may have been faster; the second query decides
             client.create_experiment(
-                store.experiment, artifact_location=place.as_uri() if place else None, tags=EXPERIMENT_TAGS
+                store.experiment, artifact_location=place.as_uri() if place else None, tags=_EXPERIMENT_TAGS
             )
-        found = client.get_experiment_by_name(store.experiment)
-    assert found is not None, f"experiment {store.experiment!r} was neither found nor made"
-    return str(found.experiment_id)
+        experiment = client.get_experiment_by_name(store.experiment)
+    assert experiment is not None, f"experiment {store.experiment!r} was neither found nor made"
+    return str(experiment.experiment_id)
 
 
 def _find(client: MlflowClient, experiment: str, tags: dict[str, str]) -> Run | None:
@@ -307,12 +275,12 @@ def _create(client: MlflowClient, experiment: str, folder: Path, record: RunReco
 
 def _parent(client: MlflowClient, experiment: str, name: str) -> str:
     runs = client.search_runs([experiment], filter_string="tags.`relief.kind` = 'grid'", max_results=1000)
-    found = next((r for r in runs if r.data.tags.get("relief.grid") == name), None)
-    if found is None:
-        found = client.create_run(experiment, tags={"relief.kind": "grid", "relief.grid": name}, run_name=name)
-        # A parent only groups its cells; nobody would end it if the grid were killed.
-        client.set_terminated(found.info.run_id, "FINISHED")
-    return str(found.info.run_id)
+    parent = next((r for r in runs if r.data.tags.get("relief.grid") == name), None)
+    if parent is None:
+        parent = client.create_run(experiment, tags={"relief.kind": "grid", "relief.grid": name}, run_name=name)
+        # A parent only groups its cells; if the grid were killed, it would stay open for ever.
+        client.set_terminated(parent.info.run_id, "FINISHED")
+    return str(parent.info.run_id)
 
 
 def _log_params(client: MlflowClient, run_id: str, params: dict[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""Credentials never reach a record: what looks like one is masked before anything is hashed, written or sent."""
+"""Masks whatever looks like a credential, before anything is hashed, written or sent."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _QUERY = re.compile(rf"([?&;][\w.\-]*{_SECRET}=)[^&;#\s]+", re.IGNORECASE)
 
 
 def mask_text(text: str) -> str:
-    """``scheme://user:pass@host/?token=x`` becomes ``scheme://***@host/?token=***``; other text stays."""
+    """Mask credentials in URIs: ``scheme://user:pass@host/?token=x`` becomes ``scheme://***@host/?token=***``."""
     return _QUERY.sub(rf"\g<1>{MASK}", _USERINFO.sub(f"{MASK}@", text))
 
 
 def redact(config: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """A copy of a configuration with masked URIs, and with the values of keys such as ``api_key`` replaced."""
+    """Return a copy of a configuration with masked URIs and masked values of keys such as ``api_key``."""
     return {key: _value(key, value) for key, value in config.items()}
 
 

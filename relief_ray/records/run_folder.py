@@ -1,4 +1,7 @@
-"""Reading run folders without a lock: for reports, for exports, and for the driver itself."""
+"""Run folders: ``run.json`` and the append-only ``rounds.jsonl`` are the truth, everything else is derived.
+
+Reading takes no lock; writing takes the driver's. ``restore`` finds where an interrupted run goes on.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,13 @@ ROUNDS_FILE = "rounds.jsonl"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lines:
-    """Parsed rounds, in order, each round's last line only; ``num_bytes`` is where the intact part of the file ends."""
+    """Parsed rounds, in order, each round's last line only.
+
+    Attributes:
+        rounds: the records.
+        num_bytes: length of the intact part of the file.
+        torn: description of an incomplete last line; None without one.
+    """
 
     rounds: tuple[RoundRecord, ...]
     num_bytes: int
@@ -33,23 +42,23 @@ class Lines:
 
 
 def read_run(folder: Path) -> RunRecord:
-    """``run.json`` of a folder; takes no lock.
+    """Read ``run.json`` of a folder; takes no lock.
 
     Raises:
         UserError: there is none, it is damaged, or of another schema version.
     """
     path = folder / RUN_FILE
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(
             f"{folder}: no {RUN_FILE}, expected a run folder; name one that `relief-ray run` made"
         ) from None
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: unreadable ({error}), expected JSON; restore it or run the cell again") from error
-    refuse_other_schema(found.get("schema_version") if isinstance(found, dict) else None, path)
+    refuse_other_schema(content.get("schema_version") if isinstance(content, dict) else None, path)
     try:
-        return RunRecord.model_validate(found)
+        return RunRecord.model_validate(content)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
@@ -59,7 +68,7 @@ def read_run(folder: Path) -> RunRecord:
 
 
 def is_done(run: RunRecord, rounds: Sequence[int], bootstrap: bool | None = None) -> bool:
-    """Whether a run finished and its ledger has every round to the last planned one, in order and without a hole.
+    """Return whether a run finished and its ledger has every planned round, in order and without a gap.
 
     Rounds are 1 .. R, and 0 before them where the method has a ``bootstrap`` (None: with or without).
     """
@@ -70,7 +79,7 @@ def is_done(run: RunRecord, rounds: Sequence[int], bootstrap: bool | None = None
 
 
 def read_rounds(folder: Path) -> tuple[RoundRecord, ...]:
-    """All rounds in order; takes no lock and repairs nothing: a line that is being written is left out.
+    """Read all rounds in order; takes no lock and repairs nothing: a line that is being written is left out.
 
     Raises:
         UserError: a line before the last is damaged.
@@ -79,7 +88,7 @@ def read_rounds(folder: Path) -> tuple[RoundRecord, ...]:
 
 
 def scan(path: Path, start: int = 0) -> Lines:
-    """Reads a ledger from byte ``start``; the last line counts only when it is whole.
+    """Read a ledger from byte ``start``; the last line counts only when it is complete.
 
     Raises:
         UserError: a line before the last is damaged.
@@ -89,14 +98,14 @@ def scan(path: Path, start: int = 0) -> Lines:
         with path.open("rb") as file:
             file.seek(start)
             data = file.read()
-    *whole, rest = data.split(b"\n")
+    *complete, rest = data.split(b"\n")
     rounds: dict[int, RoundRecord] = {}
     end = start
-    for number, line in enumerate(whole, 1):
+    for number, line in enumerate(complete, 1):
         try:
             record = RoundRecord.model_validate_json(line)
         except ValidationError as error:
-            if number == len(whole) and not rest:
+            if number == len(complete) and not rest:
                 return Lines(rounds=_ordered(rounds), num_bytes=end, torn=f"line {number} was torn")
             raise UserError(
                 f"{path}: line {number} is damaged ({error.errors()[0]['msg']}), expected a round's JSON; "
@@ -104,7 +113,7 @@ def scan(path: Path, start: int = 0) -> Lines:
             ) from error
         rounds[record.round] = record
         end += len(line) + 1
-    torn = f"line {len(whole) + 1} was torn after {len(rest)} bytes" if rest else None
+    torn = f"line {len(complete) + 1} was torn after {len(rest)} bytes" if rest else None
     return Lines(rounds=_ordered(rounds), num_bytes=end, torn=torn)
 
 
@@ -112,13 +121,10 @@ def _ordered(rounds: dict[int, RoundRecord]) -> tuple[RoundRecord, ...]:
     return tuple(rounds[r] for r in sorted(rounds))
 
 
-# The run folder: ``run.json`` and the append-only ``rounds.jsonl`` are the truth, everything else is derived.
-
-
 LOCK_FILE = "driver.lock"
 
 # Room for a hundred clients' rounds and three generations of either backbone's checkpoint.
-MIN_FREE_BYTES = 64 * 2**20
+_MIN_FREE_BYTES = 64 * 2**20
 
 
 def _lines(rounds: Sequence[RoundRecord]) -> bytes:
@@ -126,10 +132,16 @@ def _lines(rounds: Sequence[RoundRecord]) -> bytes:
 
 
 class RunFolder:
-    """A run folder under its driver's lock; ``repairs`` says what opening it had to mend."""
+    """A run folder under its driver's lock.
+
+    Attributes:
+        path: the folder.
+        run: its ``run.json``.
+        repairs: lines about what was repaired when it was opened.
+    """
 
     def __init__(self, path: Path, lock: FileLock, run: RunRecord) -> None:
-        """Use ``create`` or ``resume``."""
+        """Open the ledger; use ``create`` or ``resume`` instead."""
         self.path = path
         self.run = run
         self._lock = lock
@@ -147,8 +159,8 @@ class RunFolder:
             files.fsync_folder(self.path)
 
     @classmethod
-    def create(cls, path: Path, run: RunRecord, *, min_free_bytes: int = MIN_FREE_BYTES) -> RunFolder:
-        """Starts a new run in ``path`` after a preflight.
+    def create(cls, path: Path, run: RunRecord, *, min_free_bytes: int = _MIN_FREE_BYTES) -> RunFolder:
+        """Start a new run in ``path`` after a preflight.
 
         Raises:
             UserError: the folder cannot be used, has a driver, or already holds a run.
@@ -167,8 +179,8 @@ class RunFolder:
             raise
 
     @classmethod
-    def resume(cls, path: Path, *, min_free_bytes: int = MIN_FREE_BYTES) -> RunFolder:
-        """Opens an existing run for writing and cuts off a torn last line.
+    def resume(cls, path: Path, *, min_free_bytes: int = _MIN_FREE_BYTES) -> RunFolder:
+        """Open an existing run for writing and cut off a torn last line.
 
         Raises:
             UserError: there is no run, it cannot be read or written, or it has a driver.
@@ -183,13 +195,13 @@ class RunFolder:
             raise
 
     def update(self, **changes: JsonValue) -> RunRecord:
-        """Changes fields of ``run.json``, e.g. ``status="running"``; they are checked like any record."""
+        """Change fields of ``run.json``, e.g. ``status="running"``; they are checked like any record."""
         self.run = RunRecord.model_validate({**self.run.model_dump(), **changes})
         files.replace_file(self.path / RUN_FILE, _pretty(self.run))
         return self.run
 
     def append(self, record: RoundRecord) -> None:
-        """Adds a round durably; when this returns, the line survives a power cut.
+        """Add a round durably; when this returns, the line survives a power cut.
 
         Raises:
             UserError: the disk is full or fails; the ledger stays as it was.
@@ -212,31 +224,31 @@ class RunFolder:
             os.ftruncate(self._fd, self._num_bytes)
 
     def rounds(self) -> tuple[RoundRecord, ...]:
-        """All rounds in order; of a repeated round the last line counts."""
+        """Read all rounds in order; of a repeated round the last line counts."""
         return read_rounds(self.path)
 
     def rewind(self, round_: int | None) -> tuple[RoundRecord, ...]:
-        """Drops the rounds after ``round_``, the checkpoint's (all where there is no checkpoint), and gives the rest.
+        """Drop the rounds after ``round_``, the checkpoint's (None: all), and return the others.
 
         Raises:
             UserError: the ledger ends before that round.
         """
-        found = self.rounds()
-        kept = tuple(r for r in found if round_ is not None and r.round <= round_)
+        recorded = self.rounds()
+        kept = tuple(r for r in recorded if round_ is not None and r.round <= round_)
         if round_ is not None and (not kept or kept[-1].round != round_):
             last = f"round {kept[-1].round}" if kept else "no round"
             raise UserError(
                 f"{self.path / ROUNDS_FILE}: ends with {last}, expected round {round_} of the checkpoint; "
                 "restore the file or run the cell again"
             )
-        if len(kept) < len(found):
+        if len(kept) < len(recorded):
             files.replace_file(self.path / ROUNDS_FILE, data := _lines(kept))
             os.close(self._fd)
             self._open_ledger(len(data))
         return kept
 
     def close(self) -> None:
-        """Releases the ledger and the lock."""
+        """Release the ledger and the lock."""
         os.close(self._fd)
         self._lock.release()
 
@@ -260,12 +272,15 @@ def _pretty(run: RunRecord) -> bytes:
     return (run.model_dump_json(indent=1) + "\n").encode()
 
 
-# Where an interrupted run goes on: the newest whole checkpoint, and the ledger up to its round.
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Restored:
-    """``checkpoint`` is none where the run starts again from its first round; ``repairs`` are lines for the user."""
+    """State that an interrupted run goes on from.
+
+    Attributes:
+        checkpoint: the newest whole one; None where the run starts again from its first round.
+        rounds: the ledger up to its round.
+        repairs: lines for the user.
+    """
 
     checkpoint: checkpoint.Checkpoint | None
     rounds: tuple[RoundRecord, ...]
@@ -273,17 +288,17 @@ class Restored:
 
 
 def restore(folder: RunFolder, binding: checkpoint.Binding) -> Restored:
-    """Loads the newest whole checkpoint and drops what came after it, to be computed again to the same bits.
+    """Load the newest whole checkpoint and drop what came after it, to be computed again to the same bits.
 
     Raises:
         UserError: no generation is usable, it belongs to another computation, or the ledger misses its round.
     """
-    found = checkpoint.load(folder.path, binding)
+    point = checkpoint.load(folder.path, binding)
     before = len(folder.rounds())
-    if found is not None:
-        checkpoint.drop_after(folder.path, found.round)
-    rounds = folder.rewind(found.round if found is not None else None)
-    repairs = [*folder.repairs, *(f"checkpoint {line}" for line in (found.skipped if found is not None else ()))]
+    if point is not None:
+        checkpoint.drop_after(folder.path, point.round)
+    rounds = folder.rewind(point.round if point is not None else None)
+    repairs = [*folder.repairs, *(f"checkpoint {line}" for line in (point.skipped if point is not None else ()))]
     if len(rounds) < before:
         repairs.append(f"{before - len(rounds)} rounds after the checkpoint are computed again")
-    return Restored(checkpoint=found, rounds=rounds, repairs=tuple(repairs))
+    return Restored(checkpoint=point, rounds=rounds, repairs=tuple(repairs))

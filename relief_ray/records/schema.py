@@ -1,4 +1,4 @@
-"""What a run leaves behind, as frozen JSON models: one ``RunRecord`` per run, one ``RoundRecord`` per round.
+"""Records as frozen JSON models: one ``RunRecord`` per run, one ``RoundRecord`` per round.
 
 Tables and figures are functions of these two alone. Floats survive JSON exactly; NaN and infinities travel as strings.
 """
@@ -9,14 +9,15 @@ from math import isfinite
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, JsonValue
+from pydantic import AfterValidator, ConfigDict, Field, JsonValue
 
 from relief_ray.errors import UserError
+from relief_ray.frozen import FrozenConfig
 from relief_ray.records.redact import mask_text, redact
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 
-# Fields that a clock or a socket decides: two records of the same computation may differ in these alone.
+# Fields that depend on real time or on the network: two records of the same computation may differ in these alone.
 WALL_FIELDS = frozenset(
     "created finished note num_resumes wall_s ended_unix_s measured_stages moved_bytes server_s runtime".split()
 )
@@ -30,14 +31,26 @@ Text = Annotated[str, AfterValidator(mask_text)]
 Facts = Annotated[dict[str, JsonValue], AfterValidator(redact)]
 
 
-class Record(BaseModel):
-    """Frozen, closed to unknown keys."""
+class Record(FrozenConfig):
+    """Base of all records; NaN and infinities are kept and written as strings."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+    model_config = ConfigDict(allow_inf_nan=True, ser_json_inf_nan="strings")
 
 
 class Machine(Record):
-    """Where a run was computed: equal bits are promised for equal ``cpu`` and ``num_threads`` only."""
+    """The machine of a run: equal bits are promised for equal ``cpu`` and ``num_threads`` only.
+
+    Attributes:
+        cpu: name of the processor.
+        architecture: e.g. ``x86_64``.
+        system: operating system.
+        num_cores: number of its cores.
+        num_threads: torch threads of the process that made the record.
+        device: ``cpu``, or ``cuda: `` and the GPU's name.
+        python: version of Python.
+        torch: version of torch.
+        numpy: version of NumPy.
+    """
 
     cpu: str
     architecture: str
@@ -51,13 +64,38 @@ class Machine(Record):
 
 
 class RunRecord(Record):
-    """One run's facts (``run.json``).
+    """Facts of one run (``run.json``).
 
-    ``coverage``: windows per client and class; ``budget``: ``deadline_s``; ``created``, ``finished``: UTC, ISO 8601;
-    ``parent``: the grid it is a cell of; ``backbone``: what is frozen in it; ``own_sources``: sha256 by a user's file.
+    Attributes:
+        schema_version: version of these models.
+        cell: id of the result: configuration and data.
+        name: name for people.
+        strategy: label of the method.
+        created: UTC, ISO 8601.
+        config: all settings, credentials masked.
+        config_hash: sha256 of the configuration's identity.
+        data_digest: sha256 of the data.
+        data_origin: real data, or SYNTHETIC.
+        code_version: version of this package.
+        source_digest: sha256 of its sources.
+        own_sources: sha256 by file of the user's own method, backbone or dataset.
+        machine: the machine that began the run.
+        engine: how training steps are computed.
+        planning_model: name of the time model that allocation plans with.
+        status: how far the run is.
+        coverage: windows per client and class.
+        budget: ``deadline_s`` (T*) and ``fedavg_reference``, FedAvg's round by time model.
+        calibration: parameters of all time models.
+        runtime: where clients ran.
+        backbone: facts about the frozen weights in it.
+        warnings: lines for the user.
+        parent: the grid that the run is a cell of.
+        finished: UTC, ISO 8601.
+        note: free text.
+        num_resumes: how often the run was resumed.
     """
 
-    schema_version: Literal[1] = SCHEMA_VERSION
+    schema_version: Literal[2] = SCHEMA_VERSION
     cell: str
     name: str
     strategy: str
@@ -68,16 +106,16 @@ class RunRecord(Record):
     data_origin: Origin
     code_version: str
     source_digest: str
-    own_sources: dict[str, str] = {}
+    own_sources: dict[str, str] = Field(default_factory=dict)
     machine: Machine
     engine: str
     planning_model: str
     status: Status = "created"
-    coverage: dict[str, JsonValue] = {}
-    budget: Facts = {}
-    calibration: Facts = {}
-    runtime: Facts = {}
-    backbone: dict[str, JsonValue] = {}
+    coverage: dict[str, JsonValue] = Field(default_factory=dict)
+    budget: Facts = Field(default_factory=dict)
+    calibration: Facts = Field(default_factory=dict)
+    runtime: Facts = Field(default_factory=dict)
+    backbone: dict[str, JsonValue] = Field(default_factory=dict)
     warnings: tuple[Text, ...] = ()
     parent: str | None = None
     finished: str | None = None
@@ -86,7 +124,7 @@ class RunRecord(Record):
 
 
 class Stages(Record):
-    """Seconds per stage of a client's round."""
+    """Seconds per stage of a client's round, as in ``messages.StageTimes``."""
 
     forward_s: float = 0.0
     backward_s: float = 0.0
@@ -96,7 +134,14 @@ class Stages(Record):
 
 
 class TensorStat(Record):
-    """A statistic that a client reported: all ``values`` of a small tensor, a summary of a large one."""
+    """Statistic that a client reported.
+
+    Attributes:
+        shape: shape of the tensor.
+        mean: mean of its values; 0 where it has none.
+        sha256: of its bits.
+        values: all values of a small tensor; empty for a large one.
+    """
 
     shape: tuple[int, ...]
     mean: float
@@ -105,10 +150,31 @@ class TensorStat(Record):
 
 
 class ClientRecord(Record):
-    """What one client did; groups are named by ``selection_text.tokens``: ``fusion.B`` or ``encoder.acc.0[lora_a;r4]``.
+    """Work of one client in a round.
 
-    ``output`` and ``taps``: the stages that its task read, where not the last one alone; ``omit_absent``: without those
-    of absent sensors. Bytes are those that were charged (``costs.accounting``), all else is what was done.
+    Groups are written by ``selection_text.tokens``: ``fusion.B`` or ``encoder.acc.0[lora_a;r4]``.
+
+    Attributes:
+        client: id of the client.
+        view: name of the server's model that it started from.
+        phase: label of the method's phase.
+        epochs: local epochs.
+        trained: groups that it trained.
+        uploaded: groups that it sent back.
+        bytes_down: download as charged (``costs.accounting``).
+        bytes_up: upload as charged.
+        num_windows: training windows per epoch.
+        num_steps: optimizer steps.
+        engine: how steps were computed.
+        loss: mean training loss.
+        measured_stages: real seconds on this machine.
+        args: numbers of the task for the client's program.
+        sq_norm: ``|Delta_j|^2`` by group.
+        stats: statistics that it reported.
+        taps: stages whose outputs the objective read.
+        output: stage that yielded the logits; None: the backbone's last.
+        extra_flops: FLOPs beside stages and optimizer.
+        omit_absent: whether it had no networks of sensors that it lacks.
     """
 
     client: int
@@ -124,17 +190,17 @@ class ClientRecord(Record):
     engine: str
     loss: float
     measured_stages: Stages
-    args: dict[str, float] = {}
-    sq_norm: dict[str, float] = {}
-    stats: dict[str, TensorStat] = {}
+    args: dict[str, float] = Field(default_factory=dict)
+    sq_norm: dict[str, float] = Field(default_factory=dict)
+    stats: dict[str, TensorStat] = Field(default_factory=dict)
     taps: tuple[str, ...] = ()
     output: str | None = None
-    extra_flops: float = 0.0  # beside stages and optimizer
+    extra_flops: float = 0.0
     omit_absent: bool = False
 
 
 class ClientCostRecord(Record):
-    """One client's simulated round; ``wait_s`` is idle time until the slowest client is done."""
+    """Simulated round of one client; ``wait_s`` is idle time until the slowest client is done."""
 
     client: int
     times: Stages
@@ -143,7 +209,7 @@ class ClientCostRecord(Record):
 
 
 class CostRecord(Record):
-    """A round under one time model."""
+    """Simulated round under one time model; ``energy_j`` is the whole fleet's."""
 
     round_s: float
     energy_j: float
@@ -160,41 +226,77 @@ class Totals(Record):
 
 
 class FedAvgRecord(Record):
-    """What a FedAvg round of the same participants would have taken: the 1.00x of ``speedup``."""
+    """Simulated FedAvg round of the same participants: the 1.00x of ``speedup``."""
 
     round_s: float
     energy_j: float
 
 
 class Metrics(Record):
-    """An evaluation (docs: metrics); ``confusion`` is the canonical model's (subjects, classes, classes), rows true."""
+    """Evaluation of a state on one part of the data; F1 and accuracy are shares, 0 to 1 (docs/metrics.md).
+
+    Attributes:
+        f1: macro-F1 of the canonical model, all modalities present; None where there is none.
+        f1_fleet: mean over clients of the macro-F1 of their own model through their own sensors.
+        f1_rare: mean of ``f1_by_modality`` over the smallest cohorts' modalities.
+        accuracy: of the canonical model.
+        num_windows: number of windows of the part.
+        f1_by_modality: macro-F1 of the canonical model with one modality present.
+        f1_by_class: F1 of the canonical model by class (K,).
+        f1_by_subject: ``f1`` by subject.
+        f1_rare_by_subject: ``f1_rare`` by subject.
+        f1_fleet_by_subject: ``f1_fleet`` by subject.
+        f1_by_client: macro-F1 of each client's own model.
+        scores: registered metrics without a field of their own, by name (``records.metrics``).
+        confusion: the canonical model's counts (subjects, K, K), rows true.
+    """
 
     f1: float | None
     f1_fleet: float | None = None
     f1_rare: float | None = None
     accuracy: float | None = None
     num_windows: int = 0
-    f1_by_modality: dict[str, float] = {}
+    f1_by_modality: dict[str, float] = Field(default_factory=dict)
     f1_by_class: tuple[float, ...] = ()
-    f1_by_subject: dict[str, float] = {}
-    f1_rare_by_subject: dict[str, float] = {}
-    f1_fleet_by_subject: dict[str, float] = {}
-    f1_by_client: dict[int, float] = {}
+    f1_by_subject: dict[str, float] = Field(default_factory=dict)
+    f1_rare_by_subject: dict[str, float] = Field(default_factory=dict)
+    f1_fleet_by_subject: dict[str, float] = Field(default_factory=dict)
+    f1_by_client: dict[int, float] = Field(default_factory=dict)
+    scores: dict[str, float] = Field(default_factory=dict)
     confusion: tuple[tuple[tuple[int, ...], ...], ...] = ()
 
     @property
     def headline(self) -> float | None:
-        """The F1 that tables lead with: of clients' own models where they have such, else of the canonical model."""
+        """Return the F1 that tables lead with: ``f1_fleet`` where clients have models of their own, else ``f1``."""
         return self.f1 if self.f1_fleet is None else self.f1_fleet
 
 
 class RoundRecord(Record):
-    """One round (a line of ``rounds.jsonl``); ``costs`` and ``totals`` by time model, ``rejected`` gives reasons.
+    """One round (a line of ``rounds.jsonl``).
 
-    ``divergence`` is Eq. (5) of this round, ``d_bar`` its moving average, Eq. (6); ``pairwise`` holds (client, client,
-    cosine) of a group's updates; ``silhouettes`` by number of clusters, where one was chosen (the largest); ``metrics``
-    are of the test part, ``validation`` of the validation part; ``fedavg`` is by time model and empty where everyone
-    took part (then it is the run's ``fedavg_reference``); ``server_s``: real seconds of aggregation, learning included.
+    Attributes:
+        round: its number; 0 is the bootstrap.
+        phase: label of the method's phase; ``idle`` where it gave no tasks.
+        wall_s: real seconds of the round.
+        ended_unix_s: when it ended, seconds since 1970.
+        participants: ids of the clients that got a task.
+        clients: work of the clients that answered.
+        costs: simulated round by time model.
+        totals: sums of all rounds so far by time model.
+        model_sha256: hash of the server's whole state after the round.
+        rejected: reason by client whose update was not used.
+        metrics: evaluation on the test part; None where the round was not evaluated.
+        validation: evaluation on the validation part.
+        d_bar: moving average of ``divergence`` by group, Eq. (6).
+        divergence: divergence of the updates by group, Eq. (5).
+        pairwise: (client, client, cosine) of the updates by fusion block.
+        silhouettes: silhouette by number of clusters, where the method chose one.
+        deadline_s: ``T*`` where the method has one.
+        speedup: seconds of FedAvg's round over this round's, by the planning time model.
+        fedavg: FedAvg's round by time model; empty where all clients took part (then ``RunRecord.budget`` has it).
+        trained_fraction: mean over clients of trained values over all values of the plain backbone.
+        moved_bytes: bytes that really travelled between processes.
+        server_s: real seconds of the aggregation.
     """
 
     round: int
@@ -206,30 +308,30 @@ class RoundRecord(Record):
     costs: dict[str, CostRecord]
     totals: dict[str, Totals]
     model_sha256: str
-    rejected: dict[int, Text] = {}
+    rejected: dict[int, Text] = Field(default_factory=dict)
     metrics: Metrics | None = None
     validation: Metrics | None = None
-    d_bar: dict[str, float] = {}
-    divergence: dict[str, float] = {}
-    pairwise: dict[str, tuple[tuple[int, int, float], ...]] = {}
-    silhouettes: dict[str, float] = {}
+    d_bar: dict[str, float] = Field(default_factory=dict)
+    divergence: dict[str, float] = Field(default_factory=dict)
+    pairwise: dict[str, tuple[tuple[int, int, float], ...]] = Field(default_factory=dict)
+    silhouettes: dict[str, float] = Field(default_factory=dict)
     deadline_s: float | None = None
     speedup: float | None = None
-    fedavg: dict[str, FedAvgRecord] = {}
+    fedavg: dict[str, FedAvgRecord] = Field(default_factory=dict)
     trained_fraction: float | None = None
     moved_bytes: int = 0
     server_s: float = 0.0
 
     @property
     def loss(self) -> float | None:
-        """Mean training loss over the clients that counted, weighted by their windows; none where nobody trained."""
+        """Mean training loss of the clients whose updates counted, weighted by windows; None without any."""
         counted = [c for c in self.clients if c.client not in self.rejected]
         windows = sum(c.num_windows for c in counted)
         return sum(c.loss * c.num_windows for c in counted) / windows if windows else None
 
 
 def comparable(record: Record) -> JsonValue:
-    """A record as JSON without ``WALL_FIELDS``: equal for two computations of the same thing."""
+    """Return a record as JSON without ``WALL_FIELDS``: equal for two computations of the same round."""
     return _plain(record)
 
 
@@ -246,14 +348,14 @@ def _plain(value: object) -> JsonValue:
     return value
 
 
-def refuse_other_schema(found: JsonValue, where: Path) -> None:
-    """Refuses what another version of the schema wrote, before any of its fields are read.
+def refuse_other_schema(version: JsonValue, where: Path) -> None:
+    """Refuse a record of another schema version, before any of its fields are read.
 
     Raises:
-        UserError: no version, an older or a newer one.
+        UserError: no version, or another one.
     """
-    if found == SCHEMA_VERSION:
+    if version == SCHEMA_VERSION:
         return
-    newer = isinstance(found, int) and found > SCHEMA_VERSION
+    newer = isinstance(version, int) and version > SCHEMA_VERSION
     fix = "upgrade relief-ray" if newer else "read it with the release that wrote it, or run the cell again elsewhere"
-    raise UserError(f"{where}: schema_version is {found!r}, expected {SCHEMA_VERSION}; {fix}")
+    raise UserError(f"{where}: schema_version is {version!r}, expected {SCHEMA_VERSION}; {fix}")

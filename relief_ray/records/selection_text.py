@@ -11,7 +11,7 @@ _TOKEN = re.compile(r"(?P<group>[^\[\]]+)(?:\[(?P<kinds>[a-z_,]*);(?P<rank>r\d+)
 
 
 def tokens(selection: Selection) -> tuple[str, ...]:
-    """A selection as text: ``fusion.B`` is a whole group, ``encoder.acc.0[lora_a,lora_b;r4]`` a part of one.
+    """Write a selection as text: ``fusion.B`` is a whole group, ``encoder.acc.0[lora_a,lora_b;r4]`` a part of one.
 
     ``head.1[;;o0.75]``: three quarters of the output rows.
     """
@@ -19,7 +19,7 @@ def tokens(selection: Selection) -> tuple[str, ...]:
 
 
 def selection(texts: tuple[str, ...]) -> Selection:
-    """The inverse of ``tokens``.
+    """Read a selection from text, the inverse of ``tokens``.
 
     Raises:
         ValueError: a text that ``tokens`` does not write.

@@ -1,6 +1,6 @@
 """Experiment tracking: an asynchronous copy of the run folder, never a condition of the run.
 
-The folder is the truth. A background thread is nudged once a round and tells the store what it does not know yet;
+The folder is the truth. A background thread is notified once a round and sends the points that the store lacks;
 ``sync`` does the same later, after hours of a dead server or after a killed driver.
 """
 
@@ -20,49 +20,49 @@ from relief_ray.records.redact import MASK, mask_text
 from relief_ray.records.run_folder import read_run
 from relief_ray.records.schema import RoundRecord, RunRecord, Status
 
-LOG = logging.getLogger(__name__)
-FINISH_S = 5.0
-RETRY_S = 30.0
-# Rounds that end within it travel together: the thread shares the interpreter with the run.
-INTERVAL_S = 5.0
+_LOG = logging.getLogger(__name__)
+_FINISH_S = 5.0
+_RETRY_S = 30.0
+# Rounds that end within it are sent together: the thread shares the interpreter with the run.
+_INTERVAL_S = 5.0
 # MLflow takes seconds of a core to import, which a run's own processes need while they start.
-DELAY_S = 10.0
+_DELAY_S = 10.0
 
 
 class Tracker(Protocol):
-    """Hears about a run; no method may raise, or wait for a network longer than a few seconds."""
+    """Receives the events of a run; no method may raise, or wait for a network longer than a few seconds."""
 
     def start(self, run: RunRecord, folder: Path) -> None:
-        """The run folder exists."""
+        """Called once the run folder exists."""
         ...
 
     def round(self, record: RoundRecord) -> None:
-        """A round's line is in the ledger."""
+        """Called once a round's line is in the ledger."""
         ...
 
     def finish(self, status: Status) -> None:
-        """The run has ended this way."""
+        """Called when the run has ended with ``status``."""
         ...
 
     def close(self) -> None:
-        """Releases what is held, also where ``finish`` was never reached."""
+        """Release all resources, also where ``finish`` was never called."""
         ...
 
 
 class NullTracker:
-    """Tells nobody."""
+    """Ignores all events."""
 
     def start(self, run: RunRecord, folder: Path) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def round(self, record: RoundRecord) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def finish(self, status: Status) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def close(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,51 +71,56 @@ class _End:
 
 
 class MlflowTracker:
-    """Copies the run folder to an MLflow store from a thread of its own; a failure costs one warning, never a round."""
+    """Copies the run folder to an MLflow store in a background thread; failures never stop a run."""
 
     def __init__(
         self,
         uri: str | None = None,
         experiment: str = "relief-ray",
         *,
-        finish_s: float = FINISH_S,
-        retry_s: float = RETRY_S,
-        interval_s: float = INTERVAL_S,
-        delay_s: float = DELAY_S,
+        finish_s: float = _FINISH_S,
+        retry_s: float = _RETRY_S,
+        interval_s: float = _INTERVAL_S,
+        delay_s: float = _DELAY_S,
     ) -> None:
-        """Remembers where to; ``uri`` is by default a SQLite file beside the run folder.
+        """Set the store; nothing is connected yet.
 
-        ``finish_s`` bounds the wait at the end, ``retry_s`` is the pause after a failure, ``interval_s`` the one
-        after a success. The store hears of a run with its first round, or ``delay_s`` after its start.
+        Args:
+            uri: the store; by default a SQLite file beside the run folder.
+            experiment: name of the MLflow experiment.
+            finish_s: longest wait at the end of a run.
+            retry_s: pause after a failure.
+            interval_s: pause after a success.
+            delay_s: the first export is this long after the start, or with the first round.
         """
         self._uri, self._experiment, self._finish_s = uri, experiment, finish_s
         self._retry_s, self._interval_s, self._delay_s = retry_s, interval_s, delay_s
-        self._nudges: queue.SimpleQueue[_End | None] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[_End | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._warned = False
 
     def start(self, run: RunRecord, folder: Path) -> None:
-        """Starts the thread, which also catches up with what an earlier driver left unsaid."""
+        """Start the thread, which first sends the points that an earlier driver did not."""
         store = Store(uri=store_uri(folder, self._uri), experiment=self._experiment)
         self._thread = threading.Thread(target=self._work, args=(folder, store), name="mlflow-export", daemon=True)
         self._thread.start()
 
     def round(self, record: RoundRecord) -> None:
-        """Nudges the thread; the round itself is read from the ledger."""
-        self._nudges.put(None)
+        """Notify the thread; the round itself is read from the ledger."""
+        self._events.put(None)
 
     def finish(self, status: Status) -> None:
-        """Gives the thread ``finish_s`` to complete; what it does not manage is left for ``sync``."""
+        """Wait up to ``finish_s`` for the export to complete; the rest is left for ``sync``."""
         self._end(status)
 
     def close(self) -> None:
-        """As ``finish``, but the run goes on being one that has not ended."""
+        """End the export as ``finish`` does, but leave the run's status in the store as it is."""
         self._end(None)
 
     def _end(self, status: Status | None) -> None:
         thread, self._thread = self._thread, None
         if thread is not None:
-            self._nudges.put(_End(status=status))
+            self._events.put(_End(status=status))
             thread.join(self._finish_s)
             if thread.is_alive():
                 self._warn(f"MLflow export is not done after {self._finish_s:g} s; `relief-ray sync` completes it")
@@ -124,9 +129,9 @@ class MlflowTracker:
         exporter: Exporter | None = None
         pause_until = 0.0
         end: _End | None = None
-        patience_s: float | None = self._delay_s
+        timeout_s: float | None = self._delay_s
         while end is None:
-            end, patience_s = self._next(patience_s), None
+            end, timeout_s = self._next(timeout_s), None
             if end is None and time.monotonic() < pause_until:
                 continue
             try:
@@ -142,15 +147,15 @@ class MlflowTracker:
                 self._failed(folder, store, error)
         _drop(exporter)
 
-    def _next(self, patience_s: float | None) -> _End | None:
-        # One export answers all nudges that have piled up; an end is the last thing ever put.
+    def _next(self, timeout_s: float | None) -> _End | None:
+        # One export serves all events that have piled up; an end is the last one ever put.
         try:
-            nudge = self._nudges.get(timeout=patience_s)
+            event = self._events.get(timeout=timeout_s)
         except queue.Empty:
             return None
-        while nudge is None and not self._nudges.empty():
-            nudge = self._nudges.get()
-        return nudge
+        while event is None and not self._events.empty():
+            event = self._events.get()
+        return event
 
     def _failed(self, folder: Path, store: Store, error: Exception) -> None:
         message = brief(error)
@@ -158,12 +163,12 @@ class MlflowTracker:
         try:
             write_failure(folder, message)
         except UserError as second:
-            LOG.debug("sync.json: %s", second)
+            _LOG.debug("sync.json: %s", second)
 
     def _warn(self, message: str) -> None:
         if not self._warned:
             self._warned = True
-            LOG.warning(message)
+            _LOG.warning(message)
 
 
 def _drop(exporter: Exporter | None) -> None:
@@ -172,30 +177,31 @@ def _drop(exporter: Exporter | None) -> None:
 
 
 def brief(error: Exception) -> str:
-    """An error's first line, without credentials, short enough for one."""
+    """Return an error's first line, shortened, without credentials."""
     lines = str(error).splitlines() or [""]
     return mask_text(f"{type(error).__name__}: {lines[0][:300]}")
 
 
-def configured_store(folder: Path, run: RunRecord, uri: str | None, experiment: str | None) -> Store:
-    """Where a run is to be exported to.
+def _configured_store(folder: Path, run: RunRecord, uri: str | None, experiment: str | None) -> Store:
+    """Return the store that a run is exported to.
 
     Raises:
         UserError: the run's own store needs credentials, which are not kept.
     """
     tracking = run.config.get("tracking")
-    asked = tracking if isinstance(tracking, dict) else {}
-    wanted = uri or (str(asked["uri"]) if asked.get("uri") else None)
-    if uri is None and wanted is not None and MASK in wanted:
+    section = tracking if isinstance(tracking, dict) else {}
+    target = uri or (str(section["uri"]) if section.get("uri") else None)
+    if uri is None and target is not None and MASK in target:
         raise UserError(
-            f"{folder}: its MLflow store {wanted} needs credentials, which are not kept; name it with --uri"
+            f"{folder}: its MLflow store {target} needs credentials, which are not kept; name it with --uri"
         )
-    return Store(uri=store_uri(folder, wanted), experiment=experiment or str(asked.get("experiment") or "relief-ray"))
+    name = experiment or str(section.get("experiment") or "relief-ray")
+    return Store(uri=store_uri(folder, target), experiment=name)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Synced:
-    """What a ``sync`` has done; ``num_points`` were new to the store."""
+    """Result of a ``sync``; ``num_points`` were new to the store."""
 
     uri: str
     run_id: str
@@ -203,7 +209,7 @@ class Synced:
 
 
 def sync(folder: Path, uri: str | None = None, experiment: str | None = None) -> Synced:
-    """Tells a store what it does not know of a run yet; running it again changes nothing.
+    """Send the points of a run that a store lacks; running it again changes nothing.
 
     Store and experiment are those that the run was configured with, unless others are named.
 
@@ -211,7 +217,7 @@ def sync(folder: Path, uri: str | None = None, experiment: str | None = None) ->
         UserError: no run there, another export is at work, or the store cannot be used.
     """
     run = read_run(folder)
-    store = configured_store(folder, run, uri, experiment)
+    store = _configured_store(folder, run, uri, experiment)
     status = run.status
     exporter: Exporter | None = None
     try:

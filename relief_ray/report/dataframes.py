@@ -14,6 +14,7 @@ from pydantic import JsonValue
 
 from relief_ray.errors import UserError, nearest
 from relief_ray.records.committed import FILE, CommittedCell, condense, read_committed
+from relief_ray.records.metrics import extra_columns
 from relief_ray.report.comparison import FEDAVG, flat_setting, subject_differences
 from relief_ray.report.experiments import Experiment, differences
 from relief_ray.report.inventory import Slot, searched_keys, take_stock, variant_names
@@ -117,6 +118,7 @@ def _row(cell: Cell) -> Row:
         "rounds": last.round,
         "f1_percent": _percent(f1),
         "f1_rare_percent": _percent(None if metrics is None else metrics.f1_rare),
+        **extra_columns(metrics),
         "time_s": last.time_s,
         "energy_j": last.energy_j,
         "up_mib": last.bytes_up / MIB,

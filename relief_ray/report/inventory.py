@@ -66,8 +66,7 @@ def _section(config: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
 def _variant_name(label: str, mine: Mapping[str, JsonValue], namesakes: Sequence[Mapping[str, JsonValue]]) -> str:
     preset = _PRESETS.get(label)
     if preset is not None:
-        # A field that the preset no longer has is of an older program, which tables mark as other code.
-        keys = [k for k in mine if k != "name" and k in preset and mine[k] != preset[k]]
+        keys = [k for k in mine if k != "name" and mine[k] != preset.get(k)]
     else:
         keys = [k for k in mine if any(other.get(k) != mine[k] for other in namesakes)]
     own = ", ".join(f"{k}={mine[k]}" for k in sorted(keys))

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from importlib.resources import files
 
-from pydantic import BaseModel, ConfigDict
-
+from relief_ray.frozen import FrozenConfig
 from relief_ray.strategies import DESCRIBED, display_name
 
 TABLES_FILE = "paper.json"
@@ -24,11 +23,7 @@ COLUMNS = {
 }  # fmt: skip
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class PaperCell(_Frozen):
+class PaperCell(FrozenConfig):
     """A printed value; ``delta`` as printed beside it; None where the paper prints a dash, or words (``text``)."""
 
     value: float | None
@@ -37,7 +32,7 @@ class PaperCell(_Frozen):
     delta: float | None = None
 
 
-class PaperRow(_Frozen):
+class PaperRow(FrozenConfig):
     """A row; ``row`` counts from 1 below the heading."""
 
     row: int
@@ -45,7 +40,7 @@ class PaperRow(_Frozen):
     cells: dict[str, PaperCell]
 
 
-class PaperTable(_Frozen):
+class PaperTable(FrozenConfig):
     """A table; ``label`` is its name in the source, ``testbed`` and ``text`` collect figures of the running text."""
 
     table: str
@@ -63,7 +58,7 @@ class PaperTable(_Frozen):
         return None if row is None else row.cells.get(column)
 
 
-class Paper(_Frozen):
+class Paper(FrozenConfig):
     """All tables of results."""
 
     source: str

@@ -12,6 +12,7 @@ from statistics import mean
 
 from pydantic import JsonValue
 
+from relief_ray.records.metrics import extra_columns
 from relief_ray.records.schema import ClientRecord, FedAvgRecord, Metrics, RoundRecord, RunRecord
 from relief_ray.report.runs import Loaded, Replicate, fact, is_pooled, text
 from relief_ray.strategies import DESCRIBED
@@ -306,7 +307,7 @@ def _scores(summary: RunSummary) -> dict[str, float | None]:
         "accuracy_percent": last.accuracy,
         **{f"f1_{m}_percent": v for m, v in last.f1_by_modality.items()},
     }
-    return {name: _percent(value) for name, value in shares.items()}
+    return {name: _percent(value) for name, value in shares.items()} | extra_columns(last)
 
 
 def _costs(clock: ClockSummary) -> dict[str, float | None]:

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import model_validator
 
 from relief_ray.federated import PlannedRun, RoundContext, ServerTools, Strategy
+from relief_ray.frozen import FrozenConfig
 from relief_ray.messages import Assignment, ClientInfo, Fleet, Reduced, ServerState, StageTimes, WeightedSum
 from relief_ray.server.aggregation import apply_step, by_samples, mean_step, one_bucket, over_participants, uniform
 
@@ -22,7 +23,7 @@ Search = Mapping[str, Mapping[str, object]]
 _MORE_ROUNDS = 200
 
 
-class StrategyConfig(BaseModel):
+class StrategyConfig(FrozenConfig):
     """Base of every strategy's configuration: frozen, no unknown keys. A subclass has at least ``build``.
 
     Everything else that the program has to know of a method stands in class variables of its configuration, which all
@@ -41,7 +42,6 @@ class StrategyConfig(BaseModel):
         read_with: keys that one value of a switch reads; with another value they must keep their defaults.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     title: ClassVar[str] = ""
     kind: ClassVar[str] = "own"
     about: ClassVar[str] = ""

@@ -1,42 +1,30 @@
-"""The configuration's base of all sections, and local training's."""
+"""Configuration of local training, as users write it and as the trainer takes it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Literal
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    JsonValue,
-    SerializerFunctionWrapHandler,
-    model_serializer,
-    model_validator,
-)
+from pydantic import Field, model_validator
 
+from relief_ray.frozen import FrozenConfig
 from relief_ray.process import Autocast, Device, choose_device
 from relief_ray.stages import Engine, Missing
 
-LATER: Mapping[str, JsonValue] = MappingProxyType(
-    {"micro_batch": None, "device": "cpu", "autocast": "none", "stack": 1}
-)
 
+class TrainingConfig(FrozenConfig):
+    """Local training of all clients.
 
-class Section(BaseModel):
-    """Frozen, closed to unknown keys."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-class TrainingConfig(Section):
-    """Local training: ``epochs`` is E; ``missing`` says what an absent modality is (Eq. (2) or Section III-B).
-
-    ``micro_batch``: windows that go through together where a batch needs too much memory; the gradient is the batch's.
-    ``device`` computes (``auto``: a GPU where there is one), ``autocast`` lets training's matrix products be bfloat16.
-    ``stack``: so many clients of a host take their steps together, which is what a GPU needs with small models.
+    Attributes:
+        epochs: local epochs per round, E.
+        batch_size: windows per optimizer step.
+        lr: Adam's learning rate.
+        missing: how an absent modality enters the model: ``zero_input`` (Eq. (2)) or ``zero_feature`` (Section III-B).
+        engine: how a step is computed; ``naive`` is the reference, ``auto`` takes the fastest for the backbone.
+        micro_batch: windows per forward and backward pass where a batch needs too much memory; same gradient.
+        device: ``auto`` takes a GPU where there is one.
+        autocast: ``bf16`` lets the matrix products of training be bfloat16.
+        stack: number of clients of a worker that take their steps together, for small models on a GPU.
     """
 
     epochs: int = Field(default=5, ge=1)
@@ -72,26 +60,20 @@ class TrainingConfig(Section):
             )
         return self
 
-    @model_serializer(mode="wrap")
-    def _as_older_ones(self, serialise: SerializerFunctionWrapHandler) -> dict[str, JsonValue]:
-        """Keys that came later are written where they were chosen: older cells keep names, and are the same setting."""
-        values: dict[str, JsonValue] = serialise(self)
-        return {k: v for k, v in values.items() if k not in LATER or getattr(self, k) != LATER[k]}
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainerConfig:
-    """Settings of local training with the engine and the device decided.
+    """Local training with engine and device decided.
 
     Attributes:
-        lr: Adam's learning rate; an assignment may scale it per group.
-        batch_size: windows of an optimizer step.
-        missing: how an absent modality is represented: by a zero input or a zero feature.
-        engine: how forward and backward passes are carried out; the numbers agree up to summation order.
-        micro_batch: windows that go through forward and backward together; None: as the backbone declares.
-        device: where training runs.
-        autocast: precision of matrix products in training.
-        stack: the most clients that take their steps together.
+        lr: Adam's learning rate.
+        batch_size: windows per optimizer step.
+        missing: how an absent modality enters the model.
+        engine: how a step is computed.
+        micro_batch: windows per forward and backward pass; None: as the backbone declares, else whole batches.
+        device: where tensors are.
+        autocast: precision of the matrix products in training.
+        stack: number of clients that take their steps together, where they can.
     """
 
     lr: float

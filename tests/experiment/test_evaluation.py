@@ -7,13 +7,13 @@ import pytest
 
 from relief_ray.conformance.runner import after_rounds
 from relief_ray.errors import UserError
-from relief_ray.experiment.evaluation import evaluate_run, masks
-from relief_ray.experiment.evaluation import tested as plan_of
+from relief_ray.experiment.evaluation import evaluate_run, sensor_sets
+from relief_ray.experiment.evaluation import evaluation_inputs as plan_of
 from relief_ray.experiment.lifecycle import create, reopen
 from relief_ray.experiment.recording import binding_of
 from relief_ray.experiment.setup import prepare
 from relief_ray.records import checkpoint, read_rounds
-from relief_ray.training.metrics import macro_f1
+from relief_ray.records.metrics import macro_f1
 from relief_ray.training.serial_executor import SerialExecutor
 from tests.conformance.cases import config_of, drive
 
@@ -99,7 +99,7 @@ def test_other_sensors_are_asked_for_by_name_in_any_order(run_of):
 
 
 def test_each_set_of_sensors_comes_once():
-    assert masks(prepare(config_of("relief")).fleet, [("acc",)]) == tuple(SETS)
+    assert sensor_sets(prepare(config_of("relief")).fleet, [("acc",)]) == tuple(SETS)
 
 
 @pytest.mark.parametrize(("asked", "said"), [(("acc", "gyros"), "did you mean 'gyro'"), ((), "joined by +")])

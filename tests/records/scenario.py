@@ -12,16 +12,17 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 
 from relief_ray.errors import UserError
-from relief_ray.experiment.recording import capture_round
+from relief_ray.experiment.recording import round_record
 from relief_ray.federated import RoundResult
-from relief_ray.groups import WHOLE, Part
+from relief_ray.groups import WHOLE, GroupLayout, ParamGroup, Part, pack
 from relief_ray.messages import (
     Assignment,
     ClientCost,
@@ -37,8 +38,10 @@ from relief_ray.records import (
     Binding,
     Checkpoint,
     CheckpointStateStore,
+    RoundRecord,
     RunFolder,
     RunRecord,
+    Totals,
     checkpoint,
     restore,
     sync,
@@ -52,6 +55,19 @@ ROUNDS = 4
 WRITES = ("write", "pwrite")
 CHANGES = ("fsync", "replace", "rename", "mkdir", "ftruncate", "unlink", "rmdir")
 MODELS = ("fusion.A.acc", "fusion.B")
+LAYOUT = GroupLayout(
+    ParamGroup(id=j, role="fusion_b", modality=None, layer=None, tensors=pack([("w", (5, 1), "lora_a")]))
+    for j in MODELS
+)
+# What a round's record takes from a run's setup.
+SETUP = SimpleNamespace(
+    layout=LAYOUT,
+    num_own_values=LAYOUT.numel,
+    fleet=(0, 1, 2),
+    reference={"split": RoundCost(clients=(), round_s=3.0, energy_j=30.0)},
+    strategy=SimpleNamespace(pooled=False),
+    config=SimpleNamespace(costs=SimpleNamespace(planning_time="split")),
+)
 
 
 def make_run(**changes: object) -> RunRecord:
@@ -108,6 +124,20 @@ def next_round(state: ServerState, store: CheckpointStateStore, round_: int) -> 
     return RoundResult(state=after, tasks=tasks, trained=trained, charged=receipts, costs=cost)
 
 
+def recorded(result: RoundResult, round_: int, before: Mapping[str, Totals]) -> RoundRecord:
+    """The record of a round by the fixed clock of this scenario."""
+    return round_record(
+        SETUP,
+        SimpleNamespace(round=round_, participants=SETUP.fleet),
+        result,
+        metrics={},
+        wall_s=0.5,
+        ended_unix_s=1.7e9 + round_,
+        before=before,
+        target_s=None,
+    )
+
+
 def drive(path: Path, rounds: int = ROUNDS, saved: Callable[[int], None] = lambda round_: None) -> None:
     """Runs, or goes on with, the toy run until ``rounds``: record, commit, checkpoint."""
     fresh = not (path / "run.json").exists()
@@ -123,14 +153,7 @@ def drive(path: Path, rounds: int = ROUNDS, saved: Callable[[int], None] = lambd
         folder.update(status="running", num_resumes=folder.run.num_resumes + (not fresh))
         for round_ in range(at.round + 1, rounds):
             result = next_round(state, store, round_)
-            record = capture_round(
-                result,
-                round_=round_,
-                phase="train",
-                wall_s=0.5,
-                ended_unix_s=1.7e9 + round_,
-                before=totals,
-            )
+            record = recorded(result, round_, totals)
             store.commit()
             folder.append(record)
             state, totals = result.state, record.totals

@@ -3,26 +3,18 @@ from __future__ import annotations
 import math
 
 from relief_ray.records import Metrics, read_rounds
-from relief_ray.records.mlflow_store import (
-    SCALARS,
-    SyncState,
-    Target,
-    flat_params,
-    read_sync,
-    round_scalars,
-    write_failure,
-    write_sync,
-)
+from relief_ray.records.metrics import METRICS, round_scalars
+from relief_ray.records.mlflow_store import SyncState, Target, flat_params, read_sync, write_failure, write_sync
 
 
-def test_a_round_gives_its_dozen_scalars(finished):
-    record = read_rounds(finished)[1].model_copy(
-        update={"metrics": Metrics(f1=0.5, f1_fleet=0.25, f1_rare=0.125), "speedup": 2.0, "trained_fraction": 0.75}
-    )
+def test_a_round_gives_its_scalars(finished):
+    metrics = Metrics(f1=0.5, f1_fleet=0.25, f1_rare=0.125, accuracy=0.625)
+    record = read_rounds(finished)[1].model_copy(update={"metrics": metrics, "speedup": 2.0, "trained_fraction": 0.75})
     assert round_scalars(record, "split") == {
         "f1": 0.5,
         "f1_fleet": 0.25,
         "f1_rare": 0.125,
+        "accuracy": 0.625,
         "loss": 0.5,
         "speedup": 2.0,
         "trained_fraction": 0.75,
@@ -33,11 +25,11 @@ def test_a_round_gives_its_dozen_scalars(finished):
         "bytes_down": 400.0,
         "wall_s": 0.5,
     }
-    assert len(SCALARS) == 12
+    assert set(round_scalars(record, "split")) == set(METRICS)
 
 
 def test_what_is_not_known_or_not_finite_is_left_out(finished):
-    record = read_rounds(finished)[0].model_copy(update={"clients": (), "speedup": math.nan})
+    record = read_rounds(finished)[0].model_copy(update={"clients": (), "speedup": math.nan, "trained_fraction": None})
     assert set(round_scalars(record, "measured")) == {"wall_s"}
 
 

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relief_ray.experiment.recording import MAX_STAT_VALUES, _stat, capture_round
+from relief_ray.experiment.recording import MAX_STAT_VALUES, _stat
 from relief_ray.groups import WHOLE, Part
 from relief_ray.records import Totals, read_rounds, selection, tokens
 
@@ -51,6 +51,13 @@ def test_a_round_is_recorded_as_it_happened(finished):
     )
 
 
+def test_derived_figures_are_recorded(finished):
+    record = read_rounds(finished)[2]
+    assert record.speedup == 3.0 / 3.5 and record.fedavg == {}
+    assert record.trained_fraction == (5 + 2) / 10, "all of one group and two ranks of the other, of ten values"
+    assert record.d_bar.keys() == {"fusion.A.acc", "fusion.B"} and record.deadline_s is None
+
+
 def test_totals_add_up_from_the_first_round_on(finished):
     totals = [r.totals["split"] for r in read_rounds(finished)]
     assert totals == [
@@ -62,9 +69,7 @@ def test_totals_add_up_from_the_first_round_on(finished):
 def test_the_hash_is_of_the_new_state(scenario):
     store = scenario.CheckpointStateStore()
     results = [scenario.next_round(scenario.first_state(), store, r) for r in (0, 1)]
-    hashes = [
-        capture_round(x, round_=0, phase="train", wall_s=0.0, ended_unix_s=0.0, before={}).model_sha256 for x in results
-    ]
+    hashes = [scenario.recorded(x, 0, {}).model_sha256 for x in results]
     assert len(set(hashes)) == 2
 
 

@@ -29,10 +29,11 @@ from relief_ray.records import (
     tracking,
 )
 from relief_ray.records.lock import FileLock
-from relief_ray.records.mlflow_store import SCALARS, Store, read_sync, store_uri
+from relief_ray.records.metrics import METRICS
+from relief_ray.records.mlflow_store import Store, read_sync, store_uri
 
 pytest.importorskip("mlflow")
-POINTS_A_ROUND = 7  # of the toy run: no metrics, no speedup, no trained fraction
+POINTS_A_ROUND = 9  # of the toy run, which is never evaluated
 START_S = 60.0
 
 
@@ -73,7 +74,8 @@ def points(folder: Path, uri: str | None = None) -> Counter[tuple[str, int]]:
 
 
 def expected(rounds: int) -> Counter[tuple[str, int]]:
-    keys = ("loss", "round_s", "time_s", "energy_j", "bytes_up", "bytes_down", "wall_s")
+    costs = ("round_s", "time_s", "energy_j", "bytes_up", "bytes_down", "wall_s")
+    keys = ("loss", "speedup", "trained_fraction", *costs)
     return Counter((key, round_) for key in keys for round_ in range(rounds))
 
 
@@ -108,7 +110,7 @@ def test_sync_copies_everything_once(run):
         assert (artifacts / name).read_bytes() == (run / name).read_bytes()
     target = read_sync(run).targets[store_uri(run)]
     assert (target.step, target.closed, target.run_id) == (3, "finished", found.info.run_id)
-    assert set(SCALARS) >= {key for key, _ in expected(1)}
+    assert set(METRICS) >= {key for key, _ in expected(1)}
 
 
 def test_the_experiment_is_one_of_models_that_are_trained(run):

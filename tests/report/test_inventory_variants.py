@@ -37,7 +37,3 @@ def test_a_tuned_method_keeps_its_name():
     assert variant_names([("relief", config)]) == ["relief"]
     assert (choice_kind(config), chosen_keys(config)) == ("tuned", ("training.lr", "strategy.gamma"))
     assert (choice_kind({"choice": None}), chosen_keys({})) == ("", ())
-
-
-def test_a_field_of_an_older_program_renames_nothing():
-    assert variant_names([("pilot", {"strategy": {"name": "pilot", "stage1_rounds": 10}})]) == ["pilot"]

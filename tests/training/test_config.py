@@ -5,15 +5,13 @@ from relief_ray.errors import UserError
 from relief_ray.training.config import TrainingConfig
 
 
-def test_keys_that_came_later_are_written_only_where_they_were_chosen():
-    """Or older cells would have other names, and would not be compared with newer ones of the same setting."""
-    older = {"epochs": 5, "batch_size": 32, "lr": 1e-3, "missing": "zero_input", "engine": "auto"}
-    assert TrainingConfig().model_dump(mode="json") == older == parse({}).hashed()["training"]
-    for chosen in ({"micro_batch": 4, "device": "auto", "autocast": "bf16"}, {"stack": 8}):
-        config = parse({"training": chosen})
-        assert config.hashed()["training"] == older | chosen
-        for known in (config, parse({})):
-            assert parse(known.model_dump(mode="json")) == known
+@pytest.mark.parametrize("chosen", [{}, {"micro_batch": 4, "device": "auto", "autocast": "bf16"}, {"stack": 8}])
+def test_all_settings_are_written_and_those_that_differ_are_identified(chosen):
+    config = parse({"training": chosen})
+    written = config.model_dump(mode="json")["training"]
+    assert written.keys() == TrainingConfig.model_fields.keys() and written | chosen == written
+    assert config.identity().get("training", {}) == chosen
+    assert parse({"training": written}) == config
 
 
 def test_the_oracle_is_not_computed_in_bfloat16():

@@ -20,7 +20,7 @@ def test_every_cell_of_every_grid_is_a_valid_configuration(name, settings):
     cells = cells_of(load_grid(name), settings, skip_unknown=True)
     assert len({c.name for c in cells}) == len({c.hash for c in cells}) == len(cells) > 0
     for cell in cells:
-        assert cell.hash == config_hash(cell.config.hashed())
+        assert cell.hash == config_hash(cell.config.identity())
         assert cell.name.endswith(cell.hash[:8]) and cell.config.runtime.mode == "inline"
         if settings:
             assert cell.config.data.name == "dsa" and cell.config.rounds == 2 and cell.config.seed in (0, 1000)
@@ -29,7 +29,7 @@ def test_every_cell_of_every_grid_is_a_valid_configuration(name, settings):
 def test_a_cell_is_what_its_values_say():
     cell = cells_of(load_grid("sensitivity"), ["methods=fedavg", "factors=gap100", "backbones=cnn"])[0]
     values = {"rounds": 200, "evaluation": {"every": 5}, "record": {"checkpoint_every": 5}, "fleet": {"gap": 100}}
-    assert cell.hash == config_hash(parse({**values, "data": {"name": "pamap2"}, "seed": 0}).hashed())
+    assert cell.hash == config_hash(parse({**values, "data": {"name": "pamap2"}, "seed": 0}).identity())
     assert (cell.label, cell.setting) == ("fedavg", "pamap2-cnn-gap100")
     assert cell.name == f"pamap2-cnn-gap100-fedavg-s0-{cell.hash[:8]}"
     assert cell.config.name == f"sensitivity-{cell.name}"

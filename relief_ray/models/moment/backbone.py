@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from pydantic import ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 from torch import Tensor, nn
 
 from relief_ray.errors import UserError
@@ -54,8 +54,6 @@ class MomentConfig(BackboneConfig):
     samples that windows are padded to (None: native length).
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-    later: ClassVar[frozenset[str]] = frozenset({"revision"})
     same_speed: ClassVar[frozenset[str]] = frozenset({"weights", "weights_seed", "revision", "alpha"})
 
     name: Literal["moment_lora"] = "moment_lora"

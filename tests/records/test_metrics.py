@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from relief_ray.groups import WHOLE
 from relief_ray.messages import EvalPlan, EvalTarget
+from relief_ray.records.metrics import accuracy, class_f1, macro_f1, summarise
 from relief_ray.training.evaluation import confusion
-from relief_ray.training.metrics import accuracy, class_f1, macro_f1, summarise
 
 # Subject a: three right, one of class 0 taken for 1; subject b: class 1 always taken for 0; class 2 never met.
 FIRST = [[2, 1, 0], [0, 1, 0], [0, 0, 0]]

@@ -1,0 +1,201 @@
+"""Scalar metrics: one entry of ``METRICS`` per name, and their values from confusion matrices (rows true).
+
+A new metric of the canonical model is a function of its confusion matrix and an entry with ``compute``. Its values are
+then in ``rounds.jsonl`` (``metrics.scores``), in the MLflow copy, in reports and in data frames of cells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from relief_ray.messages import EvalPlan
+from relief_ray.records.schema import Metrics, RoundRecord
+
+Unit = Literal["share", "nats", "ratio", "s", "J", "bytes"]
+Read = Callable[[RoundRecord, str], float | None]
+
+
+def class_f1(confusion: Tensor) -> Tensor:
+    """F1 per class (K,): ``2 TP / (2 TP + FP + FN)``; NaN for a class that neither occurs nor is predicted."""
+    counts = confusion.to(torch.float64)
+    hits = counts.diagonal()
+    return 2.0 * hits / (counts.sum(0) + counts.sum(1))
+
+
+def macro_f1(confusion: Tensor) -> float:
+    """Unweighted mean of the classes' F1 over classes that occur or are predicted."""
+    scores = class_f1(confusion)
+    return float(scores[~scores.isnan()].mean())
+
+
+def accuracy(confusion: Tensor) -> float:
+    """Share of windows on the diagonal."""
+    return float(confusion.diagonal().sum() / confusion.sum())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Metric:
+    """A scalar of a round.
+
+    Attributes:
+        name: key in records, JSON lines, MLflow and reports.
+        title: what a table's heading says.
+        unit: unit of the stored value; shares (0 to 1) are shown in percent.
+        better: direction of improvement; None where neither is.
+        description: definition in a sentence.
+        compute: value from the canonical model's confusion matrix (K, K) over all subjects, where it is made so.
+        read: value from a round's record and the name of the planning time model, where it is no evaluation's.
+        label: prefix on the terminal's line of a round; empty: not shown there.
+    """
+
+    name: str
+    title: str
+    unit: Unit
+    better: Literal["higher", "lower"] | None
+    description: str
+    compute: Callable[[Tensor], float] | None = None
+    read: Read | None = None
+    label: str = ""
+
+    def value(self, record: RoundRecord, planning_model: str) -> float | None:
+        """Value in a round's record; None where there is none."""
+        if self.read is not None:
+            return self.read(record, planning_model)
+        return None if record.metrics is None else self.score(record.metrics)
+
+    def score(self, metrics: Metrics) -> float | None:
+        """Value in an evaluation; None where there is none."""
+        value: float | None = getattr(metrics, self.name) if self.has_field else metrics.scores.get(self.name)
+        return value
+
+    @property
+    def has_field(self) -> bool:
+        """Whether ``Metrics`` has a field of that name; others are kept in ``Metrics.scores``."""
+        return self.name in Metrics.model_fields
+
+
+def _total(field: str) -> Read:
+    def read(record: RoundRecord, planning_model: str) -> float | None:
+        totals = record.totals.get(planning_model)
+        return None if totals is None else float(getattr(totals, field))
+
+    return read
+
+
+def _round_s(record: RoundRecord, planning_model: str) -> float | None:
+    cost = record.costs.get(planning_model)
+    return None if cost is None else cost.round_s
+
+
+def _by_name(*metrics: Metric) -> dict[str, Metric]:
+    return {metric.name: metric for metric in metrics}
+
+
+# fmt: off
+METRICS: dict[str, Metric] = _by_name(
+    Metric(name="f1", title="F1", unit="share", better="higher", compute=macro_f1, label="F1",
+           description="Macro-F1 of the canonical model, all modalities present."),
+    Metric(name="f1_fleet", title="F1 of own models", unit="share", better="higher", label="F1 of own models",
+           description="Mean over clients of the macro-F1 of their own model through their own sensors."),
+    Metric(name="f1_rare", title="rare F1", unit="share", better="higher", label="rare",
+           description="Mean macro-F1 of the canonical model with a sensor of the smallest cohorts alone."),
+    Metric(name="accuracy", title="accuracy", unit="share", better="higher", compute=accuracy,
+           description="Share of windows that the canonical model classifies correctly."),
+    Metric(name="loss", title="loss", unit="nats", better="lower", read=lambda r, _: r.loss,
+           description="Mean training loss of the clients that counted, weighted by their windows."),
+    Metric(name="speedup", title="speedup", unit="ratio", better="higher", read=lambda r, _: r.speedup,
+           description="Seconds of FedAvg's round over this round's: same participants, planning clock."),
+    Metric(name="trained_fraction", title="trained", unit="share", better=None, read=lambda r, _: r.trained_fraction,
+           description="Mean over clients of trained values over all values of the plain backbone."),
+    Metric(name="round_s", title="round", unit="s", better="lower", read=_round_s,
+           description="Simulated seconds of the round: its slowest client's."),
+    Metric(name="time_s", title="time", unit="s", better="lower", read=_total("time_s"),
+           description="Simulated seconds of all rounds so far."),
+    Metric(name="energy_j", title="energy", unit="J", better="lower", read=_total("energy_j"),
+           description="Simulated joules of all rounds so far, the whole fleet's."),
+    Metric(name="bytes_up", title="upload", unit="bytes", better="lower", read=_total("bytes_up"),
+           description="Bytes that all clients have sent so far."),
+    Metric(name="bytes_down", title="download", unit="bytes", better="lower", read=_total("bytes_down"),
+           description="Bytes that all clients have received so far."),
+    Metric(name="wall_s", title="here", unit="s", better="lower", read=lambda r, _: r.wall_s,
+           description="Real seconds of the round on this machine."),
+)
+# fmt: on
+
+
+def round_scalars(record: RoundRecord, planning_model: str) -> dict[str, float]:
+    """Values of all ``METRICS`` in a round that exist and are finite."""
+    values = {name: metric.value(record, planning_model) for name, metric in METRICS.items()}
+    return {name: float(value) for name, value in values.items() if value is not None and isfinite(value)}
+
+
+def extra_columns(metrics: Metrics | None) -> dict[str, float | None]:
+    """Values of the registered metrics without a field of their own, by column; shares in percent (``kappa_percent``).
+
+    ``metrics`` None: the columns without values.
+    """
+    columns: dict[str, float | None] = {}
+    for metric in METRICS.values():
+        if metric.compute is not None and not metric.has_field:
+            value = None if metrics is None else metric.score(metrics)
+            if metric.unit == "share":
+                columns[f"{metric.name}_percent"] = None if value is None else 100 * value
+            else:
+                columns[metric.name] = value
+    return columns
+
+
+def summarise(matrices: Mapping[str, Tensor], plan: EvalPlan, rare: Sequence[str], subjects: Sequence[str]) -> Metrics:
+    """Metrics from confusion matrices (subjects, K, K), by target label and, for single sensors, "label|modality".
+
+    ``f1``: canonical model, all modalities; ``f1_fleet``: mean over clients of their own model, their own sensors;
+    ``f1_by_modality``: only that modality present; ``f1_rare``: its mean over ``rare``, the smallest cohorts'.
+    """
+    personal = {t.client: matrices[t.label] for t in plan.clients if t.client is not None}
+    canonical = {} if plan.canonical is None else _canonical(matrices, plan.canonical.label, rare, subjects)
+    return Metrics.model_validate(
+        {
+            "f1": None,
+            "f1_fleet": _mean([macro_f1(c.sum(0)) for c in personal.values()]),
+            "f1_fleet_by_subject": _by_subject(list(personal.values()), subjects),
+            "f1_by_client": {client: macro_f1(c.sum(0)) for client, c in personal.items()},
+            "num_windows": int(next(iter(matrices.values())).sum()),
+            **canonical,
+        }
+    )
+
+
+def _canonical(
+    matrices: Mapping[str, Tensor], label: str, rare: Sequence[str], subjects: Sequence[str]
+) -> dict[str, object]:
+    """Fields of ``Metrics`` that describe the strategy's one canonical model."""
+    pooled = matrices[label].sum(0)
+    single = {key.partition("|")[2]: c for key, c in matrices.items() if key.startswith(f"{label}|")}
+    scarce = [single[m] for m in rare if m in single]
+    computed = {metric: metric.compute(pooled) for metric in METRICS.values() if metric.compute is not None}
+    return {
+        **{metric.name: value for metric, value in computed.items() if metric.has_field},
+        "scores": {metric.name: value for metric, value in computed.items() if not metric.has_field},
+        "f1_rare": _mean([macro_f1(c.sum(0)) for c in scarce]),
+        "f1_by_modality": {m: macro_f1(c.sum(0)) for m, c in single.items()},
+        "f1_by_class": tuple(0.0 if v != v else float(v) for v in class_f1(pooled).tolist()),
+        "f1_by_subject": _by_subject([matrices[label]], subjects),
+        "f1_rare_by_subject": _by_subject(scarce, subjects),
+        "confusion": tuple(tuple(tuple(row) for row in subject) for subject in matrices[label].tolist()),
+    }
+
+
+def _by_subject(matrices: Sequence[Tensor], subjects: Sequence[str]) -> dict[str, float]:
+    """Each subject's macro-F1, averaged over several models or masks."""
+    scores = {s: _mean([macro_f1(c[i]) for c in matrices]) for i, s in enumerate(subjects)}
+    return {s: score for s, score in scores.items() if score is not None}
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None

@@ -1,0 +1,83 @@
+"""A metric is a function and an entry of the registry: with them it is in every record, copy, line and table."""
+
+import json
+
+import pytest
+
+from actors.terminal.console import round_line
+from relief_ray.experiment.experiment import Experiment
+from relief_ray.experiment.lifecycle import create
+from relief_ray.experiment.reproduce import judge
+from relief_ray.records.committed import condense
+from relief_ray.records.metrics import METRICS, Metric, accuracy, round_scalars
+from relief_ray.records.schema import Metrics
+from relief_ray.report import as_csv, compare
+from relief_ray.report.dataframes import cell_rows, read_cells
+from relief_ray.training.serial_executor import SerialExecutor
+from tests.conformance.cases import config_of
+
+
+def balanced_accuracy(confusion):
+    """Mean recall over classes that occur."""
+    rows = confusion.sum(1)
+    return float((confusion.diagonal()[rows > 0] / rows[rows > 0]).mean())
+
+
+NEW = Metric(
+    name="balanced_accuracy", title="balanced accuracy", unit="share", better="higher", label="balanced",
+    description="Mean recall over classes that occur.", compute=balanced_accuracy,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(run_cache, tmp_path_factory):
+    path = tmp_path_factory.mktemp("metric") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(METRICS, NEW.name, NEW)
+        setup, opened = create(config_of("fedavg"), path)
+        with opened:
+            Experiment(setup=setup, folder=opened, executor=SerialExecutor(setup.job)).run()
+            run, rounds = opened.run, opened.rounds()
+    return path, run, rounds
+
+
+@pytest.fixture
+def registered(monkeypatch):
+    monkeypatch.setitem(METRICS, NEW.name, NEW)
+
+
+@pytest.mark.usefixtures("registered")
+def test_a_registered_metric_is_everywhere(folder):
+    path, run, rounds = folder
+    last = json.loads((path / "rounds.jsonl").read_text().splitlines()[-1])
+    score = last["metrics"]["scores"]["balanced_accuracy"]
+    confusion = rounds[-1].metrics.confusion
+    counts = [[sum(subject[i][j] for subject in confusion) for j in range(len(confusion[0]))] for i in range(8)]
+    recalls = [row[i] / sum(row) for i, row in enumerate(counts) if sum(row)]
+    assert score == pytest.approx(sum(recalls) / len(recalls)) and 0 < score < 1
+    assert round_scalars(rounds[-1], run.planning_model)["balanced_accuracy"] == score
+    assert f"balanced {100 * score:5.1f} %" in round_line(rounds[-1], 3, run.planning_model)
+    assert cell_rows(read_cells([path]))[0]["balanced_accuracy_percent"] == pytest.approx(100 * score)
+    head, *_ = as_csv(compare([path])).splitlines()
+    assert "balanced_accuracy_percent" in head
+
+
+def test_without_it_the_same_records_are_read_and_nothing_is_shown(folder):
+    path, run, rounds = folder
+    assert "balanced_accuracy" not in round_scalars(rounds[-1], run.planning_model)
+    assert "balanced_accuracy" not in as_csv(compare([path]))
+
+
+def test_a_metric_that_a_committed_cell_does_not_have_is_no_difference(folder):
+    _, run, rounds = folder
+    new = condense(run, rounds)
+    old = new.model_copy(update={"metrics": new.metrics.model_copy(update={"scores": {}})})
+    assert judge(old, new).answer == judge(new, old).answer == "equal bits"
+    other = new.model_copy(update={"metrics": new.metrics.model_copy(update={"scores": {"balanced_accuracy": 0.0}})})
+    assert judge(other, new).differences == ("the last metrics differ",)
+
+
+def test_every_entry_says_what_it_is():
+    assert all(name == metric.name and metric.title and metric.description for name, metric in METRICS.items())
+    assert {m.name for m in METRICS.values() if m.compute is None and m.read is None} <= Metrics.model_fields.keys()
+    assert METRICS["accuracy"].compute is accuracy and METRICS["loss"].better == "lower"
