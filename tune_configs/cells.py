@@ -32,8 +32,16 @@ SCALED = frozenset({"rounds", "backbone"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class GridCell:
-    """One cell; ``name`` is that of its folder and ends in the first digits of ``hash``, the configuration's."""
+class Cell:
+    """A run to be computed.
+
+    Attributes:
+        name: that of its folder; a grid's cells end in the first digits of ``hash``.
+        label: name of its strategy.
+        setting: part of the name without method, fold and seed; empty outside of grids.
+        config: its checked configuration.
+        hash: that of the configuration.
+    """
 
     name: str
     label: str
@@ -65,7 +73,7 @@ def _call(module: ModuleType, target: str) -> Grid:
     return checked(module.grid() if hasattr(module, "grid") else None, target)
 
 
-def cells_of(grid: Grid, settings: Sequence[str] = (), *, skip_unknown: bool = False) -> tuple[GridCell, ...]:
+def cells_of(grid: Grid, settings: Sequence[str] = (), *, skip_unknown: bool = False) -> tuple[Cell, ...]:
     """All cells in the order of computation; two points with the same configuration are one cell.
 
     ``settings``: ``KEY=VALUE``; a key without a dot that names an axis (``seeds``, ``folds``, ``datasets``, ``methods``
@@ -194,7 +202,7 @@ def chosen(key: str, value: object, known: Iterable[str], also: Sequence[str] = 
     return tuple(dict.fromkeys(names))
 
 
-def cell_of(grid: str, point: Point, settings: Sequence[str], tuned: Tuned | None = None) -> GridCell:
+def cell_of(grid: str, point: Point, settings: Sequence[str], tuned: Tuned | None = None) -> Cell:
     """One configuration: the grid's, then the point's, then the frozen choice of a search, then the user's settings.
 
     Raises:
@@ -211,7 +219,7 @@ def cell_of(grid: str, point: Point, settings: Sequence[str], tuned: Tuned | Non
     fold = [f"f{config.data.fold}"] if config.data.split == "held_out_subject" else []
     name = "-".join([setting, point.method, *fold, f"s{config.seed}", digest[:HASH_DIGITS]])
     named = config.model_copy(update={"name": f"{grid}-{name}", "choice": choice})
-    return GridCell(name=name, label=point.method, setting=setting, config=named, hash=digest)
+    return Cell(name=name, label=point.method, setting=setting, config=named, hash=digest)
 
 
 def configured(grid: str, point: Point, settings: Sequence[str]) -> ExperimentConfig:

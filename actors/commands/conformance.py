@@ -21,7 +21,7 @@ from relief_ray.training.job import Job
 NUM_HOSTS = 2
 
 
-def conformance(target: str, settings: Sequence[str], use_ray: bool, as_json: bool) -> None:
+def conformance_command(target: str, settings: Sequence[str], use_ray: bool, as_json: bool) -> None:
     """Prints a line per rule; ends with 1 where one is broken."""
     config = parse(override(PROBLEM, [f"strategy={target}", *settings]), "conformance")
     use_threads(config.runtime.num_threads)

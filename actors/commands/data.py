@@ -11,8 +11,8 @@ from pydantic import ValidationError
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from actors.commands.output import table
-from actors.terminal.console import is_interactive, make_console
 from actors.terminal.exit_codes import WIDTH
+from actors.terminal.reporter import is_interactive, make_console
 from relief_ray.config import explain
 from relief_ray.data import DataConfig, get_spec, open_dataset
 from relief_ray.data.describe import Description, describe, list_datasets

@@ -186,7 +186,7 @@ class Explanation:
     trained: tuple[str, ...] | None = field(default=None)
 
 
-def explain(folder: Path, round_: int, client: int, as_json: bool) -> None:
+def explain_command(folder: Path, round_: int, client: int, as_json: bool) -> None:
     """Prints one client's allocation of one round.
 
     Raises:

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 SHOWN = 5
 
 
-def reproduce(target: str, out: Path | None, tolerance: float, as_json: bool) -> None:
+def reproduce_command(target: str, out: Path | None, tolerance: float, as_json: bool) -> None:
     """Runs the cell, prints the answer; ``tolerance`` in points of F1.
 
     Raises:
         UserError: no such cell, or its data are not here.
         typer.Exit: the results differ.
     """
-    from relief_ray.experiment.reproduce import reproduce as again
+    from relief_ray.experiment.reproduce import reproduce
 
     name, cell = pick(target)
     last = cell.rounds[-1].round
@@ -39,7 +39,7 @@ def reproduce(target: str, out: Path | None, tolerance: float, as_json: bool) ->
             print(f"\rround {record.round} of {last}", end="\n" if record.round == last else "", file=sys.stderr)
 
     with tempfile.TemporaryDirectory(prefix="relief-reproduce-") as place:
-        verdict = again(cell, out or Path(place) / "run", tolerance / 100, on_round)
+        verdict = reproduce(cell, out or Path(place) / "run", tolerance / 100, on_round)
     print(json.dumps(facts(name, verdict)) if as_json else text(name, cell, verdict), flush=True)
     if verdict.answer == "different":
         raise typer.Exit(DIFFERENT)

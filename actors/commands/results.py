@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from actors.commands.folders import find_runs
-from actors.commands.plan import Plan
+from actors.plans import Plan
 from actors.terminal.exit_codes import WIDTH
 from actors.terminal.mlflow_export import where_to_look
 from relief_ray.files import disk_errors, replace_file
-from relief_ray.records.tracking import sync as tell
+from relief_ray.records.cells import find_runs
+from relief_ray.records.tracking import sync
 
 if TYPE_CHECKING:
     from relief_ray.report.comparison import Comparison
@@ -25,12 +25,12 @@ FIGURE = "timeline.png"
 
 def show_results(plan: Plan, as_json: bool) -> None:
     """Table, figure file and verdict of everything that a plan holds."""
-    from relief_ray.report.comparison import compare as put_together
+    from relief_ray.report.comparison import compare
 
     if not any("test" in cell.config.evaluation.parts for cell in plan.cells):
         print("\nno table: these runs were never evaluated on the test part (evaluation.parts)", file=sys.stderr)
         return
-    comparison = put_together([cell.folder for cell in plan.cells])
+    comparison = compare([plan.out / cell.name for cell in plan.cells])
     written = draw(comparison, plan.out / FIGURE)
     if as_json:
         print_json(comparison, written)
@@ -40,15 +40,15 @@ def show_results(plan: Plan, as_json: bool) -> None:
     )
 
 
-def compare(folders: Sequence[Path], out: Path | None, as_json: bool) -> None:
+def compare_command(folders: Sequence[Path], out: Path | None, as_json: bool) -> None:
     """`relief-ray compare`.
 
     Raises:
         UserError: no finished run there, or runs of different experiments.
     """
-    from relief_ray.report.comparison import compare as put_together
+    from relief_ray.report.comparison import compare
 
-    comparison = put_together(find_runs(folders))
+    comparison = compare(find_runs(folders))
     written = write_files(comparison, out) if out is not None else []
     if as_json:
         print_json(comparison, written)
@@ -56,11 +56,11 @@ def compare(folders: Sequence[Path], out: Path | None, as_json: bool) -> None:
         print_text(comparison, [f"Written {path}" for path in written])
 
 
-def last_line(comparison: Comparison) -> str | None:
-    """The verdict; it needs two methods."""
-    from relief_ray.report.claims import last_line as verdict_line
+def verdict(comparison: Comparison) -> str | None:
+    """The verdict's last line; None for a single method."""
+    from relief_ray.report.claims import last_line
 
-    return verdict_line(comparison) if len(comparison.rows) > 1 else None
+    return last_line(comparison) if len(comparison.rows) > 1 else None
 
 
 def print_json(comparison: Comparison, written: Sequence[Path]) -> None:
@@ -69,14 +69,14 @@ def print_json(comparison: Comparison, written: Sequence[Path]) -> None:
 
     facts = json.loads(render.as_json(comparison))
     files = [str(path) for path in written]
-    print(json.dumps({"event": "comparison", **facts, "files": files, "verdict": last_line(comparison)}))
+    print(json.dumps({"event": "comparison", **facts, "files": files, "verdict": verdict(comparison)}))
 
 
 def print_text(comparison: Comparison, remarks: Sequence[str]) -> None:
     """Table, remarks, and the verdict last."""
     from relief_ray.report.formats import text as render
 
-    parts = [render.plain(comparison).rstrip(), "\n".join(remarks), fill(last_line(comparison) or "")]
+    parts = [render.plain(comparison).rstrip(), "\n".join(remarks), fill(verdict(comparison) or "")]
     print("\n" + "\n\n".join(part for part in parts if part), flush=True)
 
 
@@ -124,10 +124,10 @@ def draw_curves(comparison: Comparison, path: Path) -> list[Path]:
         return [curves(comparison, path)]
 
 
-def sync(folders: Sequence[Path], uri: str | None, as_json: bool) -> None:
+def sync_command(folders: Sequence[Path], uri: str | None, as_json: bool) -> None:
     """`relief-ray sync`."""
     for folder in find_runs(folders):
-        done = tell(folder, uri)
+        done = sync(folder, uri)
         if as_json:
             facts = {"folder": str(folder), "uri": done.uri, "run_id": done.run_id, "num_points": done.num_points}
             print(json.dumps(facts))

@@ -42,7 +42,7 @@ ABOUT = {
 }
 
 
-def show(bibtex: bool, as_json: bool) -> None:
+def strategies_command(bibtex: bool, as_json: bool) -> None:
     """Prints the list, or the references."""
     if bibtex:
         print(cite(dict.fromkeys(known.name for known in PRESETS.values() if known.name in ENTRIES)))

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from actors.commands.folders import find_runs
 from actors.commands.output import table
 from actors.terminal.exit_codes import WIDTH
 from relief_ray.config import read_values
 from relief_ray.errors import UserError
+from relief_ray.records.cells import find_runs
 from relief_ray.report.runs import Loaded, load_runs
 from relief_ray.report.summary import ClockSummary, summarise_run
 

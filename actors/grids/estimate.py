@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 
-from actors.grids.grid_folder import Entry
+from actors.plans import CellFolder
 from actors.terminal.signals import TimeIsUp, time_limit
 from relief_ray.config import ExperimentConfig, TrackingConfig
 from relief_ray.errors import UserError
@@ -73,11 +73,11 @@ def folder_bytes(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def finished_rates(entries: Iterable[Entry]) -> dict[Key, Rate]:
+def finished_rates(entries: Iterable[CellFolder]) -> dict[Key, Rate]:
     """Rates of the workloads and methods of which cells are done: their means."""
     groups: dict[Key, list[Rate]] = {}
     for entry in entries:
-        if entry.state == "done":
+        if entry.status == "done":
             key = (workload(entry.cell.config), entry.cell.label)
             groups.setdefault(key, []).append(measured(entry.folder, 0.0, ""))
     return {key: _mean(rates) for key, rates in groups.items()}
@@ -108,7 +108,7 @@ def _mean(rates: Sequence[Rate]) -> Rate:
 
 
 def probe_missing(
-    entries: Sequence[Entry], *, one_each: bool, say: Say, limit_s: float = math.inf
+    entries: Sequence[CellFolder], *, one_each: bool, say: Say, limit_s: float = math.inf
 ) -> dict[Key, Rate | UserError]:
     """Times a round of every workload and method that no finished cell tells about; of one method each if asked.
 
@@ -132,14 +132,14 @@ def probe_missing(
     return found
 
 
-def to_time(entries: Sequence[Entry], *, one_each: bool) -> dict[Key, Entry]:
+def to_time(entries: Sequence[CellFolder], *, one_each: bool) -> dict[Key, CellFolder]:
     """The first open cell of every workload and method without a rate; ``one_each``: of every workload without one."""
     known = set(finished_rates(entries))
     covered = {work for work, _ in known}
-    found: dict[Key, Entry] = {}
+    found: dict[Key, CellFolder] = {}
     for entry in entries:
         key = (workload(entry.cell.config), entry.cell.label)
-        if entry.state != "done" and key not in known and key not in found and not (one_each and key[0] in covered):
+        if entry.status != "done" and key not in known and key not in found and not (one_each and key[0] in covered):
             covered.add(key[0])
             found[key] = entry
     return found
@@ -171,7 +171,7 @@ def probe(config: ExperimentConfig) -> Rate:
         return replace(found, fixed_bytes=found.fixed_bytes * KEEP // len(generations(folder.path)))
 
 
-def estimates(entries: Iterable[Entry], probed: Mapping[Key, Rate | UserError]) -> dict[str, Estimate]:
+def estimates(entries: Iterable[CellFolder], probed: Mapping[Key, Rate | UserError]) -> dict[str, Estimate]:
     """What every cell that is not done will take, by its name; methods without a rate count as the first one known."""
     entries = list(entries)
     known = {**probed, **finished_rates(entries)}
@@ -180,7 +180,7 @@ def estimates(entries: Iterable[Entry], probed: Mapping[Key, Rate | UserError]) 
         first.setdefault(work, (label, rate))
     found = {}
     for entry in entries:
-        if entry.state in ("missing", "failed"):
+        if entry.status not in ("done", "stale"):
             work, label = workload(entry.cell.config), entry.cell.label
             like, rate = first.get(work, ("", UserError("nothing was timed")))
             if (work, label) in known:
@@ -189,7 +189,7 @@ def estimates(entries: Iterable[Entry], probed: Mapping[Key, Rate | UserError]) 
     return found
 
 
-def _estimate(entry: Entry, rate: Rate | UserError, like: str) -> Estimate:
+def _estimate(entry: CellFolder, rate: Rate | UserError, like: str) -> Estimate:
     if isinstance(rate, UserError):
         return Estimate(seconds=None, num_bytes=None, origin=f"unknown: {str(rate).partition(';')[0]}")
     left = max(0, entry.num_planned - entry.num_rounds)
@@ -201,9 +201,9 @@ def _estimate(entry: Entry, rate: Rate | UserError, like: str) -> Estimate:
     )
 
 
-def fitting(todo: Iterable[Entry], known: Mapping[str, Estimate], core_s: float) -> list[Entry]:
+def fitting(todo: Iterable[CellFolder], known: Mapping[str, Estimate], core_s: float) -> list[CellFolder]:
     """The first cells, in order, whose seconds add up to at most ``core_s``; one of unknown length ends the list."""
-    chosen: list[Entry] = []
+    chosen: list[CellFolder] = []
     for entry in todo:
         seconds = known[entry.cell.name].seconds
         if seconds is None or seconds > core_s:
@@ -213,7 +213,7 @@ def fitting(todo: Iterable[Entry], known: Mapping[str, Estimate], core_s: float)
     return chosen
 
 
-def head_of(todo: Sequence[Entry], known: Mapping[str, Estimate], wall_s: float) -> list[Entry]:
+def head_of(todo: Sequence[CellFolder], known: Mapping[str, Estimate], wall_s: float) -> list[CellFolder]:
     """The first cell, where the time is enough for a round of it: a resume goes on behind that."""
     first_s = known[todo[0].cell.name].first_s
     return list(todo[:1]) if first_s is not None and first_s <= wall_s else []

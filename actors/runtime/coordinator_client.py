@@ -24,7 +24,7 @@ MAX_STARTS, START_S, POLL_S = 3, 180.0, 0.25
 
 
 @dataclass(kw_only=True)
-class Audience:
+class ProgressRelay:
     """Who hears of a run: of every round and every repair once."""
 
     path: Path
@@ -74,14 +74,14 @@ def follow(
         UserError, RoundVoid, ClientFailed: as the run raised them.
         RayActorError: the coordinator died again and again.
     """
-    starts, audience = 1, Audience(path=order.path, on_round=on_round, on_note=on_note)
+    starts, relay = 1, ProgressRelay(path=order.path, on_round=on_round, on_note=on_note)
     run = coordinator.run.remote(order)
     while True:
         try:
             if should_stop():
                 coordinator.stop.remote()
             done = bool(ray.wait([run], timeout=POLL_S)[0])
-            audience.hear(_progress(coordinator, audience))
+            relay.hear(_progress(coordinator, relay))
             if done:
                 return cast(RunRecord, ray.get(run))
         except RayTaskError as error:
@@ -95,13 +95,13 @@ def follow(
             run = coordinator.run.remote(order)
 
 
-def _progress(coordinator: Handle, audience: Audience) -> Progress:
+def _progress(coordinator: Handle, relay: ProgressRelay) -> Progress:
     try:
-        return cast(Progress, ray.get(coordinator.progress.remote(audience.seen), timeout=START_S))
+        return cast(Progress, ray.get(coordinator.progress.remote(relay.seen), timeout=START_S))
     except GetTimeoutError as error:
         raise UserError(
             f"the coordinator did not answer for {START_S:g} s; `ray status` shows what it waits for; what is done "
-            f"is kept: relief-ray resume {audience.path}"
+            f"is kept: relief-ray resume {relay.path}"
         ) from error
 
 

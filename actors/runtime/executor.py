@@ -20,7 +20,7 @@ from actors.runtime.host_group import HostGroup, RuntimeOptions, open_hosts
 from actors.runtime.host_pool import Call, HostPool, Lost, Piece, greet
 from actors.runtime.placement import Resources, slots_per_node
 from actors.runtime.reduce import Gather, lost
-from actors.runtime.scheduling import Dealer
+from actors.runtime.scheduling import Scheduler
 from actors.runtime.serialization import Packed, pack, unpack
 from relief_ray.experiment.experiment import never
 from relief_ray.federated import RoundVoid
@@ -89,7 +89,7 @@ class RayExecutor:
         )
         self._host_of = {s.client: i for i, s in enumerate(specs) if s.client is not None}
         self._client_s = inf
-        self._dealer = Dealer(job, self._pool, by_client=bool(self._host_of))
+        self._scheduler = Scheduler(job, self._pool, by_client=bool(self._host_of))
         self._sent: tuple[Models, ray.ObjectRef[Packed[Models]], int] | None = None
 
     def train(
@@ -125,7 +125,7 @@ class RayExecutor:
         busy_s = self._pool.busy_s - busy_before_s
         self._client_s = busy_s / max(1, len(tasks) - len(unanswered))
         trained = gather.finish(self._pool.moved_bytes - moved_before)
-        self._dealer.note(trained.worked, busy_s)
+        self._scheduler.note(trained.worked, busy_s)
         return trained
 
     def _train_calls(
@@ -135,7 +135,7 @@ class RayExecutor:
         model: ray.ObjectRef[Packed[Models]],
         states: Mapping[ClientId, ClientState],
     ) -> Iterator[Call]:
-        for pieces in self._dealer.deal(cut):
+        for pieces in self._scheduler.calls(cut):
             # Whole blocks in one call: the host merges their sums as far as it can.
             is_whole = len(pieces) > 1
             yield self._train_call(pieces, round_, model, states, 0, len(cut) if is_whole else None)
@@ -163,7 +163,7 @@ class RayExecutor:
             pieces=pieces,
             host=self._host_of.get(clients[0]),
             attempt=attempt,
-            work=sum(self._dealer.work(task) for tasks in parts for task in tasks),
+            work=sum(self._scheduler.work(task) for tasks in parts for task in tasks),
         )
 
     def _limit_s(self, num_clients: int) -> float | None:

@@ -48,7 +48,7 @@ def _group_epochs(task: Assignment) -> int:
     return len(task.train) * task.epochs
 
 
-class Dealer:
+class Scheduler:
     """Cuts the rounds of a job for the hosts of a pool."""
 
     def __init__(self, job: Job, pool: HostPool, *, by_client: bool) -> None:
@@ -65,7 +65,7 @@ class Dealer:
         """How much a task is, in no unit: good for a comparison of tasks that were never seen."""
         return self._job.fleet[task.client].num_windows * _group_epochs(task)
 
-    def deal(self, blocks: Sequence[tuple[Assignment, ...]]) -> Sequence[tuple[Piece, ...]]:
+    def calls(self, blocks: Sequence[tuple[Assignment, ...]]) -> Sequence[tuple[Piece, ...]]:
         """The pieces of every call, in the order of sending."""
         cut, tasks = list(enumerate(blocks)), [task for block in blocks for task in block]
         if self._by_client:
@@ -73,22 +73,22 @@ class Dealer:
         hosts = self._pool.hosts
         slots = min(len(hosts), sum(self._pool.per_node.values()))
         if self._job.trainer.stack > 1:
-            return deal_together(cut, slots)
+            return stacked_calls(cut, slots)
         are_equal = len({h.identity.node for h in hosts}) == 1 and all(h.usable for h in hosts)
         # Single updates (Collect) do not become fewer on the way: they had better come as they arise.
         if are_equal and isinstance(self._job.reduction, WeightedSum) and (paces := self._paces.foresee(tasks)):
-            calls = deal_at_once(cut, slots, paces, self._answer_nbytes)
-            if calls is not None:
-                return calls
-        return deal_singly(cut, slots, {task.client: self.work(task) for task in tasks})
+            merged = merged_calls(cut, slots, paces, self._answer_nbytes)
+            if merged is not None:
+                return merged
+        return single_calls(cut, slots, {task.client: self.work(task) for task in tasks})
 
 
-def deal_together(cut: Sequence[Piece], slots: int) -> list[tuple[Piece, ...]]:
+def stacked_calls(cut: Sequence[Piece], slots: int) -> list[tuple[Piece, ...]]:
     """One call for each host, of as many consecutive blocks: only clients of one call can share their steps."""
     return evenly(cut, min(slots, len(cut)))
 
 
-def deal_singly(cut: Sequence[Piece], slots: int, work: Mapping[ClientId, float]) -> list[tuple[Piece, ...]]:
+def single_calls(cut: Sequence[Piece], slots: int, work: Mapping[ClientId, float]) -> list[tuple[Piece, ...]]:
     """A call per block, most work first; single clients in client order where ``slots`` hosts share few blocks."""
     if 2 * slots > len(cut) and any(len(tasks) > 1 for _, tasks in cut):
         # In client order: only few may wait in memory for one before them.
@@ -100,7 +100,7 @@ def _by_client(cut: Sequence[Piece]) -> list[tuple[Piece, ...]]:
     return [((i, (task,)),) for i, tasks in cut for task in tasks]
 
 
-def deal_at_once(
+def merged_calls(
     cut: Sequence[Piece], slots: int, seconds: Mapping[ClientId, float], nbytes: int
 ) -> list[tuple[Piece, ...]] | None:
     """One call for each of ``slots`` equal hosts, where that is expected to end the round sooner than single calls.
@@ -110,7 +110,7 @@ def deal_at_once(
     seconds, ``CALL_S`` a call and ``ANSWER_S_PER_BYTE`` of what travels; ``nbytes``: a client's values. None where
     single calls are as good but for ``LEAST_GAIN``, or the round is longer than ``LONG_S``.
     """
-    apart = [list(call) for call in deal_singly(cut, slots, seconds)]
+    apart = [list(call) for call in single_calls(cut, slots, seconds)]
     busiest_s = _makespan(_spread(apart, slots, seconds), seconds)
     if busiest_s > LONG_S:
         return None

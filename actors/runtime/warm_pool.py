@@ -30,7 +30,7 @@ class Wanted:
     stack: int
 
 
-class Crew:
+class WorkerCache:
     """Hosts and coordinator in one keeping; ``close`` ends them."""
 
     def __init__(self) -> None:
