@@ -1,27 +1,40 @@
-"""From a grid and a user's settings to its cells: one checked configuration, one hash and one folder name each."""
+"""Cells of a grid under a user's settings: one checked configuration, one hash and one folder name each."""
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import json
-from collections.abc import Iterable, Sequence
+import re
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType
 
 from relief_ray.config import Choice, ExperimentConfig, override, parse
 from relief_ray.errors import UserError, nearest
 from relief_ray.records.identity import config_hash
 from relief_ray.strategies import PRESETS
-from tune_configs.checks import checked, file_errors
+from tune_configs import paper_grids, search_lr
 from tune_configs.grid import DATASETS, Axis, Grid, Point, points
 from tune_configs.tuned import TUNED, Tuned, read_tuned, refuse_overruled
 
-GRIDS = (
-    "main_cnn", "main_lora", "ablation", "sensitivity", "diagnostics", "testbed", "coupling", "search_lr", "smoke",
-)  # fmt: skip
+GRIDS: Mapping[str, Callable[[], Grid]] = MappingProxyType(
+    {
+        "main_cnn": paper_grids.main_cnn,
+        "main_lora": paper_grids.main_lora,
+        "ablation": paper_grids.ablation,
+        "sensitivity": paper_grids.sensitivity,
+        "diagnostics": paper_grids.diagnostics,
+        "testbed": paper_grids.testbed,
+        "coupling": paper_grids.coupling,
+        "search_lr": search_lr.grid,
+        "smoke": paper_grids.smoke,
+    }
+)
 HASH_DIGITS = 8
+_FOLDER = r"[\w-][\w.+-]*"
 # What names a cell, and the axis that chooses it.
 OWNED = {
     "data.name": "datasets", "data.split": "datasets", "data.fold": "folds", "seed": "seeds",
@@ -51,13 +64,13 @@ class Cell:
 
 
 def load_grid(target: str) -> Grid:
-    """A grid of ours by name, or a Python file of the user's with a function ``grid()``.
+    """A built-in grid by name, or a user's Python file with a function ``grid()``.
 
     Raises:
         UserError: neither (the nearest name is given), or the file fails.
     """
     if target in GRIDS:
-        return _call(importlib.import_module(f"tune_configs.{target}"), target)
+        return checked(GRIDS[target](), target)
     path = Path(target)
     if path.suffix == ".py" and path.is_file():
         spec = importlib.util.spec_from_file_location(path.stem, path)
@@ -65,12 +78,48 @@ def load_grid(target: str) -> Grid:
         module = importlib.util.module_from_spec(spec)
         with file_errors(path):
             spec.loader.exec_module(module)
-            return _call(module, target)
+            return checked(module.grid() if hasattr(module, "grid") else None, target)
     raise UserError(f"grid {target!r}: unknown{nearest(target, GRIDS)}; expected {', '.join(GRIDS)}, or a FILE.py")
 
 
-def _call(module: ModuleType, target: str) -> Grid:
-    return checked(module.grid() if hasattr(module, "grid") else None, target)
+@contextmanager
+def file_errors(path: Path) -> Iterator[None]:
+    """Turns whatever the user's file raises inside the block into an error that names its line.
+
+    Raises:
+        UserError: it raised something.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        inside = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
+        line = error.lineno if isinstance(error, SyntaxError) else inside[-1] if inside else None
+        place = f"{path}, line {line}" if line else str(path)
+        raise UserError(
+            f"{place}: {type(error).__name__}: {error}; expected Python with a function grid(); mend the file"
+        ) from error
+
+
+def checked(made: object, target: str) -> Grid:
+    """Checks the grid that ``grid()`` returned, as far as it can be judged without building cells.
+
+    Raises:
+        UserError: no grid, a dataset that does not exist, or a name that is none for a folder.
+    """
+    if not isinstance(made, Grid):
+        raise UserError(f"{target}: expected a function grid() that gives a tune_configs.grid.Grid")
+    for name in made.datasets:
+        if name not in DATASETS:
+            raise UserError(
+                f"{target}: dataset {name!r}: unknown{nearest(name, DATASETS)}; expected some of {', '.join(DATASETS)}"
+            )
+    own = [level for levels in made.own.values() for level in levels]
+    for name in (made.name, *(level.name for axis in made.axes for level in axis.levels), *(v.name for v in own)):
+        if name and not re.fullmatch(_FOLDER, name):
+            raise UserError(f"{target}: name {name!r}: expected letters, digits and . _ -, since folders get it")
+    return made
 
 
 def cells_of(grid: Grid, settings: Sequence[str] = (), *, skip_unknown: bool = False) -> tuple[Cell, ...]:
