@@ -1,4 +1,4 @@
-"""Carries a run out where its configuration says: in this process, or on Ray with one host per core or per client."""
+"""Runs an experiment where its configuration says: in this process, or in worker processes on Ray."""
 
 from __future__ import annotations
 
@@ -27,23 +27,34 @@ RunMode = Literal["inline", "packed", "actors"]
 MAX_ACTOR_CLIENTS = 10
 
 
-def drop(text: str) -> None:
-    """Nobody reads notes."""
+def ignore_note(text: str) -> None:
+    """Drops a message."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunCallbacks:
-    """How a run is followed and stopped; ``separate``: its coordinator is its own process (not in a Tune trial)."""
+    """Callbacks and options of a run.
+
+    Attributes:
+        on_round: called with every committed round.
+        on_note: called with messages for the user, e.g. repairs of the run folder.
+        should_stop: polled; True asks the run to stop after its round.
+        make_tracker: builds the tracker in the process that runs the rounds.
+        separate: the coordinator is a process of its own (not in a Tune trial).
+    """
 
     on_round: OnRound = ignore
-    on_note: Callable[[str], None] = drop
+    on_note: Callable[[str], None] = ignore_note
     should_stop: Callable[[], bool] = never
     make_tracker: Callable[[], Tracker] = NullTracker
     separate: bool = True
 
 
 def choose_mode(config: RuntimeConfig, num_clients: int, stack: int = 1) -> RunMode:
-    """``auto``: an actor per client up to ten clients or with typed placement, else, or to stack them, packed hosts."""
+    """Resolves ``auto``: an actor per client up to ten clients or with typed placement, otherwise packed hosts.
+
+    Stacked clients are always packed, since only clients of one process can share steps.
+    """
     if config.mode != "auto":
         return config.mode
     few = num_clients <= MAX_ACTOR_CLIENTS and stack == 1
@@ -51,7 +62,7 @@ def choose_mode(config: RuntimeConfig, num_clients: int, stack: int = 1) -> RunM
 
 
 def local_session(setup: Setup) -> SessionOptions:
-    """A session for this run: its cluster, or a local one whose node plays all of the fleet's devices."""
+    """Options of the cluster to join, or of a local one whose node has the resources of all of the fleet's devices."""
     resources: dict[str, float] = {"server": 1.0}
     for client in setup.fleet.clients:
         for name, amount in setup.types[client.device].ray_resources.items():
@@ -64,7 +75,7 @@ def run_experiment(
 ) -> RunRecord:
     """Runs the remaining rounds of the run in ``path``, a folder that ``lifecycle.create`` made and closed.
 
-    ``worker_cache`` keeps hosts and coordinator for the next run; without it they end with this one.
+    ``worker_cache`` keeps worker processes and coordinator for the next run; without it they end with this one.
 
     Raises:
         UserError: bad input, a cluster without a needed resource, hosts with other code.
@@ -111,7 +122,7 @@ def _run_on_ray(
         finished = run.status == "finished"
         return run
     finally:
-        # Whoever was interrupted may still be at work.
+        # Processes of an interrupted run may still be at work.
         if worker_cache is None or not finished:
             kept.close()
 
@@ -132,31 +143,31 @@ def runtime_options(config: RuntimeConfig, mode: Literal["packed", "actors"]) ->
 def _run_here(
     setup: Setup, path: Path, callbacks: RunCallbacks, group: HostGroup, options: RuntimeOptions
 ) -> RunRecord:
-    from actors.runtime.coordinator import Patience, conduct
+    from actors.runtime.coordinator import GracePeriod, run_with_retries
     from actors.runtime.executor import RayExecutor
 
-    patience = Patience(callbacks.should_stop)
-    executor = RayExecutor(setup.job, group, options, patience.is_over, own=False)
+    grace_period = GracePeriod(callbacks.should_stop)
+    executor = RayExecutor(setup.job, group, options, grace_period.is_over, owns_hosts=False)
     with RunFolder.resume(path) as folder, closing(callbacks.make_tracker()) as tracker:
         folder.update(runtime=executor.facts())
         experiment = Experiment(setup=setup, folder=folder, executor=executor, tracker=tracker)
         for repair in experiment.repairs:
             callbacks.on_note(f"repaired: {repair}")
-        return conduct(experiment, callbacks.on_round, callbacks.should_stop, lambda: executor.num_lost)
+        return run_with_retries(experiment, callbacks.on_round, callbacks.should_stop, lambda: executor.num_lost)
 
 
 def _run_separate(
     setup: Setup, path: Path, callbacks: RunCallbacks, group: HostGroup, options: RuntimeOptions, coordinator: Handle
 ) -> RunRecord:
     from actors.runtime import user_code
-    from actors.runtime.coordinator import Order
+    from actors.runtime.coordinator import RunRequest
     from actors.runtime.coordinator_client import follow
 
-    order = Order(
+    request = RunRequest(
         setup=user_code.put(setup, setup.job.modules),
         path=path.resolve(),
         group=group,
         options=options,
         make_tracker=callbacks.make_tracker,
     )
-    return follow(coordinator, order, callbacks.on_round, callbacks.on_note, callbacks.should_stop)
+    return follow(coordinator, request, callbacks.on_round, callbacks.on_note, callbacks.should_stop)

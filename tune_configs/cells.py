@@ -35,7 +35,7 @@ GRIDS: Mapping[str, Callable[[], Grid]] = MappingProxyType(
 )
 HASH_DIGITS = 8
 _FOLDER = r"[\w-][\w.+-]*"
-# What names a cell, and the axis that chooses it.
+# Keys that name a cell, and the axis that sets each.
 OWNED = {
     "data.name": "datasets", "data.split": "datasets", "data.fold": "folds", "seed": "seeds",
     "strategy.name": "methods", "name": "",
@@ -115,8 +115,12 @@ def checked(made: object, target: str) -> Grid:
             raise UserError(
                 f"{target}: dataset {name!r}: unknown{nearest(name, DATASETS)}; expected some of {', '.join(DATASETS)}"
             )
-    own = [level for levels in made.own.values() for level in levels]
-    for name in (made.name, *(level.name for axis in made.axes for level in axis.levels), *(v.name for v in own)):
+    method_levels = [level for levels in made.own.values() for level in levels]
+    for name in (
+        made.name,
+        *(level.name for axis in made.axes for level in axis.levels),
+        *(v.name for v in method_levels),
+    ):
         if name and not re.fullmatch(_FOLDER, name):
             raise UserError(f"{target}: name {name!r}: expected letters, digits and . _ -, since folders get it")
     return made
@@ -137,7 +141,7 @@ def cells_of(grid: Grid, settings: Sequence[str] = (), *, skip_unknown: bool = F
     refuse_owned(grid, rest)
     files = [s.removeprefix(TUNED) for s in settings if s.startswith(TUNED)]
     tuned = read_tuned(Path(files[-1])) if files else None
-    refuse_unknown_folds(scaled, are_asked=any(s.startswith("folds=") for s in settings))
+    refuse_unknown_folds(scaled, are_chosen=any(s.startswith("folds=") for s in settings))
     known = tuple(m for m in scaled.methods if m in PRESETS)
     missing = [m for m in scaled.methods if m not in PRESETS]
     if missing and not skip_unknown:
@@ -146,12 +150,12 @@ def cells_of(grid: Grid, settings: Sequence[str] = (), *, skip_unknown: bool = F
             "leave them out with --skip-unknown, or choose with --set 'methods=[fedavg, relief]'"
         )
     scaled = replace(scaled, methods=known)
-    found = (cell_of(grid.name, point, rest, tuned) for point in points(scaled))
-    return tuple({cell.hash: cell for cell in reversed(list(found))}.values())[::-1]
+    cells = (cell_of(grid.name, point, rest, tuned) for point in points(scaled))
+    return tuple({cell.hash: cell for cell in reversed(list(cells))}.values())[::-1]
 
 
 def refuse_owned(grid: Grid, settings: Iterable[str]) -> None:
-    """A cell is called after its axes' levels: what these choose is chosen by them alone.
+    """Checks that settings leave alone what the cells' names say, i.e. keys that axes set.
 
     Raises:
         UserError: a setting would give a cell other values than its name says.
@@ -168,14 +172,14 @@ def refuse_owned(grid: Grid, settings: Iterable[str]) -> None:
                 )
 
 
-def refuse_unknown_folds(grid: Grid, *, are_asked: bool) -> None:
-    """Folds that a held-out dataset does not have would be left out silently.
+def refuse_unknown_folds(grid: Grid, *, are_chosen: bool) -> None:
+    """Checks that chosen folds exist; they would be left out silently otherwise.
 
     Raises:
-        UserError: a fold does not exist; ``are_asked`` by the user: or no dataset has any.
+        UserError: a fold does not exist; ``are_chosen`` by the user: or no dataset has any.
     """
     known = {name: DATASETS[name].folds for name in grid.datasets if DATASETS[name].folds}
-    if are_asked and not known:
+    if are_chosen and not known:
         held_out = ", ".join(name for name, d in DATASETS.items() if d.folds)
         raise UserError(
             f"--set folds={list(grid.folds or ())}: {', '.join(grid.datasets)} "
@@ -223,7 +227,7 @@ def choose(grid: Grid, key: str, value: object) -> Grid | None:
 
 
 def numbers(key: str, value: object) -> tuple[int, ...]:
-    """``3`` seeds are 0, 1 and 2; ``[0, 5]`` are those.
+    """Numbers of seeds or folds: ``3`` seeds are 0, 1 and 2; ``[0, 5]`` are those.
 
     Raises:
         UserError: neither.
@@ -236,7 +240,7 @@ def numbers(key: str, value: object) -> tuple[int, ...]:
 
 
 def chosen(key: str, value: object, known: Iterable[str], also: Sequence[str] = ()) -> tuple[str, ...]:
-    """Names of an axis' levels: one, or a list.
+    """Chosen names of an axis' levels, given as one or as a list.
 
     Raises:
         UserError: an unknown one; the nearest is given.
@@ -252,7 +256,7 @@ def chosen(key: str, value: object, known: Iterable[str], also: Sequence[str] = 
 
 
 def cell_of(grid: str, point: Point, settings: Sequence[str], tuned: Tuned | None = None) -> Cell:
-    """One configuration: the grid's, then the point's, then the frozen choice of a search, then the user's settings.
+    """The cell of a point: the grid's values, the point's, a search's frozen choice, then the user's settings.
 
     Raises:
         UserError: the search has no choice for this cell, or the user's settings overrule it.
@@ -273,7 +277,7 @@ def cell_of(grid: str, point: Point, settings: Sequence[str], tuned: Tuned | Non
 
 def configured(grid: str, point: Point, settings: Sequence[str]) -> ExperimentConfig:
     """The checked configuration of a point with the user's settings on top."""
-    own = [f"{key}={json.dumps(value)}" for key, value in point.settings.items()]
+    point_settings = [f"{key}={json.dumps(value)}" for key, value in point.settings.items()]
     # A trial is one process unless the user wants hosts: many cells side by side beat many processes for one.
     values = {"strategy": {"name": point.method}, "runtime": {"mode": "inline"}}
-    return parse(override(values, [*own, *settings]), f"grid {grid} ({point.method})")
+    return parse(override(values, [*point_settings, *settings]), f"grid {grid} ({point.method})")

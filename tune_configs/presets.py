@@ -1,4 +1,4 @@
-"""What `relief-ray run NAME` runs: named experiments as plain, typed functions.
+"""Presets of `relief-ray run NAME`: named experiments as plain, typed functions.
 
 A preset is a configuration's values and the axes it is run over: strategies, folds of the held-out subjects, seeds.
 """
@@ -42,7 +42,7 @@ def demo() -> Preset:
 
 
 def smoke() -> Preset:
-    """Does it run at all? RELIEF for two short rounds, in this process."""
+    """RELIEF for two short rounds in this process: shows that it runs."""
     return Preset(
         name="smoke",
         title="two short rounds of RELIEF in this process, without Ray or MLflow: seconds",

@@ -1,4 +1,4 @@
-"""`relief-ray conformance my.module:MyMethod`: does a strategy keep the rules, and if not, which one does it break?"""
+"""`relief-ray conformance my.module:MyMethod`: checks that a strategy keeps the rules and names a broken one."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def ray_executors(stack: ExitStack) -> dict[str, MakeExecutor]:
 
 
 def line(verdict: Verdict) -> str:
-    """One rule; a broken one with what was found and what to do."""
+    """One rule as text; for a broken one also the observation and the fix."""
     rule = RULES[verdict.rule]
     if verdict.status == "kept":
         return f"  kept        {verdict.rule:<14} {rule.says}"
@@ -66,13 +66,13 @@ def line(verdict: Verdict) -> str:
 
 
 def asked_for(target: str, config: ExperimentConfig) -> str:
-    """What was judged, as it was asked for; which of ours it is a variation of, where that is no other word for it."""
+    """Title of the strategy: the user's word, and the built-in preset that it varies where that has another name."""
     label = config.label()
     return target if label in (target, target.replace("/", ".")) else f"{target} ({label})"
 
 
 def summary(name: str, verdicts: Sequence[Verdict]) -> str:
-    """The last line."""
+    """The last line: how many rules were kept, broken or not judged."""
     number = {status: sum(v.status == status for v in verdicts) for status in ("kept", "broken", "not judged")}
     if not number["broken"]:
         rest = f", {number['not judged']} not judged" if number["not judged"] else ""
@@ -82,7 +82,7 @@ def summary(name: str, verdicts: Sequence[Verdict]) -> str:
 
 
 def as_text(name: str, verdicts: Sequence[Verdict]) -> str:
-    """All of it as JSON."""
+    """All verdicts as JSON."""
     rows = [
         {"rule": v.rule, "status": v.status, "found": v.found, "says": RULES[v.rule].says, "fix": RULES[v.rule].fix}
         for v in verdicts

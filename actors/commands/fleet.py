@@ -1,4 +1,4 @@
-"""`relief-ray fleet show`: devices, sensors, and what a FedAvg round would cost each of them."""
+"""`relief-ray fleet show`: devices, sensors, and the cost of a FedAvg round for each client."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ def show(target: str, settings: Sequence[str], as_json: bool) -> None:
 
 
 def deadlines(setup: Setup) -> dict[str, float]:
-    """RELIEF's T* under each clock, if that clock were the one to plan with."""
-    found = {}
+    """RELIEF's deadline T* under each clock, as if that clock were the one to plan with."""
+    deadline_s = {}
     for name, clock in setup.accountant.clocks.items():
         engine = clock.engine or ("naive" if choose_engine(setup.config) == "naive" else "reuse")
         planner = replace(setup.planner, model=clock.model, engine=engine)
-        found[name] = target_s(Relief(), replace(context_of(setup, 1), planner=planner))
-    return found
+        deadline_s[name] = target_s(Relief(), replace(context_of(setup, 1), planner=planner))
+    return deadline_s
 
 
 def mandatory_seconds(setup: Setup) -> list[float]:
-    """Per client: its mandatory blocks alone, by the planning clock."""
+    """Seconds per client for its mandatory blocks alone, by the planning clock."""
     context = context_of(setup, 1)
     loads = [client_load(context, client) for client in setup.fleet.clients]
     return [load.seconds(load.mandatory) for load in loads]
 
 
 def facts(setup: Setup) -> dict[str, object]:
-    """The same as JSON."""
+    """The fleet as JSON."""
     mandatory = mandatory_seconds(setup)
     clients = [
         {

@@ -1,4 +1,4 @@
-"""What a user reads of a grid before it starts and after it has ended."""
+"""Text and JSON of a grid before it starts and after it has ended; small plain tables for all commands."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def counts(entries: Sequence[CellFolder]) -> str:
 
 
 def plan_text(plan: Plan, entries: Sequence[CellFolder], known: Mapping[str, Estimate], num_places: int) -> str:
-    """Cells by setting and method, with time and disk, and where these figures come from."""
+    """Table of cells by setting and method, with time, disk, and the source of these estimates."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for name in ("setting", "method", "to do", "a cell", "all", "disk", "estimated from"):
         table.add_column(name, justify="left" if name in ("setting", "method", "estimated from") else "right")
@@ -91,18 +91,18 @@ def plan_text(plan: Plan, entries: Sequence[CellFolder], known: Mapping[str, Est
 def plan_facts(
     plan: Plan, entries: Sequence[CellFolder], known: Mapping[str, Estimate], num_places: int
 ) -> dict[str, object]:
-    """``plan_text`` for a script: every cell with what it will still take; null where nothing is known."""
+    """``plan_text`` as JSON: every cell with the seconds and bytes that it still needs; null where unknown."""
     rows = []
     for row, entry in zip(cell_facts(entries), entries, strict=True):
-        found = known.get(entry.cell.name)
-        told = (None, None, None) if found is None else (found.seconds, found.num_bytes, found.origin)
-        rows.append({**row, **dict(zip(("seconds", "bytes", "origin"), told, strict=True))})
+        estimate = known.get(entry.cell.name)
+        values = (None, None, None) if estimate is None else (estimate.seconds, estimate.num_bytes, estimate.origin)
+        rows.append({**row, **dict(zip(("seconds", "bytes", "origin"), values, strict=True))})
     facts = {"event": "plan", "grid": plan.name, "folder": str(plan.out), "cores": num_places}
     return {**facts, **totals(known, num_places), "cells": rows}
 
 
 def totals(known: Mapping[str, Estimate], num_places: int) -> dict[str, float]:
-    """Of all cells to do: seconds of one core and on all, bytes, and how many are of unknown length."""
+    """Sums over all cells to do: seconds of one core and on all, bytes, and the number of cells of unknown length."""
     seconds = [k.seconds for k in known.values() if k.seconds is not None]
     return {
         "core_s": sum(seconds),
@@ -113,7 +113,7 @@ def totals(known: Mapping[str, Estimate], num_places: int) -> dict[str, float]:
 
 
 def tell(facts: Mapping[str, object]) -> None:
-    """One JSON object on a line of its own."""
+    """Prints a JSON object on a line of its own."""
     print(json.dumps(facts), flush=True)
 
 
@@ -124,15 +124,17 @@ def plan_rows(entries: Sequence[CellFolder], known: Mapping[str, Estimate]) -> l
         groups.setdefault((entry.cell.setting, entry.cell.label), []).append(entry)
     rows: list[tuple[str, ...]] = []
     for (setting, label), members in groups.items():
-        found = [known[e.cell.name] for e in members if e.cell.name in known]
-        number = f"{len(found)}/{len(members)}"
-        if not found:
+        estimated = [known[e.cell.name] for e in members if e.cell.name in known]
+        number = f"{len(estimated)}/{len(members)}"
+        if not estimated:
             rows.append((setting, label, number, "", "", "", "done" if members[0].status == "done" else "stale"))
             continue
-        seconds, sizes = [k.seconds for k in found], [k.num_bytes or 0 for k in found]
+        seconds, sizes = [k.seconds for k in estimated], [k.num_bytes or 0 for k in estimated]
         total = sum(s for s in seconds if s is not None)
-        shown = ("?", "?", "?") if None in seconds else (duration(total / len(found)), duration(total), mib(sum(sizes)))
-        rows.append((setting, label, number, *shown, found[0].origin))
+        shown = (
+            ("?", "?", "?") if None in seconds else (duration(total / len(estimated)), duration(total), mib(sum(sizes)))
+        )
+        rows.append((setting, label, number, *shown, estimated[0].origin))
     return rows
 
 
@@ -142,7 +144,7 @@ def mib(num_bytes: int) -> str:
 
 
 def print_end(plan: Plan, entries: Sequence[CellFolder], as_json: bool) -> None:
-    """Where the grid stands, and the scores of what is done."""
+    """Prints a grid's cells by status and the scores of those that are done."""
     if as_json:
         print_status(plan, entries, as_json)
         return
@@ -165,7 +167,7 @@ def print_end(plan: Plan, entries: Sequence[CellFolder], as_json: bool) -> None:
 
 
 def next_step(plan: Plan) -> str:
-    """What to do with the cells that are done."""
+    """The next command for the cells that are done."""
     if any(c.config.choice is not None and c.config.choice.kind == "try" for c in plan.cells):
         return f"Best tries  relief-ray grid freeze {plan.out}"
     # A comparison is of one setting; a report has a section for each.
@@ -187,7 +189,7 @@ def score_rows(entries: Sequence[CellFolder]) -> list[tuple[str, str, str, str]]
 
 
 def print_status(plan: Plan, entries: Sequence[CellFolder], as_json: bool) -> None:
-    """The ledger: every cell with its state."""
+    """Prints every cell with its status."""
     if not as_json:
         print(f"{plan.name}: {counts(entries)} of {len(entries)} cells; {plan.out}")
         for entry in entries:
@@ -198,7 +200,7 @@ def print_status(plan: Plan, entries: Sequence[CellFolder], as_json: bool) -> No
 
 
 def cell_facts(entries: Sequence[CellFolder]) -> list[dict[str, object]]:
-    """Every cell with its state, for a script."""
+    """Every cell with its status, as JSON."""
     return [
         {
             "cell": e.cell.name,

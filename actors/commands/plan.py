@@ -47,7 +47,7 @@ def load_preset(target: str) -> Preset:
 
 
 def from_file(path: Path) -> Preset:
-    """A configuration file: its own strategy, seed and fold."""
+    """A configuration file as a preset of one run, with the file's strategy, seed and fold."""
     values = read_values(path)
     strategy = values.pop("strategy", "fedavg")
     name = strategy.get("name") if isinstance(strategy, dict) else strategy
@@ -221,7 +221,7 @@ def open_target(target: str, settings: Sequence[str], strategy: str | None = Non
 
 
 def target_config(target: str, settings: Sequence[str]) -> ExperimentConfig:
-    """Its configuration."""
+    """Configuration of ``open_target``."""
     folder = Path(target)
     if (folder / RUN_FILE).exists():
         return parse(override(read_run(folder).config, settings), str(folder / RUN_FILE))
@@ -229,7 +229,7 @@ def target_config(target: str, settings: Sequence[str]) -> ExperimentConfig:
 
 
 def open_run(folder: Path) -> Setup:
-    """A run as it was started, to be looked at while it may be running.
+    """Setup of a run as it was started; only reads, so the run may be under way.
 
     Raises:
         UserError: no run is there, or its data are gone.

@@ -1,4 +1,4 @@
-"""`relief-ray reproduce`: one committed cell again, and how the two compare."""
+"""`relief-ray reproduce`: computes a committed cell again and compares the two."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def reproduce_command(target: str, out: Path | None, tolerance: float, as_json: 
 
 
 def facts(name: str, verdict: Verdict) -> dict[str, object]:
-    """One JSON object."""
+    """The verdict as JSON."""
     return {
         "event": "reproduced", "cell": name, "answer": verdict.answer, "f1_gap_points": 100 * verdict.f1_gap,
         "differences": list(verdict.differences), "program": verdict.program, "processor": verdict.processor,
@@ -54,7 +54,7 @@ def facts(name: str, verdict: Verdict) -> dict[str, object]:
 
 
 def text(name: str, cell: CommittedCell, verdict: Verdict) -> str:
-    """The answer first, then what it rests on."""
+    """The verdict as text: the answer first, then the evidence."""
     seen = [r for r in cell.rounds if r.f1 is not None]
     lines = [f"{name}: {verdict.answer}", f"{len(cell.rounds)} rounds, {len(seen)} evaluated, {cell.data_origin} data"]
     if verdict.differences:

@@ -1,4 +1,4 @@
-"""What a user sees at the end: the comparison, the figure and a plain verdict."""
+"""Comparison, figure and verdict of finished runs; copies of runs in MLflow."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FIGURE = "timeline.png"
 
 
 def show_results(plan: Plan, as_json: bool) -> None:
-    """Table, figure file and verdict of everything that a plan holds."""
+    """Prints table, figure file and verdict of all runs of a plan."""
     from relief_ray.report.comparison import compare
 
     if not any("test" in cell.config.evaluation.parts for cell in plan.cells):
@@ -41,7 +41,7 @@ def show_results(plan: Plan, as_json: bool) -> None:
 
 
 def compare_command(folders: Sequence[Path], out: Path | None, as_json: bool) -> None:
-    """`relief-ray compare`.
+    """Runs `relief-ray compare`.
 
     Raises:
         UserError: no finished run there, or runs of different experiments.
@@ -64,7 +64,7 @@ def verdict(comparison: Comparison) -> str | None:
 
 
 def print_json(comparison: Comparison, written: Sequence[Path]) -> None:
-    """One line."""
+    """Prints the comparison as one line of JSON."""
     from relief_ray.report.formats import text as render
 
     facts = json.loads(render.as_json(comparison))
@@ -73,7 +73,7 @@ def print_json(comparison: Comparison, written: Sequence[Path]) -> None:
 
 
 def print_text(comparison: Comparison, remarks: Sequence[str]) -> None:
-    """Table, remarks, and the verdict last."""
+    """Prints table, remarks, and the verdict last."""
     from relief_ray.report.formats import text as render
 
     parts = [render.plain(comparison).rstrip(), "\n".join(remarks), fill(verdict(comparison) or "")]
@@ -81,24 +81,24 @@ def print_text(comparison: Comparison, remarks: Sequence[str]) -> None:
 
 
 def fill(text: str) -> str:
-    """Wrapped, words left whole."""
+    """Wraps text between words."""
     return textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
 def draw(comparison: Comparison, path: Path) -> list[Path]:
-    """The timeline of a round, FedAvg above RELIEF; nothing where one of them is missing, or matplotlib is."""
+    """Draws the timeline of a round, FedAvg above RELIEF; nothing where a method or matplotlib is missing."""
     from relief_ray.report.figures.timeline import pair, timeline
 
-    found = pair(comparison)
-    if found is None or importlib.util.find_spec("matplotlib") is None:
+    methods = pair(comparison)
+    if methods is None or importlib.util.find_spec("matplotlib") is None:
         return []
 
     with disk_errors(path, "write the figure"):
-        return [timeline(*found, path)]
+        return [timeline(*methods, path)]
 
 
 def write_files(comparison: Comparison, out: Path) -> list[Path]:
-    """Table as Markdown, JSON and CSV; timeline and curves.
+    """Writes the table as Markdown, JSON and CSV, the timeline and the curves.
 
     Raises:
         UserError: the folder cannot be written.
@@ -115,7 +115,7 @@ def write_files(comparison: Comparison, out: Path) -> list[Path]:
 
 
 def draw_curves(comparison: Comparison, path: Path) -> list[Path]:
-    """F1 over rounds, seconds and joules."""
+    """Draws F1 over rounds, seconds and joules."""
     if importlib.util.find_spec("matplotlib") is None:
         return []
     from relief_ray.report.figures.progress import curves
@@ -125,7 +125,7 @@ def draw_curves(comparison: Comparison, path: Path) -> list[Path]:
 
 
 def sync_command(folders: Sequence[Path], uri: str | None, as_json: bool) -> None:
-    """`relief-ray sync`."""
+    """Runs `relief-ray sync`."""
     for folder in find_runs(folders):
         done = sync(folder, uri)
         if as_json:

@@ -60,7 +60,7 @@ def resume_command(folder: Path, settings: Sequence[str], *, as_json: bool = Fal
 
 @dataclass(kw_only=True, slots=True)
 class RunContext:
-    """What the runs of a plan share: the reporter, stop signals, Ray's session and worker processes, and MLflow."""
+    """Shared by the runs of a plan: reporter, stop signals, Ray's session and worker processes, MLflow exports."""
 
     reporter: Reporter
     stop: StopSignals

@@ -1,4 +1,4 @@
-"""`relief-ray fleet whatif`: finished runs on other hardware, the allocation as it was."""
+"""`relief-ray fleet whatif`: recomputes the costs of finished runs on other hardware; allocations stay as they were."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def whatif(folders: Sequence[Path], fleet: Path, as_json: bool) -> None:
     runs = [loaded for loaded in load_runs(find_runs(folders)) if is_finished(loaded)]
     pairs = [(loaded, what_if(loaded, changed, profile)) for loaded in runs]
     if as_json:
-        found: list[JsonValue] = [facts(*pair) for pair in pairs]
-        print(json.dumps({"event": "whatif", "said": SAID, "fleet": str(fleet), "runs": found}))
+        rows_json: list[JsonValue] = [facts(*pair) for pair in pairs]
+        print(json.dumps({"event": "whatif", "said": SAID, "fleet": str(fleet), "runs": rows_json}))
         return
     print(f"{len(pairs)} run(s) on the fleet of {fleet}\n")
     print(table(HEAD, [row for pair in pairs for row in rows(*pair)], left=2))
@@ -62,7 +62,7 @@ def read_fleet(path: Path) -> tuple[dict[str, object], str | None]:
 
 
 def is_finished(loaded: Loaded) -> bool:
-    """Whether all its rounds are there.
+    """True where all planned rounds are there.
 
     Raises:
         UserError: they are not.
@@ -73,7 +73,7 @@ def is_finished(loaded: Loaded) -> bool:
 
 
 def clocks_of(loaded: Loaded) -> Mapping[str, ClockSummary]:
-    """Its summary by every clock.
+    """Summary of a run by every clock.
 
     Raises:
         UserError: it was never evaluated on the test part.
@@ -100,8 +100,8 @@ def shown(summary: ClockSummary | None, figure: str, digits: int) -> str:
 
 
 def facts(before: Loaded, after: Loaded) -> JsonValue:
-    """The same as JSON."""
-    found: dict[str, JsonValue] = {"run": before.where, "title": before.title}
+    """The recomputed costs as JSON."""
+    recomputed: dict[str, JsonValue] = {"run": before.where, "title": before.title}
     for key, loaded in (("recorded", before), ("whatif", after)):
-        found[key] = {name: {f: getattr(c, f) for f in FIGURES} for name, c in clocks_of(loaded).items()}
-    return found
+        recomputed[key] = {name: {f: getattr(c, f) for f in FIGURES} for name, c in clocks_of(loaded).items()}
+    return recomputed

@@ -1,4 +1,4 @@
-"""How long a grid will take and how much it will write: from its finished cells, else from a round that is timed."""
+"""Estimates of a grid's time and disk space, from its finished cells, else from a round that is timed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WARM_UP_WINDOWS = 16
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rate:
-    """What a cell costs: ``start_s`` once, ``round_s`` and ``round_bytes`` a round, ``fixed_bytes`` once."""
+    """Cost of a cell: ``start_s`` and ``fixed_bytes`` once, ``round_s`` and ``round_bytes`` per round."""
 
     start_s: float
     round_s: float
@@ -42,7 +42,7 @@ class Rate:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Estimate:
-    """One cell, from now to its end, on one core; None where nothing is known, and ``origin`` says why.
+    """Time and disk of one cell from now to its end, on one core; None where unknown, and ``origin`` says why.
 
     ``first_s``: until the next round is committed.
     """
@@ -54,7 +54,7 @@ class Estimate:
 
 
 def workload(config: ExperimentConfig) -> Workload:
-    """What decides a round's cost besides the method: backbone, data and clients, batches, epochs, evaluation.
+    """Key of all that decides a round's cost besides the method: backbone, data, clients, batches, epochs, evaluation.
 
     Not the fold, the seed or the learning rate.
     """
@@ -69,7 +69,7 @@ def workload(config: ExperimentConfig) -> Workload:
 
 
 def folder_bytes(folder: Path) -> int:
-    """Bytes of all files in it."""
+    """Bytes of all files in a folder."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
@@ -116,7 +116,7 @@ def probe_missing(
     not timed within ``limit_s`` in all stays unknown.
     """
     wanted = to_time(entries, one_each=one_each)
-    found: dict[Key, Rate | UserError] = {}
+    rates: dict[Key, Rate | UserError] = {}
     began = perf_counter()
     for number, (key, entry) in enumerate(wanted.items(), 1):
         say(f"timing a round of {entry.cell.label} on {entry.cell.setting} ({number} of {len(wanted)})")
@@ -124,25 +124,25 @@ def probe_missing(
             with time_limit(limit_s - (perf_counter() - began)):
                 if number == 1:
                     probe(shortened(entry.cell.config))
-                found[key] = probe(entry.cell.config)
+                rates[key] = probe(entry.cell.config)
         except UserError as error:
-            found[key] = error
+            rates[key] = error
         except TimeIsUp:
-            found[key] = UserError(f"not timed within {limit_s:g} s")
-    return found
+            rates[key] = UserError(f"not timed within {limit_s:g} s")
+    return rates
 
 
 def to_time(entries: Sequence[CellFolder], *, one_each: bool) -> dict[Key, CellFolder]:
     """The first open cell of every workload and method without a rate; ``one_each``: of every workload without one."""
     known = set(finished_rates(entries))
     covered = {work for work, _ in known}
-    found: dict[Key, CellFolder] = {}
+    cells: dict[Key, CellFolder] = {}
     for entry in entries:
         key = (workload(entry.cell.config), entry.cell.label)
-        if entry.status != "done" and key not in known and key not in found and not (one_each and key[0] in covered):
+        if entry.status != "done" and key not in known and key not in cells and not (one_each and key[0] in covered):
             covered.add(key[0])
-            found[key] = entry
-    return found
+            cells[key] = entry
+    return cells
 
 
 def shortened(config: ExperimentConfig) -> ExperimentConfig:
@@ -158,35 +158,35 @@ def probe(config: ExperimentConfig) -> Rate:
     Raises:
         UserError: the cell cannot run, e.g. its data are missing.
     """
-    asked = config.model_copy(update={"rounds": 1, "tracking": TrackingConfig(enabled=False)})
+    one_round = config.model_copy(update={"rounds": 1, "tracking": TrackingConfig(enabled=False)})
     use_threads(config.runtime.num_threads)
     with tempfile.TemporaryDirectory(prefix="relief-probe-") as place:
         began = perf_counter()
-        setup, folder = create(asked, Path(place) / "cell")
+        setup, folder = create(one_round, Path(place) / "cell")
         with folder, closing(SerialExecutor(setup.job)) as executor:
             start_s = perf_counter() - began
             Experiment(setup=setup, folder=folder, executor=executor).run()
-        found = measured(folder.path, start_s, "one timed round")
+        rate = measured(folder.path, start_s, "one timed round")
         # Two checkpoints are kept; a single round leaves one.
-        return replace(found, fixed_bytes=found.fixed_bytes * KEEP // len(generations(folder.path)))
+        return replace(rate, fixed_bytes=rate.fixed_bytes * KEEP // len(generations(folder.path)))
 
 
 def estimates(entries: Iterable[CellFolder], probed: Mapping[Key, Rate | UserError]) -> dict[str, Estimate]:
-    """What every cell that is not done will take, by its name; methods without a rate count as the first one known."""
+    """Estimates for every open cell, by its name; methods without a rate count as the first one known."""
     entries = list(entries)
     known = {**probed, **finished_rates(entries)}
     first: dict[Workload, tuple[str, Rate | UserError]] = {}
     for (work, label), rate in known.items():
         first.setdefault(work, (label, rate))
-    found = {}
+    by_name = {}
     for entry in entries:
         if entry.status not in ("done", "stale"):
             work, label = workload(entry.cell.config), entry.cell.label
             like, rate = first.get(work, ("", UserError("nothing was timed")))
             if (work, label) in known:
                 like, rate = label, known[work, label]
-            found[entry.cell.name] = _estimate(entry, rate, "" if like == label else f"as {like}: ")
-    return found
+            by_name[entry.cell.name] = _estimate(entry, rate, "" if like == label else f"as {like}: ")
+    return by_name
 
 
 def _estimate(entry: CellFolder, rate: Rate | UserError, like: str) -> Estimate:

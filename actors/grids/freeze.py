@@ -36,7 +36,7 @@ class Search:
 
 
 def freeze(plan: Plan, path: Path) -> list[str]:
-    """Writes the choices of all methods whose tries are all done; gives a line per dataset, fold, backbone and method.
+    """Writes the choices of methods whose tries are all done; returns a line per dataset, fold, backbone and method.
 
     Raises:
         UserError: no search, no method's search is complete, or the file cannot be written.
@@ -69,14 +69,14 @@ def collect(entries: Sequence[CellFolder]) -> dict[Place, Search]:
 
     Folds are never averaged: the validation windows of one fold come from subjects that another fold tests on.
     """
-    found: dict[Place, Search] = {}
+    searches: dict[Place, Search] = {}
     num_open: dict[Place, int] = {}
     for entry in entries:
         config = entry.cell.config
         if config.choice is None or config.choice.kind != "try":
             continue
         place = place_of(dataset_of(entry), entry.cell.label, config)
-        search = found.setdefault(place, Search(parameters=config.choice.parameters))
+        search = searches.setdefault(place, Search(parameters=config.choice.parameters))
         values = config.model_dump(mode="json")
         scores = search.tries.setdefault(tuple(json.dumps(at(values, key)) for key in search.parameters), [])
         if entry.status == "done":
@@ -85,12 +85,12 @@ def collect(entries: Sequence[CellFolder]) -> dict[Place, Search]:
             num_open[place] = num_open.get(place, 0) + 1
     return {
         place: Search(parameters=search.parameters, tries=search.tries, num_open=num_open.get(place, 0))
-        for place, search in found.items()
+        for place, search in searches.items()
     }
 
 
 def score(entry: CellFolder) -> float:
-    """The last validation F1; of own models where clients have such.
+    """The last validation F1; of clients' personal models where they have such.
 
     Raises:
         UserError: the cell was never evaluated on the validation part, or it opened the test part.
@@ -129,7 +129,7 @@ def choose(place: Place, search: Search) -> Frozen:
 
 
 def sentence(frozen: Frozen) -> str:
-    """A choice in a line."""
+    """A frozen choice as a line of text."""
     choice = frozen.choice
     shown = ", ".join(f"{name}={_shown(value)}" for name, value in frozen.settings.items())
     edge = f"; optimum at the edge of {', '.join(choice.at_edge)}" if choice.at_edge else ""

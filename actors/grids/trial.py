@@ -24,7 +24,7 @@ Outcome = Literal["done", "interrupted", "failed"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrialSpec:
-    """What a trial needs of the grid.
+    """Specification of a trial.
 
     Attributes:
         cell: what to run.

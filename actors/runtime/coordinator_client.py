@@ -1,4 +1,4 @@
-"""The driver's side of a separate coordinator: starts it, follows it, starts it again where its process died."""
+"""The driver's side of a separate coordinator: starts it, follows it, restarts its run where the process died."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 
 from actors.runtime.client_host import Handle
-from actors.runtime.coordinator import Coordinator, Order, Progress
+from actors.runtime.coordinator import Coordinator, Progress, RunRequest
 from actors.runtime.session import process_options
 from relief_ray.errors import UserError
 from relief_ray.experiment.experiment import OnRound
@@ -25,21 +25,21 @@ MAX_STARTS, START_S, POLL_S = 3, 180.0, 0.25
 
 @dataclass(kw_only=True)
 class ProgressRelay:
-    """Who hears of a run: of every round and every repair once."""
+    """Passes every round and every repair of a run on to callbacks, once each."""
 
     path: Path
     on_round: OnRound
     on_note: Callable[[str], None]
     seen: int = -1
-    told: set[str] = field(default_factory=set)
+    noted: set[str] = field(default_factory=set)
 
-    def hear(self, progress: Progress) -> None:
+    def pass_on(self, progress: Progress) -> None:
         """Passes on what is new; the coordinator may still speak of the run before this one."""
         if progress.path != self.path:
             return
         for repair in progress.repairs:
-            if repair not in self.told:
-                self.told.add(repair)
+            if repair not in self.noted:
+                self.noted.add(repair)
                 self.on_note(f"repaired: {repair}")
         for record in progress.records:
             self.on_round(record)
@@ -62,7 +62,7 @@ def start_coordinator() -> Handle:
 
 def follow(
     coordinator: Handle,
-    order: Order,
+    request: RunRequest,
     on_round: OnRound,
     on_note: Callable[[str], None],
     should_stop: Callable[[], bool],
@@ -74,14 +74,14 @@ def follow(
         UserError, RoundVoid, ClientFailed: as the run raised them.
         RayActorError: the coordinator died again and again.
     """
-    starts, relay = 1, ProgressRelay(path=order.path, on_round=on_round, on_note=on_note)
-    run = coordinator.run.remote(order)
+    starts, relay = 1, ProgressRelay(path=request.path, on_round=on_round, on_note=on_note)
+    run = coordinator.run.remote(request)
     while True:
         try:
             if should_stop():
                 coordinator.stop.remote()
             done = bool(ray.wait([run], timeout=POLL_S)[0])
-            relay.hear(_progress(coordinator, relay))
+            relay.pass_on(_progress(coordinator, relay))
             if done:
                 return cast(RunRecord, ray.get(run))
         except RayTaskError as error:
@@ -92,7 +92,7 @@ def follow(
             starts += 1
             on_note("the coordinator's process died; it goes on from the last checkpoint")
             _await(coordinator, error)
-            run = coordinator.run.remote(order)
+            run = coordinator.run.remote(request)
 
 
 def _progress(coordinator: Handle, relay: ProgressRelay) -> Progress:
@@ -118,7 +118,7 @@ def _await(coordinator: Handle, error: RayActorError) -> None:
 
 
 def _cause(error: RayTaskError) -> BaseException:
-    """What the coordinator raised, as it would have been raised here."""
+    """Exception that the coordinator raised, as it would have been raised here."""
     cause = error.cause
     assert isinstance(cause, BaseException)
     errno = getattr(cause, "errno", None)

@@ -1,4 +1,4 @@
-"""The hosts of a run: created together by the driver, handed to whoever runs the rounds, ended together."""
+"""Hosts (worker processes) of a run: created and ended together by the driver."""
 
 from __future__ import annotations
 
@@ -23,10 +23,14 @@ RESERVE_S = 60.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RuntimeOptions:
-    """How clients are laid out over the cluster; none of it changes a result.
+    """Layout of clients over the cluster; none of it changes a result.
 
-    ``client_timeout_s``: seconds a client may take for its round (None: for ever); ``quorum``: the share of a round's
-    clients that must answer.
+    Attributes:
+        mode: packed or an actor per client.
+        num_hosts: number of packed worker processes; None: one per core.
+        placement: typed, virtual, or auto.
+        client_timeout_s: seconds that a client may take for its round; None: without limit.
+        quorum: share of a round's clients that must answer.
     """
 
     mode: Mode = "packed"
@@ -38,7 +42,7 @@ class RuntimeOptions:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HostGroup:
-    """Handles in host order; whoever holds the group keeps the job alive for hosts that start anew."""
+    """Actor handles in host order; holding the group keeps the job alive for hosts that restart."""
 
     plan: Plan
     handles: tuple[Handle, ...]

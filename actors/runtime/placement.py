@@ -1,4 +1,4 @@
-"""Which host goes where: typed resources where the cluster has them, CPU shares otherwise; never a silent wait.
+"""Placement of hosts (worker processes): typed resources where the cluster has them, CPU shares otherwise.
 
 ``type_a``, ``type_b``, ``type_c`` are Ray resources that a device offers when it joins; a client's device type names
 what it asks for.
@@ -25,7 +25,7 @@ GRAIN = 1e-4
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HostSpec:
-    """What one host asks of the cluster; ``client`` is the one client that lives there, None where any may."""
+    """Resources that one host needs; ``client`` is the one client that it trains, None where any may go there."""
 
     name: str
     client: ClientId | None
@@ -101,7 +101,7 @@ def _share(cores: float, number: int) -> float:
 
 
 def gpu_share(num_hosts: int, cluster: Resources) -> float:
-    """What each host asks for where all compute on GPUs: hosts are spread evenly, and none lies across two.
+    """Share of a GPU for each host where all compute on GPUs: hosts are spread evenly, none over two GPUs.
 
     Raises:
         UserError: the cluster has none.
@@ -116,7 +116,7 @@ def gpu_share(num_hosts: int, cluster: Resources) -> float:
 
 
 def demand(hosts: Sequence[HostSpec]) -> dict[str, float]:
-    """What all hosts ask for together."""
+    """Resources that all hosts need together."""
     total: dict[str, float] = {}
     for host in hosts:
         for name, amount in host.bundle.items():
@@ -135,7 +135,7 @@ def shortage(hosts: Sequence[HostSpec], cluster: Resources) -> str:
 
 
 def reserve(plan: Plan, wait_s: float) -> PlacementGroup | None:
-    """Books all hosts together, so that two runs never wait for each other's half; None inside a Tune trial's booking.
+    """Reserves all hosts together, so that two runs never wait for each other's half; None inside a Tune trial.
 
     Raises:
         UserError: the cluster has too little, or others hold it for longer than ``wait_s``.

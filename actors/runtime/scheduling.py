@@ -1,4 +1,4 @@
-"""How a round's blocks are cut into calls: large enough to be worth the trip, small enough to balance."""
+"""Cuts a round's blocks into calls: large enough to be worth the transfer, small enough to balance the hosts."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from relief_ray.training.job import Job
 # cores. Sums of several clients are float64 and cost twice that; below, only ratios to training's seconds matter.
 ANSWER_S_PER_BYTE = 1.5e-9
 CALL_S = 1e-3
-# What has to be gained before the hosts' balance is left to a guess; and a round for which it never is: whoever asks a
-# run to stop should not wait for longer.
+# Least gain that justifies scheduling by predicted seconds; and the longest round for which it is done at all: a user
+# who asks a run to stop should not wait for longer.
 LEAST_GAIN, LONG_S = 0.03, 5.0
 
 
 @dataclass(slots=True)
 class Paces:
-    """What clients took the last time they trained, by their work then: the best guess of what they will take."""
+    """Seconds of clients the last time they trained, scaled by their work: the prediction for the next time."""
 
     seen: dict[ClientId, tuple[float, int]] = field(default_factory=dict)
 
     def note(self, receipts: Sequence[Receipt], busy_s: float) -> None:
-        """Learns from a round in which hosts were busy for ``busy_s``; what is not training falls on all alike."""
+        """Learns from a round in which hosts were busy for ``busy_s``; time beside training is shared equally."""
         trained_s = {r.assignment.client: r.work.measured.compute_s for r in receipts}
         beside_s = max(0.0, busy_s - sum(trained_s.values())) / max(1, len(trained_s))
         for receipt in receipts:
@@ -34,14 +34,14 @@ class Paces:
             self.seen[task.client] = (trained_s[task.client] + beside_s, _group_epochs(task))
 
     def foresee(self, tasks: Iterable[Assignment]) -> dict[ClientId, float] | None:
-        """Seconds of every task; None where a client was never seen."""
-        found: dict[ClientId, float] = {}
+        """Predicted seconds of every client's task; None where a client was never timed."""
+        predicted_s: dict[ClientId, float] = {}
         for task in tasks:
             if task.client not in self.seen:
                 return None
             seconds, work = self.seen[task.client]
-            found[task.client] = seconds * (_group_epochs(task) / work if work else 1.0)
-        return found
+            predicted_s[task.client] = seconds * (_group_epochs(task) / work if work else 1.0)
+        return predicted_s
 
 
 def _group_epochs(task: Assignment) -> int:
@@ -62,7 +62,7 @@ class Scheduler:
         self._answer_nbytes = max((r.bytes_up for r in receipts), default=0)
 
     def work(self, task: Assignment) -> int:
-        """How much a task is, in no unit: good for a comparison of tasks that were never seen."""
+        """Amount of work of a task, without unit: compares tasks that were never timed."""
         return self._job.fleet[task.client].num_windows * _group_epochs(task)
 
     def calls(self, blocks: Sequence[tuple[Assignment, ...]]) -> Sequence[tuple[Piece, ...]]:
@@ -126,7 +126,7 @@ def merged_calls(
 
 
 def _answers_s(runs: Sequence[Sequence[Piece]], nbytes: int) -> float:
-    """What travels for these runs, each as one sum: single clients as they are, sums in float64."""
+    """Seconds for transferring these runs' answers, each one sum: single clients in float32, sums in float64."""
     singles = sum(sum(len(tasks) for _, tasks in run) == 1 for run in runs)
     return ANSWER_S_PER_BYTE * nbytes * (2 * len(runs) - singles)
 

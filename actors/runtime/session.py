@@ -1,4 +1,4 @@
-"""Ray for the length of a run: a small private cluster of our own, or the one that is already there."""
+"""Ray for the length of a run: a small private cluster, or an existing one."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ class SessionOptions:
 
 @contextmanager
 def ray_session(options: SessionOptions) -> Iterator[str | None]:
-    """Ray is usable inside the block; what we started is stopped, what others started is left running.
+    """Makes Ray usable inside the block; a cluster that was started here is stopped, any other is left running.
 
-    Gives the address of the dashboard, where one was asked for and started here, with the token that it asks for.
+    Yields the dashboard's address with its token, where a dashboard was requested and started here.
 
     Raises:
         UserError: the cluster at ``address`` cannot be joined.
@@ -121,8 +121,8 @@ def process_options(num_threads: int, *, hide_gpus: bool = True) -> dict[str, An
     import ray
 
     threads = {} if os.environ.get(INHERITED) == str(num_threads) else {THREADS: str(num_threads)}
-    asked = threads | (HIDDEN if hide_gpus and "GPU" in ray.cluster_resources() else {})
-    return {"runtime_env": {"env_vars": asked}} if asked else {}
+    variables = threads | (HIDDEN if hide_gpus and "GPU" in ray.cluster_resources() else {})
+    return {"runtime_env": {"env_vars": variables}} if variables else {}
 
 
 def _join(address: str, options: SessionOptions) -> None:
@@ -139,14 +139,14 @@ def _join(address: str, options: SessionOptions) -> None:
 
 
 def _knock(address: str) -> None:
-    """Ray itself waits for minutes where nobody listens."""
+    """Checks that something listens at the address; Ray itself would wait for minutes."""
     host, colon, port = address.rpartition(":")
     if colon and port.isdecimal() and "/" not in host:
         socket.create_connection((host, int(port)), timeout=CONNECT_S).close()
 
 
 def is_alive(pid: int) -> bool:
-    """Whether such a process exists."""
+    """True where such a process exists."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -164,7 +164,7 @@ def num_cores() -> int:
 def short_folder() -> Path:
     """A new folder for Ray's sockets and logs, in the usual place where that name is short enough.
 
-    Folders of our own whose process was killed are removed: nobody else will.
+    Folders of our own whose process was killed are removed: nothing else removes them.
     """
     usual = tempfile.gettempdir()
     place = Path(usual if len(usual) <= MAX_FOLDER_LENGTH else "/tmp")

@@ -18,12 +18,12 @@ class StopSignals:
     """Inside the block, signals are remembered; ``code`` is the exit code of the first one, 0 before."""
 
     def __init__(self) -> None:
-        """Nothing has been asked yet."""
+        """Starts without a signal."""
         self.code = 0
         self._before: dict[signal.Signals, signal._HANDLER] = {}
 
     def requested(self) -> bool:
-        """Whether a run should stop after its round."""
+        """True where a run should stop after its round."""
         return self.code != 0
 
     def _remember(self, number: int, frame: FrameType | None) -> None:
@@ -45,7 +45,7 @@ class StopSignals:
 
 
 class TimeIsUp(BaseException):
-    """Raised where the program happens to be: no ``Exception``, as Ctrl-C is none, since nobody there may handle it."""
+    """Raised wherever the program is. Like Ctrl-C it is no ``Exception``, so that no code there handles it."""
 
 
 @contextmanager

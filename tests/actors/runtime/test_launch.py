@@ -13,7 +13,7 @@ import pytest
 import ray
 
 from actors.launch import RunCallbacks, choose_mode, local_session, run_experiment
-from actors.runtime.coordinator import Patience
+from actors.runtime.coordinator import GracePeriod
 from actors.runtime.warm_pool import WorkerCache
 from relief_ray.config import RuntimeConfig, parse
 from relief_ray.errors import UserError
@@ -84,12 +84,12 @@ def test_our_own_node_plays_every_device_of_the_fleet():
 
 def test_patience_drops_a_round_only_some_time_after_the_wish_to_stop():
     asked = []
-    patience = Patience(lambda: bool(asked), grace_s=0.2)
-    assert not patience.is_over()
+    grace_period = GracePeriod(lambda: bool(asked), grace_s=0.2)
+    assert not grace_period.is_over()
     asked.append(True)
-    assert not patience.is_over()
+    assert not grace_period.is_over()
     time.sleep(0.25)
-    assert patience.is_over()
+    assert grace_period.is_over()
 
 
 @pytest.mark.ray
@@ -122,7 +122,7 @@ class Runs:
         run = run_experiment(new_run(folder, **runtime), folder, RunCallbacks(on_round=seen.append), worker_cache)
         assert run.status == "finished" and results(folder) == self.expected
         assert [r.round for r in seen] == [0, 1, 2, 3, 4], "the run before is not heard again"
-        group = worker_cache.hosts(prepare(parse(CONFIG)).job, worker_cache._wanted.options, worker_cache._wanted.types)
+        group = worker_cache.hosts(prepare(parse(CONFIG)).job, worker_cache._needs.options, worker_cache._needs.types)
         self.pids.append([i.pid for i in ray.get([handle.hello.remote() for handle in group.handles])])
 
 
