@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from relief_ray.additions import Experts
 from relief_ray.errors import UserError
 from relief_ray.messages import Reduced, ServerState
 from relief_ray.strategies.fedavg import FedAvg
@@ -344,6 +345,13 @@ def test_dense_heads_are_experts_and_dense_heads_of_lora_models_are_not():
     assert "head.1" in experts_for(FedLEASE(), layout, SIX).of
     assert "head.1" not in experts_for(FedLEASE(moe_scope="fusion"), layout, SIX).of
     assert experts_for(FedLEASE(), layout, SIX).most == 4 and experts_for(FedLEASE(), layout, FOUR).most == 3
+
+
+def test_others_experts_stand_in_cluster_order_behind_the_own():
+    models = [{"fusion.B": torch.tensor([float(c)])} for c in range(3)]
+    after = exchange(Experts(id="expert", of=("fusion.B",), most=3), models)
+    found = {c: [theta[f"expert.{e}.fusion.B"].item() for e in (2, 3)] for c, theta in after.items()}
+    assert found == {"cluster.0": [1.0, 2.0], "cluster.1": [0.0, 2.0], "cluster.2": [0.0, 1.0]}
 
 
 def test_all_scope_routes_every_lora_layer(run_cache):
