@@ -92,7 +92,8 @@ def slots(reasons: Explanation) -> list[str]:
     lines = [
         f"Without training it is busy for {reasons.overhead_s:.3f} s (receiving, and one pass over its data).",
         f"Each further group adds {reasons.tau_s:.3f} s on average: ({reasons.target_s:.3f} - "
-        f"{reasons.overhead_s:.3f}) / {reasons.tau_s:.3f} = {span / reasons.tau_s:.2f}, so {reasons.affordable} groups fit.",
+        f"{reasons.overhead_s:.3f}) / {reasons.tau_s:.3f} = {span / reasons.tau_s:.2f}, "
+        f"so {reasons.affordable} groups fit.",
     ]
     if reasons.affordable < number:
         lines.append(f"That is less than its {number} mandatory blocks; these count anyway.")

@@ -69,7 +69,7 @@ def test_a_grid_with_a_failing_cell(cluster, tmp_path):
     assert all(abs(log.begun.index(name) - i) <= 2 for i, name in enumerate(names)), "not in order"
     entries = {e.cell.name: e for e in mixed.cell_folders()}
     failed = entries[bad[0].name]
-    assert failed.state == "failed" and "full_only: no client of this fleet owns all modalities" in failed.why
+    assert failed.status == "failed" and "full_only: no client of this fleet owns all modalities" in failed.why
     assert [e.status for e in plan.cell_folders()] == ["done"] * 6
     alone = write_grid(tiny_plan(tmp_path / "alone", seeds=(0, 1, 2)))
     assert {run_trial(spec_of(e), WorkerCache()) for e in alone.cell_folders()} == {"done"}
