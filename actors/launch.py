@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from actors.runtime.warm_pool import WorkerCache
 
 RunMode = Literal["inline", "packed", "actors"]
-MAX_ACTOR_CLIENTS = 10
+_MAX_ACTOR_CLIENTS = 10
 
 
-def ignore_note(text: str) -> None:
+def _ignore_note(text: str) -> None:
     """Drops a message."""
 
 
@@ -44,7 +44,7 @@ class RunCallbacks:
     """
 
     on_round: OnRound = ignore
-    on_note: Callable[[str], None] = ignore_note
+    on_note: Callable[[str], None] = _ignore_note
     should_stop: Callable[[], bool] = never
     make_tracker: Callable[[], Tracker] = NullTracker
     separate: bool = True
@@ -57,7 +57,7 @@ def choose_mode(config: RuntimeConfig, num_clients: int, stack: int = 1) -> RunM
     """
     if config.mode != "auto":
         return config.mode
-    few = num_clients <= MAX_ACTOR_CLIENTS and stack == 1
+    few = num_clients <= _MAX_ACTOR_CLIENTS and stack == 1
     return "actors" if few or config.placement == "typed" else "packed"
 
 
@@ -88,7 +88,7 @@ def run_experiment(
     if mode == "inline":
         return _run_inline(setup, path, callbacks)
     with ray_session(local_session(setup)):
-        return _run_on_ray(setup, path, callbacks, runtime_options(setup.config.runtime, mode), worker_cache)
+        return _run_on_ray(setup, path, callbacks, _runtime_options(setup.config.runtime, mode), worker_cache)
 
 
 def _run_inline(setup: Setup, path: Path, callbacks: RunCallbacks) -> RunRecord:
@@ -127,7 +127,7 @@ def _run_on_ray(
             kept.close()
 
 
-def runtime_options(config: RuntimeConfig, mode: Literal["packed", "actors"]) -> RuntimeOptions:
+def _runtime_options(config: RuntimeConfig, mode: Literal["packed", "actors"]) -> RuntimeOptions:
     """The executor's part of the configuration."""
     from actors.runtime.host_group import RuntimeOptions
 

@@ -37,9 +37,9 @@ from relief_ray.records.run_folder import LOCK_FILE
 from relief_ray.records.schema import RunRecord
 from tune_configs.cells import Cell
 
-STALE_FOLDER = "stale"
+_STALE_FOLDER = "stale"
 # How long a driver that was killed may take to be gone with all its processes.
-GONE_S = 60.0
+_GONE_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -231,13 +231,13 @@ def set_stale_aside(cells: Iterable[CellFolder], out: Path) -> None:
     """Moves the stale ones of the cells to ``stale/``, so that they are computed again."""
     for cell in cells:
         if cell.status == "stale" and cell.state.run is not None:
-            target = unused(out / STALE_FOLDER / f"{cell.folder.name}-{cell.state.run.source_digest[:8]}")
+            target = unused(out / _STALE_FOLDER / f"{cell.folder.name}-{cell.state.run.source_digest[:8]}")
             with disk_errors(target, "set the stale cell aside"), FileLock(cell.folder / LOCK_FILE, "the cell"):
                 target.parent.mkdir(exist_ok=True)
                 cell.folder.rename(target)
 
 
-def await_quiet(cells: Iterable[CellFolder], wait_s: float = GONE_S) -> None:
+def await_quiet(cells: Iterable[CellFolder], wait_s: float = _GONE_S) -> None:
     """Waits until no process of an earlier driver writes to the cells any more.
 
     Raises:

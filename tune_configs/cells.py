@@ -33,15 +33,15 @@ GRIDS: Mapping[str, Callable[[], Grid]] = MappingProxyType(
         "smoke": paper_grids.smoke,
     }
 )
-HASH_DIGITS = 8
+_HASH_DIGITS = 8
 _FOLDER = r"[\w-][\w.+-]*"
 # Keys that name a cell, and the axis that sets each.
-OWNED = {
+_OWNED = {
     "data.name": "datasets", "data.split": "datasets", "data.fold": "folds", "seed": "seeds",
     "strategy.name": "methods", "name": "",
 }  # fmt: skip
 # Set by levels too, but any grid may be scaled by the one and given other sizes by the other.
-SCALED = frozenset({"rounds", "backbone"})
+_SCALED = frozenset({"rounds", "backbone"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,14 +76,14 @@ def load_grid(target: str) -> Grid:
         spec = importlib.util.spec_from_file_location(path.stem, path)
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
-        with file_errors(path):
+        with _file_errors(path):
             spec.loader.exec_module(module)
             return checked(module.grid() if hasattr(module, "grid") else None, target)
     raise UserError(f"grid {target!r}: unknown{nearest(target, GRIDS)}; expected {', '.join(GRIDS)}, or a FILE.py")
 
 
 @contextmanager
-def file_errors(path: Path) -> Iterator[None]:
+def _file_errors(path: Path) -> Iterator[None]:
     """Turns whatever the user's file raises inside the block into an error that names its line.
 
     Raises:
@@ -138,10 +138,10 @@ def cells_of(grid: Grid, settings: Sequence[str] = (), *, skip_unknown: bool = F
             version does not have.
     """
     scaled, rest = scale(grid, [s for s in settings if not s.startswith(TUNED)])
-    refuse_owned(grid, rest)
+    _refuse_owned(grid, rest)
     files = [s.removeprefix(TUNED) for s in settings if s.startswith(TUNED)]
     tuned = read_tuned(Path(files[-1])) if files else None
-    refuse_unknown_folds(scaled, are_chosen=any(s.startswith("folds=") for s in settings))
+    _refuse_unknown_folds(scaled, are_chosen=any(s.startswith("folds=") for s in settings))
     known = tuple(m for m in scaled.methods if m in PRESETS)
     missing = [m for m in scaled.methods if m not in PRESETS]
     if missing and not skip_unknown:
@@ -154,7 +154,7 @@ def cells_of(grid: Grid, settings: Sequence[str] = (), *, skip_unknown: bool = F
     return tuple({cell.hash: cell for cell in reversed(list(cells))}.values())[::-1]
 
 
-def refuse_owned(grid: Grid, settings: Iterable[str]) -> None:
+def _refuse_owned(grid: Grid, settings: Iterable[str]) -> None:
     """Checks that settings leave alone what the cells' names say, i.e. keys that axes set.
 
     Raises:
@@ -162,7 +162,7 @@ def refuse_owned(grid: Grid, settings: Iterable[str]) -> None:
     """
     axes = {key: axis.name for axis in grid.axes for level in axis.levels for key in level.settings}
     tried = {key: "" for levels in grid.own.values() for level in levels for key in level.settings}
-    owned = {key: name for key, name in {**tried, **axes}.items() if key not in SCALED} | OWNED
+    owned = {key: name for key, name in {**tried, **axes}.items() if key not in _SCALED} | _OWNED
     for path, _, value in (setting.partition("=") for setting in settings):
         for key, axis in owned.items():
             if f"{key}.".startswith(f"{path}.") or path.startswith(f"{key}."):
@@ -172,7 +172,7 @@ def refuse_owned(grid: Grid, settings: Iterable[str]) -> None:
                 )
 
 
-def refuse_unknown_folds(grid: Grid, *, are_chosen: bool) -> None:
+def _refuse_unknown_folds(grid: Grid, *, are_chosen: bool) -> None:
     """Checks that chosen folds exist; they would be left out silently otherwise.
 
     Raises:
@@ -270,7 +270,7 @@ def cell_of(grid: str, point: Point, settings: Sequence[str], tuned: Tuned | Non
         setting, choice = f"{point.setting}-tuned", frozen.choice
     digest = config_hash(config.hashed())
     fold = [f"f{config.data.fold}"] if config.data.split == "held_out_subject" else []
-    name = "-".join([setting, point.method, *fold, f"s{config.seed}", digest[:HASH_DIGITS]])
+    name = "-".join([setting, point.method, *fold, f"s{config.seed}", digest[:_HASH_DIGITS]])
     named = config.model_copy(update={"name": f"{grid}-{name}", "choice": choice})
     return Cell(name=name, label=point.method, setting=setting, config=named, hash=digest)
 

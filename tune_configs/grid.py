@@ -56,7 +56,7 @@ def _dsa(split: str) -> Settings:
     return {"data.name": "dsa", "data.split": split, "data.stride_s": 5.0, "training.epochs": 2}
 
 
-MINI: Settings = {"data.name": "dsa_mini", "data.stride_s": 5.0, "training.epochs": 1}
+_MINI: Settings = {"data.name": "dsa_mini", "data.stride_s": 5.0, "training.epochs": 1}
 
 # Paper: Section VI-A (windows every second, E = 5). A small machine's: longer strides, fewer local epochs.
 DATASETS: Mapping[str, Dataset] = MappingProxyType(
@@ -67,8 +67,8 @@ DATASETS: Mapping[str, Dataset] = MappingProxyType(
             Dataset(name="mhealth", settings={"data.name": "mhealth"}),
             Dataset(name="dsa", settings=_dsa("held_out_subject"), folds=(0, 1, 2, 3)),
             Dataset(name="dsa_within", settings=_dsa("within_subject")),
-            Dataset(name="dsa_mini", settings=MINI),
-            Dataset(name="dsa_mini_held_out", settings={**MINI, "data.split": "held_out_subject"}, folds=(0, 1, 2, 3)),
+            Dataset(name="dsa_mini", settings=_MINI),
+            Dataset(name="dsa_mini_held_out", settings={**_MINI, "data.split": "held_out_subject"}, folds=(0, 1, 2, 3)),
         )
     }
 )

@@ -18,7 +18,7 @@ from relief_ray.process import use_threads
 from relief_ray.protocols import Executor
 from relief_ray.training.job import Job
 
-NUM_HOSTS = 2
+_NUM_HOSTS = 2
 
 
 def conformance_command(target: str, settings: Sequence[str], use_ray: bool, as_json: bool) -> None:
@@ -27,30 +27,30 @@ def conformance_command(target: str, settings: Sequence[str], use_ray: bool, as_
     use_threads(config.runtime.num_threads)
     verdicts: list[Verdict] = []
     with ExitStack() as stack:
-        executors = ray_executors(stack) if use_ray else {}
+        executors = _ray_executors(stack) if use_ray else {}
         for verdict in check(config, executors):
             verdicts.append(verdict)
             if not as_json:
                 print(line(verdict), flush=True)
     broken = [v.rule for v in verdicts if v.status == "broken"]
     name = asked_for(target, config)
-    print(as_text(name, verdicts) if as_json else summary(name, verdicts))
+    print(_as_text(name, verdicts) if as_json else summary(name, verdicts))
     if broken:
         raise typer.Exit(1)
 
 
-def ray_executors(stack: ExitStack) -> dict[str, MakeExecutor]:
+def _ray_executors(stack: ExitStack) -> dict[str, MakeExecutor]:
     """Packed Ray hosts, started with the first run that asks for them."""
     opened: list[bool] = []
 
     def packed(job: Job) -> Executor:
         if not opened:
-            stack.enter_context(ray_session(SessionOptions(num_cpus=NUM_HOSTS)))
+            stack.enter_context(ray_session(SessionOptions(num_cpus=_NUM_HOSTS)))
             opened.append(True)
         from actors.runtime.executor import open_executor
         from actors.runtime.host_group import RuntimeOptions
 
-        return open_executor(job, RuntimeOptions(num_hosts=NUM_HOSTS))
+        return open_executor(job, RuntimeOptions(num_hosts=_NUM_HOSTS))
 
     return {"packed on Ray": packed}
 
@@ -81,7 +81,7 @@ def summary(name: str, verdicts: Sequence[Verdict]) -> str:
     return f"{name}: breaks {names}; {number['kept']} kept, {number['not judged']} not judged"
 
 
-def as_text(name: str, verdicts: Sequence[Verdict]) -> str:
+def _as_text(name: str, verdicts: Sequence[Verdict]) -> str:
     """All verdicts as JSON."""
     rows = [
         {"rule": v.rule, "status": v.status, "found": v.found, "says": RULES[v.rule].says, "fix": RULES[v.rule].fix}

@@ -43,15 +43,15 @@ def bring(name: str, source: Path | None, url: str | None, as_json: bool) -> Non
     elif as_json or not is_interactive():
         report = fetch(name, url=url)
     else:
-        report = fetch_with_bar(name, url)
+        report = _fetch_with_bar(name, url)
     if as_json:
         print(json.dumps(report, indent=1))
         return
     print(f"{name}: {report['num_bytes'] / 1e6:.1f} MB in {report['path']}")
-    finish_verification(report["verification"])
+    _finish_verification(report["verification"])
 
 
-def fetch_with_bar(name: str, url: str | None) -> FetchReport:
+def _fetch_with_bar(name: str, url: str | None) -> FetchReport:
     """Downloads a dataset and shows a progress bar."""
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=make_console(), transient=True) as bar:
@@ -64,10 +64,10 @@ def check(name: str, as_json: bool) -> None:
     report = verify(name)
     if as_json:
         print(json.dumps(report, indent=1))
-    finish_verification(report, silent=as_json)
+    _finish_verification(report, silent=as_json)
 
 
-def finish_verification(report: VerifyReport, silent: bool = False) -> None:
+def _finish_verification(report: VerifyReport, silent: bool = False) -> None:
     """Prints the result of a verification.
 
     Raises:
@@ -136,12 +136,12 @@ def text(description: Description, stride_s: float) -> str:
             table(["sensor", "min", "max", "mean"], ranges),
             "",
             "Seconds of each activity, over all subjects, and its training windows",
-            activity_table(description),
+            _activity_table(description),
         ]
     )
 
 
-def activity_table(description: Description) -> str:
+def _activity_table(description: Description) -> str:
     """Seconds and windows per class."""
     seconds: Mapping[str, Mapping[str, float]] = description["activity_s"]
     train = dict(zip(description["coverage"]["classes"], description["coverage"]["train"], strict=True))

@@ -16,7 +16,7 @@ from relief_ray.files import disk_errors, replace_file
 from relief_ray.models.registry import BACKBONES, name_of
 from relief_ray.profiling.profile import profile_device
 
-BUSY = 0.7
+_BUSY = 0.7
 
 
 def profile(
@@ -90,7 +90,7 @@ def text(profiled: Profile, path: Path) -> str:
         f"Written: {path} (types {', '.join(profiled.devices)}; the link stays the fleet's)",
         f"Use it:  relief-ray run PRESET --set costs.profile={path} --set costs.planning_time=measured",
     ]
-    return "\n".join([*lines, *warnings_of(profiled)])
+    return "\n".join([*lines, *_warnings_of(profiled)])
 
 
 def rate(pace: Pace | None) -> str:
@@ -98,9 +98,9 @@ def rate(pace: Pace | None) -> str:
     return "-" if pace is None else si(pace.flops_per_s)
 
 
-def warnings_of(profiled: Profile) -> list[str]:
+def _warnings_of(profiled: Profile) -> list[str]:
     """Reasons why the figures may mislead."""
     seen = profiled.measured
-    if seen is None or seen.load_before is None or seen.load_before < BUSY:
+    if seen is None or seen.load_before is None or seen.load_before < _BUSY:
         return []
     return [f"NOTE: the machine was busy (load {seen.load_before:.1f} before it began); measure again when it is idle"]

@@ -35,7 +35,7 @@ def deadlines(setup: Setup) -> dict[str, float]:
     return deadline_s
 
 
-def mandatory_seconds(setup: Setup) -> list[float]:
+def _mandatory_seconds(setup: Setup) -> list[float]:
     """Seconds per client for its mandatory blocks alone, by the planning clock."""
     context = context_of(setup, 1)
     loads = [client_load(context, client) for client in setup.fleet.clients]
@@ -44,7 +44,7 @@ def mandatory_seconds(setup: Setup) -> list[float]:
 
 def facts(setup: Setup) -> dict[str, object]:
     """The fleet as JSON."""
-    mandatory = mandatory_seconds(setup)
+    mandatory = _mandatory_seconds(setup)
     clients = [
         {
             "client": client.id,
@@ -78,10 +78,10 @@ def text(setup: Setup, target: str) -> str:
         f"Clients that own a sensor: {cohorts}{rare}",
         "",
         "Device types",
-        type_table(setup),
+        _type_table(setup),
         "",
         "Clients: predicted seconds of a FedAvg round (everything trained and sent) under each clock",
-        client_table(setup),
+        _client_table(setup),
         "",
         *(f"  {name:<20}{CLOCKS[name]}" for name in setup.reference),
         f"  {'mandatory':<20}its own fusion blocks alone, by the planning clock ({config.costs.planning_time})",
@@ -90,7 +90,7 @@ def text(setup: Setup, target: str) -> str:
     return "\n".join(parts)
 
 
-def type_table(setup: Setup) -> str:
+def _type_table(setup: Setup) -> str:
     """Speed, power and link of each type in use."""
     rows = []
     for name, kind in setup.types.items():
@@ -101,9 +101,9 @@ def type_table(setup: Setup) -> str:
     return table(["type", "clients", "TOPS", "W active/link/idle", "MB/s up/down", "latency ms"], rows)
 
 
-def client_table(setup: Setup) -> str:
+def _client_table(setup: Setup) -> str:
     """A row per client, then the round, its energy, and T*."""
-    clocks, mandatory, targets = list(setup.reference), mandatory_seconds(setup), deadlines(setup)
+    clocks, mandatory, targets = list(setup.reference), _mandatory_seconds(setup), deadlines(setup)
     rows = [
         [
             f"{client.id}", client.device, ", ".join(client.modalities), str(client.num_windows),

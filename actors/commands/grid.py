@@ -44,7 +44,7 @@ from tune_configs.cells import cells_of, load_grid
 START_S = 20.0
 
 # How long a plan waits for timed rounds in all: the paper's MOMENT takes an hour for one on a CPU.
-PLAN_S = 60.0
+_PLAN_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,10 +76,10 @@ class GridOptions:
         return math.inf if self.budget_s is None else self.budget_s - (time.monotonic() - self.began_s)
 
 
-def show_plan(plan: Plan, as_json: bool) -> None:
-    """Prints the plan for `--dry-run`: a round of every workload is timed, ``PLAN_S`` at most; nothing is written."""
+def _show_plan(plan: Plan, as_json: bool) -> None:
+    """Prints the plan for `--dry-run`: a round of every workload is timed, ``_PLAN_S`` at most; nothing is written."""
     entries = plan.cell_folders()
-    known = estimates(entries, probe_missing(entries, one_each=True, say=say, limit_s=PLAN_S))
+    known = estimates(entries, probe_missing(entries, one_each=True, say=say, limit_s=_PLAN_S))
     places = num_places(entries)
     tell(plan_facts(plan, entries, known, places)) if as_json else print(plan_text(plan, entries, known, places))
 
@@ -131,7 +131,7 @@ def num_places(entries: Sequence[CellFolder]) -> int:
     Raises:
         UserError: the cluster cannot be joined.
     """
-    address = address_of(entries)
+    address = _address_of(entries)
     if address is None:
         return num_cores()
     with ray_session(SessionOptions(address=address)):
@@ -140,18 +140,18 @@ def num_places(entries: Sequence[CellFolder]) -> int:
         return max(1, int(ray.cluster_resources().get("CPU", 1.0)))
 
 
-def address_of(entries: Sequence[CellFolder]) -> str | None:
+def _address_of(entries: Sequence[CellFolder]) -> str | None:
     """Address of the cluster, from the configuration or ``RAY_ADDRESS`` (as in a Ray job); None: a local one."""
     chosen = entries[0].cell.config.runtime.address if entries else None
     return chosen or os.environ.get("RAY_ADDRESS")
 
 
-GRID_LOCK = "grid.lock"
+_GRID_LOCK = "grid.lock"
 
-TUNED_FILE = Path("results/tuned.json")
+_TUNED_FILE = Path("results/tuned.json")
 
 # Where Ray unpacks the working folder of a job.
-JOB_FOLDERS = "working_dir_files"
+_JOB_FOLDERS = "working_dir_files"
 
 
 def grid_command(
@@ -171,7 +171,7 @@ def grid_command(
     elif target == "resume":
         _resume(folder, settings, options)
     elif target == "freeze":
-        freeze_choices(folder, out or TUNED_FILE, options.as_json)
+        freeze_choices(folder, out or _TUNED_FILE, options.as_json)
     else:
         _status(folder, options.as_json)
 
@@ -184,7 +184,7 @@ def _start(target: str, settings: Sequence[str], out: Path | None, options: Grid
         raise UserError(f"grid {grid.name}: no cell is left; expected at least one level of every axis")
     place = (out or Path("runs") / f"grid-{grid.name}").absolute()
     plan = Plan(out=place, name=grid.name, title=grid.title, cells=cells)
-    run_grid(plan, options)
+    _run_grid(plan, options)
 
 
 def _resume(folder: Path, settings: Sequence[str], options: GridOptions) -> None:
@@ -193,7 +193,7 @@ def _resume(folder: Path, settings: Sequence[str], options: GridOptions) -> None
     plan = read_grid(folder.absolute(), settings)
     for cell in plan.cells:
         refuse_masked(cell.config, folder)
-    run_grid(plan, options)
+    _run_grid(plan, options)
 
 
 def _status(folder: Path, as_json: bool) -> None:
@@ -211,19 +211,19 @@ def freeze_choices(folder: Path, file: Path, as_json: bool) -> None:
         print(*lines, f"written {file}", sep="\n")
 
 
-def run_grid(plan: Plan, options: GridOptions) -> None:
+def _run_grid(plan: Plan, options: GridOptions) -> None:
     """Runs what is not done yet, then says where the grid stands.
 
     Raises:
         Stopped: a signal, the budget or a full disk ended it, or cells failed; the message says how to go on.
     """
     if options.dry_run:
-        show_plan(plan, options.as_json)
+        _show_plan(plan, options.as_json)
         return
     with disk_errors(plan.out, "write the grid"):
         plan.out.mkdir(parents=True, exist_ok=True)
     wanted = {cell.name for cell in plan.cells}
-    with FileLock(plan.out / GRID_LOCK, "the grid"):
+    with FileLock(plan.out / _GRID_LOCK, "the grid"):
         plan = write_grid(plan)
         entries = plan.cell_folders()
         await_quiet(e for e in entries if e.status != "done")
@@ -235,12 +235,12 @@ def run_grid(plan: Plan, options: GridOptions) -> None:
             open_dataset(data)
         todo = within_budget(plan, entries, todo, options)
         if todo:
-            run_cells(plan, entries, todo, options)
+            _run_cells(plan, entries, todo, options)
         print_end(plan, plan.cell_folders(), options.as_json)
     failed = [e for e in plan.cell_folders() if e.status == "failed" and e.cell.name in wanted]
     if failed:
         raise Stopped(
-            CELLS_FAILED, f"{len(failed)} cells failed; the others are not touched by that\n{how_to_resume(plan)}"
+            CELLS_FAILED, f"{len(failed)} cells failed; the others are not touched by that\n{_how_to_resume(plan)}"
         )
 
 
@@ -249,7 +249,7 @@ def to_do(entries: Iterable[CellFolder], skip_failed: bool) -> list[CellFolder]:
     return [e for e in entries if e.state.is_open or (e.status == "failed" and not skip_failed)]
 
 
-def run_cells(plan: Plan, entries: Sequence[CellFolder], todo: Sequence[CellFolder], options: GridOptions) -> None:
+def _run_cells(plan: Plan, entries: Sequence[CellFolder], todo: Sequence[CellFolder], options: GridOptions) -> None:
     """Runs cells through Ray Tune and shows their progress.
 
     Raises:
@@ -258,24 +258,24 @@ def run_cells(plan: Plan, entries: Sequence[CellFolder], todo: Sequence[CellFold
     reporter = make_reporter(options.as_json)
     with closing(reporter), StopSignals() as stop:
         reporter.note(f"{plan.name}: {len(plan.cells)} cells, {len(todo)} to do; records in {plan.out}")
-        if JOB_FOLDERS in plan.out.parts:
+        if _JOB_FOLDERS in plan.out.parts:
             reporter.note(
                 "NOTE: that folder is the job's copy of the code, which Ray removes; name another with --out DIR"
             )
         exports = Exports(reporter.note)
         try:
-            disk_full = with_ray(plan, entries, todo, options, reporter, stop, exports)
+            disk_full = _with_ray(plan, entries, todo, options, reporter, stop, exports)
         except KeyboardInterrupt:
-            raise Stopped(stop.code or INTERRUPTED, how_to_resume(plan)) from None
+            raise Stopped(stop.code or INTERRUPTED, _how_to_resume(plan)) from None
         finally:
             exports.close(PATIENCE_AFTER_STOP_S if stop.requested() else PATIENCE_S)
     if disk_full:
-        raise Stopped(DISK, f"the disk is full; everything before is intact\n{how_to_resume(plan)}")
+        raise Stopped(DISK, f"the disk is full; everything before is intact\n{_how_to_resume(plan)}")
     if stop.requested():
-        raise Stopped(stop.code, how_to_resume(plan))
+        raise Stopped(stop.code, _how_to_resume(plan))
 
 
-def with_ray(
+def _with_ray(
     plan: Plan,
     entries: Sequence[CellFolder],
     todo: Sequence[CellFolder],
@@ -289,7 +289,7 @@ def with_ray(
     stop_file.unlink(missing_ok=True)
     # Tune imports MLflow, which reads this once.
     os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
-    with ray_session(session_options(todo, options.dashboard)) as url:
+    with ray_session(_session_options(todo, options.dashboard)) as url:
         if url is not None:
             reporter.note(f"dashboard: {url}")
         from actors.grids.progress import GridProgress
@@ -304,18 +304,18 @@ def with_ray(
     return progress.disk_full
 
 
-def session_options(todo: Sequence[CellFolder], dashboard: bool = False) -> SessionOptions:
+def _session_options(todo: Sequence[CellFolder], dashboard: bool = False) -> SessionOptions:
     """Options of the cluster to join, or of a local one whose node has the resources of the largest fleet."""
-    address = address_of(todo)
+    address = _address_of(todo)
     resources: dict[str, float] = {"server": 1.0}
     if address is None:
         for needed in {repr(e.cell.config.fleet) + repr(e.cell.config.data): e for e in todo}.values():
-            for name, amount in devices_of(needed).items():
+            for name, amount in _devices_of(needed).items():
                 resources[name] = max(resources.get(name, 0.0), amount)
     return SessionOptions(address=address, resources=resources, dashboard=dashboard)
 
 
-def devices_of(entry: CellFolder) -> dict[str, float]:
+def _devices_of(entry: CellFolder) -> dict[str, float]:
     """Ray resources of a cell's devices; empty where all clients live in the trial's process."""
     from actors.grids.scheduler import fleet_of
 
@@ -328,6 +328,6 @@ def devices_of(entry: CellFolder) -> dict[str, float]:
     return total
 
 
-def how_to_resume(plan: Plan) -> str:
+def _how_to_resume(plan: Plan) -> str:
     """Message for a user whose grid ended early."""
     return f"everything up to the last finished round is kept\ngo on with: relief-ray grid resume {plan.out}"

@@ -17,9 +17,6 @@ from actors.terminal.reporter import headline_f1, make_console
 from relief_ray.records.cells import Status
 from relief_ray.report.runs import split_name
 
-# Small plain tables: aligned columns, a rule under the head, nothing else.
-
-
 MIB = 2**20
 
 
@@ -54,14 +51,14 @@ def listed(names: Sequence[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
 
 
-STATUSES: tuple[Status, ...] = ("done", "running", "interrupted", "failed", "planned", "stale")
+_STATUSES: tuple[Status, ...] = ("done", "running", "interrupted", "failed", "planned", "stale")
 
-MAX_ROWS = 40
+_MAX_ROWS = 40
 
 
 def counts(entries: Sequence[CellFolder]) -> str:
     """``10 done, 1 failed, 1 planned``."""
-    numbers = {status: sum(e.status == status for e in entries) for status in STATUSES}
+    numbers = {status: sum(e.status == status for e in entries) for status in _STATUSES}
     return ", ".join(f"{number} {status}" for status, number in numbers.items() if number)
 
 
@@ -70,13 +67,13 @@ def plan_text(plan: Plan, entries: Sequence[CellFolder], known: Mapping[str, Est
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for name in ("setting", "method", "to do", "a cell", "all", "disk", "estimated from"):
         table.add_column(name, justify="left" if name in ("setting", "method", "estimated from") else "right")
-    rows = plan_rows(entries, known)
-    for row in rows[:MAX_ROWS]:
+    rows = _plan_rows(entries, known)
+    for row in rows[:_MAX_ROWS]:
         table.add_row(*row)
     console = make_console()
     with console.capture() as drawn:
         console.print(table)
-    more = f"... and {len(rows) - MAX_ROWS} rows more\n" if len(rows) > MAX_ROWS else ""
+    more = f"... and {len(rows) - _MAX_ROWS} rows more\n" if len(rows) > _MAX_ROWS else ""
     facts = totals(known, num_places)
     data = sorted({f"{e.cell.config.data.name}, {split_name(e.cell.config.data.split)}" for e in entries})
     return (
@@ -93,7 +90,7 @@ def plan_facts(
 ) -> dict[str, object]:
     """``plan_text`` as JSON: every cell with the seconds and bytes that it still needs; null where unknown."""
     rows = []
-    for row, entry in zip(cell_facts(entries), entries, strict=True):
+    for row, entry in zip(_cell_facts(entries), entries, strict=True):
         estimate = known.get(entry.cell.name)
         values = (None, None, None) if estimate is None else (estimate.seconds, estimate.num_bytes, estimate.origin)
         rows.append({**row, **dict(zip(("seconds", "bytes", "origin"), values, strict=True))})
@@ -117,7 +114,7 @@ def tell(facts: Mapping[str, object]) -> None:
     print(json.dumps(facts), flush=True)
 
 
-def plan_rows(entries: Sequence[CellFolder], known: Mapping[str, Estimate]) -> list[tuple[str, ...]]:
+def _plan_rows(entries: Sequence[CellFolder], known: Mapping[str, Estimate]) -> list[tuple[str, ...]]:
     """One row per setting and method."""
     groups: dict[tuple[str, str], list[CellFolder]] = {}
     for entry in entries:
@@ -149,7 +146,7 @@ def print_end(plan: Plan, entries: Sequence[CellFolder], as_json: bool) -> None:
         print_status(plan, entries, as_json)
         return
     print(f"\n{plan.name}: {counts(entries)} of {len(entries)} cells; records in {plan.out}")
-    rows = score_rows(entries)
+    rows = _score_rows(entries)
     if rows:
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
         for name in ("setting", "method", "F1 %", "cells"):
@@ -163,10 +160,10 @@ def print_end(plan: Plan, entries: Sequence[CellFolder], as_json: bool) -> None:
     if any(e.state.is_open for e in entries):
         print(f"\nGo on with  relief-ray grid resume {plan.out}")
     if rows:
-        print("", next_step(plan), *where_to_look(plan.cells[0].config.tracking, plan.out), sep="\n", flush=True)
+        print("", _next_step(plan), *where_to_look(plan.cells[0].config.tracking, plan.out), sep="\n", flush=True)
 
 
-def next_step(plan: Plan) -> str:
+def _next_step(plan: Plan) -> str:
     """The next command for the cells that are done."""
     if any(c.config.choice is not None and c.config.choice.kind == "try" for c in plan.cells):
         return f"Best tries  relief-ray grid freeze {plan.out}"
@@ -175,7 +172,7 @@ def next_step(plan: Plan) -> str:
     return f"Side by side  relief-ray {command} {plan.out}"
 
 
-def score_rows(entries: Sequence[CellFolder]) -> list[tuple[str, str, str, str]]:
+def _score_rows(entries: Sequence[CellFolder]) -> list[tuple[str, str, str, str]]:
     """Mean and sample standard deviation of the last F1 over folds and seeds, by setting and method."""
     groups: dict[tuple[str, str], list[float]] = {}
     for entry in entries:
@@ -196,10 +193,10 @@ def print_status(plan: Plan, entries: Sequence[CellFolder], as_json: bool) -> No
             rounds = f"{entry.num_rounds}/{entry.num_planned} rounds"
             print("  ".join(p for p in (f"{entry.status:<12}{entry.cell.name}", rounds, entry.why.split("\n")[0]) if p))
         return
-    tell({"event": "grid", "grid": plan.name, "folder": str(plan.out), "cells": cell_facts(entries)})
+    tell({"event": "grid", "grid": plan.name, "folder": str(plan.out), "cells": _cell_facts(entries)})
 
 
-def cell_facts(entries: Sequence[CellFolder]) -> list[dict[str, object]]:
+def _cell_facts(entries: Sequence[CellFolder]) -> list[dict[str, object]]:
     """Every cell with its status, as JSON."""
     return [
         {

@@ -1,4 +1,7 @@
-"""Plans of `relief-ray run`: from a preset or a file to checked cells, and back from `plan.json` for a resume."""
+"""Plans of `relief-ray run`: from a preset or a file to checked cells, and back from `plan.json` for a resume.
+
+Also opens presets, files and run folders for commands that train nothing.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ from relief_ray.records.run_folder import LOCK_FILE, RUN_FILE, read_rounds, read
 from tune_configs.cells import Cell
 from tune_configs.presets import PRESETS, Preset
 
-SUFFIXES = (".yaml", ".yml", ".json")
+_SUFFIXES = (".yaml", ".yml", ".json")
 
 
 def load_preset(target: str) -> Preset:
@@ -39,14 +42,14 @@ def load_preset(target: str) -> Preset:
     if target in PRESETS:
         return PRESETS[target]()
     path = Path(target)
-    if path.suffix in SUFFIXES or path.is_file():
-        return from_file(path)
+    if path.suffix in _SUFFIXES or path.is_file():
+        return _from_file(path)
     raise UserError(
         f"preset {target!r}: unknown{nearest(target, PRESETS)}; expected {', '.join(PRESETS)}, or a file (FILE.yaml)"
     )
 
 
-def from_file(path: Path) -> Preset:
+def _from_file(path: Path) -> Preset:
     """A configuration file as a preset of one run, with the file's strategy, seed and fold."""
     values = read_values(path)
     strategy = values.pop("strategy", "fedavg")
@@ -64,16 +67,16 @@ def make_plan(target: str, settings: Sequence[str], strategies: str | None, out:
     """
     chosen = load_preset(target)
     if strategies is not None:
-        chosen = replace_strategies(chosen, strategies)
+        chosen = _replace_strategies(chosen, strategies)
     folder = out or Path("runs") / chosen.name
     plan = Plan(name=chosen.name, out=folder, cells=tuple(cells_of(chosen, settings)))
     for cell in plan.cell_folders():
-        check_folder(cell)
-        refuse_begun(cell)
+        _check_folder(cell)
+        _refuse_begun(cell)
     return plan
 
 
-def replace_strategies(chosen: Preset, names: str) -> Preset:
+def _replace_strategies(chosen: Preset, names: str) -> Preset:
     """The preset with the strategies of ``a,b``.
 
     Raises:
@@ -92,30 +95,30 @@ def cells_of(chosen: Preset, settings: Sequence[str]) -> Iterator[Cell]:
     """One run per seed, fold and strategy; an axis that ``settings`` fix, or that the split lacks, has no effect."""
     fixed = {setting.partition("=")[0] for setting in settings}
     values = override(chosen.values, settings)
-    folds: Sequence[int | None] = chosen.folds if split_of(values) == "held_out_subject" else ()
+    folds: Sequence[int | None] = chosen.folds if _split_of(values) == "held_out_subject" else ()
     seeds: Sequence[int | None] = chosen.seeds if "seed" not in chosen.values else ()
-    labels = chosen.strategies if not {"strategy", "strategy.name"} & fixed else (strategy_of(values),)
+    labels = chosen.strategies if not {"strategy", "strategy.name"} & fixed else (_strategy_of(values),)
     for seed in (None,) if "seed" in fixed else seeds or (None,):
         for fold in (None,) if "data.fold" in fixed else folds or (None,):
             for label in dict.fromkeys(labels):
-                yield cell_of(chosen, settings, label, fold, seed)
+                yield _cell_of(chosen, settings, label, fold, seed)
 
 
-def strategy_of(values: Mapping[str, object]) -> str:
+def _strategy_of(values: Mapping[str, object]) -> str:
     """The strategy's name in unchecked values."""
     strategy = values.get("strategy")
     return str(strategy.get("name") if isinstance(strategy, dict) else strategy)
 
 
-def split_of(values: Mapping[str, object]) -> object:
+def _split_of(values: Mapping[str, object]) -> object:
     """The split that unchecked values ask for."""
     data = values.get("data")
     return data.get("split") if isinstance(data, dict) else None
 
 
-def cell_of(chosen: Preset, settings: Sequence[str], label: str, fold: int | None, seed: int | None) -> Cell:
+def _cell_of(chosen: Preset, settings: Sequence[str], label: str, fold: int | None, seed: int | None) -> Cell:
     """One cell; its configuration is the preset, then the axes, then the user's settings."""
-    check_strategy(label)
+    _check_strategy(label)
     axes = ([] if fold is None else [f"data.fold={fold}"]) + ([] if seed is None else [f"seed={seed}"])
     values = {"strategy": {"name": label}, **chosen.values}
     config = parse(override(values, [*axes, *settings]), f"{chosen.name} ({label})")
@@ -126,7 +129,7 @@ def cell_of(chosen: Preset, settings: Sequence[str], label: str, fold: int | Non
     return make_cell("-".join(parts), label, named)
 
 
-def check_strategy(name: str) -> None:
+def _check_strategy(name: str) -> None:
     """Turns an unknown strategy into an error for users."""
     try:
         if not is_path(name):
@@ -135,7 +138,7 @@ def check_strategy(name: str) -> None:
         raise UserError(str(error)) from error
 
 
-def check_folder(cell: CellFolder) -> None:
+def _check_folder(cell: CellFolder) -> None:
     """Checks that a folder is free, or holds this very run and can be read.
 
     Raises:
@@ -157,7 +160,7 @@ def check_folder(cell: CellFolder) -> None:
         raise UserError(cell.why)
 
 
-def refuse_begun(cell: CellFolder) -> None:
+def _refuse_begun(cell: CellFolder) -> None:
     """Checks that `relief-ray run` would not go on with a run that was begun.
 
     Raises:
@@ -204,11 +207,8 @@ def read_plan(folder: Path, settings: Sequence[str] = ()) -> Plan:
     for cell in plan.cells:
         refuse_masked(cell.config, folder)
     for placed in plan.cell_folders():
-        check_folder(placed)
+        _check_folder(placed)
     return plan
-
-
-# Opens what a command that trains nothing looks at: a preset, a file, or a run folder.
 
 
 def open_target(target: str, settings: Sequence[str], strategy: str | None = None) -> Setup:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from relief_ray.records.committed import CommittedCell
     from relief_ray.records.schema import RoundRecord
 
-SHOWN = 5
+_SHOWN = 5
 
 
 def reproduce_command(target: str, out: Path | None, tolerance: float, as_json: bool) -> None:
@@ -59,8 +59,8 @@ def text(name: str, cell: CommittedCell, verdict: Verdict) -> str:
     lines = [f"{name}: {verdict.answer}", f"{len(cell.rounds)} rounds, {len(seen)} evaluated, {cell.data_origin} data"]
     if verdict.differences:
         lines.append(f"largest difference in F1: {100 * verdict.f1_gap:.2f} points")
-        lines += [f"- {d}" for d in verdict.differences[:SHOWN]]
-        more = len(verdict.differences) - SHOWN
+        lines += [f"- {d}" for d in verdict.differences[:_SHOWN]]
+        more = len(verdict.differences) - _SHOWN
         lines += [f"- and {more} more"] if more > 0 else []
     if verdict.program is not None:
         lines.append(f"computed by another program: {verdict.program}")

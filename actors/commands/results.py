@@ -20,7 +20,7 @@ from relief_ray.records.tracking import sync
 if TYPE_CHECKING:
     from relief_ray.report.comparison import Comparison
 
-FIGURE = "timeline.png"
+_FIGURE = "timeline.png"
 
 
 def show_results(plan: Plan, as_json: bool) -> None:
@@ -31,11 +31,11 @@ def show_results(plan: Plan, as_json: bool) -> None:
         print("\nno table: these runs were never evaluated on the test part (evaluation.parts)", file=sys.stderr)
         return
     comparison = compare([plan.out / cell.name for cell in plan.cells])
-    written = draw(comparison, plan.out / FIGURE)
+    written = draw(comparison, plan.out / _FIGURE)
     if as_json:
-        print_json(comparison, written)
+        _print_json(comparison, written)
         return
-    print_text(
+    _print_text(
         comparison, [f"Figure  {path}" for path in written] + where_to_look(plan.cells[0].config.tracking, plan.out)
     )
 
@@ -49,11 +49,11 @@ def compare_command(folders: Sequence[Path], out: Path | None, as_json: bool) ->
     from relief_ray.report.comparison import compare
 
     comparison = compare(find_runs(folders))
-    written = write_files(comparison, out) if out is not None else []
+    written = _write_files(comparison, out) if out is not None else []
     if as_json:
-        print_json(comparison, written)
+        _print_json(comparison, written)
     else:
-        print_text(comparison, [f"Written {path}" for path in written])
+        _print_text(comparison, [f"Written {path}" for path in written])
 
 
 def verdict(comparison: Comparison) -> str | None:
@@ -63,7 +63,7 @@ def verdict(comparison: Comparison) -> str | None:
     return last_line(comparison) if len(comparison.rows) > 1 else None
 
 
-def print_json(comparison: Comparison, written: Sequence[Path]) -> None:
+def _print_json(comparison: Comparison, written: Sequence[Path]) -> None:
     """Prints the comparison as one line of JSON."""
     from relief_ray.report.formats import text as render
 
@@ -72,7 +72,7 @@ def print_json(comparison: Comparison, written: Sequence[Path]) -> None:
     print(json.dumps({"event": "comparison", **facts, "files": files, "verdict": verdict(comparison)}))
 
 
-def print_text(comparison: Comparison, remarks: Sequence[str]) -> None:
+def _print_text(comparison: Comparison, remarks: Sequence[str]) -> None:
     """Prints table, remarks, and the verdict last."""
     from relief_ray.report.formats import text as render
 
@@ -97,7 +97,7 @@ def draw(comparison: Comparison, path: Path) -> list[Path]:
         return [timeline(*methods, path)]
 
 
-def write_files(comparison: Comparison, out: Path) -> list[Path]:
+def _write_files(comparison: Comparison, out: Path) -> list[Path]:
     """Writes the table as Markdown, JSON and CSV, the timeline and the curves.
 
     Raises:
@@ -111,10 +111,10 @@ def write_files(comparison: Comparison, out: Path) -> list[Path]:
     written = [out / f"comparison.{suffix}" for suffix in texts]
     for path, make in zip(written, texts.values(), strict=True):
         replace_file(path, make(comparison).encode())
-    return [*written, *draw(comparison, out / FIGURE), *draw_curves(comparison, out / "curves.png")]
+    return [*written, *draw(comparison, out / _FIGURE), *_draw_curves(comparison, out / "curves.png")]
 
 
-def draw_curves(comparison: Comparison, path: Path) -> list[Path]:
+def _draw_curves(comparison: Comparison, path: Path) -> list[Path]:
     """Draws F1 over rounds, seconds and joules."""
     if importlib.util.find_spec("matplotlib") is None:
         return []

@@ -50,12 +50,12 @@ def run_command(
     if rerun_stale:
         set_stale_aside((cell for cell in plan.cell_folders() if cell.is_finished), plan.out)
     write_plan(plan)
-    run_plan(plan, as_json=as_json)
+    _run_plan(plan, as_json=as_json)
 
 
 def resume_command(folder: Path, settings: Sequence[str], *, as_json: bool = False, other_code: bool = False) -> None:
     """Runs `relief-ray resume`."""
-    run_plan(read_plan(folder, settings), as_json=as_json, other_code=other_code)
+    _run_plan(read_plan(folder, settings), as_json=as_json, other_code=other_code)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -79,7 +79,7 @@ class RunContext:
             self.session.callback(self.worker_cache.close)
 
 
-def run_plan(plan: Plan, *, as_json: bool, other_code: bool = False) -> None:
+def _run_plan(plan: Plan, *, as_json: bool, other_code: bool = False) -> None:
     """Runs whatever of the plan is not finished, then shows the results of all of it.
 
     Raises:
@@ -87,13 +87,13 @@ def run_plan(plan: Plan, *, as_json: bool, other_code: bool = False) -> None:
     """
     cells = plan.cell_folders()
     todo = [cell for cell in cells if not cell.is_finished]
-    reporter = make_reporter(as_json, len(cells), sum(rounds_to_do(cell) for cell in todo))
+    reporter = make_reporter(as_json, len(cells), sum(_rounds_to_do(cell) for cell in todo))
     reporter.note(headline(plan, len(todo)))
     exports = Exports(reporter.note)
     try:
         with closing(reporter), StopSignals() as stop, ExitStack() as session:
             context = RunContext(reporter=reporter, stop=stop, session=session, exports=exports, other_code=other_code)
-            run_all(cells, context)
+            _run_all(cells, context)
     except KeyboardInterrupt:
         raise Stopped(stop.code or INTERRUPTED, how_to_resume(plan)) from None
     if stop.requested() and not all(look_at(cell.cell, cell.folder).is_finished for cell in todo):
@@ -108,14 +108,14 @@ def how_to_resume(plan: Plan) -> str:
     return f"stopped; everything up to the last finished round is kept\nresume with: relief-ray resume {plan.out}"
 
 
-def run_all(cells: Sequence[CellFolder], context: RunContext) -> None:
+def _run_all(cells: Sequence[CellFolder], context: RunContext) -> None:
     """Runs one cell after the other, until a signal asks to stop."""
     for cell in cells:
         if not context.stop.requested():
-            run_cell(cell, context)
+            _run_cell(cell, context)
 
 
-def rounds_to_do(cell: CellFolder) -> int:
+def _rounds_to_do(cell: CellFolder) -> int:
     """Number of rounds that are missing, the bootstrap included."""
     done = len(read_rounds(cell.folder)) if cell.state.run is not None else 0
     return cell.num_planned - done
@@ -136,16 +136,16 @@ def title_of(cell: Cell) -> str:
     return ", ".join([shown(cell.label), *fold, f"seed {cell.config.seed}"])
 
 
-def run_cell(cell: CellFolder, context: RunContext) -> None:
+def _run_cell(cell: CellFolder, context: RunContext) -> None:
     """Runs one cell from wherever its folder is."""
     reporter, config, title = context.reporter, cell.cell.config, title_of(cell.cell)
     if cell.is_finished:
-        record = last_evaluated(read_rounds(cell.folder))
-        reporter.end(CellEnd(title=title, status=cell.status, record=record, why=check_reusable(cell), reused=True))
+        record = _last_evaluated(read_rounds(cell.folder))
+        reporter.end(CellEnd(title=title, status=cell.status, record=record, why=_check_reusable(cell), reused=True))
         return
     began_s = time.monotonic()
     use_threads(config.runtime.num_threads)
-    setup = open_cell(cell, context.other_code)
+    setup = _open_cell(cell, context.other_code)
     mode = choose_mode(config.runtime, len(setup.fleet), config.training.stack)
     reporter.begin(title, facts(setup, mode), saved_round(cell.folder), config.rounds)
     for warning in setup.warnings:
@@ -158,7 +158,7 @@ def run_cell(cell: CellFolder, context: RunContext) -> None:
             title=title,
             status="done" if run.status == "finished" else "interrupted",
             seconds=time.monotonic() - began_s,
-            record=last_evaluated(read_rounds(cell.folder)),
+            record=_last_evaluated(read_rounds(cell.folder)),
         )
     )
 
@@ -169,7 +169,7 @@ def saved_round(folder: Path) -> int | None:
     return int(saved[0].name.removeprefix("round-")) if saved else None
 
 
-def open_cell(cell: CellFolder, other_code: bool) -> Setup:
+def _open_cell(cell: CellFolder, other_code: bool) -> Setup:
     """Creates or reopens the run; `runtime` may have changed since it was started, what it computes has not."""
     config = cell.cell.config
     if cell.state.run is not None:
@@ -207,12 +207,12 @@ def facts(setup: Setup, mode: RunMode) -> str:
     return f"{counted(rounds, 'round')}, {counted(number, 'client')} {where}, {windows} windows ({setup.data.origin})"
 
 
-def last_evaluated(rounds: Sequence[RoundRecord]) -> RoundRecord | None:
+def _last_evaluated(rounds: Sequence[RoundRecord]) -> RoundRecord | None:
     """The last round with test metrics."""
     return next((record for record in reversed(rounds) if record.metrics is not None), None)
 
 
-def check_reusable(cell: CellFolder) -> str:
+def _check_reusable(cell: CellFolder) -> str:
     """Checks that a finished run was computed on today's data; returns the line that says it is reused.
 
     Raises:

@@ -19,8 +19,8 @@ from relief_ray.report.summary import ClockSummary, summarise_run
 if TYPE_CHECKING:
     from pydantic import JsonValue
 
-FIGURES = ("round_s", "energy_j", "speedup", "total_s", "total_j")
-HEAD = ["run", "clock", "round s", "then", "J/round", "then", "speedup", "then"]
+_FIGURES = ("round_s", "energy_j", "speedup", "total_s", "total_j")
+_HEAD = ["run", "clock", "round s", "then", "J/round", "then", "speedup", "then"]
 
 
 def whatif(folders: Sequence[Path], fleet: Path, as_json: bool) -> None:
@@ -31,19 +31,19 @@ def whatif(folders: Sequence[Path], fleet: Path, as_json: bool) -> None:
     """
     from relief_ray.experiment.what_if import SAID, what_if
 
-    changed, profile = read_fleet(fleet)
-    runs = [loaded for loaded in load_runs(find_runs(folders)) if is_finished(loaded)]
+    changed, profile = _read_fleet(fleet)
+    runs = [loaded for loaded in load_runs(find_runs(folders)) if _is_finished(loaded)]
     pairs = [(loaded, what_if(loaded, changed, profile)) for loaded in runs]
     if as_json:
         rows_json: list[JsonValue] = [facts(*pair) for pair in pairs]
         print(json.dumps({"event": "whatif", "said": SAID, "fleet": str(fleet), "runs": rows_json}))
         return
     print(f"{len(pairs)} run(s) on the fleet of {fleet}\n")
-    print(table(HEAD, [row for pair in pairs for row in rows(*pair)], left=2))
+    print(table(_HEAD, [row for pair in pairs for row in rows(*pair)], left=2))
     print("\n" + textwrap.fill(f"{SAID[0].upper()}{SAID[1:]}.", WIDTH))
 
 
-def read_fleet(path: Path) -> tuple[dict[str, object], str | None]:
+def _read_fleet(path: Path) -> tuple[dict[str, object], str | None]:
     """A fleet file: keys of `fleet`, or sections `fleet` and `costs` (of which `profile` counts).
 
     Raises:
@@ -61,7 +61,7 @@ def read_fleet(path: Path) -> tuple[dict[str, object], str | None]:
     return dict(fleet), None if profile is None else str(profile)
 
 
-def is_finished(loaded: Loaded) -> bool:
+def _is_finished(loaded: Loaded) -> bool:
     """True where all planned rounds are there.
 
     Raises:
@@ -72,7 +72,7 @@ def is_finished(loaded: Loaded) -> bool:
     return True
 
 
-def clocks_of(loaded: Loaded) -> Mapping[str, ClockSummary]:
+def _clocks_of(loaded: Loaded) -> Mapping[str, ClockSummary]:
     """Summary of a run by every clock.
 
     Raises:
@@ -85,7 +85,7 @@ def clocks_of(loaded: Loaded) -> Mapping[str, ClockSummary]:
 
 def rows(before: Loaded, after: Loaded) -> Iterator[list[str]]:
     """A line per clock."""
-    old, new = clocks_of(before), clocks_of(after)
+    old, new = _clocks_of(before), _clocks_of(after)
     for i, name in enumerate(new):
         cells = [c for figure, digits in (("round_s", 3), ("energy_j", 1), ("speedup", 2)) for c in (
             shown(old.get(name), figure, digits), shown(new[name], figure, digits)
@@ -103,5 +103,5 @@ def facts(before: Loaded, after: Loaded) -> JsonValue:
     """The recomputed costs as JSON."""
     recomputed: dict[str, JsonValue] = {"run": before.where, "title": before.title}
     for key, loaded in (("recorded", before), ("whatif", after)):
-        recomputed[key] = {name: {f: getattr(c, f) for f in FIGURES} for name, c in clocks_of(loaded).items()}
+        recomputed[key] = {name: {f: getattr(c, f) for f in _FIGURES} for name, c in _clocks_of(loaded).items()}
     return recomputed

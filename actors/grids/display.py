@@ -20,7 +20,7 @@ from actors.terminal.reporter import (
     make_console,
 )
 
-MAX_LEADERS, PULSE_S = 8, 60.0
+_MAX_LEADERS, _PULSE_S = 8, 60.0
 
 
 def make_reporter(as_json: bool) -> Reporter:
@@ -37,12 +37,12 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
-def time_left(view: GridView) -> str:
+def _time_left(view: GridView) -> str:
     """``~12 min left``; empty while unknown or at the end."""
     return f"~{duration(view.left_s)} left" if view.left_s else ""
 
 
-def percent(f1: float | None) -> str:
+def _percent(f1: float | None) -> str:
     """``F1 71.3 %``; empty where there is none."""
     return "" if f1 is None else f"F1 {100 * f1:.1f} %"
 
@@ -54,7 +54,7 @@ def end_line(end: CellEnd) -> str:
     status = "FAILED" if end.status == "failed" else end.status
     reason = end.why.splitlines()[0] if end.why else ""
     took = f"{number} {end.title}: {status} in {end.seconds:.1f} s"
-    return "  ".join(p for p in (took, percent(headline_f1(end.record)), reason, time_left(end.view)) if p)
+    return "  ".join(p for p in (took, _percent(headline_f1(end.record)), reason, _time_left(end.view)) if p)
 
 
 class GridLines(Reporter):
@@ -75,9 +75,9 @@ class GridLines(Reporter):
 
     def refresh(self, view: GridView) -> None:
         """Prints a line where none was printed for a minute."""
-        if time.monotonic() - self._printed_s > PULSE_S:
+        if time.monotonic() - self._printed_s > _PULSE_S:
             cells = ", ".join(f"{c.title} round {c.num_rounds}/{c.num_planned}" for c in view.running)
-            self.note("  ".join(p for p in (f"  ... {cells}", time_left(view)) if p))
+            self.note("  ".join(p for p in (f"  ... {cells}", _time_left(view)) if p))
 
 
 class GridJson(JsonReporter):
@@ -127,7 +127,7 @@ def picture(view: GridView) -> RenderableType:
         Text(f"{view.num_done}/{view.num_cells} cells{failed}", style="bold"),
         ProgressBar(total=view.num_cells, completed=view.num_done + view.num_failed, width=20),
         Text(duration(view.elapsed_s)),
-        Text(time_left(view), style="cyan"),
+        Text(_time_left(view), style="cyan"),
     )
     table = Table(box=None, padding=(0, 2), show_header=True, header_style="dim")
     for name in ("running", "round", "F1 %"):
@@ -138,6 +138,6 @@ def picture(view: GridView) -> RenderableType:
     best = Table(box=None, padding=(0, 2), show_header=True, header_style="dim")
     for name in ("best so far", "method", "F1 %", "cells", "of methods"):
         best.add_column(name, justify="left" if name in ("best so far", "method") else "right")
-    for leader in view.leaders[-MAX_LEADERS:]:
+    for leader in view.leaders[-_MAX_LEADERS:]:
         best.add_row(leader.setting, leader.label, f"{100 * leader.f1:.1f}", str(leader.num), str(leader.of))
     return Group(head, table, best) if view.leaders else Group(head, table)

@@ -26,7 +26,7 @@ from relief_ray.training.serial_executor import SerialExecutor
 Workload = str
 Key = tuple[Workload, str]
 Say = Callable[[str], None]
-WARM_UP_WINDOWS = 16
+_WARM_UP_WINDOWS = 16
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,7 +68,7 @@ def workload(config: ExperimentConfig) -> Workload:
     return json.dumps([name_of(config.backbone), *parts], sort_keys=True)
 
 
-def folder_bytes(folder: Path) -> int:
+def _folder_bytes(folder: Path) -> int:
     """Bytes of all files in a folder."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
@@ -90,7 +90,7 @@ def measured(folder: Path, start_s: float, origin: str) -> Rate:
     return Rate(
         start_s=start_s,
         round_s=sum(r.wall_s for r in rounds) / len(rounds),
-        fixed_bytes=folder_bytes(folder) - ledger,
+        fixed_bytes=_folder_bytes(folder) - ledger,
         round_bytes=ledger / len(rounds),
         origin=origin,
     )
@@ -115,7 +115,7 @@ def probe_missing(
     A short round before the first one takes what a process pays once: libraries, threads, memory. What is
     not timed within ``limit_s`` in all stays unknown.
     """
-    wanted = to_time(entries, one_each=one_each)
+    wanted = _to_time(entries, one_each=one_each)
     rates: dict[Key, Rate | UserError] = {}
     began = perf_counter()
     for number, (key, entry) in enumerate(wanted.items(), 1):
@@ -132,7 +132,7 @@ def probe_missing(
     return rates
 
 
-def to_time(entries: Sequence[CellFolder], *, one_each: bool) -> dict[Key, CellFolder]:
+def _to_time(entries: Sequence[CellFolder], *, one_each: bool) -> dict[Key, CellFolder]:
     """The first open cell of every workload and method without a rate; ``one_each``: of every workload without one."""
     known = set(finished_rates(entries))
     covered = {work for work, _ in known}
@@ -147,7 +147,7 @@ def to_time(entries: Sequence[CellFolder], *, one_each: bool) -> dict[Key, CellF
 
 def shortened(config: ExperimentConfig) -> ExperimentConfig:
     """The same with a few windows per client and one epoch."""
-    few = min(WARM_UP_WINDOWS, config.data.max_windows_per_client or WARM_UP_WINDOWS)
+    few = min(_WARM_UP_WINDOWS, config.data.max_windows_per_client or _WARM_UP_WINDOWS)
     data = config.data.model_copy(update={"max_windows_per_client": few})
     return config.model_copy(update={"data": data, "training": config.training.model_copy(update={"epochs": 1})})
 

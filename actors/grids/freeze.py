@@ -19,7 +19,7 @@ from relief_ray.records.run_folder import read_rounds
 from relief_ray.report.runs import at
 from tune_configs.tuned import Frozen, Place, Tuned, place_of, words
 
-SCORE = "last validation F1, mean over seeds, each fold for itself"
+_SCORE = "last validation F1, mean over seeds, each fold for itself"
 Try = tuple[str, ...]
 
 
@@ -42,7 +42,7 @@ def freeze(plan: Plan, path: Path) -> list[str]:
         UserError: no search, no method's search is complete, or the file cannot be written.
     """
     choices, lines = [], []
-    for place, search in collect(plan.cell_folders()).items():
+    for place, search in _collect(plan.cell_folders()).items():
         if search.num_open:
             lines.append(f"{words(place)}: left out, {search.num_open} of its cells are not done")
             continue
@@ -52,19 +52,19 @@ def freeze(plan: Plan, path: Path) -> list[str]:
         raise UserError(f"{plan.out}: {plan.name} is no search; expected cells of one, e.g. relief-ray grid search_lr")
     if not choices:
         raise UserError(f"{plan.out}: no method has all of its tries done; expected some; run: relief-ray grid resume")
-    tuned = Tuned(grid=plan.name, score=SCORE, choices=tuple(choices))
+    tuned = Tuned(grid=plan.name, score=_SCORE, choices=tuple(choices))
     with disk_errors(path, "write the choices"):
         path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, (json.dumps(tuned.model_dump(mode="json"), indent=1) + "\n").encode())
     return lines
 
 
-def dataset_of(entry: CellFolder) -> str:
+def _dataset_of(entry: CellFolder) -> str:
     """The level of the dataset axis."""
     return entry.cell.setting.partition("-")[0]
 
 
-def collect(entries: Sequence[CellFolder]) -> dict[Place, Search]:
+def _collect(entries: Sequence[CellFolder]) -> dict[Place, Search]:
     """Validation F1 of every finished try, and how many are not finished, by place.
 
     Folds are never averaged: the validation windows of one fold come from subjects that another fold tests on.
@@ -75,7 +75,7 @@ def collect(entries: Sequence[CellFolder]) -> dict[Place, Search]:
         config = entry.cell.config
         if config.choice is None or config.choice.kind != "try":
             continue
-        place = place_of(dataset_of(entry), entry.cell.label, config)
+        place = place_of(_dataset_of(entry), entry.cell.label, config)
         search = searches.setdefault(place, Search(parameters=config.choice.parameters))
         values = config.model_dump(mode="json")
         scores = search.tries.setdefault(tuple(json.dumps(at(values, key)) for key in search.parameters), [])

@@ -15,7 +15,7 @@ from relief_ray.records.run_folder import ROUNDS_FILE, RUN_FILE, scan
 from relief_ray.records.schema import RoundRecord
 from relief_ray.records.tracking import Tracker
 
-REFRESH_S = 0.5
+_REFRESH_S = 0.5
 
 
 def last_round(folder: Path) -> RoundRecord | None:
@@ -26,7 +26,7 @@ def last_round(folder: Path) -> RoundRecord | None:
     return RoundRecord.model_validate_json(complete.rpartition(b"\n")[2]) if complete else None
 
 
-def title_of(entry: CellFolder) -> str:
+def _title_of(entry: CellFolder) -> str:
     """The cell's name without the digits of its hash."""
     return entry.cell.name.rpartition("-")[0]
 
@@ -78,7 +78,7 @@ class GridProgress:
         if name not in self.running:
             entry = self.by_name[name]
             self.running[name] = Running(entry=entry, since_s=time.monotonic())
-            self.reporter.begin(title_of(entry), "", None, entry.cell.config.rounds)
+            self.reporter.begin(_title_of(entry), "", None, entry.cell.config.rounds)
 
     def ended(self, name: str, trouble: str) -> None:
         """Notes that a trial has ended; ``trouble`` where its process died."""
@@ -96,7 +96,7 @@ class GridProgress:
         self.disk_full = self.disk_full or is_disk_full(entry)
         self.reporter.end(
             CellEnd(
-                title=title_of(entry),
+                title=_title_of(entry),
                 status=entry.status,
                 seconds=time.monotonic() - running.since_s if running else 0.0,
                 record=self._read_score(entry),
@@ -109,7 +109,7 @@ class GridProgress:
         """Reads new rounds and refreshes the display twice a second; called many times a second."""
         self.on_tick()
         now_s = time.monotonic()
-        if now_s - self.refreshed_s >= REFRESH_S:
+        if now_s - self.refreshed_s >= _REFRESH_S:
             self.refreshed_s = now_s
             for running in self.running.values():
                 self._follow(running)
@@ -138,7 +138,7 @@ class GridProgress:
         for record in lines.rounds:
             if running.tracker is not None:
                 running.tracker.round(record)
-            self.reporter.round(title_of(entry), record, entry.cell.config.costs.planning_time)
+            self.reporter.round(_title_of(entry), record, entry.cell.config.costs.planning_time)
             running.num_rounds = max(running.num_rounds, record.round + has_bootstrap(entry.cell))
             f1 = headline_f1(record)
             running.f1 = running.f1 if f1 is None else f1
@@ -164,7 +164,7 @@ class GridProgress:
             elapsed_s=now_s - self.since_s,
             left_s=sum(self.left.values()) / rate if rate else None,
             running=tuple(
-                RunningCell(title=title_of(r.entry), num_rounds=r.num_rounds, num_planned=r.entry.num_planned, f1=r.f1)
+                RunningCell(title=_title_of(r.entry), num_rounds=r.num_rounds, num_planned=r.entry.num_planned, f1=r.f1)
                 for r in self.running.values()
             ),
             leaders=leaders(self.entries, self.scores),

@@ -29,10 +29,10 @@ from relief_ray.errors import UserError
 from relief_ray.messages import Fleet
 from relief_ray.process import choose_device
 
-SCRATCH, STOP_FILE = ".tune", ".stop"
+_SCRATCH, STOP_FILE = ".tune", ".stop"
 # What a trial's process needs, and what it needs where all clients live in it.
-TRIAL_BYTES, INLINE_BYTES = 400 * 2**20, 1024 * 2**20
-ENVIRONMENT = {
+_TRIAL_BYTES, _INLINE_BYTES = 400 * 2**20, 1024 * 2**20
+_ENVIRONMENT = {
     "RAY_AIR_NEW_OUTPUT": "0",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
@@ -74,14 +74,14 @@ def bundles_of(config: ExperimentConfig, cluster: Resources) -> Bundles:
     pin = {"server": 0.001} if "server" in cluster else {}
     fleet, types = fleet_of(config) if config.runtime.mode != "inline" else (None, {})
     if fleet is None or (mode := choose_mode(config.runtime, len(fleet), config.training.stack)) == "inline":
-        return ({"CPU": 1.0, "memory": float(INLINE_BYTES), **pin},)
+        return ({"CPU": 1.0, "memory": float(_INLINE_BYTES), **pin},)
     needs_gpu = choose_device(config.training.device) == "cuda"
     if mode == "packed":
         plan = plan_packed(config.runtime.num_hosts, cluster, needs_gpu, config.training.stack)
     else:
         offered = {name: device.ray_resources for name, device in types.items()}
         plan = plan_actors(fleet, offered, config.runtime.placement, cluster, needs_gpu)
-    return ({"memory": float(TRIAL_BYTES), **pin}, *(host.bundle or {"CPU": GRAIN} for host in plan.hosts))
+    return ({"memory": float(_TRIAL_BYTES), **pin}, *(host.bundle or {"CPU": GRAIN} for host in plan.hosts))
 
 
 def refuse_shortage(bundles: Mapping[str, Bundles], cluster: Resources) -> None:
@@ -153,7 +153,7 @@ def fit(entries: Sequence[CellFolder], grid: str, out: Path, listener: Listener)
     Raises:
         UserError: the cluster is too small for one of them.
     """
-    os.environ.update(ENVIRONMENT)
+    os.environ.update(_ENVIRONMENT)
     for name in ("ray.tune", "ray.train", "ray.air"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     cluster = ray.cluster_resources()
@@ -162,16 +162,16 @@ def fit(entries: Sequence[CellFolder], grid: str, out: Path, listener: Listener)
     # Tune hands a free process to any trial that waits: few may wait, so that cells keep their order.
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(max(num_at_once(trial, cluster) for trial in bundles.values()))
     stop_file = out / STOP_FILE
-    shutil.rmtree(out / SCRATCH, ignore_errors=True)
+    shutil.rmtree(out / _SCRATCH, ignore_errors=True)
     try:
-        tuner(make_specs(entries, grid, stop_file), bundles, out, listener).fit()
+        _tuner(_make_specs(entries, grid, stop_file), bundles, out, listener).fit()
     finally:
-        shutil.rmtree(out / SCRATCH, ignore_errors=True)
+        shutil.rmtree(out / _SCRATCH, ignore_errors=True)
     if not stop_file.exists():
-        explain_lost(entries)
+        _explain_lost(entries)
 
 
-def make_specs(entries: Sequence[CellFolder], grid: str, stop_file: Path) -> dict[str, TrialSpec]:
+def _make_specs(entries: Sequence[CellFolder], grid: str, stop_file: Path) -> dict[str, TrialSpec]:
     """Specifications of the trials, by cell name."""
     kept = {key: value for key, value in os.environ.items() if key in ("RELIEF_DATA", "RELIEF_CACHE")}
     return {
@@ -180,7 +180,7 @@ def make_specs(entries: Sequence[CellFolder], grid: str, stop_file: Path) -> dic
     }
 
 
-def tuner(specs: Mapping[str, TrialSpec], bundles: Mapping[str, Bundles], out: Path, listener: Listener) -> tune.Tuner:
+def _tuner(specs: Mapping[str, TrialSpec], bundles: Mapping[str, Bundles], out: Path, listener: Listener) -> tune.Tuner:
     """A tuner with a trial per cell, in order; a trial whose process died is tried once more."""
 
     def factory(config: dict[str, str]) -> tune.PlacementGroupFactory:
@@ -197,7 +197,7 @@ def tuner(specs: Mapping[str, TrialSpec], bundles: Mapping[str, Bundles], out: P
         ),
         run_config=tune.RunConfig(
             name="trials",
-            storage_path=str(out / SCRATCH),
+            storage_path=str(out / _SCRATCH),
             stop=_StopAll(out / STOP_FILE),
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
             failure_config=tune.FailureConfig(max_failures=1),
@@ -207,7 +207,7 @@ def tuner(specs: Mapping[str, TrialSpec], bundles: Mapping[str, Bundles], out: P
     )
 
 
-def explain_lost(entries: Sequence[CellFolder]) -> None:
+def _explain_lost(entries: Sequence[CellFolder]) -> None:
     """Keeps an error for cells whose process died twice and could not do so itself."""
     for entry in entries:
         if look_at(entry.cell, entry.folder).state.is_open:

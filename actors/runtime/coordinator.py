@@ -30,8 +30,8 @@ from relief_ray.records.run_folder import RunFolder
 from relief_ray.records.schema import RoundRecord, RunRecord
 from relief_ray.records.tracking import Tracker
 
-MAX_VOID_RETRIES = 2
-GRACE_S = 6.0
+_MAX_VOID_RETRIES = 2
+_GRACE_S = 6.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,7 +67,7 @@ class RunRequest:
 class GracePeriod:
     """Turns "stop after this round" into "stop now" once the round has had ``grace_s`` seconds more."""
 
-    def __init__(self, should_stop: Callable[[], bool], grace_s: float = GRACE_S) -> None:
+    def __init__(self, should_stop: Callable[[], bool], grace_s: float = _GRACE_S) -> None:
         """Starts counting with the first request to stop."""
         self._should_stop, self._grace_s = should_stop, grace_s
         self._since_s: float | None = None
@@ -87,7 +87,7 @@ def run_with_retries(
     Raises:
         RoundVoid: the round stays void.
     """
-    for attempt in range(MAX_VOID_RETRIES + 1):
+    for attempt in range(_MAX_VOID_RETRIES + 1):
         lost_before = num_lost()
         try:
             run = experiment.run(on_round, should_stop)
@@ -96,14 +96,14 @@ def run_with_retries(
             run = experiment.folder.update(status="interrupted")
             break
         except RoundVoid:
-            if attempt == MAX_VOID_RETRIES or num_lost() == lost_before:
+            if attempt == _MAX_VOID_RETRIES or num_lost() == lost_before:
                 raise
     if run.status == "interrupted":
-        save_point(experiment)
+        _save_point(experiment)
     return run
 
 
-def save_point(experiment: Experiment) -> None:
+def _save_point(experiment: Experiment) -> None:
     """Saves a checkpoint of the last committed round, where the regular ones are farther apart."""
     done = experiment.folder.rounds()
     saved = checkpoints.generations(experiment.folder.path)

@@ -20,7 +20,7 @@ from relief_ray.experiment.experiment import OnRound
 from relief_ray.records.schema import RunRecord
 
 # Where a process dies while Ray starts it, Ray notices after a minute, and others may wait for its place until then.
-MAX_STARTS, START_S, POLL_S = 3, 180.0, 0.25
+_MAX_STARTS, _START_S, _POLL_S = 3, 180.0, 0.25
 
 
 @dataclass(kw_only=True)
@@ -80,14 +80,14 @@ def follow(
         try:
             if should_stop():
                 coordinator.stop.remote()
-            done = bool(ray.wait([run], timeout=POLL_S)[0])
+            done = bool(ray.wait([run], timeout=_POLL_S)[0])
             relay.pass_on(_progress(coordinator, relay))
             if done:
                 return cast(RunRecord, ray.get(run))
         except RayTaskError as error:
             raise _cause(error) from error
         except RayActorError as error:
-            if starts == MAX_STARTS:
+            if starts == _MAX_STARTS:
                 raise
             starts += 1
             on_note("the coordinator's process died; it goes on from the last checkpoint")
@@ -97,23 +97,23 @@ def follow(
 
 def _progress(coordinator: Handle, relay: ProgressRelay) -> Progress:
     try:
-        return cast(Progress, ray.get(coordinator.progress.remote(relay.seen), timeout=START_S))
+        return cast(Progress, ray.get(coordinator.progress.remote(relay.seen), timeout=_START_S))
     except GetTimeoutError as error:
         raise UserError(
-            f"the coordinator did not answer for {START_S:g} s; `ray status` shows what it waits for; what is done "
+            f"the coordinator did not answer for {_START_S:g} s; `ray status` shows what it waits for; what is done "
             f"is kept: relief-ray resume {relay.path}"
         ) from error
 
 
 def _await(coordinator: Handle, error: RayActorError) -> None:
     """Waits until Ray has started the process anew."""
-    until = time.monotonic() + START_S
+    until = time.monotonic() + _START_S
     while time.monotonic() < until:
         try:
-            ray.get(coordinator.progress.remote(0), timeout=START_S)
+            ray.get(coordinator.progress.remote(0), timeout=_START_S)
             return
         except RayActorError:
-            time.sleep(POLL_S)
+            time.sleep(_POLL_S)
     raise error
 
 

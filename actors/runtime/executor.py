@@ -42,9 +42,9 @@ def add_answer(gather: Gather, call: Call, answer: TrainAnswer) -> None:
         gather.add(block, [t.client for t in part], replace(result, sums=summed))
 
 
-START_S, START_PER_HOST_S = 60.0, 10.0
+_START_S, _START_PER_HOST_S = 60.0, 10.0
 
-MAX_ATTEMPTS, SLACK = 2, 50
+_MAX_ATTEMPTS, _SLACK = 2, 50
 
 
 def open_executor(
@@ -80,7 +80,7 @@ class RayExecutor:
         """
         self._job, self._group, self._options, self._owns_hosts = job, group, options, owns_hosts
         specs = group.plan.hosts
-        hosts = await_hosts(group.handles, [s.name for s in specs], START_S + START_PER_HOST_S * len(specs))
+        hosts = await_hosts(group.handles, [s.name for s in specs], _START_S + _START_PER_HOST_S * len(specs))
         shared = options.mode == "packed" and bool(options.num_hosts)
         self._pool = HostPool(
             hosts=hosts, per_node=slots_per_node([h.identity.node for h in hosts], shared), should_stop=should_stop
@@ -111,7 +111,7 @@ class RayExecutor:
         for call, outcome in self._pool.run(todo):
             if isinstance(outcome, TrainAnswer):
                 add_answer(gather, call, outcome)
-            elif call.attempt + 1 < MAX_ATTEMPTS:
+            elif call.attempt + 1 < _MAX_ATTEMPTS:
                 again = [(block, (t,)) for block, part in call.pieces for t in part]
                 todo.extend(self._train_call((piece,), round_, model, states, call.attempt + 1) for piece in again)
             else:
@@ -165,9 +165,9 @@ class RayExecutor:
         )
 
     def _limit_s(self, num_clients: int) -> float | None:
-        """Time limit of a call: the whole limit for one client, for each further one ``SLACK`` times the last mean."""
+        """Time limit of a call: the whole limit for one client, for each further one ``_SLACK`` times the last mean."""
         limit_s = self._options.client_timeout_s
-        return None if limit_s is None else limit_s + (num_clients - 1) * min(limit_s, SLACK * self._client_s)
+        return None if limit_s is None else limit_s + (num_clients - 1) * min(limit_s, _SLACK * self._client_s)
 
     def _check_quorum(self, round_: int, num_clients: int, unanswered: Mapping[ClientId, str]) -> None:
         if num_clients - len(unanswered) < self._options.quorum * num_clients:
@@ -196,7 +196,7 @@ class RayExecutor:
             if isinstance(outcome, EvalAnswer):
                 share = unpack(outcome.counts)
                 total = {label: counts + total[label] if total else counts.clone() for label, counts in share.items()}
-            elif call.attempt + 1 < MAX_ATTEMPTS:
+            elif call.attempt + 1 < _MAX_ATTEMPTS:
                 todo.append(replace(call, attempt=call.attempt + 1))
             else:
                 assert isinstance(outcome, Lost)

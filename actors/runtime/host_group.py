@@ -18,7 +18,7 @@ from actors.runtime.placement import HostSpec, Mode, Placement, Plan, Resources,
 from actors.runtime.session import process_options
 from relief_ray.training.job import Job
 
-RESERVE_S = 60.0
+_RESERVE_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,7 +75,7 @@ def open_hosts(job: Job, options: RuntimeOptions, types: Mapping[str, Resources]
         plan = plan_actors(job.fleet, types or {}, options.placement, cluster, needs_gpu)
     else:
         plan = plan_packed(options.num_hosts, cluster, needs_gpu, job.trainer.stack)
-    reservation = reserve(plan, RESERVE_S)
+    reservation = reserve(plan, _RESERVE_S)
     actor = ray.remote(ClientHost)
     options_of = [actor_options(spec, i, reservation, job.num_threads) for i, spec in enumerate(plan.hosts)]
     handles = tuple(actor.options(**chosen).remote() for chosen in options_of)

@@ -150,9 +150,9 @@ def await_hosts(handles: Sequence[Handle], names: Sequence[str], within_s: float
     return hosts
 
 
-POLL_S, PROBE_S, RECOVERY_S = 0.25, 0.2, 60.0
+_POLL_S, _PROBE_S, _RECOVERY_S = 0.25, 0.2, 60.0
 
-MAX_LOSSES = 5
+_MAX_LOSSES = 5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -180,7 +180,7 @@ class HostPool:
     hosts: list[Host]
     per_node: dict[str, int]
     should_stop: Callable[[], bool]
-    recovery_s: float = RECOVERY_S
+    recovery_s: float = _RECOVERY_S
     moved_bytes: int = 0
     num_lost: int = 0
     busy_s: float = 0.0
@@ -255,9 +255,9 @@ class HostPool:
         """Yields answers as they arrive; sends a host its next call before its answer is processed."""
         awaited = {h.flights[0].ref: h for h in self.hosts if h.flights}
         if not awaited:
-            time.sleep(PROBE_S if any(h.trouble for h in self.hosts) else 0.0)
+            time.sleep(_PROBE_S if any(h.trouble for h in self.hosts) else 0.0)
             return
-        ready, _ = ray.wait(list(awaited), num_returns=1, timeout=POLL_S)
+        ready, _ = ray.wait(list(awaited), num_returns=1, timeout=_POLL_S)
         for ref in ready:
             host = awaited[ref]
             flight = host.land()
@@ -266,7 +266,7 @@ class HostPool:
 
     def _take(self, host: Host, flight: Flight, todo: deque[Call]) -> tuple[Call, Answer | Lost]:
         try:
-            answer = ray.get(flight.ref, timeout=RECOVERY_S)
+            answer = ray.get(flight.ref, timeout=_RECOVERY_S)
         except RayTaskError as error:
             raise_cause(error, f"{host.name}, {flight.call.method} of clients {list(flight.call.clients)}")
             raise
@@ -298,7 +298,7 @@ class HostPool:
         self.num_lost += 1
         host.num_losses += 1
         # Ray starts a dead process anew for ever; one that dies on every call is given up.
-        host.gone = host.num_losses >= MAX_LOSSES
+        host.gone = host.num_losses >= _MAX_LOSSES
         todo.extendleft(reversed(host.suspect(why)))
         return Lost(why=f"{host.name}: {why}")
 
@@ -317,11 +317,11 @@ class HostPool:
         assert host.probe is not None
         ref, host.probe = host.probe, None
         try:
-            host.identity = ray.get(ref, timeout=RECOVERY_S)
+            host.identity = ray.get(ref, timeout=_RECOVERY_S)
         except ActorDiedError:
             host.gone = True
         except RayError:
-            host.probe_at_s = time.monotonic() + PROBE_S
+            host.probe_at_s = time.monotonic() + _PROBE_S
         else:
             check(identify(), host.identity)
             host.trouble = ""

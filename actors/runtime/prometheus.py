@@ -7,7 +7,7 @@ from ray.util.metrics import Gauge
 from relief_ray.experiment.setup import Setup
 from relief_ray.records.schema import RoundRecord
 
-TAGS = ("cell", "strategy", "dataset", "seed")
+_TAGS = ("cell", "strategy", "dataset", "seed")
 FIGURES = {
     "round": "Rounds committed.",
     "f1": "Macro-F1 of the last evaluation (of own models where there is no other), 0 to 1.",
@@ -19,7 +19,7 @@ FIGURES = {
     "stragglers": "Clients of the round whose own work lasts longer than twice the median.",
     "host_peak_mib": "Most resident memory that a host's process has held, MiB; from `run` alone.",
 }
-STRAGGLER_FACTOR = 2.0
+_STRAGGLER_FACTOR = 2.0
 
 
 def num_stragglers(record: RoundRecord, clock: str) -> int:
@@ -30,7 +30,7 @@ def num_stragglers(record: RoundRecord, clock: str) -> int:
         return 0
     middle = len(busy_s) // 2
     median_s = busy_s[middle] if len(busy_s) % 2 else (busy_s[middle - 1] + busy_s[middle]) / 2
-    return sum(s > STRAGGLER_FACTOR * median_s for s in busy_s)
+    return sum(s > _STRAGGLER_FACTOR * median_s for s in busy_s)
 
 
 def figures(record: RoundRecord, clock: str) -> dict[str, float]:
@@ -56,7 +56,7 @@ class Gauges:
         config = setup.config
         tags = {"cell": cell, "strategy": config.label(), "dataset": config.data.name, "seed": str(config.seed)}
         self._clock, self._wall_s = config.costs.planning_time, 0.0
-        self._gauges = {name: Gauge(f"relief_{name}", text, TAGS) for name, text in FIGURES.items()}
+        self._gauges = {name: Gauge(f"relief_{name}", text, _TAGS) for name, text in FIGURES.items()}
         for gauge in self._gauges.values():
             gauge.set_default_tags(tags)
 

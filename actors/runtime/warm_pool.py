@@ -15,7 +15,7 @@ from actors.runtime.placement import Resources
 from relief_ray.process import Device
 from relief_ray.training.job import Job
 
-ALIVE_S = 5.0
+_ALIVE_S = 5.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,7 +83,7 @@ class WorkerCache:
 
 def _alive(group: HostGroup) -> bool:
     try:
-        ray.get([handle.hello.remote() for handle in group.handles], timeout=ALIVE_S)
+        ray.get([handle.hello.remote() for handle in group.handles], timeout=_ALIVE_S)
     except ray.exceptions.RayError:
         return False
     return True

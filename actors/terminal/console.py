@@ -86,7 +86,7 @@ class JsonEvents(JsonReporter):
                 "round": record.round,
                 "phase": record.phase,
                 "loss": record.loss,
-                **json_scores(record),
+                **_json_scores(record),
                 "clock": clock,
                 "round_s": cost.round_s,
                 "round_energy_j": cost.energy_j,
@@ -102,10 +102,10 @@ class JsonEvents(JsonReporter):
     def end(self, end: CellEnd) -> None:
         """Writes ``{"event": "end"}``."""
         status = end.why if end.reused else end.status
-        self.write({"event": "end", "run": end.title, "status": status, **json_scores(end.record)})
+        self.write({"event": "end", "run": end.title, "status": status, **_json_scores(end.record)})
 
 
-def json_scores(record: RoundRecord | None) -> dict[str, JsonValue]:
+def _json_scores(record: RoundRecord | None) -> dict[str, JsonValue]:
     """F1s of a round; null where it was not evaluated."""
     metrics = record.metrics if record is not None else None
     return {name: getattr(metrics, name, None) for name in ("f1", "f1_rare", "f1_fleet")}

@@ -14,7 +14,7 @@ from relief_ray.records.tracking import MlflowTracker, NullTracker, Tracker
 
 # How long all unfinished exports together may hold the command up at its end, and after a stop.
 PATIENCE_S, PATIENCE_AFTER_STOP_S = 30.0, 3.0
-MISSING = "MLflow is not installed: nothing is exported (install relief-ray[server], then: relief-ray sync DIR)"
+_MISSING = "MLflow is not installed: nothing is exported (install relief-ray[server], then: relief-ray sync DIR)"
 
 # MLflow's interface opens on language-model traces, whatever an experiment's kind; the first experiment of a file is 1.
 PAGE = "http://127.0.0.1:5000/#/experiments/1/runs?workflowType=machine_learning"
@@ -48,7 +48,7 @@ class Exports:
             return MlflowTracker(config.uri, config.experiment, finish_s=PATIENCE_S)
         if not self._noted_missing:
             self._noted_missing = True
-            self._on_note(MISSING)
+            self._on_note(_MISSING)
         return NullTracker()
 
     def end(self, tracker: Tracker, folder: Path) -> None:

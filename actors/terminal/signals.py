@@ -11,7 +11,7 @@ from types import FrameType, TracebackType
 
 from actors.terminal.exit_codes import INTERRUPTED, TERMINATED, say
 
-CODES = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED}
+_CODES = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED}
 
 
 class StopSignals:
@@ -29,12 +29,12 @@ class StopSignals:
     def _remember(self, number: int, frame: FrameType | None) -> None:
         if self.code:
             raise KeyboardInterrupt
-        self.code = CODES[signal.Signals(number)]
+        self.code = _CODES[signal.Signals(number)]
         say("stopping after this round; press Ctrl-C again to stop at once")
 
     def __enter__(self) -> StopSignals:
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._remember) for number in CODES}
+            self._before = {number: signal.signal(number, self._remember) for number in _CODES}
         return self
 
     def __exit__(
