@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 OUT = "report"
 
 
-def report(folders: Sequence[Path], out: Path | None, commit: Path | None, as_json: bool) -> None:
+def report_command(folders: Sequence[Path], out: Path | None, commit: Path | None, as_json: bool) -> None:
     """Writes the page and its files; a partial grid renders too, with its gaps. ``commit``: the small form as well.
 
     Raises:

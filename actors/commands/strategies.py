@@ -9,7 +9,7 @@ from relief_ray.citations import cite
 from relief_ray.strategies import DESCRIBED
 
 
-def show(bibtex: bool, as_json: bool) -> None:
+def strategies_command(bibtex: bool, as_json: bool) -> None:
     """Prints the list, or the references."""
     if bibtex:
         print(cite(p.config.citation for p in DESCRIBED.values() if p.config.citation is not None))

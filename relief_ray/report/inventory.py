@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,8 +10,9 @@ from typing import Literal
 from pydantic import JsonValue
 
 from relief_ray.errors import UserError
+from relief_ray.records import cells
+from relief_ray.records.cells import PLAN_FILES, STATUS_TEXT, CellState, read_plan_file
 from relief_ray.records.identity import config_hash
-from relief_ray.records.redact import mask_text
 from relief_ray.records.run_folder import RUN_FILE, read_rounds, read_run
 from relief_ray.report.runs import Loaded, at, below
 from relief_ray.strategies import PRESETS, display_name
@@ -73,22 +73,20 @@ def _variant_name(label: str, mine: Mapping[str, JsonValue], namesakes: Sequence
     return f"{label} ({own})" if own else label
 
 
-PLANS = ("grid.json", "plan.json")
-
-ERROR_FILE = "error.json"
-
-State = Literal["done", "unfinished", "failed", "missing", "untested"]
+# A cell's status, or ``untested``: done, but without figures for tables. Finished cells are never stale here.
+State = Literal["done", "running", "interrupted", "failed", "planned", "untested"]
 
 STATES: Mapping[State, str] = {
     "done": "finished and evaluated on the test part",
-    "unfinished": "begun, not all rounds are there",
-    "failed": "ended with an error, or its files are damaged",
-    "missing": "planned, never begun",
+    "running": STATUS_TEXT["running"],
+    "interrupted": STATUS_TEXT["interrupted"],
+    "failed": STATUS_TEXT["failed"],
+    "planned": STATUS_TEXT["planned"],
     "untested": "finished, but never evaluated on the test part",
 }
 
 # Which of several accounts of one cell counts.
-_RANK: tuple[State, ...] = ("done", "untested", "unfinished", "failed", "missing")
+_RANK: tuple[State, ...] = ("done", "untested", "running", "interrupted", "failed", "planned")
 
 # What a configuration holds beside the experiment.
 NOT_HASHED = frozenset({"name", "runtime", "tracking", "choice"})
@@ -132,17 +130,11 @@ class Stock:
         return sum(s.state == state for s in self.slots)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Plan:
-    title: str
-    rows: tuple[tuple[Path, str, Mapping[str, JsonValue]], ...]
-
-
 def take_stock(paths: Iterable[Path]) -> Stock:
     """Every cell below the paths: plans (``grid.json``, ``plan.json``) and run folders.
 
-    A cell that is damaged, failed, unfinished or missing is kept with its state; nothing of it enters a mean. A cell
-    that several folders plan or hold is one: it is done where any of them finished it.
+    A cell that is damaged, failed, interrupted or only planned is kept with its state; nothing of it enters a mean. A
+    cell that several folders plan or hold is one: it is done where any of them finished it.
 
     Raises:
         UserError: a path holds neither a plan nor a run.
@@ -186,17 +178,22 @@ def _one(same: Sequence[Slot]) -> Iterable[Slot]:
 
 
 def _folder(path: Path) -> tuple[list[tuple[str, Slot]], list[str]]:
-    plans = [read_plan_file(p) for name in PLANS for p in below(path, name)]
-    planned = {str(folder.resolve()): (folder, label, config) for p in plans for folder, label, config in p.rows}
+    files = [file for name in PLAN_FILES for file in below(path, name)]
+    plans = [(file.parent, read_plan_file(file)) for file in files]
+    planned = {
+        str((parent / row.folder).resolve()): (parent / row.folder, display_name(row.label), row.config)
+        for parent, plan in plans
+        for row in plan.cells
+    }
     found = [(key, look(_name(row[0], path), *row)) for key, row in planned.items()]
     others = [p.parent for p in below(path, RUN_FILE) if str(p.parent.resolve()) not in planned]
     found += [(str(folder.resolve()), look(_name(folder, path), folder, folder.name, {})) for folder in others]
     if not plans and not found:
         raise UserError(
-            f"{path}: found no {RUN_FILE} and no {' or '.join(PLANS)} in or below it; name folders that "
+            f"{path}: found no {RUN_FILE} and no {' or '.join(PLAN_FILES)} in or below it; name folders that "
             "`relief-ray run` or `relief-ray grid` made"
         )
-    return found, [p.title for p in plans if p.title]
+    return found, [plan.title or plan.name for _, plan in plans]
 
 
 def _name(folder: Path, top: Path) -> str:
@@ -204,57 +201,26 @@ def _name(folder: Path, top: Path) -> str:
     return "-".join(folder.relative_to(top).parts) or folder.resolve().name
 
 
-def read_plan_file(path: Path) -> _Plan:
-    """The cells that a grid or a run meant to compute.
-
-    Raises:
-        UserError: the file is damaged.
-    """
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        rows = [(path.parent / r["folder"], display_name(str(r["label"])), dict(r["config"])) for r in found["cells"]]
-        return _Plan(title=str(found.get("title") or found["name"]), rows=tuple(rows))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(
-            f"{path}: damaged ({error!r}), expected a plan; start the same command again, or move the file away"
-        ) from error
-
-
 def look(name: str, folder: Path, label: str, config: Mapping[str, JsonValue]) -> Slot:
-    """What a cell's folder holds."""
-    error = read_error(folder)
+    """Reads a cell's folder: its status, and its run where there is one."""
     if not (folder / RUN_FILE).exists():
-        state: State = "missing" if error is None else "failed"
-        return Slot(name=name, label=label, config=config, state=state, why=error or "")
+        cell = cells.look(folder)
+        return Slot(name=name, label=label, config=config, state=_state(cell), why=cell.why.split("\n")[0])
     try:
         loaded = Loaded(where=str(folder.resolve()), run=read_run(folder), rounds=read_rounds(folder))
     except UserError as damaged:
         return Slot(name=name, label=label, config=config, state="failed", why=str(damaged))
-    return _slot(loaded, name, error)
-
-
-def read_error(folder: Path) -> str | None:
-    """Why a cell failed, in one line, as the grid kept it; None where it did not."""
-    path = folder / ERROR_FILE
-    if not path.exists():
-        return None
-    try:
-        return mask_text(str(json.loads(path.read_text(encoding="utf-8"))["error"])).split("\n")[0]
-    except (OSError, ValueError, KeyError, TypeError):
-        return f"failed; its {ERROR_FILE} is damaged"
-
-
-def _slot(loaded: Loaded, name: str, error: str | None) -> Slot:
-    state, why = _state(loaded, error)
+    cell = cells.judge(folder, loaded.run, [r.round for r in loaded.rounds], cells.read_error(folder))
+    state, why = _state(cell), cell.why.split("\n")[0]
+    if state == "done" and all(r.metrics is None for r in loaded.trained):
+        state, why = "untested", "evaluation.parts lacks `test`"
+    elif state != "done" and loaded.run.status != "finished":
+        reached = f"{loaded.rounds[-1].round if loaded.rounds else 0} of {loaded.planned} rounds"
+        why = f"{why} ({reached})" if why else reached
     return Slot(name=name, label=loaded.label, config=loaded.run.config, state=state, why=why, loaded=loaded)
 
 
-def _state(loaded: Loaded, error: str | None) -> tuple[State, str]:
-    run, last = loaded.run, loaded.rounds[-1].round if loaded.rounds else 0
-    if loaded.complete:
-        tested = any(r.metrics is not None for r in loaded.trained)
-        return ("done", "") if tested else ("untested", "evaluation.parts lacks `test`")
-    reached = f"{last} of {loaded.planned} rounds"
-    if error is not None or run.status == "failed":
-        return "failed", f"{error or run.note or 'the run failed'} ({reached})"
-    return "unfinished", f"{reached}, {run.status}"
+def _state(cell: CellState) -> State:
+    # Without a planned configuration to compare with, no cell is stale.
+    assert cell.status != "stale"
+    return cell.status

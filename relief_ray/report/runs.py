@@ -14,6 +14,7 @@ from relief_ray.devices.fleet import FleetConfig, build_fleet
 from relief_ray.errors import UserError
 from relief_ray.messages import Fleet
 from relief_ray.plugins import is_path
+from relief_ray.records.cells import judge
 from relief_ray.records.run_folder import RUN_FILE, is_done, read_rounds, read_run
 from relief_ray.records.schema import RoundRecord, RunRecord
 from relief_ray.strategies import POOLED, display_name
@@ -115,8 +116,8 @@ def below(path: Path, name: str) -> list[Path]:
     return [p for p in sorted(path.rglob(name)) if NOT_RUNS.isdisjoint(p.relative_to(path).parts)]
 
 
-def _open(loaded: Loaded) -> str:
-    return "" if loaded.run.status == "finished" else f" ({loaded.run.status})"
+def _status(loaded: Loaded) -> str:
+    return judge(Path(loaded.where), loaded.run, [r.round for r in loaded.rounds], None).status
 
 
 def require_complete(runs: Sequence[Loaded]) -> tuple[tuple[Loaded, ...], tuple[str, ...]]:
@@ -126,7 +127,7 @@ def require_complete(runs: Sequence[Loaded]) -> tuple[tuple[Loaded, ...], tuple[
         UserError: none is complete.
     """
     notes = tuple(
-        f"{r.title}: {r.rounds[-1].round if r.rounds else 0} of {r.planned} rounds{_open(r)}, left out"
+        f"{r.title}: {r.rounds[-1].round if r.rounds else 0} of {r.planned} rounds ({_status(r)}), left out"
         for r in runs
         if not r.complete
     )

@@ -78,23 +78,23 @@ def test_verdicts_have_a_line_per_claim(usual):
 
 def test_a_failed_and_a_missing_cell_are_marked_and_counted(make, family, put_on, stock_of):
     failed = (put_on(make("v1", seed=5)), "failed", "void round <b>3</b>")
-    document = build(stock_of([put_on(r) for r in family[:1]], [failed, (put_on(make("relief", seed=5)), "missing")]))
+    document = build(stock_of([put_on(r) for r in family[:1]], [failed, (put_on(make("relief", seed=5)), "planned")]))
     assert document.lead == "a grid: 1 of 3 cells done, 1 setting."
     main = sheet(document, "e1-main")
     assert (row(main, "v1").entries[0].text, row(main, "v1").entries[0].tone) == ("failed", "gap")
-    assert row(main, "relief").entries[0].text == "missing"
+    assert row(main, "relief").entries[0].text == "planned"
     assert row(main, "relief").entries[1].below == "90.1 ± 0.42"
     gaps = sheet(document, "gaps")
     assert [[e.text for e in line.entries][1:] for line in gaps.lines] == [
         ["failed", "void round <b>3</b>"],
-        ["missing", "planned, never begun"],
+        ["planned", "planned, never begun"],
     ]
     page = html(document, {})
     assert "<b>3</b>" not in page and "&lt;b&gt;3&lt;/b&gt;" in page
 
 
 def test_zero_finished_cells_give_a_page_of_gaps(make, put_on, stock_of):
-    document = build(stock_of([], [(put_on(make("fedavg")), "missing"), (put_on(make("relief")), "missing")]))
+    document = build(stock_of([], [(put_on(make("fedavg")), "planned"), (put_on(make("relief")), "planned")]))
     assert "0 of 2 cells done" in document.lead and "nothing to show yet" in document.lead
     assert "No cell of this setting is done." in texts(document)
     assert document.plots == ()

@@ -26,14 +26,14 @@ def test_methods_folds_and_seeds_stay_together_and_settings_apart(make):
 
 
 def test_a_planned_cell_joins_the_runs_of_its_setting(make):
-    (found,) = experiments(Stock(slots=(slot(make("fedavg")), slot(make("v1"), "missing"))))
-    assert [s.state for s in found.slots] == ["done", "missing"]
+    (found,) = experiments(Stock(slots=(slot(make("fedavg")), slot(make("v1"), "planned"))))
+    assert [s.state for s in found.slots] == ["done", "planned"]
     assert [r.label for r in found.runs] == ["fedavg"]
     assert found.main is not None and [r.label for r in found.main.rows] == ["fedavg"]
 
 
 def test_a_setting_without_any_run_has_no_comparison(make):
-    (found,) = experiments(Stock(slots=(slot(make("v1"), "missing"),)))
+    (found,) = experiments(Stock(slots=(slot(make("v1"), "planned"),)))
     assert found.main is None and found.comparisons == {} and found.compared == ()
 
 

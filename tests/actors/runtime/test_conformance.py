@@ -62,7 +62,7 @@ def on_layout(request, cluster, run_cache):
     group = open_hosts(prepare(config_of("fedavg")).job, options)
 
     def make(job):
-        return RayExecutor(job, group.with_job(job), options, own=False)
+        return RayExecutor(job, group.with_job(job), options, owns_hosts=False)
 
     yield make
     group.close()

@@ -102,7 +102,7 @@ def test_a_host_killed_with_whole_blocks_in_its_call_costs_no_bit_either(on_ray,
     (tmp_path / "mark").touch()
     executor = on_ray(with_refine(twelve, partial(scenes.killed_once, tmp_path)), num_hosts=2)
     assert same_round(round_of(executor, twelve, 1), round_of(SerialExecutor(twelve), twelve, 1))
-    assert max(len(pieces) for pieces in executor._dealer.deal(blocks(make_tasks(twelve)))) > 1
+    assert max(len(pieces) for pieces in executor._scheduler.calls(blocks(make_tasks(twelve)))) > 1
     # The third round keeps no deltas for their cosines: they lie in memory that the next client takes.
     assert same_round(round_of(executor, twelve, 3), round_of(SerialExecutor(twelve), twelve, 3))
     (tmp_path / "mark").unlink()

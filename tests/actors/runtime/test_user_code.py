@@ -66,7 +66,7 @@ def test_hosts_that_served_ours_go_on_with_a_users_strategy(write, mode, tmp_pat
     options = RuntimeOptions(mode=mode)
     group = open_hosts(prepare(config_of("fedavg")).job, options)
     try:
-        drive(config, tmp_path / "ray", lambda job: RayExecutor(job, group.with_job(job), options, own=False))
+        drive(config, tmp_path / "ray", lambda job: RayExecutor(job, group.with_job(job), options, owns_hosts=False))
     finally:
         group.close()
     assert outcome(tmp_path / "ray") == outcome(tmp_path / "plain")

@@ -39,7 +39,7 @@ def test_every_figure_draws_and_keeps_its_data(experiment, maker):
 
 
 def test_no_runs_no_figures(make, stock_of):
-    empty = experiments(stock_of([], [(make("fedavg"), "missing")]))[0]
+    empty = experiments(stock_of([], [(make("fedavg"), "planned")]))[0]
     assert [maker(empty, "x") for maker in MAKERS] == [None] * len(MAKERS)
 
 

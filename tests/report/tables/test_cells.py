@@ -55,7 +55,7 @@ def test_what_was_never_reached_is_a_dash_also_in_the_paper():
 
 def test_a_gap_says_why():
     assert gap(()).text == "not run"
-    assert gap(("missing", "failed", "missing")).text == "missing, failed"
+    assert gap(("planned", "failed", "planned")).text == "planned, failed"
 
 
 def test_origins(pamap2, make):
