@@ -55,9 +55,9 @@ KINDS = {
 }
 # One preset of every further method with code of its own: tried by default in this process, on Backbone 1.
 METHODS = (*KINDS, "fedavg", "fedsa_lora", "darkdistill", "fedel", "fedicu", "harmony", "helora")
-# "preset", "variation", "clients" (not the eight that an actor each serves) and "crowd" (100) are on Backbone 1.
+# "preset", "variation", "few" (three clients), "clients" (not the usual eight) and "crowd" (100) are on Backbone 1.
 Family = Literal[
-    "preset", "variation", "clients", "crowd", "moment", "moment variation", "moment masked", "moment resumed"
+    "preset", "variation", "few", "clients", "crowd", "moment", "moment variation", "moment masked", "moment resumed"
 ]
 
 ON_MOMENT = frozenset({"moment", "moment variation", "moment masked", "moment resumed"})
@@ -99,11 +99,13 @@ class Case:
         return self.preset in KINDS
 
 
-def of_presets(family: Family, ending: str, sections: Values, fast: Collection[str] = ()) -> dict[str, Case]:
+def of_presets(
+    family: Family, ending: str, sections: Values, fast: Collection[str] = (), presets: Collection[str] = PRESETS
+) -> dict[str, Case]:
     """A case of every preset, named by it and ``ending``; those of ``fast`` presets are tried by default."""
     return {
         f"{preset}{ending}": Case(preset=preset, family=family, sections=sections, is_fast=preset in fast)
-        for preset in PRESETS
+        for preset in presets
     }
 
 
@@ -130,6 +132,7 @@ MOMENT: Values = {
     "evaluation": {"every": 3},
     "rounds": 2,
 }
+THREE: Values = {"name": "dsa_mini", "stride_s": 10.0, "subjects": [1, 4, 7]}
 TWENTY: Values = {"name": "dsa_mini", "stride_s": 4.0, "num_clients": 20}
 HUNDRED: Values = {"name": "dsa_mini", "stride_s": 1.0, "num_clients": 100}
 VARIATIONS: dict[str, Case] = {
@@ -210,6 +213,7 @@ CASES: dict[str, Case] = {
     "drop_slow": Case(preset="drop_slow", family="preset", sections={"fleet": FAR_APART}),
     **VARIATIONS,
     **OTHER_CLIENTS,
+    **of_presets("few", ", 3 clients", {"data": THREE}, presets=KINDS),
     **of_presets("crowd", ", 100 clients", {"data": HUNDRED}),
     **of_presets("moment", ", moment", MOMENT, KINDS),
     **MOMENT_VARIATIONS,
@@ -230,6 +234,6 @@ def config_of(case: str, **changes: object) -> ExperimentConfig:
 
 
 __all__ = [
-    "BASE", "CASES", "FAST_LINK", "KINDS", "MOMENT", "Case", "after_rounds", "config_of", "drive", "outcome", "params",
-    "strategy_values",
+    "BASE", "CASES", "FAST_LINK", "KINDS", "MOMENT", "THREE", "Case", "after_rounds", "config_of", "drive", "outcome",
+    "params", "strategy_values",
 ]  # fmt: skip

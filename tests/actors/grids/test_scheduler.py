@@ -13,7 +13,6 @@ import pytest
 from actors.grids.grid_folder import write_book
 from actors.grids.scheduler import STOP_FILE, Listener, bundles_of, fit, num_at_once, refuse_shortage
 from actors.grids.trial import carry_out
-from actors.runtime.session import SessionOptions, ray_session
 from actors.runtime.warm_pool import Crew
 from relief_ray.config import parse
 from relief_ray.errors import UserError
@@ -26,12 +25,6 @@ from tune_configs.cells import cells_of
 pytestmark = pytest.mark.ray
 DEVICES = {"server": 1.0, "type_a": 3.0, "type_b": 3.0, "type_c": 2.0}
 CLUSTER = {"CPU": 2.0, "memory": 8e9, **DEVICES}
-
-
-@pytest.fixture(scope="module")
-def cluster():
-    with ray_session(SessionOptions(num_cpus=2, resources=DEVICES)):
-        yield
 
 
 class Log:
