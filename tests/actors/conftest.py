@@ -1,4 +1,4 @@
-"""Tiny runs in this process, two rounds of a backbone of a few hundred values, and one Ray cluster for all tests."""
+"""Tiny runs in this process: two rounds, ten-second strides, a backbone of a few hundred values."""
 
 import os
 import subprocess
@@ -10,7 +10,6 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from actors.cli import app
-from actors.runtime.session import SessionOptions, ray_session
 
 ROOT = Path(__file__).parents[2]
 SMALL = [f"--set=backbone.{key}=2" for key in ("conv1", "conv2", "steps", "fusion")]
@@ -23,14 +22,6 @@ def own_places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RELIEF_CACHE", str(tmp_path_factory.mktemp("cache")))
         patch.delenv("RELIEF_DATA", raising=False)
-        yield
-
-
-@pytest.fixture(scope="session")
-def cluster(own_places: None, run_cache: Path) -> Iterator[None]:
-    """A local cluster of two cores that offers three devices of each type; all tests of a process share it."""
-    resources = {"type_a": 3.0, "type_b": 3.0, "type_c": 3.0, "server": 1.0}
-    with ray_session(SessionOptions(num_cpus=2, object_store_mib=256, resources=resources)):
         yield
 
 
