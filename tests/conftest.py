@@ -15,6 +15,7 @@ hypothesis.settings.load_profile("tests")
 ON_CLUSTER = (
     "tests/actors/runtime/",
     "tests/actors/grids/test_scheduler.py",
+    "tests/actors/commands/test_grid.py",
     "tests/actors/commands/test_grid_plan.py",
     "tests/test_extending.py",
 )

@@ -32,7 +32,8 @@ def files(suffixes):
     """Every file of the project with one of the suffixes; caches and environments are left out."""
     for folder, names, leaves in os.walk(ROOT):
         names[:] = [n for n in names if n == ".ci" or not (n in NOT_OURS or n.startswith((".", "__pycache__")))]
-        yield from (Path(folder, leaf) for leaf in leaves if Path(leaf).suffix in suffixes)
+        # In a further work tree of git, `.git` is a file, with a path of its machine.
+        yield from (Path(folder, leaf) for leaf in leaves if Path(leaf).suffix in suffixes and leaf != ".git")
 
 
 def sources(*more):
