@@ -48,7 +48,7 @@ def full(found: Found) -> str:
     header = ("data, clients x windows", "ours, samples/s", "PyTorch x 2", "Flower", "pfl", "equal again")
     note = (
         "One epoch a round, batch 32, fresh Adam; the same windows in the same batches: clients of 32 windows take one "
-        "step, and ours keeps no moments of large tensors then ([ADR 17](adr/0017-passes-over-an-update.md)). ±: half "
+        "step, and ours keeps no moments of large tensors then ([ADR 17](adr/0017-avoid-materialising-updates.md)). ±: half "
         "the range of the turns over their median. PyTorch x 2: bare eager PyTorch in two processes. All keep freed "
         "memory as ours do: by glibc's defaults their time is a matter of chance, and mostly longer. In brackets: how "
         "many times faster ours is. Equal again: a second run of ours "

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 Found = Mapping[str, object]
 Row = Sequence[str]
-ADR = "adr/0020-what-a-round-costs-beside-training.md"
+ADR = "adr/0020-what-a-round-keeps.md"
 # Key, what it is, at least (or at most, with a minus) what.
 TARGETS: tuple[tuple[str, str, float], ...] = (
     ("full_n8_vs_torch2", "full training, 8 clients, against PyTorch in two processes", 1.5),
