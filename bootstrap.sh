@@ -21,7 +21,7 @@ esac
 shift
 if [ "$mode" = test ]; then
   say test 'runs the fast tests in two processes: about 4 minutes on 2 cores, after installing what is missing (minutes, once)'
-  say '' 'left out: pytest -m slow (every method with every executor and backbone; an hour and more), pytest -m gpu'
+  say '' 'left out: pytest -m slow (some 800: every method with every executor and backbone), pytest -m gpu'
 fi
 venv=${RELIEF_VENV:-.venv}
 py=$venv/bin/python
