@@ -23,8 +23,12 @@ Values = dict[str, object]
 
 # Under this share of FedAvg's round the slow devices have slots to fill and groups to refuse, once the link is fast.
 ALLOCATING = ("relief", "v2", "v3", "v2_mandatory", "v3_mandatory", "mandatory_only")
-# What comes first lasts one round, so that the few rounds of a case see what comes after it.
-SECOND_PHASE_SOON: dict[str, Values] = {"fedlease": {"warmup_rounds": 1}}
+SMALL: dict[str, Values] = {
+    "darkdistill": {"hidden": 16},
+    "darkdistill_table": {"hidden": 16},
+    # What comes first lasts one round, so that the few rounds of a case see what comes after it.
+    "fedlease": {"warmup_rounds": 1},
+}
 FAR_APART: Values = {"gap": 20.0, "types": {t: FAST_LINK for t in "ABC"}}
 BASE: Values = {
     "name": "conformance",
@@ -41,8 +45,11 @@ BASE: Values = {
 
 def strategy_values(preset: str, deadline_fraction: float = 0.45) -> Values:
     """A preset, with a deadline under which its allocation has something to decide."""
-    small = {"hidden": 16} if preset.startswith("darkdistill") else SECOND_PHASE_SOON.get(preset, {})
-    return {"name": preset} | small | ({"deadline_fraction": deadline_fraction} if preset in ALLOCATING else {})
+    return (
+        {"name": preset}
+        | SMALL.get(preset, {})
+        | ({"deadline_fraction": deadline_fraction} if preset in ALLOCATING else {})
+    )
 
 
 # One method per kind of state, and where that state is: tried by default with every executor and on both backbones.
