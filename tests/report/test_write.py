@@ -11,7 +11,7 @@ from relief_ray.report.document import Document, Entry, Line, Prose, Section, Sh
 from relief_ray.report.formats.html import html, inline, own_ids
 from relief_ray.report.formats.latex import escape, latex
 from relief_ray.report.formats.markdown import markdown
-from relief_ray.report.write import table_csv, write
+from relief_ray.report.write import draw, table_csv, write
 
 NASTY = "a_b & 50 % of <i> | `x_1` -3"
 
@@ -76,12 +76,15 @@ def test_all_files_are_written_and_repeat_to_the_byte(usual, tmp_path):
     pytest.importorskip("matplotlib")
     made = build(usual)
     written = write(made, tmp_path / "a")
-    write(made, tmp_path / "b")
+    (tmp_path / "b" / "figures").mkdir(parents=True)
+    again = draw(made.plots[:2], tmp_path / "b" / "figures")
     assert [p.name for p in written] == ["index.html", "report.md", "report.tex"]
     files = {p.relative_to(tmp_path / "a"): p for p in (tmp_path / "a").rglob("*") if p.is_file()}
     for plot in made.plots:
         assert {f"{plot.slug}{s}" for s in (".pdf", ".png", ".svg", ".csv")} <= {p.name for p in files}
-    assert all((tmp_path / "b" / name).read_bytes() == path.read_bytes() for name, path in files.items())
+    repeated = [p for p in (tmp_path / "b").rglob("*") if p.is_file()]
+    assert len(again) == 2 and len(repeated) == 2 * 3
+    assert all(p.read_bytes() == (tmp_path / "a" / p.relative_to(tmp_path / "b")).read_bytes() for p in repeated)
     assert all(p.stat().st_size > 20 for p in files.values())
     pdf = (tmp_path / "a" / "figures" / "e1-convergence.pdf").read_bytes()
     assert b"/FontFile2" in pdf and b"/Type3" not in pdf, "letters are embedded as TrueType"

@@ -116,14 +116,13 @@ def test_a_damaged_cell_stops_nobody(invoke: Invoke, start: Start, tmp_path):
 
 
 @pytest.mark.ray
-def test_what_was_not_asked_for_does_not_run(start: Start, tmp_path):
+def test_what_was_not_asked_for_does_not_run(invoke: Invoke, cluster, tmp_path):
     smoke = ["grid", "smoke", "--out", tmp_path, *SMALL, "--set=data.max_windows_per_client=4", "--set=rounds=1"]
     smoke += ["--set=tracking.enabled=false", "--set=folds=[0]", "--set=seeds=[0]"]
     write_grid(Plan(out=tmp_path, name="smoke", title="", cells=cells_of(load_grid("smoke"), ["methods=v1"])))
-    process = start(*smoke, "--set=methods=[fedavg]")
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == 0 and "smoke: 5 cells, 1 to do" in out, (out, err)
-    assert f"Go on with  relief-ray grid resume {tmp_path}" in out
+    done = invoke(*smoke, "--set=methods=[fedavg]")
+    assert done.exit_code == 0 and "smoke: 5 cells, 1 to do" in done.stdout, done.output
+    assert f"Go on with  relief-ray grid resume {tmp_path}" in done.stdout
     assert {e.cell.label: e.status for e in read_grid(tmp_path).cell_folders()} == {"fedavg": "done", "v1": "planned"}
 
 

@@ -15,15 +15,6 @@ from actors.runtime.warm_pool import WorkerCache
 from tests.actors.grids.scenes import tiny_plan
 from tests.actors.test_plans import spec_of
 
-# A cluster of three cores (on paper), joined twice by another process: for the forecast, then for the cells.
-CLUSTER = """
-import os, subprocess, sys
-from actors.runtime.session import SessionOptions, ray_session
-with ray_session(SessionOptions(num_cpus=3, object_store_mib=100)):
-    import ray
-    joined = {**os.environ, "RAY_ADDRESS": ray.get_runtime_context().gcs_address}
-    subprocess.run([sys.executable, "-c", sys.argv[1]], env=joined, check=True, timeout=120)
-"""
 JOINED = "from actors.commands.grid import num_places; print(num_places(()), num_places(()))"
 
 
@@ -47,9 +38,10 @@ def test_without_a_cluster_the_cores_are_ours(tmp_path, monkeypatch):
 
 
 @pytest.mark.ray
-def test_the_cores_of_a_cluster_are_the_cluster_s():
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
-    done = subprocess.run(
-        [sys.executable, "-c", CLUSTER, JOINED], env=clean, capture_output=True, text=True, timeout=180
-    )
+def test_the_cores_of_a_cluster_are_the_cluster_s(cluster):
+    """Joined twice by another process: for the forecast, then for the cells."""
+    import ray
+
+    joined = {**os.environ, "RAY_ADDRESS": ray.get_runtime_context().gcs_address}
+    done = subprocess.run([sys.executable, "-c", JOINED], env=joined, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout.split()) == (0, ["3", "3"]), done.stderr

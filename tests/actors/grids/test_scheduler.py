@@ -28,12 +28,6 @@ DEVICES = {"server": 1.0, "type_a": 3.0, "type_b": 3.0, "type_c": 2.0}
 CLUSTER = {"CPU": 2.0, "memory": 8e9, **DEVICES}
 
 
-@pytest.fixture(scope="module")
-def cluster():
-    with ray_session(SessionOptions(num_cpus=2, resources=DEVICES)):
-        yield
-
-
 class Log:
     """Remembers what a listener hears, and does something at the beginning of a cell."""
 

@@ -156,12 +156,12 @@ def test_a_crew_that_lost_somebody_is_replaced(cluster, tmp_path, inline):
 @pytest.mark.ray
 def test_repairs_are_heard_once(cluster, tmp_path, inline):
     notes = []
-    setup = new_run(tmp_path)
-    stopped = RunCallbacks(on_round=lambda r: seen.append(r.round), should_stop=lambda: 1 in seen, separate=False)
+    stopped = RunCallbacks(on_round=lambda r: seen.append(r.round), should_stop=lambda: 1 in seen)
     seen = []
-    assert run_experiment(setup, tmp_path, stopped).status == "interrupted"
+    assert run_experiment(new_run(tmp_path, mode="inline"), tmp_path, stopped).status == "interrupted"
     with (tmp_path / "rounds.jsonl").open("a") as file:
         file.write('{"round": 2, "pha')
+    setup = prepare(parse(CONFIG | {"runtime": {**CONFIG["runtime"], "num_hosts": 1}}))
     assert run_experiment(setup, tmp_path, RunCallbacks(on_note=notes.append)).status == "finished"
     assert results(tmp_path) == inline
     assert len(notes) == 1 and notes[0].startswith("repaired: ")

@@ -312,18 +312,12 @@ def test_weights_by_role(name, group, client, phase, expected):
 
 
 @pytest.mark.parametrize("name", sorted(PRESETS))
-def test_three_rounds_repeat_to_the_bit(tmp_path, name):
+def test_after_the_bootstrap_every_cohort_of_two_has_a_divergence(tmp_path, name):
     planner = LinearPlanner(tau_s={0: 0.1, 1: 0.1, 2: 2.0, 3: 2.0})
-    finals = []
-    for _ in range(2):
-        run = bench(PRESETS[name].config.build(), tmp_path, planner=planner, build_args={"b_zero": False})
-        for round_ in range(3):
-            run.round(round_)
-        finals.append(run.state)
-    first, second = finals
-    assert all(torch.equal(first.models["global"][j], second.models["global"][j]) for j in LAYOUT.ids)
-    assert torch.equal(first.tensors[D_BAR], second.tensors[D_BAR])
-    assert bool(torch.isfinite(first.tensors[D_BAR]).all()), "after the bootstrap every cohort of two has a divergence"
+    run = bench(PRESETS[name].config.build(), tmp_path, planner=planner, build_args={"b_zero": False})
+    for round_ in range(3):
+        run.round(round_)
+    assert bool(torch.isfinite(run.state.tensors[D_BAR]).all())
 
 
 def test_equal_devices_and_v1_give_the_same_as_relief(tmp_path):
@@ -341,9 +335,3 @@ def test_equal_devices_and_v1_give_the_same_as_relief(tmp_path):
 def test_bad_configuration_is_refused(field):
     with pytest.raises(ValueError, match=next(iter(field))):
         Relief(**field)
-
-
-def test_allocate_is_a_pure_function():
-    state, context = state_with(D), context_of(CNN, PAPER, 3, TAUS)
-    assert allocate(Relief(), state, context) == allocate(Relief(), state, context)
-    assert from_tensor(state.tensors[D_BAR], CNN) == D
