@@ -18,7 +18,7 @@ from relief_ray.groups import GroupLayout
 from relief_ray.messages import Fleet
 from relief_ray.models.backbone import InputShape
 from relief_ray.models.cnn import CnnConfig
-from relief_ray.models.registry import name_of
+from relief_ray.models.registry import backbone_name
 from relief_ray.plugins import is_path
 from relief_ray.stages import Engine
 
@@ -33,7 +33,7 @@ def run_clocks(config: ExperimentConfig, engine: Engine | None = None) -> dict[s
     Raises:
         UserError: a clock that needs a device profile is to plan, but no profile is given or it does not fit.
     """
-    name = name_of(config.backbone)
+    name = backbone_name(config.backbone)
     context = ClockContext(
         backbone=name,
         utilisation=utilisations(CnnConfig().name if is_path(name) else name, config.costs.utilisation),
@@ -45,7 +45,7 @@ def run_clocks(config: ExperimentConfig, engine: Engine | None = None) -> dict[s
 
 def uncalibrated(config: ExperimentConfig) -> tuple[str, ...]:
     """A warning where a user's own backbone has no fitted utilisation: seconds and joules are Backbone 1's."""
-    name = name_of(config.backbone)
+    name = backbone_name(config.backbone)
     if not is_path(name) or config.costs.utilisation is not None:
         return ()
     return (f"backbone {name}: not calibrated, seconds and joules take Backbone 1's utilisation; costs.utilisation=U",)
@@ -88,7 +88,7 @@ def _device_profile(config: ExperimentConfig, engine: Engine | None) -> Profile 
     if config.costs.profile is None:
         return None
     profile = load_profile(Path(config.costs.profile))
-    if profile.backbone != (name := name_of(config.backbone)):
+    if profile.backbone != (name := backbone_name(config.backbone)):
         raise UserError(
             f"{config.costs.profile}: measured with backbone {profile.backbone!r}, expected {name!r}; "
             "profile the device with this backbone"
