@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from relief_ray.additions import Experts
 from relief_ray.errors import UserError
+from relief_ray.extra_modules import Experts
 from relief_ray.messages import Reduced, ServerState
 from relief_ray.strategies.fedavg import FedAvg
 from relief_ray.strategies.fedlease import FedLEASE
