@@ -188,7 +188,9 @@ def test_code_that_documents_name_exists():
         for file, name in re.findall(r"`((?:relief_ray|actors|tune_configs)/[\w/]+\.py)(?:::(\w+))?`", prose(path)):
             source = ROOT / file
             defined = rf"^(?:def |class |async def )?{name}\b"
-            if not source.is_file() or name and not re.search(defined, source.read_text(encoding="utf-8"), flags=re.M):
+            if not source.is_file() or (
+                name and not re.search(defined, source.read_text(encoding="utf-8"), flags=re.M)
+            ):
                 missing.append(f"{name_of(path)}: {file} {name}")
     assert not missing
 
