@@ -17,7 +17,7 @@ from relief_ray.config import ExperimentConfig, override, parse
 from relief_ray.errors import UserError
 from relief_ray.experiment.recording import now
 from relief_ray.files import disk_errors, replace_file, unused
-from relief_ray.models.backbone import other_frozen
+from relief_ray.models.backbone import frozen_mismatch
 from relief_ray.records.cells import (
     ERROR_FILE,
     GRID_FILE,
@@ -99,7 +99,7 @@ def look_at(cell: Cell, folder: Path) -> CellFolder:
     """Reads the cell's status from its folder alone."""
 
     def other_weights(run: RunRecord) -> str | None:
-        return other_frozen(run.backbone, cell.config.backbone.frozen_here())
+        return frozen_mismatch(run.backbone, cell.config.backbone.frozen_here())
 
     state = look(folder, expected_hash=cell.hash, other_weights=other_weights, bootstrap=has_bootstrap(cell))
     return CellFolder(cell=cell, folder=folder, state=state)

@@ -142,7 +142,7 @@ stages-descendants | test_stages.py | stages that read from a trained one are no
 - stage.groups & set(trained) or live & set(stage.inputs)
 + stage.groups & set(trained)
 
-stages-ancestors | test_reuse.py | what lies below an absent feature is computed all the same
+stages-ancestors | test_forward_plan.py | what lies below an absent feature is computed all the same
 - and stage.id not in zeroed
 + and True
 
@@ -163,8 +163,8 @@ streams-seed | test_streams.py | every run draws the same numbers, whatever its 
 + [0, word,
 
 adam-bias | test_optimizer.py | Adam corrects every step's bias as the first one's
-- [_number(s.count) for s in slots]
-+ [_number(1) for s in slots]
+- [_step_number(s.count) for s in slots]
++ [_step_number(1) for s in slots]
 
 adam-eps | test_optimizer.py | Adam's eps is a hundred times too large
 - "eps": 1e-8
