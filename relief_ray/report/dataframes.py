@@ -17,16 +17,16 @@ from relief_ray.errors import UserError, nearest
 from relief_ray.records.committed import FILE, CommittedCell, condense, read_committed
 from relief_ray.report.comparison import FEDAVG, flat_setting, subject_differences
 from relief_ray.report.experiments import Experiment, differences
-from relief_ray.report.inventory import Slot, searched_keys, take_stock, variant_names
+from relief_ray.report.inventory import GridItem, searched_keys, take_inventory, variant_names
 from relief_ray.report.runs import Replicate, at
 from relief_ray.report.statistics import Paired, paired
 from relief_ray.report.summary import BOUNDS, MIB, headline_by_subject
 
-Row = dict[str, str | int | float | bool | None]
+FlatRow = dict[str, str | int | float | bool | None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Cell:
+class FinishedCell:
     """A finished cell; ``setting`` says in words what cells that can be compared have in common."""
 
     name: str
@@ -48,7 +48,7 @@ class Cell:
         return {} if found is None else headline_by_subject(found)
 
 
-def read_cells(paths: Iterable[Path]) -> tuple[Cell, ...]:
+def read_cells(paths: Iterable[Path]) -> tuple[FinishedCell, ...]:
     """The finished cells of committed results, or of folders of `relief-ray grid` or `run`.
 
     A name that comes twice counts once, the first.
@@ -66,18 +66,18 @@ def read_cells(paths: Iterable[Path]) -> tuple[Cell, ...]:
 def _read(path: Path) -> Mapping[str, CommittedCell]:
     if path.suffix == ".json" or (path / FILE).exists():
         return read_committed(path).cells
-    slots = [(s.name, s.loaded) for s in take_stock([path]).slots if s.state == "done"]
-    return {name: condense(found.run, found.rounds) for name, found in slots if found is not None}
+    items = [(s.name, s.loaded) for s in take_inventory([path]).items if s.state == "done"]
+    return {name: condense(found.run, found.rounds) for name, found in items if found is not None}
 
 
-def name_settings(records: Mapping[str, CommittedCell]) -> tuple[Cell, ...]:
+def name_settings(records: Mapping[str, CommittedCell]) -> tuple[FinishedCell, ...]:
     """The cells with their settings in words; a method with several sets of fields names those that differ."""
     searched = searched_keys(r.config for r in records.values())
     titles = _titles(list(records.values()), searched)
     labels = variant_names([(shown(r.strategy), r.config) for r in records.values()])
     pairs = zip(records.items(), labels, strict=True)
     return tuple(
-        Cell(name=name, setting=titles[repr(_setting(record, searched))], label=label, record=record)
+        FinishedCell(name=name, setting=titles[repr(_setting(record, searched))], label=label, record=record)
         for (name, record), label in pairs
     )
 
@@ -92,19 +92,19 @@ def _titles(records: Sequence[CommittedCell], searched: Sequence[str]) -> dict[s
     for record, mine in zip(records, settings, strict=True):
         if repr(mine) in found:
             continue
-        slot = Slot(name="", label="", config=record.config, state="done")
-        title = Experiment(slots=(slot,), differs=differences(mine, settings)).title
+        item = GridItem(name="", label="", config=record.config, state="done")
+        title = Experiment(items=(item,), differs=differences(mine, settings)).title
         title = title if record.data_origin == "real" else f"{record.data_origin} data: {title}"
         found[repr(mine)] = f"{title}, setting {len(found) + 1}" if title in found.values() else title
     return found
 
 
-def cell_rows(cells: Iterable[Cell]) -> list[Row]:
+def cell_rows(cells: Iterable[FinishedCell]) -> list[FlatRow]:
     """A row per cell: who, what, and where it stood after its last round; costs are the whole fleet's sums."""
     return [_row(cell) for cell in cells]
 
 
-def _row(cell: Cell) -> Row:
+def _row(cell: FinishedCell) -> FlatRow:
     record, (fold, rotation, seed) = cell.record, cell.replicate
     last, metrics = record.rounds[-1], record.metrics
     f1 = next((r.f1 for r in reversed(record.rounds) if r.f1 is not None), None)
@@ -127,7 +127,7 @@ def _row(cell: Cell) -> Row:
     }
 
 
-def round_rows(cells: Iterable[Cell]) -> list[Row]:
+def round_rows(cells: Iterable[FinishedCell]) -> list[FlatRow]:
     """A row per cell and round, 0 (bootstrap) included; costs are sums so far, F1 none where it was not tested."""
     return [
         {
@@ -144,7 +144,7 @@ def round_rows(cells: Iterable[Cell]) -> list[Row]:
     ]
 
 
-def _who(cell: Cell) -> Row:
+def _who(cell: FinishedCell) -> FlatRow:
     return {"cell": cell.name, "setting": cell.setting, "method": cell.label}
 
 
@@ -152,7 +152,7 @@ def _percent(share: float | None) -> float | None:
     return None if share is None else 100 * share
 
 
-def subject_gains(cells: Sequence[Cell], label: str, other: str = FEDAVG) -> dict[str, float]:
+def subject_gains(cells: Sequence[FinishedCell], label: str, other: str = FEDAVG) -> dict[str, float]:
     """``label`` minus ``other`` for each test subject, in points of F1: averaged over the replicates that both have.
 
     Raises:
@@ -171,6 +171,6 @@ def subject_gains(cells: Sequence[Cell], label: str, other: str = FEDAVG) -> dic
     return {subject: 100 * gains[subject] for subject in sorted(gains, key=lambda s: (len(s), s))}
 
 
-def gain(cells: Sequence[Cell], label: str, other: str = FEDAVG) -> Paired | None:
+def gain(cells: Sequence[FinishedCell], label: str, other: str = FEDAVG) -> Paired | None:
     """``subject_gains`` as one figure with its 95 % interval and sign-flip test; none where no replicate is shared."""
     return paired(list(subject_gains(cells, label, other).values()))

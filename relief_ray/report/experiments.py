@@ -12,7 +12,8 @@ from pydantic import JsonValue
 from relief_ray.data.spec import get_spec
 from relief_ray.errors import UserError, listed
 from relief_ray.report.comparison import Comparison, compare_runs, flat_setting, renamed
-from relief_ray.report.inventory import Slot, Stock, choice_kind, searched_keys
+from relief_ray.report.inventory import GridItem, Inventory, choice_kind, searched_keys
+from relief_ray.report.paper import PAPER_DATA
 from relief_ray.report.runs import Loaded, at, split_name, text, whole
 
 # What the runs of a report have in common, and where they differ.
@@ -20,35 +21,36 @@ from relief_ray.report.runs import Loaded, at, split_name, text, whole
 
 def settings_rows(runs: Sequence[Loaded]) -> list[list[str]]:
     """What was run, where, with which versions: rows of words."""
-    machines = _distinct(
+    machines = distinct(
         f"{r.run.machine.cpu}, {r.run.machine.num_cores} cores, {r.run.machine.num_threads} thread(s) per run"
         for r in runs
     )
-    versions = _distinct(
+    versions = distinct(
         f"relief-ray {r.run.code_version} (sources {r.run.source_digest[:12]}), Python {r.run.machine.python}, "
         f"torch {r.run.machine.torch}, numpy {r.run.machine.numpy}"
         for r in runs
     )
     hours = sum(record.wall_s for r in runs for record in r.rounds) / 3600
     return [
-        ["data", _distinct(f"{text(r.run, 'data.name')} ({r.run.data_origin})" for r in runs)],
-        ["splits", _distinct(split_name(text(r.run, "data.split")) for r in runs)],
-        ["folds", _distinct(r.replicate[0] for r in runs)],
-        ["seeds", _distinct(r.replicate[2] for r in runs)],
-        ["methods", _distinct(f"`{r.label}`" for r in runs)],
-        ["rounds R", _distinct(r.planned for r in runs)],
-        ["local epochs E", _distinct(whole(r.run, "training.epochs") for r in runs)],
-        ["window stride", _distinct(f"{text(r.run, 'data.stride_s')} s" for r in runs)],
-        ["missing modality", _distinct(text(r.run, "training.missing") for r in runs)],
-        ["rounds between evaluations", _distinct(text(r.run, "evaluation.every") for r in runs)],
-        ["engine", _distinct(f"{r.run.engine}, planned by `{r.run.planning_model}`" for r in runs)],
+        ["data", distinct(f"{text(r.run, 'data.name')} ({r.run.data_origin})" for r in runs)],
+        ["splits", distinct(split_name(text(r.run, "data.split")) for r in runs)],
+        ["folds", distinct(r.replicate[0] for r in runs)],
+        ["seeds", distinct(r.replicate[2] for r in runs)],
+        ["methods", distinct(f"`{r.label}`" for r in runs)],
+        ["rounds R", distinct(r.planned for r in runs)],
+        ["local epochs E", distinct(whole(r.run, "training.epochs") for r in runs)],
+        ["window stride", distinct(f"{text(r.run, 'data.stride_s')} s" for r in runs)],
+        ["missing modality", distinct(text(r.run, "training.missing") for r in runs)],
+        ["rounds between evaluations", distinct(text(r.run, "evaluation.every") for r in runs)],
+        ["engine", distinct(f"{r.run.engine}, planned by `{r.run.planning_model}`" for r in runs)],
         ["machine", machines],
         ["versions", versions],
         ["computed", f"{len(runs)} runs, {sum(len(r.rounds) for r in runs)} rounds, {hours:.1f} process hours"],
     ]
 
 
-def _distinct(values: Iterable[object]) -> str:
+def distinct(values: Iterable[object]) -> str:
+    """Different values in order of appearance: ``1, 2 and 3``."""
     return listed(dict.fromkeys(str(v) for v in values))
 
 
@@ -81,21 +83,21 @@ class Experiment:
     ``searched``: the keys in which cells that a search chose may differ from method to method.
     """
 
-    slots: tuple[Slot, ...]
+    items: tuple[GridItem, ...]
     differs: Mapping[str, str]
     searched: tuple[str, ...] = ()
 
     @cached_property
     def runs(self) -> tuple[Loaded, ...]:
         """The runs that count, under their cells' names."""
-        return tuple(renamed(s.loaded, s.label) for s in self.slots if s.state == "done" and s.loaded is not None)
+        return tuple(renamed(s.loaded, s.label) for s in self.items if s.state == "done" and s.loaded is not None)
 
     @cached_property
     def comparisons(self) -> Mapping[str, Comparison]:
         """One comparison per clock that every run recorded; none where no run counts."""
         known = [set(r.rounds[-1].costs) for r in self.runs]
         clocks = [c for c in self.runs[0].rounds[-1].costs if all(c in k for k in known)] if known else []
-        again = tuple(renamed(r, s.label) for s in self.slots for r in s.repeats)
+        again = tuple(renamed(r, s.label) for s in self.items for r in s.repeats)
         return {clock: compare_runs((*self.runs, *again), clock, self.searched) for clock in clocks}
 
     @property
@@ -115,13 +117,18 @@ class Experiment:
 
     def text(self, path: str) -> str:
         """A value of the configuration."""
-        value = at(self.slots[0].config, path)
+        value = at(self.items[0].config, path)
         return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
     @property
     def dataset(self) -> str:
         """Its name in configurations."""
         return self.text("data.name")
+
+    @property
+    def paper_data(self) -> str:
+        """The paper's data set that stands beside ours: the same one, or PAMAP2."""
+        return PAPER_DATA.get(self.dataset, "PAMAP2")
 
     @property
     def backbone(self) -> str:
@@ -160,12 +167,12 @@ class Experiment:
     @property
     def choice(self) -> str:
         """``tuned``: each method with the values that its search chose; ``try``: the tries of a search; else empty."""
-        return choice_kind(self.slots[0].config)
+        return choice_kind(self.items[0].config)
 
     def base(self, chosen: Iterable[str]) -> str:
         """The setting without the search and the values that it chose: equal for tuned and usual cells."""
         left_out = {"choice", *chosen}
-        return repr({k: v for k, v in flat_setting(self.slots[0].config).items() if k not in left_out})
+        return repr({k: v for k, v in flat_setting(self.items[0].config).items() if k not in left_out})
 
     @property
     def is_drawn(self) -> bool:
@@ -182,7 +189,7 @@ class Experiment:
     @property
     def is_two_boards(self) -> bool:
         """The paper's per-device runs: one client of Type A, one of Type C."""
-        return at(self.slots[0].config, "fleet.counts") in ([1, 0, 1], (1, 0, 1))
+        return at(self.items[0].config, "fleet.counts") in ([1, 0, 1], (1, 0, 1))
 
     @property
     def title(self) -> str:
@@ -199,8 +206,8 @@ class Experiment:
 
     @cached_property
     def digests(self) -> tuple[str, ...]:
-        """Source digests of its runs, the commonest first."""
-        return tuple(d for d, _ in Counter(r.run.source_digest for r in self.runs).most_common())
+        """``digests_of`` its runs."""
+        return digests_of(self.runs)
 
     def of_other_code(self, label: str) -> int:
         """How many of a method's runs another program computed than most runs of the experiment."""
@@ -212,22 +219,27 @@ class Experiment:
         return self.main.runs if self.main is not None else ()
 
 
-def experiments(stock: Stock) -> tuple[Experiment, ...]:
+def digests_of(runs: Sequence[Loaded]) -> tuple[str, ...]:
+    """Source digests of the runs' programs, the commonest first."""
+    return tuple(digest for digest, _ in Counter(r.run.source_digest for r in runs).most_common())
+
+
+def experiments(inventory: Inventory) -> tuple[Experiment, ...]:
     """All cells, by setting; planned cells join the runs of the same setting, whatever those ran on."""
-    searched = searched_keys(slot.config for slot in stock.slots)
-    known = [(slot, flat_setting(slot.config, searched)) for slot in stock.slots if slot.config]
+    searched = searched_keys(item.config for item in inventory.items)
+    known = [(item, flat_setting(item.config, searched)) for item in inventory.items if item.config]
     places: dict[str, tuple[str, str]] = {}
-    for slot, setting in known:
-        if slot.loaded is not None:
-            places.setdefault(repr(setting), _place(slot.loaded))
-    groups: dict[str, list[tuple[Slot, dict[str, JsonValue]]]] = {}
-    for slot, setting in known:
-        place = places.get(repr(setting), ("", "")) if slot.loaded is None else _place(slot.loaded)
-        groups.setdefault(repr((setting, place)), []).append((slot, setting))
+    for item, setting in known:
+        if item.loaded is not None:
+            places.setdefault(repr(setting), _place(item.loaded))
+    groups: dict[str, list[tuple[GridItem, dict[str, JsonValue]]]] = {}
+    for item, setting in known:
+        place = places.get(repr(setting), ("", "")) if item.loaded is None else _place(item.loaded)
+        groups.setdefault(repr((setting, place)), []).append((item, setting))
     settings = [group[0][1] for group in groups.values()]
     return tuple(
         Experiment(
-            slots=tuple(slot for slot, _ in group),
+            items=tuple(item for item, _ in group),
             differs=differences(mine, settings),
             searched=searched if "choice" in mine else (),
         )

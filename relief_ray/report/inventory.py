@@ -95,7 +95,7 @@ NOT_HASHED = frozenset({"name", "runtime", "tracking", "choice"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Slot:
+class GridItem:
     """A cell: ``name`` is its folder's below the one that was named, ``label`` its method's; ``loaded``: its run.
 
     ``repeats`` are finished runs of the same cell elsewhere, of which nothing enters a mean.
@@ -116,20 +116,20 @@ class Slot:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Stock:
+class Inventory:
     """All cells in the order of their plans; ``titles`` are the plans' own."""
 
-    slots: tuple[Slot, ...]
+    items: tuple[GridItem, ...]
     titles: tuple[str, ...] = ()
 
     @property
     def done(self) -> tuple[Loaded, ...]:
         """The runs that tables may use."""
-        return tuple(s.loaded for s in self.slots if s.state == "done" and s.loaded is not None)
+        return tuple(s.loaded for s in self.items if s.state == "done" and s.loaded is not None)
 
     def count(self, state: State) -> int:
         """How many cells are in that state."""
-        return sum(s.state == state for s in self.slots)
+        return sum(s.state == state for s in self.items)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -138,7 +138,7 @@ class _Plan:
     rows: tuple[tuple[Path, str, Mapping[str, JsonValue]], ...]
 
 
-def take_stock(paths: Iterable[Path]) -> Stock:
+def take_inventory(paths: Iterable[Path]) -> Inventory:
     """Every cell below the paths: plans (``grid.json``, ``plan.json``) and run folders.
 
     A cell that is damaged, failed, unfinished or missing is kept with its state; nothing of it enters a mean. A cell
@@ -147,33 +147,33 @@ def take_stock(paths: Iterable[Path]) -> Stock:
     Raises:
         UserError: a path holds neither a plan nor a run.
     """
-    slots: dict[str, Slot] = {}
+    items: dict[str, GridItem] = {}
     titles: list[str] = []
     for path in map(Path, paths):
         found, named = _folder(path)
         titles += named
-        for key, slot in found:
-            slots.setdefault(key, slot)
-    return Stock(slots=labelled(merged(slots.values())), titles=tuple(dict.fromkeys(titles)))
+        for key, item in found:
+            items.setdefault(key, item)
+    return Inventory(items=labelled(merged(items.values())), titles=tuple(dict.fromkeys(titles)))
 
 
-def labelled(slots: Sequence[Slot]) -> tuple[Slot, ...]:
+def labelled(items: Sequence[GridItem]) -> tuple[GridItem, ...]:
     """Planned and finished cells of one method under one name, whichever of them are there."""
-    names = variant_names([(s.label, s.config) for s in slots])
-    return tuple(replace(s, label=name) for s, name in zip(slots, names, strict=True))
+    names = variant_names([(s.label, s.config) for s in items])
+    return tuple(replace(s, label=name) for s, name in zip(items, names, strict=True))
 
 
-def merged(slots: Iterable[Slot]) -> tuple[Slot, ...]:
+def merged(items: Iterable[GridItem]) -> tuple[GridItem, ...]:
     """One slot per configuration (and per origin of data and engine, where several finished), in order."""
-    groups: dict[str, list[Slot]] = {}
-    for slot in slots:
-        decisive = {k: v for k, v in slot.config.items() if k not in NOT_HASHED}
-        key = choice_kind(slot.config) + config_hash(decisive) if slot.config else slot.name
-        groups.setdefault(key, []).append(slot)
-    return tuple(slot for group in groups.values() for slot in _one(group))
+    groups: dict[str, list[GridItem]] = {}
+    for item in items:
+        decisive = {k: v for k, v in item.config.items() if k not in NOT_HASHED}
+        key = choice_kind(item.config) + config_hash(decisive) if item.config else item.name
+        groups.setdefault(key, []).append(item)
+    return tuple(item for group in groups.values() for item in _one(group))
 
 
-def _one(same: Sequence[Slot]) -> Iterable[Slot]:
+def _one(same: Sequence[GridItem]) -> Iterable[GridItem]:
     best = min(same, key=lambda s: _RANK.index(s.state))
     places: dict[tuple[str, str], list[Loaded]] = {}
     for loaded in (s.loaded for s in same if s.state == "done" and s.loaded is not None):
@@ -181,11 +181,11 @@ def _one(same: Sequence[Slot]) -> Iterable[Slot]:
     if not places:
         yield best
     for first, *others in places.values():
-        slot = next(s for s in same if s.loaded is first)
-        yield replace(slot, repeats=tuple(others))
+        item = next(s for s in same if s.loaded is first)
+        yield replace(item, repeats=tuple(others))
 
 
-def _folder(path: Path) -> tuple[list[tuple[str, Slot]], list[str]]:
+def _folder(path: Path) -> tuple[list[tuple[str, GridItem]], list[str]]:
     plans = [read_plan_file(p) for name in PLANS for p in below(path, name)]
     planned = {str(folder.resolve()): (folder, label, config) for p in plans for folder, label, config in p.rows}
     found = [(key, look(_name(row[0], path), *row)) for key, row in planned.items()]
@@ -220,17 +220,17 @@ def read_plan_file(path: Path) -> _Plan:
         ) from error
 
 
-def look(name: str, folder: Path, label: str, config: Mapping[str, JsonValue]) -> Slot:
+def look(name: str, folder: Path, label: str, config: Mapping[str, JsonValue]) -> GridItem:
     """What a cell's folder holds."""
     error = read_error(folder)
     if not (folder / RUN_FILE).exists():
         state: State = "missing" if error is None else "failed"
-        return Slot(name=name, label=label, config=config, state=state, why=error or "")
+        return GridItem(name=name, label=label, config=config, state=state, why=error or "")
     try:
         loaded = Loaded(where=str(folder.resolve()), run=read_run(folder), rounds=read_rounds(folder))
     except UserError as damaged:
-        return Slot(name=name, label=label, config=config, state="failed", why=str(damaged))
-    return _slot(loaded, name, error)
+        return GridItem(name=name, label=label, config=config, state="failed", why=str(damaged))
+    return _item(loaded, name, error)
 
 
 def read_error(folder: Path) -> str | None:
@@ -244,9 +244,9 @@ def read_error(folder: Path) -> str | None:
         return f"failed; its {ERROR_FILE} is damaged"
 
 
-def _slot(loaded: Loaded, name: str, error: str | None) -> Slot:
+def _item(loaded: Loaded, name: str, error: str | None) -> GridItem:
     state, why = _state(loaded, error)
-    return Slot(name=name, label=loaded.label, config=loaded.run.config, state=state, why=why, loaded=loaded)
+    return GridItem(name=name, label=loaded.label, config=loaded.run.config, state=state, why=why, loaded=loaded)
 
 
 def _state(loaded: Loaded, error: str | None) -> tuple[State, str]:

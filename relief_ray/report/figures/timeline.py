@@ -16,16 +16,14 @@ from relief_ray.errors import UserError
 from relief_ray.records.schema import ClientCostRecord, CostRecord, RoundRecord
 from relief_ray.report.captions import mark
 from relief_ray.report.comparison import Comparison
-from relief_ray.report.document import Number, Plot
+from relief_ray.report.document import TEXT_WIDTH_IN, Figure, Number
 from relief_ray.report.experiments import Experiment
-from relief_ray.report.figures.style import FAINT, FOOTER_IN, INK, TEXT_WIDTH_IN, footnote, save, sheet
+from relief_ray.report.figures.style import FAINT, FOOTER_IN, INK, footnote, save, sheet
 from relief_ray.report.runs import Loaded, fleet_of, subjects, text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure as MplFigure
 
 # stage, colour, hatch
 STAGES = (
@@ -149,8 +147,10 @@ def _busiest(found: Sequence[Bar]) -> tuple[Bar, ...]:
     return tuple(replace(min(group, key=lambda b: b.seconds[-1]), name=f"slowest of {len(group)}") for group in groups)
 
 
-def draw_panels(figure: Figure, panels: Sequence[Panel], source: Loaded, clock: str, bottom_in: float = 0.42) -> None:
-    """Fills an empty sheet of ``height_of`` inches, or more where ``bottom_in`` is."""
+def draw_panels(
+    figure: MplFigure, panels: Sequence[Panel], source: Loaded, clock: str, bottom_in: float = 0.42
+) -> None:
+    """Fill an empty sheet of ``height_of`` inches, or more where ``bottom_in`` is."""
     heights = [len(p.bars) + 1.2 for p in panels]
     height = float(figure.get_size_inches()[1])
     grid = figure.add_gridspec(
@@ -236,7 +236,7 @@ def _saved(ax: Axes, panels: Sequence[Panel]) -> None:
     ax.text(end + gap / 2, middle - 0.25, f"{gap:.2f} s saved", ha="center", va="bottom")
 
 
-def _legend(figure: Figure, source: Loaded, clock: str, height: float) -> None:
+def _legend(figure: MplFigure, source: Loaded, clock: str, height: float) -> None:
     from matplotlib.patches import Patch
 
     handles = [
@@ -254,14 +254,14 @@ def _legend(figure: Figure, source: Loaded, clock: str, height: float) -> None:
 # The timeline of a round, FedAvg above RELIEF, as a figure of the report.
 
 
-def timeline_plot(experiment: Experiment, slug: str) -> Plot | None:
+def timeline_figure(experiment: Experiment, slug: str) -> Figure | None:
     """The last round of one pair of runs."""
     comparison = experiment.main
     found = None if comparison is None else pair(comparison)
     if comparison is None or found is None:
         return None
     panels = [panel(loaded, comparison.clock) for loaded in found]
-    return Plot(
+    return Figure(
         slug=slug,
         caption=f"The last round device by device, FedAvg above {panels[1].title} (fold {found[1].replicate[0]}, seed "
         f"{found[1].replicate[2]}); {experiment.title}. Stages are sums over the round's mini-batches.",
@@ -278,6 +278,6 @@ def _row(part: Panel, i: int) -> list[Number]:
     return [part.title, bar.name, bar.kind, *bar.seconds]
 
 
-def _draw(figure: Figure, panels: list[Panel], source: Loaded, experiment: Experiment, clock: str) -> None:
+def _draw(figure: MplFigure, panels: list[Panel], source: Loaded, experiment: Experiment, clock: str) -> None:
     draw_panels(figure, panels, source, clock, bottom_in=0.42 + FOOTER_IN)
-    footnote(figure, experiment, clock)
+    footnote(figure, experiment.runs, clock)
