@@ -17,7 +17,7 @@ OUT = "report"
 
 
 def report(folders: Sequence[Path], out: Path | None, commit: Path | None, as_json: bool) -> None:
-    """Writes the page and its files; a partial grid renders too, with its gaps. ``commit``: the small form as well.
+    """Write the page and its files; a partial grid renders too, with its gaps. ``commit``: the small form as well.
 
     Raises:
         UserError: a folder holds neither plan nor run, or nothing can be written.

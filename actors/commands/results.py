@@ -86,7 +86,7 @@ def fill(text: str) -> str:
 
 
 def draw(comparison: Comparison, path: Path) -> list[Path]:
-    """The timeline of a round, FedAvg above RELIEF; nothing where one of them is missing, or matplotlib is."""
+    """Draw the timeline of a round, FedAvg above RELIEF; nothing where one of them is missing, or matplotlib is."""
     from relief_ray.report.figures.timeline import pair, timeline
 
     found = pair(comparison)
@@ -115,8 +115,8 @@ def write_files(comparison: Comparison, out: Path) -> list[Path]:
 
 
 def draw_curves(comparison: Comparison, path: Path) -> list[Path]:
-    """F1 over rounds, seconds and joules."""
-    if importlib.util.find_spec("matplotlib") is None:
+    """Draw F1 over rounds, seconds, joules and bytes; nothing where matplotlib or pandas is missing."""
+    if any(importlib.util.find_spec(name) is None for name in ("matplotlib", "pandas")):
         return []
     from relief_ray.report.figures.progress import curves
 

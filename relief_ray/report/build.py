@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator, Sequence
 
 from relief_ray.report.captions import clock_sentence, remarks
@@ -106,7 +107,8 @@ FIGURES = {
 
 
 def figures(experiment: Experiment, slug: str) -> Iterator[Figure]:
-    """Every figure that the records of an experiment can fill."""
+    """Every figure that the records of an experiment can fill; without pandas, those that need it are left out."""
+    absent = () if importlib.util.find_spec("pandas") else (progress, pareto)
     for name, make in FIGURES.items():
-        if (figure := make(experiment, f"{slug}-{name}")) is not None:
+        if make not in absent and (figure := make(experiment, f"{slug}-{name}")) is not None:
             yield figure

@@ -1,6 +1,7 @@
 """The whole page: complete, partial, empty, of two programs; always one file that needs no other."""
 
 import re
+import sys
 
 import pytest
 
@@ -342,3 +343,9 @@ def test_claims_say_where_their_setting_is_not_the_paper_s(family, put_on, inven
 def test_a_simulated_claim_has_no_colour(usual):
     last = sheet(build(usual), "e1-verdicts").rows[-1].cells[0]
     assert (last.text, last.tone) == ("simulated: supported", "")
+
+
+def test_without_pandas_the_figures_that_need_it_are_left_out(usual, monkeypatch):
+    slugs = {f.slug for f in build(usual).figures}
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    assert slugs - {f.slug for f in build(usual).figures} == {"e1-convergence", "e1-pareto"}

@@ -7,8 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pandas as pd
-
 from relief_ray.errors import listed
 from relief_ray.report.captions import mark, own_models
 from relief_ray.report.comparison import Comparison
@@ -28,6 +26,7 @@ from relief_ray.report.runs import is_pooled, split_name, text
 from relief_ray.report.summary import MIB
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as MplFigure
 
@@ -47,6 +46,8 @@ def curve_points(comparison: Comparison) -> pd.DataFrame:
     Columns: ``method``, ``round``, ``f1_percent``, ``std`` (sample standard deviation of F1 in points, 0 for one run),
     the fleet's sums so far ``time_s``, ``energy_j`` and ``bytes_up``, and ``num_runs``.
     """
+    import pandas as pd
+
     rows = [
         (loaded.label, record.round, 100 * f1, *(getattr(record.totals[comparison.clock], field) for field in COSTS))
         for loaded in comparison.runs
@@ -111,7 +112,7 @@ def draw_curves(figure: MplFigure, comparison: Comparison, points: pd.DataFrame,
     look, methods = all_styles(comparison), drawn(comparison)
     height, above = float(figure.get_size_inches()[1]), HEADING_IN if heading else 0.0
     grid = figure.add_gridspec(
-        1, 4, left=0.06, right=0.99, top=1 - (0.33 + above) / height, bottom=0.55 / height, wspace=0.1
+        1, 4, left=0.06, right=0.99, top=1 - (0.329 + above) / height, bottom=0.552 / height, wspace=0.1
     )
     shared: Axes | None = None
     for column, (field, label) in enumerate(panels(comparison)):
@@ -180,6 +181,8 @@ def ends(comparison: Comparison) -> pd.DataFrame:
     Columns: ``method``, ``is_bound``, ``f1_percent``, ``std`` (NaN for one run), ``time_s``, ``energy_j``,
     ``bytes_up``, and ``front_<cost>``: 1 for a federated method that no other beats in F1 and that cost.
     """
+    import pandas as pd
+
     rows = []
     for method in comparison.rows:
         f1 = method.stats.get("f1_percent")
@@ -247,7 +250,7 @@ def _pareto(figure: MplFigure, comparison: Comparison, last: pd.DataFrame) -> No
         line = last[last[f"front_{field}"] == 1].sort_values(field)
         ax.step(scale * line[field], line.f1_percent, where="post", color=FAINT, linewidth=0.9, zorder=1)
         for _, end in last.iterrows():
-            style, std = look[end.method], 0.0 if pd.isna(end["std"]) else end["std"]
+            style, std = look[end.method], end["std"] if end["std"] > 0 else 0.0
             ax.errorbar(
                 scale * end[field], end.f1_percent, yerr=std,
                 color=FAINT if end.is_bound else style.colour,
