@@ -1,4 +1,4 @@
-"""What a user sees at the end: the comparison, the figure and a plain verdict."""
+"""Output at the end of a run and of `compare`: table, figures and verdict."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FIGURE = "timeline.png"
 
 
 def show_results(plan: Plan, as_json: bool) -> None:
-    """Table, figure file and verdict of everything that a plan holds."""
+    """Print table, figure file and verdict of everything that a plan holds."""
     from relief_ray.report.comparison import compare as put_together
 
     if not any("test" in cell.config.evaluation.parts for cell in plan.cells):
@@ -41,7 +41,7 @@ def show_results(plan: Plan, as_json: bool) -> None:
 
 
 def compare(folders: Sequence[Path], out: Path | None, as_json: bool) -> None:
-    """`relief-ray compare`.
+    """Run `relief-ray compare`.
 
     Raises:
         UserError: no finished run there, or runs of different experiments.
@@ -64,7 +64,7 @@ def last_line(comparison: Comparison) -> str | None:
 
 
 def print_json(comparison: Comparison, written: Sequence[Path]) -> None:
-    """One line."""
+    """Print the comparison as one line of JSON."""
     from relief_ray.report.formats import text as render
 
     facts = json.loads(render.as_json(comparison))
@@ -73,7 +73,7 @@ def print_json(comparison: Comparison, written: Sequence[Path]) -> None:
 
 
 def print_text(comparison: Comparison, remarks: Sequence[str]) -> None:
-    """Table, remarks, and the verdict last."""
+    """Print table, remarks, and the verdict last."""
     from relief_ray.report.formats import text as render
 
     parts = [render.plain(comparison).rstrip(), "\n".join(remarks), fill(last_line(comparison) or "")]
@@ -81,7 +81,7 @@ def print_text(comparison: Comparison, remarks: Sequence[str]) -> None:
 
 
 def fill(text: str) -> str:
-    """Wrapped, words left whole."""
+    """Text wrapped to the terminal, words left whole."""
     return textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
@@ -89,16 +89,16 @@ def draw(comparison: Comparison, path: Path) -> list[Path]:
     """Draw the timeline of a round, FedAvg above RELIEF; nothing where one of them is missing, or matplotlib is."""
     from relief_ray.report.figures.timeline import pair, timeline
 
-    found = pair(comparison)
-    if found is None or importlib.util.find_spec("matplotlib") is None:
+    runs = pair(comparison)
+    if runs is None or importlib.util.find_spec("matplotlib") is None:
         return []
 
     with disk_errors(path, "write the figure"):
-        return [timeline(*found, path)]
+        return [timeline(*runs, path)]
 
 
 def write_files(comparison: Comparison, out: Path) -> list[Path]:
-    """Table as Markdown, JSON and CSV; timeline and curves.
+    """Write the table as Markdown, JSON and CSV, timeline and curves.
 
     Raises:
         UserError: the folder cannot be written.
@@ -125,7 +125,7 @@ def draw_curves(comparison: Comparison, path: Path) -> list[Path]:
 
 
 def sync(folders: Sequence[Path], uri: str | None, as_json: bool) -> None:
-    """`relief-ray sync`."""
+    """Run `relief-ray sync`."""
     for folder in find_runs(folders):
         done = tell(folder, uri)
         if as_json:

@@ -9,7 +9,7 @@ from relief_ray.errors import listed, several
 from relief_ray.report.comparison import Comparison, MethodResult
 from relief_ray.report.experiments import Experiment
 from relief_ray.report.inventory import GridItem
-from relief_ray.report.runs import Loaded, split_name, text, whole
+from relief_ray.report.runs import Loaded, config_int, config_text, split_name
 
 # Factor over the first loss of a phase; a loss that stands still wavers by less.
 GROWTH = 1.1
@@ -26,9 +26,9 @@ def caption(comparison: Comparison) -> str:
     folds = several("fold", (r.replicate[0] for r in comparison.runs))
     seeds = several("seed", (r.replicate[2] for r in comparison.runs))
     return (
-        f"{mark(first)}{text(first.run, 'data.name')}, {split_name(text(first.run, 'data.split'))}, "
+        f"{mark(first)}{config_text(first.run, 'data.name')}, {split_name(config_text(first.run, 'data.split'))}, "
         f"{len(comparison.subjects)} test subjects; {first.planned} round{'' if first.planned == 1 else 's'}, "
-        f"E = {whole(first.run, 'training.epochs')}, window stride {text(first.run, 'data.stride_s')} s, "
+        f"E = {config_int(first.run, 'training.epochs')}, window stride {config_text(first.run, 'data.stride_s')} s, "
         f"{folds}, {seeds}. Last evaluated round; mean ± sample standard deviation over runs. "
         f"{clock_sentence(comparison)} `wall, s` is measured here, evaluation included."
     )
@@ -43,12 +43,12 @@ def clock_sentence(comparison: Comparison) -> str:
     """Sentence on the clock behind seconds and joules, the planning clock, the accounting, and the training engine."""
     first = comparison.runs[0].run
     fitted = first.calibration.get("origin") == "FITTED"
-    joules = 1284 if text(first, "backbone.name") == "moment_lora" else 847
+    joules = 1284 if config_text(first, "backbone.name") == "moment_lora" else 847
     scale = f"FITTED to the paper's {joules} J" if fitted else "given"
     measured = comparison.clock == "measured"
     source = "from the device profile" if measured else f"simulated, fleet utilisation {scale}"
     planned = "" if first.planning_model == comparison.clock else f", allocation planned by `{first.planning_model}`"
-    modes = dict.fromkeys(text(r.run, "costs.accounting", "method") for r in comparison.runs)
+    modes = dict.fromkeys(config_text(r.run, "costs.accounting", "method") for r in comparison.runs)
     charged = f"accounting {listed(f'`{m}`' for m in modes)}"
     return (
         f"Seconds and joules: clock `{comparison.clock}` ({source}{planned}); {charged}; training engine "

@@ -14,13 +14,25 @@ from relief_ray.errors import UserError, listed
 from relief_ray.report.comparison import Comparison, compare_runs, flat_setting, renamed
 from relief_ray.report.inventory import GridItem, Inventory, choice_kind, searched_keys
 from relief_ray.report.paper import PAPER_DATA
-from relief_ray.report.runs import Loaded, at, split_name, text, whole
+from relief_ray.report.runs import Loaded, config_int, config_text, config_value, split_name
 
-# What the runs of a report have in common, and where they differ.
+PAPER_CLOCK = "flop_proportional"
+BACKBONES = {"cnn": "Backbone 1 (CNN)", "moment_lora": "Backbone 2 (MOMENT + LoRA)"}
+CHOICES = {"tuned": "every method tuned", "try": "search"}
+PRETTY = {"pamap2": "PAMAP2", "mhealth": "MHEALTH", "dsa": "DSA", "dsa_mini": "DSA excerpt"}
+# Keys that the title or every caption names.
+_NAMED = ("data.name", "data.split", "backbone.", "fleet.gap", "data.num_clients", "engine", "data origin", "choice")
+# Values under which a deviation from the paper is computed, where the configuration has the key.
+SAME = {
+    "fleet.preset": "paper", "fleet.coupling": "coupled", "fleet.counts": "", "fleet.owned": "{}", "fleet.types": "{}",
+    "training.lr": "0.001", "training.batch_size": "32",
+}  # fmt: skip
+USUAL_FLEET = {"fleet.gap": "55", "data.num_clients": "", "fleet.num_clients": ""}
+MISSING = {"training.missing": "zero_input"}
 
 
 def settings_rows(runs: Sequence[Loaded]) -> list[list[str]]:
-    """What was run, where, with which versions: rows of words."""
+    """Settings, machine and versions of the runs: rows of words."""
     machines = distinct(
         f"{r.run.machine.cpu}, {r.run.machine.num_cores} cores, {r.run.machine.num_threads} thread(s) per run"
         for r in runs
@@ -32,16 +44,16 @@ def settings_rows(runs: Sequence[Loaded]) -> list[list[str]]:
     )
     hours = sum(record.wall_s for r in runs for record in r.rounds) / 3600
     return [
-        ["data", distinct(f"{text(r.run, 'data.name')} ({r.run.data_origin})" for r in runs)],
-        ["splits", distinct(split_name(text(r.run, "data.split")) for r in runs)],
+        ["data", distinct(f"{config_text(r.run, 'data.name')} ({r.run.data_origin})" for r in runs)],
+        ["splits", distinct(split_name(config_text(r.run, "data.split")) for r in runs)],
         ["folds", distinct(r.replicate[0] for r in runs)],
         ["seeds", distinct(r.replicate[2] for r in runs)],
         ["methods", distinct(f"`{r.label}`" for r in runs)],
         ["rounds R", distinct(r.planned for r in runs)],
-        ["local epochs E", distinct(whole(r.run, "training.epochs") for r in runs)],
-        ["window stride", distinct(f"{text(r.run, 'data.stride_s')} s" for r in runs)],
-        ["missing modality", distinct(text(r.run, "training.missing") for r in runs)],
-        ["rounds between evaluations", distinct(text(r.run, "evaluation.every") for r in runs)],
+        ["local epochs E", distinct(config_int(r.run, "training.epochs") for r in runs)],
+        ["window stride", distinct(f"{config_text(r.run, 'data.stride_s')} s" for r in runs)],
+        ["missing modality", distinct(config_text(r.run, "training.missing") for r in runs)],
+        ["rounds between evaluations", distinct(config_text(r.run, "evaluation.every") for r in runs)],
         ["engine", distinct(f"{r.run.engine}, planned by `{r.run.planning_model}`" for r in runs)],
         ["machine", machines],
         ["versions", versions],
@@ -54,33 +66,14 @@ def distinct(values: Iterable[object]) -> str:
     return listed(dict.fromkeys(str(v) for v in values))
 
 
-PAPER_CLOCK = "flop_proportional"
-
-BACKBONES = {"cnn": "Backbone 1 (CNN)", "moment_lora": "Backbone 2 (MOMENT + LoRA)"}
-
-CHOICES = {"tuned": "every method tuned", "try": "search"}
-
-PRETTY = {"pamap2": "PAMAP2", "mhealth": "MHEALTH", "dsa": "DSA", "dsa_mini": "DSA excerpt"}
-
-# Said in the title already, or in every caption.
-_NAMED = ("data.name", "data.split", "backbone.", "fleet.gap", "data.num_clients", "engine", "data origin", "choice")
-
-# What a run must share with the paper's before a deviation is computed, where it is said at all: devices, rate, batch.
-SAME = {
-    "fleet.preset": "paper", "fleet.coupling": "coupled", "fleet.counts": "", "fleet.owned": "{}", "fleet.types": "{}",
-    "training.lr": "0.001", "training.batch_size": "32",
-}  # fmt: skip
-
-USUAL_FLEET = {"fleet.gap": "55", "data.num_clients": "", "fleet.num_clients": ""}
-
-MISSING = {"training.missing": "zero_input"}
-
-
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """Cells of one setting; ``differs``: in what, beside data and backbone, it differs from the report's others.
+    """All items of one setting.
 
-    ``searched``: the keys in which cells that a search chose may differ from method to method.
+    Attributes:
+        items: planned and existing runs.
+        differs: keys beside data and backbone in which it differs from the report's other settings, with its values.
+        searched: keys in which runs that a search chose may differ from method to method.
     """
 
     items: tuple[GridItem, ...]
@@ -102,22 +95,22 @@ class Experiment:
 
     @property
     def main(self) -> Comparison | None:
-        """By the clock that the allocator planned with."""
+        """The comparison by the clock that the allocator planned with."""
         return self.comparisons.get(self.runs[0].run.planning_model) if self.runs else None
 
     @property
     def by_paper(self) -> Comparison | None:
-        """By the paper's clock."""
+        """The comparison by the paper's clock."""
         return self.comparisons.get(PAPER_CLOCK)
 
     @property
     def shown(self) -> Comparison | None:
-        """What stands beside the paper's figures: by its clock where the runs have it, else by the planner's."""
+        """Comparison beside the paper's figures: by its clock where the runs have it, else by the planner's."""
         return self.by_paper or self.main
 
     def text(self, path: str) -> str:
         """A value of the configuration."""
-        value = at(self.items[0].config, path)
+        value = config_value(self.items[0].config, path)
         return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
     @property
@@ -142,14 +135,14 @@ class Experiment:
 
     @property
     def num_clients(self) -> int:
-        """Clients of the fleet; the data set's own number unless the configuration says otherwise."""
+        """Clients of the fleet: one per subject unless the configuration says otherwise."""
         for path in ("data.num_clients", "fleet.num_clients"):
             if self.text(path):
                 return int(self.text(path))
-        return self.own_clients
+        return self._num_subjects
 
     @property
-    def own_clients(self) -> int:
+    def _num_subjects(self) -> int:
         """One client per subject of the training part; 0 where nothing is known."""
         rows = self.runs[0].run.coverage.get("clients") if self.runs else None
         if isinstance(rows, list) and rows and not self.text("data.num_clients"):
@@ -161,7 +154,7 @@ class Experiment:
 
     @property
     def is_real(self) -> bool:
-        """Whether the data are."""
+        """True where no run used synthetic data."""
         return all(r.run.data_origin == "real" for r in self.runs)
 
     @property
@@ -176,20 +169,20 @@ class Experiment:
 
     @property
     def is_drawn(self) -> bool:
-        """Gap 55 and the own number of clients: the settings of which figures are drawn, whoever owns which sensors."""
+        """True for gap 55 and a client per subject: the settings of which figures are drawn."""
         return self.gap == 55.0 and not self.text("data.num_clients")
 
     @property
     def unusual(self) -> tuple[str, ...]:
-        """In which devices, rate, batch or reading of a missing sensor it leaves the setting of the paper's claims."""
+        """Devices, rate, batch and reading of a missing sensor in which it leaves the setting of the paper's claims."""
         wanted = {k: v for k, v in (SAME | USUAL_FLEET | MISSING).items() if k not in self.searched}
-        found = [f"{k} = {self.text(k)}" for k, v in wanted.items() if self.text(k) not in (v, "")]
-        return (*found, *(["values chosen by a search"] if self.choice else []))
+        changed = [f"{k} = {self.text(k)}" for k, v in wanted.items() if self.text(k) not in (v, "")]
+        return (*changed, *(["values chosen by a search"] if self.choice else []))
 
     @property
     def is_two_boards(self) -> bool:
-        """The paper's per-device runs: one client of Type A, one of Type C."""
-        return at(self.items[0].config, "fleet.counts") in ([1, 0, 1], (1, 0, 1))
+        """True for the paper's per-device runs: one client of Type A, one of Type C."""
+        return config_value(self.items[0].config, "fleet.counts") in ([1, 0, 1], (1, 0, 1))
 
     @property
     def title(self) -> str:
@@ -210,7 +203,7 @@ class Experiment:
         return digests_of(self.runs)
 
     def of_other_code(self, label: str) -> int:
-        """How many of a method's runs another program computed than most runs of the experiment."""
+        """Number of a method's runs that another program computed than most runs of the experiment."""
         return sum(r.label == label and r.run.source_digest != self.digests[0] for r in self.compared)
 
     @property

@@ -1,4 +1,4 @@
-"""What there is of a grid: every cell that was planned or found, with its state, its run, and why it is not done."""
+"""Inventory of folders: one item per planned or existing run, with its state and the reason if it is not done."""
 
 from __future__ import annotations
 
@@ -15,11 +15,23 @@ from relief_ray.errors import UserError
 from relief_ray.records.identity import config_hash
 from relief_ray.records.redact import mask_text
 from relief_ray.records.run_folder import RUN_FILE, read_rounds, read_run
-from relief_ray.report.runs import Loaded, at, below
+from relief_ray.report.runs import Loaded, below, config_value
 from relief_ray.strategies import PRESETS
 
-# What a method is called where another with its name stands beside it: the bare name belongs to the preset itself.
-
+PLANS = ("grid.json", "plan.json")
+ERROR_FILE = "error.json"
+State = Literal["done", "unfinished", "failed", "missing", "untested"]
+STATES: Mapping[State, str] = {
+    "done": "finished and evaluated on the test part",
+    "unfinished": "begun, not all rounds are there",
+    "failed": "ended with an error, or its files are damaged",
+    "missing": "planned, never begun",
+    "untested": "finished, but never evaluated on the test part",
+}
+# Of several folders of one cell, the first of these states counts.
+_RANK: tuple[State, ...] = ("done", "untested", "unfinished", "failed", "missing")
+# Keys of a configuration that do not define the experiment.
+NOT_HASHED = frozenset({"name", "runtime", "tracking", "choice"})
 
 Named = tuple[str, Mapping[str, JsonValue]]
 
@@ -29,8 +41,8 @@ _PRESETS: Mapping[str, Mapping[str, JsonValue]] = {shown(k): s.model_dump(mode="
 def variant_names(methods: Sequence[Named]) -> list[str]:
     """A name for each (label, configuration): ``relief``, and ``relief (gamma=0.5)`` where 0.5 is not the preset's.
 
-    What is given does not depend on which other cells are there. A user's own method has no preset: where its cells
-    differ, every one says in what. What a search varies is no variant: a tuned method keeps its name.
+    The bare name belongs to the preset itself, so a name does not depend on which other cells are there. A user's own
+    method has no preset: where its cells differ, each one names the fields. Fields that a search varies do not count.
     """
     sections = [(label, _section(config)) for label, config in methods]
     namesakes: dict[str, list[Mapping[str, JsonValue]]] = {}
@@ -73,32 +85,18 @@ def _variant_name(label: str, mine: Mapping[str, JsonValue], namesakes: Sequence
     return f"{label} ({own})" if own else label
 
 
-PLANS = ("grid.json", "plan.json")
-
-ERROR_FILE = "error.json"
-
-State = Literal["done", "unfinished", "failed", "missing", "untested"]
-
-STATES: Mapping[State, str] = {
-    "done": "finished and evaluated on the test part",
-    "unfinished": "begun, not all rounds are there",
-    "failed": "ended with an error, or its files are damaged",
-    "missing": "planned, never begun",
-    "untested": "finished, but never evaluated on the test part",
-}
-
-# Which of several accounts of one cell counts.
-_RANK: tuple[State, ...] = ("done", "untested", "unfinished", "failed", "missing")
-
-# What a configuration holds beside the experiment.
-NOT_HASHED = frozenset({"name", "runtime", "tracking", "choice"})
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GridItem:
-    """A cell: ``name`` is its folder's below the one that was named, ``label`` its method's; ``loaded``: its run.
+    """A planned or existing run.
 
-    ``repeats`` are finished runs of the same cell elsewhere, of which nothing enters a mean.
+    Attributes:
+        name: its folder's path below the folder that was named, ``f0-relief``.
+        label: name of its method.
+        config: its configuration; empty where it cannot be read.
+        state: one of ``STATES``.
+        why: reason for a state other than done.
+        loaded: its record and rounds, where they can be read.
+        repeats: finished runs of the same cell elsewhere; they enter no mean.
     """
 
     name: str
@@ -112,12 +110,13 @@ class GridItem:
     @property
     def title(self) -> str:
         """Method, fold and seed in words."""
-        return f"{self.label}, fold {at(self.config, 'data.fold') or 0}, seed {at(self.config, 'seed') or 0}"
+        fold, seed = (config_value(self.config, path) or 0 for path in ("data.fold", "seed"))
+        return f"{self.label}, fold {fold}, seed {seed}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Inventory:
-    """All cells in the order of their plans; ``titles`` are the plans' own."""
+    """All items in the order of their plans; ``titles``: of the plans."""
 
     items: tuple[GridItem, ...]
     titles: tuple[str, ...] = ()
@@ -128,7 +127,7 @@ class Inventory:
         return tuple(s.loaded for s in self.items if s.state == "done" and s.loaded is not None)
 
     def count(self, state: State) -> int:
-        """How many cells are in that state."""
+        """Number of items in that state."""
         return sum(s.state == state for s in self.items)
 
 
@@ -139,7 +138,7 @@ class _Plan:
 
 
 def take_inventory(paths: Iterable[Path]) -> Inventory:
-    """Every cell below the paths: plans (``grid.json``, ``plan.json``) and run folders.
+    """Inventory of everything below the paths: plans (``grid.json``, ``plan.json``) and run folders.
 
     A cell that is damaged, failed, unfinished or missing is kept with its state; nothing of it enters a mean. A cell
     that several folders plan or hold is one: it is done where any of them finished it.
@@ -150,21 +149,21 @@ def take_inventory(paths: Iterable[Path]) -> Inventory:
     items: dict[str, GridItem] = {}
     titles: list[str] = []
     for path in map(Path, paths):
-        found, named = _folder(path)
-        titles += named
-        for key, item in found:
+        below_path, plan_titles = _folder(path)
+        titles += plan_titles
+        for key, item in below_path:
             items.setdefault(key, item)
     return Inventory(items=labelled(merged(items.values())), titles=tuple(dict.fromkeys(titles)))
 
 
 def labelled(items: Sequence[GridItem]) -> tuple[GridItem, ...]:
-    """Planned and finished cells of one method under one name, whichever of them are there."""
+    """The items with the name of their method's variant, planned and finished ones alike."""
     names = variant_names([(s.label, s.config) for s in items])
     return tuple(replace(s, label=name) for s, name in zip(items, names, strict=True))
 
 
 def merged(items: Iterable[GridItem]) -> tuple[GridItem, ...]:
-    """One slot per configuration (and per origin of data and engine, where several finished), in order."""
+    """One item per configuration (and per origin of data and engine, where several finished), in order."""
     groups: dict[str, list[GridItem]] = {}
     for item in items:
         decisive = {k: v for k, v in item.config.items() if k not in NOT_HASHED}
@@ -188,15 +187,15 @@ def _one(same: Sequence[GridItem]) -> Iterable[GridItem]:
 def _folder(path: Path) -> tuple[list[tuple[str, GridItem]], list[str]]:
     plans = [read_plan_file(p) for name in PLANS for p in below(path, name)]
     planned = {str(folder.resolve()): (folder, label, config) for p in plans for folder, label, config in p.rows}
-    found = [(key, look(_name(row[0], path), *row)) for key, row in planned.items()]
+    items = [(key, look(_name(row[0], path), *row)) for key, row in planned.items()]
     others = [p.parent for p in below(path, RUN_FILE) if str(p.parent.resolve()) not in planned]
-    found += [(str(folder.resolve()), look(_name(folder, path), folder, folder.name, {})) for folder in others]
-    if not plans and not found:
+    items += [(str(folder.resolve()), look(_name(folder, path), folder, folder.name, {})) for folder in others]
+    if not plans and not items:
         raise UserError(
             f"{path}: found no {RUN_FILE} and no {' or '.join(PLANS)} in or below it; name folders that "
             "`relief-ray run` or `relief-ray grid` made"
         )
-    return found, [p.title for p in plans if p.title]
+    return items, [p.title for p in plans if p.title]
 
 
 def _name(folder: Path, top: Path) -> str:
@@ -211,9 +210,9 @@ def read_plan_file(path: Path) -> _Plan:
         UserError: the file is damaged.
     """
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        rows = [(path.parent / r["folder"], shown(str(r["label"])), dict(r["config"])) for r in found["cells"]]
-        return _Plan(title=str(found.get("title") or found["name"]), rows=tuple(rows))
+        plan = json.loads(path.read_text(encoding="utf-8"))
+        rows = [(path.parent / r["folder"], shown(str(r["label"])), dict(r["config"])) for r in plan["cells"]]
+        return _Plan(title=str(plan.get("title") or plan["name"]), rows=tuple(rows))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
             f"{path}: damaged ({error!r}), expected a plan; start the same command again, or move the file away"
@@ -221,7 +220,7 @@ def read_plan_file(path: Path) -> _Plan:
 
 
 def look(name: str, folder: Path, label: str, config: Mapping[str, JsonValue]) -> GridItem:
-    """What a cell's folder holds."""
+    """Item for a cell's folder, with its state."""
     error = read_error(folder)
     if not (folder / RUN_FILE).exists():
         state: State = "missing" if error is None else "failed"
@@ -234,7 +233,7 @@ def look(name: str, folder: Path, label: str, config: Mapping[str, JsonValue]) -
 
 
 def read_error(folder: Path) -> str | None:
-    """Why a cell failed, in one line, as the grid kept it; None where it did not."""
+    """Reason of a cell's failure in one line, as the grid kept it; None where it did not fail."""
     path = folder / ERROR_FILE
     if not path.exists():
         return None

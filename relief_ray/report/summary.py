@@ -13,7 +13,7 @@ from statistics import mean
 from pydantic import JsonValue
 
 from relief_ray.records.schema import ClientRecord, FedAvgRecord, Metrics, RoundRecord, RunRecord
-from relief_ray.report.runs import Loaded, Replicate, fact, is_pooled, text
+from relief_ray.report.runs import Loaded, Replicate, config_text, is_pooled, run_value
 
 FUSION_BLOCK = "fusion.A."
 MIB = 2**20
@@ -51,9 +51,9 @@ def accessible(loaded: Loaded) -> dict[int, frozenset[str]]:
 def count_slots(loaded: Loaded) -> SlotCounts | None:
     """Counts of one run; None for a method that has no bootstrap or offers everything."""
     reach = accessible(loaded)
-    if not reach or fact(loaded.run, "strategy.select") == "all":
+    if not reach or run_value(loaded.run, "strategy.select") == "all":
         return None
-    forced = fact(loaded.run, "strategy.mandatory") is not False
+    forced = run_value(loaded.run, "strategy.mandatory") is not False
     rows = [_count(c, reach[c.client], forced) for r in loaded.trained for c in r.clients if c.client in reach]
     return SlotCounts(
         mandatory=sum(row[0] for row in rows),
@@ -184,8 +184,8 @@ def summarise_run(loaded: Loaded) -> RunSummary:
     return RunSummary(
         label=loaded.label,
         replicate=loaded.replicate,
-        dataset=text(loaded.run, "data.name"),
-        split=text(loaded.run, "data.split"),
+        dataset=config_text(loaded.run, "data.name"),
+        split=config_text(loaded.run, "data.split"),
         rounds=loaded.rounds[-1].round,
         last=last,
         shown=last.headline,

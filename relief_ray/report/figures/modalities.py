@@ -21,7 +21,7 @@ HATCHES = ("", "///", "...", "\\\\\\", "xxx", "---")
 def modalities(experiment: Experiment, slug: str) -> Figure | None:
     """Bars per modality and method; None where no method has a canonical model."""
     comparison = experiment.main
-    names = [] if comparison is None else owned(comparison)
+    names = [] if comparison is None else _modalities(comparison)
     if comparison is None or not names:
         return None
     rows = [
@@ -42,7 +42,7 @@ def modalities(experiment: Experiment, slug: str) -> Figure | None:
     )
 
 
-def owned(comparison: Comparison) -> list[str]:
+def _modalities(comparison: Comparison) -> list[str]:
     """The modalities that the runs were evaluated on one at a time, in the runs' order."""
     return list(dict.fromkeys(m for s in comparison.summaries for m in s.last.f1_by_modality))
 
@@ -67,9 +67,9 @@ def _draw(figure: MplFigure, experiment: Experiment, comparison: Comparison, nam
     footnote(figure, experiment.runs)
 
 
-def _bars(row: MethodResult | None, names: Sequence[str]) -> list[tuple[str, float, float]]:
-    found = [(m, None if row is None else row.stats.get(f"f1_{m}_percent")) for m in names]
-    return [(m, s.mean, s.std or 0.0) for m, s in found if s is not None]
+def _bars(method: MethodResult | None, names: Sequence[str]) -> list[tuple[str, float, float]]:
+    stats = [(m, None if method is None else method.stats.get(f"f1_{m}_percent")) for m in names]
+    return [(m, s.mean, s.std or 0.0) for m, s in stats if s is not None]
 
 
 def _owners(comparison: Comparison, modality: str) -> str:

@@ -22,7 +22,7 @@ from relief_ray.report.figures.style import (
     sheet,
     top_legend,
 )
-from relief_ray.report.runs import is_pooled, split_name, text
+from relief_ray.report.runs import config_text, is_pooled, split_name
 from relief_ray.report.summary import MIB
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def curves(comparison: Comparison, path: Path) -> Path:
         UserError: matplotlib is missing, or an unknown file suffix.
     """
     first, points = comparison.runs[0], curve_points(comparison)
-    name = f"{mark(first)}{text(first.run, 'data.name')}, {split_name(text(first.run, 'data.split'))}"
+    name = f"{mark(first)}{config_text(first.run, 'data.name')}, {split_name(config_text(first.run, 'data.split'))}"
     with sheet(HEIGHT_IN + HEADING_IN) as figure:
         draw_curves(figure, comparison, points, heading=f"{name}; mean over runs{bands(comparison)}")
         save(figure, path)

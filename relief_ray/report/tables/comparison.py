@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from relief_ray.report.comparison import FEDAVG, Comparison
 from relief_ray.report.document import NONE, Cell, Row, Table
 from relief_ray.report.paper import PaperCell, beside, read_paper
-from relief_ray.report.runs import fact
+from relief_ray.report.runs import run_value
 from relief_ray.report.statistics import Paired, interval_text
 from relief_ray.report.tables import columns as col
 from relief_ray.report.tables.cells import name_of, number_text
@@ -107,4 +107,4 @@ def legend(comparison: Comparison) -> list[str]:
 
 
 def _backbone(comparison: Comparison) -> str:
-    return str(fact(comparison.runs[0].run, "backbone.name") or "cnn")
+    return str(run_value(comparison.runs[0].run, "backbone.name") or "cnn")

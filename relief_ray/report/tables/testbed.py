@@ -14,7 +14,7 @@ from relief_ray.report.document import NONE, Cell, Number, Origin, Row, Table
 from relief_ray.report.experiments import Experiment
 from relief_ray.report.findings import device_shares
 from relief_ray.report.paper import PREFIX, Paper, PaperRow, paper_row
-from relief_ray.report.runs import at, is_pooled
+from relief_ray.report.runs import config_value, is_pooled
 from relief_ray.report.runs import device_types as types_of
 from relief_ray.report.tables import columns as col
 from relief_ray.report.tables.cells import figure_cell, gaps, name_of, runs_cell
@@ -61,7 +61,7 @@ def device_table(experiment: Experiment, paper: Paper, slug: str) -> Table | Non
     """Table VI: the testbed's devices, ours below the paper's names; none for another fleet."""
     if experiment.text("fleet.preset") != "testbed":
         return None
-    fleet = FleetConfig.model_validate(at(experiment.items[0].config, "fleet"))
+    fleet = FleetConfig.model_validate(config_value(experiment.items[0].config, "fleet"))
     sensors = owned_modalities(fleet, get_spec(experiment.dataset).names)
     rows = [_device(row, kind, device_types(fleet)[kind], sensors[kind]) for row, kind in _kinds(paper)]
     head = ("device", "power mode", "sensors", "power, W")

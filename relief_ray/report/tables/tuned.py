@@ -13,7 +13,7 @@ from relief_ray.report.comparison import stat
 from relief_ray.report.document import Cell, Row, Table, Tone
 from relief_ray.report.experiments import Experiment
 from relief_ray.report.inventory import GridItem, chosen_keys
-from relief_ray.report.runs import at
+from relief_ray.report.runs import config_value
 from relief_ray.report.tables.cells import figure_cell, gap, method_cell, open_states
 from relief_ray.report.tables.columns import HEADLINE
 
@@ -56,8 +56,8 @@ def _chosen(tuned: Experiment, label: str) -> str:
 
 
 def _values(config: Mapping[str, JsonValue]) -> str:
-    edge = at(config, "choice.at_edge")
-    parts = [f"{key.rpartition('.')[2]} {_shown(at(config, key))}" for key in chosen_keys(config)]
+    edge = config_value(config, "choice.at_edge")
+    parts = [f"{key.rpartition('.')[2]} {_shown(config_value(config, key))}" for key in chosen_keys(config)]
     return ", ".join([*parts, *(["edge"] if edge else [])])
 
 
@@ -67,7 +67,7 @@ def _shown(value: JsonValue) -> str:
 
 def search_table(experiment: Experiment, slug: str) -> Table:
     """Table of a search: a row per method, fold and value of its own, a column per learning rate, validation F1."""
-    rates = sorted({float(str(at(s.config, LEARNING_RATE))) for s in experiment.items})
+    rates = sorted({float(str(config_value(s.config, LEARNING_RATE))) for s in experiment.items})
     groups: dict[tuple[str, int, str], list[GridItem]] = {}
     for item in experiment.items:
         groups.setdefault((item.label, _fold(item), _other_values(item.config)), []).append(item)
@@ -92,12 +92,12 @@ def search_table(experiment: Experiment, slug: str) -> Table:
 
 def _other_values(config: Mapping[str, JsonValue]) -> str:
     keys = [k for k in chosen_keys(config) if k != LEARNING_RATE]
-    return ", ".join(f"{k.rpartition('.')[2]} {_shown(at(config, k))}" for k in keys)
+    return ", ".join(f"{k.rpartition('.')[2]} {_shown(config_value(config, k))}" for k in keys)
 
 
 def _fold(item: GridItem) -> int:
     """Fold of a run; folds are never averaged, since one validates on subjects that another tests."""
-    fold = at(item.config, "data.fold")
+    fold = config_value(item.config, "data.fold")
     return fold if isinstance(fold, int) else 0
 
 
@@ -116,7 +116,7 @@ def _best(items: Sequence[GridItem]) -> str:
 
 
 def _tries(group: Sequence[GridItem], rate: float, best: str) -> Cell:
-    items = [s for s in group if float(str(at(s.config, LEARNING_RATE))) == rate]
+    items = [s for s in group if float(str(config_value(s.config, LEARNING_RATE))) == rate]
     scores = _scores(items)
     if not scores:
         return gap([s.state for s in items])
