@@ -45,7 +45,7 @@ MICROS = (8, 4, 2, 1)
 
 
 def resident_mib() -> float:
-    """What this process holds now."""
+    """Resident memory of this process now, MiB."""
     status = Path("/proc/self/status").read_text(encoding="utf-8")
     line = next(line for line in status.splitlines() if line.startswith("VmRSS"))
     return int(line.split()[1]) / KIB_PER_MIB
@@ -78,14 +78,14 @@ def measure(size: Size, num_windows: int, channels: int, samples: int, micros: S
     use_threads(1)
     backbone = MomentConfig(size=size).build(shape_of(channels, samples), 0)
     fork = multiprocessing.get_context("fork")
-    found: Figures = {}
+    figures: Figures = {}
     for micro in micros:
         mine, theirs = fork.Pipe()
         child = fork.Process(target=step, args=(backbone, num_windows, micro, theirs))
         child.start()
         added_mib, seconds = mine.recv()
         child.join()
-        found |= {f"micro_{micro}_added_mib": added_mib, f"micro_{micro}_s": seconds}
+        figures |= {f"micro_{micro}_added_mib": added_mib, f"micro_{micro}_s": seconds}
     return {
         **facts(),
         "size": size,
@@ -93,12 +93,12 @@ def measure(size: Size, num_windows: int, channels: int, samples: int, micros: S
         "channels_per_sensor": channels,
         "samples": samples,
         "declared_micro_batch": most_windows(sum(s.step_bytes for s in backbone.stages)) or 0,
-        **found,
+        **figures,
     }
 
 
 def noise_on_disk(folder: Path, num_windows: int, channels: int, samples: int) -> WindowSet:
-    """Windows that a host maps."""
+    """Random windows in a file that a worker process maps."""
     width, path = channels * len(SENSORS), folder / "signal.npy"
     np.save(path, np.random.default_rng(0).normal(size=(num_windows * samples, width)).astype(np.float32))
     return WindowSet(
@@ -129,7 +129,7 @@ def job_of(size: Size, windows: WindowSet, channels: int) -> Job:
 
 
 def host_peak(job: Job) -> float:
-    """MiB that the one host's process held at most: training, testing and training again."""
+    """Peak MiB of the one worker process over training, evaluation and training again."""
     from actors.runtime.executor import open_executor
     from actors.runtime.host_group import RuntimeOptions
 
@@ -151,9 +151,9 @@ def through_ray(size: Size, num_windows: int, channels: int, samples: int, micro
     with tempfile.TemporaryDirectory() as folder, ray_session(SessionOptions(num_cpus=1)):
         job = job_of(size, noise_on_disk(Path(folder), num_windows, channels, samples), channels)
         jobs = {micro: replace(job, trainer=replace(job.trainer, micro_batch=micro)) for micro in micros}
-        found = {f"micro_{micro or 'declared'}_host_peak_mib": host_peak(job) for micro, job in jobs.items()}
+        figures = {f"micro_{micro or 'declared'}_host_peak_mib": host_peak(job) for micro, job in jobs.items()}
     shape: Figures = {"size": size, "windows": num_windows, "channels_per_sensor": channels, "samples": samples}
-    return {**facts(), **shape, **found}
+    return {**facts(), **shape, **figures}
 
 
 def main() -> None:
@@ -165,10 +165,14 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=128)
     parser.add_argument("--micro", type=int, nargs="+", default=None)
     parser.add_argument("--through-ray", action="store_true")
-    given = parser.parse_args()
-    shape = (given.size, given.windows, given.channels, given.samples)
-    found = through_ray(*shape, given.micro or [None]) if given.through_ray else measure(*shape, given.micro or MICROS)
-    print(json.dumps(found, indent=1))
+    options = parser.parse_args()
+    shape = (options.size, options.windows, options.channels, options.samples)
+    figures = (
+        through_ray(*shape, options.micro or [None])
+        if options.through_ray
+        else measure(*shape, options.micro or MICROS)
+    )
+    print(json.dumps(figures, indent=1))
 
 
 if __name__ == "__main__":

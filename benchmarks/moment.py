@@ -30,7 +30,7 @@ PAPER_FULL_S, PAPER_V0_S = 18.0, 13.5
 
 
 def open_setup(size: str, num_windows: int) -> Setup:
-    """Real dsa, torso unit, so many windows a client."""
+    """Opens the real dsa (torso unit) with ``num_windows`` windows per client."""
     return prepare(
         parse(
             {
@@ -103,9 +103,9 @@ def measure(size: str, num_windows: int, turns: int) -> Figures:
 
 def paired(above: Sequence[float], below: Sequence[float]) -> dict[str, float]:
     """Median and quartiles of the ratios, one from each turn."""
-    found = [a / b for a, b in zip(above, below, strict=True)]
-    low, _, high = quantiles(found, n=4, method="inclusive") if len(found) > 1 else found * 3
-    return {"median": median(found), "q1": low, "q3": high}
+    ratios = [a / b for a, b in zip(above, below, strict=True)]
+    low, _, high = quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
+    return {"median": median(ratios), "q1": low, "q3": high}
 
 
 def main() -> None:
@@ -114,8 +114,8 @@ def main() -> None:
     parser.add_argument("--size", default="small", choices=["small", "tiny"])
     parser.add_argument("--windows", type=int, default=16)
     parser.add_argument("--turns", type=int, default=1)
-    given = parser.parse_args()
-    print(json.dumps(measure(given.size, given.windows, given.turns), indent=1))
+    options = parser.parse_args()
+    print(json.dumps(measure(options.size, options.windows, options.turns), indent=1))
 
 
 if __name__ == "__main__":

@@ -19,19 +19,19 @@ from pathlib import Path
 from statistics import median, quantiles
 from time import perf_counter
 
-from benchmarks.earlier import earlier
 from benchmarks.engine.machine import Figures, facts
-from benchmarks.prediction_table import table
 from relief_ray.config import parse
-from relief_ray.devices.time import Profile
+from relief_ray.devices.time import Measured, Profile
 from relief_ray.devices.workload import Workload, num_steps, shares, workload
 from relief_ray.errors import UserError
+from relief_ray.experiment.clocks import foreign_profile, run_clocks
 from relief_ray.experiment.setup import Setup, context_of, prepare
 from relief_ray.federated import ClientContext, ClientProgram
 from relief_ray.groups import GroupId
 from relief_ray.messages import NO_STATE, Assignment, ClientInfo, ServerState
 from relief_ray.process import use_threads
 from relief_ray.profiling.profile import Profiler
+from relief_ray.records.identity import machine_facts
 from relief_ray.streams import Streams
 from relief_ray.training.inputs import prepare as prepare_inputs
 from relief_ray.training.trainer import Trainer
@@ -80,16 +80,18 @@ def assignments(setup: Setup) -> list[Row]:
     chosen = {t.client: tuple(t.train) for t in tasks}
     for device in "ABC":
         client = first_client(setup, device)
-        own = [g for g in layout if g.modality in client.modalities]
-        layers = sorted({g.layer or 0 for g in own if g.role == "encoder"})
+        sensor_groups = [g for g in layout if g.modality in client.modalities]
+        layers = sorted({g.layer or 0 for g in sensor_groups if g.role == "encoder"})
         middle = layers[(len(layers) - 1) // 2]
         named: dict[str, tuple[GroupId, ...]] = {
             "everything": layout.ids,
             "V0": chosen[client.id],
-            "fusion blocks": tuple(g.id for g in own if g.role == "fusion_a"),
+            "fusion blocks": tuple(g.id for g in sensor_groups if g.role == "fusion_a"),
             "head + B": tuple(g.id for g in layout if g.role in ("fusion_b", "head")),
-            f"encoder block {layers[-1]}": tuple(g.id for g in own if (g.role, g.layer) == ("encoder", layers[-1])),
-            f"encoder block {middle}": tuple(g.id for g in own if (g.role, g.layer) == ("encoder", middle)),
+            f"encoder block {layers[-1]}": tuple(
+                g.id for g in sensor_groups if (g.role, g.layer) == ("encoder", layers[-1])
+            ),
+            f"encoder block {middle}": tuple(g.id for g in sensor_groups if (g.role, g.layer) == ("encoder", middle)),
         }
         same: dict[tuple[GroupId, ...], list[str]] = {}
         for name, groups in named.items():
@@ -104,7 +106,7 @@ def first_client(setup: Setup, device: str) -> ClientInfo:
 
 
 def load_of(setup: Setup, row: Row) -> Workload:
-    """What the cost model makes of a row."""
+    """The cost model's workload of a row."""
     client, training = first_client(setup, row.client), setup.config.training
     return workload(
         setup.accountant.counter.costs,
@@ -161,7 +163,7 @@ def predict(setup: Setup, profile: Profile, rows: Sequence[Row]) -> dict[str, li
 
 
 def foretold(setup: Setup, profile: Profile, rows: Sequence[Row]) -> list[float]:
-    """Seconds of every row by a profile that was made before."""
+    """Seconds of every row, predicted by an earlier profile."""
     return [sum(profile.devices[row.client].compute_s(load_of(setup, row))) for row in rows]
 
 
@@ -192,14 +194,14 @@ def compare(case: Case, turns: int, path: Path | None = None) -> dict[str, objec
     ``path``: an earlier profile.
     """
     setup = prepare(parse(case.values))
-    before = None if path is None else earlier(path, setup)
+    before = None if path is None else earlier_profile(path, setup)
     rows = assignments(setup)
     profile, seen = observe(setup, rows, turns)
     predicted = predict(setup, profile, rows)
     if before is not None:
         predicted["earlier"] = foretold(setup, before, rows)
     full = {row.client: i for i, row in reversed(list(enumerate(rows))) if row.name.startswith("everything")}
-    found = [_row(rows, i, full[row.client], seen, predicted) for i, row in enumerate(rows)]
+    predicted_rows = [_row(rows, i, full[row.client], seen, predicted) for i, row in enumerate(rows)]
     assert profile.measured is not None
     windows = {c.device: c.num_windows for c in setup.fleet.clients}
     return {
@@ -210,7 +212,7 @@ def compare(case: Case, turns: int, path: Path | None = None) -> dict[str, objec
         "turns": turns,
         "profile": profile.measured.model_dump(mode="json"),
         **({} if before is None or before.measured is None else {"earlier": before.measured.model_dump(mode="json")}),
-        "rows": found,
+        "rows": predicted_rows,
     }
 
 
@@ -222,23 +224,83 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--json", type=Path, required=True, help="The file to write.")
     parser.add_argument("--profile", type=Path, help="A file of `relief-ray device profile`, for the one case asked.")
-    given = parser.parse_args()
-    if unknown := sorted(set(given.cases.split(",")) - set(cases())):
+    options = parser.parse_args()
+    if unknown := sorted(set(options.cases.split(",")) - set(cases())):
         parser.error(f"--cases {','.join(unknown)}: expected some of {', '.join(cases())}")
     use_threads(1)
     machine: Figures = facts()
-    names = [n for n in given.cases.split(",") if not (given.quick and n == "small")]
-    if given.profile is not None and len(names) != 1:
-        parser.error(f"--profile {given.profile}: is of one backbone; ask for its case alone with --cases")
-    turns = 2 if given.quick else given.turns
+    names = [n for n in options.cases.split(",") if not (options.quick and n == "small")]
+    if options.profile is not None and len(names) != 1:
+        parser.error(f"--profile {options.profile}: is of one backbone; ask for its case alone with --cases")
+    turns = 2 if options.quick else options.turns
     results = []
     for name in names:
         try:
-            results.append(compare(cases()[name], turns, given.profile))
+            results.append(compare(cases()[name], turns, options.profile))
         except UserError as error:
             parser.error(str(error))
         print(f"\n{name}\n\n{table(results[-1])}", flush=True)
-        given.json.write_text(json.dumps({"machine": machine, "cases": results}, indent=1) + "\n", encoding="utf-8")
+        options.json.write_text(json.dumps({"machine": machine, "cases": results}, indent=1) + "\n", encoding="utf-8")
+
+
+def table(case: dict[str, object]) -> str:
+    """A case as Markdown; an earlier profile's prediction has two columns more, and its conditions below."""
+    before, rows = case.get("earlier"), case["rows"]
+    assert isinstance(rows, list)
+    head = ["client", "assignment", "measured (quartiles)", "by stages", "error", "by phases", "by FLOPs"]
+    head += [] if before is None else ["by stages, earlier", "error"]
+    first, *others = (f"| {' | '.join(line)} |" for line in (head, *(cells(r) for r in rows if r["measured"] != 1.0)))
+    lines = [first, "|---" * len(head) + "|", *others]
+    return "\n".join([*lines, *(["", conditions(before)] if isinstance(before, dict) else [])])
+
+
+def cells(r: dict[str, object]) -> list[str]:
+    """The cells of one row."""
+    shown = [f"{r['measured']:.3f} ({r['measured_q1']:.3f} to {r['measured_q3']:.3f})", f"{r['predicted_stages']:.3f}"]
+    shown += [f"{percent(r['error'])}", f"{r['predicted_phases']:.3f}", f"{r['predicted_flops']:.3f}"]
+    if "predicted_earlier" in r:
+        shown += [f"{r['predicted_earlier']:.3f}", percent(r["error_earlier"])]
+    return [str(r["client"]), str(r["assignment"]), *shown]
+
+
+def percent(share: object) -> str:
+    """A share in per cent with its sign."""
+    assert isinstance(share, float)
+    return f"{100 * share:+.0f} %"
+
+
+def conditions(before: dict[str, object]) -> str:
+    """The source of the last two columns: the earlier profile's date, commit and turns."""
+    return (
+        f"earlier: a file of `relief-ray device profile`, {before['date']}, commit {before['commit']}, "
+        f"{before['turns']} turns, spread {before['spread']:.3f}"
+    )
+
+
+def earlier_profile(path: Path, setup: Setup) -> Profile:
+    """Reads an earlier profile and checks that it was measured on this machine, for this backbone and data shape.
+
+    Raises:
+        UserError: no such file; not of this machine, thread count, backbone or shape; a device type is missing.
+    """
+    config = setup.config.model_copy(update={"costs": setup.config.costs.model_copy(update={"profile": str(path)})})
+    clocks = run_clocks(config, setup.engine)
+    model = clocks["measured"].model
+    assert isinstance(model, Measured)
+    profile, here = model.profile, machine_facts()
+    if profile.measured is None:
+        raise UserError(f"{path}: does not say how it was measured; take what `relief-ray device profile` wrote")
+    if foreign := foreign_profile(config, setup.job.build().shape, clocks):
+        raise UserError(foreign[0])
+    there = profile.measured
+    if (there.cpu, there.num_threads) != (here.cpu, here.num_threads):
+        raise UserError(
+            f"{path}: measured on {there.cpu}, threads: {there.num_threads}; this is {here.cpu}, threads: "
+            f"{here.num_threads}; profile this machine"
+        )
+    if missing := sorted({c.device for c in setup.fleet.clients} - profile.devices.keys()):
+        raise UserError(f"{path}: has no row for device types {', '.join(missing)}; profile with --types A,B,C")
+    return profile
 
 
 if __name__ == "__main__":

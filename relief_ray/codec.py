@@ -1,6 +1,6 @@
-"""The wire format that bytes are counted by: a JSON header, then float32 little-endian values group by group.
+"""The format by which transferred bytes are counted: a JSON header, then float32 little-endian values by group.
 
-A sparse payload holds a bit per value first, packed group by group, and then the values whose bit is set.
+A sparse payload has one bit per value, packed group by group, and then the values whose bit is set.
 """
 
 from __future__ import annotations
@@ -17,6 +17,11 @@ from torch import Tensor
 from relief_ray.groups import WHOLE, GroupId, GroupLayout, Kind, Part, Selection
 
 MAGIC, SPARSE = b"RLF1", b"RLS1"
+
+
+def cut(layout: GroupLayout, selection: Selection, params: Mapping[GroupId, Tensor]) -> dict[GroupId, Tensor]:
+    """The selected values of each group, from whole groups."""
+    return {j: params[j] if part == WHOLE else params[j][layout.indices(j, part)] for j, part in selection.items()}
 
 
 def encode(layout: GroupLayout, selection: Selection, params: Mapping[GroupId, Tensor]) -> bytes:
@@ -81,8 +86,13 @@ def decode_sparse(layout: GroupLayout, payload: bytes) -> tuple[Selection, dict[
     return selection, params
 
 
+def encoded_nbytes(layout: GroupLayout, selection: Selection) -> int:
+    """``len(encode(...))`` without encoding."""
+    return _encoded_nbytes(layout, tuple(selection.items()))
+
+
 def sparse_nbytes(layout: GroupLayout, selection: Selection, num_kept: int) -> int:
-    """``len(encode_sparse(...))`` of a payload that keeps so many values."""
+    """``len(encode_sparse(...))`` of a payload that keeps ``num_kept`` values."""
     bits = sum(-(-layout.num_values({j: part}) // 8) for j, part in selection.items())
     return 8 + len(_header(layout, selection)) + bits + 4 * num_kept
 
@@ -97,7 +107,7 @@ def _read_header(layout: GroupLayout, payload: bytes) -> tuple[Selection, int]:
     try:
         (length,) = struct.unpack_from("<I", payload, 4)
         rows = json.loads(payload[8 : 8 + length])
-        selection = {j: _part(*given) for j, *given, _ in rows}
+        selection = {j: _part(*fields) for j, *fields, _ in rows}
         if len(selection) != len(rows):
             raise ValueError("a group is named twice")
         if unknown := [j for j in selection if j not in layout]:
@@ -109,12 +119,7 @@ def _read_header(layout: GroupLayout, payload: bytes) -> tuple[Selection, int]:
     return selection, 8 + length
 
 
-def encoded_nbytes(layout: GroupLayout, selection: Selection) -> int:
-    """``len(encode(...))`` without encoding."""
-    return _encoded_nbytes(layout, tuple(selection.items()))
-
-
-# Every client of a round asks for the same few selections.
+# The clients of a round have the same few selections.
 @lru_cache(maxsize=1024)
 def _encoded_nbytes(layout: GroupLayout, items: tuple[tuple[GroupId, Part], ...]) -> int:
     selection = dict(items)
@@ -134,8 +139,3 @@ def _row(part: Part) -> list[object]:
 
 def _part(kinds: Sequence[Kind] | None, rank: int | None, rows: float | None = None) -> Part:
     return Part(kinds=None if kinds is None else frozenset(kinds), rank=rank, rows=rows)
-
-
-def cut(layout: GroupLayout, selection: Selection, params: Mapping[GroupId, Tensor]) -> dict[GroupId, Tensor]:
-    """The selected values of each group, from whole groups."""
-    return {j: params[j] if part == WHOLE else params[j][layout.indices(j, part)] for j, part in selection.items()}

@@ -32,7 +32,7 @@ from relief_ray.devices.fleet import FleetConfig
 from relief_ray.errors import UserError, nearest
 from relief_ray.models.backbone import BackboneConfig
 from relief_ray.models.cnn import CnnConfig
-from relief_ray.models.registry import BACKBONES, choose, name_of
+from relief_ray.models.registry import BACKBONES, backbone_name, choose_backbone
 from relief_ray.plugins import configured, is_own, is_path, modules_of, path_of
 from relief_ray.strategies import PRESETS, AnyStrategy
 from relief_ray.strategies.common import StrategyConfig
@@ -217,7 +217,7 @@ class ExperimentConfig(Section):
     @field_validator("backbone", mode="before")
     @classmethod
     def _named(cls, value: object) -> BackboneConfig:
-        return choose(value)
+        return choose_backbone(value)
 
     @field_serializer("strategy", "backbone", mode="wrap")
     def _with_path(self, value: BaseModel, serialise: SerializerFunctionWrapHandler) -> object:
@@ -227,7 +227,7 @@ class ExperimentConfig(Section):
     def modules(self) -> tuple[str, ...]:
         """The user's own modules that take part: those of strategy, backbone and dataset."""
         strategy = [path_of(type(self.strategy))] if is_own(type(self.strategy)) else []
-        return modules_of([*strategy, name_of(self.backbone), self.data.name])
+        return modules_of([*strategy, backbone_name(self.backbone), self.data.name])
 
     def hashed(self) -> dict[str, JsonValue]:
         """The part that decides results, as JSON: the input of the cell id; a device profile counts by its content.

@@ -1,4 +1,4 @@
-"""What a method asks of a backbone besides what it has: pure descriptions, built by ``models.extend``."""
+"""Descriptions of modules that a method adds to a backbone; built by ``models.extra.build``."""
 
 from __future__ import annotations
 
@@ -10,10 +10,17 @@ from relief_ray.groups import GroupId, Role
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Classifier:
-    """A linear classifier on what the stages behind groups ``after`` say: an early exit, or a unimodal head.
+    """A linear classifier on the outputs of the stages that own groups ``after``: an early exit or a unimodal head.
 
-    Each stage's output is pooled to features (B, D_i); ``Linear(sum_i D_i -> K)`` reads them side by side. The new
-    stage and its one new group are both called ``id``; they are on no path to the backbone's own logits.
+    Each stage's output is pooled to features (B, D_i); ``Linear(sum_i D_i -> K)`` reads their concatenation. The
+    backbone's logits do not depend on it.
+
+    Attributes:
+        id: name of the new stage and of its one new group.
+        after: groups whose stages' outputs are read.
+        role: role of the new group.
+        modality: modality of the new group; None: shared.
+        layer: layer of the new group; None: no layer.
     """
 
     id: GroupId
@@ -25,14 +32,18 @@ class Classifier:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Experts:
-    """Up to ``most`` copies of the layer that groups ``of`` make up, mixed by a router on the features.
+    """Up to ``most`` experts: copies of one layer, mixed by a router on the features.
 
-    Copy 1 is the backbone's own layer; copies 2, 3, .. own groups of their own, tagged by ``member``. With ``M``
-    experts the router has ``2 M - 1`` slots: one for the own expert, and with every further one another own slot and
-    one of its. ``output(M)`` are the logits when the ``M`` best slots are mixed; the backbone's own logits stay.
+    Expert 1 is the backbone's layer, the client's own expert; experts 2, 3, .. have new groups, tagged by ``member``.
+    With M experts the router has ``2 M - 1`` slots: M of expert 1 and one of each other expert. ``output(M)`` are the
+    logits when the M best slots are mixed; the backbone's logits stay as they are.
 
-    ``inside``: groups of LoRA layers within a stage each; every such layer has copies and a router of its own, which
-    looks at each token of the layer's input.
+    Attributes:
+        id: prefix of all new stages and groups.
+        of: the groups that make up the layer.
+        most: the largest number of experts.
+        inside: groups of LoRA layers within one stage each; every such layer has experts and a router of its own, which
+            reads each token of the layer's input.
     """
 
     id: str
@@ -41,37 +52,43 @@ class Experts:
     inside: tuple[GroupId, ...] = ()
 
     def copy(self, expert: int, group: GroupId) -> GroupId:
-        """The group of expert 1, 2, .. that stands for ``group``."""
+        """The group of expert 1, 2, .. that corresponds to ``group`` of the backbone."""
         return group if expert == 1 else f"{self.id}.{expert}.{group}"
 
     def router(self, expert: int, within: GroupId | None = None) -> GroupId:
-        """The router's rows that come with an expert; those of the layers of a group ``within``."""
+        """The group of an expert's router rows; with ``within`` those of the routers inside that group's layers."""
         return f"{self.id}.router.{expert}" + (f".{within}" if within else "")
 
-    def own(self, expert: int) -> tuple[GroupId, ...]:
+    def groups(self, expert: int) -> tuple[GroupId, ...]:
         """All groups of an expert."""
         return tuple(self.copy(expert, j) for j in (*self.of, *self.inside))
 
     def routers(self, expert: int) -> tuple[GroupId, ...]:
-        """All routers' rows that come with an expert."""
+        """All groups of an expert's router rows."""
         return (self.router(expert), *(self.router(expert, j) for j in self.inside))
 
     def weights(self, number: int) -> str:
-        """The stage that gives the weights (B, M) of so many experts, the own one first."""
+        """The stage whose output is the weights (B, M) of ``number`` experts, the client's own first."""
         return f"{self.id}.weights@{number}"
 
     def output(self, number: int) -> str | None:
-        """The stage that gives the logits of so many experts; with one the backbone's own."""
+        """The stage whose output is the logits with ``number`` experts; None (the backbone's logits) with one."""
         return None if number == 1 else f"{self.id}.logits@{number}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Connector:
-    """Residual adapters between the features and all that reads them; each is D -> ``bottleneck`` -> D, zero at first.
+    """Residual adapters between the features and the stages that read them; each starts as zero.
 
-    ``h`` (B, D) are all features side by side. ``first``: ``z = h + task_1(h) + own(h)``. ``mixed``:
-    ``z = h + own(h) + P_1 task_1(h) + sum_{i > 1} P_i (task_i(h) + cross_i(h))``, ``P = softmax(G h)``; ``own`` counts
-    there with ``own_in_mix``. The backbone's own logits stay those without connector.
+    ``h`` (B, D) are all features concatenated. Path ``first``: ``z = h + task_1(h) + own(h)``. Path ``mixed``:
+    ``z = h + own(h) + P_1 task_1(h) + sum_{i > 1} P_i (task_i(h) + cross_i(h))``, ``P = softmax(G h)``. The backbone's
+    logits stay those without connector.
+
+    Attributes:
+        id: prefix of all new stages and groups.
+        num_tasks: number of task adapters T.
+        bottleneck: inner width W of an adapter D -> W -> D.
+        own_in_mix: whether ``own(h)`` is part of path ``mixed``.
     """
 
     id: str
@@ -84,7 +101,7 @@ class Connector:
         return f"{self.id}.task.{number}"
 
     def cross(self, number: int) -> GroupId:
-        """What a client adds to another task's adapter 2, 3, .. (group and stage)."""
+        """The client's addition to another task's adapter 2, 3, .. (group and stage)."""
         return f"{self.id}.cross.{number}"
 
     @property
@@ -98,8 +115,8 @@ class Connector:
         return f"{self.id}.router"
 
     def output(self, path: Literal["first", "mixed"]) -> str:
-        """The stage that gives the logits behind either connector."""
+        """The stage whose output is the logits of a path."""
         return f"{self.id}.logits@{path}"
 
 
-Addition = Classifier | Experts | Connector
+ExtraModule = Classifier | Experts | Connector

@@ -12,7 +12,7 @@ from time import perf_counter
 from torch import Tensor
 from torch.nn import functional
 
-from relief_ray.extra_modules import Addition
+from relief_ray.extra_modules import ExtraModule
 from relief_ray.groups import GroupLayout, Params, all_finite
 from relief_ray.messages import (
     Assignment,
@@ -172,7 +172,7 @@ def canonical_global(state: ServerState, fleet: Fleet) -> EvalPlan:
     return EvalPlan(canonical=EvalTarget(label="global"))
 
 
-def nothing_added(layout: GroupLayout, fleet: Fleet) -> tuple[Addition, ...]:
+def nothing_added(layout: GroupLayout, fleet: Fleet) -> tuple[ExtraModule, ...]:
     """The backbone as it is."""
     return ()
 
@@ -192,7 +192,7 @@ class Strategy:
     init: Callable[[GroupLayout, Fleet, Streams, Params], ServerState] = single_model
     client: ClientProgram = field(default_factory=ClientProgram)
     evaluate: Callable[[ServerState, Fleet], EvalPlan] = canonical_global
-    adapt: Callable[[GroupLayout, Fleet], tuple[Addition, ...]] = nothing_added
+    adapt: Callable[[GroupLayout, Fleet], tuple[ExtraModule, ...]] = nothing_added
     bootstrap: bool = False
     pooled: bool = False
 

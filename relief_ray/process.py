@@ -1,4 +1,4 @@
-"""What holds for a whole process that computes: threads, the device, and what happens to memory that is free."""
+"""Settings of a computing process: torch threads, the device, the allocator's handling of freed memory."""
 
 from __future__ import annotations
 
@@ -17,47 +17,48 @@ from relief_ray.errors import UserError
 Device = Literal["cpu", "cuda"]
 Autocast = Literal["none", "bf16"]
 MIB = 2**20
-# glibc's mallopt(3). Blocks below the first are taken from the heap, and the heap shrinks once more than the second
-# lies free at its end. By default every few training steps give tens of MiB back and fetch them again page by page.
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+# Parameters of glibc's mallopt(3). Blocks below M_MMAP_THRESHOLD come from the heap, which shrinks once more than
+# M_TRIM_THRESHOLD is free at its end. By default every few training steps return tens of MiB to the system and fetch
+# them again page by page.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 KEPT_BYTES, LARGEST_HEAP_BLOCK_BYTES = 128 * MIB, 32 * MIB
 # The unit of `ru_maxrss`: KiB, but for macOS.
-MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024
+_MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024
 
 
 def peak_mib() -> float:
-    """The most resident memory that this process has held; what it maps and shares with others counts too."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * MAXRSS_BYTES / MIB
+    """Peak resident memory of this process, MiB; memory that it maps and shares with others counts too."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_BYTES / MIB
 
 
 def use_threads(number: int) -> None:
-    """Pins torch's thread count, which sums depend on, and keeps memory that is freed for the next step."""
+    """Pins torch's thread count, which the last bits of sums depend on, and keeps freed memory in the process."""
     torch.set_num_threads(number)
     keep_freed_memory()
 
 
 @cache
 def keep_freed_memory() -> bool:
-    """Tells the C library not to return small and medium blocks to the system; ``False`` where it cannot be told."""
+    """Tells the C library not to return small and medium blocks to the system; False where that is not possible."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):
         return False  # not glibc
     return all(
         mallopt(what, value) == 1
-        for what, value in ((M_MMAP_THRESHOLD, LARGEST_HEAP_BLOCK_BYTES), (M_TRIM_THRESHOLD, KEPT_BYTES))
+        for what, value in ((_M_MMAP_THRESHOLD, LARGEST_HEAP_BLOCK_BYTES), (_M_TRIM_THRESHOLD, KEPT_BYTES))
     )
 
 
-def choose_device(asked: Literal["cpu", "cuda", "auto"]) -> Device:
-    """What computes from now on: ``auto`` is a CUDA device where this process sees one.
+def choose_device(requested: Literal["cpu", "cuda", "auto"]) -> Device:
+    """The device to compute on: ``auto`` is a CUDA device where this process sees one, else the CPU.
 
     Raises:
         UserError: ``cuda`` where there is none.
     """
-    if asked == "cpu" or torch.cuda.is_available():
-        return "cpu" if asked == "cpu" else "cuda"
-    if asked == "auto":
+    if requested == "cpu" or torch.cuda.is_available():
+        return "cpu" if requested == "cpu" else "cuda"
+    if requested == "auto":
         return "cpu"
     built = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "built without CUDA"
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -69,9 +70,9 @@ def choose_device(asked: Literal["cpu", "cuda", "auto"]) -> Device:
 
 
 def use_device(device: Device) -> None:
-    """Makes results of this process's GPU repeatable: float32 is float32, and kernels are those that add up in order.
+    """Makes this process's GPU results repeatable: deterministic kernels, and float32 products without TF32.
 
-    Nothing is changed for the CPU. Where no such kernel exists torch warns and takes another.
+    Changes nothing for the CPU. Where no deterministic kernel exists torch warns and takes another.
 
     Raises:
         UserError: there is no such device here.
@@ -86,10 +87,10 @@ def use_device(device: Device) -> None:
 
 
 def device_name(device: Device) -> str:
-    """``cpu``, or ``cuda: `` and the GPU's own name: what a record says of the device."""
+    """The device's name in records: ``cpu``, or ``cuda: `` and the GPU's model."""
     return f"cuda: {torch.cuda.get_device_name()}" if device == "cuda" else "cpu"
 
 
 def casting(autocast: Autocast, device: torch.device) -> AbstractContextManager[object]:
-    """Inside, ``bf16`` lets torch compute matrix products in bfloat16; parameters stay as they are."""
+    """Context in which ``bf16`` lets torch compute matrix products in bfloat16; parameters stay float32."""
     return nullcontext() if autocast == "none" else torch.autocast(device.type, dtype=torch.bfloat16)

@@ -1,4 +1,4 @@
-"""Stages of a backbone and what they cost: the common language of models, trainer and time models.
+"""Stages of a backbone and their costs, as models, trainer and time models describe them.
 
 A stage is a piece of the forward pass that runs as one: it reads raw inputs (``x.<modality>``) or other stages' outputs
 and owns parameter groups. FLOPs are per window.
@@ -12,23 +12,31 @@ from typing import Literal
 
 from relief_ray.groups import GroupId
 
+# Prefix of a stage's input that is a modality's raw window.
 RAW = "x."
-# How local training is carried out (the oracle; features computed once; that with matrix products).
+# How local training is carried out: every stage in every step (reference); unchanged outputs computed once; the latter
+# with convolutions as matrix products.
 Engine = Literal["naive", "reuse", "gemm"]
 FLOAT_BYTES = 4
-# Outputs that no step changes are kept for a client's round up to so many bytes, else computed again in every step.
+# Largest memory for the outputs that no step changes, per client and round; else they are computed in every step.
 MAX_KEPT_BYTES = 2**30
-# What a step's forward pass may keep for its backward pass; larger batches go through in parts.
+# Largest memory that a step's forward pass keeps for its backward pass; larger batches are split.
 MAX_STEP_BYTES = 2**29
-# What an absent modality is: its raw input is zero (Eq. (2)), or its feature h_m (Section III-B).
+# How an absent modality is represented: its raw input is zero (Eq. (2)), or its feature h_m (Section III-B).
 Missing = Literal["zero_input", "zero_feature"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageSpec:
-    """A stage's place in the forward graph; ``feature`` marks the stage whose output is ``h_m``.
+    """A stage's place in the forward graph.
 
-    ``cheap``: next to nothing to compute and large to keep, so it runs in every step that reads it.
+    Attributes:
+        id: the stage's name.
+        inputs: names of earlier stages, or ``x.<modality>`` for a raw input.
+        groups: parameter groups that the stage computes with.
+        modality: the one modality that it belongs to; None: several.
+        feature: whether its output is a modality's feature ``h_m``.
+        cheap: whether it is cheaper to compute than to keep, so that it runs in every step that reads it.
     """
 
     id: str
@@ -41,11 +49,17 @@ class StageSpec:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageFlops:
-    """FLOPs of one window: forward, gradient of the input, gradient of each group's weights.
+    """FLOPs of one stage for one window.
 
-    ``inner_grad_flops``: what the gradient takes inside the stage to reach a group where the stage's input needs none
-    (otherwise it is part of the input's gradient). ``frozen_forward_flops`` and ``frozen_grad_flops`` are what of the
-    first two belongs to parameters of no group. ``output_bytes``: its output.
+    Attributes:
+        forward_flops: forward pass.
+        input_grad_flops: gradient with respect to the stage's inputs.
+        weight_grad_flops: gradient with respect to each group's parameters.
+        inner_grad_flops: gradient through the stage down to each group's parameters where the inputs need none
+            (otherwise it is part of the input gradient).
+        frozen_forward_flops: the part of ``forward_flops`` that belongs to parameters of no group.
+        frozen_grad_flops: the part of ``input_grad_flops`` that belongs to parameters of no group.
+        output_bytes: size of the stage's output.
     """
 
     forward_flops: float
@@ -59,9 +73,13 @@ class StageFlops:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CostTable:
-    """What a backbone costs, counted on its real modules; ``num_values`` is each group's size.
+    """Costs of a backbone, counted on its real modules.
 
-    ``output`` names the stage that gives the logits (the last one by default).
+    Attributes:
+        stages: in topological order.
+        flops: each stage's FLOPs per window.
+        num_values: each group's number of parameters.
+        output: the stage of the logits; None: the last one.
     """
 
     stages: tuple[StageSpec, ...]
@@ -70,18 +88,18 @@ class CostTable:
     output: str | None = None
 
     def running(self, wanted: Collection[str | None] = (None,)) -> tuple[StageSpec, ...]:
-        """The stages that run where ``wanted`` outputs are read; None stands for the logits."""
+        """The stages that have to run for the outputs ``wanted``; None stands for the logits."""
         below = ancestors(self.stages, {s or self.output or self.stages[-1].id for s in wanted})
         return tuple(s for s in self.stages if s.id in below)
 
     def group_flops(self, group: GroupId, among: Collection[StageSpec] | None = None) -> float:
-        """Forward and backward FLOPs of one window that belong to ``group``'s own parameters (the paper's time model).
+        """Forward and backward FLOPs of one window that belong to ``group``'s parameters (the paper's time model).
 
-        ``among``: the stages that run; a stage with twins on other ways to the logits counts where it does. By default
-        those behind ``output``, and for a group of none of them the first stage that owns it.
+        ``among``: the stages that run; a stage with copies on other paths to the logits counts once per copy that runs.
+        By default the stages that ``output`` needs, or for a group of none of them the first stage that owns it.
 
-        A stage with several groups shares its forward and input-gradient FLOPs by their weight-gradient FLOPs; what
-        frozen parameters take is nobody's.
+        A stage with several groups shares its forward and input-gradient FLOPs in proportion to their weight-gradient
+        FLOPs; FLOPs of frozen parameters belong to no group.
         """
         total = 0.0
         if among is None:
@@ -90,27 +108,27 @@ class CostTable:
         for stage in among:
             if group in stage.groups:
                 cost = self.flops[stage.id]
-                own, everyone = cost.weight_grad_flops[group], sum(cost.weight_grad_flops.values())
-                share = own / everyone if everyone else 1.0 / len(stage.groups)
+                weight_flops, stage_flops = cost.weight_grad_flops[group], sum(cost.weight_grad_flops.values())
+                share = weight_flops / stage_flops if stage_flops else 1.0 / len(stage.groups)
                 frozen = cost.frozen_forward_flops + cost.frozen_grad_flops
-                total += own + share * (cost.forward_flops + cost.input_grad_flops - frozen)
+                total += weight_flops + share * (cost.forward_flops + cost.input_grad_flops - frozen)
         return total
 
     def frozen_forward_flops(self) -> float:
-        """Forward FLOPs of one window that no parameter group owns: they are spent whatever is trained."""
+        """Forward FLOPs of one window that no group owns: they are spent whatever is trained."""
         costs = [(s, self.flops[s.id]) for s in self.running()]
         return sum(c.frozen_forward_flops if s.groups else c.forward_flops for s, c in costs)
 
 
 def missing_mode(usual: Missing, *, omit_absent: bool) -> Missing:
-    """What an absent modality is to a task or a target that may leave it out (``Assignment.omit_absent``)."""
+    """The missing mode of a task or an evaluation target: ``zero_feature`` with ``Assignment.omit_absent``."""
     return "zero_feature" if omit_absent else usual
 
 
 def descendants(stages: tuple[StageSpec, ...], trained: Collection[GroupId]) -> frozenset[str]:
-    """Stages that a trained group can change: those that own one and all that read from them.
+    """Stages whose output a trained group can change: those that own one, and all that read from them.
 
-    This one rule decides what the engine recomputes and what the ``split`` time model charges.
+    The engine recomputes exactly these stages, and the ``split`` time model charges for exactly them.
     """
     live: set[str] = set()
     for stage in stages:
@@ -120,12 +138,12 @@ def descendants(stages: tuple[StageSpec, ...], trained: Collection[GroupId]) -> 
 
 
 def read_by(stages: Collection[StageSpec], readers: Collection[str]) -> frozenset[str]:
-    """What the stages named ``readers`` read."""
+    """The inputs of the stages named ``readers``."""
     return frozenset(i for s in stages if s.id in readers for i in s.inputs)
 
 
 def cheap_reads(stages: Collection[StageSpec], live: Collection[str]) -> frozenset[str]:
-    """Cheap stages that a live one reads: they run in every step beside it, in the engine and by the clocks."""
+    """Cheap stages that a live stage reads: they run in every step, in the engine and in the time models."""
     read = read_by(stages, live)
     return frozenset(s.id for s in stages if s.cheap and s.id in read)
 
@@ -133,12 +151,12 @@ def cheap_reads(stages: Collection[StageSpec], live: Collection[str]) -> frozens
 def ancestors(
     stages: tuple[StageSpec, ...], wanted: Collection[str], zeroed: Collection[str] = frozenset()
 ) -> frozenset[str]:
-    """``wanted`` stages and all that they read, but for what lies below a ``zeroed`` one: what has to run at all."""
-    found = set(wanted)
+    """The stages that have to run for ``wanted`` ones: they and all that they read, except below a ``zeroed`` one."""
+    needed = set(wanted)
     for stage in reversed(stages):
-        if stage.id in found and stage.id not in zeroed:
-            found.update(i for i in stage.inputs if not i.startswith(RAW))
-    return frozenset(found)
+        if stage.id in needed and stage.id not in zeroed:
+            needed.update(i for i in stage.inputs if not i.startswith(RAW))
+    return frozenset(needed)
 
 
 def modalities_below(stages: tuple[StageSpec, ...]) -> dict[str, frozenset[str]]:
@@ -151,5 +169,5 @@ def modalities_below(stages: tuple[StageSpec, ...]) -> dict[str, frozenset[str]]
 
 
 def most_windows(step_bytes: int) -> int | None:
-    """Windows that may go forward and backward together where each keeps so much; None: as many as there are."""
+    """Windows that may go through a step together if each keeps ``step_bytes`` (0: negligible); None: no limit."""
     return max(1, MAX_STEP_BYTES // step_bytes) if step_bytes else None

@@ -18,7 +18,7 @@ from relief_ray.conformance.runner import outcome
 from relief_ray.errors import UserError
 from relief_ray.experiment.setup import choose_engine
 from tests.conformance.cases import config_of, drive
-from tests.training.scene import NUM_WINDOWS, SHAPE, Scene, distance
+from tests.training.scenario import NUM_WINDOWS, SHAPE, Scenario, distance
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "extending.md").read_text()
@@ -125,12 +125,12 @@ def test_reuse_computes_the_backbones_frozen_stages_once(write, groups):
     sys.path.insert(0, str(Path.cwd()))
     module = importlib.import_module(name)
     for engine in ("naive", "reuse"):
-        scene = Scene(engine, backbone=module.MyBackbone(hidden=8).build(SHAPE, 0))
+        scenario = Scenario(engine, backbone=module.MyBackbone(hidden=8).build(SHAPE, 0))
         calls[engine] = seen = Counter()
-        for stage in scene.backbone.stages:
+        for stage in scenario.backbone.stages:
             note = partial(lambda name, m, x, y, seen: seen.update([(name, len(x[0]))]), stage.spec.id, seen=seen)
             stage.module.register_forward_hook(note)
-        updates[engine] = scene.train(groups, epochs=5)
+        updates[engine] = scenario.train(groups, epochs=5)
     assert distance(updates["reuse"], updates["naive"]) <= 1e-5
     in_steps = {16: 10, 13: 5}  # rows: times
     for stage in ("encoder.acc.1", "fusion.A.gyro", "fusion.A.acc", "head.1"):

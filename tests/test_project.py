@@ -179,6 +179,20 @@ def test_tests_that_documents_name_exist(path):
         assert not test or f"def {test}(" in (ROOT / file).read_text(encoding="utf-8"), test
 
 
+def test_code_that_documents_name_exists():
+    """``path.py::name`` and plain paths of sources in the documentation."""
+    missing = []
+    for path in markdown():
+        for file, name in re.findall(r"`((?:relief_ray|actors|tune_configs)/[\w/]+\.py)(?:::(\w+))?`", prose(path)):
+            source = ROOT / file
+            defined = rf"^(?:def |class |async def )?{name}\b"
+            if not source.is_file() or (
+                name and not re.search(defined, source.read_text(encoding="utf-8"), flags=re.M)
+            ):
+                missing.append(f"{name_of(path)}: {file} {name}")
+    assert not missing
+
+
 def test_no_machine_is_named():
     # Folders of one machine, and hosts that a user's settings choose. Brackets: this file must not name them either.
     words = re.compile(r"/wor[k]/|/opt/(pyp[i]|wheel[s])|pyp[i]\.org|pythonhoste[d]|download\.pytorc[h]")

@@ -8,7 +8,7 @@ from relief_ray.config import parse
 from relief_ray.conformance.runner import drive
 from relief_ray.records import checkpoint, read_rounds
 from relief_ray.strategies import PRESETS
-from relief_ray.training.cuda_graph import Replay
+from relief_ray.training.cuda_graph import CudaGraphStep
 from tests.conformance.cases import BASE, MOMENT, strategy_values
 from tests.training.test_stacked import Refusing
 
@@ -45,7 +45,7 @@ def recordable(monkeypatch):
         with Refusing():
             step()
 
-    monkeypatch.setattr(Replay, "__call__", call)
+    monkeypatch.setattr(CudaGraphStep, "__call__", call)
 
 
 def agree(values, tmp_path, **training):

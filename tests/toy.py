@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from relief_ray.data.window_set import WindowSet
-from relief_ray.extra_modules import Addition
+from relief_ray.extra_modules import ExtraModule
 from relief_ray.federated import RoundContext, RoundResult, Strategy, nothing_added, run_round
 from relief_ray.groups import GroupLayout
 from relief_ray.messages import (
@@ -36,7 +36,7 @@ from relief_ray.messages import (
     Work,
 )
 from relief_ray.models.backbone import Backbone, GroupParameters, InputShape, Stage
-from relief_ray.models.extra.build import extend
+from relief_ray.models.extra.build import with_extra_modules
 from relief_ray.protocols import Planner
 from relief_ray.records.checkpoint import CheckpointStateStore
 from relief_ray.server.aggregation import check_update
@@ -44,14 +44,14 @@ from relief_ray.server.reduction import Accumulator, Sums, blocks, leaf, measure
 from relief_ray.stages import StageSpec
 from relief_ray.streams import Streams
 from relief_ray.training.config import TrainerConfig
-from relief_ray.training.job import BlockResult, Job
-from relief_ray.training.serial_executor import SerialExecutor, combine
+from relief_ray.training.job import BlockResult, Job, combine
+from relief_ray.training.serial_executor import SerialExecutor
 
 CHANNELS = (("acc", 2), ("hr", 1))
 SHAPE = InputShape(channels=CHANNELS, window=8, num_classes=3)
 FEATURES, FUSED, RANK, SCALE = 6, 5, 2, 2.0
 FULL, ACC = ("acc", "hr"), ("acc",)
-Adapt = Callable[[GroupLayout, Fleet], tuple[Addition, ...]]
+Adapt = Callable[[GroupLayout, Fleet], tuple[ExtraModule, ...]]
 
 
 class LoraFactors(nn.Module):
@@ -145,7 +145,7 @@ def build(adapt: Adapt = nothing_added, b_zero: bool = True, layers: int = 1, fl
     add("fusion.B", inputs, fusion, "fusion_b", (("b", fusion.b, "lora_b"),), into=late)
     add("head.1", ("fusion.B",), head, "head", dense(head), layer=1, into=late)
     backbone = Backbone(SHAPE, [*stages, *late], groups.values())
-    return extend(backbone, adapt(backbone.layout, fleet or FOUR), 5)
+    return with_extra_modules(backbone, adapt(backbone.layout, fleet or FOUR), 5)
 
 
 def dense(head: Exit):

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
 from relief_ray.config import Choice, ExperimentConfig
 from relief_ray.errors import UserError
-from relief_ray.models.registry import name_of
+from relief_ray.models.registry import backbone_name
 
 TUNED = "tuned="
 Place = tuple[str, int | None, str, str]
@@ -63,7 +63,7 @@ class Tuned(BaseModel):
 def place_of(dataset: str, method: str, config: ExperimentConfig) -> Place:
     """Where the choice for this configuration holds; ``dataset`` is the level of the grids' axis."""
     fold = config.data.fold if config.data.split == "held_out_subject" else None
-    return (dataset, fold, name_of(config.backbone), method)
+    return (dataset, fold, backbone_name(config.backbone), method)
 
 
 def words(place: Place) -> str:

@@ -13,7 +13,7 @@ from relief_ray.devices.paces import Pace
 from relief_ray.devices.time import Profile, profile_text
 from relief_ray.errors import UserError
 from relief_ray.files import disk_errors, replace_file
-from relief_ray.models.registry import BACKBONES, name_of
+from relief_ray.models.registry import BACKBONES, backbone_name
 from relief_ray.profiling.profile import profile_device
 
 BUSY = 0.7
@@ -31,7 +31,7 @@ def profile(
         raise UserError(f"--backbone {backbone}: unknown; expected one of {', '.join(BACKBONES)}")
     config = parse(override({"backbone": {"name": backbone}} if backbone else {}, settings))
     chosen = types_of(types)
-    path = out or Path(f"profile-{name_of(config.backbone).replace(':', '.')}.json")
+    path = out or Path(f"profile-{backbone_name(config.backbone).replace(':', '.')}.json")
     if path.is_dir() or not path.absolute().parent.is_dir():
         raise UserError(f"--out {path}: expected a file in a folder that is there")
     found = profile_device(config, chosen, turns)

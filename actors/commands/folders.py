@@ -12,7 +12,7 @@ from pydantic import JsonValue
 from relief_ray.citations import shown
 from relief_ray.config import ExperimentConfig
 from relief_ray.errors import UserError
-from relief_ray.models.backbone import other_frozen
+from relief_ray.models.backbone import frozen_mismatch
 from relief_ray.records.identity import config_hash, other_program
 from relief_ray.records.lock import FileLock
 from relief_ray.records.mlflow_store import flat_params
@@ -59,7 +59,7 @@ def state_of(cell: Cell) -> State:
 
 def why_stale(run: RunRecord, config: ExperimentConfig) -> str | None:
     """In what a finished run is not what would be computed today: another program, or other frozen weights."""
-    return other_program(run) or other_frozen(run.backbone, config.backbone.frozen_here())
+    return other_program(run) or frozen_mismatch(run.backbone, config.backbone.frozen_here())
 
 
 def difference(found: Mapping[str, JsonValue], config: ExperimentConfig) -> str:

@@ -21,7 +21,7 @@ from relief_ray.experiment.setup import build_backbone, choose_engine, count
 from relief_ray.groups import GroupLayout, ParamGroup
 from relief_ray.messages import Fleet
 from relief_ray.models.backbone import Backbone, InputShape
-from relief_ray.models.registry import name_of
+from relief_ray.models.registry import backbone_name
 
 # `relief-ray model export`: a run's model for use outside this project.
 
@@ -210,7 +210,7 @@ def text(model: Described, target: str) -> str:
     blocks = sum(g.role == "fusion_a" for g in layout)
     return "\n".join(
         [
-            f"Backbone {name_of(model.config.backbone)} of {target}: {sensors}",
+            f"Backbone {backbone_name(model.config.backbone)} of {target}: {sensors}",
             f"Windows of {shape.window} samples, {shape.num_classes} classes",
             "",
             table(head, rows, left=3),

@@ -17,7 +17,7 @@ from relief_ray.config import ExperimentConfig, TrackingConfig
 from relief_ray.errors import UserError
 from relief_ray.experiment.experiment import Experiment
 from relief_ray.experiment.lifecycle import create
-from relief_ray.models.registry import name_of
+from relief_ray.models.registry import backbone_name
 from relief_ray.process import use_threads
 from relief_ray.records.checkpoint import KEEP, generations
 from relief_ray.records.run_folder import ROUNDS_FILE, read_rounds
@@ -65,7 +65,7 @@ def workload(config: ExperimentConfig) -> Workload:
         config.evaluation.model_dump(mode="json"),
         config.participation,
     )
-    return json.dumps([name_of(config.backbone), *parts], sort_keys=True)
+    return json.dumps([backbone_name(config.backbone), *parts], sort_keys=True)
 
 
 def folder_bytes(folder: Path) -> int:

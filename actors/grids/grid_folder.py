@@ -19,7 +19,7 @@ from relief_ray.config import ExperimentConfig, override, parse
 from relief_ray.errors import UserError
 from relief_ray.experiment.recording import now
 from relief_ray.files import disk_errors, replace_file, unused
-from relief_ray.models.backbone import other_frozen
+from relief_ray.models.backbone import frozen_mismatch
 from relief_ray.records.identity import config_hash, other_program
 from relief_ray.records.lock import FileLock
 from relief_ray.records.redact import mask_text, redact
@@ -82,7 +82,7 @@ def look(cell: GridCell, folder: Path) -> Entry:
             return replace(entry, state="stale", why=other, num_rounds=count_lines(folder))
         if run.config_hash != cell.hash:
             return replace(entry, state="failed", why=f"{folder}: holds another run; set it aside")
-        if other := other_frozen(run.backbone, cell.config.backbone.frozen_here()):
+        if other := frozen_mismatch(run.backbone, cell.config.backbone.frozen_here()):
             return replace(entry, state="stale", why=other, num_rounds=count_lines(folder))
         entry = with_ledger(entry, run)
     return entry if error is None or entry.state != "missing" else replace(entry, state="failed", why=error)

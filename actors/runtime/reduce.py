@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from relief_ray.messages import Assignment, ClientId, Trained
 from relief_ray.server.reduction import Accumulator, Node, Sums, Tree
-from relief_ray.training.job import BlockResult
-from relief_ray.training.serial_executor import combine
+from relief_ray.training.job import BlockResult, combine
 
 
 def _gathered(pieces: Sequence[BlockResult]) -> BlockResult:

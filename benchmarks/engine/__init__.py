@@ -1,1 +1,1 @@
-"""What the engine and the orchestration cost, measured against peers: `python -m benchmarks.engine --json FILE`."""
+"""Measures training engine and orchestration against peers: `python -m benchmarks.engine --json FILE`."""

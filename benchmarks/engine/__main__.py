@@ -28,37 +28,37 @@ PARTS = (*ALONE, *ON_RAY)
 def run_parts(
     effort: Effort, parts: tuple[str, ...], peers: Path | None, folder: Path, keep: Callable[[Figures], None]
 ) -> Figures:
-    """The chosen parts, one after the other; figures are printed as they come, and ``keep`` gets all so far."""
+    """Runs the chosen parts one after another; prints figures as they come, and passes all so far to ``keep``."""
     from actors.runtime.session import SessionOptions, ray_session
     from benchmarks.engine.peers import NICENESS
     from benchmarks.engine.product import use_one_thread
 
     use_one_thread()
     os.environ[NICENESS] = "0"
-    began, found = time.perf_counter(), facts()
-    # Before anything is measured: whoever waits for a comparison learns now that it cannot be.
+    began, figures = time.perf_counter(), facts()
+    # Before anything is measured, so that a comparison that is not possible is reported at once.
     ready, notes = installed(effort, peers) if "full" in parts else ({}, {})
-    found |= notes
+    figures |= notes
 
-    def tell(name: str, pieces: Iterable[Figures]) -> None:
-        nonlocal found
-        for piece in told(name, pieces):
-            found |= piece
-            keep(found)
+    def collect(name: str, pieces: Iterable[Figures]) -> None:
+        nonlocal figures
+        for piece in printed(name, pieces):
+            figures |= piece
+            keep(figures)
 
     for name in ALONE:
         if name in parts:
-            tell(name, alone(name, effort, folder))
+            collect(name, alone(name, effort, folder))
     if set(ON_RAY) & set(parts):
         with ray_session(SessionOptions(num_cpus=8, object_store_mib=400)):
             for name in ON_RAY:
                 if name in parts:
-                    tell(name, on_ray(name, effort, ready, folder))
-    return found | {"load_after": load(), "seconds": time.perf_counter() - began, "parts": ",".join(parts)}
+                    collect(name, on_ray(name, effort, ready, folder))
+    return figures | {"load_after": load(), "seconds": time.perf_counter() - began, "parts": ",".join(parts)}
 
 
 def installed(effort: Effort, peers: Path | None) -> tuple[Mapping[str, Installed], Figures]:
-    """Peers that can run, and what is to be said of them: versions, reasons, seconds."""
+    """Installs the peers; returns those that can run, and figures on them: versions, reasons, seconds."""
     from benchmarks.engine.peers import describe, install
 
     began = time.perf_counter()
@@ -68,44 +68,48 @@ def installed(effort: Effort, peers: Path | None) -> tuple[Mapping[str, Installe
     return ready, {**describe(ready, notes), "peers_install_s": time.perf_counter() - began}
 
 
-def told(name: str, pieces: Iterable[Figures]) -> Iterator[Figures]:
+def printed(name: str, pieces: Iterable[Figures]) -> Iterator[Figures]:
     """Prints figures as they come."""
     began = time.perf_counter()
-    for found in pieces:
+    for figures in pieces:
         print(f"\n{name} ({time.perf_counter() - began:.0f} s)", flush=True)
-        for key, value in found.items():
+        for key, value in figures.items():
             print(f"  {key:56} {value:.4g}" if isinstance(value, float) else f"  {key:56} {value}", flush=True)
-        yield found
+        yield figures
 
 
 def alone(name: str, effort: Effort, folder: Path) -> Iterator[Figures]:
-    """Parts that need no Ray of ours."""
+    """Figures of a part that needs no Ray session."""
     from benchmarks.engine import gpu, local, predict, profile, roofline, start
-    from benchmarks.engine.scene import Scene
+    from benchmarks.engine.scenario import Scenario
 
-    def scene(num_windows: int, epochs: int = local.EPOCHS) -> Scene:
-        return Scene(dataset="pamap2", num_clients=1, num_windows=num_windows, folder=folder / name, epochs=epochs)
+    def scenario(num_windows: int, epochs: int = local.EPOCHS) -> Scenario:
+        return Scenario(dataset="pamap2", num_clients=1, num_windows=num_windows, folder=folder / name, epochs=epochs)
 
     if name == "start":
-        yield start.measure(folder, effort.start_turns, whole=effort.all_memory)
+        yield start.measure(folder, effort.start_turns, all_memory=effort.all_memory)
     elif name == "roofline":
-        yield roofline.measure(scene(effort.predict_windows, epochs=1), effort.local_turns)
+        yield roofline.measure(scenario(effort.predict_windows, epochs=1), effort.local_turns)
     elif name == "predict":
-        yield predict.measure(scene(effort.predict_windows), effort.predict_turns, effort.predict_profile_turns)
+        yield predict.measure(scenario(effort.predict_windows), effort.predict_turns, effort.predict_profile_turns)
     elif name == "profile":
-        yield profile.measure(scene(effort.local_windows))
+        yield profile.measure(scenario(effort.local_windows))
     elif name == "gpu":
-        yield gpu.measure(scene(effort.local_windows), effort.local_turns)
+        yield gpu.measure(scenario(effort.local_windows), effort.local_turns)
     else:
         for dataset in effort.local_datasets:
-            whole = replace(scene(effort.local_windows), dataset=dataset, folder=folder / f"local-{dataset}")
-            yield local.measure_clients(whole, effort.local_turns, "" if dataset == "pamap2" else f"{dataset}_")
+            local_scenario = replace(
+                scenario(effort.local_windows), dataset=dataset, folder=folder / f"local-{dataset}"
+            )
+            yield local.measure_clients(
+                local_scenario, effort.local_turns, "" if dataset == "pamap2" else f"{dataset}_"
+            )
 
 
 def on_ray(name: str, effort: Effort, ready: Mapping[str, Installed], folder: Path) -> Iterator[Figures]:
-    """Parts inside the session."""
+    """Figures of a part that runs inside the Ray session."""
     from benchmarks.engine import local, noop, recording
-    from benchmarks.engine.scene import Scene
+    from benchmarks.engine.scenario import Scenario
 
     if name == "noop":
         yield from noop.measure(folder, effort.noop_turns, effort.noop_rounds, effort.noop_sizes)
@@ -113,10 +117,10 @@ def on_ray(name: str, effort: Effort, ready: Mapping[str, Installed], folder: Pa
         yield recording.measure(folder, effort.recording_turns, effort.recording_rounds)
     elif name == "fleet":
         windows = effort.fleet_windows
-        scene = Scene(
+        scenario = Scenario(
             dataset="pamap2", num_clients=8, num_windows=windows, folder=folder / name, epochs=local.EPOCHS, mixed=True
         )
-        yield local.measure_fleet(scene, effort.fleet_turns, 1)
+        yield local.measure_fleet(scenario, effort.fleet_turns, 1)
     else:
         yield from all_full(effort, ready, folder)
 
@@ -136,11 +140,11 @@ def all_full(effort: Effort, ready: Mapping[str, Installed], folder: Path) -> It
         yield from full.measure(dataset, sizes, ready, folder / dataset)
 
 
-def write(found: Mapping[str, object], json_file: Path | None, markdown: Path | None) -> None:
-    """The flat JSON object, in which what is no number is null, and the page made from it."""
+def write(measured: Mapping[str, object], json_file: Path | None, markdown: Path | None) -> None:
+    """Writes the figures as one flat JSON object (infinite and NaN become null), and the page made from it."""
     from benchmarks.engine.page import render
 
-    known = {k: None if isinstance(v, float) and not isfinite(v) else v for k, v in found.items()}
+    known = {k: None if isinstance(v, float) and not isfinite(v) else v for k, v in measured.items()}
     if json_file is not None:
         json_file.write_text(json.dumps(known, indent=1, allow_nan=False) + "\n")
     if markdown is not None:
@@ -148,7 +152,7 @@ def write(found: Mapping[str, object], json_file: Path | None, markdown: Path | 
 
 
 def require_place(option: str, file: Path | None) -> None:
-    """Leaves, before anything is measured, where ``file`` could not be written afterwards."""
+    """Exits before anything is measured if ``file`` could not be written afterwards."""
     if file is None:
         return
     try:
@@ -160,7 +164,7 @@ def require_place(option: str, file: Path | None) -> None:
 
 
 def require_no_less(file: Path, parts: Collection[str]) -> None:
-    """Leaves where ``file`` holds figures that the ``parts`` to be measured would not bring back."""
+    """Exits if ``file`` has figures of parts that are not among the ``parts`` to be measured."""
     try:
         held = set(json.loads(file.read_text())["parts"].split(","))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -172,9 +176,9 @@ def require_no_less(file: Path, parts: Collection[str]) -> None:
 def read(source: Path) -> Figures:
     """The figures that an earlier ``--json`` wrote."""
     try:
-        found: Figures = json.loads(source.read_text())
-        if isinstance(found, dict) and "load_before" in found:
-            return found
+        figures: Figures = json.loads(source.read_text())
+        if isinstance(figures, dict) and "load_before" in figures:
+            return figures
         why = "not the figures of a run"
     except OSError as error:
         why = f"cannot be read ({error.strerror})"
@@ -185,17 +189,17 @@ def read(source: Path) -> Figures:
 
 def parser() -> argparse.ArgumentParser:
     """The options."""
-    found = argparse.ArgumentParser(prog="python -m benchmarks.engine", description=__doc__)
-    how = found.add_mutually_exclusive_group()
+    options = argparse.ArgumentParser(prog="python -m benchmarks.engine", description=__doc__)
+    how = options.add_mutually_exclusive_group()
     how.add_argument("--quick", action="store_true", help="less work, fewer turns: under five minutes on two cores")
     how.add_argument("--tiny", action="store_true", help="does it run at all? the figures mean nothing")
     how.add_argument("--from", dest="source", type=Path, metavar="JSON", help="only make the page, from this file")
-    found.add_argument("--json", type=Path, metavar="FILE", help="one flat object with every figure")
-    found.add_argument("--markdown", type=Path, metavar="FILE", help="a page made from the figures")
-    found.add_argument("--parts", metavar="A,B", help=f"some of {','.join(PARTS)}; by default all")
-    found.add_argument("--peers", type=Path, default=Path(tempfile.gettempdir()) / "relief-ray-peers", metavar="DIR")
-    found.add_argument("--no-peers", action="store_true", help="leave Flower and pfl out")
-    return found
+    options.add_argument("--json", type=Path, metavar="FILE", help="one flat object with every figure")
+    options.add_argument("--markdown", type=Path, metavar="FILE", help="a page made from the figures")
+    options.add_argument("--parts", metavar="A,B", help=f"some of {','.join(PARTS)}; by default all")
+    options.add_argument("--peers", type=Path, default=Path(tempfile.gettempdir()) / "relief-ray-peers", metavar="DIR")
+    options.add_argument("--no-peers", action="store_true", help="leave Flower and pfl out")
+    return options
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -219,11 +223,11 @@ def main(arguments: list[str] | None = None) -> None:
         peers = None if options.no_peers else options.peers.resolve()
 
         def keep(so_far: Figures) -> None:
-            """What a failing part leaves behind are the figures before it."""
+            """Writes the figures so far, so that a failing part loses none of them."""
             write({**so_far, "mode": mode}, options.json, None)
 
-        found = {**run_parts(EFFORTS[mode], parts, peers, Path(folder), keep), "mode": mode}
-    write(found, options.json, options.markdown)
+        figures = {**run_parts(EFFORTS[mode], parts, peers, Path(folder), keep), "mode": mode}
+    write(figures, options.json, options.markdown)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ CONV1, CONV2, STEPS, FUSION, KERNEL = 16, 32, 32, 304, 5
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """The same work for everybody: every client trains everything on its own windows, ``epochs`` times a round."""
+    """The work of every harness: every client trains everything on its own windows, ``epochs`` times a round."""
 
     channels: tuple[tuple[str, int], ...]
     window: int
@@ -137,6 +137,6 @@ def load_client(folder: Path, client: int) -> tuple[list[Tensor], Tensor]:
 
 @cache
 def read_task(folder: Path) -> Task:
-    """The task that ``scene.write`` left in ``folder``."""
+    """The task that ``scenario.write`` left in ``folder``."""
     values = json.loads((folder / "task.json").read_text())
     return Task(**{**values, "channels": tuple((m, c) for m, c in values["channels"])})

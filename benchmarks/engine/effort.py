@@ -1,4 +1,4 @@
-"""How much is measured: whole, quick, or just enough to see that it runs."""
+"""Amounts of measurement: whole, quick, or just enough to see that it runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Dataset = Literal["pamap2", "dsa"]
 
 @dataclass(frozen=True, kw_only=True)
 class Effort:
-    """How long is measured: clients and windows per case, turns, rounds per turn.
+    """The amount of measurement: clients and windows per case, turns, rounds per turn.
 
     ``peers``: frameworks that are installed and compared; ``all_memory``: of few clients and with full caches too.
     """

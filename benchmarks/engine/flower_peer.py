@@ -41,11 +41,11 @@ class Timed(FedAvg):
         failed = [str(a.error) for a in answers if a.has_error()]
         if failed or len(answers) != self._num_clients:
             raise RuntimeError(f"round {server_round}: {len(answers)} answers, {len(failed)} failed: {failed[:1]}")
-        found = super().aggregate_train(server_round, answers)
+        aggregated = super().aggregate_train(server_round, answers)
         if server_round == 1:  # which is not counted
-            save(found[0], FIRST)
+            save(aggregated[0], FIRST)
         self.ends.append(perf_counter())
-        return found
+        return aggregated
 
 
 def save(arrays: ArrayRecord | None, place: Path) -> None:

@@ -19,7 +19,7 @@ from benchmarks.engine.orchestration import training_shares
 from benchmarks.engine.pairs import Segment, Times, take_turns, timed
 from benchmarks.engine.peers import WHEN, Installed, saved_weights, segment
 from benchmarks.engine.product import Product, Shares, deviation
-from benchmarks.engine.scene import Scene, setup, start_of, write
+from benchmarks.engine.scenario import Scenario, setup, start_of, write
 from benchmarks.engine.torch_pool import TorchPool
 from relief_ray.experiment.setup import Setup
 
@@ -42,13 +42,13 @@ class Sizes:
 def measure(dataset: Dataset, sizes: Sizes, peers: Mapping[str, Installed], folder: Path) -> Iterator[Figures]:
     """All figures of one data set, case by case; inside a Ray session."""
     for num_clients, num_windows in sizes.cases:
-        scene = write(
-            Scene(
+        scenario = write(
+            Scenario(
                 dataset=dataset, num_clients=num_clients, num_windows=num_windows, folder=folder / f"full-{num_clients}"
             )
         )
         prefix = f"full_n{num_clients}" if dataset == "pamap2" else f"full_{dataset}_n{num_clients}"
-        yield {f"{prefix}_{key}": value for key, value in _case(scene, sizes, peers).items()}
+        yield {f"{prefix}_{key}": value for key, value in _case(scenario, sizes, peers).items()}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,27 +60,27 @@ class Expected:
     last: Tensor
 
 
-def _case(scene: Scene, sizes: Sizes, peers: Mapping[str, Installed]) -> Figures:
-    given = setup(scene)
+def _case(scenario: Scenario, sizes: Sizes, peers: Mapping[str, Installed]) -> Figures:
+    prepared = setup(scenario)
     with ExitStack() as stack:
-        product = stack.enter_context(closing(Product(given, scene.folder / "run")))
-        pool = stack.enter_context(closing(TorchPool(scene.folder)))
-        found, expected = agreement(scene, product, pool, sizes.num_rounds + 1)
-        found |= {"windows": scene.num_windows, "rounds": sizes.num_rounds, "turns": sizes.num_turns}
-        found["peer_turns"] = sizes.peer_turns
-        if note := other_work(found["first_deviation"]):
-            return found | {"note": note, "vs_torch2": None, **_unmeasured("flower"), **_unmeasured("pfl")}
+        product = stack.enter_context(closing(Product(prepared, scenario.folder / "run")))
+        pool = stack.enter_context(closing(TorchPool(scenario.folder)))
+        figures, expected = agreement(scenario, product, pool, sizes.num_rounds + 1)
+        figures |= {"windows": scenario.num_windows, "rounds": sizes.num_rounds, "turns": sizes.num_turns}
+        figures["peer_turns"] = sizes.peer_turns
+        if note := other_work(figures["first_deviation"]):
+            return figures | {"note": note, "vs_torch2": None, **_unmeasured("flower"), **_unmeasured("pfl")}
         shares = Shares.of(product)
         times = take_turns({"ours": product.segment, "torch2": timed(pool.step)}, sizes.num_turns, sizes.num_rounds)
-        found |= rates(scene, times) | {"vs_torch2": times.ratio("torch2", "ours")} | shares.figures()
-        found |= training_shares(given, product.num_hosts, float(found["hosts_share"] or 0.0))
+        figures |= rates(scenario, times) | {"vs_torch2": times.ratio("torch2", "ours")} | shares.figures()
+        figures |= training_shares(prepared, product.num_hosts, float(figures["hosts_share"] or 0.0))
         for name in ("flower", "pfl"):
-            found |= _against(name, scene, product, peers, sizes, expected)
-    return found
+            figures |= _against(name, scenario, product, peers, sizes, expected)
+    return figures
 
 
 def other_work(first_deviation: object) -> str:
-    """Why a harness is not compared: empty where its first round is the reference's but for rounding."""
+    """The reason not to compare a harness; empty if its first round equals the reference's but for rounding."""
     if isinstance(first_deviation, float) and first_deviation <= SAME_WORK:
         return ""
     return f"not the same work: its first round deviates by {first_deviation:.2g} from the reference's"
@@ -91,14 +91,14 @@ def _unmeasured(name: str) -> Figures:
 
 
 def _against(
-    name: str, scene: Scene, product: Product, peers: Mapping[str, Installed], sizes: Sizes, expected: Expected
+    name: str, scenario: Scenario, product: Product, peers: Mapping[str, Installed], sizes: Sizes, expected: Expected
 ) -> Figures:
     if name not in peers or not sizes.peer_turns:
         return _unmeasured(name)
-    theirs: Segment = partial(segment, peers[name], scene.folder)
+    theirs: Segment = partial(segment, peers[name], scenario.folder)
     try:
         times = take_turns({"ours": product.segment, name: theirs}, sizes.peer_turns, sizes.num_rounds)
-        first, last = (saved_weights(peers[name].peer, scene.folder, when) for when in WHEN)
+        first, last = (saved_weights(peers[name].peer, scenario.folder, when) for when in WHEN)
     except (RuntimeError, SubprocessError, OSError, ValueError) as error:
         return _unmeasured(name) | {f"{name}_note": str(error)[-300:]}
     apart = deviation(first, expected.first, expected.start)
@@ -106,7 +106,7 @@ def _against(
         return _unmeasured(name) | {f"{name}_note": note, f"{name}_first_deviation": apart}
     return {
         f"vs_{name}": times.ratio(name, "ours"),
-        f"{name}_samples_per_s": scene.task.samples / times.median_s(name),
+        f"{name}_samples_per_s": scenario.task.samples / times.median_s(name),
         f"{name}_round_s": times.median_s(name),
         f"{name}_spread": times.spread(name),
         f"{name}_first_deviation": apart,
@@ -114,23 +114,23 @@ def _against(
     }
 
 
-def rates(scene: Scene, times: Times) -> Figures:
+def rates(scenario: Scenario, times: Times) -> Figures:
     """Samples per second and spread of every harness."""
-    found: Figures = {}
+    figures: Figures = {}
     for name in times.turns:
-        found[f"{name}_samples_per_s"] = scene.task.samples / times.median_s(name)
-        found[f"{name}_round_s"] = times.median_s(name)
-        found[f"{name}_spread"] = times.spread(name)
-    return found
+        figures[f"{name}_samples_per_s"] = scenario.task.samples / times.median_s(name)
+        figures[f"{name}_round_s"] = times.median_s(name)
+        figures[f"{name}_spread"] = times.spread(name)
+    return figures
 
 
-def agreement(scene: Scene, product: Product, pool: TorchPool, num_rounds: int) -> tuple[Figures, Expected]:
+def agreement(scenario: Scenario, product: Product, pool: TorchPool, num_rounds: int) -> tuple[Figures, Expected]:
     """First rounds of every harness: distance from the sequential eager reference, and a second run of our own.
 
     The control is the reference against itself from a start that is one rounding away.
     """
-    given, oracle, nudged = setup(scene), Sequential(scene.folder), Sequential(scene.folder, nudged=True)
-    start = start_of(given)
+    prepared, oracle, nudged = setup(scenario), Sequential(scenario.folder), Sequential(scenario.folder, nudged=True)
+    start = start_of(prepared)
 
     def advance(number: int, when: str) -> Figures:
         product.run(number)
@@ -141,14 +141,14 @@ def agreement(scene: Scene, product: Product, pool: TorchPool, num_rounds: int) 
         models = {"": product.flat, "torch2_": pool.flat, "nudged_": nudged.flat}
         return {f"{name}{when}deviation": deviation(flat, oracle.flat, start) for name, flat in models.items()}
 
-    found, first = advance(1, "first_"), oracle.flat
-    found |= advance(num_rounds - 1, "") | {"deviation_rounds": num_rounds}
-    found["run_to_run_equal"] = torch.equal(_again(given, product, scene, num_rounds), product.flat)
-    return found, Expected(start=start, first=first, last=oracle.flat)
+    figures, first = advance(1, "first_"), oracle.flat
+    figures |= advance(num_rounds - 1, "") | {"deviation_rounds": num_rounds}
+    figures["run_to_run_equal"] = torch.equal(_again(prepared, product, scenario, num_rounds), product.flat)
+    return figures, Expected(start=start, first=first, last=oracle.flat)
 
 
-def _again(given: Setup, product: Product, scene: Scene, num_rounds: int) -> Tensor:
+def _again(prepared: Setup, product: Product, scenario: Scenario, num_rounds: int) -> Tensor:
     """The same experiment from the start, on the same hosts."""
-    with closing(Product(given, scene.folder / "again", product.executor)) as second:
+    with closing(Product(prepared, scenario.folder / "again", product.executor)) as second:
         second.run(num_rounds)
         return second.flat

@@ -16,7 +16,7 @@ from benchmarks.engine.eager import EagerCnn, train_client
 from benchmarks.engine.local import make_client
 from benchmarks.engine.machine import Figures
 from benchmarks.engine.pairs import take_turns, timed
-from benchmarks.engine.scene import Scene, setup, write
+from benchmarks.engine.scenario import Scenario, setup, write
 from relief_ray.experiment.setup import context_of
 from relief_ray.training.serial_executor import SerialExecutor
 
@@ -40,22 +40,22 @@ KEYS = (
 )
 
 
-def measure(scene: Scene, num_turns: int) -> Figures:
+def measure(scenario: Scenario, num_turns: int) -> Figures:
     """All figures, or null for each where torch sees no CUDA device."""
     if not torch.cuda.is_available():
         return dict.fromkeys(KEYS)
-    found = on_device(scene, torch.device("cuda"), num_turns, MATRIX)
-    return {"gpu_name": torch.cuda.get_device_name(), **found}
+    figures = on_device(scenario, torch.device("cuda"), num_turns, MATRIX)
+    return {"gpu_name": torch.cuda.get_device_name(), **figures}
 
 
-def on_device(scene: Scene, device: torch.device, num_turns: int, matrix: int) -> Figures:
-    """In turns; Table I's hours by the stack's rate alone: no evaluation, no methods that train clients alone."""
-    scene = write(replace(scene, num_clients=FLEET, mixed=True), peers=False)
-    samples = scene.num_clients * scene.num_windows * scene.epochs
+def on_device(scenario: Scenario, device: torch.device, num_turns: int, matrix: int) -> Figures:
+    """Figures of all harnesses, measured in turns; Table I's hours assume the stack's rate for all, no evaluation."""
+    scenario = write(replace(scenario, num_clients=FLEET, mixed=True), peers=False)
+    samples = scenario.num_clients * scenario.num_windows * scenario.epochs
     rounds = {
-        "eager": eager_round(scene, device),
-        "single": our_round(scene, device, 1),
-        "stacked": our_round(scene, device, FLEET),
+        "eager": eager_round(scenario, device),
+        "single": our_round(scenario, device, 1),
+        "stacked": our_round(scenario, device, FLEET),
     }
     for run in rounds.values():
         run()
@@ -63,8 +63,8 @@ def on_device(scene: Scene, device: torch.device, num_turns: int, matrix: int) -
     rates = {f"gpu_{name}_samples_per_s": samples / times.median_s(name) for name in rounds}
     return {
         "gpu_turns": max(2, num_turns),
-        "gpu_windows": scene.num_windows,
-        "gpu_epochs": scene.epochs,
+        "gpu_windows": scenario.num_windows,
+        "gpu_epochs": scenario.epochs,
         "gpu_gemm_peak_gflops_per_s": _peak(device, matrix) / 1e9,
         **rates,
         "gpu_stacked_spread": times.spread("stacked"),
@@ -74,9 +74,9 @@ def on_device(scene: Scene, device: torch.device, num_turns: int, matrix: int) -
     }
 
 
-def eager_round(scene: Scene, device: torch.device) -> Callable[[], object]:
-    """As many rounds of one client as the fleet has clients; its windows lie on the device."""
-    client = make_client(scene, scene.spec.names)
+def eager_round(scenario: Scenario, device: torch.device) -> Callable[[], object]:
+    """Trains one client as many times as the fleet has clients; its windows are on the device."""
+    client = make_client(scenario, scenario.spec.names)
     model = EagerCnn(client.task).to(device)
     windows = [client.windows[m].to(device) for m, _ in client.task.channels]
     labels, start = client.labels.to(device), client.start.to(device)
@@ -84,7 +84,7 @@ def eager_round(scene: Scene, device: torch.device) -> Callable[[], object]:
     def run() -> None:
         was_strict = torch.are_deterministic_algorithms_enabled()
         torch.use_deterministic_algorithms(False)
-        for number in range(scene.num_clients):
+        for number in range(scenario.num_clients):
             model.load_flat(start)
             train_client(model, client.task, 1, number, windows, labels)
         torch.use_deterministic_algorithms(was_strict, warn_only=True)
@@ -92,13 +92,13 @@ def eager_round(scene: Scene, device: torch.device) -> Callable[[], object]:
     return run
 
 
-def our_round(scene: Scene, device: torch.device, stack: int) -> Callable[[], object]:
+def our_round(scenario: Scenario, device: torch.device, stack: int) -> Callable[[], object]:
     """A round as the product runs it without Ray: models out, trained, updates checked and summed on the CPU."""
-    given = setup(scene)
-    trainer = replace(given.job.trainer, device="cuda" if device.type == "cuda" else "cpu", stack=stack)
-    executor = SerialExecutor(replace(given.job, trainer=trainer))
-    state = given.strategy.init(given.layout, given.fleet, given.streams, given.start)
-    tasks = given.strategy.allocate(state, context_of(given, 1))
+    prepared = setup(scenario)
+    trainer = replace(prepared.job.trainer, device="cuda" if device.type == "cuda" else "cpu", stack=stack)
+    executor = SerialExecutor(replace(prepared.job, trainer=trainer))
+    state = prepared.strategy.init(prepared.layout, prepared.fleet, prepared.streams, prepared.start)
+    tasks = prepared.strategy.allocate(state, context_of(prepared, 1))
     return lambda: executor.train(1, state.models, tasks, {})
 
 

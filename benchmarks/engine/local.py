@@ -1,4 +1,4 @@
-"""Part 2: one client's local round. What freezing costs naively, what it saves with reuse; and a whole mixed fleet."""
+"""Part 2: one client's local round with naive freezing and with reuse; and rounds of a mixed fleet."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.engine.eager import EagerCnn, Task, train_client
 from benchmarks.engine.machine import Figures
 from benchmarks.engine.pairs import Times, take_turns, timed
 from benchmarks.engine.product import Product, deviation, straggler_s
-from benchmarks.engine.scene import Scene, federated, setup, window_sets, write
+from benchmarks.engine.scenario import Scenario, federated, setup, window_sets, write
 from relief_ray.experiment.setup import input_shape
 from relief_ray.federated import ClientContext, ClientProgram
 from relief_ray.messages import Assignment, ClientInfo, Update
@@ -70,22 +70,22 @@ class Local:
         return self.trainer.train(context, task, self.inputs, program)
 
 
-def make_client(scene: Scene, present: tuple[str, ...]) -> Client:
-    """The first client of the scene with these sensors only."""
-    raw = {m: torch.from_numpy(x) for m, x in window_sets(scene)[0].load().items()}
-    backbone = make_backbone(scene, "naive")
+def make_client(scenario: Scenario, present: tuple[str, ...]) -> Client:
+    """The first client of the scenario with these sensors only."""
+    raw = {m: torch.from_numpy(x) for m, x in window_sets(scenario)[0].load().items()}
+    backbone = make_backbone(scenario, "naive")
     return Client(
-        task=scene.task,
+        task=scenario.task,
         present=present,
         windows={m: x if m in present else torch.zeros_like(x) for m, x in raw.items()},
-        labels=torch.from_numpy(window_sets(scene)[0].labels),
+        labels=torch.from_numpy(window_sets(scenario)[0].labels),
         start=backbone.layout.flatten(backbone.params()),
     )
 
 
-def make_backbone(scene: Scene, engine: Engine) -> Backbone:
-    """Backbone 1 for the scene; the same initial values for every engine."""
-    return CnnConfig().build(input_shape(federated(scene)), 0, fast=engine == "gemm")
+def make_backbone(scenario: Scenario, engine: Engine) -> Backbone:
+    """Backbone 1 for the scenario; the same initial values for every engine."""
+    return CnnConfig().build(input_shape(federated(scenario)), 0, fast=engine == "gemm")
 
 
 def eager_round(client: Client) -> Callable[[], Tensor]:
@@ -101,21 +101,21 @@ def eager_round(client: Client) -> Callable[[], Tensor]:
     return run
 
 
-def measure_clients(scene: Scene, num_turns: int, prefix: str) -> Figures:
+def measure_clients(scenario: Scenario, num_turns: int, prefix: str) -> Figures:
     """Types C and B: seconds of every variant and the ratios."""
-    write(scene, peers=False)
-    found: Figures = {f"{prefix}local_windows": scene.num_windows, f"{prefix}local_epochs": scene.epochs}
-    found[f"{prefix}local_turns"] = num_turns
+    write(scenario, peers=False)
+    figures: Figures = {f"{prefix}local_windows": scenario.num_windows, f"{prefix}local_epochs": scenario.epochs}
+    figures[f"{prefix}local_turns"] = num_turns
     for name, present in TYPES.items():
         key = f"{prefix}type_{name}"
-        found |= {f"{key}_{k}": v for k, v in _client_figures(scene, present, num_turns).items()}
-    return found
+        figures |= {f"{key}_{k}": v for k, v in _client_figures(scenario, present, num_turns).items()}
+    return figures
 
 
-def _client_figures(scene: Scene, present: tuple[str, ...], num_turns: int) -> Figures:
-    client = make_client(scene, present)
-    naive, fast = (Local(client, make_backbone(scene, e), e) for e in ("naive", "gemm"))
-    everyone = Local(make_client(scene, scene.spec.names), make_backbone(scene, "gemm"), "gemm")
+def _client_figures(scenario: Scenario, present: tuple[str, ...], num_turns: int) -> Figures:
+    client = make_client(scenario, present)
+    naive, fast = (Local(client, make_backbone(scenario, e), e) for e in ("naive", "gemm"))
+    everyone = Local(make_client(scenario, scenario.spec.names), make_backbone(scenario, "gemm"), "gemm")
     blocks = tuple(f"fusion.A.{m}" for m in present)
     shared = (*blocks, "fusion.B", "head.1")
     eager = eager_round(client)
@@ -131,11 +131,11 @@ def _client_figures(scene: Scene, present: tuple[str, ...], num_turns: int) -> F
     for action in actions.values():
         action()
     times = take_turns({name: timed(action) for name, action in actions.items()}, num_turns, 1)
-    found = _ratios(times) | {"prepare_s": fast.prepare_s}
-    own = fast.backbone.layout.flatten
+    figures = _ratios(times) | {"prepare_s": fast.prepare_s}
+    flatten = fast.backbone.layout.flatten
     gap = deviation(_flat(naive.train(shared)), _flat(fast.train(shared)), torch.zeros(1))
-    full = own(fast.trainer.theta) if fast.train(None) else client.start
-    return found | {"reuse_deviation": gap, "full_deviation": deviation(full, eager(), client.start)}
+    full = flatten(fast.trainer.theta) if fast.train(None) else client.start
+    return figures | {"reuse_deviation": gap, "full_deviation": deviation(full, eager(), client.start)}
 
 
 def _flat(update: Update) -> Tensor:
@@ -143,17 +143,19 @@ def _flat(update: Update) -> Tensor:
 
 
 def _ratios(times: Times) -> Figures:
-    found: Figures = {f"{name}_s": times.median_s(name) for name in times.turns}
-    found |= {f"{name}_spread": times.spread(name) for name in times.turns}
-    found |= {f"{name}_vs_eager_full": times.ratio("eager_full", name) for name in times.turns if name != "eager_full"}
+    figures: Figures = {f"{name}_s": times.median_s(name) for name in times.turns}
+    figures |= {f"{name}_spread": times.spread(name) for name in times.turns}
+    figures |= {
+        f"{name}_vs_eager_full": times.ratio("eager_full", name) for name in times.turns if name != "eager_full"
+    }
     for fast in ("reuse", "blocks_reuse"):
-        found[f"{fast}_vs_own_full"] = times.ratio("own_full", fast)
-    return found | {"reuse_vs_own_full_all_sensors": times.ratio("own_full_all_sensors", "reuse")}
+        figures[f"{fast}_vs_own_full"] = times.ratio("own_full", fast)
+    return figures | {"reuse_vs_own_full_all_sensors": times.ratio("own_full_all_sensors", "reuse")}
 
 
-def measure_fleet(scene: Scene, num_turns: int, num_rounds: int) -> Figures:
+def measure_fleet(scenario: Scenario, num_turns: int, num_rounds: int) -> Figures:
     """A mixed fleet's round in measured wall time: RELIEF against FedAvg, and FedAvg with the naive engine."""
-    write(scene, peers=False)
+    write(scenario, peers=False)
     chosen: Mapping[str, tuple[str, Engine]] = {
         "relief": ("relief", "gemm"),
         "fedavg": ("fedavg", "gemm"),
@@ -161,19 +163,19 @@ def measure_fleet(scene: Scene, num_turns: int, num_rounds: int) -> Figures:
     }
     with ExitStack() as stack:
         runs = {
-            name: stack.enter_context(closing(Product(setup(scene, strategy, engine), _path(scene.folder, name))))
+            name: stack.enter_context(closing(Product(setup(scenario, strategy, engine), _path(scenario.folder, name))))
             for name, (strategy, engine) in chosen.items()
         }
         for run in runs.values():
             run.run(2)  # RELIEF's first round trains everything to see who diverges
             run.records.clear()
         times = take_turns({name: run.segment for name, run in runs.items()}, num_turns, num_rounds)
-        found: Figures = {f"fleet_{name}_round_s": times.median_s(name) for name in runs}
+        figures: Figures = {f"fleet_{name}_round_s": times.median_s(name) for name in runs}
         slowest = {name: tuple(straggler_s(record) for record in run.records) for name, run in runs.items()}
     slow = Times(turns=slowest)  # records stand in the order of the turns: equally many of each run in every turn
-    return found | {
-        "fleet_windows": scene.num_windows,
-        "fleet_clients": scene.num_clients,
+    return figures | {
+        "fleet_windows": scenario.num_windows,
+        "fleet_clients": scenario.num_clients,
         "fleet_turns": num_turns,
         "fleet_relief_vs_fedavg": times.ratio("fedavg", "relief"),
         "fleet_relief_vs_fedavg_naive": times.ratio("fedavg_naive", "relief"),

@@ -1,4 +1,4 @@
-"""Where and what was measured."""
+"""Facts on the machine, the software and the commit of a measurement."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ QUIET_LOAD = 0.5
 
 def facts() -> Figures:
     """The machine, the versions, the commit and the date; nothing that names the machine's owner or its place."""
-    found = machine_facts()
+    figures = machine_facts()
     return {
-        "machine_cpu": found.cpu,
-        "machine_cores": found.num_cores,
-        "machine_system": found.system,
-        "python": found.python,
-        "torch": found.torch,
+        "machine_cpu": figures.cpu,
+        "machine_cores": figures.num_cores,
+        "machine_system": figures.system,
+        "python": figures.python,
+        "torch": figures.torch,
         "torch_build": torch_build(),
-        "threads": found.num_threads,
+        "threads": figures.num_threads,
         "niceness": os.nice(0),
         "ray": version("ray"),
         "commit": commit(),

@@ -8,13 +8,12 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-from benchmarks.engine.arithmetic import Arithmetic
 from benchmarks.engine.machine import Figures
 from benchmarks.engine.orchestration import shares
 from benchmarks.engine.pairs import Segment, Times, slope, take_turns, timed
-from benchmarks.engine.plain_ray import PlainRay
+from benchmarks.engine.plain_ray import Arithmetic, PlainRay
 from benchmarks.engine.product import Product
-from benchmarks.engine.scene import Scene, setup, start_of, without_training, write
+from benchmarks.engine.scenario import Scenario, setup, start_of, without_training, write
 
 KIB = 2**10
 KINDS = ("driver", "coordinator", "hosts", "ray")
@@ -25,7 +24,7 @@ def measure(folder: Path, num_turns: int, num_rounds: int, sizes: Sequence[int])
     yield {"noop_turns": num_turns, "noop_rounds": num_rounds}
     seconds: dict[str, list[float]] = {"ours": [], "plain_ray": [], "exact_ray": [], "train": []}
     for number in sizes:
-        figures = _size(write(scene_of(folder / f"noop-{number}", number), peers=False), num_turns, num_rounds)
+        figures = _size(write(scenario_of(folder / f"noop-{number}", number), peers=False), num_turns, num_rounds)
         yield {f"noop_n{number}_{key}": value for key, value in figures.items()}
         for name, values in seconds.items():
             values.append(float(figures[f"{name}_s"] or 0.0))
@@ -33,19 +32,19 @@ def measure(folder: Path, num_turns: int, num_rounds: int, sizes: Sequence[int])
         yield {f"noop_{name}_slope_s_per_client": slope(sizes, values) for name, values in seconds.items()}
 
 
-def scene_of(folder: Path, num_clients: int) -> Scene:
+def scenario_of(folder: Path, num_clients: int) -> Scenario:
     """PAMAP2's shapes, one batch a client: nothing is trained anyway."""
-    return Scene(dataset="pamap2", num_clients=num_clients, num_windows=32, folder=folder)
+    return Scenario(dataset="pamap2", num_clients=num_clients, num_windows=32, folder=folder)
 
 
-def _size(scene: Scene, num_turns: int, num_rounds: int) -> Figures:
-    given = without_training(setup(scene))
-    start, number = start_of(given), scene.num_clients
+def _size(scenario: Scenario, num_turns: int, num_rounds: int) -> Figures:
+    prepared = without_training(setup(scenario))
+    start, number = start_of(prepared), scenario.num_clients
     least = partial(Arithmetic(len(start)).share, start, -(-number // 2))
     with ExitStack() as stack:
         plain = stack.enter_context(closing(PlainRay(start.numpy(), number)))
         exact = stack.enter_context(closing(PlainRay(start.numpy(), number, exact=True)))
-        product = stack.enter_context(closing(Product(given, scene.folder / "run")))
+        product = stack.enter_context(closing(Product(prepared, scenario.folder / "run")))
         product.run(3)
         for loop in [plain, exact] * 3:
             loop.step()
@@ -60,38 +59,40 @@ def _size(scene: Scene, num_turns: int, num_rounds: int) -> Figures:
         }
         times = take_turns(harnesses, num_turns, num_rounds)
         host_s = (product.busy_s - busy_before_s) / len(product.train_s) / product.num_hosts
-        found = _seconds(times, median(product.train_s), host_s)
-        whole = {name: float(found[f"{name}_s"] or 0.0) / times.median_s("ours") for name in ("host", "wire", "server")}
+        figures = _seconds(times, median(product.train_s), host_s)
+        parts_of_round = {
+            name: float(figures[f"{name}_s"] or 0.0) / times.median_s("ours") for name in ("host", "wire", "server")
+        }
         record = product.records[-1]
-        found["moved_bytes"] = record.moved_bytes
-        found["unsummed_bytes"] = 4 * given.layout.numel + sum(c.bytes_up for c in record.clients)
-        return {**found, **shares(given, product, whole, num_rounds)}
+        figures["moved_bytes"] = record.moved_bytes
+        figures["unsummed_bytes"] = 4 * prepared.layout.numel + sum(c.bytes_up for c in record.clients)
+        return {**figures, **shares(prepared, product, parts_of_round, num_rounds)}
 
 
 def _seconds(times: Times, train_s: float, host_s: float) -> Figures:
     ours_s = times.median_s("ours")
-    found: Figures = {f"{name}_s": times.median_s(name) for name in times.turns}
-    found |= {f"{name}_spread": times.spread(name) for name in times.turns}
-    found |= {"train_s": train_s, "host_s": host_s, "wire_s": train_s - host_s, "server_s": ours_s - train_s}
-    return found | {f"vs_{name}": times.ratio("ours", name) for name in ("plain_ray", "exact_ray")}
+    figures: Figures = {f"{name}_s": times.median_s(name) for name in times.turns}
+    figures |= {f"{name}_spread": times.spread(name) for name in times.turns}
+    figures |= {"train_s": train_s, "host_s": host_s, "wire_s": train_s - host_s, "server_s": ours_s - train_s}
+    return figures | {f"vs_{name}": times.ratio("ours", name) for name in ("plain_ray", "exact_ray")}
 
 
 def pss_by_kind(root: int) -> dict[str, int] | None:
-    """Proportional set size of a process and all that descend from it, shared memory included, by what they are for.
+    """Proportional set size of a process and its descendants, shared memory included, by kind of process.
 
-    That is the ``driver``, the actors, and ``ray`` itself. None where the system does not tell (it is Linux's).
+    Kinds: the ``driver``, the actors, and ``ray`` itself. None where the system does not have it (Linux only).
     """
-    found = dict.fromkeys(KINDS, 0)
+    nbytes_by_kind = dict.fromkeys(KINDS, 0)
     for pid in family(root):
         nbytes = _pss(pid)
         if nbytes is None and pid == root:
             return None
-        found["driver" if pid == root else kind_of(_command(pid))] += nbytes or 0
-    return found
+        nbytes_by_kind["driver" if pid == root else kind_of(_command(pid))] += nbytes or 0
+    return nbytes_by_kind
 
 
 def kind_of(command: str) -> str:
-    """What a process below the driver is for, by its command line; Ray names its workers after their actors."""
+    """The kind of a process below the driver, by its command line; Ray names its workers after their actors."""
     if "ClientHost" in command:
         return "hosts"
     return "coordinator" if "Coordinator" in command else "ray"
@@ -112,10 +113,10 @@ def family(root: int) -> list[int]:
             parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
         except (OSError, ValueError):
             continue
-    found = [root]
-    for pid in found:
-        found += [child for child, parent in parents.items() if parent == pid]
-    return found
+    pids = [root]
+    for pid in pids:
+        pids += [child for child, parent in parents.items() if parent == pid]
+    return pids
 
 
 def _pss(pid: int) -> int | None:

@@ -1,4 +1,4 @@
-"""Where a round goes, with training and without: shares of its wall time, for an aim that is missed.
+"""Shares of a round's wall time by activity, with training and without, to explain a missed target.
 
 Hosts, wire and driver are measured in the rounds themselves. What hosts and driver do in their time is a profile's
 split: the driver's of some more rounds, a host's of the same call made in this process.
@@ -6,13 +6,16 @@ split: the driver's of some more rounds, a host's of the same call made in this 
 
 from __future__ import annotations
 
+import pstats
+from collections.abc import Callable
+from cProfile import Profile
 from functools import partial
+from typing import Any
 
 from actors.runtime import serialization, user_code
 from actors.runtime.client_host import ClientHost, Models, TrainAnswer, TrainRequest
 from actors.runtime.executor import RayExecutor, take
 from actors.runtime.reduce import Gather
-from benchmarks.engine.calls import Calls
 from benchmarks.engine.machine import Figures
 from benchmarks.engine.product import Product, Stopwatch
 from relief_ray.devices.planner import CostAccountant
@@ -31,22 +34,22 @@ Split = dict[str, float]
 HOST_CALLS = 4
 
 
-def shares(given: Setup, product: Product, whole: Split, num_rounds: int) -> Figures:
-    """``whole``: shares of hosts, wire and server in a round; gives those of their parts, which add up to them."""
+def shares(prepared: Setup, product: Product, parts_of_round: Split, num_rounds: int) -> Figures:
+    """Shares of a round by activity; they sum to ``parts_of_round``, the shares of hosts, wire and server."""
     parts = {
-        **{f"host_{k}": v * whole["host"] for k, v in host(given, product.num_hosts).items()},
-        **driver(product, num_rounds, whole),
+        **{f"host_{k}": v * parts_of_round["host"] for k, v in host(prepared, product.num_hosts).items()},
+        **driver(product, num_rounds, parts_of_round),
     }
     return {f"{name}_share": value for name, value in parts.items()}
 
 
-def driver(product: Product, num_rounds: int, whole: Split) -> Split:
-    """What the driver does, by its part of a round: between the hosts' seconds (``wire``) and beside them."""
+def driver(product: Product, num_rounds: int, parts_of_round: Split) -> Split:
+    """The driver's shares of a round: waiting beyond the hosts' seconds (``wire``), and otherwise (``server``)."""
     seen, busy_s = len(product.records), product.busy_s
     calls = Calls(partial(product.run, num_rounds))
     busy_s = (product.busy_s - busy_s) / product.num_hosts
     parts = {"wire": _wire(calls, busy_s), "server": _server(calls, product, seen)}
-    return {f"{part}_{k}": v * whole[part] for part, split in parts.items() for k, v in split.items()}
+    return {f"{part}_{k}": v * parts_of_round[part] for part, split in parts.items() for k, v in split.items()}
 
 
 def _wire(calls: Calls, busy_s: float) -> Split:
@@ -71,19 +74,19 @@ def _server(calls: Calls, product: Product, seen: int) -> Split:
     return _with_rest(parts_s, calls.total_s - calls.seconds(Stopwatch.train))
 
 
-def host(given: Setup, num_hosts: int) -> Split:
+def host(prepared: Setup, num_hosts: int) -> Split:
     """Shares of a host's seconds in a call: its part of the clients, each loaded, "trained", measured and added."""
-    calls, _ = _host_calls(given, num_hosts)
+    calls, _ = _host_calls(prepared, num_hosts)
     load_s = calls.seconds(load_model)
-    parts_s = {"load": load_s, "delta": calls.seconds(Trainer.local_round) - load_s, **_after(calls)}
+    parts_s = {"load": load_s, "delta": calls.seconds(Trainer.train_run) - load_s, **_after(calls)}
     return _with_rest(parts_s, calls.total_s)
 
 
-def training_shares(given: Setup, num_hosts: int, hosts: float) -> Figures:
+def training_shares(prepared: Setup, num_hosts: int, hosts: float) -> Figures:
     """``hosts``, their share of a round in which everything is trained, by what they do, client by client."""
-    calls, stages = _host_calls(given, num_hosts)
+    calls, stages = _host_calls(prepared, num_hosts)
     load_s, epochs_s = (calls.seconds(f) for f in (load_model, Trainer._epochs))
-    clear_s = calls.seconds(Adam.clear, Adam._cleared)
+    clear_s = calls.seconds(Adam.clear, Adam._zero_moments)
     training = {
         "forward": sum(s.forward_s for s in stages),
         "backward": sum(s.backward_s for s in stages),
@@ -94,7 +97,7 @@ def training_shares(given: Setup, num_hosts: int, hosts: float) -> Figures:
         **training,
         "around": epochs_s - sum(training.values()),
         "load": load_s,
-        "delta": calls.seconds(Trainer.local_round) - load_s - epochs_s,
+        "delta": calls.seconds(Trainer.train_run) - load_s - epochs_s,
         **_after(calls),
     }
     return {f"host_{name}_share": hosts * share for name, share in _with_rest(parts_s, calls.total_s).items()}
@@ -109,17 +112,17 @@ def _after(calls: Calls) -> Split:
     }
 
 
-def _host_calls(given: Setup, num_hosts: int) -> tuple[Calls, list[StageTimes]]:
+def _host_calls(prepared: Setup, num_hosts: int) -> tuple[Calls, list[StageTimes]]:
     """A host's call of the first round under a profile, some times over, and its clients' own clocks."""
-    state = given.strategy.init(given.layout, given.fleet, given.streams, given.start)
-    cut = blocks(given.strategy.allocate(state, context_of(given, 1)))
+    state = prepared.strategy.init(prepared.layout, prepared.fleet, prepared.streams, prepared.start)
+    cut = blocks(prepared.strategy.allocate(state, context_of(prepared, 1)))
     size = -(-len(cut) // num_hosts)
     parts = tuple(cut[:size])
     request = TrainRequest(round=1, parts=parts, states={}, whole=(tuple(range(len(parts))), len(cut)))
     sent: Models = {name: dict(params) for name, params in state.models.items()}
     models = serialization.pack(sent)
     call = partial(
-        ClientHost().train, (user_code.put(given.job, given.job.modules),), models, serialization.pack(request)
+        ClientHost().train, (user_code.put(prepared.job, prepared.job.modules),), models, serialization.pack(request)
     )
     call()
     answers: list[TrainAnswer] = []
@@ -130,5 +133,26 @@ def _host_calls(given: Setup, num_hosts: int) -> tuple[Calls, list[StageTimes]]:
 
 def _with_rest(parts_s: Split, total_s: float) -> Split:
     """Shares, and what none of the parts accounts for as ``other``."""
-    found = {name: seconds / total_s for name, seconds in parts_s.items()}
-    return found | {"other": 1.0 - sum(found.values())}
+    shares_of = {name: seconds / total_s for name, seconds in parts_s.items()}
+    return shares_of | {"other": 1.0 - sum(shares_of.values())}
+
+
+class Calls:
+    """Seconds of each Python function during one action, called functions included."""
+
+    def __init__(self, action: Callable[[], object]) -> None:
+        """Runs the action under a profile."""
+        profile = Profile()
+        profile.runcall(action)
+        stats: Any = pstats.Stats(profile)
+        self._seconds: dict[tuple[str, int, str], float] = {key: row[3] for key, row in stats.stats.items()}
+        self.total_s: float = stats.total_tt
+
+    def seconds(self, *functions: Callable[..., Any]) -> float:
+        """Total seconds of ``functions``, 0 for one that was not called; none may call another of them."""
+        return sum(self._seconds.get(_key(f), 0.0) for f in functions)
+
+
+def _key(function: Callable[..., Any]) -> tuple[str, int, str]:
+    code = function.__code__
+    return code.co_filename, code.co_firstlineno, code.co_name

@@ -22,7 +22,7 @@ class Times:
         return median(self.turns[name])
 
     def ratio(self, slow: str, fast: str) -> float:
-        """How many times faster ``fast`` is than ``slow``: the median of the turns' ratios."""
+        """The speed-up of ``fast`` over ``slow``: the median of the turns' ratios."""
         return median(a / b for a, b in zip(self.turns[slow], self.turns[fast], strict=True))
 
     def difference_s(self, more: str, less: str) -> float:
@@ -37,12 +37,12 @@ class Times:
 
 def take_turns(harnesses: Mapping[str, Segment], num_turns: int, num_rounds: int) -> Times:
     """Every harness runs ``num_rounds`` rounds per turn; every second turn goes backwards, so that drift cancels."""
-    found: dict[str, list[float]] = {name: [] for name in harnesses}
+    medians: dict[str, list[float]] = {name: [] for name in harnesses}
     for turn in range(num_turns):
         names: Sequence[str] = list(harnesses)
         for name in names if turn % 2 == 0 else reversed(names):
-            found[name].append(median(harnesses[name](num_rounds)))
-    return Times(turns={name: tuple(values) for name, values in found.items()})
+            medians[name].append(median(harnesses[name](num_rounds)))
+    return Times(turns={name: tuple(values) for name, values in medians.items()})
 
 
 def averaged(segment: Segment) -> Segment:

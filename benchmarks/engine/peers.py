@@ -94,7 +94,7 @@ def segment(installed: Installed, folder: Path, num_rounds: int) -> list[float]:
 
 
 def weights_file(peer: Peer, folder: Path, when: When) -> Path:
-    """Where a peer leaves its model after the first and after the last round."""
+    """File of a peer's model after the first or the last round."""
     return folder / f"{peer.name}-{when}.npy"
 
 

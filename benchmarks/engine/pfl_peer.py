@@ -44,7 +44,7 @@ class Module(EagerCnn):
         return nn.functional.cross_entropy(self(*windows), labels)
 
     def metrics(self, *data: Tensor) -> dict[str, Any]:
-        """None are asked for."""
+        """Returns no metrics."""
         return {}
 
 

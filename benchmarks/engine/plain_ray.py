@@ -15,8 +15,8 @@ import numpy as np
 import ray
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from benchmarks.engine.arithmetic import Arithmetic
 from relief_ray.process import use_threads
 
 Flat = NDArray[np.float32]
@@ -24,7 +24,7 @@ Sum = NDArray[np.float32] | NDArray[np.float64]
 
 
 class PlainHost:
-    """Many clients, one model buffer, one sum; both are kept."""
+    """An actor for many clients, with one model buffer and one sum, which are reused."""
 
     def __init__(self, num_values: int) -> None:
         self._local = np.zeros(num_values, np.float32)
@@ -40,7 +40,7 @@ class PlainHost:
 
 
 class ExactHost:
-    """The same with the product's arithmetic."""
+    """A ``PlainHost`` with the product's arithmetic."""
 
     def __init__(self, num_values: int) -> None:
         use_threads(1)
@@ -56,7 +56,7 @@ class ExactHost:
 
 
 class PlainRay:
-    """The loop."""
+    """Rounds of two bare Ray actors."""
 
     def __init__(self, start: Flat, num_clients: int, num_hosts: int = 2, *, exact: bool = False) -> None:
         actor: Any = ray.remote(ExactHost if exact else PlainHost)
@@ -93,3 +93,38 @@ def mean(sums: Sequence[Sum], num_clients: int, out: Sum) -> None:
     for other in sums[1:]:
         np.add(out, other, out=out)
     np.divide(out, num_clients, out=out)
+
+
+# Values at a time, so that a piece stays in a core's own cache from the first operation to the last.
+CHUNK = 2**16
+
+
+class Arithmetic:
+    """Load the model, subtract it, square the difference in float64, add it to a float64 sum; memory is kept."""
+
+    def __init__(self, num_values: int) -> None:
+        self.total = torch.zeros(num_values, dtype=torch.float64)
+        self._local = torch.empty(num_values)
+        self._exact = torch.empty(min(CHUNK, num_values), dtype=torch.float64)
+
+    def share(self, start: Tensor, num_clients: int) -> float:
+        """A host's clients, one after the other: ``total`` is their sum; returns the sum of all squares."""
+        self.total.zero_()
+        squares = 0.0
+        pieces = list(zip(_pieces(start), _pieces(self._local), _pieces(self.total), strict=True))
+        for _ in range(num_clients):
+            self.load(start)
+            for sent, local, total in pieces:
+                local.sub_(sent)
+                exact = self._exact[: len(local)].copy_(local)
+                squares += float(exact.dot(exact))
+                total.add_(exact)
+        return squares
+
+    def load(self, start: Tensor) -> None:
+        """A client's model, which it would train."""
+        self._local.copy_(start)
+
+
+def _pieces(values: Tensor) -> Sequence[Tensor]:
+    return torch.split(values, CHUNK)

@@ -1,4 +1,4 @@
-"""Part 6: stage times that the ``split`` and ``measured`` clocks give, against measured ones, on this machine.
+"""Part 6: stage times predicted by the time models ``split`` and ``measured``, against measured ones.
 
 The very receipts of the measured rounds are billed by the accountant that bills every record. ``split``: the counted
 FLOPs of each phase over the device's one speed, which every turn fits to its own round of everything. ``measured``: a
@@ -14,14 +14,14 @@ from statistics import median, quantiles
 
 from benchmarks.engine.local import Local, make_backbone, make_client
 from benchmarks.engine.machine import Figures
-from benchmarks.engine.scene import Scene, setup, write
+from benchmarks.engine.scenario import Scenario, setup, write
 from relief_ray.devices.planner import Clock, CostAccountant, assumed_engine
 from relief_ray.devices.time import Measured, Profile, Split, Throughput
 from relief_ray.devices.types import DeviceType
 from relief_ray.experiment.setup import Setup
 from relief_ray.messages import ClientInfo, Fleet, Receipt, StageTimes
-from relief_ray.profiling.fit import EVERYTHING, LEAST, LEAST_LONG, Turn, scenes
-from relief_ray.profiling.profile import device_row, fitting, open_bench
+from relief_ray.profiling.fit import TimedRound
+from relief_ray.profiling.profile import EVERYTHING, LEAST, LEAST_LONG, device_row, fitting, open_bench, scenarios
 from relief_ray.stages import Engine
 
 PRESENT = ("acc", "gyro")
@@ -44,34 +44,38 @@ DEVICE = "here"
 Seen = Mapping[str, Sequence[Receipt]]
 
 
-def measure(scene: Scene, num_turns: int, profile_turns: int) -> Figures:
+def measure(scenario: Scenario, num_turns: int, profile_turns: int) -> Figures:
     """A type-B client's local rounds, measured and predicted, for both engines."""
-    write(scene, peers=False)
-    found: Figures = {"predict_turns": num_turns, "predict_windows": scene.num_windows, "predict_epochs": scene.epochs}
+    write(scenario, peers=False)
+    figures: Figures = {
+        "predict_turns": num_turns,
+        "predict_windows": scenario.num_windows,
+        "predict_epochs": scenario.epochs,
+    }
     for engine in ENGINES:
-        given = setup(scene, engine=engine)
-        local = Local(make_client(scene, PRESENT), make_backbone(scene, engine), engine)
-        profiler = Profiler(given, scene.task.batch_size)
+        prepared = setup(scenario, engine=engine)
+        local = Local(make_client(scenario, PRESENT), make_backbone(scenario, engine), engine)
+        profiler = Profiler(prepared, scenario.task.batch_size)
         seen = _observe(local, profiler, num_turns, profile_turns)
-        found |= compare(f"predict_{engine}", seen, bills(given, scene.num_windows, seen, profiler.row()))
-    return found
+        figures |= compare(f"predict_{engine}", seen, bills(prepared, scenario.num_windows, seen, profiler.row()))
+    return figures
 
 
 class Profiler:
     """This machine's paces, as ``relief_ray.profiling.profile`` finds them, for a hand-made setup."""
 
-    def __init__(self, given: Setup, batch_size: int) -> None:
-        self._bench = open_bench(given)
+    def __init__(self, prepared: Setup, batch_size: int) -> None:
+        self._bench = open_bench(prepared)
         rows, epochs = fitting(self._bench, batch_size)
-        self._scenes = scenes(given.layout, given.fleet.modalities, rows, epochs)
-        self._seen: dict[str, list[Turn]] = {scene.name: [] for scene in self._scenes}
+        self._scenes = scenarios(prepared.layout, prepared.fleet.modalities, rows, epochs)
+        self._seen: dict[str, list[TimedRound]] = {scenario.name: [] for scenario in self._scenes}
 
     def turn(self, is_counted: bool = True) -> None:
         """Every short round once."""
-        for scene in self._scenes:
-            turn = self._bench.train(scene)
+        for scenario in self._scenes:
+            turn = self._bench.train(scenario)
             if is_counted:
-                self._seen[scene.name].append(turn)
+                self._seen[scenario.name].append(turn)
 
     def row(self) -> Throughput:
         """The profile's row."""
@@ -95,31 +99,31 @@ def _observe(local: Local, profiler: Profiler, num_turns: int, profile_turns: in
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bill:
-    """What the clocks make of one assignment; ``split`` on a device of 10^12 FLOP/s."""
+    """Seconds of one assignment by two time models; ``split`` on a device of 10^12 FLOP/s."""
 
     split: StageTimes
     measured: StageTimes
 
 
-def bills(given: Setup, num_windows: int, seen: Seen, row: Throughput) -> dict[str, Bill]:
+def bills(prepared: Setup, num_windows: int, seen: Seen, row: Throughput) -> dict[str, Bill]:
     """Every assignment's receipt, billed as a record bills it, each clock with the engine that ran."""
     info = ClientInfo(id=0, name="client", device=DEVICE, modalities=PRESENT, num_windows=num_windows)
-    fleet = Fleet(clients=(info,), modalities=given.fleet.modalities)
-    profile = Profile(origin="this machine", backbone="cnn", engine=given.engine, devices={DEVICE: row})
+    fleet = Fleet(clients=(info,), modalities=prepared.fleet.modalities)
+    profile = Profile(origin="this machine", backbone="cnn", engine=prepared.engine, devices={DEVICE: row})
     accountant = CostAccountant(
-        counter=given.accountant.counter,
+        counter=prepared.accountant.counter,
         types={DEVICE: DeviceType(name=DEVICE, peak_tops=1.0, active_power_w=1.0)},
         clocks={
-            "split": Clock(model=Split(), engine=assumed_engine(given.engine)),
+            "split": Clock(model=Split(), engine=assumed_engine(prepared.engine)),
             "measured": Clock(model=Measured(profile=profile)),
         },
     )
-    found = {}
+    bills_by_name = {}
     for name, receipts in seen.items():
         costs = accountant.cost([receipts[0]], fleet)
         split, measured = (costs[clock].clients[0].times for clock in CLOCKS)
-        found[name] = Bill(split=split, measured=measured)
-    return found
+        bills_by_name[name] = Bill(split=split, measured=measured)
+    return bills_by_name
 
 
 def compare(prefix: str, seen: Seen, billed: Mapping[str, Bill]) -> Figures:
@@ -127,19 +131,19 @@ def compare(prefix: str, seen: Seen, billed: Mapping[str, Bill]) -> Figures:
     times = {name: [r.work.measured for r in receipts] for name, receipts in seen.items()}
     # Seconds on this machine for one on the nominal device, turn by turn.
     scales = [t.compute_s / billed[WHOLE].split.compute_s for t in times[WHOLE]]
-    found: Figures = {}
+    figures: Figures = {}
     for name, real in times.items():
         key, bill = f"{prefix}_{name}", billed[name]
-        found |= {f"{key}_{phase}": median(getattr(t, phase) for t in real) for phase in PHASES}
-        found[f"{key}_spread"] = spread([t.compute_s for t in real])
-        found |= {f"{key}_{phase}_spread": spread([getattr(t, phase) for t in real]) for phase in PHASES[:-1]}
+        figures |= {f"{key}_{phase}": median(getattr(t, phase) for t in real) for phase in PHASES}
+        figures[f"{key}_spread"] = spread([t.compute_s for t in real])
+        figures |= {f"{key}_{phase}_spread": spread([getattr(t, phase) for t in real]) for phase in PHASES[:-1]}
         for phase in PHASES:
-            found[f"{key}_split_{phase}"] = median(scales) * getattr(bill.split, phase)
-            found[f"{key}_measured_{phase}"] = getattr(bill.measured, phase)
+            figures[f"{key}_split_{phase}"] = median(scales) * getattr(bill.split, phase)
+            figures[f"{key}_measured_{phase}"] = getattr(bill.measured, phase)
         pairs = list(zip(scales, real, strict=True))
-        found[f"{key}_split_ratio"] = median(s * bill.split.compute_s / t.compute_s for s, t in pairs)
-        found[f"{key}_measured_ratio"] = median(bill.measured.compute_s / t.compute_s for t in real)
-    return found
+        figures[f"{key}_split_ratio"] = median(s * bill.split.compute_s / t.compute_s for s, t in pairs)
+        figures[f"{key}_measured_ratio"] = median(bill.measured.compute_s / t.compute_s for t in real)
+    return figures
 
 
 def spread(values: Sequence[float]) -> float:

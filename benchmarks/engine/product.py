@@ -29,7 +29,7 @@ class Stopwatch:
         self._executor, self.seconds = executor, list[float]()
 
     def train(self, round_: int, models: Models, tasks: Sequence[Assignment], states: States) -> Trained:
-        """The executor's own."""
+        """Delegates to the executor."""
         began = perf_counter()
         trained = self._executor.train(round_, models, tasks, states)
         self.seconds.append(perf_counter() - began)
@@ -38,16 +38,16 @@ class Stopwatch:
     def evaluate(
         self, models: Models, targets: Sequence[EvalTarget], states: States, part: str
     ) -> Mapping[str, Tensor]:
-        """The executor's own."""
+        """Delegates to the executor."""
         return self._executor.evaluate(models, targets, states, part)
 
     def close(self) -> None:
-        """The executor's own."""
+        """Delegates to the executor."""
         self._executor.close()
 
 
 class Product:
-    """An experiment that can be run on; its executor may serve several experiments of the same job."""
+    """An experiment that runs some rounds at a time; its executor may serve several experiments of the same job."""
 
     def __init__(self, setup: Setup, path: Path, executor: RayExecutor | None = None) -> None:
         options = RuntimeOptions(mode="packed", num_hosts=setup.config.runtime.num_hosts)
@@ -78,7 +78,7 @@ class Product:
         return seconds
 
     def segment(self, num_rounds: int) -> list[float]:
-        """``run`` with one round ahead that is not counted: it also rewrites the run's own record."""
+        """Runs ``num_rounds`` after one round that is not counted, in which the run's record is also rewritten."""
         return self.run(num_rounds + 1)[1:]
 
     @property
@@ -89,7 +89,7 @@ class Product:
 
     @property
     def num_hosts(self) -> int:
-        """How many there are."""
+        """Number of worker processes."""
         assert self.executor is not None
         return int(str(self.executor.facts()["num_hosts"]))
 
@@ -100,7 +100,7 @@ class Product:
         return setup.layout.flatten(self._experiment.state.models["global"])
 
     def close(self) -> None:
-        """Ends the hosts, where they are its own, and closes the folder."""
+        """Ends the worker processes that this object started, and closes the folder."""
         self._folder.close()
         if self._group is not None:
             self._group.close()
@@ -108,7 +108,7 @@ class Product:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shares:
-    """Where a product's rounds go from now on, in shares of their wall time."""
+    """Shares of a product's rounds from now on that its parts take of their wall time."""
 
     product: Product
     busy_s: float
@@ -116,11 +116,11 @@ class Shares:
 
     @classmethod
     def of(cls, product: Product) -> Shares:
-        """Begins to look."""
+        """Starts measuring ``product``."""
         return cls(product=product, busy_s=product.busy_s, num_rounds=len(product.round_s))
 
     def figures(self) -> Figures:
-        """Hosts at work (the mean host), the driver's wait beyond that, and what the driver does itself."""
+        """Shares of the hosts' work (mean over hosts), of the driver's wait beyond it, and of the driver's own work."""
         seen = self.product
         wall_s, waited_s = sum(seen.round_s[self.num_rounds :]), sum(seen.train_s[self.num_rounds :])
         hosts_s = (seen.busy_s - self.busy_s) / seen.num_hosts
@@ -128,9 +128,9 @@ class Shares:
         return {f"{name}_share": seconds / wall_s for name, seconds in parts_s.items()}
 
 
-def deviation(found: Tensor, expected: Tensor, start: Tensor) -> float:
+def deviation(actual: Tensor, expected: Tensor, start: Tensor) -> float:
     """Relative L2 distance of two updates from the same start."""
-    return float((found.double() - expected.double()).norm() / (expected.double() - start.double()).norm())
+    return float((actual.double() - expected.double()).norm() / (expected.double() - start.double()).norm())
 
 
 def straggler_s(record: RoundRecord) -> float:
@@ -140,5 +140,5 @@ def straggler_s(record: RoundRecord) -> float:
 
 
 def use_one_thread() -> None:
-    """As in every host and every peer."""
+    """Limits this process to one thread, as every worker and every peer."""
     use_threads(1)

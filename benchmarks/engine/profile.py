@@ -1,4 +1,4 @@
-"""Where a local round's time goes: shares of its wall time, for an aim that is missed.
+"""Shares of a local round's wall time by activity, to explain a missed target.
 
 Phases are measured in plain rounds; the stages' part of the forward pass comes from rounds whose stages are timed in
 place, matrix products from a round under torch's profiler. Testing is not part of a round here: it stands beside it.
@@ -16,7 +16,7 @@ import torch
 from benchmarks.engine.local import Local, make_backbone, make_client
 from benchmarks.engine.machine import Figures
 from benchmarks.engine.pairs import timed
-from benchmarks.engine.scene import Scene, setup, start_of, write
+from benchmarks.engine.scenario import Scenario, setup, start_of, write
 from relief_ray.federated import ClientProgram
 from relief_ray.messages import EvalTarget
 from relief_ray.profiling.probe import FORWARD, Probes
@@ -29,28 +29,28 @@ PRODUCTS = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "
 Groups = tuple[str, ...] | None
 
 
-def measure(scene: Scene) -> Figures:
+def measure(scenario: Scenario) -> Figures:
     """A full client, and a type-C client that trains everything and what it is given, all by our engine."""
-    write(scene, peers=False)
+    write(scenario, peers=False)
     rounds: Mapping[str, tuple[tuple[str, ...], Groups]] = {
-        "full": (scene.spec.names, None),
+        "full": (scenario.spec.names, None),
         "type_c_full": (ACC, None),
         "type_c_reuse": (ACC, SHARED),
     }
-    found: Figures = {"profile_windows": scene.num_windows, "profile_epochs": scene.epochs}
+    figures: Figures = {"profile_windows": scenario.num_windows, "profile_epochs": scenario.epochs}
     for name, (present, groups) in rounds.items():
-        found |= {f"profile_{name}_{k}": v for k, v in _round(scene, present, groups, name).items()}
-    test_s = _test_s(scene)
-    found["profile_full_test_s"] = test_s
-    found["profile_full_test_vs_round"] = test_s / float(found["profile_full_s"] or 1.0)
-    return found
+        figures |= {f"profile_{name}_{k}": v for k, v in _round(scenario, present, groups, name).items()}
+    test_s = _test_s(scenario)
+    figures["profile_full_test_s"] = test_s
+    figures["profile_full_test_vs_round"] = test_s / float(figures["profile_full_s"] or 1.0)
+    return figures
 
 
-def _round(scene: Scene, present: tuple[str, ...], groups: Groups, name: str) -> Figures:
-    client = make_client(scene, present)
-    local = Local(client, make_backbone(scene, "gemm"), "gemm")
+def _round(scenario: Scenario, present: tuple[str, ...], groups: Groups, name: str) -> Figures:
+    client = make_client(scenario, present)
+    local = Local(client, make_backbone(scenario, "gemm"), "gemm")
     wall_s, forward_s, backward_s, optimizer_s = _phases(local, groups)
-    encoders, fusion = _stages(Local(client, make_backbone(scene, "gemm"), "gemm"), groups)
+    encoders, fusion = _stages(Local(client, make_backbone(scenario, "gemm"), "gemm"), groups)
     parts_s = {
         "encoder_forward": encoders * forward_s,
         "fusion_forward": fusion * forward_s,
@@ -105,10 +105,10 @@ def _products(action: Callable[[], object]) -> tuple[float, str]:
     return 1e-6 * sum(row.self_cpu_time_total for row in averages if row.key in PRODUCTS), table
 
 
-def _test_s(scene: Scene) -> float:
+def _test_s(scenario: Scenario) -> float:
     """Seconds to test the global model on as many windows, through all sensors and through each alone."""
-    given = setup(scene)
-    worker, models = Worker(given.job), {"global": given.layout.views(start_of(given))}
+    prepared = setup(scenario)
+    worker, models = Worker(prepared.job), {"global": prepared.layout.views(start_of(prepared))}
     test = partial(worker.evaluate, models, [EvalTarget(label="global")], {}, "test")
     test()
     return min(timed(test)(REPEATS))

@@ -1,7 +1,7 @@
 """Part 7: what records and MLflow cost a round in which nothing is trained, on the way that ``relief-ray run`` takes.
 
 A run goes through ``run_experiment``: a coordinator of its own, two hosts, every round recorded, hashed and saved. With
-MLflow, the driver's process tells a SQLite store beside the run; what is not told when the run ends is told after it.
+MLflow, the driver's process exports to a SQLite store beside the run; the rest is exported after the run's end.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from actors.launch import Watch, run_experiment
 from actors.runtime.warm_pool import Crew
 from actors.terminal.mlflow_export import Exports
 from benchmarks.engine.machine import Figures
-from benchmarks.engine.noop import scene_of
+from benchmarks.engine.noop import scenario_of
 from benchmarks.engine.pairs import averaged, take_turns, timed
 from benchmarks.engine.product import Product
-from benchmarks.engine.scene import NEVER, setup, without_training, write
+from benchmarks.engine.scenario import NEVER, setup, without_training, write
 from relief_ray.config import TrackingConfig
 from relief_ray.experiment.recording import run_record
 from relief_ray.experiment.setup import Setup, context_of
@@ -39,39 +39,39 @@ UNTOLD: tuple[str, ...] = ("run_mlflow_s", "mlflow_cost_s", "run_mlflow_vs_run",
 
 def measure(folder: Path, num_turns: int, num_rounds: int) -> Figures:
     """Seconds of a round without record, with it, through ``run_experiment``, and with MLflow; in a Ray session."""
-    scene = write(scene_of(folder / "recording", NUM_CLIENTS), peers=False)
-    endless = without_training(setup(scene))
-    found = _records(endless, scene.folder / "in-process", num_turns, num_rounds)
-    given = without_training(setup(scene, rounds=FIRST + num_rounds + LAST))
-    found |= _tracking(given, scene.folder / "runs", num_turns, num_rounds)
-    found |= {"turns": num_turns, "rounds": num_rounds}
-    return {f"recording_n{NUM_CLIENTS}_{key}": value for key, value in found.items()}
+    scenario = write(scenario_of(folder / "recording", NUM_CLIENTS), peers=False)
+    endless = without_training(setup(scenario))
+    figures = _records(endless, scenario.folder / "in-process", num_turns, num_rounds)
+    prepared = without_training(setup(scenario, rounds=FIRST + num_rounds + LAST))
+    figures |= _tracking(prepared, scenario.folder / "runs", num_turns, num_rounds)
+    figures |= {"turns": num_turns, "rounds": num_rounds}
+    return {f"recording_n{NUM_CLIENTS}_{key}": value for key, value in figures.items()}
 
 
 class Bare:
-    """Rounds of which nothing remains: models out, sums back, aggregated, billed; not hashed, recorded or saved."""
+    """Bare rounds: models out, sums back, aggregated, costs accounted; not hashed, recorded or saved."""
 
-    def __init__(self, given: Setup, executor: Executor) -> None:
-        self._given, self._executor, self._round = given, executor, 0
-        self.state = given.strategy.init(given.layout, given.fleet, given.streams, given.start)
+    def __init__(self, prepared: Setup, executor: Executor) -> None:
+        self._prepared, self._executor, self._round = prepared, executor, 0
+        self.state = prepared.strategy.init(prepared.layout, prepared.fleet, prepared.streams, prepared.start)
         self._store = CheckpointStateStore({})
 
     def step(self) -> None:
         """One round."""
         self._round += 1
-        context = context_of(self._given, self._round)
-        given = self._given
-        result = run_round(given.strategy, self.state, context, self._executor, self._store, given.accountant)
+        context = context_of(self._prepared, self._round)
+        prepared = self._prepared
+        result = run_round(prepared.strategy, self.state, context, self._executor, self._store, prepared.accountant)
         self._store.commit()
         self.state = result.state
 
 
-def _records(given: Setup, path: Path, num_turns: int, num_rounds: int) -> Figures:
-    with closing(Product(given, path)) as product:
+def _records(prepared: Setup, path: Path, num_turns: int, num_rounds: int) -> Figures:
+    with closing(Product(prepared, path)) as product:
         assert product.executor is not None
         bare, unsaved = (
-            Bare(given, product.executor),
-            Product(_unsaved(given), path.with_name("unsaved"), product.executor),
+            Bare(prepared, product.executor),
+            Product(_unsaved(prepared), path.with_name("unsaved"), product.executor),
         )
         product.run(FIRST)
         unsaved.run(FIRST)
@@ -93,20 +93,20 @@ def _records(given: Setup, path: Path, num_turns: int, num_rounds: int) -> Figur
     }
 
 
-def _unsaved(given: Setup) -> Setup:
-    """The same without checkpoints but the last one."""
-    record = given.config.record.model_copy(update={"checkpoint_every": NEVER})
-    return replace(given, config=given.config.model_copy(update={"record": record}))
+def _unsaved(prepared: Setup) -> Setup:
+    """The same experiment with a checkpoint at the end alone."""
+    record = prepared.config.record.model_copy(update={"checkpoint_every": NEVER})
+    return replace(prepared, config=prepared.config.model_copy(update={"record": record}))
 
 
-def _tracking(given: Setup, folder: Path, num_turns: int, num_rounds: int) -> Figures:
-    with closing(Runs(given, folder)) as runs:
+def _tracking(prepared: Setup, folder: Path, num_turns: int, num_rounds: int) -> Figures:
+    with closing(Runs(prepared, folder)) as runs:
         if find_spec("mlflow") is None:
-            times = take_turns({"run": runs.untold}, num_turns, num_rounds)
+            times = take_turns({"run": runs.without_mlflow}, num_turns, num_rounds)
             return {"run_s": times.median_s("run"), **dict.fromkeys(UNTOLD)}
-        runs.told(num_rounds)  # imports MLflow and makes its tables: once per process and store
+        runs.with_mlflow(num_rounds)  # imports MLflow and makes its tables: once per process and store
         runs.export_s.clear()
-        times = take_turns({"run": runs.untold, "mlflow": runs.told}, num_turns, num_rounds)
+        times = take_turns({"run": runs.without_mlflow, "mlflow": runs.with_mlflow}, num_turns, num_rounds)
         return {
             "run_s": times.median_s("run"),
             "run_mlflow_s": times.median_s("mlflow"),
@@ -120,23 +120,23 @@ def _tracking(given: Setup, folder: Path, num_turns: int, num_rounds: int) -> Fi
 class Runs:
     """Runs of one experiment, each in its own folder, on the same hosts and coordinator."""
 
-    def __init__(self, given: Setup, folder: Path) -> None:
-        self._given, self._folder, self._crew, self._number = given, folder, Crew(), 0
+    def __init__(self, prepared: Setup, folder: Path) -> None:
+        self._prepared, self._folder, self._crew, self._number = prepared, folder, Crew(), 0
         self.export_s: list[float] = []
         self.last = folder
 
-    def untold(self, num_rounds: int) -> list[float]:
-        """The mean round of a run whose folder is all that remains."""
+    def without_mlflow(self, num_rounds: int) -> list[float]:
+        """The mean round of a run that is recorded in its folder alone."""
         return [self._run(TrackingConfig(enabled=False), num_rounds)]
 
-    def told(self, num_rounds: int) -> list[float]:
-        """The mean round of a run that is told to MLflow meanwhile; ``export_s``: how much longer the telling took."""
+    def with_mlflow(self, num_rounds: int) -> list[float]:
+        """The mean round of a run with export to MLflow; ``export_s``: seconds that the export took beyond its end."""
         return [self._run(TrackingConfig(), num_rounds)]
 
     def _run(self, tracking: TrackingConfig, num_rounds: int) -> float:
         self._number += 1
         self.last = path = self._folder / str(self._number)
-        RunFolder.create(path, run_record(self._given)).close()
+        RunFolder.create(path, run_record(self._prepared)).close()
         exports, ended = Exports(print), list[float]()
         tracker = exports.begin(tracking, path)
 
@@ -145,7 +145,7 @@ class Runs:
             tracker.round(record)
 
         try:
-            run_experiment(self._given, path, Watch(on_round=on_round, on_note=print), self._crew)
+            run_experiment(self._prepared, path, Watch(on_round=on_round, on_note=print), self._crew)
         finally:
             exports.end(tracker, path)
             began = perf_counter()

@@ -1,4 +1,4 @@
-"""Part 4: how close training comes to the machine's limits. One thread throughout."""
+"""Part 4: training speed against the machine's limits, on one thread."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.engine.eager import FUSION
 from benchmarks.engine.local import Local, eager_round, make_backbone, make_client
 from benchmarks.engine.machine import Figures
 from benchmarks.engine.pairs import take_turns, timed
-from benchmarks.engine.scene import Scene, write
+from benchmarks.engine.scenario import Scenario, write
 from relief_ray.devices.workload import Workload, num_steps, workload
 from relief_ray.models.costs import count_costs
 from relief_ray.training.optimizer import Adam
@@ -54,25 +54,25 @@ def near_bytes_per_s(mib: int, repeats: int) -> float:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """What the machine can do: FLOP/s, and bytes/s out of memory and for a set of fusion's size."""
+    """Limits of the machine: FLOP/s, and bytes/s from memory and for a working set of the fusion layer's size."""
 
     flops_per_s: float
     memory_bytes_per_s: float
     near_bytes_per_s: float
 
 
-def measure(scene: Scene, num_turns: int) -> Figures:
+def measure(scenario: Scenario, num_turns: int) -> Figures:
     """Peak, bandwidth, the share of the peak that full training reaches, and fusion's roofline."""
-    write(scene, peers=False)
-    found, fractions, eager_fractions, peaks = _training(scene, num_turns)
-    fusion = Fusion(len(scene.spec.modalities))
+    write(scenario, peers=False)
+    figures, fractions, eager_fractions, peaks = _training(scenario, num_turns)
+    fusion = Fusion(len(scenario.spec.modalities))
     limits = Limits(
         flops_per_s=median(peaks),
         memory_bytes_per_s=bytes_per_s(LARGE_MIB, 5),
         near_bytes_per_s=near_bytes_per_s(max(1, ADAM_PASSES * fusion.nbytes // MIB), 20),
     )
     return (
-        found
+        figures
         | {
             "gemm_peak_gflops_per_s": limits.flops_per_s / 1e9,
             "gemm_peak_fraction": median(fractions),
@@ -86,31 +86,31 @@ def measure(scene: Scene, num_turns: int) -> Figures:
 
 
 def _one_block(limits: Limits, repeats: int) -> Figures:
-    """What type C trains of fusion: one block on features that nobody trains."""
+    """The part of the fusion layer that a type-C client trains: one block, on features that are not trained."""
     block = Fusion(1, to_features=False)
     near = near_bytes_per_s(max(1, ADAM_PASSES * block.nbytes // MIB), 20)
-    found = block.figures(replace(limits, near_bytes_per_s=near), repeats)
-    return {"type_c_ms": found["fusion_ms"], "type_c_bound_ms": found["fusion_bound_ms"]}
+    figures = block.figures(replace(limits, near_bytes_per_s=near), repeats)
+    return {"type_c_ms": figures["fusion_ms"], "type_c_bound_ms": figures["fusion_bound_ms"]}
 
 
-def full_load(scene: Scene) -> Workload:
+def full_load(scenario: Scenario) -> Workload:
     """The FLOPs of a client that owns and trains everything."""
-    backbone = make_backbone(scene, "naive")
+    backbone = make_backbone(scenario, "naive")
     return workload(
         count_costs(backbone),
-        present=scene.spec.names,
+        present=scenario.spec.names,
         trained=dict.fromkeys(backbone.layout.ids, 1.0),
-        num_windows=scene.num_windows,
-        epochs=scene.epochs,
-        num_steps=num_steps(scene.num_windows, scene.epochs, scene.task.batch_size),
+        num_windows=scenario.num_windows,
+        epochs=scenario.epochs,
+        num_steps=num_steps(scenario.num_windows, scenario.epochs, scenario.task.batch_size),
         engine="reuse",
     )
 
 
-def _training(scene: Scene, num_turns: int) -> tuple[Figures, list[float], list[float], list[float]]:
+def _training(scenario: Scenario, num_turns: int) -> tuple[Figures, list[float], list[float], list[float]]:
     """Training and the peak take turns, since the machine's speed drifts."""
-    client, load = make_client(scene, scene.spec.names), full_load(scene)
-    fast, eager = Local(client, make_backbone(scene, "gemm"), "gemm"), eager_round(client)
+    client, load = make_client(scenario, scenario.spec.names), full_load(scenario)
+    fast, eager = Local(client, make_backbone(scenario, "gemm"), "gemm"), eager_round(client)
     flops = load.forward_flops + load.backward_flops
     peaks: list[float] = []
 
@@ -123,13 +123,13 @@ def _training(scene: Scene, num_turns: int) -> tuple[Figures, list[float], list[
     harnesses = {"own": timed(lambda: fast.train(None)), "eager": timed(eager), "peak": peak}
     times = take_turns(harnesses, num_turns, 1)
     own, theirs, best = (times.turns[name] for name in ("own", "eager", "peak"))
-    found: Figures = {
+    figures: Figures = {
         "training_gflops_per_s": flops / times.median_s("own") / 1e9,
-        "training_mflop_per_window": flops / (scene.num_windows * scene.epochs) / 1e6,
-        "training_samples_per_s": scene.num_windows * scene.epochs / times.median_s("own"),
+        "training_mflop_per_window": flops / (scenario.num_windows * scenario.epochs) / 1e6,
+        "training_samples_per_s": scenario.num_windows * scenario.epochs / times.median_s("own"),
     }
     fractions = [flops / s * p for s, p in zip(own, best, strict=True)]
-    return found, fractions, [flops / s * p for s, p in zip(theirs, best, strict=True)], peaks
+    return figures, fractions, [flops / s * p for s, p in zip(theirs, best, strict=True)], peaks
 
 
 class Fusion:
@@ -175,17 +175,17 @@ class Fusion:
         passes = (READS_FORWARD, READS_BACKWARD * (self._gradients - 1) + WRITES_BACKWARD, ADAM_PASSES)
         flops = (self.flops, self._gradients * self.flops, 0.0)
         names = ("forward", "backward", "adam")
-        found: Figures = {"fusion_mbytes": self.nbytes / 1e6}
+        figures: Figures = {"fusion_mbytes": self.nbytes / 1e6}
         least = 0.0
         for name, seconds, times, work in zip(names, measured, passes, flops, strict=True):
             traffic_s = times * self.nbytes / limits.near_bytes_per_s
             bound_s = max(work / limits.flops_per_s, traffic_s)
             least += bound_s
-            found[f"fusion_{name}_ms"] = 1e3 * seconds
-            found[f"fusion_{name}_bound_ms"] = 1e3 * bound_s
-            found[f"fusion_{name}_limit"] = "memory" if traffic_s >= work / limits.flops_per_s else "arithmetic"
+            figures[f"fusion_{name}_ms"] = 1e3 * seconds
+            figures[f"fusion_{name}_bound_ms"] = 1e3 * bound_s
+            figures[f"fusion_{name}_limit"] = "memory" if traffic_s >= work / limits.flops_per_s else "arithmetic"
         total = sum(measured)
-        return found | {
+        return figures | {
             "fusion_ms": 1e3 * total,
             "fusion_bound_ms": 1e3 * least,
             "fusion_roofline_fraction": least / total,

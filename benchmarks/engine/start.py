@@ -1,4 +1,4 @@
-"""Start-up: whole runs of their own until round 1, beside the least that a program on Ray needs, and their memory."""
+"""Start-up time of runs until round 1, beside the least that a program on Ray needs, and memory of the processes."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ COMMAND = (
 Seconds = Mapping[str, float]
 
 
-def measure(folder: Path, num_turns: int, num_clients: int = 100, *, whole: bool = True) -> Figures:
-    """Seconds from the start of a process until round 1 of a run on the scene's data; medians of the turns.
+def measure(folder: Path, num_turns: int, num_clients: int = 100, *, all_memory: bool = True) -> Figures:
+    """Seconds from the start of a process until round 1 of a run on the scenario's data; medians of the turns.
 
     Every turn has the floor too, two bare Ray actors that have imported torch, and the command line with all that
-    belongs to it on shipped data. Memory is that of one more run, since asking for it takes time; with ``whole`` also
-    that of as many clients whose windows fill the hosts' caches, and of few clients with as many windows in all.
+    belongs to it on shipped data. Memory is that of one more run, since asking for it takes time; with ``all_memory``
+    also that of as many clients whose windows fill the hosts' caches, and of few clients with as many windows in all.
     """
     command(folder)  # fills the cache of parsed data
     turns = [(floor(), begin(folder, num_clients), command(folder)) for _ in range(num_turns)]
     key = f"start_n{num_clients}"
     floors, runs, commands = zip(*turns, strict=True)
-    found: Figures = {f"{key}{name}_s": median(run[name] for run in runs) for name in runs[0]}
+    figures: Figures = {f"{key}{name}_s": median(run[name] for run in runs) for name in runs[0]}
     times = Times(turns={"floor": floors, "run": tuple(run[""] for run in runs), "command": commands})
     return {
-        **found,
+        **figures,
         "start_turns": num_turns,
         "start_floor_s": times.median_s("floor"),
         "start_floor_spread": times.spread("floor"),
@@ -53,7 +53,7 @@ def measure(folder: Path, num_turns: int, num_clients: int = 100, *, whole: bool
         "start_command_s": times.median_s("command"),
         "start_command_spread": times.spread("command"),
         **_memory(folder, num_clients, NUM_WINDOWS),
-        **(_other_memory(folder, num_clients) if whole else {}),
+        **(_other_memory(folder, num_clients) if all_memory else {}),
     }
 
 
@@ -66,7 +66,7 @@ def _other_memory(folder: Path, num_clients: int) -> Figures:
 
 
 def _memory(folder: Path, num_clients: int, num_windows: int, case: str = "") -> Figures:
-    """GiB at the moment of the most; None where the system does not tell."""
+    """Peak memory in GiB by kind of process; None where the system does not report it."""
     seen: list[Mapping[str, int] | None] = []
     begin(folder, num_clients, num_windows, seen.append)
     known = [kinds for kinds in seen if kinds is not None]
@@ -109,7 +109,7 @@ def begin(
     num_windows: int = NUM_WINDOWS,
     watch: Callable[[Mapping[str, int] | None], None] | None = None,
 ) -> Seconds:
-    """A run of its own; ``watch`` hears of its processes' memory. Seconds until round 1 (``""``) and of what led there.
+    """Starts a run; ``watch`` is called with its processes' memory. Seconds until round 1 (``""``) and of each phase.
 
     Raises:
         RuntimeError: the run failed.

@@ -18,17 +18,17 @@ NUM_ACTORS, OBJECT_STORE_BYTES = 2, 256 * 2**20
 
 
 class Host:
-    """An actor that could begin to train."""
+    """An actor that has imported torch, ready to train."""
 
     def hello(self) -> str:
-        """Has torch."""
+        """Imports torch and returns its version."""
         import torch
 
         return str(torch.__version__)
 
 
 def main(out: Path) -> None:
-    """A cluster with the options that a run starts its own with, and nothing else."""
+    """Starts a cluster with the options of a run, and two actors."""
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # or Ray writes one to the home folder
     ray.init(
         address="local",

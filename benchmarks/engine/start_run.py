@@ -8,7 +8,7 @@ from pathlib import Path
 from time import time
 
 from actors.launch import Watch, run_experiment
-from benchmarks.engine.scene import Scene, setup, write
+from benchmarks.engine.scenario import Scenario, setup, write
 from relief_ray.experiment.recording import run_record
 from relief_ray.records.run_folder import RunFolder
 from relief_ray.records.schema import RoundRecord
@@ -19,15 +19,16 @@ ROUNDS = 2
 def main(folder: Path, num_clients: int, num_windows: int, out: Path) -> None:
     """Full training, every client once over its windows."""
     imported = time()
-    scene = write(
-        Scene(dataset="pamap2", num_clients=num_clients, num_windows=num_windows, folder=folder / "start"), peers=False
+    scenario = write(
+        Scenario(dataset="pamap2", num_clients=num_clients, num_windows=num_windows, folder=folder / "start"),
+        peers=False,
     )
-    given = setup(scene, rounds=ROUNDS)
-    path = scene.folder / "run"
-    RunFolder.create(path, run_record(given)).close()
+    experiment = setup(scenario, rounds=ROUNDS)
+    path = scenario.folder / "run"
+    RunFolder.create(path, run_record(experiment)).close()
     records: list[RoundRecord] = []
     prepared = time()
-    run_experiment(given, path, Watch(on_round=records.append))
+    run_experiment(experiment, path, Watch(on_round=records.append))
     committed = records[0].ended_unix_s
     seen = {
         "imported": imported,

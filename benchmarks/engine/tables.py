@@ -1,4 +1,4 @@
-"""How figures are written: numbers, Markdown tables, and the aims that they are held against."""
+"""Formats figures: numbers, Markdown tables, and the targets that they are compared with."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 Found = Mapping[str, object]
 Row = Sequence[str]
-ADR = "adr/0020-what-a-round-costs-beside-training.md"
+ADR = "adr/0020-what-a-round-keeps.md"
 # Key, what it is, at least (or at most, with a minus) what.
 TARGETS: tuple[tuple[str, str, float], ...] = (
     ("full_n8_vs_torch2", "full training, 8 clients, against PyTorch in two processes", 1.5),
@@ -62,7 +62,7 @@ def number(value: object, unit: str = "") -> str:
 
 
 def percent(share: object) -> str:
-    """A share as a whole percentage, or a dash where nobody split it off."""
+    """A share in whole per cent, or a dash where it was not measured."""
     return f"{100 * share:.0f} %" if isinstance(share, (int, float)) else "–"
 
 
@@ -72,9 +72,9 @@ def table(header: Row, rows: Iterable[Row]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def targets(found: Found) -> str:
+def targets(figures: Found) -> str:
     """Each aim with what was reached."""
-    rows = [_target(found, *target) for target in TARGETS if target[0] in found]
+    rows = [_target(figures, *target) for target in TARGETS if target[0] in figures]
     note = (
         "\\*: what the project holds itself to beside the aims that were set for it. Those for rounds without training "
         f"are given up in their letter; what is held instead, and why, is in [ADR 20]({ADR})."
@@ -82,8 +82,8 @@ def targets(found: Found) -> str:
     return f"## Aims\n\n{table(('what', 'aim', 'measured', 'met'), rows)}\n\n{note}" if rows else ""
 
 
-def _target(found: Found, key: str, text: str, bound: float) -> Row:
-    value = found[key]
+def _target(figures: Found, key: str, text: str, bound: float) -> Row:
+    value = figures[key]
     text += r" \*" if key in OWN else ""
     aim = f"≥ {bound:g}" if bound > 0 else f"≤ {-bound:g}"
     if not isinstance(value, (int, float)):
@@ -99,8 +99,8 @@ def is_met(value: float, bound: float) -> bool:
     return value >= bound if bound > 0 else value <= -bound
 
 
-def value_of(found: Found, key: str) -> float:
+def value_of(figures: Found, key: str) -> float:
     """The figure of that name."""
-    value = found[key]
+    value = figures[key]
     assert isinstance(value, (int, float)), key
     return float(value)

@@ -19,7 +19,7 @@ from relief_ray.process import use_threads
 
 @dataclass(frozen=True, kw_only=True)
 class Shared:
-    """What a child and its parent both see."""
+    """Memory that a child process shares with its parent."""
 
     folder: Path
     clients: range
@@ -42,7 +42,7 @@ def serve(shared: Shared, orders: Connection) -> None:
 
 
 class TorchPool:
-    """The parent."""
+    """Starts the child processes and averages their sums (the parent's side)."""
 
     def __init__(self, folder: Path, num_processes: int = 2) -> None:
         self.flat = shared_copy(torch.from_numpy(np.load(folder / "start.npy")))

@@ -34,7 +34,7 @@ from relief_ray.messages import (
 from relief_ray.plugins import sources
 from relief_ray.records.identity import state_sha256
 from relief_ray.streams import Streams
-from relief_ray.training.local_step import adds_up
+from relief_ray.training.local_step import is_mean_over_windows
 
 # The client's side of a strategy under observation: what its functions change, and what its receipts charge.
 
@@ -46,7 +46,7 @@ def watched_client(client: ClientProgram) -> ClientProgram:
         objective=partial(_objective, client),
         observe=partial(_observe, client),
         after=partial(_after, client),
-        is_mean=adds_up(client),
+        is_mean=is_mean_over_windows(client),
     )
 
 

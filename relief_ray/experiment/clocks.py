@@ -16,7 +16,7 @@ from relief_ray.groups import GroupLayout
 from relief_ray.messages import Fleet
 from relief_ray.models.backbone import InputShape
 from relief_ray.models.cnn import CnnConfig
-from relief_ray.models.registry import name_of
+from relief_ray.models.registry import backbone_name
 from relief_ray.plugins import is_path
 from relief_ray.stages import Engine
 
@@ -31,7 +31,7 @@ def run_clocks(config: ExperimentConfig, engine: Engine | None = None) -> dict[s
     Raises:
         UserError: the ``measured`` clock is asked to plan, but no profile is given.
     """
-    name = name_of(config.backbone)
+    name = backbone_name(config.backbone)
     paper, split = time_models(CnnConfig().name if is_path(name) else name, config.costs.utilisation)
     measured = measured_clock(config, engine)
     clocks = standard_clocks(paper, split, measured)
@@ -42,7 +42,7 @@ def run_clocks(config: ExperimentConfig, engine: Engine | None = None) -> dict[s
 
 def uncalibrated(config: ExperimentConfig) -> tuple[str, ...]:
     """What has to be said of the seconds of a user's own backbone: nobody fitted a device's speed to it."""
-    name = name_of(config.backbone)
+    name = backbone_name(config.backbone)
     if not is_path(name) or config.costs.utilisation is not None:
         return ()
     return (f"backbone {name}: not calibrated, seconds and joules take Backbone 1's utilisation; costs.utilisation=U",)
@@ -85,7 +85,7 @@ def measured_clock(config: ExperimentConfig, engine: Engine | None = None) -> Me
     if config.costs.profile is None:
         return None
     profile = load_profile(Path(config.costs.profile))
-    if profile.backbone != (name := name_of(config.backbone)):
+    if profile.backbone != (name := backbone_name(config.backbone)):
         raise UserError(
             f"{config.costs.profile}: measured with backbone {profile.backbone!r}, expected {name!r}; "
             "profile the device with this backbone"

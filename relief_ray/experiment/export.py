@@ -24,8 +24,8 @@ from relief_ray.groups import Params
 from relief_ray.models.backbone import Backbone
 from relief_ray.models.moment.adapters import save_adapters
 from relief_ray.models.moment.backbone import MomentConfig
-from relief_ray.models.moment.weights import FILES, hub_id, is_random, mark, weights_folder
-from relief_ray.models.registry import name_of
+from relief_ray.models.moment.weights import FILES, hub_id, is_random, mark_random, weights_folder
+from relief_ray.models.registry import backbone_name
 from relief_ray.records.checkpoint import Checkpoint, generations, load, round_of
 from relief_ray.records.identity import commit, other_program, params_sha256, source_digest
 from relief_ray.records.run_folder import RUN_FILE, read_rounds, read_run
@@ -164,7 +164,7 @@ def write(setup: Setup, params: Params, facts: Mapping[str, JsonValue], folder: 
     else:
         save_file(named(setup, params), folder / MODEL)
     (folder / FACTS).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
-    (folder / README).write_text(readme(name_of(config), facts, place, revision), encoding="utf-8")
+    (folder / README).write_text(readme(backbone_name(config), facts, place, revision), encoding="utf-8")
 
 
 def _encoder(config: MomentConfig, setup: Setup, folder: Path, *, with_encoder: bool) -> tuple[str, str | None]:
@@ -175,7 +175,7 @@ def _encoder(config: MomentConfig, setup: Setup, folder: Path, *, with_encoder: 
         for name in FILES:
             shutil.copyfile(source / name, folder / ENCODER / name)
         if is_random(config.weights):
-            mark(folder / ENCODER, config.weights_seed)  # an older cache has none
+            mark_random(folder / ENCODER, config.weights_seed)  # an older cache has none
         return ENCODER, None
     found = setup.frozen.get("weights_revision")
     return (config.weights, None) if found is None else (hub_id(config.weights), str(found))

@@ -10,7 +10,7 @@ from relief_ray.config import ExperimentConfig, RuntimeConfig, parse
 from relief_ray.errors import UserError
 from relief_ray.experiment.recording import calibration_of, run_record
 from relief_ray.experiment.setup import Setup, prepare
-from relief_ray.models.backbone import differing
+from relief_ray.models.backbone import differing_facts
 from relief_ray.process import choose_device
 from relief_ray.records.identity import other_program
 from relief_ray.records.run_folder import RunFolder, read_run
@@ -87,7 +87,7 @@ def refuse_changes(setup: Setup, run: RunRecord, path: Path) -> None:
             f"{path}: was computed on data {run.data_digest[:12]}, found {setup.data.digest[:12]}; "
             "resume where the same data are (RELIEF_DATA), or start a new run"
         )
-    if differing(run.backbone, setup.frozen):
+    if differing_facts(run.backbone, setup.frozen):
         raise UserError(
             f"{path}: was computed on the frozen encoder {run.backbone}, found {dict(setup.frozen)}; "
             "give backbone.weights the same files, or start a new run"

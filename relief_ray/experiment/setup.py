@@ -15,14 +15,13 @@ from relief_ray.devices.fleet import build_fleet, with_windows
 from relief_ray.devices.planner import CostAccountant, CostPlanner, Counter, assumed_engine
 from relief_ray.devices.types import DeviceType
 from relief_ray.experiment.clocks import foreign_profile, make_accountant, make_planner, run_clocks, uncalibrated
-from relief_ray.extra_modules import Addition
+from relief_ray.extra_modules import ExtraModule
 from relief_ray.federated import RoundContext, Strategy
 from relief_ray.groups import GroupLayout, Params
 from relief_ray.messages import ClientInfo, Fleet, RoundCost
-from relief_ray.models.backbone import Backbone, InputShape, build_same
+from relief_ray.models.backbone import Backbone, BackboneNetwork, InputShape, build_verified
 from relief_ray.models.costs import count_costs
-from relief_ray.models.extra.build import extend
-from relief_ray.models.network import BackboneNetwork
+from relief_ray.models.extra.build import with_extra_modules
 from relief_ray.models.registry import require_gemm
 from relief_ray.stages import Engine
 from relief_ray.strategies.relief.strategy import Relief, target_s
@@ -198,18 +197,18 @@ def input_shape(data: FederatedData) -> InputShape:
 
 
 def build_backbone(
-    config: ExperimentConfig, shape: InputShape, engine: Engine, additions: tuple[Addition, ...] = ()
+    config: ExperimentConfig, shape: InputShape, engine: Engine, additions: tuple[ExtraModule, ...] = ()
 ) -> Backbone:
     """The backbone with the run's own initialisation, and what the strategy adds to it."""
     seed = int(Streams(seed=config.seed).numpy("model").integers(2**31))
-    return extend(config.backbone.build(shape, seed, fast=engine == "gemm"), additions, seed)
+    return with_extra_modules(config.backbone.build(shape, seed, fast=engine == "gemm"), additions, seed)
 
 
 def build_network(
-    config: ExperimentConfig, shape: InputShape, additions: tuple[Addition, ...], frozen: Mapping[str, str | int]
+    config: ExperimentConfig, shape: InputShape, additions: tuple[ExtraModule, ...], frozen: Mapping[str, str | int]
 ) -> BackboneNetwork:
     """The backbone for the server's own computations: the same layout and function whatever the workers' engine."""
-    same = build_same(partial(build_backbone, config, shape, "naive", additions), frozen)
+    same = build_verified(partial(build_backbone, config, shape, "naive", additions), frozen)
     return BackboneNetwork(same, config.training.missing)
 
 

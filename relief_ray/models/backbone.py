@@ -1,4 +1,4 @@
-"""A backbone: stages in topological order whose parameters are organised into groups.
+"""A backbone: stages in topological order whose parameters are organised into groups; its configuration's base.
 
 Legend for shapes: B batch, C channels, T samples, D features, K classes.
 """
@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import ClassVar
 
@@ -17,83 +16,41 @@ from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
 from relief_ray.errors import UserError
-from relief_ray.groups import GroupId, GroupLayout, Kind, ParamGroup, Params, Role, pack
+from relief_ray.groups import GroupId, GroupLayout, Params
 from relief_ray.models.checks import check_modules, check_owners
-from relief_ray.stages import RAW, StageSpec
+from relief_ray.models.stage import GroupParameters as GroupParameters
+from relief_ray.models.stage import InputShape as InputShape
+from relief_ray.models.stage import Stage as Stage
+from relief_ray.protocols import Reading
+from relief_ray.stages import RAW, Missing, StageSpec, ancestors
 
-NO_FACTS: Mapping[str, str | int] = MappingProxyType({})
+Facts = Mapping[str, str | int]
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class InputShape:
-    """What a backbone is built for: modality -> channels in canonical order, samples per window, number of classes."""
-
-    channels: tuple[tuple[str, int], ...]
-    window: int
-    num_classes: int
-
-    @property
-    def modalities(self) -> tuple[str, ...]:
-        """Modalities in canonical order."""
-        return tuple(m for m, _ in self.channels)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Stage:
-    """A stage and the module that computes it: ``module(*inputs) -> output``, batch first everywhere.
-
-    ``frozen`` is the same stage without the parameters of its groups, where it has others that are never trained: what
-    it takes is counted apart. ``pool`` turns the output into features (B, D) for whoever reads the model early; None
-    where the output is that already. ``step_bytes``: what its forward pass keeps of a window for a backward pass, where
-    that is so much that batches should go through in parts; 0: not worth a thought.
-    """
-
-    spec: StageSpec
-    module: nn.Module
-    frozen: nn.Module | None = None
-    pool: nn.Module | None = None
-    step_bytes: int = 0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GroupParameters:
-    """A group's declaration: which parameters it holds, in storage order."""
-
-    id: GroupId
-    role: Role
-    modality: str | None
-    layer: int | None
-    tensors: tuple[tuple[str, nn.Parameter, Kind], ...]
-    member: int | None = None
-
-    def group(self) -> ParamGroup:
-        """The shape of the group, without its values."""
-        return ParamGroup(
-            id=self.id,
-            role=self.role,
-            modality=self.modality,
-            layer=self.layer,
-            member=self.member,
-            tensors=pack((name, tuple(p.shape), kind) for name, p, kind in self.tensors),
-        )
-
-
-def _adapter_scales(stages: Iterable[Stage]) -> Iterator[Callable[[str, float], None]]:
-    """How adapter layers, PEFT's or our own, are told how many times their ``s = alpha / R`` they count."""
-    scales = (getattr(m, "set_scale", None) for stage in stages for m in stage.module.modules())
-    yield from (set_scale for set_scale in scales if set_scale is not None)
+_NO_FACTS: Facts = MappingProxyType({})
+# The fact that names a frozen part: the hash of its weights.
+SHA256 = "weights_sha256"
 
 
 def raw_windows(modality: str, windows_BCT: Tensor) -> Tensor:
-    """Windows enter the first stage as they are."""
+    """Returns the windows unchanged: the default ``prepare``."""
     return windows_BCT
 
 
 class Backbone:
     """Stages, parameters and layout of one model.
 
-    ``prepare`` turns raw windows into the first stage's input, once per client. The output of stage ``output`` is the
-    logits (B, K).
+    Attributes:
+        shape: the data's shape.
+        stages: in topological order.
+        declared: the groups with their parameters, in storage order.
+        layout: the groups' shapes, without values.
+        parameters: each group's tensors, in storage order.
+        prepare: (modality, raw windows (B, C, T)) -> the first stage's input; applied once per client.
+        chunk: windows per pass without gradient; None: the usual number.
+        facts: identity of frozen parts, recorded with every run.
+        warnings: recorded with every run.
+        output: the stage whose output is the logits (B, K).
+        adapter_scales: ``set_scale(adapter, factor)`` of every LoRA layer.
     """
 
     def __init__(
@@ -103,14 +60,13 @@ class Backbone:
         groups: Iterable[GroupParameters],
         prepare: Callable[[str, Tensor], Tensor] = raw_windows,
         chunk: int | None = None,
-        facts: Mapping[str, str | int] = NO_FACTS,
+        facts: Facts = _NO_FACTS,
         warnings: tuple[str, ...] = (),
         output: str | None = None,
     ) -> None:
         """Checks that stages are topologically ordered, that groups and stages fit, and that no layer draws.
 
-        ``chunk``: windows per pass without gradient, where the usual number needs too much memory; ``facts`` and
-        ``warnings`` go into the record of every run; ``output``: the stage that gives the logits (the last one).
+        ``chunk``: set where the usual number of windows needs too much memory; ``output`` is the last stage by default.
 
         Raises:
             UserError: a stage reads what no earlier one writes, or names an unknown group; a group has no stage, a
@@ -142,7 +98,7 @@ class Backbone:
 
     @property
     def device(self) -> torch.device:
-        """Where its parameters are."""
+        """The device of its parameters."""
         return next(iter(self.parameters.values()))[0].device
 
     def params(self) -> dict[GroupId, Tensor]:
@@ -158,7 +114,7 @@ class Backbone:
                 start += p.numel()
 
     def forward(self, windows: dict[str, Tensor]) -> Tensor:
-        """Logits (B, K) from prepared inputs of all modalities: the plain definition, the tests' oracle."""
+        """Logits (B, K) from prepared inputs of all modalities: the plain definition, which tests compare with."""
         values = {RAW + m: x for m, x in windows.items()}
         for stage in self.stages:
             values[stage.spec.id] = stage.module(*(values[i] for i in stage.spec.inputs))
@@ -166,7 +122,7 @@ class Backbone:
         return logits
 
     def plus(self, stages: Sequence[Stage], groups: Sequence[GroupParameters]) -> Backbone:
-        """This backbone and more behind it: same parameters, same logits, ``stages`` and ``groups`` at the end."""
+        """This backbone with ``stages`` and ``groups`` appended: same parameters, same logits."""
         return Backbone(
             self.shape,
             (*self.stages, *stages),
@@ -177,6 +133,67 @@ class Backbone:
             self.warnings,
             self.output,
         )
+
+
+def zero_input(backbone: Backbone, modality: str) -> Tensor:
+    """The prepared input (1, ...) of one standardised zero window."""
+    channels = dict(backbone.shape.channels)[modality]
+    return backbone.prepare(modality, torch.zeros(1, channels, backbone.shape.window, device=backbone.device))
+
+
+@torch.no_grad()
+def output_shapes(backbone: Backbone, stages: Sequence[Stage]) -> list[tuple[int, ...]]:
+    """Output shapes (1, ...) of ``stages`` for one zero window; stages that none of them reads are not run."""
+    values = {RAW + m: zero_input(backbone, m) for m in backbone.shape.modalities}
+    wanted = ancestors(backbone.specs, {s.spec.id for s in stages})
+    for stage in (s for s in backbone.stages if s.spec.id in wanted):
+        values[stage.spec.id] = stage.module(*(values[i] for i in stage.spec.inputs))
+    return [tuple(values[s.spec.id].shape) for s in stages]
+
+
+def _adapter_scales(stages: Iterable[Stage]) -> Iterator[Callable[[str, float], None]]:
+    """``set_scale`` of every LoRA layer, PEFT's or built in: it multiplies the layer's ``s = alpha / R``."""
+    scales = (getattr(m, "set_scale", None) for stage in stages for m in stage.module.modules())
+    yield from (set_scale for set_scale in scales if set_scale is not None)
+
+
+class BackboneNetwork:
+    """A backbone for the server's computations (a ``Network``): differentiable in parameters and raw windows."""
+
+    def __init__(self, backbone: Backbone, missing: Missing) -> None:
+        """``missing``: how an absent modality is represented; ``load`` overwrites the parameters of ``backbone``."""
+        self._backbone, self._missing = backbone, missing
+        self.channels: Mapping[str, int] = dict(backbone.shape.channels)
+        self.window, self.num_classes = backbone.shape.window, backbone.shape.num_classes
+        self.parameters: Mapping[GroupId, tuple[nn.Parameter, ...]] = backbone.parameters
+
+    def load(self, params: Params) -> None:
+        """Copies all groups' vectors into the parameters."""
+        self._backbone.load(params)
+
+    def read(self, windows: Mapping[str, Tensor], outputs: Collection[str | None]) -> dict[str | None, Reading]:
+        """Each of ``outputs`` (None: the backbone's logits) on raw standardised windows (B, C, T) by modality."""
+        names = {o: o or self._backbone.output for o in outputs}
+        specs = self._backbone.specs
+        values = self._inputs(windows)
+        running = ancestors(specs, set(names.values()))
+        for stage in self._backbone.stages:
+            spec = stage.spec
+            if spec.id in running:
+                output = stage.module(*(values[i] for i in spec.inputs))
+                is_zero = self._missing == "zero_feature" and spec.feature and spec.modality not in windows
+                values[spec.id] = output * 0.0 if is_zero else output
+        reads = {s.id: s.inputs for s in specs}
+        return {
+            o: Reading(logits=values[name], features=torch.cat([values[i] for i in reads[name]], 1))
+            for o, name in names.items()
+        }
+
+    def _inputs(self, windows: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Prepared inputs of all modalities, zero where one is absent."""
+        batch = len(next(iter(windows.values())))
+        raw = {m: windows[m] if m in windows else torch.zeros(batch, c, self.window) for m, c in self.channels.items()}
+        return {RAW + m: self._backbone.prepare(m, x) for m, x in raw.items()}
 
 
 class BackboneConfig(BaseModel):
@@ -196,8 +213,8 @@ class BackboneConfig(BaseModel):
         """The backbone, initialised from ``seed`` alone; ``fast``: for the engine ``gemm``, same values and layout."""
         raise NotImplementedError(f"{type(self).__name__} has no build(); define one that returns a Backbone")
 
-    def frozen_here(self) -> Mapping[str, str | int]:
-        """What ``Backbone.facts`` would say of weights if a run began now; empty where none are here."""
+    def frozen_here(self) -> Facts:
+        """``Backbone.facts`` of the weights now on this machine, without loading a model; empty if there are none."""
         return {}
 
     def unchosen(self) -> set[str]:
@@ -212,40 +229,34 @@ def seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:
         return build()
 
 
-# Whether two processes hold the same frozen part of a backbone: updates of different models cannot be averaged.
+def differing_facts(expected: Mapping[str, object], actual: Mapping[str, object]) -> tuple[str, ...]:
+    """The facts in which two frozen parts differ: the hash of the weights where both have one, else any fact.
 
-
-SHA256 = "weights_sha256"
-
-Facts = Mapping[str, str | int]
-
-
-def differing(expected: Mapping[str, object], found: Mapping[str, object]) -> tuple[str, ...]:
-    """The facts in which two frozen parts differ: the hash of the weights where both have one, else all that is known.
-
-    Where weights came from is no difference: the same bits may lie in two folders.
+    The origin of weights with equal hashes does not count: the same bits may lie in two folders.
     """
-    names = [SHA256] if SHA256 in expected and SHA256 in found else sorted(expected.keys() | found.keys())
-    return tuple(name for name in names if expected.get(name) != found.get(name))
+    names = [SHA256] if SHA256 in expected and SHA256 in actual else sorted(expected.keys() | actual.keys())
+    return tuple(name for name in names if expected.get(name) != actual.get(name))
 
 
-def other_frozen(recorded: Mapping[str, object], here: Facts) -> str | None:
-    """In what a run's frozen part is not the one that lies ``here`` today (``BackboneConfig.frozen_here``); else None.
+def frozen_mismatch(recorded: Mapping[str, object], here: Facts) -> str | None:
+    """Describes how a run's frozen part differs from the one on this machine (``BackboneConfig.frozen_here``).
 
-    ``weights_sha256 1a2b3c4d5e6f there, 6f5e4d3c2b1a here``.
+    For example ``weights_sha256 1a2b3c4d5e6f there, 6f5e4d3c2b1a here``; None where they are the same or none is here.
     """
-    names = differing(recorded, here) if here else ()
+    names = differing_facts(recorded, here) if here else ()
     return "; ".join(f"{n} {str(recorded.get(n))[:12]} there, {str(here.get(n))[:12]} here" for n in names) or None
 
 
-def build_same(build: Callable[[], Backbone], expected: Facts) -> Backbone:
-    """The backbone, if what is frozen in it is what the run began with; an empty ``expected`` compares nothing.
+def build_verified(build: Callable[[], Backbone], expected: Facts) -> Backbone:
+    """Builds the backbone and checks its frozen part against the run's; an empty ``expected`` compares nothing.
+
+    Updates of models with different frozen parts cannot be averaged.
 
     Raises:
-        UserError: another frozen part; the host is named.
+        UserError: it has another frozen part; the message names the host.
     """
     backbone = build()
-    if expected and (names := differing(expected, backbone.facts)):
+    if expected and (names := differing_facts(expected, backbone.facts)):
         here, there = (", ".join(f"{n} {str(f.get(n))[:20]}" for n in names) for f in (backbone.facts, expected))
         raise UserError(
             f"host {socket.gethostname()} (process {os.getpid()}): holds another frozen encoder than the run: found "
@@ -261,9 +272,3 @@ def _fix(expected: Facts) -> str:
             "driver's there"
         )
     return "copy the driver's files of backbone.weights to that host, or name a folder that all share"
-
-
-def zero_input(backbone: Backbone, modality: str) -> Tensor:
-    """The prepared input of one standardised zero window."""
-    channels = dict(backbone.shape.channels)[modality]
-    return backbone.prepare(modality, torch.zeros(1, channels, backbone.shape.window, device=backbone.device))

@@ -1,22 +1,22 @@
-"""What would train nothing, or something else than it seems: stages and groups that do not fit, modules that draw."""
+"""Checks of a backbone's declaration: every trained parameter is in a group, every stage is a function of its inputs.
+
+A declaration that fails them would train nothing, or something else than it seems.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from relief_ray.errors import UserError
 from relief_ray.groups import GroupId
-
-if TYPE_CHECKING:
-    from relief_ray.models.backbone import GroupParameters, Stage
+from relief_ray.models.stage import GroupParameters, Stage
 
 
 def check_owners(stages: Sequence[Stage], declared: Sequence[GroupParameters]) -> None:
-    """Every group is computed by a stage that owns it, and every trainable parameter is in a group of its stage's.
+    """Checks that a stage owns every group, and that every trainable parameter is in a group of its stage.
 
     Raises:
         UserError: names stage, group and parameter; else the parameter would be neither trained nor sent.
@@ -77,7 +77,7 @@ def _refuse(stage: Stage, name: str, group: GroupId | None) -> None:
 
 
 def check_modules(stages: Sequence[Stage]) -> None:
-    """No layer draws at random or learns from the windows that pass: a stage is a function of inputs and parameters.
+    """Checks that no layer draws random numbers or keeps statistics: a stage is a function of inputs and parameters.
 
     Raises:
         UserError: names stage and layer, and what to take instead.
@@ -112,17 +112,17 @@ def _dropout(layer: nn.Module) -> float:
 
 
 @torch.no_grad()
-def checked(stage: Stage, inputs: Sequence[Tensor]) -> Tensor:
-    """A stage's output for ``inputs`` of two windows (2, ...), once it has shown that it is a function of each alone.
+def run_checked(stage: Stage, inputs: Sequence[Tensor]) -> Tensor:
+    """Runs a stage on ``inputs`` of two windows (2, ...), checks that it is a function of each, returns its output.
 
     Raises:
-        UserError: it drew from torch's generator, changed what it keeps or was given, or mixed the windows. This finds
-            what is no layer of torch's own.
+        UserError: it drew from torch's generator, changed its buffers or inputs, or mixed the windows. This also finds
+            custom layers, which ``check_modules`` does not know.
     """
     place = f"backbone: stage {stage.spec.id!r}"
     generator, before = torch.random.get_rng_state(), _buffers(stage)
-    given = [x.clone() for x in inputs]
-    output: Tensor = stage.module(*given)
+    copies = [x.clone() for x in inputs]
+    output: Tensor = stage.module(*copies)
     if not torch.equal(generator, torch.random.get_rng_state()):
         raise UserError(
             f"{place} draws random numbers in its forward pass, so two runs differ; leave dropout and noise out"
@@ -133,7 +133,7 @@ def checked(stage: Stage, inputs: Sequence[Tensor]) -> Tensor:
             f"{place} changes its buffers {changed} in its forward pass; they are in no group, so nobody would send "
             "them; make them parameters of a group, or constant"
         )
-    if written := [i for i, x, y in zip(stage.spec.inputs, inputs, given, strict=True) if not _same(x, y)]:
+    if written := [i for i, x, y in zip(stage.spec.inputs, inputs, copies, strict=True) if not _same(x, y)]:
         raise UserError(
             f"{place} writes to its inputs {written}, which other stages and later batches read; return a new tensor "
             "(relu(x), not relu_(x))"
@@ -145,10 +145,10 @@ def checked(stage: Stage, inputs: Sequence[Tensor]) -> Tensor:
 
 
 def check_windows(place: str, function: Callable[..., Tensor], inputs: Sequence[Tensor], together: Tensor) -> None:
-    """Each of two windows by itself gives what both ``together`` gave, but for rounding.
+    """Checks that each of two windows alone has the output that it has ``together`` with the other, but for rounding.
 
     Raises:
-        UserError: it does not; names the ``place``.
+        UserError: the outputs differ; the message names the ``place``.
     """
     for i in range(2):
         try:
@@ -167,7 +167,7 @@ def check_windows(place: str, function: Callable[..., Tensor], inputs: Sequence[
 
 
 def _rounding(values: Tensor) -> float:
-    """Other numbers of windows add up in other orders."""
+    """Tolerance for sums in another order, which other numbers of windows may cause."""
     return 1e-4 * float(values.nan_to_num().abs().max()) if values.numel() else 0.0
 
 

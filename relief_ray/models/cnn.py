@@ -34,37 +34,57 @@ class CnnConfig(BackboneConfig):
     fusion: int = Field(default=304, ge=1)
 
     def build(self, shape: InputShape, seed: int, fast: bool = False) -> Backbone:
-        """The backbone with seeded default initialisation; ``fast``: the same layout, values and function by GEMMs."""
+        """The backbone with seeded default initialisation; ``fast``: same layout, values and function with GEMMs."""
         return _build(self, shape, seed, fast)
 
 
-class ColumnBlock(nn.Module):
-    """``A_m h_m``: one modality's columns of the fusion matrix."""
+def _build(config: CnnConfig, shape: InputShape, seed: int, fast: bool) -> Backbone:
+    width = config.conv2 * config.steps
+    fusion = seeded(lambda: nn.Linear(width * len(shape.channels), config.fusion), seed)
+    head = seeded(lambda: nn.Linear(config.fusion, shape.num_classes), seed + 1)
+    assert isinstance(fusion, nn.Linear) and isinstance(head, nn.Linear)
+    columns_FD = torch.split(fusion.weight.detach(), width, dim=1)
+    branches = [
+        _branch(config, modality, _conv(config, channels, seed + 2 + i), columns_FD[i], fast)
+        for i, (modality, channels) in enumerate(shape.channels)
+    ]
+    total = _FusionSum(fusion.bias.detach())
+    inputs = tuple(b.block.id for b in branches)
+    stages = [stage for b in branches for stage in b.stages]
+    stages.append(Stage(spec=StageSpec(id="fusion", inputs=inputs, groups=frozenset(["fusion.B"])), module=total))
+    stages.append(Stage(spec=StageSpec(id="head", inputs=("fusion",), groups=frozenset(["head.1"])), module=head))
+    groups = [
+        *(b.block for b in branches),
+        _group("fusion.B", "fusion_b", None, None, total),
+        *(group for b in branches for group in b.encoder),
+        _group("head.1", "head", None, 1, head),
+    ]
+    return Backbone(shape, stages, groups, columns if fast else raw_windows)
 
-    def __init__(self, weight: Tensor) -> None:
-        """``weight`` (fusion, d_m)."""
-        super().__init__()
-        self.weight = nn.Parameter(weight.clone())
 
-    def forward(self, h_BD: Tensor) -> Tensor:
-        """(B, d_m) -> (B, fusion)."""
-        return nn.functional.linear(h_BD, self.weight)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Branch:
+    """One modality's part of the model.
+
+    Attributes:
+        stages: its encoder's stages and its column block of the fusion layer.
+        encoder: one group per convolution.
+        block: the group of the column block.
+    """
+
+    stages: list[Stage]
+    encoder: list[GroupParameters]
+    block: GroupParameters
 
 
-class FusionSum(nn.Module):
-    """``ReLU(sum_m z_m + b)``."""
-
-    def __init__(self, bias: Tensor) -> None:
-        """``bias`` (fusion,)."""
-        super().__init__()
-        self.bias = nn.Parameter(bias.clone())
-
-    def forward(self, *blocks_BD: Tensor) -> Tensor:
-        """M tensors (B, fusion) -> (B, fusion), summed in modality order."""
-        total = blocks_BD[0] + self.bias
-        for block in blocks_BD[1:]:
-            total = total + block
-        return torch.relu(total)
+def _branch(config: CnnConfig, modality: str, convs: Sequence[nn.Conv1d], columns_FD: Tensor, fast: bool) -> _Branch:
+    block, name = _ColumnBlock(columns_FD), f"fusion.A.{modality}"
+    spec = StageSpec(id=name, inputs=(f"encoder.{modality}.2",), groups=frozenset([name]), modality=modality)
+    return _Branch(
+        stages=[*_encoder(config, modality, convs, fast), Stage(spec=spec, module=block)],
+        encoder=[_group(f"encoder.{modality}.{i}", "encoder", modality, i, conv) for i, conv in enumerate(convs, 1)],
+        block=_group(name, "fusion_a", modality, None, block),
+    )
 
 
 def _conv(config: CnnConfig, channels: int, seed: int) -> tuple[nn.Conv1d, nn.Conv1d]:
@@ -97,50 +117,36 @@ def _encoder(config: CnnConfig, modality: str, convs: Sequence[nn.Conv1d], fast:
 
 
 def _group(name: GroupId, role: Role, modality: str | None, layer: int | None, module: nn.Module) -> GroupParameters:
-    """All parameters of ``module``, in its own order (weight, bias)."""
+    """Declares all parameters of ``module``, in the module's order (weight, bias)."""
     kinds: dict[str, Kind] = {"weight": "weight", "bias": "bias"}
     tensors = tuple((key, p, kinds[key]) for key, p in module.named_parameters())
     return GroupParameters(id=name, role=role, modality=modality, layer=layer, tensors=tensors)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Branch:
-    """One modality's part of the model: its stages, its encoder's groups and its column block."""
+class _ColumnBlock(nn.Module):
+    """``A_m h_m``: one modality's columns of the fusion matrix."""
 
-    stages: list[Stage]
-    encoder: list[GroupParameters]
-    block: GroupParameters
+    def __init__(self, weight: Tensor) -> None:
+        """``weight`` (fusion, d_m)."""
+        super().__init__()
+        self.weight = nn.Parameter(weight.clone())
 
-
-def _branch(config: CnnConfig, modality: str, convs: Sequence[nn.Conv1d], columns_FD: Tensor, fast: bool) -> _Branch:
-    block, name = ColumnBlock(columns_FD), f"fusion.A.{modality}"
-    spec = StageSpec(id=name, inputs=(f"encoder.{modality}.2",), groups=frozenset([name]), modality=modality)
-    return _Branch(
-        stages=[*_encoder(config, modality, convs, fast), Stage(spec=spec, module=block)],
-        encoder=[_group(f"encoder.{modality}.{i}", "encoder", modality, i, conv) for i, conv in enumerate(convs, 1)],
-        block=_group(name, "fusion_a", modality, None, block),
-    )
+    def forward(self, h_BD: Tensor) -> Tensor:
+        """(B, d_m) -> (B, fusion)."""
+        return nn.functional.linear(h_BD, self.weight)
 
 
-def _build(config: CnnConfig, shape: InputShape, seed: int, fast: bool) -> Backbone:
-    width = config.conv2 * config.steps
-    fusion = seeded(lambda: nn.Linear(width * len(shape.channels), config.fusion), seed)
-    head = seeded(lambda: nn.Linear(config.fusion, shape.num_classes), seed + 1)
-    assert isinstance(fusion, nn.Linear) and isinstance(head, nn.Linear)
-    columns_FD = torch.split(fusion.weight.detach(), width, dim=1)
-    branches = [
-        _branch(config, modality, _conv(config, channels, seed + 2 + i), columns_FD[i], fast)
-        for i, (modality, channels) in enumerate(shape.channels)
-    ]
-    total = FusionSum(fusion.bias.detach())
-    inputs = tuple(b.block.id for b in branches)
-    stages = [stage for b in branches for stage in b.stages]
-    stages.append(Stage(spec=StageSpec(id="fusion", inputs=inputs, groups=frozenset(["fusion.B"])), module=total))
-    stages.append(Stage(spec=StageSpec(id="head", inputs=("fusion",), groups=frozenset(["head.1"])), module=head))
-    groups = [
-        *(b.block for b in branches),
-        _group("fusion.B", "fusion_b", None, None, total),
-        *(group for b in branches for group in b.encoder),
-        _group("head.1", "head", None, 1, head),
-    ]
-    return Backbone(shape, stages, groups, columns if fast else raw_windows)
+class _FusionSum(nn.Module):
+    """``ReLU(sum_m z_m + b)``."""
+
+    def __init__(self, bias: Tensor) -> None:
+        """``bias`` (fusion,)."""
+        super().__init__()
+        self.bias = nn.Parameter(bias.clone())
+
+    def forward(self, *blocks_BD: Tensor) -> Tensor:
+        """M tensors (B, fusion) -> (B, fusion), summed in modality order."""
+        total = blocks_BD[0] + self.bias
+        for block in blocks_BD[1:]:
+            total = total + block
+        return torch.relu(total)

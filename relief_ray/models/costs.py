@@ -1,4 +1,4 @@
-"""FLOPs of a backbone, counted on its real modules with torch's counter; nothing is guessed.
+"""FLOPs of a backbone, counted on its real modules with torch's counter.
 
 A multiply-add counts as two. Stages whose operations the counter does not know (a bias, a sum) count one FLOP per
 output element and input.
@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from relief_ray.models.backbone import Backbone, Stage
-from relief_ray.models.checks import check_windows, checked
+from relief_ray.models.checks import check_windows, run_checked
 from relief_ray.stages import RAW, CostTable, StageFlops
 
 
@@ -30,7 +30,7 @@ def count_costs(backbone: Backbone) -> CostTable:
     flops: dict[str, StageFlops] = {}
     for stage in backbone.stages:
         inputs = [values[i] for i in stage.spec.inputs]
-        values[stage.spec.id] = checked(stage, inputs)
+        values[stage.spec.id] = run_checked(stage, inputs)
         flops[stage.spec.id] = _stage_flops(backbone, stage, [x[:1] for x in inputs])
     sizes = {g.id: g.numel for g in backbone.layout}
     return CostTable(stages=backbone.specs, flops=flops, num_values=sizes, output=backbone.output)
@@ -38,18 +38,18 @@ def count_costs(backbone: Backbone) -> CostTable:
 
 @torch.no_grad()
 def _two_windows(backbone: Backbone) -> dict[str, Tensor]:
-    """Two different windows as the first stages read them: noise, since statistics of zeros are zero whoever mixes."""
-    found, noise = {}, torch.Generator().manual_seed(0)
+    """Prepared inputs of two windows of noise: with zeros, a stage that mixes windows would go unnoticed."""
+    prepared, noise = {}, torch.Generator().manual_seed(0)
     for m, c in backbone.shape.channels:
         raw, prepare = torch.randn(2, c, backbone.shape.window, generator=noise), partial(backbone.prepare, m)
-        found[RAW + m] = prepare(raw)
-        check_windows(f"backbone: preparing modality {m!r}", prepare, [raw], found[RAW + m])
-    return found
+        prepared[RAW + m] = prepare(raw)
+        check_windows(f"backbone: preparing modality {m!r}", prepare, [raw], prepared[RAW + m])
+    return prepared
 
 
 def _stage_flops(backbone: Backbone, stage: Stage, inputs: list[Tensor]) -> StageFlops:
-    frozen = {id(p) for ps in backbone.parameters.values() for p in ps}
-    parameters = [p for p in stage.module.parameters() if id(p) in frozen]
+    in_groups = {id(p) for ps in backbone.parameters.values() for p in ps}
+    parameters = [p for p in stage.module.parameters() if id(p) in in_groups]
     flags = [p.requires_grad for p in parameters]
     with torch.no_grad():
         forward = _forward(stage.module, inputs)
@@ -59,9 +59,9 @@ def _stage_flops(backbone: Backbone, stage: Stage, inputs: list[Tensor]) -> Stag
     gradient = _backward(stage.module, inputs, (), True)
     weight, inner = {}, {}
     for j in sorted(stage.spec.groups):
-        own = backbone.parameters[j]
-        weight[j] = _backward(stage.module, inputs, own, True) - gradient
-        inner[j] = max(0.0, _backward(stage.module, inputs, own, False) - weight[j])
+        tensors = backbone.parameters[j]
+        weight[j] = _backward(stage.module, inputs, tensors, True) - gradient
+        inner[j] = max(0.0, _backward(stage.module, inputs, tensors, False) - weight[j])
     for p, flag in zip(parameters, flags, strict=True):
         p.requires_grad_(flag)
     counted = {j: w if w else elements for j, w in weight.items()}
@@ -82,7 +82,7 @@ def _forward(module: nn.Module, inputs: list[Tensor]) -> float:
 
 
 def _backward(module: nn.Module, inputs: list[Tensor], trained: tuple[Tensor, ...], to_inputs: bool) -> float:
-    """Backward FLOPs where only ``trained`` (or only the inputs) need a gradient."""
+    """Backward FLOPs where only ``trained`` tensors, and with ``to_inputs`` the inputs, need a gradient."""
     for p in module.parameters():
         p.requires_grad_(any(p is t for t in trained))
     leaves = [x.clone().requires_grad_(to_inputs) for x in inputs]
@@ -108,7 +108,7 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Nothing here is ever compiled, so the compiler need not be told to leave it alone."""
+        """Tells torch that its compiler need not be told to skip this mode: nothing here is compiled."""
         return False
 
     def __torch_dispatch__(

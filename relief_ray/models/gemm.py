@@ -3,8 +3,9 @@
 conv1's input columns are data: they are gathered once per client. Everything stays (batch, time, channel), so conv2's
 columns are contiguous runs of conv1's output. Agreement with ``nn.Conv1d`` up to summation order is tested.
 
-Passes are written out, since autograd's own operations go through memory more often. Parameters that are handed in
-(``torch.func``) may stand for many models at once, and autocast has dtypes of its own: there torch's operations do it.
+Forward and backward passes are written by hand, since autograd's own operations read and write memory more often.
+Parameters that ``torch.func`` passes in may stand for many models at once, and autocast chooses dtypes itself: there
+torch's operations are used.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-KERNEL, STRIDE, PADDING = 5, 2, 2
+KERNEL, _STRIDE, _PADDING = 5, 2, 2
 
 
 def columns(modality: str, windows_BCT: Tensor) -> Tensor:
     """conv1's input columns (B, T/2, C*5), channel-major as in ``conv.weight.view(out, C*5)``."""
-    padded = nn.functional.pad(windows_BCT, (PADDING, PADDING))
-    unfolded = padded.unfold(2, KERNEL, STRIDE)  # (B, C, T/2, 5)
+    padded = nn.functional.pad(windows_BCT, (_PADDING, _PADDING))
+    unfolded = padded.unfold(2, KERNEL, _STRIDE)  # (B, C, T/2, 5)
     return unfolded.permute(0, 2, 1, 3).flatten(2).contiguous()
 
 
@@ -64,7 +65,7 @@ class FusedConv2(nn.Module):
 
 
 class ChannelsFirst(nn.Module):
-    """Puts ``FusedConv1``'s output back into torch's order, for an early exit's pooling."""
+    """Transposes ``FusedConv1``'s output into torch's order, for an early exit's pooling."""
 
     def forward(self, x_BTC: Tensor) -> Tensor:
         """(B, T, C) -> (B, C, T)."""
@@ -76,8 +77,8 @@ def unfold(x_BTC: Tensor, conv: nn.Conv1d) -> Tensor:
     if _is_written_out(conv):
         apply: Callable[[Tensor], Tensor] = _Unfold.apply
         return apply(x_BTC)
-    padded = nn.functional.pad(x_BTC, (0, 0, PADDING, PADDING))
-    return padded.unfold(1, KERNEL, STRIDE).transpose(2, 3).flatten(2)
+    padded = nn.functional.pad(x_BTC, (0, 0, _PADDING, _PADDING))
+    return padded.unfold(1, KERNEL, _STRIDE).transpose(2, 3).flatten(2)
 
 
 def _is_written_out(conv: nn.Conv1d) -> bool:
@@ -122,7 +123,7 @@ class _ActivatedPairs(torch.autograd.Function):
         x_BTK, weight_OK, y_BTO = ctx.saved_tensors
         pairs = _pairs(y_BTO)
         halves = grad_BF.mul(0.5).view(len(grad_BF), len(weight_OK), pairs.shape[1]).transpose(1, 2).contiguous()
-        # Both steps of a pair get the same, which the mask's pass reads twice instead of a copy of it.
+        # Both steps of a pair have the same gradient: the mask's pass reads it twice, so no copy is made.
         grad_BSPO = torch.ops.aten.threshold_backward(halves.unsqueeze(2).expand(pairs.shape), pairs, 0)
         return _gradients(ctx, x_BTK, weight_OK, grad_BSPO)
 
@@ -133,12 +134,12 @@ def _pairs(y_BTO: Tensor) -> Tensor:
 
 
 def _gradients(ctx: Any, x_BTK: Tensor, weight_OK: Tensor, grad: Tensor) -> tuple[Tensor | None, ...]:
-    """Of ``x W^T + b`` by ``x``, ``W`` and ``b``, as far as they are needed; ``grad``: (..., O)."""
+    """Gradients of ``x W^T + b`` by ``x``, ``W`` and ``b``, None where not needed; ``grad``: (..., O)."""
     grad_RO = grad.reshape(-1, len(weight_OK))
     of_x, of_weight, of_bias = ctx.needs_input_grad
     return (
         (grad_RO @ weight_OK).view(x_BTK.shape) if of_x else None,
-        # So and not (out, K): by the order of its operands a product with few outputs is up to five times as fast.
+        # Computed as (K, out) and transposed: with few outputs this order of operands is up to five times as fast.
         (x_BTK.flatten(0, 1).t() @ grad_RO).t() if of_weight else None,
         grad_RO.sum(0) if of_bias else None,
     )
@@ -155,21 +156,21 @@ class _Unfold(torch.autograd.Function):
     def forward(ctx: Any, x_BTC: Tensor) -> Tensor:
         batch, time, channels = x_BTC.shape
         ctx.shape = x_BTC.shape
-        padded = x_BTC.new_empty(batch, time + 2 * PADDING, channels)
-        padded[:, :PADDING] = 0
-        padded[:, PADDING + time :] = 0
-        padded[:, PADDING : PADDING + time] = x_BTC
-        steps = (time + 2 * PADDING - KERNEL) // STRIDE + 1
-        view = padded.as_strided((batch, steps, KERNEL * channels), (padded.stride(0), STRIDE * channels, 1))
+        padded = x_BTC.new_empty(batch, time + 2 * _PADDING, channels)
+        padded[:, :_PADDING] = 0
+        padded[:, _PADDING + time :] = 0
+        padded[:, _PADDING : _PADDING + time] = x_BTC
+        steps = (time + 2 * _PADDING - KERNEL) // _STRIDE + 1
+        view = padded.as_strided((batch, steps, KERNEL * channels), (padded.stride(0), _STRIDE * channels, 1))
         return view.contiguous()
 
     @staticmethod
     def backward(ctx: Any, grad_BTK: Tensor) -> Tensor:
         batch, time, channels = ctx.shape
-        steps, pair = grad_BTK.shape[1], STRIDE * channels
+        steps, pair = grad_BTK.shape[1], _STRIDE * channels
         pairs = grad_BTK.new_empty(batch, steps + 2, pair)
         pairs[:, :steps] = grad_BTK[:, :, :pair]
         pairs[:, steps:] = 0
         pairs[:, 1:-1] += grad_BTK[:, :, pair : 2 * pair]
         pairs[:, 2:, :channels] += grad_BTK[:, :, 2 * pair :]
-        return pairs.view(batch, STRIDE * (steps + 2), channels)[:, PADDING : PADDING + time]
+        return pairs.view(batch, _STRIDE * (steps + 2), channels)[:, _PADDING : _PADDING + time]

@@ -1,4 +1,4 @@
-"""Every backbone that a configuration can name, and the way to a user's own."""
+"""Resolves a configuration's backbone: one that is built in, or a user's own by its import path."""
 
 from __future__ import annotations
 
@@ -16,30 +16,11 @@ from relief_ray.plugins import configured, is_own, is_path, path_of
 AnyBackbone = Annotated[CnnConfig | MomentConfig, Field(discriminator="name")]
 BACKBONES: Mapping[str, type[CnnConfig] | type[MomentConfig]] = {"cnn": CnnConfig, "moment_lora": MomentConfig}
 
-
 _KNOWN: TypeAdapter[AnyBackbone] = TypeAdapter(AnyBackbone)
 
 
-def name_of(config: BackboneConfig) -> str:
-    """What a configuration calls it: ``cnn``, or ``my.module:MyBackbone``."""
-    return path_of(type(config)) if is_own(type(config)) else str(config.model_dump()["name"])
-
-
-def require_gemm(config: BackboneConfig) -> None:
-    """Refuses the engine ``gemm`` for a backbone that would run without any.
-
-    Raises:
-        UserError: the backbone has no stages for it.
-    """
-    if not config.has_gemm:
-        raise UserError(
-            f"training.engine = 'gemm': backbone {name_of(config)} has no stages for it; take 'reuse' or "
-            "'naive' (a backbone whose build() obeys `fast` says so by has_gemm = True)"
-        )
-
-
-def choose(value: object) -> BackboneConfig:
-    """A backbone given by its name or import path, or by its keys alone (then it is Backbone 1).
+def choose_backbone(value: object) -> BackboneConfig:
+    """The configuration of a backbone given by name, by import path, or by its keys alone (then it is Backbone 1).
 
     Raises:
         ValueError: no such backbone; the nearest is named.
@@ -55,3 +36,21 @@ def choose(value: object) -> BackboneConfig:
     if name not in BACKBONES:
         raise ValueError(f"unknown backbone {name!r}{nearest(str(name), BACKBONES)}; known: {', '.join(BACKBONES)}")
     return _KNOWN.validate_python({"name": name, **value})
+
+
+def backbone_name(config: BackboneConfig) -> str:
+    """The backbone's name in a configuration: ``cnn``, or ``my.module:MyBackbone``."""
+    return path_of(type(config)) if is_own(type(config)) else str(config.model_dump()["name"])
+
+
+def require_gemm(config: BackboneConfig) -> None:
+    """Refuses the engine ``gemm`` for a backbone without stages for it.
+
+    Raises:
+        UserError: the backbone has no stages for it.
+    """
+    if not config.has_gemm:
+        raise UserError(
+            f"training.engine = 'gemm': backbone {backbone_name(config)} has no stages for it; take 'reuse' or "
+            "'naive' (a backbone whose build() obeys `fast` says so by has_gemm = True)"
+        )

@@ -1,9 +1,9 @@
-"""From timed rounds to paces: one line through the medians of every stage, a small fit for the optimizer."""
+"""Fits paces to timed rounds: one line through the medians of every stage, least squares for the optimizer."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import median
 from types import MappingProxyType
 
@@ -12,70 +12,30 @@ from numpy.typing import NDArray
 
 from relief_ray.devices.paces import Overheads, Pace, StagePaces, Stagewise
 from relief_ray.devices.workload import ADAM_FLOPS_PER_VALUE, BackwardMode, Workload
-from relief_ray.groups import GroupId, GroupLayout
 from relief_ray.messages import StageTimes
 from relief_ray.profiling.probe import FORWARD, Phase, Span
 
-# The short rounds that a device profile is made of: every stage with and without each gradient, large and small.
+_MODES: tuple[BackwardMode, ...] = ("weights", "input", "both")
 
-
-EPOCHS, SMALLEST_BATCH = 4, 4
-
-EVERYTHING, LEAST, LEAST_LONG = "everything", "last group", "last group, more epochs"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Scene:
-    """One short round: the groups trained, the client's sensors, windows in a batch, epochs."""
-
-    name: str
-    groups: tuple[GroupId, ...]
-    present: tuple[str, ...]
-    rows: int
-    epochs: int = 1
-
-
-def scenes(layout: GroupLayout, modalities: tuple[str, ...], rows: int, epochs: int) -> list[Scene]:
-    """Everything and the last group alone; then the parts, by rich and by poor clients, on large and small batches."""
-    small, first = min(SMALLEST_BATCH, rows), modalities[:1]
-    sizes = [(modalities, rows), *([(modalities, small)] if small < rows else []), (first, rows)]
-    whole = Scene(name=EVERYTHING, groups=layout.ids, present=modalities, rows=rows, epochs=epochs)
-    last = replace(whole, groups=layout.ids[-1:])
-    return [whole, replace(last, name=LEAST, epochs=1), replace(last, name=LEAST_LONG, epochs=EPOCHS)] + [
-        replace(
-            whole, name=f"{name}, {len(present)} sensors, {size} windows", groups=groups, present=present, rows=size
-        )
-        for present, size in sizes
-        for name, groups in parts(layout).items()
-        if (groups, present, size) != (whole.groups, modalities, rows)
-    ]
-
-
-def parts(layout: GroupLayout) -> dict[str, tuple[GroupId, ...]]:
-    """Assignments that show each stage with and without its own gradient, and with and without its input's."""
-    layers = sorted({g.layer or 0 for g in layout if g.role == "encoder"})
-    found = {"everything": layout.ids}
-    for layer in sorted({layers[0], layers[len(layers) // 2], layers[-1]}):
-        found[f"layer {layer}"] = tuple(g.id for g in layout if g.role == "encoder" and g.layer == layer)
-    found["fusion blocks"] = tuple(g.id for g in layout if g.role == "fusion_a")
-    found["shared"] = tuple(g.id for g in layout if g.role in ("fusion_b", "head"))
-    found["last"] = layout.ids[-1:]
-    return found
-
-
-MODES: tuple[BackwardMode, ...] = ("weights", "input", "both")
-
-# A stage that takes as long for one window as for many still gets a finite speed.
+# Least share of a stage's time that counts as per window: one as slow for a window as for many has a finite speed.
 LEAST_SHARE = 1e-3
 
-NO_BYTES: Mapping[str, int] = MappingProxyType({})
+_NO_BYTES: Mapping[str, int] = MappingProxyType({})
 
 _Key = tuple[str, Phase]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Turn:
-    """A round, trained twice: seconds by wall and phase without probes, the spans of its stages with them."""
+class TimedRound:
+    """A short round of a scenario, trained twice: without probes for its total time, with them for its stages.
+
+    Attributes:
+        load: the cost model's workload of the round.
+        num_tensors: trained tensors.
+        wall_s: seconds without probes.
+        times: seconds by phase without probes.
+        spans: seconds of each call of a stage, with probes.
+    """
 
     load: Workload
     num_tensors: int
@@ -84,41 +44,42 @@ class Turn:
     spans: tuple[Span, ...]
 
     def left_s(self, forward: bool) -> float:
-        """Forward or backward seconds that no stage accounts for."""
+        """Forward or backward seconds that are not part of any stage's spans."""
         total = self.times.forward_s if forward else self.times.backward_s
         return total - sum(s.seconds for s in self.spans if (s.phase in FORWARD) == forward)
 
 
 def stagewise(
-    turns: Sequence[Turn],
-    least: Sequence[Turn],
+    rounds: Sequence[TimedRound],
+    least: Sequence[TimedRound],
     tensors: Mapping[str, int],
     chunk: int,
     micro_batch: int | None = None,
-    step_bytes: Mapping[str, int] = NO_BYTES,
+    step_bytes: Mapping[str, int] = _NO_BYTES,
 ) -> Stagewise:
-    """Paces from all ``turns``; what lies between the stages from the ``least`` ones, which train almost nothing.
+    """Stage paces from all ``rounds``, overheads between the stages from the ``least`` ones.
 
-    The least ones differ in their number of steps: that tells what a step costs from what a round does.
-    ``tensors``: how many each stage's groups have; ``chunk``: windows of a pass without gradient; ``micro_batch``: of
-    one with, where the configuration says it; ``step_bytes``: what each stage keeps of a window for its backward pass.
+    The ``least`` rounds train almost nothing and differ in their number of steps, which separates the overhead of a
+    step from that of a round. ``tensors``: number of tensors of each stage's groups; ``chunk``: windows of a pass
+    without gradient; ``micro_batch``: of one with gradient, where the configuration sets it; ``step_bytes``: bytes that
+    each stage keeps of a window for its backward pass.
     """
-    points, flops = _points(turns), _flops(turns)
-    constant_s, tensor_s, value_s = fit_optimizer(turns)
-    values = {r.stage: r.optimizer_flops for t in turns for r in t.load.runs if r.optimizer_flops}
+    points, flops = _points(rounds), _flops(rounds)
+    constant_s, tensor_s, value_s = fit_optimizer(rounds)
+    optimizer_flops = {run.stage: run.optimizer_flops for r in rounds for run in r.load.runs if run.optimizer_flops}
     stages = {}
     for stage in dict.fromkeys(stage for stage, _ in points):
-        paces = {p: pace(points[key], flops[key]) for p in ("live", "frozen", *MODES) if (key := (stage, p)) in points}
+        paces = {p: pace(points[key], flops[key]) for p in ("live", "frozen", *_MODES) if (key := (stage, p)) in points}
         stages[stage] = StagePaces(
             live=paces.get("live"),
             frozen=paces.get("frozen"),
-            backward={mode: paces[mode] for mode in MODES if mode in paces},
-            optimizer=_optimizer_pace(tensors.get(stage, 0), tensor_s, value_s) if values.get(stage) else None,
+            backward={mode: paces[mode] for mode in _MODES if mode in paces},
+            optimizer=_optimizer_pace(tensors.get(stage, 0), tensor_s, value_s) if optimizer_flops.get(stage) else None,
             step_bytes=step_bytes.get(stage, 0),
         )
-    forward_step_s, forward_round_s = line(least, [t.left_s(True) for t in least])
-    backward_step_s, backward_round_s = line(least, [t.left_s(False) for t in least])
-    outside_step_s, outside_round_s = line(least, [t.wall_s - t.times.compute_s for t in least])
+    forward_step_s, forward_round_s = line(least, [r.left_s(True) for r in least])
+    backward_step_s, backward_round_s = line(least, [r.left_s(False) for r in least])
+    outside_step_s, outside_round_s = line(least, [r.wall_s - r.times.compute_s for r in least])
     overheads = Overheads(
         forward_step_s=forward_step_s + outside_step_s,
         backward_step_s=backward_step_s,
@@ -128,22 +89,23 @@ def stagewise(
     return Stagewise(overheads=overheads, chunk=chunk, micro_batch=micro_batch, stages=stages)
 
 
-def line(turns: Sequence[Turn], seconds: Sequence[float]) -> tuple[float, float]:
-    """Seconds per step and per round: through the medians at the least and the most steps."""
+def line(rounds: Sequence[TimedRound], seconds: Sequence[float]) -> tuple[float, float]:
+    """Seconds per step and per round: the line through the medians at the fewest and the most steps."""
     points: dict[int, list[float]] = {}
-    for turn, value in zip(turns, seconds, strict=True):
-        points.setdefault(turn.load.num_steps, []).append(value)
+    for timed, value in zip(rounds, seconds, strict=True):
+        points.setdefault(timed.load.num_steps, []).append(value)
     least, most = min(points), max(points)
-    # Probed spans may add up to more than the plain round took: then nothing is left.
+    # Probed spans may sum to more than the round without probes took: then no overhead is left.
     low_s, high_s = max(0.0, median(points[least])), max(0.0, median(points[most]))
     step_s = high_s / most if least == most else min(max(0.0, (high_s - low_s) / (most - least)), high_s / most)
     return step_s, max(0.0, high_s - most * step_s)
 
 
 def pace(points: Mapping[int, Sequence[float]], flops: float) -> Pace:
-    """The line ``call_s + rows * flops / flops_per_s`` through the medians at the least and the most rows.
+    """Fits ``call_s + rows * flops / flops_per_s`` through the medians at the fewest and the most rows.
 
-    It always meets the median at the most rows, where most of the work is.
+    The line always meets the median at the most rows, where most of the work is. ``points``: seconds by rows;
+    ``flops``: FLOPs of a row.
     """
     least, most = min(points), max(points)
     low_s, high_s = median(points[least]), median(points[most])
@@ -152,45 +114,45 @@ def pace(points: Mapping[int, Sequence[float]], flops: float) -> Pace:
     return Pace(call_s=max(0.0, high_s - most * window_s), flops_per_s=flops / max(window_s, 1e-12))
 
 
-def fit_optimizer(turns: Sequence[Turn]) -> tuple[float, float, float]:
-    """Seconds of a step: constant, per tensor and per value, none negative (least squares)."""
+def fit_optimizer(rounds: Sequence[TimedRound]) -> tuple[float, float, float]:
+    """Seconds of an optimizer step: constant, per tensor and per value; non-negative least squares."""
     steps = [
-        (1.0, float(t.num_tensors), t.load.optimizer_flops / t.load.num_steps / ADAM_FLOPS_PER_VALUE) for t in turns
+        (1.0, float(r.num_tensors), r.load.optimizer_flops / r.load.num_steps / ADAM_FLOPS_PER_VALUE) for r in rounds
     ]
-    seconds = np.array([t.times.optimizer_s / t.load.num_steps for t in turns])
-    # Relative errors count: a step over a head should fit as well as one over everything.
-    rows = np.array(steps) / seconds[:, None]
-    found = _positive_fit(rows, np.ones(len(turns)))
-    return float(found[0]), float(found[1]), float(found[2])
+    seconds = np.array([r.times.optimizer_s / r.load.num_steps for r in rounds])
+    # Relative errors: a step over a head should fit as well as one over everything.
+    scaled = np.array(steps) / seconds[:, None]
+    constant_s, tensor_s, value_s = _positive_fit(scaled, np.ones(len(rounds)))
+    return float(constant_s), float(tensor_s), float(value_s)
 
 
 def _positive_fit(rows: NDArray[np.float64], wanted: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Least squares without negative coefficients, for a few columns: the most negative one is left out in turn."""
-    found, kept = np.zeros(rows.shape[1]), list(range(rows.shape[1]))
+    """Least squares without negative coefficients: the column of the most negative one is removed, repeatedly."""
+    coefficients, kept = np.zeros(rows.shape[1]), list(range(rows.shape[1]))
     while kept:
         solved = np.linalg.lstsq(rows[:, kept], wanted, rcond=None)[0]
         if solved.min() >= 0:
-            found[kept] = solved
+            coefficients[kept] = solved
             break
         kept.pop(int(solved.argmin()))
-    return found
+    return coefficients
 
 
 def _optimizer_pace(num_tensors: int, tensor_s: float, value_s: float) -> Pace:
     return Pace(call_s=num_tensors * tensor_s, flops_per_s=ADAM_FLOPS_PER_VALUE / max(value_s, 1e-15))
 
 
-def _points(turns: Iterable[Turn]) -> dict[_Key, dict[int, list[float]]]:
+def _points(rounds: Iterable[TimedRound]) -> dict[_Key, dict[int, list[float]]]:
     points: dict[_Key, dict[int, list[float]]] = {}
-    for span in (s for t in turns for s in t.spans):
+    for span in (s for r in rounds for s in r.spans):
         points.setdefault((span.stage, span.phase), {}).setdefault(span.rows, []).append(span.seconds)
     return points
 
 
-def _flops(turns: Iterable[Turn]) -> dict[_Key, float]:
-    """FLOPs of a window in every phase; a stage runs forward at the same number, live or frozen."""
+def _flops(rounds: Iterable[TimedRound]) -> dict[_Key, float]:
+    """FLOPs of a window by stage and phase; a forward pass has the same number with and without gradient."""
     flops: dict[_Key, float] = {}
-    for run in (r for t in turns for r in t.load.runs):
+    for run in (run for r in rounds for run in r.load.runs):
         flops[run.stage, "live"] = flops[run.stage, "frozen"] = run.forward_flops
         if run.mode is not None:
             flops[run.stage, run.mode] = run.backward_flops

@@ -1,8 +1,8 @@
-"""Times of single stages while the trainer does its usual work: what a stage costs in place, not alone.
+"""Times single stages in place, while the trainer does its usual work.
 
-A stage alone finds its inputs in the cache and its memory allocated; in a round it does not. So the modules of a
-backbone are wrapped: forward is timed around the call, backward from the moment a stage's output gradient is there to
-the moment the next stage's is (on a CPU, autograd runs one node after the other).
+A stage run alone would find its inputs in the cache and its memory allocated, which it does not in a round. So the
+modules of a backbone are wrapped: forward is timed around the call, backward from the moment that a stage's output
+gradient is computed to the moment that the next stage's is (on a CPU, autograd runs one node after another).
 """
 
 from __future__ import annotations
@@ -24,7 +24,14 @@ FORWARD: frozenset[Phase] = frozenset({"live", "frozen"})
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Span:
-    """One call of a stage on ``rows`` windows: forward with (``live``) or without gradient, or a backward pass."""
+    """One timed call of a stage.
+
+    Attributes:
+        stage: the stage.
+        phase: forward with (``live``) or without gradient (``frozen``); backward to ``weights``, ``input`` or both.
+        rows: windows of the call.
+        seconds: duration.
+    """
 
     stage: str
     phase: Phase
@@ -41,7 +48,7 @@ class _Arrival:
 
 
 class _Probe(nn.Module):
-    """A stage's module, timed."""
+    """Wraps a stage's module and times its calls."""
 
     def __init__(self, module: nn.Module, stage: str, probes: Probes) -> None:
         super().__init__()
@@ -54,18 +61,18 @@ class _Probe(nn.Module):
         live = output.requires_grad
         probes.spans.append(Span(stage=self.stage, phase="live" if live else "frozen", rows=rows, seconds=seconds))
         if live:
-            own = any(p.requires_grad for p in self.module.parameters())
-            below = any(x.requires_grad for x in inputs)
-            phase: Phase = "weights" if not below else "both" if own else "input"
+            is_trained = any(p.requires_grad for p in self.module.parameters())
+            reaches_input = any(x.requires_grad for x in inputs)
+            phase: Phase = "weights" if not reaches_input else "both" if is_trained else "input"
             output.register_hook(partial(probes.arrive, self.stage, phase, rows))  # type: ignore[no-untyped-call]
         return output
 
 
 class Probes:
-    """Installs itself in a backbone, for good, and collects the spans of the rounds that it trains."""
+    """Wraps all stages of a backbone, permanently, and collects the spans of the rounds that it trains."""
 
     def __init__(self, backbone: Backbone) -> None:
-        """Build the trainer first: it moves the parameters."""
+        """Build the trainer before: it rebinds the parameters."""
         self.spans: list[Span] = []
         self._arrivals: list[_Arrival] = []
         self._touched_s = 0.0
@@ -75,16 +82,16 @@ class Probes:
             p.requires_grad_(True).register_post_accumulate_grad_hook(self._touch)  # type: ignore[no-untyped-call]
 
     def objective(self, step: LocalStep) -> Tensor:
-        """The usual loss; closes the step before."""
+        """The task loss; also closes the spans of the previous step."""
         self._close()
         return task_loss(step)
 
     def arrive(self, stage: str, phase: Phase, rows: int, _gradient: Tensor) -> None:
-        """The gradient of a stage's output is there: what ran until now was the stage above it."""
+        """Notes when the gradient of a stage's output is computed: until then the stage above it ran."""
         self._arrivals.append(_Arrival(stage=stage, phase=phase, rows=rows, at_s=perf_counter()))
 
     def take(self) -> list[Span]:
-        """The spans since the last call."""
+        """Returns the spans since the last call."""
         self._close()
         taken, self.spans = self.spans, []
         return taken

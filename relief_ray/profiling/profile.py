@@ -1,7 +1,7 @@
-"""Measures what this machine takes for the stages of a backbone: the rows of a device profile (docs/costs.md).
+"""Measures this machine's speed at a backbone's stages: the rows of a device profile (docs/costs.md).
 
-Short rounds of several assignments take turns, at two batch sizes, with all sensors and with the first alone, through
-the very trainer that runs experiments. Every stage is timed in place; paces are medians over all turns.
+Short rounds of several scenarios alternate: different trained groups, two batch sizes, all modalities or the first
+alone, with the trainer that runs experiments. Every stage is timed in place; paces are medians over all turns.
 """
 
 from __future__ import annotations
@@ -21,124 +21,31 @@ from relief_ray.devices.workload import Workload, num_steps, shares, workload
 from relief_ray.experiment.clocks import BATCH, profile_settings
 from relief_ray.experiment.setup import Setup, prepare
 from relief_ray.federated import ClientContext, ClientProgram
+from relief_ray.groups import GroupId, GroupLayout
 from relief_ray.messages import NO_STATE, Assignment, ClientInfo, StageTimes, Update
 from relief_ray.models.backbone import Backbone
-from relief_ray.models.registry import name_of
+from relief_ray.models.registry import backbone_name
 from relief_ray.process import use_threads
-from relief_ray.profiling.fit import (
-    EPOCHS,
-    EVERYTHING,
-    LEAST,
-    LEAST_LONG,
-    SMALLEST_BATCH,
-    Scene,
-    Turn,
-    scenes,
-    stagewise,
-)
+from relief_ray.profiling.fit import TimedRound, stagewise
 from relief_ray.profiling.probe import Probes
 from relief_ray.records.identity import commit, machine_facts
 from relief_ray.streams import Streams
 from relief_ray.training.forward_plan import CHUNK
-from relief_ray.training.trainer import ClientInputs, Trainer
+from relief_ray.training.inputs import ClientInputs
+from relief_ray.training.trainer import Trainer
 
-# A full step that takes longer is profiled on fewer windows; a full round that takes longer has fewer epochs.
-MAX_STEP_S, MAX_ROUND_S = 0.8, 0.4
+# A step of everything that takes longer is profiled on fewer windows; such a round that takes longer has fewer epochs.
+_MAX_STEP_S, _MAX_ROUND_S = 0.8, 0.4
 
-STEPS_PER_EPOCH = 2
+_STEPS_PER_EPOCH = 2
+EPOCHS, _SMALLEST_BATCH = 4, 4
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Bench:
-    """Two trainers of one backbone, one of them under probes, and what they need to train."""
-
-    setup: Setup
-    plain: Trainer
-    probed: Trainer
-    probes: Probes
-
-    def load(self, scene: Scene) -> Workload:
-        """What the cost model makes of a scene."""
-        counter, num_windows = self.setup.accountant.counter, STEPS_PER_EPOCH * scene.rows
-        return workload(
-            counter.costs,
-            present=scene.present,
-            trained=shares(self.setup.layout, self.setup.layout.select(scene.groups)),
-            num_windows=num_windows,
-            epochs=scene.epochs,
-            num_steps=num_steps(num_windows, scene.epochs, scene.rows),
-            engine=self.setup.engine,
-            missing=counter.missing,
-        )
-
-    def train(self, scene: Scene) -> Turn:
-        """Trains it twice: probes take time too, so the whole is timed without them."""
-        wall_s, update = self._round(scene, self.plain, ClientProgram())
-        self._round(scene, self.probed, ClientProgram(objective=self.probes.objective, is_mean=True))
-        return Turn(
-            load=self.load(scene),
-            num_tensors=sum(len(self.plain.backbone.parameters[j]) for j in scene.groups),
-            wall_s=wall_s,
-            times=update.receipt.work.measured,
-            spans=tuple(self.probes.take()),
-        )
-
-    def _round(self, scene: Scene, trainer: Trainer, program: ClientProgram) -> tuple[float, Update]:
-        layout, num_windows = self.setup.layout, STEPS_PER_EPOCH * scene.rows
-        info = ClientInfo(id=0, name="bench", device="A", modalities=scene.present, num_windows=num_windows)
-        context = ClientContext(
-            info=info, round=1, layout=layout, start=self.setup.start, state=NO_STATE, streams=Streams(seed=0)
-        )
-        chosen = layout.select(scene.groups)
-        task = Assignment(client=0, down=layout.select(), train=chosen, up=chosen, epochs=scene.epochs)
-        inputs = noise(trainer.backbone, scene.present, num_windows)
-        trainer.config = replace(trainer.config, batch_size=scene.rows)
-        began = perf_counter()
-        update = trainer.train(context, task, inputs, program)
-        return perf_counter() - began, update
-
-
-class Profiler:
-    """Profiles this machine for a configuration's backbone, data shape, batch size and engine, turn by turn."""
-
-    def __init__(self, config: ExperimentConfig) -> None:
-        """Opens the data, builds the backbone and warms up.
-
-        Raises:
-            UserError: the configuration's data or weights are not there.
-        """
-        self._load_before = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
-        use_threads(config.runtime.num_threads)
-        self._bench = open_bench(prepare(config))
-        layout, modalities = self._bench.setup.layout, self._bench.setup.fleet.modalities
-        self._rows, epochs = fitting(self._bench, config.training.batch_size)
-        self._scenes = scenes(layout, modalities, self._rows, epochs)
-        self._seen: dict[str, list[Turn]] = {scene.name: [] for scene in self._scenes}
-        for scene in self._scenes:
-            self._bench.train(scene)
-
-    def turn(self) -> None:
-        """Every scene once."""
-        for scene in self._scenes:
-            self._seen[scene.name].append(self._bench.train(scene))
-
-    def profile(self, types: Sequence[str]) -> Profile:
-        """Medians over all turns; each of the device ``types`` is this machine, with the fleet's own link."""
-        seen, setup = self._seen, self._bench.setup
-        full, least = seen[EVERYTHING], [*seen[LEAST], *seen[LEAST_LONG]]
-        conditions = describe(setup, self._rows, [t.wall_s for t in full], self._load_before)
-        row = device_row(self._bench, full, least, [t for taken in seen.values() for t in taken])
-        return Profile(
-            origin=f"MEASURED {conditions.date}, {conditions.cpu}, threads: {conditions.num_threads}",
-            backbone=name_of(setup.config.backbone),
-            engine=setup.engine,
-            measured=conditions,
-            devices=dict.fromkeys(types, row),
-        )
+# Names of the scenarios that the fit needs: all groups trained, the last group alone, and that with more epochs.
+EVERYTHING, LEAST, LEAST_LONG = "everything", "last group", "last group, more epochs"
 
 
 def profile_device(config: ExperimentConfig, types: Sequence[str], turns: int) -> Profile:
-    """This machine's profile from so many turns.
+    """This machine's profile from ``turns`` passes over all scenarios.
 
     Raises:
         UserError: the configuration's data or weights are not there.
@@ -149,8 +56,104 @@ def profile_device(config: ExperimentConfig, types: Sequence[str], turns: int) -
     return profiler.profile(types)
 
 
+class Profiler:
+    """Profiles this machine for a configuration's backbone, data shape, batch size and engine, turn by turn."""
+
+    def __init__(self, config: ExperimentConfig) -> None:
+        """Opens the data, builds the backbone and trains every scenario once to warm up.
+
+        Raises:
+            UserError: the configuration's data or weights are not there.
+        """
+        self._load_before = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+        use_threads(config.runtime.num_threads)
+        self._bench = open_bench(prepare(config))
+        layout, modalities = self._bench.setup.layout, self._bench.setup.fleet.modalities
+        self._rows, epochs = fitting(self._bench, config.training.batch_size)
+        self._scenarios = scenarios(layout, modalities, self._rows, epochs)
+        self._timed: dict[str, list[TimedRound]] = {scenario.name: [] for scenario in self._scenarios}
+        for scenario in self._scenarios:
+            self._bench.train(scenario)
+
+    def turn(self) -> None:
+        """Times every scenario once."""
+        for scenario in self._scenarios:
+            self._timed[scenario.name].append(self._bench.train(scenario))
+
+    def profile(self, types: Sequence[str]) -> Profile:
+        """Medians over all turns; each of the device ``types`` is this machine, with the fleet's link."""
+        timed, setup = self._timed, self._bench.setup
+        full, least = timed[EVERYTHING], [*timed[LEAST], *timed[LEAST_LONG]]
+        conditions = describe(setup, self._rows, [r.wall_s for r in full], self._load_before)
+        row = device_row(self._bench, full, least, [r for rounds in timed.values() for r in rounds])
+        return Profile(
+            origin=f"MEASURED {conditions.date}, {conditions.cpu}, threads: {conditions.num_threads}",
+            backbone=backbone_name(setup.config.backbone),
+            engine=setup.engine,
+            measured=conditions,
+            devices=dict.fromkeys(types, row),
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bench:
+    """Two trainers of one backbone, one of them with probes.
+
+    Attributes:
+        setup: the configuration's data shape, costs and start model.
+        plain: trains without probes, for total times.
+        probed: trains with probes, for the times of stages.
+        probes: collects the spans of ``probed``.
+    """
+
+    setup: Setup
+    plain: Trainer
+    probed: Trainer
+    probes: Probes
+
+    def load(self, scenario: Scenario) -> Workload:
+        """The cost model's workload of a scenario."""
+        counter, num_windows = self.setup.accountant.counter, _STEPS_PER_EPOCH * scenario.rows
+        return workload(
+            counter.costs,
+            present=scenario.present,
+            trained=shares(self.setup.layout, self.setup.layout.select(scenario.groups)),
+            num_windows=num_windows,
+            epochs=scenario.epochs,
+            num_steps=num_steps(num_windows, scenario.epochs, scenario.rows),
+            engine=self.setup.engine,
+            missing=counter.missing,
+        )
+
+    def train(self, scenario: Scenario) -> TimedRound:
+        """Trains a scenario twice, since probes take time themselves: total times are measured without them."""
+        wall_s, update = self._round(scenario, self.plain, ClientProgram())
+        self._round(scenario, self.probed, ClientProgram(objective=self.probes.objective, is_mean=True))
+        return TimedRound(
+            load=self.load(scenario),
+            num_tensors=sum(len(self.plain.backbone.parameters[j]) for j in scenario.groups),
+            wall_s=wall_s,
+            times=update.receipt.work.measured,
+            spans=tuple(self.probes.take()),
+        )
+
+    def _round(self, scenario: Scenario, trainer: Trainer, program: ClientProgram) -> tuple[float, Update]:
+        layout, num_windows = self.setup.layout, _STEPS_PER_EPOCH * scenario.rows
+        info = ClientInfo(id=0, name="bench", device="A", modalities=scenario.present, num_windows=num_windows)
+        context = ClientContext(
+            info=info, round=1, layout=layout, start=self.setup.start, state=NO_STATE, streams=Streams(seed=0)
+        )
+        chosen = layout.select(scenario.groups)
+        task = Assignment(client=0, down=layout.select(), train=chosen, up=chosen, epochs=scenario.epochs)
+        inputs = noise(trainer.backbone, scenario.present, num_windows)
+        trainer.config = replace(trainer.config, batch_size=scenario.rows)
+        began = perf_counter()
+        update = trainer.train(context, task, inputs, program)
+        return perf_counter() - began, update
+
+
 def open_bench(setup: Setup) -> Bench:
-    """Trainers of their own for the setup's backbone."""
+    """Builds two trainers, each with its own copy of the setup's backbone."""
     config = replace(setup.job.trainer, device="cpu")
     plain, probed = (Trainer(setup.job.build(), config) for _ in range(2))
     return Bench(setup=setup, plain=plain, probed=probed, probes=Probes(probed.backbone))
@@ -165,30 +168,35 @@ def noise(backbone: Backbone, present: Sequence[str], num_windows: int) -> Clien
 
 
 def fitting(bench: Bench, batch_size: int) -> tuple[int, int]:
-    """Windows in a batch, and epochs in a round, that this machine manages in fair time."""
-    small = min(SMALLEST_BATCH, batch_size)
-    scene = scenes(bench.setup.layout, bench.setup.fleet.modalities, small, 1)[0]
-    window_s = min(bench.train(scene).wall_s for _ in range(2)) / STEPS_PER_EPOCH / small
-    rows = max(small, min(batch_size, int(MAX_STEP_S / window_s)))
-    return rows, max(1, min(EPOCHS, int(MAX_ROUND_S / (STEPS_PER_EPOCH * rows * window_s))))
+    """Windows of a batch and epochs of a round that keep to ``MAX_STEP_S`` and ``MAX_ROUND_S`` on this machine."""
+    small = min(_SMALLEST_BATCH, batch_size)
+    scenario = scenarios(bench.setup.layout, bench.setup.fleet.modalities, small, 1)[0]
+    window_s = min(bench.train(scenario).wall_s for _ in range(2)) / _STEPS_PER_EPOCH / small
+    rows = max(small, min(batch_size, int(_MAX_STEP_S / window_s)))
+    return rows, max(1, min(EPOCHS, int(_MAX_ROUND_S / (_STEPS_PER_EPOCH * rows * window_s))))
 
 
-def device_row(bench: Bench, full: Sequence[Turn], least: Sequence[Turn], turns: Sequence[Turn]) -> Throughput:
-    """Whole phases from the full rounds, stages from all."""
+def device_row(
+    bench: Bench, full: Sequence[TimedRound], least: Sequence[TimedRound], rounds: Sequence[TimedRound]
+) -> Throughput:
+    """A profile's row: paces of phases from the rounds that train everything (``full``), of stages from all ``rounds``.
+
+    ``least``: the rounds that train the last group alone.
+    """
     times = StageTimes(
-        forward_s=median(t.times.forward_s for t in full),
-        backward_s=median(t.times.backward_s for t in full),
-        optimizer_s=median(t.times.optimizer_s for t in full),
+        forward_s=median(r.times.forward_s for r in full),
+        backward_s=median(r.times.backward_s for r in full),
+        optimizer_s=median(r.times.optimizer_s for r in full),
     )
     backbone = bench.plain.backbone
     tensors = {s.id: sum(len(backbone.parameters[j]) for j in s.groups) for s in backbone.specs}
     kept = {s.spec.id: s.step_bytes for s in backbone.stages}
-    paces = stagewise(turns, least, tensors, backbone.chunk or CHUNK, bench.plain.config.micro_batch, kept)
+    paces = stagewise(rounds, least, tensors, backbone.chunk or CHUNK, bench.plain.config.micro_batch, kept)
     return throughput(full[0].load, times).model_copy(update={"stagewise": paces})
 
 
 def describe(setup: Setup, rows: int, walls_s: Sequence[float], load_before: float | None) -> Conditions:
-    """Where, when and with what it was measured."""
+    """The machine, software and date of a measurement, with the spread of its total times."""
     machine = machine_facts()
     return Conditions(
         cpu=machine.cpu,
@@ -206,7 +214,7 @@ def describe(setup: Setup, rows: int, walls_s: Sequence[float], load_before: flo
 
 
 def spread(values: Sequence[float]) -> float:
-    """(q3 - q1) / median; 0 for a single value."""
+    """Interquartile range over median, (q3 - q1) / median; 0 for a single value."""
     if len(values) < 2:
         return 0.0
     low, _, high = quantiles(values, n=4, method="inclusive")
@@ -214,7 +222,61 @@ def spread(values: Sequence[float]) -> float:
 
 
 def torch_build() -> str:
-    """Instruction set and libraries that torch computes with."""
+    """The instruction set and the libraries that torch computes with."""
     backends = torch.backends
-    found = [name for name, part in (("MKL", backends.mkl), ("oneDNN", backends.mkldnn)) if part.is_available()]
-    return ", ".join([backends.cpu.get_cpu_capability(), *found])
+    libraries = [name for name, part in (("MKL", backends.mkl), ("oneDNN", backends.mkldnn)) if part.is_available()]
+    return ", ".join([backends.cpu.get_cpu_capability(), *libraries])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scenario:
+    """A short round to time.
+
+    Attributes:
+        name: label, unique among the scenarios.
+        groups: trained groups.
+        present: modalities of the client.
+        rows: windows of a batch.
+        epochs: epochs of the round.
+    """
+
+    name: str
+    groups: tuple[GroupId, ...]
+    present: tuple[str, ...]
+    rows: int
+    epochs: int = 1
+
+
+def scenarios(layout: GroupLayout, modalities: tuple[str, ...], rows: int, epochs: int) -> list[Scenario]:
+    """All scenarios: everything, the last group alone, then each of ``groups_to_train`` by modalities and batch size.
+
+    ``rows``: windows of a large batch; ``epochs``: of the rounds that train everything.
+    """
+    small, first = min(_SMALLEST_BATCH, rows), modalities[:1]
+    sizes = [(modalities, rows), *([(modalities, small)] if small < rows else []), (first, rows)]
+    everything = Scenario(name=EVERYTHING, groups=layout.ids, present=modalities, rows=rows, epochs=epochs)
+    last = replace(everything, groups=layout.ids[-1:])
+    return [everything, replace(last, name=LEAST, epochs=1), replace(last, name=LEAST_LONG, epochs=EPOCHS)] + [
+        replace(
+            everything,
+            name=f"{name}, {len(present)} sensors, {size} windows",
+            groups=groups,
+            present=present,
+            rows=size,
+        )
+        for present, size in sizes
+        for name, groups in groups_to_train(layout).items()
+        if (groups, present, size) != (everything.groups, modalities, rows)
+    ]
+
+
+def groups_to_train(layout: GroupLayout) -> dict[str, tuple[GroupId, ...]]:
+    """Sets of trained groups, by name, that time each stage with and without the gradients of weights and of inputs."""
+    layers = sorted({g.layer or 0 for g in layout if g.role == "encoder"})
+    chosen = {"everything": layout.ids}
+    for layer in sorted({layers[0], layers[len(layers) // 2], layers[-1]}):
+        chosen[f"layer {layer}"] = tuple(g.id for g in layout if g.role == "encoder" and g.layer == layer)
+    chosen["fusion blocks"] = tuple(g.id for g in layout if g.role == "fusion_a")
+    chosen["shared"] = tuple(g.id for g in layout if g.role in ("fusion_b", "head"))
+    chosen["last"] = layout.ids[-1:]
+    return chosen

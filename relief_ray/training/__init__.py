@@ -1,1 +1,1 @@
-"""What runs on a device: local training, reuse, evaluation; and the plain executor."""
+"""Local training on a device, evaluation, and the serial executor."""

@@ -79,15 +79,19 @@ class TrainingConfig(Section):
         return {k: v for k, v in values.items() if k not in LATER or getattr(self, k) != LATER[k]}
 
 
-# How clients train, as the trainer takes it.
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainerConfig:
-    """Local training: Adam's ``lr``, mini-batch size, missing mode, the engine that runs it and where.
+    """Settings of local training with the engine and the device decided.
 
-    ``micro_batch``: windows that go forward and backward together (None: as the backbone declares, else whole batches);
-    ``stack``: clients that take their steps together, where they can.
+    Attributes:
+        lr: Adam's learning rate; an assignment may scale it per group.
+        batch_size: windows of an optimizer step.
+        missing: how an absent modality is represented: by a zero input or a zero feature.
+        engine: how forward and backward passes are carried out; the numbers agree up to summation order.
+        micro_batch: windows that go through forward and backward together; None: as the backbone declares.
+        device: where training runs.
+        autocast: precision of matrix products in training.
+        stack: the most clients that take their steps together.
     """
 
     lr: float
@@ -101,7 +105,7 @@ class TrainerConfig:
 
 
 def trainer_config(training: TrainingConfig, engine: Engine) -> TrainerConfig:
-    """The section as the trainer takes it: here ``training.device`` is decided.
+    """Turns the configuration's section into the trainer's settings; decides the device (``auto``).
 
     Raises:
         UserError: there is no such device.

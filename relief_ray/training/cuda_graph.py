@@ -1,4 +1,4 @@
-"""A step that is the same every time: on a GPU recorded once and replayed, which spares the launch of each kernel."""
+"""CUDA graphs of training steps: a step recorded once and replayed spares the launch of each of its kernels."""
 
 from __future__ import annotations
 
@@ -8,32 +8,33 @@ from collections.abc import Callable
 import torch
 
 
-class Memory:
-    """What recordings that never run at the same time share; nothing where nothing is recorded."""
+class GraphMemory:
+    """A memory pool shared by CUDA graphs that never run at the same time; ``handle`` is None on a CPU."""
 
     def __init__(self, device: torch.device) -> None:
-        """Asked for on a GPU only."""
+        """Reserves a pool handle if ``device`` is a GPU."""
         self.handle = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
 
 
-class Replay:
-    """Calls a step that reads and writes the same tensors each time; recorded as a CUDA graph where those are.
+class CudaGraphStep:
+    """Calls a step that reads and writes the same tensors each time; on a GPU it is replayed as a CUDA graph.
 
-    The first call is an ordinary one beside the usual stream, since libraries set themselves up in their first; the
-    second records, which computes nothing, and replays. A step that cannot be recorded stays an ordinary one. The step
-    is not kept, or all that it reads would live until Python looks for circles.
+    The first call runs eagerly on a side stream, since libraries initialise themselves in their first call. The second
+    call records the graph, which computes nothing, and replays it. A step that cannot be recorded keeps running
+    eagerly. No reference to the step is kept: a cycle would keep all its tensors alive until the garbage collector
+    runs.
     """
 
-    def __init__(self, device: torch.device, memory: Memory) -> None:
-        """Nothing is called yet."""
+    def __init__(self, device: torch.device, memory: GraphMemory) -> None:
+        """Prepares a graph on ``device``; nothing is recorded yet."""
         self._memory, self._num_calls = memory, 0
         self._graph = torch.cuda.CUDAGraph() if device.type == "cuda" else None
 
     def __call__(self, step: Callable[[], None]) -> None:
-        """One step, the same as ever."""
+        """Runs ``step``, which must be the same at every call."""
         self._num_calls += 1
         if self._graph is not None and self._num_calls == 1:
-            _aside(step)
+            _on_side_stream(step)
         elif self._graph is None or (self._num_calls == 2 and not self._record(self._graph, step)):
             step()
         else:
@@ -45,17 +46,17 @@ class Replay:
             with torch.cuda.graph(graph, pool=self._memory.handle):
                 step()
         except RuntimeError as error:
-            # Where a recording is broken off torch may leave its stream behind.
+            # A recording that was broken off may leave its stream current.
             torch.cuda.set_stream(usual)
             self._graph = None
             warnings.warn(f"training.stack: a step runs unrecorded, and slower: {error}", stacklevel=2)
         return self._graph is not None
 
 
-def _aside(step: Callable[[], None]) -> None:
+def _on_side_stream(step: Callable[[], None]) -> None:
     make: Callable[[], torch.cuda.Stream] = torch.cuda.Stream
-    usual, aside = torch.cuda.current_stream(), make()
-    aside.wait_stream(usual)
-    with torch.cuda.stream(aside):
+    usual, side = torch.cuda.current_stream(), make()
+    side.wait_stream(usual)
+    with torch.cuda.stream(side):
         step()
-    usual.wait_stream(aside)
+    usual.wait_stream(side)

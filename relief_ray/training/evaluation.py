@@ -1,7 +1,7 @@
-"""Testing a model through sensor masks: confusion matrices per test subject.
+"""Evaluates a model under sensor masks: confusion matrices per test subject.
 
-Every stage is computed once per chunk and presence pattern of the modalities it depends on, and once a call where none
-of them is present, so M + 1 masks cost little more than one.
+Every stage is computed once per chunk of windows and presence pattern of the modalities that it depends on, and once a
+call where none of them is present, so M + 1 masks cost little more than one.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from torch import Tensor
 
 from relief_ray.models.backbone import Backbone, zero_input
 from relief_ray.stages import RAW, Missing, modalities_below
-from relief_ray.training.forward_plan import needed, spread
+from relief_ray.training.forward_plan import spread, stages_for
 from relief_ray.training.inputs import Rows
 
 Mask = frozenset[str]
-Memo = dict[tuple[str, Mask], Tensor]
+_Memo = dict[tuple[str, Mask], Tensor]
 CHUNK = 512
 
 
@@ -32,22 +32,39 @@ def predict(
     """Predicted classes (n,) under every mask of present modalities, read at stage ``output`` (the last by default)."""
     last = output or backbone.output
     num_windows = len(next(iter(inputs.values())))
-    # The empty start is for a share without windows: more hosts than windows.
+    # The empty tensor is for a share without windows: more workers than windows.
     parts: dict[Mask, list[Tensor]] = {mask: [torch.empty(0, dtype=torch.int64)] for mask in masks}
     size = backbone.chunk or CHUNK
-    known: Memo = {}
+    known: _Memo = {}
     for start in range(0, num_windows, size):
         chunk = {m: x[start : start + size] for m, x in inputs.items()}
         for mask, logits in _logits(backbone, chunk, masks, missing, last, known).items():
             parts[mask].append(logits.argmax(1).cpu().expand(min(size, num_windows - start)))
-    return {mask: torch.cat(found) for mask, found in parts.items()}
+    return {mask: torch.cat(chunks) for mask, chunks in parts.items()}
+
+
+def share_rows(num_windows: int, share: tuple[int, int], chunk: int = CHUNK) -> Tensor:
+    """Indices of the windows of worker i, ``share = (i, n)``: every n-th whole chunk.
+
+    A matrix product's last bits depend on its batch. Whole chunks give the same batches for any ``n``, so that every
+    prediction is equal, near ties included.
+    """
+    index = torch.arange(num_windows)
+    return index[(index // chunk) % share[1] == share[0]]
+
+
+def confusion(labels: Tensor, predicted: Tensor, subjects: Tensor, num_subjects: int, num_classes: int) -> Tensor:
+    """Counts (subjects, classes, classes), rows true, columns predicted; ``subjects`` (n,) numbered from 0."""
+    cell = (subjects * num_classes + labels) * num_classes + predicted
+    counts = torch.bincount(cell, minlength=num_subjects * num_classes**2)
+    return counts.view(num_subjects, num_classes, num_classes)
 
 
 def _logits(
-    backbone: Backbone, chunk: Mapping[str, Tensor], masks: Sequence[Mask], missing: Missing, last: str, known: Memo
+    backbone: Backbone, chunk: Mapping[str, Tensor], masks: Sequence[Mask], missing: Missing, last: str, known: _Memo
 ) -> dict[Mask, Tensor]:
-    """Logits under every mask; ``known``: outputs, one row each, that no present sensor reaches, for the next chunk."""
-    below, stages = modalities_below(backbone.specs), needed(backbone, {last}, frozenset())
+    """Logits under every mask; ``known`` carries one-row outputs that no present modality reaches to the next chunk."""
+    below, stages = modalities_below(backbone.specs), stages_for(backbone, {last}, frozenset())
     batch = len(next(iter(chunk.values())))
     memo = dict(known)
 
@@ -69,19 +86,3 @@ def _logits(
             memo[key] = output * 0.0 if missing == "zero_feature" and stage.spec.feature and not key[1] else output
     known.update({key: output for key, output in memo.items() if not key[1]})
     return {mask: memo[last, mask & below[last]] for mask in masks}
-
-
-def share_rows(num_windows: int, share: tuple[int, int], chunk: int = CHUNK) -> Tensor:
-    """The windows of worker ``i`` of ``n``: every n-th whole chunk: the same batches for any ``n``.
-
-    A matrix product's last bits depend on its batch; whole chunks keep every prediction equal, near ties included.
-    """
-    index = torch.arange(num_windows)
-    return index[(index // chunk) % share[1] == share[0]]
-
-
-def confusion(labels: Tensor, predicted: Tensor, subjects: Tensor, num_subjects: int, num_classes: int) -> Tensor:
-    """Counts (subjects, classes, classes), rows true, columns predicted; ``subjects`` (n,) numbered from 0."""
-    cell = (subjects * num_classes + labels) * num_classes + predicted
-    counts = torch.bincount(cell, minlength=num_subjects * num_classes**2)
-    return counts.view(num_subjects, num_classes, num_classes)

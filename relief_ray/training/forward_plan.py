@@ -1,8 +1,8 @@
-"""What of a forward pass has to run when: once per client and round, or in every step. One rule over stages.
+"""Plans which stages of a forward pass run once per client and round, and which run in every step.
 
-A stage is *live* when a trained group can change its output. What is not live is computed once per window and round; a
-stage that sees only absent modalities sees the same zero window always and is computed on one sample. All of it is
-exact.
+A stage is *live* when a trained group can change its output. The output of any other stage is computed once per window
+and round; a stage that depends on absent modalities alone always reads the same zero window and is computed on one
+row. Both are exact.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from relief_ray.groups import GroupId
-from relief_ray.models.backbone import Backbone, Stage, zero_input
-from relief_ray.models.extra.rewire import shapes
+from relief_ray.models.backbone import Backbone, Stage, output_shapes, zero_input
 from relief_ray.stages import FLOAT_BYTES, RAW, Missing, ancestors, cheap_reads, descendants, modalities_below, read_by
 from relief_ray.training.inputs import LazyRows, Rows
 
@@ -27,9 +26,16 @@ CHUNK = 256
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ForwardPlan:
-    """Stages by when they run; ``sources`` are what the steps read: raw inputs and outputs computed beforehand.
+    """A backbone's stages by when they run, for one set of trained groups and present modalities.
 
-    ``step_bytes``: what a step keeps of each window for its backward pass, as the stages declare it.
+    Attributes:
+        before: stages that run once per client and round, in order.
+        every_step: stages that run in every optimizer step, in order.
+        sources: what the steps read: raw inputs ``x.<modality>`` and outputs computed once.
+        absent: stages that depend on absent modalities alone.
+        zero_features: feature stages whose output is replaced by zeros (``missing = zero_feature``).
+        shared_absent: whether absent stages are computed on a single row; not by the engine ``naive``.
+        step_bytes: bytes that a step keeps of each window for its backward pass, as the stages declare them.
     """
 
     before: tuple[Stage, ...]
@@ -51,15 +57,15 @@ def plan_forward(
     output: str | None = None,
     keep: bool = True,
 ) -> ForwardPlan:
-    """Splits the stages that ``output`` and ``taps`` need.
+    """Splits the stages that ``output`` and ``taps`` need into those before the first step and those of every step.
 
-    Without ``reuse`` each of them runs in every step on the whole batch: the oracle. Without ``keep`` they run in every
-    step too, but for those that see absent modalities alone.
+    ``reuse=False`` (the engine ``naive``) runs every stage in every step on the whole batch: the reference.
+    ``keep=False`` runs all stages but those of absent modalities in every step: their outputs need too much memory.
     """
     specs = backbone.specs
     below = modalities_below(specs)
     wanted = {output or backbone.output, *taps}
-    steps = needed(backbone, wanted, frozenset())
+    steps = stages_for(backbone, wanted, frozenset())
     absent = frozenset(s for s, sources in below.items() if not sources & set(present))
     off = absent if missing == "zero_feature" else frozenset[str]()
     zeroed = frozenset(s.spec.id for s in steps if s.spec.feature and s.spec.id in off)
@@ -71,7 +77,7 @@ def plan_forward(
         live -= _above_zeros(steps, zeroed, wanted)
     every = [s for s in steps if s.spec.id in live]
     sources = tuple(sorted(({i for s in every for i in s.spec.inputs} | wanted) - live))
-    before = needed(backbone, {s for s in sources if not s.startswith(RAW)}, zeroed if reuse else frozenset())
+    before = stages_for(backbone, {s for s in sources if not s.startswith(RAW)}, zeroed if reuse else frozenset())
     return ForwardPlan(
         before=before,
         every_step=tuple(every),
@@ -84,7 +90,7 @@ def plan_forward(
 
 
 def _above_zeros(steps: Sequence[Stage], zeroed: frozenset[str], wanted: Collection[str]) -> frozenset[str]:
-    """Zeroed features and the stages that feed nothing but them: they need not run at all."""
+    """Zeroed features and the stages that are read by nothing else: none of them has to run."""
     off = set(zeroed)
     for stage in reversed(steps):
         readers = {s.spec.id for s in steps if stage.spec.id in s.spec.inputs}
@@ -93,14 +99,42 @@ def _above_zeros(steps: Sequence[Stage], zeroed: frozenset[str], wanted: Collect
     return frozenset(off)
 
 
-def needed(backbone: Backbone, wanted: Collection[str], zeroed: frozenset[str]) -> tuple[Stage, ...]:
-    """The stages to run so that all ``wanted`` outputs exist; what lies below a zeroed feature is left out."""
+def stages_for(backbone: Backbone, wanted: Collection[str], zeroed: frozenset[str]) -> tuple[Stage, ...]:
+    """The stages that have to run for the outputs ``wanted``, without those that only a zeroed feature reads."""
     below = ancestors(backbone.specs, wanted, zeroed)
     return tuple(s for s in backbone.stages if s.spec.id in below)
 
 
-def run(stages: Collection[Stage], values: Values, plan: ForwardPlan, batch: int) -> Values:
-    """Runs ``stages`` in order on top of ``values``; one-row values are spread where a stage mixes them with others."""
+@torch.no_grad()
+def compute_sources(
+    backbone: Backbone, plan: ForwardPlan, inputs: Mapping[str, Rows], num_windows: int
+) -> dict[str, Rows]:
+    """Computes the sources of all steps: (n, ...) in chunks, or (1, ...) for absent modalities with reuse."""
+    zeros = _zero_values(backbone, plan)
+    present: dict[str, Rows] = {RAW + m: x for m, x in inputs.items()}
+    absent = {RAW + m: zero_input(backbone, m) for m in backbone.shape.modalities if m not in inputs}
+    fixed = {s: x for s, x in present.items() if s in plan.sources} | zeros
+    once = [s for s in plan.before if plan.shared_absent and s.spec.id in plan.absent]
+    shared = run_stages(once, absent | zeros, plan, 1)
+    computed: Values = {s: shared[s] for s in plan.sources if s in shared}
+    each = [s for s in plan.before if s not in once]
+    if not each:
+        return fixed | computed
+    chunk = backbone.chunk or CHUNK
+    inputs_read = read_by(backbone.specs, {s.spec.id for s in each})
+    for start in range(0, num_windows, chunk):
+        stop = min(start + chunk, num_windows)
+        values: Values = {s: x[start:stop] for s, x in present.items() if s in inputs_read} | shared
+        run_stages(each, values, plan, stop - start)
+        for s in (s for s in plan.sources if s not in shared and not s.startswith(RAW)):
+            if s not in computed:
+                computed[s] = values[s].new_empty(num_windows, *values[s].shape[1:])
+            computed[s][start:stop] = values[s]
+    return fixed | computed
+
+
+def run_stages(stages: Collection[Stage], values: Values, plan: ForwardPlan, batch: int) -> Values:
+    """Runs ``stages`` in order on top of ``values``; one-row values are expanded to ``batch`` rows where needed."""
     for stage in stages:
         name = stage.spec.id
         if name in plan.zero_features and plan.shared_absent:
@@ -115,69 +149,41 @@ def run(stages: Collection[Stage], values: Values, plan: ForwardPlan, batch: int
 
 
 def spread(values: Tensor, batch: int) -> Tensor:
-    """A row per window (batch, ...) of a stage's ``values``, of which an absent sensor's may be one for all."""
+    """Expands ``values`` of one row (an absent modality's) to (batch, ...); others are returned as they are."""
     return values if len(values) == batch else values.expand(batch, *values.shape[1:])
+
+
+@torch.no_grad()
+def _zero_values(backbone: Backbone, plan: ForwardPlan) -> Values:
+    """One row of zeros, in its true shape, for every feature that ``zero_feature`` replaces."""
+    if not (plan.zero_features and plan.shared_absent):
+        return {}
+    values: Values = {RAW + m: zero_input(backbone, m) for m in backbone.shape.modalities}
+    for stage in stages_for(backbone, plan.zero_features, frozenset()):
+        values[stage.spec.id] = stage.module(*(values[i] for i in stage.spec.inputs))
+    return {_zero_key(s): torch.zeros_like(values[s]) for s in plan.zero_features}
 
 
 def _zero_key(stage: str) -> str:
     return f"zero:{stage}"
 
 
-@torch.no_grad()
-def zero_values(backbone: Backbone, plan: ForwardPlan) -> Values:
-    """One row of zeros for every feature that ``zero_feature`` switches off, in its true shape."""
-    if not (plan.zero_features and plan.shared_absent):
-        return {}
-    values: Values = {RAW + m: zero_input(backbone, m) for m in backbone.shape.modalities}
-    for stage in needed(backbone, plan.zero_features, frozenset()):
-        values[stage.spec.id] = stage.module(*(values[i] for i in stage.spec.inputs))
-    return {_zero_key(s): torch.zeros_like(values[s]) for s in plan.zero_features}
-
-
-@torch.no_grad()
-def compute_sources(
-    backbone: Backbone, plan: ForwardPlan, inputs: Mapping[str, Rows], num_windows: int
-) -> dict[str, Rows]:
-    """The sources of all steps: (n, ...) per window, in chunks, or with ``reuse`` (1, ...) for absent ones, once."""
-    zeros = zero_values(backbone, plan)
-    present: dict[str, Rows] = {RAW + m: x for m, x in inputs.items()}
-    absent = {RAW + m: zero_input(backbone, m) for m in backbone.shape.modalities if m not in inputs}
-    fixed = {s: x for s, x in present.items() if s in plan.sources} | zeros
-    once = [s for s in plan.before if plan.shared_absent and s.spec.id in plan.absent]
-    shared = run(once, absent | zeros, plan, 1)
-    found: Values = {s: shared[s] for s in plan.sources if s in shared}
-    each = [s for s in plan.before if s not in once]
-    if not each:
-        return fixed | found
-    chunk = backbone.chunk or CHUNK
-    read = read_by(backbone.specs, {s.spec.id for s in each})
-    for start in range(0, num_windows, chunk):
-        stop = min(start + chunk, num_windows)
-        values: Values = {s: x[start:stop] for s, x in present.items() if s in read} | shared
-        run(each, values, plan, stop - start)
-        for s in (s for s in plan.sources if s not in shared and not s.startswith(RAW)):
-            if s not in found:
-                found[s] = values[s].new_empty(num_windows, *values[s].shape[1:])
-            found[s][start:stop] = values[s]
-    return fixed | found
-
-
 def kept_bytes(plan: ForwardPlan, output_bytes: Mapping[str, int]) -> int:
-    """Bytes per window of the outputs that are computed beforehand and kept for a whole round."""
+    """Bytes per window of the outputs that are computed once and kept for the whole round."""
     return sum(output_bytes[s] for s in plan.sources if not s.startswith(RAW) and s not in plan.absent)
 
 
 def output_bytes(backbone: Backbone) -> dict[str, int]:
     """Bytes per window of every stage's output."""
     ids = [s.spec.id for s in backbone.stages]
-    return {i: FLOAT_BYTES * prod(size) for i, size in zip(ids, shapes(backbone, backbone.stages), strict=True)}
+    return {i: FLOAT_BYTES * prod(size) for i, size in zip(ids, output_shapes(backbone, backbone.stages), strict=True)}
 
 
 class BatchBuffers:
     """Gathers a mini-batch from every source into buffers that are allocated once per round."""
 
     def __init__(self, sources: Mapping[str, Rows], num_windows: int, batch_size: int) -> None:
-        """Sources with one row stand for absent modalities and are passed on as they are."""
+        """``sources``: (n, ...), or one row for an absent modality, which every batch gets as it is."""
         held = {s: x for s, x in sources.items() if isinstance(x, Tensor)}
         self._lazy = {s: x for s, x in sources.items() if isinstance(x, LazyRows)}
         self._sources = {s: x for s, x in held.items() if len(x) == num_windows}
@@ -186,7 +192,7 @@ class BatchBuffers:
         self._buffers = {s: x.new_empty(size, *x.shape[1:]) for s, x in self._sources.items()}
 
     def take(self, index: Tensor) -> Values:
-        """The rows of ``index`` (b,) of every source."""
+        """Gathers the rows ``index`` (b,) of every source."""
         values = self._fixed | {s: x[index] for s, x in self._lazy.items()}
         for s, x in self._sources.items():
             values[s] = torch.index_select(x, 0, index, out=self._buffers[s][: len(index)])

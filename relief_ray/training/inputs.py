@@ -1,4 +1,8 @@
-"""Windows as the first stage reads them, prepared once and kept as far as there is room."""
+"""A client's windows as the first stage reads them, prepared once and cached per worker.
+
+Standardising and preparing treat every window on its own, so the values do not depend on which rows are prepared
+together: all at once, or those of a batch when it is drawn (``LazyRows``).
+"""
 
 from __future__ import annotations
 
@@ -12,23 +16,52 @@ from torch import Tensor
 from relief_ray.data.window_set import WindowSet
 from relief_ray.models.backbone import Backbone, zero_input
 
-# A client's prepared windows where they are too many to hold: read, standardised and prepared when rows are asked for.
-#
-# Standardising and preparing treat every window on its own, so the values do not depend on which rows come together.
+_Prepare = Callable[[str, Tensor], Tensor]
 
-
-Prepare = Callable[[str, Tensor], Tensor]
-
+MIB = 2**20
 CPU = torch.device("cpu")
+
+
+def prepare(
+    windows: WindowSet, modalities: Sequence[str], backbone: Backbone, limit_bytes: int | None = None
+) -> ClientInputs:
+    """Standardises the windows of ``modalities`` and turns them into the first stage's input.
+
+    All windows now, or, where they would take more than ``limit_bytes``, those of a batch when it is drawn: the values
+    are the same.
+    """
+    device = backbone.device
+    labels = torch.from_numpy(windows.labels.astype("int64")).to(device)
+    if len(windows) and not prepared_bytes(windows, modalities, backbone, limit_bytes):
+        lazy = {m: LazyRows(windows=windows, modality=m, prepare=backbone.prepare, device=device) for m in modalities}
+        return ClientInputs(inputs=lazy, labels=labels)
+    loaded = windows.load(modalities)
+    inputs = {m: backbone.prepare(m, torch.from_numpy(x)).contiguous().to(device) for m, x in loaded.items()}
+    return ClientInputs(inputs=inputs, labels=labels)
+
+
+def prepared_bytes(
+    windows: WindowSet, modalities: Sequence[str], backbone: Backbone, limit_bytes: int | None = None
+) -> int:
+    """Bytes that ``prepare`` will keep in memory: those of all windows, or 0 above the limit."""
+    nbytes = len(windows) * sum(_rows_bytes(zero_input(backbone, m)) for m in modalities)
+    return nbytes if limit_bytes is None or nbytes <= limit_bytes else 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class LazyRows:
-    """One modality of ``windows`` as the first stage reads it (n, ...); indexing computes the rows on ``device``."""
+    """One modality of a client's windows (n, ...); indexing reads, standardises and prepares the rows.
+
+    Attributes:
+        windows: the client's windows on disk.
+        modality: the modality to read.
+        prepare: the backbone's ``prepare``, (modality, raw windows (b, C, T)) -> the first stage's input.
+        device: where the rows are put.
+    """
 
     windows: WindowSet
     modality: str
-    prepare: Prepare
+    prepare: _Prepare
     device: torch.device = CPU
 
     def __len__(self) -> int:
@@ -49,25 +82,22 @@ Rows = Tensor | LazyRows
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClientInputs:
-    """A client's windows, ready for the first stage: modality -> (n, ...) float32, and labels (n,) int64."""
+    """A client's windows, ready for the first stage.
+
+    Attributes:
+        inputs: modality -> (n, ...) float32, for the modalities that the client has.
+        labels: (n,) int64, on the training device.
+    """
 
     inputs: Mapping[str, Rows]
     labels: Tensor
 
 
-def held_bytes(rows: Rows) -> int:
-    """Memory that rows take between two uses."""
-    return rows.numel() * rows.element_size() if isinstance(rows, Tensor) else 0
-
-
-MIB = 2**20
-
-
 class InputCache:
-    """Prepared windows by name, at most ``limit_mib`` of them.
+    """Cache of prepared windows by name, at most ``limit_mib``; evicts the most recently used item.
 
-    Rounds visit the same clients in about the same order (hosts ask for work, so it is not exactly the same): what was
-    used last is likely to be needed last, and makes room.
+    Rounds train the same clients in about the same order (not exactly: workers pull their work), so the item that was
+    used last is likely to be needed last.
     """
 
     def __init__(self, limit_mib: int) -> None:
@@ -77,7 +107,7 @@ class InputCache:
         self._used = 0
 
     def get(self, name: str, nbytes: Callable[[], int], load: Callable[[], ClientInputs]) -> ClientInputs:
-        """The cached item, or a fresh one; it will take ``nbytes``, and room for them is made before it is loaded."""
+        """Returns the cached item, or loads it after evicting others until its ``nbytes()`` fit."""
         if name in self._items:
             self._items.move_to_end(name)
             return self._items[name]
@@ -91,27 +121,9 @@ class InputCache:
 
 
 def _nbytes(item: ClientInputs) -> int:
-    return sum(held_bytes(x) for x in item.inputs.values())
+    return sum(_rows_bytes(x) for x in item.inputs.values())
 
 
-def held_of(windows: WindowSet, modalities: Sequence[str], backbone: Backbone, limit_bytes: int | None = None) -> int:
-    """Bytes that ``prepare`` will hold of them: all, or none above the limit."""
-    nbytes = len(windows) * sum(held_bytes(zero_input(backbone, m)) for m in modalities)
-    return nbytes if limit_bytes is None or nbytes <= limit_bytes else 0
-
-
-def prepare(
-    windows: WindowSet, modalities: Sequence[str], backbone: Backbone, limit_bytes: int | None = None
-) -> ClientInputs:
-    """Standardised windows of ``modalities``, turned into the first stage's input.
-
-    All of them now, or where that would take more than ``limit_bytes``, those of a batch when it is drawn: same values.
-    """
-    device = backbone.device
-    labels = torch.from_numpy(windows.labels.astype("int64")).to(device)
-    if len(windows) and not held_of(windows, modalities, backbone, limit_bytes):
-        lazy = {m: LazyRows(windows=windows, modality=m, prepare=backbone.prepare, device=device) for m in modalities}
-        return ClientInputs(inputs=lazy, labels=labels)
-    loaded = windows.load(modalities)
-    inputs = {m: backbone.prepare(m, torch.from_numpy(x)).contiguous().to(device) for m, x in loaded.items()}
-    return ClientInputs(inputs=inputs, labels=labels)
+def _rows_bytes(rows: Rows) -> int:
+    """Bytes that rows occupy between two uses: none where they are read lazily."""
+    return rows.numel() * rows.element_size() if isinstance(rows, Tensor) else 0

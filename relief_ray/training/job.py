@@ -1,30 +1,43 @@
-"""What a worker is given for a whole run, and what its clients come back as."""
+"""The job that a worker receives for a whole run, and the results that it returns for each block of clients."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from relief_ray.data.window_set import WindowSet
 from relief_ray.federated import ClientProgram
-from relief_ray.messages import ClientId, ClientState, Fleet, Receipt, Reduction, Update
+from relief_ray.messages import ClientId, ClientState, Fleet, Receipt, Reduced, Reduction, Trained, Update
 from relief_ray.models.backbone import Backbone
 from relief_ray.process import Device
 from relief_ray.protocols import Planner
-from relief_ray.server.reduction import Sums
+from relief_ray.server.reduction import Sums, merge_blocks
 from relief_ray.streams import Streams
 from relief_ray.training.config import TrainerConfig
 
-# Of prepared windows that a host keeps, by where they lie: with full caches a hundred clients stay below 2 GiB.
+# Default capacity of a worker's input cache, MiB, by the memory it is in: a hundred clients then stay below 2 GiB.
 CACHE_MIB: Mapping[Device, int] = {"cpu": 224, "cuda": 8192}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """Everything a worker needs, small enough to send: signals stay in the memory-mapped cache.
+    """A worker's inputs for a whole run, small enough to send: windows stay in the memory-mapped cache.
 
-    ``modules``: the user's own, which a host has to have before it can read the rest; ``frozen``: what the backbone's
-    frozen part has to be on every host (``Backbone.facts``).
+    Attributes:
+        build: builds the backbone, with the modules that the method adds.
+        trainer: settings of local training.
+        fleet: all clients with their modalities and device types.
+        clients: each client's training windows, by client id.
+        parts: windows to evaluate on, by name of the part (``test``, ``validation``).
+        program: the method's client-side functions.
+        reduction: whether updates are summed on the worker, and how, or returned one by one.
+        streams: random streams by purpose, round and client.
+        planner: prices assignments for clients that choose their own; None where no method asks.
+        modules: names of the user's modules, which a worker process must import before it can unpickle the rest.
+        num_threads: torch threads of a worker, which the last bits of sums depend on.
+        cache_mib: capacity of the input cache, MiB; None: ``CACHE_MIB`` of the device.
+        pairwise_every: rounds between returns of single clients' fusion updates; 0: never.
+        frozen: identity of the backbone's frozen part, the same on every worker (``Backbone.facts``).
     """
 
     build: Callable[[], Backbone]
@@ -43,16 +56,23 @@ class Job:
     frozen: Mapping[str, str | int] = field(default_factory=dict)
 
     @property
-    def held_mib(self) -> int:
-        """Of prepared windows that a host keeps."""
+    def cache_limit_mib(self) -> int:
+        """Capacity of a worker's input cache, MiB."""
         return CACHE_MIB[self.trainer.device] if self.cache_mib is None else self.cache_mib
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BlockResult:
-    """What clients come back as: sums (a single client's in float32), or single updates where the strategy needs them.
+    """A block's results: sums of its clients' updates, or the single updates where the strategy needs them.
 
-    ``rejected``: why a client's update is not among them; ``refused``: the receipts of those that did answer.
+    Attributes:
+        sums: sums by model and group; a single client's are float32.
+        receipts: of the clients whose updates were accepted, in order.
+        states: new personal state by client; empty: the client's earlier state is dropped.
+        rejected: reason by client whose update was not accepted.
+        refused: receipts of the rejected clients, whose work is charged too.
+        updates: single updates, where the reduction collects them.
+        pairwise: single clients' fusion updates, in rounds that record them.
     """
 
     sums: Sums
@@ -62,3 +82,24 @@ class BlockResult:
     refused: tuple[Receipt, ...] = ()
     updates: tuple[Update, ...] = ()
     pairwise: tuple[Update, ...] = field(default=())
+
+
+def combine(results: Iterable[BlockResult], moved_bytes: int = 0) -> Trained:
+    """Merges all blocks of a round in block order, the same for every executor.
+
+    ``moved_bytes``: bytes that crossed process boundaries.
+    """
+    parts = list(results)
+    reduced = Reduced(
+        sums=merge_blocks(p.sums for p in parts),
+        receipts=tuple(r for p in parts for r in p.receipts),
+        updates=tuple(u for p in parts for u in p.updates),
+    )
+    return Trained(
+        reduced=reduced,
+        states={c: s for p in parts for c, s in p.states.items()},
+        rejected={c: why for p in parts for c, why in p.rejected.items()},
+        refused=tuple(r for p in parts for r in p.refused),
+        pairwise=tuple(u for p in parts for u in p.pairwise),
+        moved_bytes=moved_bytes,
+    )

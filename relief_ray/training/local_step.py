@@ -1,8 +1,9 @@
-"""One mini-batch forward and backward: whole, or in micro-batches whose gradients add up to the whole batch's.
+"""Gradient of one mini-batch: in a single pass, or in micro-batches that sum to the same gradient.
 
-An objective that is a mean over windows is taken of each micro-batch, weighted by its share ``b_i / b`` of the windows.
-Any other needs the whole batch: a pass without gradient collects what it reads, it is taken once, and its gradient
-there is carried through the micro-batches, which costs a second forward pass. Both are exact; sums are in batch order.
+An objective that is a mean over windows is evaluated per micro-batch and weighted by its share ``b_i / b`` of the
+windows. Any other objective needs the whole batch: a pass without gradient collects the outputs that it reads, it is
+evaluated once, and its gradient with respect to these outputs is propagated through the micro-batches, which costs a
+second forward pass. Both are exact; gradients are added in batch order.
 """
 
 from __future__ import annotations
@@ -18,14 +19,43 @@ from relief_ray.federated import ClientContext, ClientProgram, LocalStep, task_l
 from relief_ray.groups import GroupId, Params
 from relief_ray.messages import Assignment, StageTimes
 from relief_ray.process import Autocast, casting
-from relief_ray.training.forward_plan import BatchBuffers, ForwardPlan, Values, run, spread
+from relief_ray.training.forward_plan import BatchBuffers, ForwardPlan, Values, run_stages, spread
 from relief_ray.training.inputs import ClientInputs
 
-# What the trainer carries through a client's round: the trained groups as vectors, measured seconds.
+
+@dataclass(slots=True)
+class Clock:
+    """Measured seconds by phase, and the counters of one client's run.
+
+    Attributes:
+        forward_s: seconds in forward passes, outputs computed once a round included.
+        backward_s: seconds in backward passes.
+        optimizer_s: seconds in optimizer steps.
+        loss: mean loss of the last finished epoch.
+        num_steps: optimizer steps taken so far.
+        synchronizes: whether ``read`` first waits for the GPU, which computes asynchronously.
+    """
+
+    forward_s: float = 0.0
+    backward_s: float = 0.0
+    optimizer_s: float = 0.0
+    loss: float = 0.0
+    num_steps: int = 0
+    synchronizes: bool = False
+
+    def read(self) -> float:
+        """Seconds of a monotonic clock."""
+        if self.synchronizes:
+            torch.cuda.synchronize()
+        return perf_counter()
+
+    def stage_times(self) -> StageTimes:
+        """Seconds measured so far."""
+        return StageTimes(forward_s=self.forward_s, backward_s=self.backward_s, optimizer_s=self.optimizer_s)
 
 
 class GroupVectors(Mapping[GroupId, Tensor]):
-    """The trained groups' vectors ``theta_j`` with their gradient history, built when asked for."""
+    """The trained groups' vectors ``theta_j`` with their autograd history, concatenated on access."""
 
     def __init__(self, tensors: Mapping[GroupId, Sequence[Tensor]], trained: tuple[GroupId, ...]) -> None:
         """Vectors of the groups in ``trained``, out of the groups' ``tensors``."""
@@ -42,106 +72,109 @@ class GroupVectors(Mapping[GroupId, Tensor]):
         return iter(self._trained)
 
     def __len__(self) -> int:
-        """How many are trained."""
+        """Number of trained groups."""
         return len(self._trained)
 
-    def gradients(self) -> dict[GroupId, Tensor]:
-        """Each group's gradient (numel,), zero where nothing reaches it; they are dropped."""
-        found = {}
+    def pop_gradients(self) -> dict[GroupId, Tensor]:
+        """Each group's gradient (numel,), zero for tensors without one; resets the parameters' gradients to None."""
+        gradients = {}
         for j in self._trained:
             parameters = self._tensors[j]
-            found[j] = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in parameters])
+            pieces = [(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in parameters]
+            gradients[j] = torch.cat(pieces)
             for p in parameters:
                 p.grad = None
-        return found
-
-
-@dataclass(slots=True)
-class Clock:
-    """Measured seconds by stage, and the running loss of the last epoch.
-
-    ``waits``: read once the GPU has done what it was given, which it does behind the program's back.
-    """
-
-    forward_s: float = 0.0
-    backward_s: float = 0.0
-    optimizer_s: float = 0.0
-    loss: float = 0.0
-    num_steps: int = 0
-    waits: bool = False
-
-    def read(self) -> float:
-        """Seconds of a monotonic clock."""
-        if self.waits:
-            torch.cuda.synchronize()
-        return perf_counter()
-
-    def stage_times(self) -> StageTimes:
-        """What was measured so far."""
-        return StageTimes(forward_s=self.forward_s, backward_s=self.backward_s, optimizer_s=self.optimizer_s)
+        return gradients
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Visit:
-    """One client's round: whose program runs, what it took so far, what was probed."""
+class ClientRun:
+    """One client's local training in one round, before its model is loaded.
 
+    Attributes:
+        context: what the client's program may read: its state, the received model, random streams, a probe.
+        task: the server's assignment after the client's program refined it.
+        data: the client's prepared windows and labels.
+        program: the method's client-side functions (refine, objective, observe, after).
+        clock: seconds and steps of this run, probes included.
+        probes: each probe that was made: its trial assignment and its number of windows.
+    """
+
+    context: ClientContext
+    task: Assignment
+    data: ClientInputs
     program: ClientProgram
     clock: Clock = field(default_factory=Clock)
     probes: list[tuple[Assignment, int]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LocalRound:
-    """What one client is about to do: its task as it made it its own, and its windows."""
+class LoadedRun(ClientRun):
+    """A client's run (or a probe of it) whose model is loaded into the trainer's parameters.
 
-    context: ClientContext
-    task: Assignment
-    client: ClientInputs
-    visit: Visit
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Session:
-    """Training or a probe while it runs; ``start`` is the model as it was loaded, personal parts included.
-
-    ``parameters``: the trained ones by their learning rate; ``output``: the stage that gives the logits; ``most``: as
-    many windows go forward and backward together.
+    Attributes:
+        plan: which stages run once per round and which in every step.
+        output: the stage whose output is the logits.
+        parameters: the trained tensors by learning rate.
+        vectors: the trained groups as vectors, for objectives that read parameters.
+        start: the model as it was loaded, the client's personal parts included.
+        max_windows: the most windows that go through forward and backward together; larger batches are split.
+        autocast: precision of matrix products in training.
+        observed: the rows that the client's program observed, one mapping per batch of the last epoch.
     """
 
-    context: ClientContext
-    task: Assignment
-    client: ClientInputs
-    visit: Visit
     plan: ForwardPlan
     output: str
     parameters: Mapping[float, list[Tensor]]
     vectors: GroupVectors
     start: Params
-    most: int
+    max_windows: int
     autocast: Autocast = "none"
-    seen: list[Mapping[str, Tensor]] = field(default_factory=list)
+    observed: list[Mapping[str, Tensor]] = field(default_factory=list)
 
 
-def gradients(session: Session, batches: BatchBuffers, index: Tensor, is_observed: bool = False) -> Tensor:
-    """Adds the gradient of the objective on the windows ``index`` (b,) to the parameters'; returns the loss."""
-    if len(index) <= session.most:
-        return _whole(session, batches, index, is_observed)
-    take = _by_parts if adds_up(session.visit.program) else _in_two_passes
-    return take(session, batches, index, torch.split(index, session.most), is_observed)
+def accumulate_gradients(run: LoadedRun, batches: BatchBuffers, index: Tensor, is_observed: bool = False) -> Tensor:
+    """Adds the objective's gradient on the windows ``index`` (b,) to the parameters' gradients; returns the loss.
+
+    ``is_observed``: the client's program observes this batch.
+    """
+    if len(index) <= run.max_windows:
+        return _single_pass(run, batches, index, is_observed)
+    in_parts = _weighted_parts if is_mean_over_windows(run.program) else _two_passes
+    return in_parts(run, batches, index, torch.split(index, run.max_windows), is_observed)
 
 
-def adds_up(program: ClientProgram) -> bool:
-    """Whether a batch's objective is the mean of its parts', weighted by their windows."""
+def is_mean_over_windows(program: ClientProgram) -> bool:
+    """Whether a batch's objective is the mean of its parts' objectives, weighted by their windows."""
     return program.is_mean or program.objective is task_loss
 
 
-def _whole(session: Session, batches: BatchBuffers, index: Tensor, is_observed: bool) -> Tensor:
-    clock = session.visit.clock
+def objective_inputs(run: LoadedRun, device: torch.device, forward: Callable[[], Values]) -> Values:
+    """Runs ``forward`` and returns the outputs that the objective reads: logits and taps, always float32."""
+    with casting(run.autocast, device):
+        values = forward()
+    names = (run.output, *sorted(run.task.taps))
+    return {name: values[name] if run.autocast == "none" else values[name].float() for name in names}
+
+
+def observe_batch(run: LoadedRun, step: LocalStep) -> None:
+    """Appends the rows that the client's program observes of a batch."""
+    run.observed.append(_copies(run.program.observe(step)))
+
+
+def observed_rows(run: LoadedRun) -> dict[str, Tensor]:
+    """Concatenates the observed rows of all batches, on the CPU."""
+    names = (run.observed or [{}])[0]
+    return {name: torch.cat([rows[name] for rows in run.observed]).cpu() for name in names}
+
+
+def _single_pass(run: LoadedRun, batches: BatchBuffers, index: Tensor, is_observed: bool) -> Tensor:
+    clock = run.clock
     began = clock.read()
-    step = _local_step(session, _outputs(session, batches, index), index)
-    loss = session.visit.program.objective(step)
+    step = _local_step(run, _outputs(run, batches, index), index)
+    loss = run.program.objective(step)
     if is_observed:
-        observe(session, step)
+        observe_batch(run, step)
     forwarded = clock.read()
     if loss.requires_grad:
         torch.autograd.backward(loss)
@@ -150,16 +183,16 @@ def _whole(session: Session, batches: BatchBuffers, index: Tensor, is_observed: 
     return loss.detach()
 
 
-def _by_parts(
-    session: Session, batches: BatchBuffers, index: Tensor, parts: Sequence[Tensor], is_observed: bool
+def _weighted_parts(
+    run: LoadedRun, batches: BatchBuffers, index: Tensor, parts: Sequence[Tensor], is_observed: bool
 ) -> Tensor:
-    clock, losses, seen = session.visit.clock, [], []
+    clock, losses, outputs = run.clock, [], []
     for part in parts:
         began = clock.read()
-        values = _outputs(session, batches, part)
-        loss = session.visit.program.objective(_local_step(session, values, part)) * (len(part) / len(index))
+        values = _outputs(run, batches, part)
+        loss = run.program.objective(_local_step(run, values, part)) * (len(part) / len(index))
         if is_observed:
-            seen.append(_copies(values))
+            outputs.append(_copies(values))
         forwarded = clock.read()
         if loss.requires_grad:
             torch.autograd.backward(loss)
@@ -167,79 +200,65 @@ def _by_parts(
         clock.backward_s += clock.read() - forwarded
         losses.append(loss.detach())
     if is_observed:
-        observe(session, _local_step(session, _joined(seen), index))
+        observe_batch(run, _local_step(run, _concatenated(outputs), index))
     return torch.stack(losses).sum()
 
 
-def _in_two_passes(
-    session: Session, batches: BatchBuffers, index: Tensor, parts: Sequence[Tensor], is_observed: bool
+def _two_passes(
+    run: LoadedRun, batches: BatchBuffers, index: Tensor, parts: Sequence[Tensor], is_observed: bool
 ) -> Tensor:
-    clock = session.visit.clock
+    clock = run.clock
     began = clock.read()
     with torch.no_grad():
-        pieces = [_copies(_outputs(session, batches, part)) for part in parts]
-    leaves = {name: value.requires_grad_() for name, value in _joined(pieces).items()}
-    step = _local_step(session, leaves, index)
-    loss = session.visit.program.objective(step)
+        pieces = [_copies(_outputs(run, batches, part)) for part in parts]
+    leaves = {name: value.requires_grad_() for name, value in _concatenated(pieces).items()}
+    step = _local_step(run, leaves, index)
+    loss = run.program.objective(step)
     if is_observed:
-        observe(session, step)
+        observe_batch(run, step)
     forwarded, start = clock.read(), 0
-    # What depends on the parameters alone reaches them here, the rest stops at the leaves.
+    # Terms of parameters alone get their gradient here; the rest stops at the leaves.
     torch.autograd.backward(loss)
     clock.forward_s += forwarded - began
     clock.backward_s += clock.read() - forwarded
     for part in parts:
         began = clock.read()
-        values = _outputs(session, batches, part)
+        values = _outputs(run, batches, part)
         forwarded = clock.read()
-        _carry_back(values, {name: leaf.grad for name, leaf in leaves.items()}, start, len(part))
+        _backward_from(values, {name: leaf.grad for name, leaf in leaves.items()}, start, len(part))
         start += len(part)
         clock.forward_s += forwarded - began
         clock.backward_s += clock.read() - forwarded
     return loss.detach()
 
 
-def _carry_back(values: Values, upper: Mapping[str, Tensor | None], start: int, num: int) -> None:
-    """Backward from ``values``, whose gradients are the rows ``start`` .. of ``upper``."""
-    found, given = [], []
+def _backward_from(values: Values, upper: Mapping[str, Tensor | None], start: int, num: int) -> None:
+    """Backward from ``values``, whose gradients are the ``num`` rows of ``upper`` from ``start`` on."""
+    outputs, gradients = [], []
     for name, gradient in upper.items():
         if gradient is not None and values[name].requires_grad:
-            found.append(values[name])
-            given.append(gradient[start : start + num])
-    if found:
-        torch.autograd.backward(found, given)
+            outputs.append(values[name])
+            gradients.append(gradient[start : start + num])
+    if outputs:
+        torch.autograd.backward(outputs, gradients)
 
 
-def _outputs(session: Session, batches: BatchBuffers, index: Tensor) -> Values:
-    """What the objective reads of the windows ``index`` (b,): b rows each, for a sensor that is absent too."""
-    read, plan, batch = batches.take(index), session.plan, len(index)
-    found = wanted(session, index.device, lambda: run(plan.every_step, read, plan, batch))
-    return {name: spread(x, batch) for name, x in found.items()}
+def _outputs(run: LoadedRun, batches: BatchBuffers, index: Tensor) -> Values:
+    """The objective's inputs for the windows ``index`` (b,): b rows each, for absent modalities too."""
+    sources, plan, batch = batches.take(index), run.plan, len(index)
+    values = objective_inputs(run, index.device, lambda: run_stages(plan.every_step, sources, plan, batch))
+    return {name: spread(x, batch) for name, x in values.items()}
 
 
-def wanted(session: Session, device: torch.device, forward: Callable[[], Values]) -> Values:
-    """What the objective reads of a forward pass, by stage: the logits and the taps, float32 under autocast too."""
-    with casting(session.autocast, device):
-        values = forward()
-    names = (session.output, *sorted(session.task.taps))
-    return {name: values[name] if session.autocast == "none" else values[name].float() for name in names}
-
-
-def _local_step(session: Session, values: Values, index: Tensor) -> LocalStep:
+def _local_step(run: LoadedRun, values: Values, index: Tensor) -> LocalStep:
     return LocalStep(
-        logits=values[session.output],
-        labels=session.client.labels.index_select(0, index),
-        taps={t: values[t] for t in sorted(session.task.taps)},
-        params=session.vectors,
-        start=session.start,
-        args=session.task.args,
+        logits=values[run.output],
+        labels=run.data.labels.index_select(0, index),
+        taps={t: values[t] for t in sorted(run.task.taps)},
+        params=run.vectors,
+        start=run.start,
+        args=run.task.args,
     )
-
-
-def observe(session: Session, step: LocalStep) -> None:
-    """Keeps what the client's program observes of a batch."""
-    observed = session.visit.program.observe(step)
-    session.seen.append(_copies(observed))
 
 
 def _copies(values: Mapping[str, Tensor]) -> Values:
@@ -247,12 +266,6 @@ def _copies(values: Mapping[str, Tensor]) -> Values:
     return {name: rows.detach().clone() for name, rows in values.items()}
 
 
-def _joined(pieces: Sequence[Values]) -> Values:
-    """The whole batch's values from its parts'."""
+def _concatenated(pieces: Sequence[Values]) -> Values:
+    """The whole batch's values from its micro-batches'."""
     return {name: torch.cat([p[name] for p in pieces]) for name in pieces[0]}
-
-
-def joined_rows(session: Session) -> dict[str, Tensor]:
-    """What was observed of all batches, on the CPU."""
-    names = (session.seen or [{}])[0]
-    return {name: torch.cat([rows[name] for rows in session.seen]).cpu() for name in names}

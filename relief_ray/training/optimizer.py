@@ -1,4 +1,4 @@
-"""Adam over kept buffers: cleared, never reallocated; fresh moments every round."""
+"""Adam with fresh moments every round, in buffers that are cleared and never reallocated."""
 
 from __future__ import annotations
 
@@ -12,17 +12,24 @@ import torch
 from torch import Tensor
 from torch.optim.adam import adam
 
-RULE: Mapping[str, Any] = MappingProxyType(
+_RULE: Mapping[str, Any] = MappingProxyType(
     {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0, "amsgrad": False, "maximize": False}
 )
-# Values of a tensor that is worth a step of its own, and of its pieces in an only step: what the kernel touches of one
-# is 1 MiB in float32, half of a core's own cache on the machine where it was chosen (ADR 17).
+# Size from which a tensor takes its step within the backward pass, and size of the pieces of a single-step update: the
+# kernel then touches 1 MiB of float32, half of a core's own cache on the machine where it was chosen (ADR 17).
 LARGE = 2**16
 
 
 @dataclass(slots=True)
 class _Slot:
-    """One tensor's moments and how many steps it took: in ``steps`` by torch's function, in ``count`` by its kernel."""
+    """One tensor's optimizer state.
+
+    Attributes:
+        mean: first moment, in the tensor's shape.
+        square: second moment, in the tensor's shape.
+        steps: number of steps, for torch's function (a tensor).
+        count: number of steps, for the fused kernel on a CPU.
+    """
 
     mean: Tensor
     square: Tensor
@@ -33,8 +40,8 @@ class _Slot:
 class Adam:
     """Adam without weight decay (Kingma and Ba 2015); the moments' buffers live as long as the worker.
 
-    ``fused`` on a CPU: torch's kernel without the function around it. That sorts tensors by device and counts steps in
-    tensors, which shows where models are small. The numbers are the same.
+    ``fused`` on a CPU calls torch's kernel directly. The function around it sorts tensors by device and counts steps in
+    tensors, which takes noticeable time with small models. The numbers are the same.
     """
 
     def __init__(self, parameters: Sequence[Tensor], fused: bool) -> None:
@@ -42,7 +49,7 @@ class Adam:
         self._fused, self._is_direct = fused, fused and all(p.device.type == "cpu" for p in parameters)
         self._stale: set[int] = set()
         self._is_once = False
-        self._passing: dict[tuple[torch.dtype, int], tuple[Tensor, Tensor, Tensor]] = {}
+        self._temporary: dict[tuple[torch.dtype, int], tuple[Tensor, Tensor, Tensor]] = {}
         # Fused kernels count steps where the parameters are.
         self._slots = {
             id(p): _Slot(torch.zeros_like(p), torch.zeros_like(p), torch.zeros((), device=p.device if fused else None))
@@ -50,10 +57,10 @@ class Adam:
         }
 
     def reset(self, parameters: Sequence[Tensor], *, once: bool = False) -> None:
-        """Forgets gradients and moments of ``parameters``; the moments' buffers are cleared when they are next used.
+        """Drops gradients and moments of ``parameters``; the moments' buffers are cleared when they are next used.
 
-        ``once``: each takes one step at most until the next reset, so that its moments need not be kept. It is checked
-        where they are not: large tensors on a CPU.
+        ``once``: each takes at most one step until the next reset, so that its moments need not be kept. An assertion
+        holds this where they are not: large tensors on a CPU.
         """
         for p in parameters:
             p.grad = None  # left by a step that was broken off
@@ -61,7 +68,7 @@ class Adam:
         self._is_once = once
 
     def clear(self, parameters: Sequence[Tensor]) -> None:
-        """Clears at once what was forgotten: a step that is recorded must not hold the clearing."""
+        """Clears dropped moments now and not in the next step: a recorded step must not contain the clearing."""
         slots = [self._slots[id(p)] for p in parameters if id(p) in self._stale]
         self._stale.difference_update(id(p) for p in parameters)
         for slot in slots:
@@ -71,10 +78,10 @@ class Adam:
 
     @torch.no_grad()
     def step(self, parameters: Sequence[Tensor], lr: float) -> None:
-        """One step for those that have a gradient; gradients are dropped afterwards."""
+        """One step of the parameters that have a gradient; their gradients are dropped afterwards."""
         live = [p for p in parameters if p.grad is not None]
         if self._is_once and self._is_direct:
-            live = [p for p in live if not self._only_step(p, lr)]
+            live = [p for p in live if not self._single_step(p, lr)]
         if not live:
             return
         if self._stale:
@@ -85,16 +92,17 @@ class Adam:
         if self._is_direct:
             for slot in slots:
                 slot.count += 1
-            torch._fused_adam_(*moved, [_number(s.count) for s in slots], lr=lr, **RULE)
+            torch._fused_adam_(*moved, [_step_number(s.count) for s in slots], lr=lr, **_RULE)
         else:
-            adam(*moved, [s.steps for s in slots], foreach=False, fused=self._fused, lr=lr, **RULE)
+            adam(*moved, [s.steps for s in slots], foreach=False, fused=self._fused, lr=lr, **_RULE)
         for p in live:
             p.grad = None
 
-    def _only_step(self, p: Tensor, lr: float) -> bool:
-        """A large tensor's first step, over moments that pass: clearing and writing its own takes as long as the step.
+    def _single_step(self, p: Tensor, lr: float) -> bool:
+        """Takes a large tensor's only step with temporary moments, piece by piece; False for a small tensor.
 
-        Piece by piece the kernel does the same as at one go, to the bit.
+        Clearing and writing kept moments would take as long as the step. The kernel on pieces gives the same bits as on
+        the whole tensor.
         """
         if p.numel() < LARGE or p.grad is None:
             return False
@@ -102,23 +110,23 @@ class Adam:
         self._stale.discard(id(p))
         pieces = zip(torch.split(p.view(-1), LARGE), torch.split(p.grad.reshape(-1), LARGE), strict=True)
         for values, gradient in pieces:
-            mean, square = self._cleared(values)
-            torch._fused_adam_([values], [gradient], [mean], [square], [], [_number(1)], lr=lr, **RULE)
+            mean, square = self._zero_moments(values)
+            torch._fused_adam_([values], [gradient], [mean], [square], [], [_step_number(1)], lr=lr, **_RULE)
         p.grad = None
         return True
 
-    def _cleared(self, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Zero moments of so many values, in memory that all pieces share."""
+    def _zero_moments(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Zero moments in the shape of ``values``, in memory that all pieces share."""
         key = values.dtype, values.numel()
-        if key not in self._passing:
+        if key not in self._temporary:
             both = values.new_empty(2, values.numel())
-            self._passing[key] = both, both[0], both[1]
-        both, mean, square = self._passing[key]
+            self._temporary[key] = both, both[0], both[1]
+        both, mean, square = self._temporary[key]
         both.zero_()
         return mean, square
 
 
 @lru_cache(maxsize=4096)
-def _number(count: int) -> Tensor:
-    """The tensor that the kernel reads a step's number from; it does not write to it."""
+def _step_number(count: int) -> Tensor:
+    """The step number as a tensor, which the kernel reads and never writes."""
     return torch.tensor(float(count), dtype=torch.float32, device="cpu")

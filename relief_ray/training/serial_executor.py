@@ -1,38 +1,20 @@
-"""The plain loop: one worker, no Ray. The oracle for every other executor, and the debugger."""
+"""The serial executor: one worker in this process, without Ray. The reference for every other executor."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
 from relief_ray.groups import Params
-from relief_ray.messages import Assignment, ClientId, ClientState, EvalTarget, Reduced, Trained
-from relief_ray.server.reduction import blocks, merge_blocks
-from relief_ray.training.job import BlockResult, Job
+from relief_ray.messages import Assignment, ClientId, ClientState, EvalTarget, Trained
+from relief_ray.server.reduction import blocks
+from relief_ray.training.job import Job, combine
 from relief_ray.training.worker import Worker
 
 
-def combine(results: Iterable[BlockResult], moved_bytes: int = 0) -> Trained:
-    """Merges block results in block order: the one place where a round's pieces come together, for every executor."""
-    parts = list(results)
-    reduced = Reduced(
-        sums=merge_blocks(p.sums for p in parts),
-        receipts=tuple(r for p in parts for r in p.receipts),
-        updates=tuple(u for p in parts for u in p.updates),
-    )
-    return Trained(
-        reduced=reduced,
-        states={c: s for p in parts for c, s in p.states.items()},
-        rejected={c: why for p in parts for c, why in p.rejected.items()},
-        refused=tuple(r for p in parts for r in p.refused),
-        pairwise=tuple(u for p in parts for u in p.pairwise),
-        moved_bytes=moved_bytes,
-    )
-
-
 class SerialExecutor:
-    """Runs blocks one after the other in this process (an ``Executor``)."""
+    """Runs blocks of clients one after another in this process (an ``Executor``)."""
 
     def __init__(self, job: Job) -> None:
         """Builds the one worker."""
@@ -45,7 +27,7 @@ class SerialExecutor:
         tasks: Sequence[Assignment],
         states: Mapping[ClientId, ClientState],
     ) -> Trained:
-        """One round."""
+        """Trains one round's assignments and sums their updates."""
         return combine(self._worker.train_blocks(round_, models, blocks(tasks), states))
 
     def evaluate(
@@ -55,8 +37,8 @@ class SerialExecutor:
         states: Mapping[ClientId, ClientState],
         part: str,
     ) -> Mapping[str, Tensor]:
-        """Confusion matrices of every target."""
+        """Confusion matrices of every target on the windows of ``part``."""
         return self._worker.evaluate(models, targets, states, part)
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Releases nothing."""

@@ -1,7 +1,7 @@
 """Local training of several clients at once: a step of the stack is a step of each (``training.stack``).
 
-For GPUs, where one small model's step is spent on launches. Each client takes its own batches in its own order, has an
-Adam of its own and trains its own groups: its numbers are those of training alone, up to summation order.
+For GPUs, where a small model's step is spent on kernel launches. Each client takes its own batches in its own order,
+has an Adam of its own and trains its own groups: its numbers are those of training alone, up to summation order.
 """
 
 from __future__ import annotations
@@ -17,105 +17,106 @@ from relief_ray.federated import observe_nothing
 from relief_ray.groups import WHOLE
 from relief_ray.messages import Update
 from relief_ray.stages import MAX_STEP_BYTES
-from relief_ray.training.cuda_graph import Memory
+from relief_ray.training.cuda_graph import GraphMemory
 from relief_ray.training.forward_plan import ForwardPlan
 from relief_ray.training.inputs import LazyRows
-from relief_ray.training.local_step import Clock, LocalRound
+from relief_ray.training.local_step import ClientRun, Clock
 from relief_ray.training.optimizer import Adam
-from relief_ray.training.stacked_step import JointStep, Lesson, Stack, epoch_steps, open_lesson
+from relief_ray.training.stacked_step import StackedModels, StackedRound, StackedStep, begin_stacked_round, epoch_steps
 from relief_ray.training.trainer import Trainer
 
 
 class StackedTrainer:
-    """Trains up to ``most`` clients at once with a trainer's backbone and settings; their memory is kept."""
+    """Trains up to ``max_clients`` clients at once with a trainer's backbone and settings; keeps their memory."""
 
-    def __init__(self, trainer: Trainer, most: int) -> None:
-        """Memory comes when it is known for how many."""
-        self._trainer, self._most = trainer, most
-        self._stack = Stack(trainer.backbone, 0)
+    def __init__(self, trainer: Trainer, max_clients: int) -> None:
+        """Allocates nothing yet: memory is reserved for the largest stack that occurs."""
+        self._trainer, self._max_clients = trainer, max_clients
+        self._models = StackedModels(trainer.backbone, 0)
         self._adam = Adam([], fused=True)
 
-    def train(self, rounds: Sequence[LocalRound]) -> list[Update]:
-        """Their updates in their order; a client that can share its steps with nobody is trained alone."""
-        found: dict[int, Update] = {}
-        for alike in _alike(rounds):
-            plan = self._plan([rounds[i] for i in alike])
+    def train(self, runs: Sequence[ClientRun]) -> list[Update]:
+        """The clients' updates in their order; a client that can share its steps with no other is trained alone."""
+        updates: dict[int, Update] = {}
+        for places in _compatible(runs):
+            plan = self._plan([runs[i] for i in places])
             size = self._size(plan)
-            for chosen in (alike[i : i + size] for i in range(0, len(alike), size)):
-                given = [rounds[i] for i in chosen]
-                updates = self._together(given, plan) if len(given) > 1 else map(self._trainer.local_round, given)
-                found.update(zip(chosen, updates, strict=True))
-        return [found[i] for i in range(len(rounds))]
+            for chunk in (places[i : i + size] for i in range(0, len(places), size)):
+                chosen = [runs[i] for i in chunk]
+                trained = self._train_stack(chosen, plan) if len(chosen) > 1 else map(self._trainer.train_run, chosen)
+                updates.update(zip(chunk, trained, strict=True))
+        return [updates[i] for i in range(len(runs))]
 
-    def _plan(self, rounds: Sequence[LocalRound]) -> ForwardPlan:
-        """What has to run in every step for one of them at least."""
-        everywhere, task = self._trainer.backbone.shape.modalities, rounds[0].task
-        trained = {j: WHOLE for r in rounds for j in r.task.train}
-        return self._trainer.plan(everywhere, replace(task, train=trained), sum(len(r.client.labels) for r in rounds))
+    def _plan(self, runs: Sequence[ClientRun]) -> ForwardPlan:
+        """Plans the stages that have to run in every step for at least one of the clients."""
+        all_modalities, task = self._trainer.backbone.shape.modalities, runs[0].task
+        trained = {j: WHOLE for r in runs for j in r.task.train}
+        return self._trainer.plan(all_modalities, replace(task, train=trained), sum(len(r.data.labels) for r in runs))
 
     def _size(self, plan: ForwardPlan) -> int:
-        """Clients at once: decided by sizes, so that every machine adds up alike."""
+        """Clients at once: decided by sizes alone, so that every machine sums in the same order."""
         batch = self._trainer.config.batch_size
-        if self._trainer.most_windows(plan) < batch:
+        if self._trainer.max_windows(plan) < batch:
             return 1
-        return max(1, min(self._most, MAX_STEP_BYTES // max(1, plan.step_bytes * batch)))
+        return max(1, min(self._max_clients, MAX_STEP_BYTES // max(1, plan.step_bytes * batch)))
 
-    def _together(self, rounds: Sequence[LocalRound], plan: ForwardPlan) -> list[Update]:
-        if self._stack.size < len(rounds):
-            self._stack = Stack(self._trainer.backbone, len(rounds))
-            self._adam = Adam([x for row in self._stack.rows for x in row.values()], fused=True)
-        order = sorted(range(len(rounds)), key=lambda i: -len(rounds[i].client.labels))
-        lesson = open_lesson(self._trainer, self._stack, self._adam, plan, [rounds[i] for i in order])
-        self._epochs(lesson)
-        # What leaves is on the CPU: one transfer, and none where it is there already.
-        models = self._stack.flat.cpu()
-        ended = zip(lesson.sessions, models, strict=False)
-        updates = dict(zip(order, (self._trainer.close(session, model) for session, model in ended), strict=True))
-        return [updates[i] for i in range(len(rounds))]
+    def _train_stack(self, runs: Sequence[ClientRun], plan: ForwardPlan) -> list[Update]:
+        if self._models.size < len(runs):
+            self._models = StackedModels(self._trainer.backbone, len(runs))
+            self._adam = Adam([x for row in self._models.rows for x in row.values()], fused=True)
+        order = sorted(range(len(runs)), key=lambda i: -len(runs[i].data.labels))
+        stacked = begin_stacked_round(self._trainer, self._models, self._adam, plan, [runs[i] for i in order])
+        self._epochs(stacked)
+        # Updates leave on the CPU: one transfer from a GPU, none otherwise.
+        models = self._models.flat.cpu()
+        pairs = zip(stacked.runs, models, strict=False)
+        updates = dict(zip(order, (self._trainer.finish(run, model) for run, model in pairs), strict=True))
+        return [updates[i] for i in range(len(runs))]
 
-    def _epochs(self, lesson: Lesson) -> None:
-        """All of them; what was measured of the steps counts as every client's backward pass, in equal shares."""
-        clock, memory = Clock(waits=self._trainer.device.type == "cuda"), Memory(self._trainer.device)
-        steps = epoch_steps(lesson.num_windows, self._trainer.config.batch_size)
-        joint = {kind: JointStep(lesson, like, memory) for kind, like in {s.kind: s for s in steps}.items()}
-        orders = [s.context.streams.torch("batches", s.context.round, s.context.info.id) for s in lesson.sessions]
-        num_epochs, began = lesson.sessions[0].task.epochs, clock.read()
+    def _epochs(self, stacked: StackedRound) -> None:
+        """Runs all epochs; the measured seconds count as every client's backward pass, in equal shares."""
+        device = self._trainer.device
+        clock, memory = Clock(synchronizes=device.type == "cuda"), GraphMemory(device)
+        ranges = epoch_steps(stacked.num_windows, self._trainer.config.batch_size)
+        steps = {kind: StackedStep(stacked, r, memory) for kind, r in {r.kind: r for r in ranges}.items()}
+        orders = [r.context.streams.torch("batches", r.context.round, r.context.info.id) for r in stacked.runs]
+        num_epochs, began = stacked.runs[0].task.epochs, clock.read()
         for epoch in range(1, num_epochs + 1):
-            order = _shuffled(lesson.num_windows, orders).to(self._trainer.device)
-            watched = epoch == num_epochs and lesson.program.observe is not observe_nothing
-            lesson.losses.zero_()
-            for step in steps:
-                joint[step.kind].take(order[step.clients, step.windows], watched)
-        seconds, losses = clock.read() - began, _values(lesson.losses)
-        for session, num, loss in zip(lesson.sessions, lesson.num_windows, losses, strict=True):
-            own = session.visit.clock
-            own.backward_s += seconds / len(losses)
-            own.loss, own.num_steps = loss / num, num_steps(num, num_epochs, self._trainer.config.batch_size)
+            order = _shuffled(stacked.num_windows, orders).to(device)
+            is_observed = epoch == num_epochs and stacked.program.observe is not observe_nothing
+            stacked.losses.zero_()
+            for step in ranges:
+                steps[step.kind].take(order[step.clients, step.windows], is_observed)
+        seconds, losses = clock.read() - began, _values(stacked.losses)
+        for run, num, loss in zip(stacked.runs, stacked.num_windows, losses, strict=True):
+            run.clock.backward_s += seconds / len(losses)
+            run.clock.loss = loss / num
+            run.clock.num_steps = num_steps(num, num_epochs, self._trainer.config.batch_size)
 
 
 def _values(losses: Tensor) -> list[float]:
-    """Read once a round, so that a GPU is not waited for in every step."""
+    """The losses as numbers: read once a round, so that a GPU is not synchronised in every step."""
     return [float(loss) for loss in losses.cpu()]
 
 
 def _shuffled(num_windows: Sequence[int], orders: Sequence[torch.Generator]) -> Tensor:
     """Each client's windows in the order of its next epoch (N, longest), as if it trained alone."""
     order = torch.zeros(len(num_windows), max(num_windows), dtype=torch.int64)
-    for row, num, make in zip(order, num_windows, orders, strict=True):
-        row[:num] = torch.randperm(num, generator=make)
+    for row, num, generator in zip(order, num_windows, orders, strict=True):
+        row[:num] = torch.randperm(num, generator=generator)
     return order
 
 
-def _alike(rounds: Sequence[LocalRound]) -> list[list[int]]:
-    """Whose steps compute the same outputs, by place.
+def _compatible(runs: Sequence[ClientRun]) -> list[list[int]]:
+    """Groups of clients, by position, whose steps compute the same outputs.
 
-    Alone stays who trains parts of tensors (ranks, rows), or has more windows than are held.
+    A client that trains parts of tensors (ranks, rows), or has more windows than are held in memory, stays alone.
     """
     groups: dict[object, list[int]] = {}
-    for i, given in enumerate(rounds):
-        task = given.task
-        parts = any(part.cuts for part in task.train.values())
-        held = not any(isinstance(x, LazyRows) for x in given.client.inputs.values())
+    for i, run in enumerate(runs):
+        task = run.task
+        has_parts = any(part.cuts for part in task.train.values())
+        is_held = not any(isinstance(x, LazyRows) for x in run.data.inputs.values())
         kind = (task.epochs, task.taps, task.output, task.omit_absent, task.lora_scale)
-        groups.setdefault(kind if held and not parts else i, []).append(i)
+        groups.setdefault(kind if is_held and not has_parts else i, []).append(i)
     return list(groups.values())

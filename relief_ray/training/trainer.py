@@ -1,6 +1,8 @@
-"""The green box: E local epochs on one client, restricted to its assigned groups.
+"""Local training of one client: E epochs of mini-batch Adam on its assigned groups (the green box of Algorithm 1).
 
-Groups outside ``S_n`` have no gradient and no optimizer state; what they determine is computed once (see ``reuse``).
+A client's round goes ``begin`` (the client's program refines its task) -> ``load`` (model, trained tensors, forward
+plan) -> epochs of optimizer steps -> ``finish`` (update and receipt). Groups outside ``S_n`` have no gradient and no
+optimizer state; outputs that no trained group can change are computed once per round (``forward_plan``).
 """
 
 from __future__ import annotations
@@ -30,125 +32,34 @@ from relief_ray.training.forward_plan import (
     output_bytes,
     plan_forward,
 )
-from relief_ray.training.inputs import ClientInputs as ClientInputs
-from relief_ray.training.local_step import Clock, GroupVectors, LocalRound, Session, Visit, gradients, joined_rows
+from relief_ray.training.inputs import ClientInputs
+from relief_ray.training.local_step import (
+    ClientRun,
+    Clock,
+    GroupVectors,
+    LoadedRun,
+    accumulate_gradients,
+    observed_rows,
+)
 from relief_ray.training.optimizer import LARGE, Adam
-
-# Optimizer steps inside the backward pass: a large gradient is used while it is in the cache, and its memory again.
-#
-# A step depends on nothing but its own tensor's gradient, so no bit changes.
-
-
-@contextmanager
-def stepped_at_once(session: Session, adam: Adam, batch_size: int) -> Iterator[None]:
-    """Inside, large trained tensors take their step as soon as a batch's gradient is theirs; the others share one.
-
-    Not where a gradient is not ready then: batches that go in parts, tensors that are trained in parts, objectives that
-    may still read what moves.
-    """
-    has_parts = session.most < batch_size or any(part.cuts for part in session.task.train.values())
-    if has_parts or session.visit.program.objective is not task_loss:
-        yield
-        return
-    with ExitStack() as hooks:
-        for lr, parameters in session.parameters.items():
-            for p in parameters:
-                if p.numel() >= LARGE:
-                    take = partial(_take, adam, lr, session.visit.clock)
-                    hooks.callback(p.register_post_accumulate_grad_hook(take).remove)  # type: ignore[no-untyped-call]
-        yield
-
-
-def _take(adam: Adam, lr: float, clock: Clock, parameter: Tensor) -> None:
-    """One tensor's step; what it takes is the optimizer's, not the backward pass'."""
-    began = clock.read()
-    adam.step([parameter], lr)
-    seconds = clock.read() - began
-    clock.optimizer_s += seconds
-    clock.backward_s -= seconds
-
-
-# Parts of groups on a client: what it starts from, and what must not move.
-
-
-def load_model(theta: Mapping[GroupId, Tensor], context: ClientContext, task: Assignment) -> None:
-    """Copies the received model and lays the client's personal parts over it."""
-    for j, value in context.start.items():
-        theta[j].copy_(value)
-    drop_ranks(theta, context.layout, task.down)
-    overlay(theta, context, task.keep)
-
-
-def scale_adapters(backbone: Backbone, factor: float) -> None:
-    """Lets every LoRA layer, PEFT's or our own, count ``factor`` times its ``s = alpha / R``."""
-    for set_scale in backbone.adapter_scales:
-        set_scale("default", factor)
-
-
-def drop_ranks(theta: Mapping[GroupId, Tensor], layout: GroupLayout, down: Selection) -> None:
-    """LoRA that came down at a lower rank has no ranks beyond it: both its factors are zero there."""
-    for j, part in down.items():
-        for spec in layout[j].tensors if part.rank is not None else ():
-            if spec.kind in ("lora_a", "lora_b"):
-                axis, number = part.lead(spec)
-                whole = theta[j][spec.offset : spec.offset + spec.numel].view(spec.shape)
-                whole.narrow(axis, number, spec.shape[axis] - number).zero_()
-
-
-def overlay(theta: Mapping[GroupId, Tensor], context: ClientContext, keep: Mapping[GroupId, Part]) -> None:
-    """Restores the parts that stay with the client, where it has any yet."""
-    for j, part in keep.items():
-        if j in context.state:
-            theta[j][context.layout.indices(j, part)] = context.state[j].to(theta[j].device)
-
-
-def mask_parts(backbone: Backbone, task: Assignment) -> None:
-    """Zeroes gradients outside the assigned ranks and rows: with fresh moments Adam then never moves those entries."""
-    for j, part in task.train.items():
-        if not part.cuts:
-            continue
-        for spec, p in zip(backbone.layout[j].tensors, backbone.parameters[j], strict=True):
-            if p.grad is not None:
-                axis, number = part.lead(spec)
-                p.grad.narrow(axis, number, spec.shape[axis] - number).zero_()
-
-
-# Moving a backbone to where it computes; its trained parameters follow the trainer's buffer.
-
-
-def place(backbone: Backbone, device: torch.device) -> None:
-    """Gives the stages copies of all frozen tensors on ``device``, one of each; the groups' parameters are not touched.
-
-    Copies, because other backbones of this process share what is frozen, and the server's own stays on the CPU.
-    """
-    if device.type == "cpu":
-        return
-    own = {id(p) for parameters in backbone.parameters.values() for p in parameters}
-    moved: dict[int, tuple[Tensor, Tensor]] = {}
-    roots = [root for stage in backbone.stages for root in (stage.module, stage.pool) if root is not None]
-    for module in (m for root in roots for m in root.modules()):
-        for name, tensor in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:
-            if id(tensor) in own or tensor.device.type == device.type:
-                continue
-            # The old one is kept beside the new one: an id is a tensor's only as long as it lives.
-            if id(tensor) not in moved:
-                moved[id(tensor)] = (tensor, _copy(tensor, device))
-            setattr(module, name, moved[id(tensor)][1])
-
-
-def _copy(tensor: Tensor, device: torch.device) -> Tensor:
-    new = tensor.detach().to(device)
-    return nn.Parameter(new, requires_grad=False) if isinstance(tensor, nn.Parameter) else new
 
 
 class Trainer:
-    """Trains one client after the other on one backbone; parameters are views of one flat buffer."""
+    """Trains clients one after another on one backbone, whose parameters are views of one flat buffer.
+
+    Attributes:
+        backbone: the model; its frozen tensors are moved to ``device``.
+        config: learning rate, batch size, missing mode, engine, device.
+        device: where training runs.
+        flat: all groups' values (numel,), in layout order.
+        theta: each group's values (numel of the group,), views of ``flat``.
+    """
 
     def __init__(self, backbone: Backbone, config: TrainerConfig) -> None:
         """Binds the backbone's parameters to the trainer's buffers."""
         self.backbone, self.config = backbone, config
         self.device = torch.device(config.device)
-        place(backbone, self.device)
+        move_frozen(backbone, self.device)
         self.flat = torch.zeros(backbone.layout.numel, device=self.device)
         self.theta = backbone.layout.views(self.flat)
         for j, parameters in backbone.parameters.items():
@@ -162,78 +73,63 @@ class Trainer:
         self._plan_forward = lru_cache(maxsize=256)(partial(plan_forward, backbone))
         self._adam = Adam([p for ps in backbone.parameters.values() for p in ps], fused=config.engine != "naive")
 
-    def train(self, context: ClientContext, task: Assignment, client: ClientInputs, program: ClientProgram) -> Update:
-        """One client's round: refine, E epochs, update, report.
+    def train(self, context: ClientContext, task: Assignment, data: ClientInputs, program: ClientProgram) -> Update:
+        """Runs one client's round: refine, E epochs, update, report.
 
         Returns:
             The update with ``delta = local - global`` for the groups of ``task.up``, measured stage times and new
             personal state.
         """
-        return self.local_round(self.begin(context, task, client, program))
+        return self.train_run(self.begin(context, task, data, program))
 
-    def begin(
-        self, context: ClientContext, task: Assignment, client: ClientInputs, program: ClientProgram
-    ) -> LocalRound:
-        """Lets the client's program refine the task, for which it may probe."""
-        visit = Visit(program=program, clock=Clock(waits=self.device.type == "cuda"))
-        context = replace(context, probe=partial(self._probe, context, client, visit))
-        return LocalRound(context=context, task=program.refine(context, task), client=client, visit=visit)
+    def begin(self, context: ClientContext, task: Assignment, data: ClientInputs, program: ClientProgram) -> ClientRun:
+        """Lets the client's program refine its task, for which it may probe."""
+        clock = Clock(synchronizes=self.device.type == "cuda")
+        run = ClientRun(context=context, task=task, data=data, program=program, clock=clock)
+        context = replace(context, probe=partial(self._probe, run))
+        return replace(run, context=context, task=program.refine(context, task))
 
-    def local_round(self, given: LocalRound, in_place: bool = False) -> Update:
-        """Trains and reports; ``in_place``: the delta is in the trained model's memory, until the next call."""
-        session = self.open(given)
-        self._epochs(session)
-        return self.close(session, self.flat, in_place)
+    def train_run(self, run: ClientRun, in_place: bool = False) -> Update:
+        """Trains and reports; ``in_place``: the delta occupies the trained model's memory until the next call."""
+        loaded = self.load(run)
+        self._epochs(loaded)
+        return self.finish(loaded, self.flat, in_place)
 
-    def close(self, session: Session, flat: Tensor, in_place: bool = False) -> Update:
-        """What the client's program makes of the update to its model ``flat``, whose memory the delta may take."""
-        return session.visit.program.after(session.context, self._update(session, flat, in_place))
-
-    def _probe(self, context: ClientContext, client: ClientInputs, visit: Visit, trial: Assignment) -> Probed:
-        """One optimizer step of ``trial`` on one batch, and the gradient behind it; the next session starts afresh."""
-        order = context.streams.torch("probe", context.round, context.info.id)
-        index = torch.randperm(len(client.labels), generator=order)[: self.config.batch_size]
-        batch = ClientInputs(inputs={m: x[index] for m, x in client.inputs.items()}, labels=client.labels[index])
-        once = replace(trial, epochs=1)  # whatever it would do as a round
-        session = self.open(LocalRound(context=context, task=once, client=batch, visit=visit))
-        visit.probes.append((trial, len(index)))
-        batches, whole = self._batches(session), torch.arange(len(index), device=self.device)
-        self._batch(session, batches, whole)
-        step = {j: (self.theta[j] - session.start[j]).cpu() for j in session.vectors}
-        gradients(session, batches, whole)
-        return Probed(step=step, gradient={j: g.cpu() for j, g in session.vectors.gradients().items()})
-
-    def open(self, given: LocalRound) -> Session:
-        """Loads the client's model and decides what is computed when."""
-        context, task = given.context, given.task
+    def load(self, run: ClientRun) -> LoadedRun:
+        """Loads the client's model, enables gradients of its assigned tensors and plans its forward passes."""
+        context, task = run.context, run.task
         load_model(self.theta, context, task)
         scale_adapters(self.backbone, task.lora_scale)
-        num_windows = len(given.client.labels)
+        num_windows = len(run.data.labels)
         plan = self.plan(context.info.modalities, task, num_windows)
         is_once = num_steps(num_windows, task.epochs, self.config.batch_size) == 1
-        return Session(
+        return LoadedRun(
             context=context,
             task=task,
-            client=given.client,
-            visit=given.visit,
+            data=run.data,
+            program=run.program,
+            clock=run.clock,
+            probes=run.probes,
             plan=plan,
             output=task.output or self.backbone.output,
-            parameters=self._freeze(task, once=is_once),
+            parameters=self._enable_gradients(task, once=is_once),
             vectors=GroupVectors(
                 self.backbone.parameters, tuple(j for j in self.backbone.layout.ids if j in task.train)
             ),
             start=self._start(context, task),
-            most=self.most_windows(plan),
+            max_windows=self.max_windows(plan),
             autocast=self.config.autocast,
         )
 
-    def most_windows(self, plan: ForwardPlan) -> int:
-        """Windows that go forward and backward together: decided by sizes, so that every machine adds up alike."""
-        size = self.config.batch_size
-        return min(size, self.config.micro_batch or most_windows(plan.step_bytes) or size)
+    def finish(self, run: LoadedRun, flat: Tensor, in_place: bool = False) -> Update:
+        """Builds the update to the client's model ``flat`` (numel,) and passes it to the client's program.
+
+        ``in_place``: the delta may overwrite ``flat``.
+        """
+        return run.program.after(run.context, self._update(run, flat, in_place))
 
     def plan(self, present: Collection[str], task: Assignment, num_windows: int) -> ForwardPlan:
-        """What runs when; what would be too much to keep for the whole round runs in every step."""
+        """Plans which stages run once per round; outputs too large to keep (``MAX_KEPT_BYTES``) run in every step."""
         missing, reuse = missing_mode(self.config.missing, omit_absent=task.omit_absent), self.config.engine != "naive"
         chosen = frozenset(present), frozenset(task.train), missing, reuse, tuple(task.taps), task.output
         plan_for = partial(self._plan_forward, *chosen)
@@ -241,76 +137,90 @@ class Trainer:
         kept = kept_bytes(plan, self._output_bytes) * num_windows
         return plan if kept <= MAX_KEPT_BYTES else plan_for(keep=False)
 
-    def _start(self, context: ClientContext, task: Assignment) -> Params:
-        """The model as it was loaded: the received one where nothing of the client's own lies over it."""
-        own = task.keep or any(part.rank is not None for part in task.down.values())
-        if not own and len(context.start) == len(self.backbone.layout) and self.device.type == "cpu":
-            return context.start
-        return self.backbone.layout.views(self.flat.clone())
+    def max_windows(self, plan: ForwardPlan) -> int:
+        """Windows that go through forward and backward together.
 
-    def _freeze(self, task: Assignment, once: bool) -> dict[float, list[Tensor]]:
-        """Switches gradients on for exactly the assigned tensors and forgets their moments; by learning rate."""
-        chosen: dict[float, list[Tensor]] = {}
-        for group in self.backbone.layout:
-            part = task.train.get(group.id)
-            for spec, p in zip(group.tensors, self.backbone.parameters[group.id], strict=True):
-                wanted = part is not None and (part.kinds is None or spec.kind in part.kinds)
-                p.requires_grad_(wanted)
-                if wanted:
-                    chosen.setdefault(self.config.lr * task.lr_scale.get(group.id, 1.0), []).append(p)
-        self._adam.reset([p for parameters in chosen.values() for p in parameters], once=once)
-        return chosen
+        Decided by sizes alone, never by free memory, so that every machine sums in the same order.
+        """
+        size = self.config.batch_size
+        return min(size, self.config.micro_batch or most_windows(plan.step_bytes) or size)
 
-    def _epochs(self, session: Session) -> None:
-        context, clock, num_windows = session.context, session.visit.clock, len(session.client.labels)
-        batches = self._batches(session)
+    def _epochs(self, run: LoadedRun) -> None:
+        context, clock, num_windows = run.context, run.clock, len(run.data.labels)
+        batches = self._batches(run)
         order = context.streams.torch("batches", context.round, context.info.id)
-        with self._early_steps(session):
-            for epoch in range(1, session.task.epochs + 1):
+        with self._steps_in_backward(run):
+            for epoch in range(1, run.task.epochs + 1):
                 losses = []
                 shuffled = torch.randperm(num_windows, generator=order).to(self.device)
                 for index in torch.split(shuffled, self.config.batch_size):
-                    loss = self._batch(session, batches, index, is_observed=epoch == session.task.epochs)
+                    loss = self._step(run, batches, index, is_observed=epoch == run.task.epochs)
                     losses.append((loss, len(index)))
                     clock.num_steps += 1
                 clock.loss = _mean(losses, num_windows)
 
-    def _early_steps(self, session: Session) -> AbstractContextManager[None]:
-        """For our own stages on a CPU: they read a tensor once, and no cache is worth waiting for a GPU."""
-        if self.config.engine != "gemm" or self.device.type != "cpu":
-            return nullcontext()
-        return stepped_at_once(session, self._adam, self.config.batch_size)
-
-    def _batches(self, session: Session) -> BatchBuffers:
-        """Computes once what no step changes."""
-        clock, num_windows = session.visit.clock, len(session.client.labels)
-        began = clock.read()
-        with casting(self.config.autocast, self.device):
-            sources = compute_sources(self.backbone, session.plan, session.client.inputs, num_windows)
-        batches = BatchBuffers(sources, num_windows, session.most)
-        clock.forward_s += clock.read() - began
-        return batches
-
-    def _batch(self, session: Session, batches: BatchBuffers, index: Tensor, is_observed: bool = False) -> Tensor:
+    def _step(self, run: LoadedRun, batches: BatchBuffers, index: Tensor, is_observed: bool = False) -> Tensor:
         """One optimizer step on the windows ``index`` (b,); returns the mean loss before it."""
-        loss, clock = gradients(session, batches, index, is_observed), session.visit.clock
+        loss, clock = accumulate_gradients(run, batches, index, is_observed), run.clock
         began = clock.read()
-        mask_parts(self.backbone, session.task)
-        for lr, parameters in session.parameters.items():
+        _mask_parts(self.backbone, run.task)
+        for lr, parameters in run.parameters.items():
             self._adam.step(parameters, lr)
         clock.optimizer_s += clock.read() - began
         return loss
 
-    def _update(self, session: Session, flat: Tensor, in_place: bool) -> Update:
-        layout, context, task, clock = self.backbone.layout, session.context, session.task, session.visit.clock
-        # What leaves is on the CPU: one transfer, and none where it is there already.
+    def _batches(self, run: LoadedRun) -> BatchBuffers:
+        """Computes the outputs that no step changes, and buffers to gather mini-batches of them."""
+        clock, num_windows = run.clock, len(run.data.labels)
+        began = clock.read()
+        with casting(self.config.autocast, self.device):
+            sources = compute_sources(self.backbone, run.plan, run.data.inputs, num_windows)
+        batches = BatchBuffers(sources, num_windows, run.max_windows)
+        clock.forward_s += clock.read() - began
+        return batches
+
+    def _steps_in_backward(self, run: LoadedRun) -> AbstractContextManager[None]:
+        """Enables ``_fused_steps`` for the engine ``gemm`` on a CPU, whose backward reads a parameter only once.
+
+        On a GPU there is no cache that would be worth it.
+        """
+        if self.config.engine != "gemm" or self.device.type != "cpu":
+            return nullcontext()
+        return _fused_steps(run, self._adam, self.config.batch_size)
+
+    def _enable_gradients(self, task: Assignment, once: bool) -> dict[float, list[Tensor]]:
+        """Requires gradients of exactly the assigned tensors and resets their moments; the tensors by learning rate.
+
+        ``once``: the run takes a single optimizer step.
+        """
+        chosen: dict[float, list[Tensor]] = {}
+        for group in self.backbone.layout:
+            part = task.train.get(group.id)
+            for spec, p in zip(group.tensors, self.backbone.parameters[group.id], strict=True):
+                is_trained = part is not None and (part.kinds is None or spec.kind in part.kinds)
+                p.requires_grad_(is_trained)
+                if is_trained:
+                    chosen.setdefault(self.config.lr * task.lr_scale.get(group.id, 1.0), []).append(p)
+        self._adam.reset([p for parameters in chosen.values() for p in parameters], once=once)
+        return chosen
+
+    def _start(self, context: ClientContext, task: Assignment) -> Params:
+        """The model as it was loaded: a copy only where it differs from the received one."""
+        is_changed = task.keep or any(part.rank is not None for part in task.down.values())
+        if not is_changed and len(context.start) == len(self.backbone.layout) and self.device.type == "cpu":
+            return context.start
+        return self.backbone.layout.views(self.flat.clone())
+
+    def _update(self, run: LoadedRun, flat: Tensor, in_place: bool) -> Update:
+        layout, context, task, clock = self.backbone.layout, run.context, run.task, run.clock
+        # Updates leave on the CPU: one transfer from a GPU, none otherwise.
         theta = layout.views(flat.cpu())
         kept = {j: value.clone() for j, value in cut(layout, task.keep, theta).items()}
         local = cut(layout, task.up, theta)
         origin = cut(layout, task.up, context.start)
         delta = {j: torch.sub(local[j], origin[j], out=local[j] if in_place else None) for j in task.up}
         work = Work(
-            num_windows=len(session.client.labels),
+            num_windows=len(run.data.labels),
             epochs=task.epochs,
             num_steps=clock.num_steps,
             engine=self.config.engine,
@@ -323,14 +233,126 @@ class Trainer:
             work=work,
             bytes_down=encoded_nbytes(layout, task.down) if task.down else 0,
             bytes_up=encoded_nbytes(layout, task.up) if task.up else 0,
-            stats=joined_rows(session),
-            probes=tuple(session.visit.probes),
+            stats=observed_rows(run),
+            probes=tuple(run.probes),
         )
         return Update(receipt=receipt, delta=delta, state={**context.state, **kept})
 
+    def _probe(self, run: ClientRun, trial: Assignment) -> Probed:
+        """Takes one optimizer step of ``trial`` on one batch and the gradient after it; ``load`` undoes the step."""
+        context, data = run.context, run.data
+        order = context.streams.torch("probe", context.round, context.info.id)
+        index = torch.randperm(len(data.labels), generator=order)[: self.config.batch_size]
+        batch = ClientInputs(inputs={m: x[index] for m, x in data.inputs.items()}, labels=data.labels[index])
+        single_epoch = replace(trial, epochs=1)  # however many the trial would take as a round
+        loaded = self.load(replace(run, task=single_epoch, data=batch))
+        run.probes.append((trial, len(index)))
+        batches, positions = self._batches(loaded), torch.arange(len(index), device=self.device)
+        self._step(loaded, batches, positions)
+        step = {j: (self.theta[j] - loaded.start[j]).cpu() for j in loaded.vectors}
+        accumulate_gradients(loaded, batches, positions)
+        return Probed(step=step, gradient={j: g.cpu() for j, g in loaded.vectors.pop_gradients().items()})
+
+
+def load_model(theta: Mapping[GroupId, Tensor], context: ClientContext, task: Assignment) -> None:
+    """Copies the received model into ``theta`` and overlays the client's personal parts."""
+    for j, value in context.start.items():
+        theta[j].copy_(value)
+    zero_unsent_ranks(theta, context.layout, task.down)
+    _overlay_personal(theta, context, task.keep)
+
+
+def zero_unsent_ranks(theta: Mapping[GroupId, Tensor], layout: GroupLayout, down: Selection) -> None:
+    """Zeroes both factors of a LoRA group beyond the rank at which it was received."""
+    for j, part in down.items():
+        for spec in layout[j].tensors if part.rank is not None else ():
+            if spec.kind in ("lora_a", "lora_b"):
+                axis, number = part.lead(spec)
+                factor = theta[j][spec.offset : spec.offset + spec.numel].view(spec.shape)
+                factor.narrow(axis, number, spec.shape[axis] - number).zero_()
+
+
+def _overlay_personal(theta: Mapping[GroupId, Tensor], context: ClientContext, keep: Mapping[GroupId, Part]) -> None:
+    """Restores the client's personal parts, where it has any yet."""
+    for j, part in keep.items():
+        if j in context.state:
+            theta[j][context.layout.indices(j, part)] = context.state[j].to(theta[j].device)
+
+
+def scale_adapters(backbone: Backbone, factor: float) -> None:
+    """Scales every LoRA layer, PEFT's or built in, by ``factor`` times its ``s = alpha / R``."""
+    for set_scale in backbone.adapter_scales:
+        set_scale("default", factor)
+
+
+def _mask_parts(backbone: Backbone, task: Assignment) -> None:
+    """Zeroes gradients outside the assigned ranks and rows: with fresh moments Adam then never moves those entries."""
+    for j, part in task.train.items():
+        if not part.cuts:
+            continue
+        for spec, p in zip(backbone.layout[j].tensors, backbone.parameters[j], strict=True):
+            if p.grad is not None:
+                axis, number = part.lead(spec)
+                p.grad.narrow(axis, number, spec.shape[axis] - number).zero_()
+
+
+@contextmanager
+def _fused_steps(run: LoadedRun, adam: Adam, batch_size: int) -> Iterator[None]:
+    """Fuses the optimizer step of large tensors into the backward pass (post-accumulate-grad hooks).
+
+    A large gradient is then consumed while it is in the CPU's cache, and its memory is reused. A step depends on its
+    own tensor's gradient alone, so no bit changes. Not used where a gradient is incomplete at that moment:
+    micro-batches, tensors trained in parts, objectives that may still read the parameters.
+    """
+    has_parts = run.max_windows < batch_size or any(part.cuts for part in run.task.train.values())
+    if has_parts or run.program.objective is not task_loss:
+        yield
+        return
+    with ExitStack() as hooks:
+        for lr, parameters in run.parameters.items():
+            for p in parameters:
+                if p.numel() >= LARGE:
+                    step = partial(_step_in_backward, adam, lr, run.clock)
+                    hooks.callback(p.register_post_accumulate_grad_hook(step).remove)  # type: ignore[no-untyped-call]
+        yield
+
+
+def _step_in_backward(adam: Adam, lr: float, clock: Clock, parameter: Tensor) -> None:
+    """Takes one tensor's step; its seconds count as the optimizer's, not as the backward pass'."""
+    began = clock.read()
+    adam.step([parameter], lr)
+    seconds = clock.read() - began
+    clock.optimizer_s += seconds
+    clock.backward_s -= seconds
+
+
+def move_frozen(backbone: Backbone, device: torch.device) -> None:
+    """Replaces the stages' frozen tensors by copies on ``device``, one each; the groups' parameters are left alone.
+
+    Copies, because other backbones of this process share the frozen tensors, and the server's own stays on the CPU.
+    """
+    if device.type == "cpu":
+        return
+    in_groups = {id(p) for parameters in backbone.parameters.values() for p in parameters}
+    moved: dict[int, tuple[Tensor, Tensor]] = {}
+    roots = [root for stage in backbone.stages for root in (stage.module, stage.pool) if root is not None]
+    for module in (m for root in roots for m in root.modules()):
+        for name, tensor in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:
+            if id(tensor) in in_groups or tensor.device.type == device.type:
+                continue
+            # The old tensor is kept beside the new one: an id is unique only while its tensor lives.
+            if id(tensor) not in moved:
+                moved[id(tensor)] = (tensor, _copy(tensor, device))
+            setattr(module, name, moved[id(tensor)][1])
+
+
+def _copy(tensor: Tensor, device: torch.device) -> Tensor:
+    new = tensor.detach().to(device)
+    return nn.Parameter(new, requires_grad=False) if isinstance(tensor, nn.Parameter) else new
+
 
 def _mean(losses: Sequence[tuple[Tensor, int]], num_windows: int) -> float:
-    """Of the steps' losses by their windows; read now, so that a GPU is not waited for in every step."""
+    """Mean of the steps' losses weighted by their windows; read once an epoch, so that a GPU is not synchronised."""
     total = 0.0
     for loss, num in losses:  # not sum(), which adds up in other ways since Python 3.12
         total += float(loss) * num

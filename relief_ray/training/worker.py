@@ -1,4 +1,7 @@
-"""A worker: one backbone, many virtual clients. Serial runs have one, Ray runs one per host, same functions."""
+"""A worker trains and evaluates many virtual clients on one backbone.
+
+A serial run has one worker, a Ray run one per worker process; both call the same functions.
+"""
 
 from __future__ import annotations
 
@@ -18,114 +21,31 @@ from relief_ray.errors import ClientFailed, UserError
 from relief_ray.federated import ClientContext, send_all
 from relief_ray.groups import Params
 from relief_ray.messages import NO_STATE, Assignment, ClientId, ClientState, EvalTarget, Receipt, Update, WeightedSum
-from relief_ray.models.backbone import build_same
+from relief_ray.models.backbone import build_verified
 from relief_ray.process import use_device, use_threads
 from relief_ray.server.aggregation import check_update, without
 from relief_ray.server.reduction import Accumulator, leaf, measured
 from relief_ray.stages import missing_mode
 from relief_ray.training.evaluation import CHUNK, confusion, predict, share_rows
-from relief_ray.training.inputs import ClientInputs, InputCache, held_of, prepare
+from relief_ray.training.inputs import ClientInputs, InputCache, prepare, prepared_bytes
 from relief_ray.training.job import BlockResult, Job
-from relief_ray.training.local_step import LocalRound
+from relief_ray.training.local_step import ClientRun
 from relief_ray.training.stacked import StackedTrainer
 from relief_ray.training.trainer import Trainer, load_model, scale_adapters
 
-# A job's clients in training: one after the other, or several at once (``training.stack``).
-
-
-class Visits:
-    """Visits clients; ``inputs`` gives a client's prepared windows."""
-
-    def __init__(self, job: Job, trainer: Trainer, inputs: Callable[[ClientId], ClientInputs]) -> None:
-        """Nobody was visited yet."""
-        self._job, self._trainer, self._inputs = job, trainer, inputs
-        self._stacked = StackedTrainer(trainer, job.trainer.stack)
-
-    def updates(
-        self,
-        round_: int,
-        models: Mapping[str, Params],
-        blocks: Sequence[Sequence[Assignment]],
-        states: Mapping[ClientId, ClientState],
-        *,
-        spent: bool,
-    ) -> Iterator[tuple[Update, bool]]:
-        """The clients' updates in order, as many at a time as are trained together; whether a delta's memory is lent.
-
-        ``spent``: each is done with when the next one is asked for, but for the first of a block. The deltas of all
-        others may be in the trained models' memory.
-
-        Raises:
-            ClientFailed: a client's code raised; the client is named.
-        """
-        tasks = [(task, spent and place > 0) for block in blocks for place, task in enumerate(block)]
-        size = self._job.trainer.stack
-        for chunk in (tasks[i : i + size] for i in range(0, len(tasks), size)):
-            rounds = []
-            for task, _ in chunk:
-                with self._named(task, round_):
-                    rounds.append(self._begin(round_, models[task.view], task, states.get(task.client, NO_STATE)))
-            if len(rounds) == 1:
-                yield self._alone(rounds[0], round_, chunk[0][1]), chunk[0][1]
-            else:
-                yield from ((update, False) for update in self._together(rounds, round_))
-
-    def _alone(self, given: LocalRound, round_: int, in_place: bool) -> Update:
-        with self._named(given.task, round_):
-            return self._trainer.local_round(given, in_place)
-
-    def _together(self, rounds: Sequence[LocalRound], round_: int) -> list[Update]:
-        try:
-            return self._stacked.train(rounds)
-        except Exception as error:
-            for given in rounds:  # Whose fault is it?
-                self._alone(given, round_, in_place=True)
-            raise UserError(
-                f"training.stack = {self._job.trainer.stack}: clients {[r.task.client for r in rounds]} failed in a "
-                f"common step ({type(error).__name__}: {error}), but each of them works alone; take training.stack=1"
-            ) from error
-
-    def _begin(self, round_: int, start: Params, task: Assignment, state: ClientState) -> LocalRound:
-        job = self._job
-        info = job.fleet[task.client]
-        context = ClientContext(
-            info=info,
-            round=round_,
-            layout=self._trainer.backbone.layout,
-            start=start,
-            state=state,
-            streams=job.streams,
-            planner=job.planner,
-        )
-        return self._trainer.begin(context, task, self._inputs(task.client), job.program)
-
-    @contextmanager
-    def _named(self, task: Assignment, round_: int) -> Iterator[None]:
-        """Says whose code it is that raises."""
-        try:
-            yield
-        except UserError:
-            raise
-        except Exception as error:
-            client = self._job.fleet[task.client]
-            raise ClientFailed(
-                f"client {client.id} ({client.name}, type {client.device}) failed while training round {round_}: "
-                f"{type(error).__name__}: {error}"
-            ) from error
-
 
 class Worker:
-    """Trains and evaluates on one host; stateless between rounds but for caches."""
+    """Trains and evaluates a job's clients in one process; stateless between rounds but for caches."""
 
     def __init__(self, job: Job) -> None:
-        """Builds the backbone on its device and pins the thread count (sums depend on it)."""
+        """Builds the backbone on its device and pins the thread count, which the last bits of sums depend on."""
         use_threads(job.num_threads)
         use_device(job.trainer.device)
         self.job = job
-        self.backbone = build_same(job.build, job.frozen)
+        self.backbone = build_verified(job.build, job.frozen)
         self.trainer = Trainer(self.backbone, job.trainer)
-        self._cache = InputCache(job.held_mib)
-        self._visits = Visits(job, self.trainer, self._inputs)
+        self._cache = InputCache(job.cache_limit_mib)
+        self._runs = ClientRuns(job, self.trainer, self._client_inputs)
 
     def train_blocks(
         self,
@@ -134,26 +54,29 @@ class Worker:
         blocks: Sequence[Sequence[Assignment]],
         states: Mapping[ClientId, ClientState],
     ) -> Iterator[BlockResult]:
-        """Blocks of consecutive clients in order, each as it is asked for; what was given out is the receiver's alone.
+        """Yields the results of blocks of consecutive clients in order, lazily; the caller owns what it received.
 
-        With ``training.stack`` clients of all blocks share their steps.
+        With ``training.stack`` clients of all blocks may share their steps.
 
         Raises:
             ClientFailed: a client's code raised; the client is named.
         """
         job, is_watched = self.job, bool(self.job.pairwise_every) and round_ % self.job.pairwise_every == 0
-        # Where deltas are needed by the sums alone they take no memory of their own, which is faster.
-        spent = isinstance(job.reduction, WeightedSum) and job.program.after is send_all and not is_watched
-        updates = self._visits.updates(round_, models, blocks, states, spent=spent)
-        return (self._add_up(islice(updates, len(block)), states, is_watched) for block in blocks)
+        # Deltas that only the sums read need no memory of their own, which is faster.
+        reuses_memory = isinstance(job.reduction, WeightedSum) and job.program.after is send_all and not is_watched
+        updates = self._runs.updates(round_, models, blocks, states, reuses_memory=reuses_memory)
+        return (self._sum_block(islice(updates, len(block)), states, is_watched) for block in blocks)
 
-    def _add_up(
-        self, found: Iterable[tuple[Update, bool]], states: Mapping[ClientId, ClientState], is_watched: bool
+    def _sum_block(
+        self,
+        updates_with_loans: Iterable[tuple[Update, bool]],
+        states: Mapping[ClientId, ClientState],
+        is_watched: bool,
     ) -> BlockResult:
-        """Each update is validated and added before the next one is asked for."""
+        """Validates each update and adds it to the sums before the next one is computed."""
         job, layout = self.job, self.backbone.layout
         total, updates, fusion, rejected, refused = Accumulator(), list[Update](), list[Update](), {}, list[Receipt]()
-        for update, is_borrowed in found:
+        for update, is_borrowed in updates_with_loans:
             update = measured(update)
             if reason := check_update(update, layout):
                 rejected[update.receipt.assignment.client] = reason
@@ -165,12 +88,12 @@ class Worker:
                 total.add(leaf(update, job.reduction, layout, job.fleet), borrowed=is_borrowed)
                 update = replace(update, delta={})
             updates.append(update)
-        told = [(u, u.receipt.assignment) for u in updates]
+        answers = [(u, u.receipt.assignment) for u in updates]
         return BlockResult(
             sums=total.sums(),
             receipts=tuple(u.receipt for u in updates),
-            # Who had something, or was to keep it, and returns nothing forgets what it had.
-            states={t.client: u.state for u, t in told if u.state or t.keep or states.get(t.client)},
+            # A client that had personal state, or was to keep some, and returns none loses what it had.
+            states={t.client: u.state for u, t in answers if u.state or t.keep or states.get(t.client)},
             rejected=rejected,
             refused=tuple(refused),
             updates=() if isinstance(job.reduction, WeightedSum) else tuple(updates),
@@ -185,29 +108,32 @@ class Worker:
         part: str,
         share: tuple[int, int] = (0, 1),
     ) -> dict[str, Tensor]:
-        """Confusion matrices on this worker's ``share = (i, of)`` of the part's windows; shares add up exactly."""
+        """Confusion matrices (subjects, K, K) by label on this worker's share ``(i, n)`` of the part's windows.
+
+        The shares of all workers sum to the matrices of a single worker.
+        """
         windows = self.job.parts[part]
         rows = share_rows(len(windows), share, self.backbone.chunk or CHUNK)
         subjects = torch.from_numpy(subject_index(windows))
-        inputs = self._held(f"{part}.{share}", windows.take(rows.numpy()), self.job.fleet.modalities)
+        inputs = self._cached(f"{part}.{share}", windows.take(rows.numpy()), self.job.fleet.modalities)
         labels = inputs.labels.cpu()
         num_subjects, num_classes = int(subjects.max()) + 1, self.backbone.shape.num_classes
-        found: dict[str, Tensor] = {}
+        matrices: dict[str, Tensor] = {}
         for target in targets:
             self._load(models, target, states)
             masks = target_masks(target, self.job.fleet.modalities)
             missing = missing_mode(self.job.trainer.missing, omit_absent=target.omit_absent)
             predicted = predict(self.backbone, inputs.inputs, list(masks.values()), missing, target.output)
             for label, mask in masks.items():
-                found[label] = confusion(labels, predicted[mask], subjects[rows], num_subjects, num_classes)
-        return found
+                matrices[label] = confusion(labels, predicted[mask], subjects[rows], num_subjects, num_classes)
+        return matrices
 
-    def _inputs(self, client: ClientId) -> ClientInputs:
-        return self._held(f"client.{client}", self.job.clients[client], self.job.fleet[client].modalities)
+    def _client_inputs(self, client: ClientId) -> ClientInputs:
+        return self._cached(f"client.{client}", self.job.clients[client], self.job.fleet[client].modalities)
 
-    def _held(self, name: str, windows: WindowSet, modalities: Sequence[str]) -> ClientInputs:
-        given = windows, modalities, self.backbone, self._cache.limit_bytes
-        return self._cache.get(name, partial(held_of, *given), partial(prepare, *given))
+    def _cached(self, name: str, windows: WindowSet, modalities: Sequence[str]) -> ClientInputs:
+        arguments = windows, modalities, self.backbone, self._cache.limit_bytes
+        return self._cache.get(name, partial(prepared_bytes, *arguments), partial(prepare, *arguments))
 
     def _load(self, models: Mapping[str, Params], target: EvalTarget, states: Mapping[ClientId, ClientState]) -> None:
         info = self.job.fleet[target.client or 0]
@@ -225,13 +151,94 @@ class Worker:
         scale_adapters(self.backbone, 1.0)
 
 
+class ClientRuns:
+    """Runs a job's clients: one after another, or several at once (``training.stack``)."""
+
+    def __init__(self, job: Job, trainer: Trainer, inputs: Callable[[ClientId], ClientInputs]) -> None:
+        """``inputs`` returns a client's prepared windows."""
+        self._job, self._trainer, self._inputs = job, trainer, inputs
+        self._stacked = StackedTrainer(trainer, job.trainer.stack)
+
+    def updates(
+        self,
+        round_: int,
+        models: Mapping[str, Params],
+        blocks: Sequence[Sequence[Assignment]],
+        states: Mapping[ClientId, ClientState],
+        *,
+        reuses_memory: bool,
+    ) -> Iterator[tuple[Update, bool]]:
+        """Yields each client's update in order, and whether its delta is valid only until the next update.
+
+        ``reuses_memory``: the caller is done with an update when it asks for the next one, except with the first of
+        each block. The deltas of all others may then occupy the trained model's memory.
+
+        Raises:
+            ClientFailed: a client's code raised; the client is named.
+        """
+        tasks = [(task, reuses_memory and place > 0) for block in blocks for place, task in enumerate(block)]
+        size = self._job.trainer.stack
+        for chunk in (tasks[i : i + size] for i in range(0, len(tasks), size)):
+            runs = []
+            for task, _ in chunk:
+                with self._blames(task, round_):
+                    runs.append(self._begin(round_, models[task.view], task, states.get(task.client, NO_STATE)))
+            if len(runs) == 1:
+                yield self._train_one(runs[0], round_, chunk[0][1]), chunk[0][1]
+            else:
+                yield from ((update, False) for update in self._train_stack(runs, round_))
+
+    def _train_one(self, run: ClientRun, round_: int, in_place: bool) -> Update:
+        with self._blames(run.task, round_):
+            return self._trainer.train_run(run, in_place)
+
+    def _train_stack(self, runs: Sequence[ClientRun], round_: int) -> list[Update]:
+        try:
+            return self._stacked.train(runs)
+        except Exception as error:
+            for run in runs:  # trained alone, the client at fault is named
+                self._train_one(run, round_, in_place=True)
+            raise UserError(
+                f"training.stack = {self._job.trainer.stack}: clients {[r.task.client for r in runs]} failed in a "
+                f"common step ({type(error).__name__}: {error}), but each of them works alone; take training.stack=1"
+            ) from error
+
+    def _begin(self, round_: int, start: Params, task: Assignment, state: ClientState) -> ClientRun:
+        job = self._job
+        info = job.fleet[task.client]
+        context = ClientContext(
+            info=info,
+            round=round_,
+            layout=self._trainer.backbone.layout,
+            start=start,
+            state=state,
+            streams=job.streams,
+            planner=job.planner,
+        )
+        return self._trainer.begin(context, task, self._inputs(task.client), job.program)
+
+    @contextmanager
+    def _blames(self, task: Assignment, round_: int) -> Iterator[None]:
+        """Turns an exception of a client's code into a ``ClientFailed`` that names the client."""
+        try:
+            yield
+        except UserError:
+            raise
+        except Exception as error:
+            client = self._job.fleet[task.client]
+            raise ClientFailed(
+                f"client {client.id} ({client.name}, type {client.device}) failed while training round {round_}: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+
+
 def target_masks(target: EvalTarget, modalities: Sequence[str]) -> dict[str, frozenset[str]]:
-    """A client's target has its own mask; the canonical one is also seen through each single modality."""
+    """Sensor masks by label: a client's own modalities; for the canonical model all, and each single modality."""
     if target.modalities is not None:
         return {target.label: frozenset(target.modalities)}
     return {target.label: frozenset(modalities)} | {f"{target.label}|{m}": frozenset([m]) for m in modalities}
 
 
 def subject_index(windows: WindowSet) -> NDArray[np.int64]:
-    """Subjects numbered from 0 in ascending order (n,)."""
+    """Each window's subject (n,), numbered from 0 in ascending order."""
     return np.unique(windows.subjects, return_inverse=True)[1].astype(np.int64)

@@ -5,10 +5,8 @@ import sys
 
 import pytest
 
-from benchmarks.earlier import earlier
 from benchmarks.moment import paired
-from benchmarks.prediction import Case, assignments, cases, compare, load_of, main
-from benchmarks.prediction_table import table
+from benchmarks.prediction import Case, assignments, cases, compare, earlier_profile, load_of, main, table
 from relief_ray.config import parse
 from relief_ray.devices.time import save_profile
 from relief_ray.errors import UserError
@@ -87,17 +85,17 @@ def test_a_profile_of_something_else_is_refused(tmp_path, profiled, change, said
     path = tmp_path / "other.json"
     save_profile(profiled.model_copy(update={"measured": profiled.measured.model_copy(update=change)}), path)
     with pytest.raises(UserError, match=said):
-        earlier(path, prepare(parse(SMALL)))
+        earlier_profile(path, prepare(parse(SMALL)))
 
 
 def test_a_profile_without_a_type_or_without_conditions_is_refused(tmp_path, profiled):
     path = tmp_path / "other.json"
     save_profile(profiled.model_copy(update={"devices": {"A": profiled.devices["A"]}}), path)
     with pytest.raises(UserError, match=r"has no row for device types B, C; profile with --types A,B,C"):
-        earlier(path, prepare(parse(SMALL)))
+        earlier_profile(path, prepare(parse(SMALL)))
     save_profile(profiled.model_copy(update={"measured": None}), path)
     with pytest.raises(UserError, match="does not say how it was measured"):
-        earlier(path, prepare(parse(SMALL)))
+        earlier_profile(path, prepare(parse(SMALL)))
 
 
 def test_an_unknown_case_is_refused(tmp_path, monkeypatch, capsys):

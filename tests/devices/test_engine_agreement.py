@@ -12,7 +12,8 @@ from relief_ray.models.cnn import CnnConfig
 from relief_ray.models.costs import count_costs
 from relief_ray.streams import Streams
 from relief_ray.training.config import TrainerConfig
-from relief_ray.training.trainer import ClientInputs, Trainer
+from relief_ray.training.inputs import ClientInputs
+from relief_ray.training.trainer import Trainer
 
 SHAPE = InputShape(channels=(("acc", 3), ("gyro", 3), ("hr", 1)), window=64, num_classes=4)
 NUM_WINDOWS, EPOCHS, BATCH = 40, 3, 16

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from relief_ray.errors import UserError
-from relief_ray.models.backbone import build_same, differing
+from relief_ray.models.backbone import build_verified, differing_facts
 from relief_ray.models.moment.weights import load_frozen, weights_folder
 from relief_ray.training.serial_executor import SerialExecutor
 from tests.actors.runtime.scenes import make_job, make_tasks, start_models
@@ -36,10 +36,10 @@ def put_weights(folder, seed):
 def test_the_same_weights_are_accepted_wherever_they_lie(tmp_path):
     put_weights(tmp_path / "weights", 0)
     build = partial(tiny, weights=str(tmp_path / "weights"))
-    assert build_same(build, tiny().facts).facts["weights"] == str(tmp_path / "weights")
-    assert build_same(build, {}).facts == build().facts
-    assert differing(tiny().facts, build().facts) == ()
-    assert differing({"a": 1, "b": 2}, {"a": 1, "c": 2}) == ("b", "c")
+    assert build_verified(build, tiny().facts).facts["weights"] == str(tmp_path / "weights")
+    assert build_verified(build, {}).facts == build().facts
+    assert differing_facts(tiny().facts, build().facts) == ()
+    assert differing_facts({"a": 1, "b": 2}, {"a": 1, "c": 2}) == ("b", "c")
 
 
 def test_one_process_trains_only_on_the_weights_of_the_run(tmp_path):

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from relief_ray.devices.workload import ADAM_FLOPS_PER_VALUE, Workload
 from relief_ray.messages import StageTimes
-from relief_ray.profiling.fit import LEAST_SHARE, Turn, fit_optimizer, line, pace
+from relief_ray.profiling.fit import LEAST_SHARE, TimedRound, fit_optimizer, line, pace
 
 SECONDS = st.floats(1e-6, 1.0)
 
@@ -17,7 +17,7 @@ def turn(*, steps=2, tensors=1, values=100.0, forward_s=1.0, optimizer_s=1.0, wa
         bytes_up=0, bytes_down=0, num_steps=steps,
     )  # fmt: skip
     times = StageTimes(forward_s=forward_s, backward_s=1.0, optimizer_s=optimizer_s)
-    return Turn(load=load, num_tensors=tensors, wall_s=wall_s, times=times, spans=())
+    return TimedRound(load=load, num_tensors=tensors, wall_s=wall_s, times=times, spans=())
 
 
 @given(call_s=SECONDS, window_s=SECONDS, flops=st.floats(1.0, 1e9))

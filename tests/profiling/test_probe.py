@@ -5,29 +5,29 @@ import torch
 
 from relief_ray.federated import ClientProgram
 from relief_ray.profiling.probe import FORWARD, Probes
-from tests.training.scene import ASSIGNMENTS, NUM_WINDOWS, Scene
+from tests.training.scenario import ASSIGNMENTS, NUM_WINDOWS, Scenario
 
 STEPS = 3  # 45 windows in batches of 16
 
 
 def probed(engine="reuse"):
-    scene = Scene(engine)
-    probes = Probes(scene.backbone)
-    return scene, probes, ClientProgram(objective=probes.objective)
+    scenario = Scenario(engine)
+    probes = Probes(scenario.backbone)
+    return scenario, probes, ClientProgram(objective=probes.objective)
 
 
 @pytest.mark.parametrize("name", ASSIGNMENTS)
 def test_a_probed_round_gives_the_same_bits(name):
-    scene, _, program = probed()
-    found, expected = scene.train(ASSIGNMENTS[name], program=program), Scene("reuse").train(ASSIGNMENTS[name])
+    scenario, _, program = probed()
+    found, expected = scenario.train(ASSIGNMENTS[name], program=program), Scenario("reuse").train(ASSIGNMENTS[name])
     assert all(torch.equal(found.delta[j], d) for j, d in expected.delta.items())
 
 
 def test_every_stage_runs_forward_and_backward_once_a_step_where_everything_is_trained():
-    scene, probes, program = probed()
-    measured = scene.train(program=program).receipt.work.measured
+    scenario, probes, program = probed()
+    measured = scenario.train(program=program).receipt.work.measured
     spans = probes.take()
-    for stage in scene.backbone.specs:
+    for stage in scenario.backbone.specs:
         own = [s for s in spans if s.stage == stage.id]
         absent = stage.modality == "hr"
         backward = "weights" if stage.inputs[0].startswith("x.") else "both"
@@ -40,8 +40,8 @@ def test_every_stage_runs_forward_and_backward_once_a_step_where_everything_is_t
 
 
 def test_modes_tell_whose_gradients_are_computed():
-    scene, probes, program = probed()
-    scene.train(("encoder.acc.1",), program=program)
+    scenario, probes, program = probed()
+    scenario.train(("encoder.acc.1",), program=program)
     modes = {s.stage: s.phase for s in probes.take() if s.phase not in FORWARD}
     assert modes == {
         "encoder.acc.1": "weights",
@@ -50,8 +50,8 @@ def test_modes_tell_whose_gradients_are_computed():
 
 
 def test_what_is_frozen_runs_once_and_spans_are_taken_once():
-    scene, probes, program = probed()
-    scene.train(("head.1",), program=program, epochs=2)
+    scenario, probes, program = probed()
+    scenario.train(("head.1",), program=program, epochs=2)
     spans = probes.take()
     assert {(s.stage, s.phase) for s in spans if s.stage.startswith("encoder.acc")} == {
         ("encoder.acc.1", "frozen"), ("encoder.acc.2", "frozen"),

@@ -9,8 +9,15 @@ from relief_ray.devices.time import Profile, load_profile, save_profile
 from relief_ray.errors import UserError
 from relief_ray.experiment.setup import prepare
 from relief_ray.messages import Assignment
-from relief_ray.profiling.fit import EVERYTHING, LEAST, parts, scenes
-from relief_ray.profiling.profile import open_bench, profile_device, spread
+from relief_ray.profiling.profile import (
+    EVERYTHING,
+    LEAST,
+    groups_to_train,
+    open_bench,
+    profile_device,
+    scenarios,
+    spread,
+)
 from relief_ray.records.identity import commit
 from relief_ray.stages import descendants
 
@@ -51,8 +58,8 @@ def test_scenes_time_every_stage_in_every_mode_that_a_client_can_ask_for(
     setup = prepare(config(backbone=backbone, training={"batch_size": 4, "micro_batch": micro_batch}))
     bench = open_bench(setup)
     timed = profile_device(setup.config, ("A",), turns=1).devices["A"].stagewise
-    for scene in scenes(setup.layout, setup.fleet.modalities, 4, 1):
-        load, spans = bench.load(scene), bench.train(scene).spans
+    for scenario in scenarios(setup.layout, setup.fleet.modalities, 4, 1):
+        load, spans = bench.load(scenario), bench.train(scenario).spans
         assert timed.knows(load)
         # What the cost model says runs is what the trainer was seen to run.
         assert {(r.stage, r.mode) for r in load.runs if r.mode} == {
@@ -67,11 +74,11 @@ def test_scenes_time_every_stage_in_every_mode_that_a_client_can_ask_for(
 
 def test_scenes_begin_with_everything_and_repeat_nothing(run_cache):
     layout = prepare(config()).layout
-    planned = scenes(layout, ("acc", "gyro", "mag"), 32, 2)
+    planned = scenarios(layout, ("acc", "gyro", "mag"), 32, 2)
     assert [s.name for s in planned[:2]] == [EVERYTHING, LEAST] and len({s.name for s in planned}) == len(planned)
     assert {s.rows for s in planned} == {4, 32} and {len(s.present) for s in planned} == {1, 3}
     assert len({(s.groups, s.present, s.rows, s.epochs) for s in planned}) == len(planned)
-    assert set(parts(layout)["everything"]) == set(layout.ids)
+    assert set(groups_to_train(layout)["everything"]) == set(layout.ids)
 
 
 def test_predictions_grow_with_the_work(profile, run_cache):

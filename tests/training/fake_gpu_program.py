@@ -20,10 +20,11 @@ from relief_ray.training import stacked as stacked_module
 from relief_ray.training import trainer as trainer_module
 from relief_ray.training.config import TrainerConfig
 from relief_ray.training.evaluation import predict
+from relief_ray.training.inputs import ClientInputs
 from relief_ray.training.stacked import StackedTrainer
-from relief_ray.training.trainer import ClientInputs, Trainer
+from relief_ray.training.trainer import Trainer
 from tests.models import tiny_moment as moment
-from tests.training.scene import SHAPE, TINY, client, task
+from tests.training.scenario import SHAPE, TINY, client, task
 from tests.training.test_local_step import contrast, seen
 
 GPU, NUM_WINDOWS = "fakegpu", 21
@@ -109,7 +110,7 @@ def a_stack(build, engine):
     with fake_mode():
         trainer = placed(backbone, engine)
         trainer.config = replace(trainer.config, micro_batch=None)
-        trainer.local_round = None  # nobody may be trained alone
+        trainer.train_run = None  # nobody may be trained alone
         layout, (data, _) = trainer.backbone.layout, inputs_of(trainer.backbone)
         few = ClientInputs(inputs={m: x[:9] for m, x in data.inputs.items()}, labels=data.labels[:9])
         kept, rest = layout.ids[-1], layout.select(layout.ids[:-1])

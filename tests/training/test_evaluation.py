@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relief_ray.training.evaluation import CHUNK, confusion, predict, share_rows
-from tests.training.scene import SHAPE, build, windows
+from tests.training.scenario import SHAPE, build, windows
 
 MODALITIES = SHAPE.modalities
 MASKS = [frozenset(MODALITIES), *(frozenset([m]) for m in MODALITIES), frozenset(["acc", "hr"])]

@@ -7,8 +7,8 @@ import torch
 
 from relief_ray.models.backbone import zero_input
 from relief_ray.stages import RAW
-from relief_ray.training.forward_plan import BatchBuffers, compute_sources, plan_forward, run
-from tests.training.scene import NUM_WINDOWS, SHAPE, TYPE_B, Scene, build, windows
+from relief_ray.training.forward_plan import BatchBuffers, compute_sources, plan_forward, run_stages
+from tests.training.scenario import NUM_WINDOWS, SHAPE, TYPE_B, Scenario, build, windows
 
 EVERYTHING = build().layout.ids
 STEPS, EPOCHS = 3, 4
@@ -16,12 +16,12 @@ STEPS, EPOCHS = 3, 4
 
 @pytest.fixture
 def calls():
-    """Counts (stage, rows) of every forward call while a scene trains."""
+    """Counts (stage, rows) of every forward call while a scenario trains."""
 
     def count(engine, missing, groups, present=TYPE_B):
-        scene = Scene(engine, missing)
-        seen = count_rows(scene.backbone)
-        scene.train(groups, epochs=EPOCHS, present=present)
+        scenario = Scenario(engine, missing)
+        seen = count_rows(scenario.backbone)
+        scenario.train(groups, epochs=EPOCHS, present=present)
         return seen
 
     return count
@@ -127,7 +127,7 @@ def test_logits_do_not_depend_on_what_is_reused(missing, trained, present):
         sources = compute_sources(backbone, plan, inputs, 300)
         index = torch.tensor([299, 0, 256, 255, 7])
         with torch.no_grad():
-            values = run(plan.every_step, BatchBuffers(sources, 300, 5).take(index), plan, 5)
+            values = run_stages(plan.every_step, BatchBuffers(sources, 300, 5).take(index), plan, 5)
         found[reuse] = values["head"].expand(5, SHAPE.num_classes)
     assert torch.allclose(found[True], found[False], rtol=0, atol=2e-6)
 

@@ -7,8 +7,8 @@ from relief_ray.config import TrainingConfig
 from relief_ray.data.spec import get_spec
 from relief_ray.models.backbone import InputShape
 from relief_ray.models.cnn import CnnConfig
-from relief_ray.training.trainer import ClientInputs
-from tests.training.scene import Scene, distance
+from relief_ray.training.inputs import ClientInputs
+from tests.training.scenario import Scenario, distance
 
 NUM_WINDOWS, TRAINING = 256, TrainingConfig()
 
@@ -25,9 +25,9 @@ def trained(engine, dtype, spec, present, groups, *, num=NUM_WINDOWS, epochs=1, 
     backbone = CnnConfig().build(shape, 0, fast=engine == "gemm")
     for stage in backbone.stages:
         stage.module.to(dtype)
-    scene = Scene(engine, missing, dtype, lr=TRAINING.lr, backbone=backbone, batch=TRAINING.batch_size)
+    scenario = Scenario(engine, missing, dtype, lr=TRAINING.lr, backbone=backbone, batch=TRAINING.batch_size)
     inputs = ClientInputs(inputs={m: backbone.prepare(m, raw[m]) for m in present}, labels=labels)
-    return scene.train(groups, epochs, inputs=inputs, present=present)
+    return scenario.train(groups, epochs, inputs=inputs, present=present)
 
 
 @pytest.mark.parametrize("dataset", ["pamap2", "dsa"])

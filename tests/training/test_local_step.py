@@ -15,9 +15,9 @@ from relief_ray.strategies.pilot.losses import balance_loss, difference_loss, z_
 from relief_ray.streams import Streams
 from relief_ray.training.config import TrainerConfig
 from relief_ray.training.inputs import ClientInputs
-from relief_ray.training.local_step import LocalRound, Visit, adds_up, gradients, joined_rows
+from relief_ray.training.local_step import ClientRun, accumulate_gradients, is_mean_over_windows, observed_rows
 from relief_ray.training.trainer import Trainer
-from tests.training.scene import SHAPE, TINY, TYPE_B, client, precision, task, windows
+from tests.training.scenario import SHAPE, TINY, TYPE_B, client, precision, task, windows
 
 BATCH = 16
 CONNECTOR = Connector(id="connector", num_tasks=3, bottleneck=4, own_in_mix=True)
@@ -79,11 +79,11 @@ def one_batch(program, taps, most, engine="reuse", autocast="none", groups=None)
         prepared = {m: backbone.prepare(m, raw[m].to(dtype)) for m in TYPE_B}
         output = CONNECTOR.output("first") if "connector.own" in taps else None
         asked = task(backbone, groups, taps=frozenset(taps), output=output)
-        inputs, visit = ClientInputs(inputs=prepared, labels=labels), Visit(program=program)
-        session = trainer.open(LocalRound(context=context, task=asked, client=inputs, visit=visit))
-        batches = trainer._batches(session)
-        loss = gradients(session, batches, torch.arange(BATCH).flip(0), is_observed=True)
-        return session.vectors.gradients(), float(loss), joined_rows(session)
+        data = ClientInputs(inputs=prepared, labels=labels)
+        run = trainer.load(ClientRun(context=context, task=asked, data=data, program=program))
+        batches = trainer._batches(run)
+        loss = accumulate_gradients(run, batches, torch.arange(BATCH).flip(0), is_observed=True)
+        return run.vectors.pop_gradients(), float(loss), observed_rows(run)
 
 
 @pytest.mark.parametrize("most", [1, 5, 15])
@@ -122,8 +122,8 @@ def test_what_the_wrong_declaration_would_give_is_something_else():
 
 
 def test_only_what_is_declared_or_known_adds_up():
-    assert adds_up(ClientProgram()) and adds_up(ClientProgram(objective=near, is_mean=True))
-    assert not adds_up(ClientProgram(objective=near))
+    assert is_mean_over_windows(ClientProgram()) and is_mean_over_windows(ClientProgram(objective=near, is_mean=True))
+    assert not is_mean_over_windows(ClientProgram(objective=near))
 
 
 @pytest.mark.parametrize("engine", ["reuse", "gemm"])

@@ -22,9 +22,10 @@ from relief_ray.training import trainer as trainer_module
 from relief_ray.training.config import TrainerConfig
 from relief_ray.training.evaluation import predict
 from relief_ray.training.forward_plan import plan_forward
-from relief_ray.training.trainer import ClientInputs, Trainer
+from relief_ray.training.inputs import ClientInputs
+from relief_ray.training.trainer import Trainer
 from tests.models.tiny_moment import SHAPE, stirred, tiny, windows
-from tests.training.scene import client, distance, precision, task
+from tests.training.scenario import client, distance, precision, task
 
 pytestmark = pytest.mark.usefixtures("run_cache")
 NUM_WINDOWS, EPOCHS = 21, 5

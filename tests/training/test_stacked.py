@@ -17,12 +17,13 @@ from relief_ray.groups import Part
 from relief_ray.messages import NO_STATE
 from relief_ray.models.moment.weights import load_frozen
 from relief_ray.stages import MAX_STEP_BYTES
-from relief_ray.training.cuda_graph import Replay
+from relief_ray.training.cuda_graph import CudaGraphStep
+from relief_ray.training.inputs import ClientInputs
 from relief_ray.training.stacked import StackedTrainer
-from relief_ray.training.stacked_step import JointStep, epoch_steps
-from relief_ray.training.trainer import ClientInputs, Trainer
+from relief_ray.training.stacked_step import StackedStep, epoch_steps
+from relief_ray.training.trainer import Trainer
 from tests.models import tiny_moment as moment
-from tests.training.scene import ASSIGNMENTS, SHAPE, Scene, distance, precision, task
+from tests.training.scenario import ASSIGNMENTS, SHAPE, Scenario, distance, precision, task
 from tests.training.test_local_step import contrast, seen
 
 ALL = tuple(SHAPE.modalities)
@@ -30,27 +31,27 @@ ALL = tuple(SHAPE.modalities)
 CLIENTS = [(("acc", "gyro"), 45), (ALL, 61), (("hr",), 9), (("gyro", "hr"), 45), (ALL, 32)]
 
 
-def rounds_of(scene, tasks, program=None, states=None):
+def runs_of(scenario, tasks, program=None, states=None):
     """One client per task; each starts from a model of its own."""
     found = []
     for i, (asked, (present, num)) in enumerate(zip(tasks, CLIENTS, strict=False)):
         make = torch.Generator().manual_seed(i)
-        start = {j: x + 0.01 * torch.randn(x.shape, generator=make).to(x.dtype) for j, x in scene.start.items()}
-        context = scene.context(present=present, id_=i, start=start, state=(states or {}).get(i, NO_STATE))
-        inputs = scene.inputs(present, num)
-        with precision(scene.dtype):
-            found.append(scene.trainer.begin(context, replace(asked, client=i), inputs, program or ClientProgram()))
+        start = {j: x + 0.01 * torch.randn(x.shape, generator=make).to(x.dtype) for j, x in scenario.start.items()}
+        context = scenario.context(present=present, id_=i, start=start, state=(states or {}).get(i, NO_STATE))
+        inputs = scenario.inputs(present, num)
+        with precision(scenario.dtype):
+            found.append(scenario.trainer.begin(context, replace(asked, client=i), inputs, program or ClientProgram()))
     return found
 
 
 def both(tasks, program=None, states=None, most=8, engine="gemm", missing="zero_input", dtype=torch.float64, lr=1e-2):
     """The clients' updates when trained alone, and together."""
-    alone, together = (Scene(engine, missing, dtype, lr=lr) for _ in range(2))
-    made = [tasks(scene.backbone) for scene in (alone, together)]
+    alone, together = (Scenario(engine, missing, dtype, lr=lr) for _ in range(2))
+    made = [tasks(scenario.backbone) for scenario in (alone, together)]
     with precision(dtype):
-        singly = [alone.trainer.local_round(r) for r in rounds_of(alone, made[0], program, states)]
+        singly = [alone.trainer.train_run(r) for r in runs_of(alone, made[0], program, states)]
         stacked = StackedTrainer(together.trainer, most)
-        return singly, stacked.train(rounds_of(together, made[1], program, states))
+        return singly, stacked.train(runs_of(together, made[1], program, states))
 
 
 def agree(singly, stacked, tolerance=1e-10):
@@ -133,7 +134,7 @@ def test_rates_tensors_and_personal_groups_are_each_client_s_own():
         found.append(task(backbone, None, 2, train={**layout.select(), "fusion.A.acc": kinds, "encoder.hr.2": kinds}))
         return [*found, task(backbone, None, 2, keep=kept, up=rest)]
 
-    head = Scene().start["head.1"]
+    head = Scenario().start["head.1"]
     singly, stacked = both(tasks, states={4: {"head.1": torch.full_like(head, 0.2, dtype=torch.float64)}})
     agree(singly, stacked)
     assert set(stacked[4].state) == {"head.1"}
@@ -153,27 +154,29 @@ def test_a_backbone_of_transformers(missing):
     """Its gradients reach zero where features are alike, and Adam makes steps out of their rounding: 1e-8 was seen."""
     updates = []
     for is_together in (False, True):
-        scene = transformers(missing)
-        rounds = rounds_of(scene, [task(scene.backbone, None, 1) for _ in CLIENTS])
+        scenario = transformers(missing)
+        rounds = runs_of(scenario, [task(scenario.backbone, None, 1) for _ in CLIENTS])
         with precision(torch.float64):
-            train = StackedTrainer(scene.trainer, 8).train if is_together else partial(map, scene.trainer.local_round)
+            train = (
+                StackedTrainer(scenario.trainer, 8).train if is_together else partial(map, scenario.trainer.train_run)
+            )
             updates.append(list(train(rounds)))
     agree(*updates, tolerance=1e-6)
 
 
 def transformers(missing):
-    scene = Scene("reuse", missing, torch.float64)
+    scenario = Scenario("reuse", missing, torch.float64)
     backbone = moment.tiny()
     for stage in backbone.stages:
         stage.module.double()
     moment.stirred(backbone)
     with precision(torch.float64):
-        scene.backbone, scene.trainer = backbone, Trainer(backbone, scene.trainer.config)
-    scene.start, raw = backbone.params(), {m: x.double() for m, x in moment.windows(61).items()}
-    scene.inputs = lambda present, num: ClientInputs(
+        scenario.backbone, scenario.trainer = backbone, Trainer(backbone, scenario.trainer.config)
+    scenario.start, raw = backbone.params(), {m: x.double() for m, x in moment.windows(61).items()}
+    scenario.inputs = lambda present, num: ClientInputs(
         inputs={m: raw[m][:num] for m in present}, labels=torch.arange(num) % 4
     )
-    return scene
+    return scenario
 
 
 # Who shares steps with whom ---------------------------------------------------------------------------------------
@@ -182,16 +185,16 @@ def transformers(missing):
 @pytest.fixture
 def alone(monkeypatch):
     """The clients that were trained alone."""
-    found, usual = [], Trainer.local_round
+    found, usual = [], Trainer.train_run
     monkeypatch.setattr(
-        Trainer, "local_round", lambda self, given: (found.append(given.task.client), usual(self, given))[1]
+        Trainer, "train_run", lambda self, given: (found.append(given.task.client), usual(self, given))[1]
     )
     return found
 
 
-def stacked(tasks, most=8, scene=None):
-    scene = scene or Scene("gemm")
-    return StackedTrainer(scene.trainer, most).train(rounds_of(scene, tasks(scene.backbone)))
+def stacked(tasks, most=8, scenario=None):
+    scenario = scenario or Scenario("gemm")
+    return StackedTrainer(scenario.trainer, most).train(runs_of(scenario, tasks(scenario.backbone)))
 
 
 def test_all_who_can_share_do(alone):
@@ -214,18 +217,18 @@ def test_other_lengths_outputs_and_parts_are_alone(alone):
 
 
 def test_batches_that_go_in_parts_are_alone(alone):
-    scene = Scene("gemm")
-    scene.trainer.config = replace(scene.trainer.config, micro_batch=4)
-    stacked(lambda backbone: [task(backbone) for _ in CLIENTS], scene=scene)
+    scenario = Scenario("gemm")
+    scenario.trainer.config = replace(scenario.trainer.config, micro_batch=4)
+    stacked(lambda backbone: [task(backbone) for _ in CLIENTS], scenario=scenario)
     assert alone == [0, 1, 2, 3, 4]
 
 
 def test_so_many_share_as_a_step_may_keep(alone):
-    scene = Scene("gemm")
-    stages = scene.backbone.stages
+    scenario = Scenario("gemm")
+    stages = scenario.backbone.stages
     # Two clients' batches of 16 are the most.
-    scene.backbone.stages = (replace(stages[0], step_bytes=MAX_STEP_BYTES // 32), *stages[1:])
-    stacked(lambda backbone: [task(backbone) for _ in CLIENTS], scene=scene)
+    scenario.backbone.stages = (replace(stages[0], step_bytes=MAX_STEP_BYTES // 32), *stages[1:])
+    stacked(lambda backbone: [task(backbone) for _ in CLIENTS], scenario=scenario)
     assert alone == [4]
 
 
@@ -235,24 +238,24 @@ def test_a_stack_is_used_again_and_forgets():
     def tasks(backbone, number):
         return [task(backbone, None, 2) for _ in range(number)]
 
-    used, fresh = Scene("gemm"), Scene("gemm")
+    used, fresh = Scenario("gemm"), Scenario("gemm")
     trainer = StackedTrainer(used.trainer, 8)
-    trainer.train(rounds_of(used, tasks(used.backbone, 5)))
-    again = trainer.train(rounds_of(used, tasks(used.backbone, 3)))
-    first = StackedTrainer(fresh.trainer, 8).train(rounds_of(fresh, tasks(fresh.backbone, 3)))
+    trainer.train(runs_of(used, tasks(used.backbone, 5)))
+    again = trainer.train(runs_of(used, tasks(used.backbone, 3)))
+    first = StackedTrainer(fresh.trainer, 8).train(runs_of(fresh, tasks(fresh.backbone, 3)))
     for one, other in zip(again, first, strict=True):
         assert all(torch.equal(d, other.delta[j]) for j, d in one.delta.items())
 
 
 def test_nothing_of_a_round_outlives_it(monkeypatch):
     """Windows, sessions and recordings are let go at once, not when Python looks for circles."""
-    made, usual = [], JointStep.__init__
+    made, usual = [], StackedStep.__init__
 
     def noted(self, *given):
         usual(self, *given)
-        made.append((weakref.ref(self), weakref.ref(given[0].pools["labels"])))
+        made.append((weakref.ref(self), weakref.ref(given[0].sources["labels"])))
 
-    monkeypatch.setattr(JointStep, "__init__", noted)
+    monkeypatch.setattr(StackedStep, "__init__", noted)
     gc.disable()
     try:
         updates = stacked(lambda backbone: [task(backbone) for _ in CLIENTS])
@@ -283,7 +286,7 @@ def recorded(monkeypatch):
         with Refusing():
             step()
 
-    monkeypatch.setattr(Replay, "__call__", call)
+    monkeypatch.setattr(CudaGraphStep, "__call__", call)
     return found
 
 
@@ -295,9 +298,9 @@ def test_a_step_could_be_recorded(recorded):
     stacked(lambda backbone: [task(backbone, groups, 2) for groups in list(ASSIGNMENTS.values())[:5]])
     assert len(recorded) == 2 * len(epoch_steps([61, 45, 45, 32, 9], 16))
     with pytest.raises(AssertionError, match="waits for the device"):
-        scene = Scene("gemm")
-        rounds = rounds_of(scene, [task(scene.backbone) for _ in CLIENTS], ClientProgram(objective=waiting))
-        StackedTrainer(scene.trainer, 8).train(rounds)
+        scenario = Scenario("gemm")
+        rounds = runs_of(scenario, [task(scenario.backbone) for _ in CLIENTS], ClientProgram(objective=waiting))
+        StackedTrainer(scenario.trainer, 8).train(rounds)
 
 
 # Steps ------------------------------------------------------------------------------------------------------------

@@ -10,8 +10,8 @@ from relief_ray.codec import encode
 from relief_ray.federated import ClientProgram, task_loss
 from relief_ray.groups import Part
 from relief_ray.streams import Streams
-from relief_ray.training.trainer import ClientInputs
-from tests.training.scene import (
+from relief_ray.training.inputs import ClientInputs
+from tests.training.scenario import (
     ABSENT,
     ASSIGNMENTS,
     BATCH,
@@ -20,7 +20,7 @@ from tests.training.scene import (
     SHAPE,
     TINY,
     TYPE_B,
-    Scene,
+    Scenario,
     build,
     distance,
     precision,
@@ -54,8 +54,8 @@ def plain_loop(forward, parameters, raw, labels, epochs):
 
 @for_every_assignment
 def test_naive_is_the_plain_loop_to_the_bit(groups):
-    scene, oracle = Scene("naive"), build()
-    found = scene.train(groups, epochs=2)
+    scenario, oracle = Scenario("naive"), build()
+    found = scenario.train(groups, epochs=2)
     before = oracle.params()
     chosen = oracle.layout.ids if groups is None else groups
     for j, parameters in oracle.parameters.items():
@@ -97,12 +97,12 @@ class Plain(nn.Module):
 @everywhere
 @in_both_modes
 def test_every_engine_equals_an_independent_module_in_float64(engine, missing):
-    scene = Scene(engine, missing, torch.float64)
-    found = scene.train(epochs=3)
-    layout = scene.backbone.layout
+    scenario = Scenario(engine, missing, torch.float64)
+    found = scenario.train(epochs=3)
+    layout = scenario.backbone.layout
     raw, labels = windows()
     with precision(torch.float64):
-        oracle = Plain(scene.start, layout, missing)
+        oracle = Plain(scenario.start, layout, missing)
         before = {name: p.detach().clone() for name, p in oracle.named_parameters()}
         plain_loop(oracle, list(oracle.parameters()), {m: x.double() for m, x in raw.items()}, labels, epochs=3)
     moved = {name: p.detach() - before[name] for name, p in oracle.named_parameters()}
@@ -125,7 +125,7 @@ def test_reuse_changes_nothing(groups, missing, dtype, tolerance):
     long windows), as far as the plain loop itself parts from its float64 self: a ReLU on its kink falls on the other
     side, or Adam divides a gradient that is all rounding by its own size. On these data neither happens.
     """
-    naive, reuse = (Scene(engine, missing, dtype).train(groups, epochs=5) for engine in ("naive", "reuse"))
+    naive, reuse = (Scenario(engine, missing, dtype).train(groups, epochs=5) for engine in ("naive", "reuse"))
     if all(not d.any() for d in naive.delta.values()):
         assert all(not d.any() for d in reuse.delta.values())
     else:
@@ -136,7 +136,7 @@ def test_reuse_changes_nothing(groups, missing, dtype, tolerance):
 @in_both_modes
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 2e-3)])
 def test_matrix_products_change_nothing_after_an_epoch(groups, missing, dtype, tolerance):
-    naive, gemm = (Scene(engine, missing, dtype).train(groups) for engine in ("naive", "gemm"))
+    naive, gemm = (Scenario(engine, missing, dtype).train(groups) for engine in ("naive", "gemm"))
     assert distance(gemm, naive) <= tolerance
 
 
@@ -149,9 +149,9 @@ def test_where_float32_parts_it_parts_from_its_own_float64_self_as_far():
         def updates(dtype, raw=raw, labels=labels):
             found = []
             for engine in ("naive", "reuse"):
-                scene = Scene(engine, "zero_input", dtype)
-                inputs = {m: scene.backbone.prepare(m, raw[m].to(dtype)) for m in TYPE_B}
-                found.append(scene.train(epochs=5, inputs=ClientInputs(inputs=inputs, labels=labels)))
+                scenario = Scenario(engine, "zero_input", dtype)
+                inputs = {m: scenario.backbone.prepare(m, raw[m].to(dtype)) for m in TYPE_B}
+                found.append(scenario.train(epochs=5, inputs=ClientInputs(inputs=inputs, labels=labels)))
             return found
 
         (naive, reuse), (truth, exact) = updates(torch.float32), updates(torch.float64)
@@ -163,17 +163,17 @@ def test_where_float32_parts_it_parts_from_its_own_float64_self_as_far():
 @in_both_modes
 @for_every_assignment
 def test_frozen_groups_keep_their_bits(engine, missing, groups):
-    scene = Scene(engine, missing)
-    scene.train(groups, epochs=2)
-    chosen = scene.backbone.layout.ids if groups is None else groups
-    for j, theta in scene.backbone.params().items():
+    scenario = Scenario(engine, missing)
+    scenario.train(groups, epochs=2)
+    chosen = scenario.backbone.layout.ids if groups is None else groups
+    for j, theta in scenario.backbone.params().items():
         if j not in chosen:
-            assert torch.equal(theta, scene.start[j]), j
+            assert torch.equal(theta, scenario.start[j]), j
 
 
 @everywhere
 def test_zero_feature_leaves_absent_groups_exactly_where_they_were(engine):
-    delta = Scene(engine, "zero_feature").train(epochs=3).delta
+    delta = Scenario(engine, "zero_feature").train(epochs=3).delta
     assert all(torch.count_nonzero(delta[j]) == 0 for j in ABSENT)
     assert all(torch.count_nonzero(d) > 0 for j, d in delta.items() if j not in ABSENT)
 
@@ -181,10 +181,10 @@ def test_zero_feature_leaves_absent_groups_exactly_where_they_were(engine):
 @everywhere
 def test_zero_input_trains_absent_groups_on_a_constant(engine):
     """Eq. (2)'s reading: the encoder still emits a constant, so its blocks learn a bias (Lemma 1's noise)."""
-    scene = Scene(engine, "zero_input")
-    delta = scene.train().delta
+    scenario = Scenario(engine, "zero_input")
+    delta = scenario.train().delta
     assert all(torch.count_nonzero(delta[j]) > 0 for j in ABSENT)
-    kernels = scene.backbone.layout.unflatten("encoder.hr.1", delta["encoder.hr.1"])
+    kernels = scenario.backbone.layout.unflatten("encoder.hr.1", delta["encoder.hr.1"])
     assert torch.count_nonzero(kernels["weight"]) == 0 and torch.count_nonzero(kernels["bias"]) > 0
 
 
@@ -201,40 +201,40 @@ def watching(seen):
     return ClientProgram(objective=objective)
 
 
-def order_of(scene, groups=None, **where):
+def order_of(scenario, groups=None, **where):
     seen = []
-    scene.train(groups, epochs=2, program=watching(seen), **where)
+    scenario.train(groups, epochs=2, program=watching(seen), **where)
     return torch.cat(seen)
 
 
 def test_order_depends_on_seed_round_and_client_only():
-    expected = order_of(Scene())
-    assert torch.equal(expected, order_of(Scene("gemm", "zero_feature"), ("head.1",)))
+    expected = order_of(Scenario())
+    assert torch.equal(expected, order_of(Scenario("gemm", "zero_feature"), ("head.1",)))
     assert torch.equal(expected, windows()[1][torch.cat(batches(NUM_WINDOWS, 2))])
     for other in ({"seed": 1}, {"round_": 2}, {"id_": 3}):
-        assert not torch.equal(expected, order_of(Scene(), **other)), other
+        assert not torch.equal(expected, order_of(Scenario(), **other)), other
 
 
 @everywhere
 def test_last_short_batch_is_kept(engine):
     seen = []
-    update = Scene(engine).train(epochs=2, program=watching(seen))
+    update = Scenario(engine).train(epochs=2, program=watching(seen))
     assert [len(labels) for labels in seen] == [16, 16, 13] * 2
     assert update.receipt.work.num_steps == 6 and update.receipt.work.num_windows == NUM_WINDOWS
 
 
 def test_loss_is_the_mean_over_windows_of_the_last_epoch():
     """With a step too small to matter every batch is scored by the initial model, the short one by its size."""
-    scene = Scene(lr=1e-12)
+    scenario = Scenario(lr=1e-12)
     raw, labels = windows()
     seen = {m: x if m in TYPE_B else torch.zeros_like(x) for m, x in raw.items()}
     expected = nn.functional.cross_entropy(build().forward(seen), labels).detach()
-    assert scene.train(epochs=2).receipt.work.loss == pytest.approx(float(expected), rel=1e-5)
+    assert scenario.train(epochs=2).receipt.work.loss == pytest.approx(float(expected), rel=1e-5)
 
 
 @everywhere
 def test_every_round_starts_with_fresh_moments(engine):
-    used, fresh = Scene(engine), Scene(engine)
+    used, fresh = Scenario(engine), Scenario(engine)
     used.train(epochs=2)
     used.train(("head.1", "fusion.B"), round_=9, id_=1)
     again, first = used.train(round_=3), fresh.train(round_=3)
@@ -243,12 +243,12 @@ def test_every_round_starts_with_fresh_moments(engine):
 
 @everywhere
 def test_one_window_and_one_class_train(engine):
-    scene = Scene(engine)
-    whole = scene.inputs()
+    scenario = Scenario(engine)
+    whole = scenario.inputs()
     single = ClientInputs(inputs={m: x[:1] for m, x in whole.inputs.items()}, labels=whole.labels[:1])
-    update = scene.train(inputs=single)
+    update = scenario.train(inputs=single)
     assert update.receipt.work.num_steps == 1
-    same = scene.train(inputs=ClientInputs(inputs=whole.inputs, labels=torch.zeros_like(whole.labels)))
+    same = scenario.train(inputs=ClientInputs(inputs=whole.inputs, labels=torch.zeros_like(whole.labels)))
     for delta in (update.delta, same.delta):
         assert all(bool(torch.isfinite(d).all()) for d in delta.values())
         assert torch.count_nonzero(delta["head.1"])
@@ -256,37 +256,37 @@ def test_one_window_and_one_class_train(engine):
 
 @everywhere
 def test_nothing_to_train_costs_nothing_and_changes_nothing(engine):
-    scene = Scene(engine)
-    update = scene.train((), epochs=1)
+    scenario = Scenario(engine)
+    update = scenario.train((), epochs=1)
     assert update.delta == {} and update.receipt.bytes_up == 0 and update.receipt.bytes_down > 0
     assert update.receipt.work.loss > 0.0
-    assert all(torch.equal(theta, scene.start[j]) for j, theta in scene.backbone.params().items())
+    assert all(torch.equal(theta, scenario.start[j]) for j, theta in scenario.backbone.params().items())
 
 
 # Parts, taps, personal state -------------------------------------------------------------------------------------
 
 
 def test_a_kind_of_tensor_alone_can_be_trained_and_sent():
-    scene = Scene()
+    scenario = Scenario()
     bias = {"head.1": Part(kinds=frozenset({"bias"}))}
-    update = scene.train(changes={"train": bias, "up": bias})
+    update = scenario.train(changes={"train": bias, "up": bias})
     assert update.delta["head.1"].shape == (SHAPE.num_classes,) and update.delta["head.1"].all()
-    weight = scene.backbone.layout.unflatten("head.1", scene.backbone.params()["head.1"])["weight"]
-    assert torch.equal(weight, scene.backbone.layout.unflatten("head.1", scene.start["head.1"])["weight"])
+    weight = scenario.backbone.layout.unflatten("head.1", scenario.backbone.params()["head.1"])["weight"]
+    assert torch.equal(weight, scenario.backbone.layout.unflatten("head.1", scenario.start["head.1"])["weight"])
 
 
 def test_bytes_are_the_length_of_the_encoded_payload():
-    scene = Scene()
+    scenario = Scenario()
     up = {"head.1": Part(kinds=frozenset({"bias"})), "fusion.B": Part()}
-    update = scene.train(changes={"train": up, "up": up})
-    assert update.receipt.bytes_up == len(encode(scene.backbone.layout, up, update.delta))
-    everything = scene.backbone.layout.select()
-    assert update.receipt.bytes_down == len(encode(scene.backbone.layout, everything, scene.start))
+    update = scenario.train(changes={"train": up, "up": up})
+    assert update.receipt.bytes_up == len(encode(scenario.backbone.layout, up, update.delta))
+    everything = scenario.backbone.layout.select()
+    assert update.receipt.bytes_down == len(encode(scenario.backbone.layout, everything, scenario.start))
 
 
 @everywhere
 def test_taps_show_stages_live_frozen_and_absent(engine):
-    scene, seen = Scene(engine), []
+    scenario, seen = Scenario(engine), []
 
     def objective(step):
         seen.append({name: tap.detach().clone() for name, tap in step.taps.items()})
@@ -294,7 +294,7 @@ def test_taps_show_stages_live_frozen_and_absent(engine):
 
     names = frozenset({"encoder.acc.2", "encoder.hr.2", "fusion"})
     program = ClientProgram(objective=objective)
-    scene.train(("fusion.A.acc",), program=program, changes={"taps": names})
+    scenario.train(("fusion.A.acc",), program=program, changes={"taps": names})
     raw, _ = windows()
     index = batches(NUM_WINDOWS, 1)[0]
     oracle = {s.spec.id: s.module for s in build().stages}
@@ -308,7 +308,7 @@ def test_taps_show_stages_live_frozen_and_absent(engine):
 
 
 def test_objective_sees_trained_vectors_and_where_they_started():
-    scene, seen = Scene(), []
+    scenario, seen = Scenario(), []
 
     def objective(step):
         drift = {j: float((theta - step.start[j]).detach().norm()) for j, theta in step.params.items()}
@@ -318,7 +318,7 @@ def test_objective_sees_trained_vectors_and_where_they_started():
         return task_loss(step)
 
     chosen = ("fusion.A.acc", "head.1")
-    scene.train(chosen, epochs=2, program=ClientProgram(objective=objective), changes={"args": {"mu": 0.5}})
+    scenario.train(chosen, epochs=2, program=ClientProgram(objective=objective), changes={"args": {"mu": 0.5}})
     first, last = seen[0], seen[-1]
     assert tuple(first[0]) == chosen and first[1:] == (True, 2, {"mu": 0.5})
     assert set(first[0].values()) == {0.0} and min(last[0].values()) > 0.0
@@ -328,35 +328,35 @@ def test_a_pull_towards_the_start_shortens_the_update():
     def tether(step):
         return task_loss(step) + sum(50.0 * (theta - step.start[j]).square().sum() for j, theta in step.params.items())
 
-    free, tied = (Scene().train(("head.1",), 5, program=p) for p in (None, ClientProgram(objective=tether)))
+    free, tied = (Scenario().train(("head.1",), 5, program=p) for p in (None, ClientProgram(objective=tether)))
     assert tied.delta["head.1"].norm() < 0.5 * free.delta["head.1"].norm()
 
 
 def test_personal_parts_stay_come_back_and_are_not_sent():
-    scene = Scene()
+    scenario = Scenario()
     mine = {"head.1": Part(kinds=frozenset({"bias"}))}
-    changes = {"keep": mine, "up": scene.backbone.layout.select(("fusion.B",))}
-    first = scene.train(("fusion.B", "head.1"), changes=changes)
+    changes = {"keep": mine, "up": scenario.backbone.layout.select(("fusion.B",))}
+    first = scenario.train(("fusion.B", "head.1"), changes=changes)
     assert first.delta.keys() == {"fusion.B"} and first.state.keys() == {"head.1"}
     bias = first.state["head.1"].clone()
-    assert bias.shape == (SHAPE.num_classes,) and not torch.equal(bias, scene.start["head.1"][-SHAPE.num_classes :])
-    frozen = scene.train(("fusion.B",), round_=2, state=first.state, changes=changes)
+    assert bias.shape == (SHAPE.num_classes,) and not torch.equal(bias, scenario.start["head.1"][-SHAPE.num_classes :])
+    frozen = scenario.train(("fusion.B",), round_=2, state=first.state, changes=changes)
     assert torch.equal(frozen.state["head.1"], bias)
-    assert torch.equal(scene.backbone.params()["head.1"][-SHAPE.num_classes :], bias)
+    assert torch.equal(scenario.backbone.params()["head.1"][-SHAPE.num_classes :], bias)
     assert torch.equal(
-        scene.backbone.params()["head.1"][: -SHAPE.num_classes], scene.start["head.1"][: -SHAPE.num_classes]
+        scenario.backbone.params()["head.1"][: -SHAPE.num_classes], scenario.start["head.1"][: -SHAPE.num_classes]
     )
-    scene.train(("head.1",), round_=3)
+    scenario.train(("head.1",), round_=3)
     assert torch.equal(first.state["head.1"], bias), "kept values must not be views of the worker's model"
 
 
 def test_other_facts_in_a_clients_state_survive():
-    update = Scene().train(("head.1",), state={"importance": torch.ones(3)})
+    update = Scenario().train(("head.1",), state={"importance": torch.ones(3)})
     assert torch.equal(update.state["importance"], torch.ones(3))
 
 
 def test_refine_and_after_are_the_clients_own_word():
-    scene = Scene()
+    scenario = Scenario()
 
     def refine(context, assignment):
         only = context.layout.select(("head.1",))
@@ -367,15 +367,15 @@ def test_refine_and_after_are_the_clients_own_word():
             receipt=update.receipt, delta={j: d * 2 for j, d in update.delta.items()}, state=update.state
         )
 
-    refined = scene.train(program=ClientProgram(refine=refine))
+    refined = scenario.train(program=ClientProgram(refine=refine))
     assert refined.delta.keys() == {"head.1"} and refined.receipt.work.epochs == 3
-    doubled = scene.train(program=ClientProgram(refine=refine, after=after))
+    doubled = scenario.train(program=ClientProgram(refine=refine, after=after))
     assert torch.equal(doubled.delta["head.1"], 2 * refined.delta["head.1"])
 
 
 @everywhere
 def test_stage_times_are_measured(engine):
-    work = Scene(engine).train(epochs=2).receipt.work
+    work = Scenario(engine).train(epochs=2).receipt.work
     assert work.engine == engine and work.epochs == 2
     assert min(work.measured.forward_s, work.measured.backward_s, work.measured.optimizer_s) > 0.0
     assert work.measured.link_s == 0.0
@@ -384,9 +384,9 @@ def test_stage_times_are_measured(engine):
 @pytest.mark.parametrize("engine", ["naive", "reuse", "gemm"])
 def test_a_group_may_learn_slower_than_the_others(engine):
     """Adam's first step is the learning rate's size whatever the gradient: a tenth of it is a tenth of the way."""
-    scene = Scene(engine)
+    scenario = Scenario(engine)
     slow = {"lr_scale": {"encoder.acc.1": 0.1}}
-    usual, scaled = (scene.train(inputs=scene.inputs(num=BATCH), changes=c) for c in ({}, slow))
+    usual, scaled = (scenario.train(inputs=scenario.inputs(num=BATCH), changes=c) for c in ({}, slow))
     for j, delta in usual.delta.items():
         if j in slow["lr_scale"]:
             torch.testing.assert_close(scaled.delta[j], 0.1 * delta, rtol=1e-3, atol=1e-6)
@@ -404,21 +404,21 @@ def seen_rows(step):
 @everywhere
 def test_observations_are_the_rows_of_the_last_epoch(engine):
     """In the order of its batches, before their steps; their mean is the epoch's loss."""
-    update = Scene(engine).train(None, epochs=3, program=ClientProgram(observe=seen_rows))
+    update = Scenario(engine).train(None, epochs=3, program=ClientProgram(observe=seen_rows))
     _, labels = windows()
     last = torch.cat(batches(NUM_WINDOWS, 3)[-3:])
     assert torch.equal(update.receipt.stats["label"], labels[last])
     losses = update.receipt.stats["loss"]
     assert float(losses.mean()) == pytest.approx(update.receipt.work.loss, rel=1e-5) and not losses.requires_grad
-    assert Scene(engine).train(None).receipt.stats == {}
+    assert Scenario(engine).train(None).receipt.stats == {}
 
 
 @everywhere
 def test_what_is_observed_of_a_frozen_stage_is_each_batchs_own(engine):
     """Frozen stages' rows are gathered into one buffer for every batch: what was seen must not change with it."""
     program = ClientProgram(observe=lambda step: {"feature": step.taps["encoder.acc.2"].flatten(1)})
-    scene = Scene(engine)
-    seen = scene.train(("head.1",), epochs=2, program=program, changes={"taps": frozenset(["encoder.acc.2"])})
+    scenario = Scenario(engine)
+    seen = scenario.train(("head.1",), epochs=2, program=program, changes={"taps": frozenset(["encoder.acc.2"])})
     rows = seen.receipt.stats["feature"]
     assert len(rows) == NUM_WINDOWS == len(rows.unique(dim=0))
 
@@ -432,9 +432,12 @@ def test_a_probe_leaves_no_trace(engine):
         seen.append(context.probe(task))
         return task
 
-    scene = Scene(engine)
-    plain, probed = scene.train(None, epochs=2), scene.train(None, epochs=2, program=ClientProgram(refine=probing))
-    again = scene.train(None, epochs=2)
+    scenario = Scenario(engine)
+    plain, probed = (
+        scenario.train(None, epochs=2),
+        scenario.train(None, epochs=2, program=ClientProgram(refine=probing)),
+    )
+    again = scenario.train(None, epochs=2)
     for update in (probed, again):
         assert all(torch.equal(plain.delta[j], update.delta[j]) for j in plain.delta)
         assert update.receipt.work.num_steps == plain.receipt.work.num_steps
@@ -451,9 +454,9 @@ def test_a_round_that_was_broken_off_leaves_nothing_to_the_next(engine, micro_ba
     """Broken off in its second step, when some gradients are there: the same client again is a fresh trainer's."""
 
     def scene_of():
-        scene = Scene(engine)
-        scene.trainer.config = replace(scene.trainer.config, micro_batch=micro_batch)
-        return scene
+        scenario = Scenario(engine)
+        scenario.trainer.config = replace(scenario.trainer.config, micro_batch=micro_batch)
+        return scenario
 
     calls = []
 

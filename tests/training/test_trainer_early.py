@@ -10,7 +10,7 @@ from relief_ray.federated import ClientProgram, task_loss
 from relief_ray.groups import Part
 from relief_ray.training import optimizer, trainer
 from relief_ray.training.optimizer import Adam
-from tests.training.scene import ASSIGNMENTS, BATCH, Scene
+from tests.training.scenario import ASSIGNMENTS, BATCH, Scenario
 
 
 @pytest.fixture
@@ -35,10 +35,10 @@ def other(step):
 @pytest.mark.parametrize("groups", ASSIGNMENTS.values(), ids=ASSIGNMENTS)
 @pytest.mark.parametrize("missing", ["zero_input", "zero_feature"])
 def test_the_bits_are_those_of_steps_after_the_backward_pass(groups, missing, steps):
-    at_once = Scene("gemm", missing).train(groups, epochs=2)
+    at_once = Scenario("gemm", missing).train(groups, epochs=2)
     assert set(steps) <= {0, 1}, "each tensor has a step of its own"
     steps.clear()
-    afterwards = Scene("gemm", missing).train(groups, epochs=2, program=ClientProgram(objective=other))
+    afterwards = Scenario("gemm", missing).train(groups, epochs=2, program=ClientProgram(objective=other))
     assert at_once.receipt.work.loss == afterwards.receipt.work.loss
     assert all(torch.equal(delta, afterwards.delta[j]) for j, delta in at_once.delta.items())
 
@@ -46,7 +46,7 @@ def test_the_bits_are_those_of_steps_after_the_backward_pass(groups, missing, st
 def test_rates_are_the_groups_own(steps):
     changes = {"lr_scale": {"head.1": 0.5, "fusion.B": 2.0}}
     first, second = (
-        Scene("gemm").train(changes=changes, program=program)
+        Scenario("gemm").train(changes=changes, program=program)
         for program in (ClientProgram(), ClientProgram(objective=other))
     )
     assert all(torch.equal(delta, second.delta[j]) for j, delta in first.delta.items())
@@ -58,18 +58,18 @@ def test_rates_are_the_groups_own(steps):
     ids=["other engine", "parts of tensors", "batches in parts"],
 )
 def test_elsewhere_all_tensors_share_a_step(engine, changes, micro_batch, steps):
-    scene = Scene(engine)
-    scene.trainer.config = replace(scene.trainer.config, micro_batch=micro_batch)
-    scene.train(changes=changes)
-    num_tensors = 2 if "train" in changes else sum(map(len, scene.backbone.parameters.values()))
+    scenario = Scenario(engine)
+    scenario.trainer.config = replace(scenario.trainer.config, micro_batch=micro_batch)
+    scenario.train(changes=changes)
+    num_tensors = 2 if "train" in changes else sum(map(len, scenario.backbone.parameters.values()))
     assert set(steps) == {num_tensors}
 
 
 def test_hooks_end_with_the_round(steps):
-    scene = Scene("gemm")
-    scene.train()
+    scenario = Scenario("gemm")
+    scenario.train()
     steps.clear()
-    scene.train(program=ClientProgram(objective=other))
+    scenario.train(program=ClientProgram(objective=other))
     assert max(steps) > 1
 
 
@@ -83,18 +83,18 @@ def test_seconds_of_the_steps_are_the_optimizers(monkeypatch, steps):
         usual(self, parameters, lr)
 
     monkeypatch.setattr(Adam, "step", slow)
-    scene = Scene("gemm")
-    num_tensors = sum(map(len, scene.backbone.parameters.values()))
+    scenario = Scenario("gemm")
+    num_tensors = sum(map(len, scenario.backbone.parameters.values()))
     slept_s = 0.002 * 3 * num_tensors
-    times = scene.train().receipt.work.measured
+    times = scenario.train().receipt.work.measured
     assert times.optimizer_s >= slept_s > 0.1 and 0 < times.backward_s < slept_s
 
 
 @pytest.fixture
 def passed(monkeypatch):
     """Whether each tensor's moments passed; pieces of 64 values, every tensor of as many has a step of its own."""
-    found, usual = [], Adam._only_step
-    monkeypatch.setattr(Adam, "_only_step", lambda *given: found.append(usual(*given)) or found[-1])
+    found, usual = [], Adam._single_step
+    monkeypatch.setattr(Adam, "_single_step", lambda *given: found.append(usual(*given)) or found[-1])
     monkeypatch.setattr(optimizer, "LARGE", 64)
     monkeypatch.setattr(trainer, "LARGE", 64)
     return found
@@ -104,14 +104,14 @@ def passed(monkeypatch):
 @pytest.mark.parametrize(("num", "epochs"), [(BATCH, 1), (BATCH - 3, 1), (BATCH + 1, 1), (BATCH, 2)])
 def test_moments_of_an_only_step_pass_and_no_bit_depends_on_it(program, num, epochs, passed, monkeypatch):
     """One batch, one epoch; the client after it has several steps."""
-    taken, take, reset = [], trainer._take, Adam.reset
-    monkeypatch.setattr(trainer, "_take", lambda *given: taken.append(given) or take(*given))
+    taken, take, reset = [], trainer._step_in_backward, Adam.reset
+    monkeypatch.setattr(trainer, "_step_in_backward", lambda *given: taken.append(given) or take(*given))
 
     def rounds():
-        scene = Scene("gemm")
-        first = scene.train(epochs=epochs, program=program, inputs=scene.inputs(num=num))
+        scenario = Scenario("gemm")
+        first = scenario.train(epochs=epochs, program=program, inputs=scenario.inputs(num=num))
         had = any(passed)
-        return first, scene.train(epochs=2, program=program), had
+        return first, scenario.train(epochs=2, program=program), had
 
     one, after, had = rounds()
     assert had == (num <= BATCH and epochs == 1) and bool(taken) == (program.objective is task_loss)
@@ -129,5 +129,5 @@ def test_moments_of_a_probe_pass(passed):
         told.extend(passed)
         return assignment
 
-    Scene("gemm").train(epochs=3, program=ClientProgram(refine=refine))
+    Scenario("gemm").train(epochs=3, program=ClientProgram(refine=refine))
     assert any(told) and passed == told

@@ -8,10 +8,11 @@ from relief_ray.groups import Part
 from relief_ray.messages import Assignment, ClientInfo
 from relief_ray.streams import Streams
 from relief_ray.training.config import TrainerConfig
-from relief_ray.training.trainer import ClientInputs, Trainer, drop_ranks, scale_adapters
+from relief_ray.training.inputs import ClientInputs
+from relief_ray.training.trainer import Trainer, scale_adapters, zero_unsent_ranks
 from tests.models import tiny_moment as moment
 from tests.toy import CHANNELS, RANK, SHAPE, build
-from tests.training.scene import Scene
+from tests.training.scenario import Scenario
 
 GROUP = "encoder.acc.1"
 
@@ -60,26 +61,26 @@ def test_full_rank_is_the_whole_group():
 @pytest.mark.parametrize("engine", ["naive", "reuse", "gemm"])
 def test_first_rows_alone_move(engine):
     """Of every dense weight and bias, of convolutions by output channel."""
-    scene, part = Scene(engine), Part(rows=0.5)
-    chosen = scene.backbone.layout.select(("encoder.acc.1", "encoder.acc.2", "fusion.A.acc", "fusion.B"), part)
-    update = scene.train(epochs=2, changes={"train": chosen, "up": chosen})
-    after = scene.backbone.params()
-    for j in scene.backbone.layout.ids:
+    scenario, part = Scenario(engine), Part(rows=0.5)
+    chosen = scenario.backbone.layout.select(("encoder.acc.1", "encoder.acc.2", "fusion.A.acc", "fusion.B"), part)
+    update = scenario.train(epochs=2, changes={"train": chosen, "up": chosen})
+    after = scenario.backbone.params()
+    for j in scenario.backbone.layout.ids:
         inside = torch.zeros(len(after[j]), dtype=torch.bool)
         if j in chosen:
-            inside[scene.backbone.layout.indices(j, part)] = True
-            assert torch.equal(update.delta[j], (after[j] - scene.start[j])[inside]) and update.delta[j].any()
-        assert torch.equal(after[j][~inside], scene.start[j][~inside])
+            inside[scenario.backbone.layout.indices(j, part)] = True
+            assert torch.equal(update.delta[j], (after[j] - scenario.start[j])[inside]) and update.delta[j].any()
+        assert torch.equal(after[j][~inside], scenario.start[j][~inside])
 
 
 def test_rows_move_as_in_full_training_on_the_first_step():
     """One step of Adam: masked rows stay, the others go where they go anyway."""
-    whole, part = (Scene().train(inputs=one_batch(), changes=c) for c in ({}, rows_of("fusion.A.acc", 0.5)))
+    whole, part = (Scenario().train(inputs=one_batch(), changes=c) for c in ({}, rows_of("fusion.A.acc", 0.5)))
     torch.testing.assert_close(part.delta["fusion.A.acc"], whole.delta["fusion.A.acc"].view(8, -1)[:4].reshape(-1))
 
 
 def one_batch():
-    return Scene().inputs(num=16)
+    return Scenario().inputs(num=16)
 
 
 def rows_of(group, share):
@@ -90,7 +91,7 @@ def test_what_comes_down_at_a_lower_rank_has_no_other_ranks():
     layout, theta = build(b_zero=False).layout, build(b_zero=False).params()
     before = {j: x.clone() for j, x in theta.items()}
     down = {"encoder.acc.1": Part(rank=1), "fusion.B": Part(rank=RANK), "head.1": Part(rank=1), "encoder.hr.1": Part()}
-    drop_ranks(theta, layout, down)
+    zero_unsent_ranks(theta, layout, down)
     found = layout.unflatten("encoder.acc.1", theta["encoder.acc.1"])
     kept = layout.unflatten("encoder.acc.1", before["encoder.acc.1"])
     assert torch.equal(found["a"][0], kept["a"][0]) and not found["a"][1:].any()

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch.utils import backend_registration
 
-from relief_ray.training.trainer import place
-from tests.training.scene import SHAPE, TINY
+from relief_ray.training.trainer import move_frozen
+from tests.training.scenario import SHAPE, TINY
 
 ROUNDS = ("cnn, gemm", "cnn, reuse", "moment, reuse", "cnn, stacked", "moment, stacked")
 NAMES = (*ROUNDS, "a probe", "a forgotten move")
@@ -41,7 +41,7 @@ def test_everything_of_a_round_is_on_one_device_and_what_leaves_is_on_the_cpu(na
 def test_nothing_moves_where_the_cpu_computes():
     backbone = cnn("gemm")
     before = [id(t) for s in backbone.stages for t in s.module.parameters()]
-    place(backbone, torch.device("cpu"))
+    move_frozen(backbone, torch.device("cpu"))
     assert before == [id(t) for s in backbone.stages for t in s.module.parameters()]
 
 
@@ -50,7 +50,7 @@ def test_what_is_frozen_is_copied_once_and_stays_where_it_was():
     backbone, shared = cnn("reuse"), torch.zeros(3)
     for stage in backbone.stages[:2]:
         stage.module.register_buffer("mask", shared)
-    place(backbone, torch.device("meta"))
+    move_frozen(backbone, torch.device("meta"))
     masks = [stage.module.get_buffer("mask") for stage in backbone.stages[:2]]
     assert masks[0] is masks[1] and masks[0].device.type == "meta" and shared.device.type == "cpu"
     assert {p.device.type for ps in backbone.parameters.values() for p in ps} == {"cpu"}, "these follow the trainer"

@@ -15,12 +15,11 @@ from relief_ray.server.aggregation import by_samples, one_bucket, uniform
 from relief_ray.server.reduction import blocks
 from relief_ray.streams import Streams
 from relief_ray.training.config import TrainerConfig
-from relief_ray.training.inputs import InputCache, LazyRows, held_of, prepare
-from relief_ray.training.job import Job
-from relief_ray.training.serial_executor import SerialExecutor, combine
-from relief_ray.training.trainer import ClientInputs
+from relief_ray.training.inputs import ClientInputs, InputCache, LazyRows, prepare, prepared_bytes
+from relief_ray.training.job import Job, combine
+from relief_ray.training.serial_executor import SerialExecutor
 from relief_ray.training.worker import Worker, subject_index, target_masks
-from tests.training.scene import ABSENT, SHAPE, build
+from tests.training.scenario import ABSENT, SHAPE, build
 
 OWNED = (("acc", "gyro", "hr"), ("acc", "gyro"), ("acc",))
 
@@ -181,9 +180,11 @@ def test_what_was_used_last_makes_room_since_it_is_needed_last():
 def test_room_is_made_before_windows_are_loaded(job):
     """So that a host never holds more than its limit: here one client's windows, and two clients."""
     windows, backbone = job.clients[0], build("gemm")
-    size = held_of(windows, ("acc", "hr"), backbone)
+    size = prepared_bytes(windows, ("acc", "hr"), backbone)
     whole = prepare(windows, ("acc", "hr"), backbone)
-    assert size == sum(x.numel() * 4 for x in whole.inputs.values()) > 0 == held_of(windows, ("acc",), backbone, 0)
+    assert (
+        size == sum(x.numel() * 4 for x in whole.inputs.values()) > 0 == prepared_bytes(windows, ("acc",), backbone, 0)
+    )
     cache, used = InputCache(1), []
     cache.limit_bytes = size
 
@@ -192,7 +193,7 @@ def test_room_is_made_before_windows_are_loaded(job):
         return prepare(windows, ("acc", "hr"), backbone)
 
     for name in ("first", "second"):
-        cache.get(name, partial(held_of, windows, ("acc", "hr"), backbone), load)
+        cache.get(name, partial(prepared_bytes, windows, ("acc", "hr"), backbone), load)
     assert used == [0, 0] and cache._used == size
 
 

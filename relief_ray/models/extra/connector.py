@@ -15,12 +15,67 @@ from torch import Tensor, nn
 from relief_ray.extra_modules import Connector
 from relief_ray.groups import GroupId
 from relief_ray.models.backbone import Backbone, GroupParameters, Stage, seeded
-from relief_ray.models.extra.rewire import features_below, group_of, rerouted, widths
+from relief_ray.models.extra.rewire import feature_stages, feature_widths, module_group, rewired_stages
 from relief_ray.stages import StageSpec
 
 
-class Adapter(nn.Module):
-    """``up(GELU(down(h)))``, zero at first."""
+def with_connector(backbone: Backbone, connector: Connector, seed: int) -> Backbone:
+    """Returns ``backbone`` with the adapters and two further paths to the logits, ``first`` and ``mixed``."""
+    features = feature_stages(backbone, backbone.output)
+    sizes, sources = feature_widths(backbone, features), tuple(s.spec.id for s in features)
+    width, tasks = sum(sizes), range(1, connector.num_tasks + 1)
+
+    def stage(name: GroupId, build: Callable[[], nn.Module]) -> Stage:
+        module = seeded(build, (seed + crc32(name.encode())) % 2**31)
+        return Stage(spec=StageSpec(id=name, inputs=sources, groups=frozenset([name])), module=module)
+
+    def adapter(name: GroupId) -> Stage:
+        return stage(name, lambda: _Adapter(width, connector.bottleneck))
+
+    task = [adapter(connector.task(i)) for i in tasks]
+    cross = [adapter(connector.cross(i)) for i in tasks[1:]]
+    personal, gate = adapter(connector.own), stage(connector.router, lambda: _Gate(width, connector.num_tasks))
+    mix = StageSpec(id=f"{connector.id}.mix", inputs=(gate.spec.id, *(s.spec.id for s in (*task, *cross))))
+    in_mix = (personal.spec.id,) if connector.own_in_mix else ()
+    groups: list[GroupParameters] = [
+        *(module_group(s, "connector", member) for member, s in enumerate(task, 1)),
+        *(module_group(s, "connector", member) for member, s in enumerate(cross, 2)),
+        module_group(personal, "connector"),
+        module_group(gate, "router"),
+    ]
+    stages = [
+        *task,
+        *cross,
+        personal,
+        gate,
+        Stage(spec=mix, module=_Mixed()),
+        *_path(backbone, connector, "first", sources, sizes, (task[0].spec.id, personal.spec.id)),
+        *_path(backbone, connector, "mixed", sources, sizes, (*in_mix, mix.id)),
+    ]
+    return backbone.plus(stages, groups)
+
+
+def _path(
+    backbone: Backbone,
+    connector: Connector,
+    path: Literal["first", "mixed"],
+    sources: tuple[str, ...],
+    sizes: list[int],
+    added: tuple[str, ...],
+) -> list[Stage]:
+    """Stages of one path: ``z``, its columns by modality, and copies of all stages that read the features."""
+    joined = StageSpec(id=f"{connector.id}.z@{path}", inputs=(*sources, *added))
+    stages, replaced, start = [Stage(spec=joined, module=_Residual(len(sources)))], {}, 0
+    for source, size in zip(sources, sizes, strict=True):
+        replaced[source] = f"{source}@{connector.id}.{path}"
+        spec = StageSpec(id=replaced[source], inputs=(joined.id,))
+        stages.append(Stage(spec=spec, module=_Columns(start, start + size)))
+        start += size
+    return [*stages, *rewired_stages(backbone, replaced, f"{connector.id}.{path}", connector.output(path))]
+
+
+class _Adapter(nn.Module):
+    """``up(GELU(down(h)))``; zero before training, since ``up`` is."""
 
     def __init__(self, width: int, bottleneck: int) -> None:
         """D -> W -> D."""
@@ -35,7 +90,7 @@ class Adapter(nn.Module):
         return out
 
 
-class Gate(nn.Linear):
+class _Gate(nn.Linear):
     """``G h``, without bias."""
 
     def __init__(self, width: int, num_tasks: int) -> None:
@@ -47,11 +102,11 @@ class Gate(nn.Linear):
         return super().forward(torch.cat(features_BD, 1))
 
 
-class Residual(nn.Module):
+class _Residual(nn.Module):
     """``h + sum of adapters``."""
 
     def __init__(self, num_features: int) -> None:
-        """So many features come before the adapters' outputs."""
+        """``num_features``: inputs that are features; the adapters' outputs follow them."""
         super().__init__()
         self.num_features = num_features
 
@@ -63,7 +118,7 @@ class Residual(nn.Module):
         return total
 
 
-class Mixed(nn.Module):
+class _Mixed(nn.Module):
     """``sum_i P_i h_i`` with ``h_1 = task_1`` and ``h_i = task_i + cross_i``."""
 
     def forward(self, logits_BT: Tensor, *adapters_BD: Tensor) -> Tensor:
@@ -76,8 +131,8 @@ class Mixed(nn.Module):
         return total
 
 
-class Columns(nn.Module):
-    """One modality's part of ``z``."""
+class _Columns(nn.Module):
+    """One modality's columns of ``z``."""
 
     def __init__(self, start: int, stop: int) -> None:
         """Columns ``start`` to ``stop``."""
@@ -87,58 +142,3 @@ class Columns(nn.Module):
     def forward(self, z_BD: Tensor) -> Tensor:
         """(B, D) -> (B, D_m)."""
         return z_BD[:, self.start : self.stop]
-
-
-def with_connector(backbone: Backbone, connector: Connector, seed: int) -> Backbone:
-    """``backbone`` with the adapters and two more ways to the logits, ``first`` and ``mixed``."""
-    features = features_below(backbone, backbone.output)
-    sizes, sources = widths(backbone, features), tuple(s.spec.id for s in features)
-    width, tasks = sum(sizes), range(1, connector.num_tasks + 1)
-
-    def stage(name: GroupId, build: Callable[[], nn.Module]) -> Stage:
-        module = seeded(build, (seed + crc32(name.encode())) % 2**31)
-        return Stage(spec=StageSpec(id=name, inputs=sources, groups=frozenset([name])), module=module)
-
-    def adapter(name: GroupId) -> Stage:
-        return stage(name, lambda: Adapter(width, connector.bottleneck))
-
-    task = [adapter(connector.task(i)) for i in tasks]
-    cross = [adapter(connector.cross(i)) for i in tasks[1:]]
-    own, gate = adapter(connector.own), stage(connector.router, lambda: Gate(width, connector.num_tasks))
-    mix = StageSpec(id=f"{connector.id}.mix", inputs=(gate.spec.id, *(s.spec.id for s in (*task, *cross))))
-    personal = (own.spec.id,) if connector.own_in_mix else ()
-    groups: list[GroupParameters] = [
-        *(group_of(s, "connector", member) for member, s in enumerate(task, 1)),
-        *(group_of(s, "connector", member) for member, s in enumerate(cross, 2)),
-        group_of(own, "connector"),
-        group_of(gate, "router"),
-    ]
-    stages = [
-        *task,
-        *cross,
-        own,
-        gate,
-        Stage(spec=mix, module=Mixed()),
-        *_path(backbone, connector, "first", sources, sizes, (task[0].spec.id, own.spec.id)),
-        *_path(backbone, connector, "mixed", sources, sizes, (*personal, mix.id)),
-    ]
-    return backbone.plus(stages, groups)
-
-
-def _path(
-    backbone: Backbone,
-    connector: Connector,
-    path: Literal["first", "mixed"],
-    sources: tuple[str, ...],
-    sizes: list[int],
-    added: tuple[str, ...],
-) -> list[Stage]:
-    """``z``, its parts by modality, and all that reads them."""
-    whole = StageSpec(id=f"{connector.id}.z@{path}", inputs=(*sources, *added))
-    stages, instead, start = [Stage(spec=whole, module=Residual(len(sources)))], {}, 0
-    for source, size in zip(sources, sizes, strict=True):
-        instead[source] = f"{source}@{connector.id}.{path}"
-        spec = StageSpec(id=instead[source], inputs=(whole.id,))
-        stages.append(Stage(spec=spec, module=Columns(start, start + size)))
-        start += size
-    return [*stages, *rerouted(backbone, instead, f"{connector.id}.{path}", connector.output(path))]

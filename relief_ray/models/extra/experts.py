@@ -14,69 +14,61 @@ from torch import Tensor, nn
 
 from relief_ray.extra_modules import Experts
 from relief_ray.models.backbone import Backbone, GroupParameters, Stage
-from relief_ray.models.extra.rewire import features_below, rerouted, widths
-from relief_ray.models.extra.routed import Inside, Router, inside, router_rows
+from relief_ray.models.extra.rewire import feature_stages, feature_widths, rewired_stages
+from relief_ray.models.extra.routed_lora import RoutedStage, Router, routed_stages, router_rows
 from relief_ray.stages import StageSpec, ancestors
 
 
-class Mix(nn.Module):
-    """``sum_e w_e y_e``."""
-
-    def forward(self, weights_BM: Tensor, *outputs: Tensor) -> Tensor:
-        """(B, M), then M tensors (B, ..) -> (B, ..)."""
-        total = torch.zeros_like(outputs[0])
-        for w_B, output in zip(weights_BM.unbind(1), outputs, strict=True):
-            total = total + w_B.view(-1, *[1] * (output.ndim - 1)) * output
-        return total
-
-
 def with_experts(backbone: Backbone, experts: Experts, seed: int) -> Backbone:
-    """``backbone`` with copies 2 .. ``most`` of the layer, and one way to the logits per number of experts.
+    """Returns ``backbone`` with copies 2 .. ``most`` of the layer, and one path to the logits per number of experts.
 
     Raises:
-        ValueError: the groups are no layer with a single end, or those inside of stages are not LoRA layers.
+        ValueError: the groups are no layer with one last stage, or those inside of stages are not LoRA layers.
     """
     layer = _layer(backbone, experts)
-    last, deep = layer[-1].spec.id, inside(backbone, experts, seed)
+    last, routed = layer[-1].spec.id, routed_stages(backbone, experts, seed)
     copies = {e: _copies(backbone, experts, layer, e) for e in range(2, experts.most + 1)}
-    below = features_below(backbone, last)
-    rows = router_rows(sum(widths(backbone, below)), experts.most, seed, experts.id)
+    features = feature_stages(backbone, last)
+    rows = router_rows(sum(feature_widths(backbone, features)), experts.most, seed, experts.id)
     routers = [
         GroupParameters(
             id=experts.router(e), role="router", modality=None, layer=None, tensors=(("weight", p, "weight"),), member=e
         )
         for e, p in enumerate(rows, 1)
     ]
-    groups = [*(g for found in copies.values() for _, own in found for g in own), *routers]
-    stages = [] if deep else [stage for found in copies.values() for stage, _ in found]
+    groups = [*(g for pairs in copies.values() for _, declared in pairs for g in declared), *routers]
+    stages = [] if routed else [stage for pairs in copies.values() for stage, _ in pairs]
     for number in range(2, experts.most + 1):
         further = [stage for e in range(2, number + 1) for stage, _ in copies[e]]
-        deeper = _deeper(experts, deep, [*_until(backbone, last), *further], number)
-        names = {old: twin.spec.id for old, twin in deeper.items()}
-        sources = tuple(names.get(s.spec.id, s.spec.id) for s in below)
-        stages += [*deeper.values(), *_mixture(backbone, experts, last, rows[:number], sources, names)]
-    return backbone.plus(stages, [*groups, *(g for part in deep.values() for g in part.groups)])
+        mixed = _mixed_inside(experts, routed, [*_stages_up_to(backbone, last), *further], number)
+        names = {old: copied.spec.id for old, copied in mixed.items()}
+        sources = tuple(names.get(s.spec.id, s.spec.id) for s in features)
+        stages += [*mixed.values(), *_mixture(backbone, experts, last, rows[:number], sources, names)]
+    return backbone.plus(stages, [*groups, *(g for part in routed.values() for g in part.groups)])
 
 
-def _until(backbone: Backbone, last: str) -> list[Stage]:
+def _stages_up_to(backbone: Backbone, last: str) -> list[Stage]:
     below = ancestors(backbone.specs, {last})
     return [s for s in backbone.stages if s.spec.id in below]
 
 
-def _deeper(experts: Experts, deep: Mapping[str, Inside], stages: Sequence[Stage], number: int) -> dict[str, Stage]:
-    """Twins of ``stages`` where ``number`` experts are mixed inside of some, and of all that reads from those."""
-    found: dict[str, Stage] = {}
+def _mixed_inside(
+    experts: Experts, routed: Mapping[str, RoutedStage], stages: Sequence[Stage], number: int
+) -> dict[str, Stage]:
+    """Copies of the ``routed`` ones of ``stages``, ``number`` experts mixed inside, and of all that read from them."""
+    copies: dict[str, Stage] = {}
     for stage in stages:
         name, spec = stage.spec.id, stage.spec
-        if name not in deep and not found.keys() & set(spec.inputs):
+        if name not in routed and not copies.keys() & set(spec.inputs):
             continue
-        twin = deep[name].mixed(experts, number) if name in deep else replace(stage, pool=None)
-        inputs = tuple(found[i].spec.id if i in found else i for i in spec.inputs)
-        found[name] = replace(twin, spec=replace(twin.spec, id=f"{name}@{experts.id}.{number}", inputs=inputs))
-    return found
+        copied = routed[name].mixed(experts, number) if name in routed else replace(stage, pool=None)
+        inputs = tuple(copies[i].spec.id if i in copies else i for i in spec.inputs)
+        copies[name] = replace(copied, spec=replace(copied.spec, id=f"{name}@{experts.id}.{number}", inputs=inputs))
+    return copies
 
 
 def _layer(backbone: Backbone, experts: Experts) -> list[Stage]:
+    """The stages that own the groups ``experts.of``; all of them lead to the last one."""
     layer = [s for s in backbone.stages if s.spec.groups & set(experts.of)]
     owned = {j for s in layer for j in s.spec.groups}
     if not layer or owned != set(experts.of):
@@ -90,16 +82,16 @@ def _layer(backbone: Backbone, experts: Experts) -> list[Stage]:
 def _copies(
     backbone: Backbone, experts: Experts, layer: Sequence[Stage], expert: int
 ) -> list[tuple[Stage, list[GroupParameters]]]:
-    """The layer's stages with parameters of their own; what is frozen in them is shared."""
+    """Copies of the layer's stages with new trained parameters, each with its groups; frozen tensors are shared."""
     names = {s.spec.id: f"{experts.id}.{expert}.{s.spec.id}" for s in layer}
     declared = {g.id: g for g in backbone.declared}
     trained = {id(p) for j in experts.of for p in backbone.parameters[j]}
     copies = []
     for stage in layer:
         tensors = [*stage.module.parameters(), *stage.module.buffers()]
-        twin = copy.deepcopy(stage.module, {id(t): t for t in tensors if id(t) not in trained})
-        parameter = {id(p): q for p, q in zip(stage.module.parameters(), twin.parameters(), strict=True)}
-        own = [
+        module = copy.deepcopy(stage.module, {id(t): t for t in tensors if id(t) not in trained})
+        parameter = {id(p): q for p, q in zip(stage.module.parameters(), module.parameters(), strict=True)}
+        groups = [
             replace(
                 declared[j],
                 id=experts.copy(expert, j),
@@ -114,9 +106,9 @@ def _copies(
             stage.spec,
             id=names[stage.spec.id],
             inputs=tuple(names.get(i, i) for i in stage.spec.inputs),
-            groups=frozenset(g.id for g in own),
+            groups=frozenset(g.id for g in groups),
         )
-        copies.append((replace(stage, spec=spec, module=twin), own))
+        copies.append((replace(stage, spec=spec, module=module), groups))
     return copies
 
 
@@ -128,6 +120,7 @@ def _mixture(
     sources: tuple[str, ...],
     names: Mapping[str, str],
 ) -> list[Stage]:
+    """The router's weights, the mixture of the experts' outputs, and copies of the stages behind it."""
     number = len(rows)
     output = experts.output(number)
     assert output is not None
@@ -140,6 +133,17 @@ def _mixture(
     mixed = output if last == backbone.output else f"{experts.id}.mix@{number}"
     return [
         Stage(spec=weights, module=Router(rows)),
-        Stage(spec=StageSpec(id=mixed, inputs=(weights.id, *ends)), module=Mix()),
-        *rerouted(backbone, {last: mixed}, f"{experts.id}.{number}", output),
+        Stage(spec=StageSpec(id=mixed, inputs=(weights.id, *ends)), module=_Mix()),
+        *rewired_stages(backbone, {last: mixed}, f"{experts.id}.{number}", output),
     ]
+
+
+class _Mix(nn.Module):
+    """``sum_e w_e y_e``."""
+
+    def forward(self, weights_BM: Tensor, *outputs: Tensor) -> Tensor:
+        """(B, M), then M tensors (B, ..) -> (B, ..)."""
+        total = torch.zeros_like(outputs[0])
+        for w_B, output in zip(weights_BM.unbind(1), outputs, strict=True):
+            total = total + w_B.view(-1, *[1] * (output.ndim - 1)) * output
+        return total

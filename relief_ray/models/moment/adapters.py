@@ -1,8 +1,8 @@
-"""Backbone 2's trained parameters in PEFT's own file format, one folder per encoder and one for the fusion layer.
+"""Saves and loads Backbone 2's trained parameters in PEFT's file format, a folder per encoder and one for fusion.
 
 ``<folder>/encoder.<modality>`` loads into a plain ``MOMENTPipeline`` with ``PeftModel.from_pretrained``;
 ``<folder>/fusion`` into any module whose ``fusion`` is the Linear on the concatenated features; ``head.safetensors``
-holds what is no adapter of the backbone itself: the dense head, and what a method adds (exits, experts, a connector).
+holds all other trained parameters: the dense head, and modules that a method adds (exits, experts, a connector).
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 
 ADAPTER, CONFIG, HEAD = "adapter_model.safetensors", "adapter_config.json", "head.safetensors"
 PREFIX = "base_model.model."
-# Fields of PEFT's configuration that change nothing once the adapters are trained; all others are what we write.
-NEUTRAL = frozenset(
+# Fields of PEFT's configuration that do not change a trained adapter's function; all others must be as we write them.
+_NEUTRAL = frozenset(
     {
         *("task_type", "auto_mapping", "peft_version", "base_model_name_or_path", "revision", "inference_mode"),
         *("lora_dropout", "layers_pattern", "megatron_config", "megatron_core", "runtime_config", "qalora_group_size"),
         *("r", "lora_alpha", "target_modules"),  # compared on their own
     }
 )
-# Other initialisations change the frozen matrices too.
-STARTS = (True, False, "gaussian", "orthogonal")
+# Initialisations that leave the frozen matrices alone.
+_STARTS = (True, False, "gaussian", "orthogonal")
 
 
 def save_adapters(config: MomentConfig, layout: GroupLayout, params: Params, folder: Path) -> None:
@@ -49,44 +49,44 @@ def save_adapters(config: MomentConfig, layout: GroupLayout, params: Params, fol
 
 
 def load_adapters(config: MomentConfig, layout: GroupLayout, folder: Path) -> dict[GroupId, Tensor]:
-    """Reads what ``save_adapters`` or PEFT wrote: for Python code that goes on with an exported model.
+    """Reads files of ``save_adapters`` or PEFT, to continue with an exported model in Python.
 
     Raises:
-        UserError: a file is missing, is not safetensors, or has not exactly the tensors of this layout; or adapters of
-            another rank, alpha, kind or on other matrices, whose values mean something else.
+        UserError: a file is missing, is not safetensors, or has not exactly the tensors of this layout; or the adapters
+            have another rank, alpha or kind, or are on other matrices.
     """
-    # Not `empty`: what no file holds must not look like a value.
+    # NaN: a value that no file has must not pass for one.
     params = {g.id: torch.full((g.numel,), torch.nan) for g in layout}
     for place, views in _files(layout, params).items():
         if place.name == ADAPTER:
             _check_config(config, folder / place.parent / CONFIG)
-        found = _read(folder / place)
-        if wrong := [k for k, t in views.items() if k not in found or not _fits(found[k], t)]:
+        tensors = _read(folder / place)
+        if wrong := [k for k, t in views.items() if k not in tensors or not _fits(tensors[k], t)]:
             raise UserError(
                 f"{folder / place}: {len(wrong)} of {len(views)} tensors are missing, have another shape or are not "
                 f"finite numbers ({', '.join(wrong[:3])}); expected adapters of the same size, rank, modalities and "
                 "method"
             )
-        if unread := sorted(found.keys() - views.keys()):
+        if unread := sorted(tensors.keys() - views.keys()):
             raise UserError(
                 f"{folder / place}: {len(unread)} tensors that nothing here reads ({', '.join(unread[:3])}); expected "
                 f"the {len(views)} of these modalities and this method alone; load with the configuration that they "
                 "were trained with"
             )
         if place.parts[0] == "fusion":
-            _uncut(layout, found, params)
+            _split_fusion(layout, tensors, params)
         else:
             for k, view in views.items():
-                view.copy_(found[k])
+                view.copy_(tensors[k])
     return params
 
 
-def _fits(found: Tensor, expected: Tensor) -> bool:
-    return found.shape == expected.shape and found.is_floating_point() and all_finite(found)
+def _fits(tensor: Tensor, expected: Tensor) -> bool:
+    return tensor.shape == expected.shape and tensor.is_floating_point() and all_finite(tensor)
 
 
 def _files(layout: GroupLayout, params: Params) -> dict[Path, dict[str, Tensor]]:
-    """Tensors by file and key: views of ``params``, but for the fusion blocks, which stand side by side in one."""
+    """Tensors by file and key: views of ``params``, except for the fusion blocks, which are concatenated in one."""
     files: dict[Path, dict[str, Tensor]] = {}
     for group in layout:
         for name, tensor in layout.unflatten(group.id, params[group.id]).items():
@@ -102,16 +102,16 @@ def _files(layout: GroupLayout, params: Params) -> dict[Path, dict[str, Tensor]]
     return files
 
 
-def _uncut(layout: GroupLayout, found: Mapping[str, Tensor], params: Params) -> None:
-    """Cuts the fusion adapter back into column blocks."""
-    start, whole_RF = 0, found[f"{PREFIX}fusion.lora_A.weight"]
+def _split_fusion(layout: GroupLayout, tensors: Mapping[str, Tensor], params: Params) -> None:
+    """Splits the fusion adapter into the modalities' column blocks."""
+    start, fusion_RF = 0, tensors[f"{PREFIX}fusion.lora_A.weight"]
     for group in layout:
         for name, view in layout.unflatten(group.id, params[group.id]).items():
             if group.role == "fusion_a":
-                view.copy_(whole_RF[:, start : start + view.shape[1]])
+                view.copy_(fusion_RF[:, start : start + view.shape[1]])
                 start += view.shape[1]
             elif group.role == "fusion_b":
-                view.copy_(found[f"{PREFIX}fusion.{name}.weight"])
+                view.copy_(tensors[f"{PREFIX}fusion.{name}.weight"])
 
 
 def _peft_config(config: MomentConfig, folder: Path) -> LoraConfig:
@@ -127,15 +127,15 @@ def _targets(folder: Path) -> list[str]:
 
 
 def _check_config(config: MomentConfig, path: Path) -> None:
-    """The same values under another scaling, or on other matrices, are another function."""
+    """Refuses adapters of another scaling, kind or other matrices: their values mean something else."""
     try:
-        given = json.loads(path.read_text(encoding="utf-8"))
-        targets = given["target_modules"]
-        found = {
-            "r": given["r"],
-            "lora_alpha": given["lora_alpha"],
+        written = json.loads(path.read_text(encoding="utf-8"))
+        targets = written["target_modules"]
+        actual = {
+            "r": written["r"],
+            "lora_alpha": written["lora_alpha"],
             "target_modules": sorted(targets) if isinstance(targets, list) else targets,
-            "other kinds": _other_kinds(given, vars(_peft_config(config, path.parent))),
+            "other kinds": _other_kinds(written, vars(_peft_config(config, path.parent))),
         }
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path}: cannot be read ({error!r}); expected what save_adapters or PEFT wrote") from error
@@ -145,22 +145,22 @@ def _check_config(config: MomentConfig, path: Path) -> None:
         "target_modules": sorted(_targets(path.parent)),
         "other kinds": [],
     }
-    if differing := [f"{k} {found[k]!r} instead of {wanted[k]!r}" for k in wanted if found[k] != wanted[k]]:
+    if differing := [f"{k} {actual[k]!r} instead of {wanted[k]!r}" for k in wanted if actual[k] != wanted[k]]:
         raise UserError(
             f"{path}: {', '.join(differing)}; set backbone.rank and backbone.alpha to what the adapters were trained "
             "with, or take other adapters"
         )
 
 
-def _other_kinds(given: Mapping[str, object], own: Mapping[str, object]) -> list[str]:
-    """What makes another function of the same values; a field that is absent, or unknown and off, means the default."""
+def _other_kinds(written: Mapping[str, object], default: Mapping[str, object]) -> list[str]:
+    """Fields that make another function of the same values; one that is absent, or unknown and off, is the default."""
     return sorted(
         name
-        for name, value in given.items()
-        if name not in NEUTRAL
-        and (value or own.get(name))
-        and value != own.get(name)
-        and not (name == "init_lora_weights" and value in STARTS)
+        for name, value in written.items()
+        if name not in _NEUTRAL
+        and (value or default.get(name))
+        and value != default.get(name)
+        and not (name == "init_lora_weights" and value in _STARTS)
     )
 
 

@@ -32,17 +32,17 @@ from relief_ray.models.moment.encoder import (
     samples,
 )
 from relief_ray.models.moment.mdlora import Fusion, build_fusion
-from relief_ray.models.moment.weights import Frozen, load_frozen, local_folder, sha256_here
+from relief_ray.models.moment.weights import FrozenEncoder, load_frozen, local_folder, local_sha256
 from relief_ray.stages import FLOAT_BYTES, RAW, StageSpec
 
 TARGETS = ("q", "v", "wi_0", "wo")
 # Hidden values that a forward pass without gradient keeps per stage: 4 MiB of float32.
-CHUNK_VALUES = 2**20
-# How many times the hidden values (float32) of a block, its channels and patches its forward pass keeps for a backward
-# pass: `python -m benchmarks.memory --windows 16 --micro 16` added 1108 MiB at 36 MiB of hidden values
+_CHUNK_VALUES = 2**20
+# Bytes that a block's forward pass keeps for its backward pass, in multiples of its hidden values (float32, of all
+# channels and patches): `python -m benchmarks.memory --windows 16 --micro 16` added 1108 MiB at 36 MiB of hidden values
 # (30.8 times), `--windows 8 --micro 8 --samples 256` 1098 MiB at 36 (30.5), `--windows 32 --micro 7` 591 MiB at 15.75
-# (37.5: in parts the allocator wastes more, and some 50 MiB do not depend on windows).
-KEPT_PER_HIDDEN = 40
+# (37.5: with micro-batches the allocator wastes more, and some 50 MiB do not depend on windows).
+_KEPT_PER_HIDDEN = 40
 
 
 class MomentConfig(BackboneConfig):
@@ -50,8 +50,8 @@ class MomentConfig(BackboneConfig):
 
     ``weights``: ``random``, ``hub`` (AutonLab/MOMENT-1-small), a hub id, or a folder in ``save_pretrained`` format;
     ``weights_seed`` is read by ``random`` alone, ``revision`` by the hub (a branch, tag or commit; None: its default).
-    An existing folder is kept absolute: runs are read from other places, too. ``pad_to``: samples that windows are
-    padded to (None: native length).
+    An existing folder is stored as an absolute path, since runs are read from other working directories. ``pad_to``:
+    samples that windows are padded to (None: native length).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -69,7 +69,7 @@ class MomentConfig(BackboneConfig):
 
     @field_validator("weights")
     @classmethod
-    def _from_everywhere(cls, value: str) -> str:
+    def _absolute(cls, value: str) -> str:
         folder = local_folder(value)
         return value if folder is None else str(folder.absolute())
 
@@ -95,107 +95,9 @@ class MomentConfig(BackboneConfig):
         return _build(self, shape, seed, observed(shape.window, samples(shape.window, self.pad_to)))
 
     def frozen_here(self) -> Mapping[str, str | int]:
-        """The hash of the encoder's weights as they are on this machine now."""
-        sha256 = sha256_here(self.size, self.weights, self.weights_seed, self.revision)
+        """The hash of the encoder's weights that are now on this machine; empty if there are none."""
+        sha256 = local_sha256(self.size, self.weights, self.weights_seed, self.revision)
         return {} if sha256 is None else {SHA256: sha256}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Parts:
-    """What every modality's encoder is put together from."""
-
-    config: MomentConfig
-    frozen: Frozen
-    mask_T: Tensor
-    bias_1HPP: Tensor
-
-
-def _adapted(parts: _Parts, seed: int) -> nn.Module:
-    """A copy of the encoder that shares every frozen tensor and has PEFT's adapters of its own."""
-    from peft import LoraConfig, inject_adapter_in_model
-
-    pipeline = parts.frozen.pipeline
-    shared = {id(t): t for t in [*pipeline.parameters(), *pipeline.buffers()]}
-    config = LoraConfig(
-        r=parts.config.rank, lora_alpha=parts.config.alpha, lora_dropout=0.0, target_modules=list(TARGETS)
-    )
-
-    def build() -> nn.Module:
-        adapted: nn.Module = inject_adapter_in_model(config, copy.deepcopy(pipeline, dict(shared)))
-        return adapted
-
-    return seeded(build, seed).eval()
-
-
-def _blocks(pipeline: nn.Module) -> list[nn.Module]:
-    encoder = pipeline.get_submodule("encoder.block")
-    return list(encoder.children())
-
-
-def _encoder(parts: _Parts, modality: str, adapted: nn.Module, channels: int) -> list[Stage]:
-    source, width = f"patches.{modality}", SIZES[parts.config.size].d_model
-    step_bytes = KEPT_PER_HIDDEN * FLOAT_BYTES * channels * (len(parts.mask_T) // PATCH) * width
-    spec = StageSpec(id=source, inputs=(RAW + modality,), modality=modality, cheap=True)
-    stages = [Stage(spec=spec, module=Patches(adapted, parts.mask_T))]
-    pairs = zip(_blocks(adapted), _blocks(parts.frozen.pipeline), strict=True)
-    feature = Feature(adapted.get_submodule("encoder.final_layer_norm"), parts.mask_T)
-    for layer, (block, plain) in enumerate(pairs, 1):
-        name = f"encoder.{modality}.{layer}"
-        spec = StageSpec(id=name, inputs=(source,), groups=frozenset([name]), modality=modality)
-        bias = parts.bias_1HPP
-        frozen = EncoderBlock(plain, bias)
-        module = EncoderBlock(block, bias)
-        stages.append(Stage(spec=spec, module=module, frozen=frozen, pool=feature, step_bytes=step_bytes))
-        source = name
-    spec = StageSpec(id=f"feature.{modality}", inputs=(source,), modality=modality, feature=True)
-    return [*stages, Stage(spec=spec, module=feature)]
-
-
-def _adapters(modality: str, adapted: nn.Module) -> list[GroupParameters]:
-    """One group per block: its adapters by the names that PEFT gives them, short of the adapter's own."""
-    kinds: Mapping[str, Kind] = {"lora_A": "lora_a", "lora_B": "lora_b"}
-    groups = []
-    for layer, block in enumerate(_blocks(adapted), 1):
-        named = [(n.removesuffix(".default.weight"), p) for n, p in block.named_parameters() if ".lora_" in n]
-        tensors = tuple((n, p, kinds[n.rpartition(".")[2]]) for n, p in named)
-        groups.append(
-            GroupParameters(
-                id=f"encoder.{modality}.{layer}", role="encoder", modality=modality, layer=layer, tensors=tensors
-            )
-        )
-    return groups
-
-
-def _group(
-    name: GroupId, role: Role, modality: str | None, layer: int | None, module: nn.Module, kinds: Mapping[str, Kind]
-) -> GroupParameters:
-    tensors = tuple((key, p, kinds[key]) for key, p in module.named_parameters())
-    return GroupParameters(id=name, role=role, modality=modality, layer=layer, tensors=tensors)
-
-
-def _fusion_stages(fusion: Fusion, modalities: tuple[str, ...]) -> list[Stage]:
-    stages = []
-    for kind, modules in (("fusion.W0", fusion.frozen), ("fusion.A", fusion.blocks)):
-        for m, module in zip(modalities, modules, strict=True):
-            name = f"{kind}.{m}"
-            own = frozenset([name]) if kind == "fusion.A" else frozenset[str]()
-            spec = StageSpec(id=name, inputs=(f"feature.{m}",), groups=own, modality=m)
-            stages.append(Stage(spec=spec, module=module))
-    spec = StageSpec(id="fusion", inputs=tuple(s.spec.id for s in stages), groups=frozenset(["fusion.B"]))
-    return [*stages, Stage(spec=spec, module=fusion.shared)]
-
-
-def _head(width: int, num_classes: int, seed: int) -> tuple[list[Stage], list[GroupParameters]]:
-    layers = seeded(lambda: nn.Sequential(nn.Linear(width, width // 2), nn.Linear(width // 2, num_classes)), seed)
-    first, last = layers.children()
-    modules = (nn.Sequential(first, nn.ReLU()), last)
-    stages = [
-        Stage(spec=StageSpec(id=f"head.{i}", inputs=(source,), groups=frozenset([f"head.{i}"])), module=module)
-        for i, (source, module) in enumerate(zip(("fusion", "head.1"), modules, strict=True), 1)
-    ]
-    kinds: Mapping[str, Kind] = {"weight": "weight", "bias": "bias"}
-    groups = [_group(f"head.{i}", "head", None, i, linear, kinds) for i, linear in enumerate((first, last), 1)]
-    return stages, groups
 
 
 def _build(config: MomentConfig, shape: InputShape, seed: int, mask_T: Tensor) -> Backbone:
@@ -223,14 +125,119 @@ def _build(config: MomentConfig, shape: InputShape, seed: int, mask_T: Tensor) -
         shape,
         [*encoders, *_fusion_stages(fusion, modalities), *head_stages],
         groups,
-        chunk=max(1, CHUNK_VALUES // largest),
+        chunk=max(1, _CHUNK_VALUES // largest),
         facts=_facts(config, frozen, len(modalities), width),
         warnings=_warnings(config, frozen),
     )
 
 
-def _facts(config: MomentConfig, frozen: Frozen, num_modalities: int, width: int) -> dict[str, str | int]:
-    """What the record keeps of the frozen part."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Parts:
+    """The parts that the encoders of all modalities share.
+
+    Attributes:
+        config: the backbone's configuration.
+        frozen: the frozen encoder.
+        mask_T: ones at the window's samples, zeros at the padding.
+        bias_1HPP: the position bias of all blocks.
+    """
+
+    config: MomentConfig
+    frozen: FrozenEncoder
+    mask_T: Tensor
+    bias_1HPP: Tensor
+
+
+def _adapted(parts: _Parts, seed: int) -> nn.Module:
+    """A copy of the encoder with new PEFT adapters; every frozen tensor is shared."""
+    from peft import LoraConfig, inject_adapter_in_model
+
+    pipeline = parts.frozen.pipeline
+    shared = {id(t): t for t in [*pipeline.parameters(), *pipeline.buffers()]}
+    config = LoraConfig(
+        r=parts.config.rank, lora_alpha=parts.config.alpha, lora_dropout=0.0, target_modules=list(TARGETS)
+    )
+
+    def build() -> nn.Module:
+        adapted: nn.Module = inject_adapter_in_model(config, copy.deepcopy(pipeline, dict(shared)))
+        return adapted
+
+    return seeded(build, seed).eval()
+
+
+def _blocks(pipeline: nn.Module) -> list[nn.Module]:
+    encoder = pipeline.get_submodule("encoder.block")
+    return list(encoder.children())
+
+
+def _encoder(parts: _Parts, modality: str, adapted: nn.Module, channels: int) -> list[Stage]:
+    source, width = f"patches.{modality}", SIZES[parts.config.size].d_model
+    step_bytes = _KEPT_PER_HIDDEN * FLOAT_BYTES * channels * (len(parts.mask_T) // PATCH) * width
+    spec = StageSpec(id=source, inputs=(RAW + modality,), modality=modality, cheap=True)
+    stages = [Stage(spec=spec, module=Patches(adapted, parts.mask_T))]
+    pairs = zip(_blocks(adapted), _blocks(parts.frozen.pipeline), strict=True)
+    feature = Feature(adapted.get_submodule("encoder.final_layer_norm"), parts.mask_T)
+    for layer, (block, plain) in enumerate(pairs, 1):
+        name = f"encoder.{modality}.{layer}"
+        spec = StageSpec(id=name, inputs=(source,), groups=frozenset([name]), modality=modality)
+        bias = parts.bias_1HPP
+        frozen = EncoderBlock(plain, bias)
+        module = EncoderBlock(block, bias)
+        stages.append(Stage(spec=spec, module=module, frozen=frozen, pool=feature, step_bytes=step_bytes))
+        source = name
+    spec = StageSpec(id=f"feature.{modality}", inputs=(source,), modality=modality, feature=True)
+    return [*stages, Stage(spec=spec, module=feature)]
+
+
+def _adapters(modality: str, adapted: nn.Module) -> list[GroupParameters]:
+    """One group per block: its LoRA factors by PEFT's names, without the adapter's name."""
+    kinds: Mapping[str, Kind] = {"lora_A": "lora_a", "lora_B": "lora_b"}
+    groups = []
+    for layer, block in enumerate(_blocks(adapted), 1):
+        named = [(n.removesuffix(".default.weight"), p) for n, p in block.named_parameters() if ".lora_" in n]
+        tensors = tuple((n, p, kinds[n.rpartition(".")[2]]) for n, p in named)
+        groups.append(
+            GroupParameters(
+                id=f"encoder.{modality}.{layer}", role="encoder", modality=modality, layer=layer, tensors=tensors
+            )
+        )
+    return groups
+
+
+def _group(
+    name: GroupId, role: Role, modality: str | None, layer: int | None, module: nn.Module, kinds: Mapping[str, Kind]
+) -> GroupParameters:
+    tensors = tuple((key, p, kinds[key]) for key, p in module.named_parameters())
+    return GroupParameters(id=name, role=role, modality=modality, layer=layer, tensors=tensors)
+
+
+def _fusion_stages(fusion: Fusion, modalities: tuple[str, ...]) -> list[Stage]:
+    stages = []
+    for kind, modules in (("fusion.W0", fusion.frozen), ("fusion.A", fusion.blocks)):
+        for m, module in zip(modalities, modules, strict=True):
+            name = f"{kind}.{m}"
+            groups = frozenset([name]) if kind == "fusion.A" else frozenset[str]()
+            spec = StageSpec(id=name, inputs=(f"feature.{m}",), groups=groups, modality=m)
+            stages.append(Stage(spec=spec, module=module))
+    spec = StageSpec(id="fusion", inputs=tuple(s.spec.id for s in stages), groups=frozenset(["fusion.B"]))
+    return [*stages, Stage(spec=spec, module=fusion.shared)]
+
+
+def _head(width: int, num_classes: int, seed: int) -> tuple[list[Stage], list[GroupParameters]]:
+    layers = seeded(lambda: nn.Sequential(nn.Linear(width, width // 2), nn.Linear(width // 2, num_classes)), seed)
+    first, last = layers.children()
+    modules = (nn.Sequential(first, nn.ReLU()), last)
+    stages = [
+        Stage(spec=StageSpec(id=f"head.{i}", inputs=(source,), groups=frozenset([f"head.{i}"])), module=module)
+        for i, (source, module) in enumerate(zip(("fusion", "head.1"), modules, strict=True), 1)
+    ]
+    kinds: Mapping[str, Kind] = {"weight": "weight", "bias": "bias"}
+    groups = [_group(f"head.{i}", "head", None, i, linear, kinds) for i, linear in enumerate((first, last), 1)]
+    return stages, groups
+
+
+def _facts(config: MomentConfig, frozen: FrozenEncoder, num_modalities: int, width: int) -> dict[str, str | int]:
+    """Identity and size of the frozen part, for the record."""
     return {
         "weights": frozen.origin,
         **({} if frozen.revision is None else {"weights_revision": frozen.revision}),
@@ -242,7 +249,7 @@ def _facts(config: MomentConfig, frozen: Frozen, num_modalities: int, width: int
     }
 
 
-def _warnings(config: MomentConfig, frozen: Frozen) -> tuple[str, ...]:
+def _warnings(config: MomentConfig, frozen: FrozenEncoder) -> tuple[str, ...]:
     if frozen.random_seed is None:
         return ()
     return (f"RANDOM ENCODER: the frozen MOMENT encoder ({config.size}, seed {frozen.random_seed}) is not pretrained",)

@@ -1,4 +1,9 @@
-"""momentfm's encoder as Backbone 2 holds it: no token table, no head, no dropout, nothing trainable."""
+"""MOMENT's encoder: its stages as modules, and momentfm's pipeline without token table, head and dropout, frozen.
+
+Every channel is a sequence of its own; a feature is the mean over channels and observed patches.
+
+Legend for shapes: B batch, C channels, T samples, P patches of 8 samples, D features, H heads.
+"""
 
 from __future__ import annotations
 
@@ -17,19 +22,26 @@ from relief_ray.groups import all_finite
 
 Size = Literal["small", "tiny"]
 
+# Samples of a patch, and rows of MOMENT's table of positions: no series has more patches.
 PATCH = 8
-
-# Rows of MOMENT's table of positions: no series has more patches.
 POSITIONS = 5000
-
 LONGEST = PATCH * POSITIONS
 
-INSTALL = "pip install 'relief-ray[moment]' && pip install --no-deps momentfm==0.1.4"
+_INSTALL = "pip install 'relief-ray[moment]' && pip install --no-deps momentfm==0.1.4"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Dimensions:
-    """An encoder's shape, in the words of its T5 configuration; ``vocab_size`` is the unused token table's length."""
+    """An encoder's shape, in the terms of its T5 configuration.
+
+    Attributes:
+        d_model: width of the hidden states D.
+        d_ff: inner width of the feed-forward networks.
+        d_kv: width of a head's keys and values.
+        num_heads: attention heads H.
+        num_layers: transformer blocks.
+        vocab_size: rows of the token table, which is never used.
+    """
 
     d_model: int
     d_ff: int
@@ -45,136 +57,11 @@ SIZES: Mapping[Size, Dimensions] = {
 }
 
 
-def require_momentfm() -> None:
-    """Fails with the command that helps where one of the packages is absent or broken."""
-    try:
-        import momentfm
-        import peft  # noqa: F401
-    except ImportError as error:
-        raise UserError(f"backbone moment_lora needs momentfm and PEFT ({error}); install them: {INSTALL}") from None
-    except Exception as error:  # what a package of another version runs into while it is imported
-        raise UserError(
-            f"backbone moment_lora: momentfm or PEFT is installed, but cannot be imported ({error!r}); install them "
-            f"anew: {INSTALL}"
-        ) from error
-    assert momentfm.MOMENTPipeline
-
-
-@contextmanager
-def enough_memory(size: Size) -> Iterator[None]:
-    """Turns an allocation that failed into words."""
-    try:
-        yield
-    except (MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and not re.search("memory|alloc", str(error), re.I):
-            raise
-        raise UserError(
-            f"backbone.size={size}: not enough memory to load the encoder ({error}); "
-            "lower runtime.num_hosts or take backbone.size=tiny"
-        ) from error
-
-
-def plain_config(dimensions: Dimensions) -> dict[str, object]:
-    """A pipeline's configuration as the hub's ``config.json`` has it, for weights of our own."""
-    t5: dict[str, object] = {
-        "model_type": "t5",
-        "d_model": dimensions.d_model,
-        "d_ff": dimensions.d_ff,
-        "d_kv": dimensions.d_kv,
-        "num_heads": dimensions.num_heads,
-        "num_layers": dimensions.num_layers,
-        "feed_forward_proj": "gated-gelu",
-        "relative_attention_num_buckets": 32,
-        "relative_attention_max_distance": 128,
-        "layer_norm_epsilon": 1e-6,
-    }
-    return {
-        "task_name": "reconstruction",
-        "model_name": "MOMENT",
-        "transformer_type": "encoder_only",
-        "transformer_backbone": "google/flan-t5-small",
-        "d_model": dimensions.d_model,
-        "seq_len": 512,
-        "patch_len": PATCH,
-        "patch_stride_len": PATCH,
-        "t5_config": t5,
-    }
-
-
-def build_pipeline(config: Mapping[str, object]) -> nn.Module:
-    """Momentfm's pipeline without token table, dropout and gradient checkpointing, ready to embed."""
-    from momentfm import MOMENTPipeline
-
-    given = config["t5_config"]
-    assert isinstance(given, Mapping)
-    # One row instead of 32,128: a series of patches never looks a token up.
-    t5 = {**given, "vocab_size": 1, "pad_token_id": 0, "eos_token_id": None, "decoder_start_token_id": 0}
-    whole = {**config, "t5_config": t5, "enable_gradient_checkpointing": False, "randomly_initialize_backbone": False}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # that a head is not pretrained: there is none
-        pipeline = MOMENTPipeline(whole, model_kwargs={"task_name": "embedding"})
-        pipeline.init()
-    pipeline.encoder.embed_tokens = nn.Identity()
-    # The counter knows matrix products; the fused kernel's name differs between versions.
-    pipeline.encoder.config._attn_implementation = "eager"
-    built: nn.Module = pipeline.eval()
-    return built
-
-
-def assemble(
-    config: Mapping[str, object], tensors: Mapping[str, Tensor], source: str, again: str = "fetch the weights again"
-) -> nn.Module:
-    """The pipeline on top of mapped tensors, all frozen. ``again``: how to come by sound ones.
-
-    Raises:
-        UserError: momentfm cannot use the configuration; tensors are missing, have other shapes, or are not finite
-            floating-point numbers.
-    """
-    pipeline = _on_meta(config, source, again)
-    expected = pipeline.state_dict()
-    missing = [k for k in expected if k not in tensors]
-    wrong = [k for k in expected if k in tensors and tensors[k].shape != expected[k].shape]
-    if missing or wrong:
-        raise UserError(
-            f"{source}: {len(missing)} tensors are missing ({', '.join(missing[:3])}), {len(wrong)} have "
-            f"another shape ({', '.join(wrong[:3])}); expected all {len(expected)} of an encoder; {again}"
-        )
-    if strange := [f"{k}: {tensors[k].dtype}" for k in expected if not _is_usable(tensors[k])]:
-        raise UserError(
-            f"{source}: {len(strange)} tensors are no finite floating-point numbers ({', '.join(strange[:3])}); "
-            f"expected the weights as they were trained, not quantised and without NaN; {again}"
-        )
-    kept = {k: tensors[k].to(torch.float32) for k in expected}
-    pipeline.load_state_dict(kept, assign=True)
-    return pipeline.requires_grad_(False)
-
-
-def _on_meta(config: Mapping[str, object], source: str, again: str) -> nn.Module:
-    try:
-        with torch.device("meta"):
-            return build_pipeline(config)
-    except (AttributeError, KeyError, TypeError, ValueError, NotImplementedError) as error:
-        raise UserError(
-            f"{source}: momentfm cannot build an encoder from the config.json beside it ({error!r}); expected the one "
-            f"that its save_pretrained wrote; {again}"
-        ) from error
-
-
-def _is_usable(tensor: Tensor) -> bool:
-    return tensor.is_floating_point() and all_finite(tensor)
-
-
-# The stages of one MOMENT encoder: momentfm's own modules, one transformer block each, batch first.
-#
-# Legend for shapes: B batch, C channels, T samples, P patches of 8 samples, D features. Every channel is a sequence of
-# its own; what leaves the encoder is the mean over channels and observed patches.
-
-
 def samples(window: int, pad_to: int | None) -> int:
-    """How many samples an encoder is given: the window's own, or those of the padded one.
+    """Samples of an encoder's input: ``window``, or ``pad_to`` if that is set.
 
     Raises:
-        UserError: no whole patches, padded to less than there is, or more than MOMENT has positions for.
+        UserError: no whole patches, padded to less than the window, or more than MOMENT has positions for.
     """
     if window % PATCH:
         below = window - window % PATCH
@@ -197,7 +84,7 @@ def samples(window: int, pad_to: int | None) -> int:
 
 
 def observed(window: int, length: int) -> Tensor:
-    """(length,) ones where a window of ``window`` samples lies; the padding stands before it, as MOMENT has it."""
+    """Mask (length,): ones for the last ``window`` samples; the padding is before them, as in MOMENT."""
     mask = torch.zeros(length)
     mask[length - window :] = 1.0
     return mask
@@ -207,7 +94,7 @@ class Patches(nn.Module):
     """Normalises each channel of a window, cuts it into patches and embeds them."""
 
     def __init__(self, pipeline: nn.Module, mask_T: Tensor) -> None:
-        """``mask_T``: ``observed``; shares the pipeline's frozen parameters."""
+        """Shares the frozen parameters of ``pipeline``; ``mask_T``: see ``observed``."""
         super().__init__()
         names = ("normalizer", "tokenizer", "patch_embedding")
         self.normalizer, self.tokenizer, self.embedding = (pipeline.get_submodule(name) for name in names)
@@ -225,10 +112,10 @@ class Patches(nn.Module):
 
 
 class EncoderBlock(nn.Module):
-    """One T5 block: self-attention and feed-forward network, with whatever adapters sit in it."""
+    """One T5 block: self-attention and feed-forward network, with the adapters injected into them."""
 
     def __init__(self, block: nn.Module, bias_1HPP: Tensor) -> None:
-        """``bias_1HPP``: the frozen position bias of all blocks, minus infinity where a padded patch would be read."""
+        """``bias_1HPP``: the frozen position bias of all blocks, the lowest float32 at padded patches."""
         super().__init__()
         self.attention, self.feed_forward = block.get_submodule("layer.0"), block.get_submodule("layer.1")
         self.register_buffer("bias_1HPP", bias_1HPP)
@@ -264,3 +151,128 @@ def position_bias(pipeline: nn.Module, mask_T: Tensor) -> Tensor:
     first: Any = pipeline.get_submodule("encoder.block.0.layer.0.SelfAttention")
     bias: Tensor = first.compute_bias(len(seen), len(seen))
     return (bias + torch.where(seen > 0, 0.0, torch.finfo(torch.float32).min)).contiguous()
+
+
+def assemble(
+    config: Mapping[str, object], tensors: Mapping[str, Tensor], source: str, repair: str = "fetch the weights again"
+) -> nn.Module:
+    """Builds the pipeline on top of memory-mapped tensors, all frozen.
+
+    ``repair``: advice in error messages on how to get sound weights.
+
+    Raises:
+        UserError: momentfm cannot use the configuration; tensors are missing, have other shapes, or are not finite
+            floating-point numbers.
+    """
+    pipeline = _on_meta(config, source, repair)
+    expected = pipeline.state_dict()
+    missing = [k for k in expected if k not in tensors]
+    wrong = [k for k in expected if k in tensors and tensors[k].shape != expected[k].shape]
+    if missing or wrong:
+        raise UserError(
+            f"{source}: {len(missing)} tensors are missing ({', '.join(missing[:3])}), {len(wrong)} have "
+            f"another shape ({', '.join(wrong[:3])}); expected all {len(expected)} of an encoder; {repair}"
+        )
+    if strange := [f"{k}: {tensors[k].dtype}" for k in expected if not _is_usable(tensors[k])]:
+        raise UserError(
+            f"{source}: {len(strange)} tensors are no finite floating-point numbers ({', '.join(strange[:3])}); "
+            f"expected the weights as they were trained, not quantised and without NaN; {repair}"
+        )
+    kept = {k: tensors[k].to(torch.float32) for k in expected}
+    pipeline.load_state_dict(kept, assign=True)
+    return pipeline.requires_grad_(False)
+
+
+def _on_meta(config: Mapping[str, object], source: str, repair: str) -> nn.Module:
+    try:
+        with torch.device("meta"):
+            return build_pipeline(config)
+    except (AttributeError, KeyError, TypeError, ValueError, NotImplementedError) as error:
+        raise UserError(
+            f"{source}: momentfm cannot build an encoder from the config.json beside it ({error!r}); expected the one "
+            f"that its save_pretrained wrote; {repair}"
+        ) from error
+
+
+def _is_usable(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() and all_finite(tensor)
+
+
+def build_pipeline(config: Mapping[str, object]) -> nn.Module:
+    """Builds momentfm's pipeline without token table, dropout and gradient checkpointing, ready to embed."""
+    from momentfm import MOMENTPipeline
+
+    t5_config = config["t5_config"]
+    assert isinstance(t5_config, Mapping)
+    # One row instead of 32,128: the encoder of a time series never reads the token table.
+    t5 = {**t5_config, "vocab_size": 1, "pad_token_id": 0, "eos_token_id": None, "decoder_start_token_id": 0}
+    changed = {**config, "t5_config": t5, "enable_gradient_checkpointing": False, "randomly_initialize_backbone": False}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # it warns that a head is not pretrained; there is none
+        pipeline = MOMENTPipeline(changed, model_kwargs={"task_name": "embedding"})
+        pipeline.init()
+    pipeline.encoder.embed_tokens = nn.Identity()
+    # The FLOP counter knows matrix products; the fused kernel's name differs between versions.
+    pipeline.encoder.config._attn_implementation = "eager"
+    built: nn.Module = pipeline.eval()
+    return built
+
+
+def plain_config(dimensions: Dimensions) -> dict[str, object]:
+    """A pipeline's configuration with the fields of the hub's ``config.json``, for randomly drawn weights."""
+    t5: dict[str, object] = {
+        "model_type": "t5",
+        "d_model": dimensions.d_model,
+        "d_ff": dimensions.d_ff,
+        "d_kv": dimensions.d_kv,
+        "num_heads": dimensions.num_heads,
+        "num_layers": dimensions.num_layers,
+        "feed_forward_proj": "gated-gelu",
+        "relative_attention_num_buckets": 32,
+        "relative_attention_max_distance": 128,
+        "layer_norm_epsilon": 1e-6,
+    }
+    return {
+        "task_name": "reconstruction",
+        "model_name": "MOMENT",
+        "transformer_type": "encoder_only",
+        "transformer_backbone": "google/flan-t5-small",
+        "d_model": dimensions.d_model,
+        "seq_len": 512,
+        "patch_len": PATCH,
+        "patch_stride_len": PATCH,
+        "t5_config": t5,
+    }
+
+
+def require_momentfm() -> None:
+    """Checks that momentfm and PEFT can be imported.
+
+    Raises:
+        UserError: one is absent or broken; the message has the install command.
+    """
+    try:
+        import momentfm
+        import peft  # noqa: F401
+    except ImportError as error:
+        raise UserError(f"backbone moment_lora needs momentfm and PEFT ({error}); install them: {_INSTALL}") from None
+    except Exception as error:  # what a package of another version runs into while it is imported
+        raise UserError(
+            f"backbone moment_lora: momentfm or PEFT is installed, but cannot be imported ({error!r}); install them "
+            f"anew: {_INSTALL}"
+        ) from error
+    assert momentfm.MOMENTPipeline
+
+
+@contextmanager
+def enough_memory(size: Size) -> Iterator[None]:
+    """Turns a failed allocation into a ``UserError`` that says what to change."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not re.search("memory|alloc", str(error), re.I):
+            raise
+        raise UserError(
+            f"backbone.size={size}: not enough memory to load the encoder ({error}); "
+            "lower runtime.num_hosts or take backbone.size=tiny"
+        ) from error

@@ -1,7 +1,7 @@
-"""The ``config.json`` beside an encoder's tensors: of the size that was asked for, and of MOMENT's own function.
+"""Reads the ``config.json`` beside an encoder's tensors; it must describe the chosen size and MOMENT's function.
 
-The hash of an encoder is over its tensors; the same tensors under another normalisation, activation or position rule
-are another function. What decides the function is therefore MOMENT's, or refused.
+An encoder's hash covers its tensors alone; the same tensors under another normalisation, activation or position rule
+are another function. Every field that decides the function must therefore have MOMENT's value.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from relief_ray.models.moment.encoder import PATCH, Dimensions, plain_config
 
 CONFIG = "config.json"
 SHAPE = ("d_model", "d_ff", "d_kv", "num_heads", "num_layers")
-# Compared as transformers reads them: with its defaults, and after its second names (hidden_size, num_hidden_layers).
-T5_FIELDS = (
+# Compared as transformers reads them: with its defaults, and its alternative names (hidden_size, num_hidden_layers).
+_T5_FIELDS = (
     *SHAPE,
     "relative_attention_num_buckets",
     "relative_attention_max_distance",
@@ -26,8 +26,8 @@ T5_FIELDS = (
     "is_gated_act",
     "is_decoder",
 )
-# What momentfm does where a key is absent; `patch_stride_len` has no default there.
-PIPELINE_FIELDS: Mapping[str, int | bool] = {
+# momentfm's defaults of absent keys; it has none for `patch_stride_len`.
+_PIPELINE_FIELDS: Mapping[str, int | bool] = {
     "patch_stride_len": PATCH,
     "revin_affine": False,
     "value_embedding_bias": False,
@@ -35,10 +35,10 @@ PIPELINE_FIELDS: Mapping[str, int | bool] = {
 }
 
 
-def read_config(folder: Path, expected: Dimensions, again: str = "fetch the weights again") -> dict[str, object]:
-    """``config.json``, checked against the size that was asked for and against MOMENT's own function.
+def read_config(folder: Path, expected: Dimensions, repair: str = "fetch the weights again") -> dict[str, object]:
+    """Reads ``config.json`` and checks it against the chosen size and MOMENT's function.
 
-    ``again``: what mends a damaged file.
+    ``repair``: advice in error messages on how to get a sound file.
 
     Raises:
         UserError: no such file, no JSON, or another encoder.
@@ -52,14 +52,14 @@ def read_config(folder: Path, expected: Dimensions, again: str = "fetch the weig
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
             f"backbone.weights={folder}: {CONFIG} is missing or not MOMENT's ({error!r}); "
-            f"expected a folder that momentfm's save_pretrained wrote: {CONFIG} and model.safetensors; {again}"
+            f"expected a folder that momentfm's save_pretrained wrote: {CONFIG} and model.safetensors; {repair}"
         ) from error
     wanted = {k: getattr(expected, k) for k in SHAPE}
-    found = {k: t5.get(k) for k in wanted}
-    # The hub's files leave the second d_model to the first (null).
-    if found != wanted or config.get("patch_len") != PATCH or config.get("d_model") not in (None, expected.d_model):
+    shape = {k: t5.get(k) for k in wanted}
+    # In the hub's files the pipeline's d_model is null and T5's counts.
+    if shape != wanted or config.get("patch_len") != PATCH or config.get("d_model") not in (None, expected.d_model):
         raise UserError(
-            f"backbone.weights={folder}: {CONFIG} describes {found}, patches of {config.get('patch_len')}, d_model "
+            f"backbone.weights={folder}: {CONFIG} describes {shape}, patches of {config.get('patch_len')}, d_model "
             f"{config.get('d_model')}; expected {wanted}, patches of {PATCH}; take the weights of this size or change "
             "backbone.size"
         )
@@ -79,22 +79,22 @@ def _refuse_other_functions(
 
 
 def _pipeline_differs(config: Mapping[str, object]) -> Iterator[str]:
-    for name, wanted in PIPELINE_FIELDS.items():
-        found = config.get(name, wanted)
-        # momentfm asks whether a switch is true, and counts with the stride.
-        same = bool(found) is wanted if isinstance(wanted, bool) else type(found) is int and found == wanted
-        if not same:
-            yield f"{name} is {found!r}, expected {wanted!r}"
+    for name, wanted in _PIPELINE_FIELDS.items():
+        value = config.get(name, wanted)
+        # momentfm reads a switch's truth value, and computes with the stride.
+        is_same = bool(value) is wanted if isinstance(wanted, bool) else type(value) is int and value == wanted
+        if not is_same:
+            yield f"{name} is {value!r}, expected {wanted!r}"
 
 
 def _t5_differs(folder: Path, t5: Mapping[str, object], expected: Dimensions) -> Iterator[str]:
-    own = plain_config(expected)["t5_config"]
-    assert isinstance(own, dict)
-    found, wanted = _as_read(folder, t5), _as_read(folder, own)
-    for name in T5_FIELDS:
-        if found[name] != wanted[name]:
-            how = "" if t5.get(name) == found[name] else ", as transformers reads it"
-            yield f"t5_config.{name} is {found[name]!r}{how}, expected {wanted[name]!r}"
+    expected_t5 = plain_config(expected)["t5_config"]
+    assert isinstance(expected_t5, dict)
+    actual, wanted = _as_read(folder, t5), _as_read(folder, expected_t5)
+    for name in _T5_FIELDS:
+        if actual[name] != wanted[name]:
+            how = "" if t5.get(name) == actual[name] else ", as transformers reads it"
+            yield f"t5_config.{name} is {actual[name]!r}{how}, expected {wanted[name]!r}"
 
 
 def _as_read(folder: Path, t5: Mapping[str, object]) -> Mapping[str, object]:
@@ -102,7 +102,7 @@ def _as_read(folder: Path, t5: Mapping[str, object]) -> Mapping[str, object]:
 
     try:
         read = T5Config.from_dict(dict(t5))
-        return {name: getattr(read, name) for name in T5_FIELDS}
+        return {name: getattr(read, name) for name in _T5_FIELDS}
     except Exception as error:  # its checks have exceptions of their own, which differ between versions
         raise UserError(
             f"backbone.weights={folder}: {CONFIG}: transformers cannot read t5_config "

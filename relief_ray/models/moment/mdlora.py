@@ -1,4 +1,4 @@
-"""MDLoRA: the fusion layer's low-rank update held as column blocks per modality (Section IV).
+"""MDLoRA: a fusion layer whose low-rank update is split into column blocks per modality (Section IV).
 
 ``W = W_0 + s B [A_1 | .. | A_M]``: ``W_0`` (D x M D) is frozen and seeded, ``A_m`` (r x D) belongs to modality m, ``B``
 (D x r) to all. The sum over m is one PEFT LoRA layer on the concatenated features, cut where the modalities meet.
@@ -12,6 +12,42 @@ import torch
 from torch import Tensor, nn
 
 from relief_ray.models.backbone import seeded
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fusion:
+    """The fusion layer's modules, by modality in canonical order.
+
+    Attributes:
+        frozen: ``W_0m`` of each modality.
+        blocks: ``A_m`` of each modality.
+        shared: ``B`` and the sums over modalities.
+    """
+
+    frozen: tuple[FrozenBlock, ...]
+    blocks: tuple[BlockA, ...]
+    shared: SharedB
+
+
+def build_fusion(num_modalities: int, width: int, rank: int, alpha: int, seed: int) -> Fusion:
+    """Cuts one seeded PEFT LoRA layer on the concatenated features into column blocks."""
+    from peft import LoraConfig
+    from peft.tuners.lora.layer import Linear as LoraLinear
+
+    def build() -> nn.Module:
+        base = nn.Linear(num_modalities * width, width, bias=False)
+        config = LoraConfig(r=rank, lora_alpha=alpha, lora_dropout=0.0)
+        layer: nn.Module = LoraLinear(base, "default", config=config, r=rank, lora_alpha=alpha)
+        return layer
+
+    layer = seeded(build, seed)
+    weights = {name: p.detach() for name, p in layer.named_parameters()}
+    base_DF, a_RF = weights["base_layer.weight"], weights["lora_A.default.weight"]
+    return Fusion(
+        frozen=tuple(FrozenBlock(w) for w in torch.split(base_DF, width, dim=1)),
+        blocks=tuple(BlockA(w) for w in torch.split(a_RF, width, dim=1)),
+        shared=SharedB(weights["lora_B.default.weight"], alpha / rank),
+    )
 
 
 class FrozenBlock(nn.Module):
@@ -50,7 +86,7 @@ class SharedB(nn.Module):
         self.scaling = self.initial = scaling
 
     def set_scale(self, adapter: str, scale: float) -> None:
-        """``s = scale * alpha / r``, as PEFT's layers do; there is one adapter only."""
+        """Sets ``s = scale * alpha / r``, as PEFT's layers do; ``adapter`` is ignored, since there is one only."""
         self.scaling = scale * self.initial
 
     def forward(self, *parts: Tensor) -> Tensor:
@@ -64,33 +100,3 @@ def _sum(parts: tuple[Tensor, ...]) -> Tensor:
     for part in parts[1:]:
         total = total + part
     return total
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Fusion:
-    """The fusion layer in its pieces, by modality in canonical order."""
-
-    frozen: tuple[FrozenBlock, ...]
-    blocks: tuple[BlockA, ...]
-    shared: SharedB
-
-
-def build_fusion(num_modalities: int, width: int, rank: int, alpha: int, seed: int) -> Fusion:
-    """Cuts one seeded PEFT LoRA layer on the concatenated features into column blocks."""
-    from peft import LoraConfig
-    from peft.tuners.lora.layer import Linear as LoraLinear
-
-    def build() -> nn.Module:
-        base = nn.Linear(num_modalities * width, width, bias=False)
-        config = LoraConfig(r=rank, lora_alpha=alpha, lora_dropout=0.0)
-        whole: nn.Module = LoraLinear(base, "default", config=config, r=rank, lora_alpha=alpha)
-        return whole
-
-    layer = seeded(build, seed)
-    weights = {name: p.detach() for name, p in layer.named_parameters()}
-    base_DF, a_RF = weights["base_layer.weight"], weights["lora_A.default.weight"]
-    return Fusion(
-        frozen=tuple(FrozenBlock(w) for w in torch.split(base_DF, width, dim=1)),
-        blocks=tuple(BlockA(w) for w in torch.split(a_RF, width, dim=1)),
-        shared=SharedB(weights["lora_B.default.weight"], alpha / rank),
-    )

@@ -105,7 +105,7 @@ def exchange(experts: Experts, models: Sequence[Params]) -> dict[str, Params]:
 
     def others(own: int) -> dict[GroupId, Tensor]:
         foreign = [theta for c, theta in enumerate(models) if c != own]
-        return {experts.copy(e, j): theta[j] for e, theta in enumerate(foreign, 2) for j in experts.own(1)}
+        return {experts.copy(e, j): theta[j] for e, theta in enumerate(foreign, 2) for j in experts.groups(1)}
 
     return {f"cluster.{c}": {**theta, **others(c)} for c, theta in enumerate(models)}
 

@@ -101,7 +101,7 @@ def allocate(config: FedLEASE, state: msg.ServerState, context: RoundContext) ->
     experts, number = experts_for(config, layout, context.fleet), max(clusters) + 1
     own, ids = layout.select(own_groups(state)), range(1, number + 1)
     routed = layout.select([*own, *(j for e in ids if number > 1 for j in experts.routers(e))])
-    down = layout.select([*routed, *(j for e in ids for j in experts.own(e))])
+    down = layout.select([*routed, *(j for e in ids for j in experts.groups(e))])
 
     def task(client: msg.ClientInfo) -> msg.Assignment:
         if (c := clusters[client.id]) < 0:

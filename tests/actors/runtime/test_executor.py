@@ -12,7 +12,8 @@ from actors.runtime.host_pool import DEPTH
 from relief_ray.errors import ClientFailed, UserError
 from relief_ray.federated import ClientProgram, RoundVoid
 from relief_ray.server.reduction import blocks
-from relief_ray.training.serial_executor import SerialExecutor, combine
+from relief_ray.training.job import combine
+from relief_ray.training.serial_executor import SerialExecutor
 from relief_ray.training.worker import Worker
 from tests.actors.runtime import scenes
 from tests.actors.runtime.scenes import make_job, make_states, make_targets, make_tasks, same_round, start_models

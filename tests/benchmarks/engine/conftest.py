@@ -1,16 +1,16 @@
-"""A scene of a few small clients, written once."""
+"""A scenario of a few small clients, written once."""
 
 import pytest
 import torch
 
-from benchmarks.engine.scene import Scene, write
+from benchmarks.engine.scenario import Scenario, write
 
 
 @pytest.fixture(scope="session")
-def scene(tmp_path_factory):
+def scenario(tmp_path_factory):
     """Three clients with one and a half batches each, in PAMAP2's shapes."""
-    folder = tmp_path_factory.mktemp("scene")
-    return write(Scene(dataset="pamap2", num_clients=3, num_windows=48, folder=folder))
+    folder = tmp_path_factory.mktemp("scenario")
+    return write(Scenario(dataset="pamap2", num_clients=3, num_windows=48, folder=folder))
 
 
 @pytest.fixture(autouse=True)

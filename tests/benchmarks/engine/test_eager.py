@@ -3,32 +3,32 @@ import torch
 
 from benchmarks.engine.eager import EagerCnn, Sequential, load_client
 from benchmarks.engine.product import deviation
-from benchmarks.engine.scene import setup, start_of
+from benchmarks.engine.scenario import setup, start_of
 from relief_ray.experiment.experiment import run_round
 from relief_ray.experiment.setup import context_of
 from relief_ray.records.checkpoint import CheckpointStateStore
 from relief_ray.training.serial_executor import SerialExecutor
 
 
-def test_the_plain_module_is_backbone_1(scene):
-    given = setup(scene, engine="naive")
-    backbone, model = given.job.build(), EagerCnn(scene.task)
+def test_the_plain_module_is_backbone_1(scenario):
+    given = setup(scenario, engine="naive")
+    backbone, model = given.job.build(), EagerCnn(scenario.task)
     model.load_flat(start_of(given))
-    windows, _ = load_client(scene.folder, 1)
-    expected = backbone.forward(dict(zip(scene.spec.names, windows, strict=True)))
+    windows, _ = load_client(scenario.folder, 1)
+    expected = backbone.forward(dict(zip(scenario.spec.names, windows, strict=True)))
     assert torch.allclose(model(*windows), expected, atol=1e-6)
 
 
-def test_flat_is_the_inverse_of_load_flat(scene):
-    model = EagerCnn(scene.task)
+def test_flat_is_the_inverse_of_load_flat(scenario):
+    model = EagerCnn(scenario.task)
     flat = torch.arange(sum(p.numel() for p in model.parameters()), dtype=torch.float32)
     model.load_flat(flat)
     assert torch.equal(model.flat(), flat)
 
 
-def test_one_round_equals_the_products(scene):
+def test_one_round_equals_the_products(scenario):
     """The same windows in the same batches: otherwise the comparison would not be of equal work."""
-    given = setup(scene)
+    given = setup(scenario)
     state = given.strategy.init(given.layout, given.fleet, given.streams, given.start)
     result = run_round(
         given.strategy,
@@ -38,16 +38,16 @@ def test_one_round_equals_the_products(scene):
         CheckpointStateStore({}),
         given.accountant,
     )
-    oracle = Sequential(scene.folder)
+    oracle = Sequential(scenario.folder)
     oracle.step()
     found = given.layout.flatten(result.state.models["global"])
     assert deviation(found, oracle.flat, start_of(given)) < 1e-3
     assert not torch.equal(oracle.flat, start_of(given))
 
 
-def test_clients_own_windows_are_what_the_product_loads(scene):
-    given = setup(scene)
-    windows, labels = load_client(scene.folder, 2)
+def test_clients_own_windows_are_what_the_product_loads(scenario):
+    given = setup(scenario)
+    windows, labels = load_client(scenario.folder, 2)
     loaded = given.job.clients[2].load()
-    assert all(np.array_equal(x.numpy(), loaded[m]) for m, x in zip(scene.spec.names, windows, strict=True))
+    assert all(np.array_equal(x.numpy(), loaded[m]) for m, x in zip(scenario.spec.names, windows, strict=True))
     assert np.array_equal(labels.numpy(), given.job.clients[2].labels)

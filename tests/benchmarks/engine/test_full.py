@@ -8,21 +8,21 @@ from benchmarks.engine.eager import Sequential
 from benchmarks.engine.full import other_work
 from benchmarks.engine.page import full
 from benchmarks.engine.product import deviation
-from benchmarks.engine.scene import Scene, setup, start_of, write
+from benchmarks.engine.scenario import Scenario, setup, start_of, write
 
 
 @pytest.fixture
 def whole(tmp_path):
-    return write(Scene(dataset="dsa", num_clients=8, num_windows=64, folder=tmp_path))
+    return write(Scenario(dataset="dsa", num_clients=8, num_windows=64, folder=tmp_path))
 
 
-def first_round(scene, nudged=False, **changes):
+def first_round(scenario, nudged=False, **changes):
     """How far a reference with another task is from the reference after one round."""
-    other, expected = Sequential(scene.folder, nudged=nudged), Sequential(scene.folder)
+    other, expected = Sequential(scenario.folder, nudged=nudged), Sequential(scenario.folder)
     other.task = replace(other.task, **changes)
     other.step()
     expected.step()
-    return deviation(other.flat, expected.flat, start_of(setup(scene)))
+    return deviation(other.flat, expected.flat, start_of(setup(scenario)))
 
 
 def test_rounding_is_the_same_work(whole):

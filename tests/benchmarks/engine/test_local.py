@@ -12,15 +12,15 @@ def flat(update):
 
 
 @pytest.mark.parametrize("groups", [None, ("fusion.A.acc",), SHARED])
-def test_naive_and_reuse_learn_the_same(scene, groups):
-    client = make_client(scene, ("acc",))
-    naive, fast = (flat(Local(client, make_backbone(scene, e), e).train(groups)) for e in ("naive", "gemm"))
+def test_naive_and_reuse_learn_the_same(scenario, groups):
+    client = make_client(scenario, ("acc",))
+    naive, fast = (flat(Local(client, make_backbone(scenario, e), e).train(groups)) for e in ("naive", "gemm"))
     assert float(naive.norm()) > 0
     assert deviation(fast, naive, torch.zeros(1)) < 1e-3
 
 
-def test_the_eager_round_is_everything_trained_naively(scene):
-    client = make_client(scene, ("acc",))
-    local = Local(client, make_backbone(scene, "naive"), "naive")
+def test_the_eager_round_is_everything_trained_naively(scenario):
+    client = make_client(scenario, ("acc",))
+    local = Local(client, make_backbone(scenario, "naive"), "naive")
     local.train(None)
     assert deviation(local.trainer.flat, eager_round(client)(), client.start) < 1e-3

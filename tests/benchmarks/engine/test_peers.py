@@ -7,7 +7,7 @@ from benchmarks.engine import peers
 from benchmarks.engine.eager import Sequential
 from benchmarks.engine.full import SAME_WORK
 from benchmarks.engine.product import deviation
-from benchmarks.engine.scene import Scene, write
+from benchmarks.engine.scenario import Scenario, write
 
 
 def test_what_cannot_be_installed_is_noted(tmp_path, monkeypatch):
@@ -25,12 +25,12 @@ def test_a_running_ray_is_not_seen(monkeypatch):
     assert "RAY_ADDRESS" not in seen and seen["OMP_NUM_THREADS"] == "1"
 
 
-def test_peers_keep_freed_memory_as_our_processes_do(scene, tmp_path):
+def test_peers_keep_freed_memory_as_our_processes_do(scenario, tmp_path):
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\necho trim $MALLOC_TRIM_THRESHOLD_ mmap $MALLOC_MMAP_THRESHOLD_ >&2\nexit 1\n")
     python.chmod(0o755)
     with pytest.raises(RuntimeError, match="trim 134217728 mmap 33554432"):
-        peers.segment(peers.Installed(peer=peers.PEERS[0], python=python, version="1"), scene.folder, 1)
+        peers.segment(peers.Installed(peer=peers.PEERS[0], python=python, version="1"), scenario.folder, 1)
 
 
 def test_children_keep_their_byte_code(monkeypatch):
@@ -39,13 +39,13 @@ def test_children_keep_their_byte_code(monkeypatch):
     assert "PYTHONDONTWRITEBYTECODE" not in peers.environment("/tmp/x")
 
 
-def test_a_failed_run_says_why(scene, tmp_path):
+def test_a_failed_run_says_why(scenario, tmp_path):
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\necho broken >&2\nexit 3\n")
     python.chmod(0o755)
     broken = peers.Installed(peer=peers.PEERS[0], python=python, version="0")
     with pytest.raises(RuntimeError, match="ended with 3: broken"):
-        broken.run(scene.folder, 1)
+        broken.run(scenario.folder, 1)
     assert subprocess.run([python], capture_output=True).returncode == 3
 
 
@@ -55,7 +55,7 @@ def test_peers_do_the_same_work(tmp_path):
     ready, notes = peers.install(tmp_path / "peers", ("flower", "pfl"))
     if not ready:
         pytest.skip(str(notes))
-    whole = write(Scene(dataset="pamap2", num_clients=4, num_windows=48, folder=tmp_path / "scene", epochs=2))
+    whole = write(Scenario(dataset="pamap2", num_clients=4, num_windows=48, folder=tmp_path / "scenario", epochs=2))
     oracle = Sequential(whole.folder)
     start, expected = oracle.flat, {}
     for when in ("first", "last"):

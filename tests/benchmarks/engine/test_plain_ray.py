@@ -3,8 +3,7 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from benchmarks.engine.arithmetic import Arithmetic
-from benchmarks.engine.plain_ray import ExactHost, PlainHost, PlainRay, mean, shares
+from benchmarks.engine.plain_ray import Arithmetic, ExactHost, PlainHost, PlainRay, mean, shares
 
 
 def test_a_host_sums_its_clients():

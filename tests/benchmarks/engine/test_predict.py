@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks.engine.local import Local, make_backbone, make_client
 from benchmarks.engine.predict import ASSIGNMENTS, PRESENT, WHOLE, bills, compare, spread
-from benchmarks.engine.scene import setup
+from benchmarks.engine.scenario import setup
 from relief_ray.devices.time import Throughput
 from relief_ray.devices.types import TERA
 from relief_ray.devices.workload import num_steps, shares, workload
@@ -14,24 +14,24 @@ ROW = Throughput(forward_flops_per_s=1e9, backward_flops_per_s=2e9, optimizer_fl
 
 
 @pytest.fixture(scope="module", params=["naive", "gemm"])
-def billed(scene, request):
-    given = setup(scene, engine=request.param)
-    local = Local(make_client(scene, PRESENT), make_backbone(scene, request.param), request.param)
+def billed(scenario, request):
+    given = setup(scenario, engine=request.param)
+    local = Local(make_client(scenario, PRESENT), make_backbone(scenario, request.param), request.param)
     seen = {name: [local.train(groups).receipt] for name, groups in ASSIGNMENTS.items()}
-    return scene, given, seen, bills(given, scene.num_windows, seen, ROW)
+    return scenario, given, seen, bills(given, scenario.num_windows, seen, ROW)
 
 
 def test_bills_are_the_counted_flops_of_each_phase(billed):
     """Recounted by hand with the engine that ran, through the same sensors and missing mode."""
-    scene, given, _, found = billed
+    scenario, given, _, found = billed
     for name, groups in ASSIGNMENTS.items():
         load = workload(
             given.accountant.counter.costs,
             present=PRESENT,
             trained=shares(given.layout, given.layout.select(groups)),
-            num_windows=scene.num_windows,
-            epochs=scene.epochs,
-            num_steps=num_steps(scene.num_windows, scene.epochs, scene.task.batch_size),
+            num_windows=scenario.num_windows,
+            epochs=scenario.epochs,
+            num_steps=num_steps(scenario.num_windows, scenario.epochs, scenario.task.batch_size),
             engine="naive" if given.engine == "naive" else "reuse",
             missing=given.config.training.missing,
         )

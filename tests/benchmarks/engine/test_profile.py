@@ -4,8 +4,8 @@ from benchmarks.engine import profile
 from benchmarks.engine.missed import PHASES
 
 
-def test_the_phases_of_a_round_add_up(scene):
-    found = profile.measure(scene)
+def test_the_phases_of_a_round_add_up(scenario):
+    found = profile.measure(scenario)
     for name in ("full", "type_c_full", "type_c_reuse"):
         shares = [found[f"profile_{name}_{key}_share"] for key, _ in PHASES]
         assert sum(shares) == pytest.approx(1.0) and min(shares) >= 0.0

@@ -8,7 +8,7 @@ from actors.runtime.session import SessionOptions, ray_session
 from benchmarks.engine.orchestration import driver, host
 from benchmarks.engine.product import Product, Shares
 from benchmarks.engine.recording import measure
-from benchmarks.engine.scene import setup, without_training
+from benchmarks.engine.scenario import setup, without_training
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
@@ -19,8 +19,8 @@ def session():
         yield
 
 
-def test_shares_add_up_and_every_part_is_seen(session, scene, tmp_path):
-    given = without_training(setup(scene))
+def test_shares_add_up_and_every_part_is_seen(session, scenario, tmp_path):
+    given = without_training(setup(scenario))
     with closing(Product(given, tmp_path / "run")) as product:
         shares = Shares.of(product)
         product.run(3)

@@ -14,8 +14,8 @@ def test_a_machine_without_limits_has_no_roof():
     assert thin["fusion_adam_bound_ms"] == pytest.approx(1e3 * 7 * 4 * 304 * 128 / 1e6)
 
 
-def test_full_training_is_counted_per_window_and_epoch(scene):
-    load = full_load(scene)
-    per_window = (load.forward_flops + load.backward_flops) / scene.num_windows
+def test_full_training_is_counted_per_window_and_epoch(scenario):
+    load = full_load(scenario)
+    per_window = (load.forward_flops + load.backward_flops) / scenario.num_windows
     fusion = 3 * 2 * 304 * 4096
     assert fusion < per_window < 10 * fusion

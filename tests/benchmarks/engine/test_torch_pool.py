@@ -10,22 +10,22 @@ from benchmarks.engine.torch_pool import TorchPool, split
 
 
 @pytest.mark.slow
-def test_two_processes_compute_what_one_does(scene):
-    oracle = Sequential(scene.folder)
-    with closing(TorchPool(scene.folder)) as pool:
+def test_two_processes_compute_what_one_does(scenario):
+    oracle = Sequential(scenario.folder)
+    with closing(TorchPool(scenario.folder)) as pool:
         for _ in range(2):
             oracle.step()
             pool.step()
         assert torch.allclose(pool.flat, oracle.flat, atol=1e-6)
 
 
-def test_a_child_keeps_freed_memory_as_our_processes_do(scene, monkeypatch):
+def test_a_child_keeps_freed_memory_as_our_processes_do(scenario, monkeypatch):
     asked = []
     monkeypatch.setattr(torch_pool, "use_threads", asked.append)
     ours, theirs = Pipe()
     ours.send(None)
     nothing = torch.zeros(0)
-    torch_pool.serve(torch_pool.Shared(folder=scene.folder, clients=range(1), flat=nothing, total=nothing), theirs)
+    torch_pool.serve(torch_pool.Shared(folder=scenario.folder, clients=range(1), flat=nothing, total=nothing), theirs)
     assert asked == [1]
 
 

@@ -7,9 +7,9 @@ from relief_ray.devices.planner import Counter
 from relief_ray.extra_modules import Classifier
 from relief_ray.messages import Assignment
 from relief_ray.models.costs import count_costs
-from relief_ray.models.extra.build import extend
-from relief_ray.training.forward_plan import compute_sources, plan_forward, run
-from tests.training.scene import SHAPE, TINY
+from relief_ray.models.extra.build import with_extra_modules
+from relief_ray.training.forward_plan import compute_sources, plan_forward, run_stages
+from tests.training.scenario import SHAPE, TINY
 
 EARLY = Classifier(id="exit.1", after=tuple(f"encoder.{m}.1" for m in SHAPE.modalities), layer=1)
 ACC = Classifier(id="unimodal.acc", after=("encoder.acc.2",), role="unimodal_head", modality="acc")
@@ -25,13 +25,13 @@ def read(backbone, output, raw, missing="zero_input"):
     plan = plan_forward(backbone, raw, ("head.1",), missing, False, output=output)
     inputs = {m: backbone.prepare(m, x) for m, x in raw.items()}
     values = compute_sources(backbone, plan, inputs, len(raw["acc"]))
-    return run(plan.every_step, dict(values), plan, len(raw["acc"]))[output]
+    return run_stages(plan.every_step, dict(values), plan, len(raw["acc"]))[output]
 
 
 @pytest.mark.parametrize("fast", [False, True])
 def test_the_backbone_keeps_its_values_order_and_logits(fast):
     plain = TINY.build(SHAPE, 0, fast=fast)
-    more = extend(TINY.build(SHAPE, 0, fast=fast), [EARLY, ACC], 0)
+    more = with_extra_modules(TINY.build(SHAPE, 0, fast=fast), [EARLY, ACC], 0)
     assert more.layout.ids == (*plain.layout.ids, "exit.1", "unimodal.acc")
     assert all(torch.equal(x, more.params()[j]) for j, x in plain.params().items())
     raw = {m: plain.prepare(m, x) for m, x in windows().items()}
@@ -41,7 +41,7 @@ def test_the_backbone_keeps_its_values_order_and_logits(fast):
 
 @pytest.mark.parametrize("fast", [False, True])
 def test_an_exit_reads_the_pooled_layer_of_every_modality(fast):
-    backbone = extend(TINY.build(SHAPE, 0, fast=fast), [EARLY], 0)
+    backbone = with_extra_modules(TINY.build(SHAPE, 0, fast=fast), [EARLY], 0)
     plain, raw = TINY.build(SHAPE, 0), windows()
     first = [s.module(raw[s.spec.modality]) for s in plain.stages if s.spec.id.endswith(".1") and s.spec.modality]
     pooled = [torch.nn.functional.adaptive_avg_pool1d(x, TINY.steps).flatten(1) for x in first]
@@ -51,14 +51,16 @@ def test_an_exit_reads_the_pooled_layer_of_every_modality(fast):
 
 
 def test_both_engines_start_from_the_same_exit():
-    states = [extend(TINY.build(SHAPE, 0, fast=fast), [EARLY], 7).params()["exit.1"] for fast in (False, True)]
-    other = extend(TINY.build(SHAPE, 0), [EARLY], 8).params()["exit.1"]
+    states = [
+        with_extra_modules(TINY.build(SHAPE, 0, fast=fast), [EARLY], 7).params()["exit.1"] for fast in (False, True)
+    ]
+    other = with_extra_modules(TINY.build(SHAPE, 0), [EARLY], 8).params()["exit.1"]
     assert torch.equal(*states) and not torch.equal(states[0], other)
-    assert not torch.equal(other[:9], extend(TINY.build(SHAPE, 0), [ACC], 8).params()["unimodal.acc"][:9])
+    assert not torch.equal(other[:9], with_extra_modules(TINY.build(SHAPE, 0), [ACC], 8).params()["unimodal.acc"][:9])
 
 
 def test_what_is_behind_an_exit_is_not_charged():
-    backbone = extend(TINY.build(SHAPE, 0), [EARLY], 0)
+    backbone = with_extra_modules(TINY.build(SHAPE, 0), [EARLY], 0)
     costs = count_costs(backbone)
     counter = Counter(costs, backbone.layout, "zero_input")
     first = [f"encoder.{m}.1" for m in SHAPE.modalities]
@@ -78,12 +80,12 @@ def test_what_is_behind_an_exit_is_not_charged():
 
 
 def test_an_absent_modalitys_pooled_features_are_zero_under_zero_feature():
-    backbone, raw = extend(TINY.build(SHAPE, 0), [EARLY], 0), windows()
+    backbone, raw = with_extra_modules(TINY.build(SHAPE, 0), [EARLY], 0), windows()
     values = {}
     for engine_reuses in (False, True):
         plan = plan_forward(backbone, ("acc",), ("exit.1",), "zero_feature", engine_reuses, output="exit.1")
         sources = compute_sources(backbone, plan, {"acc": raw["acc"]}, 3)
-        values[engine_reuses] = run(plan.every_step, dict(sources), plan, 3)["exit.1"]
+        values[engine_reuses] = run_stages(plan.every_step, dict(sources), plan, 3)["exit.1"]
     weight, bias = backbone.layout.unflatten("exit.1", backbone.params()["exit.1"]).values()
     stage = next(s for s in backbone.stages if s.spec.id == "encoder.acc.1")
     pooled = torch.nn.functional.adaptive_avg_pool1d(stage.module(raw["acc"]), TINY.steps).flatten(1)
@@ -94,11 +96,11 @@ def test_an_absent_modalitys_pooled_features_are_zero_under_zero_feature():
 
 def test_a_group_that_nobody_owns():
     with pytest.raises(ValueError, match=r"'x' reads group 'encoder.gps.1', which no stage owns; there are \["):
-        extend(TINY.build(SHAPE, 0), [Classifier(id="x", after=("encoder.gps.1",))], 0)
+        with_extra_modules(TINY.build(SHAPE, 0), [Classifier(id="x", after=("encoder.gps.1",))], 0)
 
 
 def test_a_stage_that_cannot_be_pooled():
     backbone = TINY.build(SHAPE, 0)
     backbone.stages = tuple(replace(s, pool=None) for s in backbone.stages)
     with pytest.raises(ValueError, match=r"stage 'encoder.acc.1' gives \(1, .*declare the stage's `pool`"):
-        extend(backbone, [Classifier(id="x", after=("encoder.acc.1",))], 0)
+        with_extra_modules(backbone, [Classifier(id="x", after=("encoder.acc.1",))], 0)

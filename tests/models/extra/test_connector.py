@@ -5,7 +5,7 @@ import torch
 
 from relief_ray.extra_modules import Connector
 from relief_ray.models.costs import count_costs
-from relief_ray.models.extra.build import extend
+from relief_ray.models.extra.build import with_extra_modules
 from tests.models.extra.test_experts import BACKBONES, inputs, read, stirred
 
 SPEC = Connector(id="connector", num_tasks=3, bottleneck=5)
@@ -40,7 +40,7 @@ def behind(name, theta, z, sizes):
 
 
 def test_the_backbones_own_logits_values_and_order_stay(name):
-    plain, more = BACKBONES[name](), extend(BACKBONES[name](), [SPEC], 0)
+    plain, more = BACKBONES[name](), with_extra_modules(BACKBONES[name](), [SPEC], 0)
     assert more.layout.ids[: len(plain.layout)] == plain.layout.ids
     assert all(torch.equal(theta, more.params()[j]) for j, theta in plain.params().items())
     assert torch.equal(plain.forward(inputs(plain)), more.forward(inputs(more)))
@@ -50,7 +50,7 @@ def test_the_backbones_own_logits_values_and_order_stay(name):
 
 
 def test_untrained_it_changes_nothing(name):
-    backbone = extend(BACKBONES[name](), [SPEC], 0)
+    backbone = with_extra_modules(BACKBONES[name](), [SPEC], 0)
     for path in ("first", "mixed"):
         found = read(backbone, inputs(backbone), SPEC.output(path))[SPEC.output(path)]
         torch.testing.assert_close(found, backbone.forward(inputs(backbone)), rtol=1e-5, atol=1e-5)
@@ -59,7 +59,7 @@ def test_untrained_it_changes_nothing(name):
 @pytest.mark.parametrize("own_in_mix", [True, False])
 def test_both_ways_by_hand(name, own_in_mix):
     spec = Connector(id="connector", num_tasks=3, bottleneck=5, own_in_mix=own_in_mix)
-    backbone = extend(BACKBONES[name](), [spec], 0)
+    backbone = with_extra_modules(BACKBONES[name](), [spec], 0)
     theta = stirred(backbone)
     x = inputs(backbone)
     names = [s.spec.id for s in backbone.stages if s.spec.feature]
@@ -81,7 +81,7 @@ def test_both_ways_by_hand(name, own_in_mix):
 
 def test_one_task_has_one_adapter_with_weight_one(name):
     spec = Connector(id="connector", num_tasks=1, bottleneck=5)
-    backbone = extend(BACKBONES[name](), [spec], 0)
+    backbone = with_extra_modules(BACKBONES[name](), [spec], 0)
     stirred(backbone)
     assert spec.cross(2) not in backbone.layout
     values = read(backbone, inputs(backbone), spec.output("mixed"), taps=[spec.output("first")])
@@ -91,7 +91,7 @@ def test_one_task_has_one_adapter_with_weight_one(name):
 
 @pytest.mark.parametrize("missing", ["zero_input", "zero_feature"])
 def test_reuse_gives_the_naive_logits(name, missing):
-    backbone = extend(BACKBONES[name](), [SPEC], 0)
+    backbone = with_extra_modules(BACKBONES[name](), [SPEC], 0)
     stirred(backbone)
     x = inputs(backbone)
     for path in ("first", "mixed"):
@@ -104,7 +104,7 @@ def test_reuse_gives_the_naive_logits(name, missing):
 
 
 def test_each_way_is_charged_for_itself(name):
-    backbone = extend(BACKBONES[name](), [SPEC], 0)
+    backbone = with_extra_modules(BACKBONES[name](), [SPEC], 0)
     costs = count_costs(backbone)
     first, mixed = ({s.id for s in costs.running([SPEC.output(path)])} for path in ("first", "mixed"))
     connectors = {"connector.own", "connector.task.1"}
@@ -126,4 +126,4 @@ def test_a_feature_that_is_no_vector():
     wrong = [replace(s, spec=replace(s.spec, feature=s.spec.id == "encoder.acc.1")) for s in backbone.stages]
     backbone.stages = tuple(wrong)
     with pytest.raises(ValueError, match=r"features \[\('encoder.acc.1', .* are not \(B, D\)"):
-        extend(backbone, [SPEC], 0)
+        with_extra_modules(backbone, [SPEC], 0)

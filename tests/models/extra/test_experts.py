@@ -5,19 +5,19 @@ import torch
 
 from relief_ray.extra_modules import Experts
 from relief_ray.models.costs import count_costs
-from relief_ray.models.extra.build import extend
-from relief_ray.models.extra.routed import Router
-from relief_ray.training.forward_plan import compute_sources, plan_forward, run
+from relief_ray.models.extra.build import with_extra_modules
+from relief_ray.models.extra.routed_lora import Router
+from relief_ray.training.forward_plan import compute_sources, plan_forward, run_stages
 from tests import toy
 from tests.models import tiny_moment as moment
-from tests.training import scene
+from tests.training import scenario
 
 FUSION = {"cnn": ("fusion.A.acc", "fusion.A.gyro", "fusion.A.hr", "fusion.B")}
 FUSION["gemm"] = FUSION["moment"] = FUSION["cnn"]
 FUSION["toy"] = ("fusion.A.acc", "fusion.A.hr", "fusion.B")
 BACKBONES = {
-    "cnn": lambda: scene.build(),
-    "gemm": lambda: scene.build("gemm"),
+    "cnn": lambda: scenario.build(),
+    "gemm": lambda: scenario.build("gemm"),
     "toy": lambda: toy.build(b_zero=False),
     "moment": lambda: moment.tiny(),
 }
@@ -44,7 +44,7 @@ def read(backbone, x, output, present=None, trained=None, reuse=False, missing="
         zeros = {m: v if m in present else backbone.prepare(m, torch.zeros(number, c, backbone.shape.window))
                  for (m, c), v in zip(backbone.shape.channels, x.values(), strict=True)}  # fmt: skip
         shown = zeros
-    values = run(plan.every_step, dict(compute_sources(backbone, plan, shown, number)), plan, number)
+    values = run_stages(plan.every_step, dict(compute_sources(backbone, plan, shown, number)), plan, number)
     return values
 
 
@@ -61,7 +61,7 @@ def name(request):
 
 
 def test_the_backbones_own_logits_values_and_order_stay(name):
-    plain, more = BACKBONES[name](), extend(BACKBONES[name](), [experts(name)], 0)
+    plain, more = BACKBONES[name](), with_extra_modules(BACKBONES[name](), [experts(name)], 0)
     assert more.layout.ids[: len(plain.layout)] == plain.layout.ids
     assert all(torch.equal(theta, more.params()[j]) for j, theta in plain.params().items())
     assert torch.equal(plain.forward(inputs(plain)), more.forward(inputs(more)))
@@ -73,7 +73,7 @@ def test_the_backbones_own_logits_values_and_order_stay(name):
 
 def test_alike_experts_mix_to_the_plain_logits(name):
     """Weights sum to one: whatever the router says, M copies of one expert are that expert."""
-    backbone = extend(BACKBONES[name](), [experts(name)], 0)
+    backbone = with_extra_modules(BACKBONES[name](), [experts(name)], 0)
     for number in (2, 3):
         output = experts(name).output(number)
         found = read(backbone, inputs(backbone), output)[output]
@@ -82,7 +82,7 @@ def test_alike_experts_mix_to_the_plain_logits(name):
 
 def test_own_slots_alone_give_the_own_expert(name):
     """All M best slots are the own expert's: the others, though different, do not count at all."""
-    backbone, spec = extend(BACKBONES[name](), [experts(name)], 0), experts(name)
+    backbone, spec = with_extra_modules(BACKBONES[name](), [experts(name)], 0), experts(name)
     theta = stirred(backbone)
     for e, group in ((1, "expert.router.1"), (2, "expert.router.2"), (3, "expert.router.3")):
         rows = backbone.layout.unflatten(group, theta[group])["weight"]
@@ -98,7 +98,7 @@ def test_own_slots_alone_give_the_own_expert(name):
 def test_mixture_by_hand(name):
     """The layer's end is ``sum_e w_e y_e``, with each expert's weights loaded into the plain backbone in turn."""
     spec = experts(name)
-    backbone = extend(BACKBONES[name](), [spec], 0)
+    backbone = with_extra_modules(BACKBONES[name](), [spec], 0)
     theta = stirred(backbone, scale=0.5)
     x, last = (
         inputs(backbone, 48),
@@ -141,7 +141,7 @@ def test_the_routers_weights_have_a_gradient():
 
 def test_a_head_may_belong_to_the_expert():
     spec = experts("cnn", head=True)
-    backbone = extend(BACKBONES["cnn"](), [spec], 0)
+    backbone = with_extra_modules(BACKBONES["cnn"](), [spec], 0)
     theta = stirred(backbone)
     values = read(backbone, inputs(backbone), spec.output(2), taps=[spec.weights(2)])
     logits = []
@@ -155,7 +155,7 @@ def test_a_head_may_belong_to_the_expert():
 
 @pytest.mark.parametrize("missing", ["zero_input", "zero_feature"])
 def test_reuse_gives_the_naive_logits(name, missing):
-    backbone, spec = extend(BACKBONES[name](), [experts(name)], 0), experts(name)
+    backbone, spec = with_extra_modules(BACKBONES[name](), [experts(name)], 0), experts(name)
     stirred(backbone)
     x, output = inputs(backbone), spec.output(3)
     for trained in (["expert.router.1"], ["fusion.A.acc", "fusion.B", "head.1"], list(backbone.layout.ids)):
@@ -167,7 +167,7 @@ def test_reuse_gives_the_naive_logits(name, missing):
 
 def test_a_twin_is_charged_once_and_only_where_it_runs(name):
     spec = experts(name)
-    backbone, plain = extend(BACKBONES[name](), [spec], 0), count_costs(BACKBONES[name]())
+    backbone, plain = with_extra_modules(BACKBONES[name](), [spec], 0), count_costs(BACKBONES[name]())
     costs = count_costs(backbone)
     assert [s.id for s in costs.running()] == [s.id for s in plain.stages], "without experts nothing of them runs"
     ran = {n: costs.running([spec.output(n)]) for n in (2, 3)}
@@ -182,8 +182,8 @@ def test_a_twin_is_charged_once_and_only_where_it_runs(name):
 
 def test_groups_that_are_no_layer():
     with pytest.raises(ValueError, match=r"'x': stages of groups \['nobody'\] own \[\]; they must agree"):
-        extend(BACKBONES["cnn"](), [Experts(id="x", of=("nobody",), most=2)], 0)
+        with_extra_modules(BACKBONES["cnn"](), [Experts(id="x", of=("nobody",), most=2)], 0)
     with pytest.raises(
         ValueError, match=r"'x': \['fusion.A.acc'\] do not lead to 'fusion.A.gyro'; a layer has one end"
     ):
-        extend(BACKBONES["cnn"](), [Experts(id="x", of=("fusion.A.acc", "fusion.A.gyro"), most=2)], 0)
+        with_extra_modules(BACKBONES["cnn"](), [Experts(id="x", of=("fusion.A.acc", "fusion.A.gyro"), most=2)], 0)

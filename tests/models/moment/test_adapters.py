@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 
 from relief_ray.errors import UserError
 from relief_ray.extra_modules import Classifier, Connector, Experts
-from relief_ray.models.extra.build import extend
+from relief_ray.models.extra.build import with_extra_modules
 from relief_ray.models.moment.adapters import load_adapters, save_adapters
 from tests.models.tiny_moment import TINY, stirred, tiny
 
@@ -37,7 +37,7 @@ ADDED = {
 
 @pytest.mark.parametrize("additions", ADDED.values(), ids=ADDED)
 def test_what_a_method_adds_comes_back_too(additions, tmp_path):
-    backbone = extend(tiny(), additions, 0)
+    backbone = with_extra_modules(tiny(), additions, 0)
     moved = stirred(backbone)
     save_adapters(TINY, backbone.layout, moved, tmp_path)
     again = load_adapters(TINY, backbone.layout, tmp_path)

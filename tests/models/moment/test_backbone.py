@@ -14,7 +14,7 @@ from relief_ray.experiment.setup import prepare
 from relief_ray.extra_modules import Classifier
 from relief_ray.models.backbone import InputShape
 from relief_ray.models.costs import count_costs
-from relief_ray.models.extra.build import extend
+from relief_ray.models.extra.build import with_extra_modules
 from relief_ray.models.moment.adapters import save_adapters
 from relief_ray.models.moment.backbone import MomentConfig
 from relief_ray.models.moment.weights import load_frozen, local_folder, weights_folder
@@ -78,7 +78,8 @@ def test_windows_of_a_step_stay_within_half_a_gib(size, window, channels, micro_
     backbone = MomentConfig(size=size).build(shape, 0)
     assert most(backbone, ("acc", "gyro", "mag")) == micro_batch
     assert (
-        most(extend(backbone, [Classifier(id="exit", after=("fusion.B",))], 0), ("acc", "gyro", "mag")) == micro_batch
+        most(with_extra_modules(backbone, [Classifier(id="exit", after=("fusion.B",))], 0), ("acc", "gyro", "mag"))
+        == micro_batch
     )
 
 

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from relief_ray.errors import UserError
 from relief_ray.models.moment import weights as moment_random
-from relief_ray.models.moment.weights import MARK, load_frozen, mark, random_folder, random_target
+from relief_ray.models.moment.weights import MARK, load_frozen, mark_random, random_folder, random_target
 from tests.models.tiny_moment import tiny, windows
 
 
@@ -83,7 +83,7 @@ def test_an_older_cache_without_marks_is_still_used_and_recognised(tmp_path):
         assert "seed 4" in tiny(weights=weights, weights_seed=4).warnings[0]
     elsewhere = shutil.copytree(folder, tmp_path / folder.name)
     assert tiny(weights=str(elsewhere)).warnings == (), "a name alone says nothing"
-    mark(elsewhere, 4)
+    mark_random(elsewhere, 4)
     load_frozen.cache_clear()
     assert "seed 4" in tiny(weights=str(elsewhere)).warnings[0]
 

@@ -13,7 +13,7 @@ from relief_ray.errors import UserError
 from relief_ray.federated import LocalStep
 from relief_ray.groups import WHOLE
 from relief_ray.messages import EvalTarget, StageTimes, WeightedSum
-from relief_ray.models.network import BackboneNetwork
+from relief_ray.models.backbone import BackboneNetwork
 from relief_ray.server.aggregation import apply_step, mean_step, one_bucket, over_members
 from relief_ray.strategies.common import average
 from relief_ray.strategies.darkdistill import distillation

@@ -8,8 +8,8 @@ import torch
 from torch.nn import functional
 
 from relief_ray.extra_modules import Classifier
-from relief_ray.models.extra.build import extend
-from relief_ray.models.network import BackboneNetwork
+from relief_ray.models.backbone import BackboneNetwork
+from relief_ray.models.extra.build import with_extra_modules
 from relief_ray.protocols import Reading
 from relief_ray.strategies.darkdistill import distillation
 from relief_ray.strategies.darkdistill.distillation import (
@@ -29,7 +29,7 @@ from relief_ray.strategies.darkdistill.generator import (
     to_vector,
 )
 from relief_ray.streams import Streams
-from tests.training.scene import SHAPE, TINY
+from tests.training.scenario import SHAPE, TINY
 
 EARLY = Classifier(id="exit.1", after=tuple(f"encoder.{m}.1" for m in SHAPE.modalities), layer=1)
 SMALL = Recipe(epochs=1, steps=2, batch_size=16, hidden=8)
@@ -38,11 +38,11 @@ DRAWS = (Streams(seed=0), 1)
 
 
 def build():
-    return BackboneNetwork(extend(TINY.build(SHAPE, 0), [EARLY], 0), "zero_input")
+    return BackboneNetwork(with_extra_modules(TINY.build(SHAPE, 0), [EARLY], 0), "zero_input")
 
 
 def params(seed):
-    return extend(TINY.build(SHAPE, seed), [EARLY], seed).params()
+    return with_extra_modules(TINY.build(SHAPE, seed), [EARLY], seed).params()
 
 
 def models(**changes):

@@ -133,14 +133,14 @@ def test_the_probe_is_one_step_of_the_optimizer_and_the_gradient_behind_it(tmp_p
     worker = Worker(replace(job, program=replace(job.program, refine=look, after=lambda _, update: update)))
     trainer = worker.trainer
     tasks = run.strategy.allocate(run.state, context_of(LAYOUT, planner=SPREAD, participants=[0]))
-    ((update, _),) = worker._visits.updates(1, run.state.models, [tasks[:1]], {}, spent=False)
+    ((update, _),) = worker._runs.updates(1, run.state.models, [tasks[:1]], {}, reuses_memory=False)
     assert update.receipt.work.num_steps == 1, "the probe's step is not counted as training"
     step, gradient = found["probed"].step, found["probed"].gradient
     for j in OWN:
         torch.testing.assert_close(step[j], update.delta[j], rtol=0, atol=1e-6)
     assert update.receipt.probes[0][1] == 6 and set(update.receipt.probes[0][0].train) == set(OWN)
     # Now the trainer stands at w': the loss there falls along the gradient by its square.
-    inputs = worker._inputs(0)
+    inputs = worker._client_inputs(0)
     full = {m: worker.backbone.prepare(m, x) for m, x in inputs.inputs.items()}
 
     def loss():

@@ -49,6 +49,12 @@ def test_mean_cosine_is_over_all_columns_and_others():
         torch.testing.assert_close(agreement(together, 0.5), torch.softmax(torch.stack(s) / 0.5, 0))
 
 
+def test_agreeing_with_oneself_does_not_count():
+    """The second client's column is zero: neither agrees with the other, though the first would with itself."""
+    x = torch.tensor([[[1.0], [0.0]], [[0.0], [0.0]]], dtype=torch.float64)
+    assert agreement([split_columns(x)[1]], 1.0).tolist() == [0.5, 0.5]
+
+
 @given(st.integers(0, 50))
 def test_lengths_are_the_weighted_mean_of_lengths(seed):
     x, p = matrices(4, seed), torch.tensor([0.4, 0.3, 0.2, 0.1], dtype=torch.float64)

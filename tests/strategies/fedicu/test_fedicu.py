@@ -16,7 +16,7 @@ from relief_ray.strategies.fedicu.strategy import IMPORTANCE, FedICU, aggregate,
 from relief_ray.strategies.relief.divergence import to_tensor
 from relief_ray.streams import Streams
 from tests.toy import FOUR, FULL, bench, build, context_of, fleet_of, task_of, update_of
-from tests.training.scene import build as build_cnn
+from tests.training.scenario import build as build_cnn
 
 LAYOUT, START = build(b_zero=False).layout, build(b_zero=False).params()
 CNN = build_cnn()

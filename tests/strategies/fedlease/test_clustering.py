@@ -108,7 +108,7 @@ def test_lora_is_known_by_its_b_and_only_by_the_own_sensors():
 
 
 def test_a_dense_model_is_known_by_whole_groups():
-    from tests.training.scene import SHAPE, TINY
+    from tests.training.scenario import SHAPE, TINY
 
     backbone = TINY.build(SHAPE, 0)
     found = layers(backbone.layout, backbone.params(), ("acc",))

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from relief_ray.errors import UserError
+from relief_ray.extra_modules import Experts
 from relief_ray.messages import Reduced, ServerState
 from relief_ray.strategies.fedavg import FedAvg
 from relief_ray.strategies.fedlease.clustering import average_linkage, cluster, distances, layers, silhouette
@@ -337,7 +338,7 @@ def test_weights_follow_the_configuration(tmp_path):
 
 
 def test_dense_heads_are_experts_and_dense_heads_of_lora_models_are_not():
-    from tests.training.scene import SHAPE, TINY
+    from tests.training.scenario import SHAPE, TINY
 
     assert experts_for(FedLEASE(), build().layout, FOUR).of == EXPERT
     layout = TINY.build(SHAPE, 0).layout
@@ -346,16 +347,23 @@ def test_dense_heads_are_experts_and_dense_heads_of_lora_models_are_not():
     assert experts_for(FedLEASE(), layout, SIX).most == 4 and experts_for(FedLEASE(), layout, FOUR).most == 3
 
 
+def test_others_experts_stand_in_cluster_order_behind_the_own():
+    models = [{"fusion.B": torch.tensor([float(c)])} for c in range(3)]
+    after = exchange(Experts(id="expert", of=("fusion.B",), most=3), models)
+    found = {c: [theta[f"expert.{e}.fusion.B"].item() for e in (2, 3)] for c, theta in after.items()}
+    assert found == {"cluster.0": [1.0, 2.0], "cluster.1": [0.0, 2.0], "cluster.2": [0.0, 1.0]}
+
+
 def test_all_scope_routes_every_lora_layer(run_cache):
     """Own experts and routers of fusion and encoders go up, the others' come down; only the own are trained."""
-    from relief_ray.models.extra.build import extend
+    from relief_ray.models.extra.build import with_extra_modules
     from tests.models import tiny_moment as moment
 
     config, plain = FedLEASE(moe_scope="all"), moment.tiny()
     fleet = fleet_of(("acc", "gyro", "hr"), ("acc",), ("acc", "gyro"), modalities=moment.SHAPE.modalities)
     spec = experts_for(config, plain.layout, fleet)
     assert spec.inside == tuple(g.id for g in plain.layout if g.role == "encoder") and spec.most == 2
-    backbone = extend(plain, config.build().adapt(plain.layout, fleet), 0)
+    backbone = with_extra_modules(plain, config.build().adapt(plain.layout, fleet), 0)
     models = {name: backbone.params() for name in ("global", "cluster.0", "cluster.1")}
     state = ServerState(models=models, tensors={"cluster": torch.tensor([0, 0, 1])})
     tasks = config.build().allocate(state, context_of(backbone, fleet, 6))
@@ -372,7 +380,7 @@ def test_all_scope_routes_every_lora_layer(run_cache):
 
 
 def test_all_scope_wants_lora_layers_and_encoders_of_the_cluster():
-    from tests.training.scene import SHAPE, TINY
+    from tests.training.scenario import SHAPE, TINY
 
     for config, layout in (
         (FedLEASE(moe_scope="all"), TINY.build(SHAPE, 0).layout),

@@ -14,7 +14,7 @@ from relief_ray.strategies.helora.padding import filling, relative_size
 from relief_ray.strategies.helora.strategy import HeLoRA, allocate, sizes, weight
 from tests import toy
 from tests.toy import ACC, FOUR, FULL, RANK, bench, build, context_of, reduced_of, update_of
-from tests.training.scene import build as build_cnn
+from tests.training.scenario import build as build_cnn
 
 LAYOUT = build().layout
 TYPES = replace(FOUR, clients=tuple(replace(c, device=d) for c, d in zip(FOUR.clients, "AABC", strict=True)))

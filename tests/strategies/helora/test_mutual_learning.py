@@ -5,11 +5,11 @@ import torch
 from torch.nn import functional
 
 from relief_ray.groups import WHOLE, Part
-from relief_ray.models.network import BackboneNetwork
+from relief_ray.models.backbone import BackboneNetwork
 from relief_ray.strategies.helora.mutual_learning import Pupil, Recipe, pull, teach_each_other, truncated
 from relief_ray.streams import Streams
 from tests import toy
-from tests.training import scene
+from tests.training import scenario
 
 DRAWS = (Streams(seed=0), 1)
 LAYOUT = toy.build().layout
@@ -152,13 +152,13 @@ def test_ranks_are_what_they_were():
 
 
 def test_rows_that_a_pupil_does_not_train_stay_bit_for_bit():
-    backbone = scene.build()
+    backbone = scenario.build()
     layout, part = backbone.layout, Part(rows=0.75)
     own = {g.id: WHOLE if g.role == "head" else part for g in layout}
-    seeds = [scene.build(seed=s).params() for s in (0, 1)]
-    pupils = [Pupil(params=theta, own=own, modalities=scene.SHAPE.modalities) for theta in seeds]
-    data, _ = scene.windows(16)
-    found = teach_each_other(pupils, data, layout, lambda: BackboneNetwork(scene.build(), "zero_input"), FAST, DRAWS)
+    seeds = [scenario.build(seed=s).params() for s in (0, 1)]
+    pupils = [Pupil(params=theta, own=own, modalities=scenario.SHAPE.modalities) for theta in seeds]
+    data, _ = scenario.windows(16)
+    found = teach_each_other(pupils, data, layout, lambda: BackboneNetwork(scenario.build(), "zero_input"), FAST, DRAWS)
     for theta, start in zip(found, seeds, strict=True):
         for j in layout.ids:
             fixed = torch.ones(layout[j].numel, dtype=torch.bool)

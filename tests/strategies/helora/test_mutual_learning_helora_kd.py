@@ -10,7 +10,7 @@ from relief_ray.experiment.setup import context_of as setup_context
 from relief_ray.experiment.setup import prepare
 from relief_ray.groups import Part
 from relief_ray.messages import EvalTarget
-from relief_ray.models.network import BackboneNetwork
+from relief_ray.models.backbone import BackboneNetwork
 from relief_ray.records import read_rounds
 from relief_ray.strategies.helora import mutual_learning
 from relief_ray.strategies.helora.strategy import HeLoRA, sizes

@@ -1,4 +1,4 @@
-"""The work: random windows in the shapes of a real data set, written once, seen by every harness."""
+"""Scenarios to measure: random windows in the shapes of a real data set, written once, read by every harness."""
 
 from __future__ import annotations
 
@@ -29,8 +29,18 @@ STEP = 16  # rows from one window to the next: the signal stays small
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Scene:
-    """``num_clients`` clients with ``num_windows`` windows each; ``mixed``: types 3/3/2, else all of type A."""
+class Scenario:
+    """A federated task on random windows.
+
+    Attributes:
+        dataset: data set whose shapes are used.
+        num_clients: number of clients.
+        num_windows: windows of each client.
+        folder: where the windows are written.
+        epochs: epochs of a round.
+        mixed: device types 3/3/2 of A, B, C; else all of type A.
+        seed: seed of the windows.
+    """
 
     dataset: Dataset
     num_clients: int
@@ -47,7 +57,7 @@ class Scene:
 
     @property
     def task(self) -> Task:
-        """What the bare harnesses need to know."""
+        """The task as the bare harnesses read it."""
         training = TrainingConfig()
         return Task(
             channels=self.spec.modalities,
@@ -62,24 +72,24 @@ class Scene:
         )
 
 
-def write(scene: Scene, peers: bool = True) -> Scene:
+def write(scenario: Scenario, peers: bool = True) -> Scenario:
     """Writes the signal and, for the ``peers``, every client's windows, labels and the initial model."""
-    scene.folder.mkdir(parents=True, exist_ok=True)
-    spec, rng = scene.spec, np.random.default_rng(scene.seed)
-    rows = scene.num_clients * scene.num_windows * STEP + spec.window
-    np.save(scene.folder / "signal.npy", rng.standard_normal((rows, sum(c for _, c in spec.modalities)), np.float32))
+    scenario.folder.mkdir(parents=True, exist_ok=True)
+    spec, rng = scenario.spec, np.random.default_rng(scenario.seed)
+    rows = scenario.num_clients * scenario.num_windows * STEP + spec.window
+    np.save(scenario.folder / "signal.npy", rng.standard_normal((rows, sum(c for _, c in spec.modalities)), np.float32))
     if peers:
-        _write_for_peers(scene)
-    return scene
+        _write_for_peers(scenario)
+    return scenario
 
 
-def _write_for_peers(scene: Scene) -> None:
-    sets = window_sets(scene)
-    for modality in scene.spec.names:
-        np.save(scene.folder / f"{modality}.npy", np.stack([s.load([modality])[modality] for s in sets]))
-    np.save(scene.folder / "labels.npy", np.stack([s.labels for s in sets]))
-    np.save(scene.folder / "start.npy", start_of(setup(scene)).numpy())
-    (scene.folder / "task.json").write_text(json.dumps(asdict(scene.task)))
+def _write_for_peers(scenario: Scenario) -> None:
+    sets = window_sets(scenario)
+    for modality in scenario.spec.names:
+        np.save(scenario.folder / f"{modality}.npy", np.stack([s.load([modality])[modality] for s in sets]))
+    np.save(scenario.folder / "labels.npy", np.stack([s.labels for s in sets]))
+    np.save(scenario.folder / "start.npy", start_of(setup(scenario)).numpy())
+    (scenario.folder / "task.json").write_text(json.dumps(asdict(scenario.task)))
 
 
 def start_of(setup: Setup) -> torch.Tensor:
@@ -87,18 +97,18 @@ def start_of(setup: Setup) -> torch.Tensor:
     return setup.layout.flatten(setup.start)
 
 
-def window_sets(scene: Scene) -> tuple[WindowSet, ...]:
+def window_sets(scenario: Scenario) -> tuple[WindowSet, ...]:
     """Every client's windows over the one signal; labels are random, since speed does not depend on them."""
-    spec, rng = scene.spec, np.random.default_rng(scene.seed + 1)
-    labels = rng.integers(0, len(spec.classes), (scene.num_clients, scene.num_windows))
-    return tuple(_windows(scene, n, labels[n]) for n in range(scene.num_clients))
+    spec, rng = scenario.spec, np.random.default_rng(scenario.seed + 1)
+    labels = rng.integers(0, len(spec.classes), (scenario.num_clients, scenario.num_windows))
+    return tuple(_windows(scenario, n, labels[n]) for n in range(scenario.num_clients))
 
 
-def _windows(scene: Scene, client: int, labels: NDArray[np.int64]) -> WindowSet:
-    spec, number = scene.spec, scene.num_windows
+def _windows(scenario: Scenario, client: int, labels: NDArray[np.int64]) -> WindowSet:
+    spec, number = scenario.spec, scenario.num_windows
     num_channels = sum(c for _, c in spec.modalities)
     return WindowSet(
-        signal_path=str(scene.folder / "signal.npy"),
+        signal_path=str(scenario.folder / "signal.npy"),
         starts=(client * number + np.arange(number)) * STEP,
         labels=labels,
         subjects=np.full(number, client % len(spec.subjects), np.int16),
@@ -109,18 +119,18 @@ def _windows(scene: Scene, client: int, labels: NDArray[np.int64]) -> WindowSet:
     )
 
 
-def federated(scene: Scene) -> FederatedData:
-    """The scene as the product's data."""
-    sets = window_sets(scene)
+def federated(scenario: Scenario) -> FederatedData:
+    """The scenario as the product's data."""
+    sets = window_sets(scenario)
     return FederatedData(
-        spec=scene.spec,
-        digest=f"benchmark-{scene.dataset}-{scene.num_clients}-{scene.num_windows}-{scene.seed}",
+        spec=scenario.spec,
+        digest=f"benchmark-{scenario.dataset}-{scenario.num_clients}-{scenario.num_windows}-{scenario.seed}",
         origin="SYNTHETIC",
         clients=sets,
         validation=sets[0],
         validation_by_client=sets,
         coverage={
-            "classes": list(scene.spec.classes),
+            "classes": list(scenario.spec.classes),
             "clients": [],
             "train": [],
             "validation": [],
@@ -134,35 +144,37 @@ def federated(scene: Scene) -> FederatedData:
 
 
 def configure(
-    scene: Scene, strategy: str = "fedavg", engine: Engine = "gemm", num_hosts: int = 2, rounds: int = NEVER
+    scenario: Scenario, strategy: str = "fedavg", engine: Engine = "gemm", num_hosts: int = 2, rounds: int = NEVER
 ) -> ExperimentConfig:
     """The product's defaults but for the work: no evaluation until the last round."""
     return ExperimentConfig(
         name="benchmark",
         strategy=preset(strategy),
-        data=DataConfig(name=scene.dataset, num_clients=scene.num_clients),
-        fleet=FleetConfig(counts=None if scene.mixed else (1, 0, 0)),
-        training=TrainingConfig(epochs=scene.epochs, engine=engine),
+        data=DataConfig(name=scenario.dataset, num_clients=scenario.num_clients),
+        fleet=FleetConfig(counts=None if scenario.mixed else (1, 0, 0)),
+        training=TrainingConfig(epochs=scenario.epochs, engine=engine),
         evaluation=EvaluationConfig(every=NEVER),
         runtime=RuntimeConfig(mode="packed", num_hosts=num_hosts),
         rounds=rounds,
-        seed=scene.seed,
+        seed=scenario.seed,
     )
 
 
 def setup(
-    scene: Scene, strategy: str = "fedavg", engine: Engine = "gemm", num_hosts: int = 2, rounds: int = NEVER
+    scenario: Scenario, strategy: str = "fedavg", engine: Engine = "gemm", num_hosts: int = 2, rounds: int = NEVER
 ) -> Setup:
-    """The product, ready to run on the scene."""
-    config = configure(scene, strategy, engine, num_hosts, rounds)
-    spec = scene.spec
-    fleet, types = build_fleet(config.fleet, spec.names, spec.type_counts, scene.num_clients)
-    return assemble(config, federated(scene), with_windows(fleet, [scene.num_windows] * len(fleet)), types, engine)
+    """The product, ready to run on the scenario."""
+    config = configure(scenario, strategy, engine, num_hosts, rounds)
+    spec = scenario.spec
+    fleet, types = build_fleet(config.fleet, spec.names, spec.type_counts, scenario.num_clients)
+    return assemble(
+        config, federated(scenario), with_windows(fleet, [scenario.num_windows] * len(fleet)), types, engine
+    )
 
 
-def without_training(given: Setup) -> Setup:
+def without_training(prepared: Setup) -> Setup:
     """The same rounds with no epoch in them: weights out, nothing trained, weights back, summed, recorded."""
-    return replace(given, strategy=idle(given.strategy))
+    return replace(prepared, strategy=idle(prepared.strategy))
 
 
 def idle(strategy: Strategy) -> Strategy:

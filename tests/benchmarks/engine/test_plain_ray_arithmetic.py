@@ -1,7 +1,7 @@
 import torch
 
-from benchmarks.engine import arithmetic
-from benchmarks.engine.arithmetic import Arithmetic
+from benchmarks.engine import plain_ray
+from benchmarks.engine.plain_ray import Arithmetic
 
 
 def test_nothing_trained_is_no_difference():
@@ -11,7 +11,7 @@ def test_nothing_trained_is_no_difference():
 
 def test_every_client_is_loaded_measured_and_added(monkeypatch):
     """A difference of 2 in each of five values, three times; in pieces of two values."""
-    monkeypatch.setattr(arithmetic, "CHUNK", 2)
+    monkeypatch.setattr(plain_ray, "CHUNK", 2)
     usual = Arithmetic.load
     monkeypatch.setattr(Arithmetic, "load", lambda self, start: usual(self, start + 2.0))
     least = Arithmetic(5)

@@ -8,10 +8,10 @@ from torch.nn import functional
 
 from relief_ray.errors import ClientFailed, UserError
 from relief_ray.federated import ClientProgram
-from relief_ray.training.stacked_step import Stack
+from relief_ray.training.stacked_step import StackedModels
 from relief_ray.training.trainer import Trainer
 from relief_ray.training.worker import Worker
-from tests.training.scene import build
+from tests.training.scenario import build
 from tests.training.test_worker import job, models, tasks_of  # noqa: F401
 
 
@@ -32,7 +32,7 @@ def impatient(step):
 
 
 def test_blocks_of_one_client_share_their_steps(job, monkeypatch):  # noqa: F811
-    monkeypatch.setattr(Trainer, "local_round", None)
+    monkeypatch.setattr(Trainer, "train_run", None)
     found = list(Worker(stacked(job)).train_blocks(1, models(), [[t] for t in tasks_of(job)], {}))
     assert [[r.assignment.client for r in result.receipts] for result in found] == [[0], [1], [2]]
 
@@ -57,7 +57,7 @@ def test_a_step_that_only_fails_together_says_what_to_take(job, monkeypatch):  #
     def run(self, *given):
         raise RuntimeError("vmap: no rule for this layer")
 
-    monkeypatch.setattr(Stack, "run", run)
+    monkeypatch.setattr(StackedModels, "run", run)
     expected = (
         r"training.stack = 8: clients \[0, 1, 2\] failed.*no rule for this layer.*works alone; take training.stack=1"
     )

@@ -1,6 +1,6 @@
 import torch
 
-from benchmarks.engine.scene import Scene, setup, start_of, without_training, write
+from benchmarks.engine.scenario import Scenario, setup, start_of, without_training, write
 from relief_ray.experiment.setup import context_of
 from relief_ray.federated import run_round
 from relief_ray.records.checkpoint import CheckpointStateStore
@@ -13,27 +13,27 @@ def run_once(given):
     return run_round(given.strategy, state, context_of(given, 1), SerialExecutor(given.job), store, given.accountant)
 
 
-def test_without_training_every_weight_travels_and_none_changes(scene):
-    given = without_training(setup(scene))
+def test_without_training_every_weight_travels_and_none_changes(scenario):
+    given = without_training(setup(scenario))
     result = run_once(given)
     assert torch.equal(given.layout.flatten(result.state.models["global"]), start_of(given))
     receipts = result.trained.reduced.receipts
-    assert len(receipts) == scene.num_clients
+    assert len(receipts) == scenario.num_clients
     assert all(r.work.num_steps == 0 and r.bytes_up > 4 * given.layout.numel for r in receipts)
 
 
-def test_all_clients_have_equal_work(scene):
-    given = setup(scene)
-    assert {c.modalities for c in given.fleet.clients} == {scene.spec.names}
-    assert {len(w) for w in given.job.clients} == {scene.num_windows}
+def test_all_clients_have_equal_work(scenario):
+    given = setup(scenario)
+    assert {c.modalities for c in given.fleet.clients} == {scenario.spec.names}
+    assert {len(w) for w in given.job.clients} == {scenario.num_windows}
 
 
 def test_a_mixed_fleet_is_the_papers(tmp_path):
-    mixed = write(Scene(dataset="pamap2", num_clients=8, num_windows=2, folder=tmp_path, mixed=True), peers=False)
+    mixed = write(Scenario(dataset="pamap2", num_clients=8, num_windows=2, folder=tmp_path, mixed=True), peers=False)
     assert "".join(c.device for c in setup(mixed).fleet.clients) == "AAABBBCC"
 
 
 def test_dsa_has_its_own_shapes(tmp_path):
-    scene = write(Scene(dataset="dsa", num_clients=2, num_windows=2, folder=tmp_path), peers=False)
-    loaded = setup(scene).job.clients[0].load()
+    scenario = write(Scenario(dataset="dsa", num_clients=2, num_windows=2, folder=tmp_path), peers=False)
+    loaded = setup(scenario).job.clients[0].load()
     assert {m: x.shape for m, x in loaded.items()} == dict.fromkeys(("acc", "gyro", "mag"), (2, 15, 128))

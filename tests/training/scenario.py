@@ -16,7 +16,8 @@ from relief_ray.models.backbone import Backbone, InputShape
 from relief_ray.models.cnn import CnnConfig
 from relief_ray.streams import Streams
 from relief_ray.training.config import TrainerConfig
-from relief_ray.training.trainer import ClientInputs, Trainer
+from relief_ray.training.inputs import ClientInputs
+from relief_ray.training.trainer import Trainer
 
 SHAPE = InputShape(channels=(("acc", 3), ("gyro", 2), ("hr", 1)), window=24, num_classes=4)
 TINY = CnnConfig(conv1=4, conv2=6, steps=6, fusion=8)
@@ -78,7 +79,7 @@ def task(backbone: Backbone, groups: tuple[str, ...] | None = None, epochs: int 
     return replace(given, **changes)
 
 
-class Scene:
+class Scenario:
     """A trainer with its client; every call starts from the same initial model."""
 
     def __init__(
@@ -139,4 +140,4 @@ def distance(found: Update, expected: Update) -> float:
     return (gap / sum(float(d.double().square().sum()) for d in expected.delta.values())) ** 0.5
 
 
-__all__ = ["WHOLE", "Scene", "build", "client", "distance", "precision", "task", "windows"]
+__all__ = ["WHOLE", "Scenario", "build", "client", "distance", "precision", "task", "windows"]

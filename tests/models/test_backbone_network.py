@@ -4,15 +4,15 @@ import pytest
 import torch
 
 from relief_ray.extra_modules import Classifier
-from relief_ray.models.extra.build import extend
-from relief_ray.models.network import BackboneNetwork
-from tests.training.scene import SHAPE, TINY
+from relief_ray.models.backbone import BackboneNetwork
+from relief_ray.models.extra.build import with_extra_modules
+from tests.training.scenario import SHAPE, TINY
 
 EARLY = Classifier(id="exit.1", after=tuple(f"encoder.{m}.1" for m in SHAPE.modalities), layer=1)
 
 
 def network(missing="zero_input"):
-    return BackboneNetwork(extend(TINY.build(SHAPE, 0), [EARLY], 0), missing)
+    return BackboneNetwork(with_extra_modules(TINY.build(SHAPE, 0), [EARLY], 0), missing)
 
 
 def windows(modalities=SHAPE.modalities, num=5):
@@ -54,6 +54,6 @@ def test_windows_and_parameters_get_gradients_and_load_changes_what_is_read():
     exit_weight, deep = found.parameters["exit.1"][0], found.parameters["encoder.acc.2"][0]
     gradients = torch.autograd.grad(read.sum(), [*raw.values(), exit_weight, deep], allow_unused=True)
     assert all(g is not None and bool(g.any()) for g in gradients[:-1]) and gradients[-1] is None, "layer 2 is behind"
-    other = extend(TINY.build(SHAPE, 9), [EARLY], 9).params()
+    other = with_extra_modules(TINY.build(SHAPE, 9), [EARLY], 9).params()
     found.load(other)
     assert not torch.allclose(found.read(windows(), ["exit.1"])["exit.1"].logits, read)

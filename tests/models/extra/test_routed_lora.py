@@ -5,8 +5,8 @@ import torch
 
 from relief_ray.extra_modules import Experts
 from relief_ray.models.costs import count_costs
-from relief_ray.models.extra.build import extend
-from relief_ray.models.extra.routed import RoutedLora
+from relief_ray.models.extra.build import with_extra_modules
+from relief_ray.models.extra.routed_lora import RoutedLora
 from tests import toy
 from tests.models import tiny_moment as moment
 from tests.models.extra.test_experts import inputs, read, stirred
@@ -19,7 +19,7 @@ def routed(most=3, backbone=None):
     backbone = backbone or moment.tiny()
     inside = tuple(g.id for g in backbone.layout if g.role == "encoder")
     spec = Experts(id="expert", of=FUSION, most=most, inside=inside)
-    return extend(backbone, [spec], 0), spec
+    return with_extra_modules(backbone, [spec], 0), spec
 
 
 def parameter(*values):
@@ -50,7 +50,7 @@ def test_groups_are_those_of_the_layers_behind_the_old_ones():
     assert all(torch.equal(theta, backbone.params()[j]) for j, theta in plain.params().items())
     assert torch.equal(plain.forward(inputs(plain)), backbone.forward(inputs(backbone)))
     added = set(backbone.layout.ids) - set(plain.layout.ids)
-    assert added == {j for e in (1, 2, 3) for j in spec.routers(e)} | {j for e in (2, 3) for j in spec.own(e)}
+    assert added == {j for e in (1, 2, 3) for j in spec.routers(e)} | {j for e in (2, 3) for j in spec.groups(e)}
     group, copy = backbone.layout["encoder.hr.1"], backbone.layout["expert.2.encoder.hr.1"]
     assert copy.tensors == group.tensors and (copy.role, copy.member, copy.modality) == ("expert", 2, "hr")
     rows = [backbone.layout[spec.router(e, "encoder.hr.1")] for e in (1, 2, 3)]
@@ -72,7 +72,7 @@ def test_routers_of_small_take_the_share_of_its_adapters_that_their_shapes_say(m
 def test_alike_experts_mix_to_the_plain_logits():
     backbone, spec = routed()
     moved = stirred(backbone, scale=0.1)
-    backbone.load({**moved, **{spec.copy(e, j): moved[j] for e in (2, 3) for j in spec.own(1)}})
+    backbone.load({**moved, **{spec.copy(e, j): moved[j] for e in (2, 3) for j in spec.groups(1)}})
     for number in (2, 3):
         output = spec.output(number)
         found = read(backbone, inputs(backbone), output)[output]
@@ -95,7 +95,7 @@ def test_every_expert_and_every_router_of_the_number_has_a_gradient_and_no_other
     output = spec.output(2)
     read(backbone, inputs(backbone, 8), output)[output].square().sum().backward()
     reached = {j for j, ps in backbone.parameters.items() if any(p.grad is not None and p.grad.any() for p in ps)}
-    expected = {*moment.tiny().layout.ids, *spec.own(2), *spec.routers(1), *spec.routers(2)}
+    expected = {*moment.tiny().layout.ids, *spec.groups(2), *spec.routers(1), *spec.routers(2)}
     assert reached == expected
 
 
@@ -146,4 +146,4 @@ def test_only_lora_layers_in_stages_of_their_own_can_be_routed():
     ):
         of = tuple(g.id for g in backbone.layout if g.role in ("fusion_a", "fusion_b"))
         with pytest.raises(ValueError, match=text):
-            extend(backbone, [Experts(id="x", of=of, most=2, inside=(group,))], 0)
+            with_extra_modules(backbone, [Experts(id="x", of=of, most=2, inside=(group,))], 0)

@@ -1,6 +1,6 @@
 from time import sleep
 
-from benchmarks.engine.calls import Calls
+from benchmarks.engine.orchestration import Calls
 
 
 def inner():

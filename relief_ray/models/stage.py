@@ -1,0 +1,87 @@
+"""The declarations that a backbone is made of: its input shape, its stages with modules, its parameter groups.
+
+Legend for shapes: B batch, C channels, T samples, D features.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from relief_ray.groups import GroupId, Kind, ParamGroup, Role, pack
+from relief_ray.stages import StageSpec
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InputShape:
+    """The data's shape that a backbone is built for.
+
+    Attributes:
+        channels: (modality, number of channels) in canonical order.
+        window: samples per window.
+        num_classes: number of classes K.
+    """
+
+    channels: tuple[tuple[str, int], ...]
+    window: int
+    num_classes: int
+
+    @property
+    def modalities(self) -> tuple[str, ...]:
+        """Modalities in canonical order."""
+        return tuple(m for m, _ in self.channels)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stage:
+    """A stage and the module that computes it: ``module(*inputs) -> output``, batch first everywhere.
+
+    Attributes:
+        spec: the stage's place in the forward graph and its groups.
+        module: computes the stage; it holds the parameters of the stage's groups.
+        frozen: the same stage without its groups' parameters, where it has others that are never trained: their FLOPs
+            are counted apart.
+        pool: turns the output into features (B, D) for classifiers that read the model early; None: the output is
+            (B, D) already.
+        step_bytes: bytes that the forward pass keeps of a window for a backward pass, where that is so much that large
+            batches should be split; 0: negligible.
+    """
+
+    spec: StageSpec
+    module: nn.Module
+    frozen: nn.Module | None = None
+    pool: nn.Module | None = None
+    step_bytes: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GroupParameters:
+    """A parameter group's declaration.
+
+    Attributes:
+        id: the group's name.
+        role: what the group is in the model (encoder, fusion_a, head, ...).
+        modality: the modality that it belongs to; None: shared.
+        layer: the layer that it belongs to, from 1; None: no layer.
+        tensors: (name, parameter, kind) in storage order.
+        member: number of the expert or task adapter, from 1; None: no such copy.
+    """
+
+    id: GroupId
+    role: Role
+    modality: str | None
+    layer: int | None
+    tensors: tuple[tuple[str, nn.Parameter, Kind], ...]
+    member: int | None = None
+
+    def group(self) -> ParamGroup:
+        """The shape of the group, without its values."""
+        return ParamGroup(
+            id=self.id,
+            role=self.role,
+            modality=self.modality,
+            layer=self.layer,
+            member=self.member,
+            tensors=pack((name, tuple(p.shape), kind) for name, p, kind in self.tensors),
+        )
