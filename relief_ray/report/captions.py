@@ -35,7 +35,7 @@ def caption(comparison: Comparison) -> str:
 
 
 def mark(loaded: Loaded) -> str:
-    """``SYNTHETIC data: `` where nothing real was measured."""
+    """``SYNTHETIC data: `` for such runs, else empty."""
     return "" if loaded.run.data_origin == "real" else "SYNTHETIC data: "
 
 

@@ -173,7 +173,7 @@ def refuse_mixture(runs: Sequence[Loaded], searched: Iterable[str] = ()) -> None
 
 
 def with_labels(runs: Sequence[Loaded]) -> tuple[Loaded, ...]:
-    """The runs, each label extended by the fields in which a method differs from the preset whose name it has."""
+    """The runs under their variants' names (``variant_names``)."""
     names = variant_names([(r.label, r.run.config) for r in runs])
     return tuple(renamed(r, name) for r, name in zip(runs, names, strict=True))
 

@@ -89,7 +89,7 @@ def _setting(record: CommittedCell, searched: Sequence[str]) -> dict[str, JsonVa
 
 
 def _titles(records: Sequence[CommittedCell], searched: Sequence[str]) -> dict[str, str]:
-    """A title of its own for every setting."""
+    """Title of every setting, no two alike."""
     settings, titles = [_setting(r, searched) for r in records], dict[str, str]()
     for record, mine in zip(records, settings, strict=True):
         if repr(mine) in titles:
@@ -130,7 +130,7 @@ def _row(cell: FinishedCell) -> FlatRow:
 
 
 def round_rows(cells: Iterable[FinishedCell]) -> list[FlatRow]:
-    """One row per cell and round, 0 (bootstrap) included; costs are sums so far, F1 none where it was not tested."""
+    """One row per cell and round, 0 (bootstrap) included; costs are sums so far, F1 is None where it was not tested."""
     return [
         {
             **_names(cell),
@@ -174,5 +174,5 @@ def subject_gains(cells: Sequence[FinishedCell], label: str, other: str = FEDAVG
 
 
 def gain(cells: Sequence[FinishedCell], label: str, other: str = FEDAVG) -> Paired | None:
-    """``subject_gains`` as one figure with its 95 % interval and sign-flip test; none where no replicate is shared."""
+    """``subject_gains`` as one figure with its 95 % interval and sign-flip test; None where no replicate is shared."""
     return paired(list(subject_gains(cells, label, other).values()))

@@ -1,4 +1,4 @@
-"""Cells sorted into experiments: what differs only in method, fold and seed, with one comparison per clock."""
+"""Experiments: items that differ only in method, fold and seed, with one comparison per clock."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ class Experiment:
 
     @property
     def title(self) -> str:
-        """Data, split, backbone, and what else sets it apart."""
+        """Data, split, backbone, and the other values that set it apart."""
         parts = [PRETTY.get(self.dataset, self.dataset), split_name(self.text("data.split"))]
         parts += [BACKBONES.get(self.backbone, self.backbone)]
         parts += [f"gap {self.gap:g}"] if self.gap != 55.0 else []

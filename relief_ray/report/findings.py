@@ -1,4 +1,4 @@
-"""Findings in the records beyond the tables: who trained what, how updates moved and agree, what contradicts the paper.
+"""Findings beyond the tables: updates, devices, and directions other than the paper's.
 
 The first half gives means over rounds and runs, the second half sentences.
 """

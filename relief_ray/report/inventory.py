@@ -65,7 +65,7 @@ def chosen_keys(config: Mapping[str, JsonValue]) -> tuple[str, ...]:
 
 
 def searched_keys(configs: Iterable[Mapping[str, JsonValue]]) -> tuple[str, ...]:
-    """``chosen_keys`` of them all: methods without a number of their own get one that the others keep."""
+    """Union of ``chosen_keys``: a search varies a key for some methods that others keep."""
     return tuple(dict.fromkeys(key for config in configs for key in chosen_keys(config)))
 
 
@@ -123,7 +123,7 @@ class Inventory:
 
     @property
     def done(self) -> tuple[Loaded, ...]:
-        """The runs that tables may use."""
+        """Finished and tested runs, which tables use."""
         return tuple(s.loaded for s in self.items if s.state == "done" and s.loaded is not None)
 
     def count(self, state: State) -> int:

@@ -29,7 +29,7 @@ NOT_RUNS = frozenset({"stale", "mlartifacts", "mlruns"})
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Loaded:
-    """A run with its rounds; ``where`` is what messages call it."""
+    """A run with its rounds; ``where``: its folder, for messages."""
 
     where: str
     run: RunRecord
@@ -42,7 +42,7 @@ class Loaded:
 
     @property
     def replicate(self) -> Replicate:
-        """(fold, rotation of device types over subjects, seed): what a mean is taken over."""
+        """(fold, rotation of device types over subjects, seed): means are taken over these."""
         return (config_int(self.run, "data.fold"), config_int(self.run, "fleet.rotation"), config_int(self.run, "seed"))
 
     @property

@@ -249,7 +249,7 @@ def _ratio(above: float | None, below: float) -> float | None:
 
 
 def time_to(loaded: Loaded, clock: str, target: float) -> Reached | None:
-    """The first evaluated round 1..R whose shown F1 is at least ``target``; none where it never is."""
+    """The first evaluated round 1..R whose shown F1 is at least ``target``; None where it never is."""
     for record in loaded.trained:
         if _reaches(record, target):
             total = record.totals[clock]

@@ -26,7 +26,7 @@ Texts = tuple[str, list[str]]
 
 
 def scores_table(comparison: Comparison) -> Table:
-    """F1 of the canonical model and of clients' own (starred: then it is the headline), and by what was seen."""
+    """F1 of the canonical model and of clients' own (starred: then it is the headline), and by modality."""
     methods = comparison.rows
     texts = [*_texts(comparison, col.F1)]
     if any(m.personalised for m in methods):

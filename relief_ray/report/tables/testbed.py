@@ -40,7 +40,7 @@ PLACES = {("cnn", "pamap2"), ("moment_lora", "mhealth")}
 
 
 def testbed_table(experiment: Experiment, paper: Paper, slug: str) -> Table | None:
-    """Our clock's figures over the paper's measurements; none for a fleet that is not the testbed's."""
+    """Our clock's figures over the paper's measurements; None for a fleet that is not the testbed's."""
     if experiment.text("fleet.preset") != "testbed":
         return None
     wanted = [v for v in labels_of(experiment) if v in FIVE or any(s.label == v for s in experiment.items)]
@@ -58,7 +58,7 @@ def testbed_table(experiment: Experiment, paper: Paper, slug: str) -> Table | No
 
 
 def device_table(experiment: Experiment, paper: Paper, slug: str) -> Table | None:
-    """Table VI: the testbed's devices, ours below the paper's names; none for another fleet."""
+    """Table VI: the testbed's devices, ours below the paper's names; None for another fleet."""
     if experiment.text("fleet.preset") != "testbed":
         return None
     fleet = FleetConfig.model_validate(config_value(experiment.items[0].config, "fleet"))
