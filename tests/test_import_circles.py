@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS = ("relief_ray.training", "relief_ray.models", "relief_ray.profiling", "benchmarks")
+ROOMS = ("relief_ray.training", "relief_ray.models", "relief_ray.profiling", "relief_ray.report", "benchmarks")
 
 
 def modules(root):

@@ -268,9 +268,7 @@ print(len(names))
     ("blocked", "skipped"),
     [
         pytest.param("ray,mlflow,momentfm,transformers,actors,tune_configs", "", id="no runtime"),
-        pytest.param(
-            "pandas,matplotlib,sklearn,scipy,pytest,hypothesis", "relief_ray.report", id="base dependencies only"
-        ),
+        pytest.param("pandas,matplotlib,sklearn,scipy,pytest,hypothesis", "", id="base dependencies only"),
     ],
 )
 def test_the_library_imports_without(blocked, skipped):

@@ -81,7 +81,7 @@ def _print_text(comparison: Comparison, remarks: Sequence[str]) -> None:
 
 
 def fill(text: str) -> str:
-    """Wraps text between words."""
+    """Text wrapped to the terminal, words left whole."""
     return textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
@@ -115,8 +115,8 @@ def _write_files(comparison: Comparison, out: Path) -> list[Path]:
 
 
 def _draw_curves(comparison: Comparison, path: Path) -> list[Path]:
-    """Draws F1 over rounds, seconds and joules."""
-    if importlib.util.find_spec("matplotlib") is None:
+    """Draws F1 over rounds, seconds, joules and bytes; nothing where matplotlib or pandas is missing."""
+    if any(importlib.util.find_spec(name) is None for name in ("matplotlib", "pandas")):
         return []
     from relief_ray.report.figures.progress import curves
 

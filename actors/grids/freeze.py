@@ -16,7 +16,7 @@ from relief_ray.config import Choice
 from relief_ray.errors import UserError
 from relief_ray.files import disk_errors, replace_file
 from relief_ray.records.run_folder import read_rounds
-from relief_ray.report.runs import at
+from relief_ray.report.runs import config_value
 from tune_configs.tuned import Frozen, Place, Tuned, place_of, words
 
 _SCORE = "last validation F1, mean over seeds, each fold for itself"
@@ -78,7 +78,7 @@ def _collect(entries: Sequence[CellFolder]) -> dict[Place, Search]:
         place = place_of(_dataset_of(entry), entry.cell.label, config)
         search = searches.setdefault(place, Search(parameters=config.choice.parameters))
         values = config.model_dump(mode="json")
-        scores = search.tries.setdefault(tuple(json.dumps(at(values, key)) for key in search.parameters), [])
+        scores = search.tries.setdefault(tuple(json.dumps(config_value(values, key)) for key in search.parameters), [])
         if entry.status == "done":
             scores.append(score(entry))
         else:

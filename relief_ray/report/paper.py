@@ -1,9 +1,8 @@
-"""The paper's own numbers, each with its table (or place in the text) and row. They were never computed here."""
+"""Numbers printed in the paper, each with its table (or place in the text) and row; never computed here."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from functools import lru_cache
 from importlib.resources import files
 
@@ -16,11 +15,8 @@ PAPER_DATA = {"pamap2": "PAMAP2", "mhealth": "MHEALTH"}
 # Presets made to agree with the paper's tables; the second is how a reconstructed one is shown.
 TABLE_PRESETS = ("_table", ", table")
 TABLES = {"cnn": "I", "moment_lora": "II"}
-# How a comparison calls the columns of Tables I and II.
-COLUMNS = {
-    "PAMAP2": "PAMAP2 F1 (%)", "MHEALTH": "MHEALTH F1 (%)", "rare": "rare-modality F1 (%)", "speedup": "speedup",
-    "rounds": "TTA (rounds)", "MB": "Comm (MB)", "KB": "Comm (KB)", "J": "energy (J)",
-}  # fmt: skip
+# Backbone in the headings of Tables III to V.
+PREFIX = {"cnn": "B1", "moment_lora": "B2"}
 
 
 class PaperCell(FrozenConfig):
@@ -93,12 +89,17 @@ def paper_row(label: str) -> str:
     return PAPER_ROWS.get(label, label)
 
 
-def beside(paper: Paper, label: str, backbone: str) -> Mapping[str, PaperCell]:
-    """What Tables I or II print of a method (of V1 to V3: Table III), by the names of ``COLUMNS``; often nothing."""
+def beside(paper: Paper, label: str, backbone: str, column: str) -> PaperCell | None:
+    """Cell of a method in Table I or II (V1 to V3: Table III); None where the paper prints none.
+
+    Args:
+        paper: the paper's tables.
+        label: our name of the method.
+        backbone: ``cnn`` (Table I) or ``moment_lora`` (Table II); others have no table.
+        column: a heading of Table I or II, e.g. ``Comm (MB)``.
+    """
     if backbone not in TABLES:
-        return {}
-    table, name, prefix = paper[TABLES[backbone]], paper_row(label), ""
+        return None
     if label in VARIANT_ROWS and label not in PAPER_ROWS:
-        table, name, prefix = paper["III"], VARIANT_ROWS[label], "B1 " if backbone == "cnn" else "B2 "
-    found = {short: table.get(name, prefix + column) for short, column in COLUMNS.items()}
-    return {short: cell for short, cell in found.items() if cell is not None}
+        return paper["III"].get(VARIANT_ROWS[label], f"{PREFIX[backbone]} {column}")
+    return paper[TABLES[backbone]].get(paper_row(label), column)

@@ -13,7 +13,6 @@ import pytest
 from actors.grids.scheduler import STOP_FILE, Listener, bundles_of, fit, num_at_once, refuse_shortage
 from actors.grids.trial import run_trial
 from actors.plans import write_grid
-from actors.runtime.session import SessionOptions, ray_session
 from actors.runtime.warm_pool import WorkerCache
 from relief_ray.config import parse
 from relief_ray.errors import UserError
