@@ -152,10 +152,11 @@ def extra_columns(metrics: Metrics | None) -> dict[str, float | None]:
 
 
 def summarise(matrices: Mapping[str, Tensor], plan: EvalPlan, rare: Sequence[str], subjects: Sequence[str]) -> Metrics:
-    """Metrics from confusion matrices (subjects, K, K), by target label and, for single sensors, "label|modality".
+    """Metrics from confusion matrices (subjects, K, K) by target label and, for single modalities, "label|modality".
 
-    ``f1``: canonical model, all modalities; ``f1_fleet``: mean over clients of their own model, their own sensors;
-    ``f1_by_modality``: only that modality present; ``f1_rare``: its mean over ``rare``, the smallest cohorts'.
+    ``f1``: canonical model, all modalities; ``f1_fleet``: mean over clients, each with its model and its modalities;
+    ``f1_by_modality``: canonical model, only that modality present; ``f1_rare``: the mean of ``f1_by_modality`` over
+    ``rare``, the modalities of the smallest cohorts.
     """
     personal = {t.client: matrices[t.label] for t in plan.clients if t.client is not None}
     canonical = {} if plan.canonical is None else _canonical(matrices, plan.canonical.label, rare, subjects)

@@ -63,17 +63,17 @@ class TrainingConfig(FrozenConfig):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainerConfig:
-    """Local training with engine and device decided.
+    """Settings of local training with the engine and the device decided.
 
     Attributes:
-        lr: Adam's learning rate.
-        batch_size: windows per optimizer step.
-        missing: how an absent modality enters the model.
-        engine: how a step is computed.
-        micro_batch: windows per forward and backward pass; None: as the backbone declares, else whole batches.
-        device: where tensors are.
-        autocast: precision of the matrix products in training.
-        stack: number of clients that take their steps together, where they can.
+        lr: Adam's learning rate; an assignment may scale it per group.
+        batch_size: windows of an optimizer step.
+        missing: how an absent modality is represented: by a zero input or a zero feature.
+        engine: how forward and backward passes are carried out; the numbers agree up to summation order.
+        micro_batch: windows that go through forward and backward together; None: as the backbone declares.
+        device: where training runs.
+        autocast: precision of matrix products in training.
+        stack: the most clients that take their steps together.
     """
 
     lr: float
