@@ -19,6 +19,10 @@ case $mode in
   *) die 'usage: sh bootstrap.sh demo|test|setup' 2 ;;
 esac
 shift
+if [ "$mode" = test ]; then
+  say test 'runs the fast tests in two processes: about 4 minutes on 2 cores, after installing what is missing (minutes, once)'
+  say '' 'left out: pytest -m slow (some 800: every method with every executor and backbone), pytest -m gpu'
+fi
 venv=${RELIEF_VENV:-.venv}
 py=$venv/bin/python
 started=$(date +%s)
@@ -94,6 +98,6 @@ say ready "$(du -sm "$venv" | cut -f1) MB in $venv, $(($(date +%s) - started)) s
 
 case $mode in
   demo) exec "$venv/bin/relief-ray" run demo "$@" ;;
-  # Two processes, a file's tests in one of them: each has a Ray cluster of its own, and memory is bounded.
+  # Two processes, a file's tests in one of them; tests on the shared Ray cluster are all in one (tests/conftest.py).
   test) exec "$py" -m pytest -n 2 --dist loadfile "$@" ;;
 esac

@@ -35,9 +35,9 @@ app.add_typer(model, name="model")
 app.add_typer(data, name="data")
 
 
-def show_version(asked: bool) -> None:
+def show_version(is_wanted: bool) -> None:
     """Prints the version and ends."""
-    if asked:
+    if is_wanted:
         from relief_ray import __version__
 
         print(f"relief-ray {__version__}")
@@ -75,10 +75,10 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Train: one run per strategy, fold and seed, then a table, a figure and a verdict."""
-    from actors.commands.run import run as carry_out
+    from actors.commands.run import run_command
 
     ray = [f"runtime.{k}={v}" for k, v in (("address", address), ("placement", placement)) if v is not None]
-    carry_out(target, [*(settings or []), *ray], strategies, out, as_json=as_json, rerun_stale=rerun_stale)
+    run_command(target, [*(settings or []), *ray], strategies, out, as_json=as_json, rerun_stale=rerun_stale)
 
 
 @app.command()
@@ -94,9 +94,9 @@ def resume(
 
     `--set` may change runtime.* and tracking.* only.
     """
-    from actors.commands.run import resume as go_on
+    from actors.commands.run import resume_command
 
-    go_on(folder, settings or [], as_json=as_json, other_code=other_code)
+    resume_command(folder, settings or [], as_json=as_json, other_code=other_code)
 
 
 @app.command()
@@ -126,10 +126,10 @@ def grid(
     Grids: main_cnn, main_lora, ablation, sensitivity, diagnostics, testbed, coupling, search_lr, smoke. `--set` scales
     them (`seeds=2`, `datasets=dsa`, `'methods=[fedavg, relief]'`, `rounds=20`) and changes any value of a cell.
     """
-    from actors.commands.grid import Asked, go
+    from actors.commands.grid import GridOptions, grid_command
     from actors.grids.estimate import parse_hours
 
-    asked = Asked(
+    options = GridOptions(
         as_json=as_json,
         dry_run=dry_run,
         budget_s=None if budget is None else parse_hours(budget),
@@ -138,7 +138,8 @@ def grid(
         skip_unknown=skip_unknown,
         dashboard=dashboard,
     )
-    go(target, folder, (settings or []) + ([] if address is None else [f"runtime.address={address}"]), out, asked)
+    address_setting = [] if address is None else [f"runtime.address={address}"]
+    grid_command(target, folder, [*(settings or []), *address_setting], out, options)
 
 
 @app.command()
@@ -148,9 +149,9 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Put runs side by side: F1, time, energy, bytes, differences with intervals, a verdict on the paper's claims."""
-    from actors.commands.results import compare as show
+    from actors.commands.results import compare_command
 
-    show(folders, out, as_json)
+    compare_command(folders, out, as_json)
 
 
 @app.command()
@@ -168,9 +169,9 @@ def report(
 
     Cells that failed, are missing or were computed by another program are shown as such.
     """
-    from actors.commands.report import report as write
+    from actors.commands.report import report_command
 
-    write(folders, out, commit, as_json)
+    report_command(folders, out, commit, as_json)
 
 
 @app.command()
@@ -183,9 +184,9 @@ def reproduce(
     as_json: AsJson = False,
 ) -> None:
     """Compute a committed cell again and say: equal bits, within tolerance, or different (exit code 6)."""
-    from actors.commands.reproduce import reproduce as again
+    from actors.commands.reproduce import reproduce_command
 
-    again(target, out, tolerance, as_json)
+    reproduce_command(target, out, tolerance, as_json)
 
 
 @app.command()
@@ -196,9 +197,9 @@ def explain(
     as_json: AsJson = False,
 ) -> None:
     """Say in words why a client trained what it trained: deadline, budget, ranking, cut-off."""
-    from actors.commands.explain import explain as show
+    from actors.commands.explain import explain_command
 
-    show(run, round_, client, as_json)
+    explain_command(run, round_, client, as_json)
 
 
 @app.command()
@@ -206,9 +207,9 @@ def strategies(
     bibtex: Annotated[bool, typer.Option("--bibtex", help="References instead.")] = False, as_json: AsJson = False
 ) -> None:
     """List what can be compared."""
-    from actors.commands.strategies import show
+    from actors.commands.strategies import strategies_command
 
-    show(bibtex, as_json)
+    strategies_command(bibtex, as_json)
 
 
 @app.command()
@@ -219,9 +220,9 @@ def conformance(
     as_json: AsJson = False,
 ) -> None:
     """Try out the rules that every strategy keeps, on a problem of seconds; name the one that is broken."""
-    from actors.commands.conformance import conformance as judge
+    from actors.commands.conformance import conformance_command
 
-    judge(target, settings or [], ray, as_json)
+    conformance_command(target, settings or [], ray, as_json)
 
 
 @app.command()
@@ -231,9 +232,9 @@ def sync(
     as_json: AsJson = False,
 ) -> None:
     """Tell an MLflow store what it does not know of these runs yet; each point arrives once."""
-    from actors.commands.results import sync as tell
+    from actors.commands.results import sync_command
 
-    tell(folders, uri, as_json)
+    sync_command(folders, uri, as_json)
 
 
 def main() -> None:

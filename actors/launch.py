@@ -1,4 +1,4 @@
-"""Carries a run out where its configuration says: in this process, or on Ray with one host per core or per client."""
+"""Runs an experiment where its configuration says: in this process, or in worker processes on Ray."""
 
 from __future__ import annotations
 
@@ -21,37 +21,48 @@ from relief_ray.training.serial_executor import SerialExecutor
 if TYPE_CHECKING:
     from actors.runtime.client_host import Handle
     from actors.runtime.host_group import HostGroup, RuntimeOptions
-    from actors.runtime.warm_pool import Crew
+    from actors.runtime.warm_pool import WorkerCache
 
 RunMode = Literal["inline", "packed", "actors"]
-MAX_ACTOR_CLIENTS = 10
+_MAX_ACTOR_CLIENTS = 10
 
 
-def drop(text: str) -> None:
-    """Nobody reads notes."""
+def _ignore_note(text: str) -> None:
+    """Drops a message."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Watch:
-    """How a run is followed and stopped; ``separate``: its coordinator is its own process (not in a Tune trial)."""
+class RunCallbacks:
+    """Callbacks and options of a run.
+
+    Attributes:
+        on_round: called with every committed round.
+        on_note: called with messages for the user, e.g. repairs of the run folder.
+        should_stop: polled; True asks the run to stop after its round.
+        make_tracker: builds the tracker in the process that runs the rounds.
+        separate: the coordinator is a process of its own (not in a Tune trial).
+    """
 
     on_round: OnRound = ignore
-    on_note: Callable[[str], None] = drop
+    on_note: Callable[[str], None] = _ignore_note
     should_stop: Callable[[], bool] = never
     make_tracker: Callable[[], Tracker] = NullTracker
     separate: bool = True
 
 
 def choose_mode(config: RuntimeConfig, num_clients: int, stack: int = 1) -> RunMode:
-    """``auto``: an actor per client up to ten clients or with typed placement, else, or to stack them, packed hosts."""
+    """Resolves ``auto``: an actor per client up to ten clients or with typed placement, otherwise packed hosts.
+
+    Stacked clients are always packed, since only clients of one process can share steps.
+    """
     if config.mode != "auto":
         return config.mode
-    few = num_clients <= MAX_ACTOR_CLIENTS and stack == 1
+    few = num_clients <= _MAX_ACTOR_CLIENTS and stack == 1
     return "actors" if few or config.placement == "typed" else "packed"
 
 
 def local_session(setup: Setup) -> SessionOptions:
-    """A session for this run: its cluster, or a local one whose node plays all of the fleet's devices."""
+    """Options of the cluster to join, or of a local one whose node has the resources of all of the fleet's devices."""
     resources: dict[str, float] = {"server": 1.0}
     for client in setup.fleet.clients:
         for name, amount in setup.types[client.device].ray_resources.items():
@@ -59,60 +70,64 @@ def local_session(setup: Setup) -> SessionOptions:
     return SessionOptions(address=setup.config.runtime.address, resources=resources)
 
 
-def run_experiment(setup: Setup, path: Path, watch: Watch | None = None, crew: Crew | None = None) -> RunRecord:
+def run_experiment(
+    setup: Setup, path: Path, callbacks: RunCallbacks | None = None, worker_cache: WorkerCache | None = None
+) -> RunRecord:
     """Runs the remaining rounds of the run in ``path``, a folder that ``lifecycle.create`` made and closed.
 
-    ``crew`` keeps hosts and coordinator for the next run; without it they end with this one.
+    ``worker_cache`` keeps worker processes and coordinator for the next run; without it they end with this one.
 
     Raises:
         UserError: bad input, a cluster without a needed resource, hosts with other code.
         RoundVoid: too few usable answers; the folder stays resumable.
         ClientFailed: code of a client raised.
     """
-    watch = watch or Watch()
+    callbacks = callbacks or RunCallbacks()
     mode = choose_mode(setup.config.runtime, len(setup.fleet), setup.config.training.stack)
     use_threads(setup.job.num_threads)
     if mode == "inline":
-        return _run_inline(setup, path, watch)
+        return _run_inline(setup, path, callbacks)
     with ray_session(local_session(setup)):
-        return _run_on_ray(setup, path, watch, runtime_options(setup.config.runtime, mode), crew)
+        return _run_on_ray(setup, path, callbacks, _runtime_options(setup.config.runtime, mode), worker_cache)
 
 
-def _run_inline(setup: Setup, path: Path, watch: Watch) -> RunRecord:
+def _run_inline(setup: Setup, path: Path, callbacks: RunCallbacks) -> RunRecord:
     with (
         RunFolder.resume(path) as folder,
-        closing(watch.make_tracker()) as tracker,
+        closing(callbacks.make_tracker()) as tracker,
         closing(SerialExecutor(setup.job)) as executor,
     ):
         folder.update(runtime={"mode": "inline"})
         experiment = Experiment(setup=setup, folder=folder, executor=executor, tracker=tracker)
         for repair in experiment.repairs:
-            watch.on_note(f"repaired: {repair}")
-        return experiment.run(watch.on_round, watch.should_stop)
+            callbacks.on_note(f"repaired: {repair}")
+        return experiment.run(callbacks.on_round, callbacks.should_stop)
 
 
-def _run_on_ray(setup: Setup, path: Path, watch: Watch, options: RuntimeOptions, crew: Crew | None) -> RunRecord:
-    from actors.runtime.warm_pool import Crew
+def _run_on_ray(
+    setup: Setup, path: Path, callbacks: RunCallbacks, options: RuntimeOptions, worker_cache: WorkerCache | None
+) -> RunRecord:
+    from actors.runtime.warm_pool import WorkerCache
 
-    kept = crew or Crew()
+    kept = worker_cache or WorkerCache()
     finished = False
     try:
         # First of all: its process has the most to import, and all start at the same time.
-        coordinator = kept.coordinator() if watch.separate else None
+        coordinator = kept.coordinator() if callbacks.separate else None
         group = kept.hosts(setup.job, options, {name: device.ray_resources for name, device in setup.types.items()})
         if coordinator is None:
-            run = _run_here(setup, path, watch, group, options)
+            run = _run_here(setup, path, callbacks, group, options)
         else:
-            run = _run_separate(setup, path, watch, group, options, coordinator)
+            run = _run_separate(setup, path, callbacks, group, options, coordinator)
         finished = run.status == "finished"
         return run
     finally:
-        # Whoever was interrupted may still be at work.
-        if crew is None or not finished:
+        # Processes of an interrupted run may still be at work.
+        if worker_cache is None or not finished:
             kept.close()
 
 
-def runtime_options(config: RuntimeConfig, mode: Literal["packed", "actors"]) -> RuntimeOptions:
+def _runtime_options(config: RuntimeConfig, mode: Literal["packed", "actors"]) -> RuntimeOptions:
     """The executor's part of the configuration."""
     from actors.runtime.host_group import RuntimeOptions
 
@@ -125,32 +140,34 @@ def runtime_options(config: RuntimeConfig, mode: Literal["packed", "actors"]) ->
     )
 
 
-def _run_here(setup: Setup, path: Path, watch: Watch, group: HostGroup, options: RuntimeOptions) -> RunRecord:
-    from actors.runtime.coordinator import Patience, conduct
+def _run_here(
+    setup: Setup, path: Path, callbacks: RunCallbacks, group: HostGroup, options: RuntimeOptions
+) -> RunRecord:
+    from actors.runtime.coordinator import GracePeriod, run_with_retries
     from actors.runtime.executor import RayExecutor
 
-    patience = Patience(watch.should_stop)
-    executor = RayExecutor(setup.job, group, options, patience.is_over, own=False)
-    with RunFolder.resume(path) as folder, closing(watch.make_tracker()) as tracker:
+    grace_period = GracePeriod(callbacks.should_stop)
+    executor = RayExecutor(setup.job, group, options, grace_period.is_over, owns_hosts=False)
+    with RunFolder.resume(path) as folder, closing(callbacks.make_tracker()) as tracker:
         folder.update(runtime=executor.facts())
         experiment = Experiment(setup=setup, folder=folder, executor=executor, tracker=tracker)
         for repair in experiment.repairs:
-            watch.on_note(f"repaired: {repair}")
-        return conduct(experiment, watch.on_round, watch.should_stop, lambda: executor.num_lost)
+            callbacks.on_note(f"repaired: {repair}")
+        return run_with_retries(experiment, callbacks.on_round, callbacks.should_stop, lambda: executor.num_lost)
 
 
 def _run_separate(
-    setup: Setup, path: Path, watch: Watch, group: HostGroup, options: RuntimeOptions, coordinator: Handle
+    setup: Setup, path: Path, callbacks: RunCallbacks, group: HostGroup, options: RuntimeOptions, coordinator: Handle
 ) -> RunRecord:
     from actors.runtime import user_code
-    from actors.runtime.coordinator import Order
+    from actors.runtime.coordinator import RunRequest
     from actors.runtime.coordinator_client import follow
 
-    order = Order(
+    request = RunRequest(
         setup=user_code.put(setup, setup.job.modules),
         path=path.resolve(),
         group=group,
         options=options,
-        make_tracker=watch.make_tracker,
+        make_tracker=callbacks.make_tracker,
     )
-    return follow(coordinator, order, watch.on_round, watch.on_note, watch.should_stop)
+    return follow(coordinator, request, callbacks.on_round, callbacks.on_note, callbacks.should_stop)

@@ -285,7 +285,7 @@ def earlier_profile(path: Path, setup: Setup) -> Profile:
     """
     config = setup.config.model_copy(update={"costs": setup.config.costs.model_copy(update={"profile": str(path)})})
     clocks = run_clocks(config, setup.engine)
-    model = clocks["measured"].model
+    model = clocks["measured"]
     assert isinstance(model, Measured)
     profile, here = model.profile, machine_facts()
     if profile.measured is None:

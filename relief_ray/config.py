@@ -28,6 +28,7 @@ from pydantic import (
 
 from relief_ray.data import DataConfig
 from relief_ray.devices.accounting import Accounting
+from relief_ray.devices.clocks import clock_name
 from relief_ray.devices.fleet import FleetConfig
 from relief_ray.errors import UserError, nearest
 from relief_ray.frozen import FrozenConfig
@@ -110,9 +111,7 @@ def read_values(path: Path) -> dict[str, object]:
     return values
 
 
-ClockName = Literal["flop_proportional", "split_naive", "split_reuse", "measured"]
-
-_KNOWN: TypeAdapter[AnyStrategy] = TypeAdapter(AnyStrategy)
+_KNOWN: TypeAdapter[StrategyConfig] = TypeAdapter(AnyStrategy)
 
 
 class EvaluationConfig(FrozenConfig):
@@ -126,18 +125,23 @@ class CostConfig(FrozenConfig):
     """Simulated time and energy (docs/costs.md).
 
     Attributes:
-        planning_time: the time model that allocation plans with.
+        planning_time: the time model that allocation plans with, by name or import path.
         utilisation: factor on peak FLOP/s in the FLOP-based time models; None: the value fitted for the backbone.
-        profile: file with a measured device profile, for the time model ``measured``.
+        profile: file with a measured device profile, for time models that need one.
         accounting: ``method`` charges what was done, ``table`` what the paper's Tables I and II charge.
         count_server_time: whether a round also lasts as long as the server's aggregation took here.
     """
 
-    planning_time: ClockName = "split_naive"
+    planning_time: str = "split_naive"
     utilisation: float | None = Field(default=None, gt=0.0)
     profile: str | None = None
     accounting: Accounting = "method"
     count_server_time: bool = False
+
+    @field_validator("planning_time")
+    @classmethod
+    def _known_clock(cls, name: str) -> str:
+        return clock_name(name)
 
 
 class RecordConfig(FrozenConfig):
@@ -248,9 +252,9 @@ class ExperimentConfig(FrozenConfig):
         return {**values, "name": path_of(type(value))} if is_own(type(value)) else values
 
     def modules(self) -> tuple[str, ...]:
-        """Names of the user's modules that define the strategy, the backbone or the dataset."""
+        """The user's own modules that take part: those of strategy, backbone, dataset and clock."""
         strategy = [path_of(type(self.strategy))] if is_own(type(self.strategy)) else []
-        return modules_of([*strategy, backbone_name(self.backbone), self.data.name])
+        return modules_of([*strategy, backbone_name(self.backbone), self.data.name, self.costs.planning_time])
 
     def identity(self) -> dict[str, JsonValue]:
         """The deciding settings that differ from their defaults, and ``SCHEMA``: the input of ids and hashes.
@@ -296,8 +300,8 @@ def _sha256(path: Path) -> str:
         ) from error
 
 
-def preset(name: str) -> AnyStrategy:
-    """Return a preset's strategy by name.
+def preset(name: str) -> StrategyConfig:
+    """A strategy by its preset's name.
 
     Raises:
         ValueError: no such preset; the nearest is named.
@@ -336,7 +340,7 @@ def explain(error: ValidationError) -> list[str]:
     return lines
 
 
-_UNION_TAGS: Mapping[str, type[BaseModel]] = {**{str(s.name): type(s) for s in PRESETS.values()}, **BACKBONES}
+_UNION_TAGS: Mapping[str, type[BaseModel]] = {**{s.build().name: type(s) for s in PRESETS.values()}, **BACKBONES}
 
 
 def keys_at(path: Iterable[str], chosen: str | None = None) -> list[str]:

@@ -231,6 +231,26 @@ def nothing_added(layout: GroupLayout, fleet: Fleet) -> tuple[ExtraModule, ...]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedRun:
+    """A run before its first round, as a method may judge it.
+
+    Attributes:
+        context: round 1 with every client as a participant.
+        clock: name of the time model behind ``context.planner``.
+        participation: share of the clients that takes part in each round, in (0, 1].
+    """
+
+    context: RoundContext
+    clock: str
+    participation: float
+
+
+def no_warnings(run: PlannedRun) -> tuple[str, ...]:
+    """Finds no fault with any run."""
+    return ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Strategy:
     """A federated method: one function per box of Algorithm 1.
 
@@ -244,6 +264,9 @@ class Strategy:
         evaluate: models to evaluate in a state.
         adapt: modules that it adds to a backbone of that layout, e.g. early exits or experts.
         bootstrap: whether a round 0 trains everything on all clients first (Algorithm 1, line 1).
+        deadline_s: round target ``T*`` in seconds of a method that has one; it is recorded with every round.
+        warnings: judges a run before it begins (a setting that leaves the method without effect); ``run.json`` keeps
+            the sentences.
         pooled: whether one client holds the data of all (the ``central`` bound).
     """
 
@@ -255,6 +278,8 @@ class Strategy:
     client: ClientProgram = field(default_factory=ClientProgram)
     evaluate: Callable[[ServerState, Fleet], EvalPlan] = canonical_global
     adapt: Callable[[GroupLayout, Fleet], tuple[ExtraModule, ...]] = nothing_added
+    deadline_s: Callable[[RoundContext], float] | None = None
+    warnings: Callable[[PlannedRun], tuple[str, ...]] = no_warnings
     bootstrap: bool = False
     pooled: bool = False
 

@@ -48,6 +48,14 @@ def is_path(name: object) -> bool:
     return isinstance(name, str) and ":" in name
 
 
+def import_path(path: str) -> str:
+    """The import path ``module:attribute``, also where a file is named: ``folder/file.py:attribute``."""
+    place, colon, attribute = path.partition(":")
+    if not place.endswith(".py"):
+        return path
+    return place.removeprefix("./").removesuffix(".py").replace("/", ".") + colon + attribute
+
+
 def is_own(kind: type) -> bool:
     """Return whether a class is defined outside of this project."""
     return kind.__module__.partition(".")[0] not in _PROJECT
@@ -64,7 +72,7 @@ def load(path: str, key: str) -> object:
     Raises:
         UserError: no such module or attribute, or the module cannot be imported.
     """
-    name, _, attribute = path.partition(":")
+    name, _, attribute = import_path(path).partition(":")
     if not attribute.isidentifier() or not all(part.isidentifier() for part in name.split(".")):
         raise UserError(f"{key} = {path!r}: expected an import path like my.module:MyClass")
     module = _import(name, f"{key} = {path!r}")
@@ -107,13 +115,22 @@ def configured(values: Mapping[str, object], key: str, base: type[_Config]) -> _
         UserError: it is no ``base``.
         ValidationError: a field does not fit.
     """
-    path = str(values["name"])
-    target, fields = load(path, key), {k: v for k, v in values.items() if k != "name"}
-    if isinstance(target, base):
-        return type(target).model_validate(dict(target) | fields)
-    if isinstance(target, type) and issubclass(target, base):
-        return target.model_validate(fields)
-    what = f"class {target.__name__}" if isinstance(target, type) else f"a {type(target).__name__}"
+    found, given = load_kind(str(values["name"]), key, base), {k: v for k, v in values.items() if k != "name"}
+    if isinstance(found, type):
+        return found.model_validate(given)
+    return type(found).model_validate(dict(found) | given)
+
+
+def load_kind(path: str, key: str, base: type[_Config]) -> type[_Config] | _Config:
+    """The subclass of ``base``, or the instance of one, that an import path names.
+
+    Raises:
+        UserError: there is nothing at the path, or something else.
+    """
+    found = load(path, key)
+    if isinstance(found, base) or (isinstance(found, type) and issubclass(found, base)):
+        return found
+    what = f"class {found.__name__}" if isinstance(found, type) else f"a {type(found).__name__}"
     raise UserError(
         f"{key} = {path!r}: found {what}, expected a subclass of {base.__module__}.{base.__name__} or an instance of "
         "one; derive the class from it"

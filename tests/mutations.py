@@ -122,7 +122,7 @@ fedlease-experts | test_experts.py | FedLEASE: weights of the experts that are k
 - kept / kept.sum(-1, keepdim=True)
 + kept
 
-pilot-mixing | test_neighbours.py/test_pilot.py | Pilot: far neighbours count more than near ones
+pilot-mixing | test_mixing.py/test_pilot.py | Pilot: far neighbours count more than near ones
 - 1.0 / float(distance[k, i])
 + float(distance[k, i])
 

@@ -38,6 +38,43 @@ class Mine(StrategyConfig):
         )
 """
 
+CLOCK = """
+from relief_ray.devices.time import TimeModel, link_times
+from relief_ray.messages import StageTimes
+
+CONTEXT = 3
+
+
+class Mine(TimeModel):
+    about = "forward passes alone, all devices as slow as the slowest"
+    engine = "naive"
+    flops_per_s: float
+    factor: float = 3.0
+
+    @classmethod
+    def build(cls, context):
+        return cls(flops_per_s=min(kind.flops_per_s for kind in context.types.values()))
+
+    def times(self, device, load):
+        up_s, down_s = link_times(device, load)
+        return StageTimes(forward_s=self.factor * load.forward_flops / self.flops_per_s, up_s=up_s, down_s=down_s)
+
+
+FAST = Mine(flops_per_s=8e12, factor=1.0)
+
+
+class Profiled(Mine):
+    needs_profile = True
+
+    @classmethod
+    def build(cls, context):
+        return cls(flops_per_s=context.profile.devices["A"].forward_flops_per_s)
+
+
+class Unfinished(TimeModel):
+    pass
+"""
+
 
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:

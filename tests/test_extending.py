@@ -4,15 +4,21 @@ import importlib
 import json
 import os
 import re
+import runpy
+import shlex
+import shutil
 import stat
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from actors.cli import app
 from relief_ray.conformance.rules import RULES
 from relief_ray.conformance.runner import outcome
 from relief_ray.errors import UserError
@@ -25,7 +31,7 @@ PAGE = (ROOT / "docs" / "extending.md").read_text()
 FILES = dict(re.findall(r"```python\n# file: (\S+)\n(.*?)```", PAGE, re.DOTALL))
 COMMANDS = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
 
-pytestmark = [pytest.mark.ray]
+Shell = Callable[..., str]
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +49,8 @@ def place(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def shell(place, tmp_path_factory):
-    """Runs lines as a user types them; stops at the first that fails."""
+def as_typed(place, tmp_path_factory) -> Shell:
+    """Runs lines as a user types them, with a cluster of their own; stops at the first that fails."""
     env = {k: v for k, v in os.environ.items() if k != "RELIEF_DATA"}
     path = f"{place / 'bin'}:{Path(sys.executable).parent}:{env['PATH']}"
     env |= {"PATH": path, "OMP_NUM_THREADS": "1", "RELIEF_CACHE": str(tmp_path_factory.mktemp("cache"))}
@@ -58,12 +64,50 @@ def shell(place, tmp_path_factory):
     return run
 
 
+@pytest.fixture
+def in_process(place, cluster, monkeypatch) -> Iterator[Shell]:
+    """Runs the same lines in this process, on the cluster of all tests: seconds instead of a minute."""
+    monkeypatch.chdir(place)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setenv("PWD", str(place))
+    monkeypatch.delenv("RELIEF_DATA", raising=False)
+    before = set(sys.modules)
+
+    def run(lines):
+        return "".join(one(shlex.split(os.path.expandvars(line))) for line in lines.strip().splitlines())
+
+    def one(words):
+        command, *rest = words
+        if command == "relief-ray":
+            done = CliRunner().invoke(app, rest, prog_name=command)
+            assert done.exit_code == 0, done.output
+            return done.stdout
+        if command == "export":
+            monkeypatch.setenv(*rest[0].split("=", 1))
+        else:
+            assert command == "python"
+            runpy.run_path(rest[0], run_name="__main__")
+        return ""
+
+    yield run
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(place)):
+            del sys.modules[name]
+
+
+@pytest.fixture(params=["in_process", pytest.param("as_typed", marks=pytest.mark.slow)])
+def shell(request, place) -> Shell:
+    shutil.rmtree(place / "runs", ignore_errors=True)
+    return request.getfixturevalue(request.param)
+
+
 def test_the_page_has_its_examples():
     assert list(FILES) == ["my_method.py", "my_backbone.py", "my_data.py", "make_gestures.py"] and len(COMMANDS) == 4
     for rule in RULES:
         assert f"| `{rule}` |" in PAGE, "every rule is in the page's table"
 
 
+@pytest.mark.ray
 def test_the_method(shell, place):
     told = shell(COMMANDS[0])
     assert f"my_method:MyMethod: keeps {len(RULES)} rules" in told
@@ -75,6 +119,7 @@ def test_the_method(shell, place):
     assert re.search(r"my_method:MyMethod +\d", told.split("method ")[-1])
 
 
+@pytest.mark.ray
 def test_the_backbone(shell, place):
     described, told = shell(COMMANDS[1]).split("smoke: 1 run")
     assert "Backbone my_backbone:MyBackbone of smoke" in described and "G = 8 groups = 3 fusion blocks" in described
@@ -84,6 +129,7 @@ def test_the_backbone(shell, place):
     assert run["engine"] == "reuse" and run["config"]["backbone"]["hidden"] == 8
 
 
+@pytest.mark.ray
 def test_the_dataset_and_all_three_together(shell, place):
     told = shell(COMMANDS[2])
     assert "Gestures of four people" in told and "SYNTHETIC" in told
@@ -96,13 +142,26 @@ def test_the_dataset_and_all_three_together(shell, place):
     assert run["status"] == "finished" and run["runtime"]["mode"] == "packed"
 
 
-def test_a_resume_from_another_folder_says_where_to_start(shell, place, tmp_path):
-    shell("relief-ray run smoke --set strategy=my_method:MyMethod --set rounds=1 --out runs/elsewhere")
-    run = place / "runs/elsewhere"
+@pytest.mark.ray
+def test_a_resume_from_another_folder_says_where_to_start(in_process, place, tmp_path, monkeypatch):
+    in_process("relief-ray run smoke --set strategy=my_method:MyMethod --set rounds=1 --out runs/elsewhere")
+    del sys.modules["my_method"]
+    monkeypatch.setattr(sys, "path", [folder for folder in sys.path if folder not in ("", str(place))])
+    monkeypatch.chdir(tmp_path)
+    refused = CliRunner().invoke(app, ["resume", str(place / "runs/elsewhere")])
+    assert refused.exit_code == 2 and "no module 'my_method' in the current folder" in " ".join(refused.stderr.split())
+    monkeypatch.syspath_prepend(str(place))
+    assert "reused" in in_process(f"relief-ray resume {place / 'runs/elsewhere'}")
+
+
+@pytest.mark.slow
+def test_a_resume_from_another_folder_says_where_to_start_as_typed(as_typed, place, tmp_path):
+    as_typed("relief-ray run smoke --set strategy=my_method:MyMethod --set rounds=1 --out runs/typed")
+    run = place / "runs/typed"
     lines = f"relief-ray resume {run} 2>&1 || echo code $?"
-    told = " ".join(shell(lines, tmp_path).split())
+    told = " ".join(as_typed(lines, tmp_path).split())
     assert "no module 'my_method' in the current folder" in told and told.endswith("code 2")
-    assert "reused" in shell(f"PYTHONPATH={place}:$PYTHONPATH relief-ray resume {run}", tmp_path)
+    assert "reused" in as_typed(f"PYTHONPATH={place}:$PYTHONPATH relief-ray resume {run}", tmp_path)
 
 
 def test_the_engines_agree_on_the_backbone(write, run_cache, tmp_path):

@@ -21,10 +21,11 @@ from relief_ray.federated import (
 )
 from relief_ray.messages import NO_STATE, Assignment, ClientCost, EvalTarget, RoundCost, ServerState, StageTimes
 from relief_ray.records.checkpoint import CheckpointStateStore
+from relief_ray.server.aggregation import from_tensor, to_tensor
 from relief_ray.strategies import PRESETS
 from relief_ray.strategies.fedavg import FedAvg
-from relief_ray.strategies.relief.divergence import D_BAR, from_tensor, to_tensor
-from relief_ray.strategies.relief.strategy import Relief
+from relief_ray.strategies.relief import Relief
+from relief_ray.strategies.relief.divergence import D_BAR
 from relief_ray.streams import Streams
 from tests.toy import ACC, EQUAL, FOUR, FULL, Given, PlannedCosts, build, context_of, fleet_of, task_of, update_of
 

@@ -11,7 +11,8 @@ from relief_ray.errors import UserError
 from relief_ray.experiment.lifecycle import reopen
 from relief_ray.plugins import digests, is_own, load, path_of, sources
 from relief_ray.records.identity import other_program
-from relief_ray.records.run_folder import read_run
+from relief_ray.records.run_folder import read_rounds, read_run
+from relief_ray.report.runs import is_pooled, load_runs
 from relief_ray.strategies.fedavg import FedAvg
 from tests.conformance.cases import BASE, after_rounds, drive, outcome
 from tests.own import METHOD
@@ -131,3 +132,45 @@ def test_a_run_is_resumed_with_the_same_bits_and_refused_once_the_file_has_chang
     assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
     drive(with_strategy("fedavg"), tmp_path / "fedavg")
     assert outcome(tmp_path / "fedavg")["state"] != outcome(tmp_path / "whole")["state"]
+
+
+HOOKS = """
+from dataclasses import replace
+
+from relief_ray.strategies.common import StrategyConfig
+from relief_ray.strategies.fedsa_lora import FedSALoRA
+
+
+def half_a_second(context):
+    return 0.5 * context.round
+
+
+def warn(run):
+    return (f"{run.context.num_rounds} rounds of {len(run.context.participants)} clients, {run.clock}",)
+
+
+class Hooked(StrategyConfig):
+    paper_accounting = "fedavg"
+
+    def build(self):
+        return replace(FedSALoRA().build(), name="hooked", deadline_s=half_a_second, warnings=warn, pooled=POOLED)
+"""
+
+
+def test_a_users_method_has_every_hook_that_a_built_in_one_has(write, tmp_path):
+    config = with_strategy(f"{write('POOLED = False' + HOOKS)}:Hooked", costs={"accounting": "table"})
+    assert (config.strategy.kind, config.strategy.title, config.strategy.citation) == ("own", "", None)
+    drive(config, tmp_path / "run")
+    run, rounds = read_run(tmp_path / "run"), read_rounds(tmp_path / "run")
+    assert run.budget["deadline_s"] == 0.5 and {r.deadline_s for r in rounds} == {0.5}
+    (warning,) = run.warnings
+    assert warning == f"{config.rounds} rounds of {len(rounds[0].participants)} clients, {config.costs.planning_time}"
+    assert {r.speedup for r in rounds} == {1.0}, "charged for FedAvg's round, though it sends less"
+    (loaded,) = load_runs([tmp_path / "run"])
+    assert not is_pooled(loaded)
+
+
+def test_a_users_bound_on_pooled_data_is_known_as_one(write, tmp_path):
+    drive(with_strategy(f"{write('POOLED = True' + HOOKS)}:Hooked"), tmp_path / "run")
+    (loaded,) = load_runs([tmp_path / "run"])
+    assert is_pooled(loaded) and loaded.run.warnings == ()

@@ -67,7 +67,7 @@ def check_sweep(case, round_, every, environment, golden, tmp_path):
     return rows
 
 
-@pytest.mark.parametrize("case", ["relief", "local"])
+@pytest.mark.parametrize("case", [pytest.param("relief", marks=pytest.mark.slow), "local"])
 def test_killed_in_the_last_round_and_after_it(case, environment, golden, tmp_path):
     rows = check_sweep(case, 2, 4, environment, golden, tmp_path)
     assert len(rows) >= 6 and {row["rounds"] for row in rows} >= {2, 3}

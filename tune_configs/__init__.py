@@ -1,1 +1,1 @@
-"""Experiment grids as typed data: one module per table of the paper, each with a function `grid()`."""
+"""Experiment grids as typed data: the paper's tables, searches, presets, and cells made from them."""

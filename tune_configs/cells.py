@@ -1,39 +1,60 @@
-"""From a grid and a user's settings to its cells: one checked configuration, one hash and one folder name each."""
+"""Cells of a grid under a user's settings: one checked configuration, one hash and one folder name each."""
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import json
-from collections.abc import Iterable, Sequence
+import re
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType
 
 from relief_ray.config import Choice, ExperimentConfig, override, parse
 from relief_ray.errors import UserError, nearest
 from relief_ray.records.identity import config_hash
 from relief_ray.strategies import PRESETS
-from tune_configs.checks import checked, file_errors
+from tune_configs import paper_grids, search_lr
 from tune_configs.grid import DATASETS, Axis, Grid, Point, points
 from tune_configs.tuned import TUNED, Tuned, read_tuned, refuse_overruled
 
-GRIDS = (
-    "main_cnn", "main_lora", "ablation", "sensitivity", "diagnostics", "testbed", "coupling", "search_lr", "smoke",
-)  # fmt: skip
-HASH_DIGITS = 8
-# What names a cell, and the axis that chooses it.
-OWNED = {
+GRIDS: Mapping[str, Callable[[], Grid]] = MappingProxyType(
+    {
+        "main_cnn": paper_grids.main_cnn,
+        "main_lora": paper_grids.main_lora,
+        "ablation": paper_grids.ablation,
+        "sensitivity": paper_grids.sensitivity,
+        "diagnostics": paper_grids.diagnostics,
+        "testbed": paper_grids.testbed,
+        "coupling": paper_grids.coupling,
+        "search_lr": search_lr.grid,
+        "smoke": paper_grids.smoke,
+    }
+)
+_HASH_DIGITS = 8
+_FOLDER = r"[\w-][\w.+-]*"
+# Keys that name a cell, and the axis that sets each.
+_OWNED = {
     "data.name": "datasets", "data.split": "datasets", "data.fold": "folds", "seed": "seeds",
     "strategy.name": "methods", "name": "",
 }  # fmt: skip
 # Set by levels too, but any grid may be scaled by the one and given other sizes by the other.
-SCALED = frozenset({"rounds", "backbone"})
+_SCALED = frozenset({"rounds", "backbone"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class GridCell:
-    """One cell; ``name`` is that of its folder and ends in the first digits of ``hash``, the configuration's."""
+class Cell:
+    """A run to be computed.
+
+    Attributes:
+        name: that of its folder; a grid's cells end in the first digits of ``hash``.
+        label: name of its strategy.
+        setting: part of the name without method, fold and seed; empty outside of grids.
+        config: its checked configuration.
+        hash: that of the configuration.
+    """
 
     name: str
     label: str
@@ -43,29 +64,69 @@ class GridCell:
 
 
 def load_grid(target: str) -> Grid:
-    """A grid of ours by name, or a Python file of the user's with a function ``grid()``.
+    """A built-in grid by name, or a user's Python file with a function ``grid()``.
 
     Raises:
         UserError: neither (the nearest name is given), or the file fails.
     """
     if target in GRIDS:
-        return _call(importlib.import_module(f"tune_configs.{target}"), target)
+        return checked(GRIDS[target](), target)
     path = Path(target)
     if path.suffix == ".py" and path.is_file():
         spec = importlib.util.spec_from_file_location(path.stem, path)
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
-        with file_errors(path):
+        with _file_errors(path):
             spec.loader.exec_module(module)
-            return _call(module, target)
+            return checked(module.grid() if hasattr(module, "grid") else None, target)
     raise UserError(f"grid {target!r}: unknown{nearest(target, GRIDS)}; expected {', '.join(GRIDS)}, or a FILE.py")
 
 
-def _call(module: ModuleType, target: str) -> Grid:
-    return checked(module.grid() if hasattr(module, "grid") else None, target)
+@contextmanager
+def _file_errors(path: Path) -> Iterator[None]:
+    """Turns whatever the user's file raises inside the block into an error that names its line.
+
+    Raises:
+        UserError: it raised something.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        inside = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
+        line = error.lineno if isinstance(error, SyntaxError) else inside[-1] if inside else None
+        place = f"{path}, line {line}" if line else str(path)
+        raise UserError(
+            f"{place}: {type(error).__name__}: {error}; expected Python with a function grid(); mend the file"
+        ) from error
 
 
-def cells_of(grid: Grid, settings: Sequence[str] = (), *, skip_unknown: bool = False) -> tuple[GridCell, ...]:
+def checked(made: object, target: str) -> Grid:
+    """Checks the grid that ``grid()`` returned, as far as it can be judged without building cells.
+
+    Raises:
+        UserError: no grid, a dataset that does not exist, or a name that is none for a folder.
+    """
+    if not isinstance(made, Grid):
+        raise UserError(f"{target}: expected a function grid() that gives a tune_configs.grid.Grid")
+    for name in made.datasets:
+        if name not in DATASETS:
+            raise UserError(
+                f"{target}: dataset {name!r}: unknown{nearest(name, DATASETS)}; expected some of {', '.join(DATASETS)}"
+            )
+    method_levels = [level for levels in made.own.values() for level in levels]
+    for name in (
+        made.name,
+        *(level.name for axis in made.axes for level in axis.levels),
+        *(v.name for v in method_levels),
+    ):
+        if name and not re.fullmatch(_FOLDER, name):
+            raise UserError(f"{target}: name {name!r}: expected letters, digits and . _ -, since folders get it")
+    return made
+
+
+def cells_of(grid: Grid, settings: Sequence[str] = (), *, skip_unknown: bool = False) -> tuple[Cell, ...]:
     """All cells in the order of computation; two points with the same configuration are one cell.
 
     ``settings``: ``KEY=VALUE``; a key without a dot that names an axis (``seeds``, ``folds``, ``datasets``, ``methods``
@@ -77,10 +138,10 @@ def cells_of(grid: Grid, settings: Sequence[str] = (), *, skip_unknown: bool = F
             version does not have.
     """
     scaled, rest = scale(grid, [s for s in settings if not s.startswith(TUNED)])
-    refuse_owned(grid, rest)
+    _refuse_owned(grid, rest)
     files = [s.removeprefix(TUNED) for s in settings if s.startswith(TUNED)]
     tuned = read_tuned(Path(files[-1])) if files else None
-    refuse_unknown_folds(scaled, are_asked=any(s.startswith("folds=") for s in settings))
+    _refuse_unknown_folds(scaled, are_chosen=any(s.startswith("folds=") for s in settings))
     known = tuple(m for m in scaled.methods if m in PRESETS)
     missing = [m for m in scaled.methods if m not in PRESETS]
     if missing and not skip_unknown:
@@ -89,19 +150,19 @@ def cells_of(grid: Grid, settings: Sequence[str] = (), *, skip_unknown: bool = F
             "leave them out with --skip-unknown, or choose with --set 'methods=[fedavg, relief]'"
         )
     scaled = replace(scaled, methods=known)
-    found = (cell_of(grid.name, point, rest, tuned) for point in points(scaled))
-    return tuple({cell.hash: cell for cell in reversed(list(found))}.values())[::-1]
+    cells = (cell_of(grid.name, point, rest, tuned) for point in points(scaled))
+    return tuple({cell.hash: cell for cell in reversed(list(cells))}.values())[::-1]
 
 
-def refuse_owned(grid: Grid, settings: Iterable[str]) -> None:
-    """A cell is called after its axes' levels: what these choose is chosen by them alone.
+def _refuse_owned(grid: Grid, settings: Iterable[str]) -> None:
+    """Checks that settings leave alone what the cells' names say, i.e. keys that axes set.
 
     Raises:
         UserError: a setting would give a cell other values than its name says.
     """
     axes = {key: axis.name for axis in grid.axes for level in axis.levels for key in level.settings}
     tried = {key: "" for levels in grid.own.values() for level in levels for key in level.settings}
-    owned = {key: name for key, name in {**tried, **axes}.items() if key not in SCALED} | OWNED
+    owned = {key: name for key, name in {**tried, **axes}.items() if key not in _SCALED} | _OWNED
     for path, _, value in (setting.partition("=") for setting in settings):
         for key, axis in owned.items():
             if f"{key}.".startswith(f"{path}.") or path.startswith(f"{key}."):
@@ -111,14 +172,14 @@ def refuse_owned(grid: Grid, settings: Iterable[str]) -> None:
                 )
 
 
-def refuse_unknown_folds(grid: Grid, *, are_asked: bool) -> None:
-    """Folds that a held-out dataset does not have would be left out silently.
+def _refuse_unknown_folds(grid: Grid, *, are_chosen: bool) -> None:
+    """Checks that chosen folds exist; they would be left out silently otherwise.
 
     Raises:
-        UserError: a fold does not exist; ``are_asked`` by the user: or no dataset has any.
+        UserError: a fold does not exist; ``are_chosen`` by the user: or no dataset has any.
     """
     known = {name: DATASETS[name].folds for name in grid.datasets if DATASETS[name].folds}
-    if are_asked and not known:
+    if are_chosen and not known:
         held_out = ", ".join(name for name, d in DATASETS.items() if d.folds)
         raise UserError(
             f"--set folds={list(grid.folds or ())}: {', '.join(grid.datasets)} "
@@ -166,7 +227,7 @@ def choose(grid: Grid, key: str, value: object) -> Grid | None:
 
 
 def numbers(key: str, value: object) -> tuple[int, ...]:
-    """``3`` seeds are 0, 1 and 2; ``[0, 5]`` are those.
+    """Numbers of seeds or folds: ``3`` seeds are 0, 1 and 2; ``[0, 5]`` are those.
 
     Raises:
         UserError: neither.
@@ -179,7 +240,7 @@ def numbers(key: str, value: object) -> tuple[int, ...]:
 
 
 def chosen(key: str, value: object, known: Iterable[str], also: Sequence[str] = ()) -> tuple[str, ...]:
-    """Names of an axis' levels: one, or a list.
+    """Chosen names of an axis' levels, given as one or as a list.
 
     Raises:
         UserError: an unknown one; the nearest is given.
@@ -194,8 +255,8 @@ def chosen(key: str, value: object, known: Iterable[str], also: Sequence[str] = 
     return tuple(dict.fromkeys(names))
 
 
-def cell_of(grid: str, point: Point, settings: Sequence[str], tuned: Tuned | None = None) -> GridCell:
-    """One configuration: the grid's, then the point's, then the frozen choice of a search, then the user's settings.
+def cell_of(grid: str, point: Point, settings: Sequence[str], tuned: Tuned | None = None) -> Cell:
+    """The cell of a point: the grid's values, the point's, a search's frozen choice, then the user's settings.
 
     Raises:
         UserError: the search has no choice for this cell, or the user's settings overrule it.
@@ -209,14 +270,14 @@ def cell_of(grid: str, point: Point, settings: Sequence[str], tuned: Tuned | Non
         setting, choice = f"{point.setting}-tuned", frozen.choice
     digest = config_hash(config.identity())
     fold = [f"f{config.data.fold}"] if config.data.split == "held_out_subject" else []
-    name = "-".join([setting, point.method, *fold, f"s{config.seed}", digest[:HASH_DIGITS]])
+    name = "-".join([setting, point.method, *fold, f"s{config.seed}", digest[:_HASH_DIGITS]])
     named = config.model_copy(update={"name": f"{grid}-{name}", "choice": choice})
-    return GridCell(name=name, label=point.method, setting=setting, config=named, hash=digest)
+    return Cell(name=name, label=point.method, setting=setting, config=named, hash=digest)
 
 
 def configured(grid: str, point: Point, settings: Sequence[str]) -> ExperimentConfig:
     """The checked configuration of a point with the user's settings on top."""
-    own = [f"{key}={json.dumps(value)}" for key, value in point.settings.items()]
+    point_settings = [f"{key}={json.dumps(value)}" for key, value in point.settings.items()]
     # A trial is one process unless the user wants hosts: many cells side by side beat many processes for one.
     values = {"strategy": {"name": point.method}, "runtime": {"mode": "inline"}}
-    return parse(override(values, [*own, *settings]), f"grid {grid} ({point.method})")
+    return parse(override(values, [*point_settings, *settings]), f"grid {grid} ({point.method})")

@@ -25,7 +25,7 @@ BOUNDS = ("central", "local", "full_only", "drop_slow")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Level:
-    """A value of an axis: what it is called in folder names, and the configuration keys (dotted) that it sets.
+    """A value of an axis: its name in folder names, and the configuration keys (dotted) that it sets.
 
     ``datasets``: where it exists (empty: everywhere).
     """
@@ -56,7 +56,7 @@ def _dsa(split: str) -> Settings:
     return {"data.name": "dsa", "data.split": split, "data.stride_s": 5.0, "training.epochs": 2}
 
 
-MINI: Settings = {"data.name": "dsa_mini", "data.stride_s": 5.0, "training.epochs": 1}
+_MINI: Settings = {"data.name": "dsa_mini", "data.stride_s": 5.0, "training.epochs": 1}
 
 # Paper: Section VI-A (windows every second, E = 5). A small machine's: longer strides, fewer local epochs.
 DATASETS: Mapping[str, Dataset] = MappingProxyType(
@@ -67,8 +67,8 @@ DATASETS: Mapping[str, Dataset] = MappingProxyType(
             Dataset(name="mhealth", settings={"data.name": "mhealth"}),
             Dataset(name="dsa", settings=_dsa("held_out_subject"), folds=(0, 1, 2, 3)),
             Dataset(name="dsa_within", settings=_dsa("within_subject")),
-            Dataset(name="dsa_mini", settings=MINI),
-            Dataset(name="dsa_mini_held_out", settings={**MINI, "data.split": "held_out_subject"}, folds=(0, 1, 2, 3)),
+            Dataset(name="dsa_mini", settings=_MINI),
+            Dataset(name="dsa_mini_held_out", settings={**_MINI, "data.split": "held_out_subject"}, folds=(0, 1, 2, 3)),
         )
     }
 )
@@ -115,7 +115,7 @@ def points(grid: Grid) -> Iterator[Point]:
     """All combinations, seed-major: all methods of one seed, fold and setting before the next."""
     folds = {name: DATASETS[name].folds for name in grid.datasets}
     if grid.folds is not None:
-        folds = {name: tuple(f for f in found if f in grid.folds) for name, found in folds.items()}
+        folds = {name: tuple(f for f in numbers if f in grid.folds) for name, numbers in folds.items()}
     for seed in grid.seeds:
         for i in range(max(1, *(len(f) for f in folds.values()))):
             for name in grid.datasets:
@@ -124,18 +124,18 @@ def points(grid: Grid) -> Iterator[Point]:
 
 
 def _block(grid: Grid, dataset: str, fold: int | None, seed: int) -> Iterator[Point]:
-    """Every setting with all its methods, for one dataset, fold and seed."""
+    """All settings with all their methods, for one dataset, fold and seed."""
     base = {**grid.settings, **DATASETS[dataset].settings, "seed": seed}
     if fold is not None:
         base["data.fold"] = fold
     for levels in product(*(axis.levels for axis in grid.axes)):
         if all(not level.datasets or dataset in level.datasets for level in levels):
             for method in grid.methods:
-                for own in grid.own.get(method, (Level(name=""),)):
-                    chosen = [level for level in (*levels, own) if level.name]
+                for method_level in grid.own.get(method, (Level(name=""),)):
+                    chosen = [level for level in (*levels, method_level) if level.name]
                     values = {**base, **{k: v for level in chosen for k, v in level.settings.items()}}
                     setting = "-".join([dataset, *(level.name for level in chosen)])
-                    tried = tuple(own.settings) if grid.is_search else ()
+                    tried = tuple(method_level.settings) if grid.is_search else ()
                     yield Point(method=method, setting=setting, fold=fold, seed=seed, settings=values, tried=tried)
 
 

@@ -33,32 +33,32 @@ class Frozen(FrozenConfig):
 
     @property
     def place(self) -> Place:
-        """Where it holds."""
+        """Place of the choice: dataset, fold, backbone, method."""
         return (self.dataset, self.fold, self.backbone, self.method)
 
 
 class Tuned(FrozenConfig):
-    """All choices of one search; ``score`` says by what."""
+    """All choices of one search; ``score`` names the criterion."""
 
     grid: str
     score: str
     choices: tuple[Frozen, ...]
 
     def choice(self, dataset: str, method: str, config: ExperimentConfig) -> Frozen:
-        """The one for a cell.
+        """The choice for a cell.
 
         Raises:
             UserError: the search has none there.
         """
         place = place_of(dataset, method, config)
-        for found in self.choices:
-            if found.place == place:
-                return found
+        for frozen in self.choices:
+            if frozen.place == place:
+                return frozen
         raise UserError(f"--set tuned=..: has no choice for {words(place)}; search it first, or leave it out")
 
 
 def place_of(dataset: str, method: str, config: ExperimentConfig) -> Place:
-    """Where the choice for this configuration holds; ``dataset`` is the level of the grids' axis."""
+    """Place of a configuration's choice; ``dataset`` is the level of the grids' axis."""
     fold = config.data.fold if config.data.split == "held_out_subject" else None
     return (dataset, fold, backbone_name(config.backbone), method)
 
@@ -85,7 +85,7 @@ def read_tuned(path: Path) -> Tuned:
 
 
 def refuse_overruled(choice: Choice, settings: Sequence[str]) -> None:
-    """A cell that is called tuned has its search's values.
+    """Checks that a cell that is called tuned keeps its search's values.
 
     Raises:
         UserError: a setting of the user would replace one.

@@ -1,1 +1,1 @@
-"""What the commands do; imported only once a command has been chosen, so that `--help` stays quick."""
+"""Implementations of the commands; imported only once a command has been chosen, so that `--help` stays quick."""

@@ -1,4 +1,4 @@
-"""`relief-ray data accept`: does everything work on these files? A receipt to share."""
+"""`relief-ray data accept`: tries everything out on a dataset's files and writes a receipt to share."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from relief_ray.records.identity import machine_facts, source_digest
 from relief_ray.strategies import PRESETS
 from relief_ray.training.serial_executor import SerialExecutor
 
-ROUNDS = 2
+_ROUNDS = 2
 
 
 def accept(name: str, stride_s: float, settings: Sequence[str], out: Path, as_json: bool) -> None:
@@ -40,7 +40,7 @@ def accept(name: str, stride_s: float, settings: Sequence[str], out: Path, as_js
     config = data_config(name, stride_s)
     dataset = open_dataset(config)
     described = describe(dataset, config)
-    rows = [trial(name, label, stride_s, settings, quiet=as_json) for label in PRESETS]
+    rows = [_trial(name, label, stride_s, settings, quiet=as_json) for label in PRESETS]
     receipt = {
         "receipt": 1,
         "dataset": name,
@@ -62,16 +62,16 @@ def accept(name: str, stride_s: float, settings: Sequence[str], out: Path, as_js
     print(json.dumps(receipt, indent=1) if as_json else text(name, receipt["origin"], rows, path))
 
 
-def trial(
+def _trial(
     name: str, strategy: str, stride_s: float, settings: Sequence[str], quiet: bool
 ) -> dict[str, str | float | None]:
-    """Two rounds of one strategy in this process, in a folder that is thrown away."""
+    """Runs two rounds of one strategy in this process, in a temporary folder; returns F1, loss and seconds."""
     values = {
         "name": f"accept-{strategy}",
         "strategy": strategy,
         "data": {"name": name, "stride_s": stride_s},
         "training": {"epochs": 1},
-        "rounds": ROUNDS,
+        "rounds": _ROUNDS,
     }
     began = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="relief-ray-accept-") as place:
@@ -88,20 +88,20 @@ def trial(
 
 
 def text(name: str, origin: object, rows: list[dict[str, str | float | None]], path: Path) -> str:
-    """The receipt's short form."""
+    """Short form of the receipt, for a terminal."""
     lines = [
-        [str(r["strategy"]), number(r["f1"], 100.0, 1), number(r["loss"], 1.0, 3), number(r["wall_s"], 1.0, 1)]
+        [str(r["strategy"]), _number(r["f1"], 100.0, 1), _number(r["loss"], 1.0, 3), _number(r["wall_s"], 1.0, 1)]
         for r in rows
     ]
     return "\n".join(
         [
-            f"{name} ({origin}): files, cache, windows and {ROUNDS} rounds of {len(rows)} strategies are fine",
-            table(["strategy", f"F1 after {ROUNDS} rounds, %", "loss", "seconds"], lines),
+            f"{name} ({origin}): files, cache, windows and {_ROUNDS} rounds of {len(rows)} strategies are fine",
+            table(["strategy", f"F1 after {_ROUNDS} rounds, %", "loss", "seconds"], lines),
             f"Receipt: {path}",
         ]
     )
 
 
-def number(value: object, factor: float, digits: int) -> str:
+def _number(value: object, factor: float, digits: int) -> str:
     """A figure, or a dash."""
     return f"{factor * value:.{digits}f}" if isinstance(value, int | float) else "-"

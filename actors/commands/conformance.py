@@ -1,4 +1,4 @@
-"""`relief-ray conformance my.module:MyMethod`: does a strategy keep the rules, and if not, which one does it break?"""
+"""`relief-ray conformance my.module:MyMethod`: checks that a strategy keeps the rules and names a broken one."""
 
 from __future__ import annotations
 
@@ -18,45 +18,45 @@ from relief_ray.process import use_threads
 from relief_ray.protocols import Executor
 from relief_ray.training.job import Job
 
-NUM_HOSTS = 2
+_NUM_HOSTS = 2
 
 
-def conformance(target: str, settings: Sequence[str], use_ray: bool, as_json: bool) -> None:
+def conformance_command(target: str, settings: Sequence[str], use_ray: bool, as_json: bool) -> None:
     """Prints a line per rule; ends with 1 where one is broken."""
     config = parse(override(PROBLEM, [f"strategy={target}", *settings]), "conformance")
     use_threads(config.runtime.num_threads)
     verdicts: list[Verdict] = []
     with ExitStack() as stack:
-        executors = ray_executors(stack) if use_ray else {}
+        executors = _ray_executors(stack) if use_ray else {}
         for verdict in check(config, executors):
             verdicts.append(verdict)
             if not as_json:
                 print(line(verdict), flush=True)
     broken = [v.rule for v in verdicts if v.status == "broken"]
     name = asked_for(target, config)
-    print(as_text(name, verdicts) if as_json else summary(name, verdicts))
+    print(_as_text(name, verdicts) if as_json else summary(name, verdicts))
     if broken:
         raise typer.Exit(1)
 
 
-def ray_executors(stack: ExitStack) -> dict[str, MakeExecutor]:
+def _ray_executors(stack: ExitStack) -> dict[str, MakeExecutor]:
     """Packed Ray hosts, started with the first run that asks for them."""
     opened: list[bool] = []
 
     def packed(job: Job) -> Executor:
         if not opened:
-            stack.enter_context(ray_session(SessionOptions(num_cpus=NUM_HOSTS)))
+            stack.enter_context(ray_session(SessionOptions(num_cpus=_NUM_HOSTS)))
             opened.append(True)
         from actors.runtime.executor import open_executor
         from actors.runtime.host_group import RuntimeOptions
 
-        return open_executor(job, RuntimeOptions(num_hosts=NUM_HOSTS))
+        return open_executor(job, RuntimeOptions(num_hosts=_NUM_HOSTS))
 
     return {"packed on Ray": packed}
 
 
 def line(verdict: Verdict) -> str:
-    """One rule; a broken one with what was found and what to do."""
+    """One rule as text; for a broken one also the observation and the fix."""
     rule = RULES[verdict.rule]
     if verdict.status == "kept":
         return f"  kept        {verdict.rule:<14} {rule.says}"
@@ -66,13 +66,13 @@ def line(verdict: Verdict) -> str:
 
 
 def asked_for(target: str, config: ExperimentConfig) -> str:
-    """What was judged, as it was asked for; which of ours it is a variation of, where that is no other word for it."""
+    """Title of the strategy: the user's word, and the built-in preset that it varies where that has another name."""
     label = config.label()
     return target if label in (target, target.replace("/", ".")) else f"{target} ({label})"
 
 
 def summary(name: str, verdicts: Sequence[Verdict]) -> str:
-    """The last line."""
+    """The last line: how many rules were kept, broken or not judged."""
     number = {status: sum(v.status == status for v in verdicts) for status in ("kept", "broken", "not judged")}
     if not number["broken"]:
         rest = f", {number['not judged']} not judged" if number["not judged"] else ""
@@ -81,8 +81,8 @@ def summary(name: str, verdicts: Sequence[Verdict]) -> str:
     return f"{name}: breaks {names}; {number['kept']} kept, {number['not judged']} not judged"
 
 
-def as_text(name: str, verdicts: Sequence[Verdict]) -> str:
-    """All of it as JSON."""
+def _as_text(name: str, verdicts: Sequence[Verdict]) -> str:
+    """All verdicts as JSON."""
     rows = [
         {"rule": v.rule, "status": v.status, "found": v.found, "says": RULES[v.rule].says, "fix": RULES[v.rule].fix}
         for v in verdicts

@@ -1,4 +1,4 @@
-"""`relief-ray data ...`: which datasets there are, bringing them here, checking them, looking into them."""
+"""`relief-ray data ...`: lists, fetches, verifies, synthesises and describes datasets."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pydantic import ValidationError
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from actors.commands.output import table
-from actors.terminal.console import is_interactive, make_console
 from actors.terminal.exit_codes import WIDTH
+from actors.terminal.reporter import is_interactive, make_console
 from relief_ray.config import explain
 from relief_ray.data import DataConfig, get_spec, open_dataset
 from relief_ray.data.describe import Description, describe, list_datasets
@@ -24,35 +24,35 @@ from relief_ray.errors import UserError
 
 
 def show_list(as_json: bool) -> None:
-    """`data list`."""
-    found = list_datasets()
+    """Runs `data list`."""
+    datasets = list_datasets()
     if as_json:
-        print(json.dumps(found, indent=1))
+        print(json.dumps(datasets, indent=1))
         return
-    rows = [[d["name"], d["origin"] or "absent", d["title"]] for d in found]
+    rows = [[d["name"], d["origin"] or "absent", d["title"]] for d in datasets]
     print(table(["name", "here", "what"], rows, left=3))
     print(f"\nLooked in: {', '.join(map(str, search_roots(None)))} (RELIEF_DATA names the first)")
-    if absent := [d["name"] for d in found if d["origin"] is None]:
+    if absent := [d["name"] for d in datasets if d["origin"] is None]:
         print(f"Bring one here: relief-ray data fetch {absent[0]} [--from FILE|DIR]")
 
 
 def bring(name: str, source: Path | None, url: str | None, as_json: bool) -> None:
-    """`data fetch`."""
+    """Runs `data fetch`."""
     if source is not None:
         report = import_from(name, source)
     elif as_json or not is_interactive():
         report = fetch(name, url=url)
     else:
-        report = fetch_with_bar(name, url)
+        report = _fetch_with_bar(name, url)
     if as_json:
         print(json.dumps(report, indent=1))
         return
     print(f"{name}: {report['num_bytes'] / 1e6:.1f} MB in {report['path']}")
-    finish_verification(report["verification"])
+    _finish_verification(report["verification"])
 
 
-def fetch_with_bar(name: str, url: str | None) -> FetchReport:
-    """The download with a bar."""
+def _fetch_with_bar(name: str, url: str | None) -> FetchReport:
+    """Downloads a dataset and shows a progress bar."""
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=make_console(), transient=True) as bar:
         task = bar.add_task(name, total=None)
@@ -60,15 +60,15 @@ def fetch_with_bar(name: str, url: str | None) -> FetchReport:
 
 
 def check(name: str, as_json: bool) -> None:
-    """`data verify`."""
+    """Runs `data verify`."""
     report = verify(name)
     if as_json:
         print(json.dumps(report, indent=1))
-    finish_verification(report, silent=as_json)
+    _finish_verification(report, silent=as_json)
 
 
-def finish_verification(report: VerifyReport, silent: bool = False) -> None:
-    """Says what was found.
+def _finish_verification(report: VerifyReport, silent: bool = False) -> None:
+    """Prints the result of a verification.
 
     Raises:
         UserError: the structure is not the dataset's.
@@ -88,7 +88,7 @@ def finish_verification(report: VerifyReport, silent: bool = False) -> None:
 
 
 def make(name: str, out: Path | None, seed: int, scale: float) -> None:
-    """`data synth`."""
+    """Runs `data synth`."""
     folder = synth(name, out if out is not None else search_roots(None)[0], seed, scale)
     print(f"{name}: SYNTHETIC files in {folder}")
     print("Whatever is computed from them carries that word in its record, tables and figures.")
@@ -97,10 +97,10 @@ def make(name: str, out: Path | None, seed: int, scale: float) -> None:
 
 
 def look(name: str, stride_s: float, as_json: bool) -> None:
-    """`data describe`."""
+    """Runs `data describe`."""
     config = data_config(name, stride_s)
-    found = describe(open_dataset(config), config)
-    print(json.dumps(found, indent=1) if as_json else text(found, stride_s))
+    description = describe(open_dataset(config), config)
+    print(json.dumps(description, indent=1) if as_json else text(description, stride_s))
 
 
 def data_config(name: str, stride_s: float) -> DataConfig:
@@ -116,32 +116,35 @@ def data_config(name: str, stride_s: float) -> DataConfig:
         raise UserError("\n".join(explain(error))) from error
 
 
-def text(found: Description, stride_s: float) -> str:
-    """A dataset on a page."""
-    windows = found["windows"]
-    ranges = [[name, f"{r['min']:.4g}", f"{r['max']:.4g}", f"{r['mean']:.4g}"] for name, r in found["ranges"].items()]
+def text(description: Description, stride_s: float) -> str:
+    """Description of a dataset on a page."""
+    windows = description["windows"]
+    ranges = [
+        [name, f"{r['min']:.4g}", f"{r['max']:.4g}", f"{r['mean']:.4g}"] for name, r in description["ranges"].items()
+    ]
     return "\n".join(
         [
-            f"{found['name']}: {found['title']} ({found['origin']})",
-            f"  files     {found['path']}",
-            textwrap.fill(found["citation"], WIDTH, initial_indent="  cite      ", subsequent_indent=" " * 12),
-            f"  licence   {found['licence']}; DOI {found['doi']}",
-            f"  signal    {found['num_rows']:,} rows at {found['rate_hz']} Hz, {len(found['subjects'])} subjects",
-            f"  windows   {found['window']} samples every {stride_s:g} s: {windows['train']} training, "
+            f"{description['name']}: {description['title']} ({description['origin']})",
+            f"  files     {description['path']}",
+            textwrap.fill(description["citation"], WIDTH, initial_indent="  cite      ", subsequent_indent=" " * 12),
+            f"  licence   {description['licence']}; DOI {description['doi']}",
+            f"  signal    {description['num_rows']:,} rows at {description['rate_hz']} Hz, "
+            f"{len(description['subjects'])} subjects",
+            f"  windows   {description['window']} samples every {stride_s:g} s: {windows['train']} training, "
             f"{windows['validation']} validation, {windows['test']} test (within subjects)",
             "",
             table(["sensor", "min", "max", "mean"], ranges),
             "",
             "Seconds of each activity, over all subjects, and its training windows",
-            activity_table(found),
+            _activity_table(description),
         ]
     )
 
 
-def activity_table(found: Description) -> str:
+def _activity_table(description: Description) -> str:
     """Seconds and windows per class."""
-    seconds: Mapping[str, Mapping[str, float]] = found["activity_s"]
-    train = dict(zip(found["coverage"]["classes"], found["coverage"]["train"], strict=True))
+    seconds: Mapping[str, Mapping[str, float]] = description["activity_s"]
+    train = dict(zip(description["coverage"]["classes"], description["coverage"]["train"], strict=True))
     rows = []
     for name in train:
         lacking = [s for s in seconds if not seconds[s][name]]

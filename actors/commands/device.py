@@ -1,4 +1,4 @@
-"""`relief-ray device profile`: what this machine takes for each stage of a backbone, as a file for `costs.profile`."""
+"""`relief-ray device profile`: measures this machine's seconds per stage of a backbone, for `costs.profile`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from relief_ray.files import disk_errors, replace_file
 from relief_ray.models.registry import BACKBONES, backbone_name
 from relief_ray.profiling.profile import profile_device
 
-BUSY = 0.7
+_BUSY = 0.7
 
 
 def profile(
@@ -34,10 +34,14 @@ def profile(
     path = out or Path(f"profile-{backbone_name(config.backbone).replace(':', '.')}.json")
     if path.is_dir() or not path.absolute().parent.is_dir():
         raise UserError(f"--out {path}: expected a file in a folder that is there")
-    found = profile_device(config, chosen, turns)
+    measured_profile = profile_device(config, chosen, turns)
     with disk_errors(path, "write the profile"):
-        replace_file(path, profile_text(found).encode())
-    print(json.dumps({"path": str(path), **found.model_dump(mode="json")}, indent=1) if as_json else text(found, path))
+        replace_file(path, profile_text(measured_profile).encode())
+    print(
+        json.dumps({"path": str(path), **measured_profile.model_dump(mode="json")}, indent=1)
+        if as_json
+        else text(measured_profile, path)
+    )
 
 
 def types_of(names: str) -> tuple[str, ...]:
@@ -46,16 +50,16 @@ def types_of(names: str) -> tuple[str, ...]:
     Raises:
         UserError: another one, or none.
     """
-    asked = tuple(name.strip() for name in names.split(",") if name.strip())
-    if not asked or set(asked) - set(TYPES):
+    chosen = tuple(name.strip() for name in names.split(",") if name.strip())
+    if not chosen or set(chosen) - set(TYPES):
         raise UserError(f"--types {names}: expected some of {','.join(TYPES)}, e.g. --types A,B,C")
-    return tuple(name for name in TYPES if name in asked)
+    return tuple(name for name in TYPES if name in chosen)
 
 
-def text(found: Profile, path: Path) -> str:
-    """Conditions, phases, stages."""
-    assert found.measured is not None, "just measured"
-    seen, row = found.measured, next(iter(found.devices.values()))
+def text(profiled: Profile, path: Path) -> str:
+    """Tables of conditions, phases and stages."""
+    assert profiled.measured is not None, "just measured"
+    seen, row = profiled.measured, next(iter(profiled.devices.values()))
     assert row.stagewise is not None, "just measured"
     batch = int(seen.settings["windows_per_batch"] or 1)
     phases = [("forward", row.forward_flops_per_s), ("backward", row.backward_flops_per_s)]
@@ -71,7 +75,7 @@ def text(found: Profile, path: Path) -> str:
         for name, paces in row.stagewise.stages.items()
     ]
     lines = [
-        f"Backbone {found.backbone}, engine {found.engine}, batches of {batch} windows: MEASURED {seen.date}",
+        f"Backbone {profiled.backbone}, engine {profiled.engine}, batches of {batch} windows: MEASURED {seen.date}",
         f"{seen.cpu}, {seen.num_cores} cores, threads: {seen.num_threads}; torch {seen.torch} ({seen.torch_build}); "
         f"commit {seen.commit}",
         f"Medians of {seen.turns} turns; a full round's quartiles lie {100 * seen.spread:.1f} % of its median apart",
@@ -83,10 +87,10 @@ def text(found: Profile, path: Path) -> str:
         "FLOP/s after the call itself; backward by the gradients it computes",
         table(["stage", "live", "frozen", "weights", "input", "both"], stages),
         "",
-        f"Written: {path} (types {', '.join(found.devices)}; the link stays the fleet's)",
+        f"Written: {path} (types {', '.join(profiled.devices)}; the link stays the fleet's)",
         f"Use it:  relief-ray run PRESET --set costs.profile={path} --set costs.planning_time=measured",
     ]
-    return "\n".join([*lines, *warnings_of(found)])
+    return "\n".join([*lines, *_warnings_of(profiled)])
 
 
 def rate(pace: Pace | None) -> str:
@@ -94,9 +98,9 @@ def rate(pace: Pace | None) -> str:
     return "-" if pace is None else si(pace.flops_per_s)
 
 
-def warnings_of(found: Profile) -> list[str]:
-    """Why the figures may mislead."""
-    seen = found.measured
-    if seen is None or seen.load_before is None or seen.load_before < BUSY:
+def _warnings_of(profiled: Profile) -> list[str]:
+    """Reasons why the figures may mislead."""
+    seen = profiled.measured
+    if seen is None or seen.load_before is None or seen.load_before < _BUSY:
         return []
     return [f"NOTE: the machine was busy (load {seen.load_before:.1f} before it began); measure again when it is idle"]

@@ -1,4 +1,4 @@
-"""`relief-ray model evaluate`: the last model of runs, through all sensors, each client's, and any others."""
+"""`relief-ray model evaluate`: tests the last model of runs with all, each client's, and any other sensors."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from actors.commands.folders import find_runs
 from actors.commands.output import table
 from relief_ray.experiment.evaluation import Evaluation, Part, Score, evaluate_run
+from relief_ray.records.cells import find_runs
 from relief_ray.records.run_folder import read_run
 
 HEAD = ["model", "sensors", "clients with them", "F1 %"]
@@ -20,49 +20,51 @@ def evaluate(folders: Sequence[Path], sensors: Sequence[str], part: Part, as_jso
     Raises:
         UserError: no run there, one without checkpoint or whose data are not here, or an unknown sensor.
     """
-    more = [tuple(filter(None, asked.split("+"))) for asked in sensors]
+    more = [tuple(filter(None, names.split("+"))) for names in sensors]
     for path in find_runs(folders):
-        found = evaluate_run(path, more, part)
-        print(json.dumps(facts(path, found)) if as_json else text(read_run(path).name, found), flush=True)
+        evaluation = evaluate_run(path, more, part)
+        print(json.dumps(facts(path, evaluation)) if as_json else text(read_run(path).name, evaluation), flush=True)
 
 
-def facts(path: Path, found: Evaluation) -> dict[str, object]:
-    """One JSON object a run."""
+def facts(path: Path, evaluation: Evaluation) -> dict[str, object]:
+    """The scores of a run as JSON."""
     return {
-        "event": "evaluated", "run": str(path), "strategy": found.strategy, "round": found.round, "part": found.part,
-        "num_windows": found.num_windows, "f1_own_sensors": found.f1_own_sensors,
-        "f1_own_subjects": found.f1_own_subjects,
-        "canonical": {"+".join(s.sensors): s.f1 for s in found.canonical},
-        "own": {s.client: s.f1 for s in found.own},
+        "event": "evaluated", "run": str(path), "strategy": evaluation.strategy, "round": evaluation.round,
+        "part": evaluation.part,
+        "num_windows": evaluation.num_windows, "f1_own_sensors": evaluation.f1_own_sensors,
+        "f1_own_subjects": evaluation.f1_own_subjects,
+        "canonical": {"+".join(s.sensors): s.f1 for s in evaluation.canonical},
+        "own": {s.client: s.f1 for s in evaluation.own},
     }  # fmt: skip
 
 
-def text(name: str, found: Evaluation) -> str:
-    """Title, a line per model and set of sensors, what they come to."""
-    lines = [f"{name}: round {found.round}, {found.num_windows:,} windows of the {found.part} part", ""]
-    lines.append(table(HEAD, [*rows(found)], left=2))
-    if found.f1_own_sensors is not None:
+def text(name: str, evaluation: Evaluation) -> str:
+    """The scores of a run as text: title, a line per model and set of sensors, means."""
+    lines = [f"{name}: round {evaluation.round}, {evaluation.num_windows:,} windows of the {evaluation.part} part", ""]
+    lines.append(table(HEAD, [*rows(evaluation)], left=2))
+    if evaluation.f1_own_sensors is not None:
         lines += [
             "",
-            f"  one for all, mean over clients, each through its own sensors: {100 * found.f1_own_sensors:.1f} %",
+            f"  one for all, mean over clients, each through its own sensors: {100 * evaluation.f1_own_sensors:.1f} %",
         ]
-    if found.own:
-        mean = sum(s.f1 for s in found.own) / len(found.own)
+    if evaluation.own:
+        mean = sum(s.f1 for s in evaluation.own) / len(evaluation.own)
         lines += ["", f"  clients' own models, mean over clients, through the same sensors: {100 * mean:.1f} %"]
-    if found.f1_own_subjects is not None:
-        which = "own models" if found.own else "one for all"
+    if evaluation.f1_own_subjects is not None:
+        which = "own models" if evaluation.own else "one for all"
         lines += [
             "",
-            f"  {which}, through own sensors, on the subjects they know alone: {100 * found.f1_own_subjects:.1f} %",
+            f"  {which}, through own sensors, on the subjects they know alone: "
+            f"{100 * evaluation.f1_own_subjects:.1f} %",
         ]
     return "\n".join(lines) + "\n"
 
 
-def rows(found: Evaluation) -> Iterator[list[str]]:
-    """The canonical model through every set, then clients' own models."""
-    for score in found.canonical:
+def rows(evaluation: Evaluation) -> Iterator[list[str]]:
+    """Table rows: the canonical model with every set of sensors, then clients' own models."""
+    for score in evaluation.canonical:
         yield ["one for all", *_row(score)]
-    for score in found.own:
+    for score in evaluation.own:
         yield [f"client {score.client}'s", *_row(score)]
 
 

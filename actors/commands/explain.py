@@ -11,7 +11,6 @@ from pathlib import Path
 from actors.commands.output import counted, listed, table
 from actors.commands.plan import open_run
 from actors.terminal.exit_codes import WIDTH
-from relief_ray.citations import shown
 from relief_ray.errors import UserError
 from relief_ray.experiment.setup import Setup, context_of
 from relief_ray.federated import RoundContext
@@ -19,9 +18,11 @@ from relief_ray.groups import GroupId
 from relief_ray.messages import ClientInfo, ServerState
 from relief_ray.records.run_folder import read_rounds
 from relief_ray.records.schema import RoundRecord
-from relief_ray.strategies.relief import budget
-from relief_ray.strategies.relief.divergence import D_BAR, to_tensor
-from relief_ray.strategies.relief.strategy import Relief, client_load, plan, ranking, target_s
+from relief_ray.server.aggregation import to_tensor
+from relief_ray.strategies import display_name
+from relief_ray.strategies.relief import Relief, budget
+from relief_ray.strategies.relief.divergence import D_BAR
+from relief_ray.strategies.relief.strategy import client_load, plan, ranking, target_s
 
 # The words of `relief-ray explain`.
 
@@ -29,87 +30,103 @@ from relief_ray.strategies.relief.strategy import Relief, client_load, plan, ran
 VERDICTS = {"mandatory": "always", "chosen": "yes", "budget": "no: all slots are taken", "time": "no: too slow"}
 
 
-def text(found: Explanation) -> str:
+def text(reasons: Explanation) -> str:
     """Deadline, budget, choice, result: four short sections."""
     return "\n\n".join(
-        ["\n".join(part) for part in (intro(found), deadline(found), slots(found), choice(found), result(found))]
+        [
+            "\n".join(part)
+            for part in (
+                intro(reasons),
+                deadline(reasons),
+                slots(reasons),
+                choice(reasons),
+                result(reasons),
+            )
+        ]
     )
 
 
-def intro(found: Explanation) -> list[str]:
-    """Who and where."""
-    info = found.client
-    lacks = [m for m in found.modalities if m not in info.modalities]
+def intro(reasons: Explanation) -> list[str]:
+    """Heading: client, round, run, device and data."""
+    info = reasons.client
+    lacks = [m for m in reasons.modalities if m not in info.modalities]
     return [
-        f"Client {info.id} in round {found.round} of {found.rounds}: what it trains, and why",
-        f"{found.run}, strategy {shown(found.strategy)}",
+        f"Client {info.id} in round {reasons.round} of {reasons.rounds}: what it trains, and why",
+        f"{reasons.run}, strategy {display_name(reasons.strategy)}",
         "",
-        f"The device   {found.device}.",
+        f"The device   {reasons.device}.",
         f"Its sensors  {listed(info.modalities)}"
         + (f"; it lacks {listed(lacks)}." if lacks else ": all that there are."),
-        f"Its data     {info.num_windows} windows, {counted(found.epochs, 'epoch')} a round.",
-        f"Seconds are simulated (clock {found.clock}) and cover receiving, training and sending.",
+        f"Its data     {info.num_windows} windows, {counted(reasons.epochs, 'epoch')} a round.",
+        f"Seconds are simulated (clock {reasons.clock}) and cover receiving, training and sending.",
     ]
 
 
-def deadline(found: Explanation) -> list[str]:
-    """T*."""
-    if found.given_target:
+def deadline(reasons: Explanation) -> list[str]:
+    """Section on the deadline T* of a round."""
+    if reasons.given_target:
         how = ["T* was given in the configuration (strategy.deadline_s or deadline_fraction)."]
     else:
         who = (
             "this client"
-            if found.slowest.id == found.client.id
-            else f"client {found.slowest.id} (Type {found.slowest.device})"
+            if reasons.slowest.id == reasons.client.id
+            else f"client {reasons.slowest.id} (Type {reasons.slowest.device})"
         )
         how = [
             "RELIEF lets every device train its mandatory blocks: the fusion weights that read its sensors.",
             f"T* is the least time in which every device manages that; the slowest at it is {who}.",
         ]
-    saved = f"Training the whole model, as in FedAvg, would keep this client busy for {found.fedavg_s:.3f} s."
-    return [f"1. The deadline of a round is T* = {found.target_s:.3f} s", *("   " + line for line in [*how, saved])]
-
-
-def slots(found: Explanation) -> list[str]:
-    """k_n."""
-    number, total = len(found.mandatory), len(found.offers) if found.select != "none" else found.slots
-    span = found.target_s - found.overhead_s
-    lines = [
-        f"Without training it is busy for {found.overhead_s:.3f} s (receiving, and one pass over its data).",
-        f"Each further group adds {found.tau_s:.3f} s on average: ({found.target_s:.3f} - {found.overhead_s:.3f}) / "
-        f"{found.tau_s:.3f} = {span / found.tau_s:.2f}, so {found.affordable} groups fit.",
+    saved = f"Training the whole model, as in FedAvg, would keep this client busy for {reasons.fedavg_s:.3f} s."
+    return [
+        f"1. The deadline of a round is T* = {reasons.target_s:.3f} s",
+        *("   " + line for line in [*how, saved]),
     ]
-    if found.affordable < number:
+
+
+def slots(reasons: Explanation) -> list[str]:
+    """Section on the number of groups k_n that the client has time for."""
+    number, total = (
+        len(reasons.mandatory),
+        len(reasons.offers) if reasons.select != "none" else reasons.slots,
+    )
+    span = reasons.target_s - reasons.overhead_s
+    lines = [
+        f"Without training it is busy for {reasons.overhead_s:.3f} s (receiving, and one pass over its data).",
+        f"Each further group adds {reasons.tau_s:.3f} s on average: ({reasons.target_s:.3f} - "
+        f"{reasons.overhead_s:.3f}) / {reasons.tau_s:.3f} = {span / reasons.tau_s:.2f}, "
+        f"so {reasons.affordable} groups fit.",
+    ]
+    if reasons.affordable < number:
         lines.append(f"That is less than its {number} mandatory blocks; these count anyway.")
-    elif found.affordable > total:
+    elif reasons.affordable > total:
         lines.append(f"Its sensors reach {total} groups only, so it may train all of them.")
     return [
-        f"2. This client has room for {counted(found.slots, 'group')}",
+        f"2. This client has room for {counted(reasons.slots, 'group')}",
         *("   " + line for line in lines),
     ]
 
 
-def choice(found: Explanation) -> list[str]:
-    """The ranking with its cut-off."""
+def choice(reasons: Explanation) -> list[str]:
+    """Section on the ranking of groups with its cut-off."""
     how = {
         "divergence": [
             "First its mandatory blocks. The rest goes to the groups about which clients disagreed most",
-            f"(d_bar: the smoothed divergence of their updates after {found.source}), while slots and time last.",
+            f"(d_bar: the smoothed divergence of their updates after {reasons.source}), while slots and time last.",
         ],
         "random": ["The slots are filled at random (drawn from the run's seed), while slots and time last."],
         "none": ["Only its mandatory blocks; this strategy leaves the rest of the time unused."],
-    }[found.select]
-    if not found.forced:
+    }[reasons.select]
+    if not reasons.forced:
         how[0] = how[0].replace("First its mandatory blocks. The rest goes to", "Slots go to")
         how.append("This strategy does not force the mandatory blocks in: they compete like the others.")
     how.append("busy: seconds of a round with this group and those already taken; over T*: what is too much.")
-    rows = [row(i, offer) for i, offer in enumerate(found.offers, start=1)]
+    rows = [row(i, offer) for i, offer in enumerate(reasons.offers, start=1)]
     head = ["", "group", "trains it?", "d_bar", "busy, s", "over T*"]
     body = [f"   {line}" for line in table(head, rows, left=3, indent="").splitlines()]
     over = {
-        i: f"+{o.seconds - found.target_s:.3f}"
-        for i, o in enumerate(found.offers)
-        if o.seconds > found.target_s * (1 + 1e-9)
+        i: f"+{o.seconds - reasons.target_s:.3f}"
+        for i, o in enumerate(reasons.offers)
+        if o.seconds > reasons.target_s * (1 + 1e-9)
     }
     body = body[:2] + [line + ("" if i not in over else f"  {over[i]:>7}") for i, line in enumerate(body[2:])]
     return ["3. Who gets the slots", *(f"   {line}" for line in how), "", *body]
@@ -126,22 +143,22 @@ def paragraph(text: str) -> str:
     return textwrap.fill(text, WIDTH, initial_indent="   ", subsequent_indent="   ", break_on_hyphens=False)
 
 
-def result(found: Explanation) -> list[str]:
-    """S_n, and whether the ledger agrees."""
-    left = found.target_s - found.planned_s
+def result(reasons: Explanation) -> list[str]:
+    """Section on the chosen groups S_n, and whether the ledger agrees."""
+    left = reasons.target_s - reasons.planned_s
     spare = f"{left:.3f} s before the deadline" if left > 0 else f"{-left:.3f} s after the deadline"
     spare = "just at the deadline" if abs(left) < 0.0005 else spare
     lines = [
-        f"4. It trains {counted(len(found.groups), 'group')} and is done after {found.planned_s:.3f} s, {spare}",
-        paragraph(", ".join(found.groups)),
+        f"4. It trains {counted(len(reasons.groups), 'group')} and is done after {reasons.planned_s:.3f} s, {spare}",
+        paragraph(", ".join(reasons.groups)),
     ]
-    if found.trained is None:
+    if reasons.trained is None:
         lines.append("   The ledger has no such round for this client: this is what it will do if it takes part.")
-    elif set(found.trained) == set(found.groups):
-        lines.append(f"   The record of round {found.round} says the same.")
+    elif set(reasons.trained) == set(reasons.groups):
+        lines.append(f"   The record of round {reasons.round} says the same.")
     else:
-        other = ", ".join(found.trained)
-        lines.append(paragraph(f"But the record of round {found.round} says {other}: was it made by other code?"))
+        other = ", ".join(reasons.trained)
+        lines.append(paragraph(f"But the record of round {reasons.round} says {other}: was it made by other code?"))
     return lines
 
 
@@ -186,7 +203,7 @@ class Explanation:
     trained: tuple[str, ...] | None = field(default=None)
 
 
-def explain(folder: Path, round_: int, client: int, as_json: bool) -> None:
+def explain_command(folder: Path, round_: int, client: int, as_json: bool) -> None:
     """Prints one client's allocation of one round.
 
     Raises:
@@ -199,12 +216,12 @@ def explain(folder: Path, round_: int, client: int, as_json: bool) -> None:
         facts = {"run": str(folder), "round": round_, "client": client, "text": simple}
         print(json.dumps(facts) if as_json else textwrap.fill(simple, WIDTH))
         return
-    found = explanation(setup, rounds, folder, round_, client)
-    print(json.dumps(as_facts(found), indent=1) if as_json else text(found))
+    reasons = explanation(setup, rounds, folder, round_, client)
+    print(json.dumps(as_facts(reasons), indent=1) if as_json else text(reasons))
 
 
 def check(setup: Setup, rounds: tuple[RoundRecord, ...], folder: Path, round_: int, client: int) -> None:
-    """Refuses what the run has not got.
+    """Checks that the run has this round and this client.
 
     Raises:
         UserError: with the range that it has.
@@ -225,7 +242,7 @@ def without_allocation(setup: Setup, round_: int, client: int) -> str | None:
     who = f"Client {client} (Type {info.device}, sensors {', '.join(info.modalities)})"
     if not isinstance(config, Relief):
         return (
-            f"{shown(setup.config.label())} leaves nothing to explain: it has no deadline under which a client "
+            f"{display_name(setup.config.label())} leaves nothing to explain: it has no deadline under which a client "
             f"would have to choose among the {total} groups of the model. Ask about relief, v2, v3 or their kin."
         )
     if round_ == 0:
@@ -239,7 +256,7 @@ def without_allocation(setup: Setup, round_: int, client: int) -> str | None:
 
 
 def state_before(setup: Setup, rounds: tuple[RoundRecord, ...], round_: int) -> tuple[ServerState, str]:
-    """What the allocation saw: ``d_bar`` of the round before."""
+    """Server state that the allocation saw: ``d_bar`` of the round before."""
     before = next((r for r in rounds if r.round == round_ - 1), None)
     if before is None:
         raise UserError(f"--round {round_}: round {round_ - 1}, whose divergences decided it, is not in the ledger")
@@ -293,7 +310,7 @@ def rounds_d_bar(rounds: tuple[RoundRecord, ...], round_: int) -> dict[str, floa
 
 
 def recorded(record: RoundRecord | None, client: int) -> tuple[str, ...] | None:
-    """What the client trained by the ledger; none where the round or the client is not in it."""
+    """Groups that the client trained by the ledger; None where the round or the client is not in it."""
     return next((c.trained for c in record.clients if c.client == client), None) if record is not None else None
 
 
@@ -319,40 +336,40 @@ def offers(
     """Mandatory groups, then the others in the order in which slots were offered, each with its price and verdict."""
     refused = {r.group: r for r in chosen.refused}
     taken: list[GroupId] = list(chosen.groups[: chosen.num_mandatory])
-    found = [
+    reasons = [
         Offer(group=j, verdict="mandatory", seconds=load.seconds(taken[: i + 1]), d_bar=d_bar.get(j))
         for i, j in enumerate(taken)
     ]
     for j in (j for j in order if j not in chosen.groups[: chosen.num_mandatory]):
         if j in refused:
-            found.append(Offer(group=j, verdict=refused[j].reason, seconds=refused[j].seconds, d_bar=d_bar.get(j)))
+            reasons.append(Offer(group=j, verdict=refused[j].reason, seconds=refused[j].seconds, d_bar=d_bar.get(j)))
         else:
             taken.append(j)
-            found.append(Offer(group=j, verdict="chosen", seconds=load.seconds(taken), d_bar=d_bar.get(j)))
-    return tuple(found)
+            reasons.append(Offer(group=j, verdict="chosen", seconds=load.seconds(taken), d_bar=d_bar.get(j)))
+    return tuple(reasons)
 
 
-def as_facts(found: Explanation) -> dict[str, object]:
-    """The explanation as JSON."""
+def as_facts(reasons: Explanation) -> dict[str, object]:
+    """The reasons as JSON."""
     return {
-        "run": found.run,
-        "round": found.round,
-        "strategy": found.strategy,
-        "clock": found.clock,
-        "client": found.client.id,
-        "device": found.client.device,
-        "modalities": list(found.client.modalities),
-        "target_s": found.target_s,
-        "target_set_by": None if found.given_target else found.slowest.id,
-        "overhead_s": found.overhead_s,
-        "tau_s": found.tau_s,
-        "budget": found.slots,
-        "mandatory": list(found.mandatory),
+        "run": reasons.run,
+        "round": reasons.round,
+        "strategy": reasons.strategy,
+        "clock": reasons.clock,
+        "client": reasons.client.id,
+        "device": reasons.client.device,
+        "modalities": list(reasons.client.modalities),
+        "target_s": reasons.target_s,
+        "target_set_by": None if reasons.given_target else reasons.slowest.id,
+        "overhead_s": reasons.overhead_s,
+        "tau_s": reasons.tau_s,
+        "budget": reasons.slots,
+        "mandatory": list(reasons.mandatory),
         "offers": [
-            {"group": o.group, "verdict": o.verdict, "seconds": o.seconds, "d_bar": o.d_bar} for o in found.offers
+            {"group": o.group, "verdict": o.verdict, "seconds": o.seconds, "d_bar": o.d_bar} for o in reasons.offers
         ],
-        "groups": list(found.groups),
-        "planned_s": found.planned_s,
-        "fedavg_s": found.fedavg_s,
-        "recorded": None if found.trained is None else list(found.trained),
+        "groups": list(reasons.groups),
+        "planned_s": reasons.planned_s,
+        "fedavg_s": reasons.fedavg_s,
+        "recorded": None if reasons.trained is None else list(reasons.trained),
     }

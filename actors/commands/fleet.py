@@ -1,4 +1,4 @@
-"""`relief-ray fleet show`: devices, sensors, and what a FedAvg round would cost each of them."""
+"""`relief-ray fleet show`: devices, sensors, and the cost of a FedAvg round for each client."""
 
 from __future__ import annotations
 
@@ -9,14 +9,8 @@ from dataclasses import replace
 from actors.commands.output import counted, listed, table
 from actors.commands.plan import open_target
 from relief_ray.experiment.setup import Setup, choose_engine, context_of
-from relief_ray.strategies.relief.strategy import Relief, client_load, target_s
-
-CLOCKS = {
-    "flop_proportional": "the paper's: time in proportion to the trained groups' FLOPs",
-    "split_naive": "forward, backward and optimizer counted, every layer run in every epoch",
-    "split_reuse": "the same, but frozen layers are computed once a round",
-    "measured": "a device profile's speeds",
-}
+from relief_ray.strategies.relief import Relief
+from relief_ray.strategies.relief.strategy import client_load, target_s
 
 
 def show(target: str, settings: Sequence[str], as_json: bool) -> None:
@@ -26,25 +20,25 @@ def show(target: str, settings: Sequence[str], as_json: bool) -> None:
 
 
 def deadlines(setup: Setup) -> dict[str, float]:
-    """RELIEF's T* under each clock, if that clock were the one to plan with."""
-    found = {}
+    """RELIEF's deadline T* under each clock, as if that clock were the one to plan with."""
+    deadline_s = {}
     for name, clock in setup.accountant.clocks.items():
         engine = clock.engine or ("naive" if choose_engine(setup.config) == "naive" else "reuse")
-        planner = replace(setup.planner, model=clock.model, engine=engine)
-        found[name] = target_s(Relief(), replace(context_of(setup, 1), planner=planner))
-    return found
+        planner = replace(setup.planner, model=clock, engine=engine)
+        deadline_s[name] = target_s(Relief(), replace(context_of(setup, 1), planner=planner))
+    return deadline_s
 
 
-def mandatory_seconds(setup: Setup) -> list[float]:
-    """Per client: its mandatory blocks alone, by the planning clock."""
+def _mandatory_seconds(setup: Setup) -> list[float]:
+    """Seconds per client for its mandatory blocks alone, by the planning clock."""
     context = context_of(setup, 1)
     loads = [client_load(context, client) for client in setup.fleet.clients]
     return [load.seconds(load.mandatory) for load in loads]
 
 
 def facts(setup: Setup) -> dict[str, object]:
-    """The same as JSON."""
-    mandatory = mandatory_seconds(setup)
+    """The fleet as JSON."""
+    mandatory = _mandatory_seconds(setup)
     clients = [
         {
             "client": client.id,
@@ -78,19 +72,19 @@ def text(setup: Setup, target: str) -> str:
         f"Clients that own a sensor: {cohorts}{rare}",
         "",
         "Device types",
-        type_table(setup),
+        _type_table(setup),
         "",
         "Clients: predicted seconds of a FedAvg round (everything trained and sent) under each clock",
-        client_table(setup),
+        _client_table(setup),
         "",
-        *(f"  {name:<20}{CLOCKS[name]}" for name in setup.reference),
+        *(f"  {name:<19} {clock.about}".rstrip() for name, clock in setup.accountant.clocks.items()),
         f"  {'mandatory':<20}its own fusion blocks alone, by the planning clock ({config.costs.planning_time})",
         "  T*                  the least time in which every client manages its mandatory blocks: RELIEF's deadline",
     ]
     return "\n".join(parts)
 
 
-def type_table(setup: Setup) -> str:
+def _type_table(setup: Setup) -> str:
     """Speed, power and link of each type in use."""
     rows = []
     for name, kind in setup.types.items():
@@ -101,9 +95,9 @@ def type_table(setup: Setup) -> str:
     return table(["type", "clients", "TOPS", "W active/link/idle", "MB/s up/down", "latency ms"], rows)
 
 
-def client_table(setup: Setup) -> str:
+def _client_table(setup: Setup) -> str:
     """A row per client, then the round, its energy, and T*."""
-    clocks, mandatory, targets = list(setup.reference), mandatory_seconds(setup), deadlines(setup)
+    clocks, mandatory, targets = list(setup.reference), _mandatory_seconds(setup), deadlines(setup)
     rows = [
         [
             f"{client.id}", client.device, ", ".join(client.modalities), str(client.num_windows),

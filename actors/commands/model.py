@@ -1,4 +1,4 @@
-"""`relief-ray model describe`: the parameter groups, which are the unit of training, aggregation and sending."""
+"""`relief-ray model describe` and `export`: a backbone's parameter groups; a run's model for use elsewhere."""
 
 from __future__ import annotations
 
@@ -23,19 +23,17 @@ from relief_ray.messages import Fleet
 from relief_ray.models.backbone import Backbone, InputShape
 from relief_ray.models.registry import backbone_name
 
-# `relief-ray model export`: a run's model for use outside this project.
-
 
 def export(run: Path, out: Path, round_: int | None, with_encoder: bool, as_json: bool) -> None:
-    """Writes the folder and says what is in it."""
+    """Exports a run's model to a folder and prints what is in it."""
     facts = export_model(run, out, round_, with_encoder=with_encoder)
     files = sorted(str(path.relative_to(out)) for path in out.rglob("*") if path.is_file())
-    told = {"event": "exported", "folder": str(out), "files": files, **facts}
-    print(json.dumps(told) if as_json else export_text(out, files, facts))
+    event = {"event": "exported", "folder": str(out), "files": files, **facts}
+    print(json.dumps(event) if as_json else _export_text(out, files, facts))
 
 
-def export_text(out: Path, files: list[str], facts: dict[str, JsonValue]) -> str:
-    """What was exported, and what has to be said of it."""
+def _export_text(out: Path, files: list[str], facts: dict[str, JsonValue]) -> str:
+    """Report on an export: its files and notes on the model."""
     f1 = facts["f1"]
     seen = f"F1 {100 * f1:.1f} %" if isinstance(f1, float) else "not evaluated in that round"
     warnings = facts["warnings"]
@@ -52,7 +50,7 @@ def export_text(out: Path, files: list[str], facts: dict[str, JsonValue]) -> str
     )
 
 
-ROLES = {
+_ROLES = {
     "fusion_a": "fusion block of a sensor",
     "fusion_b": "shared by all",
     "encoder": "encoder layer of a sensor",
@@ -62,7 +60,7 @@ ROLES = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Described:
-    """What is known of a run's model before its data are there: everything comes from the dataset's description."""
+    """A run's model as far as it is known without data: everything comes from the dataset's description."""
 
     config: ExperimentConfig
     fleet: Fleet
@@ -107,7 +105,7 @@ def flops(model: Described, group: ParamGroup) -> float:
 
 
 def owners(model: Described, group: ParamGroup) -> int:
-    """How many clients can train the group."""
+    """Number of clients that can train the group."""
     if model.is_pooled:
         return 1
     return len(model.fleet) if group.modality is None else len(model.fleet.cohort(group.modality))
@@ -115,17 +113,17 @@ def owners(model: Described, group: ParamGroup) -> int:
 
 def subtotals(layout: GroupLayout) -> dict[str, object]:
     """Values of each encoder and of a client with all sensors, with and without the head's last layer."""
-    own = [g for g in layout if g.role in ROLES]
+    backbone_groups = [g for g in layout if g.role in _ROLES]
     encoders: dict[str, int] = {}
-    for g in own:
+    for g in backbone_groups:
         if g.role == "encoder" and g.modality is not None:
             encoders[g.modality] = encoders.get(g.modality, 0) + g.numel
-    whole, last = sum(g.numel for g in own), [g.numel for g in own if g.role == "head"][-1:]
+    whole, last = sum(g.numel for g in backbone_groups), [g.numel for g in backbone_groups if g.role == "head"][-1:]
     return {"encoders": encoders, "full_client": whole, "full_client_without_last_layer": whole - sum(last)}
 
 
-def subtotals_text(layout: GroupLayout) -> list[str]:
-    """The same in words."""
+def _subtotals_text(layout: GroupLayout) -> list[str]:
+    """Subtotals as text."""
     known = subtotals(layout)
     encoders = known["encoders"]
     assert isinstance(encoders, dict)
@@ -138,7 +136,7 @@ def subtotals_text(layout: GroupLayout) -> list[str]:
 
 
 def facts(model: Described) -> dict[str, object]:
-    """The same as JSON."""
+    """The description as JSON."""
     groups = [
         {
             "group": g.id,
@@ -157,12 +155,12 @@ def facts(model: Described) -> dict[str, object]:
         "groups": groups,
         "values": model.layout.numel,
         "subtotals": subtotals(model.layout),
-        "frozen": {**model.backbone.facts, **frozen_shares(model)},
+        "frozen": {**model.backbone.facts, **_frozen_shares(model)},
     }
 
 
-def frozen_shares(model: Described) -> dict[str, float]:
-    """How much of encoders and trained values is trained, with and without the encoders' unused token tables."""
+def _frozen_shares(model: Described) -> dict[str, float]:
+    """Shares of encoders' values and of all values that are trained, with and without unused token tables."""
     if not model.backbone.facts:
         return {}
     each, table, number = (
@@ -176,11 +174,11 @@ def frozen_shares(model: Described) -> dict[str, float]:
     }
 
 
-def frozen_text(model: Described) -> list[str]:
-    """What is not trained, in words."""
+def _frozen_text(model: Described) -> list[str]:
+    """Sentence on the values that are not trained."""
     if not model.backbone.facts:
         return []
-    known, shares = model.backbone.facts, frozen_shares(model)
+    known, shares = model.backbone.facts, _frozen_shares(model)
     number, whole = known["num_encoders"], int(known["encoder_values"]) + int(known["token_table_values"])
     encoder, matrix, tables = (
         f"{int(known[k]):,}" for k in ("encoder_values", "frozen_fusion_values", "token_table_values")
@@ -198,7 +196,7 @@ def frozen_text(model: Described) -> list[str]:
 
 
 def text(model: Described, target: str) -> str:
-    """The groups as a table, and G put together."""
+    """The description as text: a table of groups, and the total G."""
     layout, shape = model.layout, model.backbone.shape
     sensors = ", ".join(f"{name} ({channels} channels)" for name, channels in shape.channels)
     rows = [row(model, g) for g in layout]
@@ -217,19 +215,19 @@ def text(model: Described, target: str) -> str:
             "",
             f"G = {len(layout)} groups = {counted(blocks, 'fusion block')} + 1 shared fusion part"
             f" + {counted(encoders, 'encoder layer')} + {counted(heads, 'head layer')}",
-            *subtotals_text(layout),
+            *_subtotals_text(layout),
             "FLOPs: forward and backward of the group's own layer for one window. Clients: how many can train it.",
-            *frozen_text(model),
+            *_frozen_text(model),
         ]
     )
 
 
 def row(model: Described, group: ParamGroup) -> list[str]:
-    """One group."""
+    """Table row of one group."""
     shapes = " + ".join("x".join(map(str, t.shape)) for t in group.tensors)
     if len(group.tensors) > 2:
         shapes = f"{len(group.tensors)} LoRA factors, r = {group.tensors[0].shape[0]}"
     share = 100 * group.numel / model.layout.numel
     mib, spent = 4 * group.numel / MIB, si(flops(model, group))
-    role = ROLES.get(group.role, group.role)
+    role = _ROLES.get(group.role, group.role)
     return [group.id, role, shapes, f"{group.numel:,}", f"{mib:.3f}", f"{share:.1f}", spent, str(owners(model, group))]

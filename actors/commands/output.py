@@ -1,4 +1,4 @@
-"""What a user reads of a grid before it starts and after it has ended."""
+"""Text and JSON of a grid before it starts and after it has ended; small plain tables for all commands."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ from rich.table import Table
 
 from actors.grids.display import duration
 from actors.grids.estimate import Estimate
-from actors.grids.grid_folder import Book, Entry, State
-from actors.grids.progress import last_f1
-from actors.terminal.console import make_console
+from actors.grids.progress import last_round
+from actors.plans import CellFolder, Plan
 from actors.terminal.mlflow_export import where_to_look
+from actors.terminal.reporter import headline_f1, make_console
+from relief_ray.records.cells import Status
 from relief_ray.report.runs import split_name
-
-# Small plain tables: aligned columns, a rule under the head, nothing else.
-
 
 MIB = 2**20
 
@@ -53,33 +51,33 @@ def listed(names: Sequence[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
 
 
-STATES: tuple[State, ...] = ("done", "failed", "missing", "stale")
+_STATUSES: tuple[Status, ...] = ("done", "running", "interrupted", "failed", "planned", "stale")
 
-MAX_ROWS = 40
-
-
-def counts(entries: Sequence[Entry]) -> str:
-    """``10 done, 1 failed, 1 missing``."""
-    found = {state: sum(e.state == state for e in entries) for state in STATES}
-    return ", ".join(f"{number} {state}" for state, number in found.items() if number)
+_MAX_ROWS = 40
 
 
-def plan_text(book: Book, entries: Sequence[Entry], known: Mapping[str, Estimate], num_places: int) -> str:
-    """Cells by setting and method, with time and disk, and where these figures come from."""
+def counts(entries: Sequence[CellFolder]) -> str:
+    """``10 done, 1 failed, 1 planned``."""
+    numbers = {status: sum(e.status == status for e in entries) for status in _STATUSES}
+    return ", ".join(f"{number} {status}" for status, number in numbers.items() if number)
+
+
+def plan_text(plan: Plan, entries: Sequence[CellFolder], known: Mapping[str, Estimate], num_places: int) -> str:
+    """Table of cells by setting and method, with time, disk, and the source of these estimates."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for name in ("setting", "method", "to do", "a cell", "all", "disk", "estimated from"):
         table.add_column(name, justify="left" if name in ("setting", "method", "estimated from") else "right")
-    rows = plan_rows(entries, known)
-    for row in rows[:MAX_ROWS]:
+    rows = _plan_rows(entries, known)
+    for row in rows[:_MAX_ROWS]:
         table.add_row(*row)
     console = make_console()
     with console.capture() as drawn:
         console.print(table)
-    more = f"... and {len(rows) - MAX_ROWS} rows more\n" if len(rows) > MAX_ROWS else ""
+    more = f"... and {len(rows) - _MAX_ROWS} rows more\n" if len(rows) > _MAX_ROWS else ""
     facts = totals(known, num_places)
     data = sorted({f"{e.cell.config.data.name}, {split_name(e.cell.config.data.split)}" for e in entries})
     return (
-        f"{book.name}: {book.title}\n{len(entries)} cells ({counts(entries)}), seed-major; records in {book.out}\n\n"
+        f"{plan.name}: {plan.title}\n{len(entries)} cells ({counts(entries)}), seed-major; records in {plan.out}\n\n"
         f"{drawn.get()}{more}\nin all {duration(facts['core_s'])} of one core, {duration(facts['wall_s'])} on "
         f"{num_places} cores, {mib(int(facts['bytes']))} of disk"
         + (f"; {facts['unknown']:.0f} cells of unknown length" if facts["unknown"] else "")
@@ -88,20 +86,20 @@ def plan_text(book: Book, entries: Sequence[Entry], known: Mapping[str, Estimate
 
 
 def plan_facts(
-    book: Book, entries: Sequence[Entry], known: Mapping[str, Estimate], num_places: int
+    plan: Plan, entries: Sequence[CellFolder], known: Mapping[str, Estimate], num_places: int
 ) -> dict[str, object]:
-    """``plan_text`` for a script: every cell with what it will still take; null where nothing is known."""
+    """``plan_text`` as JSON: every cell with the seconds and bytes that it still needs; null where unknown."""
     rows = []
-    for row, entry in zip(cell_facts(entries), entries, strict=True):
-        found = known.get(entry.cell.name)
-        told = (None, None, None) if found is None else (found.seconds, found.num_bytes, found.origin)
-        rows.append({**row, **dict(zip(("seconds", "bytes", "origin"), told, strict=True))})
-    facts = {"event": "plan", "grid": book.name, "folder": str(book.out), "cores": num_places}
+    for row, entry in zip(_cell_facts(entries), entries, strict=True):
+        estimate = known.get(entry.cell.name)
+        values = (None, None, None) if estimate is None else (estimate.seconds, estimate.num_bytes, estimate.origin)
+        rows.append({**row, **dict(zip(("seconds", "bytes", "origin"), values, strict=True))})
+    facts = {"event": "plan", "grid": plan.name, "folder": str(plan.out), "cores": num_places}
     return {**facts, **totals(known, num_places), "cells": rows}
 
 
 def totals(known: Mapping[str, Estimate], num_places: int) -> dict[str, float]:
-    """Of all cells to do: seconds of one core and on all, bytes, and how many are of unknown length."""
+    """Sums over all cells to do: seconds of one core and on all, bytes, and the number of cells of unknown length."""
     seconds = [k.seconds for k in known.values() if k.seconds is not None]
     return {
         "core_s": sum(seconds),
@@ -112,26 +110,28 @@ def totals(known: Mapping[str, Estimate], num_places: int) -> dict[str, float]:
 
 
 def tell(facts: Mapping[str, object]) -> None:
-    """One JSON object on a line of its own."""
+    """Prints a JSON object on a line of its own."""
     print(json.dumps(facts), flush=True)
 
 
-def plan_rows(entries: Sequence[Entry], known: Mapping[str, Estimate]) -> list[tuple[str, ...]]:
+def _plan_rows(entries: Sequence[CellFolder], known: Mapping[str, Estimate]) -> list[tuple[str, ...]]:
     """One row per setting and method."""
-    groups: dict[tuple[str, str], list[Entry]] = {}
+    groups: dict[tuple[str, str], list[CellFolder]] = {}
     for entry in entries:
         groups.setdefault((entry.cell.setting, entry.cell.label), []).append(entry)
     rows: list[tuple[str, ...]] = []
     for (setting, label), members in groups.items():
-        found = [known[e.cell.name] for e in members if e.cell.name in known]
-        number = f"{len(found)}/{len(members)}"
-        if not found:
-            rows.append((setting, label, number, "", "", "", "done" if members[0].state == "done" else "stale"))
+        estimated = [known[e.cell.name] for e in members if e.cell.name in known]
+        number = f"{len(estimated)}/{len(members)}"
+        if not estimated:
+            rows.append((setting, label, number, "", "", "", "done" if members[0].status == "done" else "stale"))
             continue
-        seconds, sizes = [k.seconds for k in found], [k.num_bytes or 0 for k in found]
+        seconds, sizes = [k.seconds for k in estimated], [k.num_bytes or 0 for k in estimated]
         total = sum(s for s in seconds if s is not None)
-        shown = ("?", "?", "?") if None in seconds else (duration(total / len(found)), duration(total), mib(sum(sizes)))
-        rows.append((setting, label, number, *shown, found[0].origin))
+        shown = (
+            ("?", "?", "?") if None in seconds else (duration(total / len(estimated)), duration(total), mib(sum(sizes)))
+        )
+        rows.append((setting, label, number, *shown, estimated[0].origin))
     return rows
 
 
@@ -140,13 +140,13 @@ def mib(num_bytes: int) -> str:
     return f"{num_bytes / 2**20:.{0 if num_bytes > 10 * 2**20 else 1}f} MiB"
 
 
-def print_end(book: Book, entries: Sequence[Entry], as_json: bool) -> None:
-    """Where the grid stands, and the scores of what is done."""
+def print_end(plan: Plan, entries: Sequence[CellFolder], as_json: bool) -> None:
+    """Prints a grid's cells by status and the scores of those that are done."""
     if as_json:
-        print_status(book, entries, as_json)
+        print_status(plan, entries, as_json)
         return
-    print(f"\n{book.name}: {counts(entries)} of {len(entries)} cells; records in {book.out}")
-    rows = score_rows(entries)
+    print(f"\n{plan.name}: {counts(entries)} of {len(entries)} cells; records in {plan.out}")
+    rows = _score_rows(entries)
     if rows:
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
         for name in ("setting", "method", "F1 %", "cells"):
@@ -155,28 +155,28 @@ def print_end(book: Book, entries: Sequence[Entry], as_json: bool) -> None:
             table.add_row(*row)
         make_console().print(table)
     for entry in entries:
-        if entry.state in ("failed", "stale"):
-            print(f"{entry.state}: {entry.cell.name}: {entry.why.splitlines()[0] if entry.why else ''}")
-    if any(e.state == "missing" for e in entries):
-        print(f"\nGo on with  relief-ray grid resume {book.out}")
+        if entry.status in ("failed", "stale"):
+            print(f"{entry.status}: {entry.cell.name}: {entry.why.splitlines()[0] if entry.why else ''}")
+    if any(e.state.is_open for e in entries):
+        print(f"\nGo on with  relief-ray grid resume {plan.out}")
     if rows:
-        print("", next_step(book), *where_to_look(book.cells[0].config.tracking, book.out), sep="\n", flush=True)
+        print("", _next_step(plan), *where_to_look(plan.cells[0].config.tracking, plan.out), sep="\n", flush=True)
 
 
-def next_step(book: Book) -> str:
-    """What to do with the cells that are done."""
-    if any(c.config.choice is not None and c.config.choice.kind == "try" for c in book.cells):
-        return f"Best tries  relief-ray grid freeze {book.out}"
+def _next_step(plan: Plan) -> str:
+    """The next command for the cells that are done."""
+    if any(c.config.choice is not None and c.config.choice.kind == "try" for c in plan.cells):
+        return f"Best tries  relief-ray grid freeze {plan.out}"
     # A comparison is of one setting; a report has a section for each.
-    command = "compare" if len({c.setting for c in book.cells}) == 1 else "report"
-    return f"Side by side  relief-ray {command} {book.out}"
+    command = "compare" if len({c.setting for c in plan.cells}) == 1 else "report"
+    return f"Side by side  relief-ray {command} {plan.out}"
 
 
-def score_rows(entries: Sequence[Entry]) -> list[tuple[str, str, str, str]]:
+def _score_rows(entries: Sequence[CellFolder]) -> list[tuple[str, str, str, str]]:
     """Mean and sample standard deviation of the last F1 over folds and seeds, by setting and method."""
     groups: dict[tuple[str, str], list[float]] = {}
     for entry in entries:
-        f1 = last_f1(entry.folder) if entry.state == "done" else None
+        f1 = headline_f1(last_round(entry.folder)) if entry.status == "done" else None
         if f1 is not None:
             groups.setdefault((entry.cell.setting, entry.cell.label), []).append(100 * f1)
     return [
@@ -185,25 +185,25 @@ def score_rows(entries: Sequence[Entry]) -> list[tuple[str, str, str, str]]:
     ]
 
 
-def print_status(book: Book, entries: Sequence[Entry], as_json: bool) -> None:
-    """The ledger: every cell with its state."""
+def print_status(plan: Plan, entries: Sequence[CellFolder], as_json: bool) -> None:
+    """Prints every cell with its status."""
     if not as_json:
-        print(f"{book.name}: {counts(entries)} of {len(entries)} cells; {book.out}")
+        print(f"{plan.name}: {counts(entries)} of {len(entries)} cells; {plan.out}")
         for entry in entries:
             rounds = f"{entry.num_rounds}/{entry.num_planned} rounds"
-            print("  ".join(p for p in (f"{entry.state:<8}{entry.cell.name}", rounds, entry.why.split("\n")[0]) if p))
+            print("  ".join(p for p in (f"{entry.status:<12}{entry.cell.name}", rounds, entry.why.split("\n")[0]) if p))
         return
-    tell({"event": "grid", "grid": book.name, "folder": str(book.out), "cells": cell_facts(entries)})
+    tell({"event": "grid", "grid": plan.name, "folder": str(plan.out), "cells": _cell_facts(entries)})
 
 
-def cell_facts(entries: Sequence[Entry]) -> list[dict[str, object]]:
-    """Every cell with its state, for a script."""
+def _cell_facts(entries: Sequence[CellFolder]) -> list[dict[str, object]]:
+    """Every cell with its status, as JSON."""
     return [
         {
             "cell": e.cell.name,
             "strategy": e.cell.label,
             "setting": e.cell.setting,
-            "state": e.state,
+            "state": e.status,
             "rounds": e.num_rounds,
             "planned": e.num_planned,
             "why": e.why or None,

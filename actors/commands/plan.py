@@ -1,38 +1,36 @@
-"""From a preset or a file to the runs it means: their configurations, their folders, and what is already done."""
+"""Plans of `relief-ray run`: from a preset or a file to checked cells, and back from `plan.json` for a resume.
+
+Also opens presets, files and run folders for commands that train nothing.
+"""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pydantic import JsonValue
-
-from actors.commands.folders import Cell, state_of, why_stale, with_state
+from actors.plans import (
+    CellFolder,
+    Plan,
+    cells_in,
+    difference,
+    make_cell,
+    refuse_masked,
+    refuse_other_than,
+    row_of,
+)
 from relief_ray.config import ExperimentConfig, override, parse, preset, read_values
 from relief_ray.errors import UserError, nearest
 from relief_ray.experiment.lifecycle import stored_engine
 from relief_ray.experiment.setup import Setup, prepare
-from relief_ray.files import disk_errors, replace_file, unused
+from relief_ray.files import disk_errors
 from relief_ray.plugins import is_path
+from relief_ray.records.cells import PLAN_FILE, PlanFile, read_plan_file, write_plan_file
 from relief_ray.records.lock import FileLock
-from relief_ray.records.redact import MASK, redact
 from relief_ray.records.run_folder import LOCK_FILE, RUN_FILE, read_rounds, read_run
+from tune_configs.cells import Cell
 from tune_configs.presets import PRESETS, Preset
 
-PLAN_FILE = "plan.json"
-
-SUFFIXES = (".yaml", ".yml", ".json")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
-    """All runs of one command, in order, below ``out``."""
-
-    name: str
-    out: Path
-    cells: tuple[Cell, ...]
+_SUFFIXES = (".yaml", ".yml", ".json")
 
 
 def load_preset(target: str) -> Preset:
@@ -44,15 +42,15 @@ def load_preset(target: str) -> Preset:
     if target in PRESETS:
         return PRESETS[target]()
     path = Path(target)
-    if path.suffix in SUFFIXES or path.is_file():
-        return from_file(path)
+    if path.suffix in _SUFFIXES or path.is_file():
+        return _from_file(path)
     raise UserError(
         f"preset {target!r}: unknown{nearest(target, PRESETS)}; expected {', '.join(PRESETS)}, or a file (FILE.yaml)"
     )
 
 
-def from_file(path: Path) -> Preset:
-    """A configuration file: its own strategy, seed and fold."""
+def _from_file(path: Path) -> Preset:
+    """A configuration file as a preset of one run, with the file's strategy, seed and fold."""
     values = read_values(path)
     strategy = values.pop("strategy", "fedavg")
     name = strategy.get("name") if isinstance(strategy, dict) else strategy
@@ -69,13 +67,16 @@ def make_plan(target: str, settings: Sequence[str], strategies: str | None, out:
     """
     chosen = load_preset(target)
     if strategies is not None:
-        chosen = replace_strategies(chosen, strategies)
-    place = out or Path("runs") / chosen.name
-    cells = tuple(look(cell) for cell in cells_of(chosen, settings, place))
-    return Plan(name=chosen.name, out=place, cells=cells)
+        chosen = _replace_strategies(chosen, strategies)
+    folder = out or Path("runs") / chosen.name
+    plan = Plan(name=chosen.name, out=folder, cells=tuple(cells_of(chosen, settings)))
+    for cell in plan.cell_folders():
+        _check_folder(cell)
+        _refuse_begun(cell)
+    return plan
 
 
-def replace_strategies(chosen: Preset, names: str) -> Preset:
+def _replace_strategies(chosen: Preset, names: str) -> Preset:
     """The preset with the strategies of ``a,b``.
 
     Raises:
@@ -90,34 +91,34 @@ def replace_strategies(chosen: Preset, names: str) -> Preset:
     )
 
 
-def cells_of(chosen: Preset, settings: Sequence[str], out: Path) -> Iterator[Cell]:
+def cells_of(chosen: Preset, settings: Sequence[str]) -> Iterator[Cell]:
     """One run per seed, fold and strategy; an axis that ``settings`` fix, or that the split lacks, has no effect."""
     fixed = {setting.partition("=")[0] for setting in settings}
-    asked = override(chosen.values, settings)
-    folds: Sequence[int | None] = chosen.folds if split_of(asked) == "held_out_subject" else ()
+    values = override(chosen.values, settings)
+    folds: Sequence[int | None] = chosen.folds if _split_of(values) == "held_out_subject" else ()
     seeds: Sequence[int | None] = chosen.seeds if "seed" not in chosen.values else ()
-    labels = chosen.strategies if not {"strategy", "strategy.name"} & fixed else (strategy_of(asked),)
+    labels = chosen.strategies if not {"strategy", "strategy.name"} & fixed else (_strategy_of(values),)
     for seed in (None,) if "seed" in fixed else seeds or (None,):
         for fold in (None,) if "data.fold" in fixed else folds or (None,):
             for label in dict.fromkeys(labels):
-                yield cell_of(chosen, settings, out, label, fold, seed)
+                yield _cell_of(chosen, settings, label, fold, seed)
 
 
-def strategy_of(values: Mapping[str, object]) -> str:
+def _strategy_of(values: Mapping[str, object]) -> str:
     """The strategy's name in unchecked values."""
     strategy = values.get("strategy")
     return str(strategy.get("name") if isinstance(strategy, dict) else strategy)
 
 
-def split_of(values: Mapping[str, object]) -> object:
+def _split_of(values: Mapping[str, object]) -> object:
     """The split that unchecked values ask for."""
     data = values.get("data")
     return data.get("split") if isinstance(data, dict) else None
 
 
-def cell_of(chosen: Preset, settings: Sequence[str], out: Path, label: str, fold: int | None, seed: int | None) -> Cell:
-    """One configuration: preset, then axes, then the user's settings."""
-    check_strategy(label)
+def _cell_of(chosen: Preset, settings: Sequence[str], label: str, fold: int | None, seed: int | None) -> Cell:
+    """One cell; its configuration is the preset, then the axes, then the user's settings."""
+    _check_strategy(label)
     axes = ([] if fold is None else [f"data.fold={fold}"]) + ([] if seed is None else [f"seed={seed}"])
     values = {"strategy": {"name": label}, **chosen.values}
     config = parse(override(values, [*axes, *settings]), f"{chosen.name} ({label})")
@@ -125,10 +126,10 @@ def cell_of(chosen: Preset, settings: Sequence[str], out: Path, label: str, fold
     parts = [label.replace(":", "."), *held_out, f"s{config.seed}"]
     title = "-".join([chosen.name, label, *parts[1:]])
     named = config if "name" in config.model_fields_set else config.model_copy(update={"name": title})
-    return Cell(label=label, folder=out / "-".join(parts), config=named)
+    return make_cell("-".join(parts), label, named)
 
 
-def check_strategy(name: str) -> None:
+def _check_strategy(name: str) -> None:
     """Turns an unknown strategy into an error for users."""
     try:
         if not is_path(name):
@@ -137,33 +138,38 @@ def check_strategy(name: str) -> None:
         raise UserError(str(error)) from error
 
 
-def look(cell: Cell) -> Cell:
-    """The cell with its folder's state; what is there must be the same run.
+def _check_folder(cell: CellFolder) -> None:
+    """Checks that a folder is free, or holds this very run and can be read.
 
     Raises:
-        UserError: the folder holds another run, an unfinished one, or is in use.
+        UserError: it holds another run or a damaged one, or another driver is at work there.
     """
-    state = state_of(cell)
-    if state == "unfinished" and read_rounds(cell.folder):
+    run = cell.state.run
+    if run is None:
+        if (cell.folder / RUN_FILE).exists():
+            raise UserError(cell.why)
+        return
+    if run.config_hash != cell.cell.hash:
+        raise UserError(
+            f"{cell.folder}: holds another run ({difference(run.config, cell.cell.config)}); choose a folder with "
+            "--out DIR"
+        )
+    if not cell.is_finished:
+        FileLock(cell.folder / LOCK_FILE, "the run folder").release()
+    elif cell.status == "failed":
+        raise UserError(cell.why)
+
+
+def _refuse_begun(cell: CellFolder) -> None:
+    """Checks that `relief-ray run` would not go on with a run that was begun.
+
+    Raises:
+        UserError: it would; `relief-ray resume` does that.
+    """
+    if cell.state.run is not None and not cell.is_finished and read_rounds(cell.folder):
         raise UserError(
             f"{cell.folder}: this run was begun and is not finished; go on with: relief-ray resume {cell.folder}"
         )
-    return Cell(label=cell.label, folder=cell.folder, config=cell.config, state=state)
-
-
-def set_stale_aside(plan: Plan) -> Plan:
-    """Moves stale finished runs to ``stale/``, so that they are computed again."""
-    return replace(plan, cells=tuple(_fresh(cell, plan.out / "stale") for cell in plan.cells))
-
-
-def _fresh(cell: Cell, aside: Path) -> Cell:
-    if cell.state != "finished" or why_stale(run := read_run(cell.folder), cell.config) is None:
-        return cell
-    target = unused(aside / f"{cell.folder.name}-{run.source_digest[:8]}")
-    with disk_errors(target, "set the stale run aside"), FileLock(cell.folder / LOCK_FILE, "the run folder"):
-        aside.mkdir(exist_ok=True)
-        cell.folder.rename(target)
-    return replace(cell, state="new")
 
 
 def write_plan(plan: Plan) -> None:
@@ -176,80 +182,33 @@ def write_plan(plan: Plan) -> None:
     with disk_errors(plan.out, "write the plan"):
         plan.out.mkdir(parents=True, exist_ok=True)
     with FileLock(plan.out / "plan.lock", "the plan"):
-        planned = {cell.folder.name for cell in plan.cells}
-        _, earlier = _rows(path) if path.exists() else ("", [])
-        cells = [{"label": a, "folder": b, "config": c} for a, b, c in earlier if b not in planned]
-        cells += [
-            {"label": c.label, "folder": c.folder.name, "config": redact(c.config.model_dump(mode="json"))}
-            for c in plan.cells
-        ]
-        replace_file(path, (json.dumps({"name": plan.name, "cells": cells}, indent=1) + "\n").encode())
-
-
-def _rows(path: Path) -> tuple[str, list[tuple[str, str, dict[str, JsonValue]]]]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        rows = [(str(row["label"]), str(row["folder"]), dict(row["config"])) for row in found["cells"]]
-        return str(found["name"]), rows
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            f"{path}: damaged ({error!r}), expected what `relief-ray run` wrote; resume its runs one by one"
-        ) from error
+        planned = {cell.name for cell in plan.cells}
+        earlier = read_plan_file(path).cells if path.exists() else ()
+        rows = [*(row for row in earlier if row.folder not in planned), *map(row_of, plan.cells)]
+        write_plan_file(path, PlanFile(name=plan.name, cells=tuple(rows)))
 
 
 def read_plan(folder: Path, settings: Sequence[str] = ()) -> Plan:
-    """What is still to do of a plan, or of a single run's folder; ``settings`` may change how, not what is computed.
+    """The plan of a folder, or of a single run's folder; ``settings`` may change how, not what is computed.
 
     Raises:
-        UserError: neither a plan nor a run is there, or it cannot be read.
+        UserError: neither a plan nor a run is there, it cannot be read, or its folders cannot be used.
     """
     refuse_other_than(("runtime.", "tracking."), settings)
     path = folder / PLAN_FILE
-    if not path.exists():
+    if path.exists():
+        content = read_plan_file(path)
+        plan = Plan(name=content.name, out=folder, cells=cells_in(content, path, settings))
+    else:
         run = read_run(folder)
         config = parse(override(run.config, settings), str(folder / RUN_FILE))
-        refuse_masked(config, folder)
-        cell = Cell(label=run.strategy, folder=folder, config=config)
-        return Plan(name=run.name, out=folder, cells=(with_state(cell),))
-    name, rows = _rows(path)
-    cells = [
-        Cell(label=label, folder=folder / sub, config=parse(override(values, settings), str(path)))
-        for label, sub, values in rows
-    ]
-    for cell in cells:
+        # The only cell lies in the folder itself.
+        plan = Plan(name=run.name, out=folder, cells=(make_cell(".", run.strategy, config),))
+    for cell in plan.cells:
         refuse_masked(cell.config, folder)
-    return Plan(name=name, out=folder, cells=tuple(with_state(cell) for cell in cells))
-
-
-def refuse_masked(config: ExperimentConfig, folder: Path) -> None:
-    """Credentials are not kept, so a resume has to name a store that needs them again.
-
-    Raises:
-        UserError: it did not.
-    """
-    uri = config.tracking.uri
-    if config.tracking.enabled and uri is not None and MASK in uri:
-        raise UserError(
-            f"{folder}: credentials of tracking.uri = {uri} are not kept; give them again with --set tracking.uri=..., "
-            "or go on with --set tracking.enabled=false"
-        )
-
-
-def refuse_other_than(sections: tuple[str, ...], settings: Sequence[str]) -> None:
-    """A resume continues the same computation.
-
-    Raises:
-        UserError: a setting that would change it.
-    """
-    for setting in settings:
-        if not setting.startswith(sections) or setting.startswith("runtime.num_threads"):
-            raise UserError(
-                f"--set {setting}: a resume may only change tracking.* and runtime.* (but num_threads, which decides "
-                "bits); start a new run instead"
-            )
-
-
-# Opens what a command that trains nothing looks at: a preset, a file, or a run folder.
+    for placed in plan.cell_folders():
+        _check_folder(placed)
+    return plan
 
 
 def open_target(target: str, settings: Sequence[str], strategy: str | None = None) -> Setup:
@@ -262,15 +221,15 @@ def open_target(target: str, settings: Sequence[str], strategy: str | None = Non
 
 
 def target_config(target: str, settings: Sequence[str]) -> ExperimentConfig:
-    """Its configuration."""
+    """Configuration of ``open_target``."""
     folder = Path(target)
     if (folder / RUN_FILE).exists():
         return parse(override(read_run(folder).config, settings), str(folder / RUN_FILE))
-    return next(cells_of(load_preset(target), settings, folder)).config
+    return next(cells_of(load_preset(target), settings)).config
 
 
 def open_run(folder: Path) -> Setup:
-    """A run as it was started, to be looked at while it may be running.
+    """Setup of a run as it was started; only reads, so the run may be under way.
 
     Raises:
         UserError: no run is there, or its data are gone.

@@ -1,4 +1,4 @@
-"""`relief-ray reproduce`: one committed cell again, and how the two compare."""
+"""`relief-ray reproduce`: computes a committed cell again and compares the two."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from relief_ray.records.committed import CommittedCell
     from relief_ray.records.schema import RoundRecord
 
-SHOWN = 5
+_SHOWN = 5
 
 
-def reproduce(target: str, out: Path | None, tolerance: float, as_json: bool) -> None:
+def reproduce_command(target: str, out: Path | None, tolerance: float, as_json: bool) -> None:
     """Runs the cell, prints the answer; ``tolerance`` in points of F1.
 
     Raises:
         UserError: no such cell, or its data are not here.
         typer.Exit: the results differ.
     """
-    from relief_ray.experiment.reproduce import reproduce as again
+    from relief_ray.experiment.reproduce import reproduce
 
     name, cell = pick(target)
     last = cell.rounds[-1].round
@@ -39,14 +39,14 @@ def reproduce(target: str, out: Path | None, tolerance: float, as_json: bool) ->
             print(f"\rround {record.round} of {last}", end="\n" if record.round == last else "", file=sys.stderr)
 
     with tempfile.TemporaryDirectory(prefix="relief-reproduce-") as place:
-        verdict = again(cell, out or Path(place) / "run", tolerance / 100, on_round)
+        verdict = reproduce(cell, out or Path(place) / "run", tolerance / 100, on_round)
     print(json.dumps(facts(name, verdict)) if as_json else text(name, cell, verdict), flush=True)
     if verdict.answer == "different":
         raise typer.Exit(DIFFERENT)
 
 
 def facts(name: str, verdict: Verdict) -> dict[str, object]:
-    """One JSON object."""
+    """The verdict as JSON."""
     return {
         "event": "reproduced", "cell": name, "answer": verdict.answer, "f1_gap_points": 100 * verdict.f1_gap,
         "differences": list(verdict.differences), "program": verdict.program, "processor": verdict.processor,
@@ -54,13 +54,13 @@ def facts(name: str, verdict: Verdict) -> dict[str, object]:
 
 
 def text(name: str, cell: CommittedCell, verdict: Verdict) -> str:
-    """The answer first, then what it rests on."""
+    """The verdict as text: the answer first, then the evidence."""
     seen = [r for r in cell.rounds if r.f1 is not None]
     lines = [f"{name}: {verdict.answer}", f"{len(cell.rounds)} rounds, {len(seen)} evaluated, {cell.data_origin} data"]
     if verdict.differences:
         lines.append(f"largest difference in F1: {100 * verdict.f1_gap:.2f} points")
-        lines += [f"- {d}" for d in verdict.differences[:SHOWN]]
-        more = len(verdict.differences) - SHOWN
+        lines += [f"- {d}" for d in verdict.differences[:_SHOWN]]
+        more = len(verdict.differences) - _SHOWN
         lines += [f"- and {more} more"] if more > 0 else []
     if verdict.program is not None:
         lines.append(f"computed by another program: {verdict.program}")

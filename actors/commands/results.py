@@ -1,4 +1,4 @@
-"""What a user sees at the end: the comparison, the figure and a plain verdict."""
+"""Comparison, figure and verdict of finished runs; copies of runs in MLflow."""
 
 from __future__ import annotations
 
@@ -10,95 +10,95 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from actors.commands.folders import find_runs
-from actors.commands.plan import Plan
+from actors.plans import Plan
 from actors.terminal.exit_codes import WIDTH
 from actors.terminal.mlflow_export import where_to_look
 from relief_ray.files import disk_errors, replace_file
-from relief_ray.records.tracking import sync as tell
+from relief_ray.records.cells import find_runs
+from relief_ray.records.tracking import sync
 
 if TYPE_CHECKING:
     from relief_ray.report.comparison import Comparison
 
-FIGURE = "timeline.png"
+_FIGURE = "timeline.png"
 
 
 def show_results(plan: Plan, as_json: bool) -> None:
-    """Table, figure file and verdict of everything that a plan holds."""
-    from relief_ray.report.comparison import compare as put_together
+    """Prints table, figure file and verdict of all runs of a plan."""
+    from relief_ray.report.comparison import compare
 
     if not any("test" in cell.config.evaluation.parts for cell in plan.cells):
         print("\nno table: these runs were never evaluated on the test part (evaluation.parts)", file=sys.stderr)
         return
-    comparison = put_together([cell.folder for cell in plan.cells])
-    written = draw(comparison, plan.out / FIGURE)
+    comparison = compare([plan.out / cell.name for cell in plan.cells])
+    written = draw(comparison, plan.out / _FIGURE)
     if as_json:
-        print_json(comparison, written)
+        _print_json(comparison, written)
         return
-    print_text(
+    _print_text(
         comparison, [f"Figure  {path}" for path in written] + where_to_look(plan.cells[0].config.tracking, plan.out)
     )
 
 
-def compare(folders: Sequence[Path], out: Path | None, as_json: bool) -> None:
-    """`relief-ray compare`.
+def compare_command(folders: Sequence[Path], out: Path | None, as_json: bool) -> None:
+    """Runs `relief-ray compare`.
 
     Raises:
         UserError: no finished run there, or runs of different experiments.
     """
-    from relief_ray.report.comparison import compare as put_together
+    from relief_ray.report.comparison import compare
 
-    comparison = put_together(find_runs(folders))
-    written = write_files(comparison, out) if out is not None else []
+    comparison = compare(find_runs(folders))
+    written = _write_files(comparison, out) if out is not None else []
     if as_json:
-        print_json(comparison, written)
+        _print_json(comparison, written)
     else:
-        print_text(comparison, [f"Written {path}" for path in written])
+        _print_text(comparison, [f"Written {path}" for path in written])
 
 
-def last_line(comparison: Comparison) -> str | None:
-    """The verdict; it needs two methods."""
-    from relief_ray.report.claims import last_line as verdict_line
+def verdict(comparison: Comparison) -> str | None:
+    """The verdict's last line; None for a single method."""
+    from relief_ray.report.claims import last_line
 
-    return verdict_line(comparison) if len(comparison.rows) > 1 else None
+    return last_line(comparison) if len(comparison.rows) > 1 else None
 
 
-def print_json(comparison: Comparison, written: Sequence[Path]) -> None:
-    """One line."""
+def _print_json(comparison: Comparison, written: Sequence[Path]) -> None:
+    """Prints the comparison as one line of JSON."""
     from relief_ray.report.formats import text as render
 
     facts = json.loads(render.as_json(comparison))
     files = [str(path) for path in written]
-    print(json.dumps({"event": "comparison", **facts, "files": files, "verdict": last_line(comparison)}))
+    print(json.dumps({"event": "comparison", **facts, "files": files, "verdict": verdict(comparison)}))
 
 
-def print_text(comparison: Comparison, remarks: Sequence[str]) -> None:
-    """Table, remarks, and the verdict last."""
+def _print_text(comparison: Comparison, remarks: Sequence[str]) -> None:
+    """Prints table, remarks, and the verdict last."""
     from relief_ray.report.formats import text as render
 
-    parts = [render.plain(comparison).rstrip(), "\n".join(remarks), fill(last_line(comparison) or "")]
+    parts = [render.plain(comparison).rstrip(), "\n".join(remarks), fill(verdict(comparison) or "")]
     print("\n" + "\n\n".join(part for part in parts if part), flush=True)
 
 
 def fill(text: str) -> str:
-    """Wrapped, words left whole."""
+    """Text wrapped to the terminal, words left whole."""
     return textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
 def draw(comparison: Comparison, path: Path) -> list[Path]:
-    """The timeline of a round, FedAvg above RELIEF; nothing where one of them is missing, or matplotlib is."""
+    """Draws the timeline of a round, FedAvg above RELIEF; nothing where a method or matplotlib is missing."""
     from relief_ray.report.figures.timeline import pair, timeline
 
-    found = pair(comparison)
-    if found is None or importlib.util.find_spec("matplotlib") is None:
+    methods = pair(comparison)
+    if methods is None or importlib.util.find_spec("matplotlib") is None:
         return []
 
     with disk_errors(path, "write the figure"):
-        return [timeline(*found, path)]
+        return [timeline(*methods, path)]
 
 
-def write_files(comparison: Comparison, out: Path) -> list[Path]:
-    """Table as Markdown, JSON and CSV; timeline and curves.
+def _write_files(comparison: Comparison, out: Path) -> list[Path]:
+    """Writes the table as Markdown, JSON and CSV, the timeline and the curves.
 
     Raises:
         UserError: the folder cannot be written.
@@ -111,12 +111,12 @@ def write_files(comparison: Comparison, out: Path) -> list[Path]:
     written = [out / f"comparison.{suffix}" for suffix in texts]
     for path, make in zip(written, texts.values(), strict=True):
         replace_file(path, make(comparison).encode())
-    return [*written, *draw(comparison, out / FIGURE), *draw_curves(comparison, out / "curves.png")]
+    return [*written, *draw(comparison, out / _FIGURE), *_draw_curves(comparison, out / "curves.png")]
 
 
-def draw_curves(comparison: Comparison, path: Path) -> list[Path]:
-    """F1 over rounds, seconds and joules."""
-    if importlib.util.find_spec("matplotlib") is None:
+def _draw_curves(comparison: Comparison, path: Path) -> list[Path]:
+    """Draws F1 over rounds, seconds, joules and bytes; nothing where matplotlib or pandas is missing."""
+    if any(importlib.util.find_spec(name) is None for name in ("matplotlib", "pandas")):
         return []
     from relief_ray.report.figures.progress import curves
 
@@ -124,10 +124,10 @@ def draw_curves(comparison: Comparison, path: Path) -> list[Path]:
         return [curves(comparison, path)]
 
 
-def sync(folders: Sequence[Path], uri: str | None, as_json: bool) -> None:
-    """`relief-ray sync`."""
+def sync_command(folders: Sequence[Path], uri: str | None, as_json: bool) -> None:
+    """Runs `relief-ray sync`."""
     for folder in find_runs(folders):
-        done = tell(folder, uri)
+        done = sync(folder, uri)
         if as_json:
             facts = {"folder": str(folder), "uri": done.uri, "run_id": done.run_id, "num_points": done.num_points}
             print(json.dumps(facts))

@@ -1,22 +1,24 @@
-"""Carries a plan out: run after run, each in its own folder, resumable at any point."""
+"""`relief-ray run` and `resume`: run after run, each in its own folder, resumable at any point."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from actors.commands.folders import Cell, why_stale
 from actors.commands.output import counted
-from actors.commands.plan import Plan, make_plan, read_plan, set_stale_aside, write_plan
+from actors.commands.plan import make_plan, read_plan, write_plan
 from actors.commands.results import show_results
-from actors.launch import RunMode, Watch, choose_mode, local_session, run_experiment
+from actors.launch import RunCallbacks, RunMode, choose_mode, local_session, run_experiment
+from actors.plans import CellFolder, Plan, look_at, set_stale_aside
 from actors.runtime.session import ray_session
-from actors.terminal.console import Reporter, make_reporter
+from actors.terminal.console import make_reporter
 from actors.terminal.exit_codes import INTERRUPTED, Stopped
 from actors.terminal.mlflow_export import PATIENCE_AFTER_STOP_S, Exports
+from actors.terminal.reporter import CellEnd, Reporter
 from actors.terminal.signals import StopSignals
 from relief_ray.data import federate, num_clients, open_dataset
 from relief_ray.errors import UserError
@@ -24,15 +26,17 @@ from relief_ray.experiment.lifecycle import create, reopen
 from relief_ray.experiment.setup import Setup
 from relief_ray.process import use_threads
 from relief_ray.records.checkpoint import generations
-from relief_ray.records.run_folder import RUN_FILE, read_rounds, read_run
+from relief_ray.records.run_folder import read_rounds
 from relief_ray.records.schema import RoundRecord, RunRecord
 from relief_ray.report.runs import split_name
+from relief_ray.strategies import display_name
+from tune_configs.cells import Cell
 
 if TYPE_CHECKING:
-    from actors.runtime.warm_pool import Crew
+    from actors.runtime.warm_pool import WorkerCache
 
 
-def run(
+def run_command(
     target: str,
     settings: Sequence[str],
     strategies: str | None,
@@ -41,174 +45,188 @@ def run(
     as_json: bool = False,
     rerun_stale: bool = False,
 ) -> None:
-    """`relief-ray run`."""
+    """Runs `relief-ray run`."""
     plan = make_plan(target, settings, strategies, out)
     if rerun_stale:
-        plan = set_stale_aside(plan)
+        set_stale_aside((cell for cell in plan.cell_folders() if cell.is_finished), plan.out)
     write_plan(plan)
-    carry_out(plan, as_json=as_json)
+    _run_plan(plan, as_json=as_json)
 
 
-def resume(folder: Path, settings: Sequence[str], *, as_json: bool = False, other_code: bool = False) -> None:
-    """`relief-ray resume`."""
-    carry_out(read_plan(folder, settings), as_json=as_json, other_code=other_code)
+def resume_command(folder: Path, settings: Sequence[str], *, as_json: bool = False, other_code: bool = False) -> None:
+    """Runs `relief-ray resume`."""
+    _run_plan(read_plan(folder, settings), as_json=as_json, other_code=other_code)
 
 
 @dataclass(kw_only=True, slots=True)
-class Stage:
-    """What the runs of a plan share: who hears of them, who may stop them, Ray, its hosts, and MLflow."""
+class RunContext:
+    """Shared by the runs of a plan: reporter, stop signals, Ray's session and worker processes, MLflow exports."""
 
     reporter: Reporter
     stop: StopSignals
     session: ExitStack
     exports: Exports
     other_code: bool
-    crew: Crew | None = None
+    worker_cache: WorkerCache | None = None
 
     def open_ray(self, setup: Setup) -> None:
-        """The first run on Ray opens the session for all; hosts stay for the next run."""
-        if self.crew is None:
+        """Opens Ray's session with the first run that needs it; worker processes stay for the next run."""
+        if self.worker_cache is None:
             self.session.enter_context(ray_session(local_session(setup)))
-            from actors.runtime.warm_pool import Crew
+            from actors.runtime.warm_pool import WorkerCache
 
-            self.crew = Crew()
-            self.session.callback(self.crew.close)
+            self.worker_cache = WorkerCache()
+            self.session.callback(self.worker_cache.close)
 
 
-def carry_out(plan: Plan, *, as_json: bool, other_code: bool = False) -> None:
+def _run_plan(plan: Plan, *, as_json: bool, other_code: bool = False) -> None:
     """Runs whatever of the plan is not finished, then shows the results of all of it.
 
     Raises:
         Stopped: a signal asked for it; the message says how to go on.
     """
-    todo = [cell for cell in plan.cells if cell.state != "finished"]
-    reporter = make_reporter(as_json, len(plan.cells), sum(rounds_to_do(cell) for cell in todo))
+    cells = plan.cell_folders()
+    todo = [cell for cell in cells if not cell.is_finished]
+    reporter = make_reporter(as_json, len(cells), sum(_rounds_to_do(cell) for cell in todo))
     reporter.note(headline(plan, len(todo)))
     exports = Exports(reporter.note)
     try:
         with closing(reporter), StopSignals() as stop, ExitStack() as session:
-            stage = Stage(reporter=reporter, stop=stop, session=session, exports=exports, other_code=other_code)
-            run_all(plan.cells, stage)
+            context = RunContext(reporter=reporter, stop=stop, session=session, exports=exports, other_code=other_code)
+            _run_all(cells, context)
     except KeyboardInterrupt:
-        raise Stopped(stop.code or INTERRUPTED, going_on(plan)) from None
-    if stop.requested() and not all(is_finished(cell) for cell in todo):
+        raise Stopped(stop.code or INTERRUPTED, how_to_resume(plan)) from None
+    if stop.requested() and not all(look_at(cell.cell, cell.folder).is_finished for cell in todo):
         exports.close(PATIENCE_AFTER_STOP_S)
-        raise Stopped(stop.code, going_on(plan))
+        raise Stopped(stop.code, how_to_resume(plan))
     exports.close()
     show_results(plan, as_json)
 
 
-def going_on(plan: Plan) -> str:
-    """What a user reads who has stopped a run."""
+def how_to_resume(plan: Plan) -> str:
+    """Message for a user who has stopped a run."""
     return f"stopped; everything up to the last finished round is kept\nresume with: relief-ray resume {plan.out}"
 
 
-def is_finished(cell: Cell) -> bool:
-    """Whether the cell's folder holds its finished run."""
-    return (cell.folder / RUN_FILE).exists() and read_run(cell.folder).status == "finished"
-
-
-def run_all(cells: Sequence[Cell], stage: Stage) -> None:
-    """One run after the other, until a signal asks to stop."""
+def _run_all(cells: Sequence[CellFolder], context: RunContext) -> None:
+    """Runs one cell after the other, until a signal asks to stop."""
     for cell in cells:
-        if not stage.stop.requested():
-            run_cell(cell, stage)
+        if not context.stop.requested():
+            _run_cell(cell, context)
 
 
-def rounds_to_do(cell: Cell) -> int:
-    """Rounds that are missing, the bootstrap included."""
-    done = len(read_rounds(cell.folder)) if cell.state == "unfinished" else 0
-    return cell.config.rounds + cell.config.strategy.build().bootstrap - done
+def _rounds_to_do(cell: CellFolder) -> int:
+    """Number of rounds that are missing, the bootstrap included."""
+    done = len(read_rounds(cell.folder)) if cell.state.run is not None else 0
+    return cell.num_planned - done
 
 
 def headline(plan: Plan, num_todo: int) -> str:
-    """What is about to happen."""
+    """Line that announces the runs."""
     number = len(plan.cells)
     done = "" if num_todo == number else f", {number - num_todo} finished already"
     data = plan.cells[0].config.data
     return f"{plan.name}: {counted(number, 'run')}{done}; {data.name}, {split_name(data.split)}; records in {plan.out}"
 
 
-def run_cell(cell: Cell, stage: Stage) -> None:
-    """One run, from wherever its folder is."""
-    reporter = stage.reporter
-    if cell.state == "finished":
-        reporter.end(cell.title(), check_reusable(cell), last_evaluated(read_rounds(cell.folder)))
+def title_of(cell: Cell) -> str:
+    """``relief, fold 0, seed 0``."""
+    data = cell.config.data
+    fold = [f"fold {data.fold}"] if data.split == "held_out_subject" else []
+    return ", ".join([display_name(cell.label), *fold, f"seed {cell.config.seed}"])
+
+
+def _run_cell(cell: CellFolder, context: RunContext) -> None:
+    """Runs one cell from wherever its folder is."""
+    reporter, config, title = context.reporter, cell.cell.config, title_of(cell.cell)
+    if cell.is_finished:
+        record = _last_evaluated(read_rounds(cell.folder))
+        reporter.end(CellEnd(title=title, status=cell.status, record=record, why=_check_reusable(cell), reused=True))
         return
-    use_threads(cell.config.runtime.num_threads)
-    setup = open_cell(cell, stage.other_code)
-    mode = choose_mode(cell.config.runtime, len(setup.fleet), cell.config.training.stack)
-    reporter.begin(cell.title(), facts(setup, mode), saved_round(cell.folder), cell.config.rounds)
+    began_s = time.monotonic()
+    use_threads(config.runtime.num_threads)
+    setup = _open_cell(cell, context.other_code)
+    mode = choose_mode(config.runtime, len(setup.fleet), config.training.stack)
+    reporter.begin(title, facts(setup, mode), saved_round(cell.folder), config.rounds)
     for warning in setup.warnings:
-        reporter.note(f"{cell.title()}: NOTE: {warning}")
+        reporter.note(f"{title}: NOTE: {warning}")
     if mode != "inline":
-        stage.open_ray(setup)
-    ended = follow(cell, setup, stage)
-    reporter.end(cell.title(), ended.status, last_evaluated(read_rounds(cell.folder)))
+        context.open_ray(setup)
+    run = follow(cell, setup, context)
+    reporter.end(
+        CellEnd(
+            title=title,
+            status="done" if run.status == "finished" else "interrupted",
+            seconds=time.monotonic() - began_s,
+            record=_last_evaluated(read_rounds(cell.folder)),
+        )
+    )
 
 
 def saved_round(folder: Path) -> int | None:
-    """The round after which a run goes on: that of its newest checkpoint."""
+    """Round of the newest checkpoint, after which a run goes on."""
     saved = generations(folder)
     return int(saved[0].name.removeprefix("round-")) if saved else None
 
 
-def open_cell(cell: Cell, other_code: bool) -> Setup:
-    """The run, ready to go on; where it is carried out may have changed since it was started, what it computes not."""
-    if cell.state == "unfinished":
-        setup, folder = reopen(cell.folder, runtime=cell.config.runtime, other_code=other_code)
+def _open_cell(cell: CellFolder, other_code: bool) -> Setup:
+    """Creates or reopens the run; `runtime` may have changed since it was started, what it computes has not."""
+    config = cell.cell.config
+    if cell.state.run is not None:
+        setup, folder = reopen(cell.folder, runtime=config.runtime, other_code=other_code)
     else:
-        setup, folder = create(cell.config, cell.folder)
+        setup, folder = create(config, cell.folder)
     folder.close()
     return setup
 
 
-def follow(cell: Cell, setup: Setup, stage: Stage) -> RunRecord:
-    """Runs the missing rounds; console and MLflow hear of each."""
-    clock = cell.config.costs.planning_time
-    tracker = stage.exports.begin(cell.config.tracking, cell.folder)
+def follow(cell: CellFolder, setup: Setup, context: RunContext) -> RunRecord:
+    """Runs the missing rounds and passes each to the reporter and to MLflow."""
+    config, title = cell.cell.config, title_of(cell.cell)
+    tracker = context.exports.begin(config.tracking, cell.folder)
 
     def on_round(record: RoundRecord) -> None:
-        stage.reporter.round(record, clock)
+        context.reporter.round(title, record, config.costs.planning_time)
         tracker.round(record)
 
     def on_note(text: str) -> None:
-        stage.reporter.note(f"{cell.folder}: {text}")
+        context.reporter.note(f"{cell.folder}: {text}")
 
     try:
-        watch = Watch(on_round=on_round, on_note=on_note, should_stop=stage.stop.requested)
-        return run_experiment(setup, cell.folder, watch, stage.crew)
+        callbacks = RunCallbacks(on_round=on_round, on_note=on_note, should_stop=context.stop.requested)
+        return run_experiment(setup, cell.folder, callbacks, context.worker_cache)
     finally:
-        stage.exports.end(tracker, cell.folder)
+        context.exports.end(tracker, cell.folder)
 
 
 def facts(setup: Setup, mode: RunMode) -> str:
-    """A run in a line."""
+    """A run's rounds, clients, mode and data in a line."""
     number, rounds = len(setup.fleet), setup.config.rounds
     windows = sum(client.num_windows for client in setup.fleet.clients)
     where = {"inline": "in this process", "packed": "on Ray, packed", "actors": "on Ray, an actor each"}[mode]
     return f"{counted(rounds, 'round')}, {counted(number, 'client')} {where}, {windows} windows ({setup.data.origin})"
 
 
-def last_evaluated(rounds: Sequence[RoundRecord]) -> RoundRecord | None:
+def _last_evaluated(rounds: Sequence[RoundRecord]) -> RoundRecord | None:
     """The last round with test metrics."""
     return next((record for record in reversed(rounds) if record.metrics is not None), None)
 
 
-def check_reusable(cell: Cell) -> str:
-    """A finished run stands for itself if its data are still the same.
+def _check_reusable(cell: CellFolder) -> str:
+    """Checks that a finished run was computed on today's data; returns the line that says it is reused.
 
     Raises:
-        UserError: they are not.
+        UserError: the data are others.
     """
-    config, run_ = cell.config.data, read_run(cell.folder)
+    assert cell.state.run is not None
+    config, recorded = cell.cell.config.data, cell.state.run.data_digest
     dataset = open_dataset(config)
     number = num_clients(dataset, config)
     digest = federate(dataset, config, [dataset.spec.names] * number).digest
-    if digest != run_.data_digest:
+    if digest != recorded:
         raise UserError(
-            f"{cell.folder}: was computed on data {run_.data_digest[:12]}, found {digest[:12]}; "
+            f"{cell.folder}: was computed on data {recorded[:12]}, found {digest[:12]}; "
             "choose another folder (--out DIR), or point RELIEF_DATA to the data it was computed on"
         )
-    stale = why_stale(run_, cell.config)
-    return f"reused, finished already{f'; stale: {stale}; --rerun-stale computes it again' if stale else ''}"
+    stale = f"; stale: {cell.why}; --rerun-stale computes it again" if cell.status == "stale" else ""
+    return f"reused, finished already{stale}"

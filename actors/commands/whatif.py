@@ -1,4 +1,4 @@
-"""`relief-ray fleet whatif`: finished runs on other hardware, the allocation as it was."""
+"""`relief-ray fleet whatif`: recomputes the costs of finished runs on other hardware; allocations stay as they were."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from actors.commands.folders import find_runs
 from actors.commands.output import table
 from actors.terminal.exit_codes import WIDTH
 from relief_ray.config import read_values
 from relief_ray.errors import UserError
+from relief_ray.records.cells import find_runs
 from relief_ray.report.runs import Loaded, load_runs
 from relief_ray.report.summary import ClockSummary, summarise_run
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
 
-FIGURES = ("round_s", "energy_j", "speedup", "total_s", "total_j")
-HEAD = ["run", "clock", "round s", "then", "J/round", "then", "speedup", "then"]
+_FIGURES = ("round_s", "energy_j", "speedup", "total_s", "total_j")
+_HEAD = ["run", "clock", "round s", "then", "J/round", "then", "speedup", "then"]
 
 
 def whatif(folders: Sequence[Path], fleet: Path, as_json: bool) -> None:
@@ -31,19 +31,19 @@ def whatif(folders: Sequence[Path], fleet: Path, as_json: bool) -> None:
     """
     from relief_ray.experiment.what_if import SAID, what_if
 
-    changed, profile = read_fleet(fleet)
-    runs = [loaded for loaded in load_runs(find_runs(folders)) if is_finished(loaded)]
+    changed, profile = _read_fleet(fleet)
+    runs = [loaded for loaded in load_runs(find_runs(folders)) if _is_finished(loaded)]
     pairs = [(loaded, what_if(loaded, changed, profile)) for loaded in runs]
     if as_json:
-        found: list[JsonValue] = [facts(*pair) for pair in pairs]
-        print(json.dumps({"event": "whatif", "said": SAID, "fleet": str(fleet), "runs": found}))
+        rows_json: list[JsonValue] = [facts(*pair) for pair in pairs]
+        print(json.dumps({"event": "whatif", "said": SAID, "fleet": str(fleet), "runs": rows_json}))
         return
     print(f"{len(pairs)} run(s) on the fleet of {fleet}\n")
-    print(table(HEAD, [row for pair in pairs for row in rows(*pair)], left=2))
+    print(table(_HEAD, [row for pair in pairs for row in rows(*pair)], left=2))
     print("\n" + textwrap.fill(f"{SAID[0].upper()}{SAID[1:]}.", WIDTH))
 
 
-def read_fleet(path: Path) -> tuple[dict[str, object], str | None]:
+def _read_fleet(path: Path) -> tuple[dict[str, object], str | None]:
     """A fleet file: keys of `fleet`, or sections `fleet` and `costs` (of which `profile` counts).
 
     Raises:
@@ -61,8 +61,8 @@ def read_fleet(path: Path) -> tuple[dict[str, object], str | None]:
     return dict(fleet), None if profile is None else str(profile)
 
 
-def is_finished(loaded: Loaded) -> bool:
-    """Whether all its rounds are there.
+def _is_finished(loaded: Loaded) -> bool:
+    """True where all planned rounds are there.
 
     Raises:
         UserError: they are not.
@@ -72,8 +72,8 @@ def is_finished(loaded: Loaded) -> bool:
     return True
 
 
-def clocks_of(loaded: Loaded) -> Mapping[str, ClockSummary]:
-    """Its summary by every clock.
+def _clocks_of(loaded: Loaded) -> Mapping[str, ClockSummary]:
+    """Summary of a run by every clock.
 
     Raises:
         UserError: it was never evaluated on the test part.
@@ -85,7 +85,7 @@ def clocks_of(loaded: Loaded) -> Mapping[str, ClockSummary]:
 
 def rows(before: Loaded, after: Loaded) -> Iterator[list[str]]:
     """A line per clock."""
-    old, new = clocks_of(before), clocks_of(after)
+    old, new = _clocks_of(before), _clocks_of(after)
     for i, name in enumerate(new):
         cells = [c for figure, digits in (("round_s", 3), ("energy_j", 1), ("speedup", 2)) for c in (
             shown(old.get(name), figure, digits), shown(new[name], figure, digits)
@@ -100,8 +100,8 @@ def shown(summary: ClockSummary | None, figure: str, digits: int) -> str:
 
 
 def facts(before: Loaded, after: Loaded) -> JsonValue:
-    """The same as JSON."""
-    found: dict[str, JsonValue] = {"run": before.where, "title": before.title}
+    """The recomputed costs as JSON."""
+    recomputed: dict[str, JsonValue] = {"run": before.where, "title": before.title}
     for key, loaded in (("recorded", before), ("whatif", after)):
-        found[key] = {name: {f: getattr(c, f) for f in FIGURES} for name, c in clocks_of(loaded).items()}
-    return found
+        recomputed[key] = {name: {f: getattr(c, f) for f in _FIGURES} for name, c in _clocks_of(loaded).items()}
+    return recomputed

@@ -1,1 +1,1 @@
-"""Grids through Ray Tune: the book of cells, trials, live progress, estimates."""
+"""Grids through Ray Tune: the plan of cells, trials, live progress, estimates."""

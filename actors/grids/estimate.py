@@ -1,4 +1,4 @@
-"""How long a grid will take and how much it will write: from its finished cells, else from a round that is timed."""
+"""Estimates of a grid's time and disk space, from its finished cells, else from a round that is timed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 
-from actors.grids.grid_folder import Entry
+from actors.plans import CellFolder
 from actors.terminal.signals import TimeIsUp, time_limit
 from relief_ray.config import ExperimentConfig, TrackingConfig
 from relief_ray.errors import UserError
@@ -26,12 +26,12 @@ from relief_ray.training.serial_executor import SerialExecutor
 Workload = str
 Key = tuple[Workload, str]
 Say = Callable[[str], None]
-WARM_UP_WINDOWS = 16
+_WARM_UP_WINDOWS = 16
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rate:
-    """What a cell costs: ``start_s`` once, ``round_s`` and ``round_bytes`` a round, ``fixed_bytes`` once."""
+    """Cost of a cell: ``start_s`` and ``fixed_bytes`` once, ``round_s`` and ``round_bytes`` per round."""
 
     start_s: float
     round_s: float
@@ -42,7 +42,7 @@ class Rate:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Estimate:
-    """One cell, from now to its end, on one core; None where nothing is known, and ``origin`` says why.
+    """Time and disk of one cell from now to its end, on one core; None where unknown, and ``origin`` says why.
 
     ``first_s``: until the next round is committed.
     """
@@ -54,7 +54,7 @@ class Estimate:
 
 
 def workload(config: ExperimentConfig) -> Workload:
-    """What decides a round's cost besides the method: backbone, data and clients, batches, epochs, evaluation.
+    """Key of all that decides a round's cost besides the method: backbone, data, clients, batches, epochs, evaluation.
 
     Not the fold, the seed or the learning rate.
     """
@@ -68,16 +68,16 @@ def workload(config: ExperimentConfig) -> Workload:
     return json.dumps([backbone_name(config.backbone), *parts], sort_keys=True)
 
 
-def folder_bytes(folder: Path) -> int:
-    """Bytes of all files in it."""
+def _folder_bytes(folder: Path) -> int:
+    """Bytes of all files in a folder."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def finished_rates(entries: Iterable[Entry]) -> dict[Key, Rate]:
+def finished_rates(entries: Iterable[CellFolder]) -> dict[Key, Rate]:
     """Rates of the workloads and methods of which cells are done: their means."""
     groups: dict[Key, list[Rate]] = {}
     for entry in entries:
-        if entry.state == "done":
+        if entry.status == "done":
             key = (workload(entry.cell.config), entry.cell.label)
             groups.setdefault(key, []).append(measured(entry.folder, 0.0, ""))
     return {key: _mean(rates) for key, rates in groups.items()}
@@ -90,7 +90,7 @@ def measured(folder: Path, start_s: float, origin: str) -> Rate:
     return Rate(
         start_s=start_s,
         round_s=sum(r.wall_s for r in rounds) / len(rounds),
-        fixed_bytes=folder_bytes(folder) - ledger,
+        fixed_bytes=_folder_bytes(folder) - ledger,
         round_bytes=ledger / len(rounds),
         origin=origin,
     )
@@ -108,15 +108,15 @@ def _mean(rates: Sequence[Rate]) -> Rate:
 
 
 def probe_missing(
-    entries: Sequence[Entry], *, one_each: bool, say: Say, limit_s: float = math.inf
+    entries: Sequence[CellFolder], *, one_each: bool, say: Say, limit_s: float = math.inf
 ) -> dict[Key, Rate | UserError]:
     """Times a round of every workload and method that no finished cell tells about; of one method each if asked.
 
     A short round before the first one takes what a process pays once: libraries, threads, memory. What is
     not timed within ``limit_s`` in all stays unknown.
     """
-    wanted = to_time(entries, one_each=one_each)
-    found: dict[Key, Rate | UserError] = {}
+    wanted = _to_time(entries, one_each=one_each)
+    rates: dict[Key, Rate | UserError] = {}
     began = perf_counter()
     for number, (key, entry) in enumerate(wanted.items(), 1):
         say(f"timing a round of {entry.cell.label} on {entry.cell.setting} ({number} of {len(wanted)})")
@@ -124,30 +124,30 @@ def probe_missing(
             with time_limit(limit_s - (perf_counter() - began)):
                 if number == 1:
                     probe(shortened(entry.cell.config))
-                found[key] = probe(entry.cell.config)
+                rates[key] = probe(entry.cell.config)
         except UserError as error:
-            found[key] = error
+            rates[key] = error
         except TimeIsUp:
-            found[key] = UserError(f"not timed within {limit_s:g} s")
-    return found
+            rates[key] = UserError(f"not timed within {limit_s:g} s")
+    return rates
 
 
-def to_time(entries: Sequence[Entry], *, one_each: bool) -> dict[Key, Entry]:
+def _to_time(entries: Sequence[CellFolder], *, one_each: bool) -> dict[Key, CellFolder]:
     """The first open cell of every workload and method without a rate; ``one_each``: of every workload without one."""
     known = set(finished_rates(entries))
     covered = {work for work, _ in known}
-    found: dict[Key, Entry] = {}
+    cells: dict[Key, CellFolder] = {}
     for entry in entries:
         key = (workload(entry.cell.config), entry.cell.label)
-        if entry.state != "done" and key not in known and key not in found and not (one_each and key[0] in covered):
+        if entry.status != "done" and key not in known and key not in cells and not (one_each and key[0] in covered):
             covered.add(key[0])
-            found[key] = entry
-    return found
+            cells[key] = entry
+    return cells
 
 
 def shortened(config: ExperimentConfig) -> ExperimentConfig:
     """The same with a few windows per client and one epoch."""
-    few = min(WARM_UP_WINDOWS, config.data.max_windows_per_client or WARM_UP_WINDOWS)
+    few = min(_WARM_UP_WINDOWS, config.data.max_windows_per_client or _WARM_UP_WINDOWS)
     data = config.data.model_copy(update={"max_windows_per_client": few})
     return config.model_copy(update={"data": data, "training": config.training.model_copy(update={"epochs": 1})})
 
@@ -158,38 +158,38 @@ def probe(config: ExperimentConfig) -> Rate:
     Raises:
         UserError: the cell cannot run, e.g. its data are missing.
     """
-    asked = config.model_copy(update={"rounds": 1, "tracking": TrackingConfig(enabled=False)})
+    one_round = config.model_copy(update={"rounds": 1, "tracking": TrackingConfig(enabled=False)})
     use_threads(config.runtime.num_threads)
     with tempfile.TemporaryDirectory(prefix="relief-probe-") as place:
         began = perf_counter()
-        setup, folder = create(asked, Path(place) / "cell")
+        setup, folder = create(one_round, Path(place) / "cell")
         with folder, closing(SerialExecutor(setup.job)) as executor:
             start_s = perf_counter() - began
             Experiment(setup=setup, folder=folder, executor=executor).run()
-        found = measured(folder.path, start_s, "one timed round")
+        rate = measured(folder.path, start_s, "one timed round")
         # Two checkpoints are kept; a single round leaves one.
-        return replace(found, fixed_bytes=found.fixed_bytes * KEEP // len(generations(folder.path)))
+        return replace(rate, fixed_bytes=rate.fixed_bytes * KEEP // len(generations(folder.path)))
 
 
-def estimates(entries: Iterable[Entry], probed: Mapping[Key, Rate | UserError]) -> dict[str, Estimate]:
-    """What every cell that is not done will take, by its name; methods without a rate count as the first one known."""
+def estimates(entries: Iterable[CellFolder], probed: Mapping[Key, Rate | UserError]) -> dict[str, Estimate]:
+    """Estimates for every open cell, by its name; methods without a rate count as the first one known."""
     entries = list(entries)
     known = {**probed, **finished_rates(entries)}
     first: dict[Workload, tuple[str, Rate | UserError]] = {}
     for (work, label), rate in known.items():
         first.setdefault(work, (label, rate))
-    found = {}
+    by_name = {}
     for entry in entries:
-        if entry.state in ("missing", "failed"):
+        if entry.status not in ("done", "stale"):
             work, label = workload(entry.cell.config), entry.cell.label
             like, rate = first.get(work, ("", UserError("nothing was timed")))
             if (work, label) in known:
                 like, rate = label, known[work, label]
-            found[entry.cell.name] = _estimate(entry, rate, "" if like == label else f"as {like}: ")
-    return found
+            by_name[entry.cell.name] = _estimate(entry, rate, "" if like == label else f"as {like}: ")
+    return by_name
 
 
-def _estimate(entry: Entry, rate: Rate | UserError, like: str) -> Estimate:
+def _estimate(entry: CellFolder, rate: Rate | UserError, like: str) -> Estimate:
     if isinstance(rate, UserError):
         return Estimate(seconds=None, num_bytes=None, origin=f"unknown: {str(rate).partition(';')[0]}")
     left = max(0, entry.num_planned - entry.num_rounds)
@@ -201,9 +201,9 @@ def _estimate(entry: Entry, rate: Rate | UserError, like: str) -> Estimate:
     )
 
 
-def fitting(todo: Iterable[Entry], known: Mapping[str, Estimate], core_s: float) -> list[Entry]:
+def fitting(todo: Iterable[CellFolder], known: Mapping[str, Estimate], core_s: float) -> list[CellFolder]:
     """The first cells, in order, whose seconds add up to at most ``core_s``; one of unknown length ends the list."""
-    chosen: list[Entry] = []
+    chosen: list[CellFolder] = []
     for entry in todo:
         seconds = known[entry.cell.name].seconds
         if seconds is None or seconds > core_s:
@@ -213,7 +213,7 @@ def fitting(todo: Iterable[Entry], known: Mapping[str, Estimate], core_s: float)
     return chosen
 
 
-def head_of(todo: Sequence[Entry], known: Mapping[str, Estimate], wall_s: float) -> list[Entry]:
+def head_of(todo: Sequence[CellFolder], known: Mapping[str, Estimate], wall_s: float) -> list[CellFolder]:
     """The first cell, where the time is enough for a round of it: a resume goes on behind that."""
     first_s = known[todo[0].cell.name].first_s
     return list(todo[:1]) if first_s is not None and first_s <= wall_s else []

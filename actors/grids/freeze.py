@@ -11,15 +11,15 @@ from typing import cast
 
 from pydantic import JsonValue
 
-from actors.grids.grid_folder import Book, Entry
+from actors.plans import CellFolder, Plan
 from relief_ray.config import Choice
 from relief_ray.errors import UserError
 from relief_ray.files import disk_errors, replace_file
 from relief_ray.records.run_folder import read_rounds
-from relief_ray.report.runs import at
+from relief_ray.report.runs import config_value
 from tune_configs.tuned import Frozen, Place, Tuned, place_of, words
 
-SCORE = "last validation F1, mean over seeds, each fold for itself"
+_SCORE = "last validation F1, mean over seeds, each fold for itself"
 Try = tuple[str, ...]
 
 
@@ -35,62 +35,62 @@ class Search:
     num_open: int = 0
 
 
-def freeze(book: Book, path: Path) -> list[str]:
-    """Writes the choices of all methods whose tries are all done; gives a line per dataset, fold, backbone and method.
+def freeze(plan: Plan, path: Path) -> list[str]:
+    """Writes the choices of methods whose tries are all done; returns a line per dataset, fold, backbone and method.
 
     Raises:
         UserError: no search, no method's search is complete, or the file cannot be written.
     """
     choices, lines = [], []
-    for place, search in collect(book.entries()).items():
+    for place, search in _collect(plan.cell_folders()).items():
         if search.num_open:
             lines.append(f"{words(place)}: left out, {search.num_open} of its cells are not done")
             continue
         choices.append(choose(place, search))
         lines.append(f"{words(place)}: {sentence(choices[-1])}")
     if not lines:
-        raise UserError(f"{book.out}: {book.name} is no search; expected cells of one, e.g. relief-ray grid search_lr")
+        raise UserError(f"{plan.out}: {plan.name} is no search; expected cells of one, e.g. relief-ray grid search_lr")
     if not choices:
-        raise UserError(f"{book.out}: no method has all of its tries done; expected some; run: relief-ray grid resume")
-    tuned = Tuned(grid=book.name, score=SCORE, choices=tuple(choices))
+        raise UserError(f"{plan.out}: no method has all of its tries done; expected some; run: relief-ray grid resume")
+    tuned = Tuned(grid=plan.name, score=_SCORE, choices=tuple(choices))
     with disk_errors(path, "write the choices"):
         path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, (json.dumps(tuned.model_dump(mode="json"), indent=1) + "\n").encode())
     return lines
 
 
-def dataset_of(entry: Entry) -> str:
+def _dataset_of(entry: CellFolder) -> str:
     """The level of the dataset axis."""
     return entry.cell.setting.partition("-")[0]
 
 
-def collect(entries: Sequence[Entry]) -> dict[Place, Search]:
+def _collect(entries: Sequence[CellFolder]) -> dict[Place, Search]:
     """Validation F1 of every finished try, and how many are not finished, by place.
 
     Folds are never averaged: the validation windows of one fold come from subjects that another fold tests on.
     """
-    found: dict[Place, Search] = {}
+    searches: dict[Place, Search] = {}
     num_open: dict[Place, int] = {}
     for entry in entries:
         config = entry.cell.config
         if config.choice is None or config.choice.kind != "try":
             continue
-        place = place_of(dataset_of(entry), entry.cell.label, config)
-        search = found.setdefault(place, Search(parameters=config.choice.parameters))
+        place = place_of(_dataset_of(entry), entry.cell.label, config)
+        search = searches.setdefault(place, Search(parameters=config.choice.parameters))
         values = config.model_dump(mode="json")
-        scores = search.tries.setdefault(tuple(json.dumps(at(values, key)) for key in search.parameters), [])
-        if entry.state == "done":
+        scores = search.tries.setdefault(tuple(json.dumps(config_value(values, key)) for key in search.parameters), [])
+        if entry.status == "done":
             scores.append(score(entry))
         else:
             num_open[place] = num_open.get(place, 0) + 1
     return {
         place: Search(parameters=search.parameters, tries=search.tries, num_open=num_open.get(place, 0))
-        for place, search in found.items()
+        for place, search in searches.items()
     }
 
 
-def score(entry: Entry) -> float:
-    """The last validation F1; of own models where clients have such.
+def score(entry: CellFolder) -> float:
+    """The last validation F1; of clients' personal models where they have such.
 
     Raises:
         UserError: the cell was never evaluated on the validation part, or it opened the test part.
@@ -129,7 +129,7 @@ def choose(place: Place, search: Search) -> Frozen:
 
 
 def sentence(frozen: Frozen) -> str:
-    """A choice in a line."""
+    """A frozen choice as a line of text."""
     choice = frozen.choice
     shown = ", ".join(f"{name}={_shown(value)}" for name, value in frozen.settings.items())
     edge = f"; optimum at the edge of {', '.join(choice.at_edge)}" if choice.at_edge else ""

@@ -17,9 +17,9 @@ from typing import Any
 import ray
 from ray import tune
 
-from actors.grids.grid_folder import Entry, keep_error, look
-from actors.grids.trial import CellTrial, Order
+from actors.grids.trial import CellTrial, TrialSpec
 from actors.launch import choose_mode
+from actors.plans import CellFolder, keep_error, look_at
 from actors.runtime.placement import GRAIN, HostSpec, Resources, plan_actors, plan_packed, shortage
 from relief_ray.config import ExperimentConfig
 from relief_ray.data import num_clients, open_dataset
@@ -29,10 +29,10 @@ from relief_ray.errors import UserError
 from relief_ray.messages import Fleet
 from relief_ray.process import choose_device
 
-SCRATCH, STOP_FILE = ".tune", ".stop"
+_SCRATCH, STOP_FILE = ".tune", ".stop"
 # What a trial's process needs, and what it needs where all clients live in it.
-TRIAL_BYTES, INLINE_BYTES = 400 * 2**20, 1024 * 2**20
-ENVIRONMENT = {
+_TRIAL_BYTES, _INLINE_BYTES = 400 * 2**20, 1024 * 2**20
+_ENVIRONMENT = {
     "RAY_AIR_NEW_OUTPUT": "0",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
@@ -44,10 +44,10 @@ Bundles = tuple[dict[str, float], ...]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Listener:
-    """Who hears of a grid's trials.
+    """Callbacks for a grid's trials.
 
-    ``begun`` and ``ended`` with a cell's name (and
-    what Tune says of a trial that died), ``tick`` many times a second.
+    ``begun`` and ``ended`` get a cell's name, ``ended`` also what Tune says of a trial that died; ``tick`` comes many
+    times a second.
     """
 
     begun: Callable[[str], None]
@@ -63,7 +63,7 @@ def fleet_of(config: ExperimentConfig) -> tuple[Fleet, dict[str, DeviceType]]:
 
 
 def bundles_of(config: ExperimentConfig, cluster: Resources) -> Bundles:
-    """What one cell's trial reserves: its own process first, then each of its hosts.
+    """Resources that one cell's trial reserves: for its own process first, then for each of its worker processes.
 
     The trial's process asks for no core where hosts do the work, and for the ``server`` node where there is one,
     so that it does not take a device's place.
@@ -74,24 +74,24 @@ def bundles_of(config: ExperimentConfig, cluster: Resources) -> Bundles:
     pin = {"server": 0.001} if "server" in cluster else {}
     fleet, types = fleet_of(config) if config.runtime.mode != "inline" else (None, {})
     if fleet is None or (mode := choose_mode(config.runtime, len(fleet), config.training.stack)) == "inline":
-        return ({"CPU": 1.0, "memory": float(INLINE_BYTES), **pin},)
+        return ({"CPU": 1.0, "memory": float(_INLINE_BYTES), **pin},)
     needs_gpu = choose_device(config.training.device) == "cuda"
     if mode == "packed":
         plan = plan_packed(config.runtime.num_hosts, cluster, needs_gpu, config.training.stack)
     else:
         offered = {name: device.ray_resources for name, device in types.items()}
         plan = plan_actors(fleet, offered, config.runtime.placement, cluster, needs_gpu)
-    return ({"memory": float(TRIAL_BYTES), **pin}, *(host.bundle or {"CPU": GRAIN} for host in plan.hosts))
+    return ({"memory": float(_TRIAL_BYTES), **pin}, *(host.bundle or {"CPU": GRAIN} for host in plan.hosts))
 
 
 def refuse_shortage(bundles: Mapping[str, Bundles], cluster: Resources) -> None:
-    """Tune would wait for ever for what the cluster does not have.
+    """Checks that the cluster has room for every trial; otherwise Tune would wait for ever.
 
     Raises:
         UserError: a cell asks for more than there is.
     """
-    for name, asked in bundles.items():
-        hosts = [HostSpec(name=name, client=None, num_cpus=0.0, resources=bundle) for bundle in asked]
+    for name, trial in bundles.items():
+        hosts = [HostSpec(name=name, client=None, num_cpus=0.0, resources=bundle) for bundle in trial]
         if short := shortage(hosts, cluster):
             raise UserError(
                 f"{name}: the cluster is too small for one trial: {short}; add nodes, or use --set runtime.mode=inline"
@@ -99,7 +99,7 @@ def refuse_shortage(bundles: Mapping[str, Bundles], cluster: Resources) -> None:
 
 
 def num_at_once(bundles: Bundles, cluster: Resources) -> int:
-    """How many such trials the cluster has places for."""
+    """Number of such trials that the cluster has places for."""
     total: dict[str, float] = {}
     for bundle in bundles:
         for name, amount in bundle.items():
@@ -107,19 +107,19 @@ def num_at_once(bundles: Bundles, cluster: Resources) -> int:
     return max(1, min(int(cluster.get(name, 0.0) / amount + GRAIN) for name, amount in total.items() if amount))
 
 
-def _nobody(*words: str) -> None:
-    """Hears nothing."""
+def _ignore(*words: str) -> None:
+    """Does nothing."""
 
 
-class _Ears(tune.Callback):
-    """Passes on what Tune tells."""
+class _TuneCallback(tune.Callback):
+    """Passes Tune's events on to the listener."""
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
 
-    def __reduce__(self) -> tuple[type[_Ears], tuple[Listener]]:
-        # Tune keeps a copy of its set-up on disk, which nobody reads here; a terminal cannot be copied.
-        return _Ears, (Listener(begun=_nobody, ended=_nobody, tick=_nobody),)
+    def __reduce__(self) -> tuple[type[_TuneCallback], tuple[Listener]]:
+        # Tune keeps a copy of its set-up on disk, which is not read here; a terminal cannot be copied.
+        return _TuneCallback, (Listener(begun=_ignore, ended=_ignore, tick=_ignore),)
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: object) -> None:
         self._listener.begun(trial.config["cell"])
@@ -135,7 +135,7 @@ class _Ears(tune.Callback):
 
 
 class _StopAll(tune.Stopper):
-    """Ends the experiment once somebody asked for it and a trial has come to its end."""
+    """Ends the experiment once a stop was requested and a trial has come to its end."""
 
     def __init__(self, stop_file: Path) -> None:
         self._stop_file = stop_file
@@ -147,41 +147,41 @@ class _StopAll(tune.Stopper):
         return self._stop_file.exists()
 
 
-def fit(entries: Sequence[Entry], grid: str, out: Path, listener: Listener) -> None:
-    """Runs these cells; Ray is up already. What became of them stands in their folders.
+def fit(entries: Sequence[CellFolder], grid: str, out: Path, listener: Listener) -> None:
+    """Runs these cells; Ray is up already. Results and errors are in their folders.
 
     Raises:
         UserError: the cluster is too small for one of them.
     """
-    os.environ.update(ENVIRONMENT)
+    os.environ.update(_ENVIRONMENT)
     for name in ("ray.tune", "ray.train", "ray.air"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     cluster = ray.cluster_resources()
     bundles = {entry.cell.name: bundles_of(entry.cell.config, cluster) for entry in entries}
     refuse_shortage(bundles, cluster)
     # Tune hands a free process to any trial that waits: few may wait, so that cells keep their order.
-    os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(max(num_at_once(asked, cluster) for asked in bundles.values()))
+    os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(max(num_at_once(trial, cluster) for trial in bundles.values()))
     stop_file = out / STOP_FILE
-    shutil.rmtree(out / SCRATCH, ignore_errors=True)
+    shutil.rmtree(out / _SCRATCH, ignore_errors=True)
     try:
-        tuner(make_orders(entries, grid, stop_file), bundles, out, listener).fit()
+        _tuner(_make_specs(entries, grid, stop_file), bundles, out, listener).fit()
     finally:
-        shutil.rmtree(out / SCRATCH, ignore_errors=True)
+        shutil.rmtree(out / _SCRATCH, ignore_errors=True)
     if not stop_file.exists():
-        explain_lost(entries)
+        _explain_lost(entries)
 
 
-def make_orders(entries: Sequence[Entry], grid: str, stop_file: Path) -> dict[str, Order]:
-    """What the trials are told."""
+def _make_specs(entries: Sequence[CellFolder], grid: str, stop_file: Path) -> dict[str, TrialSpec]:
+    """Specifications of the trials, by cell name."""
     kept = {key: value for key, value in os.environ.items() if key in ("RELIEF_DATA", "RELIEF_CACHE")}
     return {
-        e.cell.name: Order(cell=e.cell, folder=e.folder, grid=grid, stop_file=stop_file, environment=kept)
+        e.cell.name: TrialSpec(cell=e.cell, folder=e.folder, grid=grid, stop_file=stop_file, environment=kept)
         for e in entries
     }
 
 
-def tuner(orders: Mapping[str, Order], bundles: Mapping[str, Bundles], out: Path, listener: Listener) -> tune.Tuner:
-    """A trial per cell, in order; a trial whose process died is tried once more."""
+def _tuner(specs: Mapping[str, TrialSpec], bundles: Mapping[str, Bundles], out: Path, listener: Listener) -> tune.Tuner:
+    """A tuner with a trial per cell, in order; a trial whose process died is tried once more."""
 
     def factory(config: dict[str, str]) -> tune.PlacementGroupFactory:
         return tune.PlacementGroupFactory(list(bundles[config["cell"]]), strategy="PACK")
@@ -190,26 +190,26 @@ def tuner(orders: Mapping[str, Order], bundles: Mapping[str, Bundles], out: Path
         return str(trial.config["cell"])
 
     return tune.Tuner(
-        tune.with_resources(tune.with_parameters(CellTrial, orders=dict(orders)), factory),
-        param_space={"cell": tune.grid_search(list(orders))},
+        tune.with_resources(tune.with_parameters(CellTrial, specs=dict(specs)), factory),
+        param_space={"cell": tune.grid_search(list(specs))},
         tune_config=tune.TuneConfig(
             reuse_actors=True, trial_name_creator=name_of, trial_dirname_creator=lambda trial: str(trial.trial_id)
         ),
         run_config=tune.RunConfig(
             name="trials",
-            storage_path=str(out / SCRATCH),
+            storage_path=str(out / _SCRATCH),
             stop=_StopAll(out / STOP_FILE),
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
             failure_config=tune.FailureConfig(max_failures=1),
-            callbacks=[_Ears(listener)],
+            callbacks=[_TuneCallback(listener)],
             verbose=0,
         ),
     )
 
 
-def explain_lost(entries: Sequence[Entry]) -> None:
-    """A trial whose process died twice could not say so itself."""
+def _explain_lost(entries: Sequence[CellFolder]) -> None:
+    """Keeps an error for cells whose process died twice and could not do so itself."""
     for entry in entries:
-        if look(entry.cell, entry.folder).state == "missing":
+        if look_at(entry.cell, entry.folder).state.is_open:
             with suppress(UserError):
                 keep_error(entry.folder, "its process died twice, or could not start (out of memory? see Ray's logs)")

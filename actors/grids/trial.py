@@ -1,4 +1,4 @@
-"""One cell as a Ray Tune trial. Its process and its hosts stay for the next cell that asks for the same places."""
+"""One cell as a Ray Tune trial. Its process and worker processes serve the next cell with the same needs."""
 
 from __future__ import annotations
 
@@ -10,26 +10,31 @@ from typing import Literal
 
 from ray import tune
 
-from actors.grids.grid_folder import forget_error, keep_error, look
-from actors.launch import Watch, run_experiment
+from actors.launch import RunCallbacks, run_experiment
+from actors.plans import forget_error, keep_error, look_at
 from actors.runtime.prometheus import Gauges
-from actors.runtime.warm_pool import Crew
+from actors.runtime.warm_pool import WorkerCache
 from relief_ray.experiment.lifecycle import create, reopen
 from relief_ray.records.run_folder import RUN_FILE
 from relief_ray.records.schema import RoundRecord
-from tune_configs.cells import GridCell
+from tune_configs.cells import Cell
 
-Outcome = Literal["finished", "interrupted", "failed"]
+Outcome = Literal["done", "interrupted", "failed"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Order:
-    """What a trial needs of the grid: the cell, its folder (absolute), the grid's name and where a stop is asked for.
+class TrialSpec:
+    """Specification of a trial.
 
-    ``environment``: the driver's variables that decide where data lie.
+    Attributes:
+        cell: what to run.
+        folder: its folder, absolute.
+        grid: the grid's name.
+        stop_file: exists once a stop was requested.
+        environment: the driver's variables that decide where data lie.
     """
 
-    cell: GridCell
+    cell: Cell
     folder: Path
     grid: str
     stop_file: Path
@@ -39,58 +44,58 @@ class Order:
 class CellTrial(tune.Trainable):
     """Carries out one cell per trial; Tune resets it for the next one instead of starting a process anew."""
 
-    def setup(self, config: dict[str, str], orders: Mapping[str, Order] | None = None) -> None:
-        """The process has just started."""
-        self._orders = orders or {}
-        self._crew = Crew()
+    def setup(self, config: dict[str, str], specs: Mapping[str, TrialSpec] | None = None) -> None:
+        """Initialises a process that has just started."""
+        self._specs = specs or {}
+        self._worker_cache = WorkerCache()
         self._name = config["cell"]
 
     def __repr__(self) -> str:
-        """What Ray's dashboard calls this process; it keeps the name of its first cell."""
+        """Name in Ray's dashboard, which keeps that of the first cell."""
         return f"trials from {self._name} on"
 
     def reset_config(self, new_config: dict[str, str]) -> bool:
-        """Another cell, the same process, the same hosts."""
+        """Takes another cell into the same process, with the same worker processes."""
         self._name = new_config["cell"]
         return True
 
     def step(self) -> dict[str, object]:
-        """The whole cell; what it found lies in its folder."""
-        return {"done": True, "outcome": carry_out(self._orders[self._name], self._crew)}
+        """Runs the whole cell; its results are in its folder."""
+        return {"done": True, "outcome": run_trial(self._specs[self._name], self._worker_cache)}
 
     def cleanup(self) -> None:
-        """Ends the hosts."""
-        self._crew.close()
+        """Ends the worker processes."""
+        self._worker_cache.close()
 
 
-def carry_out(order: Order, crew: Crew) -> Outcome:
-    """Runs a cell from wherever its folder is; an error is kept there and stops nobody else."""
-    if order.stop_file.exists():
+def run_trial(spec: TrialSpec, worker_cache: WorkerCache) -> Outcome:
+    """Runs a cell from wherever its folder is; an error is kept there and stops no other cell."""
+    if spec.stop_file.exists():
         return "interrupted"
-    os.environ.update(order.environment)
+    os.environ.update(spec.environment)
     try:
-        forget_error(order.folder)
-        return _run(order, crew)
+        forget_error(spec.folder)
+        return _run(spec, worker_cache)
     except Exception as error:
-        keep_error(order.folder, error)
+        keep_error(spec.folder, error)
         return "failed"
 
 
-def _run(order: Order, crew: Crew) -> Outcome:
-    config = order.cell.config
-    entry = look(order.cell, order.folder)
-    if entry.state == "done":
-        return "finished"
-    if (order.folder / RUN_FILE).exists():
-        setup, folder = reopen(order.folder, runtime=config.runtime)
+def _run(spec: TrialSpec, worker_cache: WorkerCache) -> Outcome:
+    config = spec.cell.config
+    entry = look_at(spec.cell, spec.folder)
+    if entry.status == "done":
+        return "done"
+    if (spec.folder / RUN_FILE).exists():
+        setup, folder = reopen(spec.folder, runtime=config.runtime)
     else:
-        setup, folder = create(config, order.folder, parent=order.grid)
+        setup, folder = create(config, spec.folder, parent=spec.grid)
     folder.close()
-    gauges = Gauges(cell=order.folder.name, setup=setup)
+    gauges = Gauges(cell=spec.folder.name, setup=setup)
 
     def on_round(record: RoundRecord) -> None:
         gauges.show(record)
 
-    watch = Watch(on_round=on_round, should_stop=order.stop_file.exists, separate=False)
-    run = run_experiment(setup, order.folder, watch, crew)
-    return "finished" if run.status == "finished" else "interrupted"
+    callbacks = RunCallbacks(on_round=on_round, should_stop=spec.stop_file.exists, separate=False)
+    run = run_experiment(setup, spec.folder, callbacks, worker_cache)
+    return "done" if run.status == "finished" else "interrupted"

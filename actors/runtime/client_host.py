@@ -1,4 +1,4 @@
-"""The process in which clients live: a ``Worker`` behind Ray, one or many virtual clients each."""
+"""A host: the worker process (Ray actor) that trains and tests one or many virtual clients."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ from relief_ray.server.reduction import Accumulator, Node, Sums, Tree
 from relief_ray.training.job import BlockResult, Job
 from relief_ray.training.worker import Worker
 
-# Who runs what: every host reports its version and its sources before it gets any work.
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Identity:
-    """A process: the code it runs and where; ``node`` is Ray's id, empty where Ray does not run."""
+    """A process: the code it runs and where. Every host reports it before it gets any work.
+
+    ``digest`` is that of the sources; ``node`` is Ray's id, empty where Ray does not run.
+    """
 
     version: str
     digest: str
@@ -43,7 +44,7 @@ class Identity:
 
 
 def identify() -> Identity:
-    """This process."""
+    """Identity of this process."""
     return Identity(
         version=__version__,
         digest=source_digest(),
@@ -82,20 +83,24 @@ JobBox = tuple["ray.ObjectRef[Job]"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainRequest:
-    """Consecutive clients of one or more blocks, with the committed personal state that each client starts from.
+    """Request to train clients.
 
-    ``whole``: the blocks' ascending numbers and the number of all blocks, where ``parts`` are whole blocks.
+    Attributes:
+        round: number of the round.
+        parts: assignments of consecutive clients, each part within one block of the reduction.
+        states: committed personal state of the clients that have one.
+        whole_blocks: where the parts are complete blocks, their ascending numbers and the number of all blocks.
     """
 
     round: int
     parts: tuple[tuple[Assignment, ...], ...]
     states: States
-    whole: tuple[tuple[int, ...], int] | None = None
+    whole_blocks: tuple[tuple[int, ...], int] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EvalRequest:
-    """A host's ``share = (i, of)`` of the windows of ``part``."""
+    """Request to evaluate the share ``(i, of)`` of the windows of ``part`` for every target."""
 
     targets: tuple[EvalTarget, ...]
     states: States
@@ -105,10 +110,15 @@ class EvalRequest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainAnswer:
-    """What became of each part: ``sums`` apart from the ``rest``, since they are consumed at once and it is kept.
+    """Result of a ``TrainRequest``.
 
-    Sums of whole blocks are merged as far as this host can: by ``nodes`` instead of by part. ``busy_s``: what it took;
-    ``peak_mib``: the most memory that the host's process has held since it began.
+    Attributes:
+        identity: the host.
+        busy_s: seconds that it took.
+        peak_mib: the most memory (MiB) that the process has held since it began.
+        sums: per part, or per node of the reduction tree; apart from ``rest``, since they are consumed at once.
+        nodes: nodes of the tree into which the sums of complete blocks were merged; None: sums are by part.
+        rest: everything else of each part's result.
     """
 
     identity: Identity
@@ -126,27 +136,27 @@ class TrainAnswer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EvalAnswer:
-    """A share's confusion matrices."""
+    """Confusion matrices of a share, by target."""
 
     identity: Identity
-    found: Packed[dict[str, Tensor]]
+    counts: Packed[dict[str, Tensor]]
 
     @property
     def nbytes(self) -> int:
         """Bytes that travel."""
-        return self.found.nbytes
+        return self.counts.nbytes
 
 
 class ClientHost:
-    """Trains and tests; keeps nothing that a restart may lose. Wrapped once by ``ray.remote``."""
+    """Trains and tests clients; keeps nothing that a restart may lose. Wrapped once by ``ray.remote``."""
 
     def __init__(self) -> None:
-        """Nothing to do yet: the job comes with each call, so that a process that started anew needs nothing else."""
+        """Starts without a job: it comes with each call, so that a restarted process needs nothing else."""
         self._worker: Worker | None = None
         self._job = ""
 
     def hello(self) -> Identity:
-        """Who this is."""
+        """Identity of this host."""
         return identify()
 
     def train(self, job: JobBox, models: Packed[Models], request: Packed[TrainRequest]) -> TrainAnswer:
@@ -155,13 +165,13 @@ class ClientHost:
         Raises:
             ClientFailed: a client's code raised; the client is named.
         """
-        worker, view, asked, began = self._ready(job), unpack(models), unpack(request), perf_counter()
-        results = worker.train_blocks(asked.round, view, asked.parts, asked.states)
-        if asked.whole is None:
+        worker, view, train_request, began = self._ready(job), unpack(models), unpack(request), perf_counter()
+        results = worker.train_blocks(train_request.round, view, train_request.parts, train_request.states)
+        if train_request.whole_blocks is None:
             parts, nodes = tuple(results), None
             rest, sums = tuple(replace(r, sums={}) for r in parts), tuple(r.sums for r in parts)
         else:
-            rest, merged = merge_whole(results, *asked.whole)
+            rest, merged = merge_whole(results, *train_request.whole_blocks)
             sums, nodes = tuple(merged.values()), tuple(merged)
         packed, busy_s = pack(sums), perf_counter() - began
         return TrainAnswer(
@@ -170,9 +180,11 @@ class ClientHost:
 
     def evaluate(self, job: JobBox, models: Packed[Models], request: Packed[EvalRequest]) -> EvalAnswer:
         """Confusion matrices of this host's share."""
-        asked = unpack(request)
-        found = self._ready(job).evaluate(unpack(models), asked.targets, asked.states, asked.part, asked.share)
-        return EvalAnswer(identity=identify(), found=pack(found))
+        eval_request = unpack(request)
+        counts = self._ready(job).evaluate(
+            unpack(models), eval_request.targets, eval_request.states, eval_request.part, eval_request.share
+        )
+        return EvalAnswer(identity=identify(), counts=pack(counts))
 
     def _ready(self, job: JobBox) -> Worker:
         if self._worker is None or self._job != job[0].hex():
@@ -184,9 +196,10 @@ class ClientHost:
 def merge_whole(
     results: Iterator[BlockResult], numbers: Sequence[int], num_blocks: int
 ) -> tuple[tuple[BlockResult, ...], dict[Node, Sums]]:
-    """The blocks ``numbers`` of ``num_blocks`` without their sums, which are merged as far as they are halves.
+    """Merges the sums of the blocks ``numbers`` (of ``num_blocks``) along the reduction tree.
 
-    Each is merged before the next one is asked for, so that few sums are held; a block's own are used up.
+    Returns the results without their sums, and the sums by node of the tree. Each block is merged before the next one
+    is computed, so that few sums are held; a block's sums are used up.
     """
     tree = Tree(num_blocks)
     rest = tuple(_merge(tree, Node(level=0, index=i), next(results)) for i in numbers)

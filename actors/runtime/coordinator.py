@@ -1,7 +1,7 @@
 """The coordinator: server state, rounds, records and checkpoints in a process of its own.
 
-It answers questions during a round. Its hosts belong to the driver, so they outlive it: a coordinator that died starts
-anew and goes on from the last checkpoint, with the same bits.
+It answers questions during a round. Its hosts (worker processes) belong to the driver, so they outlive it: a
+coordinator that died restarts and goes on from the last checkpoint, with the same bits.
 """
 
 from __future__ import annotations
@@ -30,15 +30,20 @@ from relief_ray.records.run_folder import RunFolder
 from relief_ray.records.schema import RoundRecord, RunRecord
 from relief_ray.records.tracking import Tracker
 
-MAX_VOID_RETRIES = 2
-GRACE_S = 6.0
+_MAX_VOID_RETRIES = 2
+_GRACE_S = 6.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
-    """How far the run in ``path`` is: ``records`` are the rounds that the asker has not seen.
+    """Answer to the question how far a run is.
 
-    ``path`` is None until a run has begun; ``repairs``: what a kill had left behind in its folder.
+    Attributes:
+        path: the run's folder; None until a run has begun.
+        records: rounds that the asker has not seen.
+        repairs: damage in the folder, left by a kill, that was repaired.
+        next_round: number of the round under way; None before the first.
+        stopping: a stop was requested.
     """
 
     path: Path | None
@@ -49,8 +54,8 @@ class Progress:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Order:
-    """What to run; ``path`` is an existing run folder without a driver, absolute."""
+class RunRequest:
+    """Request to run an experiment; ``path`` is an existing run folder without a driver, absolute."""
 
     setup: ray.ObjectRef[Setup]
     path: Path
@@ -59,22 +64,22 @@ class Order:
     make_tracker: Callable[[], Tracker]
 
 
-class Patience:
+class GracePeriod:
     """Turns "stop after this round" into "stop now" once the round has had ``grace_s`` seconds more."""
 
-    def __init__(self, should_stop: Callable[[], bool], grace_s: float = GRACE_S) -> None:
-        """Nobody has asked yet."""
+    def __init__(self, should_stop: Callable[[], bool], grace_s: float = _GRACE_S) -> None:
+        """Starts counting with the first request to stop."""
         self._should_stop, self._grace_s = should_stop, grace_s
         self._since_s: float | None = None
 
     def is_over(self) -> bool:
-        """Whether a round under way should be dropped."""
+        """True where a round under way should be dropped."""
         if self._since_s is None and self._should_stop():
             self._since_s = time.monotonic()
         return self._since_s is not None and time.monotonic() - self._since_s > self._grace_s
 
 
-def conduct(
+def run_with_retries(
     experiment: Experiment, on_round: OnRound, should_stop: Callable[[], bool], num_lost: Callable[[], int]
 ) -> RunRecord:
     """Runs an experiment to its end or to a stop; a round that was void because hosts were lost is tried thrice.
@@ -82,7 +87,7 @@ def conduct(
     Raises:
         RoundVoid: the round stays void.
     """
-    for attempt in range(MAX_VOID_RETRIES + 1):
+    for attempt in range(_MAX_VOID_RETRIES + 1):
         lost_before = num_lost()
         try:
             run = experiment.run(on_round, should_stop)
@@ -91,15 +96,15 @@ def conduct(
             run = experiment.folder.update(status="interrupted")
             break
         except RoundVoid:
-            if attempt == MAX_VOID_RETRIES or num_lost() == lost_before:
+            if attempt == _MAX_VOID_RETRIES or num_lost() == lost_before:
                 raise
     if run.status == "interrupted":
-        save_point(experiment)
+        _save_point(experiment)
     return run
 
 
-def save_point(experiment: Experiment) -> None:
-    """A checkpoint of the last committed round, where the regular ones are farther apart."""
+def _save_point(experiment: Experiment) -> None:
+    """Saves a checkpoint of the last committed round, where the regular ones are farther apart."""
     done = experiment.folder.rounds()
     saved = checkpoints.generations(experiment.folder.path)
     if done and not (saved and saved[0].name.endswith(f"{done[-1].round:06d}")):
@@ -111,35 +116,37 @@ class Coordinator:
     """Owns an ``Experiment``; wrapped by ``ray.remote`` with a "control" group of threads."""
 
     def __init__(self) -> None:
-        """Nothing runs yet."""
+        """Starts without a run."""
         self._path: Path | None = None
         self._records: list[RoundRecord] = []
         self._repairs: tuple[str, ...] = ()
         self._experiment: Experiment | None = None
         self._stopping = False
 
-    def run(self, order: Order) -> RunRecord:
+    def run(self, request: RunRequest) -> RunRecord:
         """Runs the remaining rounds.
 
         Raises:
             UserError, RoundVoid, ClientFailed: as the rounds raise them.
         """
         try:
-            return self._run(order, user_code.get(order.setup))
+            return self._run(request, user_code.get(request.setup))
         except UserError as error:
             # The cause does not travel, and it decides the exit code.
             if isinstance(error.__cause__, OSError):
                 error.__dict__["errno"] = error.__cause__.errno
             raise
 
-    def _run(self, order: Order, setup: Setup) -> RunRecord:
+    def _run(self, request: RunRequest, setup: Setup) -> RunRecord:
         use_threads(setup.job.num_threads)
-        self._experiment, self._records, self._repairs, self._path = None, [], (), order.path
-        patience = Patience(lambda: self._stopping)
+        self._experiment, self._records, self._repairs, self._path = None, [], (), request.path
+        grace_period = GracePeriod(lambda: self._stopping)
         with (
-            RunFolder.resume(order.path) as folder,
-            closing(order.make_tracker()) as tracker,
-            closing(RayExecutor(setup.job, order.group, order.options, patience.is_over, own=False)) as executor,
+            RunFolder.resume(request.path) as folder,
+            closing(request.make_tracker()) as tracker,
+            closing(
+                RayExecutor(setup.job, request.group, request.options, grace_period.is_over, owns_hosts=False)
+            ) as executor,
         ):
             folder.update(runtime=executor.facts())
             experiment = Experiment(setup=setup, folder=folder, executor=executor, tracker=tracker)
@@ -150,7 +157,7 @@ class Coordinator:
                 self._records.append(record)
                 gauges.show(record, executor.peak_mib)
 
-            return conduct(experiment, on_round, lambda: self._stopping, lambda: executor.num_lost)
+            return run_with_retries(experiment, on_round, lambda: self._stopping, lambda: executor.num_lost)
 
     @ray.method(concurrency_group="control")
     def progress(self, after: int) -> Progress:

@@ -1,4 +1,4 @@
-"""The driver's side of a separate coordinator: starts it, follows it, starts it again where its process died."""
+"""The driver's side of a separate coordinator: starts it, follows it, restarts its run where the process died."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 
 from actors.runtime.client_host import Handle
-from actors.runtime.coordinator import Coordinator, Order, Progress
+from actors.runtime.coordinator import Coordinator, Progress, RunRequest
 from actors.runtime.session import process_options
 from relief_ray.errors import UserError
 from relief_ray.experiment.experiment import OnRound
 from relief_ray.records.schema import RunRecord
 
 # Where a process dies while Ray starts it, Ray notices after a minute, and others may wait for its place until then.
-MAX_STARTS, START_S, POLL_S = 3, 180.0, 0.25
+_MAX_STARTS, _START_S, _POLL_S = 3, 180.0, 0.25
 
 
 @dataclass(kw_only=True)
-class Audience:
-    """Who hears of a run: of every round and every repair once."""
+class ProgressRelay:
+    """Passes every round and every repair of a run on to callbacks, once each."""
 
     path: Path
     on_round: OnRound
     on_note: Callable[[str], None]
     seen: int = -1
-    told: set[str] = field(default_factory=set)
+    noted: set[str] = field(default_factory=set)
 
-    def hear(self, progress: Progress) -> None:
+    def pass_on(self, progress: Progress) -> None:
         """Passes on what is new; the coordinator may still speak of the run before this one."""
         if progress.path != self.path:
             return
         for repair in progress.repairs:
-            if repair not in self.told:
-                self.told.add(repair)
+            if repair not in self.noted:
+                self.noted.add(repair)
                 self.on_note(f"repaired: {repair}")
         for record in progress.records:
             self.on_round(record)
@@ -62,7 +62,7 @@ def start_coordinator() -> Handle:
 
 def follow(
     coordinator: Handle,
-    order: Order,
+    request: RunRequest,
     on_round: OnRound,
     on_note: Callable[[str], None],
     should_stop: Callable[[], bool],
@@ -74,51 +74,51 @@ def follow(
         UserError, RoundVoid, ClientFailed: as the run raised them.
         RayActorError: the coordinator died again and again.
     """
-    starts, audience = 1, Audience(path=order.path, on_round=on_round, on_note=on_note)
-    run = coordinator.run.remote(order)
+    starts, relay = 1, ProgressRelay(path=request.path, on_round=on_round, on_note=on_note)
+    run = coordinator.run.remote(request)
     while True:
         try:
             if should_stop():
                 coordinator.stop.remote()
-            done = bool(ray.wait([run], timeout=POLL_S)[0])
-            audience.hear(_progress(coordinator, audience))
+            done = bool(ray.wait([run], timeout=_POLL_S)[0])
+            relay.pass_on(_progress(coordinator, relay))
             if done:
                 return cast(RunRecord, ray.get(run))
         except RayTaskError as error:
             raise _cause(error) from error
         except RayActorError as error:
-            if starts == MAX_STARTS:
+            if starts == _MAX_STARTS:
                 raise
             starts += 1
             on_note("the coordinator's process died; it goes on from the last checkpoint")
             _await(coordinator, error)
-            run = coordinator.run.remote(order)
+            run = coordinator.run.remote(request)
 
 
-def _progress(coordinator: Handle, audience: Audience) -> Progress:
+def _progress(coordinator: Handle, relay: ProgressRelay) -> Progress:
     try:
-        return cast(Progress, ray.get(coordinator.progress.remote(audience.seen), timeout=START_S))
+        return cast(Progress, ray.get(coordinator.progress.remote(relay.seen), timeout=_START_S))
     except GetTimeoutError as error:
         raise UserError(
-            f"the coordinator did not answer for {START_S:g} s; `ray status` shows what it waits for; what is done "
-            f"is kept: relief-ray resume {audience.path}"
+            f"the coordinator did not answer for {_START_S:g} s; `ray status` shows what it waits for; what is done "
+            f"is kept: relief-ray resume {relay.path}"
         ) from error
 
 
 def _await(coordinator: Handle, error: RayActorError) -> None:
     """Waits until Ray has started the process anew."""
-    until = time.monotonic() + START_S
+    until = time.monotonic() + _START_S
     while time.monotonic() < until:
         try:
-            ray.get(coordinator.progress.remote(0), timeout=START_S)
+            ray.get(coordinator.progress.remote(0), timeout=_START_S)
             return
         except RayActorError:
-            time.sleep(POLL_S)
+            time.sleep(_POLL_S)
     raise error
 
 
 def _cause(error: RayTaskError) -> BaseException:
-    """What the coordinator raised, as it would have been raised here."""
+    """Exception that the coordinator raised, as it would have been raised here."""
     cause = error.cause
     assert isinstance(cause, BaseException)
     errno = getattr(cause, "errno", None)

@@ -1,4 +1,4 @@
-"""What can go wrong between driver and hosts, in a user's words."""
+"""Errors between driver and hosts (worker processes), in a user's words."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class EvaluationFailed(RuntimeError):
 
 
 class Interrupted(KeyboardInterrupt):
-    """The user asked to stop; a long round is dropped. Not an ``Exception``, so that nobody swallows it."""
+    """Raised when a stop drops a long round. Not an ``Exception``, so that no handler swallows it."""
 
 
 _REASONS: tuple[tuple[type[RayError], str], ...] = (
@@ -38,7 +38,7 @@ _REASONS: tuple[tuple[type[RayError], str], ...] = (
 
 
 def reason(error: RayError) -> str:
-    """Why a call came to nothing although the code is not at fault."""
+    """Reason for a lost call that is no fault of the code it ran."""
     known = next((text for kind, text in _REASONS if isinstance(error, kind)), type(error).__name__)
     detail = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
     return f"{known} ({detail[:200]})"

@@ -1,7 +1,7 @@
 """Runs a round's clients on Ray hosts (an ``Executor``), with the bits of the plain loop.
 
-Packed: blocks go to whichever host is through first, or a short round's share to each. Actors: every client on its own
-host. The sums are the same.
+A host is a worker process. Packed: blocks go to the host that is free first, or a share of a short round to each.
+Actors: every client has a host of its own. The sums are the same.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from torch import Tensor
 from actors.runtime.client_host import EvalAnswer, EvalRequest, Models, TrainAnswer, TrainRequest
 from actors.runtime.errors import EvaluationFailed
 from actors.runtime.host_group import HostGroup, RuntimeOptions, open_hosts
-from actors.runtime.host_pool import Call, HostPool, Lost, Piece, greet
+from actors.runtime.host_pool import Call, HostPool, Lost, Piece, await_hosts
 from actors.runtime.placement import Resources, slots_per_node
 from actors.runtime.reduce import Gather, lost
-from actors.runtime.scheduling import Dealer
+from actors.runtime.scheduling import Scheduler
 from actors.runtime.serialization import Packed, pack, unpack
 from relief_ray.experiment.experiment import never
 from relief_ray.federated import RoundVoid
@@ -29,13 +29,11 @@ from relief_ray.messages import Assignment, ClientId, ClientState, EvalTarget, J
 from relief_ray.server.reduction import Sums, blocks
 from relief_ray.training.job import BlockResult, Job
 
-# What a host sent back, handed on to the round that is being gathered.
 
-
-def take(gather: Gather, call: Call, answer: TrainAnswer) -> None:
-    """Hands an answer on: sums look into the received arrays, everything that is kept has its own memory."""
+def add_answer(gather: Gather, call: Call, answer: TrainAnswer) -> None:
+    """Adds a host's answer to the round; sums are views of the received arrays, all else gets memory of its own."""
     sums: tuple[Sums, ...] = unpack(answer.sums)
-    rest: tuple[BlockResult, ...] = unpack(answer.rest, own=True)
+    rest: tuple[BlockResult, ...] = unpack(answer.rest, copy=True)
     if answer.nodes is not None:
         numbers = (block for block, _ in call.pieces)
         gather.add_whole(dict(zip(numbers, rest, strict=True)), dict(zip(answer.nodes, sums, strict=True)))
@@ -44,9 +42,9 @@ def take(gather: Gather, call: Call, answer: TrainAnswer) -> None:
         gather.add(block, [t.client for t in part], replace(result, sums=summed))
 
 
-START_S, START_PER_HOST_S = 60.0, 10.0
+_START_S, _START_PER_HOST_S = 60.0, 10.0
 
-MAX_ATTEMPTS, SLACK = 2, 50
+_MAX_ATTEMPTS, _SLACK = 2, 50
 
 
 def open_executor(
@@ -55,7 +53,7 @@ def open_executor(
     types: Mapping[str, Resources] | None = None,
     should_stop: Callable[[], bool] = never,
 ) -> RayExecutor:
-    """Hosts and their executor in one; ``close`` ends the hosts."""
+    """Starts hosts and an executor on them; its ``close`` ends the hosts."""
     group = open_hosts(job, options, types)
     try:
         return RayExecutor(job, group, options, should_stop)
@@ -73,23 +71,23 @@ class RayExecutor:
         group: HostGroup,
         options: RuntimeOptions,
         should_stop: Callable[[], bool] = never,
-        own: bool = True,
+        owns_hosts: bool = True,
     ) -> None:
-        """Waits for the hosts; with ``own`` they end with the executor.
+        """Waits for the hosts; with ``owns_hosts`` they end with the executor.
 
         Raises:
             UserError: a host did not start in time or runs other code.
         """
-        self._job, self._group, self._options, self._own = job, group, options, own
+        self._job, self._group, self._options, self._owns_hosts = job, group, options, owns_hosts
         specs = group.plan.hosts
-        hosts = greet(group.handles, [s.name for s in specs], START_S + START_PER_HOST_S * len(specs))
+        hosts = await_hosts(group.handles, [s.name for s in specs], _START_S + _START_PER_HOST_S * len(specs))
         shared = options.mode == "packed" and bool(options.num_hosts)
         self._pool = HostPool(
             hosts=hosts, per_node=slots_per_node([h.identity.node for h in hosts], shared), should_stop=should_stop
         )
         self._host_of = {s.client: i for i, s in enumerate(specs) if s.client is not None}
         self._client_s = inf
-        self._dealer = Dealer(job, self._pool, by_client=bool(self._host_of))
+        self._scheduler = Scheduler(job, self._pool, by_client=bool(self._host_of))
         self._sent: tuple[Models, ray.ObjectRef[Packed[Models]], int] | None = None
 
     def train(
@@ -99,7 +97,7 @@ class RayExecutor:
         tasks: Sequence[Assignment],
         states: Mapping[ClientId, ClientState],
     ) -> Trained:
-        """One round; a block whose host is lost is sent once more, client by client, from committed state.
+        """Trains one round; a block whose host is lost is sent once more, client by client, from committed state.
 
         Raises:
             RoundVoid: fewer clients than the quorum answered.
@@ -112,8 +110,8 @@ class RayExecutor:
         unanswered: dict[ClientId, str] = {}
         for call, outcome in self._pool.run(todo):
             if isinstance(outcome, TrainAnswer):
-                take(gather, call, outcome)
-            elif call.attempt + 1 < MAX_ATTEMPTS:
+                add_answer(gather, call, outcome)
+            elif call.attempt + 1 < _MAX_ATTEMPTS:
                 again = [(block, (t,)) for block, part in call.pieces for t in part]
                 todo.extend(self._train_call((piece,), round_, model, states, call.attempt + 1) for piece in again)
             else:
@@ -125,7 +123,7 @@ class RayExecutor:
         busy_s = self._pool.busy_s - busy_before_s
         self._client_s = busy_s / max(1, len(tasks) - len(unanswered))
         trained = gather.finish(self._pool.moved_bytes - moved_before)
-        self._dealer.note(trained.worked, busy_s)
+        self._scheduler.note(trained.worked, busy_s)
         return trained
 
     def _train_calls(
@@ -135,7 +133,7 @@ class RayExecutor:
         model: ray.ObjectRef[Packed[Models]],
         states: Mapping[ClientId, ClientState],
     ) -> Iterator[Call]:
-        for pieces in self._dealer.deal(cut):
+        for pieces in self._scheduler.calls(cut):
             # Whole blocks in one call: the host merges their sums as far as it can.
             is_whole = len(pieces) > 1
             yield self._train_call(pieces, round_, model, states, 0, len(cut) if is_whole else None)
@@ -151,9 +149,9 @@ class RayExecutor:
     ) -> Call:
         parts = tuple(tasks for _, tasks in pieces)
         clients = tuple(t.client for tasks in parts for t in tasks)
-        own = {c: states[c] for c in clients if c in states}
-        whole = None if num_blocks is None else (tuple(block for block, _ in pieces), num_blocks)
-        request = pack(TrainRequest(round=round_, parts=parts, states=own, whole=whole))
+        personal = {c: states[c] for c in clients if c in states}
+        whole_blocks = None if num_blocks is None else (tuple(block for block, _ in pieces), num_blocks)
+        request = pack(TrainRequest(round=round_, parts=parts, states=personal, whole_blocks=whole_blocks))
         self._pool.moved_bytes += request.nbytes
         return Call(
             method="train",
@@ -163,18 +161,18 @@ class RayExecutor:
             pieces=pieces,
             host=self._host_of.get(clients[0]),
             attempt=attempt,
-            work=sum(self._dealer.work(task) for tasks in parts for task in tasks),
+            work=sum(self._scheduler.work(task) for tasks in parts for task in tasks),
         )
 
     def _limit_s(self, num_clients: int) -> float | None:
-        """One client may take the whole limit, the others with it what clients took last round, with much slack."""
+        """Time limit of a call: the whole limit for one client, for each further one ``_SLACK`` times the last mean."""
         limit_s = self._options.client_timeout_s
-        return None if limit_s is None else limit_s + (num_clients - 1) * min(limit_s, SLACK * self._client_s)
+        return None if limit_s is None else limit_s + (num_clients - 1) * min(limit_s, _SLACK * self._client_s)
 
-    def _check_quorum(self, round_: int, num_asked: int, unanswered: Mapping[ClientId, str]) -> None:
-        if num_asked - len(unanswered) < self._options.quorum * num_asked:
+    def _check_quorum(self, round_: int, num_clients: int, unanswered: Mapping[ClientId, str]) -> None:
+        if num_clients - len(unanswered) < self._options.quorum * num_clients:
             raise RoundVoid(
-                f"round {round_}: {num_asked - len(unanswered)} of {num_asked} clients answered, "
+                f"round {round_}: {num_clients - len(unanswered)} of {num_clients} clients answered, "
                 f"runtime.quorum = {self._options.quorum:g}; lost: {dict(unanswered)}"
             )
 
@@ -185,7 +183,7 @@ class RayExecutor:
         states: Mapping[ClientId, ClientState],
         part: str,
     ) -> Mapping[str, Tensor]:
-        """Confusion matrices of every target: the windows are shared out over the hosts, and counts add up exactly.
+        """Confusion matrix of every target: windows are shared out over the hosts, and counts add up exactly.
 
         Raises:
             EvaluationFailed: a share was lost twice.
@@ -196,9 +194,9 @@ class RayExecutor:
         total: dict[str, Tensor] = {}
         for call, outcome in self._pool.run(todo):
             if isinstance(outcome, EvalAnswer):
-                found = unpack(outcome.found)
-                total = {label: counts + total[label] if total else counts.clone() for label, counts in found.items()}
-            elif call.attempt + 1 < MAX_ATTEMPTS:
+                share = unpack(outcome.counts)
+                total = {label: counts + total[label] if total else counts.clone() for label, counts in share.items()}
+            elif call.attempt + 1 < _MAX_ATTEMPTS:
                 todo.append(replace(call, attempt=call.attempt + 1))
             else:
                 assert isinstance(outcome, Lost)
@@ -220,7 +218,7 @@ class RayExecutor:
         return Call(method="evaluate", args=args, clients=(), limit_s=limit_s)
 
     def _put(self, models: Models) -> ray.ObjectRef[Packed[Models]]:
-        """One object per model version: fetched once per node, read by all its hosts without a copy."""
+        """Puts a model version into the object store: fetched once per node, read by all its hosts without a copy."""
         if self._sent is None or self._sent[0] is not models:
             wire: Models = {name: dict(params) for name, params in models.items()}
             packed = pack(wire)
@@ -229,7 +227,7 @@ class RayExecutor:
         return self._sent[1]
 
     def facts(self) -> dict[str, Json]:
-        """How the run was laid out, for its record."""
+        """Layout of the run on the cluster, for its record."""
         hosts = self._pool.hosts
         return {
             "mode": self._options.mode,
@@ -259,6 +257,6 @@ class RayExecutor:
         return self._pool.num_lost
 
     def close(self) -> None:
-        """Ends the hosts, where they are ours."""
-        if self._own:
+        """Ends the hosts, where the executor owns them."""
+        if self._owns_hosts:
             self._group.close()

@@ -1,4 +1,4 @@
-"""The hosts of a run: created together by the driver, handed to whoever runs the rounds, ended together."""
+"""Hosts (worker processes) of a run: created and ended together by the driver."""
 
 from __future__ import annotations
 
@@ -18,15 +18,19 @@ from actors.runtime.placement import HostSpec, Mode, Placement, Plan, Resources,
 from actors.runtime.session import process_options
 from relief_ray.training.job import Job
 
-RESERVE_S = 60.0
+_RESERVE_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RuntimeOptions:
-    """How clients are laid out over the cluster; none of it changes a result.
+    """Layout of clients over the cluster; none of it changes a result.
 
-    ``client_timeout_s``: seconds a client may take for its round (None: for ever); ``quorum``: the share of a round's
-    clients that must answer.
+    Attributes:
+        mode: packed or an actor per client.
+        num_hosts: number of packed worker processes; None: one per core.
+        placement: typed, virtual, or auto.
+        client_timeout_s: seconds that a client may take for its round; None: without limit.
+        quorum: share of a round's clients that must answer.
     """
 
     mode: Mode = "packed"
@@ -38,7 +42,7 @@ class RuntimeOptions:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HostGroup:
-    """Handles in host order; whoever holds the group keeps the job alive for hosts that start anew."""
+    """Actor handles in host order; holding the group keeps the job alive for hosts that restart."""
 
     plan: Plan
     handles: tuple[Handle, ...]
@@ -71,7 +75,7 @@ def open_hosts(job: Job, options: RuntimeOptions, types: Mapping[str, Resources]
         plan = plan_actors(job.fleet, types or {}, options.placement, cluster, needs_gpu)
     else:
         plan = plan_packed(options.num_hosts, cluster, needs_gpu, job.trainer.stack)
-    reservation = reserve(plan, RESERVE_S)
+    reservation = reserve(plan, _RESERVE_S)
     actor = ray.remote(ClientHost)
     options_of = [actor_options(spec, i, reservation, job.num_threads) for i, spec in enumerate(plan.hosts)]
     handles = tuple(actor.options(**chosen).remote() for chosen in options_of)

@@ -1,6 +1,6 @@
 """A pool of hosts: hands out calls, takes answers as they come, survives lost hosts.
 
-Ray's own retries stay off (they would train twice); whoever calls decides what is sent again.
+A host is a worker process. Ray's own retries stay off (they would train twice); the caller decides what is sent again.
 """
 
 from __future__ import annotations
@@ -19,9 +19,6 @@ from actors.runtime.errors import Interrupted, raise_cause, reason
 from relief_ray.errors import UserError
 from relief_ray.messages import Assignment, ClientId
 
-# Hosts as the driver sees them: who they are, what they were asked, whether they are in trouble.
-
-
 Piece = tuple[int, tuple[Assignment, ...]]
 
 Answer = TrainAnswer | EvalAnswer
@@ -32,9 +29,17 @@ DEPTH = 2
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Call:
-    """A piece of work: ``method`` of a host, for these clients; ``host`` where only one will do.
+    """Call of a host's method.
 
-    ``pieces``: what its answer is made of, consecutive clients of one block each. ``work``: how much, in any unit.
+    Attributes:
+        method: its name.
+        args: its arguments.
+        clients: clients that it concerns.
+        limit_s: seconds after which it counts as lost; None: without limit.
+        pieces: parts of its answer, consecutive clients of one block each.
+        host: index of the only host that may take it; None: any.
+        attempt: 0 for the first.
+        work: amount of work in any unit, for comparison.
     """
 
     method: str
@@ -49,7 +54,7 @@ class Call:
 
 @dataclass(slots=True)
 class Flight:
-    """A call under way; ``since_s``: when the host could begin with it, as far as the driver knows."""
+    """A call that was sent; ``since_s``: when the host could begin with it, as far as the driver knows."""
 
     call: Call
     ref: ray.ObjectRef[Answer]
@@ -58,9 +63,16 @@ class Flight:
 
 @dataclass(slots=True)
 class Host:
-    """One actor; it works on the first of its ``flights``. ``trouble`` says why it was lost, ``probe`` asks again.
+    """A host as the driver sees it; it works on the first of its ``flights``.
 
-    ``work_s``: seconds that it took for a unit of work the last time, once it has answered.
+    Attributes:
+        index, name, handle, identity: number, Ray's name, actor handle, and the code that it runs.
+        flights: calls that were sent and not answered.
+        work_s: seconds per unit of work in its last answer; None before the first.
+        probe: pending question whether it is back; asked from ``probe_at_s`` on.
+        trouble: reason why it was lost, empty where it is well; since ``trouble_at_s``.
+        num_losses: calls lost since its last answer.
+        gone: given up for good.
     """
 
     index: int
@@ -82,7 +94,7 @@ class Host:
         return not self.trouble and not self.gone
 
     def left_s(self, now_s: float) -> float:
-        """Expected seconds until it is through with what lies there; infinite where it was never heard of."""
+        """Expected seconds until its pending calls are finished; infinite before its first answer."""
         if not self.flights:
             return 0.0
         if self.work_s is None:
@@ -96,14 +108,14 @@ class Host:
         self.flights.append(Flight(call=call, ref=ref, since_s=time.monotonic()))
 
     def land(self) -> Flight:
-        """Takes the first flight, which is over; the host is at the next one since now."""
+        """Removes the first flight, which is over; the host works on the next one from now on."""
         done = self.flights.popleft()
         if self.flights:
             self.flights[0].since_s = time.monotonic()
         return done
 
     def suspect(self, why: str) -> list[Call]:
-        """Notes a trouble; returns the calls that lay behind the one in which it happened."""
+        """Notes that the host was lost; returns the calls that it had not begun."""
         self.trouble, self.trouble_at_s = why, time.monotonic()
         self.probe, self.probe_at_s = None, 0.0
         behind = [flight.call for flight in self.flights]
@@ -111,8 +123,8 @@ class Host:
         return behind
 
 
-def greet(handles: Sequence[Handle], names: Sequence[str], within_s: float) -> list[Host]:
-    """Waits until every host has said who it is.
+def await_hosts(handles: Sequence[Handle], names: Sequence[str], within_s: float) -> list[Host]:
+    """Waits until every host has reported its identity.
 
     Raises:
         UserError: a host did not start in time, could not start, or runs other code.
@@ -138,29 +150,37 @@ def greet(handles: Sequence[Handle], names: Sequence[str], within_s: float) -> l
     return hosts
 
 
-POLL_S, PROBE_S, RECOVERY_S = 0.25, 0.2, 60.0
+_POLL_S, _PROBE_S, _RECOVERY_S = 0.25, 0.2, 60.0
 
-MAX_LOSSES = 5
+_MAX_LOSSES = 5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lost:
-    """A call that came to nothing without being at fault."""
+    """Outcome of a call whose host was lost."""
 
     why: str
 
 
 @dataclass(kw_only=True)
 class HostPool:
-    """Hosts and what they are doing; ``per_node`` bounds the hosts of a node that work at the same time.
+    """Hosts with their pending calls.
 
-    ``busy_s``: hosts' own seconds in training so far; ``peak_mib``: the most memory that one of them held.
+    Attributes:
+        hosts: all of them, lost ones included.
+        per_node: by node, how many of its hosts may work at the same time.
+        should_stop: polled; True interrupts.
+        recovery_s: seconds that a lost host gets to restart.
+        moved_bytes: bytes that travelled so far.
+        num_lost: calls that were lost so far.
+        busy_s: seconds that hosts spent in training so far, all together.
+        peak_mib: the most memory (MiB) that one of them held.
     """
 
     hosts: list[Host]
     per_node: dict[str, int]
     should_stop: Callable[[], bool]
-    recovery_s: float = RECOVERY_S
+    recovery_s: float = _RECOVERY_S
     moved_bytes: int = 0
     num_lost: int = 0
     busy_s: float = 0.0
@@ -202,7 +222,7 @@ class HostPool:
                 host.send(call)
 
     def _host_for(self, call: Call) -> Host | None:
-        """The host that is expected to be through first, if a call may lie there."""
+        """The host that is expected to be free first, or None where the call has to wait."""
         working: dict[str, int] = {}
         for host in self.hosts:
             working[host.identity.node] = working.get(host.identity.node, 0) + bool(host.flights)
@@ -216,14 +236,14 @@ class HostPool:
         first = min((h for h in candidates if h.usable and has_place(h)), key=lambda h: h.left_s(now_s), default=None)
         if first is None or not first.flights:
             return first
-        # Unheard of, or full: the call waits and goes to whoever is free then. What was lost before lies there alone:
-        # a call's answer dies with its process if the next one kills that at once, and nobody knows which it was.
+        # Not heard of yet, or full: the call waits for the next free host. What was lost before is sent there alone:
+        # a call's answer dies with its process if the next one kills that at once, and neither is known to blame.
         is_open = len(first.flights) < DEPTH and first.left_s(now_s) < inf
         is_suspect = call.attempt > 0 or any(f.call.attempt > 0 for f in first.flights)
         return first if is_open and not is_suspect else None
 
     def _hopeless(self, todo: deque[Call]) -> Iterator[tuple[Call, Lost]]:
-        """Calls whose hosts are gone, or in trouble for longer than a restart takes."""
+        """Yields calls whose hosts are gone, or in trouble for longer than a restart takes."""
         now = time.monotonic()
         for call in list(todo):
             candidates = self.hosts if call.host is None else [self.hosts[call.host]]
@@ -232,12 +252,12 @@ class HostPool:
                 yield call, Lost(why=f"no host: {candidates[0].name} {candidates[0].trouble}")
 
     def _receive(self, todo: deque[Call]) -> Iterator[tuple[Call, Answer | Lost]]:
-        """Answers of what hosts are at; refills a host before its answer is worked on."""
+        """Yields answers as they arrive; sends a host its next call before its answer is processed."""
         awaited = {h.flights[0].ref: h for h in self.hosts if h.flights}
         if not awaited:
-            time.sleep(PROBE_S if any(h.trouble for h in self.hosts) else 0.0)
+            time.sleep(_PROBE_S if any(h.trouble for h in self.hosts) else 0.0)
             return
-        ready, _ = ray.wait(list(awaited), num_returns=1, timeout=POLL_S)
+        ready, _ = ray.wait(list(awaited), num_returns=1, timeout=_POLL_S)
         for ref in ready:
             host = awaited[ref]
             flight = host.land()
@@ -246,7 +266,7 @@ class HostPool:
 
     def _take(self, host: Host, flight: Flight, todo: deque[Call]) -> tuple[Call, Answer | Lost]:
         try:
-            answer = ray.get(flight.ref, timeout=RECOVERY_S)
+            answer = ray.get(flight.ref, timeout=_RECOVERY_S)
         except RayTaskError as error:
             raise_cause(error, f"{host.name}, {flight.call.method} of clients {list(flight.call.clients)}")
             raise
@@ -274,34 +294,34 @@ class HostPool:
                 yield call, self._lose(host, why, todo)
 
     def _lose(self, host: Host, why: str, todo: deque[Call]) -> Lost:
-        """The host is in trouble; what it had not begun goes to another one, as if it had never been sent."""
+        """The host is in trouble; calls that it had not begun go to another one, as if they had never been sent."""
         self.num_lost += 1
         host.num_losses += 1
         # Ray starts a dead process anew for ever; one that dies on every call is given up.
-        host.gone = host.num_losses >= MAX_LOSSES
+        host.gone = host.num_losses >= _MAX_LOSSES
         todo.extendleft(reversed(host.suspect(why)))
         return Lost(why=f"{host.name}: {why}")
 
     def _probe(self) -> None:
-        """Asks hosts in trouble whether they are back, and hears those that answered."""
+        """Asks lost hosts whether they are back, and takes in those that answered."""
         now = time.monotonic()
         for host in self.hosts:
             if host.trouble and not host.gone and host.probe is None and now >= host.probe_at_s:
                 host.probe = host.handle.hello.remote()
-        asked = {h.probe: h for h in self.hosts if h.probe is not None}
-        if asked:
-            for ref in ray.wait(list(asked), num_returns=len(asked), timeout=0)[0]:
-                self._take_probe(asked[ref])
+        probed = {h.probe: h for h in self.hosts if h.probe is not None}
+        if probed:
+            for ref in ray.wait(list(probed), num_returns=len(probed), timeout=0)[0]:
+                self._take_probe(probed[ref])
 
     def _take_probe(self, host: Host) -> None:
         assert host.probe is not None
         ref, host.probe = host.probe, None
         try:
-            host.identity = ray.get(ref, timeout=RECOVERY_S)
+            host.identity = ray.get(ref, timeout=_RECOVERY_S)
         except ActorDiedError:
             host.gone = True
         except RayError:
-            host.probe_at_s = time.monotonic() + PROBE_S
+            host.probe_at_s = time.monotonic() + _PROBE_S
         else:
             check(identify(), host.identity)
             host.trouble = ""

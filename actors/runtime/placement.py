@@ -1,4 +1,4 @@
-"""Which host goes where: typed resources where the cluster has them, CPU shares otherwise; never a silent wait.
+"""Placement of hosts (worker processes): typed resources where the cluster has them, CPU shares otherwise.
 
 ``type_a``, ``type_b``, ``type_c`` are Ray resources that a device offers when it joins; a client's device type names
 what it asks for.
@@ -25,7 +25,7 @@ GRAIN = 1e-4
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HostSpec:
-    """What one host asks of the cluster; ``client`` is the one client that lives there, None where any may."""
+    """Resources that one host needs; ``client`` is the one client that it trains, None where any may go there."""
 
     name: str
     client: ClientId | None
@@ -59,7 +59,7 @@ def plan_packed(num_hosts: int | None, cluster: Resources, needs_gpu: bool = Fal
     """
     cores = max(1, int(cluster.get("CPU", 1)))
     number = num_hosts or (max(1, int(cluster.get("GPU", 0))) if needs_gpu and stack > 1 else cores)
-    share, num_gpus = _share(cores, number), gpu_share(number, cluster) if needs_gpu else 0.0
+    share, num_gpus = _share(cores, number), _gpu_share(number, cluster) if needs_gpu else 0.0
     hosts = tuple(HostSpec(name=f"host-{i}", client=None, num_cpus=share, num_gpus=num_gpus) for i in range(number))
     return Plan(hosts=hosts, placement="virtual", why="packed hosts take any client")
 
@@ -75,7 +75,7 @@ def plan_actors(
         UserError: ``typed`` placement, but a resource is missing or a device type names none; hosts need a GPU and the
             cluster has none.
     """
-    num_gpus = gpu_share(len(fleet), cluster) if needs_gpu else 0.0
+    num_gpus = _gpu_share(len(fleet), cluster) if needs_gpu else 0.0
     typed = tuple(
         HostSpec(name=f"client-{c.id}", client=c.id, num_cpus=0.0, num_gpus=num_gpus, resources=types.get(c.device, {}))
         for c in fleet.clients
@@ -100,8 +100,8 @@ def _share(cores: float, number: int) -> float:
     return max(GRAIN, int(min(1.0, cores / number) / GRAIN) * GRAIN)
 
 
-def gpu_share(num_hosts: int, cluster: Resources) -> float:
-    """What each host asks for where all compute on GPUs: hosts are spread evenly, and none lies across two.
+def _gpu_share(num_hosts: int, cluster: Resources) -> float:
+    """Share of a GPU for each host where all compute on GPUs: hosts are spread evenly, none over two GPUs.
 
     Raises:
         UserError: the cluster has none.
@@ -115,8 +115,8 @@ def gpu_share(num_hosts: int, cluster: Resources) -> float:
     return _share(1.0, -(-num_hosts // number))
 
 
-def demand(hosts: Sequence[HostSpec]) -> dict[str, float]:
-    """What all hosts ask for together."""
+def _demand(hosts: Sequence[HostSpec]) -> dict[str, float]:
+    """Resources that all hosts need together."""
     total: dict[str, float] = {}
     for host in hosts:
         for name, amount in host.bundle.items():
@@ -128,14 +128,14 @@ def shortage(hosts: Sequence[HostSpec], cluster: Resources) -> str:
     """The resources of which the cluster has too little, in words; empty where it has enough."""
     lacking = [
         f"{name}: needed {amount:g}, the cluster has {cluster.get(name, 0.0):g}"
-        for name, amount in demand(hosts).items()
+        for name, amount in _demand(hosts).items()
         if amount > cluster.get(name, 0.0) + GRAIN
     ]
     return "; ".join(lacking)
 
 
 def reserve(plan: Plan, wait_s: float) -> PlacementGroup | None:
-    """Books all hosts together, so that two runs never wait for each other's half; None inside a Tune trial's booking.
+    """Reserves all hosts together, so that two runs never wait for each other's half; None inside a Tune trial.
 
     Raises:
         UserError: the cluster has too little, or others hold it for longer than ``wait_s``.

@@ -1,4 +1,4 @@
-"""Puts a round together as its pieces arrive; the sums are taken in client order, whatever order they arrive in."""
+"""Reduces a round as its pieces arrive; sums are taken in client order, whatever order they arrive in."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from relief_ray.training.job import BlockResult, combine
 
 
 def _gathered(pieces: Sequence[BlockResult]) -> BlockResult:
-    """Everything but the sums."""
+    """Result of a block from its pieces, without the sums."""
     return BlockResult(
         sums={},
         receipts=tuple(r for p in pieces for r in p.receipts),
@@ -64,7 +64,7 @@ class Gather:
             self._tree.add(node, Accumulator(sums))
 
     def finish(self, moved_bytes: int) -> Trained:
-        """The round, once every piece is in."""
+        """Result of the round, once every piece is in."""
         assert not any(self._awaited), f"clients {self._awaited} are missing"
         trained = combine((_gathered(rest) for rest in self._rest), moved_bytes)
         return replace(trained, reduced=replace(trained.reduced, sums=self._tree.settled()))

@@ -1,4 +1,4 @@
-"""How a round's blocks are cut into calls: large enough to be worth the trip, small enough to balance."""
+"""Cuts a round's blocks into calls: large enough to be worth the transfer, small enough to balance the hosts."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from relief_ray.training.job import Job
 # cores. Sums of several clients are float64 and cost twice that; below, only ratios to training's seconds matter.
 ANSWER_S_PER_BYTE = 1.5e-9
 CALL_S = 1e-3
-# What has to be gained before the hosts' balance is left to a guess; and a round for which it never is: whoever asks a
-# run to stop should not wait for longer.
+# Least gain that justifies scheduling by predicted seconds; and the longest round for which it is done at all: a user
+# who asks a run to stop should not wait for longer.
 LEAST_GAIN, LONG_S = 0.03, 5.0
 
 
 @dataclass(slots=True)
 class Paces:
-    """What clients took the last time they trained, by their work then: the best guess of what they will take."""
+    """Seconds of clients the last time they trained, scaled by their work: the prediction for the next time."""
 
     seen: dict[ClientId, tuple[float, int]] = field(default_factory=dict)
 
     def note(self, receipts: Sequence[Receipt], busy_s: float) -> None:
-        """Learns from a round in which hosts were busy for ``busy_s``; what is not training falls on all alike."""
+        """Learns from a round in which hosts were busy for ``busy_s``; time beside training is shared equally."""
         trained_s = {r.assignment.client: r.work.measured.compute_s for r in receipts}
         beside_s = max(0.0, busy_s - sum(trained_s.values())) / max(1, len(trained_s))
         for receipt in receipts:
@@ -34,21 +34,21 @@ class Paces:
             self.seen[task.client] = (trained_s[task.client] + beside_s, _group_epochs(task))
 
     def foresee(self, tasks: Iterable[Assignment]) -> dict[ClientId, float] | None:
-        """Seconds of every task; None where a client was never seen."""
-        found: dict[ClientId, float] = {}
+        """Predicted seconds of every client's task; None where a client was never timed."""
+        predicted_s: dict[ClientId, float] = {}
         for task in tasks:
             if task.client not in self.seen:
                 return None
             seconds, work = self.seen[task.client]
-            found[task.client] = seconds * (_group_epochs(task) / work if work else 1.0)
-        return found
+            predicted_s[task.client] = seconds * (_group_epochs(task) / work if work else 1.0)
+        return predicted_s
 
 
 def _group_epochs(task: Assignment) -> int:
     return len(task.train) * task.epochs
 
 
-class Dealer:
+class Scheduler:
     """Cuts the rounds of a job for the hosts of a pool."""
 
     def __init__(self, job: Job, pool: HostPool, *, by_client: bool) -> None:
@@ -62,10 +62,10 @@ class Dealer:
         self._answer_nbytes = max((r.bytes_up for r in receipts), default=0)
 
     def work(self, task: Assignment) -> int:
-        """How much a task is, in no unit: good for a comparison of tasks that were never seen."""
+        """Amount of work of a task, without unit: compares tasks that were never timed."""
         return self._job.fleet[task.client].num_windows * _group_epochs(task)
 
-    def deal(self, blocks: Sequence[tuple[Assignment, ...]]) -> Sequence[tuple[Piece, ...]]:
+    def calls(self, blocks: Sequence[tuple[Assignment, ...]]) -> Sequence[tuple[Piece, ...]]:
         """The pieces of every call, in the order of sending."""
         cut, tasks = list(enumerate(blocks)), [task for block in blocks for task in block]
         if self._by_client:
@@ -73,22 +73,22 @@ class Dealer:
         hosts = self._pool.hosts
         slots = min(len(hosts), sum(self._pool.per_node.values()))
         if self._job.trainer.stack > 1:
-            return deal_together(cut, slots)
+            return stacked_calls(cut, slots)
         are_equal = len({h.identity.node for h in hosts}) == 1 and all(h.usable for h in hosts)
         # Single updates (Collect) do not become fewer on the way: they had better come as they arise.
         if are_equal and isinstance(self._job.reduction, WeightedSum) and (paces := self._paces.foresee(tasks)):
-            calls = deal_at_once(cut, slots, paces, self._answer_nbytes)
-            if calls is not None:
-                return calls
-        return deal_singly(cut, slots, {task.client: self.work(task) for task in tasks})
+            merged = merged_calls(cut, slots, paces, self._answer_nbytes)
+            if merged is not None:
+                return merged
+        return single_calls(cut, slots, {task.client: self.work(task) for task in tasks})
 
 
-def deal_together(cut: Sequence[Piece], slots: int) -> list[tuple[Piece, ...]]:
+def stacked_calls(cut: Sequence[Piece], slots: int) -> list[tuple[Piece, ...]]:
     """One call for each host, of as many consecutive blocks: only clients of one call can share their steps."""
     return evenly(cut, min(slots, len(cut)))
 
 
-def deal_singly(cut: Sequence[Piece], slots: int, work: Mapping[ClientId, float]) -> list[tuple[Piece, ...]]:
+def single_calls(cut: Sequence[Piece], slots: int, work: Mapping[ClientId, float]) -> list[tuple[Piece, ...]]:
     """A call per block, most work first; single clients in client order where ``slots`` hosts share few blocks."""
     if 2 * slots > len(cut) and any(len(tasks) > 1 for _, tasks in cut):
         # In client order: only few may wait in memory for one before them.
@@ -100,7 +100,7 @@ def _by_client(cut: Sequence[Piece]) -> list[tuple[Piece, ...]]:
     return [((i, (task,)),) for i, tasks in cut for task in tasks]
 
 
-def deal_at_once(
+def merged_calls(
     cut: Sequence[Piece], slots: int, seconds: Mapping[ClientId, float], nbytes: int
 ) -> list[tuple[Piece, ...]] | None:
     """One call for each of ``slots`` equal hosts, where that is expected to end the round sooner than single calls.
@@ -110,7 +110,7 @@ def deal_at_once(
     seconds, ``CALL_S`` a call and ``ANSWER_S_PER_BYTE`` of what travels; ``nbytes``: a client's values. None where
     single calls are as good but for ``LEAST_GAIN``, or the round is longer than ``LONG_S``.
     """
-    apart = [list(call) for call in deal_singly(cut, slots, seconds)]
+    apart = [list(call) for call in single_calls(cut, slots, seconds)]
     busiest_s = _makespan(_spread(apart, slots, seconds), seconds)
     if busiest_s > LONG_S:
         return None
@@ -126,7 +126,7 @@ def deal_at_once(
 
 
 def _answers_s(runs: Sequence[Sequence[Piece]], nbytes: int) -> float:
-    """What travels for these runs, each as one sum: single clients as they are, sums in float64."""
+    """Seconds for transferring these runs' answers, each one sum: single clients in float32, sums in float64."""
     singles = sum(sum(len(tasks) for _, tasks in run) == 1 for run in runs)
     return ANSWER_S_PER_BYTE * nbytes * (2 * len(runs) - singles)
 

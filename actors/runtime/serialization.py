@@ -1,4 +1,4 @@
-"""What travels between processes: numpy arrays beside a pickle, never torch tensors.
+"""Messages between processes: numpy arrays beside a pickle, never torch tensors.
 
 Ray copies numpy arrays once, into shared memory, and hands them to the receiver as they lie there (read-only); tensors
 it would pickle. The bits survive.
@@ -33,7 +33,7 @@ class Packed(Generic[T]):
 
     @property
     def nbytes(self) -> int:
-        """Bytes that travel."""
+        """Bytes of the message."""
         return len(self.body) + sum(a.nbytes for a in self.arrays)
 
 
@@ -76,12 +76,12 @@ def pack(value: T) -> Packed[T]:
     return Packed(body=file.getvalue(), arrays=tuple(t.detach().contiguous().numpy() for t in packer.tensors))
 
 
-def unpack(packed: Packed[T], own: bool = False) -> T:
-    """The value again. Its tensors look into the received, read-only arrays; with ``own`` each has its own memory."""
+def unpack(packed: Packed[T], copy: bool = False) -> T:
+    """Restores the value. Its tensors are views of the received, read-only arrays; with ``copy`` they are copies."""
     with warnings.catch_warnings():
         # Torch has no read-only tensors and warns; receivers copy out of these and never write.
         warnings.simplefilter("ignore")
         tensors = [torch.from_numpy(a) for a in packed.arrays]
     # Ray aligns what it puts into shared memory; small messages come as they fall.
-    tensors = [t.clone() if own or t.data_ptr() % ALIGN_BYTES else t for t in tensors]
+    tensors = [t.clone() if copy or t.data_ptr() % ALIGN_BYTES else t for t in tensors]
     return cast(T, _Unpacker(packed.body, tensors).load())

@@ -1,4 +1,4 @@
-"""Ray for the length of a run: a small private cluster of our own, or the one that is already there."""
+"""Ray for the length of a run: a small private cluster, or an existing one."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from relief_ray.errors import UserError
 MIB = 2**20
 # Ray's sockets lie about 75 characters below its folder, and a socket's path has at most 107.
 MAX_FOLDER_LENGTH = 30
-CONNECT_S = 10.0
-START_TIMEOUT = "timed out during startup"
-THREADS, HIDDEN = "OMP_NUM_THREADS", {"CUDA_VISIBLE_DEVICES": ""}
+_CONNECT_S = 10.0
+_START_TIMEOUT = "timed out during startup"
+_THREADS, _HIDDEN = "OMP_NUM_THREADS", {"CUDA_VISIBLE_DEVICES": ""}
 # What our own cluster's processes were started with: Ray starts one anew for each that asks for another environment.
-INHERITED = "RELIEF_RAY_THREADS"
+_INHERITED = "RELIEF_RAY_THREADS"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,9 +42,9 @@ class SessionOptions:
 
 @contextmanager
 def ray_session(options: SessionOptions) -> Iterator[str | None]:
-    """Ray is usable inside the block; what we started is stopped, what others started is left running.
+    """Makes Ray usable inside the block; a cluster that was started here is stopped, any other is left running.
 
-    Gives the address of the dashboard, where one was asked for and started here, with the token that it asks for.
+    Yields the dashboard's address with its token, where a dashboard was requested and started here.
 
     Raises:
         UserError: the cluster at ``address`` cannot be joined.
@@ -57,7 +57,7 @@ def ray_session(options: SessionOptions) -> Iterator[str | None]:
         yield None
         return
     folder = None if options.address else short_folder()
-    before = {name: os.environ.get(name) for name in (THREADS, INHERITED)}
+    before = {name: os.environ.get(name) for name in (_THREADS, _INHERITED)}
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     url = None
     try:
@@ -86,7 +86,7 @@ def _start(folder: Path, options: SessionOptions) -> str | None:
         # Strangers on the machine stay out, and Ray writes no token to the home folder. It stays for the whole process:
         # Ray reads it once.
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
-    os.environ[INHERITED] = os.environ.setdefault(THREADS, "1")
+    os.environ[_INHERITED] = os.environ.setdefault(_THREADS, "1")
     try:
         context = ray.init(
             address="local",
@@ -100,7 +100,7 @@ def _start(folder: Path, options: SessionOptions) -> str | None:
         )
     except Exception as error:
         # Ray knows no class of its own for it, and no option to wait for longer than its 30 s.
-        if START_TIMEOUT not in str(error):
+        if _START_TIMEOUT not in str(error):
             raise
         raise UserError(
             f"Ray's local cluster was not up within its 30 s; expected a machine with a core to spare, found a load of "
@@ -120,9 +120,9 @@ def process_options(num_threads: int, *, hide_gpus: bool = True) -> dict[str, An
     """
     import ray
 
-    threads = {} if os.environ.get(INHERITED) == str(num_threads) else {THREADS: str(num_threads)}
-    asked = threads | (HIDDEN if hide_gpus and "GPU" in ray.cluster_resources() else {})
-    return {"runtime_env": {"env_vars": asked}} if asked else {}
+    threads = {} if os.environ.get(_INHERITED) == str(num_threads) else {_THREADS: str(num_threads)}
+    variables = threads | (_HIDDEN if hide_gpus and "GPU" in ray.cluster_resources() else {})
+    return {"runtime_env": {"env_vars": variables}} if variables else {}
 
 
 def _join(address: str, options: SessionOptions) -> None:
@@ -139,14 +139,14 @@ def _join(address: str, options: SessionOptions) -> None:
 
 
 def _knock(address: str) -> None:
-    """Ray itself waits for minutes where nobody listens."""
+    """Checks that something listens at the address; Ray itself would wait for minutes."""
     host, colon, port = address.rpartition(":")
     if colon and port.isdecimal() and "/" not in host:
-        socket.create_connection((host, int(port)), timeout=CONNECT_S).close()
+        socket.create_connection((host, int(port)), timeout=_CONNECT_S).close()
 
 
-def is_alive(pid: int) -> bool:
-    """Whether such a process exists."""
+def _is_alive(pid: int) -> bool:
+    """True where such a process exists."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -164,12 +164,12 @@ def num_cores() -> int:
 def short_folder() -> Path:
     """A new folder for Ray's sockets and logs, in the usual place where that name is short enough.
 
-    Folders of our own whose process was killed are removed: nobody else will.
+    Folders of our own whose process was killed are removed: nothing else removes them.
     """
     usual = tempfile.gettempdir()
     place = Path(usual if len(usual) <= MAX_FOLDER_LENGTH else "/tmp")
     for left in place.glob("rr-*-*"):
         owner = left.name.split("-")[1]
-        if owner.isdecimal() and left.stat().st_uid == os.getuid() and not is_alive(int(owner)):
+        if owner.isdecimal() and left.stat().st_uid == os.getuid() and not _is_alive(int(owner)):
             shutil.rmtree(left, ignore_errors=True)
     return Path(tempfile.mkdtemp(prefix=f"rr-{os.getpid()}-", dir=place))

@@ -1,6 +1,6 @@
-"""What is sent to other processes and names classes of the user's own: their source files go with it.
+"""Sends values that refer to a user's own classes to other processes, together with their source files.
 
-So a host needs no copy of the file that a method stands in, and cannot run another version of it.
+A host needs no copy of a user's files and cannot run another version of them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Carried(Generic[T]):
+class WithSources(Generic[T]):
     """A pickled value and the files that it takes to read it."""
 
     modules: tuple[str, ...]
@@ -39,21 +39,21 @@ def put(value: T, modules: tuple[str, ...]) -> ray.ObjectRef[T]:
     files = sources(modules)
     if not files:
         return ray.put(value)
-    carried: Carried[T] = Carried(modules=modules, files=files, body=cloudpickle.dumps(value))
-    return cast("ray.ObjectRef[T]", ray.put(carried))
+    with_sources: WithSources[T] = WithSources(modules=modules, files=files, body=cloudpickle.dumps(value))
+    return cast("ray.ObjectRef[T]", ray.put(with_sources))
 
 
 def get(ref: ray.ObjectRef[T]) -> T:
-    """The value; the user's modules are put in place first.
+    """Fetches the value; the user's modules are put in place first.
 
     Raises:
         UserError: this process finds other modules of these names.
     """
-    found: object = ray.get(ref)
-    if isinstance(found, Carried):
-        install(found.modules, found.files)
-        found = cloudpickle.loads(found.body)
-    return cast(T, found)
+    value: object = ray.get(ref)
+    if isinstance(value, WithSources):
+        install(value.modules, value.files)
+        value = cloudpickle.loads(value.body)
+    return cast(T, value)
 
 
 def install(modules: Sequence[str], files: Sequence[SourceFile]) -> None:
@@ -74,13 +74,15 @@ def install(modules: Sequence[str], files: Sequence[SourceFile]) -> None:
     importlib.invalidate_caches()
     for name in modules:
         importlib.import_module(name)
-    if (found := digests(modules)) != wanted:
+    if (digests_here := digests(modules)) != wanted:
         places = [str(getattr(sys.modules[name], "__file__", name)) for name in modules]
-        raise UserError(f"{', '.join(places)}: other sources ({found}) than the driver's ({wanted}); rename the module")
+        raise UserError(
+            f"{', '.join(places)}: other sources ({digests_here}) than the driver's ({wanted}); rename the module"
+        )
 
 
 def _write(folder: Path, files: Sequence[SourceFile]) -> None:
-    """Other hosts of this node may be writing the same: the folder appears whole."""
+    """Writes the files into a folder that appears complete, since other hosts of this node may write the same."""
     if folder.exists():
         return
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -97,7 +99,7 @@ def _write(folder: Path, files: Sequence[SourceFile]) -> None:
 
 
 def _place_of(module: str) -> str:
-    """Where a loaded module's file lies below the folder it was found in; empty for what has none."""
+    """Path of a loaded module's file below its import folder; empty for a module without file."""
     file, path = getattr(sys.modules[module], "__file__", None), module.replace(".", "/")
     if file is None:
         return ""

@@ -1,4 +1,4 @@
-"""Processes that outlive a run: the next one takes over its hosts and its coordinator where it would start the same."""
+"""Worker processes that outlive a run: the next run takes over hosts and coordinator where it would start the same."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from actors.runtime.placement import Resources
 from relief_ray.process import Device
 from relief_ray.training.job import Job
 
-ALIVE_S = 5.0
+_ALIVE_S = 5.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Wanted:
-    """What hosts are started from; runs that want the same may share them."""
+class HostNeeds:
+    """Everything that hosts depend on at their start; runs with equal needs may share them."""
 
     options: RuntimeOptions
     types: Mapping[str, Resources]
@@ -30,23 +30,23 @@ class Wanted:
     stack: int
 
 
-class Crew:
-    """Hosts and coordinator in one keeping; ``close`` ends them."""
+class WorkerCache:
+    """Keeps hosts and coordinator from one run to the next; ``close`` ends them."""
 
     def __init__(self) -> None:
-        """Nobody is there yet."""
-        self._wanted: Wanted | None = None
+        """Starts without processes."""
+        self._needs: HostNeeds | None = None
         self._group: HostGroup | None = None
         self._coordinator: Handle | None = None
 
     def hosts(self, job: Job, options: RuntimeOptions, types: Mapping[str, Resources]) -> HostGroup:
-        """Hosts for this job: those of the last run where they fit and answer, new ones otherwise.
+        """Returns hosts for this job: those of the last run where they fit and answer, new ones otherwise.
 
         Raises:
             UserError: the cluster lacks a resource, named with the fix.
         """
         devices = tuple(c.device for c in job.fleet.clients) if options.mode == "actors" else ()
-        wanted = Wanted(
+        needs = HostNeeds(
             options=options,
             types=types,
             devices=devices,
@@ -54,21 +54,21 @@ class Crew:
             computes_on=job.trainer.device,
             stack=job.trainer.stack,
         )
-        if self._group is not None and self._wanted == wanted and _alive(self._group):
+        if self._group is not None and self._needs == needs and _alive(self._group):
             self._group = self._group.with_job(job)
         else:
             self._end_hosts()
-            self._group, self._wanted = open_hosts(job, options, types), wanted
+            self._group, self._needs = open_hosts(job, options, types), needs
         return self._group
 
     def coordinator(self) -> Handle:
-        """The coordinator's actor."""
+        """Returns the coordinator's actor; starts it the first time."""
         if self._coordinator is None:
             self._coordinator = start_coordinator()
         return self._coordinator
 
     def close(self) -> None:
-        """Ends everybody; a run after this starts its own."""
+        """Ends all processes; a later run starts new ones."""
         self._end_hosts()
         if self._coordinator is not None and ray.is_initialized():
             with suppress(ray.exceptions.RayError):
@@ -78,12 +78,12 @@ class Crew:
     def _end_hosts(self) -> None:
         if self._group is not None:
             self._group.close()
-        self._group = self._wanted = None
+        self._group = self._needs = None
 
 
 def _alive(group: HostGroup) -> bool:
     try:
-        ray.get([handle.hello.remote() for handle in group.handles], timeout=ALIVE_S)
+        ray.get([handle.hello.remote() for handle in group.handles], timeout=_ALIVE_S)
     except ray.exceptions.RayError:
         return False
     return True

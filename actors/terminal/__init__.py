@@ -1,1 +1,1 @@
-"""What commands share at the terminal: options, console, exit codes, signals."""
+"""Shared by commands at the terminal: options, progress, exit codes, signals."""

@@ -1,4 +1,4 @@
-"""MLflow while runs go on: told from the driver's process, and waited for only when everything is done."""
+"""MLflow exports while runs go on: sent from the driver's process, waited for only at the end."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from relief_ray.records.tracking import MlflowTracker, NullTracker, Tracker
 
 # How long all unfinished exports together may hold the command up at its end, and after a stop.
 PATIENCE_S, PATIENCE_AFTER_STOP_S = 30.0, 3.0
-MISSING = "MLflow is not installed: nothing is exported (install relief-ray[server], then: relief-ray sync DIR)"
+_MISSING = "MLflow is not installed: nothing is exported (install relief-ray[server], then: relief-ray sync DIR)"
 
 # MLflow's interface opens on language-model traces, whatever an experiment's kind; the first experiment of a file is 1.
 PAGE = "http://127.0.0.1:5000/#/experiments/1/runs?workflowType=machine_learning"
 
 
 def where_to_look(config: TrackingConfig, out: Path) -> list[str]:
-    """How to see the curves in MLflow, where they were exported to a file of ours in ``out``."""
+    """Lines that tell the user how to see the curves in MLflow; empty without a local export in ``out``."""
     database = out / "mlflow.db"
     is_ours = config.enabled and config.uri is None and database.exists()
     return [f"MLflow  mlflow ui --backend-store-uri sqlite:///{database}", f"        {PAGE}"] if is_ours else []
 
 
 class Exports:
-    """Trackers of the runs of a plan; the end of each is told in a thread of its own."""
+    """Trackers of the runs of a plan; the end of each is exported in a thread."""
 
     def __init__(self, on_note: Callable[[str], None]) -> None:
         """``on_note`` hears, once, where MLflow is wanted but missing."""
-        self._on_note, self._told = on_note, False
+        self._on_note, self._noted_missing = on_note, False
         self._endings: list[threading.Thread] = []
 
     def begin(self, config: TrackingConfig, folder: Path) -> Tracker:
@@ -46,9 +46,9 @@ class Exports:
             return NullTracker()
         if importlib.util.find_spec("mlflow") is not None:
             return MlflowTracker(config.uri, config.experiment, finish_s=PATIENCE_S)
-        if not self._told:
-            self._told = True
-            self._on_note(MISSING)
+        if not self._noted_missing:
+            self._noted_missing = True
+            self._on_note(_MISSING)
         return NullTracker()
 
     def end(self, tracker: Tracker, folder: Path) -> None:
@@ -59,7 +59,7 @@ class Exports:
         self._endings.append(thread)
 
     def close(self, patience_s: float = PATIENCE_S) -> None:
-        """Waits for what is still being told; the rest is left for `relief-ray sync`."""
+        """Waits for exports under way; the rest is left for `relief-ray sync`."""
         until = time.monotonic() + patience_s
         for thread in self._endings:
             thread.join(max(0.0, until - time.monotonic()))

@@ -40,11 +40,11 @@ class Main(TyperGroup):
         except typer.Abort:
             code = INTERRUPTED
         except Exception as error:
-            code = usage(error) or report(error)
+            code = _usage(error) or report(error)
         sys.exit(code if isinstance(code, int) else 0)
 
 
-def usage(error: Exception) -> int:
+def _usage(error: Exception) -> int:
     """Reports a wrong option or argument; 0 where the error is of another kind.
 
     Typer has had several classes for these, with this shape in common.

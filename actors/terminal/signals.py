@@ -11,30 +11,30 @@ from types import FrameType, TracebackType
 
 from actors.terminal.exit_codes import INTERRUPTED, TERMINATED, say
 
-CODES = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED}
+_CODES = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED}
 
 
 class StopSignals:
     """Inside the block, signals are remembered; ``code`` is the exit code of the first one, 0 before."""
 
     def __init__(self) -> None:
-        """Nothing has been asked yet."""
+        """Starts without a signal."""
         self.code = 0
         self._before: dict[signal.Signals, signal._HANDLER] = {}
 
     def requested(self) -> bool:
-        """Whether a run should stop after its round."""
+        """True where a run should stop after its round."""
         return self.code != 0
 
     def _remember(self, number: int, frame: FrameType | None) -> None:
         if self.code:
             raise KeyboardInterrupt
-        self.code = CODES[signal.Signals(number)]
+        self.code = _CODES[signal.Signals(number)]
         say("stopping after this round; press Ctrl-C again to stop at once")
 
     def __enter__(self) -> StopSignals:
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._remember) for number in CODES}
+            self._before = {number: signal.signal(number, self._remember) for number in _CODES}
         return self
 
     def __exit__(
@@ -45,7 +45,7 @@ class StopSignals:
 
 
 class TimeIsUp(BaseException):
-    """Raised where the program happens to be: no ``Exception``, as Ctrl-C is none, since nobody there may handle it."""
+    """Raised wherever the program is. Like Ctrl-C it is no ``Exception``, so that no code there handles it."""
 
 
 @contextmanager

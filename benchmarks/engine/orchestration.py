@@ -14,11 +14,11 @@ from typing import Any
 
 from actors.runtime import serialization, user_code
 from actors.runtime.client_host import ClientHost, Models, TrainAnswer, TrainRequest
-from actors.runtime.executor import RayExecutor, take
+from actors.runtime.executor import RayExecutor, add_answer
 from actors.runtime.reduce import Gather
 from benchmarks.engine.machine import Figures
 from benchmarks.engine.product import Product, Stopwatch
-from relief_ray.devices.planner import CostAccountant
+from relief_ray.devices.accounting import CostAccountant
 from relief_ray.experiment.recording import round_record
 from relief_ray.experiment.setup import Setup, context_of
 from relief_ray.messages import StageTimes
@@ -56,7 +56,7 @@ def _wire(calls: Calls, busy_s: float) -> Split:
     """Shares of the driver's wait beyond the hosts' own seconds."""
     parts_s = {
         "put": calls.seconds(RayExecutor._put),
-        "add": calls.seconds(take, Gather.finish),
+        "add": calls.seconds(add_answer, Gather.finish),
     }
     return _with_rest(parts_s, calls.seconds(Stopwatch.train) - busy_s)
 
@@ -118,7 +118,7 @@ def _host_calls(prepared: Setup, num_hosts: int) -> tuple[Calls, list[StageTimes
     cut = blocks(prepared.strategy.allocate(state, context_of(prepared, 1)))
     size = -(-len(cut) // num_hosts)
     parts = tuple(cut[:size])
-    request = TrainRequest(round=1, parts=parts, states={}, whole=(tuple(range(len(parts))), len(cut)))
+    request = TrainRequest(round=1, parts=parts, states={}, whole_blocks=(tuple(range(len(parts))), len(cut)))
     sent: Models = {name: dict(params) for name, params in state.models.items()}
     models = serialization.pack(sent)
     call = partial(

@@ -15,7 +15,7 @@ from statistics import median, quantiles
 from benchmarks.engine.local import Local, make_backbone, make_client
 from benchmarks.engine.machine import Figures
 from benchmarks.engine.scenario import Scenario, setup, write
-from relief_ray.devices.planner import Clock, CostAccountant, assumed_engine
+from relief_ray.devices.accounting import CostAccountant
 from relief_ray.devices.time import Measured, Profile, Split, Throughput
 from relief_ray.devices.types import DeviceType
 from relief_ray.experiment.setup import Setup
@@ -114,8 +114,8 @@ def bills(prepared: Setup, num_windows: int, seen: Seen, row: Throughput) -> dic
         counter=prepared.accountant.counter,
         types={DEVICE: DeviceType(name=DEVICE, peak_tops=1.0, active_power_w=1.0)},
         clocks={
-            "split": Clock(model=Split(), engine=assumed_engine(prepared.engine)),
-            "measured": Clock(model=Measured(profile=profile)),
+            "split": Split(),
+            "measured": Measured(profile=profile),
         },
     )
     bills_by_name = {}

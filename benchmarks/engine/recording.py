@@ -13,8 +13,8 @@ from pathlib import Path
 from statistics import median
 from time import perf_counter
 
-from actors.launch import Watch, run_experiment
-from actors.runtime.warm_pool import Crew
+from actors.launch import RunCallbacks, run_experiment
+from actors.runtime.warm_pool import WorkerCache
 from actors.terminal.mlflow_export import Exports
 from benchmarks.engine.machine import Figures
 from benchmarks.engine.noop import scenario_of
@@ -121,7 +121,7 @@ class Runs:
     """Runs of one experiment, each in its own folder, on the same hosts and coordinator."""
 
     def __init__(self, prepared: Setup, folder: Path) -> None:
-        self._prepared, self._folder, self._crew, self._number = prepared, folder, Crew(), 0
+        self._prepared, self._folder, self._worker_cache, self._number = prepared, folder, WorkerCache(), 0
         self.export_s: list[float] = []
         self.last = folder
 
@@ -145,7 +145,7 @@ class Runs:
             tracker.round(record)
 
         try:
-            run_experiment(self._prepared, path, Watch(on_round=on_round, on_note=print), self._crew)
+            run_experiment(self._prepared, path, RunCallbacks(on_round=on_round, on_note=print), self._worker_cache)
         finally:
             exports.end(tracker, path)
             began = perf_counter()
@@ -156,4 +156,4 @@ class Runs:
 
     def close(self) -> None:
         """Ends hosts and coordinator."""
-        self._crew.close()
+        self._worker_cache.close()

@@ -15,7 +15,8 @@ from benchmarks.engine.eager import Task
 from benchmarks.engine.effort import Dataset
 from relief_ray.config import EvaluationConfig, ExperimentConfig, RuntimeConfig, preset
 from relief_ray.data import DataConfig, FederatedData
-from relief_ray.data.spec import DatasetSpec, get_spec
+from relief_ray.data.loader import DatasetSpec
+from relief_ray.data.registry import get_spec
 from relief_ray.data.window_set import WindowSet
 from relief_ray.devices.fleet import FleetConfig, build_fleet, with_windows
 from relief_ray.experiment.setup import Setup, assemble

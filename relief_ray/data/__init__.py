@@ -1,14 +1,16 @@
 """Datasets: from raw files to every client's windows.
 
-The way through the room: `source` finds the raw files, a loader (`pamap2`, `mhealth`, `dsa`, `partial`) parses them,
-`cache` keeps the result, `windows` and `splits` cut it, `partition` and `plan` deal it, `federated_data` hands it over.
+Order of use: `registry` names the datasets (one file each in `formats`), `source` finds the raw files, the dataset's
+`Loader` parses them, `cache` keeps the result, `partition` cuts it into windows and assigns them to clients,
+`federated_data` standardises them and puts everything together.
 """
 
 from relief_ray.data.config import DataConfig
 from relief_ray.data.dataset import Dataset, load_dataset, open_dataset
 from relief_ray.data.federated_data import FederatedData, federate, num_clients
+from relief_ray.data.loader import DatasetSpec, Loader, Recording
+from relief_ray.data.registry import DATASETS, get_spec
 from relief_ray.data.source import find_source
-from relief_ray.data.spec import DATASETS, DatasetSpec, get_spec
 from relief_ray.data.window_set import WindowSet, pool
 
 __all__ = [
@@ -17,6 +19,8 @@ __all__ = [
     "Dataset",
     "DatasetSpec",
     "FederatedData",
+    "Loader",
+    "Recording",
     "WindowSet",
     "federate",
     "find_source",

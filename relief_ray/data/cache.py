@@ -1,4 +1,4 @@
-"""Parsed signals in the user's cache: memory-mapped .npy files named by what they were made from.
+"""Cache of parsed signals: memory-mapped .npy files in folders named by a hash of their origin.
 
 The key hashes the source's bytes, the parser's version and the dataset's description, so that a changed file, parser or
 selection can never be answered with old numbers. Every entry appears whole (fsync, then rename) or not at all.
@@ -13,9 +13,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from relief_ray.data.sensor_recording import NULL, Recording
+from relief_ray.data.loader import NULL, DatasetSpec, Recording
 from relief_ray.data.source import MARKER, Source, open_source
-from relief_ray.data.spec import DatasetSpec
 from relief_ray.errors import UserError
 from relief_ray.files import cache_root, digest_files, folder_atomic, sha256_file, sha256_json
 from relief_ray.plugins import digests, modules_of
@@ -63,7 +62,7 @@ def cache_key(spec: DatasetSpec, digest: str) -> str:
 
 
 def entry_folder(spec: DatasetSpec, digest: str) -> Path:
-    """Where the parsed form of these raw files lies, or would lie."""
+    """Folder of the cache entry for these raw files, whether it exists or not."""
     return cache_root() / "parsed" / f"{spec.name.replace(':', '.')}-{cache_key(spec, digest)[:32]}"
 
 

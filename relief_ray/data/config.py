@@ -1,20 +1,31 @@
-"""The data part of a configuration: which dataset, how it is windowed, split and dealt to clients."""
+"""Data section of a configuration: the dataset, its windows and splits, and the number of clients."""
 
 from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from relief_ray.data.spec import DSA_UNITS, DatasetSpec, get_spec, with_units
+from relief_ray.data.formats.dsa import UNITS, with_units
+from relief_ray.data.loader import DatasetSpec
+from relief_ray.data.registry import get_spec
 from relief_ray.frozen import FrozenConfig
 
 SplitName = Literal["within_subject", "held_out_subject", "random_leaky"]
 
 
 class DataConfig(FrozenConfig):
-    """Dataset, split and sharding; empty `units` and `subjects` mean all, `num_clients` None one client per subject.
+    """Dataset, split and sharding.
 
-    `fold` belongs to `held_out_subject`, `seed` is read by `random_leaky` alone; `max_windows_per_client` thins a
-    client evenly over its recording. Fractions are of a bout's length (test) and of what remains of it (validation).
+    Attributes:
+        name: a built-in dataset, or the import path of a user's `Loader`.
+        split: `within_subject` tests on the end of each bout, `held_out_subject` on other subjects (docs/data.md).
+        fold: number of the held-out pair of subjects, from 0; for `held_out_subject` alone.
+        stride_s: seconds between the starts of neighbouring windows.
+        num_clients: number of clients; None: one per training subject.
+        test_fraction: share of a bout's length; `validation_fraction` is the share of what remains of it.
+        units: body units of dsa; empty: all.
+        subjects: the subjects that take part; empty: all.
+        max_windows_per_client: limit of training windows, kept evenly over a client's recording.
+        seed: of the random split; for `random_leaky` alone.
     """
 
     name: str = "dsa_mini"
@@ -37,7 +48,7 @@ class DataConfig(FrozenConfig):
     @field_validator("units")
     @classmethod
     def _canonical(cls, units: tuple[str, ...]) -> tuple[str, ...]:
-        known = [unit for unit in DSA_UNITS if unit in units]
+        known = [unit for unit in UNITS if unit in units]
         return tuple(known) if len(known) == len(units) else units  # anything else is refused by `spec`
 
     @model_validator(mode="after")
@@ -58,5 +69,5 @@ class DataConfig(FrozenConfig):
         return with_units(get_spec(self.name), self.units)
 
     def subject_ids(self) -> tuple[int, ...]:
-        """The subjects taken part, in the dataset's order."""
+        """Numbers of the subjects that take part, in the dataset's order."""
         return tuple(s for s in get_spec(self.name).subjects if not self.subjects or s in self.subjects)

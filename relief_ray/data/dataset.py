@@ -1,4 +1,4 @@
-"""A dataset, parsed and cached: `load_dataset` finds the raw files, parses them once and maps them from then on."""
+"""Loading of a dataset: find the raw files, parse them once, memory-map the cached result from then on."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -11,26 +11,12 @@ from numpy.typing import NDArray
 
 from relief_ray.data import cache
 from relief_ray.data.config import DataConfig
-from relief_ray.data.formats import dsa, mhealth, pamap2, partial
-from relief_ray.data.loader import own_loader
-from relief_ray.data.sensor_recording import Recording
-from relief_ray.data.source import Members, Source, find_source, open_source, require_members
-from relief_ray.data.spec import DSA_UNITS, DatasetSpec, get_spec, with_units
-from relief_ray.plugins import is_path
+from relief_ray.data.formats.dsa import unit_columns, with_units
+from relief_ray.data.loader import DatasetSpec, Recording, require_members
+from relief_ray.data.registry import get_loader, get_spec
+from relief_ray.data.source import Source, find_source, open_source
 
-Parser = Callable[[DatasetSpec, Members, Path, int], Recording]
-FileNames = Callable[[DatasetSpec, int], list[str]]
 Progress = Callable[[str, int, int], None]
-
-LOADERS: Mapping[str, tuple[Parser, FileNames]] = MappingProxyType(
-    {
-        "pamap2": (pamap2.parse, pamap2.files),
-        "mhealth": (mhealth.parse, mhealth.files),
-        "dsa": (dsa.parse, dsa.files),
-        "dsa_mini": (partial.parse_mini, partial.files),
-        "mhealth_partial": (partial.parse, partial.files),
-    }
-)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,9 +51,10 @@ def load_dataset(
     `units` picks body units of dsa. Raises UserError where files are missing or damaged.
     """
     start = time.monotonic()
-    spec = with_units(get_spec(name), units)
-    source = find_source(get_spec(name), root)
-    digest = cache.source_digest(get_spec(name), source)
+    full_spec = get_spec(name)
+    spec = with_units(full_spec, units)
+    source = find_source(full_spec, root)
+    digest = cache.source_digest(full_spec, source)
     folder = cache.entry_folder(spec, digest)
     if not folder.exists():
         _fill(spec, source, digest, folder, progress)
@@ -87,45 +74,39 @@ def load_dataset(
 
 
 def open_dataset(config: DataConfig, root: str | Path | None = None, progress: Progress | None = None) -> Dataset:
-    """The dataset a configuration asks for, with its units."""
+    """The dataset of a configuration, with its units."""
     return load_dataset(config.name, root, config.units, progress)
 
 
 def _fill(spec: DatasetSpec, source: Source, digest: str, folder: Path, progress: Progress | None) -> None:
-    """Make the missing cache entry: parse everything, or cut units out of the whole that is parsed first."""
-    whole = get_spec(spec.name)
-    if spec.units != whole.units:
-        _fill_units(spec, whole, source, digest, folder, progress)
+    """Make the missing cache entry: parse everything, or cut units out of the full dataset that is parsed first."""
+    full_spec = get_spec(spec.name)
+    if spec.units != full_spec.units:
+        _fill_units(spec, full_spec, source, digest, folder, progress)
         return
     cache.store(spec, parse_source(spec, source, progress), source, folder)
 
 
 def parse_source(spec: DatasetSpec, source: Source, progress: Progress | None = None) -> list[Recording]:
-    """All subjects, parsed one after the other; `progress` hears (what, done, total)."""
-    if is_path(spec.name):
-        own = own_loader(spec.name)
-        parse, files = own.parse, own.files
-    else:
-        parse, files = LOADERS[spec.name]
+    """All subjects, parsed one after the other; `progress` is called with (what, done, total)."""
+    loader = get_loader(spec.name)
     recordings = []
     with open_source(spec, source) as members:
-        expected = [name for subject in spec.subjects for name in files(spec, subject)]
+        expected = [name for subject in spec.subjects for name in loader.files(spec, subject)]
         require_members(spec, members.names, expected, source.path)
         for done, subject in enumerate(spec.subjects):
             if progress is not None:
                 progress(f"{spec.name}: subject {subject}", done, len(spec.subjects))
-            recordings.append(parse(spec, members, source.path, subject))
+            recordings.append(loader.parse(spec, members, source.path, subject))
     return recordings
 
 
 def _fill_units(
-    spec: DatasetSpec, whole: DatasetSpec, source: Source, digest: str, folder: Path, progress: Progress | None
+    spec: DatasetSpec, full_spec: DatasetSpec, source: Source, digest: str, folder: Path, progress: Progress | None
 ) -> None:
-    parent = cache.entry_folder(whole, digest)
+    parent = cache.entry_folder(full_spec, digest)
     if not parent.exists():
-        _fill(whole, source, digest, parent, progress)
+        _fill(full_spec, source, digest, parent, progress)
     entry = cache.read_entry(parent)
-    places = [DSA_UNITS.index(unit) for unit in spec.units]
-    columns = np.arange(whole.num_channels).reshape(3, len(DSA_UNITS), 3)[:, places].ravel()
-    signal = np.load(entry.signal_path, mmap_mode="r", allow_pickle=False)[:, columns]
+    signal = np.load(entry.signal_path, mmap_mode="r", allow_pickle=False)[:, unit_columns(spec.units)]
     cache.write_entry(folder, signal, entry.labels, entry.bouts, entry.origin, entry.facts)

@@ -1,4 +1,4 @@
-"""What is in a dataset, as JSON-able reports for the command line and the run record."""
+"""Reports on a dataset's content, JSON-able, for the command line and the run record."""
 
 from pathlib import Path
 from typing import TypedDict
@@ -6,11 +6,10 @@ from typing import TypedDict
 import numpy as np
 
 from relief_ray.data.config import DataConfig
-from relief_ray.data.coverage import Coverage
 from relief_ray.data.dataset import Dataset
-from relief_ray.data.federated_data import federate, num_clients
+from relief_ray.data.federated_data import Coverage, federate, num_clients
+from relief_ray.data.registry import DATASETS, get_spec
 from relief_ray.data.source import find_source
-from relief_ray.data.spec import DATASETS
 from relief_ray.errors import UserError
 
 _CHUNK = 1 << 16
@@ -61,16 +60,17 @@ def list_datasets(root: str | Path | None = None) -> list[Listing]:
 
 
 def _listing(name: str, root: str | Path | None) -> Listing:
+    spec = get_spec(name)
     try:
-        source = find_source(DATASETS[name], root)
+        source = find_source(spec, root)
     except UserError:
-        return {"name": name, "title": DATASETS[name].title, "path": None, "origin": None}
+        return {"name": name, "title": spec.title, "path": None, "origin": None}
     origin = "SYNTHETIC" if source.synthetic else "real"
-    return {"name": name, "title": DATASETS[name].title, "path": str(source.path), "origin": origin}
+    return {"name": name, "title": spec.title, "path": str(source.path), "origin": origin}
 
 
 def describe(dataset: Dataset, config: DataConfig) -> Description:
-    """The dataset and what a configuration makes of it, all clients owning all modalities."""
+    """Figures of the dataset and of its windows under a configuration, all clients owning all modalities."""
     spec = dataset.spec
     data = federate(dataset, config, [spec.names] * num_clients(dataset, config))
     return {

@@ -1,4 +1,8 @@
-"""The data as training sees them: clients' windows, validation, test, statistics, digest and coverage."""
+"""Standardised data as training reads them: clients' windows, validation, test, digest and coverage.
+
+Mean and standard deviation per channel are exactly those over all training windows of the clients that own a modality.
+Overlapping windows repeat rows; instead of copying them, every row counts as often as windows contain it.
+"""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
@@ -9,18 +13,12 @@ from numpy.typing import NDArray
 
 from relief_ray.data.cache import Origin
 from relief_ray.data.config import DataConfig
-from relief_ray.data.coverage import Coverage, cover
 from relief_ray.data.dataset import Dataset
+from relief_ray.data.loader import DatasetSpec
 from relief_ray.data.partition import Plan, Starts, Table, make_plan, training_positions
-from relief_ray.data.spec import DatasetSpec
 from relief_ray.data.window_set import WindowSet, pool
 from relief_ray.errors import UserError
 from relief_ray.files import sha256_json
-
-# Mean and standard deviation per channel, exactly as over all training windows of the clients that own a modality.
-#
-# Overlapping windows repeat rows; instead of copying them, every row counts as often as windows contain it.
-
 
 _CHUNK = 1 << 16
 
@@ -28,12 +26,12 @@ _MIN_STD = 1e-6
 
 
 def row_counts(starts: Starts, window: int, num_rows: int) -> NDArray[np.int64]:
-    """How many of the windows contain each row: (num_rows,)."""
+    """Number of windows that contain each row: (num_rows,)."""
     edges = np.bincount(starts, minlength=num_rows + 1) - np.bincount(starts + window, minlength=num_rows + 1)
     return np.cumsum(edges[:num_rows])
 
 
-def weighted_stats(
+def _weighted_stats(
     signal: NDArray[np.float32], counts: NDArray[np.int64], columns: slice
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Population mean and standard deviation per channel over rows weighted by `counts`; two passes in float64."""
@@ -65,7 +63,7 @@ def standardisation(
             )
         if owners not in counted:
             counted[owners] = row_counts(np.concatenate([clients[o] for o in owners]), window, len(signal))
-        centre, spread = weighted_stats(signal, counted[owners], slice(first, stop))
+        centre, spread = _weighted_stats(signal, counted[owners], slice(first, stop))
         mean[first:stop] = centre
         std[first:stop] = np.where(spread < _MIN_STD, 1.0, spread)
     return mean, std
@@ -85,12 +83,42 @@ class _Windows(TypedDict):
     subjects: NDArray[np.int16]
 
 
+class ClientCoverage(TypedDict):
+    """One client: its subject, windows per class (order of `classes`) and the classes it has none of."""
+
+    client: int
+    subject: int
+    train: list[int]
+    validation: list[int]
+    missing: list[str]
+
+
+class Coverage(TypedDict):
+    """Windows per client, part and class; `notes` counts bouts too short for some part; JSON-able."""
+
+    classes: list[str]
+    clients: list[ClientCoverage]
+    train: list[int]
+    validation: list[int]
+    test: list[int]
+    single_class_clients: list[int]
+    notes: dict[str, int]
+    overlap: float
+
+
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class FederatedData:
-    """Windows of every client, pooled validation and test; `digest` covers source bytes, parser and data configuration.
+    """Windows of every client, and pooled validation and test windows.
 
-    `validation_by_client` holds each client's own share of its subject's validation windows (it may be empty when a
-    subject is cut into many clients). What was made for tuning has no test part.
+    Attributes:
+        digest: sha256 over source bytes, parser version and data configuration.
+        origin: `real` or `SYNTHETIC`.
+        clients: training windows by client id.
+        validation: validation windows of all subjects together.
+        validation_by_client: each client's share of its subject's validation windows; empty for some clients where a
+            subject is divided among many.
+        coverage: windows per client, part and class.
+        test_or_none: test windows of all subjects; None where the data were opened for tuning.
     """
 
     spec: DatasetSpec
@@ -127,21 +155,21 @@ def num_clients(dataset: Dataset | DatasetSpec, config: DataConfig) -> int:
 def federate(
     dataset: Dataset, config: DataConfig, owned: Sequence[Collection[str]], purpose: Purpose = "run"
 ) -> FederatedData:
-    """Split, deal to clients and standardise; `owned[n]` are client n's modalities.
+    """Split the windows, assign them to clients and standardise them; `owned[n]` are client n's modalities.
 
     Raises UserError for a wrong number of clients, an unknown or ownerless modality, or a client without windows.
     """
     _check(dataset, config, owned)
     plan = make_plan(dataset, config, len(owned))
-    whole = WindowSet(
+    template = WindowSet(
         signal_path=str(dataset.signal_path),
         window=dataset.spec.window,
         columns=dataset.spec.columns(),
         **_statistics(dataset, plan, owned),
         **_fields(plan.test),
     )
-    clients = tuple(replace(whole, **_fields(table)) for table in plan.train)
-    validation = tuple(replace(whole, **_fields(table)) for table in plan.validation)
+    clients = tuple(replace(template, **_fields(table)) for table in plan.train)
+    validation = tuple(replace(template, **_fields(table)) for table in plan.validation)
     return FederatedData(
         spec=dataset.spec,
         digest=sha256_json({"dataset": dataset.digest, "config": config.model_dump(mode="json")}),
@@ -149,8 +177,8 @@ def federate(
         clients=clients,
         validation=pool(validation),
         validation_by_client=validation,
-        coverage=cover(dataset.spec, config, plan),
-        test_or_none=whole if purpose == "run" else None,
+        coverage=_cover(dataset.spec, config, plan),
+        test_or_none=template if purpose == "run" else None,
     )
 
 
@@ -185,3 +213,49 @@ def _fields(table: Table) -> _Windows:
         "labels": np.ascontiguousarray(table[:, 1]),
         "subjects": table[:, 2].astype(np.int16),
     }
+
+
+def _cover(spec: DatasetSpec, config: DataConfig, plan: Plan) -> Coverage:
+    """Count the windows of a plan; `overlap` is the share of a window that the next one repeats.
+
+    Raises UserError where the test windows are all of one class: any score would be 0 or 100 %.
+    """
+    _require_classes(spec, plan.test)
+    clients = [
+        _client(spec, client, train, validation)
+        for client, (train, validation) in enumerate(zip(plan.train, plan.validation, strict=True))
+    ]
+    return {
+        "classes": list(spec.classes),
+        "clients": clients,
+        "train": _per_class(spec, np.concatenate(plan.train)),
+        "validation": _per_class(spec, np.concatenate(plan.validation)),
+        "test": _per_class(spec, plan.test),
+        "single_class_clients": [c["client"] for c in clients if sum(count > 0 for count in c["train"]) == 1],
+        "notes": dict(plan.notes),
+        "overlap": max(0.0, 1.0 - config.stride_s * spec.rate_hz / spec.window),
+    }
+
+
+def _require_classes(spec: DatasetSpec, table: Table) -> None:
+    present = [name for name, count in zip(spec.classes, _per_class(spec, table), strict=True) if count]
+    if len(present) < 2:
+        raise UserError(
+            f"{spec.name}: all {len(table)} test windows are of the class {' '.join(present)!r}, expected at least two "
+            "classes; check the label column of the files (`relief-ray data describe`)"
+        )
+
+
+def _client(spec: DatasetSpec, client: int, train: Table, validation: Table) -> ClientCoverage:
+    counts = _per_class(spec, train)
+    return {
+        "client": client,
+        "subject": spec.subjects[int(train[0, 2])],
+        "train": counts,
+        "validation": _per_class(spec, validation),
+        "missing": [name for name, count in zip(spec.classes, counts, strict=True) if not count],
+    }
+
+
+def _per_class(spec: DatasetSpec, table: Table) -> list[int]:
+    return [int(count) for count in np.bincount(table[:, 1], minlength=len(spec.classes))]

@@ -1,7 +1,7 @@
-"""Bringing a dataset here: from its UCI address, or from a file or folder that the user downloaded by hand.
+"""Download of a dataset from its UCI address, or import of a file or folder that the user downloaded by hand.
 
-A download goes on where it broke off (HTTP Range, where offered), is tried again with growing pauses after server
-errors and cut connections, and only becomes the dataset when it is a whole, safe archive holding the expected files.
+A download resumes where it broke off (HTTP Range, where offered) and is retried with growing pauses after server errors
+and cut connections. It only becomes the dataset when it is a complete, safe archive that holds the expected files.
 Archives are kept and read as they are: nothing is unpacked.
 """
 
@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import TypedDict
 from urllib.parse import unquote, urlparse
 
+from relief_ray.data.loader import DatasetSpec
+from relief_ray.data.registry import get_spec
 from relief_ray.data.source import MARKER, check_members, find_source, open_source, open_zip, search_roots
-from relief_ray.data.spec import DatasetSpec, get_spec
 from relief_ray.data.verify import VerifyReport, verify_source
 from relief_ray.errors import UserError
 from relief_ray.files import sync, write_atomic
@@ -28,7 +29,7 @@ _CHUNK = 1 << 18
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Patience:
-    """How often a transfer is tried, the first pause (it doubles), and how long one read may take, in seconds."""
+    """Retry policy of a transfer: attempts, the first pause (it doubles), and the limit of one read, in seconds."""
 
     attempts: int = 5
     pause_s: float = 1.0
@@ -36,7 +37,7 @@ class Patience:
 
 
 class FetchReport(TypedDict):
-    """Where the files lie now and what verification found."""
+    """Place and size of the fetched files, and the result of their verification."""
 
     path: str
     num_bytes: int
@@ -44,7 +45,7 @@ class FetchReport(TypedDict):
 
 
 class _Retry(Exception):
-    """This attempt failed in a way that another may not."""
+    """A failure of one attempt that is worth another attempt."""
 
 
 def fetch(
@@ -55,7 +56,7 @@ def fetch(
     progress: Progress | None = None,
     patience: Patience | None = None,
 ) -> FetchReport:
-    """Download a dataset below `root` and verify it; `progress` hears (bytes so far, total or None).
+    """Download a dataset below `root` and verify it; `progress` is called with (bytes so far, total or None).
 
     Raises UserError where the address answers with something else, the transfer stays cut, or the archive is unsafe.
     """
@@ -73,7 +74,7 @@ def fetch(
 
 
 def _download(url: str, part: Path, progress: Progress | None, patience: Patience) -> None:
-    """Fill `part`, in as many attempts as it takes."""
+    """Download into `part`; retry as often as `patience` allows."""
     if urlparse(url).scheme not in ("https", "http"):
         raise UserError(f"{url}: expected an https address")
     problem = ""
@@ -85,15 +86,15 @@ def _download(url: str, part: Path, progress: Progress | None, patience: Patienc
             return
         except (_Retry, urllib.error.URLError, HTTPException, OSError) as error:
             problem = _final(error, url)
-    have = part.stat().st_size if part.exists() else 0
+    num_bytes = part.stat().st_size if part.exists() else 0
     raise UserError(
-        f"{url}: not complete after {patience.attempts} attempts ({problem}); {have} bytes are kept in {part}: run the "
-        "command again to go on, or download by hand and use --from FILE"
+        f"{url}: not complete after {patience.attempts} attempts ({problem}); {num_bytes} bytes are kept in {part}: "
+        "run the command again to go on, or download by hand and use --from FILE"
     )
 
 
 def _final(error: Exception, url: str) -> str:
-    """The error in words, where another attempt may help; UserError where none will (404, disk full)."""
+    """Describe an error that is worth a retry; raise UserError for one that is not (404, disk full)."""
     if isinstance(error, urllib.error.HTTPError) and error.code < 500 and error.code not in (408, 416, 429):
         raise UserError(f"{url}: the server says {error.code} {error.reason}; download by hand and use --from FILE")
     if isinstance(error, OSError) and error.errno in (28, 13, 30):
@@ -102,7 +103,7 @@ def _final(error: Exception, url: str) -> str:
 
 
 def _attempt(url: str, part: Path, progress: Progress | None, timeout_s: float) -> None:
-    """One request, going on from what `part` holds where the server allows it."""
+    """Send one request; it continues after the bytes in `part` where the server allows it."""
     have = part.stat().st_size if part.exists() else 0
     headers = {"User-Agent": "relief-ray", **({"Range": f"bytes={have}-"} if have else {})}
     request = urllib.request.Request(url, headers=headers)
@@ -138,7 +139,7 @@ def _is_page(response: HTTPResponse, chunk: bytes) -> bool:
 
 
 def _accept(spec: DatasetSpec, part: Path, target: Path) -> None:
-    """Let `part` become `target` if it is a whole and safe archive; else it is removed, for going on is no use."""
+    """Rename `part` to `target` if it is a complete, safe archive; otherwise remove it, since resuming cannot help."""
     try:
         with open_zip(part, shown=str(target)) as archive:
             check_members(archive, target)
@@ -161,12 +162,12 @@ def _holds(spec: DatasetSpec, target: Path) -> bool:
 
 
 def _reject(target: Path) -> None:
-    """Put a file aside under a name that is never read as data, so that the next fetch starts afresh."""
+    """Rename a file so that it is never read as data and the next fetch starts afresh."""
     target.replace(target.with_name(target.name + ".rejected"))
 
 
 def import_from(name: str, path: str | Path, root: str | Path | None = None) -> FetchReport:
-    """Take over a hand download (zip or folder): checked first, then copied below `root`; the copy is verified."""
+    """Import a manual download (zip or folder): check it, copy it below `root`, verify the copy."""
     spec = get_spec(name)
     source = find_source(spec, path)
     folder = search_roots(root)[0] / name
@@ -185,7 +186,7 @@ def import_from(name: str, path: str | Path, root: str | Path | None = None) -> 
 
 
 def _report(spec: DatasetSpec, path: Path) -> FetchReport:
-    """Where the dataset lies, and its verification; an archive that cannot be parsed is put aside."""
+    """Verify the files at `path` and report; an archive that cannot be parsed is renamed (`_reject`)."""
     try:
         verification = verify_source(spec, find_source(spec, path))
     except UserError:

@@ -1,27 +1,125 @@
-"""A dataset of a user's own: its description and how its raw files are read, in a file outside the package."""
+"""Interface of datasets, built in or a user's own: a ``Loader`` describes one and parses its files to ``Recording``s.
 
-from __future__ import annotations
+A format file needs this module alone: the description (``DatasetSpec``), the raw files (``Members``), the result
+(``Recording``), and helpers for parsers.
+"""
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from relief_ray.data.sensor_recording import Recording
+import numpy as np
+from numpy.typing import NDArray
+
 from relief_ray.errors import UserError
-from relief_ray.plugins import load
 
-if TYPE_CHECKING:
-    from relief_ray.data.source import Members
-    from relief_ray.data.spec import DatasetSpec
+Facts = Mapping[str, float | str | list[int] | list[float]]
+_WINDOW_S = 5.12
+# The class index of rows without a known activity.
+NULL = -1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DatasetSpec:
+    """Facts about a dataset; the format files hold those of the built-in ones, a user's file its own.
+
+    Attributes:
+        name: what ``data.name`` calls it; of a user's dataset its import path, whatever is written here.
+        title: one line for lists and reports.
+        rate_hz: samples per second after parsing; ``raw_rate_hz`` those of the files.
+        modalities: (name, channels) in canonical order, the rarest last; columns of a parsed signal lie in that order.
+        classes: class names; a label is an index into them.
+        labels: the raw codes of ``classes``, in the same order.
+        subjects: the subjects' numbers in the files.
+        type_counts: clients of device type A, B and C (built-in sets: the paper, Section VI).
+        citation, licence, doi: whom to cite, and what is allowed.
+        member: regular expression of a raw file's path in its folder or archive.
+        url: the archive to download; empty where there is none.
+        hints: parts of the names of folders and archives that are searched below the data root.
+        packaged: the file of the package's assets that holds the dataset; empty where the user's files do.
+        own_folder: files are only looked for in folders named like ``hints``, since their names say too little.
+        units: body units whose channels make up a modality, in canonical order.
+        max_abs: largest plausible absolute value of each modality, in raw units.
+        activity_s: shortest and longest usual seconds of an activity per subject.
+    """
+
+    name: str
+    title: str
+    rate_hz: int
+    raw_rate_hz: int
+    modalities: tuple[tuple[str, int], ...]
+    classes: tuple[str, ...]
+    labels: tuple[int, ...]
+    subjects: tuple[int, ...]
+    type_counts: tuple[int, int, int]
+    citation: str
+    licence: str
+    member: str
+    doi: str = ""
+    url: str = ""
+    hints: tuple[str, ...] = ()
+    packaged: str = ""
+    own_folder: bool = False
+    units: tuple[str, ...] = ()
+    max_abs: tuple[float, ...] = ()
+    activity_s: tuple[float, float] = (0.0, 0.0)
+
+    @property
+    def window(self) -> int:
+        """Samples in one window of 5.12 s."""
+        return round(_WINDOW_S * self.rate_hz)
+
+    @property
+    def num_channels(self) -> int:
+        """Channels of all modalities together."""
+        return sum(channels for _, channels in self.modalities)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Modality names in canonical order."""
+        return tuple(name for name, _ in self.modalities)
+
+    def columns(self) -> tuple[tuple[str, int, int], ...]:
+        """Each modality with its first column and one past its last."""
+        ranges, first = [], 0
+        for name, channels in self.modalities:
+            ranges.append((name, first, first + channels))
+            first += channels
+        return tuple(ranges)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Members:
+    """The raw files of an opened source, sorted by name, and how to read one."""
+
+    names: tuple[str, ...]
+    read: Callable[[str], bytes]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recording:
+    """A subject's rows: signal (rows, channels) float32, labels (rows,) int16 raw codes, bouts (n, 2) [start, stop).
+
+    Rows inside one bout follow each other at the sample rate without a break; between bouts nothing may be assumed.
+    """
+
+    subject: int
+    signal: NDArray[np.float32]
+    labels: NDArray[np.int16]
+    bouts: NDArray[np.int64]
+    synthetic: bool = False
+    facts: Facts = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Loader:
-    """A dataset by import path (``data.name=my.module:SLEEP``).
+    """A dataset; a user's own goes by its import path (``data.name=my.module:SLEEP``).
 
-    ``files(spec, subject)`` are the ends of the subject's file names below RELIEF_DATA; ``parse(spec, members, path,
-    subject)`` reads them: ``members.read(name)`` gives a file's bytes, ``members.names`` what there is.
+    Attributes:
+        spec: the dataset's facts.
+        files: ``files(spec, subject)`` gives the ends of the subject's file names below the data root.
+        parse: ``parse(spec, members, path, subject)`` reads one subject: ``members.read(name)`` gives a file's bytes,
+            ``members.names`` all files, ``path`` is the folder or archive, for error messages.
     """
 
     spec: DatasetSpec
@@ -29,16 +127,50 @@ class Loader:
     parse: Callable[[DatasetSpec, Members, Path, int], Recording]
 
 
-def own_loader(path: str) -> Loader:
-    """The user's dataset, under the name that it was asked for by.
-
-    Raises:
-        UserError: nothing usable is at the import path.
-    """
-    found = load(path, "data.name")
-    if not isinstance(found, Loader):
+def require_members(spec: DatasetSpec, names: Sequence[str], expected: Sequence[str], path: Path) -> list[str]:
+    """The member ending in each of `expected`, in that order; UserError names the ones that are missing."""
+    by_end = {"/".join(name.split("/")[-len(expected[0].split("/")) :]): name for name in names}
+    missing = [end for end in expected if end not in by_end]
+    if missing:
+        shown = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
         raise UserError(
-            f"data.name = {path!r}: found a {type(found).__name__}, expected a {Loader.__module__}.Loader "
-            "(spec=DatasetSpec(..), files=.., parse=..)"
+            f"{path}: {len(missing)} of {len(expected)} files of {spec.name!r} are missing ({shown}); "
+            f"fetch the whole dataset again: `relief-ray data fetch {spec.name}`"
         )
-    return replace(found, spec=replace(found.spec, name=path))
+    return [by_end[end] for end in expected]
+
+
+def runs(*keys: NDArray[np.generic]) -> NDArray[np.int64]:
+    """Start and stop of every maximal run in which all `keys` stay constant: (num_runs, 2)."""
+    length = len(keys[0])
+    if length == 0:
+        return np.empty((0, 2), np.int64)
+    change = np.zeros(length - 1, bool)
+    for key in keys:
+        change |= key[1:] != key[:-1]
+    edges = np.concatenate([[0], np.flatnonzero(change) + 1, [length]])
+    return np.stack([edges[:-1], edges[1:]], axis=1).astype(np.int64)
+
+
+def fill_linear(column: NDArray[np.float32]) -> tuple[NDArray[np.float32], int]:
+    """Interpolate NaN linearly between neighbours (ends: nearest value); also the longest gap in rows."""
+    missing = np.isnan(column)
+    if not missing.any():
+        return column, 0
+    gaps = runs(missing)
+    longest = max(int(stop - start) for start, stop in gaps if missing[start])
+    rows = np.arange(len(column))
+    filled = np.interp(rows, rows[~missing], column[~missing]).astype(np.float32)
+    return filled, longest
+
+
+def fill_forward(column: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Repeat the last reading; rows before the first reading stay NaN (filling them would look ahead)."""
+    known = np.where(np.isnan(column), -1, np.arange(len(column)))
+    last = np.maximum.accumulate(known)
+    return np.where(last >= 0, column[np.maximum(last, 0)], np.float32(np.nan)).astype(np.float32)
+
+
+def nan_share(table: NDArray[np.float32]) -> float:
+    """Share of NaN over all cells, 0 to 1."""
+    return float(np.isnan(table).mean()) if table.size else 0.0

@@ -1,4 +1,17 @@
-"""Which window goes to whom: bouts split, null windows dropped, training and validation dealt to clients."""
+"""Partition of a dataset: bouts are split into parts, cut into windows, and assigned to clients.
+
+Parts: train, validation and test are decided per subject, before clients are formed, so that the test set is the same
+for every number of clients. One window of rows is left out between the parts of a bout; parts of one bout never share a
+sample, except under the name `random_leaky`.
+
+Windows are 5.12 s long, lie inside one bout, and are labelled by the majority of their rows; null windows are dropped.
+
+Clients: with N clients and S training subjects, the windows of every training bout are cut into N/S consecutive pieces
+(the remainder to the lowest ids). Every client keeps all activities where length allows, and the union of all clients
+is the same for every N. Windows are cut, not rows: neighbouring clients of one subject share up to one window of
+samples at their border. That concerns training data only; a one-minute bout would otherwise leave nothing for 100
+clients.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -9,19 +22,15 @@ from numpy.typing import NDArray
 
 from relief_ray.data.config import DataConfig
 from relief_ray.data.dataset import Dataset
-from relief_ray.data.sensor_recording import NULL
+from relief_ray.data.loader import NULL
 from relief_ray.errors import UserError
 
-# Dealing subjects' windows to any number of clients.
-#
-# With N clients and S training subjects, the windows of every training bout are cut into N/S consecutive pieces (the
-# remainder to the lowest ids), so every shard keeps all activities where length allows and the clients' union is the
-# same for every N. Windows are cut, not rows: neighbouring shards of one subject share up to one window of samples at
-# their border, which concerns training data only (a one-minute bout would otherwise leave nothing for 100 clients).
+Starts = NDArray[np.int64]
+Table = NDArray[np.int64]
 
 
 def pieces_per_subject(num_subjects: int, num_clients: int) -> tuple[int, ...]:
-    """How many clients each subject becomes: N/S, the remainder to the first subjects."""
+    """Number of clients per subject: N/S, the remainder to the first subjects."""
     if num_clients < num_subjects:
         raise UserError(
             f"data.num_clients={num_clients}: fewer than the {num_subjects} training subjects; use at least "
@@ -47,14 +56,6 @@ def thin(num_windows: int, limit: int | None) -> NDArray[np.int64]:
     if limit is None or num_windows <= limit:
         return np.arange(num_windows)
     return np.round(np.linspace(0, num_windows - 1, limit)).astype(np.int64)
-
-
-# Windows of 5.12 s inside one bout, and their labels by majority of rows.
-
-
-Starts = NDArray[np.int64]
-
-Table = NDArray[np.int64]
 
 
 def window_starts(start: int, stop: int, window: int, stride: int) -> Starts:
@@ -89,15 +90,9 @@ def _count(hit: NDArray[np.bool_], offsets: Starts, window: int) -> NDArray[np.i
 
 def tabulate(labels: NDArray[np.int16], starts: Starts, window: int, subject: int) -> Table:
     """The windows whose majority is an activity, as rows (first row, class index, subject position): (n, 3)."""
-    found = majority_labels(labels, starts, window)
-    kept = found != NULL
-    return np.column_stack([starts[kept], found[kept], np.full(int(kept.sum()), subject)]).astype(np.int64)
-
-
-# Train, validation and test windows of every bout, decided per subject before any sharding.
-#
-# So the test set is the same for every number of clients. Between the parts of a bout lies a purge of one window; parts
-# of one bout never share a sample, except under the name `random_leaky`.
+    majority = majority_labels(labels, starts, window)
+    kept = majority != NULL
+    return np.column_stack([starts[kept], majority[kept], np.full(int(kept.sum()), subject)]).astype(np.int64)
 
 
 def _none() -> Starts:
@@ -106,7 +101,7 @@ def _none() -> Starts:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class BoutWindows:
-    """First rows of one bout's windows by part; `note` says what a short bout had to go without."""
+    """First rows of one bout's windows by part; `note` names the parts that a short bout has no windows for."""
 
     subject: int
     train: Starts = field(default_factory=_none)
@@ -116,7 +111,7 @@ class BoutWindows:
 
 
 def held_out(config: DataConfig, positions: Sequence[int]) -> tuple[int, ...]:
-    """Which of the subjects' `positions` are only tested on: fold f holds out numbers 2f+1 and 2f+2, counted from 1."""
+    """Those of the subjects' `positions` that are test subjects: fold f holds out numbers 2f+1 and 2f+2, from 1."""
     if config.split != "held_out_subject":
         return ()
     if len(positions) < 3:
@@ -125,7 +120,7 @@ def held_out(config: DataConfig, positions: Sequence[int]) -> tuple[int, ...]:
 
 
 def cut_tail(start: int, stop: int, fraction: float, window: int) -> tuple[int, int] | None:
-    """Where the head stops and the tail starts, one window apart; at least one window in each, else None."""
+    """End of the head and start of the tail, one window apart; None where either would be shorter than a window."""
     length = stop - start
     if length < 3 * window:
         return None
@@ -175,7 +170,7 @@ def _chronological(
 
 
 def _random(subject: int, starts: Starts, config: DataConfig, rng: np.random.Generator) -> BoutWindows:
-    """Overlapping windows dealt at random: the test part shares samples with training (a leak, for comparison only)."""
+    """Assign overlapping windows to parts at random: test and training share samples (a leak, for comparison only)."""
     order = rng.permutation(len(starts))
     num_test = round(config.test_fraction * len(starts))
     num_validation = round(config.validation_fraction * (len(starts) - num_test))
@@ -185,9 +180,9 @@ def _random(subject: int, starts: Starts, config: DataConfig, rng: np.random.Gen
 
 
 def notes(parts: Sequence[BoutWindows]) -> dict[str, int]:
-    """How many bouts carry each note."""
-    found = [part.note for part in parts if part.note]
-    return {note: found.count(note) for note in sorted(set(found))}
+    """Number of bouts by note."""
+    texts = [part.note for part in parts if part.note]
+    return {note: texts.count(note) for note in sorted(set(texts))}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -210,29 +205,29 @@ class _Bout:
 
 def training_positions(config: DataConfig) -> tuple[int, ...]:
     """Positions, among all the dataset's subjects, of those that become clients."""
-    chosen = chosen_positions(config)
+    chosen = _chosen_positions(config)
     tested = held_out(config, chosen)
     return tuple(position for position in chosen if position not in tested)
 
 
-def chosen_positions(config: DataConfig) -> tuple[int, ...]:
-    """Positions, among all the dataset's subjects, of those taken part."""
+def _chosen_positions(config: DataConfig) -> tuple[int, ...]:
+    """Positions, among all the dataset's subjects, of those that take part."""
     subjects = config.spec().subjects
     return tuple(subjects.index(subject) for subject in config.subject_ids())
 
 
 def make_plan(dataset: Dataset, config: DataConfig, num_clients: int) -> Plan:
-    """Deal the dataset's windows; UserError where a client or the test part stays empty."""
+    """Assign the dataset's windows to clients and parts; UserError where a client or the test part stays empty."""
     spec = dataset.spec
     stride = stride_rows(config.stride_s, spec.rate_hz)
-    split = list(split_bouts(dataset.bouts, config, chosen_positions(config), spec.window, stride))
+    split = list(split_bouts(dataset.bouts, config, _chosen_positions(config), spec.window, stride))
     bouts = [_label(dataset, part) for part in split]
     positions = training_positions(config)
     owners = dict(zip(positions, clients_of(pieces_per_subject(len(positions), num_clients)), strict=True))
-    train = _deal([(bout.subject, bout.train) for bout in bouts], owners, num_clients)
+    train = _assign([(bout.subject, bout.train) for bout in bouts], owners, num_clients)
     plan = Plan(
         train=tuple(table[thin(len(table), config.max_windows_per_client)] for table in train),
-        validation=_deal([(bout.subject, bout.validation) for bout in bouts], owners, num_clients),
+        validation=_assign([(bout.subject, bout.validation) for bout in bouts], owners, num_clients),
         test=np.concatenate([bout.test for bout in bouts]),
         notes=notes(split),
     )
@@ -248,14 +243,14 @@ def _label(dataset: Dataset, part: BoutWindows) -> _Bout:
     return _Bout(subject=subject, train=train, validation=validation, test=test)
 
 
-def _deal(bouts: Sequence[tuple[int, Table]], owners: dict[int, range], num_clients: int) -> tuple[Table, ...]:
-    """Every bout cut among its subject's clients."""
-    hands: list[list[Table]] = [[np.empty((0, 3), np.int64)] for _ in range(num_clients)]
+def _assign(bouts: Sequence[tuple[int, Table]], owners: dict[int, range], num_clients: int) -> tuple[Table, ...]:
+    """Cut every bout among its subject's clients; the result is one table per client."""
+    tables: list[list[Table]] = [[np.empty((0, 3), np.int64)] for _ in range(num_clients)]
     for subject, table in bouts:
         clients = owners.get(subject, range(0))
         for client, piece in zip(clients, cut_pieces(table, len(clients)) if clients else (), strict=True):
-            hands[client].append(piece)
-    return tuple(np.concatenate(hand) for hand in hands)
+            tables[client].append(piece)
+    return tuple(np.concatenate(pieces) for pieces in tables)
 
 
 def _require_windows(plan: Plan, config: DataConfig) -> None:

@@ -1,4 +1,8 @@
-"""Where a dataset's raw files are: below a root, in a folder, a zip or a zip inside a zip; read as they lie."""
+"""Raw files of a dataset: found below a root, in a folder, a zip or a zip inside a zip, and read as they lie.
+
+Zip archives are not trusted: paths that leave the archive's folder, links and zip bombs are refused before anything is
+written.
+"""
 
 import os
 import re
@@ -6,22 +10,19 @@ import stat
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from relief_ray.data.spec import DatasetSpec
+from relief_ray.data.loader import DatasetSpec, Members
 from relief_ray.errors import UserError
 from relief_ray.files import cache_root
 from relief_ray.plugins import is_path
 
-# Zip archives, opened with suspicion: traversal, links and bombs are refused before anything is written.
+_DAMAGE = (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, NotImplementedError, RuntimeError)
 
-
-DAMAGE = (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, NotImplementedError, RuntimeError)
-
-MAX_RATIO = 100
+_MAX_RATIO = 100
 
 MAX_BYTES = 5 * 1024**3
 
@@ -30,7 +31,7 @@ def open_zip(path: Path, shown: str = "") -> zipfile.ZipFile:
     """Open a zip for reading; a truncated or damaged one is a UserError naming the file and its size."""
     try:
         return zipfile.ZipFile(path)
-    except DAMAGE as error:
+    except _DAMAGE as error:
         size = path.stat().st_size if path.exists() else 0
         raise UserError(
             f"{shown or path}: not a whole zip archive ({error}; {size} bytes on disk); "
@@ -48,9 +49,9 @@ def check_members(archive: zipfile.ZipFile, path: Path) -> None:
             raise UserError(f"{path}: member {info.filename!r} is a link, expected plain files; archive refused")
     unpacked = sum(info.file_size for info in archive.infolist())
     packed = max(1, sum(info.compress_size for info in archive.infolist()))
-    if unpacked > MAX_BYTES and unpacked > MAX_RATIO * packed:
+    if unpacked > MAX_BYTES and unpacked > _MAX_RATIO * packed:
         raise UserError(
-            f"{path}: {packed} bytes claim to unpack to {unpacked} (limits: ratio {MAX_RATIO}, {MAX_BYTES} bytes); "
+            f"{path}: {packed} bytes claim to unpack to {unpacked} (limits: ratio {_MAX_RATIO}, {MAX_BYTES} bytes); "
             "archive refused as a zip bomb"
         )
 
@@ -72,33 +73,25 @@ class Source:
     synthetic: bool = False
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Members:
-    """The raw files of an opened source, sorted by name, and how to read one."""
-
-    names: tuple[str, ...]
-    read: Callable[[str], bytes]
-
-
 def search_roots(root: str | Path | None) -> tuple[Path, ...]:
     """The folders looked in: `root` alone if given, else RELIEF_DATA (if set) and the cache's `datasets`."""
     if root is not None:
         return (Path(root).expanduser(),)
-    given = os.environ.get("RELIEF_DATA")
-    own = cache_root() / "datasets"
-    return (Path(given).expanduser(), own) if given else (own,)
+    data_root = os.environ.get("RELIEF_DATA")
+    cached = cache_root() / "datasets"
+    return (Path(data_root).expanduser(), cached) if data_root else (cached,)
 
 
 def find_source(spec: DatasetSpec, root: str | Path | None = None) -> Source:
     """The raw files of `spec` below the roots, real before synthetic; UserError says where it looked and the fix."""
-    if spec.name == "dsa_mini":
-        return Source(name=spec.name, path=_ASSETS / "dsa_mini.npz")
+    if spec.packaged:
+        return Source(name=spec.name, path=_ASSETS / spec.packaged)
     roots = search_roots(root)
-    found = [source for place in roots for source in _candidates(spec, place)]
-    if found:
-        return min(found, key=lambda source: source.synthetic)
+    sources = [source for place in roots for source in _candidates(spec, place)]
+    if sources:
+        return min(sources, key=lambda source: source.synthetic)
     if is_path(spec.name):
-        raise UserError(_own_missing(spec, roots))
+        raise UserError(_missing_plugin_files(spec, roots))
     looked = ", ".join(f"{place} ({'exists' if place.exists() else 'does not exist'})" for place in roots)
     raise UserError(
         f"dataset {spec.name!r} not found; looked for files like {spec.member!r}, in folders and zips named like "
@@ -108,7 +101,7 @@ def find_source(spec: DatasetSpec, root: str | Path | None = None) -> Source:
     )
 
 
-def _own_missing(spec: DatasetSpec, roots: Sequence[Path]) -> str:
+def _missing_plugin_files(spec: DatasetSpec, roots: Sequence[Path]) -> str:
     return (
         f"dataset {spec.name!r} not found; looked for files like {spec.member!r} below: "
         f"{', '.join(map(str, roots))}. Fix: set RELIEF_DATA to the folder that holds them"
@@ -159,7 +152,7 @@ def _walk(folder: Path, pattern: re.Pattern[str]) -> Iterator[str]:
 def _folder_members(spec: DatasetSpec, folder: Path, shallow: bool) -> tuple[str, ...]:
     """Matching names; a root that only contains other datasets' folders is not itself a candidate."""
     names = sorted(_walk(folder, re.compile(spec.member)))
-    if shallow and spec.name == "mhealth_partial" and folder.name != spec.hints[0]:
+    if shallow and spec.own_folder and folder.name != spec.hints[0]:
         return ()
     return tuple(names)
 
@@ -197,18 +190,5 @@ def _read(archive: zipfile.ZipFile, name: str, path: Path) -> bytes:
     """A member's bytes; a damaged member (CRC) is a UserError naming it."""
     try:
         return archive.read(name)
-    except DAMAGE as error:
+    except _DAMAGE as error:
         raise UserError(f"{path}, member {name}: {error}; the archive is damaged: fetch it again") from None
-
-
-def require_members(spec: DatasetSpec, names: Sequence[str], expected: Sequence[str], path: Path) -> list[str]:
-    """The member ending in each of `expected`, in that order; UserError names the ones that are missing."""
-    by_end = {"/".join(name.split("/")[-len(expected[0].split("/")) :]): name for name in names}
-    missing = [end for end in expected if end not in by_end]
-    if missing:
-        shown = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
-        raise UserError(
-            f"{path}: {len(missing)} of {len(expected)} files of {spec.name!r} are missing ({shown}); "
-            f"fetch the whole dataset again: `relief-ray data fetch {spec.name}`"
-        )
-    return [by_end[end] for end in expected]

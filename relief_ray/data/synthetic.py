@@ -1,7 +1,13 @@
-"""Synthetic raw files in the originals' formats, for where those are not at hand: never to be mistaken for them.
+"""Synthetic raw files in the formats of the originals, for machines that do not have these; marked as SYNTHETIC.
 
-A marker file lies beside the files and the first row of each is a fixed ramp (`watermark`); either makes everything
-computed from them SYNTHETIC. Lengths at scale 1, gaps, null segments and absent activities resemble the originals.
+A marker file lies beside the files and the first row of each is a fixed ramp (`formats.common.signature`); either makes
+everything computed from them SYNTHETIC. Lengths at scale 1, gaps, null segments and absent activities resemble the
+originals.
+
+The physical model of a body-worn sensor: acceleration is gravity, turned by posture and placement, plus harmonics of
+the cadence; rotation rates follow the same cadence; the magnetometer measures the Earth's field through the same
+turning and a slowly drifting heading. Heart rate follows effort with a lag; ECG beats follow heart rate. Units: m/s^2,
+rad/s, microtesla, beats per minute, mV.
 """
 
 import io
@@ -17,27 +23,18 @@ from numpy.typing import NDArray
 from relief_ray.data.formats.common import signature
 from relief_ray.data.formats.mhealth import COLUMN_ORDER
 from relief_ray.data.formats.pamap2 import imu_columns
+from relief_ray.data.loader import DatasetSpec
+from relief_ray.data.registry import get_spec
 from relief_ray.data.source import MARKER
-from relief_ray.data.spec import DatasetSpec, get_spec
 from relief_ray.errors import UserError
 from relief_ray.files import write_atomic
 
-# How a body-worn sensor moves in each activity: the small physical model behind synthetic data.
-#
-# Acceleration is gravity, turned by posture and placement, plus harmonics of the cadence; rotation rates follow the
-# same cadence; the magnetometer sees the Earth's field through the same turning and a slowly drifting heading. Heart
-# rate follows effort with a lag; ECG beats follow heart rate. Units: m/s^2, rad/s, field in microtesla, beats per
-# minute, mV.
-
-
-Array = NDArray[np.float64]
+_Array = NDArray[np.float64]
+_Timeline = list[tuple[int, "Motion", int]]
 
 GRAVITY = 9.81
-
 _EARTH_UT = np.array([20.0, 0.0, -43.0])
-
 _HEART_LAG_S = 35.0
-
 _NUM_HARMONICS = 4
 
 
@@ -53,12 +50,12 @@ class Motion:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Person:
-    """What differs between subjects: pace, vigour, resting heart rate and how each sensor sits (rotation matrices)."""
+    """A subject's pace, vigour, resting heart rate and the orientation of each sensor (rotation matrices)."""
 
     pace: float
     gain: float
     rest_bpm: float
-    placements: tuple[Array, ...]
+    placements: tuple[_Array, ...]
 
 
 def _motion(cadence_hz: float, swing: float, tilt_rad: float, heart_bpm: float) -> Motion:
@@ -115,19 +112,19 @@ def make_person(rng: np.random.Generator, num_placements: int) -> Person:
     )
 
 
-def _rotation(angles: Sequence[float] | Array) -> Array:
+def _rotation(angles: Sequence[float] | _Array) -> _Array:
     """Rotation matrix (3, 3) from three angles about x, y, z."""
     (cx, cy, cz), (sx, sy, sz) = np.cos(angles), np.sin(angles)
     about_x = np.array([[1, 0, 0], [0, cx, -sx], [0, sx, cx]])
     about_y = np.array([[cy, 0, sy], [0, 1, 0], [-sy, 0, cy]])
     about_z = np.array([[cz, -sz, 0], [sz, cz, 0], [0, 0, 1]])
-    turned: Array = about_z @ about_y @ about_x
+    turned: _Array = about_z @ about_y @ about_x
     return turned
 
 
 def move(
     motion: Motion, person: Person, place: int, rows: int, rate_hz: int, rng: np.random.Generator
-) -> tuple[Array, Array, Array]:
+) -> tuple[_Array, _Array, _Array]:
     """Acceleration, rotation rate and field, (rows, 3) each, of one sensor during one bout."""
     time_s = np.arange(rows) / rate_hz
     drift = np.cumsum(rng.normal(0.0, 0.01 / np.sqrt(rate_hz), rows))
@@ -148,14 +145,14 @@ def move(
     return acc, gyro, (_field(heading, sway) + rng.normal(0.0, 0.5, (rows, 3))) @ turn.T
 
 
-def _field(heading: Array, sway: Array) -> Array:
+def _field(heading: _Array, sway: _Array) -> _Array:
     """The Earth's field (rows, 3) seen by a sensor turned by heading about z and sway about x."""
     north, down = _EARTH_UT[0], _EARTH_UT[2]
     x, y = north * np.cos(heading), -north * np.sin(heading)
     return np.stack([x, y * np.cos(sway) - down * np.sin(sway), y * np.sin(sway) + down * np.cos(sway)], axis=1)
 
 
-def heart_rate(timeline: Sequence[tuple[Motion, int]], person: Person, rate_hz: int) -> Array:
+def heart_rate(timeline: Sequence[tuple[Motion, int]], person: Person, rate_hz: int) -> _Array:
     """Beats per minute over a timeline of (motion, rows): first-order lag behind effort, in 35 s."""
     current, pieces = person.rest_bpm, []
     for motion, rows in timeline:
@@ -167,17 +164,15 @@ def heart_rate(timeline: Sequence[tuple[Motion, int]], person: Person, rate_hz: 
     return np.concatenate(pieces)
 
 
-def ecg(bpm: Array, rate_hz: int, rng: np.random.Generator) -> Array:
+def ecg(bpm: _Array, rate_hz: int, rng: np.random.Generator) -> _Array:
     """Two leads (rows, 2): P, QRS and T waves once per beat, slow baseline, noise."""
     beat = np.cumsum(bpm / 60.0 / rate_hz) % 1.0
     waves = ((0.18, 0.12, 0.025), (0.3, 1.4, 0.012), (0.33, -0.35, 0.012), (0.55, 0.3, 0.05))
     trace = sum(height * np.exp(-0.5 * ((beat - centre) / width) ** 2) for centre, height, width in waves)
     baseline = 0.1 * np.sin(2 * np.pi * 0.2 * np.arange(len(bpm)) / rate_hz)
-    lead: Array = np.asarray(trace) + baseline
+    lead: _Array = np.asarray(trace) + baseline
     return np.stack([lead, 0.6 * lead], axis=1) + rng.normal(0.0, 0.03, (len(bpm), 2))
 
-
-Timeline = list[tuple[int, Motion, int]]
 
 _PAMAP2_ORDER = (1, 2, 3, 17, 16, 12, 13, 12, 13, 4, 7, 6, 5, 24)
 
@@ -221,12 +216,12 @@ def _timeline(
     return line
 
 
-def _rows(line: list[tuple[int, Motion, float]], rate_hz: int, scale: float, rng: np.random.Generator) -> Timeline:
+def _rows(line: list[tuple[int, Motion, float]], rate_hz: int, scale: float, rng: np.random.Generator) -> _Timeline:
     """Lengths in rows, each varied by up to a tenth."""
     return [(code, motion, max(1, round(s * scale * rate_hz * rng.uniform(0.9, 1.1)))) for code, motion, s in line]
 
 
-def _moving(line: Timeline, person: Person, num_places: int, rate_hz: int, rng: np.random.Generator) -> Array:
+def _moving(line: _Timeline, person: Person, num_places: int, rate_hz: int, rng: np.random.Generator) -> _Array:
     """(rows, places, 9): acc, gyro, mag of every sensor over the whole timeline."""
     bouts = []
     for _, motion, rows in line:
@@ -235,17 +230,17 @@ def _moving(line: Timeline, person: Person, num_places: int, rate_hz: int, rng: 
     return np.concatenate(bouts)
 
 
-def _labels(line: Timeline) -> Array:
+def _labels(line: _Timeline) -> _Array:
     return np.concatenate([np.full(rows, code, np.float64) for code, _, rows in line])
 
 
-def _canonical(body: Array) -> Array:
+def _canonical(body: _Array) -> _Array:
     """(rows, places, 9) to (rows, 9 * places): acc of all places, then gyro, then mag."""
     rows, places, _ = body.shape
     return body.reshape(rows, places, 3, 3).transpose(0, 2, 1, 3).reshape(rows, 9 * places)
 
 
-def _write_table(path: Path, table: Array, formats: list[str], delimiter: str) -> None:
+def _write_table(path: Path, table: _Array, formats: list[str], delimiter: str) -> None:
     """A text table, in chunks; NaN spelt as in the originals; the file appears whole."""
     out = io.BytesIO()
     for first in range(0, len(table), _CHUNK):
@@ -277,7 +272,7 @@ def _pamap2(spec: DatasetSpec, folder: Path, subject: int, scale: float, rng: np
     _write_table(path, table, ["%.2f", "%d", *["%.6g"] * 52], " ")
 
 
-def _drop_rows(table: Array, columns: slice, rng: np.random.Generator) -> None:
+def _drop_rows(table: _Array, columns: slice, rng: np.random.Generator) -> None:
     """Lost wireless packets: stretches of NaN, about half a percent of the rows."""
     starts = rng.integers(1, len(table), max(1, len(table) // 4000))
     for start, length in zip(starts, rng.integers(2, 40, len(starts)), strict=True):

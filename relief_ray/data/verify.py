@@ -1,4 +1,4 @@
-"""Is this the dataset it claims to be? Digests against the packaged lists, and the structure of what was parsed."""
+"""Verification of a dataset: sha256 digests against the packaged lists, and the structure of the parsed recordings."""
 
 import hashlib
 from collections.abc import Mapping
@@ -10,13 +10,10 @@ from numpy.typing import NDArray
 
 from relief_ray.data import cache
 from relief_ray.data.dataset import parse_source
-from relief_ray.data.sensor_recording import Recording
+from relief_ray.data.loader import DatasetSpec, Recording
+from relief_ray.data.registry import get_spec
 from relief_ray.data.source import Source, find_source, open_source
-from relief_ray.data.spec import DatasetSpec, get_spec
 from relief_ray.files import sha256_file
-
-# The sha256 lists that travel with the package, and how a download compares to them.
-
 
 Status = Literal["known", "differs", "unlisted"]
 
@@ -33,19 +30,20 @@ def known_digests(name: str) -> dict[str, str]:
 
 
 def digests(spec: DatasetSpec, source: Source) -> dict[str, str]:
-    """The sha256 of every listed file of `source`, by the list's name: of members, or of the archive as a whole."""
+    """The sha256 of the source's files by the list's names: of each member, or of the complete archive."""
     listed = known_digests(spec.name)
-    if source.path.name in listed or (spec.name == "dsa" and source.path.is_file()):
-        return {next(iter(listed)): sha256_file(source.path)}
+    archive = next((name for name in listed if name.endswith((".zip", ".npz"))), None)
+    if archive is not None and source.path.is_file():
+        return {archive: sha256_file(source.path)}
     with open_source(spec, source) as members:
         names = {name: next((end for end in listed if name.endswith(end)), name) for name in members.names}
         return {end: hashlib.sha256(members.read(name)).hexdigest() for name, end in names.items()}
 
 
-def compare(spec: DatasetSpec, found: Mapping[str, str]) -> dict[str, Status]:
-    """Each digest against the list."""
+def compare(spec: DatasetSpec, computed: Mapping[str, str]) -> dict[str, Status]:
+    """Status of each computed digest: as in the list, different, or not listed."""
     listed = known_digests(spec.name)
-    return {name: _status(listed.get(name), digest) for name, digest in found.items()}
+    return {name: _status(listed.get(name), digest) for name, digest in computed.items()}
 
 
 def _status(listed: str | None, digest: str) -> Status:
@@ -73,7 +71,7 @@ class VerifyReport(TypedDict):
 
 
 def verify(name: str, root: str | Path | None = None) -> VerifyReport:
-    """Read everything again (no remembered digest is trusted), parse it, and compare the cache entry, if there is one.
+    """Hash all files again (cached digests are not trusted), parse them, and compare the cache entry, if there is one.
 
     Raises UserError where the files cannot be parsed at all.
     """
@@ -82,14 +80,14 @@ def verify(name: str, root: str | Path | None = None) -> VerifyReport:
 
 
 def verify_source(spec: DatasetSpec, source: Source) -> VerifyReport:
-    """The same for files already found."""
-    found = digests(spec, source)
-    states = compare(spec, found)
+    """Verify the files of a source, as `verify` does."""
+    computed = digests(spec, source)
+    states = compare(spec, computed)
     listed = known_digests(spec.name)
     recordings = parse_source(spec, source)
     synthetic = source.synthetic or any(recording.synthetic for recording in recordings)
     warnings = [
-        f"{file}: sha256 {found[file]} {_explain(state, listed.get(file, ''))}"
+        f"{file}: sha256 {computed[file]} {_explain(state, listed.get(file, ''))}"
         for file, state in states.items()
         if state != "known" and not (state == "unlisted" and len(states) > 100)
     ]
@@ -114,12 +112,12 @@ def _explain(state: str, expected: str) -> str:
 
 
 def structure(spec: DatasetSpec, recording: Recording) -> list[str]:
-    """What is implausible about one subject: lengths of activities, absent ones aside, NaN shares, physical ranges."""
+    """Implausible facts about one subject, in words: activity lengths (absent ones aside), NaN shares, value ranges."""
     subject = f"subject {recording.subject}"
     return [f"{subject}: {text}" for text in (*_lengths(spec, recording), *_nan(recording), *_ranges(spec, recording))]
 
 
-def activity_seconds(spec: DatasetSpec, labels: NDArray[np.int16]) -> dict[str, float]:
+def _activity_seconds(spec: DatasetSpec, labels: NDArray[np.int16]) -> dict[str, float]:
     """Seconds per class (raw codes in, names out)."""
     return {
         name: float((labels == code).sum()) / spec.rate_hz for code, name in zip(spec.labels, spec.classes, strict=True)
@@ -130,7 +128,7 @@ def _lengths(spec: DatasetSpec, recording: Recording) -> list[str]:
     shortest, longest = spec.activity_s[0] / _SLACK, spec.activity_s[1] * _SLACK
     return [
         f"{name} lasts {seconds:.0f} s, expected {shortest:.0f} to {longest:.0f} s (or none)"
-        for name, seconds in activity_seconds(spec, recording.labels).items()
+        for name, seconds in _activity_seconds(spec, recording.labels).items()
         if seconds and not shortest <= seconds <= longest
     ]
 
@@ -145,12 +143,12 @@ def _nan(recording: Recording) -> list[str]:
 
 
 def _ranges(spec: DatasetSpec, recording: Recording) -> list[str]:
-    found = []
+    problems = []
     for (name, first, stop), limit in zip(spec.columns(), spec.max_abs, strict=True):
         largest = float(np.abs(recording.signal[:, first:stop]).max())
         if largest > limit:
-            found.append(f"{name} reaches {largest:g}, expected at most {limit:g} in absolute value")
-    return found
+            problems.append(f"{name} reaches {largest:g}, expected at most {limit:g} in absolute value")
+    return problems
 
 
 def _cache_problems(spec: DatasetSpec, source: Source) -> list[str]:

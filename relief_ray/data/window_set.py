@@ -1,4 +1,4 @@
-"""A set of windows by reference: where the signal lies and where each window starts; loaded where it is used."""
+"""Windows by reference: the signal's file and each window's first row; values are loaded where they are used."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace

@@ -1,27 +1,44 @@
-"""What a round is charged for: what was done (``method``), or what Tables I and II imply (``table``; docs/costs.md)."""
+"""Charges for a round: time, bytes and energy of the work that was done, under every clock (Section VI-A).
+
+``costs.accounting`` decides which work that is: what clients did (``method``), or what Tables I and II imply
+(``table``; docs/costs.md).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from relief_ray.codec import encoded_nbytes
+from relief_ray.devices.planner import CostPlanner, Counter, assumed_engine
+from relief_ray.devices.time import TimeModel
+from relief_ray.devices.types import DeviceType
 from relief_ray.devices.workload import num_steps
 from relief_ray.groups import GroupLayout, Selection
-from relief_ray.messages import Assignment, ClientInfo, Receipt, StageTimes, Work
+from relief_ray.messages import (
+    Assignment,
+    ClientCost,
+    ClientId,
+    ClientInfo,
+    Fleet,
+    Receipt,
+    RoundCost,
+    StageTimes,
+    Work,
+)
+from relief_ray.stages import Engine
 
 Accounting = Literal["method", "table"]
-# Methods that Tables I and II list with FedAvg's rounds and bytes although they train or send less, by strategy name.
-CHARGED_WHOLE = frozenset({"fedsa_lora", "fedlease", "harmony", "pilot"})
-# What these tables add to FedAvg's bytes: Pilot's adapters (+6.7 %), FedLEASE's router (+3.3 %).
+# Added groups whose bytes Tables I and II add to FedAvg's: adapters (+6.7 %) and routers (+3.3 %).
 ADDED_ROLES = frozenset({"connector", "router"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WholeRounds:
-    """The ``table`` bill of a method in ``CHARGED_WHOLE``: everybody who takes part trains and sends the backbone.
+    """Bill of a method that Tables I and II list with FedAvg's rounds and bytes although it trains or sends less.
 
+    Every participant is charged for training and sending the backbone (``StrategyConfig.paper_accounting``).
     ``own``: the backbone's groups, in a ``layout`` that also has what the method adds.
     """
 
@@ -32,15 +49,15 @@ class WholeRounds:
     engine: str
 
     def receipts(self, done: Sequence[Receipt], participants: Iterable[ClientInfo]) -> tuple[Receipt, ...]:
-        """One per participant, with or without work: FedAvg's computing, its bytes and those of added groups sent."""
+        """One receipt per participant, idle or not: FedAvg's work and bytes, and the bytes of added groups sent."""
         sent = {r.assignment.client: r.assignment.up for r in done}
         return tuple(self._receipt(client, sent.get(client.id, {})) for client in participants)
 
     def _receipt(self, client: ClientInfo, sent: Selection) -> Receipt:
         added = {j: part for j, part in sent.items() if j not in self.own and self.layout[j].role in ADDED_ROLES}
-        whole = {**self.own, **added}
-        nbytes = encoded_nbytes(self.layout, {j: whole[j] for j in self.layout.ids if j in whole})
-        task = Assignment(client=client.id, down=whole, train=self.own, up=whole, epochs=self.epochs)
+        payload = {**self.own, **added}
+        nbytes = encoded_nbytes(self.layout, {j: payload[j] for j in self.layout.ids if j in payload})
+        task = Assignment(client=client.id, down=payload, train=self.own, up=payload, epochs=self.epochs)
         work = Work(
             num_windows=client.num_windows,
             epochs=self.epochs,
@@ -50,3 +67,110 @@ class WholeRounds:
             measured=StageTimes(),
         )
         return Receipt(assignment=task, work=work, bytes_down=nbytes, bytes_up=nbytes)
+
+
+def client_energy(device: DeviceType, times: StageTimes, wait_s: float) -> float:
+    """Joules: active power while computing, communication power on the link, idle power while waiting."""
+    return device.active_power_w * times.compute_s + device.comm_power_w * times.link_s + device.idle_power_w * wait_s
+
+
+def round_cost(
+    times: Mapping[ClientId, StageTimes], fleet: Fleet, types: Mapping[str, DeviceType], server_s: float = 0.0
+) -> RoundCost:
+    """Cost of a synchronous round, which lasts as long as its slowest client; clients without work wait all the time.
+
+    ``round_s = max_n busy_s + server_s``; ``energy_j`` sums over the fleet. Clients stand in fleet order.
+    """
+    assert all(0 <= n < len(fleet) for n in times), f"times of clients {sorted(times)} in a fleet of {len(fleet)}"
+    round_s = max((t.busy_s for t in times.values()), default=0.0) + server_s
+    costs = []
+    for client in fleet.clients:
+        spent = times.get(client.id, StageTimes())
+        wait_s = round_s - spent.busy_s
+        energy_j = client_energy(types[client.device], spent, wait_s)
+        costs.append(ClientCost(client=client.id, times=spent, wait_s=wait_s, energy_j=energy_j))
+    return RoundCost(clients=tuple(costs), round_s=round_s, energy_j=sum(c.energy_j for c in costs))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CostAccountant:
+    """The ``Accountant``: charges the same recorded work under every clock, so that no second run is needed.
+
+    ``whole``: the rule of ``table`` accounting where it applies to the method, else None.
+    """
+
+    counter: Counter
+    types: Mapping[str, DeviceType]
+    clocks: Mapping[str, TimeModel] = field(default_factory=dict)
+    whole: WholeRounds | None = None
+    count_server_time: bool = False
+
+    def charged(self, done: Sequence[Receipt], participants: Sequence[ClientInfo]) -> tuple[Receipt, ...]:
+        """The receipts to charge: those of the work ``done``, or of the work that ``table`` accounting assumes."""
+        return tuple(done) if self.whole is None else self.whole.receipts(done, participants)
+
+    def cost(self, receipts: Sequence[Receipt], fleet: Fleet, server_s: float = 0.0) -> dict[str, RoundCost]:
+        """One ``RoundCost`` per clock; clients without receipt wait, with ``count_server_time`` all for the server."""
+        waited_s = server_s if self.count_server_time else 0.0
+        return {name: self._round(clock, receipts, fleet, waited_s) for name, clock in self.clocks.items()}
+
+    def fedavg_reference(
+        self,
+        fleet: Fleet,
+        *,
+        epochs: int,
+        batch_size: int = 32,
+        engine: Engine,
+        participants: Collection[ClientId] | None = None,
+    ) -> dict[str, RoundCost]:
+        """A FedAvg round under every clock: everyone trains and sends everything; the 1.00x of ``speedup``.
+
+        ``engine`` is the one that a clock without its own assumes.
+        """
+        chosen = range(len(fleet)) if participants is None else sorted(participants)
+        everything = self.counter.layout.select()
+        tasks = [Assignment(client=n, down=everything, train=everything, up=everything, epochs=epochs) for n in chosen]
+        reference: dict[str, RoundCost] = {}
+        for name, clock in self.clocks.items():
+            planner = CostPlanner(
+                counter=self.counter,
+                fleet=fleet,
+                types=self.types,
+                model=clock,
+                engine=clock.engine or engine,
+                batch_size=batch_size,
+            )
+            reference[name] = round_cost({t.client: planner.times(t.client, t) for t in tasks}, fleet, self.types)
+        return reference
+
+    def _round(self, clock: TimeModel, receipts: Sequence[Receipt], fleet: Fleet, server_s: float) -> RoundCost:
+        times = {r.assignment.client: self._times(clock, r, fleet) for r in receipts}
+        return round_cost(times, fleet, self.types, server_s)
+
+    def _times(self, clock: TimeModel, receipt: Receipt, fleet: Fleet) -> StageTimes:
+        info, work = fleet[receipt.assignment.client], receipt.work
+        engine = clock.engine or assumed_engine(work.engine)
+        load = self.counter.footprint(info.modalities, receipt.assignment, engine).workload(
+            num_windows=work.num_windows,
+            epochs=work.epochs,
+            num_steps=work.num_steps,
+            bytes_up=receipt.bytes_up,
+            bytes_down=receipt.bytes_down,
+        )
+        device = self.types[info.device]
+        times = clock.times(device, replace(load, extra_flops=work.extra_flops) if work.extra_flops else load)
+        for trial, num_windows in receipt.probes:
+            spent = self.counter.footprint(info.modalities, trial, engine)
+            load = spent.workload(num_windows=num_windows, epochs=2, num_steps=1, bytes_up=0, bytes_down=0)
+            times = _with_probe(times, clock.times(device, replace(load, extra_flops=2 * trial.step_flops)))
+        return times
+
+
+def _with_probe(times: StageTimes, probe: StageTimes) -> StageTimes:
+    """Add a probe's two passes and one optimizer step; its result stays on the device and is not sent."""
+    return replace(
+        times,
+        forward_s=times.forward_s + probe.forward_s,
+        backward_s=times.backward_s + probe.backward_s,
+        optimizer_s=times.optimizer_s + probe.optimizer_s,
+    )

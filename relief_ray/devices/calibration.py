@@ -1,8 +1,7 @@
-"""The one fitted number per backbone and time model: how much of a device's peak speed training reaches.
+"""Calibration: the share of a device's peak speed that training reaches, fitted per backbone and time model.
 
-Fitted so that a FedAvg round on PAMAP2 (3/3/2 clients, 1,900 training windows each, E = 5, batch 32) costs the fleet
-the energy that Tables I and II state; never refitted afterwards. Everything else that the cost models say is
-prediction.
+It is fitted so that a FedAvg round on PAMAP2 (3/3/2 clients, 1,900 training windows each, E = 5, batch 32) costs the
+fleet the energy that Tables I and II state, and never refitted. All other figures of the cost models are predictions.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from relief_ray.devices.energy import round_cost
+from relief_ray.devices.accounting import round_cost
 from relief_ray.devices.fleet import FleetConfig, build_fleet, with_windows
 from relief_ray.devices.time import FlopProportional, Split
 from relief_ray.devices.workload import num_steps, workload
@@ -71,12 +70,11 @@ def calibration(backbone: str, time_model: ModelName) -> Calibration:
     )
 
 
-def time_models(backbone: str, utilisation: float | None = None) -> tuple[FlopProportional, Split]:
-    """Both FLOP models of a backbone with their calibrated utilisation, or with one given by the user for both."""
+def utilisations(backbone: str, utilisation: float | None = None) -> dict[str, float]:
+    """The calibrated utilisation of a backbone by FLOP model, or one given by the user for all of them."""
     if utilisation is not None:
-        return FlopProportional(utilisation=utilisation), Split(utilisation=utilisation)
-    paper, split = (calibration(backbone, name).utilisation for name in MODELS)
-    return FlopProportional(utilisation=paper), Split(utilisation=split)
+        return dict.fromkeys(MODELS, utilisation)
+    return {name: calibration(backbone, name).utilisation for name in MODELS}
 
 
 def nominal_energy_j(costs: CostTable, model: FlopProportional | Split, model_nbytes: int) -> float:

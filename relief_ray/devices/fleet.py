@@ -1,4 +1,4 @@
-"""Who owns which device and which sensors: the coupled heterogeneity of Section III-A, and its two counterfactuals."""
+"""Fleets: each client's device and sensors, coupled as in Section III-A, or in one of two counterfactual ways."""
 
 from __future__ import annotations
 
@@ -20,12 +20,18 @@ _OWNED: Mapping[str, tuple[str, ...] | None] = {"A": None, "B": ("acc", "gyro"),
 
 
 class FleetConfig(FrozenConfig):
-    """How a fleet is made.
+    """Configuration of a fleet.
 
-    ``counts``: clients of type A, B, C (the dataset's own by default), scaled to the number of clients; ``rotation``:
-    moves the types over the subjects; ``coupling``: which device type owns which sensors; ``owned``: sensors by type (A
-    everything, B accelerometer and gyroscope, C accelerometer); ``types``: figures of a device type that differ from
-    the preset, e.g. ``{"C": {"active_power_w": 4}}``.
+    Attributes:
+        preset: figures of the device types: the paper's simulation or its testbed.
+        gap: how many times faster Type A is than Type C.
+        num_clients: number of clients; None: as the data have them.
+        counts: clients of type A, B, C, scaled to the number of clients; None: the dataset's own.
+        rotation: by how many subjects the types are shifted.
+        coupling: whether few sensors sit on slow devices, on fast ones (``inverted``), or on any (``independent``).
+        coupling_seed: of the permutation where ``coupling`` is ``independent``.
+        owned: sensors by type; without an entry A has all, B accelerometer and gyroscope, C the accelerometer.
+        types: figures of a device type that differ from the preset, e.g. ``{"C": {"active_power_w": 4}}``.
 
     Raises:
         ValidationError: a value out of range or an unknown type, with what was expected.
@@ -43,8 +49,8 @@ class FleetConfig(FrozenConfig):
 
     @model_validator(mode="after")
     def _known(self) -> FleetConfig:
-        for key, given in (("owned", self.owned), ("types", self.types)):
-            if unknown := sorted(set(given) - set(TYPES)):
+        for key, by_type in (("owned", self.owned), ("types", self.types)):
+            if unknown := sorted(set(by_type) - set(TYPES)):
                 raise ValueError(f"fleet.{key} names the device types {unknown}; known are {list(TYPES)}")
         if self.counts is not None and (min(self.counts) < 0 or sum(self.counts) == 0):
             raise ValueError(
@@ -70,22 +76,22 @@ def device_types(config: FleetConfig) -> dict[str, DeviceType]:
 def type_counts_for(num_clients: int, counts: TypeCounts) -> TypeCounts:
     """``counts`` scaled to ``num_clients`` by largest remainder, ties to A, B, C (100 of 3/3/2: 38/37/25)."""
     total = sum(counts)
-    whole = [num_clients * c // total for c in counts]
+    scaled = [num_clients * c // total for c in counts]
     order = sorted(range(len(counts)), key=lambda i: (-(num_clients * counts[i] % total), i))
-    for i in order[: num_clients - sum(whole)]:
-        whole[i] += 1
-    return cast(TypeCounts, tuple(whole))
+    for i in order[: num_clients - sum(scaled)]:
+        scaled[i] += 1
+    return cast(TypeCounts, tuple(scaled))
 
 
-def sensor_roles(num_clients: int, counts: TypeCounts, rotation: int = 0) -> tuple[str, ...]:
+def _sensor_roles(num_clients: int, counts: TypeCounts, rotation: int = 0) -> tuple[str, ...]:
     """Each client's type by its sensors, in subject order; a step of ``rotation`` moves it by one subject's clients."""
     row = [t for t, c in zip(TYPES, type_counts_for(num_clients, counts), strict=True) for _ in range(c)]
     shift = rotation * max(1, num_clients // sum(counts)) % num_clients
     return tuple(row[-shift:] + row[:-shift]) if shift else tuple(row)
 
 
-def device_roles(roles: Sequence[str], coupling: str, seed: int) -> tuple[str, ...]:
-    """The device type of each client, given its sensors' type: always the same devices, handed out differently.
+def _device_roles(roles: Sequence[str], coupling: str, seed: int) -> tuple[str, ...]:
+    """The device type of each client, given the type of its sensors; the same devices under every coupling.
 
     ``coupled``: few sensors on slow devices, the paper's premise; ``inverted``: few sensors on fast devices;
     ``independent``: a random permutation from ``seed``.
@@ -138,8 +144,8 @@ def build_fleet(
     """
     counts = config.counts or type_counts
     number = _agreed(config.num_clients, num_clients) or sum(counts)
-    roles = sensor_roles(number, counts, config.rotation)
-    devices = device_roles(roles, config.coupling, config.coupling_seed)
+    roles = _sensor_roles(number, counts, config.rotation)
+    devices = _device_roles(roles, config.coupling, config.coupling_seed)
     owned = owned_modalities(config, modalities)
     labels = [f"client-{n}" for n in range(number)] if names is None else list(names)
     if len(labels) != number:
@@ -165,12 +171,12 @@ def with_windows(fleet: Fleet, counts: Sequence[int]) -> Fleet:
     return replace(fleet, clients=clients)
 
 
-def _agreed(configured: int | None, given: int | None) -> int | None:
-    if configured is not None and given is not None and configured != given:
+def _agreed(configured: int | None, of_data: int | None) -> int | None:
+    if configured is not None and of_data is not None and configured != of_data:
         raise UserError(
-            f"fleet.num_clients = {configured}, but the data are cut for {given} clients; give one number only"
+            f"fleet.num_clients = {configured}, but the data are cut for {of_data} clients; give one number only"
         )
-    return given if configured is None else configured
+    return of_data if configured is None else configured
 
 
 def _check_owners(fleet: Fleet, roles: Sequence[str]) -> None:

@@ -27,10 +27,14 @@ class Pace(FrozenConfig):
 
 
 class StagePaces(FrozenConfig):
-    """A stage: forward where a gradient will come back (``live``), forward without (``frozen``), and backward by mode.
+    """Speeds of a stage; where one was not measured, another stands in for it.
 
-    What was not seen runs at the pace of what was: ``frozen`` as ``live`` and the other way round, a mode of the
-    gradient as the first that is there. ``step_bytes``: what it keeps of a window for its backward pass.
+    Attributes:
+        live: forward pass that a gradient follows; stands in for ``frozen``.
+        frozen: forward pass without gradient; stands in for ``live``.
+        backward: backward pass by the gradients that it computes; the first entry stands in for missing ones.
+        optimizer: optimizer step of its groups.
+        step_bytes: bytes per window that are kept for the backward pass.
     """
 
     live: Pace | None = None
@@ -49,7 +53,7 @@ class StagePaces(FrozenConfig):
 
 
 class Overheads(FrozenConfig):
-    """What belongs to no stage: seconds of a step in each phase (the first: its batch and its loss), and of a round."""
+    """Seconds beside the stages: of a step by phase (forward includes batch and loss), and of a round."""
 
     forward_step_s: float = Field(ge=0)
     backward_step_s: float = Field(ge=0)
@@ -58,7 +62,7 @@ class Overheads(FrozenConfig):
 
 
 class Stagewise(FrozenConfig):
-    """All stages of one backbone on one device, and what lies between them.
+    """Speeds of all stages of one backbone on one device, and the overheads between them.
 
     ``chunk``: windows of one pass without gradient, once a round; ``micro_batch``: the most windows that went forward
     and backward together, where the configuration says it (None: as ``step_bytes`` of the stages decide).
@@ -70,7 +74,7 @@ class Stagewise(FrozenConfig):
     stages: dict[str, StagePaces] = Field(min_length=1)
 
     def knows(self, load: Workload) -> bool:
-        """True where every stage that ``load`` runs has been timed."""
+        """Whether every stage that ``load`` runs has been timed."""
         return bool(load.runs) and all(self._known(run) for run in load.runs)
 
     def seconds(self, load: Workload) -> tuple[float, float, float]:

@@ -1,13 +1,16 @@
-"""From FLOPs to seconds: three time models behind one method, ``times(device, load)``.
+"""Time models (clocks): each turns a client's work into seconds by one method, ``times(device, load)``.
 
-Waiting is not a model's business: it is what remains of the round (``energy.round_cost``).
+A built-in clock is one class and one line in ``devices/clocks.py``; a user's own is one class in a file of theirs.
+Waiting is no model's business: it is what remains of the round (``accounting.round_cost``).
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, ValidationError
 
@@ -19,18 +22,72 @@ from relief_ray.frozen import FrozenConfig
 from relief_ray.messages import StageTimes
 from relief_ray.stages import Engine
 
-PROFILE_SCHEMA = 1
+_PROFILE_SCHEMA = 1
 
 
-class FlopProportional(FrozenConfig):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClockContext:
+    """Facts of a run that a time model may be built from.
+
+    Attributes:
+        backbone: the backbone's name, or import path.
+        utilisation: share of a device's speed that training reaches, by what is counted: ``flop_proportional`` (FLOPs
+            of the trained groups alone) and ``split`` (all). Fitted per backbone, or ``costs.utilisation`` for both.
+        types: the fleet's device types by name.
+        profile: the device profile that ``costs.profile`` names; None where it names none.
+    """
+
+    backbone: str
+    utilisation: Mapping[str, float]
+    types: Mapping[str, DeviceType]
+    profile: Profile | None = None
+
+
+class TimeModel(FrozenConfig):
+    """A clock; a user's own derives from this class and is named by import path (``costs.planning_time``).
+
+    Fields are the model's parameters: they stand in the run's record, and ``fleet whatif`` reads them from there.
+
+    Attributes:
+        name: how configurations and records call a built-in clock; a user's own is called by its import path.
+        about: one line for ``fleet show``.
+        engine: the training engine whose FLOPs it is given, ``naive`` or ``reuse``; None: that of the run.
+        needs_profile: whether it can only be built where ``costs.profile`` names a device profile.
+    """
+
+    name: ClassVar[str] = ""
+    about: ClassVar[str] = ""
+    engine: ClassVar[Engine | None] = None
+    needs_profile: ClassVar[bool] = False
+
+    @classmethod
+    def build(cls, context: ClockContext) -> TimeModel:
+        """The clock of a run; without a ``build`` of its own, a class takes the defaults of its fields."""
+        return cls()
+
+    def times(self, device: DeviceType, load: Workload) -> StageTimes:
+        """Seconds per stage of ``load`` on ``device``; every clock has its own."""
+        raise NotImplementedError
+
+
+class FlopProportional(TimeModel):
     """The paper's simulation: time proportional to the trained groups' own FLOPs, no fixed forward part (Section VI-A).
 
     Only the total carries meaning; the record shows a third of it as forward and two thirds as backward, their usual
     proportion.
     """
 
+    name: ClassVar[str] = "flop_proportional"
+    about: ClassVar[str] = "the paper's: time in proportion to the trained groups' FLOPs"
+    engine: ClassVar[Engine | None] = "naive"
+
     kind: Literal["flop_proportional"] = "flop_proportional"
     utilisation: float = Field(default=1.0, gt=0)
+
+    @classmethod
+    def build(cls, context: ClockContext) -> FlopProportional:
+        """The clock with the utilisation fitted to FLOPs of the trained groups."""
+        return cls(utilisation=context.utilisation["flop_proportional"])
 
     def times(self, device: DeviceType, load: Workload) -> StageTimes:
         """Seconds per stage of ``load`` on ``device``."""
@@ -39,11 +96,16 @@ class FlopProportional(FrozenConfig):
         return StageTimes(forward_s=total_s / 3, backward_s=total_s * 2 / 3, up_s=up_s, down_s=down_s)
 
 
-class Split(FrozenConfig):
+class Split(TimeModel):
     """Counted forward, backward and optimizer FLOPs over the device's speed: what Section VII finds missing."""
 
     kind: Literal["split"] = "split"
     utilisation: float = Field(default=1.0, gt=0)
+
+    @classmethod
+    def build(cls, context: ClockContext) -> Split:
+        """The clock with the utilisation fitted to all counted FLOPs."""
+        return cls(utilisation=context.utilisation["split"])
 
     def times(self, device: DeviceType, load: Workload) -> StageTimes:
         """Seconds per stage of ``load`` on ``device``."""
@@ -58,8 +120,24 @@ class Split(FrozenConfig):
         )
 
 
+class SplitNaive(Split):
+    """``Split`` on the FLOPs of an engine that computes every layer in every epoch."""
+
+    name: ClassVar[str] = "split_naive"
+    about: ClassVar[str] = "forward, backward and optimizer counted, every layer run in every epoch"
+    engine: ClassVar[Engine | None] = "naive"
+
+
+class SplitReuse(Split):
+    """``Split`` on the FLOPs of an engine that computes what training cannot change once a round."""
+
+    name: ClassVar[str] = "split_reuse"
+    about: ClassVar[str] = "the same, but frozen layers are computed once a round"
+    engine: ClassVar[Engine | None] = "reuse"
+
+
 class Throughput(FrozenConfig):
-    """What one device type was seen to do: FLOP/s by phase; the link only where it was measured too.
+    """Measured FLOP/s of one device type by phase; the link only where it was measured too.
 
     ``stagewise``: the same stage by stage, used instead where it knows all stages of a round.
     """
@@ -86,7 +164,7 @@ class Throughput(FrozenConfig):
 
 
 class Conditions(FrozenConfig):
-    """Under which a profile was MEASURED: machine, versions, settings, and how far its repetitions lay apart.
+    """Circumstances in which a profile was MEASURED: machine, versions, settings, spread of the repetitions.
 
     ``spread`` is (q3 - q1) / median of the seconds of a full round over ``turns``.
     """
@@ -119,11 +197,21 @@ class Profile(FrozenConfig):
     devices: dict[str, Throughput] = Field(min_length=1)
 
 
-class Measured(FrozenConfig):
+class Measured(TimeModel):
     """Time from a device profile: each phase has its own speed."""
+
+    name: ClassVar[str] = "measured"
+    about: ClassVar[str] = "a device profile's speeds"
+    needs_profile: ClassVar[bool] = True
 
     kind: Literal["measured"] = "measured"
     profile: Profile
+
+    @classmethod
+    def build(cls, context: ClockContext) -> Measured:
+        """The clock of the device profile, which has to be there."""
+        assert context.profile is not None, "a clock that needs a profile is only built with one"
+        return cls(profile=context.profile)
 
     def times(self, device: DeviceType, load: Workload) -> StageTimes:
         """Seconds per stage of ``load`` on ``device``.
@@ -141,9 +229,6 @@ class Measured(FrozenConfig):
         up_s, down_s = link_times(device.model_copy(update={k: v for k, v in link.items() if v is not None}), load)
         forward_s, backward_s, optimizer_s = row.compute_s(load)
         return StageTimes(forward_s=forward_s, backward_s=backward_s, optimizer_s=optimizer_s, up_s=up_s, down_s=down_s)
-
-
-TimeModel = Annotated[FlopProportional | Split | Measured, Field(discriminator="kind")]
 
 
 def link_times(device: DeviceType, load: Workload) -> tuple[float, float]:
@@ -187,10 +272,10 @@ def load_profile(path: Path) -> Profile:
         ) from error
     except ValueError as error:
         raise UserError(f"device profile {path}: not JSON ({error}); write it anew with save_profile") from error
-    found = raw.get("schema_version") if isinstance(raw, dict) else None
-    if found != PROFILE_SCHEMA:
+    version = raw.get("schema_version") if isinstance(raw, dict) else None
+    if version != _PROFILE_SCHEMA:
         raise UserError(
-            f"device profile {path}: schema_version {found!r}, this release reads {PROFILE_SCHEMA}; profile again"
+            f"device profile {path}: schema_version {version!r}, this release reads {_PROFILE_SCHEMA}; profile again"
         )
     try:
         return Profile.model_validate(raw)

@@ -1,4 +1,4 @@
-"""What a device is: its speed, its power and its link. Presets A, B, C of the paper (Sections VI-A and VII)."""
+"""Device types: speed, power and link; presets A, B and C of the paper (Sections VI-A and VII)."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class DeviceType(FrozenConfig):
                 )
         for key in ("comm_power_fraction", "idle_fraction"):
             if not 0 <= getattr(self, key) <= 1:
-                found = f"device type {self.name!r}: {key} = {getattr(self, key)}"
-                raise ValueError(f"{found}, expected 0 to 1, a share of active_power_w")
+                place = f"device type {self.name!r}: {key} = {getattr(self, key)}"
+                raise ValueError(f"{place}, expected 0 to 1, a share of active_power_w")
         if self.latency_s < 0:
             raise ValueError(f"device type {self.name!r}: latency_s = {self.latency_s}, expected 0 or more seconds")
         if bad := {k: v for k, v in self.ray_resources.items() if v < 0}:
@@ -89,7 +89,7 @@ def _preset(power_c_w: float) -> Mapping[str, DeviceType]:
 
 PRESETS: Mapping[str, Mapping[str, DeviceType]] = MappingProxyType({"paper": _preset(5.0), "testbed": _preset(15.0)})
 PRESET_GAP = 55.0
-GAP_EXPONENT_B = -0.64
+_GAP_EXPONENT_B = -0.64
 
 
 def with_gap(types: Mapping[str, DeviceType], gap: float) -> dict[str, DeviceType]:
@@ -100,5 +100,5 @@ def with_gap(types: Mapping[str, DeviceType], gap: float) -> dict[str, DeviceTyp
     if gap == PRESET_GAP:
         return dict(types)
     peak = types["A"].peak_tops
-    tops = {"A": peak, "B": peak * gap**GAP_EXPONENT_B, "C": peak / gap}
+    tops = {"A": peak, "B": peak * gap**_GAP_EXPONENT_B, "C": peak / gap}
     return {name: types[name].model_copy(update={"peak_tops": tops[name]}) for name in tops}

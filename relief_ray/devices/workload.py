@@ -1,4 +1,4 @@
-"""What one client's round asks of its device, in FLOPs and bytes, under the naive engine and under the one that reuses.
+"""FLOPs and bytes of one client's round, under the naive engine and under the engine that reuses results.
 
 Legend: ``n`` windows of the client, ``E`` local epochs, ``u`` optimizer steps. A stage is *live* where a trained group
 can change its output, *constant* where it depends on no modality that the client owns (its input is the same zero
@@ -157,7 +157,7 @@ def workload(
     bytes_up: int = 0,
     bytes_down: int = 0,
 ) -> Workload:
-    """One client's round in one call; ``footprint`` is the part worth keeping."""
+    """FLOPs and bytes of one client's round in one call; ``footprint`` is the part worth caching."""
     spent = footprint(costs, present, trained, engine, missing)
     return spent.workload(
         num_windows=num_windows, epochs=epochs, num_steps=num_steps, bytes_up=bytes_up, bytes_down=bytes_down

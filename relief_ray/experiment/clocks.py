@@ -1,4 +1,4 @@
-"""What a run believes about time: its clocks, and the planner that the allocator asks."""
+"""Clocks, planner and accountant of a run, made from its configuration."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from relief_ray.config import ExperimentConfig
-from relief_ray.devices.accounting import CHARGED_WHOLE, WholeRounds
-from relief_ray.devices.calibration import time_models
-from relief_ray.devices.planner import Clock, CostAccountant, CostPlanner, Counter, assumed_engine, standard_clocks
-from relief_ray.devices.time import Measured, load_profile
+from relief_ray.devices.accounting import CostAccountant, WholeRounds
+from relief_ray.devices.calibration import utilisations
+from relief_ray.devices.clocks import build_clocks
+from relief_ray.devices.fleet import device_types
+from relief_ray.devices.planner import CostPlanner, Counter, assumed_engine
+from relief_ray.devices.time import ClockContext, Measured, Profile, TimeModel, load_profile
 from relief_ray.devices.types import DeviceType
 from relief_ray.errors import UserError
 from relief_ray.groups import GroupLayout
@@ -22,26 +24,27 @@ from relief_ray.stages import Engine
 
 Settings = dict[str, "str | int | float | None"]
 # The one setting of a profile that a run may have otherwise; and what a file without the key was measured with.
-BATCH, UNSAID = "windows_per_batch", Settings({"autocast": "none"})
+BATCH, _UNSAID = "windows_per_batch", Settings({"autocast": "none"})
 
 
-def run_clocks(config: ExperimentConfig, engine: Engine | None = None) -> dict[str, Clock]:
-    """All clocks of a record; ``engine`` is the one that trains.
+def run_clocks(config: ExperimentConfig, engine: Engine | None = None) -> dict[str, TimeModel]:
+    """All clocks of a record by name; ``engine`` is the one that trains.
 
     Raises:
-        UserError: the ``measured`` clock is asked to plan, but no profile is given.
+        UserError: a clock that needs a device profile is to plan, but no profile is given or it does not fit.
     """
     name = backbone_name(config.backbone)
-    paper, split = time_models(CnnConfig().name if is_path(name) else name, config.costs.utilisation)
-    measured = measured_clock(config, engine)
-    clocks = standard_clocks(paper, split, measured)
-    if config.costs.planning_time not in clocks:
-        raise UserError("costs.planning_time = 'measured' needs a device profile; set costs.profile=FILE")
-    return clocks
+    context = ClockContext(
+        backbone=name,
+        utilisation=utilisations(CnnConfig().name if is_path(name) else name, config.costs.utilisation),
+        types=device_types(config.fleet),
+        profile=_device_profile(config, engine),
+    )
+    return build_clocks(context, config.costs.planning_time)
 
 
 def uncalibrated(config: ExperimentConfig) -> tuple[str, ...]:
-    """What has to be said of the seconds of a user's own backbone: nobody fitted a device's speed to it."""
+    """A warning where a user's own backbone has no fitted utilisation: seconds and joules are Backbone 1's."""
     name = backbone_name(config.backbone)
     if not is_path(name) or config.costs.utilisation is not None:
         return ()
@@ -49,7 +52,7 @@ def uncalibrated(config: ExperimentConfig) -> tuple[str, ...]:
 
 
 def profile_settings(config: ExperimentConfig, shape: InputShape) -> Settings:
-    """What a profile's paces depend on, short of machine and batch; None is a setting too."""
+    """Settings that a profile's speeds depend on, machine and batch size aside; None is a setting too."""
     backbone, training = config.backbone.model_dump(mode="json"), config.training
     return {
         "window": shape.window,
@@ -61,13 +64,13 @@ def profile_settings(config: ExperimentConfig, shape: InputShape) -> Settings:
     }
 
 
-def foreign_profile(config: ExperimentConfig, shape: InputShape, clocks: Mapping[str, Clock]) -> tuple[str, ...]:
-    """What has to be said where the device profile was measured with another shape, size or rank than the run's."""
+def foreign_profile(config: ExperimentConfig, shape: InputShape, clocks: Mapping[str, TimeModel]) -> tuple[str, ...]:
+    """A warning where the device profile was measured with another shape, size or rank than the run's."""
     clock = clocks.get("measured")
-    if clock is None or not isinstance(clock.model, Measured) or clock.model.profile.measured is None:
+    if not isinstance(clock, Measured) or clock.profile.measured is None:
         return ()
     # Older files have no keys for what was None, nor for what came later.
-    seen, wanted = UNSAID | clock.model.profile.measured.settings, profile_settings(config, shape)
+    seen, wanted = _UNSAID | clock.profile.measured.settings, profile_settings(config, shape)
     ignored = {BATCH, *(f"backbone.{k}" for k in config.backbone.same_speed)}
     keys = [k for k in (wanted | seen) if k not in ignored and seen.get(k) != wanted.get(k)]
     other = [f"{k} {seen.get(k)!r} (here {wanted.get(k)!r})" for k in keys]
@@ -76,8 +79,8 @@ def foreign_profile(config: ExperimentConfig, shape: InputShape, clocks: Mapping
     return (f"{config.costs.profile}: measured with {'; '.join(other)}: its seconds are extrapolated; profile again",)
 
 
-def measured_clock(config: ExperimentConfig, engine: Engine | None = None) -> Measured | None:
-    """The clock of the device profile, where one is named.
+def _device_profile(config: ExperimentConfig, engine: Engine | None) -> Profile | None:
+    """The device profile that the configuration names, if it names one.
 
     Raises:
         UserError: the profile cannot be read, or was made with another backbone or engine.
@@ -95,7 +98,7 @@ def measured_clock(config: ExperimentConfig, engine: Engine | None = None) -> Me
             f"{config.costs.profile}: measured with engine {profile.engine!r}, this run trains with {engine!r}; "
             f"profile the device with --set training.engine={engine}"
         )
-    return Measured(profile=profile)
+    return profile
 
 
 def make_accountant(
@@ -103,34 +106,37 @@ def make_accountant(
     counter: Counter,
     plain: GroupLayout,
     types: dict[str, DeviceType],
-    clocks: dict[str, Clock],
+    clocks: dict[str, TimeModel],
     engine: Engine,
 ) -> CostAccountant:
-    """Who charges the run's rounds, in the accounting that it asks for; ``plain``: the backbone's own groups."""
+    """The accountant of a run, with its ``costs.accounting``; ``plain``: the layout of the backbone's own groups."""
     training = config.training
-    whole = WholeRounds(
+    whole_rounds = WholeRounds(
         layout=counter.layout,
         own=counter.layout.select(plain.ids),
         epochs=training.epochs,
         batch_size=training.batch_size,
         engine=engine,
     )
-    charged_whole = config.costs.accounting == "table" and config.strategy.build().name in CHARGED_WHOLE
+    charged_whole = config.costs.accounting == "table" and config.strategy.paper_accounting == "fedavg"
     return CostAccountant(
         counter=counter,
         types=types,
         clocks=clocks,
-        whole=whole if charged_whole else None,
+        whole=whole_rounds if charged_whole else None,
         count_server_time=config.costs.count_server_time,
     )
 
 
 def make_planner(
-    config: ExperimentConfig, counter: Counter, fleet: Fleet, types: dict[str, DeviceType], clock: Clock, engine: Engine
+    config: ExperimentConfig,
+    counter: Counter,
+    fleet: Fleet,
+    types: dict[str, DeviceType],
+    clock: TimeModel,
+    engine: Engine,
 ) -> CostPlanner:
-    """The allocator's belief about time."""
+    """The planner that the allocator asks: ``clock`` on the run's fleet."""
     assumed = clock.engine or assumed_engine(engine)
     batch_size = config.training.batch_size
-    return CostPlanner(
-        counter=counter, fleet=fleet, types=types, model=clock.model, engine=assumed, batch_size=batch_size
-    )
+    return CostPlanner(counter=counter, fleet=fleet, types=types, model=clock, engine=assumed, batch_size=batch_size)

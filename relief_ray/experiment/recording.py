@@ -260,6 +260,6 @@ def binding_of(setup: Setup) -> Binding:
 
 
 def calibration_of(setup: Setup) -> dict[str, JsonValue]:
-    """Parameters of every time model, a device profile in full, and whether they were fitted or given."""
-    clocks = {name: clock.model.model_dump(mode="json") for name, clock in setup.accountant.clocks.items()}
+    """The parameters of every clock, a device profile in full, and whether they were fitted or given."""
+    clocks = {name: clock.model_dump(mode="json") for name, clock in setup.accountant.clocks.items()}
     return as_json({"origin": "given" if setup.config.costs.utilisation else "FITTED", "clocks": clocks})

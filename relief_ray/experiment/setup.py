@@ -11,12 +11,13 @@ from relief_ray.config import ExperimentConfig
 from relief_ray.data import FederatedData, federate, num_clients, open_dataset, pool
 from relief_ray.data.federated_data import Purpose
 from relief_ray.data.window_set import WindowSet
+from relief_ray.devices.accounting import CostAccountant
 from relief_ray.devices.fleet import build_fleet, with_windows
-from relief_ray.devices.planner import CostAccountant, CostPlanner, Counter, assumed_engine
+from relief_ray.devices.planner import CostPlanner, Counter, assumed_engine
 from relief_ray.devices.types import DeviceType
 from relief_ray.experiment.clocks import foreign_profile, make_accountant, make_planner, run_clocks, uncalibrated
 from relief_ray.extra_modules import ExtraModule
-from relief_ray.federated import RoundContext, Strategy
+from relief_ray.federated import PlannedRun, RoundContext, Strategy
 from relief_ray.groups import GroupLayout, Params
 from relief_ray.messages import ClientInfo, Fleet, RoundCost
 from relief_ray.models.backbone import Backbone, BackboneNetwork, InputShape, build_verified
@@ -24,8 +25,6 @@ from relief_ray.models.costs import count_costs
 from relief_ray.models.extra.build import with_extra_modules
 from relief_ray.models.registry import require_gemm
 from relief_ray.stages import Engine
-from relief_ray.strategies.relief.strategy import Relief, target_s
-from relief_ray.strategies.warnings import starved, unreached
 from relief_ray.streams import Streams
 from relief_ray.training.config import trainer_config
 from relief_ray.training.job import Job
@@ -105,16 +104,20 @@ def prepare(
 
 
 def with_hints(setup: Setup) -> Setup:
-    """The same, warned where a deadline leaves nobody a choice, or a run ends before its method's later phase."""
-    own, first, last = setup.config, context_of(setup, 1), context_of(setup, setup.config.rounds)
-    found = starved(own.strategy, first, own.costs.planning_time), unreached(own.strategy, last, own.participation)
-    return replace(setup, warnings=(*setup.warnings, *filter(None, found)))
+    """The same setup with what its method warns of before the run begins."""
+    config = setup.config
+    planned = PlannedRun(
+        context=context_of(setup, 1), clock=config.costs.planning_time, participation=config.participation
+    )
+    return replace(setup, warnings=(*setup.warnings, *setup.strategy.warnings(planned)))
 
 
 def pool_clients(setup: Setup) -> Setup:
     """Replace the fleet by one Type-A client with all training windows and all sensors (the ``central`` bound)."""
     windows = pool(setup.data.clients)
-    everyone = ClientInfo(id=0, name="central", device="A", modalities=setup.fleet.modalities, num_windows=len(windows))
+    everyone = ClientInfo(
+        id=0, name=setup.strategy.name, device="A", modalities=setup.fleet.modalities, num_windows=len(windows)
+    )
     fleet = replace(setup.fleet, clients=(everyone,))
     return replace(
         setup,
@@ -254,9 +257,8 @@ def subject_names(setup: Setup, windows: WindowSet) -> list[str]:
 
 
 def deadline_s(setup: Setup) -> float | None:
-    """``T*`` where the strategy has one."""
-    config = setup.config.strategy
-    return target_s(config, context_of(setup, 1)) if isinstance(config, Relief) and config.select != "all" else None
+    """``T*`` in seconds where the strategy has one, else None."""
+    return None if setup.strategy.deadline_s is None else setup.strategy.deadline_s(context_of(setup, 1))
 
 
 def fedavg_costs(setup: Setup, participants: tuple[ClientInfo, ...]) -> dict[str, RoundCost]:

@@ -1,7 +1,7 @@
-"""Finished runs on other hardware: recorded work, allocation and bytes at another fleet's speeds, power and links.
+"""Costs of finished runs on other hardware: recorded work and bytes at another fleet's speeds, power and links.
 
-Nothing is trained and nobody is asked again what to train: who did what stays as it was recorded, also where the other
-fleet's deadline would have allowed more or less. F1 stays too; seconds, joules and speedups are computed anew.
+Nothing is trained or allocated again: each client's work stays as recorded, also where the other fleet's deadline would
+have allowed more or less. F1 stays too; seconds, joules and speedups are computed anew.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import isclose
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from relief_ray.config import ExperimentConfig, parse
+from relief_ray.devices.accounting import CostAccountant
+from relief_ray.devices.clocks import restore_clock
 from relief_ray.devices.fleet import build_fleet, with_windows
-from relief_ray.devices.planner import Clock, CostAccountant, standard_clocks
-from relief_ray.devices.time import FlopProportional, Measured, Split, TimeModel
+from relief_ray.devices.time import TimeModel
 from relief_ray.errors import UserError
-from relief_ray.experiment.clocks import make_accountant, measured_clock
+from relief_ray.experiment.clocks import make_accountant, run_clocks
 from relief_ray.experiment.lifecycle import stored_engine
 from relief_ray.experiment.recording import as_json, cost_record, fedavg_records, totals_after
 from relief_ray.experiment.setup import build_backbone, count, fedavg_reference
@@ -28,7 +29,7 @@ from relief_ray.records.selection_text import selection
 from relief_ray.report.runs import Loaded
 from relief_ray.stages import Engine
 
-TOLERANCE = 1e-9
+_TOLERANCE = 1e-9
 SAID = (
     "what if: seconds, joules and speedups were computed for another fleet from the recorded work; the allocation is "
     "the one that was planned for the recorded fleet, F1 is as trained"
@@ -41,7 +42,7 @@ class _Hardware:
 
     config: ExperimentConfig
     fleet: Fleet
-    own: CostAccountant
+    accountant: CostAccountant
     plain: CostAccountant
 
 
@@ -58,82 +59,79 @@ def what_if(loaded: Loaded, fleet: Mapping[str, object], profile: str | None = N
     if config.strategy.build().pooled:
         raise UserError(f"{where}: pooled data have no fleet; name a federated run")
     costs = _section(run.config, "costs") | ({} if profile is None else {"profile": profile})
-    values = {**run.config, "fleet": merged(_section(run.config, "fleet"), fleet), "costs": costs}
+    values = {**run.config, "fleet": _merged(_section(run.config, "fleet"), fleet), "costs": costs}
     changed = parse(values, f"{where}, other fleet")
-    before, after = (
-        hardware(loaded, config),
-        hardware(loaded, changed, None if profile is None else measured_clock(changed)),
-    )
-    refuse_other_sensors(before.fleet, after.fleet)
+    profiled = {} if profile is None else {n: c for n, c in run_clocks(changed).items() if c.needs_profile}
+    before, after = _hardware(loaded, config, {}), _hardware(loaded, changed, profiled)
+    _refuse_other_sensors(before.fleet, after.fleet)
     for record in loaded.rounds[:2]:
-        refuse_unexplained(loaded, record, before)
-    return recomputed(loaded, after)
+        _refuse_unexplained(loaded, record, before)
+    return _recomputed(loaded, after)
 
 
-def merged(old: Mapping[str, object], new: Mapping[str, object]) -> dict[str, object]:
+def _merged(old: Mapping[str, object], new: Mapping[str, object]) -> dict[str, object]:
     """``old`` with the keys of ``new``, mappings key by key: a type keeps the figures that are not named."""
-    found = dict(old)
+    values = dict(old)
     for key, value in new.items():
-        kept = found.get(key)
-        found[key] = merged(kept, value) if isinstance(kept, Mapping) and isinstance(value, Mapping) else value
-    return found
+        kept = values.get(key)
+        values[key] = _merged(kept, value) if isinstance(kept, Mapping) and isinstance(value, Mapping) else value
+    return values
 
 
 def _section(config: Mapping[str, object], name: str) -> dict[str, object]:
-    found = config.get(name)
-    return dict(found) if isinstance(found, dict) else {}
+    section = config.get(name)
+    return dict(section) if isinstance(section, dict) else {}
 
 
-def hardware(loaded: Loaded, config: ExperimentConfig, measured: Measured | None = None) -> _Hardware:
-    """The fleet of a configuration with the run's own windows and clocks, and ``measured``; needs no data."""
-    spec, windows = config.data.spec(), windows_of(loaded)
+def _hardware(loaded: Loaded, config: ExperimentConfig, clocks: Mapping[str, TimeModel]) -> _Hardware:
+    """The fleet of a configuration with the run's windows and recorded clocks, and these ``clocks``; needs no data."""
+    spec, windows = config.data.spec(), _windows_of(loaded)
     fleet, types = build_fleet(config.fleet, spec.names, spec.type_counts, len(windows))
     shape = InputShape(channels=tuple(spec.modalities), window=spec.window, num_classes=len(spec.classes))
     engine = stored_engine(loaded.run)
     plain = build_backbone(config, shape, engine)
     additions = config.strategy.build().adapt(plain.layout, fleet)
-    whole = build_backbone(config, shape, engine, additions) if additions else plain
-    clocks = recorded_clocks(loaded, measured)
-    own = make_accountant(config, count(whole, config), plain.layout, types, clocks, engine)
+    extended = build_backbone(config, shape, engine, additions) if additions else plain
+    known = _recorded_clocks(loaded) | dict(clocks)
+    accountant = make_accountant(config, count(extended, config), plain.layout, types, known, engine)
     return _Hardware(
         config=config,
         fleet=with_windows(fleet, windows),
-        own=own,
-        plain=replace(own, counter=count(plain, config)) if additions else own,
+        accountant=accountant,
+        plain=replace(accountant, counter=count(plain, config)) if additions else accountant,
     )
 
 
-def windows_of(loaded: Loaded) -> list[int]:
+def _windows_of(loaded: Loaded) -> list[int]:
     """Training windows of each client, from the coverage report.
 
     Raises:
         UserError: it has none.
     """
     rows = loaded.run.coverage.get("clients")
-    found = [row.get("train") for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-    if not found or not all(isinstance(row, list) for row in found):
+    counts = [row.get("train") for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+    if not counts or not all(isinstance(row, list) for row in counts):
         raise UserError(f"{loaded.where}: its coverage report names no windows per client; run it again")
-    return [sum(int(str(n)) for n in row) for row in found if isinstance(row, list)]
+    return [sum(int(str(n)) for n in row) for row in counts if isinstance(row, list)]
 
 
-def recorded_clocks(loaded: Loaded, other: Measured | None = None) -> dict[str, Clock]:
-    """The clocks with the parameters that the run noted, whatever this version ships; ``other``: a device profile's.
+def _recorded_clocks(loaded: Loaded) -> dict[str, TimeModel]:
+    """The clocks with the parameters that the run recorded, whatever this version ships.
 
     Raises:
-        UserError: it noted none.
+        UserError: it recorded none, or a clock that is unknown here.
     """
     table = loaded.run.calibration.get("clocks")
+    if not isinstance(table, dict) or loaded.run.planning_model not in table:
+        raise UserError(f"{loaded.where}: its record names no clocks; run it again")
     try:
-        models = TypeAdapter(dict[str, TimeModel]).validate_python(table)
-        paper, split, measured = models["flop_proportional"], models["split_naive"], models.get("measured")
-    except (ValidationError, KeyError, TypeError) as error:
+        return {name: restore_clock(name, parameters) for name, parameters in table.items()}
+    except ValidationError as error:
         raise UserError(f"{loaded.where}: its record names no clocks ({error}); run it again") from error
-    assert isinstance(paper, FlopProportional) and isinstance(split, Split)
-    return standard_clocks(paper, split, other or (measured if isinstance(measured, Measured) else None))
 
 
-def refuse_other_sensors(old: Fleet, new: Fleet) -> None:
-    """The allocation belongs to the sensors that each client had.
+def _refuse_other_sensors(old: Fleet, new: Fleet) -> None:
+    """Refuse a fleet whose clients have other sensors than the recorded one: the allocation fits those alone.
 
     Raises:
         UserError: a client would have others.
@@ -146,7 +144,7 @@ def refuse_other_sensors(old: Fleet, new: Fleet) -> None:
             )
 
 
-def receipts(record: RoundRecord) -> tuple[Receipt, ...]:
+def _receipts(record: RoundRecord) -> tuple[Receipt, ...]:
     """The work of a round as it was recorded."""
     return tuple(_receipt(c) for c in record.clients)
 
@@ -172,20 +170,20 @@ def _receipt(client: ClientRecord) -> Receipt:
     return Receipt(assignment=task, work=work, bytes_down=client.bytes_down, bytes_up=client.bytes_up)
 
 
-def charged(record: RoundRecord, hardware: _Hardware) -> tuple[Receipt, ...]:
-    """What a round is charged for, in the accounting of the run; everyone took part where no FedAvg round is noted."""
+def _charged(record: RoundRecord, hardware: _Hardware) -> tuple[Receipt, ...]:
+    """The receipts that a round is charged for; all clients are participants where no FedAvg round is recorded."""
     ids = record.participants if record.fedavg else range(len(hardware.fleet))
-    return hardware.own.charged(receipts(record), [hardware.fleet[n] for n in ids])
+    return hardware.accountant.charged(_receipts(record), [hardware.fleet[n] for n in ids])
 
 
-def refuse_unexplained(loaded: Loaded, record: RoundRecord, hardware: _Hardware) -> None:
-    """The recorded costs must follow from the recorded work, or the same arithmetic would mislead elsewhere too.
+def _refuse_unexplained(loaded: Loaded, record: RoundRecord, hardware: _Hardware) -> None:
+    """Check that the recorded costs follow from the recorded work; else the other fleet's would be wrong too.
 
     Raises:
         UserError: they do not, e.g. because another version counted differently.
     """
-    found = hardware.own.cost(charged(record, hardware), hardware.fleet, record.server_s)
-    for name, cost in found.items():
+    costs = hardware.accountant.cost(_charged(record, hardware), hardware.fleet, record.server_s)
+    for name, cost in costs.items():
         kept = record.costs.get(name)
         if kept is not None and not _same(cost, kept.round_s, kept.energy_j):
             raise UserError(
@@ -193,8 +191,8 @@ def refuse_unexplained(loaded: Loaded, record: RoundRecord, hardware: _Hardware)
                 f"but its recorded work gives {cost.round_s:.6g} s and {cost.energy_j:.6g} J with this version; run it "
                 "again with this version, then ask"
             )
-    whole = reference_of(record, hardware, stored_engine(loaded.run)) if record.fedavg else {}
-    if any(not _same(whole[name], kept.round_s, kept.energy_j) for name, kept in record.fedavg.items()):
+    reference = _reference_of(record, hardware, stored_engine(loaded.run)) if record.fedavg else {}
+    if any(not _same(reference[name], kept.round_s, kept.energy_j) for name, kept in record.fedavg.items()):
         raise UserError(
             f"{loaded.where}: round {record.round}: some participants had no work, and who they were is not recorded; "
             "name a run with participation 1.0"
@@ -202,25 +200,25 @@ def refuse_unexplained(loaded: Loaded, record: RoundRecord, hardware: _Hardware)
 
 
 def _same(cost: RoundCost, round_s: float, energy_j: float) -> bool:
-    return isclose(cost.round_s, round_s, rel_tol=TOLERANCE) and isclose(cost.energy_j, energy_j, rel_tol=TOLERANCE)
+    return isclose(cost.round_s, round_s, rel_tol=_TOLERANCE) and isclose(cost.energy_j, energy_j, rel_tol=_TOLERANCE)
 
 
-def reference_of(record: RoundRecord, hardware: _Hardware, engine: Engine) -> dict[str, RoundCost]:
+def _reference_of(record: RoundRecord, hardware: _Hardware, engine: Engine) -> dict[str, RoundCost]:
     """A FedAvg round of those who took part in this one."""
     return fedavg_reference(hardware.config, hardware.plain, hardware.fleet, engine, record.participants)
 
 
-def recomputed(loaded: Loaded, hardware: _Hardware) -> Loaded:
+def _recomputed(loaded: Loaded, hardware: _Hardware) -> Loaded:
     """The run with another fleet's costs, totals, reference and configuration; its warnings say so."""
     engine, planning = stored_engine(loaded.run), loaded.run.planning_model
     reference = fedavg_reference(hardware.config, hardware.plain, hardware.fleet, engine)
     rounds: list[RoundRecord] = []
     totals: Mapping[str, Totals] = {}
     for record in loaded.rounds:
-        work = charged(record, hardware)
-        costs = hardware.own.cost(work, hardware.fleet, record.server_s)
+        work = _charged(record, hardware)
+        costs = hardware.accountant.cost(work, hardware.fleet, record.server_s)
         totals = {name: totals_after(totals.get(name, Totals()), cost, work) for name, cost in costs.items()}
-        mine = reference_of(record, hardware, engine) if record.fedavg else reference
+        mine = _reference_of(record, hardware, engine) if record.fedavg else reference
         round_s = costs[planning].round_s
         update = {
             "costs": {name: cost_record(cost) for name, cost in costs.items()},

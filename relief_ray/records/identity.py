@@ -85,7 +85,7 @@ class Computed(Protocol):
 
     @property
     def own_sources(self) -> dict[str, str]:
-        """sha256 by file of a user's own method, backbone or dataset."""
+        """sha256 by file of a user's own method, backbone, dataset or clock."""
         ...
 
     @property
@@ -123,9 +123,10 @@ def other_processor(run: Computed) -> str | None:
 
 
 def _names(config: Mapping[str, JsonValue]) -> list[JsonValue]:
-    """Names of strategy, backbone and dataset in a stored configuration."""
-    sections = (config.get(key) for key in ("strategy", "backbone", "data"))
-    return [section.get("name") for section in sections if isinstance(section, dict)]
+    """Names of strategy, backbone, dataset and clock in a stored configuration."""
+    keys = (("strategy", "name"), ("backbone", "name"), ("data", "name"), ("costs", "planning_time"))
+    sections = ((config.get(section), key) for section, key in keys)
+    return [section.get(key) for section, key in sections if isinstance(section, dict)]
 
 
 def machine_facts() -> Machine:

@@ -1,22 +1,21 @@
-"""From folders to the document: which sections there are, and in which order."""
+"""Assembly of the report: sections and their order."""
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator, Sequence
 
 from relief_ray.report.captions import clock_sentence, remarks
-from relief_ray.report.claims import Judged, judge, sentence, verdict_sheet
-from relief_ray.report.document import Block, Document, Plot, Prose, Section
+from relief_ray.report.claims import Judged, judge, sentence, verdict_table
+from relief_ray.report.document import Block, Document, Figure, Paragraphs, Section
 from relief_ray.report.experiments import Experiment, experiments
-from relief_ray.report.figures.allocation import allocation
-from relief_ray.report.figures.cosine import cosine
-from relief_ray.report.figures.devices import devices
+from relief_ray.report.figures.devices import allocation, devices
 from relief_ray.report.figures.modalities import modalities
 from relief_ray.report.figures.progress import pareto, progress
-from relief_ray.report.figures.timeline import timeline_plot
-from relief_ray.report.figures.traces import phases, traces
+from relief_ray.report.figures.timeline import timeline_figure
+from relief_ray.report.figures.updates import cosine, phases, traces
 from relief_ray.report.findings import directions, surprises
-from relief_ray.report.inventory import Stock
+from relief_ray.report.inventory import Inventory
 from relief_ray.report.paper import Paper, read_paper
 from relief_ray.report.tables.ablation import ablation_table
 from relief_ray.report.tables.main import labels_of, main_table
@@ -29,35 +28,39 @@ from relief_ray.report.tables.tuned import search_table, with_tuned
 TITLE = "RELIEF: the paper's tables and figures, recomputed"
 
 
-def build(stock: Stock) -> Document:
-    """The whole report of a stock of cells."""
-    paper, found = read_paper(), experiments(stock)
-    sections = [overview(stock, found)]
-    known = tuple(e for e in found if e.choice != "try")
+def build(inventory: Inventory) -> Document:
+    """Whole report of an inventory."""
+    paper, settings = read_paper(), experiments(inventory)
+    sections = [overview(inventory, settings)]
+    known = tuple(e for e in settings if e.choice != "try")
     verdicts = judge(known)
     for number, experiment in enumerate(known, 1):
         sections += experiment_sections(experiment, paper, f"e{number}", verdicts.get(number), known)
-    searches = [e for e in found if e.choice == "try"]
+    searches = [e for e in settings if e.choice == "try"]
     for number, experiment in enumerate(searches, 1):
         table = search_table(experiment, f"search-{number}")
         sections.append(Section(title=experiment.title, slug=f"s{number}", blocks=(table,)))
     across = [*sensitivity_tables(known, paper), *(t for t in (text_table(known, paper),) if t is not None)]
     sections += [Section(title="Across settings", slug="across", blocks=tuple(across))] if across else []
-    sections += [s for s in (gaps(stock),) if s is not None]
-    return Document(title=TITLE, lead=lead(stock, found), sections=tuple(sections), footer=footer(stock.done))
+    sections += [s for s in (gaps(inventory),) if s is not None]
+    return Document(
+        title=TITLE, lead=lead(inventory, settings), sections=tuple(sections), footer=footer(inventory.done)
+    )
 
 
-def lead(stock: Stock, found: Sequence[Experiment]) -> str:
-    """What a reader who reads one sentence should know."""
-    cells = len(stock.slots)
-    done = stock.count("done")
+def lead(inventory: Inventory, settings: Sequence[Experiment]) -> str:
+    """First sentence: number of cells and settings, SYNTHETIC data."""
+    cells = len(inventory.items)
+    done = inventory.count("done")
     counted = (
         "no cells" if not cells else f"{done} of {cells} cells done" if done < cells else f"{cells} cells, all done"
     )
-    named = f"{'; '.join(stock.titles)}: " if stock.titles else ""
-    fake = " Some data are SYNTHETIC: nothing follows from them." if any(not e.is_real for e in found if e.runs) else ""
+    named = f"{'; '.join(inventory.titles)}: " if inventory.titles else ""
+    fake = (
+        " Some data are SYNTHETIC: nothing follows from them." if any(not e.is_real for e in settings if e.runs) else ""
+    )
     empty = " There is nothing to show yet; every table below is a gap." if not done else ""
-    return f"{named}{counted}, {len(found)} setting{'' if len(found) == 1 else 's'}.{empty}{fake}"
+    return f"{named}{counted}, {len(settings)} setting{'' if len(settings) == 1 else 's'}.{empty}{fake}"
 
 
 def experiment_sections(
@@ -67,7 +70,7 @@ def experiment_sections(
     blocks: list[Block] = []
     comparison = experiment.main
     if comparison is None:
-        blocks.append(Prose(lines=("No cell of this setting is done.",), tone="warn"))
+        blocks.append(Paragraphs(lines=("No cell of this setting is done.",), tone="warn"))
     elif judged is not None:
         blocks.append(sentence(comparison, judged))
     table = main_table(experiment, paper, f"{slug}-main")
@@ -77,18 +80,21 @@ def experiment_sections(
     blocks += [t for t in (device_table(experiment, paper, f"{slug}-devices-used"),) if t is not None]
     if comparison is not None:
         planner = f"First sentence, claims and figures: {clock_sentence(comparison)}"
-        blocks.append(Prose(lines=(planner, *remarks(comparison)), is_list=True))
+        blocks.append(Paragraphs(lines=(planner, *remarks(comparison)), is_list=True))
     yield Section(title=experiment.title, slug=slug, blocks=tuple(blocks))
     if comparison is not None and judged is not None:
         yield Section(
             title="Claims",
             slug=f"{slug}-claims",
-            blocks=(verdict_sheet(experiment, judged, f"{slug}-verdicts"),),
+            blocks=(verdict_table(experiment, judged, f"{slug}-verdicts"),),
             level=3,
         )
         if odd := [*surprises(comparison), *directions(experiment, paper)]:
             yield Section(
-                title="What surprised", slug=f"{slug}-odd", blocks=(Prose(lines=tuple(odd), is_list=True),), level=3
+                title="What surprised",
+                slug=f"{slug}-odd",
+                blocks=(Paragraphs(lines=tuple(odd), is_list=True),),
+                level=3,
             )
     if experiment.is_drawn and (drawings := tuple(figures(experiment, slug))):
         yield Section(title="Figures", slug=f"{slug}-figures", blocks=drawings, level=3)
@@ -96,12 +102,13 @@ def experiment_sections(
 
 FIGURES = {
     "convergence": progress, "pareto": pareto, "modalities": modalities, "cosine": cosine, "phases": phases,
-    "divergence": traces, "allocation": allocation, "devices": devices, "round": timeline_plot,
+    "divergence": traces, "allocation": allocation, "devices": devices, "round": timeline_figure,
 }  # fmt: skip
 
 
-def figures(experiment: Experiment, slug: str) -> Iterator[Plot]:
-    """Every figure that the records of an experiment can fill."""
+def figures(experiment: Experiment, slug: str) -> Iterator[Figure]:
+    """Every figure that the records of an experiment can fill; without pandas, those that need it are left out."""
+    absent = () if importlib.util.find_spec("pandas") else (progress, pareto)
     for name, make in FIGURES.items():
-        if (plot := make(experiment, f"{slug}-{name}")) is not None:
-            yield plot
+        if make not in absent and (figure := make(experiment, f"{slug}-{name}")) is not None:
+            yield figure

@@ -1,4 +1,4 @@
-"""What has to be said beside every figure: data, split, rounds, clock, where numbers come from, what is odd."""
+"""Sentences beside tables and figures: data, split, rounds, clock, origin of the numbers, and remarks on oddities."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from math import isfinite, log
 
 from relief_ray.errors import listed, several
-from relief_ray.report.comparison import Comparison, Row
-from relief_ray.report.runs import Loaded, split_name, text, whole
+from relief_ray.plugins import is_path
+from relief_ray.report.comparison import Comparison, MethodResult
+from relief_ray.report.experiments import Experiment
+from relief_ray.report.inventory import GridItem
+from relief_ray.report.runs import Loaded, config_int, config_text, split_name
 
-# A loss that stands still wavers by less.
+# Factor over the first loss of a phase; a loss that stands still wavers by less.
 GROWTH = 1.1
 
 FAILURES = (
@@ -19,34 +22,35 @@ FAILURES = (
 
 
 def caption(comparison: Comparison) -> str:
-    """What the table shows and how it was made, in a few sentences."""
+    """Caption of a comparison: data, protocol, clock."""
     first = comparison.runs[0]
     folds = several("fold", (r.replicate[0] for r in comparison.runs))
     seeds = several("seed", (r.replicate[2] for r in comparison.runs))
     return (
-        f"{mark(first)}{text(first.run, 'data.name')}, {split_name(text(first.run, 'data.split'))}, "
+        f"{mark(first)}{config_text(first.run, 'data.name')}, {split_name(config_text(first.run, 'data.split'))}, "
         f"{len(comparison.subjects)} test subjects; {first.planned} round{'' if first.planned == 1 else 's'}, "
-        f"E = {whole(first.run, 'training.epochs')}, window stride {text(first.run, 'data.stride_s')} s, "
+        f"E = {config_int(first.run, 'training.epochs')}, window stride {config_text(first.run, 'data.stride_s')} s, "
         f"{folds}, {seeds}. Last evaluated round; mean ± sample standard deviation over runs. "
-        f"{clock_sentence(comparison)} `wall s` is measured here, evaluation included."
+        f"{clock_sentence(comparison)} `wall, s` is measured here, evaluation included."
     )
 
 
 def mark(loaded: Loaded) -> str:
-    """``SYNTHETIC data: `` where nothing real was measured."""
+    """``SYNTHETIC data: `` for such runs, else empty."""
     return "" if loaded.run.data_origin == "real" else "SYNTHETIC data: "
 
 
 def clock_sentence(comparison: Comparison) -> str:
-    """Which clock, planned with which, trained by which engine, fitted or given."""
+    """Sentence on the clock behind seconds and joules, the planning clock, the accounting, and the training engine."""
     first = comparison.runs[0].run
     fitted = first.calibration.get("origin") == "FITTED"
-    joules = 1284 if text(first, "backbone.name") == "moment_lora" else 847
+    joules = 1284 if config_text(first, "backbone.name") == "moment_lora" else 847
     scale = f"FITTED to the paper's {joules} J" if fitted else "given"
     measured = comparison.clock == "measured"
-    source = "from the device profile" if measured else f"simulated, fleet utilisation {scale}"
+    simulated = "simulated" if is_path(comparison.clock) else f"simulated, fleet utilisation {scale}"
+    source = "from the device profile" if measured else simulated
     planned = "" if first.planning_model == comparison.clock else f", allocation planned by `{first.planning_model}`"
-    modes = dict.fromkeys(text(r.run, "costs.accounting", "method") for r in comparison.runs)
+    modes = dict.fromkeys(config_text(r.run, "costs.accounting", "method") for r in comparison.runs)
     charged = f"accounting {listed(f'`{m}`' for m in modes)}"
     return (
         f"Seconds and joules: clock `{comparison.clock}` ({source}{planned}); {charged}; training engine "
@@ -54,11 +58,50 @@ def clock_sentence(comparison: Comparison) -> str:
     )
 
 
+def protocol(experiment: Experiment) -> str:
+    """Protocol of the runs in one line, so that whatever was reduced is seen."""
+    every = experiment.text("evaluation.every")
+    looked = "tested after every round" if every == "1" else f"tested every {every} rounds and after the last"
+    parts = [
+        _named(experiment, "{} rounds", "rounds"),
+        _named(experiment, "E = {} local epochs", "training.epochs"),
+        "values chosen by a search" if experiment.choice else _named(experiment, "learning rate {}", "training.lr"),
+        "" if "training.batch_size" in experiment.searched else _named(experiment, "batch {}", "training.batch_size"),
+        _named(experiment, "window stride {} s", "data.stride_s"),
+        _named(experiment, "missing modality `{}`", "training.missing"),
+        split_name(experiment.text("data.split")),
+        looked if every else "",
+        *_replicates(experiment.items),
+    ]
+    share = experiment.text("participation")
+    parts += [f"participation {share}"] if share not in ("", "1") else []
+    return f"Protocol: {', '.join(p for p in parts if p)}."
+
+
+def _named(experiment: Experiment, template: str, key: str) -> str:
+    value = experiment.text(key)
+    return template.format(value) if value else ""
+
+
+def _replicates(items: Sequence[GridItem]) -> list[str]:
+    """Folds and seeds of the finished runs; the column ``runs`` says how many more were planned."""
+    done = [s.loaded for s in items if s.state == "done" and s.loaded is not None]
+    if not done:
+        return []
+    return [several("fold", (r.replicate[0] for r in done)), several("seed", (r.replicate[2] for r in done))]
+
+
+def clock_note(comparison: Comparison | None) -> tuple[str, ...]:
+    """``clock_sentence``; empty without runs."""
+    return () if comparison is None else (clock_sentence(comparison),)
+
+
 def remarks(comparison: Comparison) -> tuple[str, ...]:
-    """What a reader would otherwise stumble over, a sentence each."""
+    """One sentence for each oddity: warnings, failures, unequal numbers of runs, personal models, equal models."""
     return (
         *dict.fromkeys(warning for loaded in comparison.runs for warning in loaded.run.warnings),
         *comparison.notes,
+        *_without_intervals(comparison),
         *_programs(comparison),
         *_diverged(comparison),
         *_uneven(comparison),
@@ -68,23 +111,29 @@ def remarks(comparison: Comparison) -> tuple[str, ...]:
     )
 
 
+def _without_intervals(comparison: Comparison) -> list[str]:
+    if all(m.f1 is None or m.f1.low is not None or m.f1.num_subjects == 1 for m in comparison.rows):
+        return []
+    return ["No intervals: they need scipy; install it with: pip install 'relief-ray[server]'"]
+
+
 def _programs(comparison: Comparison) -> list[str]:
-    found = {(r.run.source_digest[:8], r.run.machine.torch, r.run.machine.architecture) for r in comparison.runs}
+    programs = {(r.run.source_digest[:8], r.run.machine.torch, r.run.machine.architecture) for r in comparison.runs}
     mixed = [r.title for r in comparison.runs if any("another program" in w for w in r.run.warnings)]
     lines = []
-    if len(found) > 1:
-        shown = listed(sorted(" ".join(program) for program in found))
-        lines.append(f"Computed by {len(found)} different programs (sources, torch, architecture): {shown}")
+    if len(programs) > 1:
+        shown = listed(sorted(" ".join(program) for program in programs))
+        lines.append(f"Computed by {len(programs)} different programs (sources, torch, architecture): {shown}")
     return [*lines, *([f"Resumed by another program than began them: {listed(mixed)}"] if mixed else [])]
 
 
 def _diverged(comparison: Comparison) -> list[str]:
-    found = {r.label: failure for r in comparison.runs if (failure := _failure(r))}
-    return [f"{why}: {listed(names)}" for why in FAILURES if (names := [n for n in found if found[n] == why])]
+    failures = {r.label: failure for r in comparison.runs if (failure := _failure(r))}
+    return [f"{why}: {listed(names)}" for why in FAILURES if (names := [n for n in failures if failures[n] == why])]
 
 
 def _failure(loaded: Loaded) -> str | None:
-    """How training failed, as far as a record can tell.
+    """Kind of training failure that the record shows; None where it shows none.
 
     Methods add terms to the cross-entropy or sum several, so a loss above ln K alone says nothing: it is held against
     the run's own first round of the same phase, and against the F1 of guessing, which is 1/K at most.
@@ -125,7 +174,7 @@ def _personal(comparison: Comparison) -> list[str]:
 
 
 def own_models(comparison: Comparison) -> str:
-    """For a caption: whose F1 is that of the clients' own models; empty where nobody's is."""
+    """Half-sentence for a caption that names personalised methods; empty where there are none."""
     names = [f"`{row.label}`" for row in comparison.rows if row.personalised]
     return f" Of {listed(names)}: F1 of the clients' own models." if names else ""
 
@@ -144,7 +193,7 @@ def _below_full(comparison: Comparison) -> list[str]:
     return [f"Below full_only (FedAvg of the clients with all sensors alone): {listed(below)}"]
 
 
-def _f1(row: Row) -> float:
+def _f1(row: MethodResult) -> float:
     return row.stats["f1_percent"].mean if "f1_percent" in row.stats else 0.0
 
 

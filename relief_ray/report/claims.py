@@ -1,4 +1,4 @@
-"""Which of the paper's claims a comparison supports: seven claims named beforehand, one rule for all of them.
+"""Verdicts on the paper's claims: seven claims named beforehand, one rule for all of them.
 
 A claim about F1 is one paired comparison of methods. It is *supported* where the difference is positive and Holm's
 adjusted p is below 0.05, *not supported* (``no``) where it is negative and that p is below 0.05, else *undecided*. The
@@ -13,11 +13,10 @@ from typing import Literal
 
 from relief_ray.errors import listed
 from relief_ray.report.comparison import FEDAVG, Comparison, difference
-from relief_ray.report.document import Entry, Line, Prose, Sheet, Tone
+from relief_ray.report.document import NONE, Cell, Paragraphs, Row, Table, Tone
 from relief_ray.report.experiments import Experiment
 from relief_ray.report.statistics import ALPHA, Paired, holm, smallest_p
 from relief_ray.report.summary import RunSummary
-from relief_ray.report.tables.comparison import NONE, change
 
 Supported = Literal["yes", "no", "undecided"]
 
@@ -26,10 +25,18 @@ V0 = "relief"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Claim:
-    """One claim with its verdict; ``brief`` is its short form.
+    """One claim with its verdict.
 
-    ``p`` is raw, ``p_holm`` adjusted over the claims that could be tested; ``is_tested``: the runs it needs are there;
-    ``is_simulated``: arithmetic of a cost model, which no run could refute as it does an F1.
+    Attributes:
+        text: the claim in a sentence.
+        brief: its short form.
+        supported: the verdict.
+        evidence: the figures behind it, or the runs that are needed.
+        p: of the paired test; None where none was made.
+        p_holm: the same, adjusted over the claims that could be tested.
+        direction: sign of the difference.
+        is_tested: the runs that it needs are there.
+        is_simulated: arithmetic of a cost model, which no run could refute as it does an F1.
     """
 
     text: str
@@ -82,31 +89,31 @@ PLANS = (
 
 def claims(comparison: Comparison) -> list[Claim]:
     """All claims, in the order in which they are named."""
-    (found,) = page_claims([comparison])
-    return found
+    (judged,) = page_claims([comparison])
+    return judged
 
 
 def page_claims(comparisons: Sequence[Comparison]) -> list[list[Claim]]:
-    """The claims of several settings, all tests corrected together: eight families would have eight chances.
+    """Claims of several settings, all tests corrected together: eight families would have eight chances.
 
     No setting is spared, since which one comes first is chosen by who names the folders.
     """
     raw = [[_judge(comparison, plan) for plan in PLANS] for comparison in comparisons]
-    strict = iter(_corrected([c for found in raw for c in found]))
-    judged = [[next(strict) for _ in found] for found in raw]
-    return [[*found, _faster(c)] for found, c in zip(judged, comparisons, strict=True)]
+    strict = iter(_corrected([claim for setting in raw for claim in setting]))
+    judged = [[next(strict) for _ in setting] for setting in raw]
+    return [[*setting, _faster(c)] for setting, c in zip(judged, comparisons, strict=True)]
 
 
-def _corrected(found: Sequence[Claim]) -> list[Claim]:
+def _corrected(raw: Sequence[Claim]) -> list[Claim]:
     """The claims with their verdicts, Holm's correction over those that could be tested."""
-    adjusted = iter(holm([c.p if c.p is not None else 1.0 for c in found if c.is_tested]))
-    return [_decide(c, next(adjusted)) if c.is_tested else c for c in found]
+    adjusted = iter(holm([c.p if c.p is not None else 1.0 for c in raw if c.is_tested]))
+    return [_decide(c, next(adjusted)) if c.is_tested else c for c in raw]
 
 
 def _judge(comparison: Comparison, plan: _Plan) -> Claim:
     first, second = plan.pair
-    found = difference(comparison.summaries, first, second, _rare if plan.is_rare else _all)
-    if found is None:
+    result = difference(comparison.summaries, first, second, _rare if plan.is_rare else _all)
+    if result is None:
         rare = " on a fleet with a rare modality" if plan.is_rare else ""
         return Claim(
             text=plan.text,
@@ -119,9 +126,9 @@ def _judge(comparison: Comparison, plan: _Plan) -> Claim:
         text=plan.text,
         brief=plan.brief,
         supported="undecided",
-        evidence=f"{first} - {second}: {_sentence(found)}",
-        p=found.p,
-        direction=(found.mean > 0) - (found.mean < 0),
+        evidence=f"{first} - {second}: {_sentence(result)}",
+        p=result.p,
+        direction=(result.mean > 0) - (result.mean < 0),
     )
 
 
@@ -137,7 +144,7 @@ def _sentence(paired: Paired) -> str:
     if paired.mean == 0.0 and paired.low == paired.high == 0.0:
         return f"no difference at all in {paired.num_subjects} subjects"
     detectable = "" if paired.detectable is None else f", smallest detectable difference {paired.detectable:.1f}"
-    return f"{change(paired)} points over {paired.num_subjects} subjects, p = {paired.p:.3g}{detectable}"
+    return f"{paired} points over {paired.num_subjects} subjects, p = {paired.p:.3g}{detectable}"
 
 
 def _decide(claim: Claim, p_holm: float) -> Claim:
@@ -169,16 +176,16 @@ def _faster(comparison: Comparison) -> Claim:
 
 
 def last_line(comparison: Comparison, judged: Sequence[Claim] | None = None, family: str = "") -> str:
-    """One sentence: what this run supports of the paper, what not, what it cannot decide and why.
+    """Sentence on the claims that the runs support, speak against, and cannot decide, and why.
 
     ``judged``: the claims where they were corrected in a larger ``family``, which the sentence then names.
     """
-    found = claims(comparison) if judged is None else judged
+    verdicts = claims(comparison) if judged is None else judged
     yes, no, open_, absent = (
-        [c.brief for c in found if c.is_tested and c.supported == "yes"],
-        [c.brief for c in found if c.is_tested and c.supported == "no"],
-        [c.brief for c in found if c.is_tested and c.supported == "undecided"],
-        [c.brief for c in found if not c.is_tested],
+        [c.brief for c in verdicts if c.is_tested and c.supported == "yes"],
+        [c.brief for c in verdicts if c.is_tested and c.supported == "no"],
+        [c.brief for c in verdicts if c.is_tested and c.supported == "undecided"],
+        [c.brief for c in verdicts if not c.is_tested],
     )
     parts = [f"supports that {listed(yes)}" if yes else "supports none of the paper's claims"]
     parts.append(f"speaks against {listed(no)}" if no else "speaks against none")
@@ -199,9 +206,6 @@ def _why(comparison: Comparison, family: str) -> str:
     if least >= ALPHA:
         return f"{subjects}: no paired test can fall below p = {least:.2g}"
     return f"{subjects}, sign-flip tests, Holm-corrected{family}"
-
-
-# The paper's claims, one line each, with the verdict that the runs give.
 
 
 TONES: Mapping[Supported, Tone] = {"yes": "good", "no": "bad", "undecided": ""}
@@ -232,13 +236,13 @@ class Judged:
 
     @property
     def family(self) -> str:
-        """Over what was corrected, for a sentence."""
+        """Half-sentence that names the tests over which Holm's correction runs; empty for one setting."""
         return "" if self.num_settings == 1 else f" over the page's {self.num_tests} tests"
 
 
-def judge(found: Sequence[Experiment]) -> dict[int, Judged]:
+def judge(experiments: Sequence[Experiment]) -> dict[int, Judged]:
     """The verdicts of every setting with at least two methods, by its number in the report (from 1)."""
-    usable = [(i, e.main) for i, e in enumerate(found, 1) if e.main is not None and len(e.main.rows) > 1]
+    usable = [(i, e.main) for i, e in enumerate(experiments, 1) if e.main is not None and len(e.main.rows) > 1]
     judged = page_claims([c for _, c in usable])
     tests = sum(c.p is not None for claims in judged for c in claims)
     return {
@@ -247,33 +251,33 @@ def judge(found: Sequence[Experiment]) -> dict[int, Judged]:
     }
 
 
-def verdict_sheet(experiment: Experiment, judged: Judged, slug: str) -> Sheet:
-    """A line per claim."""
-    lines = tuple(_line(c) for c in judged.claims)
+def verdict_table(experiment: Experiment, judged: Judged, slug: str) -> Table:
+    """Table with one row per claim."""
+    rows = tuple(_row(c) for c in judged.claims)
     place = OTHER.format(", ".join(experiment.unusual)) if experiment.unusual else USUAL
     caption = "The paper's claims, named before the runs."
     head = ("claim", "verdict", "p (Holm)", "evidence")
     notes = (f"{place} {FAMILY.format(judged.num_tests)}", NOTE)
-    return Sheet(slug=slug, caption=caption, head=head, lines=lines, notes=notes, is_text=True)
+    return Table(slug=slug, caption=caption, head=head, rows=rows, notes=notes, is_text=True)
 
 
-def _line(claim: Claim) -> Line:
+def _row(claim: Claim) -> Row:
     verdict = _verdict(claim)
-    p = Entry(
+    p = Cell(
         text=NONE if claim.p_holm is None else f"{claim.p_holm:.3g}", numbers={"p": claim.p, "p_holm": claim.p_holm}
     )
-    return Line(name=claim.text, entries=(verdict, p, Entry(text=claim.evidence)))
+    return Row(name=claim.text, cells=(verdict, p, Cell(text=claim.evidence)))
 
 
-def _verdict(claim: Claim) -> Entry:
-    """Simulated figures get no colour: a cost model's arithmetic is no test of the paper."""
+def _verdict(claim: Claim) -> Cell:
+    """Verdict in words; simulated figures get no colour, since a cost model's arithmetic is no test of the paper."""
     if not claim.is_tested:
-        return Entry(text="no runs", tone="gap")
+        return Cell(text="no runs", tone="gap")
     if claim.is_simulated:
-        return Entry(text=f"simulated: {WORDS[claim.supported]}")
-    return Entry(text=WORDS[claim.supported], tone=TONES[claim.supported])
+        return Cell(text=f"simulated: {WORDS[claim.supported]}")
+    return Cell(text=WORDS[claim.supported], tone=TONES[claim.supported])
 
 
-def sentence(comparison: Comparison, judged: Judged) -> Prose:
+def sentence(comparison: Comparison, judged: Judged) -> Paragraphs:
     """The verdict in one sentence."""
-    return Prose(lines=(last_line(comparison, judged.claims, judged.family),))
+    return Paragraphs(lines=(last_line(comparison, judged.claims, judged.family),))

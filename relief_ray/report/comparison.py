@@ -18,13 +18,13 @@ from relief_ray.report.statistics import Paired, paired
 from relief_ray.report.summary import BOUNDS, RunSummary, Values, measures, summarise_run
 
 FEDAVG = "fedavg"
-# What may differ inside one comparison: the method, what means are taken over, and how a run was carried out.
+# Keys that may differ inside one comparison: the method, what means are taken over, and how a run was carried out.
 FREE = ("name", "strategy", "seed", "data.fold", "fleet.rotation", "runtime", "tracking", "record", "evaluation")
 BySubject = Callable[[RunSummary], Mapping[str, float]]
 
 
 class Replicated(Protocol):
-    """What can be paired: a method's name, and what a mean is taken over."""
+    """Result of one run that can be paired with another method's."""
 
     @property
     def label(self) -> str:
@@ -48,10 +48,18 @@ class Stat:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Row:
-    """A method: ``stats`` in the units of their names; the others are paired differences to FedAvg in points.
+class MethodResult:
+    """Means and paired differences of one method.
 
-    ``f1``: of the headline, ``canonical``: of the canonical model, ``rare``: of the same through rare sensors alone.
+    Attributes:
+        label: name of the method.
+        is_bound: a bound rather than a federated method (``summary.BOUNDS``).
+        personalised: its clients are tested on models of their own.
+        num_runs: runs behind it.
+        stats: figures by name, in the unit that the name ends with.
+        f1: paired difference of the headline F1 to FedAvg's, in points.
+        canonical: the same of the canonical model.
+        rare: the same of the canonical model that sees the rare sensors alone.
     """
 
     label: str
@@ -66,17 +74,29 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """Comparable runs; ``clock`` is the time model behind seconds, joules and speedups."""
+    """Comparable runs side by side.
+
+    Attributes:
+        clock: time model behind seconds, joules and speedups.
+        runs: one per method and replicate.
+        summaries: of the runs, in the same order.
+        rows: methods in order of appearance, bounds last.
+        notes: sentences about runs that were left out.
+    """
 
     clock: str
     runs: tuple[Loaded, ...]
     summaries: tuple[RunSummary, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[MethodResult, ...]
     notes: tuple[str, ...]
 
-    def row(self, label: str) -> Row | None:
+    def row(self, label: str) -> MethodResult | None:
         """The method of that name."""
         return next((r for r in self.rows if r.label == label), None)
+
+    def runs_of(self, label: str) -> list[Loaded]:
+        """The runs of one method."""
+        return [r for r in self.runs if r.label == label]
 
     @property
     def subjects(self) -> tuple[str, ...]:
@@ -103,37 +123,28 @@ def compare_runs(runs: Sequence[Loaded], clock: str | None = None, searched: Ite
     distinct, repeats = without_repeats(with_labels(complete))
     summaries = tuple(summarise_run(r) for r in distinct)
     chosen = _clock(distinct, clock)
-    found = measures(distinct, summaries, chosen)
+    values = measures(distinct, summaries, chosen)
     labels = list(dict.fromkeys(s.label for s in summaries))
     ordered = [v for v in labels if v not in BOUNDS] + [v for v in labels if v in BOUNDS]
-    rows = tuple(_row(label, summaries, found) for label in ordered)
+    rows = tuple(_row(label, summaries, values) for label in ordered)
     return Comparison(clock=chosen, runs=distinct, summaries=summaries, rows=rows, notes=(*notes, *repeats))
 
 
-def by_setting(runs: Sequence[Loaded]) -> tuple[tuple[Loaded, ...], ...]:
-    """The runs sorted into groups that can be compared, in order of appearance."""
-    searched = searched_keys(r.run.config for r in runs)
-    groups: dict[str, list[Loaded]] = {}
-    for loaded in runs:
-        groups.setdefault(repr(setting(loaded.run, searched)), []).append(loaded)
-    return tuple(tuple(g) for g in groups.values())
-
-
 def setting(run: RunRecord, searched: Iterable[str] = ()) -> dict[str, JsonValue]:
-    """What has to be equal in a comparison: the flat configuration without ``FREE``, and whether the data are real."""
+    """Settings that must be equal in a comparison: the flat configuration without ``FREE``, data origin and engine."""
     return flat_setting(run.config, searched) | {"data origin": run.data_origin, "engine": run.engine}
 
 
 def flat_setting(config: Mapping[str, JsonValue], searched: Iterable[str] = ()) -> dict[str, JsonValue]:
-    """The flat configuration without ``FREE`` and what a search varies; that one chose it is part of the setting.
+    """The flat configuration without ``FREE`` and without the values that a search chose; the choice itself stays.
 
-    ``searched``: what a search varies for any method. A method that keeps its batch size stands beside one for which
-    the batch size was searched, so a searched cell's setting has neither's.
+    ``searched``: keys that a search varies for any method. A method that keeps its batch size stands beside one for
+    which the batch size was searched, so the setting of a searched cell holds no batch size at all.
     """
     kind = choice_kind(config)
     free = (*FREE, "choice", *chosen_keys(config), *(searched if kind else ()))
-    found = {k: v for k, v in _flat("", config) if not any(k == name or k.startswith(f"{name}.") for name in free)}
-    return found | ({"choice": kind} if kind else {})
+    kept = {k: v for k, v in _flat("", config) if not any(k == name or k.startswith(f"{name}.") for name in free)}
+    return kept | ({"choice": kind} if kind else {})
 
 
 def _flat(prefix: str, node: Mapping[str, JsonValue]) -> Iterable[tuple[str, JsonValue]]:
@@ -145,7 +156,7 @@ def _flat(prefix: str, node: Mapping[str, JsonValue]) -> Iterable[tuple[str, Jso
 
 
 def refuse_mixture(runs: Sequence[Loaded], searched: Iterable[str] = ()) -> None:
-    """Refuses runs of different experiments, naming the first keys that differ.
+    """Check that the runs are of one experiment; the message names the first keys that differ.
 
     Raises:
         UserError: they differ in more than ``FREE``.
@@ -154,15 +165,15 @@ def refuse_mixture(runs: Sequence[Loaded], searched: Iterable[str] = ()) -> None
     free = (*searched, *searched_keys(r.run.config for r in runs))
     wanted = setting(first.run, free)
     for other in others:
-        found = setting(other.run, free)
-        keys = sorted(k for k in wanted.keys() | found.keys() if wanted.get(k) != found.get(k))
+        theirs = setting(other.run, free)
+        keys = sorted(k for k in wanted.keys() | theirs.keys() if wanted.get(k) != theirs.get(k))
         if keys:
-            shown = ", ".join(f"{k} = {wanted.get(k)!r} and {found.get(k)!r}" for k in keys[:3])
+            shown = ", ".join(f"{k} = {wanted.get(k)!r} and {theirs.get(k)!r}" for k in keys[:3])
             raise UserError(f"{first.where} and {other.where} differ in {shown}; compare runs of one experiment")
 
 
 def with_labels(runs: Sequence[Loaded]) -> tuple[Loaded, ...]:
-    """The runs, each label extended by the fields in which a method differs from the preset whose name it has."""
+    """The runs under their variants' names (``variant_names``)."""
     names = variant_names([(r.label, r.run.config) for r in runs])
     return tuple(renamed(r, name) for r, name in zip(runs, names, strict=True))
 
@@ -194,8 +205,8 @@ def without_repeats(runs: Sequence[Loaded]) -> tuple[tuple[Loaded, ...], tuple[s
 
 
 def _with_pairs(first: Loaded, other: Loaded) -> Loaded:
-    found = {(r.round, r.model_sha256): r.pairwise for r in other.rounds}
-    rounds = [(r, r.pairwise or found.get((r.round, r.model_sha256), {})) for r in first.rounds]
+    pairs_of = {(r.round, r.model_sha256): r.pairwise for r in other.rounds}
+    rounds = [(r, r.pairwise or pairs_of.get((r.round, r.model_sha256), {})) for r in first.rounds]
     return replace(first, rounds=tuple(r.model_copy(update={"pairwise": pairs}) for r, pairs in rounds))
 
 
@@ -207,10 +218,10 @@ def _clock(runs: Sequence[Loaded], wanted: str | None) -> str:
     return clock
 
 
-def _row(label: str, summaries: Sequence[RunSummary], found: Sequence[Values]) -> Row:
-    mine = [(s, v) for s, v in zip(summaries, found, strict=True) if s.label == label]
-    names = list(dict.fromkeys(name for _, values in mine for name in values))
-    return Row(
+def _row(label: str, summaries: Sequence[RunSummary], values: Sequence[Values]) -> MethodResult:
+    mine = [(s, v) for s, v in zip(summaries, values, strict=True) if s.label == label]
+    names = list(dict.fromkeys(name for _, figures in mine for name in figures))
+    return MethodResult(
         label=label,
         is_bound=label in BOUNDS,
         personalised=any(s.personalised for s, _ in mine),
@@ -241,8 +252,8 @@ def subject_differences(
     """The difference of each subject, averaged over the replicates that both methods have."""
     mine = {s.replicate: field(s) for s in summaries if s.label == label}
     theirs = {s.replicate: field(s) for s in summaries if s.label == other}
-    found: dict[str, list[float]] = {}
+    differences: dict[str, list[float]] = {}
     for key in sorted(mine.keys() & theirs.keys()):
         for subject in mine[key].keys() & theirs[key].keys():
-            found.setdefault(subject, []).append(mine[key][subject] - theirs[key][subject])
-    return {subject: mean(values) for subject, values in found.items()}
+            differences.setdefault(subject, []).append(mine[key][subject] - theirs[key][subject])
+    return {subject: mean(values) for subject, values in differences.items()}

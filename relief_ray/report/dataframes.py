@@ -1,7 +1,7 @@
-"""Cells in their small form as flat rows, for pandas or any other table program, and paired differences of methods.
+"""Finished cells as flat rows for pandas or another table program, and paired differences of methods.
 
-These rows hold what `relief-ray report --commit` keeps: last metrics and a row per round. Who trained what is in run
-folders alone.
+The rows hold what `relief-ray report --commit` keeps: last metrics and a row per round. The groups that each client
+trained are in run folders alone.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from relief_ray.citations import shown
 from relief_ray.errors import UserError, nearest
 from relief_ray.records.committed import FILE, CommittedCell, condense, read_committed
 from relief_ray.records.metrics import extra_columns
 from relief_ray.report.comparison import FEDAVG, flat_setting, subject_differences
 from relief_ray.report.experiments import Experiment, differences
-from relief_ray.report.inventory import Slot, searched_keys, take_stock, variant_names
-from relief_ray.report.runs import Replicate, at
+from relief_ray.report.inventory import GridItem, searched_keys, take_inventory, variant_names
+from relief_ray.report.runs import Replicate, config_value
 from relief_ray.report.statistics import Paired, paired
 from relief_ray.report.summary import BOUNDS, MIB, headline_by_subject
+from relief_ray.strategies import display_name
 
-Row = dict[str, str | int | float | bool | None]
+FlatRow = dict[str, str | int | float | bool | None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Cell:
-    """A finished cell; ``setting`` says in words what cells that can be compared have in common."""
+class FinishedCell:
+    """A finished cell; ``setting`` names in words what it shares with cells that it can be compared with."""
 
     name: str
     setting: str
@@ -39,17 +39,19 @@ class Cell:
     def replicate(self) -> Replicate:
         """(fold, rotation of device types over subjects, seed)."""
         paths = ("data.fold", "fleet.rotation", "seed")
-        fold, rotation, seed = (v if isinstance(v := at(self.record.config, path), int) else 0 for path in paths)
+        fold, rotation, seed = (
+            v if isinstance(v := config_value(self.record.config, path), int) else 0 for path in paths
+        )
         return fold, rotation, seed
 
     @property
     def by_subject(self) -> Mapping[str, float]:
         """The headline F1 of each test subject: of the clients' own models where they have such."""
-        found = self.record.metrics
-        return {} if found is None else headline_by_subject(found)
+        metrics = self.record.metrics
+        return {} if metrics is None else headline_by_subject(metrics)
 
 
-def read_cells(paths: Iterable[Path]) -> tuple[Cell, ...]:
+def read_cells(paths: Iterable[Path]) -> tuple[FinishedCell, ...]:
     """The finished cells of committed results, or of folders of `relief-ray grid` or `run`.
 
     A name that comes twice counts once, the first.
@@ -57,28 +59,28 @@ def read_cells(paths: Iterable[Path]) -> tuple[Cell, ...]:
     Raises:
         UserError: a path holds none of these.
     """
-    found: dict[str, CommittedCell] = {}
+    records: dict[str, CommittedCell] = {}
     for path in map(Path, paths):
         for name, record in _read(path).items():
-            found.setdefault(name, record)
-    return name_settings(found)
+            records.setdefault(name, record)
+    return name_settings(records)
 
 
 def _read(path: Path) -> Mapping[str, CommittedCell]:
     if path.suffix == ".json" or (path / FILE).exists():
         return read_committed(path).cells
-    slots = [(s.name, s.loaded) for s in take_stock([path]).slots if s.state == "done"]
-    return {name: condense(found.run, found.rounds) for name, found in slots if found is not None}
+    items = [(s.name, s.loaded) for s in take_inventory([path]).items if s.state == "done"]
+    return {name: condense(loaded.run, loaded.rounds) for name, loaded in items if loaded is not None}
 
 
-def name_settings(records: Mapping[str, CommittedCell]) -> tuple[Cell, ...]:
+def name_settings(records: Mapping[str, CommittedCell]) -> tuple[FinishedCell, ...]:
     """The cells with their settings in words; a method with several sets of fields names those that differ."""
     searched = searched_keys(r.config for r in records.values())
     titles = _titles(list(records.values()), searched)
-    labels = variant_names([(shown(r.strategy), r.config) for r in records.values()])
+    labels = variant_names([(display_name(r.strategy), r.config) for r in records.values()])
     pairs = zip(records.items(), labels, strict=True)
     return tuple(
-        Cell(name=name, setting=titles[repr(_setting(record, searched))], label=label, record=record)
+        FinishedCell(name=name, setting=titles[repr(_setting(record, searched))], label=label, record=record)
         for (name, record), label in pairs
     )
 
@@ -88,29 +90,29 @@ def _setting(record: CommittedCell, searched: Sequence[str]) -> dict[str, JsonVa
 
 
 def _titles(records: Sequence[CommittedCell], searched: Sequence[str]) -> dict[str, str]:
-    """A title of its own for every setting."""
-    settings, found = [_setting(r, searched) for r in records], dict[str, str]()
+    """Title of every setting, no two alike."""
+    settings, titles = [_setting(r, searched) for r in records], dict[str, str]()
     for record, mine in zip(records, settings, strict=True):
-        if repr(mine) in found:
+        if repr(mine) in titles:
             continue
-        slot = Slot(name="", label="", config=record.config, state="done")
-        title = Experiment(slots=(slot,), differs=differences(mine, settings)).title
+        item = GridItem(name="", label="", config=record.config, state="done")
+        title = Experiment(items=(item,), differs=differences(mine, settings)).title
         title = title if record.data_origin == "real" else f"{record.data_origin} data: {title}"
-        found[repr(mine)] = f"{title}, setting {len(found) + 1}" if title in found.values() else title
-    return found
+        titles[repr(mine)] = f"{title}, setting {len(titles) + 1}" if title in titles.values() else title
+    return titles
 
 
-def cell_rows(cells: Iterable[Cell]) -> list[Row]:
-    """A row per cell: who, what, and where it stood after its last round; costs are the whole fleet's sums."""
+def cell_rows(cells: Iterable[FinishedCell]) -> list[FlatRow]:
+    """One row per cell: method, setting, and its state after the last round; costs are the whole fleet's sums."""
     return [_row(cell) for cell in cells]
 
 
-def _row(cell: Cell) -> Row:
+def _row(cell: FinishedCell) -> FlatRow:
     record, (fold, rotation, seed) = cell.record, cell.replicate
     last, metrics = record.rounds[-1], record.metrics
     f1 = next((r.f1 for r in reversed(record.rounds) if r.f1 is not None), None)
     return {
-        **_who(cell),
+        **_names(cell),
         "is_bound": cell.label in BOUNDS,
         "fold": fold,
         "rotation": rotation,
@@ -129,11 +131,11 @@ def _row(cell: Cell) -> Row:
     }
 
 
-def round_rows(cells: Iterable[Cell]) -> list[Row]:
-    """A row per cell and round, 0 (bootstrap) included; costs are sums so far, F1 none where it was not tested."""
+def round_rows(cells: Iterable[FinishedCell]) -> list[FlatRow]:
+    """One row per cell and round, 0 (bootstrap) included; costs are sums so far, F1 is None where it was not tested."""
     return [
         {
-            **_who(cell),
+            **_names(cell),
             "round": r.round,
             "f1_percent": _percent(r.f1),
             "time_s": r.time_s,
@@ -146,7 +148,7 @@ def round_rows(cells: Iterable[Cell]) -> list[Row]:
     ]
 
 
-def _who(cell: Cell) -> Row:
+def _names(cell: FinishedCell) -> FlatRow:
     return {"cell": cell.name, "setting": cell.setting, "method": cell.label}
 
 
@@ -154,16 +156,16 @@ def _percent(share: float | None) -> float | None:
     return None if share is None else 100 * share
 
 
-def subject_gains(cells: Sequence[Cell], label: str, other: str = FEDAVG) -> dict[str, float]:
+def subject_gains(cells: Sequence[FinishedCell], label: str, other: str = FEDAVG) -> dict[str, float]:
     """``label`` minus ``other`` for each test subject, in points of F1: averaged over the replicates that both have.
 
     Raises:
         UserError: the cells are of several settings, or no cell is of one of the methods.
     """
-    found = {cell.setting: cell for cell in cells}
-    if len(found) > 1:
-        one, two, *_ = found
-        raise UserError(f"{len(found)} settings, e.g. {one!r} and {two!r}; choose the cells of one `setting`")
+    settings = {cell.setting for cell in cells}
+    if len(settings) > 1:
+        one, two, *_ = dict.fromkeys(cell.setting for cell in cells)
+        raise UserError(f"{len(settings)} settings, e.g. {one!r} and {two!r}; choose the cells of one `setting`")
     known = dict.fromkeys(cell.label for cell in cells)
     for name in (label, other):
         if name not in known:
@@ -173,6 +175,6 @@ def subject_gains(cells: Sequence[Cell], label: str, other: str = FEDAVG) -> dic
     return {subject: 100 * gains[subject] for subject in sorted(gains, key=lambda s: (len(s), s))}
 
 
-def gain(cells: Sequence[Cell], label: str, other: str = FEDAVG) -> Paired | None:
-    """``subject_gains`` as one figure with its 95 % interval and sign-flip test; none where no replicate is shared."""
+def gain(cells: Sequence[FinishedCell], label: str, other: str = FEDAVG) -> Paired | None:
+    """``subject_gains`` as one figure with its 95 % interval and sign-flip test; None where no replicate is shared."""
     return paired(list(subject_gains(cells, label, other).values()))

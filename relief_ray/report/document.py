@@ -1,6 +1,7 @@
-"""A report before it has a format: sections of text, tables and figures. HTML, Markdown, LaTeX and CSV are made of it.
+"""Document model: sections of text, tables and figures, from which HTML, Markdown, LaTeX, text and CSV are made.
 
-Text is plain; ``code`` between backticks is the only mark-up.
+`report` writes a whole ``Document``, `compare` three of its tables. Text is plain; ``code`` between backticks is the
+only mark-up.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure as MplFigure
 
 Origin = Literal["measured", "simulated", "SYNTHETIC", "FITTED"]
 Tone = Literal["", "gap", "good", "bad", "warn"]
@@ -25,9 +26,23 @@ ORIGINS: Mapping[Origin, str] = {
 }
 
 
+NONE = "-"
+# Widths of a two-column IEEE page, in inches.
+TEXT_WIDTH_IN = 7.16
+COLUMN_WIDTH_IN = 3.5
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Entry:
-    """A table cell: ``text``, a second line ``below`` it, and its ``numbers`` for the CSV file."""
+class Cell:
+    """Table cell.
+
+    Attributes:
+        text: the first line, as it is printed.
+        below: a smaller second line, e.g. the paper's value.
+        origin: where the figure comes from; None for words.
+        tone: colour of the cell, empty for the usual one.
+        numbers: the same figure unrounded, for the CSV file.
+    """
 
     text: str
     below: str = ""
@@ -37,35 +52,45 @@ class Entry:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Line:
-    """A table row; ``rule``: a line above it, ``faint``: of less weight (bounds)."""
+class Row:
+    """Table row under its name; ``rule``: a line stands above it, ``faint``: printed pale (bounds)."""
 
     name: str
-    entries: tuple[Entry, ...]
+    cells: tuple[Cell, ...]
     rule: bool = False
     faint: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Sheet:
-    """A table; ``slug`` names its files; ``second`` says what cells have below; ``is_text``: cells are words."""
+class Table:
+    """Table of figures or words.
+
+    Attributes:
+        slug: name of its files and anchor.
+        caption: title; empty for the tables of `compare`, which share one.
+        head: headings, that of the row names first.
+        rows: each with ``len(head) - 1`` cells.
+        notes: sentences under the table.
+        second: explains the cells' second lines, printed under the first heading.
+        is_text: the cells are words: aligned to the left, printed as they are in the CSV file.
+    """
 
     slug: str
     caption: str
     head: tuple[str, ...]
-    lines: tuple[Line, ...]
+    rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()
     second: str = ""
     is_text: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Plot:
-    """A figure: ``draw`` fills an empty sheet of that size; its data stand beside it as CSV."""
+class Figure:
+    """Drawing with its data: ``draw`` fills an empty sheet of that size, ``columns`` and ``rows`` become its CSV."""
 
     slug: str
     caption: str
-    draw: Callable[[Figure], None]
+    draw: Callable[[MplFigure], None]
     width_in: float
     height_in: float
     columns: tuple[str, ...]
@@ -73,20 +98,20 @@ class Plot:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Prose:
-    """Paragraphs, or with ``is_list`` a list; ``tone`` sets a notice apart."""
+class Paragraphs:
+    """Paragraphs, or with ``is_list`` the items of a list; ``tone`` sets a notice apart."""
 
     lines: tuple[str, ...]
     tone: Tone = ""
     is_list: bool = False
 
 
-Block = Sheet | Plot | Prose
+Block = Table | Figure | Paragraphs
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Section:
-    """A heading (level 2, or 3 inside the section before it) and what stands under it."""
+    """Heading (level 2, or 3 inside the section before it) and the blocks under it."""
 
     title: str
     slug: str
@@ -96,7 +121,7 @@ class Section:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Document:
-    """The report; ``lead`` is its summary line, ``footer`` says where everything comes from."""
+    """Whole report; ``lead`` is its summary line, ``footer`` names machine, programs and data."""
 
     title: str
     lead: str
@@ -109,27 +134,24 @@ class Document:
         return tuple(b for s in self.sections for b in s.blocks)
 
     @property
-    def sheets(self) -> tuple[Sheet, ...]:
+    def tables(self) -> tuple[Table, ...]:
         """All tables."""
-        return tuple(b for b in self.blocks if isinstance(b, Sheet))
+        return tuple(b for b in self.blocks if isinstance(b, Table))
 
     @property
-    def plots(self) -> tuple[Plot, ...]:
+    def figures(self) -> tuple[Figure, ...]:
         """All figures."""
-        return tuple(b for b in self.blocks if isinstance(b, Plot))
+        return tuple(b for b in self.blocks if isinstance(b, Figure))
 
 
-def words(sheet_slug: str, caption: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> Sheet:
-    """A table of words."""
-    lines = tuple(Line(name=r[0], entries=tuple(Entry(text=c) for c in r[1:])) for r in rows)
-    return Sheet(slug=sheet_slug, caption=caption, head=tuple(head), lines=lines, is_text=True)
+def word_table(slug: str, caption: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """Table of words; the first of each row is its name."""
+    named = tuple(Row(name=r[0], cells=tuple(Cell(text=c) for c in r[1:])) for r in rows)
+    return Table(slug=slug, caption=caption, head=tuple(head), rows=named, is_text=True)
 
 
-def column_origins(sheet: Sheet) -> list[Origin | None]:
-    """What most cells of each column come from: it stands in the heading, the others say their own."""
-    columns = zip(*(line.entries for line in sheet.lines), strict=True) if sheet.lines else ()
-    found: list[Origin | None] = []
-    for column in columns:
-        known = Counter(e.origin for e in column if e.origin is not None)
-        found.append(known.most_common(1)[0][0] if known else None)
-    return found or [None] * (len(sheet.head) - 1)
+def column_origins(table: Table) -> list[Origin | None]:
+    """Most frequent origin of each column: it stands in the heading, cells of another origin name their own."""
+    columns = zip(*(row.cells for row in table.rows), strict=True) if table.rows else ()
+    counts = [Counter(c.origin for c in column if c.origin is not None) for column in columns]
+    return [c.most_common(1)[0][0] if c else None for c in counts] or [None] * (len(table.head) - 1)

@@ -1,4 +1,4 @@
-"""Cells sorted into experiments: what differs only in method, fold and seed, with one comparison per clock."""
+"""Experiments: items that differ only in method, fold and seed, with one comparison per clock."""
 
 from __future__ import annotations
 
@@ -9,119 +9,119 @@ from functools import cached_property
 
 from pydantic import JsonValue
 
-from relief_ray.data.spec import get_spec
+from relief_ray.data.registry import get_spec
 from relief_ray.errors import UserError, listed
 from relief_ray.report.comparison import Comparison, compare_runs, flat_setting, renamed
-from relief_ray.report.inventory import Slot, Stock, choice_kind, searched_keys
-from relief_ray.report.runs import Loaded, at, split_name, text, whole
+from relief_ray.report.inventory import GridItem, Inventory, choice_kind, searched_keys
+from relief_ray.report.paper import PAPER_DATA
+from relief_ray.report.runs import Loaded, config_int, config_text, config_value, split_name
 
-# What the runs of a report have in common, and where they differ.
+PAPER_CLOCK = "flop_proportional"
+BACKBONES = {"cnn": "Backbone 1 (CNN)", "moment_lora": "Backbone 2 (MOMENT + LoRA)"}
+CHOICES = {"tuned": "every method tuned", "try": "search"}
+PRETTY = {"pamap2": "PAMAP2", "mhealth": "MHEALTH", "dsa": "DSA", "dsa_mini": "DSA excerpt"}
+# Keys that the title or every caption names.
+_NAMED = ("data.name", "data.split", "backbone.", "fleet.gap", "data.num_clients", "engine", "data origin", "choice")
+# Values under which a deviation from the paper is computed, where the configuration has the key.
+SAME = {
+    "fleet.preset": "paper", "fleet.coupling": "coupled", "fleet.counts": "", "fleet.owned": "{}", "fleet.types": "{}",
+    "training.lr": "0.001", "training.batch_size": "32",
+}  # fmt: skip
+USUAL_FLEET = {"fleet.gap": "55", "data.num_clients": "", "fleet.num_clients": ""}
+MISSING = {"training.missing": "zero_input"}
 
 
 def settings_rows(runs: Sequence[Loaded]) -> list[list[str]]:
-    """What was run, where, with which versions: rows of words."""
-    machines = _distinct(
+    """Settings, machine and versions of the runs: rows of words."""
+    machines = distinct(
         f"{r.run.machine.cpu}, {r.run.machine.num_cores} cores, {r.run.machine.num_threads} thread(s) per run"
         for r in runs
     )
-    versions = _distinct(
+    versions = distinct(
         f"relief-ray {r.run.code_version} (sources {r.run.source_digest[:12]}), Python {r.run.machine.python}, "
         f"torch {r.run.machine.torch}, numpy {r.run.machine.numpy}"
         for r in runs
     )
     hours = sum(record.wall_s for r in runs for record in r.rounds) / 3600
     return [
-        ["data", _distinct(f"{text(r.run, 'data.name')} ({r.run.data_origin})" for r in runs)],
-        ["splits", _distinct(split_name(text(r.run, "data.split")) for r in runs)],
-        ["folds", _distinct(r.replicate[0] for r in runs)],
-        ["seeds", _distinct(r.replicate[2] for r in runs)],
-        ["methods", _distinct(f"`{r.label}`" for r in runs)],
-        ["rounds R", _distinct(r.planned for r in runs)],
-        ["local epochs E", _distinct(whole(r.run, "training.epochs") for r in runs)],
-        ["window stride", _distinct(f"{text(r.run, 'data.stride_s')} s" for r in runs)],
-        ["missing modality", _distinct(text(r.run, "training.missing") for r in runs)],
-        ["rounds between evaluations", _distinct(text(r.run, "evaluation.every") for r in runs)],
-        ["engine", _distinct(f"{r.run.engine}, planned by `{r.run.planning_model}`" for r in runs)],
+        ["data", distinct(f"{config_text(r.run, 'data.name')} ({r.run.data_origin})" for r in runs)],
+        ["splits", distinct(split_name(config_text(r.run, "data.split")) for r in runs)],
+        ["folds", distinct(r.replicate[0] for r in runs)],
+        ["seeds", distinct(r.replicate[2] for r in runs)],
+        ["methods", distinct(f"`{r.label}`" for r in runs)],
+        ["rounds R", distinct(r.planned for r in runs)],
+        ["local epochs E", distinct(config_int(r.run, "training.epochs") for r in runs)],
+        ["window stride", distinct(f"{config_text(r.run, 'data.stride_s')} s" for r in runs)],
+        ["missing modality", distinct(config_text(r.run, "training.missing") for r in runs)],
+        ["rounds between evaluations", distinct(config_text(r.run, "evaluation.every") for r in runs)],
+        ["engine", distinct(f"{r.run.engine}, planned by `{r.run.planning_model}`" for r in runs)],
         ["machine", machines],
         ["versions", versions],
         ["computed", f"{len(runs)} runs, {sum(len(r.rounds) for r in runs)} rounds, {hours:.1f} process hours"],
     ]
 
 
-def _distinct(values: Iterable[object]) -> str:
+def distinct(values: Iterable[object]) -> str:
+    """Different values in order of appearance: ``1, 2 and 3``."""
     return listed(dict.fromkeys(str(v) for v in values))
-
-
-PAPER_CLOCK = "flop_proportional"
-
-BACKBONES = {"cnn": "Backbone 1 (CNN)", "moment_lora": "Backbone 2 (MOMENT + LoRA)"}
-
-CHOICES = {"tuned": "every method tuned", "try": "search"}
-
-PRETTY = {"pamap2": "PAMAP2", "mhealth": "MHEALTH", "dsa": "DSA", "dsa_mini": "DSA excerpt"}
-
-# Said in the title already, or in every caption.
-_NAMED = ("data.name", "data.split", "backbone.", "fleet.gap", "data.num_clients", "engine", "data origin", "choice")
-
-# What a run must share with the paper's before a deviation is computed, where it is said at all: devices, rate, batch.
-SAME = {
-    "fleet.preset": "paper", "fleet.coupling": "coupled", "fleet.counts": "", "fleet.owned": "{}", "fleet.types": "{}",
-    "training.lr": "0.001", "training.batch_size": "32",
-}  # fmt: skip
-
-USUAL_FLEET = {"fleet.gap": "55", "data.num_clients": "", "fleet.num_clients": ""}
-
-MISSING = {"training.missing": "zero_input"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """Cells of one setting; ``differs``: in what, beside data and backbone, it differs from the report's others.
+    """All items of one setting.
 
-    ``searched``: the keys in which cells that a search chose may differ from method to method.
+    Attributes:
+        items: planned and existing runs.
+        differs: keys beside data and backbone in which it differs from the report's other settings, with its values.
+        searched: keys in which runs that a search chose may differ from method to method.
     """
 
-    slots: tuple[Slot, ...]
+    items: tuple[GridItem, ...]
     differs: Mapping[str, str]
     searched: tuple[str, ...] = ()
 
     @cached_property
     def runs(self) -> tuple[Loaded, ...]:
         """The runs that count, under their cells' names."""
-        return tuple(renamed(s.loaded, s.label) for s in self.slots if s.state == "done" and s.loaded is not None)
+        return tuple(renamed(s.loaded, s.label) for s in self.items if s.state == "done" and s.loaded is not None)
 
     @cached_property
     def comparisons(self) -> Mapping[str, Comparison]:
         """One comparison per clock that every run recorded; none where no run counts."""
         known = [set(r.rounds[-1].costs) for r in self.runs]
         clocks = [c for c in self.runs[0].rounds[-1].costs if all(c in k for k in known)] if known else []
-        again = tuple(renamed(r, s.label) for s in self.slots for r in s.repeats)
+        again = tuple(renamed(r, s.label) for s in self.items for r in s.repeats)
         return {clock: compare_runs((*self.runs, *again), clock, self.searched) for clock in clocks}
 
     @property
     def main(self) -> Comparison | None:
-        """By the clock that the allocator planned with."""
+        """The comparison by the clock that the allocator planned with."""
         return self.comparisons.get(self.runs[0].run.planning_model) if self.runs else None
 
     @property
     def by_paper(self) -> Comparison | None:
-        """By the paper's clock."""
+        """The comparison by the paper's clock."""
         return self.comparisons.get(PAPER_CLOCK)
 
     @property
     def shown(self) -> Comparison | None:
-        """What stands beside the paper's figures: by its clock where the runs have it, else by the planner's."""
+        """Comparison beside the paper's figures: by its clock where the runs have it, else by the planner's."""
         return self.by_paper or self.main
 
     def text(self, path: str) -> str:
         """A value of the configuration."""
-        value = at(self.slots[0].config, path)
+        value = config_value(self.items[0].config, path)
         return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
     @property
     def dataset(self) -> str:
         """Its name in configurations."""
         return self.text("data.name")
+
+    @property
+    def paper_data(self) -> str:
+        """The paper's data set that stands beside ours: the same one, or PAMAP2."""
+        return PAPER_DATA.get(self.dataset, "PAMAP2")
 
     @property
     def backbone(self) -> str:
@@ -135,14 +135,14 @@ class Experiment:
 
     @property
     def num_clients(self) -> int:
-        """Clients of the fleet; the data set's own number unless the configuration says otherwise."""
+        """Clients of the fleet: one per subject unless the configuration says otherwise."""
         for path in ("data.num_clients", "fleet.num_clients"):
             if self.text(path):
                 return int(self.text(path))
-        return self.own_clients
+        return self._num_subjects
 
     @property
-    def own_clients(self) -> int:
+    def _num_subjects(self) -> int:
         """One client per subject of the training part; 0 where nothing is known."""
         rows = self.runs[0].run.coverage.get("clients") if self.runs else None
         if isinstance(rows, list) and rows and not self.text("data.num_clients"):
@@ -154,39 +154,39 @@ class Experiment:
 
     @property
     def is_real(self) -> bool:
-        """Whether the data are."""
+        """True where no run used synthetic data."""
         return all(r.run.data_origin == "real" for r in self.runs)
 
     @property
     def choice(self) -> str:
         """``tuned``: each method with the values that its search chose; ``try``: the tries of a search; else empty."""
-        return choice_kind(self.slots[0].config)
+        return choice_kind(self.items[0].config)
 
     def base(self, chosen: Iterable[str]) -> str:
         """The setting without the search and the values that it chose: equal for tuned and usual cells."""
         left_out = {"choice", *chosen}
-        return repr({k: v for k, v in flat_setting(self.slots[0].config).items() if k not in left_out})
+        return repr({k: v for k, v in flat_setting(self.items[0].config).items() if k not in left_out})
 
     @property
     def is_drawn(self) -> bool:
-        """Gap 55 and the own number of clients: the settings of which figures are drawn, whoever owns which sensors."""
+        """True for gap 55 and a client per subject: the settings of which figures are drawn."""
         return self.gap == 55.0 and not self.text("data.num_clients")
 
     @property
     def unusual(self) -> tuple[str, ...]:
-        """In which devices, rate, batch or reading of a missing sensor it leaves the setting of the paper's claims."""
+        """Devices, rate, batch and reading of a missing sensor in which it leaves the setting of the paper's claims."""
         wanted = {k: v for k, v in (SAME | USUAL_FLEET | MISSING).items() if k not in self.searched}
-        found = [f"{k} = {self.text(k)}" for k, v in wanted.items() if self.text(k) not in (v, "")]
-        return (*found, *(["values chosen by a search"] if self.choice else []))
+        changed = [f"{k} = {self.text(k)}" for k, v in wanted.items() if self.text(k) not in (v, "")]
+        return (*changed, *(["values chosen by a search"] if self.choice else []))
 
     @property
     def is_two_boards(self) -> bool:
-        """The paper's per-device runs: one client of Type A, one of Type C."""
-        return at(self.slots[0].config, "fleet.counts") in ([1, 0, 1], (1, 0, 1))
+        """True for the paper's per-device runs: one client of Type A, one of Type C."""
+        return config_value(self.items[0].config, "fleet.counts") in ([1, 0, 1], (1, 0, 1))
 
     @property
     def title(self) -> str:
-        """Data, split, backbone, and what else sets it apart."""
+        """Data, split, backbone, and the other values that set it apart."""
         parts = [PRETTY.get(self.dataset, self.dataset), split_name(self.text("data.split"))]
         parts += [BACKBONES.get(self.backbone, self.backbone)]
         parts += [f"gap {self.gap:g}"] if self.gap != 55.0 else []
@@ -199,11 +199,11 @@ class Experiment:
 
     @cached_property
     def digests(self) -> tuple[str, ...]:
-        """Source digests of its runs, the commonest first."""
-        return tuple(d for d, _ in Counter(r.run.source_digest for r in self.runs).most_common())
+        """``digests_of`` its runs."""
+        return digests_of(self.runs)
 
     def of_other_code(self, label: str) -> int:
-        """How many of a method's runs another program computed than most runs of the experiment."""
+        """Number of a method's runs that another program computed than most runs of the experiment."""
         return sum(r.label == label and r.run.source_digest != self.digests[0] for r in self.compared)
 
     @property
@@ -212,22 +212,27 @@ class Experiment:
         return self.main.runs if self.main is not None else ()
 
 
-def experiments(stock: Stock) -> tuple[Experiment, ...]:
+def digests_of(runs: Sequence[Loaded]) -> tuple[str, ...]:
+    """Source digests of the runs' programs, the commonest first."""
+    return tuple(digest for digest, _ in Counter(r.run.source_digest for r in runs).most_common())
+
+
+def experiments(inventory: Inventory) -> tuple[Experiment, ...]:
     """All cells, by setting; planned cells join the runs of the same setting, whatever those ran on."""
-    searched = searched_keys(slot.config for slot in stock.slots)
-    known = [(slot, flat_setting(slot.config, searched)) for slot in stock.slots if slot.config]
+    searched = searched_keys(item.config for item in inventory.items)
+    known = [(item, flat_setting(item.config, searched)) for item in inventory.items if item.config]
     places: dict[str, tuple[str, str]] = {}
-    for slot, setting in known:
-        if slot.loaded is not None:
-            places.setdefault(repr(setting), _place(slot.loaded))
-    groups: dict[str, list[tuple[Slot, dict[str, JsonValue]]]] = {}
-    for slot, setting in known:
-        place = places.get(repr(setting), ("", "")) if slot.loaded is None else _place(slot.loaded)
-        groups.setdefault(repr((setting, place)), []).append((slot, setting))
+    for item, setting in known:
+        if item.loaded is not None:
+            places.setdefault(repr(setting), _place(item.loaded))
+    groups: dict[str, list[tuple[GridItem, dict[str, JsonValue]]]] = {}
+    for item, setting in known:
+        place = places.get(repr(setting), ("", "")) if item.loaded is None else _place(item.loaded)
+        groups.setdefault(repr((setting, place)), []).append((item, setting))
     settings = [group[0][1] for group in groups.values()]
     return tuple(
         Experiment(
-            slots=tuple(slot for slot, _ in group),
+            items=tuple(item for item, _ in group),
             differs=differences(mine, settings),
             searched=searched if "choice" in mine else (),
         )

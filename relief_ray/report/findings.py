@@ -1,9 +1,13 @@
-"""What a comparison shows that the paper would not lead one to expect: sentences computed from records."""
+"""Findings beyond the tables: updates, devices, and directions other than the paper's.
+
+The first half gives means over rounds and runs, the second half sentences.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, pairwise
+from dataclasses import dataclass
+from itertools import pairwise
 from math import sqrt
 from statistics import mean
 
@@ -12,99 +16,118 @@ from relief_ray.messages import Fleet
 from relief_ray.report.captions import twins
 from relief_ray.report.comparison import Comparison
 from relief_ray.report.experiments import Experiment
-from relief_ray.report.formats.text import markdown_table
 from relief_ray.report.paper import PAPER_ROWS, TABLES, Paper, PaperCell
 from relief_ray.report.runs import Loaded, device_types, fleet_of
 from relief_ray.report.statistics import Paired
 from relief_ray.report.summary import FUSION_BLOCK
-from relief_ray.report.tables.cells import paper_data
-from relief_ray.report.tables.comparison import NONE
 
-# Why the methods differ: who trained what, how far updates moved each block, whether they agree (records only).
-
-
-Table = Mapping[str, Mapping[str, float]]
-
-
-def runs_of(comparison: Comparison, label: str) -> list[Loaded]:
-    """The runs of one method."""
-    return [r for r in comparison.runs if r.label == label]
-
-
-def update_norms(runs: Sequence[Loaded]) -> Table:
-    """Root mean square of ``|Delta_j|`` over the clients of a device type and rounds 1..R: group -> type -> norm."""
-    squares: dict[str, dict[str, list[float]]] = {}
-    for loaded in runs:
-        types = device_types(loaded)
-        for client in chain.from_iterable(r.clients for r in loaded.trained):
-            for group, value in client.sq_norm.items():
-                squares.setdefault(group, {}).setdefault(types.get(client.client, "?"), []).append(value)
-    return {j: {kind: sqrt(mean(v)) for kind, v in sorted(row.items())} for j, row in squares.items()}
-
-
-def divergences(runs: Sequence[Loaded]) -> Table:
-    """Eq. (5) averaged over rounds 1..R, and the last smoothed value, Eq. (6): group -> ``d`` and ``d_bar``."""
-    return average(_divergences(loaded) for loaded in runs)
-
-
-def _divergences(loaded: Loaded) -> Table:
-    last = loaded.rounds[-1]
-    found: dict[str, dict[str, float]] = {}
-    for group in dict.fromkeys(chain.from_iterable(r.divergence for r in loaded.trained)):
-        found[group] = {"d": mean(r.divergence[group] for r in loaded.trained if group in r.divergence)}
-        if group in last.d_bar:
-            found[group]["d_bar"] = last.d_bar[group]
-    return found
-
-
-def agreement(runs: Sequence[Loaded]) -> Table:
-    """Mean cosine of two clients' updates of a fusion block: pairs in which both, one or none own the modality."""
-    found: dict[str, dict[str, list[float]]] = {}
-    for loaded in runs:
-        fleet = fleet_of(loaded)
-        if fleet is None:
-            continue
-        for block, pairs in chain.from_iterable(r.pairwise.items() for r in loaded.trained):
-            owners = set(fleet.cohort(block.removeprefix(FUSION_BLOCK)))
-            for a, b, cosine in pairs:
-                kind = PAIRS[2 - (a in owners) - (b in owners)]
-                found.setdefault(block, {}).setdefault(kind, []).append(cosine)
-    return {block: {kind: mean(v) for kind, v in row.items()} for block, row in found.items()}
-
-
+# row -> column -> mean
+Means = Mapping[str, Mapping[str, float]]
 PAIRS = ("both own it", "one owns it", "neither owns it")
 
 
-def average(tables: Iterable[Table]) -> Table:
-    """Cell by cell over the tables that have the cell."""
-    values: dict[str, dict[str, list[float]]] = {}
-    for table in tables:
-        for group, row in table.items():
-            for column, value in row.items():
-                values.setdefault(group, {}).setdefault(column, []).append(value)
-    return {j: {c: mean(v) for c, v in row.items()} for j, row in values.items()}
+def means_of(values: Iterable[tuple[str, str, float]]) -> Means:
+    """Mean of every row and column from (row, column, value), in order of appearance."""
+    groups: dict[str, dict[str, list[float]]] = {}
+    for row, column, value in values:
+        groups.setdefault(row, {}).setdefault(column, []).append(value)
+    return {row: {column: mean(v) for column, v in columns.items()} for row, columns in groups.items()}
 
 
-def as_markdown(table: Table, head: str, form: str = ".2f", columns: Sequence[str] = ()) -> str:
-    """The table in the order of its groups; columns in order of appearance unless given."""
-    names = [
-        c for c in columns or dict.fromkeys(chain.from_iterable(table.values())) if any(c in r for r in table.values())
+def update_norms(runs: Sequence[Loaded]) -> Means:
+    """Root mean square of ``|Delta_j|`` over the clients of a device type and rounds 1..R: group -> type -> norm."""
+    squares = means_of(
+        (group, types.get(client.client, "?"), value)
+        for loaded in runs
+        for types in (device_types(loaded),)
+        for record in loaded.trained
+        for client in record.clients
+        for group, value in client.sq_norm.items()
+    )
+    return {group: {kind: sqrt(row[kind]) for kind in sorted(row)} for group, row in squares.items()}
+
+
+def divergences(runs: Sequence[Loaded]) -> Means:
+    """Eq. (5) averaged over rounds 1..R, and the last smoothed value, Eq. (6): group -> ``d`` and ``d_bar``."""
+    return means_of(triple for loaded in runs for triple in _divergences(loaded))
+
+
+def _divergences(loaded: Loaded) -> Iterator[tuple[str, str, float]]:
+    """A run's mean ``d`` and last ``d_bar`` of every group."""
+    smoothed = loaded.rounds[-1].d_bar
+    for group, row in means_of((j, "d", v) for r in loaded.trained for j, v in r.divergence.items()).items():
+        yield group, "d", row["d"]
+        if group in smoothed:
+            yield group, "d_bar", smoothed[group]
+
+
+def agreement(runs: Sequence[Loaded]) -> Means:
+    """Mean cosine of two clients' updates of a fusion block: pairs in which both, one or none own the modality."""
+    return means_of(
+        (block, PAIRS[2 - (a in owners) - (b in owners)], cosine)
+        for loaded in runs
+        for fleet in (fleet_of(loaded),)
+        if fleet is not None
+        for record in loaded.trained
+        for block, pairs in record.pairwise.items()
+        for owners in (set(fleet.cohort(block.removeprefix(FUSION_BLOCK))),)
+        for a, b, cosine in pairs
+    )
+
+
+def mean_cosine(runs: Sequence[Loaded], block: str, kinds: tuple[str, str]) -> float | None:
+    """Mean cosine of the block's updates between two clients of these device types."""
+    values = [
+        value
+        for loaded in runs
+        for types in (device_types(loaded),)
+        for record in loaded.trained
+        for a, b, value in record.pairwise.get(block, ())
+        if tuple(sorted((types.get(a, "?"), types.get(b, "?")))) == kinds
     ]
-    rows = [[j, *(format(row[c], form) if c in row else NONE for c in names)] for j, row in table.items()]
-    return markdown_table([head, *names], rows)
+    return mean(values) if values else None
 
 
-# Baselines that go another way than in the paper: faster or slower, better or worse than FedAvg.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeviceShare:
+    """Mean round of one device of a type under a method: seconds of computing, link and waiting, and joules."""
+
+    method: str
+    kind: str
+    compute_s: float
+    link_s: float
+    wait_s: float
+    energy_j: float
+    num_devices: int
 
 
-# A speedup within 5 % of FedAvg's round is none; one within a fifth of the paper's surprises nobody.
+def device_shares(runs: Sequence[Loaded], method: str, clock: str) -> list[DeviceShare]:
+    """Means over devices of a type, rounds 1..R and runs."""
+    devices: dict[str, set[int]] = {}
+    values: list[tuple[str, str, float]] = []
+    for loaded in runs:
+        types = device_types(loaded)
+        for cost in (c for r in loaded.trained for c in r.costs[clock].clients):
+            kind, t = types.get(cost.client, "?"), cost.times
+            devices.setdefault(kind, set()).add(cost.client)
+            values += [
+                (kind, "compute_s", t.forward_s + t.backward_s + t.optimizer_s),
+                (kind, "link_s", t.up_s + t.down_s),
+                (kind, "wait_s", cost.wait_s),
+                (kind, "energy_j", cost.energy_j),
+            ]
+    rows = sorted(means_of(values).items())
+    return [DeviceShare(method=method, kind=kind, num_devices=len(devices[kind]), **row) for kind, row in rows]
+
+
+# A speedup within 5 % of FedAvg's round is none; one within a fifth of the paper's agrees with it.
 SAME, NEAR = 0.05, 1.2
 
 OURS = ("fedavg", "relief")
 
 
 def directions(experiment: Experiment, paper: Paper) -> list[str]:
-    """A sentence per baseline and figure whose sign differs from the paper's; nothing from synthetic data.
+    """One sentence per baseline and figure whose sign differs from the paper's; none from synthetic data.
 
     A speedup counts where it differs from 1 by more than 5 % and from the paper's by more than a fifth, an F1 where
     the 95 % interval of the paired difference to FedAvg leaves out 0: without that, it has no direction.
@@ -112,18 +135,18 @@ def directions(experiment: Experiment, paper: Paper) -> list[str]:
     comparison = experiment.shown
     if comparison is None or not experiment.is_real:
         return []
-    found: list[str] = []
+    sentences: list[str] = []
     for label, name in PAPER_ROWS.items():
         row = comparison.row(label)
         if row is None or label in OURS:
             continue
         theirs = paper[TABLES.get(experiment.backbone, "I")]
         if (speedup := row.stats.get("speedup")) is not None:
-            found += _speed(label, speedup.mean, theirs.get(name, "speedup"), comparison.clock)
-        data = paper_data(experiment)
-        found += _score(label, "F1", row.f1, theirs.get(name, f"{data} F1 (%)"))
-        found += _score(label, "rare-modality F1", row.rare, theirs.get(name, "rare-modality F1 (%)"))
-    return found
+            sentences += _speed(label, speedup.mean, theirs.get(name, "speedup"), comparison.clock)
+        data = experiment.paper_data
+        sentences += _score(label, "F1", row.f1, theirs.get(name, f"{data} F1 (%)"))
+        sentences += _score(label, "rare-modality F1", row.rare, theirs.get(name, "rare-modality F1 (%)"))
+    return sentences
 
 
 def _speed(label: str, ours: float, cell: PaperCell | None, clock: str) -> Iterator[str]:
@@ -154,7 +177,7 @@ PAPER_ORDER = ("v1", "relief", "v2", "v3")
 
 
 def surprises(comparison: Comparison) -> list[str]:
-    """The sentences that apply."""
+    """Sentences on what a reader of the paper would not expect of this comparison."""
     parts = (_order, _slots, _ranking, _rare, _dilution, _deadline)
     return [sentence for part in parts for sentence in part(comparison)]
 
@@ -163,11 +186,11 @@ def _order(comparison: Comparison) -> Iterator[str]:
     scores = {m: row.stats["f1_percent"].mean for m in PAPER_ORDER if (row := comparison.row(m)) is not None}
     if len(scores) < 2:
         return
-    found = sorted(scores, key=lambda m: -scores[m])
-    here = " > ".join(f"{m} {scores[m]:.1f}" for m in found)
+    order = sorted(scores, key=lambda m: -scores[m])
+    here = " > ".join(f"{m} {scores[m]:.1f}" for m in order)
     expected = [m for m in PAPER_ORDER if m in scores]
-    verdict = "the paper's order" if found == expected else f"the paper's order is {' > '.join(expected)}"
-    gaps = [scores[a] - scores[b] for a, b in pairwise(found)]
+    verdict = "the paper's order" if order == expected else f"the paper's order is {' > '.join(expected)}"
+    gaps = [scores[a] - scores[b] for a, b in pairwise(order)]
     yield f"By mean F1 (%): {here}; {verdict}. Neighbours are {min(gaps):.1f} to {max(gaps):.1f} points apart."
 
 
@@ -186,13 +209,13 @@ def _slots(comparison: Comparison) -> Iterator[str]:
 
 
 def _ranking(comparison: Comparison) -> Iterator[str]:
-    """Eq. (5) is not divided by a group's size: large groups rank first."""
-    runs = runs_of(comparison, "relief")
+    """Sentence on the largest groups ranking first, since Eq. (5) is not divided by a group's size."""
+    runs = comparison.runs_of("relief")
     first = 0
     for loaded in runs:
-        found = {j: row["d_bar"] for j, row in divergences([loaded]).items() if "d_bar" in row}
-        blocks = [j for j in found if j.startswith(FUSION_BLOCK)]
-        leaders = sorted(found, key=lambda j: -found[j])[: len(blocks)]
+        smoothed = {j: row["d_bar"] for j, row in divergences([loaded]).items() if "d_bar" in row}
+        blocks = [j for j in smoothed if j.startswith(FUSION_BLOCK)]
+        leaders = sorted(smoothed, key=lambda j: -smoothed[j])[: len(blocks)]
         first += bool(blocks) and set(leaders) == set(blocks)
     same = any({"v2", "v2_mandatory"} <= set(names) for names in twins(comparison))
     anyway = ", and forcing them in (`v2_mandatory`) changed not a bit of V2" if same else ""
@@ -220,8 +243,8 @@ def _rare(comparison: Comparison) -> Iterator[str]:
 
 
 def _dilution(comparison: Comparison) -> Iterator[str]:
-    """How far clients without a rare modality move its fusion block under FedAvg (term II of Lemma 1)."""
-    runs, fleet = runs_of(comparison, "fedavg"), _fleet(comparison)
+    """Distance by which clients without a rare modality move its fusion block under FedAvg (term II of Lemma 1)."""
+    runs, fleet = comparison.runs_of("fedavg"), _fleet(comparison)
     norms = update_norms(runs)
     if not runs or fleet is None:
         return

@@ -1,8 +1,7 @@
-"""What there is of a grid: every cell that was planned or found, with its state, its run, and why it is not done."""
+"""Inventory of folders: one item per planned or existing run, with its state and the reason if it is not done."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,27 +9,44 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from relief_ray.citations import shown
 from relief_ray.errors import UserError
+from relief_ray.records import cells
+from relief_ray.records.cells import PLAN_FILES, STATUS_TEXT, CellState, read_plan_file
 from relief_ray.records.identity import config_hash
-from relief_ray.records.redact import mask_text
 from relief_ray.records.run_folder import RUN_FILE, read_rounds, read_run
-from relief_ray.report.runs import Loaded, at, below
-from relief_ray.strategies import PRESETS
+from relief_ray.report.runs import Loaded, below, config_value
+from relief_ray.strategies import PRESETS, display_name
 
-# What a method is called where another with its name stands beside it: the bare name belongs to the preset itself.
+# A cell's status, or ``untested``: done, but without figures for tables. Finished cells are never stale here.
+State = Literal["done", "running", "interrupted", "failed", "planned", "untested"]
 
+STATES: Mapping[State, str] = {
+    "done": "finished and evaluated on the test part",
+    "running": STATUS_TEXT["running"],
+    "interrupted": STATUS_TEXT["interrupted"],
+    "failed": STATUS_TEXT["failed"],
+    "planned": STATUS_TEXT["planned"],
+    "untested": "finished, but never evaluated on the test part",
+}
+
+# Which of several accounts of one cell counts.
+_RANK: tuple[State, ...] = ("done", "untested", "running", "interrupted", "failed", "planned")
+
+# What a configuration holds beside the experiment.
+NOT_HASHED = frozenset({"name", "runtime", "tracking", "choice"})
 
 Named = tuple[str, Mapping[str, JsonValue]]
 
-_PRESETS: Mapping[str, Mapping[str, JsonValue]] = {shown(k): s.model_dump(mode="json") for k, s in PRESETS.items()}
+_PRESETS: Mapping[str, Mapping[str, JsonValue]] = {
+    display_name(k): s.model_dump(mode="json") for k, s in PRESETS.items()
+}
 
 
 def variant_names(methods: Sequence[Named]) -> list[str]:
     """A name for each (label, configuration): ``relief``, and ``relief (gamma=0.5)`` where 0.5 is not the preset's.
 
-    What is given does not depend on which other cells are there. A user's own method has no preset: where its cells
-    differ, every one says in what. What a search varies is no variant: a tuned method keeps its name.
+    The bare name belongs to the preset itself, so a name does not depend on which other cells are there. A user's own
+    method has no preset: where its cells differ, each one names the fields. Fields that a search varies do not count.
     """
     sections = [(label, _section(config)) for label, config in methods]
     namesakes: dict[str, list[Mapping[str, JsonValue]]] = {}
@@ -53,7 +69,7 @@ def chosen_keys(config: Mapping[str, JsonValue]) -> tuple[str, ...]:
 
 
 def searched_keys(configs: Iterable[Mapping[str, JsonValue]]) -> tuple[str, ...]:
-    """``chosen_keys`` of them all: methods without a number of their own get one that the others keep."""
+    """Union of ``chosen_keys``: a search varies a key for some methods that others keep."""
     return tuple(dict.fromkeys(key for config in configs for key in chosen_keys(config)))
 
 
@@ -72,32 +88,18 @@ def _variant_name(label: str, mine: Mapping[str, JsonValue], namesakes: Sequence
     return f"{label} ({own})" if own else label
 
 
-PLANS = ("grid.json", "plan.json")
-
-ERROR_FILE = "error.json"
-
-State = Literal["done", "unfinished", "failed", "missing", "untested"]
-
-STATES: Mapping[State, str] = {
-    "done": "finished and evaluated on the test part",
-    "unfinished": "begun, not all rounds are there",
-    "failed": "ended with an error, or its files are damaged",
-    "missing": "planned, never begun",
-    "untested": "finished, but never evaluated on the test part",
-}
-
-# Which of several accounts of one cell counts.
-_RANK: tuple[State, ...] = ("done", "untested", "unfinished", "failed", "missing")
-
-# What a configuration holds beside the experiment.
-NOT_HASHED = frozenset({"name", "runtime", "tracking", "choice"})
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Slot:
-    """A cell: ``name`` is its folder's below the one that was named, ``label`` its method's; ``loaded``: its run.
+class GridItem:
+    """A planned or existing run.
 
-    ``repeats`` are finished runs of the same cell elsewhere, of which nothing enters a mean.
+    Attributes:
+        name: its folder's path below the folder that was named, ``f0-relief``.
+        label: name of its method.
+        config: its configuration; empty where it cannot be read.
+        state: one of ``STATES``.
+        why: reason for a state other than done.
+        loaded: its record and rounds, where they can be read.
+        repeats: finished runs of the same cell elsewhere; they enter no mean.
     """
 
     name: str
@@ -111,68 +113,63 @@ class Slot:
     @property
     def title(self) -> str:
         """Method, fold and seed in words."""
-        return f"{self.label}, fold {at(self.config, 'data.fold') or 0}, seed {at(self.config, 'seed') or 0}"
+        fold, seed = (config_value(self.config, path) or 0 for path in ("data.fold", "seed"))
+        return f"{self.label}, fold {fold}, seed {seed}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Stock:
-    """All cells in the order of their plans; ``titles`` are the plans' own."""
+class Inventory:
+    """All items in the order of their plans; ``titles``: of the plans."""
 
-    slots: tuple[Slot, ...]
+    items: tuple[GridItem, ...]
     titles: tuple[str, ...] = ()
 
     @property
     def done(self) -> tuple[Loaded, ...]:
-        """The runs that tables may use."""
-        return tuple(s.loaded for s in self.slots if s.state == "done" and s.loaded is not None)
+        """Finished and tested runs, which tables use."""
+        return tuple(s.loaded for s in self.items if s.state == "done" and s.loaded is not None)
 
     def count(self, state: State) -> int:
-        """How many cells are in that state."""
-        return sum(s.state == state for s in self.slots)
+        """Number of items in that state."""
+        return sum(s.state == state for s in self.items)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Plan:
-    title: str
-    rows: tuple[tuple[Path, str, Mapping[str, JsonValue]], ...]
+def take_inventory(paths: Iterable[Path]) -> Inventory:
+    """Inventory of everything below the paths: plans (``grid.json``, ``plan.json``) and run folders.
 
-
-def take_stock(paths: Iterable[Path]) -> Stock:
-    """Every cell below the paths: plans (``grid.json``, ``plan.json``) and run folders.
-
-    A cell that is damaged, failed, unfinished or missing is kept with its state; nothing of it enters a mean. A cell
-    that several folders plan or hold is one: it is done where any of them finished it.
+    A cell that is damaged, failed, interrupted or only planned is kept with its state; nothing of it enters a mean. A
+    cell that several folders plan or hold is one: it is done where any of them finished it.
 
     Raises:
         UserError: a path holds neither a plan nor a run.
     """
-    slots: dict[str, Slot] = {}
+    items: dict[str, GridItem] = {}
     titles: list[str] = []
     for path in map(Path, paths):
-        found, named = _folder(path)
-        titles += named
-        for key, slot in found:
-            slots.setdefault(key, slot)
-    return Stock(slots=labelled(merged(slots.values())), titles=tuple(dict.fromkeys(titles)))
+        below_path, plan_titles = _folder(path)
+        titles += plan_titles
+        for key, item in below_path:
+            items.setdefault(key, item)
+    return Inventory(items=labelled(merged(items.values())), titles=tuple(dict.fromkeys(titles)))
 
 
-def labelled(slots: Sequence[Slot]) -> tuple[Slot, ...]:
-    """Planned and finished cells of one method under one name, whichever of them are there."""
-    names = variant_names([(s.label, s.config) for s in slots])
-    return tuple(replace(s, label=name) for s, name in zip(slots, names, strict=True))
+def labelled(items: Sequence[GridItem]) -> tuple[GridItem, ...]:
+    """The items with the name of their method's variant, planned and finished ones alike."""
+    names = variant_names([(s.label, s.config) for s in items])
+    return tuple(replace(s, label=name) for s, name in zip(items, names, strict=True))
 
 
-def merged(slots: Iterable[Slot]) -> tuple[Slot, ...]:
-    """One slot per configuration (and per origin of data and engine, where several finished), in order."""
-    groups: dict[str, list[Slot]] = {}
-    for slot in slots:
-        decisive = {k: v for k, v in slot.config.items() if k not in NOT_HASHED}
-        key = choice_kind(slot.config) + config_hash(decisive) if slot.config else slot.name
-        groups.setdefault(key, []).append(slot)
-    return tuple(slot for group in groups.values() for slot in _one(group))
+def merged(items: Iterable[GridItem]) -> tuple[GridItem, ...]:
+    """One item per configuration (and per origin of data and engine, where several finished), in order."""
+    groups: dict[str, list[GridItem]] = {}
+    for item in items:
+        decisive = {k: v for k, v in item.config.items() if k not in NOT_HASHED}
+        key = choice_kind(item.config) + config_hash(decisive) if item.config else item.name
+        groups.setdefault(key, []).append(item)
+    return tuple(item for group in groups.values() for item in _one(group))
 
 
-def _one(same: Sequence[Slot]) -> Iterable[Slot]:
+def _one(same: Sequence[GridItem]) -> Iterable[GridItem]:
     best = min(same, key=lambda s: _RANK.index(s.state))
     places: dict[tuple[str, str], list[Loaded]] = {}
     for loaded in (s.loaded for s in same if s.state == "done" and s.loaded is not None):
@@ -180,22 +177,27 @@ def _one(same: Sequence[Slot]) -> Iterable[Slot]:
     if not places:
         yield best
     for first, *others in places.values():
-        slot = next(s for s in same if s.loaded is first)
-        yield replace(slot, repeats=tuple(others))
+        item = next(s for s in same if s.loaded is first)
+        yield replace(item, repeats=tuple(others))
 
 
-def _folder(path: Path) -> tuple[list[tuple[str, Slot]], list[str]]:
-    plans = [read_plan_file(p) for name in PLANS for p in below(path, name)]
-    planned = {str(folder.resolve()): (folder, label, config) for p in plans for folder, label, config in p.rows}
-    found = [(key, look(_name(row[0], path), *row)) for key, row in planned.items()]
+def _folder(path: Path) -> tuple[list[tuple[str, GridItem]], list[str]]:
+    files = [file for name in PLAN_FILES for file in below(path, name)]
+    plans = [(file.parent, read_plan_file(file)) for file in files]
+    planned = {
+        str((parent / row.folder).resolve()): (parent / row.folder, display_name(row.label), row.config)
+        for parent, plan in plans
+        for row in plan.cells
+    }
+    items = [(key, look(_name(row[0], path), *row)) for key, row in planned.items()]
     others = [p.parent for p in below(path, RUN_FILE) if str(p.parent.resolve()) not in planned]
-    found += [(str(folder.resolve()), look(_name(folder, path), folder, folder.name, {})) for folder in others]
-    if not plans and not found:
+    items += [(str(folder.resolve()), look(_name(folder, path), folder, folder.name, {})) for folder in others]
+    if not plans and not items:
         raise UserError(
-            f"{path}: found no {RUN_FILE} and no {' or '.join(PLANS)} in or below it; name folders that "
+            f"{path}: found no {RUN_FILE} and no {' or '.join(PLAN_FILES)} in or below it; name folders that "
             "`relief-ray run` or `relief-ray grid` made"
         )
-    return found, [p.title for p in plans if p.title]
+    return items, [plan.title or plan.name for _, plan in plans]
 
 
 def _name(folder: Path, top: Path) -> str:
@@ -203,57 +205,26 @@ def _name(folder: Path, top: Path) -> str:
     return "-".join(folder.relative_to(top).parts) or folder.resolve().name
 
 
-def read_plan_file(path: Path) -> _Plan:
-    """The cells that a grid or a run meant to compute.
-
-    Raises:
-        UserError: the file is damaged.
-    """
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        rows = [(path.parent / r["folder"], shown(str(r["label"])), dict(r["config"])) for r in found["cells"]]
-        return _Plan(title=str(found.get("title") or found["name"]), rows=tuple(rows))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(
-            f"{path}: damaged ({error!r}), expected a plan; start the same command again, or move the file away"
-        ) from error
-
-
-def look(name: str, folder: Path, label: str, config: Mapping[str, JsonValue]) -> Slot:
-    """What a cell's folder holds."""
-    error = read_error(folder)
+def look(name: str, folder: Path, label: str, config: Mapping[str, JsonValue]) -> GridItem:
+    """Reads a cell's folder: its status, and its run where there is one."""
     if not (folder / RUN_FILE).exists():
-        state: State = "missing" if error is None else "failed"
-        return Slot(name=name, label=label, config=config, state=state, why=error or "")
+        cell = cells.look(folder)
+        return GridItem(name=name, label=label, config=config, state=_state(cell), why=cell.why.split("\n")[0])
     try:
         loaded = Loaded(where=str(folder.resolve()), run=read_run(folder), rounds=read_rounds(folder))
     except UserError as damaged:
-        return Slot(name=name, label=label, config=config, state="failed", why=str(damaged))
-    return _slot(loaded, name, error)
+        return GridItem(name=name, label=label, config=config, state="failed", why=str(damaged))
+    cell = cells.judge(folder, loaded.run, [r.round for r in loaded.rounds], cells.read_error(folder))
+    state, why = _state(cell), cell.why.split("\n")[0]
+    if state == "done" and all(r.metrics is None for r in loaded.trained):
+        state, why = "untested", "evaluation.parts lacks `test`"
+    elif state != "done" and loaded.run.status != "finished":
+        reached = f"{loaded.rounds[-1].round if loaded.rounds else 0} of {loaded.planned} rounds"
+        why = f"{why} ({reached})" if why else reached
+    return GridItem(name=name, label=loaded.label, config=loaded.run.config, state=state, why=why, loaded=loaded)
 
 
-def read_error(folder: Path) -> str | None:
-    """Why a cell failed, in one line, as the grid kept it; None where it did not."""
-    path = folder / ERROR_FILE
-    if not path.exists():
-        return None
-    try:
-        return mask_text(str(json.loads(path.read_text(encoding="utf-8"))["error"])).split("\n")[0]
-    except (OSError, ValueError, KeyError, TypeError):
-        return f"failed; its {ERROR_FILE} is damaged"
-
-
-def _slot(loaded: Loaded, name: str, error: str | None) -> Slot:
-    state, why = _state(loaded, error)
-    return Slot(name=name, label=loaded.label, config=loaded.run.config, state=state, why=why, loaded=loaded)
-
-
-def _state(loaded: Loaded, error: str | None) -> tuple[State, str]:
-    run, last = loaded.run, loaded.rounds[-1].round if loaded.rounds else 0
-    if loaded.complete:
-        tested = any(r.metrics is not None for r in loaded.trained)
-        return ("done", "") if tested else ("untested", "evaluation.parts lacks `test`")
-    reached = f"{last} of {loaded.planned} rounds"
-    if error is not None or run.status == "failed":
-        return "failed", f"{error or run.note or 'the run failed'} ({reached})"
-    return "unfinished", f"{reached}, {run.status}"
+def _state(cell: CellState) -> State:
+    # Without a planned configuration to compare with, no cell is stale.
+    assert cell.status != "stale"
+    return cell.status

@@ -1,33 +1,22 @@
-"""The paper's own numbers, each with its table (or place in the text) and row. They were never computed here."""
+"""Numbers printed in the paper, each with its table (or place in the text) and row; never computed here."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from functools import lru_cache
 from importlib.resources import files
 
-from relief_ray.citations import shown as shown_label
 from relief_ray.frozen import FrozenConfig
+from relief_ray.strategies import DESCRIBED, display_name
 
 TABLES_FILE = "paper.json"
-# our preset, the paper's row
-_ROWS = {
-    "fedavg": "FedAvg", "fedprox": "FedProx", "fedel": "FedEL", "fedicu": "FedICU", "darkdistill": "DarkDistill",
-    "harmony": "Harmony", "pilot": "Pilot", "fedsa_lora": "FedSA-LoRA", "helora": "HeLoRA", "fedlease": "FedLEASE",
-    "relief": "RELIEF",
-}  # fmt: skip
-PAPER_ROWS = {shown_label(label): row for label, row in _ROWS.items()}
 VARIANT_ROWS = {"relief": "V0", "v1": "V1", "v2": "V2", "v3": "V3"}
 PAPER_DATA = {"pamap2": "PAMAP2", "mhealth": "MHEALTH"}
 # Presets made to agree with the paper's tables; the second is how a reconstructed one is shown.
 TABLE_PRESETS = ("_table", ", table")
 TABLES = {"cnn": "I", "moment_lora": "II"}
-# How a comparison calls the columns of Tables I and II.
-COLUMNS = {
-    "PAMAP2": "PAMAP2 F1 (%)", "MHEALTH": "MHEALTH F1 (%)", "rare": "rare-modality F1 (%)", "speedup": "speedup",
-    "rounds": "TTA (rounds)", "MB": "Comm (MB)", "KB": "Comm (KB)", "J": "energy (J)",
-}  # fmt: skip
+# Backbone in the headings of Tables III to V.
+PREFIX = {"cnn": "B1", "moment_lora": "B2"}
 
 
 class PaperCell(FrozenConfig):
@@ -84,6 +73,15 @@ def read_paper() -> Paper:
     return Paper.model_validate(json.loads(text))
 
 
+def _rows_by_method() -> dict[str, str]:
+    """Table I's rows in its order, by the name of our preset with that title."""
+    titles = {preset.title: display_name(name) for name, preset in DESCRIBED.items()}
+    return {titles[row.name]: row.name for row in read_paper()["I"].rows}
+
+
+PAPER_ROWS = _rows_by_method()
+
+
 def paper_row(label: str) -> str:
     """The paper's name of a method, a `table` preset included."""
     for suffix in TABLE_PRESETS:
@@ -91,12 +89,17 @@ def paper_row(label: str) -> str:
     return PAPER_ROWS.get(label, label)
 
 
-def beside(paper: Paper, label: str, backbone: str) -> Mapping[str, PaperCell]:
-    """What Tables I or II print of a method (of V1 to V3: Table III), by the names of ``COLUMNS``; often nothing."""
+def beside(paper: Paper, label: str, backbone: str, column: str) -> PaperCell | None:
+    """Cell of a method in Table I or II (V1 to V3: Table III); None where the paper prints none.
+
+    Args:
+        paper: the paper's tables.
+        label: our name of the method.
+        backbone: ``cnn`` (Table I) or ``moment_lora`` (Table II); others have no table.
+        column: a heading of Table I or II, e.g. ``Comm (MB)``.
+    """
     if backbone not in TABLES:
-        return {}
-    table, name, prefix = paper[TABLES[backbone]], paper_row(label), ""
+        return None
     if label in VARIANT_ROWS and label not in PAPER_ROWS:
-        table, name, prefix = paper["III"], VARIANT_ROWS[label], "B1 " if backbone == "cnn" else "B2 "
-    found = {short: table.get(name, prefix + column) for short, column in COLUMNS.items()}
-    return {short: cell for short, cell in found.items() if cell is not None}
+        return paper["III"].get(VARIANT_ROWS[label], f"{PREFIX[backbone]} {column}")
+    return paper[TABLES[backbone]].get(paper_row(label), column)

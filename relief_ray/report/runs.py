@@ -1,4 +1,4 @@
-"""Runs as reports read them: a record and its rounds, from their folders."""
+"""Runs read from their folders: record, rounds, values of the configuration, and the fleet rebuilt from it."""
 
 from __future__ import annotations
 
@@ -8,23 +8,30 @@ from pathlib import Path
 
 from pydantic import JsonValue, ValidationError
 
-from relief_ray.citations import shown
 from relief_ray.data.config import DataConfig
-from relief_ray.data.spec import get_spec
+from relief_ray.data.registry import get_spec
 from relief_ray.devices.fleet import FleetConfig, build_fleet
 from relief_ray.errors import UserError
 from relief_ray.messages import Fleet
+from relief_ray.plugins import is_path
+from relief_ray.records.cells import judge
 from relief_ray.records.run_folder import RUN_FILE, is_done, read_rounds, read_run
 from relief_ray.records.schema import RoundRecord, RunRecord
+from relief_ray.strategies import POOLED, display_name
 
 Replicate = tuple[int, int, int]
 
+SPLIT_NAMES = {
+    "held_out_subject": "held-out subjects",
+    "within_subject": "within subjects",
+    "random_leaky": "random windows (LEAKY)",
+}
 NOT_RUNS = frozenset({"stale", "mlartifacts", "mlruns"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Loaded:
-    """A run with its rounds; ``where`` is what messages call it."""
+    """A run with its rounds; ``where``: its folder, for messages."""
 
     where: str
     run: RunRecord
@@ -33,12 +40,12 @@ class Loaded:
     @property
     def label(self) -> str:
         """The strategy's name in tables."""
-        return shown(self.run.strategy)
+        return display_name(self.run.strategy)
 
     @property
     def replicate(self) -> Replicate:
-        """(fold, rotation of device types over subjects, seed): what a mean is taken over."""
-        return (whole(self.run, "data.fold"), whole(self.run, "fleet.rotation"), whole(self.run, "seed"))
+        """(fold, rotation of device types over subjects, seed): means are taken over these."""
+        return (config_int(self.run, "data.fold"), config_int(self.run, "fleet.rotation"), config_int(self.run, "seed"))
 
     @property
     def title(self) -> str:
@@ -50,11 +57,11 @@ class Loaded:
     @property
     def planned(self) -> int:
         """The number of rounds that the configuration asks for."""
-        return whole(self.run, "rounds", default=len(self.rounds))
+        return config_int(self.run, "rounds", default=len(self.rounds))
 
     @property
     def complete(self) -> bool:
-        """Whether the run finished and all planned rounds are there."""
+        """True where the run finished and all planned rounds are there."""
         return is_done(self.run, [r.round for r in self.rounds])
 
     @property
@@ -63,28 +70,28 @@ class Loaded:
         return tuple(r for r in self.rounds if r.round >= 1)
 
 
-def fact(run: RunRecord, path: str) -> JsonValue:
-    """A value of the configuration by its dotted path; None where there is none."""
-    return at(run.config, path)
+def run_value(run: RunRecord, path: str) -> JsonValue:
+    """``config_value`` of a run's configuration."""
+    return config_value(run.config, path)
 
 
-def at(config: Mapping[str, JsonValue], path: str) -> JsonValue:
-    """``fact`` of a configuration that no run has yet."""
+def config_value(config: Mapping[str, JsonValue], path: str) -> JsonValue:
+    """A value of a configuration by its dotted path; None where there is none."""
     node: JsonValue = dict(config)
     for key in path.split("."):
         node = node.get(key) if isinstance(node, dict) else None
     return node
 
 
-def whole(run: RunRecord, path: str, default: int = 0) -> int:
+def config_int(run: RunRecord, path: str, default: int = 0) -> int:
     """An integer of the configuration."""
-    value = fact(run, path)
+    value = run_value(run, path)
     return value if isinstance(value, int) else default
 
 
-def text(run: RunRecord, path: str, default: str = "-") -> str:
+def config_text(run: RunRecord, path: str, default: str = "-") -> str:
     """A value of the configuration as text."""
-    value = fact(run, path)
+    value = run_value(run, path)
     return default if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -94,11 +101,11 @@ def load_runs(paths: Iterable[Path]) -> tuple[Loaded, ...]:
     Raises:
         UserError: a path holds no run, or a damaged one.
     """
-    found: dict[str, Loaded] = {}
+    runs: dict[str, Loaded] = {}
     for path in paths:
         for loaded in _load(Path(path)):
-            found.setdefault(loaded.where, loaded)
-    return tuple(found.values())
+            runs.setdefault(loaded.where, loaded)
+    return tuple(runs.values())
 
 
 def _load(path: Path) -> Iterator[Loaded]:
@@ -114,8 +121,8 @@ def below(path: Path, name: str) -> list[Path]:
     return [p for p in sorted(path.rglob(name)) if NOT_RUNS.isdisjoint(p.relative_to(path).parts)]
 
 
-def _open(loaded: Loaded) -> str:
-    return "" if loaded.run.status == "finished" else f" ({loaded.run.status})"
+def _status(loaded: Loaded) -> str:
+    return judge(Path(loaded.where), loaded.run, [r.round for r in loaded.rounds], None).status
 
 
 def require_complete(runs: Sequence[Loaded]) -> tuple[tuple[Loaded, ...], tuple[str, ...]]:
@@ -125,7 +132,7 @@ def require_complete(runs: Sequence[Loaded]) -> tuple[tuple[Loaded, ...], tuple[
         UserError: none is complete.
     """
     notes = tuple(
-        f"{r.title}: {r.rounds[-1].round if r.rounds else 0} of {r.planned} rounds{_open(r)}, left out"
+        f"{r.title}: {r.rounds[-1].round if r.rounds else 0} of {r.planned} rounds ({_status(r)}), left out"
         for r in runs
         if not r.complete
     )
@@ -145,22 +152,15 @@ def require_complete(runs: Sequence[Loaded]) -> tuple[tuple[Loaded, ...], tuple[
 
 
 def is_pooled(loaded: Loaded) -> bool:
-    """Whether all data lay on one device: then a fleet's speedup and bytes have no meaning."""
-    return fact(loaded.run, "strategy.name") == "central"
-
-
-# Who is behind a client number: device type and sensors, rebuilt from a run's configuration.
-
-
-SPLIT_NAMES = {
-    "held_out_subject": "held-out subjects",
-    "within_subject": "within subjects",
-    "random_leaky": "random windows (LEAKY)",
-}
+    """True where all data lay on one device: then a fleet's speedup and bytes have no meaning."""
+    name = run_value(loaded.run, "strategy.name")
+    if not is_path(name):
+        return name in POOLED
+    return bool(loaded.trained) and all(r.speedup is None for r in loaded.trained)
 
 
 def fleet_of(loaded: Loaded) -> Fleet | None:
-    """The run's fleet; none for pooled data and for data sets or configurations that this version does not know."""
+    """Fleet of the run; None for pooled data and for data sets or configurations that this version does not know."""
     number = len(subjects(loaded)) or max((len(c.clients) for c in loaded.rounds[-1].costs.values()), default=0)
     try:
         spec = get_spec(DataConfig.model_validate(loaded.run.config.get("data")).name)
@@ -180,11 +180,11 @@ def device_types(loaded: Loaded) -> dict[int, str]:
 def subjects(loaded: Loaded) -> dict[int, str]:
     """The subject behind each client, from the coverage report."""
     rows = loaded.run.coverage.get("clients")
-    found: dict[int, str] = {}
+    by_client: dict[int, str] = {}
     for row in rows if isinstance(rows, list) else []:
         if isinstance(row, dict) and isinstance(client := row.get("client"), int):
-            found[client] = str(row.get("subject", "?"))
-    return found
+            by_client[client] = str(row.get("subject", "?"))
+    return by_client
 
 
 def split_name(split: str) -> str:

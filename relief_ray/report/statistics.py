@@ -1,17 +1,20 @@
 """Paired statistics over test subjects: sign-flip test, t-interval, smallest detectable difference, Holm's correction.
 
 Legend: ``d_i`` the difference of two methods on subject i, averaged over seeds first; n subjects. Subjects of one fold
-are scored by one model, so they are not fully independent; every page that prints these figures says so.
+are scored by one model, so they are not fully independent; every page that prints these figures says so. Quantiles of
+Student's t are scipy's, which a device's base installation lacks: there, intervals are left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import atan, comb, cos, pi, sin, sqrt
+from math import sqrt
 from statistics import mean, stdev
 
 import numpy as np
+
+from relief_ray.report.document import NONE
 
 ALPHA = 0.05
 POWER = 0.8
@@ -21,10 +24,15 @@ NUM_DRAWS = 100_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Paired:
-    """A mean paired difference.
+    """Mean paired difference of two methods.
 
-    ``low`` and ``high``: 95 % t-interval of the mean; ``p``: two-sided sign-flip test; ``detectable``: the smallest
-    true difference found with power 0.8 at alpha 0.05. Interval and ``detectable`` need two subjects.
+    Attributes:
+        mean: over subjects, in the unit of the differences.
+        low: lower end of the 95 % t-interval; None for one subject, or without scipy.
+        high: its upper end.
+        p: of the two-sided sign-flip test.
+        detectable: smallest true difference found with power 0.8 at alpha 0.05; None where ``low`` is.
+        num_subjects: how many differences there are.
     """
 
     mean: float
@@ -34,18 +42,25 @@ class Paired:
     detectable: float | None
     num_subjects: int
 
+    def __str__(self) -> str:
+        """``+1.2 [-0.4, +2.8]``: the mean with its interval."""
+        if self.low is None or self.high is None:
+            return f"{self.mean:+.1f}" + (" (1 subject)" if self.num_subjects == 1 else "")
+        return f"{self.mean:+.1f} [{self.low:+.1f}, {self.high:+.1f}]"
+
+
+def interval_text(difference: Paired | None) -> str:
+    """The difference with its interval; ``-`` where there is none."""
+    return NONE if difference is None else str(difference)
+
 
 def paired(differences: Sequence[float]) -> Paired | None:
-    """All figures of one set of differences; none where there is no subject."""
+    """All figures of one set of differences; None for an empty set."""
     n = len(differences)
     if n == 0:
         return None
     centre = mean(differences)
-    half = detectable = None
-    if n > 1:
-        error = stdev(differences) / sqrt(n)
-        half = t_quantile(1 - ALPHA / 2, n - 1) * error
-        detectable = half + t_quantile(POWER, n - 1) * error
+    half, detectable = _half_widths(stdev(differences) / sqrt(n), n - 1) if n > 1 else (None, None)
     return Paired(
         mean=centre,
         low=None if half is None else centre - half,
@@ -54,6 +69,16 @@ def paired(differences: Sequence[float]) -> Paired | None:
         detectable=detectable,
         num_subjects=n,
     )
+
+
+def _half_widths(error: float, df: int) -> tuple[float, float] | tuple[None, None]:
+    """Half the t-interval for a standard error, and the smallest detectable difference."""
+    try:
+        from scipy.special import stdtrit  # Student's quantile; scipy.stats would take three times as long to import
+    except ImportError:
+        return None, None
+    half = float(stdtrit(df, 1 - ALPHA / 2)) * error
+    return half, half + float(stdtrit(df, POWER)) * error
 
 
 def sign_flip(differences: Sequence[float], seed: int = 0) -> float:
@@ -75,7 +100,7 @@ def sign_flip(differences: Sequence[float], seed: int = 0) -> float:
 
 
 def smallest_p(num_subjects: int) -> float:
-    """What a two-sided sign-flip test over that many subjects can reach at best: ``2 / 2^n``."""
+    """Smallest p of a two-sided sign-flip test over that many subjects: ``2 / 2^n``, at most 1."""
     return min(1.0, 2.0 ** (1 - num_subjects))
 
 
@@ -87,25 +112,3 @@ def holm(p_values: Sequence[float]) -> tuple[float, ...]:
         running = max(running, min(1.0, (len(p_values) - rank) * p_values[i]))
         adjusted[i] = running
     return tuple(adjusted)
-
-
-def t_cdf(t: float, df: int) -> float:
-    """Student's distribution function for whole degrees of freedom (finite series, A&S 26.7.3 and 26.7.4)."""
-    angle = atan(t / sqrt(df))
-    if df % 2:
-        terms = (4.0**k / (2 * k + 1) / comb(2 * k, k) * cos(angle) ** (2 * k + 1) for k in range((df - 1) // 2))
-        return 0.5 + (angle + sin(angle) * sum(terms)) / pi
-    series = sum(comb(2 * k, k) / 4.0**k * cos(angle) ** (2 * k) for k in range(df // 2))
-    return 0.5 + sin(angle) * series / 2
-
-
-def t_quantile(probability: float, df: int) -> float:
-    """The inverse of ``t_cdf`` above the median, by bisection to the last bits."""
-    assert 0.5 <= probability < 1.0
-    low, high = 0.0, 1.0
-    while t_cdf(high, df) < probability:
-        high *= 2
-    for _ in range(200):
-        middle = (low + high) / 2
-        low, high = (middle, high) if t_cdf(middle, df) < probability else (low, middle)
-    return high

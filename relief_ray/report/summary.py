@@ -1,4 +1,4 @@
-"""One run in numbers: what the tables, the curves and the verdicts read.
+"""One run in numbers, for tables, curves and verdicts.
 
 Means are over rounds 1..R; cumulative seconds and joules include the bootstrap. F1 values are shares (0..1), bytes are
 encoded payloads.
@@ -14,21 +14,30 @@ from pydantic import JsonValue
 
 from relief_ray.records.metrics import extra_columns
 from relief_ray.records.schema import ClientRecord, FedAvgRecord, Metrics, RoundRecord, RunRecord
-from relief_ray.report.runs import Loaded, Replicate, fact, is_pooled, text
-
-# Which groups were trained by whom, and how many of these slots a ranking really decided.
-#
-# A slot is a group that a client trained in a round. Mandatory slots are the client's own fusion blocks ``A_m`` (unless
-# the method dropped that rule); the others are free. Free slots are a *choice* where at least one accessible group got
-# one and at least one did not: elsewhere the budget alone decided, whatever the ranking.
-
+from relief_ray.report.runs import Loaded, Replicate, config_text, is_pooled, run_value
+from relief_ray.strategies import DESCRIBED
 
 FUSION_BLOCK = "fusion.A."
+MIB = 2**20
+# Headline F1 whose first appearance is timed: a fixed one, and a share of FedAvg's last.
+TTA_TARGET = 0.85
+TTA_SHARE = 0.95
+BOUNDS = tuple(name for name, preset in DESCRIBED.items() if preset.kind == "bound")
+Point = tuple[int, Metrics]
+Values = Mapping[str, float]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Slots:
-    """Sums over clients and rounds 1..R; ``chosen`` of the ``free`` slots were a choice."""
+class SlotCounts:
+    """Counts of slots over clients and rounds 1..R; a slot is a group that a client trained in a round.
+
+    Attributes:
+        mandatory: slots of the client's own fusion blocks ``A_m``, unless the method drops that rule.
+        free: the others.
+        chosen: free slots in client-rounds in which an accessible group got none: elsewhere the budget alone decided,
+            whatever the ranking.
+        client_rounds: number of clients summed over rounds.
+    """
 
     mandatory: int
     free: int
@@ -37,18 +46,18 @@ class Slots:
 
 
 def accessible(loaded: Loaded) -> dict[int, frozenset[str]]:
-    """``G_n`` by client, as the bootstrap trained it; empty for methods without a bootstrap."""
+    """Groups ``G_n`` by client, as the bootstrap trained them; empty for methods without a bootstrap."""
     return {c.client: frozenset(c.trained) for r in loaded.rounds if r.round == 0 for c in r.clients}
 
 
-def count_slots(loaded: Loaded) -> Slots | None:
-    """Counts of one run; none for a method that has no bootstrap or offers everything."""
+def count_slots(loaded: Loaded) -> SlotCounts | None:
+    """Counts of one run; None for a method that has no bootstrap or offers everything."""
     reach = accessible(loaded)
-    if not reach or fact(loaded.run, "strategy.select") == "all":
+    if not reach or run_value(loaded.run, "strategy.select") == "all":
         return None
-    forced = fact(loaded.run, "strategy.mandatory") is not False
+    forced = run_value(loaded.run, "strategy.mandatory") is not False
     rows = [_count(c, reach[c.client], forced) for r in loaded.trained for c in r.clients if c.client in reach]
-    return Slots(
+    return SlotCounts(
         mandatory=sum(row[0] for row in rows),
         free=sum(row[1] for row in rows),
         chosen=sum(row[2] for row in rows),
@@ -63,33 +72,9 @@ def _count(client: ClientRecord, reach: frozenset[str], forced: bool) -> tuple[i
     return len(mandatory & set(client.trained)), len(free), len(free) if is_choice else 0
 
 
-def trained_share(loaded: Loaded, types: Mapping[int, str]) -> dict[str, dict[str, float]]:
-    """Share of client-rounds (rounds 1..R) in which a device type trained a group: group -> type -> 0..1."""
-    possible: dict[str, int] = {}
-    counts: dict[str, dict[str, int]] = {}
-    for client in (c for r in loaded.trained for c in r.clients):
-        kind = types.get(client.client, "?")
-        possible[kind] = possible.get(kind, 0) + 1
-        for group in client.trained:
-            row = counts.setdefault(group, {})
-            row[kind] = row.get(kind, 0) + 1
-    return {j: {kind: row.get(kind, 0) / n for kind, n in sorted(possible.items())} for j, row in counts.items()}
-
-
-MIB = 2**20
-
-TTA_TARGET = 0.85
-
-TTA_SHARE = 0.95
-
-BOUNDS = ("central", "local", "full_only", "drop_slow")
-
-Point = tuple[int, Metrics]
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reached:
-    """When a target F1 was first seen at an evaluation: rounds from 1; seconds and joules include the bootstrap."""
+    """First evaluation that reached a target F1: rounds from 1; seconds and joules include the bootstrap."""
 
     rounds: int
     time_s: float
@@ -115,9 +100,29 @@ class ClockSummary:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunSummary:
-    """What one run found; ``shown`` is the headline: ``f1_fleet`` where clients have models of their own, else ``f1``.
+    """Figures of one run; F1 values are shares, bytes are means per client and round unless they say otherwise.
 
-    ``best``: the test F1 of ``best_round``, which the validation part chose; none where it was not looked at.
+    Attributes:
+        label: name of the method.
+        replicate: (fold, rotation, seed).
+        dataset: name of the data set.
+        split: name of the split.
+        rounds: number of the last round.
+        last: test metrics of the last evaluated round.
+        shown: headline F1: ``f1_fleet`` where clients have models of their own, else ``f1``.
+        personalised: clients have models of their own.
+        best: headline F1 of ``best_round``; None without validation.
+        best_round: round with the highest validation F1.
+        last10: mean headline F1 of the evaluations in the last ten rounds.
+        clocks: costs by time model.
+        up_bytes: sent by a client in a round; None for pooled data, like the next three.
+        up_max_bytes: the largest of these.
+        down_bytes: received by a client in a round.
+        fleet_up_bytes: sent by the whole fleet in a round.
+        trained_fraction: mean share of the trainable values that a client trained.
+        wall_s: mean seconds of a round on this machine.
+        slots: free and chosen slots; None for methods that offer everything.
+        model_sha256: of the last canonical model.
     """
 
     label: str
@@ -138,7 +143,7 @@ class RunSummary:
     fleet_up_bytes: float | None
     trained_fraction: float | None
     wall_s: float
-    slots: Slots | None
+    slots: SlotCounts | None
     model_sha256: str
 
     @property
@@ -176,13 +181,13 @@ def summarise_run(loaded: Loaded) -> RunSummary:
     best_round = chosen_round(loaded)
     tail = [v for n, m in points if n > last_round - 10 and (v := m.headline) is not None]
     fractions = [r.trained_fraction for r in loaded.trained if r.trained_fraction is not None]
-    up = _uploads(loaded)
-    down = _downloads(loaded)
+    client_rounds = [] if is_pooled(loaded) else [c for r in loaded.trained for c in r.clients]
+    up, down = [c.bytes_up for c in client_rounds], [c.bytes_down for c in client_rounds]
     return RunSummary(
         label=loaded.label,
         replicate=loaded.replicate,
-        dataset=text(loaded.run, "data.name"),
-        split=text(loaded.run, "data.split"),
+        dataset=config_text(loaded.run, "data.name"),
+        split=config_text(loaded.run, "data.split"),
         rounds=loaded.rounds[-1].round,
         last=last,
         shown=last.headline,
@@ -200,15 +205,6 @@ def summarise_run(loaded: Loaded) -> RunSummary:
         slots=count_slots(loaded),
         model_sha256=loaded.rounds[-1].model_sha256,
     )
-
-
-def _uploads(loaded: Loaded) -> list[int]:
-    """Bytes of every client-round 1..R; nothing is sent where the data are pooled."""
-    return [] if is_pooled(loaded) else [c.bytes_up for r in loaded.trained for c in r.clients]
-
-
-def _downloads(loaded: Loaded) -> list[int]:
-    return [] if is_pooled(loaded) else [c.bytes_down for r in loaded.trained for c in r.clients]
 
 
 def _clock(loaded: Loaded, name: str) -> ClockSummary:
@@ -229,15 +225,15 @@ def _clock(loaded: Loaded, name: str) -> ClockSummary:
 
 def reference(loaded: Loaded, clock: str) -> tuple[float | None, float | None]:
     """Seconds and joules of a FedAvg round of the same participants and data, on average over rounds 1..R."""
-    whole = _whole_fleet(loaded.run, clock)
-    if whole is None:
+    everyone = _everyone(loaded.run, clock)
+    if everyone is None:
         return None, None
-    found = [r.fedavg.get(clock, whole) for r in loaded.trained]
-    return mean(f.round_s for f in found), mean(f.energy_j for f in found)
+    rounds = [r.fedavg.get(clock, everyone) for r in loaded.trained]
+    return mean(r.round_s for r in rounds), mean(r.energy_j for r in rounds)
 
 
-def _whole_fleet(run: RunRecord, clock: str) -> FedAvgRecord | None:
-    """A FedAvg round of everyone, as the run noted it before it began."""
+def _everyone(run: RunRecord, clock: str) -> FedAvgRecord | None:
+    """A FedAvg round of all clients, as recorded before the run began."""
     table = run.budget.get("fedavg_reference")
     row = table.get(clock) if isinstance(table, dict) else None
     if not isinstance(row, dict):
@@ -255,7 +251,7 @@ def _ratio(above: float | None, below: float) -> float | None:
 
 
 def time_to(loaded: Loaded, clock: str, target: float) -> Reached | None:
-    """The first evaluated round 1..R whose shown F1 is at least ``target``; none where it never is."""
+    """The first evaluated round 1..R whose shown F1 is at least ``target``; None where it never is."""
     for record in loaded.trained:
         if _reaches(record, target):
             total = record.totals[clock]
@@ -264,18 +260,12 @@ def time_to(loaded: Loaded, clock: str, target: float) -> Reached | None:
 
 
 def _reaches(record: RoundRecord, target: float) -> bool:
-    found = None if record.metrics is None else record.metrics.headline
-    return found is not None and found >= target
-
-
-# The figures of a run as a flat mapping whose names carry the units: what JSON and CSV hold and tables average.
-
-
-Values = Mapping[str, float]
+    f1 = None if record.metrics is None else record.metrics.headline
+    return f1 is not None and f1 >= target
 
 
 def measures(runs: Sequence[Loaded], summaries: Sequence[RunSummary], clock: str) -> list[Values]:
-    """Each run's figures; those that need FedAvg take the run of the same replicate (fold, rotation, seed)."""
+    """Figures of each run; those that need FedAvg take the run of the same replicate (fold, rotation, seed)."""
     fedavg = {s.replicate: s for s in summaries if s.label == "fedavg"}
     return [
         values_of(loaded, summary, clock, fedavg.get(summary.replicate))
@@ -284,14 +274,14 @@ def measures(runs: Sequence[Loaded], summaries: Sequence[RunSummary], clock: str
 
 
 def values_of(loaded: Loaded, summary: RunSummary, clock: str, fedavg: RunSummary | None) -> Values:
-    """One run's figures; what is not defined for it is absent."""
+    """One run's figures, their unit at the end of each name; undefined ones are absent."""
     targets = {"tta85": TTA_TARGET}
     if fedavg is not None and fedavg.shown is not None:
         targets["tta95"] = TTA_SHARE * fedavg.shown
-    found: dict[str, float | None] = {**_scores(summary), **_costs(summary.clocks[clock]), **_work(summary, fedavg)}
+    values: dict[str, float | None] = {**_scores(summary), **_costs(summary.clocks[clock]), **_work(summary, fedavg)}
     for name, target in targets.items():
-        found |= _reached(name, time_to(loaded, clock, target))
-    return {name: value for name, value in found.items() if value is not None}
+        values |= _reached(name, time_to(loaded, clock, target))
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _scores(summary: RunSummary) -> dict[str, float | None]:
@@ -342,10 +332,10 @@ def _saved(summary: RunSummary, fedavg: RunSummary | None) -> float | None:
     return 1 - summary.up_bytes / fedavg.up_bytes
 
 
-def _reached(name: str, found: Reached | None) -> dict[str, float | None]:
-    if found is None:
+def _reached(name: str, first: Reached | None) -> dict[str, float | None]:
+    if first is None:
         return {}
-    return {f"{name}_rounds": found.rounds, f"{name}_s": found.time_s, f"{name}_j": found.energy_j}
+    return {f"{name}_rounds": first.rounds, f"{name}_s": first.time_s, f"{name}_j": first.energy_j}
 
 
 def _percent(share: float | None) -> float | None:

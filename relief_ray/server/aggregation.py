@@ -1,8 +1,8 @@
-"""What is made of the sums of updates: weights, Eqs. (3) and (4); and what an update must satisfy to be summed."""
+"""Means of updates and of whole models, Eqs. (3) and (4); checks of updates; what methods with many models share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from math import isfinite
 
@@ -28,17 +28,17 @@ Weight = Callable[[ParamGroup, ClientInfo, Assignment], float]
 
 
 def uniform(group: ParamGroup, client: ClientInfo, assignment: Assignment) -> float:
-    """Every client counts the same (the default; Lemma 1's 1/N)."""
+    """Weight 1 for every client (the default; Lemma 1's 1/N)."""
     return 1.0
 
 
 def by_samples(group: ParamGroup, client: ClientInfo, assignment: Assignment) -> float:
-    """Clients count by their number of training windows (McMahan et al.)."""
+    """Number of the client's training windows as its weight (McMahan et al.)."""
     return float(client.num_windows)
 
 
 def one_bucket(assignment: Assignment) -> str:
-    """Everything goes into the one global model."""
+    """Bucket of a method with one global model."""
     return "global"
 
 
@@ -50,7 +50,7 @@ def mean_step(sums: Mapping[GroupId, GroupSum], total: Total, layout: GroupLayou
 def mean_of(updates: Sequence[Update], weight: Weight, layout: GroupLayout, fleet: Fleet) -> dict[GroupId, Tensor]:
     """``sum_n w_n Delta_n / sum_n w_n`` per group over collected updates that sent it whole, in float64.
 
-    A client of weight 0 is left out, and so is a group that has no other.
+    Clients of weight 0 are left out, and so are groups that only they sent.
     """
     sums: dict[GroupId, tuple[float, Tensor]] = {}
     for update in updates:
@@ -64,14 +64,14 @@ def mean_of(updates: Sequence[Update], weight: Weight, layout: GroupLayout, flee
 
 def means(buckets: Sequence[Mapping[GroupId, GroupSum]]) -> dict[GroupId, Tensor]:
     """``sum_n w_n Delta_n / sum_n w_n`` over all members of several buckets, in their order, in float64."""
-    found = {}
+    mean = {}
     for j in dict.fromkeys(j for bucket in buckets for j in bucket):
         parts = [bucket[j] for bucket in buckets if j in bucket]
         total = parts[0].weighted
         for part in parts[1:]:
             total = total + part.weighted
-        found[j] = total / sum(part.weight for part in parts)
-    return found
+        mean[j] = total / sum(part.weight for part in parts)
+    return mean
 
 
 def over_members(group: ParamGroup, part: GroupSum) -> float:
@@ -92,6 +92,55 @@ def weighted_mean(parts: Sequence[tuple[float, Tensor]]) -> Tensor:
     return (total / sum(w for w, _ in parts)).to(torch.float32)
 
 
+def mean_models(models: Sequence[Params]) -> dict[GroupId, Tensor]:
+    """Plain mean of whole models, ``weighted_mean`` group by group."""
+    return {j: weighted_mean([(1.0, theta[j]) for theta in models]) for j in models[0]}
+
+
+def mix_models(
+    models: Sequence[Params], weights: Sequence[float], groups: Collection[GroupId]
+) -> dict[GroupId, Tensor]:
+    """``sum_i w_i theta_i`` over ``groups`` with weights that sum to 1, in float64 in the order of the models.
+
+    Unlike ``weighted_mean`` it multiplies by normalised weights and adds one model after the other: a model whose
+    weight is 1 comes back to the bit, and the two differ in the last bits otherwise.
+    """
+    mixed = {}
+    for j in groups:
+        total = torch.zeros_like(models[0][j], dtype=torch.float64)
+        for theta, weight in zip(models, weights, strict=True):
+            if weight:
+                total += weight * theta[j].to(torch.float64)
+        mixed[j] = total.to(torch.float32)
+    return mixed
+
+
+def normalised(shares: Sequence[float]) -> list[float]:
+    """Shares scaled so that they sum to 1."""
+    return [share / sum(shares) for share in shares]
+
+
+def model_of(client: ClientId) -> str:
+    """Name of a client's own model among a server's: ``client.3``."""
+    return f"client.{client}"
+
+
+def richest(fleet: Fleet) -> list[ClientId]:
+    """Clients with most modalities; where several such sets differ, those with the first one."""
+    most = max(fleet.clients, key=lambda c: len(c.modalities)).modalities
+    return [c.id for c in fleet.clients if c.modalities == most]
+
+
+def to_tensor(values: Mapping[GroupId, float], layout: GroupLayout) -> Tensor:
+    """One number per group as a server's state keeps them: float64 (G,) in layout order, NaN where there is none."""
+    return torch.tensor([values.get(j, float("nan")) for j in layout.ids], dtype=torch.float64)
+
+
+def from_tensor(values: Tensor, layout: GroupLayout) -> dict[GroupId, float]:
+    """Numbers by group as ``to_tensor`` stored them, without those that are NaN."""
+    return {j: float(v) for j, v in zip(layout.ids, values.tolist(), strict=True) if v == v}
+
+
 def apply_parts(
     theta: Params, step: Mapping[GroupId, Tensor], selection: Selection, layout: GroupLayout
 ) -> dict[GroupId, Tensor]:
@@ -106,7 +155,7 @@ def apply_parts(
 
 
 def check_update(update: Update, layout: GroupLayout) -> str | None:
-    """Why an update must not be summed or kept: wrong groups, wrong length, not finite. None where it is sound."""
+    """Reason why an update must not be summed or kept: wrong groups, wrong length, not finite; None for a sound one."""
     up, squares = update.receipt.assignment.up, update.receipt.sq_norm
     if set(update.delta) != set(up):
         return f"sent groups {sorted(set(update.delta) ^ set(up))} that do not match its assignment"
@@ -126,7 +175,7 @@ def check_update(update: Update, layout: GroupLayout) -> str | None:
 
 
 def over_participants(reduction: WeightedSum, reduced: Reduced, fleet: Fleet) -> Total:
-    """Normalises over all clients of the round: who did not train a group counts as zero change (Lemma 1, term I)."""
+    """Normalises over all clients of the round: an untrained group counts as zero change (Lemma 1, term I)."""
 
     def total(group: ParamGroup, part: GroupSum) -> float:
         tasks = (r.assignment for r in reduced.receipts)
@@ -136,7 +185,7 @@ def over_participants(reduction: WeightedSum, reduced: Reduced, fleet: Fleet) ->
 
 
 def without(update: Update, keep: Callable[[ParamGroup], bool], layout: GroupLayout) -> Update:
-    """The update with only the groups that ``keep`` accepts (what a diagnostic asks for)."""
+    """Update with the groups that ``keep`` accepts alone (for diagnostics)."""
     return replace(update, delta={j: d for j, d in update.delta.items() if keep(layout[j])})
 
 
@@ -150,7 +199,7 @@ def mean_personal(
     """``theta`` with the parts of ``keep`` replaced by their mean over all clients that have any, in float64.
 
     ``mean_of``: the clients that count, and their weights (all the same by default). Clients are summed in ascending
-    order; a part that nobody keeps yet stays as it is.
+    order; a part that no client keeps yet stays as it is.
     """
     after, weights = dict(theta), mean_of or dict.fromkeys(states, 1.0)
     for j, part in keep.items():
@@ -163,5 +212,5 @@ def mean_personal(
 
 
 def members(reduced: Reduced, bucket: str = "global") -> dict[GroupId, tuple[ClientId, ...]]:
-    """Who trained what in this round."""
+    """Clients that trained each group in this round."""
     return {j: part.members for j, part in reduced.sums.get(bucket, {}).items()}

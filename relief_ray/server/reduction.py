@@ -1,13 +1,14 @@
 """The reduction tree: how updates are added up, the same bits wherever and in whatever order they arrive.
 
 The tree depends on the participants only, never on hosts: blocks of consecutive clients are summed in float64 in client
-order, blocks are merged pairwise, ``((b0 + b1) + (b2 + b3)) + ...``. Whoever holds both halves of a node may add them,
-so a host sends one sum for all its blocks, and Serial and Ray runs give the same bits.
+order, blocks are merged pairwise, ``((b0 + b1) + (b2 + b3)) + ...``. A process that holds both halves of a node may
+add them, so it sends one sum for all its blocks, and serial and Ray runs give the same bits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -18,7 +19,16 @@ from torch import Tensor
 from relief_ray.groups import GroupId, GroupLayout
 from relief_ray.messages import Assignment, Fleet, GroupSum, Update, WeightedSum
 
-# Passes over a model's values on the CPU that go through memory once.
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Runs a block on one CPU thread, since torch's sums depend on the number of threads; then restores the number."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def add_exactly(first: Tensor, second: Tensor, into: Tensor) -> Tensor:
@@ -27,7 +37,7 @@ def add_exactly(first: Tensor, second: Tensor, into: Tensor) -> Tensor:
     All on the CPU, float32 or float64. numpy widens a piece at a time, while it is in the cache; torch would write a
     widened copy of everything first.
     """
-    with np.errstate(over="ignore", invalid="ignore"):  # as in torch: whoever reads the result judges it
+    with np.errstate(over="ignore", invalid="ignore"):  # as in torch: the result is checked by its reader
         a, b = first.detach().numpy(), second.detach().numpy()
         np.add(a, b, out=into.numpy(), dtype=np.float64, casting="same_kind")
     return into
@@ -44,20 +54,20 @@ CHUNK = 65_536
 
 
 def evenly(items: Sequence[T], number: int) -> list[tuple[T, ...]]:
-    """``items`` cut into ``number`` runs whose lengths differ by one at most, longer ones spread among the others."""
+    """``items`` in ``number`` consecutive parts; their lengths differ by one at most, longer ones spread evenly."""
     return [tuple(items[len(items) * i // number : len(items) * (i + 1) // number]) for i in range(number)]
 
 
 def blocks(tasks: Sequence[Assignment]) -> list[tuple[Assignment, ...]]:
     """Consecutive clients' tasks in client order: the leaves of the reduction tree.
 
-    From eight clients on its halves, quarters and eighths have equally many, or one apart.
+    From eight clients on, the tree's halves, quarters and eighths differ by one client at most.
     """
     return evenly(sorted(tasks, key=lambda t: t.client), min(NUM_BLOCKS, len(tasks)))
 
 
 def leaf(update: Update, reduction: WeightedSum, layout: GroupLayout, fleet: Fleet) -> Sums:
-    """One client's measured update as a sum of one: its float32 values as they are, half of the bytes of a sum."""
+    """Sum over one client: its measured update with float32 values as they are, half of the bytes of a float64 sum."""
     task, squares = update.receipt.assignment, update.receipt.sq_norm
     parts = {
         j: GroupSum(
@@ -73,12 +83,12 @@ def leaf(update: Update, reduction: WeightedSum, layout: GroupLayout, fleet: Fle
 
 
 def is_leaf(part: GroupSum) -> bool:
-    """Whether these are one client's own float32 values, its weight not applied yet."""
+    """Whether a part holds one client's float32 values, its weight not applied yet."""
     return part.plain.dtype == torch.float32
 
 
 def settle(part: GroupSum) -> GroupSum:
-    """The float64 sums that a leaf stands for, exactly; sums stay as they are."""
+    """Converts a leaf to the float64 sums that it stands for, exactly; sums stay as they are."""
     if not is_leaf(part):
         return part
     exact = part.plain.to(torch.float64)
@@ -96,19 +106,19 @@ def _is_unweighted(part: GroupSum) -> bool:
 
 @dataclass(slots=True)
 class _Running:
-    """A sum under way; from the second addend on its tensors are its own and are added to in place."""
+    """Running sum of one group; from the second addend on it owns its tensors and adds in place."""
 
     part: GroupSum
     owned: bool = False
 
     def add(self, group: GroupId, other: GroupSum) -> None:
-        """Adds ``other``, which comes later in client order and is left as it is."""
+        """Adds ``other``, whose clients come later in client order and which is left as it is."""
         first = self.part
         _check(group, first, other)
         if _is_unweighted(first) and _is_unweighted(other):
             plain = weighted = _added(first.plain, other.plain, in_place=self.owned)
         else:
-            # A leaf's float64 values are new. What came in and is not owned stays as it is.
+            # Settling a leaf makes new float64 values, which may be written to; tensors not owned may not.
             left, in_place = settle(first), self.owned or is_leaf(first)
             is_apart = left.weighted is not left.plain
             weighted = _added(left.weighted, settle(other).weighted, in_place=in_place and is_apart)
@@ -124,7 +134,7 @@ class _Running:
 
 
 def _added(first: Tensor, second: Tensor, in_place: bool) -> Tensor:
-    """``first + second`` in float64: into ``first``, or into memory of its own."""
+    """``first + second`` in float64, written into ``first`` or into new memory."""
     return add_exactly(first, second, first if in_place else torch.empty(first.shape, dtype=torch.float64))
 
 
@@ -138,10 +148,10 @@ def _check(group: GroupId, a: GroupSum, b: GroupSum) -> None:
 
 
 class Accumulator:
-    """Adds sums one after the other in client order; what comes in is never written to, unless it is owned."""
+    """Adds sums one after the other in client order; tensors that it does not own are never written to."""
 
     def __init__(self, start: Sums | None = None, *, owns: bool = False) -> None:
-        """``start``, or nothing yet; ``owns``: nobody else reads its sums, so that they are added to where they are."""
+        """Starts from ``start`` or from nothing; ``owns``: nothing else reads its tensors, so adding may overwrite."""
         self._running = {
             bucket: {j: _Running(part, owned=owns and not is_leaf(part)) for j, part in groups.items()}
             for bucket, groups in (start or {}).items()
@@ -150,10 +160,10 @@ class Accumulator:
     def add(self, sums: Sums, *, borrowed: bool = False) -> None:
         """Adds the sums of clients that come after all so far.
 
-        ``borrowed``: their memory is used for something else afterwards; what there is nothing to add to is copied.
+        ``borrowed``: their memory is reused afterwards, so a first addend is copied.
 
         Raises:
-            ValueError: another part of a group was uploaded than before.
+            ValueError: the uploaded part of a group differs from that of earlier clients.
         """
         for bucket, groups in sums.items():
             into = self._running.setdefault(bucket, {})
@@ -164,29 +174,29 @@ class Accumulator:
                     into[j] = _Running(_copy(part) if borrowed else part)
 
     def sums(self) -> Sums:
-        """All so far; single clients' parts are leaves."""
+        """Sums of everything added so far; parts of single clients are leaves."""
         return {bucket: {j: r.part for j, r in groups.items()} for bucket, groups in self._running.items()}
 
     def settled(self) -> Sums:
-        """All so far in float64: what aggregation sees."""
+        """Sums of everything added so far, all in float64, as aggregation reads them."""
         return {bucket: {j: settle(part) for j, part in groups.items()} for bucket, groups in self.sums().items()}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, order=True)
 class Node:
-    """A node of the tree: blocks ``index * 2^level`` to ``(index + 1) * 2^level - 1``, as far as there are any."""
+    """Node of the tree: the existing ones among blocks ``index * 2^level`` to ``(index + 1) * 2^level - 1``."""
 
     level: int
     index: int
 
     @property
     def sibling(self) -> Node:
-        """The other half of its parent."""
+        """Other half of the parent."""
         return Node(level=self.level, index=self.index ^ 1)
 
     @property
     def parent(self) -> Node:
-        """The node that covers this one and its sibling."""
+        """Node that covers this one and its sibling."""
         return Node(level=self.level + 1, index=self.index // 2)
 
 
@@ -194,12 +204,12 @@ class Tree:
     """Merges the sums of ``num_blocks`` blocks pairwise; a node is added up as soon as both its halves are there."""
 
     def __init__(self, num_blocks: int) -> None:
-        """Nothing yet."""
+        """Starts an empty tree of that many blocks."""
         self._num_blocks = num_blocks
         self._nodes: dict[Node, Accumulator] = {}
 
     def add(self, node: Node, sums: Accumulator) -> None:
-        """Takes over the sums of a node; it may have been merged elsewhere."""
+        """Takes over the sums of a node, which another process may have merged."""
         while node != self.root:
             left, right = sorted((node, node.sibling))
             if right.index << right.level < self._num_blocks:
@@ -214,22 +224,22 @@ class Tree:
 
     @property
     def root(self) -> Node:
-        """The node that covers all blocks."""
+        """Node that covers all blocks."""
         return Node(level=max(0, self._num_blocks - 1).bit_length(), index=0)
 
     def nodes(self) -> dict[Node, Sums]:
-        """What could not be merged further, in block order."""
+        """Sums that could not be merged further, by node in block order."""
         order = sorted(self._nodes, key=lambda n: n.index << n.level)
         return {node: self._nodes[node].sums() for node in order}
 
     def settled(self) -> Sums:
-        """The root's float64 sums, once every block is in."""
+        """Float64 sums of the root, once every block has been added."""
         assert not self._num_blocks or list(self._nodes) == [self.root], f"blocks are missing: {sorted(self._nodes)}"
         return self._nodes[self.root].settled() if self._num_blocks else {}
 
 
 def merge_blocks(parts: Iterable[Sums]) -> Sums:
-    """The float64 sums of all blocks, given in block order."""
+    """Float64 sums of all blocks, which come in block order."""
     blocks_ = list(parts)
     tree = Tree(len(blocks_))
     for i, part in enumerate(blocks_):
@@ -238,13 +248,13 @@ def merge_blocks(parts: Iterable[Sums]) -> Sums:
 
 
 def measured(update: Update) -> Update:
-    """The update with ``sq_norm[j] = |Delta_j|^2`` in its receipt: in float64, finite exactly where all values are."""
+    """Adds ``sq_norm[j] = |Delta_j|^2`` to the update's receipt: in float64, finite exactly where all values are."""
     squares = {j: _square(delta) for j, delta in update.delta.items()}
     return replace(update, receipt=replace(update.receipt, sq_norm=squares))
 
 
 def _square(values: Tensor) -> float:
-    """``|values|^2`` in float64, chunk after chunk from a start that torch aligns."""
+    """``|values|^2`` in float64, summed chunk by chunk in aligned memory."""
     flat, total = values.reshape(-1), 0.0
     exact = torch.empty(min(CHUNK, flat.numel()), dtype=torch.float64)
     for start in range(0, flat.numel(), CHUNK):

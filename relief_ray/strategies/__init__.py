@@ -1,65 +1,63 @@
-"""Federated methods, one short file each; the closed set is ``AnyStrategy``."""
+"""Registry of the built-in federated methods: one line each, the file or folder that holds it.
+
+A method's module has its configuration class, which states the method's facts (``common.StrategyConfig``), and
+``PRESETS``, the named configurations of it.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from functools import reduce
+from importlib import import_module
+from operator import or_
+from types import MappingProxyType
+from typing import Annotated, Any
 
 from pydantic import Field
 
-from relief_ray.strategies.bounds import Central, DropSlow, FullOnly, Local
-from relief_ray.strategies.darkdistill.strategy import DarkDistill
-from relief_ray.strategies.fedavg import FedAvg
-from relief_ray.strategies.fedel.strategy import FedEL
-from relief_ray.strategies.fedicu.strategy import FedICU
-from relief_ray.strategies.fedlease.strategy import FedLEASE
-from relief_ray.strategies.fedprox import FedProx
-from relief_ray.strategies.fedsa_lora import FedSALoRA
-from relief_ray.strategies.harmony.strategy import Harmony
-from relief_ray.strategies.helora.strategy import HeLoRA
-from relief_ray.strategies.pilot.strategy import Pilot
-from relief_ray.strategies.relief.strategy import VARIANTS, Relief
+from relief_ray.strategies.common import Preset, StrategyConfig
 
-AnyStrategy = Annotated[
-    FedAvg
-    | FedProx
-    | DarkDistill
-    | FedEL
-    | FedSALoRA
-    | FedICU
-    | Harmony
-    | HeLoRA
-    | FedLEASE
-    | Pilot
-    | Relief
-    | Central
-    | Local
-    | FullOnly
-    | DropSlow,
-    Field(discriminator="name"),
-]
+# In the order of tables.
+METHODS = (
+    "fedavg",
+    "fedprox",
+    "darkdistill",
+    "fedel",
+    "fedsa_lora",
+    "fedicu",
+    "harmony",
+    "helora",
+    "fedlease",
+    "pilot",
+    "relief",
+    "bounds",
+)
 
-PRESETS: dict[str, AnyStrategy] = {
-    "fedavg": FedAvg(),
-    "fedprox": FedProx(),
-    "darkdistill": DarkDistill(),
-    "darkdistill_table": DarkDistill(upload="full", weighting="uniform"),
-    "fedel": FedEL(),
-    "fedel_table": FedEL(speedup="table"),
-    "fedsa_lora": FedSALoRA(),
-    "fedsa_lora_table": FedSALoRA(dense_local="none"),
-    "fedicu": FedICU(),
-    "fedicu_table": FedICU(kappa=1.0, freeze_unimportant=True),
-    "harmony": Harmony(),
-    "harmony_table": Harmony(fusion_federation="none", protocol="one_phase"),
-    "helora": HeLoRA(),
-    "helora_table": HeLoRA(rank_share={"A": 0.75, "B": 0.75, "C": 0.75}, width={"A": 1.0, "B": 0.89, "C": 0.67}),
-    "fedlease": FedLEASE(),
-    "pilot": Pilot(),
-    **VARIANTS,
-    "central": Central(),
-    "local": Local(),
-    "full_only": FullOnly(),
-    "drop_slow": DropSlow(),
-}
 
-__all__ = ["PRESETS", "AnyStrategy"]
+def _all_presets() -> dict[str, Preset]:
+    modules = [import_module(f"{__name__}.{method}") for method in METHODS]
+    return {name: preset for module in modules for name, preset in module.PRESETS.items()}
+
+
+# By name: a configuration with its title, kind and description; and the configurations alone.
+DESCRIBED: Mapping[str, Preset] = MappingProxyType(_all_presets())
+PRESETS: dict[str, StrategyConfig] = {name: preset.config for name, preset in DESCRIBED.items()}
+
+_CLASSES = tuple(dict.fromkeys(type(config) for config in PRESETS.values()))
+# The closed set of built-in configurations, told apart by `name`: what pydantic validates.
+AnyStrategy: Any = Annotated[reduce(or_, _CLASSES), Field(discriminator="name")]
+
+# Names of the methods that train one client with everybody's data.
+POOLED = frozenset(s.name for s in (config.build() for config in PRESETS.values()) if s.pooled)
+
+
+def display_name(label: str) -> str:
+    """Name of a preset in tables, titles and figures: itself, or the title of a reconstruction, which says so."""
+    preset = DESCRIBED.get(label)
+    if preset is None or not preset.config.reconstructed:
+        return label
+    variant = label.removeprefix(preset.config.build().name).strip("_")
+    return ", ".join([f"{preset.config.title} (reconstructed)", *([variant] if variant else [])])
+
+
+__all__ = ["DESCRIBED", "METHODS", "POOLED", "PRESETS", "AnyStrategy", "display_name"]

@@ -1,4 +1,4 @@
-"""The bounds that stand in every table: what federation, the whole fleet and waiting are worth.
+"""Bounds that every table shows: the worth of federation, of the whole fleet and of waiting.
 
 ``central``: one client with everybody's data; ``local``: no federation; ``full_only``: FedAvg over the clients that own
 all modalities; ``drop_slow``: FedAvg over the clients that finish everything within RELIEF's T*.
@@ -8,39 +8,46 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Literal
+from typing import ClassVar, Literal
 
 from relief_ray.errors import UserError
 from relief_ray.federated import RoundContext, ServerTools, Strategy
 from relief_ray.groups import WHOLE
 from relief_ray.messages import Assignment, EvalPlan, EvalTarget, Fleet, Reduced, ServerState
-from relief_ray.strategies.common import StrategyConfig, allocate_everything, train_everything
+from relief_ray.strategies.common import Preset, StrategyConfig, allocate_everything, train_everything
 from relief_ray.strategies.fedavg import FedAvg
-from relief_ray.strategies.relief.strategy import Relief, target_s
+from relief_ray.strategies.relief import Relief
+from relief_ray.strategies.relief.strategy import target_s
 
 
 class Central(StrategyConfig):
     """Upper bound: the pooled training data on one device with all sensors."""
 
+    title: ClassVar[str] = "central"
+    kind: ClassVar[str] = "bound"
+    about: ClassVar[str] = "one client with everybody's data and all sensors"
     name: Literal["central"] = "central"
 
     def build(self) -> Strategy:
-        """The strategy: FedAvg of one pooled client."""
+        """Builds the strategy: FedAvg of one pooled client."""
         return replace(FedAvg().build(), name=self.name, pooled=True)
 
 
 class Local(StrategyConfig):
     """No federation: every client keeps its own model; nothing is sent."""
 
+    title: ClassVar[str] = "local"
+    kind: ClassVar[str] = "bound"
+    about: ClassVar[str] = "no federation: each client keeps a model of its own"
     name: Literal["local"] = "local"
 
     def build(self) -> Strategy:
-        """The strategy."""
+        """Builds the strategy."""
         return replace(FedAvg().build(), name=self.name, allocate=stay_home, aggregate=unchanged, evaluate=own_models)
 
 
 def stay_home(state: ServerState, context: RoundContext) -> tuple[Assignment, ...]:
-    """Everything is personal: trained, kept, never sent."""
+    """Trains and keeps everything; nothing is sent."""
     everything = context.layout.select()
     return tuple(
         Assignment(client=c.id, down={}, train=everything, up={}, keep=everything, epochs=context.epochs)
@@ -49,14 +56,14 @@ def stay_home(state: ServerState, context: RoundContext) -> tuple[Assignment, ..
 
 
 def unchanged(state: ServerState, reduced: Reduced, tools: ServerTools) -> ServerState:
-    """The server learns nothing; it notes which groups clients keep."""
+    """Leaves the server's model as it is, and notes which groups clients keep."""
     return ServerState(
         models=state.models, tensors=state.tensors, facts={**state.facts, "kept": list(tools.layout.ids)}
     )
 
 
 def own_models(state: ServerState, fleet: Fleet) -> EvalPlan:
-    """Each client's own model, seen through its own sensors; there is no canonical one."""
+    """Evaluates each client's own model with its own sensors; there is no canonical model."""
     kept = state.facts.get("kept", [])
     keep = dict.fromkeys([j for j in kept if isinstance(j, str)], WHOLE) if isinstance(kept, list) else {}
     targets = (
@@ -66,17 +73,20 @@ def own_models(state: ServerState, fleet: Fleet) -> EvalPlan:
 
 
 class FullOnly(StrategyConfig):
-    """FedAvg without anybody who lacks a sensor."""
+    """FedAvg without clients that lack a sensor."""
 
+    title: ClassVar[str] = "full_only"
+    kind: ClassVar[str] = "bound"
+    about: ClassVar[str] = "FedAvg over the clients that own all sensors"
     name: Literal["full_only"] = "full_only"
 
     def build(self) -> Strategy:
-        """The strategy."""
+        """Builds the strategy."""
         return replace(FedAvg(weighting=self.weighting).build(), name=self.name, allocate=allocate_full)
 
 
 def allocate_full(state: ServerState, context: RoundContext) -> tuple[Assignment, ...]:
-    """Only clients with all modalities take part.
+    """Lets only clients with all modalities take part.
 
     Raises:
         UserError: there is none in this fleet.
@@ -90,23 +100,34 @@ def allocate_full(state: ServerState, context: RoundContext) -> tuple[Assignment
 
 
 class DropSlow(StrategyConfig):
-    """FedAvg that does not wait: whoever needs longer than RELIEF's T* for everything is left out."""
+    """FedAvg that does not wait: clients that need longer than RELIEF's T* for everything are left out."""
 
+    title: ClassVar[str] = "drop_slow"
+    kind: ClassVar[str] = "bound"
+    about: ClassVar[str] = "FedAvg over the clients that finish everything within RELIEF's T*"
     name: Literal["drop_slow"] = "drop_slow"
 
     def build(self) -> Strategy:
-        """The strategy."""
+        """Builds the strategy."""
         return replace(
             FedAvg(weighting=self.weighting).build(), name=self.name, allocate=partial(allocate_fast, Relief())
         )
 
 
 def allocate_fast(relief: Relief, state: ServerState, context: RoundContext) -> tuple[Assignment, ...]:
-    """The participants whose full training fits into ``T*``, decided before anything is sent.
+    """Chooses the participants whose full training fits into ``T*``, before anything is sent.
 
-    Where ``T*`` is shorter than anybody's full training, the deadline is the fastest participant's time.
+    Where no participant's full training fits, the deadline is the fastest one's time.
     """
     tasks = allocate_everything(state, context)
     seconds = [context.planner.times(t.client, t).busy_s for t in tasks]
     deadline = max(target_s(relief, context), min(seconds))
     return tuple(t for t, s in zip(tasks, seconds, strict=True) if s <= deadline)
+
+
+PRESETS = {
+    "central": Preset(Central()),
+    "local": Preset(Local()),
+    "full_only": Preset(FullOnly()),
+    "drop_slow": Preset(DropSlow()),
+}

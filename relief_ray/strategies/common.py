@@ -1,30 +1,54 @@
-"""What strategy files share: their frozen configuration's base and the plain FedAvg pieces."""
+"""Shared base of all methods: their frozen configuration, the facts a class states, FedAvg's pieces, warnings."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar, Literal
 
 from pydantic import model_validator
 
-from relief_ray.federated import RoundContext, ServerTools, Strategy
+from relief_ray.federated import PlannedRun, RoundContext, ServerTools, Strategy
 from relief_ray.frozen import FrozenConfig
 from relief_ray.messages import Assignment, ClientInfo, Fleet, Reduced, ServerState, StageTimes, WeightedSum
 from relief_ray.server.aggregation import apply_step, by_samples, mean_step, one_bucket, over_participants, uniform
 
 Weighting = Literal["uniform", "samples"]
-# A switch, the value it must have, and the keys that are read then alone.
+# A switch, the value it must have, and the keys that are read only then.
 ReadWith = tuple[tuple[str, object, tuple[str, ...]], ...]
+# Name of a try -> its settings, by key of the method's configuration.
+Search = Mapping[str, Mapping[str, object]]
+# How many more rounds are tried for the advice of `first_phase_only`.
+_MORE_ROUNDS = 200
 
 
 class StrategyConfig(FrozenConfig):
     """Base of every strategy's configuration: frozen, no unknown keys. A subclass has at least ``build``.
 
-    ``one_of``: keys that say the same thing in different ways, so that at most one of them may be given. ``read_with``:
-    keys that one value of a switch reads; with another they must be what they are by default.
+    Everything else that the program has to know of a method stands in class variables of its configuration, which all
+    have defaults. Commands, tables, cost accounting and searches read them here and know no method by its name.
+
+    Attributes:
+        title: the method's name in tables and figures; empty: the name under which it was configured.
+        kind: ``baseline``, ``bound``, ``ablation``, ...; ``bound`` sets it apart in tables.
+        about: one line on what the method does, for `relief-ray strategies`.
+        citation: key of its entry in ``citations.bib``; None without a paper.
+        reconstructed: its paper could not be read in full; the title then says so.
+        paper_accounting: what a round costs in the paper's Tables I and II, with ``costs.accounting=table``:
+            ``method``: what was really done; ``fedavg``: FedAvg's round, plus the bytes of added adapters and routers.
+        search: three values of the method's own hyperparameter for a search with equal budgets; empty: it has none.
+        one_of: keys that say the same thing in different ways, so that at most one of them may be given.
+        read_with: keys that one value of a switch reads; with another value they must keep their defaults.
     """
 
+    title: ClassVar[str] = ""
+    kind: ClassVar[str] = "own"
+    about: ClassVar[str] = ""
+    citation: ClassVar[str | None] = None
+    reconstructed: ClassVar[bool] = False
+    paper_accounting: ClassVar[Literal["method", "fedavg"]] = "method"
+    search: ClassVar[Search] = {}
     one_of: ClassVar[tuple[str, ...]] = ()
     read_with: ClassVar[ReadWith] = ()
 
@@ -32,51 +56,100 @@ class StrategyConfig(FrozenConfig):
 
     @model_validator(mode="after")
     def _at_most_one_of(self) -> StrategyConfig:
-        given = [f"{key} = {value}" for key in self.one_of if (value := getattr(self, key)) is not None]
-        if len(given) > 1:
-            raise ValueError(f"{' and '.join(given)}, expected one of them; set the other to null")
+        chosen = [f"{key} = {value}" for key in self.one_of if (value := getattr(self, key)) is not None]
+        if len(chosen) > 1:
+            raise ValueError(f"{' and '.join(chosen)}, expected one of them; set the other to null")
         return self
 
     @model_validator(mode="after")
     def _all_is_read(self) -> StrategyConfig:
         fields = type(self).model_fields
         for switch, needed, keys in self.read_with:
-            found = getattr(self, switch)
-            given = [k for k in keys if getattr(self, k) != fields[k].get_default(call_default_factory=True)]
-            if found != needed and given:
+            value = getattr(self, switch)
+            changed = [k for k in keys if getattr(self, k) != fields[k].get_default(call_default_factory=True)]
+            if value != needed and changed:
                 raise ValueError(
-                    f"{given[0]} = {getattr(self, given[0])} with {switch}={found!r}, which does not read it; expected "
-                    f"one of them: set {switch}={needed} or remove {given[0]}"
+                    f"{changed[0]} = {getattr(self, changed[0])} with {switch}={value!r}, which does not read it; "
+                    f"expected one of them: set {switch}={needed} or remove {changed[0]}"
                 )
         return self
 
     def build(self) -> Strategy:
-        """The strategy that this configuration describes."""
+        """Builds the strategy that this configuration describes."""
         raise NotImplementedError(f"{type(self).__name__} has no build(); define one that returns a Strategy")
 
     def reduction(self) -> WeightedSum:
-        """One global model, clients weighted as configured."""
+        """Reduction to one global model, with clients weighted as configured."""
         return WeightedSum(weight=by_samples if self.weighting == "samples" else uniform, bucket=one_bucket)
 
     def shares(self, fleet: Fleet) -> list[float]:
-        """``n_k`` by client, or 1: the same weights where models are held apart."""
+        """Weight of each client, ``n_k`` or 1, for methods that keep models apart."""
         return [float(c.num_windows) if self.weighting == "samples" else 1.0 for c in fleet.clients]
 
 
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """A named configuration of a built-in method; facts that are left out are those of its class.
+
+    Attributes:
+        config: the configuration.
+        title, kind, about, search: as in ``StrategyConfig``.
+    """
+
+    config: StrategyConfig
+    title: str = ""
+    kind: str = ""
+    about: str = ""
+    search: Search | None = None
+
+    def __post_init__(self) -> None:
+        """Fills in the class's facts."""
+        for fact in ("title", "kind", "about", "search"):
+            if getattr(self, fact) in ("", None):
+                object.__setattr__(self, fact, getattr(self.config, fact))
+
+
+def search_over(key: str, values: Sequence[float | int | None], short: str = "") -> Search:
+    """Tries of one hyperparameter, each named after its value: ``mu0.01``, ``deadlineauto`` for None."""
+    return {f"{short or key}{'auto' if v is None else f'{v:g}'}": {key: v} for v in values}
+
+
+def first_phase_only(
+    config: StrategyConfig, run: PlannedRun, key: str, consequence: str, in_first_phase: Callable[[RoundContext], bool]
+) -> tuple[str, ...]:
+    """Warns where a method of two phases ends within its first; such a run looks like any other.
+
+    ``key``: the setting that the first phase's length comes from; ``consequence``: what the run then is;
+    ``in_first_phase``: whether a round, known with the number of all rounds, may still be of the first phase.
+    """
+
+    def ends_first(num_rounds: int) -> bool:
+        return in_first_phase(replace(run.context, round=num_rounds, num_rounds=num_rounds))
+
+    rounds = run.context.num_rounds
+    if not ends_first(rounds):
+        return ()
+    enough = next((n for n in range(rounds + 1, rounds + 1 + _MORE_ROUNDS) if not ends_first(n)), None)
+    fixes = [f"rounds={enough} or more"] * (enough is not None)
+    fixes += [f"a smaller strategy.{key}"] * (rounds > 1 or enough is None)
+    name, value = config.build().name, getattr(config, key)
+    return (f"{name}, {key} = {value:.4g}, rounds = {rounds}: {consequence}; set {' or '.join(fixes)}",)
+
+
 def batch_sizes(context: RoundContext, client: ClientInfo) -> list[int]:
-    """Windows of each mini-batch of a local epoch; the last one holds what is left."""
-    whole, rest = divmod(client.num_windows, context.batch_size)
-    return [context.batch_size] * whole + [rest] * (rest > 0)
+    """Number of windows in each mini-batch of a local epoch; the last one holds the rest."""
+    num_full, rest = divmod(client.num_windows, context.batch_size)
+    return [context.batch_size] * num_full + [rest] * (rest > 0)
 
 
 def train_everything(context: RoundContext, client: ClientInfo) -> Assignment:
-    """The whole model down, trained and up: absent modalities included, as FedAvg does."""
+    """Assignment of the whole model down, trained and up, absent modalities included, as in FedAvg."""
     everything = context.layout.select()
     return Assignment(client=client.id, down=everything, train=everything, up=everything, epochs=context.epochs)
 
 
 def of_fastest_type(times: Mapping[ClientInfo, StageTimes]) -> list[StageTimes]:
-    """The times of the device type that computes a window fastest, of all its clients, whoever has few windows."""
+    """Times of all clients of the fastest device type: the one whose slowest client needs least per window."""
     speeds: dict[str, float] = {}
     for client, spent in times.items():
         speeds[client.device] = max(speeds.get(client.device, 0.0), spent.compute_s / client.num_windows)
@@ -85,7 +158,7 @@ def of_fastest_type(times: Mapping[ClientInfo, StageTimes]) -> list[StageTimes]:
 
 
 def allocate_everything(state: ServerState, context: RoundContext) -> tuple[Assignment, ...]:
-    """Every participant trains everything."""
+    """Lets every participant train everything."""
     return tuple(train_everything(context, client) for client in context.participants)
 
 
@@ -99,5 +172,5 @@ def average(reduction: WeightedSum, state: ServerState, reduced: Reduced, tools:
 
 
 def averaging(reduction: WeightedSum) -> partial[ServerState]:
-    """``average`` with its weights fixed."""
+    """Aggregation by ``average`` with these weights."""
     return partial(average, reduction)

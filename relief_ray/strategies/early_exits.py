@@ -1,4 +1,4 @@
-"""A backbone as blocks from input to output, and early exits behind them: what depth-wise methods share."""
+"""Backbones as blocks from input to output with early exits behind them; shared by depth-wise methods."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ EXIT = "exit"
 
 
 def num_layers(layout: GroupLayout) -> int:
-    """``L``: encoder layers of the deepest modality."""
+    """Number of encoder layers ``L`` of the deepest modality."""
     return max((g.layer or 0 for g in layout if g.role == "encoder"), default=0)
 
 
 def block(layout: GroupLayout, group: ParamGroup) -> int:
-    """Its block: encoder layer l of every modality is l, the whole fusion L + 1, head layer i L + 1 + i."""
+    """Block of a group: encoder layer l of every modality is l, the whole fusion L + 1, head layer i L + 1 + i."""
     if group.role == "encoder":
         return group.layer or 1
     if group.role == "head":
@@ -27,46 +27,46 @@ def block(layout: GroupLayout, group: ParamGroup) -> int:
 
 
 def own_groups(layout: GroupLayout) -> tuple[ParamGroup, ...]:
-    """The backbone's groups, without exits."""
+    """Groups of the backbone, without exits."""
     return tuple(g for g in layout if g.role != EXIT)
 
 
 def num_blocks(layout: GroupLayout) -> int:
-    """``B``."""
+    """Number of blocks ``B``."""
     return max(block(layout, g) for g in own_groups(layout))
 
 
 def exit_behind(layout: GroupLayout, depth: int) -> Classifier:
-    """A linear exit on what block ``depth`` gives, all modalities side by side."""
+    """Linear exit on the outputs of block ``depth``, all modalities side by side."""
     last = [g.id for g in own_groups(layout) if block(layout, g) == depth and g.role != "fusion_a"]
     return Classifier(id=f"{EXIT}.{depth}", after=tuple(last), layer=depth)
 
 
 def exits(layout: GroupLayout, depths: Iterable[int]) -> tuple[Classifier, ...]:
-    """One exit behind each of ``depths``."""
+    """Exits behind these blocks."""
     return tuple(exit_behind(layout, d) for d in depths)
 
 
 def output_of(layout: GroupLayout, depth: int) -> GroupId | None:
-    """The exit behind block ``depth``; None (the backbone's own head) where there is none."""
+    """Exit behind block ``depth``; None (the backbone's own head) where there is none."""
     name = f"{EXIT}.{depth}"
     return name if name in layout else None
 
 
 def last_layers(layout: GroupLayout, num_depths: int) -> tuple[int, ...]:
-    """The last encoder layer of each depth class: at most ``num_depths`` of them, evenly apart, the last one L."""
+    """Last encoder layer of each depth class: at most ``num_depths`` classes, evenly apart, the last one at L."""
     layers = num_layers(layout)
     num = max(1, min(num_depths, layers))
     return tuple(-(-k * layers // num) for k in range(1, num + 1))
 
 
-def check_depths(given: Iterable[tuple[str, int]], deepest: int) -> None:
-    """Refuses a depth class that there is not.
+def check_depths(depth_by_type: Iterable[tuple[str, int]], deepest: int) -> None:
+    """Refuses a depth class that does not exist.
 
     Raises:
         UserError: a device type's class lies beyond ``deepest``.
     """
-    if beyond := {device: depth for device, depth in given if depth > deepest}:
+    if beyond := {device: depth for device, depth in depth_by_type if depth > deepest}:
         raise UserError(
             f"strategy.depth_by_type: found {beyond}, expected 1 to {deepest}: at most num_depths classes, and "
             f"one per encoder layer; take {deepest} for the whole model"
@@ -74,14 +74,14 @@ def check_depths(given: Iterable[tuple[str, int]], deepest: int) -> None:
 
 
 def level(group: ParamGroup, lasts: tuple[int, ...]) -> int:
-    """The shallowest depth class (from 1) that holds ``group``: by layer; fusion and head are the last's."""
+    """Shallowest depth class (from 1) that holds ``group``: by layer; fusion and head belong to the last."""
     if group.role not in ("encoder", EXIT):
         return len(lasts)
     return next(k for k, last in enumerate(lasts, 1) if last >= (group.layer or 1))
 
 
 def outputs(layout: GroupLayout, lasts: tuple[int, ...], depth: int) -> tuple[GroupId | None, ...]:
-    """The exits of depth class ``depth``, shallow first; None is the backbone's own head."""
+    """Exits of depth class ``depth``, shallow first; None is the backbone's own head."""
     return tuple(output_of(layout, last) for last in lasts[:depth])
 
 

@@ -18,12 +18,20 @@ from torch import Tensor
 
 from relief_ray.federated import ClientProgram, LocalStep, RoundContext, Strategy, task_loss
 from relief_ray.messages import Assignment, ClientInfo, ServerState
-from relief_ray.strategies.common import ReadWith, StrategyConfig, of_fastest_type, train_everything
+from relief_ray.strategies.common import (
+    Preset,
+    ReadWith,
+    Search,
+    StrategyConfig,
+    of_fastest_type,
+    search_over,
+    train_everything,
+)
 from relief_ray.strategies.fedavg import FedAvg
 
 # Per trained value and step: difference, product with mu, sum into the gradient.
 PROXIMAL_FLOPS_PER_VALUE = 3.0
-# A deadline that is a client's own time must not be missed by rounding.
+# Keeps a client whose own time is the deadline from missing it by rounding.
 ROUNDING = 1e-9
 
 
@@ -39,11 +47,19 @@ def proximal_loss(mu: float, step: LocalStep) -> Tensor:
 
 
 class FedProx(StrategyConfig):
-    """FedAvg whose clients stay near the broadcast model; ``deadline_s``: ``T``, the fastest device type's time (None).
+    """Configuration of FedProx.
 
-    ``partial_work="off"``: everybody runs all epochs, as in the paper's tables.
+    Attributes:
+        mu: weight of the proximal term.
+        partial_work: ``off``: every client runs all epochs, as in the paper's tables; ``deadline``: those that fit.
+        deadline_s: ``T`` in seconds; None: the time of the fastest device type.
     """
 
+    title: ClassVar[str] = "FedProx"
+    kind: ClassVar[str] = "baseline"
+    about: ClassVar[str] = "FedAvg with a pull (mu = 0.01) towards the server's model"
+    citation: ClassVar[str | None] = "li2020fedprox"
+    search: ClassVar[Search] = search_over("mu", (0.001, 0.01, 0.1))
     read_with: ClassVar[ReadWith] = (("partial_work", "deadline", ("deadline_s",)),)
     name: Literal["fedprox"] = "fedprox"
     mu: float = Field(default=0.01, ge=0.0)
@@ -51,19 +67,22 @@ class FedProx(StrategyConfig):
     deadline_s: float | None = Field(default=None, gt=0.0)
 
     def build(self) -> Strategy:
-        """The strategy: FedAvg with another objective and, where asked for, fewer epochs."""
+        """Builds the strategy: FedAvg with another objective and, where asked for, fewer epochs."""
         plain = FedAvg(weighting=self.weighting).build()
         program = ClientProgram(objective=partial(proximal_loss, self.mu), is_mean=True)
         return replace(plain, name=self.name, allocate=partial(allocate, self), client=program)
 
 
+PRESETS = {"fedprox": Preset(FedProx())}
+
+
 def allocate(config: FedProx, state: ServerState, context: RoundContext) -> tuple[Assignment, ...]:
-    """Everybody trains everything, for as many epochs as it may."""
-    whole = tuple(tethered(config, context, c) for c in context.participants)
+    """Every participant trains everything, for as many epochs as end in time."""
+    tasks = tuple(tethered(config, context, c) for c in context.participants)
     if config.partial_work == "off":
-        return whole
+        return tasks
     limit_s = (config.deadline_s or fastest_s(config, context)) * (1.0 + ROUNDING)
-    return tuple(until(task, context, limit_s) for task in whole)
+    return tuple(until(task, context, limit_s) for task in tasks)
 
 
 def tethered(config: FedProx, context: RoundContext, client: ClientInfo) -> Assignment:
@@ -80,6 +99,6 @@ def until(task: Assignment, context: RoundContext, limit_s: float) -> Assignment
 
 
 def fastest_s(config: FedProx, context: RoundContext) -> float:
-    """All epochs on the device type that computes a window fastest: its slowest client's time, over the whole fleet."""
+    """Seconds of all epochs on the fastest device type: its slowest client's time, over the whole fleet."""
     times = {c: context.planner.times(c.id, tethered(config, context, c)) for c in context.fleet.clients}
     return max(spent.busy_s for spent in of_fastest_type(times))

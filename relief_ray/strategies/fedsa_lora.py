@@ -1,23 +1,23 @@
 """FedSA-LoRA: clients share the LoRA A factors and keep B and the classifier.
 
 ``Abar^{r+1} = Abar^r + sum_n p_n Delta A_n``; client ``n``'s model is ``W0 + s B_n Abar`` with its own ``B_n``, head_n.
-A new or unsampled client starts from the initial ``B`` (zero) and head. All participants are averaged over: who lacks
-modality ``m`` under ``zero_feature`` returns ``A_m`` unchanged, so that its owners' mean is diluted by ``|C_m| / N``.
+A new or unsampled client starts from the initial ``B`` (zero) and head. The mean is over all participants. Under
+``zero_feature`` a client without modality ``m`` returns ``A_m`` unchanged, which dilutes the mean by ``|C_m| / N``.
 
 Guo et al., "Selective Aggregation for Low-Rank Adaptation in Federated Learning", ICLR 2025. A model without LoRA has
-no A and B: there ``dense_local`` says what stays (our reconstruction).
+no A and B: there ``dense_local`` names what stays with the client (our reconstruction).
 """
 
 from __future__ import annotations
 
 from functools import partial
-from typing import Literal
+from typing import ClassVar, Literal
 
 from relief_ray.federated import RoundContext, ServerTools, Strategy
 from relief_ray.groups import WHOLE, GroupLayout, ParamGroup, Params, Part, Role, Selection
 from relief_ray.messages import Assignment, EvalPlan, EvalTarget, Fleet, Json, Reduced, ServerState, WeightedSum
 from relief_ray.server.aggregation import apply_parts, mean_step, over_participants
-from relief_ray.strategies.common import StrategyConfig
+from relief_ray.strategies.common import Preset, StrategyConfig
 from relief_ray.streams import Streams
 
 DenseLocal = Literal["head", "head+fusion_bias", "none"]
@@ -33,11 +33,16 @@ ALL_BUT_A = Part(kinds=frozenset({"lora_b", "weight", "bias"}))
 class FedSALoRA(StrategyConfig):
     """A is shared, B and head are personal; FITTED with ``dense_local="none"``, which is FedAvg on a dense model."""
 
+    title: ClassVar[str] = "FedSA-LoRA"
+    kind: ClassVar[str] = "baseline"
+    about: ClassVar[str] = "LoRA A shared and averaged; B and head stay (dense model: head and fusion bias)"
+    citation: ClassVar[str | None] = "guo2025fedsalora"
+    paper_accounting: ClassVar[Literal["method", "fedavg"]] = "fedavg"
     name: Literal["fedsa_lora"] = "fedsa_lora"
     dense_local: DenseLocal = "head+fusion_bias"
 
     def build(self) -> Strategy:
-        """The strategy."""
+        """Builds the strategy."""
         reduction = self.reduction()
         return Strategy(
             name=self.name,
@@ -49,8 +54,19 @@ class FedSALoRA(StrategyConfig):
         )
 
 
+PRESETS = {
+    "fedsa_lora": Preset(FedSALoRA()),
+    "fedsa_lora_table": Preset(
+        FedSALoRA(dense_local="none"),
+        title="FedSA-LoRA, table",
+        kind="baseline, FITTED",
+        about="FedSA-LoRA that is FedAvg on a dense model, as the paper's bytes imply",
+    ),
+}
+
+
 def split(layout: GroupLayout, dense_local: DenseLocal) -> tuple[Selection, Selection]:
-    """What is shared and what is kept; together every trainable value exactly once."""
+    """Shared and kept parts; together they have every trainable value exactly once."""
     lora = any(t.kind == "lora_a" for g in layout for t in g.tensors)
 
     def shared(group: ParamGroup) -> Part | None:
@@ -74,7 +90,7 @@ def remember_kept(
 
 
 def allocate_shared(dense_local: DenseLocal, state: ServerState, context: RoundContext) -> tuple[Assignment, ...]:
-    """Everybody trains everything, sends the shared part and keeps the rest."""
+    """Every participant trains everything, sends the shared part and keeps the rest."""
     up, keep = split(context.layout, dense_local)
     return tuple(
         Assignment(client=c.id, down=up, train=context.layout.select(), up=up, keep=keep, epochs=context.epochs)
@@ -85,7 +101,7 @@ def allocate_shared(dense_local: DenseLocal, state: ServerState, context: RoundC
 def average_shared(
     dense_local: DenseLocal, reduction: WeightedSum, state: ServerState, reduced: Reduced, tools: ServerTools
 ) -> ServerState:
-    """The weighted mean of the shared parts over all participants."""
+    """Averages the shared parts over all participants, weighted."""
     up, _ = split(tools.layout, dense_local)
     total = over_participants(reduction, reduced, tools.fleet)
     step = mean_step(reduced.sums.get("global", {}), total, tools.layout)
@@ -94,7 +110,7 @@ def average_shared(
 
 
 def personal_models(state: ServerState, fleet: Fleet) -> EvalPlan:
-    """Each client's own model through its own sensors; the canonical one takes the mean of what clients keep."""
+    """Evaluates each client's model with its own sensors; canonical: with the mean of the parts that clients keep."""
     kept = state.facts.get("kept", {})
     assert isinstance(kept, dict)
     keep = {j: WHOLE if whole else ALL_BUT_A for j, whole in kept.items()}

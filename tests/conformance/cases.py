@@ -1,15 +1,19 @@
 """What every executor must agree on: one small configuration per strategy, and variations that touch other paths.
 
-``CASES`` maps a name to configuration values; ``drive`` runs a case with any executor, ``outcome`` is what two drives
-of the same case must share to the bit. The serial runs in ``test_conformance.py`` are the oracle, Ray runs reuse the
-table.
+``CASES`` maps a name to a ``Case``; ``drive`` runs one with any executor, ``outcome`` is what two drives of the same
+case must share to the bit. The serial runs in ``test_strategies.py`` are the oracle, Ray runs reuse the table.
+``params`` makes test parameters of it: a test says which families it tries, and which of their cases by default.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Literal
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from relief_ray.config import ExperimentConfig, parse
 from relief_ray.conformance.runner import FAST_LINK, after_rounds, drive, outcome
@@ -19,8 +23,12 @@ Values = dict[str, object]
 
 # Under this share of FedAvg's round the slow devices have slots to fill and groups to refuse, once the link is fast.
 ALLOCATING = ("relief", "v2", "v3", "v2_mandatory", "v3_mandatory", "mandatory_only")
-# What comes first lasts one round, so that the few rounds of a case see what comes after it.
-SECOND_PHASE_SOON: dict[str, Values] = {"fedlease": {"warmup_rounds": 1}}
+SMALL: dict[str, Values] = {
+    "darkdistill": {"hidden": 16},
+    "darkdistill_table": {"hidden": 16},
+    # What comes first lasts one round, so that the few rounds of a case see what comes after it.
+    "fedlease": {"warmup_rounds": 1},
+}
 FAR_APART: Values = {"gap": 20.0, "types": {t: FAST_LINK for t in "ABC"}}
 BASE: Values = {
     "name": "conformance",
@@ -37,8 +45,90 @@ BASE: Values = {
 
 def strategy_values(preset: str, deadline_fraction: float = 0.45) -> Values:
     """A preset, with a deadline under which its allocation has something to decide."""
-    small = {"hidden": 16} if preset.startswith("darkdistill") else SECOND_PHASE_SOON.get(preset, {})
-    return {"name": preset} | small | ({"deadline_fraction": deadline_fraction} if preset in ALLOCATING else {})
+    return (
+        {"name": preset}
+        | SMALL.get(preset, {})
+        | ({"deadline_fraction": deadline_fraction} if preset in ALLOCATING else {})
+    )
+
+
+# One method per kind of state, and where that state is: tried by default with every executor and on both backbones.
+KINDS = {
+    "relief": "the server's",
+    "local": "the clients'",
+    "v3": "random choices",
+    "fedlease": "experts in clusters",
+    "pilot": "mixed neighbours",
+}
+# One preset of every further method with code of its own: tried by default in this process, on Backbone 1.
+METHODS = (*KINDS, "fedavg", "fedsa_lora", "darkdistill", "fedel", "fedicu", "harmony", "helora")
+# "preset", "variation", "few" (three clients), "clients" (not the usual eight) and "crowd" (100) are on Backbone 1.
+Family = Literal[
+    "preset", "variation", "few", "clients", "crowd", "moment", "moment variation", "moment masked", "moment resumed"
+]
+
+ON_MOMENT = frozenset({"moment", "moment variation", "moment masked", "moment resumed"})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Case:
+    """A run that all executors must agree on.
+
+    Attributes:
+        preset: the strategy, with small settings of its own.
+        family: what the case is there for.
+        sections: of the configuration, over ``BASE``.
+        strategy: settings over the preset's.
+        is_fast: the serial run is tried by default; the others are slow tests.
+    """
+
+    preset: str
+    family: Family
+    sections: Values = field(default_factory=dict)
+    strategy: Values = field(default_factory=dict)
+    is_fast: bool = False
+
+    @property
+    def values(self) -> Values:
+        # Backbone 2's frozen forward pass takes its share of the round whatever is trained.
+        deadline_fraction = 0.75 if self.family in ON_MOMENT and self.family != "moment masked" else 0.45
+        return {"strategy": strategy_values(self.preset, deadline_fraction) | self.strategy, **self.sections}
+
+    def marks(self, is_fast: bool) -> list[pytest.MarkDecorator]:
+        return [
+            *([] if is_fast else [pytest.mark.slow]),
+            *([pytest.mark.moment] if self.family in ON_MOMENT else []),
+        ]
+
+    @property
+    def has_kind(self) -> bool:
+        """Whether the strategy stands for a kind of state."""
+        return self.preset in KINDS
+
+
+def of_presets(
+    family: Family, ending: str, sections: Values, fast: Collection[str] = (), presets: Collection[str] = PRESETS
+) -> dict[str, Case]:
+    """A case of every preset, named by it and ``ending``; those of ``fast`` presets are tried by default."""
+    return {
+        f"{preset}{ending}": Case(preset=preset, family=family, sections=sections, is_fast=preset in fast)
+        for preset in presets
+    }
+
+
+def half_take_part(preset: str, *, fast: bool = False, training: Values | None = None, **strategy: object) -> Case:
+    """Half of the clients a round, without the features of absent sensors."""
+    masked = {"epochs": 1, "lr": 0.01, "missing": "zero_feature"} | (training or {})
+    sections: Values = {"training": masked, "participation": 0.5}
+    return Case(preset=preset, family="variation", sections=sections, strategy=strategy, is_fast=fast)
+
+
+def on_moment(
+    preset: str, family: Family, *, rounds: int = 2, training: Values | None = None, **strategy: object
+) -> Case:
+    """A case on Backbone 2."""
+    sections = MOMENT | {"rounds": rounds, "training": {"epochs": 1, "lr": 0.01, "batch_size": 3} | (training or {})}
+    return Case(preset=preset, family=family, sections=sections, strategy=strategy)
 
 
 # One sensor channel is a sequence of its own: few windows, one epoch, two of the smallest blocks.
@@ -49,139 +139,108 @@ MOMENT: Values = {
     "evaluation": {"every": 3},
     "rounds": 2,
 }
-HALF_MASKED: Values = {
-    "training": {"epochs": 1, "lr": 0.01, "missing": "zero_feature"},
-    "participation": 0.5,
+THREE: Values = {"name": "dsa_mini", "stride_s": 10.0, "subjects": [1, 4, 7]}
+TWENTY: Values = {"name": "dsa_mini", "stride_s": 4.0, "num_clients": 20}
+HUNDRED: Values = {"name": "dsa_mini", "stride_s": 1.0, "num_clients": 100}
+VARIATIONS: dict[str, Case] = {
+    "relief, zero_feature": Case(
+        preset="relief",
+        family="variation",
+        sections={"training": {"epochs": 2, "lr": 0.01, "missing": "zero_feature"}},
+        is_fast=True,
+    ),
+    "relief, naive engine": Case(
+        preset="relief",
+        family="variation",
+        sections={"training": {"epochs": 1, "lr": 0.01, "engine": "naive"}},
+        is_fast=True,
+    ),
+    "relief, half take part": Case(preset="relief", family="variation", sections={"participation": 0.5}, is_fast=True),
+    "fedavg, pairs watched": Case(
+        preset="fedavg",
+        family="variation",
+        sections={"record": {"pairwise_every": 2, "checkpoint_every": 2}},
+        is_fast=True,
+    ),
+    "full_only, idle rounds": Case(
+        preset="full_only", family="variation", sections={"participation": 0.2}, is_fast=True
+    ),
+    "local, half take part": Case(preset="local", family="variation", sections={"participation": 0.5}, is_fast=True),
+    "fedlease, one of four takes part": Case(
+        preset="fedlease", family="variation", sections={"participation": 0.25, "rounds": 4}
+    ),
+    "helora, taught": Case(
+        preset="helora", family="variation", strategy={"variant": "kd", "kd_epochs": 1, "public_windows": 48}
+    ),
+    "darkdistill, no distillation": Case(
+        preset="darkdistill", family="variation", sections={"strategy": {"name": "darkdistill", "distil": False}}
+    ),
+    "fedlease, half take part": half_take_part("fedlease", fast=True, encoders="cluster"),
+    "pilot, half take part": half_take_part("pilot", fast=True, training={"engine": "naive"}),
+    "darkdistill, half take part": half_take_part("darkdistill", bin_nats=0.25),
+    **{
+        f"{name}, half take part": half_take_part(name)
+        for name in ("fedsa_lora", "fedel", "fedicu", "harmony", "helora")
+    },
 }
-# One per kind of state: the server's, the clients', random choices, experts in clusters, mixed neighbours.
-KINDS = ("relief", "local", "v3", "fedlease", "pilot")
-ON_MOMENT = {f"{preset}, moment": preset for preset in PRESETS}
-CASES: dict[str, Values] = {preset: {"strategy": strategy_values(preset)} for preset in PRESETS} | {
-    "drop_slow": {"strategy": "drop_slow", "fleet": FAR_APART},
-    "relief, zero_feature": {
-        "strategy": strategy_values("relief"),
-        "training": {"epochs": 2, "lr": 0.01, "missing": "zero_feature"},
-    },
-    "relief, naive engine": {
-        "strategy": strategy_values("relief"),
-        "training": {"epochs": 1, "lr": 0.01, "engine": "naive"},
-    },
-    "relief, half take part": {"strategy": strategy_values("relief"), "participation": 0.5},
-    "relief, unseen subjects": {
-        "strategy": strategy_values("relief"),
-        "data": {"name": "dsa_mini", "stride_s": 10.0, "split": "held_out_subject", "fold": 1},
-        "evaluation": {"every": 1, "parts": ["test", "validation"]},
-    },
-    "relief, 20 clients, by samples": {
-        "strategy": strategy_values("relief") | {"weighting": "samples"},
-        "data": {"name": "dsa_mini", "stride_s": 4.0, "num_clients": 20},
-        "rounds": 2,
-    },
-    "fedavg, pairs watched": {"strategy": "fedavg", "record": {"pairwise_every": 2, "checkpoint_every": 2}},
-    "fedsa_lora, half take part": {
-        "strategy": "fedsa_lora",
-        "training": {"epochs": 1, "lr": 0.01, "missing": "zero_feature"},
-        "participation": 0.5,
-    },
-    "darkdistill, half take part": {
-        "strategy": strategy_values("darkdistill") | {"bin_nats": 0.25},
-        "training": {"epochs": 1, "lr": 0.01, "missing": "zero_feature"},
-        "participation": 0.5,
-    },
-    "darkdistill, no distillation": {"strategy": {"name": "darkdistill", "distil": False}},
-    "fedel, half take part": {
-        "strategy": "fedel",
-        "training": {"epochs": 1, "lr": 0.01, "missing": "zero_feature"},
-        "participation": 0.5,
-    },
-    **{
-        f"{preset}, moment, zero_feature": {
-            **MOMENT,
-            "strategy": strategy_values(preset),
-            "training": {"epochs": 1, "lr": 0.01, "batch_size": 3, "missing": "zero_feature"},
-        }
-        for preset in PRESETS
-    },
-    **{f"{name}, half take part": {"strategy": name, **HALF_MASKED} for name in ("fedicu", "harmony", "helora")},
-    "harmony, 20 clients": {
-        "strategy": "harmony",
-        "data": {"name": "dsa_mini", "stride_s": 4.0, "num_clients": 20},
-        "rounds": 4,
-    },
-    "helora, taught": {"strategy": {"name": "helora", "variant": "kd", "kd_epochs": 1, "public_windows": 48}},
-    "fedlease, half take part": {
-        "strategy": strategy_values("fedlease") | {"encoders": "cluster"},
-        "training": {"epochs": 1, "lr": 0.01, "missing": "zero_feature"},
-        "participation": 0.5,
-    },
-    "fedlease, moment, every layer routed": {
-        **MOMENT,
-        "strategy": strategy_values("fedlease") | {"moe_scope": "all"},
-        "training": {"epochs": 1, "lr": 0.01, "batch_size": 3, "missing": "zero_feature"},
-    },
-    "fedlease, one of four takes part": {
-        "strategy": strategy_values("fedlease"),
-        "participation": 0.25,
-        "rounds": 4,
-    },
-    "pilot, half take part": {
-        "strategy": strategy_values("pilot"),
-        "training": {"epochs": 1, "lr": 0.01, "missing": "zero_feature", "engine": "naive"},
-        "participation": 0.5,
-    },
-    "local, half take part": {"strategy": "local", "participation": 0.5},
-    "full_only, idle rounds": {"strategy": "full_only", "participation": 0.2},
-    # The frozen forward pass takes its share of the round whatever is trained.
-    **{case: {"strategy": strategy_values(preset, 0.75), **MOMENT} for case, preset in ON_MOMENT.items()},
-    **{
-        f"{preset}, moment, 3 rounds": {**MOMENT, "strategy": strategy_values(preset, 0.75), "rounds": 3}
-        for preset in PRESETS
-    },
+OTHER_CLIENTS: dict[str, Case] = {
+    "relief, unseen subjects": Case(
+        preset="relief",
+        family="clients",
+        sections={
+            "data": {"name": "dsa_mini", "stride_s": 10.0, "split": "held_out_subject", "fold": 1},
+            "evaluation": {"every": 1, "parts": ["test", "validation"]},
+        },
+        is_fast=True,
+    ),
+    "relief, 20 clients, by samples": Case(
+        preset="relief", family="clients", sections={"data": TWENTY, "rounds": 2}, strategy={"weighting": "samples"}
+    ),
+    "harmony, 20 clients": Case(preset="harmony", family="clients", sections={"data": TWENTY, "rounds": 4}),
+}
+MOMENT_VARIATIONS: dict[str, Case] = {
+    "fedlease, moment, every layer routed": on_moment(
+        "fedlease", "moment variation", training={"missing": "zero_feature"}, moe_scope="all"
+    ),
     # The oracle of Backbone 2: every stage in every step.
     **{
-        f"{preset}, moment, naive engine": {
-            **MOMENT,
-            "strategy": strategy_values(preset, 0.75),
-            "training": {"epochs": 1, "lr": 0.01, "batch_size": 3, "engine": "naive"},
-        }
+        f"{preset}, moment, naive engine": on_moment(preset, "moment variation", training={"engine": "naive"})
         for preset in ("fedavg", "relief", "pilot", "fedlease")
     },
     # Two by two where a batch is of three; with Pilot's losses, which need the whole of it.
     **{
-        f"{preset}, moment, micro-batches": {
-            **MOMENT,
-            "strategy": strategy_values(preset, 0.75),
-            "training": {"epochs": 1, "lr": 0.01, "batch_size": 3, "micro_batch": 2},
-        }
+        f"{preset}, moment, micro-batches": on_moment(preset, "moment variation", training={"micro_batch": 2})
         for preset in ("relief", "pilot")
     },
-    **{
-        f"{preset}, 100 clients": {
-            "strategy": strategy_values(preset),
-            "data": {"name": "dsa_mini", "stride_s": 1.0, "num_clients": 100},
-        }
-        for preset in PRESETS
-    },
 }
-MASKED_ON_MOMENT = tuple(case for case in CASES if case.endswith("moment, zero_feature"))
-NAIVE_ON_MOMENT = tuple(case for case in CASES if case.endswith(("moment, naive engine", "moment, micro-batches")))
-RESUMED_ON_MOMENT = tuple(case for case in CASES if case.endswith("moment, 3 rounds"))
-OF_100 = tuple(case for case in CASES if case.endswith("100 clients"))
-_SLOW_ON_MOMENT = {*MASKED_ON_MOMENT, *NAIVE_ON_MOMENT, *RESUMED_ON_MOMENT}
-LONG = frozenset({*_SLOW_ON_MOMENT, *OF_100} - {"darkdistill, moment, zero_feature"})
+MASKED = MOMENT | {"training": {"epochs": 1, "lr": 0.01, "batch_size": 3, "missing": "zero_feature"}}
+CASES: dict[str, Case] = {
+    **of_presets("preset", "", {}, METHODS),
+    # Without these devices nobody is slow enough to be dropped.
+    "drop_slow": Case(preset="drop_slow", family="preset", sections={"fleet": FAR_APART}),
+    **VARIATIONS,
+    **OTHER_CLIENTS,
+    **of_presets("few", ", 3 clients", {"data": THREE}, presets=KINDS),
+    **of_presets("crowd", ", 100 clients", {"data": HUNDRED}),
+    **of_presets("moment", ", moment", MOMENT, KINDS),
+    **MOMENT_VARIATIONS,
+    **of_presets("moment masked", ", moment, zero_feature", MASKED),
+    **of_presets("moment resumed", ", moment, 3 rounds", MOMENT | {"rounds": 3}),
+}
 
 
-def marked(cases: Iterable[str], fast: Collection[str]) -> list[object]:
-    """The cases as parameters; those that are not ``fast`` are slow tests."""
-    return [case if case in fast else pytest.param(case, marks=pytest.mark.slow) for case in cases]
+def params(*families: Family, fast: Callable[[Case], bool] = attrgetter("is_fast")) -> list[ParameterSet]:
+    """The cases of ``families`` (none: of all) as parameters: slow tests but for the ``fast`` ones."""
+    chosen = {name: case for name, case in CASES.items() if not families or case.family in families}
+    return [pytest.param(name, marks=case.marks(fast(case))) for name, case in chosen.items()]
 
 
 def config_of(case: str, **changes: object) -> ExperimentConfig:
     """The configuration of a case; ``changes`` replace whole sections."""
-    return parse({**BASE, **CASES[case], **changes}, case)
+    return parse({**BASE, **CASES[case].values, **changes}, case)
 
 
 __all__ = [
-    "BASE", "CASES", "FAST_LINK", "KINDS", "LONG", "MASKED_ON_MOMENT", "OF_100", "ON_MOMENT", "RESUMED_ON_MOMENT",
-    "after_rounds", "config_of", "drive", "marked", "outcome",
+    "BASE", "CASES", "FAST_LINK", "KINDS", "MOMENT", "THREE", "Case", "after_rounds", "config_of", "drive", "outcome",
+    "params", "strategy_values",
 ]  # fmt: skip

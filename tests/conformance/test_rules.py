@@ -41,5 +41,5 @@ def test_every_preset_keeps_every_rule(strategy):
 
 def test_rules_are_tried_on_another_backbone_where_that_is_asked_for():
     values = override(PROBLEM, ["strategy=fedsa_lora", "backbone=moment_lora", "backbone.size=tiny"])
-    small = override(values, ["data.stride_s=60", "data.max_windows_per_client=3", "rounds=2", "evaluation.every=2"])
+    small = override(values, ["data.stride_s=60", "data.max_windows_per_client=2", "data.subjects=[1,4,7]"])
     assert {v.status for v in check(parse(small))} == {"kept", "not judged"}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from relief_ray.data import Dataset, load_dataset
-from relief_ray.data.source import Members
+from relief_ray.data.loader import Members
 from relief_ray.data.synthetic import synth
 
 REAL_DATA = os.environ.get("RELIEF_DATA")

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from relief_ray.data import Dataset, cache
-from relief_ray.data.sensor_recording import Recording
+from relief_ray.data.loader import Recording
+from relief_ray.data.registry import get_spec
 from relief_ray.data.source import MARKER, Source
-from relief_ray.data.spec import DATASETS
 from relief_ray.errors import UserError
 
-SPEC = DATASETS["mhealth"]
+SPEC = get_spec("mhealth")
 
 
 def recording(subject: int, rows: int, *, synthetic: bool = False) -> Recording:
@@ -69,7 +69,7 @@ def test_damage_names_the_folder(tmp_path: Path, mini: Dataset, file: str, damag
 
 
 def test_keys_follow_bytes_units_and_parser(monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = DATASETS["dsa"]
+    spec = get_spec("dsa")
     keys = [cache.cache_key(spec, "a"), cache.cache_key(spec, "b"), cache.cache_key(replace(spec, units=("T",)), "a")]
     monkeypatch.setattr(cache, "PARSER_VERSION", cache.PARSER_VERSION + 1)
     assert len({*keys, cache.cache_key(spec, "a")}) == 4

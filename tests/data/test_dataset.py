@@ -10,8 +10,8 @@ import pytest
 
 from relief_ray.data import DataConfig, federate, load_dataset, num_clients
 from relief_ray.data.dataset import parse_source
+from relief_ray.data.registry import get_spec
 from relief_ray.data.source import find_source
-from relief_ray.data.spec import DATASETS
 from relief_ray.data.synthetic import synth
 from relief_ray.errors import UserError
 
@@ -55,7 +55,7 @@ def test_a_missing_subject_is_named(mhealth_root: Path, tmp_path: Path) -> None:
     root = shutil.copytree(mhealth_root, tmp_path / "copy")
     (root / "mhealth_SYNTHETIC" / "MHEALTHDATASET" / "mHealth_subject7.log").unlink()
     with pytest.raises(UserError, match=r"1 of 10 files .*mHealth_subject7\.log"):
-        parse_source(DATASETS["mhealth"], find_source(DATASETS["mhealth"], root))
+        parse_source(get_spec("mhealth"), find_source(get_spec("mhealth"), root))
 
 
 @pytest.mark.slow

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from relief_ray.data.source import MARKER, find_source, open_source, require_members, search_roots
-from relief_ray.data.spec import DATASETS
+from relief_ray.data.loader import require_members
+from relief_ray.data.registry import get_spec
+from relief_ray.data.source import MARKER, find_source, open_source, search_roots
 from relief_ray.errors import UserError
 from relief_ray.files import cache_root
 
-MHEALTH = DATASETS["mhealth"]
+MHEALTH = get_spec("mhealth")
 
 
 def put(folder: Path, number: int = 1) -> Path:
@@ -54,9 +55,9 @@ def test_a_zip_in_a_zip(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "pamap2+physical.zip", "w") as out:
         out.write(inner, "PAMAP2_Dataset.zip")
     inner.unlink()
-    source = find_source(DATASETS["pamap2"], tmp_path)
+    source = find_source(get_spec("pamap2"), tmp_path)
     assert source.inner == "PAMAP2_Dataset.zip"
-    with open_source(DATASETS["pamap2"], source) as members:
+    with open_source(get_spec("pamap2"), source) as members:
         assert members.names == ("PAMAP2_Dataset/Protocol/subject101.dat",)
         assert members.read(members.names[0]) == b"content"
 

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 
 from relief_ray.data import load_dataset
+from relief_ray.data.registry import get_spec
 from relief_ray.data.source import MARKER, find_source
-from relief_ray.data.spec import DATASETS
 from relief_ray.data.synthetic import synth
 from relief_ray.data.verify import digests
 from relief_ray.errors import UserError
 
 
 def test_the_seed_decides_every_byte(tmp_path: Path) -> None:
-    spec = DATASETS["mhealth"]
+    spec = get_spec("mhealth")
     found = [
         digests(spec, find_source(spec, synth("mhealth", tmp_path / str(n), seed, 0.01)))
         for n, seed in enumerate((5, 5, 6))
@@ -46,7 +46,7 @@ def test_without_its_marker_it_is_still_known(name: str, tmp_path: Path, request
     root = shutil.copytree(request.getfixturevalue(f"{name}_root"), tmp_path / "copy")
     next(root.rglob(MARKER)).unlink()
     (root / f"{name}_SYNTHETIC").rename(root / name)
-    assert not find_source(DATASETS[name], root).synthetic
+    assert not find_source(get_spec(name), root).synthetic
     assert load_dataset(name, root).origin == "SYNTHETIC"
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from relief_ray.data.spec import DATASETS
+from relief_ray.data.registry import DATASETS
 from relief_ray.data.synthetic import GRAVITY, MOTIONS, ecg, heart_rate, make_person, move
 
 RATE_HZ = 50
@@ -15,7 +15,7 @@ def rng() -> np.random.Generator:
 
 
 def test_every_activity_has_a_motion() -> None:
-    named = {name for spec in DATASETS.values() for name in spec.classes}
+    named = {name for loader in DATASETS.values() for name in loader.spec.classes}
     assert named <= set(MOTIONS)
 
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from relief_ray.data import Dataset, load_dataset
-from relief_ray.data.sensor_recording import Recording
-from relief_ray.data.spec import DATASETS
+from relief_ray.data.loader import Recording
+from relief_ray.data.registry import get_spec
 from relief_ray.data.verify import structure, verify
 
-SPEC = DATASETS["mhealth"]
+SPEC = get_spec("mhealth")
 
 
 def test_the_packaged_excerpt_is_known_and_sound() -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from relief_ray.data.registry import get_spec
 from relief_ray.data.source import Source
-from relief_ray.data.spec import DATASETS
 from relief_ray.data.verify import compare, digests, known_digests
 
 
@@ -23,7 +23,7 @@ def test_no_list() -> None:
 
 
 def test_states() -> None:
-    spec = DATASETS["mhealth"]
+    spec = get_spec("mhealth")
     listed = known_digests("mhealth")["mHealth_subject1.log"]
     found = {"mHealth_subject1.log": listed, "mHealth_subject2.log": listed, "other.log": listed}
     assert compare(spec, found) == {
@@ -37,10 +37,10 @@ def test_members_go_by_the_lists_names(tmp_path: Path) -> None:
     folder = tmp_path / "PAMAP2_Dataset" / "Protocol"
     folder.mkdir(parents=True)
     (folder / "subject101.dat").write_bytes(b"content")
-    found = digests(DATASETS["pamap2"], Source(name="pamap2", path=tmp_path))
+    found = digests(get_spec("pamap2"), Source(name="pamap2", path=tmp_path))
     assert found == {"Protocol/subject101.dat": hashlib.sha256(b"content").hexdigest()}
 
 
 def test_the_original_dsa_is_known(dsa_zip: Path) -> None:
-    spec = DATASETS["dsa"]
+    spec = get_spec("dsa")
     assert set(compare(spec, digests(spec, Source(name="dsa", path=dsa_zip))).values()) == {"known"}

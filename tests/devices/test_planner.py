@@ -7,9 +7,11 @@ from hypothesis import strategies as st
 
 from relief_ray.codec import encoded_nbytes
 from relief_ray.devices import planner as planner_module
+from relief_ray.devices.accounting import CostAccountant
+from relief_ray.devices.clocks import build_clocks
 from relief_ray.devices.fleet import FleetConfig, build_fleet, with_windows
-from relief_ray.devices.planner import CostAccountant, CostPlanner, Counter, standard_clocks
-from relief_ray.devices.time import FlopProportional, Measured, Profile, Split, Throughput
+from relief_ray.devices.planner import CostPlanner, Counter
+from relief_ray.devices.time import ClockContext, Profile, Split, Throughput
 from relief_ray.groups import Part
 from relief_ray.messages import Assignment, Receipt, StageTimes, Work
 
@@ -24,7 +26,9 @@ def world(toy):
     layout = toy.layout_of(costs)
     fleet, types = build_fleet(FleetConfig(), MODALITIES, (3, 3, 2))
     fleet = with_windows(fleet, [40 + 7 * n for n in range(8)])
-    clocks = standard_clocks(FlopProportional(utilisation=1e-12), Split(utilisation=1e-12), Measured(profile=PROFILE))
+    utilisation = {"flop_proportional": 1e-12, "split": 1e-12}
+    context = ClockContext(backbone="fork", utilisation=utilisation, types=types, profile=PROFILE)
+    clocks = build_clocks(context, "split_naive")
     counter = Counter(costs, layout, "zero_input")
     return layout, fleet, types, CostAccountant(counter=counter, types=types, clocks=clocks)
 
@@ -74,7 +78,7 @@ def test_prediction_and_bill_agree_to_the_bit(world, groups, client, epochs):
     task = task_of(layout, client, groups, epochs)
     billed = accountant.cost([receipt_of(layout, task, fleet[client].num_windows)], fleet)
     for name, clock in accountant.clocks.items():
-        predicted = planner_of(world, clock.model, clock.engine or "reuse").times(client, task)
+        predicted = planner_of(world, clock, clock.engine or "reuse").times(client, task)
         assert billed[name].clients[client].times == predicted
         assert billed[name].round_s == predicted.busy_s
 
@@ -110,7 +114,7 @@ def test_a_steps_own_flops_are_charged_by_every_clock_as_predicted(world):
         assert own.times.link_s == bare.times.link_s
         spent_j = types["A"].active_power_w * expected[name]
         assert own.energy_j - bare.energy_j == pytest.approx(spent_j), "the only one at work never waits"
-        assert planner_of(world, clock.model, clock.engine or "reuse").times(0, task) == own.times
+        assert planner_of(world, clock, clock.engine or "reuse").times(0, task) == own.times
 
 
 def test_the_same_work_takes_longer_on_a_slower_device(world):

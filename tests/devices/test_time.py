@@ -4,7 +4,6 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import TypeAdapter
 
 from relief_ray.devices.time import (
     FlopProportional,
@@ -12,7 +11,6 @@ from relief_ray.devices.time import (
     Profile,
     Split,
     Throughput,
-    TimeModel,
     load_profile,
     save_profile,
     throughput,
@@ -124,11 +122,3 @@ def test_unreadable_profile_files(tmp_path):
     (tmp_path / "p.json").write_text("[]")
     with pytest.raises(UserError, match="schema_version None"):
         load_profile(tmp_path / "p.json")
-
-
-def test_models_are_configuration():
-    adapter = TypeAdapter(TimeModel)
-    for model in (FlopProportional(utilisation=0.2), Split()):
-        assert adapter.validate_python(model.model_dump()) == model
-    with pytest.raises(ValueError, match="greater than 0"):
-        adapter.validate_python({"kind": "split", "utilisation": 0})

@@ -1,14 +1,25 @@
-"""Whose seconds a device profile is good for, and what is said where it is not."""
+"""Clocks of a run: which runs a device profile fits, and a user's own clock from configuration to record."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 
-from relief_ray.config import parse
+from relief_ray.config import ExperimentConfig, override, parse
+from relief_ray.devices.fleet import device_types
 from relief_ray.devices.time import Conditions, Profile, Throughput, load_profile, save_profile
+from relief_ray.devices.workload import Workload
 from relief_ray.experiment.clocks import foreign_profile, profile_settings, run_clocks
+from relief_ray.experiment.recording import calibration_of
+from relief_ray.experiment.setup import prepare
+from relief_ray.messages import Assignment
+from relief_ray.plugins import digests
+from tests.conformance.cases import BASE, config_of
 from tests.models.tiny_moment import SHAPE
+from tests.own import CLOCK
 
+COSTS = Path(__file__).parents[2] / "docs" / "costs.md"
 ROW = Throughput(forward_flops_per_s=1e9, backward_flops_per_s=1e9, optimizer_flops_per_s=1e9)
 
 
@@ -75,3 +86,42 @@ def test_older_files_are_read_and_compared(path):
     path.write_text(json.dumps(values))
     assert load_profile(path).measured and said(config(path)) == ()
     assert "autocast 'none' (here 'bf16')" in said(config(path, {"autocast": "bf16"}))[0]
+
+
+def test_a_users_clock_survives_json_and_is_among_the_runs_sources(write):
+    """By module or by file: the same configuration, the same cell."""
+    module = write(CLOCK)
+    by_file, by_module = (
+        parse(override(BASE, [f"costs.planning_time={place}:Mine"])) for place in (f"{module}.py", module)
+    )
+    assert by_file == by_module and by_module.costs.planning_time == f"{module}:Mine"
+    assert ExperimentConfig.model_validate_json(by_module.model_dump_json()) == by_module
+    assert by_module.modules() == (module,) and list(digests(by_module.modules())) == [f"{module}.py"]
+    assert by_module.hashed() == by_file.hashed() != parse(BASE).hashed()
+
+
+def test_a_users_clock_plans_and_charges(write, run_cache):
+    """The fleet's gap is 2: its slowest device has 275e12 / 2 FLOP/s. Seconds are 3 times forward FLOPs over that."""
+    path = f"{write(CLOCK)}:Mine"
+    setup = prepare(config_of("relief", costs={"planning_time": path}))
+    assert list(setup.reference) == ["flop_proportional", "split_naive", "split_reuse", path]
+    assert calibration_of(setup)["clocks"][path] == {"flops_per_s": 137.5e12, "factor": 3.0}
+    everything = setup.layout.select()
+    task = Assignment(client=7, down=everything, train=everything, up=everything, epochs=1)
+    load, times = setup.planner.load(7, task), setup.planner.times(7, task)
+    assert setup.planner.engine == "naive" and times.compute_s == pytest.approx(3 * load.forward_flops / 137.5e12)
+    assert times == setup.reference[path].clients[7].times
+
+
+def test_the_documented_clock_by_hand(write):
+    """Type A is capped at Type B's 21e12 FLOP/s, Type C keeps its 5e12; both reach a tenth of them."""
+    (text,) = re.findall(r"```python\n# file: my_clock.py\n(.*?)```", COSTS.read_text(encoding="utf-8"), re.DOTALL)
+    asked = parse({"costs": {"planning_time": f"{write(text)}.py:Capped", "utilisation": 0.1}})
+    clock = run_clocks(asked)[asked.costs.planning_time]
+    load = Workload(
+        forward_flops=4.2e12, backward_flops=2.1e12, optimizer_flops=1e12, group_flops=0.0, bytes_up=0, bytes_down=0,
+        extra_flops=1.1e12,
+    )  # fmt: skip
+    fast, slow = (clock.times(device_types(asked.fleet)[name], load) for name in "AC")
+    assert (fast.forward_s, fast.backward_s, fast.optimizer_s) == pytest.approx((2.0, 1.0, 1.0))
+    assert slow.compute_s == pytest.approx(4.0 * 21 / 5) and fast.up_s == slow.up_s == pytest.approx(0.01)

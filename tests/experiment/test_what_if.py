@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -11,9 +12,12 @@ from relief_ray.errors import UserError
 from relief_ray.experiment.experiment import Experiment
 from relief_ray.experiment.lifecycle import create
 from relief_ray.experiment.what_if import SAID, what_if
+from relief_ray.plugins import digests
+from relief_ray.records.identity import other_program
 from relief_ray.report.runs import load_runs
 from relief_ray.training.serial_executor import SerialExecutor
 from tests.conformance.cases import config_of
+from tests.own import CLOCK
 
 pytestmark = pytest.mark.usefixtures("run_cache")
 
@@ -66,6 +70,27 @@ def test_a_device_profile_adds_the_measured_clock(runs, tmp_path):
     after = what_if(runs["relief"], {}, str(path))
     assert "measured" in after.rounds[-1].costs and "measured" not in runs["relief"].rounds[-1].costs
     assert after.rounds[-1].costs["split_naive"] == runs["relief"].rounds[-1].costs["split_naive"]
+
+
+def test_a_users_clock_is_read_back_and_charges_the_other_fleet(write, run_cache, tmp_path):
+    """All devices as slow as the recorded slowest, whatever the other fleet's speeds; links are the other fleet's."""
+    path = f"{write(CLOCK)}:Mine"
+    setup, folder = create(config_of("relief", costs={"planning_time": path}), tmp_path / "run")
+    with folder:
+        Experiment(setup=setup, folder=folder, executor=SerialExecutor(setup.job)).run()
+    (loaded,) = load_runs([tmp_path / "run"])
+    assert loaded.run.planning_model == path and loaded.run.own_sources == digests([path.partition(":")[0]])
+    same, slower = what_if(loaded, {}), what_if(loaded, {"gap": 100.0, "types": {"C": {"latency_s": 9.0}}})
+    for old, kept, new in zip(loaded.rounds, same.rounds, slower.rounds, strict=True):
+        assert (kept.costs, kept.speedup) == (old.costs, old.speedup)
+        assert new.costs[path].round_s > 18.0 > old.costs[path].round_s
+        assert [c.times.forward_s for c in new.costs[path].clients] == [
+            c.times.forward_s for c in old.costs[path].clients
+        ]
+    assert other_program(loaded.run) is None
+    (file,) = loaded.run.own_sources
+    Path(file).write_text(CLOCK + "# another version\n")
+    assert file in str(other_program(loaded.run)), "a changed clock is another program, as a changed method is"
 
 
 def test_other_sensors_are_refused(runs):

@@ -48,9 +48,20 @@ def test_the_existing_loader_reads_it_back_equal(profile, tmp_path):
     assert load_profile(tmp_path / "p.json") == profile
 
 
-# Of `tiny` on the excerpt: 0.9 MB a window of one sensor's two blocks, so 3 windows of one, 1 of three.
-@pytest.mark.parametrize(("micro_batch", "max_step_bytes"), [(None, 2**29), (3, 2**29), (None, 3 * 10**6)])
-@pytest.mark.parametrize("backbone", [SMALL, {"name": "moment_lora", "size": "tiny"}])
+TINY = {"name": "moment_lora", "size": "tiny"}
+
+
+@pytest.mark.parametrize(
+    ("backbone", "micro_batch", "max_step_bytes"),
+    [
+        (SMALL, None, 2**29),
+        (SMALL, 3, 2**29),
+        # 0.9 MB a window of one sensor's two blocks, so 3 windows of one, 1 of three.
+        (TINY, None, 3 * 10**6),
+        pytest.param(TINY, None, 2**29, marks=pytest.mark.slow),
+        pytest.param(TINY, 3, 2**29, marks=pytest.mark.slow),
+    ],
+)
 def test_scenes_time_every_stage_in_every_mode_that_a_client_can_ask_for(
     backbone, micro_batch, max_step_bytes, run_cache, monkeypatch
 ):

@@ -24,7 +24,7 @@ def matrix(pairs, num_classes):
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=50))
 def test_macro_f1_and_accuracy_are_scikit_learns(pairs):
-    metrics = pytest.importorskip("sklearn.metrics", reason="scikit-learn comes with the server extra")
+    metrics = pytest.importorskip("sklearn.metrics", reason="scikit-learn comes with the dev extra")
     true, predicted = zip(*pairs, strict=True)
     counts = matrix(pairs, 5)
     assert macro_f1(counts) == pytest.approx(metrics.f1_score(true, predicted, average="macro", zero_division=0.0))

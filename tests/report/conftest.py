@@ -18,7 +18,7 @@ from relief_ray.records.schema import (
     Totals,
 )
 from relief_ray.report.experiments import PAPER_CLOCK
-from relief_ray.report.inventory import Slot, Stock
+from relief_ray.report.inventory import GridItem, Inventory
 from relief_ray.report.runs import Loaded
 
 CLOCK = "split_naive"
@@ -197,9 +197,9 @@ def family():
     )
 
 
-def slot(loaded, state="done", why=""):
+def item(loaded, state="done", why=""):
     kept = loaded if state in ("done", "untested") else None
-    return Slot(name=loaded.where, label=loaded.label, config=loaded.run.config, state=state, why=why, loaded=kept)
+    return GridItem(name=loaded.where, label=loaded.label, config=loaded.run.config, state=state, why=why, loaded=kept)
 
 
 def on(loaded, *, by_paper=True, digest=None, where=None, **config):
@@ -230,16 +230,16 @@ def put_on():
 
 
 @pytest.fixture(scope="session")
-def stock_of():
+def inventory_of():
     """A stock of finished runs, and of cells in other states given as (run, state, why)."""
 
     def build(runs=(), others=()):
-        return Stock(slots=(*(slot(r) for r in runs), *(slot(*o) for o in others)), titles=("a grid",))
+        return Inventory(items=(*(item(r) for r in runs), *(item(*o) for o in others)), titles=("a grid",))
 
     return build
 
 
 @pytest.fixture(scope="session")
-def usual(family, put_on, stock_of):
+def usual(family, put_on, inventory_of):
     """The family of methods with both clocks."""
-    return stock_of([put_on(r) for r in family])
+    return inventory_of([put_on(r) for r in family])

@@ -1,31 +1,32 @@
 """The whole page: complete, partial, empty, of two programs; always one file that needs no other."""
 
 import re
+import sys
 
 import pytest
 
 from relief_ray.report.build import build
-from relief_ray.report.document import Plot, Prose, Sheet
+from relief_ray.report.document import Figure, Paragraphs, Table
 from relief_ray.report.formats.html import html
 from relief_ray.report.formats.latex import latex
 from relief_ray.report.formats.markdown import markdown
 
 
 def sheet(document, slug):
-    return next(s for s in document.sheets if s.slug == slug)
+    return next(s for s in document.tables if s.slug == slug)
 
 
 def texts(document):
-    return [line for b in document.blocks if isinstance(b, Prose) for line in b.lines]
+    return [line for b in document.blocks if isinstance(b, Paragraphs) for line in b.lines]
 
 
 def row(table, name):
-    return next(line for line in table.lines if line.name == name)
+    return next(line for line in table.rows if line.name == name)
 
 
 def test_a_full_family_has_its_tables_claims_and_figures(usual):
     document = build(usual)
-    assert {s.slug for s in document.sheets} >= {
+    assert {s.slug for s in document.tables} >= {
         "cells",
         "settings",
         "origins",
@@ -33,7 +34,7 @@ def test_a_full_family_has_its_tables_claims_and_figures(usual):
         "e1-ablation",
         "e1-verdicts",
     }
-    assert {p.slug for p in document.plots} >= {
+    assert {p.slug for p in document.figures} >= {
         "e1-convergence",
         "e1-pareto",
         "e1-allocation",
@@ -41,20 +42,20 @@ def test_a_full_family_has_its_tables_claims_and_figures(usual):
         "e1-round",
     }
     main = sheet(document, "e1-main")
-    assert [line.name for line in main.lines][:3] == ["fedavg", "fedprox", "fedel"]
-    assert row(main, "relief").entries[1].text == "59.5"
-    assert row(main, "fedel").entries[0].text == "not run"
+    assert [line.name for line in main.rows][:3] == ["fedavg", "fedprox", "fedel"]
+    assert row(main, "relief").cells[1].text == "59.5"
+    assert row(main, "fedel").cells[0].text == "not run"
     assert document.lead == "a grid: 6 cells, all done, 1 setting."
 
 
-def test_own_models_stand_beside_the_canonical_one_and_lead(make, put_on, stock_of):
+def test_own_models_stand_beside_the_canonical_one_and_lead(make, put_on, inventory_of):
     """On the paper's data a deviation is the headline's alone; a method that was not run has no own models to show."""
     pamap2 = {"data": {"name": "pamap2", "stride_s": 1.0}}
     runs = [make("fedavg"), make("fedlease", scores=(0.7, 0.8), own=(0.4, 0.5))]
-    main = sheet(build(stock_of([put_on(r, **pamap2) for r in runs])), "e1-main")
+    main = sheet(build(inventory_of([put_on(r, **pamap2) for r in runs])), "e1-main")
     assert main.head[2:4] == ("F1 %", "F1 own %")
-    lines = {name: row(main, name).entries[1:3] for name in ("fedavg", "fedlease*", "pilot")}
-    shown = {name: [(e.text, e.below) for e in entries] for name, entries in lines.items()}
+    lines = {name: row(main, name).cells[1:3] for name in ("fedavg", "fedlease*", "pilot")}
+    shown = {name: [(e.text, e.below) for e in cells] for name, cells in lines.items()}
     assert shown == {
         "fedavg": [("60.0", "92.0 ± 0.38, -32.0"), ("-", "")],
         "fedlease*": [("80.0", "91.0 ± 0.36"), ("50.0*", "91.0 ± 0.36, -41.0")],
@@ -65,118 +66,121 @@ def test_own_models_stand_beside_the_canonical_one_and_lead(make, put_on, stock_
 
 def test_the_ablation_is_paired_with_v0(usual):
     table = sheet(build(usual), "e1-ablation")
-    found = row(table, "V1, without elastic training").entries[2]
+    found = row(table, "V1, without elastic training").cells[2]
     assert found.text.startswith("+5.0 [") and found.below == "+3.9"
-    assert row(table, "V0, RELIEF").entries[2].text == "-"
+    assert row(table, "V0, RELIEF").cells[2].text == "-"
 
 
 def test_verdicts_have_a_line_per_claim(usual):
-    lines = sheet(build(usual), "e1-verdicts").lines
-    assert [line.entries[0].text for line in lines][:2] == ["supported", "supported"]
+    lines = sheet(build(usual), "e1-verdicts").rows
+    assert [line.cells[0].text for line in lines][:2] == ["supported", "supported"]
     assert len(lines) == 7
 
 
-def test_a_failed_and_a_missing_cell_are_marked_and_counted(make, family, put_on, stock_of):
+def test_a_failed_and_a_missing_cell_are_marked_and_counted(make, family, put_on, inventory_of):
     failed = (put_on(make("v1", seed=5)), "failed", "void round <b>3</b>")
-    document = build(stock_of([put_on(r) for r in family[:1]], [failed, (put_on(make("relief", seed=5)), "missing")]))
+    document = build(
+        inventory_of([put_on(r) for r in family[:1]], [failed, (put_on(make("relief", seed=5)), "planned")])
+    )
     assert document.lead == "a grid: 1 of 3 cells done, 1 setting."
     main = sheet(document, "e1-main")
-    assert (row(main, "v1").entries[0].text, row(main, "v1").entries[0].tone) == ("failed", "gap")
-    assert row(main, "relief").entries[0].text == "missing"
-    assert row(main, "relief").entries[1].below == "90.1 ± 0.42"
+    assert (row(main, "v1").cells[0].text, row(main, "v1").cells[0].tone) == ("failed", "gap")
+    assert row(main, "relief").cells[0].text == "planned"
+    assert row(main, "relief").cells[1].below == "90.1 ± 0.42"
     gaps = sheet(document, "gaps")
-    assert [[e.text for e in line.entries][1:] for line in gaps.lines] == [
+    assert [[e.text for e in line.cells][1:] for line in gaps.rows] == [
         ["failed", "void round <b>3</b>"],
-        ["missing", "planned, never begun"],
+        ["planned", "planned, never begun"],
     ]
     page = html(document, {})
     assert "<b>3</b>" not in page and "&lt;b&gt;3&lt;/b&gt;" in page
 
 
-def test_zero_finished_cells_give_a_page_of_gaps(make, put_on, stock_of):
-    document = build(stock_of([], [(put_on(make("fedavg")), "missing"), (put_on(make("relief")), "missing")]))
+def test_zero_finished_cells_give_a_page_of_gaps(make, put_on, inventory_of):
+    document = build(inventory_of([], [(put_on(make("fedavg")), "planned"), (put_on(make("relief")), "planned")]))
     assert "0 of 2 cells done" in document.lead and "nothing to show yet" in document.lead
     assert "No cell of this setting is done." in texts(document)
-    assert document.plots == ()
-    assert all(e.tone == "gap" for line in sheet(document, "e1-main").lines for e in line.entries)
+    assert document.figures == ()
+    assert all(e.tone == "gap" for line in sheet(document, "e1-main").rows for e in line.cells)
     assert document.footer.startswith("No run counts")
     assert html(document, {}) and markdown(document) and latex(document)
 
 
-def test_a_plan_without_cells_gives_a_page_too(stock_of):
-    document = build(stock_of())
+def test_a_plan_without_cells_gives_a_page_too(inventory_of):
+    document = build(inventory_of())
     assert document.lead.startswith("a grid: no cells, 0 settings.")
     assert html(document, {})
 
 
-def test_two_programs_are_marked_at_the_top_and_in_the_rows(make, put_on, stock_of):
+def test_two_programs_are_marked_at_the_top_and_in_the_rows(make, put_on, inventory_of):
     runs = [
         put_on(make("fedavg"), digest="a" * 64, where="w0"),
         put_on(make("fedavg", seed=1), digest="b" * 64, where="w1"),
         put_on(make("v1"), digest="a" * 64, where="w2"),
     ]
-    document = build(stock_of(runs))
+    document = build(inventory_of(runs))
     assert any(t.startswith("Cells of 2 different programs") for t in texts(document))
-    assert [line.name for line in sheet(document, "programs").lines] == ["a" * 12, "b" * 12]
+    assert [line.name for line in sheet(document, "programs").rows] == ["a" * 12, "b" * 12]
     main = sheet(document, "e1-main")
-    assert row(main, "fedavg").entries[0].below == "1 by other code"
-    assert row(main, "v1").entries[0].below == ""
+    assert row(main, "fedavg").cells[0].below == "1 by other code"
+    assert row(main, "v1").cells[0].below == ""
     assert "commit" not in document.footer
 
 
-def test_the_same_cell_of_two_programs_counts_once_and_says_so(make, put_on, stock_of):
+def test_the_same_cell_of_two_programs_counts_once_and_says_so(make, put_on, inventory_of):
     runs = [put_on(make("fedavg"), digest=d * 64, where=d) for d in "ab"] + [put_on(make("v1"), digest="a" * 64)]
-    document = build(stock_of(runs))
-    assert row(sheet(document, "e1-main"), "fedavg").entries[0].text == "1"
+    document = build(inventory_of(runs))
+    assert row(sheet(document, "e1-main"), "fedavg").cells[0].text == "1"
     assert any("was given twice" in t for t in texts(document))
 
 
-def test_synthetic_data_are_called_so_everywhere(make, put_on, stock_of):
-    document = build(stock_of([put_on(make(m, origin="SYNTHETIC")) for m in ("fedavg", "relief")]))
+def test_synthetic_data_are_called_so_everywhere(make, put_on, inventory_of):
+    document = build(inventory_of([put_on(make(m, origin="SYNTHETIC")) for m in ("fedavg", "relief")]))
     assert "SYNTHETIC" in document.lead and "SYNTHETIC" in document.footer
     main = sheet(document, "e1-main")
     assert main.caption.startswith("Table I of the paper with our figures: SYNTHETIC data")
-    assert row(main, "fedavg").entries[1].origin == "SYNTHETIC"
+    assert row(main, "fedavg").cells[1].origin == "SYNTHETIC"
 
 
-def test_gap_and_clients_fill_the_table_in_the_form_of_iv(make, put_on, stock_of):
+def test_gap_and_clients_fill_the_table_in_the_form_of_iv(make, put_on, inventory_of):
     pamap2 = {"data": {"name": "pamap2", "stride_s": 1.0}}
     runs = [put_on(make(m), **pamap2, where=f"{m}55") for m in ("fedavg", "relief")]
     runs += [put_on(make(m), **pamap2, fleet={"gap": 100.0}, where=f"{m}100") for m in ("fedavg", "relief")]
-    document = build(stock_of(runs))
+    document = build(inventory_of(runs))
     table = sheet(document, "sensitivity-1")
     assert table.head[1:3] == ("B1 fedavg", "B1 fedel")
-    assert row(table, "Hetero. Extreme (100x)").entries[0].below == "91.6 ± 0.43, -31.6"
-    assert row(table, "Hetero. Mild (10x)").entries[0].text == "not run"
-    assert row(table, "Hetero. Moderate (55x)").entries[1].text == "not run"
-    assert not [p for p in document.plots if p.slug.startswith("e2")], "no figures for a varied fleet"
+    assert row(table, "Hetero. Extreme (100x)").cells[0].below == "91.6 ± 0.43, -31.6"
+    assert row(table, "Hetero. Mild (10x)").cells[0].text == "not run"
+    assert row(table, "Hetero. Moderate (55x)").cells[1].text == "not run"
+    assert not [p for p in document.figures if p.slug.startswith("e2")], "no figures for a varied fleet"
 
 
-def test_bounds_stand_last_where_every_fleet_has_them(make, put_on, stock_of):
+def test_bounds_stand_last_where_every_fleet_has_them(make, put_on, inventory_of):
     labels = ("full_only", "fedavg", "central", "relief")
     runs = [put_on(make(m), fleet={"gap": g}, where=f"{m}{g}") for m in labels for g in (55.0, 100.0)]
     runs += [put_on(make("local"), fleet={"gap": 100.0}, where="local100")]
-    table = sheet(build(stock_of(runs)), "sensitivity-1")
+    table = sheet(build(inventory_of(runs)), "sensitivity-1")
     assert table.head == ("setting", "B1 fedavg", "B1 relief", "B1 central", "B1 full_only")
 
 
-def test_own_models_are_marked_in_every_table_and_caption_with_an_f1(make, put_on, stock_of):
+def test_own_models_are_marked_in_every_table_and_caption_with_an_f1(make, put_on, inventory_of):
     pamap2 = {"data": {"name": "pamap2", "stride_s": 1.0}}
     runs = [make("fedavg"), make("harmony", scores=(0.7, 0.8), own=(0.4, 0.5))]
     wide = [put_on(r, **pamap2, fleet={"gap": g}, where=f"{r.label}{g}") for r in runs for g in (55.0, 100.0)]
-    document = build(stock_of(wide))
+    document = build(inventory_of(wide))
     table = sheet(document, "sensitivity-1")
-    assert row(table, "Hetero. Extreme (100x)").entries[2].text == "50.0*"
+    assert row(table, "Hetero. Extreme (100x)").cells[2].text == "50.0*"
     assert table.notes[-1].endswith("*: of the clients' own models.")
-    ends = [p.caption for p in document.plots if p.slug in ("e1-convergence", "e1-pareto")]
+    ends = [p.caption for p in document.figures if p.slug in ("e1-convergence", "e1-pareto")]
     assert len(ends) == 2 and all(c.endswith("Of `harmony`: F1 of the clients' own models.") for c in ends)
     testbed = sheet(
-        build(stock_of([put_on(r, fleet={"preset": "testbed"}, data={"name": "pamap2"}) for r in runs])), "e1-testbed"
+        build(inventory_of([put_on(r, fleet={"preset": "testbed"}, data={"name": "pamap2"}) for r in runs])),
+        "e1-testbed",
     )
     assert row(testbed, "harmony*") and "own models" in testbed.notes[-1]
 
 
-def test_the_testbed_s_two_boards_and_its_fleet_get_tables_of_their_own(make, put_on, stock_of):
+def test_the_testbed_s_two_boards_and_its_fleet_get_tables_of_their_own(make, put_on, inventory_of):
     """The paper's seconds are of two boards with a client each, its F1 and joules of the fleet."""
     pamap2, two = {"data": {"name": "pamap2"}}, {"preset": "testbed", "counts": [1, 0, 1]}
     boards = put_on(make("fedavg"), fleet=two, **pamap2, where="two")
@@ -186,26 +190,26 @@ def test_the_testbed_s_two_boards_and_its_fleet_get_tables_of_their_own(make, pu
         ([fleet], ["fleet"]),
         ([boards, fleet], ["two devices", "fleet"]),
     ):
-        document = build(stock_of(runs))
-        ends = [s.caption for s in document.sheets if s.slug.endswith("-testbed")]
+        document = build(inventory_of(runs))
+        ends = [s.caption for s in document.tables if s.slug.endswith("-testbed")]
         assert [c.endswith(f", testbed, {t}.") for c, t in zip(ends, titles, strict=True)] == [True] * len(titles)
-    found = [{h: (e.text, e.below) for h, e in zip(t.head[1:], row(t, "fedavg").entries, strict=True)}
+    found = [{h: (e.text, e.below) for h, e in zip(t.head[1:], row(t, "fedavg").cells, strict=True)}
              for t in (sheet(document, f"e{i}-testbed") for i in (1, 2))]  # fmt: skip
     # Device 2 is the one of Type C: forward .25 + backward .125 + optimizer .125 of a 2 s round, no wait.
     assert found[0].items() >= {"Type C computes, s": ("1.00", "8.20"), "round, s": ("2.00", "9.05")}.items()
-    assert found[1].items() >= {"F1 %": ("60.0", "91.1"), "fleet, J per round": ("100", "1346")}.items()
+    assert found[1].items() >= {"F1 %": ("60.0", "91.1"), "fleet, J/round": ("100", "1346")}.items()
     assert found[0].keys() & found[1].keys() == {"runs"}
     one, other = (sheet(document, f"e{i}-testbed") for i in (1, 2))
-    assert row(one, "fedavg").entries[3].origin == "simulated" and row(other, "fedavg").entries[2].origin == "measured"
+    assert row(one, "fedavg").cells[3].origin == "simulated" and row(other, "fedavg").cells[2].origin == "measured"
     many = put_on(make("fedavg"), fleet={"preset": "testbed"}, data={"name": "pamap2", "num_clients": 20})
-    more = sheet(build(stock_of([many])), "e1-testbed")
-    assert not any(e.below for e in row(more, "fedavg").entries), "the paper's fleet has a client per subject"
+    more = sheet(build(inventory_of([many])), "e1-testbed")
+    assert not any(e.below for e in row(more, "fedavg").cells), "the paper's fleet has a client per subject"
 
 
-def test_table_vi_stands_with_the_testbed(make, put_on, stock_of):
+def test_table_vi_stands_with_the_testbed(make, put_on, inventory_of):
     runs = [put_on(make("fedavg"), fleet={"preset": "testbed"}, data={"name": "pamap2"})]
-    table = sheet(build(stock_of(runs)), "e1-devices-used")
-    found = [[(e.text, e.below) for e in line.entries] for line in table.lines]
+    table = sheet(build(inventory_of(runs)), "e1-devices-used")
+    found = [[(e.text, e.below) for e in line.cells] for line in table.rows]
     assert [row[2] for row in found] == [("60", "60"), ("30", "30"), ("15", "15")]
     assert [row[1][1] for row in found] == ["all 4", "acc + gyro", "acc"]
     assert [row[1][0] for row in found] == ["acc + gyro + mag + hr", "acc + gyro", "acc"]
@@ -214,7 +218,7 @@ def test_table_vi_stands_with_the_testbed(make, put_on, stock_of):
 def test_the_page_is_one_file_without_any_outside_resource(usual):
     document = build(usual)
     drawing = '<svg xmlns="http://www.w3.org/2000/svg" width="1"><g id="a"><use href="#a"/></g></svg>'
-    page = html(document, {p.slug: drawing for p in document.plots})
+    page = html(document, {p.slug: drawing for p in document.figures})
     found = re.findall(r"""(?:src|href|url)\s*[=(]\s*["']?([^"')\s>]+)""", page)
     assert found and all(f.startswith("#") for f in found)
     assert "<script" not in page and "@import" not in page
@@ -230,9 +234,9 @@ def test_every_link_of_the_contents_has_its_target(usual):
 
 def test_each_figure_and_table_has_a_caption_and_own_files(usual):
     document = build(usual)
-    slugs = [b.slug for b in document.blocks if isinstance(b, Sheet | Plot)]
+    slugs = [b.slug for b in document.blocks if isinstance(b, Table | Figure)]
     assert len(slugs) == len(set(slugs)) and all(re.fullmatch(r"[a-z0-9-]+", s) for s in slugs)
-    assert all(b.caption.endswith(".") for b in document.blocks if isinstance(b, Sheet | Plot))
+    assert all(b.caption.endswith(".") for b in document.blocks if isinstance(b, Table | Figure))
 
 
 @pytest.mark.parametrize("render", [markdown, latex])
@@ -241,12 +245,12 @@ def test_other_formats_hold_the_same_tables(usual, render):
     assert "59.5" in text and "V1, without elastic training" in text
 
 
-def test_a_reconstructed_method_stands_in_its_row_whether_run_or_planned(make, put_on, stock_of):
+def test_a_reconstructed_method_stands_in_its_row_whether_run_or_planned(make, put_on, inventory_of):
     runs = [put_on(make(m), where=m) for m in ("fedavg", "fedicu", "fedicu_table")]
-    main = sheet(build(stock_of(runs)), "e1-main")
-    assert [line.name for line in main.lines][:4] == ["fedavg", "fedprox", "fedel", "FedICU (reconstructed)"]
-    assert row(main, "FedICU (reconstructed)").entries[1].below == "87.6 ± 0.62"
-    preset = row(main, "FedICU (reconstructed), table").entries
+    main = sheet(build(inventory_of(runs)), "e1-main")
+    assert [line.name for line in main.rows][:4] == ["fedavg", "fedprox", "fedel", "FedICU (reconstructed)"]
+    assert row(main, "FedICU (reconstructed)").cells[1].below == "87.6 ± 0.62"
+    preset = row(main, "FedICU (reconstructed), table").cells
     assert preset[1].below == "87.6 ± 0.62" and preset[3].origin == "FITTED"
 
 
@@ -255,9 +259,9 @@ def test_the_tables_name_their_clock_and_who_planned(usual):
     document = build(usual)
     main, ablation = sheet(document, "e1-main"), sheet(document, "e1-ablation")
     assert main.head[4:5] + main.head[7:] == (
-        "speedup, `flop_proportional`", "J per round, `flop_proportional`", "speedup, `split_naive`",
+        "speedup, `flop_proportional`", "J/round, `flop_proportional`", "speedup, `split_naive`",
     )  # fmt: skip
-    assert ablation.head[5:7] == ("speedup, `flop_proportional`", "J per round, `flop_proportional`")
+    assert ablation.head[5:7] == ("speedup, `flop_proportional`", "J/round, `flop_proportional`")
     note = (
         "Seconds and joules: clock `flop_proportional` (simulated, fleet utilisation FITTED to the paper's 847 J, "
         "allocation planned by `split_naive`); accounting `method`; training engine `gemm`."
@@ -269,10 +273,10 @@ def test_the_tables_name_their_clock_and_who_planned(usual):
     )
 
 
-def test_every_table_of_figures_says_what_was_reduced(make, put_on, stock_of):
+def test_every_table_of_figures_says_what_was_reduced(make, put_on, inventory_of):
     runs = [put_on(make(m, seed=s), evaluation={"every": 5}, where=f"{m}{s}") for m in ("fedavg", "v1") for s in (0, 3)]
     runs += [put_on(make("fedavg"), data={"stride_s": 1.0}, where="other")]
-    document = build(stock_of(runs))
+    document = build(inventory_of(runs))
     line = (
         "Protocol: 2 rounds, E = 2 local epochs, window stride {} s, missing modality `zero_input`, held-out subjects, "
         "tested every 5 rounds and after the last, fold 0, seeds 0 and 3."
@@ -286,7 +290,7 @@ def test_every_table_of_figures_says_what_was_reduced(make, put_on, stock_of):
 def test_the_paper_s_data_set_is_named_once_in_the_heading(usual):
     main = sheet(build(usual), "e1-main")
     assert main.second == "second line: paper, PAMAP2"
-    assert not any("paper" in e.below for line in main.lines for e in line.entries)
+    assert not any("paper" in e.below for line in main.rows for e in line.cells)
     for render in (lambda d: html(d, {}), markdown, latex):
         assert "second line: paper, PAMAP2" in render(build(usual))
 
@@ -296,32 +300,32 @@ def claims_of(document):
     title, found = "", {}
     for section in document.sections:
         title = section.title if section.level == 2 else title
-        for table in (b for b in section.blocks if isinstance(b, Sheet) and b.slug.endswith("-verdicts")):
+        for table in (b for b in section.blocks if isinstance(b, Table) and b.slug.endswith("-verdicts")):
             found[title] = table
-    return {title: (b.notes, [(line.name, line.entries) for line in b.lines]) for title, b in found.items()}
+    return {title: (b.notes, [(line.name, line.cells) for line in b.rows]) for title, b in found.items()}
 
 
-def test_claims_are_corrected_over_the_page_whatever_comes_first(family, put_on, stock_of):
+def test_claims_are_corrected_over_the_page_whatever_comes_first(family, put_on, inventory_of):
     """Two settings with six tests each: 12/128 > .05, where the first named one alone would have 6/128 < .05."""
 
     def runs(where, **more):
         return [put_on(r, where=where + r.label, **more) for r in family]
 
     one, other = runs("a"), runs("b", data={"split": "within_subject"})
-    found = [build(stock_of(order)) for order in ([*one, *other], [*other, *one], [*other[::-1], *one[::-1]])]
+    found = [build(inventory_of(order)) for order in ([*one, *other], [*other, *one], [*other[::-1], *one[::-1]])]
     first, *others = [claims_of(document) for document in found]
     assert len(first) == 2 and all(page == first for page in others)
     for notes, lines in first.values():
         assert notes[0].endswith("over all 12 F1 tests of this page, whatever their setting and order: one family.")
-        assert [entries[0].text for _, entries in lines[:5]] == ["undecided"] * 5
+        assert [cells[0].text for _, cells in lines[:5]] == ["undecided"] * 5
     assert any("Holm-corrected over the page's 12 tests" in t for t in texts(found[0]))
-    alone = claims_of(build(stock_of(one)))
-    assert [entries[0].text for _, lines in alone.values() for _, entries in lines[:5]] == ["supported"] * 5
+    alone = claims_of(build(inventory_of(one)))
+    assert [cells[0].text for _, lines in alone.values() for _, cells in lines[:5]] == ["supported"] * 5
 
 
-def test_claims_say_where_their_setting_is_not_the_paper_s(family, put_on, stock_of):
+def test_claims_say_where_their_setting_is_not_the_paper_s(family, put_on, inventory_of):
     def note(**more):
-        found = build(stock_of([put_on(r, **more) for r in family]))
+        found = build(inventory_of([put_on(r, **more) for r in family]))
         return sheet(found, "e1-verdicts").notes[0]
 
     assert note(training={"lr": 0.001, "batch_size": 32}).startswith("The paper's fleet, learning rate, batch")
@@ -330,12 +334,18 @@ def test_claims_say_where_their_setting_is_not_the_paper_s(family, put_on, stock
         ({"fleet": {"preset": "testbed", "counts": [1, 0, 1]}}, "fleet.preset = testbed, fleet.counts = [1, 0, 1]."),
         ({"fleet": {"gap": 10.0}}, "fleet.gap = 10."),
         ({"data": {"num_clients": 20}}, "data.num_clients = 20."),
-        ({"training": {"missing": "zero_feature"}}, "training.missing = zero_feature."),
+        ({"training": {"planned": "zero_feature"}}, "training.missing = zero_feature."),
         ({"training": {"lr": 0.01}}, "training.lr = 0.01."),
     ):
         assert note(**more).startswith(f"Not the paper's own setting: {words}")
 
 
 def test_a_simulated_claim_has_no_colour(usual):
-    last = sheet(build(usual), "e1-verdicts").lines[-1].entries[0]
+    last = sheet(build(usual), "e1-verdicts").rows[-1].cells[0]
     assert (last.text, last.tone) == ("simulated: supported", "")
+
+
+def test_without_pandas_the_figures_that_need_it_are_left_out(usual, monkeypatch):
+    slugs = {f.slug for f in build(usual).figures}
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    assert slugs - {f.slug for f in build(usual).figures} == {"e1-convergence", "e1-pareto"}

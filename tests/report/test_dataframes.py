@@ -103,7 +103,7 @@ def test_cells_are_read_from_results_and_folders(make, put, tmp_path):
     runs = [make("fedavg"), make("v1")]
     for r in runs:
         put(r, tmp_path / "grid" / r.where)
-    put(make("relief", planned=9), tmp_path / "grid" / "unfinished")
+    put(make("relief", planned=9), tmp_path / "grid" / "short")
     small = write_committed(tmp_path / "small" / "cells.json", "t", [(c.name, c.record) for c in cells_of(runs)])
     wanted = [(c.label, gain(cells_of(runs), "v1")) for c in cells_of(runs)]
     for path in (small, small.parent, tmp_path / "grid"):

@@ -120,7 +120,7 @@ def test_curve_points_by_hand(make):
         make("relief", round_s=1.0, energy_j=60.0, scores=(0.3, 0.9)),
         make("central"),
     ]
-    found = {(p.method, p.round): p for p in curve_points(compare_runs(runs))}
+    found = {(p.method, p.round): p for p in curve_points(compare_runs(runs)).itertuples()}
     assert {m for m, _ in found} == {"fedavg", "relief"}
     two = found["fedavg", 2]
     assert (two.f1_percent, two.time_s, two.energy_j, two.num_runs) == (pytest.approx(70.0), 4.0, 200.0, 2)
@@ -139,5 +139,7 @@ def test_curves_are_drawn_with_their_numbers_beside(family, tmp_path, number, la
     assert num_colours > 8
     with (tmp_path / "c.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert [(r["method"], int(r["round"])) for r in rows] == [(p.method, p.round) for p in curve_points(comparison)]
+    assert [(r["method"], int(r["round"])) for r in rows] == [
+        (p.method, p.round) for p in curve_points(comparison).itertuples()
+    ]
     assert float(rows[-1]["f1_percent"]) == pytest.approx(last)

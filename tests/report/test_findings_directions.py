@@ -10,9 +10,9 @@ PAPER = read_paper()
 
 
 @pytest.fixture
-def said(put_on, stock_of):
+def said(put_on, inventory_of):
     def build(*runs):
-        return directions(experiments(stock_of([put_on(r) for r in runs]))[0], PAPER)
+        return directions(experiments(inventory_of([put_on(r) for r in runs]))[0], PAPER)
 
     return build
 

@@ -6,14 +6,19 @@ import json
 import pytest
 
 from relief_ray.errors import UserError
+from relief_ray.records.lock import FileLock
 from relief_ray.report.build import build
 from relief_ray.report.experiments import experiments
-from relief_ray.report.inventory import take_stock
+from relief_ray.report.inventory import take_inventory
 
 
 def plan(folder, runs, name="grid.json"):
     rows = [{"label": r.label, "folder": n, "config": r.run.config} for n, r in runs.items()]
     (folder / name).write_text(json.dumps({"name": "g", "title": "a grid", "cells": rows}))
+
+
+def interrupted(loaded):
+    return dataclasses.replace(loaded, run=loaded.run.model_copy(update={"status": "interrupted"}))
 
 
 @pytest.fixture
@@ -23,13 +28,14 @@ def grid(make, put, tmp_path):
         "done": make("fedavg"),
         "half": make("v1", planned=9),
         "broken": make("v2"),
-        "missing": make("v3"),
+        "planned": make("v3"),
         "errored": make("v2_mandatory"),
         "untested": make("fedprox", scores=(None, None)),
     }
     plan(tmp_path, runs)
-    for name in ("done", "half", "broken", "untested"):
+    for name in ("done", "broken", "untested"):
         put(runs[name], tmp_path / name)
+    put(interrupted(runs["half"]), tmp_path / "half")
     (tmp_path / "broken" / "run.json").write_text('{"schema_version": 1')
     (tmp_path / "errored").mkdir()
     (tmp_path / "errored" / "error.json").write_text(json.dumps({"error": "OSError: disk full\nmore"}))
@@ -40,27 +46,27 @@ def grid(make, put, tmp_path):
 
 
 def test_every_cell_is_listed_once_with_its_state(grid):
-    stock = take_stock([grid, grid / "done"])
-    found = {s.name: (s.label, s.state) for s in stock.slots}
+    inventory = take_inventory([grid, grid / "done"])
+    found = {s.name: (s.label, s.state) for s in inventory.items}
     assert found == {
         "done": ("fedavg", "done"),
-        "half": ("v1", "unfinished"),
+        "half": ("v1", "interrupted"),
         "broken": ("v2", "failed"),
-        "missing": ("v3", "missing"),
+        "planned": ("v3", "planned"),
         "errored": ("v2_mandatory", "failed"),
         "untested": ("fedprox", "untested"),
         "extra": ("relief", "done"),
     }
-    assert [r.label for r in stock.done] == ["fedavg", "relief"]
-    assert stock.titles == ("a grid",)
+    assert [r.label for r in inventory.done] == ["fedavg", "relief"]
+    assert inventory.titles == ("a grid",)
 
 
 def test_the_reason_is_kept(grid):
-    why = {s.name: s.why for s in take_stock([grid]).slots}
+    why = {s.name: s.why for s in take_inventory([grid]).items}
     assert why["errored"] == "OSError: disk full"
-    assert why["half"] == "2 of 9 rounds, finished"
+    assert why["half"] == "2 of 9 rounds"
     assert "run.json" in why["broken"] and "unreadable" in why["broken"]
-    assert why["done"] == why["missing"] == ""
+    assert why["done"] == why["planned"] == ""
 
 
 def test_a_failed_run_with_rounds_names_both(make, put, tmp_path):
@@ -68,33 +74,36 @@ def test_a_failed_run_with_rounds_names_both(make, put, tmp_path):
     put(loaded, tmp_path / "x")
     record = loaded.run.model_copy(update={"status": "failed", "note": "round 3 was void"})
     (tmp_path / "x" / "run.json").write_text(record.model_dump_json())
-    (slot,) = take_stock([tmp_path]).slots
-    assert (slot.state, slot.why) == ("failed", "round 3 was void (2 of 4 rounds)")
+    (item,) = take_inventory([tmp_path]).items
+    assert (item.state, item.why) == ("failed", "round 3 was void (2 of 4 rounds)")
 
 
-def test_a_run_that_was_ended_before_it_said_so_is_unfinished_as_for_its_grid(make, put, tmp_path):
+def test_a_killed_run_is_interrupted_and_one_whose_folder_is_locked_is_running(make, put, tmp_path):
     loaded = make("fedavg")
     put(loaded, tmp_path / "x")
     (tmp_path / "x" / "run.json").write_text(loaded.run.model_copy(update={"status": "running"}).model_dump_json())
-    (slot,) = take_stock([tmp_path]).slots
-    assert (slot.state, slot.why) == ("unfinished", "2 of 2 rounds, running")
+    (item,) = take_inventory([tmp_path]).items
+    assert (item.state, item.why) == ("interrupted", "2 of 2 rounds")
+    with FileLock(tmp_path / "x" / "driver.lock", "the run folder"):
+        (item,) = take_inventory([tmp_path]).items
+        assert (item.state, item.why) == ("running", "2 of 2 rounds")
 
 
 def test_a_plan_of_a_run_is_read(make, put, tmp_path):
     plan(tmp_path, {"a": make("fedavg")}, name="plan.json")
     put(make("v1"), tmp_path / "b")
-    assert [(s.label, s.state) for s in take_stock([tmp_path]).slots] == [("fedavg", "missing"), ("v1", "done")]
+    assert [(s.label, s.state) for s in take_inventory([tmp_path]).items] == [("fedavg", "planned"), ("v1", "done")]
 
 
 def test_a_folder_without_plan_and_run_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"found no run\.json and no grid\.json or plan\.json in or below it"):
-        take_stock([tmp_path])
+        take_inventory([tmp_path])
 
 
 def test_a_damaged_plan_is_an_error_that_names_the_file(tmp_path):
     (tmp_path / "grid.json").write_text('{"cells": [1]}')
     with pytest.raises(UserError, match=r"grid\.json: damaged"):
-        take_stock([tmp_path])
+        take_inventory([tmp_path])
 
 
 def test_a_planned_cell_is_called_as_its_run_will_be(make, tmp_path):
@@ -102,7 +111,7 @@ def test_a_planned_cell_is_called_as_its_run_will_be(make, tmp_path):
     rows = json.loads((tmp_path / "grid.json").read_text())
     rows["cells"][0]["label"] = "fedicu"
     (tmp_path / "grid.json").write_text(json.dumps(rows))
-    assert [s.label for s in take_stock([tmp_path]).slots] == ["FedICU (reconstructed)"]
+    assert [s.label for s in take_inventory([tmp_path]).items] == ["FedICU (reconstructed)"]
 
 
 def test_a_cell_of_two_folders_is_one_and_done_where_any_finished_it(make, put, tmp_path):
@@ -115,13 +124,13 @@ def test_a_cell_of_two_folders_is_one_and_done_where_any_finished_it(make, put, 
             renamed = runs[name].run.config | {"name": top, "runtime": {"mode": top}}
             record = runs[name].run.model_copy(update={"config": renamed, "source_digest": top * 64})
             put(dataclasses.replace(runs[name], run=record), tmp_path / top / name)
-    stock = take_stock([tmp_path / "a", tmp_path / "b"])
-    assert [(s.title, s.state, len(s.repeats)) for s in stock.slots] == [
+    inventory = take_inventory([tmp_path / "a", tmp_path / "b"])
+    assert [(s.title, s.state, len(s.repeats)) for s in inventory.items] == [
         ("fedavg, fold 0, seed 0", "done", 0), ("fedavg, fold 0, seed 1", "done", 1),
-        ("v1, fold 0, seed 0", "done", 0), ("v1, fold 0, seed 1", "missing", 0),
+        ("v1, fold 0, seed 0", "done", 0), ("v1, fold 0, seed 1", "planned", 0),
     ]  # fmt: skip
-    assert [r.run.source_digest[0] for r in stock.done] == ["a", "a", "b"]
-    (found,) = experiments(stock)
+    assert [r.run.source_digest[0] for r in inventory.done] == ["a", "a", "b"]
+    (found,) = experiments(inventory)
     assert found.main is not None and found.main.row("fedavg").num_runs == 2
     assert found.main.notes == ("fedavg, fold 0, seed 1 was given twice, with the same bits; the first counts",)
 
@@ -129,22 +138,22 @@ def test_a_cell_of_two_folders_is_one_and_done_where_any_finished_it(make, put, 
 def test_runs_on_synthetic_data_are_no_repeats_of_real_ones(make, put, tmp_path):
     for name, origin in (("a", "real"), ("b", "SYNTHETIC")):
         put(make("fedavg", origin=origin), tmp_path / name)
-    assert [s.loaded.run.data_origin for s in take_stock([tmp_path]).slots] == ["real", "SYNTHETIC"]
+    assert [s.loaded.run.data_origin for s in take_inventory([tmp_path]).items] == ["real", "SYNTHETIC"]
 
 
 def test_of_several_accounts_of_an_open_cell_the_furthest_counts(make, put, tmp_path):
-    for name, state in (("a", "missing"), ("b", "failed"), ("c", "unfinished")):
+    for name, state in (("a", "planned"), ("b", "failed"), ("c", "interrupted")):
         (tmp_path / name).mkdir()
         plan(tmp_path / name, {"x": make("fedavg", planned=4)})
-        if state == "unfinished":
-            put(make("fedavg", planned=4), tmp_path / name / "x")
+        if state == "interrupted":
+            put(interrupted(make("fedavg", planned=4)), tmp_path / name / "x")
         elif state == "failed":
             (tmp_path / name / "x").mkdir()
             (tmp_path / name / "x" / "error.json").write_text(json.dumps({"error": "OSError: disk full"}))
-    (slot,) = take_stock([tmp_path / n for n in "abc"]).slots
-    assert (slot.state, slot.why) == ("unfinished", "2 of 4 rounds, finished")
-    (slot,) = take_stock([tmp_path / n for n in "ab"]).slots
-    assert (slot.state, slot.why) == ("failed", "OSError: disk full")
+    (item,) = take_inventory([tmp_path / n for n in "abc"]).items
+    assert (item.state, item.why) == ("interrupted", "2 of 4 rounds")
+    (item,) = take_inventory([tmp_path / n for n in "ab"]).items
+    assert (item.state, item.why) == ("failed", "OSError: disk full")
 
 
 def test_the_bare_name_is_the_preset_s_whichever_cell_is_missing(make, put, tmp_path):
@@ -158,13 +167,13 @@ def test_the_bare_name_is_the_preset_s_whichever_cell_is_missing(make, put, tmp_
     plan(tmp_path, runs)
     for name in ("fedavg", "half"):
         put(runs[name], tmp_path / name)
-    stock = take_stock([tmp_path])
-    assert [(s.label, s.state) for s in stock.slots] == [
-        ("fedavg", "done"), ("relief (gamma=0.5)", "done"), ("relief", "missing"),
+    inventory = take_inventory([tmp_path])
+    assert [(s.label, s.state) for s in inventory.items] == [
+        ("fedavg", "done"), ("relief (gamma=0.5)", "done"), ("relief", "planned"),
     ]  # fmt: skip
-    document = build(stock)
-    main = next(s for s in document.sheets if s.slug == "e1-main")
-    rows = {line.name: line.entries[0].text for line in main.lines}
-    assert (rows["relief"], rows["relief (gamma=0.5)"]) == ("missing", "1")
-    verdicts = next(s for s in document.sheets if s.slug == "e1-verdicts")
-    assert verdicts.lines[-1].entries[0].text == "no runs", "0.5 does not speak for RELIEF"
+    document = build(inventory)
+    main = next(s for s in document.tables if s.slug == "e1-main")
+    rows = {line.name: line.cells[0].text for line in main.rows}
+    assert (rows["relief"], rows["relief (gamma=0.5)"]) == ("planned", "1")
+    verdicts = next(s for s in document.tables if s.slug == "e1-verdicts")
+    assert verdicts.rows[-1].cells[0].text == "no runs", "0.5 does not speak for RELIEF"

@@ -27,7 +27,7 @@ def test_incomplete_runs_are_left_out_by_name(make):
     whole, cut = make("fedavg"), make("relief", planned=20, seed=4)
     complete, notes = require_complete([whole, cut])
     assert complete == (whole,)
-    assert notes == ("relief, fold 0, seed 4: 2 of 20 rounds, left out",)
+    assert notes == ("relief, fold 0, seed 4: 2 of 20 rounds (failed), left out",)
     with pytest.raises(UserError, match=r"no run is complete.*2 of 20"):
         require_complete([cut])
 
@@ -38,7 +38,7 @@ def test_a_run_with_all_its_rounds_that_did_not_finish_is_left_out_too(make):
     cut = replace(cut, run=cut.run.model_copy(update={"status": "running"}))
     assert require_complete([whole, cut]) == (
         (whole,),
-        ("relief, fold 0, seed 4: 2 of 2 rounds (running), left out",),
+        ("relief, fold 0, seed 4: 2 of 2 rounds (interrupted), left out",),
     )
 
 

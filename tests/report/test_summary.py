@@ -2,7 +2,7 @@
 
 import pytest
 
-from relief_ray.report.summary import Slots, count_slots, summarise_run, time_to, trained_share, values_of
+from relief_ray.report.summary import SlotCounts, count_slots, summarise_run, time_to, values_of
 
 MIB = 2**20
 
@@ -91,17 +91,9 @@ def test_without_fedavg_nothing_is_saved(make):
 )
 def test_slots_by_hand(make, groups, strategy, trained, expected):
     found = count_slots(make(strategy, scores=(0.5,), trained={**groups, **trained}))
-    assert found == Slots(mandatory=expected[0], free=expected[1], chosen=expected[2], client_rounds=3)
+    assert found == SlotCounts(mandatory=expected[0], free=expected[1], chosen=expected[2], client_rounds=3)
 
 
 def test_methods_that_offer_everything_have_no_slots(make):
     assert count_slots(make("fedavg")) is None
     assert count_slots(make("v1")) is None
-
-
-def test_trained_share_by_device_type(make, groups):
-    loaded = make("relief", trained={**groups, 1: ("fusion.A.acc",)})
-    found = trained_share(loaded, {0: "A", 1: "B", 2: "B"})
-    assert found["fusion.A.acc"] == {"A": 1.0, "B": 1.0}
-    assert found["head.1"] == {"A": 1.0, "B": 0.5}
-    assert found["fusion.A.mag"] == {"A": 1.0, "B": 0.0}

@@ -7,11 +7,11 @@ import pytest
 
 from relief_ray.errors import UserError
 from relief_ray.report.build import build
-from relief_ray.report.document import Document, Entry, Line, Prose, Section, Sheet, column_origins, words
+from relief_ray.report.document import Cell, Document, Paragraphs, Row, Section, Table, column_origins, word_table
 from relief_ray.report.formats.html import html, inline, own_ids
 from relief_ray.report.formats.latex import escape, latex
 from relief_ray.report.formats.markdown import markdown
-from relief_ray.report.write import table_csv, write
+from relief_ray.report.write import draw, table_csv, write
 
 NASTY = "a_b & 50 % of <i> | `x_1` -3"
 
@@ -22,16 +22,16 @@ def document(*blocks):
 
 
 def table(**more):
-    entry = Entry(text="1.0", below="paper 2", origin="measured", numbers={"mean": 1.0, "n": 2, "paper": 2.0})
-    fitted = Entry(text="3.0", origin="FITTED", numbers={"mean": 3.0})
-    lines = (Line(name="m", entries=(entry,)), Line(name="k", entries=(entry,)), Line(name=NASTY, entries=(fitted,)))
-    return Sheet(slug="t", caption="C.", head=("method", "F1"), lines=lines, **more)
+    entry = Cell(text="1.0", below="paper 2", origin="measured", numbers={"mean": 1.0, "n": 2, "paper": 2.0})
+    fitted = Cell(text="3.0", origin="FITTED", numbers={"mean": 3.0})
+    lines = (Row(name="m", cells=(entry,)), Row(name="k", cells=(entry,)), Row(name=NASTY, cells=(fitted,)))
+    return Table(slug="t", caption="C.", head=("method", "F1"), rows=lines, **more)
 
 
 def test_special_characters_survive_every_format():
     assert inline(NASTY) == "a_b &amp; 50 % of &lt;i&gt; | <code>x_1</code> \N{MINUS SIGN}3"
     assert escape(NASTY) == r"a\_b \& 50 \% of $<$i$>$ | \texttt{x\_1} $-$3"
-    assert "\\|" in markdown(document(words("w", "C.", ["h", "v"], [["x", NASTY]])))
+    assert "\\|" in markdown(document(word_table("w", "C.", ["h", "v"], [["x", NASTY]])))
 
 
 def test_a_hyphen_inside_a_word_or_code_is_no_minus():
@@ -54,12 +54,12 @@ def test_csv_has_a_line_per_cell():
 
 
 def test_csv_of_words_is_the_table():
-    sheet = words("w", "C.", ["h", "v"], [["x", "1, 2"]])
+    sheet = word_table("w", "C.", ["h", "v"], [["x", "1, 2"]])
     assert table_csv(sheet) == 'h,v\nx,"1, 2"\n'
 
 
 def test_notices_are_set_apart():
-    found = Prose(lines=("look",), tone="warn")
+    found = Paragraphs(lines=("look",), tone="warn")
     assert "<div class='notice warn'><p>look</p></div>" in html(document(found), {})
     assert "> look" in markdown(document(found))
 
@@ -76,17 +76,20 @@ def test_all_files_are_written_and_repeat_to_the_byte(usual, tmp_path):
     pytest.importorskip("matplotlib")
     made = build(usual)
     written = write(made, tmp_path / "a")
-    write(made, tmp_path / "b")
+    (tmp_path / "b" / "figures").mkdir(parents=True)
+    again = draw(made.plots[:2], tmp_path / "b" / "figures")
     assert [p.name for p in written] == ["index.html", "report.md", "report.tex"]
     files = {p.relative_to(tmp_path / "a"): p for p in (tmp_path / "a").rglob("*") if p.is_file()}
-    for plot in made.plots:
+    for plot in made.figures:
         assert {f"{plot.slug}{s}" for s in (".pdf", ".png", ".svg", ".csv")} <= {p.name for p in files}
-    assert all((tmp_path / "b" / name).read_bytes() == path.read_bytes() for name, path in files.items())
+    repeated = [p for p in (tmp_path / "b").rglob("*") if p.is_file()]
+    assert len(again) == 2 and len(repeated) == 2 * 3
+    assert all(p.read_bytes() == (tmp_path / "a" / p.relative_to(tmp_path / "b")).read_bytes() for p in repeated)
     assert all(p.stat().st_size > 20 for p in files.values())
     pdf = (tmp_path / "a" / "figures" / "e1-convergence.pdf").read_bytes()
     assert b"/FontFile2" in pdf and b"/Type3" not in pdf, "letters are embedded as TrueType"
     page = (tmp_path / "a" / "index.html").read_text()
-    assert page.count("<svg") == len(made.plots)
+    assert page.count("<svg") == len(made.figures)
 
 
 def test_a_folder_that_cannot_be_written_is_named(usual, tmp_path):

@@ -11,7 +11,7 @@ from relief_ray.groups import WHOLE, GroupLayout, ParamGroup, Part, pack
 from relief_ray.messages import Assignment, Reduced, WeightedSum
 from relief_ray.server import aggregation as agg
 from relief_ray.server import reduction as red
-from relief_ray.strategies.relief.strategy import Relief
+from relief_ray.strategies.relief import Relief
 from tests.toy import FOUR, build, fleet_of, reduced_of, sum_block, sum_of, task_of, update_of
 
 UNIFORM = WeightedSum(weight=agg.uniform, bucket=agg.one_bucket)
@@ -356,6 +356,19 @@ def test_statistics_that_are_not_finite_are_refused(value):
     update = sound()
     receipt = replace(update.receipt, stats={"label": torch.tensor([1]), "difficulty": torch.tensor([0.5, value])})
     assert agg.check_update(replace(update, receipt=receipt), LAYOUT) == "statistic 'difficulty' is not finite"
+
+
+def test_the_mean_of_equal_models_is_that_model_to_the_bit():
+    model = {"g": torch.randn(50, generator=torch.Generator().manual_seed(0))}
+    assert all(torch.equal(agg.mean_models([model] * n)["g"], model["g"]) for n in range(1, 12))
+    assert agg.mean_models([{"g": torch.tensor([1.0])}, {"g": torch.tensor([2.0])}])["g"].item() == 1.5
+
+
+def test_a_model_of_weight_one_comes_back_to_the_bit_and_shares_are_normalised():
+    models = [{"g": torch.tensor([1.0 / 3.0]), "h": torch.tensor([9.0])}, {"g": torch.tensor([5.0])}]
+    assert torch.equal(agg.mix_models(models, [1.0, 0.0], ["g"])["g"], models[0]["g"])
+    assert agg.normalised([3.0, 1.0]) == [0.75, 0.25]
+    assert agg.mix_models(models, [0.0, 1.0], ["g"]) == {"g": torch.tensor([5.0])}
 
 
 def test_a_weighted_mean_by_hand():

@@ -10,11 +10,11 @@ from pydantic import TypeAdapter, ValidationError
 from relief_ray.messages import StageTimes
 from relief_ray.strategies import PRESETS, AnyStrategy
 from relief_ray.strategies.common import StrategyConfig, of_fastest_type
-from relief_ray.strategies.darkdistill.strategy import DarkDistill
-from relief_ray.strategies.fedicu.strategy import FedICU
+from relief_ray.strategies.darkdistill import DarkDistill
+from relief_ray.strategies.fedicu import FedICU
 from relief_ray.strategies.fedprox import FedProx
-from relief_ray.strategies.helora.strategy import HeLoRA
-from relief_ray.strategies.relief.strategy import Relief
+from relief_ray.strategies.helora import HeLoRA
+from relief_ray.strategies.relief import Relief
 from tests.toy import FOUR
 
 ROOT = Path(__file__).parent.parent.parent

@@ -4,10 +4,13 @@ import pytest
 
 from relief_ray.experiment.recording import run_record
 from relief_ray.experiment.setup import context_of, deadline_s, prepare
+from relief_ray.federated import PlannedRun
 from relief_ray.messages import ServerState
-from relief_ray.strategies.relief.divergence import D_BAR, to_tensor
-from relief_ray.strategies.relief.strategy import VARIANTS, Relief, allocate
-from relief_ray.strategies.warnings import cheapest, rounded_up, starved
+from relief_ray.server.aggregation import to_tensor
+from relief_ray.strategies.relief import Relief
+from relief_ray.strategies.relief.divergence import D_BAR
+from relief_ray.strategies.relief.strategy import allocate, cheapest_further, rounded_up
+from relief_ray.strategies.relief.variants import PRESETS
 from tests.conformance.cases import config_of
 from tests.strategies.relief.test_relief import CNN, PAPER, TAUS
 from tests.toy import LinearPlanner
@@ -16,6 +19,10 @@ from tests.toy import context_of as toy_context
 STATE = ServerState(models={"global": {}})
 CROWDED = LinearPlanner(tau_s={n: 1.0 for n in range(8)})
 TIGHT = ("relief", "v2", "v3", "v2_mandatory", "v3_mandatory")
+
+
+def warnings(config, context):
+    return config.build().warnings(PlannedRun(context=context, clock="toy", participation=1.0))
 
 
 def further(config, context):
@@ -27,12 +34,12 @@ def further(config, context):
 @pytest.mark.parametrize("planner", [TAUS, CROWDED], ids=["paper", "equal"])
 def test_it_warns_exactly_where_nobody_may_train_more(name, planner):
     context = toy_context(CNN, PAPER, 1, planner)
-    needed = min(cheapest(VARIANTS[name], context, c).needed_s for c in context.fleet.clients)
+    needed = min(cheapest_further(PRESETS[name].config, context, c).needed_s for c in context.fleet.clients)
     for deadline in (0.5 * needed, 0.999 * needed, needed, float(rounded_up(needed)), 2 * needed):
-        config = VARIANTS[name].model_copy(update={"deadline_s": deadline})
+        config = PRESETS[name].config.model_copy(update={"deadline_s": deadline})
         # V2 and V3 need no block, and their ranking may prefer one; who offers the others first finds a place for them.
         found = further(config, context) if config.mandatory else offered(config, context)
-        assert bool(found) == (starved(config, context, "toy") is None), deadline
+        assert bool(found) == (warnings(config, context) == ()), deadline
 
 
 def offered(config, context):
@@ -48,8 +55,8 @@ def state_of(layout, d_bar):
 
 def test_those_without_a_deadline_and_those_that_want_none_are_not_warned():
     context = toy_context(CNN, PAPER, 1, CROWDED)
-    assert starved(Relief(select="all"), context, "toy") is None
-    assert starved(Relief(select="none", deadline_s=1e-6), context, "toy") is None
+    assert warnings(Relief(select="all"), context) == ()
+    assert warnings(Relief(select="none", deadline_s=1e-6), context) == ()
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0.386_4, "0.387"), (0.25, "0.250"), (12.341, "12.4"), (1234.5, "1240")])

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from relief_ray.config import TrainingConfig
-from relief_ray.data.spec import get_spec
+from relief_ray.data.registry import get_spec
 from relief_ray.models.backbone import InputShape
 from relief_ray.models.cnn import CnnConfig
 from relief_ray.training.inputs import ClientInputs
@@ -30,7 +30,7 @@ def trained(engine, dtype, spec, present, groups, *, num=NUM_WINDOWS, epochs=1, 
     return scenario.train(groups, epochs, inputs=inputs, present=present)
 
 
-@pytest.mark.parametrize("dataset", ["pamap2", "dsa"])
+@pytest.mark.parametrize("dataset", ["pamap2", pytest.param("dsa", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("present", [1, 2, None], ids=["type C", "type B", "type A"])
 @pytest.mark.parametrize("groups", ["everything", "own"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 2e-3)])

@@ -132,11 +132,14 @@ def test_an_unknown_grid_is_named_with_the_nearest():
         load_grid("abblation")
 
 
-def test_grids_load_neither_ray_nor_torch():
+def test_grids_load_neither_ray_nor_torch_and_a_search_reads_its_values_from_the_methods():
+    plain = [name for name in GRIDS if name != "search_lr"]
     code = (
-        "import sys, importlib\n"
-        f"[importlib.import_module('tune_configs.' + n).grid() for n in {GRIDS}]\n"
-        "assert not {'torch', 'ray', 'relief_ray'} & set(sys.modules)"
+        "import sys\nfrom tune_configs import paper_grids\n"
+        f"[getattr(paper_grids, n)() for n in {plain}]\n"
+        "assert not {'torch', 'ray', 'relief_ray'} & set(sys.modules)\n"
+        "from tune_configs import search_lr\nsearch_lr.grid()\n"
+        "assert 'ray' not in sys.modules and 'relief_ray.strategies' in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 

@@ -2,14 +2,15 @@
 
 import pytest
 
-from actors.grids.grid_folder import Book
-from actors.grids.trial import carry_out
-from actors.runtime.warm_pool import Crew
+from actors.grids.trial import run_trial
+from actors.plans import Plan
+from actors.runtime.warm_pool import WorkerCache
 from relief_ray.records.run_folder import read_rounds
+from relief_ray.strategies import DESCRIBED
 from tests.actors.grids.scenes import TINY
-from tests.actors.grids.test_grid_folder import order_of
+from tests.actors.test_plans import spec_of
 from tune_configs.cells import cells_of, load_grid
-from tune_configs.search_lr import BATCH, METHODS, OWN, own_levels
+from tune_configs.search_lr import BATCH, METHODS, own_levels
 
 # Enough windows for batches to differ, enough rounds for a warm-up to end, devices so slow that computing counts.
 SETTINGS = {
@@ -39,7 +40,7 @@ def test_only_methods_without_a_number_of_their_own_get_the_batch_size():
     for cell in cells():
         rate, *own = cell.config.choice.parameters
         assert rate == "training.lr"
-        assert all(key.startswith("strategy.") for key in own) == (cell.label in OWN), cell.name
+        assert all(key.startswith("strategy.") for key in own) == bool(DESCRIBED[cell.label].search), cell.name
 
 
 def test_what_the_method_has_by_itself_is_among_its_tries():
@@ -51,10 +52,10 @@ def test_what_the_method_has_by_itself_is_among_its_tries():
 @pytest.mark.parametrize("method", [m if m in QUICK else pytest.param(m, marks=pytest.mark.slow) for m in METHODS])
 def test_the_number_decides_something(tmp_path, method):
     settings = [f"methods={method}", *(f"{k}={v}".replace("'", "") for k, v in SETTINGS.items())]
-    book = Book(out=tmp_path, name="search_lr", title="", cells=cells(*settings))
+    plan = Plan(out=tmp_path, name="search_lr", title="", cells=cells(*settings))
     models = set()
-    for entry in book.entries():
+    for entry in plan.cell_folders():
         if entry.cell.config.training.lr == 1e-3:
-            assert carry_out(order_of(entry), Crew()) == "finished", entry.folder
+            assert run_trial(spec_of(entry), WorkerCache()) == "done", entry.folder
             models.add(read_rounds(entry.folder)[-1].model_sha256)
     assert len(models) == 3

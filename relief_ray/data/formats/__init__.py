@@ -1,1 +1,1 @@
-"""Parsers of the raw files, one module per published format."""
+"""The built-in datasets: one module each with its facts, its parser and its `Loader`."""

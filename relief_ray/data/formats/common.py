@@ -1,18 +1,23 @@
-"""Numeric text tables, parsed fast and refused with file, line, column, finding and expectation."""
+"""Parts that the parsers share: text tables and npz archives, labels, and the mark of synthetic files.
+
+Tables are parsed fast and refused with file, line, column, finding and expectation. The first row of every synthetic
+file is a fixed ramp (``signature``), so that synthetic data stay known when their marker file is lost.
+"""
 
 import io
 import warnings
+import zipfile
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
-from relief_ray.data.spec import DatasetSpec
+from relief_ray.data.loader import DatasetSpec
 from relief_ray.errors import UserError
 
-# What raw files with a label column share: checked labels, bouts of known activities, absent activities.
-
-
+_Arrays = Mapping[str, NDArray[np.generic]]
 _NULL_CODE = 0
+_STEP = 0.0101
 
 
 def check_labels(column: NDArray[np.float32], spec: DatasetSpec, name: str) -> NDArray[np.int16]:
@@ -29,19 +34,13 @@ def check_labels(column: NDArray[np.float32], spec: DatasetSpec, name: str) -> N
 
 
 def keep_bouts(bouts: NDArray[np.int64], wanted: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """The runs whose rows are wanted (a run is wanted whole or not at all)."""
+    """The runs whose first row is wanted; the rows of a run are all wanted or all not."""
     return bouts[wanted[bouts[:, 0]]]
 
 
 def missing_classes(labels: NDArray[np.int16], spec: DatasetSpec) -> list[int]:
     """Raw codes of the activities that this subject does not do: reported, not refused."""
     return sorted(set(spec.labels) - set(np.unique(labels).tolist()))
-
-
-# The first row of every synthetic file is a fixed ramp, so that synthetic data stay known without their marker.
-
-
-_STEP = 0.0101
 
 
 def signature(columns: int) -> NDArray[np.float64]:
@@ -59,7 +58,7 @@ def read_table(data: bytes, *, name: str, columns: int, delimiter: str | None = 
     """Parse `data` into (rows, columns) float32; `delimiter` None means any whitespace; UserError names the line."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # emptiness is told below
+            warnings.simplefilter("ignore", UserWarning)  # an empty file is reported below
             table = np.loadtxt(
                 io.BytesIO(data), np.float32, comments=None, delimiter=delimiter, ndmin=2, encoding="latin1"
             )
@@ -123,3 +122,17 @@ def require_not_empty(table: NDArray[np.float32], columns: tuple[int, ...], name
                 f"{name}, column {column + 1}: all {len(table)} rows are NaN, expected sensor readings; "
                 "fetch the file again"
             )
+
+
+def read_arrays(data: bytes, name: str, keys: tuple[str, ...]) -> _Arrays:
+    """The named arrays of an npz (pickles are never loaded); UserError names the file and the missing key."""
+    try:
+        with np.load(io.BytesIO(data), allow_pickle=False) as archive:
+            missing = [key for key in keys if key not in archive]
+            if missing:
+                raise UserError(f"{name}: arrays {missing} are missing, found {sorted(archive)}; fetch it again")
+            return {key: archive[key] for key in keys}
+    except UserError:
+        raise
+    except (ValueError, zipfile.BadZipFile, OSError, EOFError, KeyError) as error:
+        raise UserError(f"{name}: not a whole .npz of plain arrays ({error}); fetch it again") from None

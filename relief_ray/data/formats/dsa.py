@@ -1,28 +1,75 @@
-"""Daily and Sports Activities: 19 activities, 8 subjects, 60 text files of 125 x 45 each, at 25 Hz.
+"""Daily and Sports Activities (dsa): its facts and its parser.
 
-A file's columns are, per body unit (T, RA, LA, RL, LL): acc x y z, gyro x y z, mag x y z. The 60 files of an activity
-and subject are one recording of five minutes; they are joined into one bout (docs/data.md says what was checked).
+19 activities, 8 subjects, 60 text files of 125 rows x 45 columns each, at 25 Hz. A file's columns are, per body
+unit (T, RA, LA, RL, LL): acc x y z, gyro x y z, mag x y z. The 60 files of an activity and subject are one recording of
+five minutes; they are joined into one bout (docs/data.md says what was checked).
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from relief_ray.data.formats.common import is_signature, read_table, require_finite
-from relief_ray.data.sensor_recording import Recording
-from relief_ray.data.source import Members, require_members
-from relief_ray.data.spec import DSA_UNITS, DatasetSpec
+from relief_ray.data.loader import DatasetSpec, Loader, Members, Recording, require_members
 from relief_ray.errors import UserError
 
-SEGMENT_ROWS = 125
+UNITS = ("T", "RA", "LA", "RL", "LL")
+_SEGMENT_ROWS = 125
 NUM_SEGMENTS = 60
 NUM_COLUMNS = 45
+
+SPEC = DatasetSpec(
+    name="dsa",
+    title="Daily and Sports Activities",
+    rate_hz=25,
+    raw_rate_hz=25,
+    modalities=(("acc", 15), ("gyro", 15), ("mag", 15)),
+    classes=(
+        "sitting",
+        "standing",
+        "lying_on_back",
+        "lying_on_right_side",
+        "ascending_stairs",
+        "descending_stairs",
+        "standing_in_elevator",
+        "moving_in_elevator",
+        "walking_in_parking_lot",
+        "walking_on_treadmill_flat",
+        "walking_on_treadmill_inclined",
+        "running_on_treadmill",
+        "stepper",
+        "cross_trainer",
+        "cycling_horizontal",
+        "cycling_vertical",
+        "rowing",
+        "jumping",
+        "playing_basketball",
+    ),
+    labels=tuple(range(1, 20)),
+    subjects=tuple(range(1, 9)),
+    type_counts=(3, 3, 2),
+    citation=(
+        "K. Altun, B. Barshan and O. Tuncel, 'Comparative study on classifying human activities with miniature "
+        "inertial and magnetic sensors', Pattern Recognition 43(10), 2010; B. Barshan and M. C. Yuksek, 'Recognizing "
+        "daily and sports activities in two open source machine learning environments using body-worn sensor units', "
+        "The Computer Journal 57(11), 2014."
+    ),
+    licence="CC BY 4.0 (as listed by UCI)",
+    doi="10.24432/C5C59F",
+    url="https://archive.ics.uci.edu/static/public/256/daily+and+sports+activities.zip",
+    hints=("daily", "dsa"),
+    member=r"(^|/)a(0[1-9]|1\d)/p[1-8]/s([0-5]\d|60)\.txt$",
+    units=UNITS,
+    max_abs=(200.0, 40.0, 5.0),
+    activity_s=(300.0, 300.0),
+)
 
 
 def column_order() -> NDArray[np.int64]:
     """File columns in canonical order: modality first (acc, gyro, mag), then unit, then axis."""
-    return np.arange(NUM_COLUMNS).reshape(len(DSA_UNITS), 3, 3).transpose(1, 0, 2).ravel()
+    return np.arange(NUM_COLUMNS).reshape(len(UNITS), 3, 3).transpose(1, 0, 2).ravel()
 
 
 def files(spec: DatasetSpec, subject: int) -> list[str]:
@@ -33,8 +80,8 @@ def files(spec: DatasetSpec, subject: int) -> list[str]:
 def read_segment(members: Members, name: str) -> NDArray[np.float32]:
     """One five-second file: (125, 45) finite numbers; UserError names file, line and finding."""
     table = read_table(members.read(name), name=name, columns=NUM_COLUMNS, delimiter=",")
-    if len(table) != SEGMENT_ROWS:
-        raise UserError(f"{name}: found {len(table)} lines, expected {SEGMENT_ROWS}; cut short: fetch again")
+    if len(table) != _SEGMENT_ROWS:
+        raise UserError(f"{name}: found {len(table)} lines, expected {_SEGMENT_ROWS}; cut short: fetch again")
     require_finite(table, name)
     return table
 
@@ -43,13 +90,13 @@ def parse(spec: DatasetSpec, members: Members, path: Path, subject: int) -> Reco
     """All activities of one subject, in label order: one bout of 7500 rows each."""
     names = require_members(spec, members.names, files(spec, subject), path)
     order = column_order()
-    signal = np.empty((len(names) * SEGMENT_ROWS, NUM_COLUMNS), np.float32)
+    signal = np.empty((len(names) * _SEGMENT_ROWS, NUM_COLUMNS), np.float32)
     synthetic = False
     for index, name in enumerate(names):
         table = read_segment(members, name)
         synthetic = synthetic or is_signature(table[0])
-        signal[index * SEGMENT_ROWS : (index + 1) * SEGMENT_ROWS] = table[:, order]
-    rows = NUM_SEGMENTS * SEGMENT_ROWS
+        signal[index * _SEGMENT_ROWS : (index + 1) * _SEGMENT_ROWS] = table[:, order]
+    rows = NUM_SEGMENTS * _SEGMENT_ROWS
     starts = np.arange(len(spec.labels), dtype=np.int64) * rows
     return Recording(
         subject=subject,
@@ -58,3 +105,30 @@ def parse(spec: DatasetSpec, members: Members, path: Path, subject: int) -> Reco
         bouts=np.stack([starts, starts + rows], axis=1),
         synthetic=synthetic,
     )
+
+
+DSA = Loader(spec=SPEC, files=files, parse=parse)
+
+
+def with_units(spec: DatasetSpec, units: tuple[str, ...]) -> DatasetSpec:
+    """The same dataset with only some body units (dsa): three channels per unit and modality, canonical unit order.
+
+    Raises:
+        UserError: another dataset than dsa, or units that are unknown or repeated.
+    """
+    if not units or units == spec.units:
+        return spec
+    if spec.name != SPEC.name:
+        raise UserError(f"data.units={list(units)}: only 'dsa' has selectable units, not {spec.name!r}; remove the key")
+    unknown = [unit for unit in units if unit not in UNITS]
+    if unknown or len(set(units)) != len(units):
+        raise UserError(f"data.units={list(units)}: expected distinct names out of {', '.join(UNITS)}")
+    chosen = tuple(unit for unit in UNITS if unit in units)
+    return replace(spec, units=chosen, modalities=tuple((name, 3 * len(chosen)) for name in spec.names))
+
+
+def unit_columns(units: tuple[str, ...]) -> NDArray[np.int64]:
+    """The parsed signal's columns that belong to these body units, in canonical order."""
+    positions = [UNITS.index(unit) for unit in units]
+    columns: NDArray[np.int64] = np.arange(NUM_COLUMNS).reshape(3, len(UNITS), 3)[:, positions].ravel()
+    return columns

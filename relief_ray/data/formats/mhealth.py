@@ -1,4 +1,4 @@
-"""MHEALTH: per subject one text file of 24 columns at 50 Hz.
+"""MHEALTH: its facts and its parser; per subject one text file of 24 columns at 50 Hz.
 
 Columns: chest acc (3), ECG leads (2), left ankle acc, gyro, mag (9), right lower arm acc, gyro, mag (9), label. The
 null class 0 is dropped.
@@ -16,14 +16,57 @@ from relief_ray.data.formats.common import (
     read_table,
     require_not_empty,
 )
-from relief_ray.data.sensor_recording import Recording, fill_linear, nan_share, runs
-from relief_ray.data.source import Members, require_members
-from relief_ray.data.spec import DatasetSpec
+from relief_ray.data.loader import (
+    DatasetSpec,
+    Loader,
+    Members,
+    Recording,
+    fill_linear,
+    nan_share,
+    require_members,
+    runs,
+)
 
 NUM_COLUMNS = 24
 _LABEL = 23
 # acc chest, ankle, arm; gyro ankle, arm; mag ankle, arm; ECG leads
 COLUMN_ORDER = (0, 1, 2, 5, 6, 7, 14, 15, 16, 8, 9, 10, 17, 18, 19, 11, 12, 13, 20, 21, 22, 3, 4)
+
+SPEC = DatasetSpec(
+    name="mhealth",
+    title="MHEALTH (mobile health)",
+    rate_hz=50,
+    raw_rate_hz=50,
+    modalities=(("acc", 9), ("gyro", 6), ("mag", 6), ("ecg", 2)),
+    classes=(
+        "standing",
+        "sitting",
+        "lying",
+        "walking",
+        "climbing_stairs",
+        "waist_bends",
+        "arm_elevation",
+        "crouching",
+        "cycling",
+        "jogging",
+        "running",
+        "jumping",
+    ),
+    labels=tuple(range(1, 13)),
+    subjects=tuple(range(1, 11)),
+    type_counts=(3, 3, 4),
+    citation=(
+        "O. Banos et al., 'mHealthDroid: A Novel Framework for Agile Development of Mobile Health Applications', "
+        "6th International Work-Conference on Ambient Assisted Living (IWAAL), 2014."
+    ),
+    licence="CC BY 4.0 (as listed by UCI)",
+    doi="10.24432/C5TW22",
+    url="https://archive.ics.uci.edu/static/public/319/mhealth+dataset.zip",
+    hints=("mhealth",),
+    member=r"(^|/)mHealth_subject(10|[1-9])\.log$",
+    max_abs=(100.0, 20.0, 700.0, 30.0),
+    activity_s=(10.0, 80.0),
+)
 
 
 def files(spec: DatasetSpec, subject: int) -> list[str]:
@@ -55,3 +98,6 @@ def parse(spec: DatasetSpec, members: Members, path: Path, subject: int) -> Reco
             "missing_labels": missing_classes(labels, spec),
         },
     )
+
+
+MHEALTH = Loader(spec=SPEC, files=files, parse=parse)

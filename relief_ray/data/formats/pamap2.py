@@ -1,9 +1,12 @@
-"""PAMAP2: per subject one text file of 54 columns at 100 Hz, brought to 50 Hz.
+"""PAMAP2: its facts and its parser; per subject one text file of 54 columns at 100 Hz, brought to 50 Hz.
 
 Columns: time, activity, heart rate, then for hand, chest and ankle: temperature, acc +-16 g (3), acc +-6 g (3), gyro,
 mag (3 each), orientation (4, invalid). Kept: acc +-16 g, gyro, mag, heart rate. The null class 0 is dropped. IMU gaps
 are interpolated linearly; heart rate is filled forward only, and rows before its first reading are dropped. Every
 unbroken stretch of one activity is filtered and halved on its own, so nothing mixes over an activity's border.
+
+The rate is halved behind a zero-phase low-pass filter against aliasing: a windowed sinc of 63 taps (Hamming), half
+amplitude at 0.43 of the new rate (21.5 Hz of 50 Hz). docs/data.md gives the measured attenuation.
 """
 
 from pathlib import Path
@@ -19,20 +22,60 @@ from relief_ray.data.formats.common import (
     read_table,
     require_not_empty,
 )
-from relief_ray.data.sensor_recording import Recording, fill_forward, fill_linear, nan_share, runs
-from relief_ray.data.source import Members, require_members
-from relief_ray.data.spec import DatasetSpec
+from relief_ray.data.loader import (
+    DatasetSpec,
+    Loader,
+    Members,
+    Recording,
+    fill_forward,
+    fill_linear,
+    nan_share,
+    require_members,
+    runs,
+)
 from relief_ray.errors import UserError
 
-# Halving the sample rate without aliasing: a windowed-sinc low-pass filter of our own, zero phase.
-#
-# Hamming window, 63 taps, half amplitude at 0.43 of the new sample rate (21.5 Hz of 50 Hz); docs/data.md gives
-# the measured attenuation. The filter is symmetric, hence shifts nothing in time.
-
-
+NUM_COLUMNS = 54
+_HEART_RATE = 2
 NUM_TAPS = 63
-
 _CUTOFF = 0.43
+_IMUS = (3, 20, 37)
+
+SPEC = DatasetSpec(
+    name="pamap2",
+    title="PAMAP2 Physical Activity Monitoring",
+    rate_hz=50,
+    raw_rate_hz=100,
+    modalities=(("acc", 9), ("gyro", 9), ("mag", 9), ("hr", 1)),
+    classes=(
+        "lying",
+        "sitting",
+        "standing",
+        "walking",
+        "running",
+        "cycling",
+        "nordic_walking",
+        "ascending_stairs",
+        "descending_stairs",
+        "vacuum_cleaning",
+        "ironing",
+        "rope_jumping",
+    ),
+    labels=(1, 2, 3, 4, 5, 6, 7, 12, 13, 16, 17, 24),
+    subjects=(101, 102, 103, 104, 105, 106, 107, 108),
+    type_counts=(3, 3, 2),
+    citation=(
+        "A. Reiss and D. Stricker, 'Introducing a New Benchmarked Dataset for Activity Monitoring', "
+        "16th International Symposium on Wearable Computers (ISWC), 2012."
+    ),
+    licence="CC BY 4.0 (as listed by UCI)",
+    doi="10.24432/C5NW2H",
+    url="https://archive.ics.uci.edu/static/public/231/pamap2+physical+activity+monitoring.zip",
+    hints=("pamap2",),
+    member=r"(^|/)Protocol/subject10[1-8]\.dat$",
+    max_abs=(170.0, 40.0, 400.0, 230.0),
+    activity_s=(20.0, 420.0),
+)
 
 
 def lowpass(factor: int) -> NDArray[np.float64]:
@@ -58,13 +101,6 @@ def decimate(signal: NDArray[np.float32], factor: int) -> NDArray[np.float32]:
     return out.astype(np.float32)
 
 
-NUM_COLUMNS = 54
-
-HEART_RATE = 2
-
-_IMUS = (3, 20, 37)
-
-
 def imu_columns() -> tuple[int, ...]:
     """File columns in canonical order: acc (hand, chest, ankle), gyro, mag."""
     return tuple(imu + offset + axis for offset in (1, 7, 10) for imu in _IMUS for axis in range(3))
@@ -79,10 +115,10 @@ def parse(spec: DatasetSpec, members: Members, path: Path, subject: int) -> Reco
     """One subject; facts: NaN share, longest gap (s), rows without heart rate, absent activities."""
     (name,) = require_members(spec, members.names, files(spec, subject), path)
     table = read_table(members.read(name), name=name, columns=NUM_COLUMNS)
-    synthetic = is_signature(table[0, HEART_RATE:])
+    synthetic = is_signature(table[0, _HEART_RATE:])
     table = table[1:] if synthetic else table
     columns = imu_columns()
-    require_not_empty(table, (*columns, HEART_RATE), name)
+    require_not_empty(table, (*columns, _HEART_RATE), name)
     labels = check_labels(table[:, 1], spec, name)
     filled, longest = _fill(table, columns)
     started = ~np.isnan(filled[:, -1])
@@ -96,7 +132,7 @@ def parse(spec: DatasetSpec, members: Members, path: Path, subject: int) -> Reco
         synthetic=synthetic,
         facts={
             "nan_share_imu": nan_share(table[:, list(columns)]),
-            "nan_share_hr": nan_share(table[:, [HEART_RATE]]),
+            "nan_share_hr": nan_share(table[:, [_HEART_RATE]]),
             "longest_gap_s": longest / spec.raw_rate_hz,
             "labelled_rows_before_first_hr": int((~started & (labels > 0)).sum()),
             "missing_labels": missing_classes(labels[started], spec),
@@ -111,7 +147,7 @@ def _zip(kept: NDArray[np.int64], bouts: NDArray[np.int64]) -> list[tuple[tuple[
 def _fill(table: NDArray[np.float32], columns: tuple[int, ...]) -> tuple[NDArray[np.float32], int]:
     """Signal (rows, 28) without IMU gaps, heart rate last, and the longest gap in rows."""
     filled = [fill_linear(table[:, column]) for column in columns]
-    heart_rate = fill_forward(table[:, HEART_RATE])
+    heart_rate = fill_forward(table[:, _HEART_RATE])
     return np.stack([*(column for column, _ in filled), heart_rate], axis=1), max(gap for _, gap in filled)
 
 
@@ -137,3 +173,6 @@ def _halve(
     ]
     edges = np.cumsum([0, *(len(piece) for piece in pieces)])
     return np.concatenate(pieces), np.stack([edges[:-1], edges[1:]], axis=1).astype(np.int64)
+
+
+PAMAP2 = Loader(spec=SPEC, files=files, parse=parse)

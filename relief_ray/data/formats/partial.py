@@ -1,39 +1,33 @@
-"""Numpy archives: the partial MHEALTH fixture (z-scored upstream) and the packaged excerpt of dsa."""
+"""MHEALTH in part, z-scored upstream: a fixture for tests; one numpy archive per subject."""
 
-import io
-import zipfile
-from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from relief_ray.data.formats.common import require_finite
-from relief_ray.data.sensor_recording import Recording, runs
-from relief_ray.data.source import Members, require_members
-from relief_ray.data.spec import DatasetSpec
+from relief_ray.data.formats import mhealth
+from relief_ray.data.formats.common import read_arrays, require_finite
+from relief_ray.data.loader import DatasetSpec, Loader, Members, Recording, require_members, runs
 from relief_ray.errors import UserError
 
-Arrays = Mapping[str, NDArray[np.generic]]
-
-
-def read_arrays(data: bytes, name: str, keys: tuple[str, ...]) -> Arrays:
-    """The named arrays of an npz (pickles are never loaded); UserError names the file and the missing key."""
-    try:
-        with np.load(io.BytesIO(data), allow_pickle=False) as archive:
-            missing = [key for key in keys if key not in archive]
-            if missing:
-                raise UserError(f"{name}: arrays {missing} are missing, found {sorted(archive)}; fetch it again")
-            return {key: archive[key] for key in keys}
-    except UserError:
-        raise
-    except (ValueError, zipfile.BadZipFile, OSError, EOFError, KeyError) as error:
-        raise UserError(f"{name}: not a whole .npz of plain arrays ({error}); fetch it again") from None
+SPEC = replace(
+    mhealth.SPEC,
+    name="mhealth_partial",
+    title="MHEALTH, chest accelerometer and arm gyroscope only, z-scored upstream (test fixture)",
+    modalities=(("acc", 3), ("gyro", 3)),
+    type_counts=(3, 0, 7),
+    licence="none stated by the intermediate source; the original is CC BY 4.0 (as listed by UCI)",
+    url="",
+    hints=("mhealth_acc_gyro_partial",),
+    own_folder=True,
+    member=r"(^|/)subject(0[1-9]|10)\.npz$",
+    max_abs=(40.0, 40.0),
+)
 
 
 def files(spec: DatasetSpec, subject: int) -> list[str]:
-    """The end of a subject's file name; the excerpt is one file."""
-    return ["dsa_mini.npz"] if spec.name == "dsa_mini" else [f"subject{subject:02d}.npz"]
+    """The end of a subject's file name."""
+    return [f"subject{subject:02d}.npz"]
 
 
 def parse(spec: DatasetSpec, members: Members, path: Path, subject: int) -> Recording:
@@ -50,17 +44,4 @@ def parse(spec: DatasetSpec, members: Members, path: Path, subject: int) -> Reco
     return Recording(subject=subject, signal=signal, labels=arrays["label"].astype(np.int16), bouts=bouts)
 
 
-def parse_mini(spec: DatasetSpec, members: Members, path: Path, subject: int) -> Recording:
-    """One subject of the packaged excerpt: int16 times a scale per channel, one bout per activity."""
-    name = members.names[0]
-    arrays = read_arrays(members.read(name), str(path), ("signal", "scale", "label", "subject"))
-    own = arrays["subject"] == subject
-    if not own.any():
-        raise UserError(f"{path}: no rows of subject {subject}; the package is damaged: install it again")
-    scale = arrays["scale"].astype(np.float32)
-    raw = arrays["signal"][own]
-    if raw.ndim != 2 or raw.shape[1] != spec.num_channels or len(scale) != spec.num_channels:
-        raise UserError(f"{path}: signal has shape {raw.shape}, expected (rows, {spec.num_channels}); install it again")
-    labels = arrays["label"][own].astype(np.int16)
-    signal = np.multiply(raw, scale, dtype=np.float32)
-    return Recording(subject=subject, signal=signal, labels=labels, bouts=runs(labels))
+MHEALTH_PARTIAL = Loader(spec=SPEC, files=files, parse=parse)

@@ -1,1 +1,1 @@
-"""The report's figures: each a function from an experiment to a ``Plot``, or none where the records lack it."""
+"""Figures of the report: each a function from an experiment to a ``Figure``, or None where the records lack it."""

@@ -6,22 +6,22 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from relief_ray.report.comparison import Comparison, Row
-from relief_ray.report.document import Plot
+from relief_ray.report.comparison import Comparison, MethodResult
+from relief_ray.report.document import TEXT_WIDTH_IN, Figure
 from relief_ray.report.experiments import Experiment
-from relief_ray.report.figures.style import TEXT_WIDTH_IN, all_styles, drawn, footnote, plain_axes, top_legend
+from relief_ray.report.figures.style import all_styles, drawn, footnote, plain_axes, top_legend
 from relief_ray.report.runs import fleet_of
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure as MplFigure
 
 HATCHES = ("", "///", "...", "\\\\\\", "xxx", "---")
 
 
-def modalities(experiment: Experiment, slug: str) -> Plot | None:
-    """Bars per modality and method; none where no method has a canonical model."""
+def modalities(experiment: Experiment, slug: str) -> Figure | None:
+    """Bars per modality and method; None where no method has a canonical model."""
     comparison = experiment.main
-    names = [] if comparison is None else owned(comparison)
+    names = [] if comparison is None else _modalities(comparison)
     if comparison is None or not names:
         return None
     rows = [
@@ -30,7 +30,7 @@ def modalities(experiment: Experiment, slug: str) -> Plot | None:
         for m in names
         if (s := r.stats.get(f"f1_{m}_percent")) is not None
     ]
-    return Plot(
+    return Figure(
         slug=slug,
         caption=f"F1 with one modality alone (the paper's Fig. 6); {experiment.title}. Bars: mean, lines: sample "
         "standard deviation over runs; the number of clients that own the modality stands under its name.",
@@ -42,12 +42,12 @@ def modalities(experiment: Experiment, slug: str) -> Plot | None:
     )
 
 
-def owned(comparison: Comparison) -> list[str]:
+def _modalities(comparison: Comparison) -> list[str]:
     """The modalities that the runs were evaluated on one at a time, in the runs' order."""
     return list(dict.fromkeys(m for s in comparison.summaries for m in s.last.f1_by_modality))
 
 
-def _draw(figure: Figure, experiment: Experiment, comparison: Comparison, names: Sequence[str]) -> None:
+def _draw(figure: MplFigure, experiment: Experiment, comparison: Comparison, names: Sequence[str]) -> None:
     methods = [m for m in drawn(comparison) if _bars(comparison.row(m), names)]
     look, width = all_styles(comparison), 0.8 / max(1, len(methods))
     ax = figure.add_axes((0.06, 0.25, 0.93, 0.6))
@@ -64,12 +64,12 @@ def _draw(figure: Figure, experiment: Experiment, comparison: Comparison, names:
     plain_axes(ax)
     ax.grid(visible=False, axis="x")
     top_legend(figure, len(methods))
-    footnote(figure, experiment)
+    footnote(figure, experiment.runs)
 
 
-def _bars(row: Row | None, names: Sequence[str]) -> list[tuple[str, float, float]]:
-    found = [(m, None if row is None else row.stats.get(f"f1_{m}_percent")) for m in names]
-    return [(m, s.mean, s.std or 0.0) for m, s in found if s is not None]
+def _bars(method: MethodResult | None, names: Sequence[str]) -> list[tuple[str, float, float]]:
+    stats = [(m, None if method is None else method.stats.get(f"f1_{m}_percent")) for m in names]
+    return [(m, s.mean, s.std or 0.0) for m, s in stats if s is not None]
 
 
 def _owners(comparison: Comparison, modality: str) -> str:

@@ -1,4 +1,8 @@
-"""What all figures share: methods, their colours, markers and dashes, and the footer that says where data are from."""
+"""Style of all figures: order and colours of methods, axes, legend, and the footer that names machine and programs.
+
+No pyplot, no global state, embedded fonts, the same bytes for the same records. Colours are Okabe and Ito's, which
+colour-blind readers can tell apart; hatches, dashes and markers repeat the distinction.
+"""
 
 from __future__ import annotations
 
@@ -10,34 +14,21 @@ from typing import TYPE_CHECKING, Any, cast
 
 from relief_ray.errors import UserError, listed
 from relief_ray.report.comparison import Comparison
-from relief_ray.report.experiments import Experiment
+from relief_ray.report.document import TEXT_WIDTH_IN
+from relief_ray.report.experiments import digests_of
+from relief_ray.report.runs import Loaded
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-
-# How every figure is drawn: no pyplot, no global state, embedded fonts, the same bytes for the same records.
-#
-# Colours are Okabe and Ito's, which colour-blind readers can tell apart; hatches, dashes and markers say it again.
-
-
-TEXT_WIDTH_IN = 7.16
-
-COLUMN_WIDTH_IN = 3.5
+    from matplotlib.figure import Figure as MplFigure
 
 DPI = 200
-
+FOOTER_IN = 0.16
 INK = "#222222"
-
 FAINT = "#8a8a8a"
-
+GRID = "#e4e4e4"
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8a8a8a")
-
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-
 DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (7, 3)))
 
 STYLE: Mapping[str, object] = {
@@ -68,7 +59,7 @@ _UNDATED: Mapping[str, Mapping[str, None]] = {
 
 
 @contextmanager
-def sheet(height_in: float, width_in: float = TEXT_WIDTH_IN, *, outlines: bool = False) -> Iterator[Figure]:
+def sheet(height_in: float, width_in: float = TEXT_WIDTH_IN, *, outlines: bool = False) -> Iterator[MplFigure]:
     """An empty figure in our style; the style is gone when the block ends, so draw and ``save`` inside it.
 
     ``outlines``: letters of an SVG as shapes, for readers without the font.
@@ -78,16 +69,16 @@ def sheet(height_in: float, width_in: float = TEXT_WIDTH_IN, *, outlines: bool =
     """
     try:
         import matplotlib
-        from matplotlib.figure import Figure as Sheet
+        from matplotlib.figure import Figure as MplFigure
     except ImportError as error:
         raise UserError("figures need matplotlib; install it with: pip install 'relief-ray[server]'") from error
     style = {**STYLE, **({"svg.fonttype": "path"} if outlines else {})}
     with matplotlib.rc_context(cast("dict[Any, Any]", style)):
-        yield Sheet(figsize=(width_in, height_in), dpi=DPI)
+        yield MplFigure(figsize=(width_in, height_in), dpi=DPI)
 
 
-def save(figure: Figure, path: Path) -> Path:
-    """Writes the figure; the suffix (.png, .pdf, .svg) names the format.
+def save(figure: MplFigure, path: Path) -> Path:
+    """Write the figure; the suffix (.png, .pdf, .svg) names the format.
 
     Raises:
         UserError: another suffix.
@@ -99,19 +90,15 @@ def save(figure: Figure, path: Path) -> Path:
     return path
 
 
+# Methods in one figure.
 MAX_METHODS = 6
-
 # The paper's five representative methods first, then the variants.
 FIRST = ("fedavg", "relief", "fedel", "harmony", "darkdistill", "v1", "v2", "v3", "fedprox")
-
-FOOTER_IN = 0.16
-
-GRID = "#e4e4e4"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Style:
-    """How one method is drawn, in every figure of a report alike."""
+    """Colour, marker, dashes and marker filling of one method, the same in every figure of `compare` and `report`."""
 
     colour: str
     marker: str
@@ -121,21 +108,20 @@ class Style:
 
 def styles(labels: Sequence[str]) -> Mapping[str, Style]:
     """A style per method; beyond eight, markers are hollow."""
-    found = {}
-    for i, label in enumerate(ordered(labels)):
-        k = i % len(COLOURS)
-        fill = COLOURS[k] if i < len(COLOURS) else "white"
-        found[label] = Style(colour=COLOURS[k], marker=MARKERS[k], dash=DASHES[k], fill=fill)
-    return found
+    numbers = {label: (i % len(COLOURS), i < len(COLOURS)) for i, label in enumerate(ordered(labels))}
+    return {
+        label: Style(colour=COLOURS[k], marker=MARKERS[k], dash=DASHES[k], fill=COLOURS[k] if is_full else "white")
+        for label, (k, is_full) in numbers.items()
+    }
 
 
 def ordered(labels: Sequence[str]) -> list[str]:
-    """Those of ``FIRST`` first, the others as they come."""
+    """Order of methods in figures: those of ``FIRST``, then the others as they come."""
     return sorted(labels, key=lambda m: FIRST.index(m) if m in FIRST else len(FIRST))
 
 
 def drawn(comparison: Comparison) -> list[str]:
-    """The methods that figures with lines or bars show: no bounds, at most six."""
+    """Methods that figures with lines or bars show: no bounds, at most six."""
     return ordered([r.label for r in comparison.rows if not r.is_bound])[:MAX_METHODS]
 
 
@@ -144,22 +130,19 @@ def all_styles(comparison: Comparison) -> Mapping[str, Style]:
     return styles([r.label for r in comparison.rows])
 
 
-def footnote(figure: Figure, experiment: Experiment, clock: str | None = None) -> None:
-    """One small line: clock, machine, threads, torch, engine, origin of the data, sources."""
-    figure.text(
-        0.008, 0.05 / float(figure.get_size_inches()[1]), small_print(experiment, clock), color=FAINT, fontsize=5
-    )
+def footnote(figure: MplFigure, runs: Sequence[Loaded], clock: str | None = None) -> None:
+    """Small line at the bottom: clock, machine, threads, torch, engine, origin of the data, sources."""
+    y = 0.05 / float(figure.get_size_inches()[1])
+    figure.text(0.008, y, small_print(runs, clock), color=FAINT, fontsize=5)
 
 
-def small_print(experiment: Experiment, clock: str | None = None) -> str:
+def small_print(runs: Sequence[Loaded], clock: str | None = None) -> str:
     """The text of ``footnote``."""
-    run = experiment.runs[0].run
-    machine, number = run.machine, len(experiment.runs)
-    kind = "" if clock is None else f"clock {clock} ({'measured' if clock == 'measured' else 'simulated'}) | "
-    code = listed(d[:8] for d in experiment.digests)
+    run, kind = runs[0].run, "measured" if clock == "measured" else "simulated"
     return (
-        f"{kind}{number} runs | {machine.cpu}, {machine.num_cores} cores, {machine.num_threads} thread(s) | torch "
-        f"{machine.torch} | engine {run.engine} | {run.data_origin} data | sources {code}"
+        f"{f'clock {clock} ({kind}) | ' if clock else ''}{len(runs)} runs | {run.machine.cpu}, {run.machine.num_cores} "
+        f"cores, {run.machine.num_threads} thread(s) | torch {run.machine.torch} | engine {run.engine} | "
+        f"{run.data_origin} data | sources {listed(d[:8] for d in digests_of(runs))}"
     )
 
 
@@ -171,10 +154,11 @@ def plain_axes(ax: Axes) -> None:
         ax.spines[side].set_visible(False)
 
 
-def top_legend(figure: Figure, columns: int) -> None:
-    """One legend above all panels, from the first panel's handles."""
+def top_legend(figure: MplFigure, columns: int, below_in: float = 0.0) -> None:
+    """One legend above all panels, from the first panel's handles; ``below_in``: inches left free above it."""
     handles, labels = figure.axes[0].get_legend_handles_labels()
+    top = 0.995 - below_in / float(figure.get_size_inches()[1])
     figure.legend(
-        handles, labels, loc="upper left", bbox_to_anchor=(0.05, 0.995), ncols=columns, frameon=False, handlelength=2.6,
+        handles, labels, loc="upper left", bbox_to_anchor=(0.05, top), ncols=columns, frameon=False, handlelength=2.6,
         columnspacing=1.2, handletextpad=0.4, borderaxespad=0.1,
     )  # fmt: skip

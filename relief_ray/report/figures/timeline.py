@@ -1,4 +1,4 @@
-"""A round's device timeline, FedAvg above RELIEF: where every device's seconds go.
+"""Device timeline of one round, FedAvg above RELIEF: every device's seconds by stage.
 
 The stages of a bar are sums over the round's mini-batches, in the order download, forward, backward, optimizer, upload,
 wait; on a device forward and backward alternate. Everything comes from ``RoundRecord.costs``.
@@ -16,16 +16,15 @@ from relief_ray.errors import UserError
 from relief_ray.records.schema import ClientCostRecord, CostRecord, RoundRecord
 from relief_ray.report.captions import mark
 from relief_ray.report.comparison import Comparison
-from relief_ray.report.document import Number, Plot
+from relief_ray.report.document import TEXT_WIDTH_IN, Figure, Number
 from relief_ray.report.experiments import Experiment
-from relief_ray.report.figures.style import FAINT, FOOTER_IN, INK, TEXT_WIDTH_IN, footnote, save, sheet
-from relief_ray.report.runs import Loaded, fleet_of, subjects, text
+from relief_ray.report.figures.style import FAINT, FOOTER_IN, INK, footnote, save, sheet
+from relief_ray.report.runs import Loaded, config_text, fleet_of, subjects
+from relief_ray.strategies import DESCRIBED
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure as MplFigure
 
 # stage, colour, hatch
 STAGES = (
@@ -41,9 +40,7 @@ MAX_BARS = 12
 
 ACCENT = "#B34A00"
 
-TITLES = {"fedavg": "FedAvg", "relief": "RELIEF", "fedprox": "FedProx", "v1": "RELIEF without elastic training (V1)"}
-
-# The lower half: RELIEF itself where it was run, else what comes nearest.
+# Methods for the lower half: RELIEF itself where it was run, else the nearest variant.
 BELOW = ("relief", "v2_mandatory", "v3_mandatory", "v2", "v3", "v1", "mandatory_only")
 
 
@@ -78,7 +75,7 @@ def pair(comparison: Comparison) -> tuple[Loaded, Loaded] | None:
 
 
 def timeline(above: Loaded, below: Loaded, path: Path, clock: str | None = None, round_: int | None = None) -> Path:
-    """Writes the figure: ``above`` (FedAvg) over ``below`` (RELIEF); by default the last round, ``below``'s own clock.
+    """Write the figure: ``above`` (FedAvg) over ``below`` (RELIEF); by default the last round, ``below``'s own clock.
 
     Raises:
         UserError: a run lacks that round or that clock; matplotlib is missing; an unknown file suffix.
@@ -107,7 +104,7 @@ def panel(loaded: Loaded, clock: str, round_: int | None = None) -> Panel:
     cost = record.costs[clock]
     planned = clock == loaded.run.planning_model
     return Panel(
-        title=TITLES.get(loaded.label, loaded.label),
+        title=DESCRIBED[loaded.label].title if loaded.label in DESCRIBED else loaded.label,
         bars=bars(loaded, cost),
         cost=cost,
         deadline_s=record.deadline_s if planned else None,
@@ -115,18 +112,18 @@ def panel(loaded: Loaded, clock: str, round_: int | None = None) -> Panel:
 
 
 def _round(loaded: Loaded, round_: int | None) -> RoundRecord:
-    found = [r for r in loaded.rounds if round_ is None or r.round == round_]
-    if not found:
+    rounds = [r for r in loaded.rounds if round_ is None or r.round == round_]
+    if not rounds:
         held = f"rounds up to {loaded.rounds[-1].round}" if loaded.rounds else "no round"
         raise UserError(f"{loaded.where}: no round {round_}, the run holds {held}; choose one of them")
-    return found[-1]
+    return rounds[-1]
 
 
 def bars(loaded: Loaded, cost: CostRecord) -> tuple[Bar, ...]:
     """A bar per device; above ``MAX_BARS`` devices, the busiest of every type stands for its type."""
     fleet, subject = fleet_of(loaded), subjects(loaded)
     known = () if fleet is None else fleet.clients
-    found = [
+    every = [
         Bar(
             name=f"subject {subject[c.client]}" if c.client in subject else f"client {c.client}",
             kind=known[c.client].device if known else "",
@@ -135,7 +132,7 @@ def bars(loaded: Loaded, cost: CostRecord) -> tuple[Bar, ...]:
         )
         for c in cost.clients
     ]
-    return tuple(found) if len(found) <= MAX_BARS else _busiest(found)
+    return tuple(every) if len(every) <= MAX_BARS else _busiest(every)
 
 
 def _seconds(cost: ClientCostRecord) -> tuple[float, ...]:
@@ -143,14 +140,16 @@ def _seconds(cost: ClientCostRecord) -> tuple[float, ...]:
     return (t.down_s, t.forward_s, t.backward_s, t.optimizer_s, t.up_s, cost.wait_s)
 
 
-def _busiest(found: Sequence[Bar]) -> tuple[Bar, ...]:
-    kinds = dict.fromkeys((b.kind, b.sensors) for b in found)
-    groups = [[b for b in found if (b.kind, b.sensors) == kind] for kind in kinds]
+def _busiest(every: Sequence[Bar]) -> tuple[Bar, ...]:
+    kinds = dict.fromkeys((b.kind, b.sensors) for b in every)
+    groups = [[b for b in every if (b.kind, b.sensors) == kind] for kind in kinds]
     return tuple(replace(min(group, key=lambda b: b.seconds[-1]), name=f"slowest of {len(group)}") for group in groups)
 
 
-def draw_panels(figure: Figure, panels: Sequence[Panel], source: Loaded, clock: str, bottom_in: float = 0.42) -> None:
-    """Fills an empty sheet of ``height_of`` inches, or more where ``bottom_in`` is."""
+def draw_panels(
+    figure: MplFigure, panels: Sequence[Panel], source: Loaded, clock: str, bottom_in: float = 0.42
+) -> None:
+    """Fill an empty sheet of ``height_of`` inches, or more where ``bottom_in`` is."""
     heights = [len(p.bars) + 1.2 for p in panels]
     height = float(figure.get_size_inches()[1])
     grid = figure.add_gridspec(
@@ -191,11 +190,11 @@ def _bars(ax: Axes, part: Panel) -> None:
     ax.axvline(part.cost.round_s, color=INK, linewidth=1.0, ymax=0.985)
 
 
-def _types(ax: Axes, found: Sequence[Bar]) -> None:
+def _types(ax: Axes, every: Sequence[Bar]) -> None:
     """Device type and sensors once beside their rows, with a bracket."""
     blend = ax.get_yaxis_transform()
-    for kind, sensors in dict.fromkeys((b.kind, b.sensors) for b in found if b.kind):
-        rows = [i for i, b in enumerate(found) if (b.kind, b.sensors) == (kind, sensors)]
+    for kind, sensors in dict.fromkeys((b.kind, b.sensors) for b in every if b.kind):
+        rows = [i for i, b in enumerate(every) if (b.kind, b.sensors) == (kind, sensors)]
         if rows != list(range(rows[0], rows[-1] + 1)):
             continue
         middle, gap = sum(rows) / len(rows), 0.42 if len(rows) > 1 else 0.0
@@ -236,7 +235,7 @@ def _saved(ax: Axes, panels: Sequence[Panel]) -> None:
     ax.text(end + gap / 2, middle - 0.25, f"{gap:.2f} s saved", ha="center", va="bottom")
 
 
-def _legend(figure: Figure, source: Loaded, clock: str, height: float) -> None:
+def _legend(figure: MplFigure, source: Loaded, clock: str, height: float) -> None:
     from matplotlib.patches import Patch
 
     handles = [
@@ -247,25 +246,22 @@ def _legend(figure: Figure, source: Loaded, clock: str, height: float) -> None:
         handles=handles, loc="upper right", bbox_to_anchor=(0.985, 1 - 0.02 / height), ncols=len(STAGES), frameon=False,
         handlelength=1.5, columnspacing=1.1, handletextpad=0.5, borderaxespad=0.2,
     )  # fmt: skip
-    name = f"{mark(source)}{text(source.run, 'data.name')}, clock {clock}"
+    name = f"{mark(source)}{config_text(source.run, 'data.name')}, clock {clock}"
     figure.text(0.012, 1 - 0.115 / height, name, ha="left", va="center", color=FAINT)
 
 
-# The timeline of a round, FedAvg above RELIEF, as a figure of the report.
-
-
-def timeline_plot(experiment: Experiment, slug: str) -> Plot | None:
+def timeline_figure(experiment: Experiment, slug: str) -> Figure | None:
     """The last round of one pair of runs."""
     comparison = experiment.main
-    found = None if comparison is None else pair(comparison)
-    if comparison is None or found is None:
+    runs = None if comparison is None else pair(comparison)
+    if comparison is None or runs is None:
         return None
-    panels = [panel(loaded, comparison.clock) for loaded in found]
-    return Plot(
+    panels = [panel(loaded, comparison.clock) for loaded in runs]
+    return Figure(
         slug=slug,
-        caption=f"The last round device by device, FedAvg above {panels[1].title} (fold {found[1].replicate[0]}, seed "
-        f"{found[1].replicate[2]}); {experiment.title}. Stages are sums over the round's mini-batches.",
-        draw=partial(_draw, panels=panels, source=found[1], experiment=experiment, clock=comparison.clock),
+        caption=f"The last round device by device, FedAvg above {panels[1].title} (fold {runs[1].replicate[0]}, seed "
+        f"{runs[1].replicate[2]}); {experiment.title}. Stages are sums over the round's mini-batches.",
+        draw=partial(_draw, panels=panels, source=runs[1], experiment=experiment, clock=comparison.clock),
         width_in=TEXT_WIDTH_IN,
         height_in=height_of(panels) + FOOTER_IN,
         columns=("panel", "device", "type", *(f"{name}_s" for name, _, _ in STAGES)),
@@ -278,6 +274,6 @@ def _row(part: Panel, i: int) -> list[Number]:
     return [part.title, bar.name, bar.kind, *bar.seconds]
 
 
-def _draw(figure: Figure, panels: list[Panel], source: Loaded, experiment: Experiment, clock: str) -> None:
+def _draw(figure: MplFigure, panels: list[Panel], source: Loaded, experiment: Experiment, clock: str) -> None:
     draw_panels(figure, panels, source, clock, bottom_in=0.42 + FOOTER_IN)
-    footnote(figure, experiment, clock)
+    footnote(figure, experiment.runs, clock)

@@ -1,4 +1,4 @@
-"""The document as one HTML file that needs nothing else: style, tables and figures are inside."""
+"""Document as one HTML file that needs nothing else: style, tables and figures are inside."""
 
 from __future__ import annotations
 
@@ -7,7 +7,18 @@ from collections.abc import Iterable, Mapping
 from html import escape
 from importlib.resources import files
 
-from relief_ray.report.document import Block, Document, Entry, Line, Origin, Plot, Prose, Section, Sheet, column_origins
+from relief_ray.report.document import (
+    Block,
+    Cell,
+    Document,
+    Figure,
+    Origin,
+    Paragraphs,
+    Row,
+    Section,
+    Table,
+    column_origins,
+)
 
 STYLE_FILE = "style.css"
 MINUS = "\N{MINUS SIGN}"
@@ -44,67 +55,70 @@ def _section(section: Section, drawings: Mapping[str, str]) -> str:
 
 
 def _block(block: Block, drawings: Mapping[str, str]) -> str:
-    if isinstance(block, Prose):
-        return _prose(block)
-    return _table(block) if isinstance(block, Sheet) else _figure(block, drawings.get(block.slug))
+    if isinstance(block, Paragraphs):
+        return _paragraphs(block)
+    return _table(block) if isinstance(block, Table) else _figure(block, drawings.get(block.slug))
 
 
-def _prose(block: Prose) -> str:
+def _paragraphs(block: Paragraphs) -> str:
     tag = "li" if block.is_list else "p"
     lines = "\n".join(f"<{tag}>{inline(line)}</{tag}>" for line in block.lines)
     lines = f"<ul>\n{lines}\n</ul>" if block.is_list else lines
     return f"<div class='notice {block.tone}'>{lines}</div>" if block.tone else lines
 
 
-def _table(sheet: Sheet) -> str:
-    origins = column_origins(sheet)
-    second = f"<small>{inline(sheet.second)}</small>" if sheet.second else ""
-    head = f"<th scope='col'>{inline(sheet.head[0])}{second}</th>" + "".join(
+def _table(table: Table) -> str:
+    origins = column_origins(table)
+    second = f"<small>{inline(table.second)}</small>" if table.second else ""
+    head = f"<th scope='col'>{inline(table.head[0])}{second}</th>" + "".join(
         f"<th scope='col'>{inline(name)}{_chip(origin)}</th>"
-        for name, origin in zip(sheet.head[1:], origins, strict=True)
+        for name, origin in zip(table.head[1:], origins, strict=True)
     )
-    lines = "\n".join(_line(line, origins) for line in sheet.lines)
-    notes = "".join(f"<p class='note'>{inline(n)}</p>" for n in sheet.notes)
-    kind = " class='words'" if sheet.is_text else ""
+    lines = "\n".join(_row(row, origins) for row in table.rows)
+    notes = "".join(f"<p class='note'>{inline(n)}</p>" for n in table.notes)
+    kind = " class='words'" if table.is_text else ""
     return (
-        f"<div class='table' id='{sheet.slug}'><table{kind}>\n<caption>{inline(sheet.caption)}</caption>\n"
+        f"<div class='table' id='{table.slug}'><table{kind}>\n<caption>{inline(table.caption)}</caption>\n"
         f"<thead><tr>{head}</tr></thead>\n<tbody>\n{lines}\n</tbody></table>{notes}</div>"
     )
 
 
-def _line(line: Line, origins: Iterable[Origin | None]) -> str:
-    names = [name for name, given in (("rule", line.rule), ("faint", line.faint)) if given]
+def _row(row: Row, origins: Iterable[Origin | None]) -> str:
+    names = [name for name, is_so in (("rule", row.rule), ("faint", row.faint)) if is_so]
     kind = f" class='{' '.join(names)}'" if names else ""
-    cells = "".join(_cell(e, o) for e, o in zip(line.entries, origins, strict=True))
-    return f"<tr{kind}><th scope='row'>{inline(line.name)}</th>{cells}</tr>"
+    cells = "".join(_cell(e, o) for e, o in zip(row.cells, origins, strict=True))
+    return f"<tr{kind}><th scope='row'>{inline(row.name)}</th>{cells}</tr>"
 
 
-def _cell(entry: Entry, usual: Origin | None) -> str:
-    kind = f" class='{entry.tone}'" if entry.tone else ""
-    chip = _chip(entry.origin) if entry.origin != usual else ""
-    below = f"<small>{inline(entry.below)}</small>" if entry.below else ""
-    return f"<td{kind}>{inline(entry.text)}{chip}{below}</td>"
+def _cell(cell: Cell, usual: Origin | None) -> str:
+    kind = f" class='{cell.tone}'" if cell.tone else ""
+    chip = _chip(cell.origin) if cell.origin != usual else ""
+    below = f"<small>{inline(cell.below)}</small>" if cell.below else ""
+    return f"<td{kind}>{inline(cell.text)}{chip}{below}</td>"
 
 
 def _chip(origin: Origin | None) -> str:
     return f"<span class='origin {origin.lower()}'>{origin}</span>" if origin else ""
 
 
-def _figure(plot: Plot, drawing: str | None) -> str:
-    picture = own_ids(drawing, plot.slug) if drawing else "<p class='note'>Not drawn: matplotlib is not installed.</p>"
-    label = escape(plot.caption.replace("`", ""), quote=True)
+def _figure(figure: Figure, drawing: str | None) -> str:
+    picture = (
+        own_ids(drawing, figure.slug) if drawing else "<p class='note'>Not drawn: matplotlib is not installed.</p>"
+    )
+    label = escape(figure.caption.replace("`", ""), quote=True)
     return (
-        f"<figure id='{plot.slug}' style='max-width: {plot.width_in * 1.4:.2f}in'>"
+        f"<figure id='{figure.slug}' style='max-width: {figure.width_in * 1.4:.2f}in'>"
         f'<div role="img" aria-label="{label}">{picture}</div>'
-        f"<figcaption>{inline(plot.caption)} <span class='file'>figures/{plot.slug}.csv</span></figcaption></figure>"
+        f"<figcaption>{inline(figure.caption)} <span class='file'>figures/{figure.slug}.csv</span></figcaption>"
+        "</figure>"
     )
 
 
 def own_ids(drawing: str, slug: str) -> str:
     """The ``<svg>`` element alone, its ids made unique in the page and its size left to the page."""
-    found = drawing[drawing.index("<svg") :]
-    found = re.sub(r"<metadata>.*?</metadata>\s*", "", found, flags=re.DOTALL)
-    opening, rest = found.split(">", 1)
+    svg = drawing[drawing.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
+    opening, rest = svg.split(">", 1)
     opening = re.sub(r'\s(?:width|height)="[^"]*"', "", opening)
     rest = re.sub(r'\bid="([^"]+)"', rf'id="{slug}-\1"', rest)
     rest = re.sub(r"url\(#([^)]+)\)", rf"url(#{slug}-\1)", rest)

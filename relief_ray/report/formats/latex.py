@@ -1,4 +1,4 @@
-r"""The document's tables and figures as LaTeX for a two-column IEEE paper (array, booktabs, graphicx, makecell)."""
+r"""Tables and figures of a document as LaTeX for a two-column IEEE paper (array, booktabs, graphicx, makecell)."""
 
 from __future__ import annotations
 
@@ -6,18 +6,26 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from relief_ray.report.document import Document, Entry, Line, Plot, Sheet, column_origins
-from relief_ray.report.figures.style import COLUMN_WIDTH_IN, TEXT_WIDTH_IN
+from relief_ray.report.document import (
+    COLUMN_WIDTH_IN,
+    TEXT_WIDTH_IN,
+    Cell,
+    Document,
+    Figure,
+    Row,
+    Table,
+    column_origins,
+)
 
 _SPECIAL = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "×": r"$\times$", "<": r"$<$", ">": r"$>$",
     "θ": r"$\theta$", "Δ": r"$\Delta$", "γ": r"$\gamma$", "≤": r"$\leq$", "≥": r"$\geq$", "≈": r"$\approx$", "−": "$-$",
 }  # fmt: skip
-# What T1 fonts have beside Latin letters.
+# Characters that T1 fonts have beside Latin letters.
 _KNOWN = frozenset("\N{DAGGER}\N{EN DASH}\N{EM DASH}\N{HORIZONTAL ELLIPSIS}\N{BULLET}‘’“”")
 LATIN_END = 0x180
-# What fits on a page under a caption, in lines of text.
+# Lines of text that fit on a page under a caption.
 PAGE_LINES = 44
 NOTE_CHARS, WORDS_CHARS = 130, 28
 BREAK = r"\\ "
@@ -31,8 +39,8 @@ _HEAD = r"""% Tables and figures of the report: compile it as it is, or take wha
 
 def latex(document: Document, figures: str = "figures") -> str:
     """A file that compiles by itself."""
-    floats = [b for b in document.blocks if isinstance(b, Sheet | Plot)]
-    blocks = [_tables(b) if isinstance(b, Sheet) else _figure(b, figures) for b in floats]
+    floats = [b for b in document.blocks if isinstance(b, Table | Figure)]
+    blocks = [_tables(b) if isinstance(b, Table) else _figure(b, figures) for b in floats]
     return _HEAD + "\n".join(blocks) + f"\n\\section*{{Origin}}\n{escape(document.footer)}\n\\end{{document}}\n"
 
 
@@ -43,41 +51,41 @@ def escape(text: str) -> str:
     return re.sub(r"`([^`]+)`", r"\\texttt{\1}", safe)
 
 
-def paged(sheet: Sheet) -> Iterator[Sheet]:
+def paged(table: Table) -> Iterator[Table]:
     """The table in parts of a page at most, the notes under the last one: LaTeX breaks no float."""
-    room = PAGE_LINES - sum(1 + len(note) // NOTE_CHARS for note in sheet.notes)
-    parts: list[list[Line]] = [[]]
-    for line in sheet.lines:
-        if parts[-1] and sum(map(_height, [*parts[-1], line])) > max(1, room):
+    room = PAGE_LINES - sum(1 + len(note) // NOTE_CHARS for note in table.notes)
+    parts: list[list[Row]] = [[]]
+    for row in table.rows:
+        if parts[-1] and sum(map(_height, [*parts[-1], row])) > max(1, room):
             parts.append([])
-        parts[-1].append(line)
-    for number, lines in enumerate(parts, 1):
-        part = replace(sheet, lines=tuple(lines), notes=sheet.notes if number == len(parts) else ())
+        parts[-1].append(row)
+    for number, rows in enumerate(parts, 1):
+        part = replace(table, rows=tuple(rows), notes=table.notes if number == len(parts) else ())
         if number > 1:
-            part = replace(part, slug=f"{sheet.slug}-{number}", caption=f"{sheet.caption} (Continued.)")
+            part = replace(part, slug=f"{table.slug}-{number}", caption=f"{table.caption} (Continued.)")
         yield part
 
 
-def _height(line: Line) -> float:
+def _height(row: Row) -> float:
     """Lines of text that a row takes: a second line is small, words are wrapped."""
-    return max((1.0 + 0.8 * bool(e.below) + len(e.text) // WORDS_CHARS for e in line.entries), default=1.0)
+    return max((1.0 + 0.8 * bool(e.below) + len(e.text) // WORDS_CHARS for e in row.cells), default=1.0)
 
 
-def _tables(sheet: Sheet) -> str:
-    origins = column_origins(sheet)
-    return "\n".join(_table(part, origins) for part in paged(sheet))
+def _tables(table: Table) -> str:
+    origins = column_origins(table)
+    return "\n".join(_table(part, origins) for part in paged(table))
 
 
-def _table(sheet: Sheet, origins: Sequence[str | None]) -> str:
-    columns = "l" + (_word_columns(sheet) if sheet.is_text else "r" * len(origins))
-    pairs = zip(sheet.head[1:], origins, strict=True)
-    first = _stacked(escape(sheet.head[0]), escape(sheet.second)).replace("[tr]", "[tl]")
-    comma = ", " if sheet.is_text else f",{BREAK}"
+def _table(table: Table, origins: Sequence[str | None]) -> str:
+    columns = "l" + (_word_columns(table) if table.is_text else "r" * len(origins))
+    pairs = zip(table.head[1:], origins, strict=True)
+    first = _stacked(escape(table.head[0]), escape(table.second)).replace("[tr]", "[tl]")
+    comma = ", " if table.is_text else f",{BREAK}"
     head = [first, *(_stacked(escape(name).replace(", ", comma), origin or "") for name, origin in pairs)]
-    body = "\n".join(_line(line, origins) for line in sheet.lines)
-    notes = "".join(f"\\par\\smallskip\\footnotesize\\raggedright {escape(note)}\n" for note in sheet.notes)
+    body = "\n".join(_row(row, origins) for row in table.rows)
+    notes = "".join(f"\\par\\smallskip\\footnotesize\\raggedright {escape(note)}\n" for note in table.notes)
     return (
-        f"\\begin{{table*}}[t]\n\\centering\n\\caption{{{escape(sheet.caption)}}}\n\\label{{tab:{sheet.slug}}}\n"
+        f"\\begin{{table*}}[t]\n\\centering\n\\caption{{{escape(table.caption)}}}\n\\label{{tab:{table.slug}}}\n"
         "\\resizebox{\\ifdim\\width>\\linewidth\\linewidth\\else\\width\\fi}{!}{%\n"
         f"\\begin{{tabular}}{{{columns}}}\n"
         f"\\toprule\n{' & '.join(head)} \\\\\n\\midrule\n{body}\n\\bottomrule\n\\end{{tabular}}}}\n"
@@ -85,24 +93,24 @@ def _table(sheet: Sheet, origins: Sequence[str | None]) -> str:
     )
 
 
-def _word_columns(sheet: Sheet) -> str:
+def _word_columns(table: Table) -> str:
     """Columns of short words as wide as they are; the others wrap, in equal shares of most of the width."""
-    longest = [max(len(e.text) for e in column) for column in zip(*(x.entries for x in sheet.lines), strict=True)]
+    longest = [max(len(e.text) for e in column) for column in zip(*(x.cells for x in table.rows), strict=True)]
     share = 0.6 / max(1, sum(n > WORDS_CHARS for n in longest))
     wrapped = f">{{\\raggedright\\arraybackslash}}p{{{share:.3f}\\linewidth}}"
-    return "".join(wrapped if n > WORDS_CHARS else "l" for n in longest) or "l" * (len(sheet.head) - 1)
+    return "".join(wrapped if n > WORDS_CHARS else "l" for n in longest) or "l" * (len(table.head) - 1)
 
 
-def _line(line: Line, origins: Iterable[str | None]) -> str:
-    cells = (_cell(e, o) for e, o in zip(line.entries, origins, strict=True))
+def _row(row: Row, origins: Iterable[str | None]) -> str:
+    cells = (_cell(e, o) for e, o in zip(row.cells, origins, strict=True))
     # Behind `\\` a bracket would be a length and a star a break.
-    name = re.sub(r"^(?=[\[*])", "{}", escape(line.name))
-    return ("\\midrule\n" if line.rule else "") + " & ".join([name, *cells]) + " \\\\"
+    name = re.sub(r"^(?=[\[*])", "{}", escape(row.name))
+    return ("\\midrule\n" if row.rule else "") + " & ".join([name, *cells]) + " \\\\"
 
 
-def _cell(entry: Entry, usual: str | None) -> str:
-    own = entry.origin if entry.origin not in (None, usual) else ""
-    return _stacked(" ".join(p for p in (escape(entry.text), own) if p), escape(entry.below))
+def _cell(cell: Cell, usual: str | None) -> str:
+    other = cell.origin if cell.origin not in (None, usual) else ""
+    return _stacked(" ".join(p for p in (escape(cell.text), other) if p), escape(cell.below))
 
 
 def _stacked(above: str, below: str) -> str:
@@ -110,12 +118,12 @@ def _stacked(above: str, below: str) -> str:
     return f"\\makecell[tr]{{{BREAK.join(lines)}}}" if len(lines) > 1 else above
 
 
-def _figure(plot: Plot, figures: str) -> str:
-    star, most_in = ("*", TEXT_WIDTH_IN) if plot.width_in > COLUMN_WIDTH_IN else ("", COLUMN_WIDTH_IN)
+def _figure(figure: Figure, figures: str) -> str:
+    star, most_in = ("*", TEXT_WIDTH_IN) if figure.width_in > COLUMN_WIDTH_IN else ("", COLUMN_WIDTH_IN)
     # The page's column and text are a little less than 3.5 and 7.16 inches.
-    width = "\\linewidth" if plot.width_in >= most_in else f"{plot.width_in:.2f}in"
+    width = "\\linewidth" if figure.width_in >= most_in else f"{figure.width_in:.2f}in"
     return (
         f"\\begin{{figure{star}}}[t]\n\\centering\n"
-        f"\\includegraphics[width={width}]{{{figures}/{plot.slug}.pdf}}\n"
-        f"\\caption{{{escape(plot.caption)}}}\n\\label{{fig:{plot.slug}}}\n\\end{{figure{star}}}\n"
+        f"\\includegraphics[width={width}]{{{figures}/{figure.slug}.pdf}}\n"
+        f"\\caption{{{escape(figure.caption)}}}\n\\label{{fig:{figure.slug}}}\n\\end{{figure{star}}}\n"
     )

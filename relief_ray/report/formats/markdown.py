@@ -1,11 +1,20 @@
-"""The document as GitHub Markdown; figures are linked, not drawn."""
+"""Document as GitHub Markdown; figures are linked, not drawn."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
-from relief_ray.report.document import Block, Document, Entry, Plot, Prose, Section, Sheet, column_origins
-from relief_ray.report.formats.text import markdown_table
+from relief_ray.report.document import (
+    NONE,
+    Block,
+    Cell,
+    Document,
+    Figure,
+    Paragraphs,
+    Section,
+    Table,
+    column_origins,
+)
 
 
 def markdown(document: Document, figures: str = "figures") -> str:
@@ -17,41 +26,55 @@ def markdown(document: Document, figures: str = "figures") -> str:
     return "\n\n".join(p.strip("\n") for p in parts if p) + "\n"
 
 
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], numeric: bool = True) -> str:
+    """Table of texts; where it is ``numeric``, all columns but the first stand to the right."""
+    dashes = ["---", *("---:" if numeric else "---" for _ in head[1:])]
+    return "\n".join(f"| {' | '.join(line)} |" for line in (head, dashes, *rows)) + "\n"
+
+
+def means_markdown(
+    means: Mapping[str, Mapping[str, float]], head: str, form: str = ".2f", columns: Sequence[str] = ()
+) -> str:
+    """Table of group -> column -> value; columns in order of appearance unless given, empty ones left out."""
+    known = list(dict.fromkeys(column for row in means.values() for column in row))
+    names = [c for c in columns or known if c in known]
+    rows = [[j, *(format(row[c], form) if c in row else NONE for c in names)] for j, row in means.items()]
+    return markdown_table([head, *names], rows)
+
+
+def table_markdown(table: Table) -> str:
+    """Caption, rows and notes."""
+    origins = column_origins(table)
+    pairs = zip(table.head[1:], origins, strict=True)
+    first = f"{table.head[0]}<br><sub>{table.second}</sub>" if table.second else table.head[0]
+    head = [first, *(name if origin is None else f"{name} ({origin})" for name, origin in pairs)]
+    rows = [
+        [row.name, *(_cell(c, c.origin if c.origin != o else None) for c, o in zip(row.cells, origins, strict=True))]
+        for row in table.rows
+    ]
+    body = f"{markdown_table(head, rows, numeric=not table.is_text)}\n" + "\n\n".join(table.notes)
+    return f"**{table.caption}**\n\n{body}" if table.caption else body
+
+
 def _section(section: Section, figures: str) -> Iterable[str]:
     yield f"{'#' * section.level} {section.title}"
     yield from (_block(b, figures) for b in section.blocks)
 
 
 def _block(block: Block, figures: str) -> str:
-    if isinstance(block, Sheet):
-        return _table(block)
-    if isinstance(block, Plot):
+    if isinstance(block, Table):
+        return table_markdown(block)
+    if isinstance(block, Figure):
         return f"![{block.caption}]({figures}/{block.slug}.png)\n\n{block.caption}"
-    return _prose(block)
+    return _paragraphs(block)
 
 
-def _prose(block: Prose) -> str:
+def _paragraphs(block: Paragraphs) -> str:
     mark = "> " if block.tone else "- " if block.is_list else ""
     return ("\n" if block.is_list or block.tone else "\n\n").join(f"{mark}{line}" for line in block.lines)
 
 
-def _table(sheet: Sheet) -> str:
-    origins = column_origins(sheet)
-    pairs = zip(sheet.head[1:], origins, strict=True)
-    first = f"{sheet.head[0]}<br><sub>{sheet.second}</sub>" if sheet.second else sheet.head[0]
-    head = [first, *(name if origin is None else f"{name} ({origin})" for name, origin in pairs)]
-    rows = [
-        [
-            line.name,
-            *(_cell(e, e.origin if e.origin != o else None) for e, o in zip(line.entries, origins, strict=True)),
-        ]
-        for line in sheet.lines
-    ]
-    notes = "\n\n".join(sheet.notes)
-    return f"**{sheet.caption}**\n\n{markdown_table(head, rows, numeric=not sheet.is_text)}\n{notes}"
-
-
-def _cell(entry: Entry, origin: str | None) -> str:
-    first = " ".join(p for p in (entry.text, origin) if p)
-    second = f"<sub>{entry.below}</sub>" if entry.below else ""
+def _cell(cell: Cell, origin: str | None) -> str:
+    first = " ".join(p for p in (cell.text, origin) if p)
+    second = f"<sub>{cell.below}</sub>" if cell.below else ""
     return "<br>".join(p for p in (first, second) if p).replace("|", "\\|")

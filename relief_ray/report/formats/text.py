@@ -1,47 +1,47 @@
-"""A comparison as a terminal table, Markdown, JSON or CSV. Undefined and unreached figures are ``-``, never imputed."""
+"""A comparison as terminal text, Markdown, JSON or CSV. Undefined and unreached figures are ``-``, never imputed."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from textwrap import fill
 
 from pydantic import JsonValue
-from rich.table import Table as RichTable
 
 from relief_ray.report.captions import caption, remarks
-from relief_ray.report.comparison import Comparison, Row
+from relief_ray.report.comparison import Comparison, MethodResult
+from relief_ray.report.document import Table
+from relief_ray.report.formats.markdown import table_markdown
 from relief_ray.report.statistics import Paired
-from relief_ray.report.tables.comparison import Table, costs_table, fitted, legend, scores_table, wide_table
+from relief_ray.report.tables.comparison import DAGGER, costs_table, legend, scores_table, wide_table
 
 WIDTH = 120
+# Headings of so many letters stay on one line.
+SHORT = 9
 
 
 def plain(comparison: Comparison) -> str:
-    """The terminal's tables, none wider than 120 columns: bounds below a rule, then remarks."""
-    tables = "\n\n".join("\n".join(_lines(comparison, table)) for table in terminal_tables(comparison))
+    """Caption, tables at most 120 columns wide (bounds below a rule), and remarks."""
+    tables = [part for made in (scores_table, costs_table) for part in fitted(made(comparison), WIDTH)]
     sentences = (*legend(comparison), *remarks(comparison))
     notes = [fill(r, WIDTH, initial_indent="- ", subsequent_indent="  ") for r in sentences]
-    return "\n".join([fill(caption(comparison), WIDTH), "", tables, *notes]) + "\n"
+    shown = "\n\n".join(table_text(table) for table in tables)
+    return "\n".join([fill(caption(comparison), WIDTH), "", shown, *notes]) + "\n"
 
 
-def terminal_tables(comparison: Comparison) -> list[Table]:
-    """Scores, then costs; each in several tables where one would be too wide."""
-    return [*fitted(scores_table(comparison), WIDTH), *fitted(costs_table(comparison), WIDTH)]
-
-
-def _lines(comparison: Comparison, table: Table) -> Iterator[str]:
-    headings, rows = table
-    widths = [max(len(line[i]) for line in (headings, *rows)) for i in range(len(headings))]
-    rule = "  ".join("-" * w for w in widths)
-    yield from (_line(headings, widths), rule)
-    was_bound = True
-    for row, cells in zip(comparison.rows, rows, strict=True):
-        yield from [rule] if row.is_bound and not was_bound else []
-        yield _line(cells, widths)
-        was_bound = row.is_bound
+def table_text(table: Table) -> str:
+    """Aligned columns, the first to the left, with a rule under the headings; long headings take two lines."""
+    heads = list(zip(*map(_heading, table.head, _columns(table)), strict=True))
+    texts = [[row.name, *(cell.text for cell in row.cells)] for row in table.rows]
+    widths = [max(map(len, column)) for column in zip(*heads, *texts, strict=True)]
+    rule = "  ".join("-" * width for width in widths)
+    lines = [*(_line(head, widths) for head in heads if any(head)), rule]
+    for row, cells in zip(table.rows, texts, strict=True):
+        lines += [rule, _line(cells, widths)] if row.rule else [_line(cells, widths)]
+    return "\n".join(lines)
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
@@ -49,50 +49,76 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
     return "  ".join([first, *rest]).rstrip()
 
 
-def rich_tables(comparison: Comparison) -> tuple[RichTable, ...]:
-    """The terminal's tables for a rich console; caption and remarks are the caller's to print."""
-    return tuple(_rich_table(comparison, table) for table in terminal_tables(comparison))
+def _columns(table: Table) -> list[list[str]]:
+    """The texts of every column without its heading, the rows' names first."""
+    return [
+        [row.name for row in table.rows],
+        *([row.cells[i].text for row in table.rows] for i in range(len(table.head) - 1)),
+    ]
 
 
-def _rich_table(comparison: Comparison, source: Table) -> RichTable:
-    headings, rows = source
-    table = RichTable(box=None, pad_edge=False, header_style="bold")
-    for i, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if i else "left", no_wrap=True)
-    for row, cells in zip(comparison.rows, rows, strict=True):
-        table.add_row(*cells, style="dim" if row.is_bound else None)
-    return table
+def _heading(head: str, cells: Sequence[str]) -> tuple[str, str]:
+    """The heading in two lines, the first empty where it is short or no wider than its cells."""
+    if len(head) <= max(SHORT, *map(len, cells)) or head.endswith(DAGGER):
+        return "", head
+    spaces = [i for i, letter in enumerate(head) if letter == " "]
+    halves = [("", head), *((head[:i], head[i + 1 :]) for i in spaces)]
+    return min(halves, key=lambda lines: max(map(len, lines)))
 
 
-def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]], numeric: bool = True) -> str:
-    """A GitHub table; where it is ``numeric``, all columns but the first stand to the right."""
-    dashes = ["---", *("---:" if numeric else "---" for _ in headings[1:])]
-    return "\n".join(f"| {' | '.join(line)} |" for line in (headings, dashes, *rows)) + "\n"
+def fitted(table: Table, width: int) -> list[Table]:
+    """The table as the fewest that are at most ``width`` wide, evenly; the paper's columns stay beside ours."""
+    texts = zip(table.head, _columns(table), strict=True)
+    first, *widths = (max(map(len, (*_heading(head, cells), *cells))) for head, cells in texts)
+    units: list[list[int]] = []
+    for i, head in enumerate(table.head[1:]):
+        if head.endswith(DAGGER):
+            units[-1].append(i)
+        else:
+            units.append([i])
+    fewest = len(_packed(first, widths, units, width))
+    narrow = next(w for w in range(width + 1) if len(_packed(first, widths, units, w)) <= fewest)
+    return [_selected(table, part) for part in _packed(first, widths, units, narrow)]
+
+
+def _packed(first: int, widths: Sequence[int], units: Iterable[Sequence[int]], width: int) -> list[list[int]]:
+    """Numbers of the columns of as many tables as it takes; two blanks stand between columns."""
+    parts: list[list[int]] = [[]]
+    for unit in units:
+        if parts[-1] and first + sum(2 + widths[i] for i in (*parts[-1], *unit)) > width:
+            parts.append([])
+        parts[-1] += unit
+    return parts
+
+
+def _selected(table: Table, indices: Sequence[int]) -> Table:
+    rows = tuple(replace(row, cells=tuple(row.cells[i] for i in indices)) for row in table.rows)
+    return replace(table, head=(table.head[0], *(table.head[1 + i] for i in indices)), rows=rows)
 
 
 def markdown(comparison: Comparison) -> str:
     """Caption, all tables and remarks."""
-    tables = (scores_table(comparison), costs_table(comparison), wide_table(comparison))
-    parts = [caption(comparison), *(markdown_table(*table) for table in tables)]
+    tables = (table_markdown(made(comparison)) for made in (scores_table, costs_table, wide_table))
     notes = "\n".join(f"- {r}" for r in (*legend(comparison), *remarks(comparison)))
-    return "\n\n".join(p.rstrip("\n") for p in [*parts, notes] if p) + "\n"
+    return "\n\n".join(p.rstrip("\n") for p in (caption(comparison), *tables, notes) if p) + "\n"
 
 
 def flat(comparison: Comparison) -> list[dict[str, JsonValue]]:
     """One flat mapping per method: ``<figure>`` is the mean, ``<figure>_std``, ``<figure>_num`` stand beside it."""
-    return [_flat_row(row) for row in comparison.rows]
+    return [_flat_method(method) for method in comparison.rows]
 
 
-def _flat_row(row: Row) -> dict[str, JsonValue]:
-    found: dict[str, JsonValue] = {
-        "method": row.label, "is_bound": row.is_bound, "personalised": row.personalised, "num_runs": row.num_runs,
+def _flat_method(method: MethodResult) -> dict[str, JsonValue]:
+    values: dict[str, JsonValue] = {
+        "method": method.label, "is_bound": method.is_bound, "personalised": method.personalised,
+        "num_runs": method.num_runs,
     }  # fmt: skip
-    for name, stat in row.stats.items():
-        found |= {name: stat.mean, f"{name}_std": stat.std, f"{name}_num": stat.num}
-    for name, paired in (("f1", row.f1), ("f1_canonical", row.canonical), ("f1_rare", row.rare)):
+    for name, stat in method.stats.items():
+        values |= {name: stat.mean, f"{name}_std": stat.std, f"{name}_num": stat.num}
+    for name, paired in (("f1", method.f1), ("f1_canonical", method.canonical), ("f1_rare", method.rare)):
         if paired is not None:
-            found |= _flat_paired(f"{name}_vs_fedavg", paired)
-    return found
+            values |= _flat_paired(f"{name}_vs_fedavg", paired)
+    return values
 
 
 def _flat_paired(name: str, paired: Paired) -> dict[str, JsonValue]:
@@ -107,7 +133,7 @@ def _flat_paired(name: str, paired: Paired) -> dict[str, JsonValue]:
 
 
 def as_json(comparison: Comparison) -> str:
-    """Everything a script wants to read."""
+    """Caption, clock, remarks and every figure of every method, unrounded."""
     value = {
         "caption": caption(comparison), "clock": comparison.clock, "remarks": list(remarks(comparison)),
         "methods": flat(comparison),

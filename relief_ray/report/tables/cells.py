@@ -1,16 +1,15 @@
-"""One table cell: our mean and spread, the paper's value under it, the deviation where both mean the same thing."""
+"""Cells of the tables: our mean and spread, the paper's value below, and the deviation where it has a meaning."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from math import isclose
 
-from relief_ray.report.comparison import Comparison, Row, Stat
-from relief_ray.report.document import Entry, Number, Origin
+from relief_ray.report.comparison import Comparison, MethodResult, Stat
+from relief_ray.report.document import NONE, Cell, Number, Origin
 from relief_ray.report.experiments import SAME, USUAL_FLEET, Experiment
 from relief_ray.report.paper import PAPER_DATA, TABLE_PRESETS, Paper, PaperCell
-from relief_ray.report.tables.comparison import NONE
+from relief_ray.report.tables.columns import Column
 
 # The paper's protocol, Section VI-A and Eq. (2): key, value; it does not say how subjects are split.
 PROTOCOL = (
@@ -20,21 +19,25 @@ PROTOCOL = (
 )  # fmt: skip
 SIMULATED = ("round_s", "speedup", "speedup_total", "energy_j", "energy_total_j", "energy_saved_percent", "total_s")
 FITTED_JOULES = ("flop_proportional", "split_naive", "split_reuse")
+_TIMED = (*SIMULATED, "compute_s", "wait_s", "device_j")
+_BY_ROUND = ("tta85_rounds", "tta95_rounds")
+_ORDINALS = {1: "1st", 2: "2nd", 3: "3rd"}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Column:
-    """A column: its heading, our figure, decimals, the paper's column (``{data}`` is the data set), and the scale."""
-
-    head: str
-    figure: str
-    decimals: int
-    paper: str = ""
-    scale: float = 1.0
+def headings(experiment: Experiment, columns: Sequence[Column], clock: str | None) -> Iterator[str]:
+    """Headings of the columns: simulated ones name their clock, numbers of rounds how often F1 was tested."""
+    every = experiment.text("evaluation.every")
+    for column in columns:
+        if column.figure in _TIMED and clock is not None:
+            yield f"{column.head}, `{clock}`"
+        elif column.figure in _BY_ROUND and every not in ("", "1"):
+            yield f"{column.head}, tested every {_ORDINALS.get(int(every), f'{every}th')}"
+        else:
+            yield column.head
 
 
 def is_comparable(experiment: Experiment, *, any_fleet: bool = False) -> bool:
-    """Whether a deviation from the paper means anything: its data, devices, learning rate and batch, real windows.
+    """True where a deviation from the paper has a meaning: its data, devices, learning rate and batch, real windows.
 
     Tables I to III are of one fleet (gap 55, a client per subject); ``any_fleet``: the row says which (Tables IV, V).
     """
@@ -48,17 +51,13 @@ def is_comparable(experiment: Experiment, *, any_fleet: bool = False) -> bool:
 
 
 def departures(experiment: Experiment) -> list[str]:
-    """In what an experiment leaves the paper's protocol: ``rounds 20 (paper: 200)``."""
-    found = []
-    for key, value in PROTOCOL:
-        here = experiment.text(key)
-        if here and here != value and key not in experiment.searched:
-            found.append(f"{key} {here} (paper: {value})")
-    return found
+    """Settings that leave the paper's protocol: ``rounds 20 (paper: 200)``."""
+    here = [(key, value, experiment.text(key)) for key, value in PROTOCOL if key not in experiment.searched]
+    return [f"{key} {ours} (paper: {value})" for key, value, ours in here if ours and ours != value]
 
 
 def origin_of(experiment: Experiment, comparison: Comparison, label: str, figure: str) -> Origin:
-    """Where a figure comes from."""
+    """Origin of a method's figure."""
     if figure in SIMULATED:
         if comparison.clock == "measured":
             return "measured"
@@ -73,7 +72,7 @@ def origin_of(experiment: Experiment, comparison: Comparison, label: str, figure
 
 
 def _is_target(experiment: Experiment, comparison: Comparison, label: str, figure: str) -> bool:
-    """FedAvg's joules on PAMAP2 are what the clocks were fitted to; who does FedAvg's work inherits them."""
+    """True for FedAvg's joules on PAMAP2, to which the clocks were fitted, and for methods that do the same work."""
     fitted = experiment.runs[0].run.calibration.get("origin") == "FITTED"
     at_target = (
         experiment.dataset == "pamap2" and figure.startswith("energy") and _has_fedavgs_joules(comparison, label)
@@ -82,7 +81,7 @@ def _is_target(experiment: Experiment, comparison: Comparison, label: str, figur
 
 
 def _has_fedavgs_joules(comparison: Comparison, label: str) -> bool:
-    """Whether a round costs what FedAvg's does, to the last digits, wherever both ran."""
+    """True where a round costs what FedAvg's does, to the last digits, wherever both ran."""
     mine, whole = (
         {s.replicate: s.clocks[comparison.clock].energy_j for s in comparison.summaries if s.label == name}
         for name in (label, "fedavg")
@@ -92,41 +91,51 @@ def _has_fedavgs_joules(comparison: Comparison, label: str) -> bool:
 
 
 def _has_fitted_width(experiment: Experiment, comparison: Comparison, label: str) -> bool:
-    """Backbone 1 is as wide as FedAvg's 4.81 MiB on PAMAP2 ask for; whoever sends the whole model inherits that."""
+    """True where the whole model is sent on PAMAP2: Backbone 1's width was chosen to give FedAvg's 4.81 MiB there."""
     mine, whole = stat_of(comparison, label, "up_mib"), stat_of(comparison, "fedavg", "up_mib")
     is_whole = mine is not None and whole is not None and mine.mean == whole.mean
     return experiment.backbone == "cnn" and experiment.dataset == "pamap2" and (label == "fedavg" or is_whole)
 
 
 def stat_of(comparison: Comparison, label: str, figure: str) -> Stat | None:
-    """A method's figure; None where it was not run or has none."""
-    row = comparison.row(label)
-    return None if row is None else row.stats.get(figure)
+    """Statistic of a method; None where it was not run or lacks the figure."""
+    method = comparison.row(label)
+    return None if method is None else method.stats.get(figure)
 
 
-def printed(experiment: Experiment, paper: Paper, table: str, row: str, column: Column) -> PaperCell | None:
-    """The paper's cell, of PAMAP2 where our data set is not among the paper's."""
-    return paper[table].get(row, column.paper.format(data=paper_data(experiment))) if column.paper else None
-
-
-def paper_data(experiment: Experiment) -> str:
-    """The paper's data set that stands beside ours."""
-    return PAPER_DATA.get(experiment.dataset, "PAMAP2")
+def printed(
+    experiment: Experiment, paper: Paper, table: str, row: str, column: Column, prefix: str = ""
+) -> PaperCell | None:
+    """The paper's cell, of PAMAP2 where our data set is not among the paper's; ``prefix``: a backbone's, ``B1 ``."""
+    return paper[table].get(row, prefix + column.paper.format(data=experiment.paper_data)) if column.paper else None
 
 
 def second_line(experiment: Experiment) -> str:
-    """What the second line of a cell is, for the heading."""
+    """Explanation of the cells' second line, for the heading."""
     change = ", ours minus it" if is_comparable(experiment) else ""
-    return f"second line: paper, {paper_data(experiment)}{change}"
+    return f"second line: paper, {experiment.paper_data}{change}"
 
 
-def shown(value: float, std: float | None, decimals: int) -> str:
-    """``73.6 ± 8.1``; the spread is left out where all its digits are 0."""
-    spread = "" if std is None or not round(std, decimals) else f" ± {std:.{decimals}f}"
-    return f"{value + 0.0:.{decimals}f}{spread}"
+def name_of(method: MethodResult) -> str:
+    """The method, starred where clients are tested on models of their own."""
+    return f"{method.label}{'*' if method.personalised else ''}"
 
 
-def entry(
+def number_text(stat: Stat | None, column: Column, num_runs: int, *, tight: bool = False) -> str:
+    """``73.6 ± 8.1``; ``12 (3/4)`` where only 3 of 4 runs have the figure; ``-`` where none has.
+
+    A spread whose digits are all 0 is left out. ``tight``, for `compare`: ``73.6±8.1``, where the column asks for it.
+    """
+    if stat is None:
+        return NONE
+    std = None if stat.std is None else round(stat.std * column.scale, column.decimals)
+    has_spread = std is not None and (column.spread if tight else std != 0)
+    spread = f"{'±' if tight else ' ± '}{std:.{column.decimals}f}" if has_spread else ""
+    part = "" if stat.num == num_runs else f" ({stat.num}/{num_runs})"
+    return f"{stat.mean * column.scale + 0.0:.{column.decimals}f}{spread}{part}"
+
+
+def figure_cell(
     stat: Stat | None,
     column: Column,
     *,
@@ -134,19 +143,33 @@ def entry(
     paper: PaperCell | None = None,
     comparable: bool = False,
     num_runs: int = 1,
-) -> Entry:
+) -> Cell:
     """Our figure with the paper's below; ``-`` where it is undefined or was never reached."""
     theirs = value_of(paper)
     numbers: dict[str, Number] = {"paper": theirs, "paper_std": None if paper is None else paper.std, "origin": origin}
     if stat is None:
-        return Entry(text=NONE, below=paper_line(paper, column), origin=origin, numbers={"n": 0, **numbers})
+        return Cell(text=NONE, below=paper_line(paper, column), origin=origin, numbers={"n": 0, **numbers})
     mean, std = stat.mean * column.scale, None if stat.std is None else stat.std * column.scale
-    text = shown(mean, std, column.decimals) + ("" if stat.num == num_runs else f" ({stat.num}/{num_runs})")
-    deviates = comparable and theirs is not None and origin != "FITTED"
-    deviation = mean - theirs if deviates and theirs is not None else None
+    deviation = mean - theirs if comparable and theirs is not None and origin != "FITTED" else None
     numbers = {"mean": mean, "std": std, "n": stat.num, **numbers, "deviation": deviation}
     change = "" if deviation is None else f"{deviation:+.{column.decimals}f}"
-    return Entry(text=text, below=paper_line(paper, column, change), origin=origin, numbers=numbers)
+    text = number_text(stat, column, num_runs)
+    return Cell(text=text, below=paper_line(paper, column, change), origin=origin, numbers=numbers)
+
+
+def method_cell(
+    experiment: Experiment,
+    comparison: Comparison,
+    method: MethodResult,
+    column: Column,
+    *,
+    paper: PaperCell | None = None,
+    comparable: bool = False,
+) -> Cell:
+    """``figure_cell`` of a method that was run."""
+    origin = origin_of(experiment, comparison, method.label, column.figure)
+    stat = method.stats.get(column.figure)
+    return figure_cell(stat, column, origin=origin, paper=paper, comparable=comparable, num_runs=method.num_runs)
 
 
 def paper_line(cell: PaperCell | None, column: Column, change: str = "") -> str:
@@ -163,22 +186,29 @@ def value_of(cell: PaperCell | None) -> float | None:
     return None if cell is None else cell.value
 
 
-def gap(states: Sequence[str], below: str = "") -> Entry:
-    """A hole, and why it is there: the states of the cells that should have filled it."""
+def gap(states: Sequence[str], below: str = "") -> Cell:
+    """Empty place with its reason: the states of the runs that should have filled it."""
     text = ", ".join(dict.fromkeys(states)) or "not run"
-    return Entry(text=text, below=below, tone="gap", numbers={"n": 0, "state": text})
+    return Cell(text=text, below=below, tone="gap", numbers={"n": 0, "state": text})
+
+
+def gaps(experiment: Experiment, label: str, papers: Sequence[tuple[Column, PaperCell | None]]) -> Iterator[Cell]:
+    """The cells of a method without finished runs: the reason, then the paper's values alone."""
+    yield gap(open_states(experiment, label))
+    for column, cell in papers:
+        yield Cell(text="", below=paper_line(cell, column), tone="gap", numbers={"n": 0, "paper": value_of(cell)})
 
 
 def open_states(experiment: Experiment, label: str) -> list[str]:
-    """The states of a method's cells that are not done."""
-    return [s.state for s in experiment.slots if s.label == label and s.state != "done"]
+    """The states of a method's runs that are not done."""
+    return [s.state for s in experiment.items if s.label == label and s.state != "done"]
 
 
-def runs_entry(row: Row, experiment: Experiment) -> Entry:
-    """How many runs stand behind a row, of how many that were planned; other code is marked."""
-    other, absent = experiment.of_other_code(row.label), len(open_states(experiment, row.label))
-    planned = row.num_runs + absent
-    text = f"{row.num_runs} of {planned}" if absent else str(row.num_runs)
+def runs_cell(method: MethodResult, experiment: Experiment) -> Cell:
+    """Number of runs behind a row, of how many that were planned; runs of other code are marked."""
+    other, absent = experiment.of_other_code(method.label), len(open_states(experiment, method.label))
+    planned = method.num_runs + absent
+    text = f"{method.num_runs} of {planned}" if absent else str(method.num_runs)
     below = f"{other} by other code" if other else ""
-    numbers: dict[str, Number] = {"n": row.num_runs, "planned": planned, "other_code": other}
-    return Entry(text=text, below=below, tone="warn" if absent or other else "", numbers=numbers)
+    numbers: dict[str, Number] = {"n": method.num_runs, "planned": planned, "other_code": other}
+    return Cell(text=text, below=below, tone="warn" if absent or other else "", numbers=numbers)

@@ -5,91 +5,71 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from relief_ray.report.comparison import Comparison, Row
-from relief_ray.report.document import Entry, Line, Sheet
+from relief_ray.report.captions import clock_note, protocol
+from relief_ray.report.comparison import Comparison, MethodResult
+from relief_ray.report.document import Cell, Row, Table
 from relief_ray.report.experiments import Experiment
 from relief_ray.report.paper import PAPER_ROWS, TABLES, Paper, PaperCell, paper_row
 from relief_ray.report.summary import BOUNDS
+from relief_ray.report.tables import columns as col
 from relief_ray.report.tables.cells import (
-    Column,
     departures,
-    entry,
-    gap,
+    gaps,
+    headings,
     is_comparable,
-    open_states,
-    origin_of,
-    paper_line,
+    method_cell,
+    name_of,
     printed,
-    runs_entry,
+    runs_cell,
     second_line,
-    stat_of,
-    value_of,
 )
-from relief_ray.report.tables.notes import clock_note, headings, protocol
+from relief_ray.report.tables.columns import Column
+from relief_ray.strategies import DESCRIBED
 
-VARIANTS = ("v1", "v2", "v3", "v2_mandatory", "v3_mandatory", "mandatory_only")
-_F1 = Column(head="F1 %", figure="f1_canonical_percent", decimals=1, paper="{data} F1 (%)")
-_OWN = Column(head="F1 own %", figure="f1_fleet_percent", decimals=1, paper="{data} F1 (%)")
-_SCORES = (
-    _F1,
-    Column(head="rare F1 %", figure="f1_rare_percent", decimals=1, paper="rare-modality F1 (%)"),
-    Column(head="speedup", figure="speedup", decimals=2, paper="speedup"),
-)
-_JOULES = Column(head="J per round", figure="energy_j", decimals=0, paper="energy (J)")
+VARIANTS = tuple(name for name, preset in DESCRIBED.items() if preset.kind.startswith("ablation"))
 COLUMNS = {
-    "I": (
-        *_SCORES,
-        Column(head="rounds to 85 %", figure="tta85_rounds", decimals=0, paper="TTA (rounds)"),
-        Column(head="up, MiB", figure="up_mib", decimals=2, paper="Comm (MB)"),
-        _JOULES,
-    ),
-    "II": (
-        *_SCORES,
-        Column(head="up, KiB", figure="up_mib", decimals=0, paper="Comm (KB)", scale=1024.0),
-        Column(head="trained, % of trainable", figure="trained_percent", decimals=1),
-        Column(head="up saved, %", figure="up_saved_percent", decimals=1, paper="save (%)"),
-        _JOULES,
-    ),
-}  # fmt: skip
+    "I": (col.RARE_F1, col.SPEEDUP, col.ROUNDS_TO_85, col.UP["cnn"], col.JOULES),
+    "II": (col.RARE_F1, col.SPEEDUP, col.UP["moment_lora"], col.TRAINED, col.UP_SAVED, col.JOULES),
+}
 
 
-def main_table(experiment: Experiment, paper: Paper, slug: str) -> Sheet:
-    """Our figures over the paper's; what was not run, failed or is missing stands as a gap."""
-    table = TABLES.get(experiment.backbone, "I")
+def main_table(experiment: Experiment, paper: Paper, slug: str) -> Table:
+    """Our figures over the paper's; methods that were not run, failed or are missing stand as gaps."""
+    number = TABLES.get(experiment.backbone, "I")
     clock = None if experiment.shown is None else experiment.shown.clock
     clocks = tuple(c for c in experiment.comparisons if c != clock)
-    columns = _columns(experiment, table)
-    heads = headings(experiment, columns, clock)
-    head = ("method", "runs", *heads, *(f"speedup, `{c}`" for c in clocks))
-    labels = tuple(labels_of(experiment))
-    made = _Table(experiment=experiment, number=table, columns=columns, clocks=clocks, labels=labels, paper=paper)
-    lines = tuple(_line(made, label) for label in labels)
-    title = f"Table {table} of the paper with our figures: {experiment.title}."
-    notes = tuple(table_notes(experiment, table))
-    return Sheet(slug=slug, caption=title, head=head, lines=lines, notes=notes, second=second_line(experiment))
+    own = (col.OWN_F1,) if _personalised(experiment) else ()
+    builder = _Builder(
+        experiment=experiment, number=number, columns=(col.F1, *own, *COLUMNS[number]), clocks=clocks,
+        labels=tuple(labels_of(experiment)), paper=paper,
+    )  # fmt: skip
+    return Table(
+        slug=slug,
+        caption=f"Table {number} of the paper with our figures: {experiment.title}.",
+        head=("method", "runs", *headings(experiment, builder.columns, clock), *(f"speedup, `{c}`" for c in clocks)),
+        rows=tuple(_row(builder, label) for label in builder.labels),
+        notes=tuple(table_notes(experiment, number)),
+        second=second_line(experiment),
+    )
 
 
-def _columns(experiment: Experiment, table: str) -> tuple[Column, ...]:
-    """The table's columns, and the F1 of clients' own models where a method has such."""
-    return (_F1, *((_OWN,) if _starred(experiment) else ()), *COLUMNS[table][1:])
-
-
-def _starred(experiment: Experiment) -> list[str]:
-    return [r.label for r in (experiment.main.rows if experiment.main else ()) if r.personalised]
+def _personalised(experiment: Experiment) -> list[str]:
+    return [m.label for m in (experiment.main.rows if experiment.main else ()) if m.personalised]
 
 
 def labels_of(experiment: Experiment) -> list[str]:
     """The paper's methods in its order, then what else was run or planned, bounds last."""
-    ran = [row.label for row in experiment.main.rows] if experiment.main is not None else []
-    planned = [s.label for s in experiment.slots if s.state != "done"]
-    known = {*ran, *planned}
-    ours = [v for v in VARIANTS if v in known]
-    found = list(dict.fromkeys([*PAPER_ROWS, *ours, *ran, *planned]))
-    return [v for v in found if v not in BOUNDS] + [v for v in found if v in BOUNDS]
+    ran = [m.label for m in experiment.main.rows] if experiment.main is not None else []
+    planned = [s.label for s in experiment.items if s.state != "done"]
+    variants = [v for v in VARIANTS if v in {*ran, *planned}]
+    labels = list(dict.fromkeys([*PAPER_ROWS, *variants, *ran, *planned]))
+    return [v for v in labels if v not in BOUNDS] + [v for v in labels if v in BOUNDS]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Table:
+class _Builder:
+    """Table I or II (``number``) in the making; ``clocks``: those of which the speedup alone is shown."""
+
     experiment: Experiment
     number: str
     columns: tuple[Column, ...]
@@ -97,59 +77,53 @@ class _Table:
     labels: tuple[str, ...]
     paper: Paper
 
-    def theirs(self, label: str) -> list[PaperCell | None]:
-        """The paper's cells of a method."""
-        row = paper_row(label)
+    def theirs(self, label: str) -> list[tuple[Column, PaperCell | None]]:
+        """Each column with the paper's cell of a method."""
+        row, has_own = paper_row(label), label in _personalised(self.experiment)
         cells = [printed(self.experiment, self.paper, self.number, row, c) for c in self.columns]
-        unknown = label not in _starred(self.experiment)
-        return [None if c is _OWN and unknown else cell for c, cell in zip(self.columns, cells, strict=True)]
+        return [
+            (c, None if c is col.OWN_F1 and not has_own else cell)
+            for c, cell in zip(self.columns, cells, strict=True)
+        ]  # fmt: skip
 
 
-def _line(table: _Table, label: str) -> Line:
+def _row(table: _Builder, label: str) -> Row:
     comparison = table.experiment.shown
-    row = None if comparison is None else comparison.row(label)
-    entries = _hole(table, label) if comparison is None or row is None else _figures(table, comparison, row)
-    starred = label + ("*" if row is not None and row.personalised else "")
-    return Line(name=starred, entries=tuple(entries), faint=label in BOUNDS, rule=_opens(label, table.labels))
+    method = None if comparison is None else comparison.row(label)
+    if comparison is None or method is None:
+        unknown = (Cell(text="", tone="gap") for _ in table.clocks)
+        cells = (*gaps(table.experiment, label, table.theirs(label)), *unknown)
+    else:
+        cells = tuple(_figures(table, comparison, method))
+    name = label if method is None else name_of(method)
+    return Row(name=name, cells=cells, faint=label in BOUNDS, rule=_opens(label, table.labels))
 
 
-def _hole(table: _Table, label: str) -> Iterator[Entry]:
-    yield gap(open_states(table.experiment, label))
-    for column, cell in zip(table.columns, table.theirs(label), strict=True):
-        yield Entry(text="", below=paper_line(cell, column), tone="gap", numbers={"n": 0, "paper": value_of(cell)})
-    yield from (Entry(text="", tone="gap") for _ in table.clocks)
-
-
-def _figures(table: _Table, comparison: Comparison, row: Row) -> Iterator[Entry]:
+def _figures(table: _Builder, comparison: Comparison, method: MethodResult) -> Iterator[Cell]:
     experiment = table.experiment
-    yield runs_entry(row, experiment)
-    for column, cell in zip(table.columns, table.theirs(row.label), strict=True):
-        origin = origin_of(experiment, comparison, row.label, column.figure)
-        # The paper's rare-modality column is PAMAP2's alone.
-        fits = is_comparable(experiment) and (column.figure != "f1_rare_percent" or experiment.dataset == "pamap2")
-        # Deviations are of headlines: a personalised method's canonical model has none.
-        fits = fits and not (column is _F1 and row.personalised)
-        stat = row.stats.get(column.figure)
-        found = entry(stat, column, origin=origin, paper=cell, comparable=fits, num_runs=row.num_runs)
-        yield replace(found, text=f"{found.text}*") if column is _OWN and row.personalised else found
-    yield from (_speedup(experiment, experiment.comparisons[c], row) for c in table.clocks)
+    yield runs_cell(method, experiment)
+    for column, paper in table.theirs(method.label):
+        # The paper's rare-modality column is PAMAP2's alone; deviations are of headlines, and a personalised method's
+        # canonical model has none.
+        fits = is_comparable(experiment) and (column is not col.RARE_F1 or experiment.dataset == "pamap2")
+        fits = fits and not (column is col.F1 and method.personalised)
+        cell = method_cell(experiment, comparison, method, column, paper=paper, comparable=fits)
+        yield replace(cell, text=f"{cell.text}*") if column is col.OWN_F1 and method.personalised else cell
+    for clock in table.clocks:
+        other = experiment.comparisons[clock]
+        same = next(m for m in other.rows if m.label == method.label)
+        yield method_cell(experiment, other, same, col.SPEEDUP)
 
 
 def _opens(label: str, labels: Sequence[str]) -> bool:
-    """A rule stands above the first of ours and above the first bound."""
+    """True for the first method that is not the paper's and for the first bound: a rule stands above them."""
     others = [v for v in labels if v not in PAPER_ROWS and v not in BOUNDS]
     bounds = [v for v in labels if v in BOUNDS]
     return label in (*others[:1], *bounds[:1])
 
 
-def _speedup(experiment: Experiment, comparison: Comparison, row: Row) -> Entry:
-    stat, column = stat_of(comparison, row.label, "speedup"), Column(head="", figure="speedup", decimals=2)
-    origin = origin_of(experiment, comparison, row.label, "speedup")
-    return entry(stat, column, origin=origin, num_runs=row.num_runs)
-
-
 def table_notes(experiment: Experiment, table: str) -> Iterator[str]:
-    """What a reader has to know before comparing lines."""
+    """Notes that a reader needs before comparing rows."""
     yield protocol(experiment)
     yield from clock_note(experiment.shown)
     yield (
@@ -167,7 +141,7 @@ def table_notes(experiment: Experiment, table: str) -> Iterator[str]:
             f"Under each figure: Table {table} of the paper, for orientation only. Data, fleet, learning rate or batch "
             "are not that table's, so there is no deviation."
         )
-    if _starred(experiment):
+    if _personalised(experiment):
         yield (
             "* Clients are tested on models of their own: the headline is `F1 own %`, the mean over clients, each seen "
             "through its own sensors; `F1 %` and rare F1 are the canonical model's, a diagnostic. The paper does not "

@@ -5,20 +5,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from relief_ray.report.comparison import Stat
-from relief_ray.report.document import Entry, Line, Sheet
+from relief_ray.report.comparison import Comparison, Stat
+from relief_ray.report.document import Cell, Row, Table
 from relief_ray.report.experiments import Experiment
-from relief_ray.report.findings import runs_of
+from relief_ray.report.findings import mean_cosine
 from relief_ray.report.paper import Paper, PaperRow
-from relief_ray.report.tables.cells import Column, entry, is_comparable, origin_of, stat_of
-from relief_ray.report.tables.testbed import mean_cosine
+from relief_ray.report.tables.cells import figure_cell, is_comparable, origin_of, stat_of
+from relief_ray.report.tables.columns import Column
 
 ACC = "fusion.A.acc"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Wanted:
-    """Where our figure of a row is found: a method's, or its difference to another's; ``kinds``: a cosine instead."""
+    """Our figure for a printed one.
+
+    Attributes:
+        backbone: of the runs to look at.
+        dataset: of the runs to look at.
+        label: the method.
+        figure: its key in ``MethodResult.stats``.
+        minus: another method whose figure is subtracted.
+        kinds: two device types; then the figure is the mean cosine of their updates.
+        decimals: digits after the point.
+    """
 
     backbone: str
     dataset: str
@@ -33,7 +43,7 @@ def _modality(backbone: str, dataset: str, modality: str, label: str = "relief",
     return _Wanted(backbone=backbone, dataset=dataset, label=label, figure=f"f1_{modality}_percent", minus=minus)
 
 
-# In the order of the rows of ``paper["text"]``.
+# Same order as the rows of ``paper["text"]``.
 WANTED = (
     _Wanted(backbone="cnn", dataset="pamap2", label="v1", figure="energy_j", decimals=0),
     *(_modality("cnn", "pamap2", m, minus="fedavg") for m in ("mag", "hr", "acc")),
@@ -42,43 +52,40 @@ WANTED = (
 )
 
 
-def text_table(found: Sequence[Experiment], paper: Paper) -> Sheet | None:
-    """One line per printed figure; none where no run is of the kind that any of them speaks of."""
-    pairs = list(zip(paper["text"].rows, WANTED, strict=True))
-    lines = [line for row, wanted in pairs if (line := _line(found, row, wanted)) is not None]
-    if not lines:
+def text_table(experiments: Sequence[Experiment], paper: Paper) -> Table | None:
+    """One row per printed figure; None where no run is of the kind that any of them speaks of."""
+    pairs = zip(paper["text"].rows, WANTED, strict=True)
+    rows = tuple(row for printed, wanted in pairs if (row := _row(experiments, printed, wanted)) is not None)
+    if not rows:
         return None
-    head = ("figure", "section", "ours", "setting")
-    return Sheet(
+    return Table(
         slug="text",
         caption="Figures of the paper's running text.",
-        head=head,
-        lines=tuple(lines),
+        head=("figure", "section", "ours", "setting"),
+        rows=rows,
         second="second line: paper",
     )
 
 
-def _line(found: Sequence[Experiment], row: PaperRow, wanted: _Wanted) -> Line | None:
-    for experiment in found:
-        if (experiment.backbone, experiment.dataset) == (wanted.backbone, wanted.dataset) and experiment.runs:
-            column = Column(head="", figure=wanted.figure, decimals=wanted.decimals)
-            comparison = experiment.shown
-            assert comparison is not None
-            origin = origin_of(experiment, comparison, wanted.label, wanted.figure)
-            ours = entry(
-                _ours(experiment, wanted), column, origin=origin, paper=row.cells["value"],
+def _row(experiments: Sequence[Experiment], printed: PaperRow, wanted: _Wanted) -> Row | None:
+    for experiment in experiments:
+        comparison = experiment.shown
+        if (experiment.backbone, experiment.dataset) == (wanted.backbone, wanted.dataset) and comparison is not None:
+            ours = figure_cell(
+                _ours(comparison, wanted),
+                Column(label="", figure=wanted.figure, decimals=wanted.decimals),
+                origin=origin_of(experiment, comparison, wanted.label, wanted.figure),
+                paper=printed.cells["value"],
                 comparable=is_comparable(experiment),
-            )  # fmt: skip
-            place = Entry(text=row.cells["section"].text)
-            return Line(name=row.name, entries=(place, ours, Entry(text=experiment.title)))
+            )
+            place = Cell(text=printed.cells["section"].text)
+            return Row(name=printed.name, cells=(place, ours, Cell(text=experiment.title)))
     return None
 
 
-def _ours(experiment: Experiment, wanted: _Wanted) -> Stat | None:
-    comparison = experiment.shown
-    assert comparison is not None
+def _ours(comparison: Comparison, wanted: _Wanted) -> Stat | None:
     if wanted.kinds is not None:
-        value = mean_cosine(runs_of(comparison, "fedavg"), ACC, wanted.kinds)
+        value = mean_cosine(comparison.runs_of("fedavg"), ACC, wanted.kinds)
         return None if value is None else Stat(mean=value, std=None, num=1)
     first = stat_of(comparison, wanted.label, wanted.figure)
     if not wanted.minus or first is None:

@@ -5,49 +5,46 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from relief_ray.report.captions import own_models
-from relief_ray.report.document import Entry, Line, Sheet
+from relief_ray.report.captions import own_models, protocol
+from relief_ray.report.document import Cell, Row, Table
 from relief_ray.report.experiments import BACKBONES, PRETTY, Experiment
-from relief_ray.report.paper import PAPER_ROWS, Paper, PaperCell
+from relief_ray.report.paper import PAPER_ROWS, PREFIX, Paper, PaperCell
 from relief_ray.report.runs import split_name
 from relief_ray.report.summary import BOUNDS
-from relief_ray.report.tables.ablation import PREFIX
-from relief_ray.report.tables.cells import Column, entry, gap, is_comparable, open_states, origin_of
-from relief_ray.report.tables.notes import protocol
+from relief_ray.report.tables.cells import gap, is_comparable, method_cell, open_states
+from relief_ray.report.tables.columns import HEADLINE
 
 TABLES = {"pamap2": "IV", "mhealth": "V"}
 FIVE = ("fedavg", "fedel", "harmony", "darkdistill", "relief")
 GAPS = {10.0: "Hetero. Mild (10x)", 55.0: "Hetero. Moderate (55x)", 100.0: "Hetero. Extreme (100x)"}
 USUAL_GAP = 55.0
-_F1 = Column(head="F1 %", figure="f1_percent", decimals=1)
 Key = tuple[str, float, int]
 
 
-def sensitivity_tables(found: Sequence[Experiment], paper: Paper) -> Iterator[Sheet]:
-    """One per data set and split of which the fleet was varied."""
-    for i, group in enumerate(families(found), 1):
+def sensitivity_tables(experiments: Sequence[Experiment], paper: Paper) -> Iterator[Table]:
+    """One table per data set and split of which the fleet was varied."""
+    for i, group in enumerate(families(experiments), 1):
         if len({(e.gap, e.num_clients) for e in group}) > 1:
             yield _table(group, paper, f"sensitivity-{i}")
 
 
-def families(found: Sequence[Experiment]) -> list[list[Experiment]]:
+def families(experiments: Sequence[Experiment]) -> list[list[Experiment]]:
     """Experiments that differ in backbone, gap and number of clients alone."""
     groups: dict[str, list[Experiment]] = {}
-    for experiment in found:
-        groups.setdefault(repr((experiment.dataset, experiment.text("data.split"), experiment.differs)), []).append(
-            experiment
-        )
+    for experiment in experiments:
+        key = repr((experiment.dataset, experiment.text("data.split"), experiment.differs))
+        groups.setdefault(key, []).append(experiment)
     return list(groups.values())
 
 
-def _table(group: Sequence[Experiment], paper: Paper, slug: str) -> Sheet:
+def _table(group: Sequence[Experiment], paper: Paper, slug: str) -> Table:
     first = group[0]
     by_key: Mapping[Key, Experiment] = {(e.backbone, e.gap, e.num_clients): e for e in group}
     backbones = [b for b in BACKBONES if any(e.backbone == b for e in group)]
     columns = [(b, m) for b in backbones for m in methods(group)]
     head = ("setting", *(f"{PREFIX[b]} {m}" for b, m in columns))
-    lines = [
-        Line(name=name, entries=tuple(_cell(by_key.get((b, wide, n)), m, paper, name) for b, m in columns), rule=opens)
+    rows = [
+        Row(name=name, cells=tuple(_cell(by_key.get((b, wide, n)), m, paper, name) for b, m in columns), rule=opens)
         for name, wide, n, opens in settings(group)
     ]
     place = f"{PRETTY.get(first.dataset, first.dataset)}, {split_name(first.text('data.split'))}"
@@ -56,14 +53,16 @@ def _table(group: Sequence[Experiment], paper: Paper, slug: str) -> Sheet:
     note += " *: of the clients' own models." if any(own_models(e.main) for e in group if e.main is not None) else ""
     notes = (*dict.fromkeys(protocol(e) for e in group), note)
     second = "second line: paper" if first.dataset in TABLES else ""
-    return Sheet(slug=slug, caption=f"{theirs}: {place}.", head=head, lines=tuple(lines), notes=notes, second=second)
+    return Table(slug=slug, caption=f"{theirs}: {place}.", head=head, rows=tuple(rows), notes=notes, second=second)
 
 
 def methods(group: Sequence[Experiment]) -> list[str]:
     """The paper's five, then what else was run or planned everywhere, bounds last."""
-    labels = [{s.label for s in e.slots} for e in group]
-    common = [v for v in dict.fromkeys(s.label for s in group[0].slots) if all(v in found for found in labels)]
-    five = [v for v in FIVE if group[0].dataset in TABLES or any(v in found for found in labels)]
+    labels = [{s.label for s in e.items} for e in group]
+    common = [
+        v for v in dict.fromkeys(s.label for s in group[0].items) if all(v in group_labels for group_labels in labels)
+    ]
+    five = [v for v in FIVE if group[0].dataset in TABLES or any(v in group_labels for group_labels in labels)]
     return list(dict.fromkeys([*five, *(v for v in common if v not in BOUNDS), *(v for v in BOUNDS if v in common)]))
 
 
@@ -77,22 +76,16 @@ def settings(group: Sequence[Experiment]) -> Iterator[tuple[str, float, int, boo
     yield from ((f"Scale N={n}", USUAL_GAP, n, n == many[0]) for n in many)
 
 
-def _cell(experiment: Experiment | None, label: str, paper: Paper, name: str) -> Entry:
+def _cell(experiment: Experiment | None, label: str, paper: Paper, name: str) -> Cell:
     if experiment is None:
         return gap(())
     comparison = experiment.main
-    row = None if comparison is None else comparison.row(label)
-    if comparison is None or row is None:
+    method = None if comparison is None else comparison.row(label)
+    if comparison is None or method is None:
         return gap(open_states(experiment, label))
-    found = entry(
-        row.stats.get("f1_percent"),
-        _F1,
-        origin=origin_of(experiment, comparison, label, "f1_percent"),
-        paper=_theirs(experiment, label, paper, name),
-        comparable=is_comparable(experiment, any_fleet=True),
-        num_runs=row.num_runs,
-    )
-    return replace(found, text=f"{found.text}*") if row.personalised else found
+    theirs, fits = _theirs(experiment, label, paper, name), is_comparable(experiment, any_fleet=True)
+    cell = method_cell(experiment, comparison, method, HEADLINE, paper=theirs, comparable=fits)
+    return replace(cell, text=f"{cell.text}*") if method.personalised else cell
 
 
 def _theirs(experiment: Experiment, label: str, paper: Paper, name: str) -> PaperCell | None:

@@ -7,8 +7,7 @@ teacher lets go at its last exit, ``w`` from how an exit's difficulties match ea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +16,7 @@ from torch.nn import functional
 
 from relief_ray.groups import GroupId, Params
 from relief_ray.protocols import Network
+from relief_ray.server.reduction import one_thread
 from relief_ray.strategies.darkdistill.generator import Generator, from_vector, generator_loss, seeded, to_vector
 from relief_ray.strategies.darkdistill.relational import angle_loss, distance_loss, leave_at
 from relief_ray.streams import Streams
@@ -27,9 +27,10 @@ SCORES = "scores"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DepthModel:
-    """One depth class after its clients were averaged: its model, its exits up to the own one, what clients reported.
+    """Depth class after its clients were averaged: its model, its exits up to its deepest, its clients' reports.
 
-    ``labels`` (n,) int64 and ``difficulty`` (n,) go together; ``modalities``: those that a client of the class owns.
+    ``labels`` (n,) int64 and ``difficulty`` (n,) go together; ``modalities``: those that any of the class's
+    clients owns.
     """
 
     depth: int
@@ -43,7 +44,7 @@ class DepthModel:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recipe:
-    """How to distil; ``lr`` and ``weight_decay`` are the students' SGD, the others are Adam's."""
+    """Hyperparameters of distillation: ``lr`` and ``weight_decay`` of the students' SGD, the other rates are Adam's."""
 
     epochs: int = 2
     steps: int = 5
@@ -55,27 +56,16 @@ class Recipe:
     score_lr: float = 1e-3
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Sums depend on the number of threads: the server's own have one, wherever it runs."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 class ExitWeights(nn.Module):
     """``w = softmax(-sum_n s_ne / sum_e s_ne)``, ``s_ne = softplus(MLP(d_n, mean_e, var_e))``, tanh inside."""
 
     def __init__(self) -> None:
-        """3 -> 100 -> 1."""
+        """Builds the MLP, 3 -> 100 -> 1."""
         super().__init__()
         self.score = nn.Sequential(nn.Linear(3, 100), nn.Tanh(), nn.Linear(100, 1))
 
     def forward(self, difficulty_n: Tensor, means_E: Tensor, variances_E: Tensor) -> Tensor:
-        """(E,) non-negative weights that sum to 1."""
+        """Weights (E,), non-negative, of sum 1."""
         shape = (len(difficulty_n), len(means_E))
         parts = (difficulty_n[:, None].expand(shape), means_E.expand(shape), variances_E.expand(shape))
         scores = functional.softplus(self.score(torch.stack(parts, 2)).squeeze(2))
@@ -83,7 +73,7 @@ class ExitWeights(nn.Module):
 
 
 def exit_statistics(difficulty_B: Tensor, leaves_B: Tensor, num_exits: int) -> tuple[Tensor, Tensor]:
-    """Mean and variance (E,) of the difficulties that leave at each exit; where none does, those of all."""
+    """Mean and variance (E,) of the difficulties of samples that leave at each exit; of all samples where none does."""
     chosen = [difficulty_B[leaves_B == e] for e in range(num_exits)]
     filled = [d if len(d) else difficulty_B for d in chosen]
     return torch.stack([d.mean() for d in filled]), torch.stack([d.var(correction=0) for d in filled])
@@ -91,7 +81,7 @@ def exit_statistics(difficulty_B: Tensor, leaves_B: Tensor, num_exits: int) -> t
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Rung:
-    """A depth class at work: its network, and its generator unless it is the deepest."""
+    """Depth class during distillation: its network, and its generator (unused in the deepest class)."""
 
     model: DepthModel
     network: Network
@@ -99,7 +89,7 @@ class _Rung:
     optimizer: torch.optim.Adam
 
     def generate(self, noise: Tensor, wanted: tuple[Tensor, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        """The latent values and the windows of the modalities that the class knows."""
+        """Latent values, and windows of the modalities that the class's clients own."""
         latent = self.generator(noise, *wanted)
         windows = self.generator.windows(latent)
         return latent, {m: x for m, x in windows.items() if m in self.model.modalities}
@@ -113,10 +103,10 @@ def distil(
     recipe: Recipe,
     draws: tuple[Streams, int],
 ) -> tuple[list[dict[GroupId, Tensor]], dict[str, Tensor]]:
-    """The models (shallow first) after distillation, and the generators' and scores' new values.
+    """Distils models (shallow first); returns them and the new values of generators and scores.
 
-    ``judge``: the model whose first exit says how difficult a window is; ``memory``: what the last call returned;
-    ``draws``: the run's streams and the round. The shallowest model is left as it is, bit for bit.
+    ``judge``: the model whose first exit says how difficult a window is; ``memory``: the values that the last call
+    returned; ``draws``: the run's streams and the round. The shallowest model stays bit for bit.
     """
     with one_thread():
         judged = build()
@@ -167,7 +157,7 @@ def _noise(rung: _Rung, num: int, streams: Streams, *key: int) -> Tensor:
 def _train_generator(
     rung: _Rung, wanted: tuple[Tensor, Tensor], judge: Network, draws: tuple[Streams, int], epoch: int
 ) -> None:
-    """One step of Adam."""
+    """Trains a class's generator by one step of Adam."""
     rung.generator.train()
     noise = _noise(rung, len(wanted[0]), *draws, -1, epoch)
     latent, windows = rung.generate(noise, wanted)
@@ -176,7 +166,7 @@ def _train_generator(
 
 
 def _step(optimizer: torch.optim.Adam, loss: Tensor) -> None:
-    """The optimizer's own parameters alone get a gradient."""
+    """Takes one step; only the optimizer's own parameters get a gradient."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     for p, g in zip(parameters, torch.autograd.grad(loss, parameters, retain_graph=True), strict=True):
         p.grad = g
@@ -190,7 +180,7 @@ def _student_step(
     recipe: Recipe,
     draws: tuple[Streams, int, int],
 ) -> None:
-    """One joint step of all students and of the exit weights."""
+    """Takes one joint step of all students and of the exit weights."""
     total = sum(r.model.weight for r in rungs[:-1])
     losses = []
     for teacher, student, pairs in zip(rungs, rungs[1:], wanted, strict=False):
@@ -213,7 +203,7 @@ def _student_step(
 def _pair_loss(
     teacher: _Rung, student: _Rung, wanted: tuple[Tensor, Tensor], noise: Tensor, weights: ExitWeights
 ) -> Tensor | None:
-    """What the student has to learn; None where fewer than two samples reach the teacher's last exit."""
+    """Loss of a student against its teacher; None where fewer than two samples reach the teacher's last exit."""
     with torch.no_grad():
         teacher.generator.eval()
         _, windows = teacher.generate(noise, wanted)

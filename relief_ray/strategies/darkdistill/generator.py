@@ -1,4 +1,4 @@
-"""Data out of a model: a generator of windows that a class model takes for a label, of a wanted difficulty.
+"""Generator of windows of a wanted label and difficulty, trained against a depth class's model without data.
 
 Legend for shapes: B samples, q classes, C channels, T samples per window.
 """
@@ -19,7 +19,7 @@ class Generator(nn.Module):
     """(noise, label, difficulty) -> raw windows: Linear + BatchNorm + ReLU + Linear on q + 2 q inputs."""
 
     def __init__(self, channels: Mapping[str, int], window: int, num_classes: int, hidden: int) -> None:
-        """``channels`` by modality: what is generated."""
+        """Builds the layers; ``channels``: number of channels to generate by modality."""
         super().__init__()
         self.channels, self.window, self.num_classes = dict(channels), window, num_classes
         self.label = nn.Embedding(num_classes, num_classes)
@@ -28,31 +28,31 @@ class Generator(nn.Module):
         self.out = nn.Linear(hidden, window * sum(self.channels.values()))
 
     def forward(self, noise_Bq: Tensor, labels_B: Tensor, difficulty_B: Tensor) -> Tensor:
-        """(B, sum C * T)."""
+        """Latent values (B, sum C * T)."""
         condition = (self.label(labels_B), self.difficulty(difficulty_B[:, None]))
         latent: Tensor = self.out(self.body(torch.cat([noise_Bq, *condition], 1)))
         return latent
 
     def windows(self, latent: Tensor) -> dict[str, Tensor]:
-        """Modality -> (B, C, T)."""
+        """Splits latent values into windows: modality -> (B, C, T)."""
         parts = torch.split(latent, [c * self.window for c in self.channels.values()], dim=1)
         return {m: x.view(len(x), c, self.window) for (m, c), x in zip(self.channels.items(), parts, strict=True)}
 
 
 def seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:
-    """A module with torch's default initialisation from its own seed; the global generator is left alone."""
+    """Builds a module with torch's default initialisation from ``seed``; the global random state is left alone."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return build()
 
 
 def to_vector(module: nn.Module) -> Tensor:
-    """All float values of a module, running statistics included, one behind the other."""
+    """Float values of a module as one vector, running statistics included."""
     return torch.cat([x.detach().reshape(-1) for x in module.state_dict().values() if x.is_floating_point()])
 
 
 def from_vector(module: nn.Module, vector: Tensor) -> None:
-    """Writes back what ``to_vector`` read."""
+    """Writes a vector of ``to_vector`` back into a module."""
     start = 0
     for value in module.state_dict().values():
         if value.is_floating_point():
@@ -83,6 +83,6 @@ def generator_loss(
     logits = torch.stack([read[e].logits for e in exits])
     assigned = logits[leave_at(list(logits)), torch.arange(len(labels))]
     first = judge.read(windows, exits[:1])[exits[0]].logits
-    found = functional.cross_entropy(first, labels, reduction="none")
-    loss: Tensor = functional.cross_entropy(assigned, labels) + functional.mse_loss(found, difficulty)
+    judged = functional.cross_entropy(first, labels, reduction="none")
+    loss: Tensor = functional.cross_entropy(assigned, labels) + functional.mse_loss(judged, difficulty)
     return loss + diversity(noise, latent)

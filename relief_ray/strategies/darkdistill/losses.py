@@ -1,4 +1,4 @@
-"""Losses on what adapters, routers and early exits say, and what they cost."""
+"""Losses of early-exit training on a client: cross-entropy at every exit, difficulties, and their FLOPs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from relief_ray.strategies.early_exits import EXIT
 
 
 def ladder(step: LocalStep) -> list[Tensor]:
-    """The logits of all exits of the client's prefix, shallow first."""
+    """Logits of all exits of the client's prefix, shallow first."""
     taps = sorted(step.taps, key=lambda name: int(name.rpartition(".")[2]))
     return [*(step.taps[name] for name in taps), step.logits]
 
@@ -26,13 +26,13 @@ def all_exits(step: LocalStep) -> Tensor:
 
 
 def difficulties(step: LocalStep) -> Mapping[str, Tensor]:
-    """Per window its label and its cross-entropy at the first exit."""
+    """Label and cross-entropy at the first exit of every window."""
     first = functional.cross_entropy(ladder(step)[0], step.labels, reduction="none")
     return {"label": step.labels, "difficulty": first}
 
 
 def exit_flops(context: RoundContext, client: ClientInfo, depth: int) -> float:
-    """What exits ask of a step beside their layers, the mean over a round's: C logits each.
+    """FLOPs of a training step that exits of C logits add to their layers', averaged over the round's steps.
 
     8 C per window for the cross-entropy of every exit but one (log-softmax 5, back through it 3); once a round 5 C
     per window for its difficulty.

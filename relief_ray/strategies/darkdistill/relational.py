@@ -1,4 +1,4 @@
-"""What early exits of different widths have in common: which samples leave where, and how samples lie to one another.
+"""Relations between samples, comparable across exits of different widths: where samples leave, distances, angles.
 
 Legend for shapes: B samples, D features, K classes, E exits.
 """
@@ -23,7 +23,7 @@ def exit_shares(num_exits: int) -> tuple[float, ...]:
 
 
 def leave_at(logits: Sequence[Tensor]) -> Tensor:
-    """At which exit each sample leaves (B,): at exit i the ``floor(B pi_i)`` most confident left, the rest last."""
+    """Exit at which each sample leaves (B,): the ``floor(B pi_i)`` most confident left at exit i, rest at the last."""
     num = len(logits[0])
     leaves = torch.full((num,), len(logits) - 1, dtype=torch.int64)
     left = torch.arange(num)
@@ -45,8 +45,8 @@ def _distances(features_BD: Tensor) -> Tensor:
     """(B, B) distances over the mean of the positive ones."""
     gaps = (features_BD[:, None] - features_BD[None]).square().sum(2)
     apart = gaps > EPS
-    found = torch.where(apart, gaps.clamp_min(EPS).sqrt(), torch.zeros_like(gaps))
-    return found / (found.sum() / apart.sum().clamp_min(1)).clamp_min(EPS)
+    distances = torch.where(apart, gaps.clamp_min(EPS).sqrt(), torch.zeros_like(gaps))
+    return distances / (distances.sum() / apart.sum().clamp_min(1)).clamp_min(EPS)
 
 
 def angle_loss(student_BD: Tensor, teacher_BD: Tensor) -> Tensor:
@@ -61,9 +61,9 @@ def _cosines(features_BD: Tensor) -> Tensor:
 
 
 def binned(labels_n: Tensor, difficulty_n: Tensor, width: float) -> tuple[Tensor, Tensor, int]:
-    """What a histogram of (label, difficulty bin) tells: pairs in sorted order, bins' centres; and its filled cells."""
+    """Reads pairs back from a histogram of (label, difficulty bin): labels, centres of bins, number of filled cells."""
     bins = torch.floor(difficulty_n / width)
     pairs = torch.stack([labels_n.to(bins.dtype), bins], 1)
     cells, counts = torch.unique(pairs, dim=0, return_counts=True)
-    labels, found = cells.repeat_interleave(counts, 0).unbind(1)
-    return labels.to(torch.int64), (found + 0.5) * width, len(cells)
+    labels, bin_index = cells.repeat_interleave(counts, 0).unbind(1)
+    return labels.to(torch.int64), (bin_index + 0.5) * width, len(cells)

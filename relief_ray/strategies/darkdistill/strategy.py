@@ -2,7 +2,7 @@
 
 Client of class k: ``sum_{e <= k} CE(exit_e)`` on blocks 1..k; it reports labels and difficulties (cross-entropy at the
 first exit). Server: ``theta^(k)`` = weighted mean of its class; data-free distillation k -> k+1
-(``server.distillation``); then block j = ``sum_{k >= j} N_k theta_j^(k) / sum_{k >= j} N_k``.
+(``distillation``); then block j = ``sum_{k >= j} N_k theta_j^(k) / sum_{k >= j} N_k``.
 
 Qu et al., "DarkDistill: Difficulty-Aligned Federated Early-Exit Network Training on Heterogeneous Devices", KDD 2025.
 """
@@ -22,7 +22,7 @@ from relief_ray.federated import ClientContext, ClientProgram, RoundContext, Ser
 from relief_ray.groups import GroupLayout
 from relief_ray.messages import Assignment, ClientInfo, Fleet, Reduced, ServerState, StageTimes, Update, WeightedSum
 from relief_ray.server.aggregation import apply_step, mean_step, over_members, weighted_mean
-from relief_ray.strategies.common import ReadWith, StrategyConfig, Weighting
+from relief_ray.strategies.common import Preset, ReadWith, Search, StrategyConfig, Weighting, search_over
 from relief_ray.strategies.darkdistill.distillation import DepthModel, Recipe, distil
 from relief_ray.strategies.darkdistill.losses import all_exits, difficulties, exit_flops
 from relief_ray.strategies.darkdistill.relational import binned
@@ -32,8 +32,21 @@ JUDGE, DENSE_LR, LORA_LR = "darkdistill.judge", 0.05, 1e-3
 
 
 class DarkDistill(StrategyConfig):
-    """``upload="full"`` is charged the whole model both ways; ``bin_nats`` reports a histogram instead of a list."""
+    """Configuration of DarkDistill.
 
+    Attributes:
+        num_depths: number of depth classes; at most one per encoder layer.
+        depth_by_type: depth class by device type; types left out are placed by their speed.
+        upload: ``full`` is charged the whole model both ways, ``prefix`` the trained prefix.
+        bin_nats: width of the bins of a reported histogram of difficulties; None reports every window.
+        distil: whether the server distils; ``kd_epochs``, ``kd_lr`` and ``hidden`` (generator) are read with it.
+    """
+
+    title: ClassVar[str] = "DarkDistill"
+    kind: ClassVar[str] = "baseline"
+    about: ClassVar[str] = "an early-exit model cut to each device's depth; shallow models teach deeper ones"
+    citation: ClassVar[str | None] = "qu2025darkdistill"
+    search: ClassVar[Search] = search_over("kd_epochs", (1, 2, 4), "kd")
     read_with: ClassVar[ReadWith] = (("distil", True, ("kd_epochs", "kd_lr", "hidden")),)
     name: Literal["darkdistill"] = "darkdistill"
     weighting: Weighting = "samples"
@@ -47,7 +60,7 @@ class DarkDistill(StrategyConfig):
     hidden: int = Field(default=1000, ge=1)
 
     def build(self) -> Strategy:
-        """The strategy."""
+        """Builds the strategy."""
         return Strategy(
             name=self.name,
             adapt=partial(early_exits, self),
@@ -58,14 +71,25 @@ class DarkDistill(StrategyConfig):
         )
 
 
+PRESETS = {
+    "darkdistill": Preset(DarkDistill()),
+    "darkdistill_table": Preset(
+        DarkDistill(upload="full", weighting="uniform"),
+        title="DarkDistill, table",
+        kind="baseline, FITTED",
+        about="DarkDistill charged for the whole model, clients weighing the same",
+    ),
+}
+
+
 def early_exits(config: DarkDistill, layout: GroupLayout, fleet: Fleet) -> tuple[Classifier, ...]:
-    """One exit behind every depth class but the last."""
+    """Exits behind every depth class but the last."""
     check_depths(config.depth_by_type.items(), len(last_layers(layout, config.num_depths)))
     return exits(layout, last_layers(layout, config.num_depths)[:-1])
 
 
 def assigned(config: DarkDistill, context: RoundContext, client: ClientInfo, depth: int) -> Assignment:
-    """The prefix of ``depth``: down, trained, up; with ``upload="full"`` all comes down."""
+    """Assignment of a client of that depth: its prefix is trained and sent; ``upload="full"`` sends all down."""
     layout, lasts = context.layout, last_layers(context.layout, config.num_depths)
     prefix = layout.select(g for g in layout if level(g, lasts) <= depth)
     *taps, output = outputs(layout, lasts, depth)
@@ -95,14 +119,14 @@ def allocate(config: DarkDistill, state: ServerState, context: RoundContext) -> 
 
 
 def depth_class(task: Assignment) -> str:
-    """Clients of one depth are averaged together."""
+    """Bucket of the clients of one depth, which are averaged together."""
     return f"depth.{int(task.args['depth'])}"
 
 
 def report(config: DarkDistill, context: ClientContext, update: Update) -> Update:
-    """Charges what is reported: 5 bytes a window, or 7 a cell of the histogram (label, bin, count).
+    """Charges the report: 5 bytes a window, or 7 a cell of the histogram (label, bin, count).
 
-    With ``upload="full"`` also the groups that were not trained: they would go up as they came down, so nobody sends.
+    ``upload="full"`` also charges the groups that were not trained; they are not sent, as they are unchanged.
     """
     receipt, stats, layout = update.receipt, update.receipt.stats, context.layout
     payload = receipt.bytes_up if config.upload == "prefix" else encoded_nbytes(layout, layout.select())
@@ -115,12 +139,12 @@ def report(config: DarkDistill, context: ClientContext, update: Update) -> Updat
 
 def class_models(config: DarkDistill, state: ServerState, reduced: Reduced, tools: ServerTools) -> list[DepthModel]:
     """(a): each class's weighted mean, shallow first; classes without a client this round are left out."""
-    layout, lasts, found = tools.layout, last_layers(tools.layout, config.num_depths), list[DepthModel]()
+    layout, lasts, models = tools.layout, last_layers(tools.layout, config.num_depths), list[DepthModel]()
     for depth in range(1, len(lasts) + 1):
         receipts = [r for r in reduced.receipts if r.assignment.args["depth"] == depth]
         sums = reduced.sums.get(f"depth.{depth}", {})
         if own := {j: part for j, part in sums.items() if level(layout[j], lasts) <= depth}:
-            mean = DepthModel(
+            model = DepthModel(
                 depth=depth,
                 params=apply_step(state.models["global"], mean_step(own, over_members, layout)),
                 weight=max(part.weight for part in own.values()),
@@ -129,8 +153,8 @@ def class_models(config: DarkDistill, state: ServerState, reduced: Reduced, tool
                 difficulty=torch.cat([r.stats["difficulty"] for r in receipts]),
                 modalities=frozenset(m for r in receipts for m in tools.fleet[r.assignment.client].modalities),
             )
-            found.append(mean)
-    return found
+            models.append(model)
+    return models
 
 
 def aggregate(config: DarkDistill, state: ServerState, reduced: Reduced, tools: ServerTools) -> ServerState:

@@ -1,4 +1,4 @@
-"""Which tensors fit: the best selection within a time budget, where gradients flow along a tree.
+"""Selection of the most important tensors within a time budget, where gradients flow along a tree.
 
 A trunk (head, shared fusion) stands between the output and M branches (fusion block, encoder layers), every chain
 ordered from the output to the input. A selected unit pays for its own gradient and step; the deepest of its chain also
@@ -20,13 +20,19 @@ from relief_ray.groups import GroupId
 
 Seconds = Callable[[Collection[GroupId]], float]
 UNITS = 1000
-# Rounding of sums of seconds must not cost a unit.
+# Guards whole units of time against rounding in sums of seconds.
 SLACK = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Unit:
-    """What may be selected: its value, what it costs nearer the output than its chain's deepest, and as the deepest."""
+    """Tensor group that may be selected.
+
+    Attributes:
+        value: importance; only positive ones are selected.
+        own: seconds where a deeper unit of its chain is selected too: its own gradient and step.
+        deep: seconds as the deepest selected unit of its chain: also the gradient that has to reach it.
+    """
 
     id: GroupId
     value: float
@@ -36,7 +42,7 @@ class Unit:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tree:
-    """A selection problem; ``passing``: what any branch pays once for the gradient's way through the trunk."""
+    """Selection problem; ``passing``: seconds that branches pay once for the gradient's way through the trunk."""
 
     trunk: tuple[Unit, ...]
     branches: tuple[tuple[Unit, ...], ...] = ()
@@ -44,16 +50,16 @@ class Tree:
 
     @property
     def units(self) -> tuple[Unit, ...]:
-        """All units, the trunk's first."""
+        """Units of trunk and branches, the trunk's first."""
         return (*self.trunk, *(u for branch in self.branches for u in branch))
 
 
 def price(
     trunk: Sequence[GroupId], branches: Sequence[Sequence[GroupId]], value: Mapping[GroupId, float], seconds: Seconds
 ) -> Tree:
-    """The tree with what each unit costs beyond selecting nothing, from differences of ``seconds(selection)``.
+    """Builds the tree: seconds of each unit beyond selecting nothing, from differences of ``seconds(selection)``.
 
-    A single branch is the trunk's continuation: there is one chain.
+    A single branch continues the trunk, so that there is one chain.
     """
     chains = [tuple(b) for b in branches if b]
     if len(chains) == 1:
@@ -81,7 +87,7 @@ def price(
 
 
 def cost(tree: Tree, selected: Collection[GroupId]) -> float:
-    """What ``selected`` costs by the tree's rule."""
+    """Seconds that ``selected`` takes by the tree's rule."""
 
     def chain(units: Sequence[Unit]) -> float:
         chosen = [u for u in units if u.id in selected]
@@ -94,21 +100,21 @@ def cost(tree: Tree, selected: Collection[GroupId]) -> float:
 
 
 def best(tree: Tree, capacity_s: float, quantum_s: float) -> frozenset[GroupId]:
-    """The most valuable selection of positive units within ``capacity_s``, costs rounded down to ``quantum_s``.
+    """Most valuable selection of positive units within ``capacity_s``, costs rounded down to ``quantum_s``.
 
-    Where a positive unit exists but none fits, the one of best value per second; nothing where no unit is positive.
+    Where a positive unit exists but none fits: the one of best value per second. Nothing where no unit is positive.
     """
     worthy = [u for u in tree.units if u.value > 0.0]
     if not worthy:
         return frozenset()
-    found = frozenset[GroupId]()
+    optimum = frozenset[GroupId]()
     if capacity_s >= 0.0 and quantum_s > 0.0:
-        found = solve(in_units(tree, quantum_s), min(UNITS, floor(capacity_s / quantum_s + SLACK)))
-    return found or frozenset([max(worthy, key=lambda u: u.value / max(cost(tree, [u.id]), 1e-30)).id])
+        optimum = solve(in_units(tree, quantum_s), min(UNITS, floor(capacity_s / quantum_s + SLACK)))
+    return optimum or frozenset([max(worthy, key=lambda u: u.value / max(cost(tree, [u.id]), 1e-30)).id])
 
 
 def in_units(tree: Tree, quantum_s: float) -> Tree:
-    """The tree with its costs in whole units, rounded down."""
+    """Converts the tree's costs to whole units of time, rounded down."""
 
     def whole(seconds: float) -> int:
         return floor(seconds / quantum_s + SLACK)
@@ -121,13 +127,13 @@ def in_units(tree: Tree, quantum_s: float) -> Tree:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Table:
-    """The best within every cost 0..C: ``value`` (C+1,), ``chosen`` (C+1, units); unreachable is minus infinity."""
+    """Best selections within every cost 0..C: ``value`` (C+1,), ``chosen`` (C+1, units); -inf: unreachable."""
 
     value: NDArray[np.float64]
     chosen: NDArray[np.bool_]
 
     def plus(self, column: int, weight: int, value: float) -> _Table:
-        """With one more unit that may be taken."""
+        """Offers one more unit (0/1 knapsack step)."""
         if value <= 0.0 or weight >= len(self.value):
             return self
         end = len(self.value) - weight
@@ -140,7 +146,7 @@ class _Table:
         return _Table(value=worth, chosen=chosen)
 
     def shifted(self, weight: int) -> _Table:
-        """The same at ``weight`` more."""
+        """Adds ``weight`` to the cost of every selection."""
         if weight >= len(self.value):
             return _Table(value=np.full_like(self.value, -np.inf), chosen=np.zeros_like(self.chosen))
         value, chosen = np.full_like(self.value, -np.inf), np.zeros_like(self.chosen)
@@ -148,23 +154,24 @@ class _Table:
         return _Table(value=value, chosen=chosen)
 
     def better_of(self, other: _Table) -> _Table:
-        """Cost by cost the better one, this one where they are equal."""
-        mine = self.value >= other.value
+        """Takes the better selection at every cost, this table's where they are equal."""
+        keeps = self.value >= other.value
         return _Table(
-            value=np.where(mine, self.value, other.value), chosen=np.where(mine[:, None], self.chosen, other.chosen)
+            value=np.where(keeps, self.value, other.value), chosen=np.where(keeps[:, None], self.chosen, other.chosen)
         )
 
     def joined(self, other: _Table) -> _Table:
-        """(max, +): both together, the budget split as is best."""
-        found = self
+        """Joins two tables, (max, +): selections of both, the budget split in the best way."""
+        best_so_far = self
         for c in np.flatnonzero(np.diff(other.value, prepend=-np.inf) > 0.0):
             moved = self.shifted(int(c))
-            found = found.better_of(_Table(value=moved.value + other.value[c], chosen=moved.chosen | other.chosen[c]))
-        return found
+            joint = _Table(value=moved.value + other.value[c], chosen=moved.chosen | other.chosen[c])
+            best_so_far = best_so_far.better_of(joint)
+        return best_so_far
 
 
 def solve(tree: Tree, capacity: int) -> frozenset[GroupId]:
-    """The exact optimum of a tree whose costs are whole numbers."""
+    """Exact optimum of a tree whose costs are whole numbers."""
     units = tree.units
     column = {u.id: i for i, u in enumerate(units)}
     empty = _Table(value=np.zeros(capacity + 1), chosen=np.zeros((capacity + 1, len(units)), dtype=np.bool_))
@@ -175,29 +182,29 @@ def solve(tree: Tree, capacity: int) -> frozenset[GroupId]:
         return table
 
     def chain_table(chain: Sequence[Unit]) -> _Table:
-        found = empty
+        table = empty
         for i, deepest in enumerate(chain):
             if deepest.value > 0.0:
                 forced = empty.plus(column[deepest.id], 0, deepest.value).shifted(int(deepest.deep))
-                found = found.better_of(knapsack(forced, chain[:i]))
-        return found
+                table = table.better_of(knapsack(forced, chain[:i]))
+        return table
 
-    found = chain_table(tree.trunk)
+    optimum = chain_table(tree.trunk)
     if tree.branches:
         through = knapsack(empty, tree.trunk)
         for branch in tree.branches:
             through = through.joined(chain_table(branch))
-        found = found.better_of(through.shifted(int(tree.passing)))
-    return frozenset(u.id for u, taken in zip(units, found.chosen[capacity], strict=True) if taken)
+        optimum = optimum.better_of(through.shifted(int(tree.passing)))
+    return frozenset(u.id for u, taken in zip(units, optimum.chosen[capacity], strict=True) if taken)
 
 
 def slide(
     last: Sequence[int] | None, num: int, budget_s: float, worth: Callable[[int, int], float], cull: bool
 ) -> tuple[int, int]:
-    """The next window ``(end, front)`` of blocks 1..``num``; ``worth(a, b)`` is the time that a..b take.
+    """Next window ``(end, front)`` of blocks 1..``num``; ``worth(a, b)``: seconds that blocks a..b take.
 
-    ``last``: the window before and its first block of which something was selected (0: none). Blocks in front of that
-    one are culled; behind the last block the window starts again.
+    ``last``: end and front of the window before, and its first block with a selected tensor (0: none). With ``cull``
+    blocks before that one are dropped; after the last block the window starts again.
     """
     start, end = 1, 1
     if last is not None and last[1] < num:
@@ -207,6 +214,6 @@ def slide(
 
 def local_importance(probed: Probed) -> dict[GroupId, float]:
     """``-sum(g' (w' - w)) / max_j |.|``: positive where the step lowers the loss."""
-    found = {j: -float(g.double().dot(probed.step[j].double())) for j, g in probed.gradient.items()}
-    largest = max(map(abs, found.values())) or 1.0
-    return {j: v / largest for j, v in found.items()}
+    raw = {j: -float(g.double().dot(probed.step[j].double())) for j, g in probed.gradient.items()}
+    largest = max(map(abs, raw.values())) or 1.0
+    return {j: v / largest for j, v in raw.items()}

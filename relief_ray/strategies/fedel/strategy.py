@@ -5,7 +5,8 @@ Per client and round: probe ``I_n,k = -g'_k . (w' - w)_k``; mix ``I_k = beta I_n
 ``T_th``; maximise ``sum_{k in A} I_k`` under ``T_fw + T_bw(A) <= T_th``; train A and the exit at the window's front.
 Server: ``theta_k = sum_n a_n,k theta_n,k / sum_n a_n,k`` over those that trained ``k``.
 
-Zhang et al., "FedEL: Federated Elastic Learning for Heterogeneous Devices", NeurIPS 2025; ``server.elastic`` selects.
+Zhang et al., "FedEL: Federated Elastic Learning for Heterogeneous Devices", NeurIPS 2025; the selection is in
+``selection``.
 """
 
 from __future__ import annotations
@@ -21,9 +22,16 @@ from pydantic import Field
 from relief_ray.extra_modules import Classifier
 from relief_ray.federated import ClientContext, ClientProgram, RoundContext, ServerTools, Strategy
 from relief_ray.groups import GroupId, GroupLayout, Params
-from relief_ray.messages import Assignment, Fleet, Reduced, ServerState, Update
+from relief_ray.messages import Assignment, ClientInfo, Fleet, Reduced, ServerState, Update
 from relief_ray.server.aggregation import apply_step, mean_step, over_members
-from relief_ray.strategies.common import StrategyConfig, of_fastest_type, train_everything
+from relief_ray.strategies.common import (
+    Preset,
+    Search,
+    StrategyConfig,
+    of_fastest_type,
+    search_over,
+    train_everything,
+)
 from relief_ray.strategies.early_exits import block, exits, num_blocks, output_of, own_groups
 from relief_ray.strategies.fedel import selection
 
@@ -39,6 +47,11 @@ class FedEL(StrategyConfig):
     model) or II (LoRA) prints.
     """
 
+    title: ClassVar[str] = "FedEL"
+    kind: ClassVar[str] = "baseline"
+    about: ClassVar[str] = "a window of blocks slides to the output; each device trains what matters most within T_A"
+    citation: ClassVar[str | None] = "zhang2025fedel"
+    search: ClassVar[Search] = search_over("beta", (0.3, 0.6, 0.9))
     one_of: ClassVar[tuple[str, ...]] = ("t_th_s", "speedup")
     name: Literal["fedel"] = "fedel"
     t_th_s: float | None = Field(default=None, gt=0.0)
@@ -48,7 +61,7 @@ class FedEL(StrategyConfig):
     modality_aware: bool = False
 
     def build(self) -> Strategy:
-        """The strategy."""
+        """Builds the strategy."""
         return Strategy(
             name=self.name,
             adapt=all_exits,
@@ -59,13 +72,24 @@ class FedEL(StrategyConfig):
         )
 
 
+PRESETS = {
+    "fedel": Preset(FedEL()),
+    "fedel_table": Preset(
+        FedEL(speedup="table"),
+        title="FedEL, table",
+        kind="baseline, FITTED",
+        about="FedEL within FedAvg's round over the paper's speedup (6.83x, 7.68x)",
+    ),
+}
+
+
 def all_exits(layout: GroupLayout, fleet: Fleet) -> tuple[Classifier, ...]:
-    """A light output layer behind every block but the last."""
+    """Linear output layers behind every block but the last."""
     return exits(layout, range(1, num_blocks(layout)))
 
 
 def allocate(config: FedEL, state: ServerState, context: RoundContext) -> tuple[Assignment, ...]:
-    """Everybody gets everything, a time budget and the global importance; what is trained the device decides."""
+    """Sends every client the model, its time budget and the global importance; the device decides what it trains."""
     layout, limit_s = context.layout, budget_s(config, context)
     known = state.tensors[GLOBAL].tolist() if GLOBAL in state.tensors else []
     args = dict(zip((f"I.{j}" for j in layout.ids[: len(known)]), known, strict=True))
@@ -74,10 +98,13 @@ def allocate(config: FedEL, state: ServerState, context: RoundContext) -> tuple[
 
 
 def budget_s(config: FedEL, context: RoundContext) -> float:
-    """``T_th``, the same for all: decided over the whole fleet, by the time that everything takes."""
-    own = context.layout.select(own_groups(context.layout))
-    whole = {c: replace(train_everything(context, c), down=own, train=own, up=own) for c in context.fleet.clients}
-    times = {c: context.planner.times(c.id, task) for c, task in whole.items()}
+    """``T_th`` in seconds, the same for all clients: from the time that training everything takes across the fleet."""
+    backbone = context.layout.select(own_groups(context.layout))
+
+    def plain(client: ClientInfo) -> Assignment:
+        return replace(train_everything(context, client), down=backbone, train=backbone, up=backbone)
+
+    times = {c: context.planner.times(c.id, plain(c)) for c in context.fleet.clients}
     if config.speedup is None:
         return config.t_th_s or max(t.compute_s for t in of_fastest_type(times))
     factor = TABLE_SPEEDUP[context.layout.lora] if config.speedup == "table" else config.speedup
@@ -85,7 +112,7 @@ def budget_s(config: FedEL, context: RoundContext) -> float:
 
 
 def refine(config: FedEL, context: ClientContext, task: Assignment) -> Assignment:
-    """Green box, first half: probe, slide, select."""
+    """Green box, first half: probes, slides the window, selects tensors."""
     layout, planner, limit_s = context.layout, context.planner, task.args["t_th_s"]
     own = own_groups(layout)
     assert planner is not None, "FedEL needs the device's own time model"
@@ -126,7 +153,7 @@ def importance(config: FedEL, context: ClientContext, task: Assignment) -> dict[
 
 
 def remember(context: ClientContext, update: Update) -> Update:
-    """Keeps the window on the device; the global importance's way down is charged."""
+    """Keeps the window on the device, and charges the bytes of the global importance."""
     layout, receipt = context.layout, update.receipt
     task = receipt.assignment
     first = min((block(layout, layout[j]) for j in task.train if layout[j].role != "exit"), default=0)
@@ -136,7 +163,7 @@ def remember(context: ClientContext, update: Update) -> Update:
 
 
 def aggregate(state: ServerState, reduced: Reduced, tools: ServerTools) -> ServerState:
-    """The masked mean; then how far each group moved, for the next round."""
+    """Takes the masked mean, and notes how far each group moved for the next round."""
     step = mean_step(reduced.sums.get("global", {}), over_members, tools.layout)
     before, after = state.models["global"], apply_step(state.models["global"], step)
     tensors = {**state.tensors, GLOBAL: global_importance(before, after, tools.layout)}
@@ -146,5 +173,6 @@ def aggregate(state: ServerState, reduced: Reduced, tools: ServerTools) -> Serve
 def global_importance(before: Params, after: Params, layout: GroupLayout) -> torch.Tensor:
     """``|theta^r - theta^{r-1}|^2`` over its maximum (``eta`` cancels), (G,); 0 for exits and an unchanged model."""
     moved = [float((after[g.id].double() - before[g.id].double()).square().sum()) for g in layout]
-    own = torch.tensor([0.0 if g.role == "exit" else m for g, m in zip(layout, moved, strict=True)], dtype=torch.double)
-    return own / own.max() if own.max() > 0 else own
+    scores = [0.0 if g.role == "exit" else m for g, m in zip(layout, moved, strict=True)]
+    scores_G = torch.tensor(scores, dtype=torch.double)
+    return scores_G / scores_G.max() if scores_G.max() > 0 else scores_G

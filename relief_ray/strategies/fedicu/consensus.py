@@ -16,28 +16,26 @@ from torch import Tensor
 from relief_ray.groups import ROUNDING, GroupId, GroupLayout, Params, TensorSpec
 from relief_ray.messages import Update
 
-# How much a change matters, value by value or of a whole group, and which values matter most.
-
-
+# Keeps relative importance finite where a parameter is zero.
 ORIGIN_EPS = 1e-8
 
 Importance = Literal["relative", "magnitude"]
 
 
 def importance(kind: Importance, delta: Tensor, origin: Tensor) -> Tensor:
-    """How much each value matters, of their shape."""
+    """Importance of each value of a change, of its shape: ``|delta|``, or ``|delta| / (|origin| + eps)``."""
     return delta.abs() if kind == "magnitude" else delta.abs() / (origin.abs() + ORIGIN_EPS)
 
 
 def keep_top(scores: Tensor, share: float) -> Tensor:
-    """Which ``ceil(share n)`` of flat scores (n,) are highest; of equal ones the first."""
+    """Mask (n,) of the ``ceil(share n)`` highest of flat scores (n,); of equal ones the first."""
     kept = torch.zeros(len(scores), dtype=torch.bool)
     kept[torch.sort(scores, descending=True, stable=True).indices[: ceil(share * len(scores) - ROUNDING)]] = True
     return kept
 
 
 def group_importance(kind: Importance, deltas: Sequence[Tensor], origin: Tensor) -> float:
-    """The clients' mean change of a group, relative to its mean size or not."""
+    """Mean absolute change of a group over clients; ``relative``: divided by the group's mean absolute value."""
     change = float(torch.stack([d.abs().mean() for d in deltas]).mean())
     return change if kind == "magnitude" else change / (float(origin.abs().mean()) + ORIGIN_EPS)
 
@@ -48,13 +46,13 @@ Piece = tuple[GroupId, TensorSpec]
 
 
 def split_columns(x_NRC: Tensor) -> tuple[Tensor, Tensor]:
-    """Lengths (N, C) and directions (N, rows, C)."""
+    """Lengths (N, C) and directions (N, rows, C) of all columns."""
     lengths_NC = x_NRC.norm(dim=1)
     return lengths_NC, x_NRC / lengths_NC.clamp_min(EPS).unsqueeze(1)
 
 
 def cosines(directions_NRC: Tensor) -> Tensor:
-    """``sum_c cos(v_n,c, v_k,c)`` of each client with each other one (N, N); zero columns agree with nothing."""
+    """``sum_c cos(v_n,c, v_k,c)`` for all pairs of clients (N, N); a zero column has cosine 0 with every other."""
     flat_ND = directions_NRC.flatten(1)
     return flat_ND @ flat_ND.T
 
@@ -64,14 +62,14 @@ def agreement(matrices: Iterable[Tensor], temperature: float) -> Tensor:
 
     Each of ``matrices`` holds directions (N, rows, C).
     """
-    found = [(cosines(v), v.shape[2]) for v in matrices]
-    total_NN, num_columns = torch.stack([c for c, _ in found]).sum(0), sum(n for _, n in found)
+    pairs = [(cosines(v), v.shape[2]) for v in matrices]
+    total_NN, num_columns = torch.stack([c for c, _ in pairs]).sum(0), sum(n for _, n in pairs)
     s_N = (total_NN.sum(1) - total_NN.diagonal()) / (max(1, len(total_NN) - 1) * num_columns)
     return torch.softmax(s_N / temperature, 0)
 
 
 def merge_columns(x_NRC: Tensor, p_N: Tensor, alpha_N: Tensor) -> Tensor:
-    """``sum_n p_n m_n,c`` long, in direction of ``sum_n alpha_n v_n,c`` (rows, C); without either: the mean."""
+    """Columns of length ``sum_n p_n m_n,c`` along ``sum_n alpha_n v_n,c`` (rows, C); the mean where either is 0."""
     lengths_NC, directions_NRC = split_columns(x_NRC)
     length_C = p_N @ lengths_NC
     direction_RC = torch.tensordot(alpha_N, directions_NRC, 1)
@@ -82,19 +80,19 @@ def merge_columns(x_NRC: Tensor, p_N: Tensor, alpha_N: Tensor) -> Tensor:
 
 
 def whole_tensors(layout: GroupLayout, groups: Collection[GroupId]) -> list[tuple[Piece, ...]]:
-    """All tensors of ``groups``, those that are one matrix together: ``[A_1 | .. | A_M]``, of the blocks there are."""
+    """All tensors of ``groups``; the fusion blocks among them form one matrix ``[A_1 | .. | A_M]``."""
     pieces = [(j, t) for j in groups for t in layout[j].tensors]
     fusion = tuple((j, t) for j, t in pieces if layout[j].role == "fusion_a" and len(t.shape) == 2)
     return [*([fusion] if fusion else []), *((piece,) for piece in pieces if piece not in fusion)]
 
 
 def as_matrix(values: Tensor, spec: TensorSpec) -> Tensor:
-    """A flat tensor (.., n) as (.., rows, C): a convolution's (out, in, k) as (out, in k), a vector as one column."""
+    """Reshapes a flat tensor (.., n) to (.., rows, C): a convolution to (out, in k), a vector to one column."""
     return values.view(*values.shape[:-1], spec.shape[0], -1)
 
 
 def by_piece(x: Tensor, tensor: Sequence[Piece]) -> dict[Piece, Tensor]:
-    """A whole matrix (rows, C) cut into its pieces' flat values."""
+    """Cuts a whole matrix (rows, C) into its pieces' flat values."""
     widths = [t.numel // t.shape[0] for _, t in tensor]
     return {piece: part.reshape(-1) for piece, part in zip(tensor, torch.split(x, widths, dim=1), strict=True)}
 
@@ -109,8 +107,8 @@ def balanced_steps(
 ) -> dict[GroupId, Tensor]:
     """``theta_new - theta`` per group in float64, from updates that all sent the same whole groups.
 
-    A LoRA factor is split as it is, a dense matrix in its update alone; vectors are averaged. ``together``: one
-    ``alpha`` for all matrices instead of one for each.
+    LoRA factors are split into lengths and directions themselves, of dense matrices the update is; vectors are
+    averaged. ``together``: one ``alpha`` for all matrices instead of one for each.
     """
     groups = tuple(updates[0].delta)
     tensors = whole_tensors(layout, groups)
@@ -133,14 +131,14 @@ def balanced_steps(
 
 
 def _origin(theta: Params, piece: Piece) -> Tensor:
-    """What is added to a change to give ``X_n``: a LoRA factor itself, nothing for a dense tensor."""
+    """Values added to a change to give ``X_n``: the LoRA factor itself, zeros for a dense tensor."""
     group, spec = piece
     values = theta[group][spec.offset : spec.offset + spec.numel].to(torch.float64)
     return values if spec.kind in ("lora_a", "lora_b") else torch.zeros_like(values)
 
 
 def _stacked(updates: Sequence[Update], theta: Params, tensor: Sequence[Piece]) -> Tensor:
-    """``X_n`` of all clients (N, rows, C)."""
+    """Stacks ``X_n`` of all clients (N, rows, C)."""
 
     def of(piece: Piece) -> Tensor:
         group, spec = piece

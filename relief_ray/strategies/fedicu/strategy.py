@@ -27,8 +27,8 @@ from relief_ray.codec import sparse_nbytes
 from relief_ray.federated import ClientContext, ClientProgram, RoundContext, ServerTools, Strategy
 from relief_ray.groups import GroupId, GroupLayout, Selection
 from relief_ray.messages import Assignment, ClientInfo, Collect, Reduced, ServerState, Update
-from relief_ray.server.aggregation import apply_step
-from relief_ray.strategies.common import ReadWith, StrategyConfig, batch_sizes
+from relief_ray.server.aggregation import apply_step, from_tensor, to_tensor
+from relief_ray.strategies.common import Preset, ReadWith, Search, StrategyConfig, batch_sizes, search_over
 from relief_ray.strategies.fedicu.consensus import (
     Importance,
     as_matrix,
@@ -39,17 +39,28 @@ from relief_ray.strategies.fedicu.consensus import (
     keep_top,
     whole_tensors,
 )
-from relief_ray.strategies.relief.divergence import from_tensor, to_tensor
 
 IMPORTANCE = "importance"
 
 
 class FedICU(StrategyConfig):
-    """``kappa``: share of each tensor's values that is sent (fusion is one); ``temperature``: T.
+    """Configuration of FedICU (reconstructed).
 
-    ``freeze_share`` of the parameters, the least important groups of the last round, is not trained (0: none).
+    Attributes:
+        kappa: share of each tensor's values that is sent; the fusion matrix counts as one tensor.
+        temperature: ``T`` of the softmax over clients' agreement.
+        importance: of a value: its change, ``relative`` to the value or by ``magnitude``.
+        alpha_scope: one ``alpha`` per tensor, or one for all.
+        freeze_unimportant: groups that were least important in the last round are not trained,
+        freeze_share: about this share of the parameters.
     """
 
+    title: ClassVar[str] = "FedICU"
+    kind: ClassVar[str] = "baseline"
+    about: ClassVar[str] = "FedICU (reconstructed): 80 % of each change sent, directions averaged by agreement"
+    citation: ClassVar[str | None] = "liao2025fedicu"
+    reconstructed: ClassVar[bool] = True
+    search: ClassVar[Search] = search_over("kappa", (0.6, 0.8, 0.95))
     read_with: ClassVar[ReadWith] = (("freeze_unimportant", True, ("freeze_share",)),)
     name: Literal["fedicu"] = "fedicu"
     kappa: float = Field(default=0.8, gt=0.0, le=1.0)
@@ -60,7 +71,7 @@ class FedICU(StrategyConfig):
     freeze_share: float = Field(default=0.2, gt=0.0, lt=1.0)
 
     def build(self) -> Strategy:
-        """The strategy."""
+        """Builds the strategy."""
         return Strategy(
             name=self.name,
             allocate=partial(allocate, self),
@@ -70,8 +81,19 @@ class FedICU(StrategyConfig):
         )
 
 
+PRESETS = {
+    "fedicu": Preset(FedICU()),
+    "fedicu_table": Preset(
+        FedICU(kappa=1.0, freeze_unimportant=True),
+        title="FedICU, table",
+        kind="baseline, FITTED",
+        about="FedICU (reconstructed): the least important fifth frozen, all else sent",
+    ),
+}
+
+
 def send_important(config: FedICU, context: ClientContext, update: Update) -> Update:
-    """The update without its least important values, at what a payload of the rest and a bit per value costs."""
+    """Zeroes the least important values of an update; charges the others and a bitmap of one bit per value."""
     if config.kappa == 1.0:
         return update
     delta = dict(update.delta)
@@ -91,7 +113,7 @@ def send_important(config: FedICU, context: ClientContext, update: Update) -> Up
 
 
 def frozen(config: FedICU, known: dict[GroupId, float], layout: GroupLayout) -> tuple[GroupId, ...]:
-    """The least important groups whose sizes add up nearest to ``freeze_share``; what nobody knows of is trained."""
+    """Least important groups whose sizes add up nearest to ``freeze_share``; groups without a score are trained."""
     chosen: list[GroupId] = []
     missing = config.freeze_share * layout.numel
     for j in sorted(known, key=lambda j: known[j]):
@@ -103,26 +125,32 @@ def frozen(config: FedICU, known: dict[GroupId, float], layout: GroupLayout) -> 
 
 
 def allocate(config: FedICU, state: ServerState, context: RoundContext) -> tuple[Assignment, ...]:
-    """Everybody trains and sends all groups that are not frozen."""
+    """Every participant trains and sends all groups that are not frozen."""
     known = from_tensor(state.tensors[IMPORTANCE], context.layout) if IMPORTANCE in state.tensors else {}
-    still = frozen(config, known, context.layout)
+    frozen_groups = frozen(config, known, context.layout)
     everything = context.layout.select()
-    chosen = {j: part for j, part in everything.items() if j not in still}
+    chosen = {j: part for j, part in everything.items() if j not in frozen_groups}
     flops = choosing_flops(config, context.layout, chosen)
 
     def task(client: ClientInfo) -> Assignment:
         steps = max(1, context.epochs * len(batch_sizes(context, client)))
-        whole = Assignment(client=client.id, down=everything, train=chosen, up=chosen, epochs=context.epochs)
-        return replace(whole, step_flops=flops / steps)
+        return Assignment(
+            client=client.id,
+            down=everything,
+            train=chosen,
+            up=chosen,
+            epochs=context.epochs,
+            step_flops=flops / steps,
+        )
 
     return tuple(task(c) for c in context.participants)
 
 
 def choosing_flops(config: FedICU, layout: GroupLayout, chosen: Selection) -> float:
-    """What choosing the values to send takes once a round: ``sum_t n_t (s + 1 + log2 n_t)`` over tensors of n_t values.
+    """FLOPs of choosing the values to send, once a round: ``sum_t n_t (s + 1 + log2 n_t)`` over tensors of n_t values.
 
-    ``s``: a score, 4 FLOPs relative (two absolute values, a sum, a quotient) or 1; one for the mask; ``log2 n_t``
-    comparisons to sort. Nothing where everything is sent.
+    ``s``: FLOPs of a score, 4 if relative (two absolute values, a sum, a quotient), else 1; one for the mask;
+    ``log2 n_t`` comparisons to sort. 0 where everything is sent.
     """
     if config.kappa == 1.0:
         return 0.0
@@ -132,7 +160,7 @@ def choosing_flops(config: FedICU, layout: GroupLayout, chosen: Selection) -> fl
 
 
 def aggregate(config: FedICU, state: ServerState, reduced: Reduced, tools: ServerTools) -> ServerState:
-    """Lengths by their mean, directions by agreement; then how much each group changed, for the next round."""
+    """Averages lengths, weighs directions by agreement; then notes each group's importance for the next round."""
     theta, layout, updates = state.models["global"], tools.layout, reduced.updates
     if not updates:
         return state

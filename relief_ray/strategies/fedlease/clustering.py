@@ -1,6 +1,6 @@
-"""Who is like whom: distances between clients' layers, clusters of them, and how many clusters there are.
+"""Clustering of clients by distances between their layers; the number of clusters is that of the best silhouette.
 
-Everything is NumPy in float64 on one thread, so that ties break the same way wherever it runs.
+All in NumPy, float64 on one thread, so that ties break the same way on every machine.
 """
 
 from __future__ import annotations
@@ -37,33 +37,33 @@ def _distance(a: Layers, b: Layers, squares_a: Squares, squares_b: Squares) -> f
         norm = float(np.sqrt(squares_a[key] * squares_b[key]))
         if norm > 0.0:
             by_kind.setdefault(key[0], []).append(1.0 - float(np.sum(a[key] * b[key])) / norm)
-    means = [sum(found) / len(found) for found in by_kind.values()]
+    means = [sum(gaps) / len(gaps) for gaps in by_kind.values()]
     return min(2.0, max(0.0, sum(means) / len(means))) if means else 1.0
 
 
 def layers(layout: GroupLayout, step: Params, modalities: Collection[str]) -> Layers:
-    """What of a client's step tells what it is like: the LoRA B factors, or whole groups of a model without LoRA.
+    """Layers of a client's step that are compared: the LoRA B factors, or whole groups of a model without LoRA.
 
     Groups of other modalities than ``modalities`` are left out.
     """
-    found: dict[tuple[Hashable, Hashable], Matrix] = {}
+    vectors: dict[tuple[Hashable, Hashable], Matrix] = {}
     for group in (g for g in layout.accessible(modalities) if g.id in step):
         values = step[group.id].to(dtype=torch.float64).numpy()
         if not layout.lora:
-            found[(group.role, group.layer), group.id] = values
+            vectors[(group.role, group.layer), group.id] = values
         for spec in group.tensors:
             if spec.kind == "lora_b":
-                found[(group.role, spec.name), group.id] = values[spec.offset : spec.offset + spec.numel]
-    return found
+                vectors[(group.role, spec.name), group.id] = values[spec.offset : spec.offset + spec.numel]
+    return vectors
 
 
 def distances(clients: Sequence[Layers]) -> Matrix:
     """``layer_distance`` of all pairs (n, n), zero on the diagonal."""
-    found, squares = np.zeros((len(clients), len(clients))), [_squares(client) for client in clients]
+    distance, squares = np.zeros((len(clients), len(clients))), [_squares(client) for client in clients]
     for i, a in enumerate(clients):
         for j in range(i):
-            found[i, j] = found[j, i] = _distance(a, clients[j], squares[i], squares[j])
-    return found
+            distance[i, j] = distance[j, i] = _distance(a, clients[j], squares[i], squares[j])
+    return distance
 
 
 def average_linkage(distance: Matrix, num_clusters: int) -> list[int]:
@@ -88,40 +88,40 @@ def average_linkage(distance: Matrix, num_clusters: int) -> list[int]:
     return [int(label) for label in labels]
 
 
-def silhouette(distance: Matrix, given: Sequence[int]) -> float:
+def silhouette(distance: Matrix, clusters: Sequence[int]) -> float:
     """Mean of ``(b - a) / max(a, b)``: ``a`` mean distance to the own cluster, ``b`` to the nearest other one.
 
     A client alone in its cluster counts 0, as does one with ``a = b = 0`` (Rousseeuw 1987).
 
     Raises:
-        ValueError: there is but one cluster.
+        ValueError: there is only one cluster.
     """
-    labels = np.array(given)
+    labels = np.array(clusters)
     names = np.unique(labels)
     if len(names) < 2:
         raise ValueError("the silhouette compares clusters; there is but one")
     scores = []
     for i, label in enumerate(labels):
-        own = (labels == label) & (np.arange(len(labels)) != i)
-        if not own.any():
+        others = (labels == label) & (np.arange(len(labels)) != i)
+        if not others.any():
             scores.append(0.0)
             continue
-        a = float(distance[i, own].mean())
+        a = float(distance[i, others].mean())
         b = min(float(distance[i, labels == other].mean()) for other in names if other != label)
         scores.append((b - a) / max(a, b) if max(a, b) > 0.0 else 0.0)
     return sum(scores) / len(scores)
 
 
 def silhouettes(distance: Matrix, most: int) -> dict[int, float]:
-    """The silhouette of each number of clusters 2 .. ``most`` that can be judged: fewer than there are clients."""
+    """Silhouette of each number of clusters in 2 .. ``most`` that is smaller than the number of clients."""
     numbers = range(2, min(most, len(distance) - 1) + 1)
     return {k: silhouette(distance, average_linkage(distance, k)) for k in numbers}
 
 
 def cluster(distance: Matrix, most: int) -> list[int]:
-    """The clustering of 2 .. ``most`` clusters with the largest silhouette, the smallest number among equals (n,).
+    """Clusters (n,) of the number in 2 .. ``most`` with the largest silhouette, the smallest number among equals.
 
-    All are one cluster where there are fewer than three, since the silhouette says nothing of singletons.
+    Fewer than three clients form one cluster, since the silhouette is undefined for singletons.
     """
     scores = silhouettes(distance, most)
     return average_linkage(distance, max(scores, key=lambda k: scores[k])) if scores else [0] * len(distance)

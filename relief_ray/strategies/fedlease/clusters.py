@@ -1,4 +1,4 @@
-"""Clusters of clients, each with a model and an expert of its own: how models move and experts change hands."""
+"""Clusters of clients, each with its own model and expert: warm-up updates, steps within clusters, exchange."""
 
 from __future__ import annotations
 
@@ -14,45 +14,41 @@ from relief_ray.server.aggregation import apply_step, means
 from relief_ray.strategies.fedlease.clustering import cluster, distances, layer_distance, layers, silhouettes
 from relief_ray.streams import Streams
 
-# What clients learnt on their own, kept by the server until there is enough of it to tell who is like whom.
-
-
-# A client's whole step since the start, as a sum of one.
+# Each client's whole step of the warm-up, as a sum over one client; kept until there are enough to cluster.
 Warmups = Mapping[ClientId, Mapping[GroupId, GroupSum]]
 
+# Phases of the warm-up: rounds without upload, and rounds in which a client's whole step goes up.
 ALONE, ALLOCATION = "warm-up", "allocation"
-
 KEPT = "warm-up."
-
-# Of fewer the silhouette says nothing.
+# The silhouette is undefined for fewer clients.
 FEWEST = 3
 
 
 def own_bucket(task: Assignment) -> str:
-    """Clusters are summed apart; who is yet to be allocated is looked at alone."""
+    """Bucket of a task: the client's cluster, or the client alone until it is allocated to one."""
     return f"client.{task.client}" if task.phase == ALLOCATION else task.view
 
 
-def came_in(sums: Mapping[str, Mapping[GroupId, GroupSum]]) -> dict[ClientId, Mapping[GroupId, GroupSum]]:
-    """What clients without a cluster sent in this round."""
+def warmup_steps(sums: Mapping[str, Mapping[GroupId, GroupSum]]) -> dict[ClientId, Mapping[GroupId, GroupSum]]:
+    """Steps of this round from clients without a cluster."""
     return {int(name.removeprefix("client.")): step for name, step in sums.items() if name.startswith("client.")}
 
 
 def warmups(
     kept: Mapping[str, Tensor],
-    came: Warmups,
+    sent: Warmups,
     layout: GroupLayout,
     groups: Sequence[GroupId],
     weights: Sequence[float],
 ) -> dict[ClientId, Mapping[GroupId, GroupSum]]:
-    """Each client's newest step over ``groups``, in client order: those that ``came`` now, then those ``kept``."""
+    """Newest step of each client over ``groups``, in client order: ``sent`` in this round, else the one ``kept``."""
     sizes = [layout[j].numel for j in groups]
-    found = {int(name.removeprefix(KEPT)): flat for name, flat in kept.items() if name.startswith(KEPT)}
+    flat_by_client = {int(name.removeprefix(KEPT)): flat for name, flat in kept.items() if name.startswith(KEPT)}
     before = {
         n: {j: _alone(n, step, weights[n]) for j, step in zip(groups, torch.split(flat.double(), sizes), strict=True)}
-        for n, flat in found.items()
+        for n, flat in flat_by_client.items()
     }
-    return {n: came.get(n) or before[n] for n in sorted({*before, *came})}
+    return {n: sent.get(n) or before[n] for n in sorted({*before, *sent})}
 
 
 def _alone(client: ClientId, step: Tensor, weight: float) -> GroupSum:
@@ -62,12 +58,12 @@ def _alone(client: ClientId, step: Tensor, weight: float) -> GroupSum:
 
 
 def to_keep(known: Warmups) -> dict[str, Tensor]:
-    """One flat float32 vector per client, its sums' own precision: what ``warmups`` reads again in a later round."""
+    """One flat float32 vector per client, lossless, for ``warmups`` to read in a later round."""
     return {f"{KEPT}{n}": torch.cat([part.plain for part in step.values()]).float() for n, step in known.items()}
 
 
 def is_enough(num_known: int, num_clients: int, round_: int, planned: int) -> bool:
-    """Whether to make clusters: of everybody, or of three at least once the warm-up has taken twice as long."""
+    """Whether clusters are made: once all steps are known, or at least three after twice the planned warm-up."""
     return num_known == num_clients or (round_ >= 2 * planned and num_known >= FEWEST)
 
 
@@ -76,32 +72,32 @@ Models = Mapping[str, Params]
 Sums = Mapping[str, Mapping[GroupId, GroupSum]]
 
 
-def nobody_allocated(layout: GroupLayout, fleet: Fleet, streams: Streams, start: Params) -> ServerState:
-    """The initial model, which stays as it is; ``cluster``: -1, or which one a client is in."""
+def no_clusters(layout: GroupLayout, fleet: Fleet, streams: Streams, start: Params) -> ServerState:
+    """Initial state: the start model, which never changes, and ``cluster`` (N,): -1, later each client's cluster."""
     return ServerState(models={"global": start}, tensors={"cluster": torch.full((len(fleet),), -1)})
 
 
 def clusters_of(state: ServerState) -> list[int]:
-    """Each client's cluster, -1 where it has none yet."""
+    """Cluster of each client, -1 where it has none yet."""
     return [int(c) for c in state.tensors["cluster"]]
 
 
 def advance(
     models: Models, buckets: Sequence[Sequence[str]], sums: Sums, common: Collection[GroupId]
 ) -> list[dict[GroupId, Tensor]]:
-    """Each cluster's model (``global`` where it is new) plus the mean step of its ``buckets``.
+    """Moves each cluster's model (``global`` where it is new) by the mean step of its ``buckets``.
 
     ``common`` groups take the mean over all buckets of all clusters.
     """
-    own = [[sums[name] for name in names if name in sums] for names in buckets]
-    shared = {j: x for j, x in means([part for parts in own for part in parts]).items() if j in common}
-    apart = [{j: x for j, x in means(parts).items() if j not in common} for parts in own]
+    sent = [[sums[name] for name in names if name in sums] for names in buckets]
+    shared = {j: x for j, x in means([part for parts in sent for part in parts]).items() if j in common}
+    apart = [{j: x for j, x in means(parts).items() if j not in common} for parts in sent]
     start = [models.get(f"cluster.{c}", models["global"]) for c in range(len(buckets))]
     return [apply_step(theta, step | shared) for theta, step in zip(start, apart, strict=True)]
 
 
 def exchange(experts: Experts, models: Sequence[Params]) -> dict[str, Params]:
-    """Every cluster's model with the others' experts behind its own, in cluster order."""
+    """Gives every cluster's model copies of the others' experts, in cluster order after its own."""
 
     def others(own: int) -> dict[GroupId, Tensor]:
         foreign = [theta for c, theta in enumerate(models) if c != own]
@@ -110,21 +106,21 @@ def exchange(experts: Experts, models: Sequence[Params]) -> dict[str, Params]:
     return {f"cluster.{c}": {**theta, **others(c)} for c, theta in enumerate(models)}
 
 
-def allot(
+def allocate_clusters(
     layout: GroupLayout, fleet: Fleet, known: Mapping[ClientId, Mapping[GroupId, GroupSum]], most: int
 ) -> tuple[dict[ClientId, int], dict[str, Json]]:
-    """The cluster of each client of whom the step since ``global`` is known; the silhouette of each possible number."""
+    """Clusters clients by their steps since ``global``; also returns the silhouette of each number of clusters."""
     between = distances([layers(layout, means([step]), fleet[n].modalities) for n, step in known.items()])
     scores: dict[str, Json] = {str(k): score for k, score in silhouettes(between, most).items()}
     return dict(zip(known, cluster(between, most), strict=True)), {"silhouettes": scores}
 
 
 def nearest(
-    models: Models, clusters: Sequence[int], layout: GroupLayout, fleet: Fleet, own: Mapping[GroupId, GroupSum]
+    models: Models, clusters: Sequence[int], layout: GroupLayout, fleet: Fleet, step: Mapping[GroupId, GroupSum]
 ) -> int:
-    """The cluster whose model has moved most alike since ``global``, the start; the first of equals."""
-    start, client = models["global"], next(iter(own.values())).members[0]
-    seen = layers(layout, means([own]), fleet[client].modalities)
+    """Cluster whose model has moved since ``global``, the start, most like the client; the first of equals."""
+    start, client = models["global"], next(iter(step.values())).members[0]
+    seen = layers(layout, means([step]), fleet[client].modalities)
 
     def distance(c: int) -> float:
         theta = models[f"cluster.{c}"]

@@ -1,10 +1,11 @@
 """FedLEASE: one LoRA expert per cluster of like clients, and a router that mixes in the others' experts.
 
-Warm-up: some rounds on one's own, then everything goes up. Once all clients' is there (three's at least, after twice
-as many rounds), those whose B are alike (mean over layers of ``1 - cos(vec B_i, vec B_j)``) form ``M`` clusters, by
+Warm-up: each client trains alone, then sends its whole update. Once all have sent (at least three, after twice as
+many rounds), clients whose B are alike (mean over layers of ``1 - cos(vec B_i, vec B_j)``) form ``M`` clusters, by
 average linkage and the best silhouette; expert ``j`` starts as its members' mean. ``y = sum_p w_p y_{e(p)}``: ``w`` are
 the ``M`` largest of ``softmax(G h)``, renormalised, over ``2 M - 1`` slots of which ``M`` are the own expert's. Client
-``n`` trains and sends expert ``c(n)`` and ``G``, averaged within ``c(n)``. Who comes later joins the nearest cluster.
+``n`` trains and sends expert ``c(n)`` and ``G``, averaged within ``c(n)``. A client that comes later joins the nearest
+cluster.
 
 Wang et al., "Adaptive LoRA Experts Allocation and Selection for Federated Fine-Tuning", NeurIPS 2025. On a dense model
 an expert is a dense fusion layer and head, and ``B_i`` a layer's whole update (our reconstruction).
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -22,23 +23,23 @@ from pydantic import Field
 from relief_ray import messages as msg
 from relief_ray.errors import UserError
 from relief_ray.extra_modules import Experts
-from relief_ray.federated import ClientContext, ClientProgram, RoundContext, ServerTools, Strategy
+from relief_ray.federated import ClientContext, ClientProgram, PlannedRun, RoundContext, ServerTools, Strategy
 from relief_ray.groups import WHOLE, GroupId, GroupLayout, Params
-from relief_ray.strategies.common import StrategyConfig
+from relief_ray.strategies.common import Preset, Search, StrategyConfig, first_phase_only, search_over
 from relief_ray.strategies.fedlease.clusters import (
     ALLOCATION,
     ALONE,
     Sums,
     advance,
-    allot,
-    came_in,
+    allocate_clusters,
     clusters_of,
     exchange,
     is_enough,
     nearest,
-    nobody_allocated,
+    no_clusters,
     own_bucket,
     to_keep,
+    warmup_steps,
     warmups,
 )
 
@@ -46,11 +47,21 @@ ID = "expert"
 
 
 class FedLEASE(StrategyConfig):
-    """``encoders`` are averaged over all, within clusters, or by their kind: LoRA within clusters, dense over all.
+    """Configuration of FedLEASE.
 
-    ``moe_scope``: which layers have experts and a router: the fusion layer, it and (dense) the head, or all with LoRA.
+    Attributes:
+        most_experts: largest number of clusters, each with one expert.
+        warmup_rounds: rounds that each client trains alone before clusters are made.
+        moe_scope: layers with experts and a router: fusion, fusion and (dense) head, or every layer with LoRA.
+        encoders: averaged over all clients, within clusters, or ``by_kind``: LoRA within clusters, dense over all.
     """
 
+    title: ClassVar[str] = "FedLEASE"
+    kind: ClassVar[str] = "baseline"
+    about: ClassVar[str] = "after a warm-up alone: an expert per cluster of like clients, mixed by a router"
+    citation: ClassVar[str | None] = "wang2025fedlease"
+    paper_accounting: ClassVar[Literal["method", "fedavg"]] = "fedavg"
+    search: ClassVar[Search] = search_over("warmup_rounds", (2, 5, 10), "warmup")
     name: Literal["fedlease"] = "fedlease"
     most_experts: int = Field(default=4, ge=2)
     warmup_rounds: int = Field(default=5, ge=1)
@@ -58,21 +69,32 @@ class FedLEASE(StrategyConfig):
     encoders: Literal["by_kind", "all", "cluster"] = "by_kind"
 
     def build(self) -> Strategy:
-        """The strategy."""
+        """Builds the strategy."""
         return Strategy(
             name=self.name,
             adapt=partial(add_experts, self),
-            init=nobody_allocated,
+            init=no_clusters,
             allocate=partial(allocate, self),
             reduction=msg.WeightedSum(weight=self.reduction().weight, bucket=own_bucket),
             client=ClientProgram(after=forget_warmup),
             aggregate=partial(aggregate, self),
             evaluate=own_experts,
+            warnings=partial(warn_without_experts, self),
         )
 
 
+PRESETS = {"fedlease": Preset(FedLEASE())}
+
+
+def warn_without_experts(config: FedLEASE, run: PlannedRun) -> tuple[str, ...]:
+    """Warns where every round is warm-up, which takes up to twice as long where clients miss rounds."""
+    longest = config.warmup_rounds * (1 if run.participation == 1.0 else 2)
+    consequence = "every client trains alone, and no expert or router is ever trained"
+    return first_phase_only(config, run, "warmup_rounds", consequence, lambda context: context.round <= longest)
+
+
 def experts_for(config: FedLEASE, layout: GroupLayout, fleet: msg.Fleet) -> Experts:
-    """At most ``N - 1`` experts of fusion and, as configured, of head and encoders that are adapted like it."""
+    """Experts (at most ``N - 1``) of fusion and, as configured, of the head and of encoders with LoRA."""
     roles = {"fusion_a", "fusion_b"} | ({"head"} if config.moe_scope != "fusion" else set())
     of = tuple(g.id for g in layout if g.role in roles and (g.role != "head" or g.lora == layout.lora))
     inside = tuple(g.id for g in layout if g.role == "encoder" and config.moe_scope == "all")
@@ -85,28 +107,28 @@ def experts_for(config: FedLEASE, layout: GroupLayout, fleet: msg.Fleet) -> Expe
 
 
 def add_experts(config: FedLEASE, layout: GroupLayout, fleet: msg.Fleet) -> tuple[Experts, ...]:
-    """Room for the other clusters' experts; none where there cannot be two clusters."""
+    """Adds room for the other clusters' experts; none where there cannot be two clusters."""
     experts = experts_for(config, layout, fleet)
     return (experts,) if experts.most > 1 else ()
 
 
 def own_groups(state: msg.ServerState) -> list[GroupId]:
-    """A client's own model: the backbone's groups without further experts and router."""
+    """Groups of the plain backbone, without further experts and router."""
     return [j for j in state.models["global"] if not j.startswith(f"{ID}.")]
 
 
 def allocate(config: FedLEASE, state: msg.ServerState, context: RoundContext) -> tuple[msg.Assignment, ...]:
-    """Alone at first; from the last planned warm-up round on everything goes up; then own expert and router learn."""
+    """Clients train alone; from the last planned warm-up round on all goes up; then own expert and router train."""
     clusters, layout, last = clusters_of(state), context.layout, context.round >= config.warmup_rounds
     experts, number = experts_for(config, layout, context.fleet), max(clusters) + 1
-    own, ids = layout.select(own_groups(state)), range(1, number + 1)
-    routed = layout.select([*own, *(j for e in ids if number > 1 for j in experts.routers(e))])
+    plain, ids = layout.select(own_groups(state)), range(1, number + 1)
+    routed = layout.select([*plain, *(j for e in ids if number > 1 for j in experts.routers(e))])
     down = layout.select([*routed, *(j for e in ids for j in experts.groups(e))])
 
     def task(client: msg.ClientInfo) -> msg.Assignment:
         if (c := clusters[client.id]) < 0:
-            alone = msg.Assignment(client=client.id, down={}, train=own, up={}, keep=own, epochs=context.epochs)
-            return replace(alone, up=own, phase=ALLOCATION) if last else replace(alone, phase=ALONE)
+            alone = msg.Assignment(client=client.id, down={}, train=plain, up={}, keep=plain, epochs=context.epochs)
+            return replace(alone, up=plain, phase=ALLOCATION) if last else replace(alone, phase=ALONE)
         joint = msg.Assignment(client=client.id, down=down, train=routed, up=routed, epochs=context.epochs)
         return replace(joint, view=f"cluster.{c}", output=experts.output(number))
 
@@ -114,45 +136,48 @@ def allocate(config: FedLEASE, state: msg.ServerState, context: RoundContext) ->
 
 
 def forget_warmup(context: ClientContext, update: msg.Update) -> msg.Update:
-    """With its cluster's expert a client starts anew."""
+    """Drops the client's warm-up model once it trains with its cluster's expert."""
     return update if update.receipt.assignment.keep else replace(update, state={})
 
 
 def aggregate(config: FedLEASE, state: msg.ServerState, reduced: msg.Reduced, tools: ServerTools) -> msg.ServerState:
-    """Warm-ups are kept until clusters are made of them; then means within clusters, and late clients join one."""
+    """Keeps warm-up steps until clusters are made of them; then averages within clusters, and late clients join one."""
     clusters, layout, fleet, sums = clusters_of(state), tools.layout, tools.fleet, reduced.sums
-    came = came_in(sums)
+    sent = warmup_steps(sums)
     if max(clusters) >= 0:
-        late = {n: nearest(state.models, clusters, layout, fleet, own) for n, own in came.items()}
+        late = {n: nearest(state.models, clusters, layout, fleet, own) for n, own in sent.items()}
         after = means_within(config, state, [[f"cluster.{c}"] for c in range(max(clusters) + 1)], sums, tools)
         joined = torch.tensor([late.get(n, c) for n, c in enumerate(clusters)])
         return replace(state, models=after, tensors={"cluster": joined})
-    known = warmups(state.tensors, came, layout, own_groups(state), config.shares(fleet))
+    known = warmups(state.tensors, sent, layout, own_groups(state), config.shares(fleet))
     if not is_enough(len(known), len(fleet), tools.round, config.warmup_rounds):
         return replace(state, tensors={**state.tensors, **to_keep(known)})
-    first, judged = allot(layout, fleet, known, experts_for(config, layout, fleet).most)
+    first, scores = allocate_clusters(layout, fleet, known, experts_for(config, layout, fleet).most)
     buckets = [[f"client.{n}" for n in first if first[n] == c] for c in range(max(first.values()) + 1)]
     models = means_within(config, state, buckets, {f"client.{n}": step for n, step in known.items()}, tools)
-    allotted = torch.tensor([first.get(n, -1) for n in range(len(fleet))])
-    return replace(state, models=models, tensors={"cluster": allotted}, facts=judged)
+    clusters_N = torch.tensor([first.get(n, -1) for n in range(len(fleet))])
+    return replace(state, models=models, tensors={"cluster": clusters_N}, facts=scores)
 
 
 def means_within(
     config: FedLEASE, state: msg.ServerState, buckets: list[list[str]], sums: Sums, tools: ServerTools
 ) -> dict[str, Params]:
-    """Every cluster's model after the mean step of its ``buckets``, with the others' experts behind its own."""
+    """Models of all clusters after the mean step of their ``buckets``, with the others' experts after their own."""
     pooled = config.encoders == "all" or (config.encoders == "by_kind" and not tools.layout.lora)
     after = advance(state.models, buckets, sums, {g.id for g in tools.layout if pooled and g.role == "encoder"})
     return {"global": state.models["global"], **exchange(experts_for(config, tools.layout, tools.fleet), after)}
 
 
 def own_experts(state: msg.ServerState, fleet: msg.Fleet) -> msg.EvalPlan:
-    """Each client's mixture through its own sensors; canonical is that of the cluster with most Full clients."""
+    """Evaluates each client's mixture with its own sensors; canonical: that of the cluster with most Full clients."""
     clusters, keep = clusters_of(state), dict.fromkeys(own_groups(state), WHOLE)
     number, most = max(clusters) + 1, max(len(c.modalities) for c in fleet.clients)
     output = Experts(id=ID, of=(), most=number).output(max(number, 1))
     mixed = [msg.EvalTarget(label="global", view=f"cluster.{c}", output=output) for c in range(number)]
-    targets = [*mixed, msg.EvalTarget(label="global", keep=keep)]  # -1: no cluster yet, one's own model (or their mean)
+    targets = [
+        *mixed,
+        msg.EvalTarget(label="global", keep=keep),
+    ]  # -1: no cluster yet, the client's own model (or the mean of all)
     full = [clusters[c.id] for c in fleet.clients if len(c.modalities) == most]
     clients = tuple(
         replace(targets[clusters[c.id]], label=f"client.{c.id}", client=c.id, modalities=c.modalities)

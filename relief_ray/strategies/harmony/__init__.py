@@ -1,1 +1,5 @@
-"""Harmony: see ``strategy``."""
+"""Harmony: one network per sensor first, then fusion averaged inside clusters of clients."""
+
+from relief_ray.strategies.harmony.strategy import PRESETS, Harmony
+
+__all__ = ["PRESETS", "Harmony"]

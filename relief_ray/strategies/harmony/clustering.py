@@ -1,4 +1,4 @@
-"""Which clients are alike: k-means over what they report, and how many clusters there are."""
+"""Clusters of alike clients: k-means over their reports, and rules for the number of clusters."""
 
 from __future__ import annotations
 
@@ -8,23 +8,22 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from relief_ray.groups import GroupId, Params
 from relief_ray.messages import ClientInfo, Fleet, Json, Receipt
 
 MAX_STEPS = 100
 ENERGY = 0.9
-# By the number of clients, by the reports' singular values, or a given number.
+# Number of clusters: by the number of clients, or by the reports' singular values.
 Rule = Literal["size", "dominant"]
 
 
 def texts(fact: Json) -> dict[str, str]:
-    """A fact of the server's state that is a table of texts, each client's cluster, say."""
+    """Reads a fact of the server's state that is a table of texts, such as each client's cluster."""
     assert isinstance(fact, dict)
     return {key: str(value) for key, value in fact.items()}
 
 
 def scale_columns(d_NM: Tensor) -> Tensor:
-    """Every column over its maximum; columns of zeros stay."""
+    """Divides every column by its maximum; columns of zeros stay."""
     largest_M = d_NM.amax(0)
     return d_NM / torch.where(largest_M > 0, largest_M, 1.0)
 
@@ -35,16 +34,16 @@ def num_by_size(number: int) -> int:
 
 
 def num_dominant(d_NM: Tensor) -> int:
-    """``K``: how many leading singular values hold 90 % of the sum of all squares; 1 for a zero matrix."""
+    """``K``: number of leading singular values that hold 90 % of the sum of squares; 1 for a zero matrix."""
     squares = torch.linalg.svdvals(d_NM).square()
     return max(1, int((squares.cumsum(0) < ENERGY * squares.sum()).sum()) + bool(squares.sum() > 0))
 
 
 def k_means(points_ND: Tensor, number: int) -> list[int]:
-    """Every point's cluster, numbered by their first members: ``number`` of them, fewer where points coincide.
+    """Cluster of every point, numbered by first members: ``number`` clusters, fewer where points coincide.
 
-    Deterministic: the first point is the first centre, the farthest from all centres the next one (of equal ones the
-    first), then Lloyd's steps until nothing moves.
+    Deterministic: the first point is the first centre, the point farthest from all centres the next one (of equal ones
+    the first), then Lloyd's steps until nothing moves.
     """
     centres = [points_ND[0]]
     while len(centres) < number:
@@ -63,20 +62,20 @@ def k_means(points_ND: Tensor, number: int) -> list[int]:
 
 
 def alike(d_NM: Tensor, teams: Sequence[Hashable], rule: Rule | int) -> list[int]:
-    """Every row's cluster: k-means within each team on scaled columns; rows of two teams never share a cluster."""
+    """Cluster of every row: k-means within each team on scaled columns; rows of two teams never share a cluster."""
     scaled_NM = scale_columns(d_NM)
-    found: list[tuple[Hashable, int]] = [(team, 0) for team in teams]
+    labels: list[tuple[Hashable, int]] = [(team, 0) for team in teams]
     for team in dict.fromkeys(teams):
         rows = [i for i, t in enumerate(teams) if t == team]
         points = scaled_NM[rows]
         number = num_by_size(len(rows)) if rule == "size" else num_dominant(points) if rule == "dominant" else rule
         for i, k in zip(rows, k_means(points, min(number, len(rows))), strict=True):
-            found[i] = (team, k)
-    return _renumbered(found)
+            labels[i] = (team, k)
+    return _renumbered(labels)
 
 
 def _distances(a_ND: Tensor, b_KD: Tensor) -> Tensor:
-    """Euclidean, by differences: coinciding points are exactly 0 apart."""
+    """Euclidean distances, from differences, so that coinciding points are exactly 0 apart."""
     return (a_ND.unsqueeze(1) - b_KD.unsqueeze(0)).square().sum(2).sqrt()
 
 
@@ -88,20 +87,15 @@ def _renumbered(labels: Sequence[Hashable]) -> list[int]:
 def last_reports(
     known_NM: Tensor | None, receipts: Iterable[Receipt], name: str, fleet: Fleet
 ) -> tuple[Tensor, tuple[ClientInfo, ...]]:
-    """Every client's last report, one value per modality (N, M), and the clients that ever sent one.
+    """Last report of every client, one value per modality (N, M), and the clients that ever sent one.
 
-    ``known_NM``: the reports so far; ``receipts`` carry this round's as ``stats[name]``, in order of the client's own
-    modalities. NaN where there is none.
+    ``known_NM``: reports of earlier rounds; ``receipts`` carry this round's as ``stats[name]``, in order of the
+    client's modalities. NaN: no report.
     """
     unknown_NM = torch.full((len(fleet), len(fleet.modalities)), float("nan"), dtype=torch.float64)
-    found_NM = unknown_NM if known_NM is None else known_NM.clone()
+    reports_NM = unknown_NM if known_NM is None else known_NM.clone()
     for receipt in receipts:
         client = fleet[receipt.assignment.client]
         columns = [fleet.modalities.index(m) for m in client.modalities]
-        found_NM[client.id, columns] = receipt.stats[name].to(torch.float64)
-    return found_NM, tuple(c for c in fleet.clients if not bool(found_NM[c.id].isnan().all()))
-
-
-def mean_model(models: Sequence[Params]) -> dict[GroupId, Tensor]:
-    """The plain mean of whole models, in float64."""
-    return {j: torch.stack([m[j].to(torch.float64) for m in models]).mean(0).to(torch.float32) for j in models[0]}
+        reports_NM[client.id, columns] = receipt.stats[name].to(torch.float64)
+    return reports_NM, tuple(c for c in fleet.clients if not bool(reports_NM[c.id].isnan().all()))

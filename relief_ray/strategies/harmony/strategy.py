@@ -25,19 +25,27 @@ from relief_ray.extra_modules import Classifier
 from relief_ray.federated import ClientContext, LocalStep, RoundContext, task_loss
 from relief_ray.groups import WHOLE, GroupLayout, ParamGroup, Params, Selection
 from relief_ray.messages import Assignment, ClientInfo, Fleet, Update
-from relief_ray.server.aggregation import apply_step, mean_of
-from relief_ray.strategies.common import ReadWith, StrategyConfig, train_everything
-from relief_ray.strategies.harmony.clustering import Rule, alike, last_reports, mean_model, texts
+from relief_ray.server.aggregation import apply_step, mean_models, mean_of
+from relief_ray.strategies.common import (
+    Preset,
+    ReadWith,
+    Search,
+    StrategyConfig,
+    first_phase_only,
+    search_over,
+    train_everything,
+)
+from relief_ray.strategies.harmony.clustering import Rule, alike, last_reports, texts
 from relief_ray.streams import Streams
 
-# The unimodal stage: every sensor's encoder learns with a classifier of its own; and how far it drifts afterwards.
-
-
-UNIMODAL, DRIFT = "unimodal", "drift"
+# Phases of a task, and the name of the reported drift of encoders.
+UNIMODAL, FUSION, DRIFT = "unimodal", "fusion", "drift"
+FUSED = ("fusion_a", "fusion_b", "head")
+PHASES_READ = ("unimodal_share", "encoder_lr", "clusters", "by_sensors")
 
 
 def unimodal_heads(layout: GroupLayout, fleet: Fleet) -> tuple[Classifier, ...]:
-    """One classifier per modality on its encoder's last layer."""
+    """Adds one classifier per modality on its encoder's last layer."""
     last = {g.modality: g.id for g in layout if g.role == "encoder"}
     return tuple(
         Classifier(id=head_of(m), after=(last[m],), role="unimodal_head", modality=m) for m in fleet.modalities
@@ -45,24 +53,24 @@ def unimodal_heads(layout: GroupLayout, fleet: Fleet) -> tuple[Classifier, ...]:
 
 
 def head_of(modality: str) -> str:
-    """The group and stage of a modality's classifier."""
+    """Name of a modality's classifier, as a group and as a stage."""
     return f"unimodal.{modality}"
 
 
 def reached(layout: GroupLayout, client: ClientInfo, *roles: str) -> Selection:
-    """The groups of these roles that the client's sensors reach."""
+    """Groups of these roles that the client's sensors reach."""
     return layout.select(g for g in layout.accessible(client.modalities) if g.role in roles)
 
 
 def train_unimodal(context: RoundContext, client: ClientInfo) -> Assignment:
-    """Encoders and classifiers of the own sensors; nothing else runs."""
-    mine = reached(context.layout, client, "encoder", "unimodal_head")
+    """Assignment of the first phase: encoders and classifiers of the client's own sensors; nothing else runs."""
+    networks = reached(context.layout, client, "encoder", "unimodal_head")
     heads = [head_of(m) for m in client.modalities]
     return Assignment(
         client=client.id,
-        down=mine,
-        train=mine,
-        up=mine,
+        down=networks,
+        train=networks,
+        up=networks,
         epochs=context.epochs,
         phase=UNIMODAL,
         taps=frozenset(heads),
@@ -71,13 +79,13 @@ def train_unimodal(context: RoundContext, client: ClientInfo) -> Assignment:
 
 
 def sum_of_losses(step: LocalStep) -> Tensor:
-    """The sum of the unimodal losses where there are any (they share no parameter), else the usual one."""
+    """Sum of the unimodal losses where there are any (they share no parameter), else cross-entropy of the head."""
     losses = [functional.cross_entropy(step.taps[tap], step.labels) for tap in sorted(step.taps)]
     return torch.stack(losses).sum() if losses else task_loss(step)
 
 
 def report_drift(context: ClientContext, update: Update) -> Update:
-    """``1 - cos(f_n,m, f_m^0)`` of every own sensor whose encoder stays with the client, four bytes each.
+    """Reports ``1 - cos(f_n,m, f_m^0)`` of every encoder that stays with the client, four bytes each.
 
     ``f_m^0`` is the encoder that the server holds; where it is zero, so is the drift.
     """
@@ -93,20 +101,25 @@ def report_drift(context: ClientContext, update: Update) -> Update:
     return replace(update, receipt=replace(receipt, stats=stats, bytes_up=receipt.bytes_up + 4 * len(drift)))
 
 
-FUSION = "fusion"
-
-FUSED = ("fusion_a", "fusion_b", "head")
-
-PHASES_READ = ("unimodal_share", "encoder_lr", "clusters", "by_sensors")
-
-
 class Harmony(StrategyConfig):
-    """``clusters``: how many (``size``: one per five clients); ``by_sensors``: only among equal sets of sensors.
+    """Configuration of Harmony.
 
-    ``fusion_federation="none"``: fusion stays with its client, the head alone travels. ``protocol="one_phase"``:
-    neither unimodal phase nor clusters; everybody trains and sends everything, also the fusion that nobody averages.
+    Attributes:
+        unimodal_share: share of the rounds that make up the unimodal phase, at least one round.
+        encoder_lr: factor on the learning rate of encoders in the fusion phase.
+        clusters: number of clusters per set of sensors, or the rule for it (``size``: one per five clients).
+        by_sensors: cluster only among clients with equal sets of sensors.
+        fusion_federation: ``none``: fusion stays with its client and only the head is averaged.
+        protocol: ``one_phase``: neither unimodal phase nor clusters; every client trains and sends everything, the
+            fusion that is not averaged included.
     """
 
+    title: ClassVar[str] = "Harmony"
+    kind: ClassVar[str] = "baseline"
+    about: ClassVar[str] = "one network per sensor first, then fusion averaged in clusters of alike clients"
+    citation: ClassVar[str | None] = "ouyang2023harmony"
+    paper_accounting: ClassVar[Literal["method", "fedavg"]] = "fedavg"
+    search: ClassVar[Search] = search_over("encoder_lr", (0.03, 0.1, 0.3), "encoder")
     name: Literal["harmony"] = "harmony"
     read_with: ClassVar[ReadWith] = (("protocol", "two_phase", PHASES_READ),)
     unimodal_share: float = Field(default=2 / 3, gt=0.0, lt=1.0)
@@ -123,7 +136,7 @@ class Harmony(StrategyConfig):
         return self
 
     def build(self) -> fed.Strategy:
-        """The strategy."""
+        """Builds the strategy."""
         return fed.Strategy(
             name=self.name,
             adapt=unimodal_heads if self.protocol == "two_phase" else fed.nothing_added,
@@ -133,27 +146,51 @@ class Harmony(StrategyConfig):
             reduction=msg.Collect(),
             aggregate=partial(aggregate, self),
             evaluate=own_networks,
+            warnings=partial(warn_without_fusion, self),
         )
 
     @property
     def home(self) -> tuple[str, ...]:
-        """The roles that stay with a client once fusion is trained."""
+        """Roles that stay with a client once fusion is trained."""
         fusion = ("fusion_a", "fusion_b") if self.fusion_federation == "none" else ()
         return fusion if self.protocol == "one_phase" else ("encoder", *fusion)
 
 
+PRESETS = {
+    "harmony": Preset(Harmony()),
+    "harmony_table": Preset(
+        Harmony(fusion_federation="none", protocol="one_phase"),
+        title="Harmony, table",
+        kind="baseline, FITTED",
+        about="Harmony as the paper has it: FedAvg whose fusion layer is not federated",
+        search={},
+    ),
+}
+
+
+def is_unimodal(config: Harmony, context: RoundContext) -> bool:
+    """Whether the round is of the first phase, which lasts at least one round."""
+    return config.protocol == "two_phase" and context.round <= max(1, round(config.unimodal_share * context.num_rounds))
+
+
+def warn_without_fusion(config: Harmony, run: fed.PlannedRun) -> tuple[str, ...]:
+    """Warns where every round is unimodal."""
+    consequence = "every sensor's network trains apart, and fusion and head are never trained"
+    return first_phase_only(config, run, "unimodal_share", consequence, partial(is_unimodal, config))
+
+
 def init(config: Harmony, layout: GroupLayout, fleet: msg.Fleet, streams: Streams, start: Params) -> msg.ServerState:
-    """One model; ``facts``: the role of every group that stays at home and, later, each client's cluster's model."""
+    """Initial state: one model; ``facts``: roles of groups that stay with clients, later each client's cluster."""
     home: dict[str, msg.Json] = {g.id: g.role for g in layout if g.role in config.home}
     return msg.ServerState(models={"global": start}, facts={"home": home, "clusters": {}})
 
 
 def allocate(config: Harmony, state: msg.ServerState, context: fed.RoundContext) -> tuple[msg.Assignment, ...]:
-    """First the unimodal networks of all, then fusion at those who have something to fuse; the others idle."""
+    """Unimodal networks of all clients first, then fusion at clients with several sensors; the others idle."""
     if config.protocol == "one_phase":
         keep = context.layout.select(g for g in context.layout if g.role in config.home)
         return tuple(replace(train_everything(context, c), keep=keep) for c in context.participants)
-    if context.round <= max(1, round(config.unimodal_share * context.num_rounds)):
+    if is_unimodal(config, context):
         return tuple(train_unimodal(context, c) for c in context.participants)
     views = texts(state.facts["clusters"])
     return tuple(
@@ -164,52 +201,52 @@ def allocate(config: Harmony, state: msg.ServerState, context: fed.RoundContext)
 def train_fusion(
     config: Harmony, context: fed.RoundContext, client: msg.ClientInfo, cluster: str | None
 ) -> msg.Assignment:
-    """Fusion and head from the cluster's model, encoders from home; the first time they come down too."""
+    """Assignment of the second phase: fusion and head of the cluster's model; encoders come down once."""
     roles = (("encoder", *FUSED), config.home, ("encoder",))
     train, home, slow = (reached(context.layout, client, *r) for r in roles)
     up = {j: part for j, part in train.items() if j not in home}
     down = up if cluster else train
     task = msg.Assignment(client=client.id, down=down, train=train, up=up, keep=home, epochs=context.epochs)
     task = replace(task, phase=FUSION, view=cluster or "global", lr_scale=dict.fromkeys(slow, config.encoder_lr))
-    return replace(task, omit_absent=True)  # a node never gets networks of sensors that it lacks, not even frozen ones
+    return replace(task, omit_absent=True)  # a client never gets networks of sensors that it lacks
 
 
 def weight(config: Harmony, group: ParamGroup, client: msg.ClientInfo, task: msg.Assignment) -> float:
-    """As configured; in the only phase of one, fusion and sensors that the client lacks do not count."""
+    """Weight of a client as configured; with one phase 0 for fusion and for sensors that the client lacks."""
     foreign = group.modality is not None and group.modality not in client.modalities
     unused = config.protocol == "one_phase" and (foreign or group.role in config.home)
     return 0.0 if unused else float(config.reduction().weight(group, client, task))
 
 
 def aggregate(config: Harmony, state: msg.ServerState, reduced: msg.Reduced, tools: fed.ServerTools) -> msg.ServerState:
-    """Means over owners; then inside each cluster of this very round."""
+    """Averages over owners first; in the second phase inside each of this round's clusters."""
     theta, updates, weigh = state.models["global"], reduced.updates, partial(weight, config)
     if not updates or updates[0].receipt.assignment.phase != FUSION:
         after = apply_step(theta, mean_of(updates, weigh, tools.layout, tools.fleet))
         return replace(state, models={**state.models, "global": after})
-    drift, seen = last_reports(state.tensors.get(DRIFT), reduced.receipts, DRIFT, tools.fleet)
-    sets = [c.modalities if config.by_sensors else () for c in seen]
-    labels = alike(drift[[c.id for c in seen]].nan_to_num(), sets, config.clusters)
-    clusters: dict[str, msg.Json] = {str(c.id): f"cluster.{k}" for c, k in zip(seen, labels, strict=True)}
+    drift, reporters = last_reports(state.tensors.get(DRIFT), reduced.receipts, DRIFT, tools.fleet)
+    sets = [c.modalities if config.by_sensors else () for c in reporters]
+    labels = alike(drift[[c.id for c in reporters]].nan_to_num(), sets, config.clusters)
+    clusters: dict[str, msg.Json] = {str(c.id): f"cluster.{k}" for c, k in zip(reporters, labels, strict=True)}
     before, models = texts(state.facts["clusters"]), {"global": theta}
     for label in map(str, dict.fromkeys(clusters.values())):
-        start = mean_model([state.models[before.get(n, "global")] for n in clusters if clusters[n] == label])
-        mine = [u for u in updates if clusters[str(u.receipt.assignment.client)] == label]
-        models[label] = apply_step(start, mean_of(mine, weigh, tools.layout, tools.fleet))
+        start = mean_models([state.models[before.get(n, "global")] for n in clusters if clusters[n] == label])
+        members = [u for u in updates if clusters[str(u.receipt.assignment.client)] == label]
+        models[label] = apply_step(start, mean_of(members, weigh, tools.layout, tools.fleet))
     return msg.ServerState(models=models, tensors={DRIFT: drift}, facts={**state.facts, "clusters": clusters})
 
 
 def own_networks(state: msg.ServerState, fleet: msg.Fleet) -> msg.EvalPlan:
-    """Each client's own network; canonical: fusion of the largest cluster of the richest, on the common encoders."""
+    """Evaluates each client's network; canonical: fusion of the richest clients' largest cluster, common encoders."""
     keep, views = dict.fromkeys(texts(state.facts["home"]), WHOLE), texts(state.facts["clusters"])
 
     def target(client: msg.ClientInfo) -> msg.EvalTarget:
-        own = msg.EvalTarget(label=f"client.{client.id}", client=client.id, modalities=client.modalities)
+        personal = msg.EvalTarget(label=f"client.{client.id}", client=client.id, modalities=client.modalities)
         if (head := head_of(client.modalities[0])) not in state.models["global"]:
-            return replace(own, keep=keep)
+            return replace(personal, keep=keep)
         if str(client.id) not in views:
-            return replace(own, output=head)
-        return replace(own, view=views[str(client.id)], keep=keep, omit_absent=True)
+            return replace(personal, output=head)
+        return replace(personal, view=views[str(client.id)], keep=keep, omit_absent=True)
 
     def rank(client: str) -> tuple[int, int, int]:
         return len(fleet[int(client)].modalities), list(views.values()).count(views[client]), -int(client)

@@ -1,7 +1,10 @@
-"""Deep mutual learning on the server: models of any size teach each other on windows without labels.
+"""HeLoRA-KD: deep mutual learning on the server; models of any size teach each other on windows without labels.
 
 Per batch of public windows: ``t = sum_k p_k z_k`` of the models' logits ``z_k``, a constant; every model takes one step
 of AdamW on ``KL(softmax(t) | softmax(z_k))``, whose gradient in ``z_k`` is ``(softmax(z_k) - softmax(t)) / B``.
+
+Client ``k`` trains ``theta_k`` of its own rank and sends it; after mutual learning it gets its own model back, at the
+same rank. The canonical model, a diagnostic, is the mean of the largest of those with all sensors.
 """
 
 from __future__ import annotations
@@ -17,16 +20,14 @@ from relief_ray.federated import ServerTools
 from relief_ray.groups import GroupId, GroupLayout, Params, Selection
 from relief_ray.messages import ClientId, ClientInfo, EvalPlan, EvalTarget, Fleet, Reduced, ServerState, Update
 from relief_ray.protocols import Network
-from relief_ray.server.aggregation import apply_parts
-from relief_ray.strategies.darkdistill.distillation import one_thread
-from relief_ray.strategies.pilot.mixing import mean
-from relief_ray.strategies.pilot.tasks import richest, view
+from relief_ray.server.aggregation import apply_parts, mix_models, model_of, normalised, richest
+from relief_ray.server.reduction import one_thread
 from relief_ray.streams import Streams
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pupil:
-    """A client's model: what of it may move (``own``), the sensors that it sees and its weight in the common target."""
+    """Client's model: its trainable parts (``own``), its sensors, and its weight in the common target."""
 
     params: Params
     own: Selection
@@ -36,7 +37,7 @@ class Pupil:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recipe:
-    """AdamW with fresh moments in every round; the defaults are the official code's."""
+    """Hyperparameters of AdamW, whose moments start afresh in every round; the defaults are the official code's."""
 
     epochs: int = 10
     batch_size: int = 32
@@ -45,8 +46,8 @@ class Recipe:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Mind:
-    """A pupil at work; ``fixed``: views of what it does not have, and their values."""
+class _Learner:
+    """Model during learning; ``fixed``: views of the ranks and rows that it does not have, with their values."""
 
     pupil: Pupil
     network: Network
@@ -55,7 +56,7 @@ class _Mind:
     fixed: list[tuple[Tensor, Tensor]]
 
     def logits(self, windows: Mapping[str, Tensor]) -> Tensor:
-        """(B, K), its sensors alone being there."""
+        """Logits (B, K) from its own sensors alone."""
         seen = {m: x for m, x in windows.items() if m in self.pupil.modalities}
         return self.network.read(seen, (None,))[None].logits
 
@@ -68,27 +69,27 @@ def teach_each_other(
     recipe: Recipe,
     draws: tuple[Streams, int],
 ) -> list[dict[GroupId, Tensor]]:
-    """The models afterwards, in order; what lies outside a pupil's ``own`` parts stays bit for bit.
+    """Trains the models on each other; all outside a pupil's ``own`` parts stays bit for bit.
 
     ``windows``: modality -> (n, C, T), standardised; ``draws``: the run's streams and the round.
     """
     num = len(next(iter(windows.values())))
     with one_thread():
-        minds = [_mind(pupil, layout, build(), recipe) for pupil in pupils]
+        learners = [_learner(pupil, layout, build(), recipe) for pupil in pupils]
         for epoch in range(recipe.epochs):
             order = torch.randperm(num, generator=draws[0].torch("mutual", draws[1], epoch))
             for index in torch.split(order, recipe.batch_size):
-                _lesson(minds, {m: x[index] for m, x in windows.items()})
-        return [_values(mind.network) for mind in minds]
+                _learn_step(learners, {m: x[index] for m, x in windows.items()})
+        return [_values(learner.network) for learner in learners]
 
 
 def pull(logits_BK: Tensor, target_BK: Tensor) -> Tensor:
-    """The gradient of the batch's mean ``KL(softmax(target) | softmax(logits))`` in ``logits``: 0 where they agree."""
+    """Gradient of the batch's mean ``KL(softmax(target) | softmax(logits))`` in ``logits``: 0 where they agree."""
     return (torch.softmax(logits_BK, 1) - torch.softmax(target_BK, 1)) / len(logits_BK)
 
 
 def truncated(theta: Params, own: Selection, layout: GroupLayout) -> dict[GroupId, Tensor]:
-    """``theta`` at the ranks of ``own``: LoRA has zeros beyond them; all else is whole."""
+    """Cuts ``theta`` to the ranks of ``own``: LoRA factors are zero beyond them; other groups stay whole."""
     after = dict(theta)
     for j, part in own.items():
         if part.rank is not None:
@@ -98,7 +99,7 @@ def truncated(theta: Params, own: Selection, layout: GroupLayout) -> dict[GroupI
     return after
 
 
-def _mind(pupil: Pupil, layout: GroupLayout, network: Network, recipe: Recipe) -> _Mind:
+def _learner(pupil: Pupil, layout: GroupLayout, network: Network, recipe: Recipe) -> _Learner:
     network.load(pupil.params)
     parameters = [p for j in pupil.own for p in network.parameters[j]]
     fixed = []
@@ -109,22 +110,22 @@ def _mind(pupil: Pupil, layout: GroupLayout, network: Network, recipe: Recipe) -
                 beyond = p.detach().narrow(axis, number, spec.shape[axis] - number)
                 fixed.append((beyond, beyond.clone()))
     adam = torch.optim.AdamW(parameters, lr=recipe.lr, weight_decay=recipe.weight_decay, foreach=False)
-    return _Mind(pupil=pupil, network=network, parameters=parameters, optimizer=adam, fixed=fixed)
+    return _Learner(pupil=pupil, network=network, parameters=parameters, optimizer=adam, fixed=fixed)
 
 
-def _lesson(minds: Sequence[_Mind], windows: Mapping[str, Tensor]) -> None:
-    """One step of every model towards the mean of all as they were."""
-    said = [mind.logits(windows) for mind in minds]
+def _learn_step(learners: Sequence[_Learner], windows: Mapping[str, Tensor]) -> None:
+    """Takes one step of every model towards the mean of all models' logits before the step."""
+    logits_of_all = [learner.logits(windows) for learner in learners]
     # In float64 the mean of equal logits is that logit to the bit: models that agree do not move.
-    weighted = [m.pupil.weight * z.detach().to(torch.float64) for m, z in zip(minds, said, strict=True)]
-    target = (torch.stack(weighted).sum(0) / sum(m.pupil.weight for m in minds)).to(torch.float32)
-    for mind, logits in zip(minds, said, strict=True):
+    weighted = [m.pupil.weight * z.detach().to(torch.float64) for m, z in zip(learners, logits_of_all, strict=True)]
+    target = (torch.stack(weighted).sum(0) / sum(m.pupil.weight for m in learners)).to(torch.float32)
+    for learner, logits in zip(learners, logits_of_all, strict=True):
         wanted = pull(logits.detach(), target)
-        found = torch.autograd.grad(logits, mind.parameters, grad_outputs=wanted, allow_unused=True)
-        for p, gradient in zip(mind.parameters, found, strict=True):
+        gradients = torch.autograd.grad(logits, learner.parameters, grad_outputs=wanted, allow_unused=True)
+        for p, gradient in zip(learner.parameters, gradients, strict=True):
             p.grad = gradient
-        mind.optimizer.step()
-        for beyond, value in mind.fixed:
+        learner.optimizer.step()
+        for beyond, value in learner.fixed:
             beyond.copy_(value)
 
 
@@ -132,16 +133,16 @@ def _values(network: Network) -> dict[GroupId, Tensor]:
     return {j: torch.cat([p.detach().reshape(-1) for p in ps]) for j, ps in network.parameters.items()}
 
 
-# HeLoRA-KD: models of different ranks stay apart and teach each other on public windows at the server.
-#
-# Client ``k`` trains ``theta_k`` of its own rank and sends it; the server lets the round's models learn from their mean
-# logits (``server.mutual``) and gives each client its own one back. Nobody's model has another rank afterwards. The
-# canonical model, a diagnostic, is the mean of the largest of those with all sensors.
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Lessons:
-    """What each client has of the model, its weight, how models are taught and on how many public windows at most."""
+class KdSettings:
+    """Settings of HeLoRA-KD.
+
+    Attributes:
+        sizes: parts of the model that a client has.
+        shares: weights of all clients.
+        recipe: hyperparameters of mutual learning.
+        num_windows: number of public windows, at most.
+    """
 
     sizes: Callable[[GroupLayout, ClientInfo], Selection]
     shares: Callable[[Fleet], list[float]]
@@ -149,22 +150,22 @@ class Lessons:
     num_windows: int
 
 
-def own_models(lessons: Lessons, layout: GroupLayout, fleet: Fleet, streams: Streams, start: Params) -> ServerState:
-    """A model for everybody: the common start at its own rank."""
-    models = {view(c.id): truncated(start, lessons.sizes(layout, c), layout) for c in fleet.clients}
-    return ServerState(models={**models, "global": canonical(lessons, models, layout, fleet)})
+def own_models(settings: KdSettings, layout: GroupLayout, fleet: Fleet, streams: Streams, start: Params) -> ServerState:
+    """Initial state: the common start for every client, at its own rank."""
+    models = {model_of(c.id): truncated(start, settings.sizes(layout, c), layout) for c in fleet.clients}
+    return ServerState(models={**models, "global": canonical(settings, models, layout, fleet)})
 
 
-def teach(lessons: Lessons, state: ServerState, reduced: Reduced, tools: ServerTools) -> ServerState:
-    """Every participant's model as it came back, then the lessons; who was absent keeps its own."""
+def teach(settings: KdSettings, state: ServerState, reduced: Reduced, tools: ServerTools) -> ServerState:
+    """Lets the participants' models learn from each other; absent clients keep their models."""
     layout, fleet, draws = tools.layout, tools.fleet, (tools.streams, tools.round)
-    shares = lessons.shares(fleet)
+    shares = settings.shares(fleet)
     pupils = [_pupil(state, update, tools, shares) for update in reduced.updates]
-    windows = public_windows(tools, lessons.num_windows)
-    after = teach_each_other(pupils, windows, layout, tools.build, lessons.recipe, draws)
-    names = [view(u.receipt.assignment.client) for u in reduced.updates]
+    windows = public_windows(tools, settings.num_windows)
+    after = teach_each_other(pupils, windows, layout, tools.build, settings.recipe, draws)
+    names = [model_of(u.receipt.assignment.client) for u in reduced.updates]
     models = {**state.models, **dict(zip(names, after, strict=True))}
-    return replace(state, models={**models, "global": canonical(lessons, models, layout, fleet)})
+    return replace(state, models={**models, "global": canonical(settings, models, layout, fleet)})
 
 
 def _pupil(state: ServerState, update: Update, tools: ServerTools, shares: list[float]) -> Pupil:
@@ -174,20 +175,20 @@ def _pupil(state: ServerState, update: Update, tools: ServerTools, shares: list[
     return Pupil(params=theta, own=task.up, modalities=modalities, weight=shares[task.client])
 
 
-def fullest(lessons: Lessons, layout: GroupLayout, fleet: Fleet) -> list[ClientId]:
-    """Of the clients with most sensors those that have most of the model: all of it, where anybody has."""
-    numel = {n: layout.num_values(lessons.sizes(layout, fleet[n])) for n in richest(fleet)}
+def fullest(settings: KdSettings, layout: GroupLayout, fleet: Fleet) -> list[ClientId]:
+    """Clients that have most of the model among those with most sensors."""
+    numel = {n: layout.num_values(settings.sizes(layout, fleet[n])) for n in richest(fleet)}
     return [n for n in numel if numel[n] == max(numel.values())]
 
 
-def canonical(lessons: Lessons, models: Mapping[str, Params], layout: GroupLayout, fleet: Fleet) -> Params:
-    """The mean of the fullest clients' models; of a product ``B A`` both factors', so a diagnostic alone."""
-    chosen, shares = fullest(lessons, layout, fleet), lessons.shares(fleet)
-    return mean([models[view(n)] for n in chosen], [shares[n] for n in chosen], layout.ids)
+def canonical(settings: KdSettings, models: Mapping[str, Params], layout: GroupLayout, fleet: Fleet) -> Params:
+    """Mean of the fullest clients' models; it averages both factors of ``B A``, so it is a diagnostic only."""
+    chosen, shares = fullest(settings, layout, fleet), settings.shares(fleet)
+    return mix_models([models[model_of(n)] for n in chosen], normalised([shares[n] for n in chosen]), layout.ids)
 
 
 def public_windows(tools: ServerTools, most: int) -> dict[str, Tensor]:
-    """At most so many of the public windows, evenly over them: modality -> (n, C, T), standardised.
+    """Takes at most ``most`` public windows at even distances: modality -> (n, C, T), standardised.
 
     Raises:
         UserError: there are none.
@@ -200,8 +201,9 @@ def public_windows(tools: ServerTools, most: int) -> dict[str, Tensor]:
 
 
 def each_its_own(state: ServerState, fleet: Fleet) -> EvalPlan:
-    """Every client's model through its own sensors; canonical is the mean of the fullest."""
+    """Evaluates every client's model with its own sensors; canonical: the mean of the fullest."""
     targets = (
-        EvalTarget(label=view(c.id), view=view(c.id), client=c.id, modalities=c.modalities) for c in fleet.clients
+        EvalTarget(label=model_of(c.id), view=model_of(c.id), client=c.id, modalities=c.modalities)
+        for c in fleet.clients
     )
     return EvalPlan(canonical=EvalTarget(label="global"), clients=tuple(targets))

@@ -1,4 +1,4 @@
-"""Updates of smaller models brought to the server's size: what fills the ranks and rows that a client does not have.
+"""Padding: fills the ranks and rows that smaller models lack, to bring their updates to the server's size.
 
 Every rule is linear in what it pads, so that the padded sum of clients of one size is the sum of the padded clients.
 """
@@ -14,23 +14,23 @@ from torch import Tensor
 from relief_ray.groups import GroupId, GroupLayout, ParamGroup, Params, Part, Selection, TensorSpec
 from relief_ray.messages import GroupSum
 
-# zero; one number, the mean of the whole matrix; the mean rank (row, column); a copy of the last one.
+# Fills with zero; the mean of the whole matrix; the mean rank (row, column); a copy of the last one.
 Padding = Literal["zero", "mean", "linear", "adjacent"]
 
 
 def rank_of(group: ParamGroup) -> int | None:
-    """``R``, the rank of a LoRA group; None for a dense one."""
+    """Rank ``R`` of a LoRA group; None for a dense one."""
     return next((t.shape[0 if t.kind == "lora_a" else 1] for t in group.tensors if "lora" in t.kind), None)
 
 
 def relative_size(group: ParamGroup, part: Part) -> float:
-    """``r_k / R``, or ``kappa_k``; 1 for what everybody trains whole."""
+    """Relative size ``r_k / R`` or ``kappa_k``; 1 for a group that every client trains whole."""
     full = rank_of(group)
     return part.rank / full if full and part.rank is not None else 1.0 if part.rows is None else part.rows
 
 
 def filling(values: Tensor, axis: int, number: int, padding: Padding, mean: Tensor | None = None) -> Tensor:
-    """What stands behind ``values`` to make them longer by ``number`` along ``axis``: of that shape.
+    """Values to append to ``values`` so that they grow by ``number`` along ``axis``.
 
     ``mean``: the mean of the whole matrix where ``values`` are a block of it.
     """
@@ -51,7 +51,7 @@ def padded_sums(
     ``X_n`` is a client's LoRA factor, which is padded by rank; of dense tensors the update is padded, by rows.
     """
     leading = {j: _leading(part, up, theta, layout, j) for j, part in sums.items()}
-    blocks = [values for j, found in leading.items() if layout[j].role == "fusion_a" for values in found.values()]
+    blocks = [values for j, tensors in leading.items() if layout[j].role == "fusion_a" for values in tensors.values()]
     mean = torch.cat([b.reshape(-1) for b in blocks]).mean() if blocks else None
     steps: dict[GroupId, Tensor] = {}
     for j, part in sums.items():
@@ -76,18 +76,18 @@ def _view(vector: Tensor, spec: TensorSpec) -> Tensor:
 
 
 def _scatter(part: GroupSum, up: Selection, layout: GroupLayout, group: GroupId) -> Tensor:
-    """The sum of updates in the group's full length, zero where nothing was sent."""
+    """Sum of updates at the group's full length, zero where nothing was sent."""
     step = torch.zeros(layout[group].numel, dtype=torch.float64)
     step[layout.indices(group, up[group])] = part.weighted
     return step
 
 
 def _leading(part: GroupSum, up: Selection, theta: Params, layout: GroupLayout, group: GroupId) -> dict[str, Tensor]:
-    """What is padded, by tensor: the weighted sum of the clients' factors, or of their updates where it is dense."""
+    """Values to pad, by tensor: the weighted sum of clients' LoRA factors, or of their updates of dense tensors."""
     moved, origin = _scatter(part, up, layout, group), theta[group].to(torch.float64)
-    found = {}
+    leading = {}
     for spec in layout[group].tensors:
         axis, number = up[group].lead(spec)
-        own = _view(moved, spec).narrow(axis, 0, number)
-        found[spec.name] = own + part.weight * _view(origin, spec).narrow(axis, 0, number) if _is_factor(spec) else own
-    return found
+        sent, start = (_view(values, spec).narrow(axis, 0, number) for values in (moved, origin))
+        leading[spec.name] = sent + part.weight * start if _is_factor(spec) else sent
+    return leading

@@ -46,7 +46,7 @@ def router_flops(num_rows: int, num_choices: int) -> float:
 
 
 def stage_flops(sizes: Sequence[int], num_choices: int, router_numel: int, is_first: bool) -> float:
-    """What Pilot's losses beside cross-entropy take in a step, forward and backward: the mean over an epoch's batches.
+    """FLOPs of Pilot's losses beside cross-entropy in a step, forward and backward, averaged over an epoch's batches.
 
     ``sizes``: the batches'. Stage 1 has ``difference_loss`` of adapters as wide as the router (T, D) reads, stage 2 the
     router's losses.

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from relief_ray.groups import GroupId, Params
+from relief_ray.server.aggregation import mix_models
 
 Matrix = NDArray[np.float64]
 
@@ -22,9 +23,9 @@ def distances(models: Sequence[Params], groups: Collection[GroupId]) -> Matrix:
     squares = torch.zeros(len(models) * (len(models) - 1) // 2, dtype=torch.float64)
     for j in groups:
         squares += torch.pdist(torch.stack([theta[j].to(torch.float64) for theta in models])).square()
-    found = np.zeros((len(models), len(models)))
-    found[np.triu_indices(len(models), 1)] = squares.sqrt().numpy()
-    return found + found.T
+    upper = np.zeros((len(models), len(models)))
+    upper[np.triu_indices(len(models), 1)] = squares.sqrt().numpy()
+    return upper + upper.T
 
 
 def mixing(distance: Matrix, sizes: Sequence[float], num_neighbours: int) -> Matrix:
@@ -34,41 +35,24 @@ def mixing(distance: Matrix, sizes: Sequence[float], num_neighbours: int) -> Mat
     neighbours at distance 0 share everything. ``beta_k = n_k / (n_k + sum_{i in N_k} n_i)`` with ``sizes`` n_k.
     """
     number = len(distance)
-    found = np.zeros((number, number))
+    weights = np.zeros((number, number))
     for k in range(number):
         others = sorted((i for i in range(number) if i != k), key=lambda i: (distance[k, i], i))[:num_neighbours]
         own = sizes[k] / (sizes[k] + sum(sizes[i] for i in others))
-        found[k, k] = own if others else 1.0
+        weights[k, k] = own if others else 1.0
         twins = [i for i in others if distance[k, i] == 0.0]
         parts = dict.fromkeys(twins, 1.0) if twins else {i: 1.0 / float(distance[k, i]) for i in others}
         for i, part in parts.items():
-            found[k, i] = (1.0 - own) * part / sum(parts.values())
-    return found
-
-
-def weighted(models: Sequence[Params], weights: Sequence[float], groups: Collection[GroupId]) -> dict[GroupId, Tensor]:
-    """``sum_i w_i theta_i`` over ``groups``, in float64 in the order of the models."""
-    found = {}
-    for j in groups:
-        total = torch.zeros_like(models[0][j], dtype=torch.float64)
-        for theta, weight in zip(models, weights, strict=True):
-            if weight:
-                total += weight * theta[j].to(torch.float64)
-        found[j] = total.to(torch.float32)
-    return found
-
-
-def mean(models: Sequence[Params], shares: Sequence[float], groups: Collection[GroupId]) -> dict[GroupId, Tensor]:
-    """``weighted`` with shares that are made to sum to 1."""
-    return weighted(models, [share / sum(shares) for share in shares], groups)
+            weights[k, i] = (1.0 - own) * part / sum(parts.values())
+    return weights
 
 
 def mix_with_nearest(
     models: Sequence[Params], sizes: Sequence[float], num_neighbours: int, groups: Collection[GroupId]
 ) -> list[dict[GroupId, Tensor]]:
-    """Each model mixed with its nearest ones, by ``mixing``."""
+    """Mixes each model with its nearest ones, by ``mixing``."""
     weights = mixing(distances(models, groups), sizes, num_neighbours)
-    return [weighted(models, row, groups) for row in weights.tolist()]
+    return [mix_models(models, row, groups) for row in weights.tolist()]
 
 
 def local_models(starts: Sequence[Params], deltas: Sequence[Mapping[GroupId, Tensor]]) -> list[dict[GroupId, Tensor]]:

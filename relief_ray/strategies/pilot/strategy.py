@@ -14,30 +14,50 @@ sensors here, ``Theta`` the whole backbone, the connector residual and zero at f
 from __future__ import annotations
 
 from functools import partial
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 from torch import Tensor
 
 from relief_ray.extra_modules import Connector
-from relief_ray.federated import ClientProgram, LocalStep, RoundContext, ServerTools, Strategy, task_loss
+from relief_ray.federated import ClientProgram, LocalStep, PlannedRun, RoundContext, ServerTools, Strategy, task_loss
 from relief_ray.groups import WHOLE, GroupId, GroupLayout, Params
 from relief_ray.messages import Assignment, Collect, EvalPlan, EvalTarget, Fleet, Reduced, ServerState
-from relief_ray.strategies.common import StrategyConfig, Weighting, batch_sizes
+from relief_ray.server.aggregation import model_of, richest
+from relief_ray.strategies.common import (
+    Preset,
+    Search,
+    StrategyConfig,
+    Weighting,
+    batch_sizes,
+    first_phase_only,
+    search_over,
+)
 from relief_ray.strategies.pilot.losses import balance_loss, difference_loss, stage_flops, z_loss
 from relief_ray.strategies.pilot.mixing import local_models, mix_with_nearest
-from relief_ray.strategies.pilot.tasks import canonical, hand_out, mixing_parts, next_adapters, richest, tasks_of, view
+from relief_ray.strategies.pilot.tasks import canonical, hand_out, mixing_parts, next_adapters, tasks_of
 from relief_ray.streams import Streams
 
 ID, STAGE1 = "connector", "stage1"
 
 
 class Pilot(StrategyConfig):
-    """``stage1_share``: at least one round, 0: none; ``bottleneck``: FITTED to the table's bytes.
+    """Configuration of Pilot.
 
-    ``own_in_mix``: the client's own adapter counts in stage 2 too.
+    Attributes:
+        stage1_share: share of the rounds that make up stage 1, at least one round; 0: none.
+        bottleneck: width of an adapter; FITTED to the table's bytes.
+        neighbours: number of nearest models that a model is mixed with.
+        lambda_d, lambda_b, lambda_z: weights ``l0`` to ``l2`` of the losses ``L_d``, ``L_b`` and ``L_z``.
+        own_in_mix: the client's own adapter counts in stage 2 too.
     """
 
+    title: ClassVar[str] = "Pilot"
+    kind: ClassVar[str] = "baseline"
+    about: ClassVar[str] = "adapters per set of sensors between features and fusion; models mixed with the nearest"
+    citation: ClassVar[str | None] = "xiong2025pilot"
+    paper_accounting: ClassVar[Literal["method", "fedavg"]] = "fedavg"
+    search: ClassVar[Search] = search_over("neighbours", (1, 3, 5))
     name: Literal["pilot"] = "pilot"
     weighting: Weighting = "samples"
     stage1_share: float = Field(default=0.05, ge=0.0, le=1.0)
@@ -49,7 +69,7 @@ class Pilot(StrategyConfig):
     own_in_mix: bool = True
 
     def build(self) -> Strategy:
-        """The strategy."""
+        """Builds the strategy."""
         return Strategy(
             name=self.name,
             adapt=partial(add_connector, self),
@@ -59,10 +79,11 @@ class Pilot(StrategyConfig):
             client=ClientProgram(objective=partial(objective, self)),
             aggregate=partial(aggregate, self),
             evaluate=partial(own_models, self),
+            warnings=partial(warn_without_mixing, self),
         )
 
     def connector(self, fleet: Fleet) -> Connector:
-        """The connector: its names and sizes."""
+        """Connector for this fleet: its names and sizes."""
         tasks = max(tasks_of(fleet)) + 1
         return Connector(id=ID, num_tasks=tasks, bottleneck=self.bottleneck, own_in_mix=self.own_in_mix)
 
@@ -71,26 +92,34 @@ class Pilot(StrategyConfig):
         return self.stage1_share > 0.0 and context.round <= max(1, round(self.stage1_share * context.num_rounds))
 
 
+PRESETS = {"pilot": Preset(Pilot())}
+
+
+def warn_without_mixing(config: Pilot, run: PlannedRun) -> tuple[str, ...]:
+    """Warns where every round is of stage 1."""
+    return first_phase_only(config, run, "stage1_share", "no adapter of another task is ever mixed in", config.is_first)
+
+
 def add_connector(config: Pilot, layout: GroupLayout, fleet: Fleet) -> tuple[Connector, ...]:
-    """One adapter per task, and what a client keeps."""
+    """Adds one adapter per task, and the parts that a client keeps."""
     return (config.connector(fleet),)
 
 
 def one_view_each(config: Pilot, layout: GroupLayout, fleet: Fleet, streams: Streams, start: Params) -> ServerState:
-    """The initial model for every client, each with its own task's adapter first."""
+    """Initial state: the start model for every client, each with its own task's adapter first."""
     connector, tasks = config.connector(fleet), tasks_of(fleet)
     adapters = [start[connector.task(t + 1)] for t in range(connector.num_tasks)]
-    views = hand_out({view(n): start for n in range(len(fleet))}, adapters, connector, tasks)
+    views = hand_out({model_of(n): start for n in range(len(fleet))}, adapters, connector, tasks)
     return ServerState(models={"global": start, **views}, facts={"path": "first"})
 
 
 def backbone_of(theta: Params) -> list[GroupId]:
-    """``Theta``: all groups but the connector's."""
+    """Groups of ``Theta``: all but the connector's."""
     return [j for j in theta if not j.startswith(f"{ID}.")]
 
 
 def allocate(config: Pilot, state: ServerState, context: RoundContext) -> tuple[Assignment, ...]:
-    """Everything is trained but frozen adapters; the backbone and the own task's adapter go up."""
+    """Trains everything but frozen adapters; the backbone and the own task's adapter go up."""
     connector, first = config.connector(context.fleet), config.is_first(context)
     others, select, stage2 = range(2, connector.num_tasks + 1), context.layout.select, mixing_parts(connector)
     router = context.layout[connector.router]
@@ -98,7 +127,7 @@ def allocate(config: Pilot, state: ServerState, context: RoundContext) -> tuple[
     return tuple(
         Assignment(
             client=c.id,
-            view=view(c.id),
+            view=model_of(c.id),
             down=select([*sent, *(connector.task(i) for i in others)]),
             train=select([*sent, connector.own] if first else [*sent, *stage2]),
             up=select(sent),
@@ -114,35 +143,37 @@ def allocate(config: Pilot, state: ServerState, context: RoundContext) -> tuple[
 
 
 def objective(config: Pilot, step: LocalStep) -> Tensor:
-    """Cross-entropy and the losses of whichever stage it is."""
+    """Cross-entropy plus the losses of the stage: stage 2 where the router was evaluated."""
     if (logits := step.taps.get(f"{ID}.router")) is not None:
         return task_loss(step) + config.lambda_b * balance_loss(logits) + config.lambda_z * z_loss(logits)
     return task_loss(step) + config.lambda_d * difference_loss(step.taps[f"{ID}.task.1"], step.taps[f"{ID}.own"])
 
 
 def aggregate(config: Pilot, state: ServerState, reduced: Reduced, tools: ServerTools) -> ServerState:
-    """Each backbone is mixed with its nearest, each task's adapter is its clients' mean; the absent keep theirs."""
+    """Mixes each backbone with its nearest, averages each task's adapter; absent clients keep their models."""
     connector, tasks, shares = config.connector(tools.fleet), tasks_of(tools.fleet), config.shares(tools.fleet)
     models, body = state.models, backbone_of(state.models["global"])
-    came = [u.receipt.assignment.client for u in reduced.updates]
-    theta = local_models([models[view(n)] for n in came], [u.delta for u in reduced.updates])
-    adapters = next_adapters(models, dict(zip(came, theta, strict=True)), shares, connector, tasks)
-    mixed = mix_with_nearest(theta, [shares[n] for n in came], config.neighbours, body)
-    views = {**models, **{view(n): {**models[view(n)], **near} for n, near in zip(came, mixed, strict=True)}}
+    present = [u.receipt.assignment.client for u in reduced.updates]
+    theta = local_models([models[model_of(n)] for n in present], [u.delta for u in reduced.updates])
+    adapters = next_adapters(models, dict(zip(present, theta, strict=True)), shares, connector, tasks)
+    mixed = mix_with_nearest(theta, [shares[n] for n in present], config.neighbours, body)
+    views = {**models, **{model_of(n): {**models[model_of(n)], **near} for n, near in zip(present, mixed, strict=True)}}
     views = hand_out(views, adapters, connector, tasks)
-    whole = {"global": canonical(views, tools.fleet, shares, body), **views}
+    all_models = {"global": canonical(views, tools.fleet, shares, body), **views}
     path = "first" if all(r.assignment.phase == STAGE1 for r in reduced.receipts) else "mixed"
-    return ServerState(models=whole, facts={"path": path} if came else state.facts)
+    return ServerState(models=all_models, facts={"path": path} if present else state.facts)
 
 
 def own_models(config: Pilot, state: ServerState, fleet: Fleet) -> EvalPlan:
-    """Each client's own model through its own sensors; the canonical one is the mean of those of the richest."""
+    """Evaluates each client's model with its own sensors; canonical: the mean of the richest clients' models."""
     connector, first, shares = config.connector(fleet), state.facts["path"] == "first", config.shares(fleet)
     personal = [connector.own, *([] if first else mixing_parts(connector))]
     keep, output = dict.fromkeys(personal, WHOLE), connector.output("first" if first else "mixed")
     mean = EvalTarget(label="global", keep=keep, mean_of={n: shares[n] for n in richest(fleet)}, output=output)
     clients = tuple(
-        EvalTarget(label=view(c.id), view=view(c.id), client=c.id, keep=keep, modalities=c.modalities, output=output)
+        EvalTarget(
+            label=model_of(c.id), view=model_of(c.id), client=c.id, keep=keep, modalities=c.modalities, output=output
+        )
         for c in fleet.clients
     )
     return EvalPlan(canonical=mean, clients=clients)

@@ -1,4 +1,4 @@
-"""Clients by their set of sensors (a task of their own), and the adapters of all tasks as each of them holds them."""
+"""Tasks, one per set of sensors, and the adapters of all tasks as each client holds them."""
 
 from __future__ import annotations
 
@@ -9,41 +9,30 @@ from torch import Tensor
 from relief_ray.extra_modules import Connector
 from relief_ray.groups import GroupId, Params
 from relief_ray.messages import ClientId, Fleet
-from relief_ray.strategies.pilot.mixing import mean
+from relief_ray.server.aggregation import mix_models, model_of, normalised, richest
 
 
 def tasks_of(fleet: Fleet) -> list[int]:
-    """Each client's task: sets of sensors, numbered by their first owner."""
+    """Task of each client: its set of sensors, numbered by first owner."""
     sets = list(dict.fromkeys(c.modalities for c in fleet.clients))
     return [sets.index(c.modalities) for c in fleet.clients]
 
 
-def richest(fleet: Fleet) -> list[ClientId]:
-    """The clients with most sensors; of several such sets those of the first."""
-    most = max(fleet.clients, key=lambda c: len(c.modalities)).modalities
-    return [c.id for c in fleet.clients if c.modalities == most]
-
-
-def view(client: ClientId) -> str:
-    """The name of a client's model."""
-    return f"client.{client}"
-
-
 def mixing_parts(connector: Connector) -> list[GroupId]:
-    """What a client learns for itself in stage 2: the router and what it adds to other tasks' adapters."""
+    """Groups that a client keeps in stage 2: the router and its additions to other tasks' adapters."""
     return [connector.router, *(connector.cross(i) for i in range(2, connector.num_tasks + 1))]
 
 
 def hand_out(
     models: Mapping[str, Params], adapters: Sequence[Tensor], connector: Connector, tasks: Sequence[int]
 ) -> dict[str, Params]:
-    """Every client's model with all tasks' adapters: its own first, the others in order."""
+    """Gives every client's model all tasks' adapters: its own first, the others in order."""
 
     def held(own: int) -> dict[GroupId, Tensor]:
         order = [own, *(t for t in range(len(adapters)) if t != own)]
         return {connector.task(i): adapters[t] for i, t in enumerate(order, 1)}
 
-    return {view(n): {**models[view(n)], **held(t)} for n, t in enumerate(tasks)}
+    return {model_of(n): {**models[model_of(n)], **held(t)} for n, t in enumerate(tasks)}
 
 
 def next_adapters(
@@ -53,19 +42,24 @@ def next_adapters(
     connector: Connector,
     tasks: Sequence[int],
 ) -> list[Tensor]:
-    """By task the mean of what its clients have now, by their ``shares``; as it was where none of them took part."""
+    """Adapter of each task: the mean over its clients by ``shares``, unchanged where none of them took part."""
     own = connector.task(1)
-    found = []
+    adapters = []
     for t in range(max(tasks) + 1):
-        came = [n for n in local if tasks[n] == t]
-        before = models[view(tasks.index(t))][own]
-        found.append(mean([local[n] for n in came], [shares[n] for n in came], [own])[own] if came else before)
-    return found
+        present = [n for n in local if tasks[n] == t]
+        before = models[model_of(tasks.index(t))][own]
+        if present:
+            weights = normalised([shares[n] for n in present])
+            adapters.append(mix_models([local[n] for n in present], weights, [own])[own])
+        else:
+            adapters.append(before)
+    return adapters
 
 
 def canonical(
     models: Mapping[str, Params], fleet: Fleet, shares: Sequence[float], groups: Collection[GroupId]
 ) -> dict[GroupId, Tensor]:
-    """The mean of the richest clients' models over ``groups``, the first one's elsewhere."""
+    """Mean of the richest clients' models over ``groups``; other groups are the first one's."""
     full = richest(fleet)
-    return {**models[view(full[0])], **mean([models[view(n)] for n in full], [shares[n] for n in full], groups)}
+    mean = mix_models([models[model_of(n)] for n in full], normalised([shares[n] for n in full]), groups)
+    return {**models[model_of(full[0])], **mean}

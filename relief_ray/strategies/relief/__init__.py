@@ -1,1 +1,6 @@
-"""RELIEF: see ``strategy``."""
+"""RELIEF: modality-aligned blocks decide what to aggregate, what to train and what to send."""
+
+from relief_ray.strategies.relief.strategy import Relief
+from relief_ray.strategies.relief.variants import PRESETS
+
+__all__ = ["PRESETS", "Relief"]

@@ -1,4 +1,4 @@
-"""Who trains how much: the round target T*, Eq. (7) and the greedy allocation of Section IV-B.
+"""Budget of each client: the round target T*, Eq. (7) and the greedy allocation of Section IV-B.
 
 Legend: ``t_n(S)`` the planner's seconds for client ``n`` training ``S``, link included; ``G_n`` its accessible groups;
 ``T_o = t_n({})``; ``tau_n = (t_n(G_n) - T_o) / |G_n|``; ``k_n`` the number of groups it may train.
@@ -18,7 +18,7 @@ SLACK = 1e-9
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Load:
-    """One client's side of the problem: ``seconds`` is ``t_n``, ``accessible`` is ``G_n`` in layout order."""
+    """Budget problem of one client: ``seconds`` is ``t_n``, ``accessible`` is ``G_n`` in layout order."""
 
     accessible: tuple[GroupId, ...]
     mandatory: tuple[GroupId, ...]
@@ -27,7 +27,7 @@ class Load:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Refusal:
-    """A group that was not given: the seconds the whole set would have taken with it, and why not."""
+    """Group that was refused: seconds of the round with it added, and whether slots or time were lacking."""
 
     group: GroupId
     seconds: float
@@ -36,7 +36,7 @@ class Refusal:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Allocation:
-    """``S_n`` in the order of choice; the first ``num_mandatory`` were forced."""
+    """Allocated groups ``S_n`` in the order of choice; the first ``num_mandatory`` were forced."""
 
     groups: tuple[GroupId, ...]
     num_mandatory: int
@@ -83,11 +83,16 @@ def group_budget(load: Load, target_s: float) -> int:
     return min(len(load.accessible), max(len(load.mandatory), affordable))
 
 
-def allocate(load: Load, target_s: float, budget: int, ranking: Sequence[GroupId], forced: bool = True) -> Allocation:
-    """``S_n``: the mandatory blocks, then groups in ``ranking`` order while slots and time last.
+def least_slot_s(load: Load, number: int) -> float:
+    """Least ``T*`` at which ``k_n`` reaches ``number``; as many as there are mandatory blocks are always granted."""
+    overhead, tau = group_seconds(load)
+    return 0.0 if number <= len(load.mandatory) else overhead + number * tau
 
-    A group that would push the client beyond ``T*`` is refused and the next one tried; every refusal is kept with its
-    price.
+
+def allocate(load: Load, target_s: float, budget: int, ranking: Sequence[GroupId], forced: bool = True) -> Allocation:
+    """Allocates ``S_n``: the mandatory blocks, then groups in ``ranking`` order while slots and time last.
+
+    A group that would push the client beyond ``T*`` is refused and the next one tried; every refusal is recorded.
     """
     chosen = list(load.mandatory) if forced else []
     num_mandatory = len(chosen)

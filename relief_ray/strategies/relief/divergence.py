@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import torch
 from torch import Tensor
 
 from relief_ray.groups import GroupId, GroupLayout
 from relief_ray.messages import GroupSum
+from relief_ray.server.aggregation import from_tensor
 
 D_BAR = "d_bar"
 
@@ -42,16 +42,6 @@ def smooth(d_bar: Mapping[GroupId, float], d: Mapping[GroupId, float | None], ga
     return smoothed
 
 
-def to_tensor(d_bar: Mapping[GroupId, float], layout: GroupLayout) -> Tensor:
-    """``d_bar`` in layout order as float64 (G,), NaN where no divergence is known yet."""
-    return torch.tensor([d_bar.get(j, float("nan")) for j in layout.ids], dtype=torch.float64)
-
-
-def from_tensor(values: Tensor, layout: GroupLayout) -> dict[GroupId, float]:
-    """What ``to_tensor`` stored."""
-    return {j: float(v) for j, v in zip(layout.ids, values.tolist(), strict=True) if v == v}
-
-
 def smoothed(tensors: Mapping[str, Tensor], layout: GroupLayout) -> dict[GroupId, float]:
-    """``d_bar`` as a server's state carries it; nothing before the first divergence."""
+    """Reads ``d_bar`` from a server's state; empty before the first divergence."""
     return from_tensor(tensors[D_BAR], layout) if D_BAR in tensors else {}

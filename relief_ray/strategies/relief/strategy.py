@@ -11,26 +11,50 @@ Heterogeneous IoT Edge".
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, Decimal
 from functools import partial
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from relief_ray.federated import RoundContext, ServerTools, Strategy
+from relief_ray.federated import PlannedRun, RoundContext, ServerTools, Strategy
 from relief_ray.groups import GroupId, ParamGroup
 from relief_ray.messages import Assignment, ClientInfo, Reduced, ServerState, WeightedSum
-from relief_ray.server.aggregation import apply_step, mean_step, one_bucket, over_members, over_participants
-from relief_ray.strategies.common import StrategyConfig, train_everything
+from relief_ray.server.aggregation import (
+    apply_step,
+    mean_step,
+    one_bucket,
+    over_members,
+    over_participants,
+    to_tensor,
+)
+from relief_ray.strategies.common import Search, StrategyConfig, search_over, train_everything
 from relief_ray.strategies.relief import budget
-from relief_ray.strategies.relief.divergence import D_BAR, divergence, smooth, smoothed, to_tensor
+from relief_ray.strategies.relief.divergence import D_BAR, divergence, smooth, smoothed
 
 BOOTSTRAP = "bootstrap"
 Weight = Callable[[ParamGroup, ClientInfo, Assignment], float]
 
 
 class Relief(StrategyConfig):
-    """V0; ``variants`` below change one or two fields of it."""
+    """Configuration of RELIEF (V0); ``variants`` change one or two fields of it.
 
+    Attributes:
+        select: the order in which groups beyond the mandatory ones are offered; ``all`` trains every accessible group.
+        mandatory: every client trains the fusion blocks of its own sensors, whatever they take.
+        cohort: average within the clients that trained a group; else over all participants (absent = no change).
+        gamma: weight of a round's divergence in its moving average (Eq. (6)).
+        deadline_s: ``T*`` in seconds; None: ``deadline_fraction``, or the least feasible time.
+        deadline_fraction: ``T*`` as a share of the slowest client's FedAvg round.
+    """
+
+    title: ClassVar[str] = "RELIEF"
+    kind: ClassVar[str] = "RELIEF, V0"
+    about: ClassVar[str] = "own sensors' blocks, then the most divergent groups within T*; cohort mean"
+    citation: ClassVar[str | None] = "wu2026relief"
+    # How much slower than the least possible round it may be; gamma only smooths a ranking that seldom decides.
+    search: ClassVar[Search] = search_over("deadline_fraction", (None, 0.6, 0.8), "deadline")
     one_of: ClassVar[tuple[str, ...]] = ("deadline_s", "deadline_fraction")
     name: Literal["relief"] = "relief"
     select: Literal["divergence", "random", "none", "all"] = "divergence"
@@ -41,7 +65,7 @@ class Relief(StrategyConfig):
     deadline_fraction: float | None = Field(default=None, gt=0.0)
 
     def build(self) -> Strategy:
-        """The strategy."""
+        """Builds the strategy."""
         base = self.reduction().weight
         reduction = WeightedSum(weight=partial(role_weight, self, base), bucket=one_bucket)
         return Strategy(
@@ -49,30 +73,21 @@ class Relief(StrategyConfig):
             allocate=partial(allocate, self),
             aggregate=partial(aggregate, self, reduction),
             reduction=reduction,
+            deadline_s=None if self.select == "all" else partial(target_s, self),
+            warnings=partial(tight_deadline, self),
             bootstrap=True,
         )
 
 
-VARIANTS: dict[str, Relief] = {
-    "relief": Relief(),
-    "v1": Relief(select="all"),
-    "v2": Relief(cohort=False, mandatory=False),
-    "v3": Relief(select="random", mandatory=False),
-    "v2_mandatory": Relief(cohort=False),
-    "v3_mandatory": Relief(select="random"),
-    "mandatory_only": Relief(select="none"),
-}
-
-
 def role_weight(config: Relief, base: Weight, group: ParamGroup, client: ClientInfo, task: Assignment) -> float:
-    """1 (or the sample count), times ``|M_n|`` for B (Eq. (4); 1/M cancels). Dilution knows no modality weight."""
+    """Weight of a client: 1 or its sample count, times ``|M_n|`` for B (Eq. (4); 1/M cancels) unless diluted (V2)."""
     weight = float(base(group, client, task))
     by_modalities = group.role == "fusion_b" and (config.cohort or task.phase == BOOTSTRAP)
     return weight * len(client.modalities) if by_modalities else weight
 
 
 def client_load(context: RoundContext, client: ClientInfo) -> budget.Load:
-    """The budget problem of one client, priced by the planner."""
+    """Budget problem of one client, with the planner's seconds."""
     layout = context.layout
 
     def seconds(groups: Sequence[GroupId]) -> float:
@@ -88,7 +103,7 @@ def client_load(context: RoundContext, client: ClientInfo) -> budget.Load:
 def local_task(
     context: RoundContext, client: ClientInfo, groups: Sequence[GroupId], phase: str = "train"
 ) -> Assignment:
-    """The whole model comes down, ``S_n`` is trained and goes up (Eq. (8))."""
+    """Green box: the whole model comes down, ``S_n`` is trained and goes up (Eq. (8))."""
     chosen = context.layout.select(groups)
     return Assignment(
         client=client.id, down=context.layout.select(), train=chosen, up=chosen, epochs=context.epochs, phase=phase
@@ -96,12 +111,12 @@ def local_task(
 
 
 def target_s(config: Relief, context: RoundContext) -> float:
-    """``T*`` over the whole fleet: given, a fraction of FedAvg's slowest client, or the least feasible time."""
+    """``T*`` over the whole fleet: as configured, a fraction of FedAvg's slowest client, or the least feasible time."""
     if config.deadline_s is not None:
         return config.deadline_s
     if config.deadline_fraction is not None:
-        whole = (context.planner.times(c.id, train_everything(context, c)) for c in context.fleet.clients)
-        return config.deadline_fraction * max(spent.busy_s for spent in whole)
+        fedavg = (context.planner.times(c.id, train_everything(context, c)) for c in context.fleet.clients)
+        return config.deadline_fraction * max(times.busy_s for times in fedavg)
     return budget.least_target_s([client_load(context, client) for client in context.fleet.clients])
 
 
@@ -119,7 +134,7 @@ def allocate(config: Relief, state: ServerState, context: RoundContext) -> tuple
 def plan(
     config: Relief, state: ServerState, context: RoundContext, client: ClientInfo, deadline: float
 ) -> budget.Allocation:
-    """``S_n`` of one client; what ``relief-ray explain`` shows."""
+    """Blue box for one client: solves for ``S_n``, which ``relief-ray explain`` shows."""
     load = client_load(context, client)
     slots = budget.group_budget(load, deadline)
     return budget.allocate(load, deadline, slots, ranking(config, state, context, client, load), config.mandatory)
@@ -128,7 +143,7 @@ def plan(
 def ranking(
     config: Relief, state: ServerState, context: RoundContext, client: ClientInfo, load: budget.Load
 ) -> list[GroupId]:
-    """The order in which free slots are offered: by divergence, at random, or not at all."""
+    """Order in which free slots are offered: by divergence, at random, or not at all."""
     if config.select == "none":
         return []
     if config.select == "random":
@@ -148,3 +163,53 @@ def aggregate(
     d = {j: divergence(part) for j, part in sums.items()}
     d_bar = smooth(smoothed(state.tensors, tools.layout), d, config.gamma)
     return ServerState(models={"global": theta}, tensors={D_BAR: to_tensor(d_bar, tools.layout)}, facts=state.facts)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FurtherGroup:
+    """The cheapest group that a client could train beyond its mandatory ones, and the least ``T*`` that grants it."""
+
+    client: ClientInfo
+    group: GroupId
+    needed_s: float
+
+
+def tight_deadline(config: Relief, run: PlannedRun) -> tuple[str, ...]:
+    """Warns where ``T*`` leaves no client a group beyond its mandatory ones: such a run looks like any other.
+
+    The bootstrap round trains everything all the same. V1 and ``mandatory_only`` have no free slots to lose.
+    """
+    if config.select in ("all", "none"):
+        return ()
+    context = run.context
+    deadline = target_s(config, context)
+    further = [cheapest_further(config, context, client) for client in context.fleet.clients]
+    if any(f.needed_s <= deadline * (1.0 + budget.SLACK) for f in further):
+        return ()
+    least = min(further, key=lambda f: f.needed_s)
+    is_set = config.deadline_s is not None or config.deadline_fraction is not None
+    meaning = "as strategy.deadline_* has it" if is_set else "the least time for everybody's mandatory blocks"
+    return (
+        f"T* = {deadline:.4g} s ({meaning}; clock {run.clock}) leaves no client a group beyond its mandatory fusion "
+        "blocks: after the bootstrap nobody trains B, head or encoders. The cheapest further group is "
+        f"{least.group} of client {least.client.id} (type {least.client.device}): T* = {least.needed_s:.4g} s; set "
+        f"strategy.deadline_s={rounded_up(least.needed_s)} or more, or another clock to plan with "
+        "(costs.planning_time)",
+    )
+
+
+def cheapest_further(config: Relief, context: RoundContext, client: ClientInfo) -> FurtherGroup:
+    """The group that needs the least ``T*``: its time beside the mandatory ones, and a slot under Eq. (7)."""
+    load = client_load(context, client)
+    forced = load.mandatory if config.mandatory else ()
+    free = [j for j in load.accessible if j not in load.mandatory]
+    seconds = {j: load.seconds((*forced, j)) for j in free}
+    group = min(free, key=lambda j: seconds[j])
+    needed_s = max(seconds[group], budget.least_slot_s(load, len(forced) + 1))
+    return FurtherGroup(client=client, group=group, needed_s=needed_s)
+
+
+def rounded_up(seconds: float) -> str:
+    """Three significant digits, never below."""
+    exact = Decimal(seconds)
+    return f"{exact.quantize(Decimal(1).scaleb(exact.adjusted() - 2), rounding=ROUND_CEILING):f}"

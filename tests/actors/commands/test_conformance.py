@@ -17,9 +17,7 @@ from relief_ray.conformance.runner import PROBLEM
     ],
 )
 def test_an_instance_of_ours_is_called_as_it_was_asked_for(target, own, expected, write):
-    imports = (
-        "from relief_ray.strategies.fedavg import FedAvg\nfrom relief_ray.strategies.harmony.strategy import Harmony\n"
-    )
+    imports = "from relief_ray.strategies.fedavg import FedAvg\nfrom relief_ray.strategies.harmony import Harmony\n"
     file = write(f"{imports}\n{own}\n")
     spec = target.format(file=file)
     name = asked_for(spec, parse(override(PROBLEM, [f"strategy={spec}"])))

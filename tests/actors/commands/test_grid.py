@@ -10,38 +10,38 @@ from contextlib import suppress
 
 import pytest
 
-from actors.grids.grid_folder import Book, keep_error, read_book, write_book
-from actors.grids.trial import carry_out
-from actors.runtime.warm_pool import Crew
+from actors.grids.trial import run_trial
+from actors.plans import Plan, keep_error, read_grid, write_grid
+from actors.runtime.warm_pool import WorkerCache
 from tests.actors.conftest import SMALL, Invoke, Start
-from tests.actors.grids.scenes import tiny_book, tiny_search
-from tests.actors.grids.test_grid_folder import order_of
+from tests.actors.grids.scenes import tiny_plan, tiny_search
+from tests.actors.test_plans import spec_of
 from tune_configs.cells import cells_of, load_grid
 
 
 def test_a_dry_run_writes_nothing_and_says_where_its_figures_come_from(invoke: Invoke, tmp_path):
     done = invoke("grid", "smoke", "--dry-run", "--out", tmp_path / "g", "--set", "data.max_windows_per_client=5")
     assert done.exit_code == 0, done.output
-    assert "12 cells (12 missing), seed-major" in done.stdout
+    assert "12 cells (12 planned), seed-major" in done.stdout
     assert "as fedavg: one timed round" in done.stdout and "in all" in done.stdout
     assert not (tmp_path / "g").exists()
 
 
 def test_a_dry_run_for_a_script_is_one_object(invoke: Invoke, tmp_path):
-    book = write_book(tiny_book(tmp_path, methods=("fedavg", "fedprox"), seeds=(0, 1)))
-    carry_out(order_of(book.entries()[0]), Crew())
+    plan = write_grid(tiny_plan(tmp_path, methods=("fedavg", "fedprox"), seeds=(0, 1)))
+    run_trial(spec_of(plan.cell_folders()[0]), WorkerCache())
     (line,) = invoke("grid", "resume", tmp_path, "--dry-run", "--json").stdout.splitlines()
     plan = json.loads(line)
     assert (plan["event"], plan["folder"], plan["unknown"]) == ("plan", str(tmp_path), 0)
     done, *todo = plan["cells"]
-    assert (done["state"], done["seconds"]) == ("done", None) and [c["state"] for c in todo] == ["missing"] * 3
+    assert (done["state"], done["seconds"]) == ("done", None) and [c["state"] for c in todo] == ["planned"] * 3
     assert all(c["seconds"] > 0 and c["bytes"] > 1000 and c["origin"].endswith("1 finished cell") for c in todo)
     assert plan["core_s"] == pytest.approx(sum(c["seconds"] for c in todo))
     assert plan["wall_s"] == pytest.approx(plan["core_s"] / plan["cores"])
 
 
 def test_a_budget_for_a_script_is_json_alone(invoke: Invoke, tmp_path):
-    write_book(tiny_book(tmp_path, methods=("fedavg",)))
+    write_grid(tiny_plan(tmp_path, methods=("fedavg",)))
     lines = invoke("grid", "resume", tmp_path, "--budget", "1s", "--json").stdout.splitlines()
     plan, budget, end = map(json.loads, lines)
     assert [plan["event"], budget["event"], end["event"]] == ["plan", "budget", "grid"]
@@ -49,44 +49,44 @@ def test_a_budget_for_a_script_is_json_alone(invoke: Invoke, tmp_path):
 
 
 def test_status_lists_every_cell(invoke: Invoke, tmp_path):
-    book = write_book(tiny_book(tmp_path, methods=("fedavg", "fedprox", "relief")))
-    first, second, _ = book.entries()
-    carry_out(order_of(first), Crew())
+    plan = write_grid(tiny_plan(tmp_path, methods=("fedavg", "fedprox", "relief")))
+    first, second, _ = plan.cell_folders()
+    run_trial(spec_of(first), WorkerCache())
     keep_error(second.folder, RuntimeError("broken"))
     done = invoke("grid", "status", tmp_path)
-    assert done.exit_code == 0 and "tiny: 1 done, 1 failed, 1 missing of 3 cells" in done.stdout
-    assert f"failed  {second.cell.name}  0/3 rounds  RuntimeError: broken" in done.stdout
+    assert done.exit_code == 0 and "tiny: 1 done, 1 failed, 1 planned of 3 cells" in done.stdout
+    assert f"failed      {second.cell.name}  0/3 rounds  RuntimeError: broken" in done.stdout
     (line,) = invoke("grid", "status", tmp_path, "--json").stdout.splitlines()
-    assert [c["state"] for c in json.loads(line)["cells"]] == ["done", "failed", "missing"]
+    assert [c["state"] for c in json.loads(line)["cells"]] == ["done", "failed", "planned"]
 
 
 def test_resume_of_a_complete_grid_starts_nothing(invoke: Invoke, tmp_path):
-    book = write_book(tiny_book(tmp_path, methods=("fedavg",)))
-    carry_out(order_of(book.entries()[0]), Crew())
+    plan = write_grid(tiny_plan(tmp_path, methods=("fedavg",)))
+    run_trial(spec_of(plan.cell_folders()[0]), WorkerCache())
     done = invoke("grid", "resume", tmp_path)
     assert done.exit_code == 0 and "tiny: 1 done of 1 cells" in done.stdout
 
 
 def test_failed_cells_can_be_left_alone(invoke: Invoke, tmp_path):
-    book = write_book(tiny_book(tmp_path, methods=("fedavg",)))
-    keep_error(book.entries()[0].folder, RuntimeError("broken"))
+    plan = write_grid(tiny_plan(tmp_path, methods=("fedavg",)))
+    keep_error(plan.cell_folders()[0].folder, RuntimeError("broken"))
     done = invoke("grid", "resume", tmp_path, "--skip-failed")
     assert done.exit_code == 5 and "1 cells failed; the others are not touched by that" in done.stderr
     assert "relief-ray grid resume" in done.stderr
 
 
 def test_a_budget_in_which_nothing_fits_runs_nothing(invoke: Invoke, tmp_path):
-    write_book(tiny_book(tmp_path, methods=("fedavg",), rounds=200))
+    write_grid(tiny_plan(tmp_path, methods=("fedavg",), rounds=200))
     done = invoke("grid", "resume", tmp_path, "--budget", "0.01s")
     assert done.exit_code == 0 and "0 of 1 cells to do fit; give it more" in done.stdout
-    assert "0 done" not in done.stdout and "1 missing of 1 cells" in done.stdout
+    assert "0 done" not in done.stdout and "1 planned of 1 cells" in done.stdout
     assert "Side by side" not in done.stdout
 
 
 def test_a_search_ends_with_its_own_next_step(invoke: Invoke, tmp_path):
-    book = write_book(tiny_search(tmp_path))
-    for entry in book.entries():
-        carry_out(order_of(entry), Crew())
+    plan = write_grid(tiny_search(tmp_path))
+    for entry in plan.cell_folders():
+        run_trial(spec_of(entry), WorkerCache())
     done = invoke("grid", "resume", tmp_path)
     assert f"grid freeze {tmp_path}" in done.stdout and "Side by side" not in done.stdout
     frozen = invoke("grid", "freeze", tmp_path, "--out", tmp_path / "t.json")
@@ -95,55 +95,54 @@ def test_a_search_ends_with_its_own_next_step(invoke: Invoke, tmp_path):
 
 @pytest.mark.ray
 def test_a_damaged_cell_stops_nobody(invoke: Invoke, start: Start, tmp_path):
-    book = write_book(tiny_book(tmp_path / "g", methods=("fedavg", "fedprox", "relief")))
-    damaged, cut, _ = book.entries()
+    plan = write_grid(tiny_plan(tmp_path / "g", methods=("fedavg", "fedprox", "relief")))
+    damaged, cut, _ = plan.cell_folders()
     for entry in (damaged, cut):
-        carry_out(order_of(entry), Crew())
+        run_trial(spec_of(entry), WorkerCache())
     ledger = damaged.folder / "rounds.jsonl"
     lines = ledger.read_bytes().splitlines(keepends=True)
     ledger.write_bytes(b"{]\n" + lines[-1])
     (cut.folder / "rounds.jsonl").write_bytes(b"")
-    status = invoke("grid", "status", book.out)
-    assert status.exit_code == 0 and "2 failed, 1 missing of 3 cells" in status.stdout
+    status = invoke("grid", "status", plan.out)
+    assert status.exit_code == 0 and "2 failed, 1 planned of 3 cells" in status.stdout
     assert "line 1 is damaged" in status.stdout and "ends with no round (0 of 3 rounds)" in status.stdout
-    process = start("grid", "resume", book.out)
+    process = start("grid", "resume", plan.out)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 5 and "2 cells failed; the others are not touched" in err, (out, err)
-    assert [e.state for e in book.entries()] == ["failed", "failed", "done"]
+    assert [e.status for e in plan.cell_folders()] == ["failed", "failed", "done"]
     assert "internal error" not in out + err and "Traceback" not in out + err
     ledger.write_bytes(b"".join(lines))
-    assert "2 done, 1 failed" in invoke("grid", "status", book.out).stdout
+    assert "2 done, 1 failed" in invoke("grid", "status", plan.out).stdout
 
 
 @pytest.mark.ray
-def test_what_was_not_asked_for_does_not_run(start: Start, tmp_path):
+def test_what_was_not_asked_for_does_not_run(invoke: Invoke, cluster, tmp_path):
     smoke = ["grid", "smoke", "--out", tmp_path, *SMALL, "--set=data.max_windows_per_client=4", "--set=rounds=1"]
     smoke += ["--set=tracking.enabled=false", "--set=folds=[0]", "--set=seeds=[0]"]
-    write_book(Book(out=tmp_path, name="smoke", title="", cells=cells_of(load_grid("smoke"), ["methods=v1"])))
-    process = start(*smoke, "--set=methods=[fedavg]")
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == 0 and "smoke: 5 cells, 1 to do" in out, (out, err)
-    assert f"Go on with  relief-ray grid resume {tmp_path}" in out
-    assert {e.cell.label: e.state for e in read_book(tmp_path).entries()} == {"fedavg": "done", "v1": "missing"}
+    write_grid(Plan(out=tmp_path, name="smoke", title="", cells=cells_of(load_grid("smoke"), ["methods=v1"])))
+    done = invoke(*smoke, "--set=methods=[fedavg]")
+    assert done.exit_code == 0 and "smoke: 5 cells, 1 to do" in done.stdout, done.output
+    assert f"Go on with  relief-ray grid resume {tmp_path}" in done.stdout
+    assert {e.cell.label: e.status for e in read_grid(tmp_path).cell_folders()} == {"fedavg": "done", "v1": "planned"}
 
 
 @pytest.mark.slow
 @pytest.mark.ray
 def test_a_budget_in_which_a_round_fits_begins_a_cell(start: Start, tmp_path):
-    book = write_book(tiny_book(tmp_path, methods=("fedavg",), rounds=100_000))
+    plan = write_grid(tiny_plan(tmp_path, methods=("fedavg",), rounds=100_000))
     process = start("grid", "resume", tmp_path, "--budget", "45s")
     out, err = process.communicate(timeout=180)
     assert process.returncode == 0, (out, err)
     assert "0 of 1 cells to do fit; dsa_mini-fedavg-s0" in out and "is begun, a resume goes on with it" in out
-    (entry,) = book.entries()
-    assert entry.state == "missing" and 0 < entry.num_rounds < 100_000
+    (entry,) = plan.cell_folders()
+    assert entry.status == "interrupted" and 0 < entry.num_rounds < 100_000
     assert "Side by side" not in out and "Go on with  relief-ray grid resume" in out
 
 
 @pytest.mark.slow
 @pytest.mark.ray
 def test_the_dashboard_opens_with_its_token_and_names_the_trials(start: Start, tmp_path):
-    write_book(tiny_book(tmp_path, methods=("fedavg",), rounds=100_000))
+    write_grid(tiny_plan(tmp_path, methods=("fedavg",), rounds=100_000))
     process = start("grid", "resume", tmp_path, "--dashboard")
     assert process.stdout is not None
     said = next(line for line in process.stdout if line.startswith("dashboard: "))
@@ -182,6 +181,6 @@ def test_what_is_wrong_is_named(invoke: Invoke, tmp_path, monkeypatch, words, me
 
 
 def test_a_resume_does_not_change_what_is_computed(invoke: Invoke, tmp_path):
-    write_book(tiny_book(tmp_path))
+    write_grid(tiny_plan(tmp_path))
     done = invoke("grid", "resume", tmp_path, "--set", "rounds=5")
     assert done.exit_code == 2 and "a resume may only change" in done.stderr

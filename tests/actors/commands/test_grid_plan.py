@@ -7,49 +7,41 @@ import sys
 
 import pytest
 
-from actors.commands.grid import START_S, Asked, num_places, within_budget
-from actors.grids.grid_folder import write_book
-from actors.grids.trial import carry_out
+from actors.commands.grid import START_S, GridOptions, num_places, within_budget
+from actors.grids.trial import run_trial
+from actors.plans import write_grid
 from actors.runtime.session import num_cores
-from actors.runtime.warm_pool import Crew
-from tests.actors.grids.scenes import tiny_book
-from tests.actors.grids.test_grid_folder import order_of
+from actors.runtime.warm_pool import WorkerCache
+from tests.actors.grids.scenes import tiny_plan
+from tests.actors.test_plans import spec_of
 
-# A cluster of three cores (on paper), joined twice by another process: for the forecast, then for the cells.
-CLUSTER = """
-import os, subprocess, sys
-from actors.runtime.session import SessionOptions, ray_session
-with ray_session(SessionOptions(num_cpus=3, object_store_mib=100)):
-    import ray
-    joined = {**os.environ, "RAY_ADDRESS": ray.get_runtime_context().gcs_address}
-    subprocess.run([sys.executable, "-c", sys.argv[1]], env=joined, check=True, timeout=120)
-"""
 JOINED = "from actors.commands.grid import num_places; print(num_places(()), num_places(()))"
 
 
 def test_a_budget_leaves_time_for_ray_to_start(tmp_path, capsys):
     """Cells of a tenth of a second: without Ray's start all of them would fit into either budget."""
-    book = write_book(tiny_book(tmp_path, methods=("fedavg",), seeds=(0, 1, 2)))
-    carry_out(order_of(book.entries()[0]), Crew())
-    entries = book.entries()
-    todo = [e for e in entries if e.state == "missing"]
+    plan = write_grid(tiny_plan(tmp_path, methods=("fedavg",), seeds=(0, 1, 2)))
+    run_trial(spec_of(plan.cell_folders()[0]), WorkerCache())
+    entries = plan.cell_folders()
+    todo = [e for e in entries if e.status == "planned"]
     assert len(todo) == 2
-    assert within_budget(book, entries, todo, Asked(budget_s=START_S - 1.0)) == []
+    assert within_budget(plan, entries, todo, GridOptions(budget_s=START_S - 1.0)) == []
     assert "0 of 2 cells to do fit; give it more" in capsys.readouterr().out
-    assert within_budget(book, entries, todo, Asked(budget_s=START_S + 60.0)) == todo
+    assert within_budget(plan, entries, todo, GridOptions(budget_s=START_S + 60.0)) == todo
     assert "2 of 2 cells to do fit" in capsys.readouterr().out
-    assert within_budget(book, entries, todo, Asked()) == todo and math.isinf(Asked().left_s())
+    assert within_budget(plan, entries, todo, GridOptions()) == todo and math.isinf(GridOptions().left_s())
 
 
 def test_without_a_cluster_the_cores_are_ours(tmp_path, monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    assert num_places(tiny_book(tmp_path).entries()) == num_cores()
+    assert num_places(tiny_plan(tmp_path).cell_folders()) == num_cores()
 
 
 @pytest.mark.ray
-def test_the_cores_of_a_cluster_are_the_cluster_s():
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
-    done = subprocess.run(
-        [sys.executable, "-c", CLUSTER, JOINED], env=clean, capture_output=True, text=True, timeout=180
-    )
+def test_the_cores_of_a_cluster_are_the_cluster_s(cluster):
+    """Joined twice by another process: for the forecast, then for the cells."""
+    import ray
+
+    joined = {**os.environ, "RAY_ADDRESS": ray.get_runtime_context().gcs_address}
+    done = subprocess.run([sys.executable, "-c", JOINED], env=joined, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout.split()) == (0, ["3", "3"]), done.stderr

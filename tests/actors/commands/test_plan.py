@@ -4,30 +4,30 @@ from pathlib import Path
 
 import pytest
 
-from actors.commands.folders import find_runs
 from actors.commands.plan import cells_of, load_preset, make_plan, read_plan, write_plan
 from relief_ray.errors import UserError
+from relief_ray.records.cells import find_runs
 from tune_configs.presets import PRESETS
 
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_is_a_list_of_checked_configurations(name: str) -> None:
-    cells = list(cells_of(PRESETS[name](), [], Path("out")))
+    cells = list(cells_of(PRESETS[name](), []))
     made = PRESETS[name]()
     assert len(cells) == len(made.strategies) * max(1, len(made.folds)) * len(made.seeds)
-    assert len({cell.folder for cell in cells}) == len(cells)
+    assert len({cell.name for cell in cells}) == len(cells)
     assert {cell.config.label() for cell in cells} == set(made.strategies)
 
 
 def test_the_papers_presets_have_the_papers_defaults() -> None:
     for name in ("pamap2", "mhealth"):
-        for cell in cells_of(PRESETS[name](), [], Path("out")):
+        for cell in cells_of(PRESETS[name](), []):
             config = cell.config
             assert (config.training.epochs, config.rounds, config.data.stride_s) == (5, 200, 1.0)
 
 
 def test_demo_tests_every_subject_once_and_runs_strategies_fold_by_fold() -> None:
-    cells = list(cells_of(PRESETS["demo"](), [], Path("out")))
+    cells = list(cells_of(PRESETS["demo"](), []))
     first = [(c.label, c.config.data.fold) for c in cells[:4]]
     assert first == [("fedavg", 0), ("v1", 0), ("relief", 0), ("fedavg", 1)]
     assert {c.config.data.fold for c in cells} == {0, 1, 2, 3}
@@ -35,22 +35,22 @@ def test_demo_tests_every_subject_once_and_runs_strategies_fold_by_fold() -> Non
 
 def test_settings_fix_an_axis() -> None:
     demo = PRESETS["demo"]()
-    assert {c.config.data.fold for c in cells_of(demo, ["data.fold=2"], Path("out"))} == {2}
-    within = list(cells_of(demo, ["data.split=within_subject"], Path("out")))
-    assert [c.folder.name for c in within] == ["fedavg-s0", "v1-s0", "relief-s0"]
-    assert {c.config.seed for c in cells_of(demo, ["seed=7"], Path("out"))} == {7}
+    assert {c.config.data.fold for c in cells_of(demo, ["data.fold=2"])} == {2}
+    within = list(cells_of(demo, ["data.split=within_subject"]))
+    assert [c.name for c in within] == ["fedavg-s0", "v1-s0", "relief-s0"]
+    assert {c.config.seed for c in cells_of(demo, ["seed=7"])} == {7}
 
 
 @pytest.mark.parametrize("setting", ["strategy=v1", "strategy.name=v1"])
 def test_a_strategy_that_is_set_is_the_only_one_and_gives_its_name(setting: str) -> None:
     demo = load_preset("demo")
-    cells = list(cells_of(demo, [setting, "data.fold=0"], Path("out")))
-    assert [(c.label, c.folder.name, c.config.label()) for c in cells] == [("v1", "v1-f0-s0", "v1")]
+    cells = list(cells_of(demo, [setting, "data.fold=0"]))
+    assert [(c.label, c.name, c.config.label()) for c in cells] == [("v1", "v1-f0-s0", "v1")]
 
 
 def test_a_strategy_that_is_set_wrong_is_answered_with_the_nearest() -> None:
     with pytest.raises(UserError, match=r"unknown strategy 'reliev' \(did you mean 'relief'\?\)"):
-        list(cells_of(load_preset("smoke"), ["strategy=reliev"], Path("out")))
+        list(cells_of(load_preset("smoke"), ["strategy=reliev"]))
 
 
 def test_a_second_plan_for_the_folder_does_not_forget_the_first(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_a_resume_may_not_change_the_number_of_threads(tmp_path: Path) -> None:
 
 
 def test_settings_reach_into_a_strategy() -> None:
-    (cell,) = cells_of(load_preset("smoke"), ["strategy.gamma=0.5"], Path("out"))
+    (cell,) = cells_of(load_preset("smoke"), ["strategy.gamma=0.5"])
     assert cell.config.strategy.model_dump()["gamma"] == 0.5
 
 

@@ -37,7 +37,7 @@ def test_json_is_one_object_per_line_and_agrees_with_the_records(invoke, tmp_pat
     records = read_rounds(tmp_path / "relief-s0")
     assert [e["loss"] for e in events[1:4]] == [r.loss for r in records]
     assert events[3]["energy_j"] == records[-1].totals["split_naive"].energy_j
-    assert events[4]["status"] == "finished"
+    assert events[4]["status"] == "done"
 
 
 def test_a_finished_run_is_reused_and_not_computed_again(invoke, runs: Path) -> None:

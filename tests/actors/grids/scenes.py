@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from actors.grids.grid_folder import Book
+from actors.plans import Plan
 from tune_configs.cells import cells_of
 from tune_configs.grid import Grid, Level
 
@@ -40,10 +40,10 @@ def tiny_search(out, seeds=(0,), datasets=("dsa_mini",), **changes):
     grid = tiny_grid(methods=("fedprox",), seeds=seeds, **{"evaluation.parts": ["validation"], **changes})
     grid = replace(grid, own={"fedprox": levels}, datasets=datasets, is_search=True)
     grid = replace(grid, folds=(0, 1))
-    return Book(out=out, name="tiny", title="", cells=cells_of(grid))
+    return Plan(out=out, name="tiny", title="", cells=cells_of(grid))
 
 
-def tiny_book(out, **changes):
-    """A book of tiny cells in a folder that exists; nothing is written yet."""
+def tiny_plan(out, **changes):
+    """A plan of tiny cells in a folder that exists; nothing is written yet."""
     out.mkdir(exist_ok=True)
-    return Book(out=out, name="tiny", title="tiny cells", cells=cells_of(tiny_grid(**changes)))
+    return Plan(out=out, name="tiny", title="tiny cells", cells=cells_of(tiny_grid(**changes)))

@@ -17,29 +17,29 @@ from actors.grids.estimate import (
     shortened,
     workload,
 )
-from actors.grids.grid_folder import Book, write_book
-from actors.grids.trial import carry_out
-from actors.runtime.warm_pool import Crew
+from actors.grids.trial import run_trial
+from actors.plans import Plan, write_grid
+from actors.runtime.warm_pool import WorkerCache
 from relief_ray.errors import UserError
 from relief_ray.records.run_folder import read_rounds
-from tests.actors.grids.scenes import tiny_book, tiny_grid
-from tests.actors.grids.test_grid_folder import order_of
+from tests.actors.grids.scenes import tiny_grid, tiny_plan
+from tests.actors.test_plans import spec_of
 from tune_configs.cells import cells_of
 
 
 def test_a_timed_round_leaves_nothing_behind(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    rate = probe(tiny_book(tmp_path, methods=("fedavg",)).cells[0].config)
+    rate = probe(tiny_plan(tmp_path, methods=("fedavg",)).cells[0].config)
     assert rate.round_s > 0 and rate.start_s > 0 and rate.origin == "one timed round"
     assert rate.round_bytes > 1000 and rate.fixed_bytes > 1000
     assert not list(tmp_path.glob("relief-probe-*"))
 
 
 def test_finished_cells_tell_about_those_to_come(tmp_path):
-    book = write_book(tiny_book(tmp_path, seeds=(0, 1)))
-    first, *rest = book.entries()
-    carry_out(order_of(first), Crew())
-    entries = book.entries()
+    plan = write_grid(tiny_plan(tmp_path, seeds=(0, 1)))
+    first, *rest = plan.cell_folders()
+    run_trial(spec_of(first), WorkerCache())
+    entries = plan.cell_folders()
     mean_s = sum(r.wall_s for r in read_rounds(first.folder)) / 3
     ((key, rate),) = finished_rates(entries).items()
     assert key == (workload(first.cell.config), "fedavg") and rate.round_s == pytest.approx(mean_s)
@@ -59,7 +59,7 @@ def test_missing_data_are_said_not_raised(tmp_path, monkeypatch):
     monkeypatch.setenv("RELIEF_DATA", str(tmp_path))
     monkeypatch.setenv("RELIEF_CACHE", str(tmp_path))
     grid = replace(tiny_grid(methods=("fedavg",)), datasets=("pamap2",))
-    entries = Book(out=tmp_path, name="tiny", title="", cells=cells_of(grid)).entries()
+    entries = Plan(out=tmp_path, name="tiny", title="", cells=cells_of(grid)).cell_folders()
     (found,) = estimates(entries, probe_missing(entries, one_each=True, say=lambda text: None)).values()
     assert found.seconds is None and found.origin == "unknown: dataset 'pamap2' not found"
 
@@ -92,14 +92,14 @@ def test_what_costs_the_same_is_timed_once():
 def test_the_first_method_does_not_pay_for_the_process(tmp_path, monkeypatch):
     timed = []
     monkeypatch.setattr("actors.grids.estimate.probe", lambda config: timed.append(config) or probe(config))
-    found = probe_missing(tiny_book(tmp_path).entries(), one_each=False, say=lambda text: None)
-    cells = [c.config for c in tiny_book(tmp_path).cells]
+    found = probe_missing(tiny_plan(tmp_path).cell_folders(), one_each=False, say=lambda text: None)
+    cells = [c.config for c in tiny_plan(tmp_path).cells]
     assert timed == [shortened(cells[0]), *cells] and len(found) == 2
     assert shortened(cells[0]).data.max_windows_per_client == 6
 
 
 def test_a_round_that_takes_too_long_is_given_up_and_stays_unknown(tmp_path):
-    entries = tiny_book(tmp_path).entries()
+    entries = tiny_plan(tmp_path).cell_folders()
     probed = probe_missing(entries, one_each=True, say=lambda text: None, limit_s=0.01)
     assert {e.origin.removeprefix("as fedavg: ") for e in estimates(entries, probed).values()} == {
         "unknown: not timed within 0.01 s"
@@ -109,7 +109,7 @@ def test_a_round_that_takes_too_long_is_given_up_and_stays_unknown(tmp_path):
 
 
 def test_the_head_is_begun_where_a_round_of_it_fits(tmp_path):
-    entries = list(tiny_book(tmp_path).entries())
+    entries = list(tiny_plan(tmp_path).cell_folders())
     known = {e.cell.name: Estimate(seconds=50.0, num_bytes=0, origin="", first_s=4.0) for e in entries}
     assert head_of(entries, known, 4.5) == entries[:1] and head_of(entries, known, 3.5) == []
     unknown = {e.cell.name: Estimate(seconds=None, num_bytes=None, origin="") for e in entries}
@@ -117,7 +117,7 @@ def test_the_head_is_begun_where_a_round_of_it_fits(tmp_path):
 
 
 def test_a_budget_takes_the_first_cells_that_fit(tmp_path):
-    entries = list(tiny_book(tmp_path, seeds=(0, 1)).entries())
+    entries = list(tiny_plan(tmp_path, seeds=(0, 1)).cell_folders())
     known = {
         e.cell.name: Estimate(seconds=s, num_bytes=0, origin="")
         for e, s in zip(entries, (5.0, 4.0, 2.0, None), strict=True)

@@ -7,27 +7,27 @@ import pytest
 
 from actors.commands.grid import freeze_choices
 from actors.grids.freeze import Search, choose, freeze
-from actors.grids.grid_folder import read_book, write_book
-from actors.grids.trial import carry_out
-from actors.runtime.warm_pool import Crew
+from actors.grids.trial import run_trial
+from actors.plans import read_grid, write_grid
+from actors.runtime.warm_pool import WorkerCache
 from relief_ray.errors import UserError
 from relief_ray.records.run_folder import read_rounds, read_run
-from tests.actors.grids.scenes import tiny_book, tiny_grid, tiny_search
-from tests.actors.grids.test_grid_folder import order_of
+from tests.actors.grids.scenes import tiny_grid, tiny_plan, tiny_search
+from tests.actors.test_plans import spec_of
 from tune_configs.cells import cells_of, load_grid
 
 HELD_OUT = "dsa_mini_held_out"
 
 
-def run(book):
-    for entry in book.entries():
-        carry_out(order_of(entry), Crew())
+def run(plan):
+    for entry in plan.cell_folders():
+        run_trial(spec_of(entry), WorkerCache())
 
 
-def best_of(book, fold):
+def best_of(plan, fold):
     """The best try by validation, from the folders themselves."""
     scores = {}
-    for entry in book.entries():
+    for entry in plan.cell_folders():
         config = entry.cell.config
         if config.data.fold == fold:
             tried = (config.training.lr, config.strategy.mu)
@@ -38,17 +38,17 @@ def best_of(book, fold):
 
 
 def test_the_best_try_by_validation_is_frozen_and_used(tmp_path):
-    book, file = write_book(tiny_search(tmp_path / "g", seeds=(0, 1))), tmp_path / "tuned.json"
-    assert {c.config.choice.parameters for c in read_book(book.out).cells} == {("training.lr", "strategy.mu")}
-    *most, last = book.entries()
+    plan, file = write_grid(tiny_search(tmp_path / "g", seeds=(0, 1))), tmp_path / "tuned.json"
+    assert {c.config.choice.parameters for c in read_grid(plan.out).cells} == {("training.lr", "strategy.mu")}
+    *most, last = plan.cell_folders()
     for entry in most:
-        carry_out(order_of(entry), Crew())
+        run_trial(spec_of(entry), WorkerCache())
     with pytest.raises(UserError, match="no method has all of its tries done"):
-        freeze(book, file)
-    carry_out(order_of(last), Crew())
-    (line,) = freeze(book, file)
+        freeze(plan, file)
+    run_trial(spec_of(last), WorkerCache())
+    (line,) = freeze(plan, file)
     (frozen,) = json.loads(file.read_text())["choices"]
-    (lr, mu), score = best_of(book, 0)
+    (lr, mu), score = best_of(plan, 0)
     assert frozen["settings"] == {"training.lr": lr, "strategy.mu": mu} and f"training.lr={lr:g}" in line
     assert (frozen["dataset"], frozen["fold"], frozen["backbone"]) == ("dsa_mini", None, "cnn")
     assert frozen["choice"]["f1_validation"] == pytest.approx(score)
@@ -65,41 +65,41 @@ def test_the_best_try_by_validation_is_frozen_and_used(tmp_path):
 
 
 def test_that_it_was_tuned_is_a_fact_of_plan_and_record(tmp_path, capsys):
-    search, file = write_book(tiny_search(tmp_path / "g", rounds=1)), tmp_path / "tuned.json"
+    search, file = write_grid(tiny_search(tmp_path / "g", rounds=1)), tmp_path / "tuned.json"
     run(search)
     freeze_choices(search.out, file, as_json=True)
     said = json.loads(capsys.readouterr().out)
     assert said["choices"] == json.loads(file.read_text())["choices"]
     assert said["written"] == str(file) and "fedprox" in said["methods"][0]
     (plain,), (tuned,) = (cells_of(tiny_grid(methods=("fedprox",)), given) for given in ([], [f"tuned={file}"]))
-    book = write_book(replace(tiny_book(tmp_path / "t"), cells=(plain, tuned)))
-    run(book)
-    planned = [row["config"]["choice"] for row in json.loads((book.out / "grid.json").read_text())["cells"]]
-    assert planned == [read_run(e.folder).config["choice"] for e in book.entries()]
+    plan = write_grid(replace(tiny_plan(tmp_path / "t"), cells=(plain, tuned)))
+    run(plan)
+    planned = [row["config"]["choice"] for row in json.loads((plan.out / "grid.json").read_text())["cells"]]
+    assert planned == [read_run(e.folder).config["choice"] for e in plan.cell_folders()]
     assert planned[0] is None and planned[1]["kind"] == "tuned" and planned[1]["num_tries"] == 4
     assert planned[1]["parameters"] == ["training.lr", "strategy.mu"] == planned[1]["at_edge"]
-    assert read_run(search.entries()[0].folder).config["choice"]["kind"] == "try"
+    assert read_run(search.cell_folders()[0].folder).config["choice"]["kind"] == "try"
     same = ["training.lr=" + str(tuned.config.training.lr), "strategy.mu=" + str(tuned.config.strategy.mu)]
     assert cells_of(tiny_grid(methods=("fedprox",)), same)[0].hash == tuned.hash
 
 
 def test_a_fold_never_hears_of_another_folds_subjects(tmp_path):
     """What fold 1 validates on are subjects that fold 0 tests: its scores may decide nothing in fold 0."""
-    book, file = write_book(tiny_search(tmp_path / "g", datasets=(HELD_OUT,))), tmp_path / "tuned.json"
-    assert {e.cell.config.data.fold for e in book.entries()} == {0, 1}
-    run(book)
-    lines = freeze(book, file)
+    plan, file = write_grid(tiny_search(tmp_path / "g", datasets=(HELD_OUT,))), tmp_path / "tuned.json"
+    assert {e.cell.config.data.fold for e in plan.cell_folders()} == {0, 1}
+    run(plan)
+    lines = freeze(plan, file)
     assert [line.partition(":")[0] for line in lines] == [f"fedprox on {HELD_OUT}, fold {f}, cnn" for f in (0, 1)]
     grid = replace(tiny_grid(methods=("fedprox",)), datasets=(HELD_OUT,))
     cells = cells_of(grid, [f"tuned={file}", "folds=[0,1]"])
     chosen = {c.config.data.fold: (c.config.training.lr, c.config.strategy.mu) for c in cells}
-    assert chosen == {fold: best_of(book, fold)[0] for fold in (0, 1)}
+    assert chosen == {fold: best_of(plan, fold)[0] for fold in (0, 1)}
     before = json.loads(file.read_text())["choices"][0]
     # Whatever fold 1 scored: the choice of fold 0 stays, bit for bit.
-    for entry in book.entries():
+    for entry in plan.cell_folders():
         if entry.cell.config.data.fold == 1:
             reverse_scores(entry.folder / "rounds.jsonl", entry.cell.config.training.lr)
-    freeze(book, file)
+    freeze(plan, file)
     assert json.loads(file.read_text())["choices"][0] == before
     with pytest.raises(UserError, match=f"no choice for fedprox on {HELD_OUT}, fold 2, cnn"):
         cells_of(grid, [f"tuned={file}", "folds=[2]"])
@@ -113,23 +113,23 @@ def reverse_scores(path, value):
 
 
 def test_a_search_that_opened_the_test_part_is_refused(tmp_path):
-    book = write_book(tiny_search(tmp_path / "g", rounds=1, **{"evaluation.parts": ["test", "validation"]}))
-    run(book)
+    plan = write_grid(tiny_search(tmp_path / "g", rounds=1, **{"evaluation.parts": ["test", "validation"]}))
+    run(plan)
     with pytest.raises(UserError, match="a search reads the validation part alone"):
-        freeze(book, tmp_path / "tuned.json")
+        freeze(plan, tmp_path / "tuned.json")
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path):
-    book = write_book(tiny_search(tmp_path / "g", rounds=1))
-    run(book)
+    plan = write_grid(tiny_search(tmp_path / "g", rounds=1))
+    run(plan)
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"file/t\.json: cannot write the choices: .*expected a writable place"):
-        freeze(book, tmp_path / "file" / "t.json")
+        freeze(plan, tmp_path / "file" / "t.json")
 
 
 def test_a_grid_without_tries_is_refused(tmp_path):
     with pytest.raises(UserError, match="tiny is no search"):
-        freeze(write_book(tiny_book(tmp_path)), tmp_path / "tuned.json")
+        freeze(write_grid(tiny_plan(tmp_path)), tmp_path / "tuned.json")
 
 
 def test_an_optimum_at_the_edge_is_named():

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.grids.grid_folder import read_book
+from actors.plans import read_grid
 from actors.runtime.prometheus import FIGURES
 from relief_ray.records.run_folder import read_run
 
@@ -100,7 +100,7 @@ def test_the_smoke_grid_as_a_job(head, tmp_path):
         time.sleep(5)
     said = (tmp_path / "job.log").read_text()
     assert job.returncode == 0, said[-3000:]
-    assert {e.state for e in read_book(out).entries()} == {"done"}
-    assert {read_run(e.folder).parent for e in read_book(out).entries()} == {"smoke"}
+    assert {e.status for e in read_grid(out).cell_folders()} == {"done"}
+    assert {read_run(e.folder).parent for e in read_grid(out).cell_folders()} == {"smoke"}
     assert "smoke: 12 done of 12 cells" in said and "Traceback" not in said
     assert seen == set(FIGURES)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.grids.grid_folder import read_book
+from actors.plans import read_grid
 from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.records.schema import comparable
 
@@ -33,7 +33,7 @@ def finish(*words, log):
 
 
 def results(out):
-    cells = [cell.name for cell in read_book(out).cells]
+    cells = [cell.name for cell in read_grid(out).cells]
     return {name: [comparable(r) for r in read_rounds(out / name)] for name in cells}
 
 
@@ -70,8 +70,8 @@ def test_sigkill_of_the_driver_at_random_moments(tmp_path):
     finish(*words, log=log)
     print(f"killed after {moments} of {total} rounds; {len(finished)} cells were done before the last kill")
     assert results(killed) == expected, moments
-    entries = read_book(killed).entries()
-    assert [e.state for e in entries] == ["done"] * 12
+    entries = read_grid(killed).cell_folders()
+    assert [e.status for e in entries] == ["done"] * 12
     assert sorted(p.parent.name for p in killed.glob("*/run.json")) == sorted(expected)
     for name, content in finished.items():
         assert (killed / name / "run.json").read_bytes() == content, name

@@ -3,85 +3,90 @@
 import json
 import time
 
-from actors.grids.display import JsonScreen, LineScreen, duration, ended_line, picture
-from actors.grids.grid_folder import keep_error, write_book
-from actors.grids.progress import Board, is_disk_full, last_f1, leaders
-from actors.grids.trial import carry_out
-from actors.runtime.warm_pool import Crew
+from actors.grids.display import GridJson, GridLines, duration, end_line, picture
+from actors.grids.progress import GridProgress, is_disk_full, last_round, leaders
+from actors.grids.trial import run_trial
+from actors.plans import keep_error, write_grid
+from actors.runtime.warm_pool import WorkerCache
 from actors.terminal.mlflow_export import Exports
+from actors.terminal.reporter import CellEnd
 from relief_ray.records.run_folder import read_rounds
-from tests.actors.grids.scenes import tiny_book
-from tests.actors.grids.test_grid_folder import order_of
+from tests.actors.grids.scenes import tiny_plan
+from tests.actors.test_plans import spec_of
 
 
-def new_board(book, screen):
+def follow(plan, reporter):
     ticks = []
     exports = Exports(lambda text: None)
-    return Board(
-        entries=book.entries(), todo=book.entries(), screen=screen, exports=exports, on_tick=lambda: ticks.append(1)
+    return GridProgress(
+        entries=plan.cell_folders(),
+        todo=plan.cell_folders(),
+        reporter=reporter,
+        exports=exports,
+        on_tick=lambda: ticks.append(1),
     ), ticks
 
 
-def test_a_board_follows_cells_to_their_end(tmp_path, capsys):
-    book = write_book(tiny_book(tmp_path, methods=("fedavg", "relief")))
-    board, ticks = new_board(book, LineScreen())
-    fedavg, relief = book.entries()
-    assert board.view().left_s is None and sum(board.left.values()) == 3 + 4
-    board.begun(fedavg.cell.name)
-    carry_out(order_of(fedavg), Crew())
+def test_progress_follows_cells_to_their_end(tmp_path, capsys):
+    plan = write_grid(tiny_plan(tmp_path, methods=("fedavg", "relief")))
+    progress, ticks = follow(plan, GridLines())
+    fedavg, relief = plan.cell_folders()
+    assert progress.view().left_s is None and sum(progress.left.values()) == 3 + 4
+    progress.begun(fedavg.cell.name)
+    run_trial(spec_of(fedavg), WorkerCache())
     time.sleep(0.01)
-    board.tick()
-    view = board.view()
+    progress.tick()
+    view = progress.view()
     assert ticks and (view.num_done, view.num_cells) == (0, 2)
     assert [(c.title, c.num_rounds, c.num_planned) for c in view.running] == [("dsa_mini-fedavg-s0", 3, 3)]
     assert view.left_s is not None and view.left_s > 0
-    board.ended(fedavg.cell.name, "")
+    progress.ended(fedavg.cell.name, "")
     f1 = read_rounds(fedavg.folder)[-1].metrics.f1
-    assert last_f1(fedavg.folder) == f1 == board.scores[fedavg.cell.name]
+    assert last_round(fedavg.folder).metrics.f1 == f1 == progress.scores[fedavg.cell.name]
     assert "[1/2] dsa_mini-fedavg-s0: done in" in (said := capsys.readouterr().out) and f"F1 {100 * f1:.1f} %" in said
-    board.begun(relief.cell.name)
-    board.ended(relief.cell.name, "Traceback\nActorDiedError: killed")
-    assert board.view().num_failed == 1 and not board.running
-    assert book.entries()[1].why == "its process died: ActorDiedError: killed"
+    progress.begun(relief.cell.name)
+    progress.ended(relief.cell.name, "Traceback\nActorDiedError: killed")
+    assert progress.view().num_failed == 1 and not progress.running
+    assert plan.cell_folders()[1].why == "its process died: ActorDiedError: killed"
     assert "dsa_mini-relief-s0: FAILED in" in capsys.readouterr().out
-    found = leaders(book.entries(), board.scores)
+    found = leaders(plan.cell_folders(), progress.scores)
     assert [(x.setting, x.label, x.num, x.of) for x in found] == [("dsa_mini", "fedavg", 1, 1)] and found[0].f1 == f1
 
 
 def test_leaders_are_by_mean_over_seeds(tmp_path):
-    entries = tiny_book(tmp_path, seeds=(0, 1)).entries()
+    entries = tiny_plan(tmp_path, seeds=(0, 1)).cell_folders()
     scores = dict(zip([e.cell.name for e in entries], [0.9, 0.6, 0.1, 0.5], strict=True))
     (leader,) = leaders(entries, scores)
     assert (leader.label, leader.f1, leader.num, leader.of) == ("relief", 0.55, 2, 2)
 
 
 def test_a_full_disk_is_recognised(tmp_path):
-    book = tiny_book(tmp_path, methods=("fedavg",))
-    (entry,) = book.entries()
+    plan = tiny_plan(tmp_path, methods=("fedavg",))
+    (entry,) = plan.cell_folders()
     keep_error(entry.folder, OSError(28, "No space left on device"))
-    assert is_disk_full(book.entries()[0])
+    assert is_disk_full(plan.cell_folders()[0])
     keep_error(entry.folder, ValueError("something else"))
-    assert not is_disk_full(book.entries()[0])
+    assert not is_disk_full(plan.cell_folders()[0])
 
 
 def test_lines_json_and_table_say_the_same(tmp_path, capsys):
-    book = write_book(tiny_book(tmp_path, methods=("fedavg",)))
-    board, _ = new_board(book, JsonScreen())
-    (entry,) = book.entries()
-    board.begun(entry.cell.name)
-    carry_out(order_of(entry), Crew())
-    board.tick()
+    plan = write_grid(tiny_plan(tmp_path, methods=("fedavg",)))
+    progress, _ = follow(plan, GridJson())
+    (entry,) = plan.cell_folders()
+    progress.begun(entry.cell.name)
+    run_trial(spec_of(entry), WorkerCache())
+    progress.tick()
     from rich.console import Console
 
     console = Console(width=100, record=True)
-    console.print(picture(board.view()))
+    console.print(picture(progress.view()))
     shown = console.export_text()
     assert "0/1 cells" in shown and "dsa_mini-fedavg-s0" in shown and "3/3" in shown
     capsys.readouterr()
-    board.ended(entry.cell.name, "")
+    progress.ended(entry.cell.name, "")
     event = json.loads(capsys.readouterr().out)
     assert (event["event"], event["state"], event["done"], event["cells"]) == ("cell", "done", 1, 1)
-    line = ended_line("a", "failed", 2.0, None, "first\nsecond", board.view())
+    line = end_line(CellEnd(title="a", status="failed", seconds=2.0, why="first\nsecond", view=progress.view()))
     assert line == "[1/1] a: FAILED in 2.0 s  first"
 
 

@@ -10,28 +10,21 @@ from pathlib import Path
 
 import pytest
 
-from actors.grids.grid_folder import write_book
 from actors.grids.scheduler import STOP_FILE, Listener, bundles_of, fit, num_at_once, refuse_shortage
-from actors.grids.trial import carry_out
-from actors.runtime.session import SessionOptions, ray_session
-from actors.runtime.warm_pool import Crew
+from actors.grids.trial import run_trial
+from actors.plans import write_grid
+from actors.runtime.warm_pool import WorkerCache
 from relief_ray.config import parse
 from relief_ray.errors import UserError
 from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.records.schema import comparable
-from tests.actors.grids.scenes import tiny_book, tiny_grid
-from tests.actors.grids.test_grid_folder import order_of
+from tests.actors.grids.scenes import tiny_grid, tiny_plan
+from tests.actors.test_plans import spec_of
 from tune_configs.cells import cells_of
 
 pytestmark = pytest.mark.ray
 DEVICES = {"server": 1.0, "type_a": 3.0, "type_b": 3.0, "type_c": 2.0}
 CLUSTER = {"CPU": 2.0, "memory": 8e9, **DEVICES}
-
-
-@pytest.fixture(scope="module")
-def cluster():
-    with ray_session(SessionOptions(num_cpus=2, resources=DEVICES)):
-        yield
 
 
 class Log:
@@ -53,28 +46,28 @@ def results(out, cells):
     return [[comparable(r) for r in read_rounds(out / cell.name)] for cell in cells]
 
 
-def run_all(book, log):
-    fit([e for e in book.entries() if e.state != "done"], book.name, book.out, log.listener())
+def run_all(plan, log):
+    fit([e for e in plan.cell_folders() if e.status != "done"], plan.name, plan.out, log.listener())
 
 
 def test_a_grid_with_a_failing_cell(cluster, tmp_path):
-    book = write_book(tiny_book(tmp_path / "tune", seeds=(0, 1, 2)))
+    plan = write_grid(tiny_plan(tmp_path / "tune", seeds=(0, 1, 2)))
     # Its one timed client is not in the data: the cell fails on its own, wherever it runs.
     bad = cells_of(tiny_grid(methods=("full_only",), seeds=(0,), **{"fleet.owned": {"A": ["acc"], "C": ["mag"]}}))
-    mixed = write_book(replace(book, cells=(book.cells[0], *bad, *book.cells[1:])))
+    mixed = write_grid(replace(plan, cells=(plan.cells[0], *bad, *plan.cells[1:])))
     log = Log()
     run_all(mixed, log)
     names = [cell.name for cell in mixed.cells]
     assert sorted(log.begun) == sorted(names) and set(log.ended) == set(names)
     assert all(abs(log.begun.index(name) - i) <= 2 for i, name in enumerate(names)), "not in order"
-    entries = {e.cell.name: e for e in mixed.entries()}
+    entries = {e.cell.name: e for e in mixed.cell_folders()}
     failed = entries[bad[0].name]
-    assert failed.state == "failed" and "full_only: no client of this fleet owns all modalities" in failed.why
-    assert [e.state for e in book.entries()] == ["done"] * 6
-    alone = write_book(tiny_book(tmp_path / "alone", seeds=(0, 1, 2)))
-    assert {carry_out(order_of(e), Crew()) for e in alone.entries()} == {"finished"}
-    assert results(alone.out, alone.cells) == results(book.out, book.cells)
-    assert not (book.out / ".tune").exists()
+    assert failed.status == "failed" and "full_only: no client of this fleet owns all modalities" in failed.why
+    assert [e.status for e in plan.cell_folders()] == ["done"] * 6
+    alone = write_grid(tiny_plan(tmp_path / "alone", seeds=(0, 1, 2)))
+    assert {run_trial(spec_of(e), WorkerCache()) for e in alone.cell_folders()} == {"done"}
+    assert results(alone.out, alone.cells) == results(plan.out, plan.cells)
+    assert not (plan.out / ".tune").exists()
 
 
 def hosts():
@@ -90,25 +83,25 @@ def hosts():
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["packed", "actors"])
 def test_hosts_of_a_trial_lie_in_its_bundles_and_stay_for_the_next_cell(cluster, tmp_path, mode):
-    book = write_book(tiny_book(tmp_path, methods=("fedavg", "relief"), **{"runtime.mode": mode}))
+    plan = write_grid(tiny_plan(tmp_path, methods=("fedavg", "relief"), **{"runtime.mode": mode}))
     pids = defaultdict(set)
 
     def look(name):
         pids[name] |= hosts()
 
-    run_all(book, Log(look))
-    assert [e.state for e in book.entries()] == ["done", "done"]
-    found = [read_run(e.folder).runtime for e in book.entries()]
+    run_all(plan, Log(look))
+    assert [e.status for e in plan.cell_folders()] == ["done", "done"]
+    found = [read_run(e.folder).runtime for e in plan.cell_folders()]
     assert [f["mode"] for f in found] == [mode] * 2
     assert len({str(f.get("hosts")) for f in found}) == 1
     # The second cell began with the hosts of the first still there, and needed no others.
-    assert len(pids[book.cells[1].name]) == (2 if mode == "packed" else 8)
+    assert len(pids[plan.cells[1].name]) == (2 if mode == "packed" else 8)
 
 
 @pytest.mark.slow
 def test_a_trial_whose_process_is_killed_is_tried_again_from_its_checkpoint(cluster, tmp_path):
-    book = write_book(tiny_book(tmp_path, methods=("fedavg",), rounds=60))
-    (entry,) = book.entries()
+    plan = write_grid(tiny_plan(tmp_path, methods=("fedavg",), rounds=60))
+    (entry,) = plan.cell_folders()
     killed = []
 
     def tick():
@@ -117,22 +110,24 @@ def test_a_trial_whose_process_is_killed_is_tried_again_from_its_checkpoint(clus
             os.kill(json.loads((entry.folder / "driver.lock").read_text())["pid"], signal.SIGKILL)
             killed.append(done)
 
-    fit([entry], book.name, book.out, replace(Log().listener(), tick=tick))
-    (after,) = book.entries()
-    assert killed and after.state == "done" and read_run(entry.folder).num_resumes == 1
+    fit([entry], plan.name, plan.out, replace(Log().listener(), tick=tick))
+    (after,) = plan.cell_folders()
+    assert killed and after.status == "done" and read_run(entry.folder).num_resumes == 1
 
 
 def test_a_stop_ends_cells_between_rounds(cluster, tmp_path):
-    book = write_book(tiny_book(tmp_path, methods=("fedavg",), seeds=(0, 1, 2, 3), rounds=400))
-    stop = book.out / STOP_FILE
+    plan = write_grid(tiny_plan(tmp_path, methods=("fedavg",), seeds=(0, 1, 2, 3), rounds=400))
+    stop = plan.out / STOP_FILE
 
     def tick():
-        if any(e.num_rounds > 1 for e in book.entries()):
+        if any(e.num_rounds > 1 for e in plan.cell_folders()):
             stop.touch()
 
-    fit(book.entries(), book.name, book.out, replace(Log().listener(), tick=tick))
-    entries = book.entries()
-    assert {e.state for e in entries} == {"missing"} and 0 < sum(e.num_rounds for e in entries) < 4 * 400
+    fit(plan.cell_folders(), plan.name, plan.out, replace(Log().listener(), tick=tick))
+    entries = plan.cell_folders()
+    assert {e.status for e in entries} <= {"planned", "interrupted"} and 0 < sum(
+        e.num_rounds for e in entries
+    ) < 4 * 400
     assert "interrupted" in {read_run(e.folder).status for e in entries if e.num_rounds}
 
 

@@ -1,4 +1,4 @@
-"""One Ray cluster for all tests of the runtime."""
+"""Hosts for the tests of the runtime, on the Ray cluster that all tests of a process share."""
 
 import contextlib
 
@@ -6,29 +6,12 @@ import pytest
 import ray
 import torch
 
-from actors.runtime.executor import open_executor
-from actors.runtime.host_group import RuntimeOptions
-from actors.runtime.session import SessionOptions, ray_session
+from actors.runtime import user_code
+from actors.runtime.client_host import ClientHost
+from actors.runtime.executor import RayExecutor, open_executor
+from actors.runtime.host_group import HostGroup, RuntimeOptions, actor_options
+from actors.runtime.placement import HostSpec, Plan
 from tests.actors.runtime import scenes
-from tests.conformance.cases import KINDS
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
-    """Clients with an actor each repeat what two hosts show, but for where state lives: one of each kind is enough."""
-    for item in items:
-        params = item.callspec.params if hasattr(item, "callspec") else {}
-        if params.get("on_layout") == "an actor each" and str(params.get("case")).split(",")[0] not in KINDS:
-            item.add_marker(pytest.mark.slow)
-
-
-@pytest.fixture(scope="session")
-def cluster():
-    """A local cluster of three cores (on paper) that offers three devices of each type."""
-    resources = {"type_a": 3.0, "type_b": 3.0, "type_c": 3.0, "server": 1.0}
-    with ray_session(SessionOptions(num_cpus=3, object_store_mib=200, resources=resources)):
-        ray.cloudpickle.register_pickle_by_value(scenes)
-        yield
 
 
 @pytest.fixture(autouse=True)
@@ -38,6 +21,12 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def scenes_travel():
+    """Hosts need no copy of the tests: what they use of ``scenes`` is sent to them."""
+    ray.cloudpickle.register_pickle_by_value(scenes)
 
 
 @pytest.fixture
@@ -52,3 +41,35 @@ def on_ray(cluster):
             return executor
 
         yield open_
+
+
+@pytest.fixture(scope="session")
+def on_warm_hosts(cluster):
+    """Makes executors on hosts that stay for later tests, one group per layout: for tests that end none of them.
+
+    Starting a host takes a second and more. They ask for none of the cluster's resources.
+    """
+    groups = {}
+
+    def make(job, **options):
+        chosen = RuntimeOptions(**options)
+        clients = [c.id for c in job.fleet.clients] if chosen.mode == "actors" else [None] * chosen.num_hosts
+        layout = (chosen.mode, *clients)
+        if layout not in groups:
+            groups[layout] = start_hosts(job, clients)
+        return RayExecutor(job, groups[layout].with_job(job), chosen, own=False)
+
+    yield make
+    for group in groups.values():
+        group.close()
+
+
+def start_hosts(job, clients):
+    """A host for each of ``clients``; None: for any of them."""
+    specs = tuple(HostSpec(name=f"warm-{i}", client=client, num_cpus=0.0) for i, client in enumerate(clients))
+    actor = ray.remote(ClientHost)
+    handles = tuple(
+        actor.options(**actor_options(spec, i, None, job.num_threads)).remote() for i, spec in enumerate(specs)
+    )
+    plan = Plan(hosts=specs, placement="virtual", why="")
+    return HostGroup(plan=plan, handles=handles, job=user_code.put(job, job.modules), reservation=None)

@@ -2,8 +2,6 @@
 
 import pytest
 
-from actors.runtime.executor import open_executor
-from actors.runtime.host_group import RuntimeOptions
 from relief_ray.conformance.rules import RULES
 from tests.conformance.broken import BROKEN, module
 from tests.conformance.test_rules import judge
@@ -11,19 +9,22 @@ from tests.conformance.test_rules import judge
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("run_cache", "cluster")]
 
 
-def packed(job):
-    return open_executor(job, RuntimeOptions(num_hosts=2))
+@pytest.fixture
+def packed(on_warm_hosts):
+    return lambda job: on_warm_hosts(job, num_hosts=2)
 
 
 @pytest.mark.parametrize("name", [n for n, (rule, _, _) in BROKEN.items() if rule == "executors"])
-def test_a_strategy_that_looks_at_its_process_is_told_from_the_plain_loop(name, write):
+def test_a_strategy_that_looks_at_its_process_is_told_from_the_plain_loop(name, write, packed):
     rule, (body, build), found = BROKEN[name]
     verdicts = judge(f"{write(module(body, build))}:Mine", {"packed on Ray": packed})
     assert {v.rule: v.status for v in verdicts.values()} == dict.fromkeys(RULES, "kept") | {rule: "broken"}
     assert found in verdicts[rule].found
 
 
-@pytest.mark.parametrize("strategy", ["fedavg", "relief", "fedsa_lora"])
-def test_ours_keep_every_rule(strategy):
+@pytest.mark.parametrize(
+    "strategy", ["relief", *(pytest.param(s, marks=pytest.mark.slow) for s in ("fedavg", "fedsa_lora"))]
+)
+def test_ours_keep_every_rule(strategy, packed):
     verdicts = judge(strategy, {"packed on Ray": packed})
     assert {v.rule: v.status for v in verdicts.values()} == dict.fromkeys(RULES, "kept"), verdicts

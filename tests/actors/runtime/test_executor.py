@@ -8,6 +8,8 @@ import torch
 
 from actors.runtime.client_host import ClientHost
 from actors.runtime.errors import Interrupted
+from actors.runtime.executor import RayExecutor
+from actors.runtime.host_group import RuntimeOptions
 from actors.runtime.host_pool import DEPTH
 from relief_ray.errors import ClientFailed, UserError
 from relief_ray.federated import ClientProgram, RoundVoid
@@ -31,8 +33,8 @@ def round_of(executor, job, round_=2):
 
 
 LAYOUTS = [
-    pytest.param({"num_hosts": 1}, id="packed on one host"),
-    pytest.param({"num_hosts": 2}, id="packed on two hosts"),
+    pytest.param({"num_hosts": 1}, id="packed on one host", marks=pytest.mark.slow),
+    pytest.param({"num_hosts": 2}, id="packed on two hosts", marks=pytest.mark.slow),
     pytest.param({"num_hosts": 3}, id="packed on three hosts"),
     # Three actors, one of them killed, run by default further down.
     pytest.param({"mode": "actors"}, id="an actor per client", marks=pytest.mark.slow),
@@ -69,9 +71,9 @@ def some_participants(found, job):
     assert down + up < trained.moved_bytes < down + up + 100_000
 
 
-def test_every_single_update_comes_back_where_the_strategy_collects(on_ray, tmp_path):
+def test_every_single_update_comes_back_where_the_strategy_collects(on_warm_hosts, tmp_path):
     job = make_job(tmp_path, 12, reduction=scenes.COLLECT)
-    found = round_of(on_ray(job, num_hosts=1), job)
+    found = round_of(on_warm_hosts(job, num_hosts=1), job)
     assert [u.receipt.assignment.client for u in found.reduced.updates] == list(range(12))
     assert same_round(found, round_of(SerialExecutor(job), job))
 
@@ -83,7 +85,14 @@ def with_refine(job, refine):
     return replace(job, program=ClientProgram(refine=refine))
 
 
-@pytest.mark.parametrize("options", [{"num_hosts": 2}, {"mode": "actors"}], ids=["packed", "actors"])
+KILLED = [
+    # Packed hosts with more in their calls are killed further down.
+    pytest.param({"num_hosts": 2}, id="packed", marks=pytest.mark.slow),
+    pytest.param({"mode": "actors"}, id="actors"),
+]
+
+
+@pytest.mark.parametrize("options", KILLED)
 def test_a_host_killed_in_mid_training_costs_one_retry_and_no_bit(on_ray, tmp_path, options):
     job = make_job(tmp_path, 3)
     expected = round_of(SerialExecutor(job), job)
@@ -102,7 +111,7 @@ def test_a_host_killed_with_whole_blocks_in_its_call_costs_no_bit_either(on_ray,
     (tmp_path / "mark").touch()
     executor = on_ray(with_refine(twelve, partial(scenes.killed_once, tmp_path)), num_hosts=2)
     assert same_round(round_of(executor, twelve, 1), round_of(SerialExecutor(twelve), twelve, 1))
-    assert max(len(pieces) for pieces in executor._dealer.deal(blocks(make_tasks(twelve)))) > 1
+    assert max(len(pieces) for pieces in executor._scheduler.calls(blocks(make_tasks(twelve)))) > 1
     # The third round keeps no deltas for their cosines: they lie in memory that the next client takes.
     assert same_round(round_of(executor, twelve, 3), round_of(SerialExecutor(twelve), twelve, 3))
     (tmp_path / "mark").unlink()
@@ -123,6 +132,15 @@ def test_a_client_that_always_kills_its_host_is_left_out_alone(on_ray, twelve):
     assert executor.train(2, start_models(twelve), others, make_states(twelve)).rejected == {}
 
 
+def test_the_quorum_is_a_share_of_those_that_were_asked():
+    executor = object.__new__(RayExecutor)
+    executor._options = RuntimeOptions(quorum=0.8)
+    executor._check_quorum(1, 5, {2: "gone"})
+    with pytest.raises(RoundVoid, match=r"round 1: 3 of 4 clients answered, runtime.quorum = 0.8; lost: {2: 'gone'}"):
+        executor._check_quorum(1, 4, {2: "gone"})
+
+
+@pytest.mark.slow
 def test_below_the_quorum_the_round_is_void(on_ray, tmp_path):
     job = make_job(tmp_path, 3)
     executor = on_ray(with_refine(job, scenes.killed_always), num_hosts=1)
@@ -142,11 +160,11 @@ def test_a_hanging_client_meets_our_own_deadline(on_ray, tmp_path):
 
 
 @pytest.mark.parametrize("shares", [[5], [2, 3]])
-def test_hosts_train_their_clients_together(on_ray, tmp_path, shares):
+def test_hosts_train_their_clients_together(on_warm_hosts, tmp_path, shares):
     """One host of five clients, which share steps of four, or hosts of two and three: the bits of these very stacks."""
     job = make_job(tmp_path, 5)
     job = replace(job, trainer=replace(job.trainer, stack=4))
-    executor, worker, cut = on_ray(job, num_hosts=len(shares)), Worker(job), iter(blocks(make_tasks(job)))
+    executor, worker, cut = on_warm_hosts(job, num_hosts=len(shares)), Worker(job), iter(blocks(make_tasks(job)))
     models, states = start_models(job), make_states(job)
     results = [r for share in shares for r in worker.train_blocks(2, models, list(islice(cut, share)), states)]
     assert same_round(round_of(executor, job), combine(results))
@@ -156,25 +174,25 @@ def test_hosts_train_their_clients_together(on_ray, tmp_path, shares):
 # Bad code and bad updates ----------------------------------------------------------------------------------------
 
 
-def test_code_that_raises_stops_the_run_with_the_client_named(on_ray, tmp_path):
+def test_code_that_raises_stops_the_run_with_the_client_named(on_warm_hosts, tmp_path):
     job = make_job(tmp_path, 4)
-    executor = on_ray(replace(job, program=ClientProgram(after=scenes.raises)), num_hosts=1)
+    executor = on_warm_hosts(replace(job, program=ClientProgram(after=scenes.raises)), num_hosts=1)
     with pytest.raises(
         ClientFailed, match=r"client 2 \(subject-2, type C\).*round 2.*ZeroDivisionError: no windows left"
     ):
         round_of(executor, job)
 
 
-def test_a_users_mistake_keeps_its_type(on_ray, tmp_path):
+def test_a_users_mistake_keeps_its_type(on_warm_hosts, tmp_path):
     job = make_job(tmp_path, 4)
-    executor = on_ray(replace(job, program=ClientProgram(after=scenes.refuses)), num_hosts=1)
+    executor = on_warm_hosts(replace(job, program=ClientProgram(after=scenes.refuses)), num_hosts=1)
     with pytest.raises(UserError, match="run `relief-ray data fetch`"):
         round_of(executor, job)
 
 
-def test_an_update_with_nan_is_rejected_and_the_round_goes_on(on_ray, tmp_path):
+def test_an_update_with_nan_is_rejected_and_the_round_goes_on(on_warm_hosts, tmp_path):
     job = replace(make_job(tmp_path, 4), program=ClientProgram(after=scenes.poisoned))
-    found = round_of(on_ray(job, num_hosts=1), job)
+    found = round_of(on_warm_hosts(job, num_hosts=1), job)
     assert list(found.rejected) == [2] and "not finite" in found.rejected[2]
     assert same_round(found, round_of(SerialExecutor(job), job))
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import ray
 
-from actors.launch import Watch, choose_mode, local_session, run_experiment
-from actors.runtime.coordinator import Patience
-from actors.runtime.warm_pool import Crew
+from actors.launch import RunCallbacks, choose_mode, local_session, run_experiment
+from actors.runtime.coordinator import GracePeriod
+from actors.runtime.warm_pool import WorkerCache
 from relief_ray.config import RuntimeConfig, parse
 from relief_ray.errors import UserError
 from relief_ray.experiment.lifecycle import create, reopen
@@ -84,12 +84,12 @@ def test_our_own_node_plays_every_device_of_the_fleet():
 
 def test_patience_drops_a_round_only_some_time_after_the_wish_to_stop():
     asked = []
-    patience = Patience(lambda: bool(asked), grace_s=0.2)
-    assert not patience.is_over()
+    grace_period = GracePeriod(lambda: bool(asked), grace_s=0.2)
+    assert not grace_period.is_over()
     asked.append(True)
-    assert not patience.is_over()
+    assert not grace_period.is_over()
     time.sleep(0.25)
-    assert patience.is_over()
+    assert grace_period.is_over()
 
 
 @pytest.mark.ray
@@ -104,7 +104,7 @@ def test_a_coordinator_killed_in_mid_run_goes_on_with_the_same_bits(cluster, tmp
             os.kill(killed[0], signal.SIGKILL)
 
     run_experiment(new_run(here, rounds=60, mode="inline"), here)
-    run = run_experiment(new_run(there, rounds=60), there, Watch(on_round=on_round, on_note=notes.append))
+    run = run_experiment(new_run(there, rounds=60), there, RunCallbacks(on_round=on_round, on_note=notes.append))
     assert killed and killed[0] != os.getpid()
     assert any("coordinator" in note for note in notes)
     assert run.status == "finished" and results(there) == results(here)
@@ -112,31 +112,31 @@ def test_a_coordinator_killed_in_mid_run_goes_on_with_the_same_bits(cluster, tmp
 
 
 class Runs:
-    """One run after the other by one crew; ``pids`` of its hosts after each."""
+    """One run after the other by one worker_cache; ``pids`` of its hosts after each."""
 
-    def __init__(self, crew, folder, expected):
-        self.crew, self.folder, self.expected, self.pids = crew, folder, expected, []
+    def __init__(self, worker_cache, folder, expected):
+        self.worker_cache, self.folder, self.expected, self.pids = worker_cache, folder, expected, []
 
     def __call__(self, name, **runtime):
-        crew, folder, seen = self.crew, self.folder / name, []
-        run = run_experiment(new_run(folder, **runtime), folder, Watch(on_round=seen.append), crew)
+        worker_cache, folder, seen = self.worker_cache, self.folder / name, []
+        run = run_experiment(new_run(folder, **runtime), folder, RunCallbacks(on_round=seen.append), worker_cache)
         assert run.status == "finished" and results(folder) == self.expected
         assert [r.round for r in seen] == [0, 1, 2, 3, 4], "the run before is not heard again"
-        group = crew.hosts(prepare(parse(CONFIG)).job, crew._wanted.options, crew._wanted.types)
+        group = worker_cache.hosts(prepare(parse(CONFIG)).job, worker_cache._needs.options, worker_cache._needs.types)
         self.pids.append([i.pid for i in ray.get([handle.hello.remote() for handle in group.handles])])
 
 
 @pytest.mark.ray
 def test_a_crew_stays_for_the_next_run_unless_it_wants_another(cluster, tmp_path, inline):
-    with closing(Crew()) as crew:
-        next_run = Runs(crew, tmp_path, inline)
+    with closing(WorkerCache()) as worker_cache:
+        next_run = Runs(worker_cache, tmp_path, inline)
         next_run("first")
-        coordinator = crew.coordinator()
+        coordinator = worker_cache.coordinator()
         next_run("second")
-        assert next_run.pids[1] == next_run.pids[0] and crew.coordinator() is coordinator
+        assert next_run.pids[1] == next_run.pids[0] and worker_cache.coordinator() is coordinator
         next_run("third", num_hosts=1)
         assert not set(next_run.pids[2]) & set(next_run.pids[1]) and not wait_until_gone(next_run.pids[1])
-        assert crew.coordinator() is coordinator, "it serves whatever hosts it is given"
+        assert worker_cache.coordinator() is coordinator, "it serves whatever hosts it is given"
     assert not wait_until_gone(next_run.pids[2])
 
 
@@ -144,8 +144,8 @@ def test_a_crew_stays_for_the_next_run_unless_it_wants_another(cluster, tmp_path
 @pytest.mark.ray
 def test_a_crew_that_lost_somebody_is_replaced(cluster, tmp_path, inline):
     """Ray may take a minute to notice that a host which it was starting anew is wanted no more."""
-    with closing(Crew()) as crew:
-        next_run = Runs(crew, tmp_path, inline)
+    with closing(WorkerCache()) as worker_cache:
+        next_run = Runs(worker_cache, tmp_path, inline)
         next_run("first", num_hosts=1)
         os.kill(next_run.pids[0][0], signal.SIGKILL)
         next_run("second", num_hosts=1)
@@ -156,13 +156,13 @@ def test_a_crew_that_lost_somebody_is_replaced(cluster, tmp_path, inline):
 @pytest.mark.ray
 def test_repairs_are_heard_once(cluster, tmp_path, inline):
     notes = []
-    setup = new_run(tmp_path)
-    stopped = Watch(on_round=lambda r: seen.append(r.round), should_stop=lambda: 1 in seen, separate=False)
+    stopped = RunCallbacks(on_round=lambda r: seen.append(r.round), should_stop=lambda: 1 in seen)
     seen = []
-    assert run_experiment(setup, tmp_path, stopped).status == "interrupted"
+    assert run_experiment(new_run(tmp_path, mode="inline"), tmp_path, stopped).status == "interrupted"
     with (tmp_path / "rounds.jsonl").open("a") as file:
         file.write('{"round": 2, "pha')
-    assert run_experiment(setup, tmp_path, Watch(on_note=notes.append)).status == "finished"
+    setup = prepare(parse(CONFIG | {"runtime": {**CONFIG["runtime"], "num_hosts": 1}}))
+    assert run_experiment(setup, tmp_path, RunCallbacks(on_note=notes.append)).status == "finished"
     assert results(tmp_path) == inline
     assert len(notes) == 1 and notes[0].startswith("repaired: ")
 
@@ -177,14 +177,14 @@ def test_what_the_coordinator_refuses_is_raised_here_as_it_is(cluster, tmp_path)
 @pytest.mark.ray
 def test_a_stopped_run_is_resumed_with_the_same_bits(cluster, tmp_path, inline):
     seen = []
-    watch = Watch(on_round=lambda r: seen.append(r.round), should_stop=lambda: 1 in seen, separate=False)
+    watch = RunCallbacks(on_round=lambda r: seen.append(r.round), should_stop=lambda: 1 in seen, separate=False)
     assert run_experiment(new_run(tmp_path, num_hosts=1), tmp_path, watch).status == "interrupted"
     assert seen == [0, 1] and read_run(tmp_path).status == "interrupted"
     # Round 1 has no checkpoint of its own by configuration; stopping made one.
     assert generations(tmp_path)[0].name == "round-000001"
     setup, folder = reopen(tmp_path)
     folder.close()
-    run = run_experiment(setup, tmp_path, Watch(separate=False))
+    run = run_experiment(setup, tmp_path, RunCallbacks(separate=False))
     assert run.status == "finished" and results(tmp_path) == inline
     assert (run.runtime["mode"], run.runtime["num_hosts"]) == ("packed", 1)
 
@@ -192,7 +192,7 @@ def test_a_stopped_run_is_resumed_with_the_same_bits(cluster, tmp_path, inline):
 CHILD = """
 import sys
 from pathlib import Path
-from actors.launch import Watch, run_experiment
+from actors.launch import RunCallbacks, run_experiment
 from actors.terminal.signals import StopSignals
 from relief_ray.config import parse
 from relief_ray.experiment.lifecycle import create
@@ -202,7 +202,7 @@ folder = Path(sys.argv[1])
 setup, opened = create(parse(json.loads(sys.argv[2])), folder)
 opened.close()
 with StopSignals() as stop:
-    run = run_experiment(setup, folder, Watch(should_stop=stop.requested, separate=sys.argv[3] == "separate"))
+    run = run_experiment(setup, folder, RunCallbacks(should_stop=stop.requested, separate=sys.argv[3] == "separate"))
 print(run.status)
 sys.exit(stop.code)
 """

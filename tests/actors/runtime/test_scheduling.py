@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.runtime.scheduling import ANSWER_S_PER_BYTE, CALL_S, LONG_S, Paces, deal_at_once, deal_singly, deal_together
+from actors.runtime.scheduling import (
+    ANSWER_S_PER_BYTE,
+    CALL_S,
+    LONG_S,
+    Paces,
+    merged_calls,
+    single_calls,
+    stacked_calls,
+)
 from relief_ray.messages import Assignment, StageTimes
 
 # Bytes whose travel takes 10 ms.
@@ -35,48 +43,48 @@ def receipt(client, seconds, groups=2, epochs=1):
 
 def test_equal_clients_go_to_two_hosts_in_halves_of_the_tree():
     """Apart: 4 x 0.1 s, 8 ms of calls, 8 x 10 ms; halves: 4 x 0.1 s, 2 ms, 2 x 2 x 10 ms."""
-    assert numbers(deal_at_once(cut_of(8), 2, dict.fromkeys(range(8), 0.1), NBYTES)) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert numbers(merged_calls(cut_of(8), 2, dict.fromkeys(range(8), 0.1), NBYTES)) == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
 def test_a_slow_half_is_broken_up_where_that_costs_less():
     """Blocks of 0.1 s four times, then 0.01 s. Apart: 0.22 s and 8 x 20 ms; halves: 0.4 s and 2 x 20 ms; pairs: 0.22 s
     and 4 x 20 ms."""
     seconds = {i: 0.05 if i < 8 else 0.005 for i in range(16)}
-    assert numbers(deal_at_once(cut_of(8, per_block=2), 2, seconds, NBYTES)) == [[0, 1, 4, 5], [2, 3, 6, 7]]
+    assert numbers(merged_calls(cut_of(8, per_block=2), 2, seconds, NBYTES)) == [[0, 1, 4, 5], [2, 3, 6, 7]]
 
 
 def test_one_host_has_all_in_one_call():
-    assert numbers(deal_at_once(cut_of(5), 1, dict.fromkeys(range(5), 0.05), NBYTES)) == [[0, 1, 2, 3, 4]]
+    assert numbers(merged_calls(cut_of(5), 1, dict.fromkeys(range(5), 0.05), NBYTES)) == [[0, 1, 2, 3, 4]]
 
 
 def test_a_round_with_one_client_is_one_call_either_way():
-    assert deal_at_once(cut_of(1), 2, {0: 0.1}, NBYTES) is None
-    assert numbers(deal_singly(cut_of(1), 2, {0: 1.0})) == [[0]]
+    assert merged_calls(cut_of(1), 2, {0: 0.1}, NBYTES) is None
+    assert numbers(single_calls(cut_of(1), 2, {0: 1.0})) == [[0]]
 
 
 def test_where_nothing_is_gained_hosts_balance_by_themselves():
     """Nothing travels: 3 % of 0.4 s are more than the calls cost."""
-    assert deal_at_once(cut_of(8), 2, dict.fromkeys(range(8), 0.1), 0) is None
+    assert merged_calls(cut_of(8), 2, dict.fromkeys(range(8), 0.1), 0) is None
 
 
 def test_long_rounds_stay_in_single_calls():
     seconds = dict.fromkeys(range(8), LONG_S / 4)
-    assert deal_at_once(cut_of(8), 2, seconds, 100 * NBYTES) is not None
-    assert deal_at_once(cut_of(8), 2, {**seconds, 0: LONG_S}, 100 * NBYTES) is None
+    assert merged_calls(cut_of(8), 2, seconds, 100 * NBYTES) is not None
+    assert merged_calls(cut_of(8), 2, {**seconds, 0: LONG_S}, 100 * NBYTES) is None
 
 
 def test_who_may_share_steps_shares_a_call():
-    assert numbers(deal_together(cut_of(8), 3)) == [[0, 1], [2, 3, 4], [5, 6, 7]]
-    assert numbers(deal_together(cut_of(2), 3)) == [[0], [1]]
-    assert numbers(deal_together([], 3)) == []
+    assert numbers(stacked_calls(cut_of(8), 3)) == [[0, 1], [2, 3, 4], [5, 6, 7]]
+    assert numbers(stacked_calls(cut_of(2), 3)) == [[0], [1]]
+    assert numbers(stacked_calls([], 3)) == []
 
 
 def test_single_calls_begin_with_the_most_work():
-    assert numbers(deal_singly(cut_of(4), 2, {0: 1, 1: 3, 2: 2, 3: 4})) == [[3], [1], [2], [0]]
+    assert numbers(single_calls(cut_of(4), 2, {0: 1, 1: 3, 2: 2, 3: 4})) == [[3], [1], [2], [0]]
 
 
 def test_many_hosts_share_blocks_client_by_client():
-    calls = deal_singly(cut_of(2, per_block=3), 2, dict.fromkeys(range(6), 1.0))
+    calls = single_calls(cut_of(2, per_block=3), 2, dict.fromkeys(range(6), 1.0))
     assert [[t.client for _, part in call for t in part] for call in calls] == [[0], [1], [2], [3], [4], [5]]
 
 
@@ -86,7 +94,7 @@ def test_many_hosts_share_blocks_client_by_client():
 def test_whatever_is_chosen_has_every_block_once_and_ends_no_later_than_expected(spent, per_block, slots, nbytes):
     cut = cut_of(len(spent), per_block)
     seconds = {t.client: spent[i] for i, part in cut for t in part}
-    calls = deal_at_once(cut, slots, seconds, nbytes)
+    calls = merged_calls(cut, slots, seconds, nbytes)
     if calls is None:
         return
     assert len(calls) <= slots and all(call == tuple(sorted(call, key=lambda p: p[0])) for call in calls)

@@ -25,7 +25,7 @@ def same_bits(a, b):
 @given(st.dictionaries(st.text(max_size=3), TENSORS, max_size=6), st.booleans())
 def test_tensors_come_back_bit_for_bit(tensors, own):
     packed = pack({"tensors": tensors, "plain": (1, "two", 3.0)})
-    found = unpack(pickle.loads(pickle.dumps(packed)), own=own)
+    found = unpack(pickle.loads(pickle.dumps(packed)), copy=own)
     assert found["plain"] == (1, "two", 3.0)
     assert list(found["tensors"]) == list(tensors)
     assert all(same_bits(found["tensors"][k], t) for k, t in tensors.items())
@@ -63,7 +63,7 @@ def test_only_numpy_arrays_carry_the_values():
 
 def test_received_tensors_share_memory_unless_owned():
     packed = pack([torch.zeros(100)])
-    view, own = unpack(packed)[0], unpack(packed, own=True)[0]
+    view, own = unpack(packed)[0], unpack(packed, copy=True)[0]
     packed.arrays[0][0] = 7.0
     assert (float(view[0]), float(own[0])) == (7.0, 0.0)
 

@@ -7,14 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from actors.runtime.executor import RayExecutor
-from actors.runtime.host_group import RuntimeOptions, open_hosts
 from actors.runtime.user_code import install
 from relief_ray.config import parse
 from relief_ray.errors import UserError
-from relief_ray.experiment.setup import prepare
 from relief_ray.plugins import SourceFile, load, sources
-from tests.conformance.cases import BASE, config_of, drive, outcome
+from tests.conformance.cases import BASE, THREE, config_of, drive, outcome
 from tests.own import METHOD
 
 PROBE = """
@@ -56,17 +53,17 @@ def test_a_module_that_the_host_takes_from_elsewhere_is_refused(tmp_path, monkey
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("mode", ["packed", "actors"])
+@pytest.mark.parametrize("layout", [{"num_hosts": 2}, {"mode": "actors"}], ids=["packed", "actors"])
 @pytest.mark.usefixtures("run_cache", "cluster")
-def test_hosts_that_served_ours_go_on_with_a_users_strategy(write, mode, tmp_path):
+def test_hosts_that_served_ours_go_on_with_a_users_strategy(write, on_warm_hosts, layout, tmp_path):
     """The cluster's processes were started elsewhere, before the file existed."""
     path = f"{write(METHOD)}:Mine"
-    config = parse({**BASE, "strategy": {"name": path, "alpha": 0.25}})
+    config = parse({**BASE, "strategy": {"name": path, "alpha": 0.25}, "data": THREE})
     drive(config, tmp_path / "plain")
-    options = RuntimeOptions(mode=mode)
-    group = open_hosts(prepare(config_of("fedavg")).job, options)
-    try:
-        drive(config, tmp_path / "ray", lambda job: RayExecutor(job, group.with_job(job), options, own=False))
-    finally:
-        group.close()
+
+    def make(job):
+        return on_warm_hosts(job, **layout)
+
+    drive(config_of("fedavg", data=THREE), tmp_path / "ours", make)
+    drive(config, tmp_path / "ray", make)
     assert outcome(tmp_path / "ray") == outcome(tmp_path / "plain")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.terminal.console import LineReporter, make_reporter, round_line, seconds
+from actors.terminal.console import Lines, make_reporter, round_line, seconds
 from relief_ray.records.run_folder import read_rounds
 
 ROOT = Path(__file__).parents[3]
@@ -35,7 +35,7 @@ def test_no_color_asks_for_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(sys, "stdout", Terminal())
     monkeypatch.setenv("NO_COLOR", "1")
-    assert isinstance(make_reporter(False, 1, 1), LineReporter)
+    assert isinstance(make_reporter(False, 1, 1), Lines)
 
 
 def test_a_terminal_shows_a_bar_and_keeps_a_line_per_run(tmp_path: Path) -> None:
@@ -58,4 +58,4 @@ def test_a_terminal_shows_a_bar_and_keeps_a_line_per_run(tmp_path: Path) -> None
     assert process.wait(timeout=60) == 0
     text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode())
     assert "[1/1] relief, seed 0 ━" in text and "round 2/2" in text
-    assert re.search(r"\[1/1\] relief, seed 0: finished in \d+\.\d s  F1 +\d+\.\d %", text)
+    assert re.search(r"\[1/1\] relief, seed 0: done in \d+\.\d s  F1 +\d+\.\d %", text)

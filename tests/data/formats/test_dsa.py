@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from relief_ray.data.formats import dsa
-from relief_ray.data.source import Members, Source, open_source
-from relief_ray.data.spec import DATASETS
+from relief_ray.data.loader import Members
+from relief_ray.data.registry import get_spec
+from relief_ray.data.source import Source, open_source
 from relief_ray.errors import UserError
 
-SPEC = DATASETS["dsa"]
+SPEC = get_spec("dsa")
 HERE = Path("archive.zip")
 
 

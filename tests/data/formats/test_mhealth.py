@@ -9,11 +9,12 @@ import pytest
 
 from relief_ray.data.dataset import parse_source
 from relief_ray.data.formats import mhealth
-from relief_ray.data.source import Members, find_source
-from relief_ray.data.spec import DATASETS
+from relief_ray.data.loader import Members
+from relief_ray.data.registry import get_spec
+from relief_ray.data.source import find_source
 from relief_ray.errors import UserError
 
-SPEC = DATASETS["mhealth"]
+SPEC = get_spec("mhealth")
 NAME = "MHEALTHDATASET/mHealth_subject2.log"
 
 

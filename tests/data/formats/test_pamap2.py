@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 
 from relief_ray.data.formats import pamap2
-from relief_ray.data.sensor_recording import Recording
-from relief_ray.data.source import Members
-from relief_ray.data.spec import DATASETS
+from relief_ray.data.loader import Members, Recording
+from relief_ray.data.registry import get_spec
 from relief_ray.errors import UserError
 
-SPEC = DATASETS["pamap2"]
+SPEC = get_spec("pamap2")
 NAME = "PAMAP2_Dataset/Protocol/subject101.dat"
 Write = Callable[[np.ndarray, str], bytes]
 Pack = Callable[[dict[str, bytes]], Members]

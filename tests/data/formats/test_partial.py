@@ -1,4 +1,4 @@
-"""npz loaders: segments become bouts, pickles and damage are refused, the excerpt equals its source."""
+"""The partial MHEALTH fixture: segments become bouts, pickles and damage are refused."""
 
 import io
 import pickle
@@ -8,14 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from relief_ray.data import Dataset
 from relief_ray.data.formats import partial
-from relief_ray.data.formats.dsa import read_segment
-from relief_ray.data.source import Members, Source, open_source
-from relief_ray.data.spec import DATASETS, DSA_UNITS
+from relief_ray.data.formats.common import read_arrays
+from relief_ray.data.loader import Members
+from relief_ray.data.registry import get_spec
 from relief_ray.errors import UserError
 
-SPEC = DATASETS["mhealth_partial"]
+SPEC = get_spec("mhealth_partial")
 KEYS = ("signal", "label", "sample_index", "segment")
 
 
@@ -52,9 +51,9 @@ def test_pickles_are_never_loaded() -> None:
     out = io.BytesIO()
     np.savez(out, **{**good(), "signal": trapped})
     with pytest.raises(UserError, match="plain arrays"):
-        partial.read_arrays(out.getvalue(), "f.npz", KEYS)
+        read_arrays(out.getvalue(), "f.npz", KEYS)
     with pytest.raises(UserError, match="plain arrays"):
-        partial.read_arrays(pickle.dumps({"signal": [1]}), "f.npz", KEYS)
+        read_arrays(pickle.dumps({"signal": [1]}), "f.npz", KEYS)
 
 
 def test_damage_is_named(members_of: Callable[[dict[str, bytes]], Members]) -> None:
@@ -67,16 +66,3 @@ def test_damage_is_named(members_of: Callable[[dict[str, bytes]], Members]) -> N
         parse(members_of, packed(**lacking))
     with pytest.raises(UserError, match=r"shape \(60, 5\)"):
         parse(members_of, packed(**{**good(), "signal": np.ones((60, 5), np.float32)}))
-
-
-def test_the_excerpt_equals_the_archive(mini: Dataset, dsa_zip: Path) -> None:
-    unit = DSA_UNITS.index(mini.spec.units[0])
-    signal = mini.signal()
-    with open_source(DATASETS["dsa"], Source(name="dsa", path=dsa_zip)) as members:
-        for subject, start, stop in mini.bouts[::9]:
-            code = mini.spec.labels[mini.labels[start]]
-            names = [f"data/a{code:02d}/p{subject + 1}/s{part:02d}.txt" for part in range(1, 25)]
-            raw = np.concatenate([read_segment(members, name) for name in names])[:, 9 * unit : 9 * unit + 9]
-            step = np.abs(signal).max(axis=0) / 32767
-            assert stop - start == 3000
-            assert (np.abs(signal[start:stop] - raw) <= 0.51 * step).all()

@@ -1,28 +1,26 @@
 """What the figures show, by hand; that every one of them draws something; that few colours carry the meaning alone."""
 
-import dataclasses
-
+import pandas as pd
 import pytest
 
 from relief_ray.report.experiments import experiments
-from relief_ray.report.figures.allocation import MAX_CLIENTS, allocation, chosen
-from relief_ray.report.figures.cosine import cosine, pair_means
-from relief_ray.report.figures.devices import devices, shares
+from relief_ray.report.figures.devices import MAX_CLIENTS, allocation, chosen, devices
 from relief_ray.report.figures.modalities import modalities
-from relief_ray.report.figures.progress import CurvePoint, ends, floor, front, lost, pareto, progress, span
+from relief_ray.report.figures.progress import ends, floor, front, lost, outside, pareto, progress, span
 from relief_ray.report.figures.style import drawn, sheet, small_print, styles
-from relief_ray.report.figures.timeline import timeline_plot
-from relief_ray.report.figures.traces import by_phase, phases, series, traces
+from relief_ray.report.figures.timeline import timeline_figure
+from relief_ray.report.figures.updates import by_phase, cosine, pair_means, phases, series, traces
+from relief_ray.report.findings import device_shares
 
 PAIRS = {"fusion.A.acc": ((0, 1, 0.8), (0, 2, -0.2), (1, 2, 0.0)), "head.1": ((0, 1, 1.0),)}
-MAKERS = (progress, pareto, modalities, cosine, phases, traces, allocation, devices, timeline_plot)
+MAKERS = (progress, pareto, modalities, cosine, phases, traces, allocation, devices, timeline_figure)
 
 
 @pytest.fixture(scope="module")
-def experiment(make, family, put_on, stock_of):
+def experiment(make, family, put_on, inventory_of):
     compared = make("fedavg", scores=(0.50, 0.545), pairwise=PAIRS)
     others = [put_on(r) for r in family if r.label != "fedavg"]
-    return experiments(stock_of([put_on(compared), *others]))[0]
+    return experiments(inventory_of([put_on(compared), *others]))[0]
 
 
 @pytest.mark.parametrize("maker", MAKERS, ids=lambda m: m.__name__)
@@ -33,13 +31,13 @@ def test_every_figure_draws_and_keeps_its_data(experiment, maker):
     with sheet(plot.height_in, plot.width_in) as figure:
         plot.draw(figure)
         assert figure.axes and any(ax.has_data() for ax in figure.axes)
-        words = [t.get_text() for t in figure.texts]
-    assert any("torch 2.13.0" in w and "real data" in w and "sources" in w for w in words), "the footer"
+        word_table = [t.get_text() for t in figure.texts]
+    assert any("torch 2.13.0" in w and "real data" in w and "sources" in w for w in word_table), "the footer"
     assert plot.width_in in (3.5, 7.16)
 
 
-def test_no_runs_no_figures(make, stock_of):
-    empty = experiments(stock_of([], [(make("fedavg"), "missing")]))[0]
+def test_no_runs_no_figures(make, inventory_of):
+    empty = experiments(inventory_of([], [(make("fedavg"), "planned")]))[0]
     assert [maker(empty, "x") for maker in MAKERS] == [None] * len(MAKERS)
 
 
@@ -50,8 +48,9 @@ def test_the_front_by_hand():
 
 def test_a_far_bound_does_not_squeeze_the_frame(experiment):
     found = ends(experiment.main)
-    low = dataclasses.replace(found[0], method="local", is_bound=True, f1=dataclasses.replace(found[0].f1, mean=1.0))
-    assert span([*found, low]) == span(found)
+    low = found.iloc[[0]].assign(method="local", is_bound=True, f1_percent=1.0)
+    assert span(pd.concat([found, low])) == span(found)
+    assert outside(pd.concat([found, low])) == " Below the frame: `local` 1.0 %." and outside(found) == ""
 
 
 def test_phases_are_fifths_of_the_planned_rounds(make):
@@ -72,7 +71,7 @@ def test_cosines_are_averaged_and_other_groups_left_out(make):
 
 def test_shares_of_a_round_by_hand(make):
     """Device 2 (Type C) of a 2 s round: compute .5 + .25 + .25, link 1, no wait; joules a third of the fleet's."""
-    found = {s.kind: s for s in shares([make("fedavg")], "fedavg", "split_naive")}
+    found = {s.kind: s for s in device_shares([make("fedavg")], "fedavg", "split_naive")}
     assert (found["C"].compute_s, found["C"].link_s, found["C"].wait_s) == (1.0, 1.0, 0.0)
     assert found["C"].energy_j == pytest.approx(100 / 3) and found["C"].num_devices == 1
     assert found["A"].wait_s == 1.0
@@ -94,20 +93,16 @@ def test_at_most_six_lines_the_paper_s_first(experiment):
     assert drawn(experiment.main) == ["fedavg", "relief", "v1", "v2", "v3", "v2_mandatory"]
 
 
-def test_the_footer_names_every_program(make, put_on, stock_of):
+def test_the_footer_names_every_program(make, put_on, inventory_of):
     runs = [put_on(make("fedavg", seed=s), digest=d * 64, where=d) for s, d in enumerate("ab")]
-    found = experiments(stock_of(runs))[0]
-    assert small_print(found, "split_naive").startswith("clock split_naive (simulated) | 2 runs")
-    assert small_print(found).endswith("sources aaaaaaaa and bbbbbbbb")
+    found = experiments(inventory_of(runs))[0]
+    assert small_print(found.runs, "split_naive").startswith("clock split_naive (simulated) | 2 runs")
+    assert small_print(found.runs).endswith("sources aaaaaaaa and bbbbbbbb")
 
 
 def points(**scores):
-    zero = {"std": 0.0, "time_s": 0.0, "energy_j": 0.0, "num_runs": 1, "bytes_up": 0.0}
-    return [
-        CurvePoint(method=m, round=5 * i, f1_percent=f, **zero)
-        for m, row in scores.items()
-        for i, f in enumerate(row, 1)
-    ]
+    rows = [(m, 5 * i, f) for m, row in scores.items() for i, f in enumerate(row, 1)]
+    return pd.DataFrame(rows, columns=["method", "round", "f1_percent"])
 
 
 def test_two_points_at_three_percent_do_not_squeeze_the_others():
@@ -125,9 +120,9 @@ def test_where_a_method_ends_is_never_cut_off_and_an_even_spread_is_whole():
 
 
 @pytest.fixture(scope="module")
-def seconds(make, put_on, stock_of):
+def seconds(make, put_on, inventory_of):
     """Rounds of 1.47 s: the axis of seconds has two decimals, so its labels are wide."""
-    return experiments(stock_of([put_on(make("fedavg", round_s=1.47)), put_on(make("relief", round_s=0.79))]))[0]
+    return experiments(inventory_of([put_on(make("fedavg", round_s=1.47)), put_on(make("relief", round_s=0.79))]))[0]
 
 
 def test_wide_numbers_leave_room_for_the_label_of_seconds(seconds):

@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from relief_ray.report.build import build
-from relief_ray.report.document import Document, Entry, Line, Plot, Section, Sheet, words
+from relief_ray.report.document import Cell, Document, Figure, Row, Section, Table, word_table
 from relief_ray.report.formats.latex import PAGE_LINES, escape, latex, paged
 from relief_ray.report.write import write
 
@@ -19,15 +19,15 @@ def document(*blocks):
 
 
 def numbers(num_lines, num_columns=3, **more):
-    cells = tuple(Entry(text=f"{i}.0", below="paper 2 %", origin="measured") for i in range(num_columns))
-    lines = tuple(Line(name=f"m_{n}", entries=cells, rule=n == 1) for n in range(num_lines))
+    cells = tuple(Cell(text=f"{i}.0", below="paper 2 %", origin="measured") for i in range(num_columns))
+    lines = tuple(Row(name=f"m_{n}", cells=cells, rule=n == 1) for n in range(num_lines))
     head = ("method", *(f"F{i}, % of `a_b`" for i in range(num_columns)))
-    return Sheet(slug="n", caption=f"C {NASTY}.", head=head, lines=lines, second="second & line", **more)
+    return Table(slug="n", caption=f"C {NASTY}.", head=head, rows=lines, second="second & line", **more)
 
 
 def prose_table(num_lines):
     rows = [[f"[{n}] {NASTY}", "short", "long words " * 20] for n in range(num_lines)]
-    return words("w", "Words.", ["* name", "v, w", "evidence"], rows)
+    return word_table("w", "Words.", ["* name", "v, w", "evidence"], rows)
 
 
 def tabulars(text):
@@ -48,21 +48,21 @@ def test_what_means_something_to_tex_is_escaped():
 @pytest.mark.parametrize("sheet", [numbers(3), numbers(2, 9), prose_table(3)], ids=["3", "9", "words"])
 def test_every_row_has_a_cell_per_column(sheet):
     ((columns, rows),) = tabulars(latex(document(sheet)))
-    assert len(columns) == len(sheet.head) and len(rows) == 1 + len(sheet.lines)
+    assert len(columns) == len(sheet.head) and len(rows) == 1 + len(sheet.rows)
     assert {len(row) for row in rows} == {len(columns)}
 
 
 def test_the_whole_reports_rows_too(usual):
     found = list(tabulars(latex(build(usual))))
-    assert len(found) >= len(build(usual).sheets) > 3
+    assert len(found) >= len(build(usual).tables) > 3
     assert all({len(row) for row in rows} == {len(columns)} for columns, rows in found)
 
 
 def test_a_long_table_goes_on_in_parts_of_a_page():
     sheet = numbers(100, notes=("one", "two"))
     parts = list(paged(sheet))
-    assert len(parts) > 3 and all(1.8 * len(p.lines) <= PAGE_LINES for p in parts)
-    assert [line for p in parts for line in p.lines] == list(sheet.lines)
+    assert len(parts) > 3 and all(1.8 * len(p.rows) <= PAGE_LINES for p in parts)
+    assert [line for p in parts for line in p.rows] == list(sheet.rows)
     assert [p.notes for p in parts] == [()] * (len(parts) - 1) + [sheet.notes]
     text = latex(document(sheet))
     labels = re.findall(r"\\label\{(.*?)\}", text)
@@ -90,7 +90,7 @@ def test_a_name_that_begins_with_a_bracket_is_no_length():
     [(3.5, "figure", r"\linewidth"), (3.0, "figure", "3.00in"), (7.16, "figure*", r"\linewidth")],
 )
 def test_a_figure_is_no_wider_than_its_column(width_in, kind, width):
-    plot = Plot(
+    plot = Figure(
         slug="p", caption="C.", draw=lambda figure: None, width_in=width_in, height_in=2.0, columns=("x",), rows=[]
     )
     text = latex(document(plot))

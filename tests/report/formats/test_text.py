@@ -5,10 +5,10 @@ import io
 import json
 
 import pytest
-from rich.console import Console
 
 from relief_ray.report.comparison import compare_runs
-from relief_ray.report.formats.text import as_csv, as_json, markdown, plain, rich_tables
+from relief_ray.report.document import Cell, Row, Table
+from relief_ray.report.formats.text import as_csv, as_json, fitted, markdown, plain, table_text
 
 
 def test_plain_text_fits_a_terminal_and_rules_off_the_bounds(family, make):
@@ -27,10 +27,8 @@ def test_bounds_alone_need_one_rule_a_table(make):
     assert sum(line.startswith("---") for line in plain(compare_runs([make("full_only")])).splitlines()) == 2
 
 
-def test_rich_tables_have_the_same_cells(family):
-    console = Console(width=120, file=io.StringIO(), record=True)
-    console.print(*rich_tables(compare_runs(family)))
-    text = console.export_text()
+def test_plain_text_has_our_cells_and_the_papers(family):
+    text = plain(compare_runs(family))
     assert "v2_mandatory" in text
     # V0: 5 points above FedAvg on every one of eight subjects; 2.00x, 60 J, 1 MiB; the paper's cells between.
     scores, costs = [line.split() for line in text.splitlines() if line.startswith("relief")]
@@ -51,3 +49,30 @@ def test_markdown_csv_and_json_agree(family):
     assert (relief["f1_vs_fedavg_p"], relief["f1_vs_fedavg_subjects"]) == (2 / 256, 8)
     assert (relief["speedup"], relief["up_saved_percent"], relief["up_mib"]) == (2.0, 50.0, 1.0)
     assert "| relief | 59.5 | 90.1 | 93.7 | +5.0 [+5.0, +5.0] |" in markdown(comparison)
+
+
+def test_a_table_is_split_evenly_and_the_papers_columns_stay_with_ours():
+    cells = tuple(Cell(text=text) for text in "1234")
+    table = Table(
+        slug="t", caption="", head=("method", "one", "two", "two †", "three"), rows=(Row(name="a", cells=cells),)
+    )
+    assert fitted(table, 30) == [table]
+    assert [t.head for t in fitted(table, 23)] == [("method", "one", "two", "two †"), ("method", "three")]
+    assert [t.head for t in fitted(table, 22)] == [("method", "one"), ("method", "two", "two †"), ("method", "three")]
+    assert [t.head for t in fitted(table, 1)] == [t.head for t in fitted(table, 22)], "no column is ever cut"
+
+
+def test_a_long_heading_takes_two_lines_where_its_cells_are_narrower():
+    row = Row(name="a", cells=(Cell(text="1"), Cell(text="1234567890123456"), Cell(text="2")))
+    head = ("method", "rounds to 85 %", "rounds to 85 %", "rounds †")
+    table = Table(slug="t", caption="", head=head, rows=(row, Row(name="b", cells=row.cells, rule=True)))
+    rule = "------  -------  ----------------  --------"
+    assert table_text(table).splitlines() == [
+        "         rounds",
+        "method  to 85 %    rounds to 85 %  rounds †",
+        rule,
+        "a             1  1234567890123456         2",
+        rule,
+        "b             1  1234567890123456         2",
+    ]
+    assert fitted(table, len(rule)) == [table] != fitted(table, len(rule) - 1)

@@ -5,28 +5,28 @@ import pytest
 from relief_ray.report.comparison import Stat
 from relief_ray.report.experiments import experiments
 from relief_ray.report.paper import read_paper
+from relief_ray.report.tables import columns
 from relief_ray.report.tables.cells import (
-    Column,
     departures,
-    entry,
+    figure_cell,
     gap,
     is_comparable,
     origin_of,
     printed,
-    runs_entry,
+    runs_cell,
     second_line,
 )
+from relief_ray.report.tables.columns import HEADLINE
 
 PAPER = read_paper()
-F1 = Column(head="F1 %", figure="f1_percent", decimals=1, paper="{data} F1 (%)")
-JOULES = Column(head="J", figure="energy_j", decimals=0, paper="energy (J)")
+F1, JOULES = HEADLINE, columns.JOULES
 
 
 @pytest.fixture
-def pamap2(make, put_on, stock_of):
+def pamap2(make, put_on, inventory_of):
     def build(*runs, **config):
         on = [put_on(r, data={"name": "pamap2", "stride_s": 1.0}, **config) for r in runs]
-        return experiments(stock_of(on))[0]
+        return experiments(inventory_of(on))[0]
 
     return build
 
@@ -34,7 +34,7 @@ def pamap2(make, put_on, stock_of):
 def test_an_entry_by_hand():
     cell = PAPER["I"]["FedAvg"].cells["PAMAP2 F1 (%)"]
     stat = Stat(mean=90.84, std=1.26, num=3)
-    found = entry(stat, F1, origin="measured", paper=cell, comparable=True, num_runs=4)
+    found = figure_cell(stat, F1, origin="measured", paper=cell, comparable=True, num_runs=4)
     assert (found.text, found.below) == ("90.8 ± 1.3 (3/4)", "92.0 ± 0.38, -1.2")
     assert found.numbers["deviation"] == pytest.approx(-1.16)
     assert found.numbers["paper_std"] == 0.38 and found.numbers["n"] == 3
@@ -43,19 +43,19 @@ def test_an_entry_by_hand():
 @pytest.mark.parametrize(("origin", "comparable"), [("FITTED", True), ("measured", False)])
 def test_no_deviation_where_it_would_mean_nothing(origin, comparable):
     cell = PAPER["I"]["FedAvg"].cells["energy (J)"]
-    found = entry(Stat(mean=847.0, std=0.0, num=1), JOULES, origin=origin, paper=cell, comparable=comparable)
+    found = figure_cell(Stat(mean=847.0, std=0.0, num=1), JOULES, origin=origin, paper=cell, comparable=comparable)
     assert (found.text, found.below, found.numbers["deviation"]) == ("847", "847", None)
 
 
 def test_what_was_never_reached_is_a_dash_also_in_the_paper():
-    tta = Column(head="rounds", figure="tta85_rounds", decimals=0)
-    found = entry(None, tta, origin="measured", paper=PAPER["I"]["FedEL"].cells["TTA (rounds)"])
+    tta = columns.ROUNDS_TO_85
+    found = figure_cell(None, tta, origin="measured", paper=PAPER["I"]["FedEL"].cells["TTA (rounds)"])
     assert (found.text, found.below, found.numbers["n"]) == ("-", "-", 0)
 
 
 def test_a_gap_says_why():
     assert gap(()).text == "not run"
-    assert gap(("missing", "failed", "missing")).text == "missing, failed"
+    assert gap(("planned", "failed", "planned")).text == "planned, failed"
 
 
 def test_origins(pamap2, make):
@@ -73,11 +73,11 @@ def test_origins(pamap2, make):
     assert origin_of(real, comparison, "FedICU (reconstructed), table", "speedup") == "FITTED"
 
 
-def test_only_the_paper_s_data_fleet_and_coupling_compare(pamap2, make, stock_of):
+def test_only_the_paper_s_data_fleet_and_coupling_compare(pamap2, make, inventory_of):
     assert is_comparable(pamap2(make("fedavg")))
     assert not is_comparable(pamap2(make("fedavg", origin="SYNTHETIC")))
     assert not is_comparable(pamap2(make("fedavg"), fleet={"coupling": "inverted"}))
-    assert not is_comparable(experiments(stock_of([make("fedavg")]))[0])
+    assert not is_comparable(experiments(inventory_of([make("fedavg")]))[0])
 
 
 @pytest.mark.parametrize(
@@ -89,9 +89,9 @@ def test_only_the_paper_s_data_fleet_and_coupling_compare(pamap2, make, stock_of
         {"fleet": {"num_clients": 50}},
     ],
 )
-def test_a_varied_fleet_compares_with_the_row_of_its_own_alone(pamap2, make, put_on, stock_of, config):
+def test_a_varied_fleet_compares_with_the_row_of_its_own_alone(pamap2, make, put_on, inventory_of, config):
     """Tables I to III are of gap 55 and a client per subject; Tables IV and V name gap and clients."""
-    found = experiments(stock_of([put_on(make("fedavg"), **({"data": {"name": "pamap2"}} | config))]))[0]
+    found = experiments(inventory_of([put_on(make("fedavg"), **({"data": {"name": "pamap2"}} | config))]))[0]
     assert not is_comparable(found) and is_comparable(found, any_fleet=True)
 
 
@@ -124,16 +124,16 @@ def test_departures_from_the_protocol_are_named(pamap2, make):
     ]  # fmt: skip
 
 
-def test_another_data_set_is_set_beside_pamap2_s_column(pamap2, make, stock_of):
-    other = experiments(stock_of([make("fedavg")]))[0]
+def test_another_data_set_is_set_beside_pamap2_s_column(pamap2, make, inventory_of):
+    other = experiments(inventory_of([make("fedavg")]))[0]
     assert printed(other, PAPER, "I", "FedAvg", F1).value == 92.0
     assert second_line(other) == "second line: paper, PAMAP2"
     assert second_line(pamap2(make("fedavg"))) == "second line: paper, PAMAP2, ours minus it"
     assert printed(pamap2(make("fedavg")), PAPER, "I", "V1", F1) is None
 
 
-def test_runs_are_counted_against_the_plan_and_other_code_is_marked(make, put_on, stock_of):
+def test_runs_are_counted_against_the_plan_and_other_code_is_marked(make, put_on, inventory_of):
     runs = [put_on(make("fedavg", seed=s), digest="b" if s == 2 else "a", where=f"w{s}") for s in range(3)]
-    found = experiments(stock_of(runs, [(put_on(make("fedavg", seed=4)), "failed", "disk full")]))[0]
-    cell = runs_entry(found.main.row("fedavg"), found)
+    found = experiments(inventory_of(runs, [(put_on(make("fedavg", seed=4)), "failed", "disk full")]))[0]
+    cell = runs_cell(found.main.row("fedavg"), found)
     assert (cell.text, cell.below, cell.tone) == ("3 of 4", "1 by other code", "warn")

@@ -5,9 +5,10 @@ import dataclasses
 import pytest
 
 from actors.grids.freeze import Search, choose
+from relief_ray.errors import UserError
 from relief_ray.report.build import build
-from relief_ray.report.comparison import by_setting, compare_runs
-from relief_ray.report.inventory import Stock, labelled, merged
+from relief_ray.report.comparison import compare_runs
+from relief_ray.report.inventory import Inventory, labelled, merged
 from tune_configs.search_lr import METHODS, tries
 
 USUAL = {"training": {"epochs": 2, "missing": "zero_input", "lr": 0.001, "batch_size": 32}}
@@ -22,10 +23,10 @@ def chosen(kind, lr, gamma=None, at_edge=()):
 
 
 @pytest.fixture
-def page(put_on, stock_of):
+def page(put_on, inventory_of):
     def make_page(runs, others=()):
         on = [put_on(r, where=f"w{i}") for i, r in enumerate(runs)]
-        return build(Stock(slots=labelled(merged(stock_of(on, others).slots))))
+        return build(Inventory(items=labelled(merged(inventory_of(on, others).items))))
 
     return make_page
 
@@ -41,16 +42,16 @@ def test_tuned_figures_stand_beside_the_usual_ones_with_the_edge(make, page):
             make("relief", scores=(0.6, 0.8), extra=chosen("tuned", 0.01, 0.5, ["training.lr"])),
         ]
     )
-    slugs = [s.slug for s in document.sheets]
+    slugs = [s.slug for s in document.tables]
     assert "e2-main" in slugs and "e3-main" not in slugs
-    main, tuned = (next(s for s in document.sheets if s.slug == slug) for slug in ("e1-main", "e2-main"))
-    found = {line.name: (line.entries[-1].text, line.entries[-1].below) for line in main.lines}
+    main, tuned = (next(s for s in document.tables if s.slug == slug) for slug in ("e1-main", "e2-main"))
+    found = {line.name: (line.cells[-1].text, line.cells[-1].below) for line in main.rows}
     assert main.head[-1] == "F1 %, tuned"
     assert found["fedavg"] == ("70.0", "lr 0.003")
     assert found["relief"] == ("80.0", "lr 0.01, gamma 0.5, edge")
     assert found["fedel"] == ("not run", "")
     assert tuned.caption.endswith("every method tuned.") and "values chosen by a search" in tuned.notes[0]
-    assert {"fedavg", "relief"} <= {line.name for line in tuned.lines if line.entries[0].text == "1"}
+    assert {"fedavg", "relief"} <= {line.name for line in tuned.rows if line.cells[0].text == "1"}
 
 
 def test_a_search_is_one_table_of_methods_and_tries(make, page):
@@ -60,11 +61,11 @@ def test_a_search_is_one_table_of_methods_and_tries(make, page):
     ]
     runs += [make("relief", validation=(0.1, 0.6), scores=(None, None), extra=chosen("try", 0.01, 0.5))]
     document = page([], [(r, "untested") for r in runs])
-    assert not any(s.slug == "gaps" for s in document.sheets), "a try is looked at on the validation part alone"
-    assert [s.slug for s in document.sheets if s.slug.startswith(("e1", "search"))] == ["search-1"]
-    table = next(s for s in document.sheets if s.slug == "search-1")
+    assert not any(s.slug == "gaps" for s in document.tables), "a try is looked at on the validation part alone"
+    assert [s.slug for s in document.tables if s.slug.startswith(("e1", "search"))] == ["search-1"]
+    table = next(s for s in document.tables if s.slug == "search-1")
     assert table.head == ("method", "lr 0.001", "lr 0.01")
-    assert [(line.name, [(e.text, e.tone) for e in line.entries]) for line in table.lines] == [
+    assert [(line.name, [(e.text, e.tone) for e in line.cells]) for line in table.rows] == [
         ("fedavg", [("50.0", ""), ("70.0", "good")]),
         ("relief gamma 0.5", [("not run", "gap"), ("60.0", "good")]),
     ]
@@ -87,16 +88,16 @@ def test_a_method_whose_batch_size_was_searched_stands_beside_those_that_keep_th
     usual = [make(m, extra=USUAL, scores=(0.5, 0.6)) for m in ("fedavg", "relief", "v1")]
     tuned = [searched(make, m, "tuned", n, scores=(0.6, 0.7)) for m, n in (("fedavg", 6), ("relief", 10), ("v1", 8))]
     document = page([*usual, *tuned])
-    assert [s.slug for s in document.sheets if s.slug.endswith("-main")] == ["e1-main", "e2-main"]
-    main, own = (next(s for s in document.sheets if s.slug == slug) for slug in ("e1-main", "e2-main"))
-    found = {line.name: (line.entries[-1].text, line.entries[-1].below) for line in main.lines}
+    assert [s.slug for s in document.tables if s.slug.endswith("-main")] == ["e1-main", "e2-main"]
+    main, own = (next(s for s in document.tables if s.slug == slug) for slug in ("e1-main", "e2-main"))
+    found = {line.name: (line.cells[-1].text, line.cells[-1].below) for line in main.rows}
     assert found["fedavg"] == ("70.0", "lr 0.001, batch_size 16")
     assert found["relief"] == ("70.0", "lr 0.003, deadline_fraction 0.6")
-    assert {"fedavg", "relief"} <= {line.name for line in own.lines if line.entries[0].text == "1"}
+    assert {"fedavg", "relief"} <= {line.name for line in own.rows if line.cells[0].text == "1"}
     assert "batch" not in own.notes[0] and "batch 32" in main.notes[0], "no batch size is everybody's"
-    (group,) = by_setting(tuned)
-    assert [r.label for r in compare_runs(group).rows] == ["fedavg", "relief", "v1"]
-    assert [len(g) for g in by_setting([*usual, *tuned])] == [3, 3]
+    assert [r.label for r in compare_runs(tuned).rows] == ["fedavg", "relief", "v1"]
+    with pytest.raises(UserError, match="choice = None and 'tuned'"):
+        compare_runs([*usual, *tuned])
 
 
 def test_the_shipped_search_is_one_table(make, page):
@@ -106,10 +107,10 @@ def test_the_shipped_search_is_one_table(make, page):
         for number in range(15)
     ]
     document = page([], [(r, "untested") for r in runs])
-    assert [s.slug for s in document.sheets if s.slug.startswith("search")] == ["search-1"]
-    table = next(s for s in document.sheets if s.slug == "search-1")
-    assert len(table.head) == 6 and len(table.lines) == 3 * len(METHODS)
-    assert not any(e.tone == "gap" for line in table.lines for e in line.entries)
+    assert [s.slug for s in document.tables if s.slug.startswith("search")] == ["search-1"]
+    table = next(s for s in document.tables if s.slug == "search-1")
+    assert len(table.head) == 6 and len(table.rows) == 3 * len(METHODS)
+    assert not any(e.tone == "gap" for line in table.rows for e in line.cells)
 
 
 def own_models(loaded, f1_fleet):
@@ -130,15 +131,15 @@ def test_the_green_cell_is_what_is_frozen_each_fold_for_itself(make, page):
         for f, tried in scores.items()
         for lr, (f1, f1_fleet) in tried.items()
     ]
-    table = next(s for s in page([], [(r, "untested") for r in runs]).sheets if s.slug == "search-1")
-    assert [(line.name, [(e.text, e.tone) for e in line.entries]) for line in table.lines] == [
+    table = next(s for s in page([], [(r, "untested") for r in runs]).tables if s.slug == "search-1")
+    assert [(line.name, [(e.text, e.tone) for e in line.cells]) for line in table.rows] == [
         ("fedavg fold 0", [("20.0", ""), ("40.0", "good")]),
         ("fedavg fold 1", [("80.0", "good"), ("70.0", "")]),
     ]
-    for fold, line in zip(scores, table.lines, strict=True):
+    for fold, line in zip(scores, table.rows, strict=True):
         tries = {(str(lr),): [own] for lr, (_, own) in scores[fold].items()}
         frozen = choose(("dsa", fold, "cnn", "fedavg"), Search(parameters=("training.lr",), tries=tries))
-        green = next(h for h, e in zip(table.head[1:], line.entries, strict=True) if e.tone == "good")
+        green = next(h for h, e in zip(table.head[1:], line.cells, strict=True) if e.tone == "good")
         assert green == f"lr {frozen.settings['training.lr']:g}"
 
 
@@ -147,5 +148,5 @@ def test_of_equal_tries_one_is_green(make, page):
         make("fedavg", validation=(0, 0.5), scores=(None, None), extra=chosen("try", lr), model=str(lr))
         for lr in (0.001, 0.01)
     ]
-    table = next(s for s in page([], [(r, "untested") for r in runs]).sheets if s.slug == "search-1")
-    assert [e.tone for e in table.lines[0].entries] == ["good", ""]
+    table = next(s for s in page([], [(r, "untested") for r in runs]).tables if s.slug == "search-1")
+    assert [e.tone for e in table.rows[0].cells] == ["good", ""]

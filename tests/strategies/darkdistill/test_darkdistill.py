@@ -16,9 +16,9 @@ from relief_ray.messages import EvalTarget, StageTimes, WeightedSum
 from relief_ray.models.backbone import BackboneNetwork
 from relief_ray.server.aggregation import apply_step, mean_step, one_bucket, over_members
 from relief_ray.strategies.common import average
-from relief_ray.strategies.darkdistill import distillation
+from relief_ray.strategies.darkdistill import DarkDistill, distillation
 from relief_ray.strategies.darkdistill import strategy as darkdistill
-from relief_ray.strategies.darkdistill.strategy import JUDGE, DarkDistill, early_exits
+from relief_ray.strategies.darkdistill.strategy import JUDGE, early_exits
 from relief_ray.strategies.early_exits import depths_by_speed, last_layers, level
 from relief_ray.strategies.fedavg import FedAvg
 from relief_ray.training.forward_plan import plan_forward

@@ -9,7 +9,6 @@ from relief_ray.strategies.harmony.clustering import (
     alike,
     k_means,
     last_reports,
-    mean_model,
     num_by_size,
     num_dominant,
     scale_columns,
@@ -92,9 +91,3 @@ def test_last_reports_stay_until_there_are_newer_ones():
     assert first[2].isnan().all() and first[1, 1].isnan()
     second, seen = last_reports(first, [report(2, 1.0, 2.0)], "d", fleet)
     assert [c.id for c in seen] == [0, 1, 2] and second[0].tolist() == [0.25, 0.5] and first[2].isnan().all()
-
-
-def test_the_mean_of_equal_models_is_that_model_to_the_bit():
-    model = {"g": torch.randn(50, generator=torch.Generator().manual_seed(0))}
-    assert all(torch.equal(mean_model([model] * n)["g"], model["g"]) for n in range(1, 12))
-    assert mean_model([{"g": torch.tensor([1.0])}, {"g": torch.tensor([2.0])}])["g"].item() == 1.5

@@ -11,7 +11,8 @@ from relief_ray.messages import Assignment, ServerState
 from relief_ray.records import read_rounds
 from relief_ray.strategies import PRESETS
 from relief_ray.strategies.fedavg import FedAvg
-from relief_ray.strategies.harmony.strategy import DRIFT, Harmony, unimodal_heads
+from relief_ray.strategies.harmony import Harmony
+from relief_ray.strategies.harmony.strategy import DRIFT, unimodal_heads
 from relief_ray.streams import Streams
 from tests.conformance.cases import config_of, drive
 from tests.toy import ACC, FULL, bench, build, context_of, fleet_of, task_of, update_of

@@ -10,8 +10,9 @@ from relief_ray.codec import encoded_nbytes
 from relief_ray.groups import WHOLE, Part
 from relief_ray.messages import Assignment, ServerState
 from relief_ray.strategies.fedavg import FedAvg
+from relief_ray.strategies.helora import HeLoRA
 from relief_ray.strategies.helora.padding import filling, relative_size
-from relief_ray.strategies.helora.strategy import HeLoRA, allocate, sizes, weight
+from relief_ray.strategies.helora.strategy import allocate, sizes, weight
 from tests import toy
 from tests.toy import ACC, FOUR, FULL, RANK, bench, build, context_of, reduced_of, update_of
 from tests.training.scenario import build as build_cnn

@@ -12,8 +12,8 @@ from relief_ray.groups import Part
 from relief_ray.messages import EvalTarget
 from relief_ray.models.backbone import BackboneNetwork
 from relief_ray.records import read_rounds
-from relief_ray.strategies.helora import mutual_learning
-from relief_ray.strategies.helora.strategy import HeLoRA, sizes
+from relief_ray.strategies.helora import HeLoRA, mutual_learning
+from relief_ray.strategies.helora.strategy import sizes
 from tests.conformance.cases import config_of, drive
 from tests.toy import ACC, FOUR, bench, build, context_of, fleet_of, windows_for
 

@@ -6,7 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relief_ray.strategies.pilot.mixing import distances, local_models, mean, mix_with_nearest, mixing
+from relief_ray.server.aggregation import mix_models, normalised
+from relief_ray.strategies.pilot.mixing import distances, local_models, mix_with_nearest, mixing
 
 GROUPS = ("a", "b")
 
@@ -75,4 +76,4 @@ def test_local_models_and_means_by_hand():
     start = [{"a": torch.tensor([1.0, 2.0])}, {"a": torch.tensor([0.0, 0.0])}]
     local = local_models(start, [{"a": torch.tensor([1.0, 0.0])}, {"a": torch.tensor([5.0, 5.0])}])
     assert [x["a"].tolist() for x in local] == [[2.0, 2.0], [5.0, 5.0]]
-    assert mean(local, [2.0, 1.0], ["a"])["a"].tolist() == [3.0, 3.0]
+    assert mix_models(local, normalised([2.0, 1.0]), ["a"])["a"].tolist() == [3.0, 3.0]

@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from relief_ray.federated import LocalStep
-from relief_ray.strategies.pilot.mixing import local_models, mean, mix_with_nearest
-from relief_ray.strategies.pilot.strategy import Pilot, backbone_of, objective
+from relief_ray.server.aggregation import mix_models, normalised
+from relief_ray.strategies.pilot import Pilot
+from relief_ray.strategies.pilot.mixing import local_models, mix_with_nearest
+from relief_ray.strategies.pilot.strategy import backbone_of, objective
 from relief_ray.streams import Streams
 from tests.toy import ACC, FOUR, FULL, bench, build, context_of, fleet_of
 
@@ -195,7 +197,7 @@ def test_identical_clients_stay_identical(tmp_path):
 def test_canonical_model_is_the_mean_of_the_full_clients(tmp_path):
     run = pilot(tmp_path, rounds=2)
     models, shares = run.state.models, [float(SIX[n].num_windows) for n in (0, 2)]
-    expected = mean([models["client.0"], models["client.2"]], shares, PLAIN)
+    expected = mix_models([models["client.0"], models["client.2"]], normalised(shares), PLAIN)
     assert all(torch.equal(models["global"][j], expected[j]) for j in PLAIN)
     assert torch.equal(models["global"]["connector.task.1"], models["client.0"]["connector.task.1"])
     plan = run.strategy.evaluate(run.state, SIX)

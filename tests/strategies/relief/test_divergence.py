@@ -7,7 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relief_ray.strategies.relief.divergence import divergence, from_tensor, smooth, to_tensor
+from relief_ray.server.aggregation import from_tensor, to_tensor
+from relief_ray.strategies.relief.divergence import divergence, smooth
 from tests.toy import build, sum_of
 
 LAYOUT = build().layout

@@ -5,153 +5,153 @@ from dataclasses import replace
 
 import pytest
 
-from actors.grids import grid_folder as books
-from actors.grids.grid_folder import Book, Entry, keep_error, read_book, set_stale_aside, write_book
-from actors.grids.trial import Order, carry_out
-from actors.runtime.warm_pool import Crew
+from actors.grids.trial import TrialSpec, run_trial
+from actors.plans import CellFolder, Plan, keep_error, read_grid, set_stale_aside, write_grid
+from actors.runtime.warm_pool import WorkerCache
 from relief_ray.errors import UserError
 from relief_ray.experiment.lifecycle import create
 from relief_ray.models.moment.weights import load_frozen
+from relief_ray.records.cells import ERROR_FILE
 from relief_ray.records.identity import source_digest
 from relief_ray.records.run_folder import RunFolder, read_run
-from tests.actors.grids.scenes import tiny_book
+from tests.actors.grids.scenes import tiny_plan
 from tests.models.test_backbone_frozen import put_weights
 from tune_configs.cells import cells_of, load_grid
 
 
-def order_of(entry: Entry):
-    return Order(
+def spec_of(entry: CellFolder):
+    return TrialSpec(
         cell=entry.cell, folder=entry.folder, grid="tiny", stop_file=entry.folder.parent / ".stop", environment={}
     )
 
 
-def states(book):
-    return [e.state for e in book.entries()]
+def states(plan):
+    return [e.status for e in plan.cell_folders()]
 
 
 def test_states_of_a_grid_with_every_kind_of_cell(tmp_path):
-    book = write_book(tiny_book(tmp_path, methods=("fedavg", "fedprox", "v1", "v2", "v3")))
-    done, failed, begun, stale, _ = book.entries()
-    assert states(book) == ["missing"] * 5
-    assert carry_out(order_of(done), Crew()) == "finished"
+    plan = write_grid(tiny_plan(tmp_path, methods=("fedavg", "fedprox", "v1", "v2", "v3")))
+    done, failed, begun, stale, _ = plan.cell_folders()
+    assert states(plan) == ["planned"] * 5
+    assert run_trial(spec_of(done), WorkerCache()) == "done"
     keep_error(failed.folder, ValueError("no"))
     create(begun.cell.config, begun.folder)[1].close()
     create(stale.cell.config, stale.folder)[1].close()
     with RunFolder.resume(stale.folder) as folder:
         folder.update(source_digest="0" * 64)
-    found = book.entries()
-    assert [e.state for e in found] == ["done", "failed", "missing", "stale", "missing"]
+    found = plan.cell_folders()
+    assert [e.status for e in found] == ["done", "failed", "interrupted", "stale", "planned"]
     assert found[0].num_rounds == found[0].num_planned == 3
     assert found[1].why == "ValueError: no" and "sources 000000000000 there" in found[3].why
     assert read_run(done.folder).parent == "tiny"
 
 
 def test_a_failed_cell_keeps_its_error_and_a_new_try_forgets_it(tmp_path):
-    book = write_book(tiny_book(tmp_path, methods=("fedavg",)))
-    (entry,) = book.entries()
+    plan = write_grid(tiny_plan(tmp_path, methods=("fedavg",)))
+    (entry,) = plan.cell_folders()
     broken = replace(
         entry, cell=replace(entry.cell, config=entry.cell.config.model_copy(update={"backbone": "nonsense"}))
     )
-    assert carry_out(order_of(broken), Crew()) == "failed"
-    (found,) = book.entries()
-    kept = json.loads((entry.folder / books.ERROR_FILE).read_text())
-    assert found.state == "failed" and kept["error"] == found.why and "Traceback" in kept["traceback"]
-    assert carry_out(order_of(entry), Crew()) == "finished"
-    assert states(book) == ["done"] and not (entry.folder / books.ERROR_FILE).exists()
+    assert run_trial(spec_of(broken), WorkerCache()) == "failed"
+    (found,) = plan.cell_folders()
+    kept = json.loads((entry.folder / ERROR_FILE).read_text())
+    assert found.status == "failed" and kept["error"] == found.why and "Traceback" in kept["traceback"]
+    assert run_trial(spec_of(entry), WorkerCache()) == "done"
+    assert states(plan) == ["done"] and not (entry.folder / ERROR_FILE).exists()
 
 
 def test_a_cell_stops_between_rounds_and_goes_on(tmp_path):
-    book = write_book(tiny_book(tmp_path, methods=("relief",)))
-    (entry,) = book.entries()
-    order = order_of(entry)
+    plan = write_grid(tiny_plan(tmp_path, methods=("relief",)))
+    (entry,) = plan.cell_folders()
+    order = spec_of(entry)
     order.stop_file.touch()
-    assert carry_out(order, Crew()) == "interrupted" and not entry.folder.exists()
+    assert run_trial(order, WorkerCache()) == "interrupted" and not entry.folder.exists()
     order.stop_file.unlink()
     create(entry.cell.config, entry.folder, parent="tiny")[1].close()
-    assert carry_out(order, Crew()) == "finished"
-    assert read_run(entry.folder).num_resumes == 1 and states(book) == ["done"]
+    assert run_trial(order, WorkerCache()) == "done"
+    assert read_run(entry.folder).num_resumes == 1 and states(plan) == ["done"]
 
 
 def test_a_book_is_read_as_it_was_written(tmp_path):
-    book = write_book(tiny_book(tmp_path))
-    assert read_book(tmp_path) == book
-    changed = read_book(tmp_path, ["runtime.num_hosts=2"])
-    assert [c.hash for c in changed.cells] == [c.hash for c in book.cells]
+    plan = write_grid(tiny_plan(tmp_path))
+    assert read_grid(tmp_path) == plan
+    changed = read_grid(tmp_path, ["runtime.num_hosts=2"])
+    assert [c.hash for c in changed.cells] == [c.hash for c in plan.cells]
     assert {c.config.runtime.num_hosts for c in changed.cells} == {2}
 
 
 def test_a_second_call_adds_cells(tmp_path):
-    write_book(tiny_book(tmp_path, methods=("fedavg",)))
-    book = write_book(tiny_book(tmp_path, methods=("relief", "fedavg")))
-    assert [c.label for c in book.cells] == ["fedavg", "relief"] == [c.label for c in read_book(tmp_path).cells]
+    write_grid(tiny_plan(tmp_path, methods=("fedavg",)))
+    plan = write_grid(tiny_plan(tmp_path, methods=("relief", "fedavg")))
+    assert [c.label for c in plan.cells] == ["fedavg", "relief"] == [c.label for c in read_grid(tmp_path).cells]
 
 
 def test_another_grids_folder_is_refused(tmp_path):
-    write_book(tiny_book(tmp_path))
+    write_grid(tiny_plan(tmp_path))
     with pytest.raises(UserError, match="holds the grid tiny, asked: other"):
-        write_book(replace(tiny_book(tmp_path), name="other"))
+        write_grid(replace(tiny_plan(tmp_path), name="other"))
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"name": 1, "title": 2, "cells": [{}]}', "[]"])
 def test_a_damaged_book_is_named(tmp_path, text):
     (tmp_path / "grid.json").write_text(text)
     with pytest.raises(UserError, match="damaged"):
-        read_book(tmp_path)
+        read_grid(tmp_path)
     with pytest.raises(UserError, match=r"no grid.json; expected a folder that `relief-ray grid` made"):
-        read_book(tmp_path / "elsewhere")
+        read_grid(tmp_path / "elsewhere")
 
 
 def test_a_damaged_cell_is_a_failed_one(tmp_path):
-    book = write_book(tiny_book(tmp_path, methods=("fedavg",)))
-    (entry,) = book.entries()
+    plan = write_grid(tiny_plan(tmp_path, methods=("fedavg",)))
+    (entry,) = plan.cell_folders()
     entry.folder.mkdir()
     (entry.folder / "run.json").write_text("{")
-    (found,) = book.entries()
-    assert found.state == "failed" and "unreadable" in found.why
+    (found,) = plan.cell_folders()
+    assert found.status == "failed" and "unreadable" in found.why
 
 
 @pytest.mark.parametrize("left", ["nothing", "one round", "half a line", "damage"])
 def test_a_finished_cell_whose_ledger_was_cut_is_a_failed_one(tmp_path, left):
-    book = write_book(tiny_book(tmp_path, methods=("fedavg",)))
-    (entry,) = book.entries()
-    carry_out(order_of(entry), Crew())
-    assert states(book) == ["done"]
+    plan = write_grid(tiny_plan(tmp_path, methods=("fedavg",)))
+    (entry,) = plan.cell_folders()
+    run_trial(spec_of(entry), WorkerCache())
+    assert states(plan) == ["done"]
     ledger = entry.folder / "rounds.jsonl"
     first, second, third = ledger.read_bytes().splitlines(keepends=True)
     cut = {"nothing": b"", "one round": first, "half a line": first + second[:99], "damage": b"{\n" + second + third}
     ledger.write_bytes(cut[left])
-    (found,) = book.entries()
-    assert found.state == "failed" and str(ledger) in found.why
+    (found,) = plan.cell_folders()
+    assert found.status == "failed" and str(ledger) in found.why
     words = {"nothing": "no round (0 of 3", "damage": "line 1 is damaged"}.get(
         left, "round 1 (1 of 3 rounds), expected round"
     )
     assert words in found.why
     # A new try does not go on silently behind what is lost; what was there goes on once it is restored.
-    assert carry_out(order_of(found), Crew()) == "failed"
+    assert run_trial(spec_of(found), WorkerCache()) == "failed"
     ledger.write_bytes(first + second + third)
-    assert states(book) == ["done"]
+    assert states(plan) == ["done"]
 
 
 def test_a_cell_that_a_program_with_other_keys_finished_is_stale(tmp_path):
-    book = write_book(tiny_book(tmp_path, methods=("fedavg",)))
-    (entry,) = book.entries()
-    carry_out(order_of(entry), Crew())
+    plan = write_grid(tiny_plan(tmp_path, methods=("fedavg",)))
+    (entry,) = plan.cell_folders()
+    run_trial(spec_of(entry), WorkerCache())
     with RunFolder.resume(entry.folder) as folder:
         folder.update(source_digest="0" * 64, config_hash="1" * 64)
-    (found,) = book.entries()
-    assert found.state == "stale" and "sources 000000000000 there" in found.why and found.num_rounds == 3
+    (found,) = plan.cell_folders()
+    assert found.status == "stale" and "sources 000000000000 there" in found.why and found.num_rounds == 3
     with RunFolder.resume(entry.folder) as folder:
         folder.update(source_digest=source_digest())
-    assert "holds another run" in book.entries()[0].why
+    assert "holds another run" in plan.cell_folders()[0].why
 
 
 def test_added_cells_stand_where_they_belong(tmp_path):
-    def order(book):
-        return [(c.config.seed, c.config.data.fold, c.label) for c in book.cells]
+    def order(plan):
+        return [(c.config.seed, c.config.data.fold, c.label) for c in plan.cells]
 
     def ask(*settings):
         cells = cells_of(load_grid("smoke"), settings)
-        return write_book(Book(out=tmp_path, name="smoke", title="", cells=cells))
+        return write_grid(Plan(out=tmp_path, name="smoke", title="", cells=cells))
 
     ask("methods=[fedavg]")
     whole = ask()
@@ -162,31 +162,31 @@ def test_added_cells_stand_where_they_belong(tmp_path):
 
 
 def test_stale_cells_are_set_aside_not_lost(tmp_path):
-    book = write_book(tiny_book(tmp_path, methods=("fedavg",)))
-    (entry,) = book.entries()
-    carry_out(order_of(entry), Crew())
+    plan = write_grid(tiny_plan(tmp_path, methods=("fedavg",)))
+    (entry,) = plan.cell_folders()
+    run_trial(spec_of(entry), WorkerCache())
     with RunFolder.resume(entry.folder) as folder:
         folder.update(source_digest="ab" * 32)
-    set_stale_aside(book.entries(), tmp_path)
-    assert states(book) == ["missing"]
+    set_stale_aside(plan.cell_folders(), tmp_path)
+    assert states(plan) == ["planned"]
     assert read_run(tmp_path / "stale" / f"{entry.folder.name}-abababab").status == "finished"
 
 
 def test_a_cell_on_weights_that_have_changed_is_stale(tmp_path, run_cache):
     put_weights(tmp_path / "weights", 0)
     backbone = {"name": "moment_lora", "size": "tiny", "rank": 2, "weights": str(tmp_path / "weights")}
-    book = write_book(tiny_book(tmp_path / "grid", methods=("fedavg",), rounds=1, backbone=backbone))
-    (entry,) = book.entries()
-    assert carry_out(order_of(entry), Crew()) == "finished" and states(book) == ["done"]
+    plan = write_grid(tiny_plan(tmp_path / "grid", methods=("fedavg",), rounds=1, backbone=backbone))
+    (entry,) = plan.cell_folders()
+    assert run_trial(spec_of(entry), WorkerCache()) == "done" and states(plan) == ["done"]
     was = str(read_run(entry.folder).backbone["weights_sha256"])
     put_weights(tmp_path / "weights", 1)
     load_frozen.cache_clear()
-    (found,) = book.entries()
-    assert found.state == "stale" and found.why.startswith(f"weights_sha256 {was[:12]} there, ")
-    set_stale_aside(book.entries(), book.out)
-    assert states(book) == ["missing"] and carry_out(order_of(entry), Crew()) == "finished"
-    assert states(book) == ["done"] and read_run(entry.folder).backbone["weights_sha256"] != was
+    (found,) = plan.cell_folders()
+    assert found.status == "stale" and found.why.startswith(f"weights_sha256 {was[:12]} there, ")
+    set_stale_aside(plan.cell_folders(), plan.out)
+    assert states(plan) == ["planned"] and run_trial(spec_of(entry), WorkerCache()) == "done"
+    assert states(plan) == ["done"] and read_run(entry.folder).backbone["weights_sha256"] != was
     put_weights(tmp_path / "weights", 0)
-    assert states(book) == ["stale"]
-    set_stale_aside(book.entries(), book.out)
-    assert sorted(p.suffix for p in (book.out / "stale").iterdir()) == ["", ".2"], "same program, set aside twice"
+    assert states(plan) == ["stale"]
+    set_stale_aside(plan.cell_folders(), plan.out)
+    assert sorted(p.suffix for p in (plan.out / "stale").iterdir()) == ["", ".2"], "same program, set aside twice"

@@ -5,8 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from relief_ray.data import Dataset, cache
-from relief_ray.data.make_mini import make_mini
+from relief_ray.data import Dataset, cache, get_spec
+from relief_ray.data.formats.dsa import UNITS, read_segment
+from relief_ray.data.formats.dsa_mini import make_mini
+from relief_ray.data.source import Source, open_source
 from relief_ray.data.verify import known_digests
 from relief_ray.files import sha256_file
 
@@ -28,3 +30,16 @@ def test_the_script_makes_the_same_arrays(mini: Dataset, dsa_zip: Path, tmp_path
     with np.load(out, allow_pickle=False) as again, np.load(mini.source.path, allow_pickle=False) as packaged:
         assert sorted(again) == sorted(packaged)
         assert all(np.array_equal(again[key], packaged[key]) for key in again)
+
+
+def test_the_excerpt_equals_the_archive(mini: Dataset, dsa_zip: Path) -> None:
+    unit = UNITS.index(mini.spec.units[0])
+    signal = mini.signal()
+    with open_source(get_spec("dsa"), Source(name="dsa", path=dsa_zip)) as members:
+        for subject, start, stop in mini.bouts[::9]:
+            code = mini.spec.labels[mini.labels[start]]
+            names = [f"data/a{code:02d}/p{subject + 1}/s{part:02d}.txt" for part in range(1, 25)]
+            raw = np.concatenate([read_segment(members, name) for name in names])[:, 9 * unit : 9 * unit + 9]
+            step = np.abs(signal).max(axis=0) / 32767
+            assert stop - start == 3000
+            assert (np.abs(signal[start:stop] - raw) <= 0.51 * step).all()

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from relief_ray.data.sensor_recording import fill_forward, fill_linear, nan_share, runs
+from relief_ray.data.loader import fill_forward, fill_linear, nan_share, runs
 
 
 @given(arrays(np.int16, st.integers(0, 60), elements=st.integers(0, 2)))

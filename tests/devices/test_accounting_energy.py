@@ -2,7 +2,7 @@
 
 import pytest
 
-from relief_ray.devices.energy import client_energy, round_cost
+from relief_ray.devices.accounting import client_energy, round_cost
 from relief_ray.devices.time import Measured, Profile, throughput
 from relief_ray.devices.types import PRESETS, DeviceType
 from relief_ray.devices.workload import Workload

@@ -1,0 +1,248 @@
+"""Plans on disk: the cells of one `relief-ray run` or `relief-ray grid`, each with its folder and its status.
+
+`plan.json` (run) or `grid.json` (grid) lists the cells; whether one is done, failed or stale is read from its folder.
+"""
+
+from __future__ import annotations
+
+import json
+import traceback
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import JsonValue
+
+from relief_ray.config import ExperimentConfig, override, parse
+from relief_ray.errors import UserError
+from relief_ray.experiment.recording import now
+from relief_ray.files import disk_errors, replace_file, unused
+from relief_ray.models.backbone import frozen_mismatch
+from relief_ray.records.cells import (
+    ERROR_FILE,
+    GRID_FILE,
+    CellState,
+    PlanFile,
+    PlannedCell,
+    Status,
+    look,
+    read_plan_file,
+    write_plan_file,
+)
+from relief_ray.records.identity import config_hash
+from relief_ray.records.lock import FileLock
+from relief_ray.records.mlflow_store import flat_params
+from relief_ray.records.redact import MASK, mask_text, redact
+from relief_ray.records.run_folder import LOCK_FILE
+from relief_ray.records.schema import RunRecord
+from tune_configs.cells import Cell
+
+_STALE_FOLDER = "stale"
+# How long a driver that was killed may take to be gone with all its processes.
+_GONE_S = 60.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CellFolder:
+    """A planned cell, its folder and what the folder held when it was looked at."""
+
+    cell: Cell
+    folder: Path
+    state: CellState
+
+    @property
+    def status(self) -> Status:
+        """One of ``records.cells.STATUS_TEXT``."""
+        return self.state.status
+
+    @property
+    def why(self) -> str:
+        """Reason of a failure or of staleness."""
+        return self.state.why
+
+    @property
+    def num_rounds(self) -> int:
+        """Rounds in its ledger, the bootstrap included."""
+        return self.state.num_rounds
+
+    @property
+    def num_planned(self) -> int:
+        """Rounds of the whole cell, the bootstrap included."""
+        return self.cell.config.rounds + has_bootstrap(self.cell)
+
+    @property
+    def is_finished(self) -> bool:
+        """True where its run came to its end, by this program or by another one."""
+        return self.state.run is not None and self.state.run.status == "finished"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """Cells of one command in the order of computation, in folders below ``out``; ``title`` is a grid's own."""
+
+    out: Path
+    name: str
+    title: str = ""
+    cells: tuple[Cell, ...]
+
+    def cell_folders(self) -> tuple[CellFolder, ...]:
+        """Every cell with the status of its folder, as it is now."""
+        return tuple(look_at(cell, self.out / cell.name) for cell in self.cells)
+
+
+def has_bootstrap(cell: Cell) -> bool:
+    """True where round 0 is one of the cell's rounds."""
+    return cell.config.strategy.build().bootstrap
+
+
+def look_at(cell: Cell, folder: Path) -> CellFolder:
+    """Reads the cell's status from its folder alone."""
+
+    def other_weights(run: RunRecord) -> str | None:
+        return frozen_mismatch(run.backbone, cell.config.backbone.frozen_here())
+
+    state = look(folder, expected_hash=cell.hash, other_weights=other_weights, bootstrap=has_bootstrap(cell))
+    return CellFolder(cell=cell, folder=folder, state=state)
+
+
+def make_cell(name: str, label: str, config: ExperimentConfig, setting: str = "") -> Cell:
+    """A cell in the folder ``name``, with the hash of its configuration."""
+    return Cell(name=name, label=label, setting=setting, config=config, hash=config_hash(config.identity()))
+
+
+def row_of(cell: Cell) -> PlannedCell:
+    """The cell as plan files hold it: credentials are masked."""
+    config = redact(cell.config.model_dump(mode="json"))
+    return PlannedCell(folder=cell.name, label=cell.label, setting=cell.setting, hash=cell.hash, config=config)
+
+
+def cells_in(plan: PlanFile, path: Path, settings: Sequence[str] = ()) -> tuple[Cell, ...]:
+    """Cells of a plan file with checked configurations; ``settings`` may change how they are carried out.
+
+    Raises:
+        UserError: this version cannot read a configuration.
+    """
+    return tuple(
+        make_cell(row.folder, row.label, parse(override(row.config, settings), str(path)), row.setting)
+        for row in plan.cells
+    )
+
+
+def read_grid(out: Path, settings: Sequence[str] = ()) -> Plan:
+    """The grid in a folder; ``settings`` may change how its cells are carried out.
+
+    Raises:
+        UserError: there is none, or it is damaged.
+    """
+    path = out / GRID_FILE
+    if not path.exists():
+        raise UserError(f"{out}: no {GRID_FILE}; expected a folder that `relief-ray grid` made")
+    plan = read_plan_file(path)
+    return Plan(out=out, name=plan.name, title=plan.title, cells=cells_in(plan, path, settings))
+
+
+def write_grid(plan: Plan) -> Plan:
+    """Adds the cells to those that ``grid.json`` lists already and returns all of them; the folder exists.
+
+    Raises:
+        UserError: the folder cannot be written, or holds another grid.
+    """
+    cells = plan.cells
+    if (plan.out / GRID_FILE).exists():
+        known = read_grid(plan.out)
+        if known.name != plan.name:
+            raise UserError(f"{plan.out}: holds the grid {known.name}, asked: {plan.name}; choose a folder with --out")
+        cells = merged(known.cells, plan.cells)
+    rows = tuple(row_of(cell) for cell in cells)
+    write_plan_file(plan.out / GRID_FILE, PlanFile(name=plan.name, title=plan.title, cells=rows))
+    return Plan(out=plan.out, name=plan.name, title=plan.title, cells=cells)
+
+
+def merged(known: Sequence[Cell], added: Sequence[Cell]) -> tuple[Cell, ...]:
+    """Both, seed-major where cells were added: seed, fold, setting (of tries: dataset), then as listed."""
+    cells = {cell.name: cell for cell in known} | {cell.name: cell for cell in added}
+    if len(cells) == len(known):
+        return tuple(cells.values())
+    settings = list(dict.fromkeys(_block(cell) for cell in cells.values()))
+    ranks = {setting: rank for rank, setting in enumerate(settings)}
+    return tuple(sorted(cells.values(), key=lambda c: (c.config.seed, c.config.data.fold, ranks[_block(c)])))
+
+
+def _block(cell: Cell) -> str:
+    is_try = cell.config.choice is not None and cell.config.choice.kind == "try"
+    return cell.setting.partition("-")[0] if is_try else cell.setting
+
+
+def difference(recorded: Mapping[str, JsonValue], config: ExperimentConfig) -> str:
+    """The first keys in which a recorded configuration differs: ``rounds is 8 there, asked: 2``."""
+    there, here = flat_params(recorded), flat_params(config.model_dump(mode="json"))
+    keys = [
+        k for k in here | there if here.get(k) != there.get(k) and not k.startswith(("name", "runtime.", "tracking."))
+    ]
+    lines = [f"{k} is {there.get(k, 'unset')} there, asked: {here.get(k, 'unset')}" for k in keys]
+    return "; ".join(lines[:3]) + (f"; and {len(lines) - 3} more" if len(lines) > 3 else "")
+
+
+def refuse_masked(config: ExperimentConfig, folder: Path) -> None:
+    """Credentials are not kept, so a resume has to name a store that needs them again.
+
+    Raises:
+        UserError: it did not.
+    """
+    uri = config.tracking.uri
+    if config.tracking.enabled and uri is not None and MASK in uri:
+        raise UserError(
+            f"{folder}: credentials of tracking.uri = {uri} are not kept; give them again with --set tracking.uri=..., "
+            "or go on with --set tracking.enabled=false"
+        )
+
+
+def refuse_other_than(sections: tuple[str, ...], settings: Sequence[str]) -> None:
+    """Checks that a resume continues the same computation.
+
+    Raises:
+        UserError: a setting that would change it.
+    """
+    for setting in settings:
+        if not setting.startswith(sections) or setting.startswith("runtime.num_threads"):
+            raise UserError(
+                f"--set {setting}: a resume may only change tracking.* and runtime.* (but num_threads, which decides "
+                "bits); start a new run instead"
+            )
+
+
+def keep_error(folder: Path, error: BaseException | str) -> None:
+    """Writes why a cell failed to its ``error.json``."""
+    message = error if isinstance(error, str) else str(error) or type(error).__name__
+    kind = "" if isinstance(error, str | UserError) else f"{type(error).__name__}: "
+    trace = "" if isinstance(error, str) else "".join(traceback.format_exception(error))
+    content = {"error": mask_text(kind + message), "at": now(), "traceback": mask_text(trace)}
+    with disk_errors(folder, "keep the error"):
+        folder.mkdir(parents=True, exist_ok=True)
+    replace_file(folder / ERROR_FILE, (json.dumps(content, indent=1) + "\n").encode())
+
+
+def forget_error(folder: Path) -> None:
+    """Removes ``error.json``: a new try begins."""
+    (folder / ERROR_FILE).unlink(missing_ok=True)
+
+
+def set_stale_aside(cells: Iterable[CellFolder], out: Path) -> None:
+    """Moves the stale ones of the cells to ``stale/``, so that they are computed again."""
+    for cell in cells:
+        if cell.status == "stale" and cell.state.run is not None:
+            target = unused(out / _STALE_FOLDER / f"{cell.folder.name}-{cell.state.run.source_digest[:8]}")
+            with disk_errors(target, "set the stale cell aside"), FileLock(cell.folder / LOCK_FILE, "the cell"):
+                target.parent.mkdir(exist_ok=True)
+                cell.folder.rename(target)
+
+
+def await_quiet(cells: Iterable[CellFolder], wait_s: float = _GONE_S) -> None:
+    """Waits until no process of an earlier driver writes to the cells any more.
+
+    Raises:
+        UserError: one still does.
+    """
+    for cell in cells:
+        if (cell.folder / LOCK_FILE).exists():
+            FileLock(cell.folder / LOCK_FILE, "the cell", wait_s=wait_s).release()

@@ -1,0 +1,55 @@
+"""The built-in datasets by name, and users' own by import path: a built-in dataset is one file and one line here."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
+from relief_ray.data.formats.dsa import DSA
+from relief_ray.data.formats.dsa_mini import DSA_MINI
+from relief_ray.data.formats.mhealth import MHEALTH
+from relief_ray.data.formats.pamap2 import PAMAP2
+from relief_ray.data.formats.partial import MHEALTH_PARTIAL
+from relief_ray.data.loader import DatasetSpec, Loader
+from relief_ray.errors import UserError
+from relief_ray.plugins import import_path, is_path, load
+
+_BUILT_IN = (
+    PAMAP2,
+    MHEALTH,
+    DSA,
+    DSA_MINI,
+    MHEALTH_PARTIAL,
+)
+
+DATASETS: Mapping[str, Loader] = MappingProxyType({loader.spec.name: loader for loader in _BUILT_IN})
+
+
+def get_loader(name: str) -> Loader:
+    """The dataset of that name or import path; a user's own is named by its import path.
+
+    Raises:
+        UserError: the name is unknown, or nothing usable is at the import path.
+    """
+    if is_path(name):
+        return _load(import_path(name))
+    if name not in DATASETS:
+        raise UserError(
+            f"dataset {name!r} is unknown; known: {', '.join(sorted(DATASETS))}; "
+            "one of your own goes by its import path, my.module:LOADER"
+        )
+    return DATASETS[name]
+
+
+def get_spec(name: str) -> DatasetSpec:
+    """The facts of the dataset of that name or import path; UserError lists the known names otherwise."""
+    return get_loader(name).spec
+
+
+def _load(path: str) -> Loader:
+    loader = load(path, "data.name")
+    if not isinstance(loader, Loader):
+        raise UserError(
+            f"data.name = {path!r}: found a {type(loader).__name__}, expected a {Loader.__module__}.Loader "
+            "(spec=DatasetSpec(..), files=.., parse=..)"
+        )
+    return replace(loader, spec=replace(loader.spec, name=path))

@@ -1,0 +1,230 @@
+"""Cells: single runs of `relief-ray run` or `grid`, planned or begun, and what has become of each.
+
+`plan.json` (of `run`) and `grid.json` (of `grid`) list the planned cells in one format; every cell has a folder of its
+own. Its status is read from that folder each time it is needed and is stored nowhere else, so it survives crashes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+
+from pydantic import JsonValue
+
+from relief_ray.errors import UserError
+from relief_ray.files import replace_file
+from relief_ray.records.identity import other_program
+from relief_ray.records.lock import is_locked
+from relief_ray.records.redact import mask_text
+from relief_ray.records.run_folder import LOCK_FILE, ROUNDS_FILE, RUN_FILE, is_done, read_run, scan
+from relief_ray.records.schema import RunRecord
+
+PLAN_FILE, GRID_FILE, ERROR_FILE = "plan.json", "grid.json", "error.json"
+PLAN_FILES = (GRID_FILE, PLAN_FILE)
+
+Status = Literal["done", "running", "interrupted", "failed", "planned", "stale"]
+
+STATUS_TEXT: Mapping[Status, str] = {
+    "done": "finished, every planned round is there",
+    "running": "a process is computing it now",
+    "interrupted": "begun, not all rounds are there",
+    "failed": "ended with an error, or its files are damaged",
+    "planned": "planned, never begun",
+    "stale": "computed by another program or on other frozen weights",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CellState:
+    """Content of a cell's folder.
+
+    Attributes:
+        status: one of ``STATUS_TEXT``.
+        why: reason of a failure or of staleness, else how far an open run is; empty for done and planned cells.
+        num_rounds: lines of its ledger, the bootstrap's included.
+        run: its ``run.json``; None where there is none or it cannot be read.
+    """
+
+    status: Status
+    why: str = ""
+    num_rounds: int = 0
+    run: RunRecord | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """True where the cell is neither done nor failed nor stale: a resume goes on with it."""
+        return self.status in ("planned", "interrupted", "running")
+
+
+def look(
+    folder: Path,
+    *,
+    expected_hash: str | None = None,
+    other_weights: Callable[[RunRecord], str | None] | None = None,
+    bootstrap: bool | None = None,
+) -> CellState:
+    """Reads a cell's status from its folder; changes nothing there.
+
+    ``expected_hash`` (of the planned configuration) and ``other_weights`` (says in what frozen weights differ) turn on
+    the comparison with this program: a cell of another one is stale. ``bootstrap``: whether the ledger has a round 0.
+    """
+    error = read_error(folder)
+    if not (folder / RUN_FILE).exists():
+        return CellState(status="planned") if error is None else CellState(status="failed", why=error)
+    try:
+        run = read_run(folder)
+    except UserError as damaged:
+        return CellState(status="failed", why=str(damaged))
+    if expected_hash is not None:
+        # Another program may hash the same cell differently, and write other lines: this comes first.
+        if other := other_program(run):
+            return CellState(status="stale", why=other, num_rounds=_count_lines(folder), run=run)
+        if run.config_hash != expected_hash:
+            return CellState(status="failed", why=f"{folder}: holds another run; set it aside", run=run)
+    if other_weights is not None and (other := other_weights(run)):
+        return CellState(status="stale", why=other, num_rounds=_count_lines(folder), run=run)
+    path = folder / ROUNDS_FILE
+    try:
+        facts = path.stat() if path.exists() else None
+        rounds = () if facts is None else _rounds_in(path, facts.st_mtime_ns, facts.st_size)
+    except (OSError, UserError) as damaged:
+        return CellState(status="failed", why=str(damaged), run=run)
+    return judge(folder, run, rounds, error, bootstrap)
+
+
+def judge(
+    folder: Path, run: RunRecord, rounds: Sequence[int], error: str | None, bootstrap: bool | None = None
+) -> CellState:
+    """Decides the status of a run whose record and ledger could be read; ``rounds``: the numbers in the ledger."""
+
+    def state(status: Status, why: str = "") -> CellState:
+        return CellState(status=status, why=why, num_rounds=len(rounds), run=run)
+
+    if is_done(run, rounds, bootstrap):
+        return state("done")
+    planned = run.config.get("rounds")
+    last = f"round {rounds[-1]}" if rounds else "no round"
+    if run.status == "finished":
+        num_planned = int(planned) + bool(bootstrap) if isinstance(planned, int) else "?"
+        return state(
+            "failed",
+            f"{folder / ROUNDS_FILE}: ends with {last} ({len(rounds)} of {num_planned} rounds), expected round "
+            f"{planned} of a finished run; restore the file, or remove the folder and resume",
+        )
+    if is_locked(folder / LOCK_FILE):
+        return state("running")
+    if error is not None or run.status == "failed":
+        return state("failed", error or run.note or "the run failed")
+    return state("interrupted")
+
+
+@lru_cache(maxsize=4096)
+def _rounds_in(path: Path, changed_ns: int, num_bytes: int) -> tuple[int, ...]:
+    """Numbers of the rounds in a ledger; parsed once as long as its modification time and size stay.
+
+    Raises:
+        UserError: a line before the last is damaged.
+    """
+    return tuple(record.round for record in scan(path).rounds)
+
+
+def _count_lines(folder: Path) -> int:
+    """Number of whole lines of another program's ledger, which this one may be unable to parse."""
+    path = folder / ROUNDS_FILE
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def read_error(folder: Path) -> str | None:
+    """Error that a grid kept in ``error.json``, credentials masked; None where the cell did not fail."""
+    path = folder / ERROR_FILE
+    if not path.exists():
+        return None
+    try:
+        return mask_text(str(json.loads(path.read_text(encoding="utf-8"))["error"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return f"failed; its {ERROR_FILE} is damaged"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedCell:
+    """Row of a plan file.
+
+    Attributes:
+        folder: name of its folder beside the plan file.
+        label: name of its strategy.
+        config: its configuration as JSON, credentials masked.
+        setting: grid only; its name without method, fold and seed.
+        hash: grid only; that of its configuration.
+    """
+
+    folder: str
+    label: str
+    config: Mapping[str, JsonValue]
+    setting: str = ""
+    hash: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlanFile:
+    """Content of `plan.json` or `grid.json`; ``title`` is a grid's own, empty for a run."""
+
+    name: str
+    cells: tuple[PlannedCell, ...]
+    title: str = ""
+
+
+def read_plan_file(path: Path) -> PlanFile:
+    """Planned cells, in order of computation.
+
+    Raises:
+        UserError: the file is damaged, or not there.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        rows = [
+            PlannedCell(
+                folder=str(row["folder"]),
+                label=str(row["label"]),
+                config=dict(row["config"]),
+                setting=str(row.get("setting", "")),
+                hash=str(row.get("hash", "")),
+            )
+            for row in content["cells"]
+        ]
+        return PlanFile(name=str(content["name"]), title=str(content.get("title", "")), cells=tuple(rows))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"{path}: damaged ({error!r}), expected a plan that `relief-ray run` or `relief-ray grid` wrote; move it "
+            "away and start the same command again"
+        ) from error
+
+
+def write_plan_file(path: Path, plan: PlanFile) -> None:
+    """Writes a plan; fields that a run lacks (title, setting, hash) are left out."""
+    rows: list[JsonValue] = []
+    for cell in plan.cells:
+        names = {"folder": cell.folder, "label": cell.label, "setting": cell.setting, "hash": cell.hash}
+        rows.append({**{key: value for key, value in names.items() if value}, "config": dict(cell.config)})
+    title = {"title": plan.title} if plan.title else {}
+    replace_file(path, (json.dumps({"name": plan.name, **title, "cells": rows}, indent=1) + "\n").encode())
+
+
+def find_runs(folders: Sequence[Path]) -> list[Path]:
+    """Run folders among and directly below ``folders``, in the order named, each once.
+
+    Raises:
+        UserError: a folder holds none.
+    """
+    runs: list[Path] = []
+    for folder in folders:
+        inside = [folder] if (folder / RUN_FILE).exists() else sorted(p.parent for p in folder.glob(f"*/{RUN_FILE}"))
+        if not inside:
+            raise UserError(
+                f"{folder}: no {RUN_FILE} there or one folder below; name a folder that `relief-ray run` made"
+            )
+        runs += inside
+    return list(dict.fromkeys(runs))

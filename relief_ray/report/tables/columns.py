@@ -1,0 +1,100 @@
+"""Columns of figures: heading, unit, decimals and meaning of each, for `compare` and `report` alike.
+
+The headings of words (``method``, ``runs``, ``setting``) belong to their tables. Keys of JSON and CSV are ``figure``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from relief_ray.report.paper import PAPER_DATA
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Column:
+    """Column of one figure of a method.
+
+    Attributes:
+        label: name of the figure.
+        figure: its key in ``MethodResult.stats``; empty where a table computes the cells itself.
+        decimals: digits after the point.
+        unit: printed behind the label; empty where the label names it.
+        scale: factor from the statistic's unit to the printed one.
+        spread: `compare` prints the standard deviation too (`report` always does).
+        paper: heading of the same figure in the paper's tables; ``{data}`` stands for the data set.
+        brief: heading under which `compare` shows the paper's values beside ours; empty: it does not.
+        meaning: sentence for the legend of `compare`, where the heading does not say it all.
+    """
+
+    label: str
+    figure: str
+    decimals: int
+    unit: str = ""
+    scale: float = 1.0
+    spread: bool = False
+    paper: str = ""
+    brief: str = ""
+    meaning: str = ""
+
+    @property
+    def head(self) -> str:
+        """Heading: ``F1 %``, ``round, s``."""
+        return f"{self.label} %" if self.unit == "%" else ", ".join(filter(None, (self.label, self.unit)))
+
+    @property
+    def printed(self) -> Iterator[tuple[str, str]]:
+        """(heading, the paper's column) of the paper's values that `compare` shows beside this figure."""
+        for data in PAPER_DATA.values() if "{data}" in self.paper else ("",):
+            if self.brief:
+                yield self.brief.format(data=data), self.paper.format(data=data)
+
+
+_DATA = "{data} F1 (%)"
+# Of the canonical model, of the clients' own models, and whichever of the two is the method's headline.
+F1 = Column(label="F1", unit="%", figure="f1_canonical_percent", decimals=1, spread=True, paper=_DATA, brief="{data}")
+OWN_F1 = Column(label="F1 own", unit="%", figure="f1_fleet_percent", decimals=1, spread=True, paper=_DATA)
+HEADLINE = Column(label="F1", unit="%", figure="f1_percent", decimals=1, paper=_DATA)
+RARE_F1 = Column(
+    label="rare F1", unit="%", figure="f1_rare_percent", decimals=1, spread=True, paper="rare-modality F1 (%)",
+    brief="rare",
+)  # fmt: skip
+BEST_F1 = Column(label="F1 % at best validation", figure="f1_best_percent", decimals=1)
+LAST10_F1 = Column(label="last-10 F1", unit="%", figure="f1_last10_percent", decimals=1)
+
+ROUND_S = Column(label="round", unit="s", figure="round_s", decimals=2, paper="round (s)")
+SPEEDUP = Column(label="speedup", figure="speedup", decimals=2, paper="speedup", brief="speedup")
+SPEEDUP_TOTAL = Column(label="speedup with bootstrap", figure="speedup_total", decimals=2)
+WALL_S = Column(label="wall", unit="s", figure="wall_s", decimals=2)
+ROUNDS_TO_85 = Column(
+    label="rounds to 85 %", figure="tta85_rounds", decimals=0, paper="TTA (rounds)", brief="rounds",
+    meaning="rounds until the headline F1 is 85 %",
+)  # fmt: skip
+ROUNDS_TO_FEDAVG = Column(
+    label="95 % of FedAvg", figure="tta95_rounds", decimals=0,
+    meaning="rounds until the headline F1 is 95 % of FedAvg's last",
+)  # fmt: skip
+SECONDS_TO_FEDAVG = Column(label="s to 95 % of FedAvg", figure="tta95_s", decimals=1)
+JOULES_TO_FEDAVG = Column(label="J to it", figure="tta95_j", decimals=0)
+
+JOULES = Column(label="J/round", figure="energy_j", decimals=0, paper="energy (J)", brief="J")
+JOULES_TOTAL = Column(label="J in total", figure="energy_total_j", decimals=0)
+JOULES_SAVED = Column(label="J saved", unit="%", figure="energy_saved_percent", decimals=1)
+
+# Table I prints megabytes, Table II kilobytes.
+UP = {
+    "cnn": Column(label="up", unit="MiB", figure="up_mib", decimals=2, paper="Comm (MB)", brief="MB"),
+    "moment_lora": Column(
+        label="up", unit="KiB", figure="up_mib", decimals=0, scale=1024.0, paper="Comm (KB)", brief="KB"
+    ),
+}
+UP_SAVED = Column(label="up saved", unit="%", figure="up_saved_percent", decimals=1, paper="save (%)")
+UP_MAX = Column(label="up max", unit="MiB", figure="up_max_mib", decimals=2)
+TRAINED = Column(label="trained", unit="% of trainable", figure="trained_percent", decimals=1)
+FREE_SLOTS = Column(label="free slots", figure="free_slots", decimals=2)
+CHOSEN_SLOTS = Column(label="of them a choice", figure="chosen_slots", decimals=2)
+
+
+def modality_f1(modality: str) -> Column:
+    """F1 of the canonical model that sees one modality alone."""
+    return Column(label=modality, unit="%", figure=f"f1_{modality}_percent", decimals=1)

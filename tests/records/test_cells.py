@@ -1,0 +1,118 @@
+"""The status of a cell, from what its folder holds; plan files of runs and of grids."""
+
+import json
+import shutil
+
+import pytest
+
+from relief_ray.errors import UserError
+from relief_ray.records.cells import (
+    STATUS_TEXT,
+    CellState,
+    PlanFile,
+    PlannedCell,
+    find_runs,
+    look,
+    read_plan_file,
+    write_plan_file,
+)
+from relief_ray.records.identity import machine_facts, source_digest
+from relief_ray.records.lock import FileLock, is_locked
+from relief_ray.records.run_folder import LOCK_FILE, RunFolder, read_rounds
+
+
+@pytest.fixture
+def change(finished, tmp_path):
+    """A copy of the finished run whose record is changed as asked."""
+    folder = tmp_path / "cell"
+    shutil.copytree(finished, folder)
+    last = read_rounds(folder)[-1].round
+
+    def update(**fields):
+        with RunFolder.resume(folder, min_free_bytes=0) as opened:
+            facts = {"source_digest": source_digest(), "machine": machine_facts().model_dump(), "own_sources": {}}
+            opened.update(**{**facts, "config": {"rounds": last}, **fields})
+        return folder
+
+    return update
+
+
+def test_every_status_comes_from_the_folder_alone(change, tmp_path):
+    assert look(tmp_path / "nowhere") == CellState(status="planned")
+    folder = change()
+    done = look(folder)
+    assert (done.status, done.why, done.is_open) == ("done", "", False) and done.num_rounds == len(read_rounds(folder))
+    change(status="interrupted")
+    assert (look(folder).status, look(folder).is_open) == ("interrupted", True)
+    change(status="failed", note="round 3 was void")
+    assert (look(folder).status, look(folder).why) == ("failed", "round 3 was void")
+    assert set(STATUS_TEXT) == {"done", "running", "interrupted", "failed", "planned", "stale"}
+
+
+def test_a_record_that_says_running_is_believed_only_while_the_folder_is_locked(change):
+    folder = change(status="running")
+    assert look(folder).status == "interrupted" and not is_locked(folder / LOCK_FILE)
+    with FileLock(folder / LOCK_FILE, "the run folder"):
+        assert look(folder).status == "running" and is_locked(folder / LOCK_FILE)
+    assert look(folder).status == "interrupted" and not is_locked(folder / "no.lock")
+
+
+def test_a_finished_run_that_lost_rounds_or_is_damaged_failed(change):
+    folder = change()
+    ledger = folder / "rounds.jsonl"
+    first, *rest = ledger.read_bytes().splitlines(keepends=True)
+    ledger.write_bytes(first)
+    assert look(folder).status == "failed" and "rounds.jsonl: ends with round 0 (1 of" in look(folder).why
+    ledger.write_bytes(b"{\n" + b"".join(rest))
+    assert look(folder).status == "failed" and "line 1 is damaged" in look(folder).why
+    (folder / "run.json").write_text("{")
+    assert look(folder).status == "failed" and look(folder).run is None
+
+
+def test_an_error_counts_unless_the_run_was_done_after_all(change, tmp_path):
+    (tmp_path / "bare").mkdir()
+    for folder in (tmp_path / "bare", change(status="interrupted")):
+        (folder / "error.json").write_text(json.dumps({"error": "ValueError: https://me:secret@host\nmore"}))
+        assert look(folder).status == "failed" and look(folder).why == "ValueError: https://***@host\nmore"
+    assert look(change(status="finished")).status == "done"
+    (tmp_path / "bare" / "error.json").write_text("[]")
+    assert look(tmp_path / "bare").why == "failed; its error.json is damaged"
+
+
+def test_staleness_needs_a_planned_configuration_to_compare_with(change):
+    folder = change(source_digest="0" * 64)
+    known = look(folder).run.config_hash
+    assert look(folder).status == "done"
+    assert look(folder, expected_hash=known).status == "stale"
+    assert look(folder, expected_hash="other").status == "stale", "another program may hash it differently"
+    change()
+    assert look(folder, expected_hash=known).status == "done"
+    assert "holds another run" in look(folder, expected_hash="other").why
+    stale = look(folder, expected_hash=known, other_weights=lambda run: "weights a there, b here")
+    assert (stale.status, stale.why) == ("stale", "weights a there, b here") and stale.num_rounds > 0
+
+
+def test_plans_of_runs_and_grids_come_back_as_they_were_written(tmp_path):
+    run = PlanFile(name="demo", cells=(PlannedCell(folder="a-s0", label="a", config={"rounds": 2}),))
+    cell = PlannedCell(folder="x-a-s0", label="a", setting="x", hash="12", config={"rounds": 2})
+    for plan in (run, PlanFile(name="smoke", title="Smoke", cells=(cell, *run.cells))):
+        write_plan_file(tmp_path / "plan.json", plan)
+        assert read_plan_file(tmp_path / "plan.json") == plan
+    write_plan_file(tmp_path / "plan.json", run)
+    row = {"folder": "a-s0", "label": "a", "config": {"rounds": 2}}
+    assert json.loads((tmp_path / "plan.json").read_text()) == {"name": "demo", "cells": [row]}
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"name": 1, "cells": [{}]}', '{"name": "a", "cells": [1]}'])
+def test_a_damaged_plan_is_named(tmp_path, text):
+    (tmp_path / "grid.json").write_text(text)
+    with pytest.raises(UserError, match=r"grid\.json: damaged .*move it away and start the same command again"):
+        read_plan_file(tmp_path / "grid.json")
+
+
+def test_runs_are_found_in_and_below_folders(finished, tmp_path):
+    shutil.copytree(finished, tmp_path / "b")
+    shutil.copytree(finished, tmp_path / "a")
+    assert find_runs([tmp_path / "b", tmp_path]) == [tmp_path / "b", tmp_path / "a"]
+    with pytest.raises(UserError, match=r"no run\.json there or one folder below"):
+        find_runs([tmp_path / "a" / "checkpoints"])

@@ -1,0 +1,166 @@
+"""The paper's tables and figures as grids, our own question about them, and a small grid for a first try."""
+
+from __future__ import annotations
+
+from tune_configs.grid import (
+    BOUNDS,
+    CNN,
+    FIVE_METHODS,
+    LORA,
+    OUR_VARIANTS,
+    PAPER,
+    PAPER_METHODS,
+    VARIANTS,
+    Axis,
+    Grid,
+    Level,
+)
+
+
+def main_cnn() -> Grid:
+    """Table I: Backbone 1 with 11 methods and four bounds, 2 datasets, 3 seeds."""
+    return Grid(
+        name="main_cnn",
+        title="Table I: 11 methods on Backbone 1, and the bounds",
+        methods=(*PAPER_METHODS, *BOUNDS),
+        axes=(Axis(name="backbones", levels=(CNN,)),),
+        settings=PAPER,
+    )
+
+
+def main_lora() -> Grid:
+    """Table II: Backbone 2 with 11 methods and four bounds, 2 datasets, 3 seeds."""
+    return Grid(
+        name="main_lora",
+        title="Table II: 11 methods on Backbone 2, and the bounds",
+        methods=(*PAPER_METHODS, *BOUNDS),
+        axes=(Axis(name="backbones", levels=(LORA,)),),
+        settings=PAPER,
+    )
+
+
+# Eq. (2) feeds zeros into the encoder, Section III-B leaves its features zero.
+_MISSING = (
+    Level(name="zero_input", settings={"training.missing": "zero_input"}),
+    Level(name="zero_feature", settings={"training.missing": "zero_feature"}),
+)
+
+
+def ablation() -> Grid:
+    """Table III: V0 to V3, three one-field variants of ours, FedAvg (the 1.00x) and four bounds.
+
+    2 backbones, 2 datasets, both readings of a missing modality, 3 seeds.
+    """
+    return Grid(
+        name="ablation",
+        title="Table III: V0 to V3 and three variants of ours, the bounds, both backbones, both missing modes",
+        methods=("fedavg", *VARIANTS, *OUR_VARIANTS, *BOUNDS),
+        axes=(Axis(name="backbones", levels=(CNN, LORA)), Axis(name="missing", levels=_MISSING)),
+        settings=PAPER,
+    )
+
+
+def _clients(number: int) -> Level:
+    return Level(name=f"n{number}", settings={"data.num_clients": number})
+
+
+# One factor at a time; the moderate gap with one client per subject is the common point.
+_FACTORS = (
+    Level(name="moderate"),
+    Level(name="gap10", settings={"fleet.gap": 10.0}),
+    Level(name="gap100", settings={"fleet.gap": 100.0}),
+    *(_clients(number) for number in (20, 50, 100)),
+)
+
+
+def sensitivity() -> Grid:
+    """Tables IV and V: gaps between devices of 10, 55, 100, and 8 or 10, 20, 50, 100 clients.
+
+    Five methods, four bounds, 2 backbones, 2 datasets, 3 seeds.
+    """
+    return Grid(
+        name="sensitivity",
+        title="Tables IV and V: heterogeneity gap and number of clients, five methods",
+        methods=(*FIVE_METHODS, *BOUNDS),
+        axes=(Axis(name="backbones", levels=(CNN, LORA)), Axis(name="factors", levels=_FACTORS)),
+        settings=PAPER,
+    )
+
+
+def diagnostics() -> Grid:
+    """Fig. 2 (cosines of updates in pairs) and Fig. 3 (divergence over the phases of training).
+
+    FedAvg as in the paper, RELIEF beside it; PAMAP2 on both backbones, every round compared in pairs.
+    """
+    return Grid(
+        name="diagnostics",
+        title="Figs. 2 and 3: cosine and divergence of updates per block",
+        methods=("fedavg", "relief"),
+        datasets=("pamap2",),
+        axes=(Axis(name="backbones", levels=(LORA, CNN)),),
+        seeds=(0,),
+        settings={**PAPER, "record.pairwise_every": 1},
+    )
+
+
+def _two_devices(dataset: str, subjects: tuple[int, int]) -> Level:
+    """Level with one subject each on Orin-1 (Type A, every sensor) and Orin-2 (Type C, accelerometer alone)."""
+    settings = {"data.subjects": subjects, "fleet.counts": (1, 0, 1), "rounds": 100}
+    return Level(name="device", settings=settings, datasets=(dataset,))
+
+
+_SCOPES = (
+    _two_devices("pamap2", (101, 102)),
+    _two_devices("mhealth", (1, 2)),
+    _two_devices("dsa_within", (1, 2)),
+    Level(name="fleet", settings={"rounds": 200}),
+)
+
+
+def testbed() -> Grid:
+    """Section VII: the testbed's devices; per-device profiling with two clients, the fleet with everyone.
+
+    Five methods, four bounds, 2 backbones, 2 datasets, 3 seeds; 100 rounds on two devices, 200 with the fleet.
+    """
+    return Grid(
+        name="testbed",
+        title="Section VII: testbed devices, per device (100 rounds) and as a fleet (200 rounds)",
+        methods=(*FIVE_METHODS, *BOUNDS),
+        axes=(Axis(name="backbones", levels=(CNN, LORA)), Axis(name="scopes", levels=_SCOPES)),
+        settings={**PAPER, "fleet.preset": "testbed"},
+    )
+
+
+_COUPLINGS = tuple(
+    Level(name=kind, settings={"fleet.coupling": kind}) for kind in ("coupled", "independent", "inverted")
+)
+
+
+def coupling() -> Grid:
+    """Our own: which device owns which sensors, the premise that the paper never varies.
+
+    FedAvg, V0 to V3, V2 with mandatory blocks, four bounds; slow devices have few sensors, any, or many; 3 seeds.
+    """
+    return Grid(
+        name="coupling",
+        title="which device owns which sensors: coupled, independent, inverted",
+        methods=("fedavg", *VARIANTS, "v2_mandatory", *BOUNDS),
+        axes=(Axis(name="backbones", levels=(CNN,)), Axis(name="coupling", levels=_COUPLINGS)),
+        settings=PAPER,
+    )
+
+
+def smoke() -> Grid:
+    """Twelve cells of a few seconds on the data that ship with the package: shows that a grid runs.
+
+    FedAvg, V0 and V1, two folds, two seeds, three short rounds.
+    """
+    return Grid(
+        name="smoke",
+        title="twelve short cells on shipped real data: FedAvg, V0 (RELIEF) and V1, two folds, two seeds",
+        methods=("fedavg", "relief", "v1"),
+        datasets=("dsa_mini_held_out",),
+        folds=(0, 1),
+        seeds=(0, 1),
+        settings={"rounds": 3, "evaluation.every": 1, "record.checkpoint_every": 1},
+    )
