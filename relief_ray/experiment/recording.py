@@ -57,12 +57,11 @@ def round_record(
     before: Mapping[str, Totals],
     target_s: float | None,
 ) -> RoundRecord:
-    """Build the record of a finished round: the only place where a round's tensors and dataclasses become JSON.
+    """Build a round's record, the only place where its tensors become JSON.
 
-    ``metrics``: evaluations by part, if any; ``before``: totals of the last record; ``target_s``: ``T*``, if any.
+    ``metrics``: evaluations by part; ``before``: totals of the last record; ``target_s``: ``T*``, if any.
     """
-    trained, state = result.trained, result.state
-    reference = fedavg_costs(setup, context.participants)
+    trained, state, reference = result.trained, result.state, fedavg_costs(setup, context.participants)
     return RoundRecord(
         round=context.round,
         phase=result.tasks[0].phase if result.tasks else "idle",
