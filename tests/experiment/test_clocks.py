@@ -97,7 +97,7 @@ def test_a_users_clock_survives_json_and_is_among_the_runs_sources(write):
     assert by_file == by_module and by_module.costs.planning_time == f"{module}:Mine"
     assert ExperimentConfig.model_validate_json(by_module.model_dump_json()) == by_module
     assert by_module.modules() == (module,) and list(digests(by_module.modules())) == [f"{module}.py"]
-    assert by_module.hashed() == by_file.hashed() != parse(BASE).hashed()
+    assert by_module.identity() == by_file.identity() != parse(BASE).identity()
 
 
 def test_a_users_clock_plans_and_charges(write, run_cache):

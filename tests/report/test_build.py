@@ -334,7 +334,7 @@ def test_claims_say_where_their_setting_is_not_the_paper_s(family, put_on, inven
         ({"fleet": {"preset": "testbed", "counts": [1, 0, 1]}}, "fleet.preset = testbed, fleet.counts = [1, 0, 1]."),
         ({"fleet": {"gap": 10.0}}, "fleet.gap = 10."),
         ({"data": {"num_clients": 20}}, "data.num_clients = 20."),
-        ({"training": {"planned": "zero_feature"}}, "training.missing = zero_feature."),
+        ({"training": {"missing": "zero_feature"}}, "training.missing = zero_feature."),
         ({"training": {"lr": 0.01}}, "training.lr = 0.01."),
     ):
         assert note(**more).startswith(f"Not the paper's own setting: {words}")

@@ -38,9 +38,9 @@ def test_a_setting_without_any_run_has_no_comparison(make):
 
 
 def test_what_differs_is_named(make):
-    other = config(make, training={"planned": "zero_feature"})
+    other = config(make, training={"missing": "zero_feature"})
     found = experiments(Inventory(items=(item(make("fedavg")), item(make("fedavg", extra=other)))))
-    assert [e.differs for e in found] == [{"planned": "zero_input"}, {"planned": "zero_feature"}]
+    assert [e.differs for e in found] == [{"missing": "zero_input"}, {"missing": "zero_feature"}]
 
 
 def test_runs_of_other_code_are_counted(make):

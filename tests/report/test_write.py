@@ -77,7 +77,7 @@ def test_all_files_are_written_and_repeat_to_the_byte(usual, tmp_path):
     made = build(usual)
     written = write(made, tmp_path / "a")
     (tmp_path / "b" / "figures").mkdir(parents=True)
-    again = draw(made.plots[:2], tmp_path / "b" / "figures")
+    again = draw(made.figures[:2], tmp_path / "b" / "figures")
     assert [p.name for p in written] == ["index.html", "report.md", "report.tex"]
     files = {p.relative_to(tmp_path / "a"): p for p in (tmp_path / "a").rglob("*") if p.is_file()}
     for plot in made.figures:

@@ -19,7 +19,7 @@ ALLOWED = {
     },
     "harmony": {"relief_ray/report/figures/style.py", "relief_ray/report/tables/sensitivity.py"},
     "darkdistill": {"relief_ray/report/figures/style.py", "relief_ray/report/tables/sensitivity.py"},
-    "fedprox": {"relief_ray/report/figures/style.py", "relief_ray/report/figures/progress.py"},
+    "fedprox": {"relief_ray/report/figures/style.py"},
     "bounds": {
         "actors/runtime/session.py",  # Ray's own word `local`, for its address
         "relief_ray/report/captions.py",  # the finding that a method scores below the bound `full_only`

@@ -57,7 +57,7 @@ def on_warm_hosts(cluster):
         layout = (chosen.mode, *clients)
         if layout not in groups:
             groups[layout] = start_hosts(job, clients)
-        return RayExecutor(job, groups[layout].with_job(job), chosen, own=False)
+        return RayExecutor(job, groups[layout].with_job(job), chosen, owns_hosts=False)
 
     yield make
     for group in groups.values():
