@@ -169,7 +169,7 @@ def report(
 
     Cells that failed, are missing or were computed by another program are shown as such.
     """
-    from actors.commands.report import report_command
+    from actors.commands.results import report_command
 
     report_command(folders, out, commit, as_json)
 
@@ -207,7 +207,7 @@ def strategies(
     bibtex: Annotated[bool, typer.Option("--bibtex", help="References instead.")] = False, as_json: AsJson = False
 ) -> None:
     """List what can be compared."""
-    from actors.commands.strategies import strategies_command
+    from actors.commands.conformance import strategies_command
 
     strategies_command(bibtex, as_json)
 

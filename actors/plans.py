@@ -159,7 +159,7 @@ def write_grid(plan: Plan) -> Plan:
 
 
 def merged(known: Sequence[Cell], added: Sequence[Cell]) -> tuple[Cell, ...]:
-    """Both, seed-major where cells were added: seed, fold, setting (of tries: dataset), then as listed."""
+    """Cells of both lists, each name once; where cells were added, sorted by seed, fold and setting."""
     cells = {cell.name: cell for cell in known} | {cell.name: cell for cell in added}
     if len(cells) == len(known):
         return tuple(cells.values())

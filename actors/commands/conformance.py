@@ -1,4 +1,4 @@
-"""`relief-ray conformance my.module:MyMethod`: checks that a strategy keeps the rules and names a broken one."""
+"""`relief-ray strategies` lists methods; `relief-ray conformance my.module:Mine` checks that one keeps the rules."""
 
 from __future__ import annotations
 
@@ -8,17 +8,35 @@ from contextlib import ExitStack
 
 import typer
 
-from actors.commands.output import counted
+from actors.commands.output import counted, table
 from actors.runtime.session import SessionOptions, ray_session
+from relief_ray.citations import cite
 from relief_ray.config import ExperimentConfig, override, parse
 from relief_ray.conformance.rules import RULES, Verdict
 from relief_ray.conformance.runner import PROBLEM, check
 from relief_ray.experiment.experiment import MakeExecutor
 from relief_ray.process import use_threads
 from relief_ray.protocols import Executor
+from relief_ray.strategies import DESCRIBED
 from relief_ray.training.job import Job
 
 _NUM_HOSTS = 2
+
+
+def strategies_command(bibtex: bool, as_json: bool) -> None:
+    """Prints the list, or the references."""
+    if bibtex:
+        print(cite(p.config.citation for p in DESCRIBED.values() if p.config.citation is not None))
+    elif as_json:
+        described = {
+            name: {"kind": p.kind, "about": p.about, "config": p.config.model_dump(mode="json")}
+            for name, p in DESCRIBED.items()
+        }
+        print(json.dumps(described, indent=1))
+    else:
+        rows = [[name, p.kind, p.about] for name, p in DESCRIBED.items()]
+        print(table(["strategy", "kind", "what it does"], rows, left=3))
+        print("\nChange one value: --set strategy.gamma=0.5. Use in a run: --strategies fedavg,relief")
 
 
 def conformance_command(target: str, settings: Sequence[str], use_ray: bool, as_json: bool) -> None:

@@ -8,16 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from actors.plans import (
-    CellFolder,
-    Plan,
-    cells_in,
-    difference,
-    make_cell,
-    refuse_masked,
-    refuse_other_than,
-    row_of,
-)
+from actors.plans import CellFolder, Plan, cells_in, difference, make_cell, refuse_masked, refuse_other_than, row_of
 from relief_ray.config import ExperimentConfig, override, parse, preset, read_values
 from relief_ray.errors import UserError, nearest
 from relief_ray.experiment.lifecycle import stored_engine

@@ -1,4 +1,7 @@
-"""`relief-ray run` and `resume`: run after run, each in its own folder, resumable at any point."""
+"""`relief-ray run` and `resume`: run after run, each in its own folder, resumable at any point.
+
+Their options are declared in ``actors.cli``; an option that is short for a setting is turned into ``--set`` there.
+"""
 
 from __future__ import annotations
 

@@ -52,9 +52,9 @@ class StageRun:
 class Workload:
     """A client's round: FLOPs by phase, the trained groups' own FLOPs (the paper's time model) and payload sizes.
 
-    ``runs`` has the same stage by stage; ``repeats`` says how many calls and windows each of their ``times`` means (one
-    call for all windows of ``round``: how many fit into one is the engine's business). ``extra_flops``: what neither
-    stages nor optimizer count.
+    ``runs`` has the same stage by stage; ``repeats``: (calls, windows) in the whole round per kind of repetition. Work
+    of kind ``round`` counts as one call for all windows, however many the engine takes at a time. ``extra_flops``:
+    FLOPs beside stages and optimizer.
     """
 
     forward_flops: float

@@ -49,7 +49,7 @@ class Setup:
         engine: how training steps are computed.
         planner: time model of the allocation.
         accountant: turns receipts into simulated costs.
-        fedavg: the same for the plain backbone.
+        fedavg: accountant of the backbone without the method's extra modules; it prices FedAvg's round (1.00x).
         reference: FedAvg's round of all clients, by time model.
         rare: modalities of the smallest cohorts.
         build: makes the backbone for the server's own computations.

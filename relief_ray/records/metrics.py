@@ -1,7 +1,9 @@
 """Scalar metrics: one entry of ``METRICS`` per name, and their values from confusion matrices (rows true).
 
 A new metric of the canonical model is a function of its confusion matrix and an entry with ``compute``. Its values are
-then in ``rounds.jsonl`` (``metrics.scores``), in the MLflow copy, in reports and in data frames of cells.
+then in ``rounds.jsonl`` (``metrics.scores``), in the MLflow copy, in `compare`'s JSON and CSV and in data frames of
+cells. Printed tables name their columns in ``report.tables.columns``. A metric that is no function of a confusion
+matrix reads a field of the round's record (``read``), which ``records.schema`` and ``experiment.recording`` must have.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ class Metric:
         description: definition in a sentence.
         compute: value from the canonical model's confusion matrix (K, K) over all subjects, where it is made so.
         read: value from a round's record and the name of the planning time model, where it is no evaluation's.
-        label: prefix on the terminal's line of a round; empty: not shown there.
+        label: prefix on the terminal's line of a round, where it is shown in percent (shares only); empty: not shown.
     """
 
     name: str

@@ -1,1 +1,1 @@
-"""The server's mathematics: aggregation, divergence, budget."""
+"""The server's side of all methods: means of updates, and the order in which updates are summed."""

@@ -75,7 +75,10 @@ def means(buckets: Sequence[Mapping[GroupId, GroupSum]]) -> dict[GroupId, Tensor
 
 
 def over_members(group: ParamGroup, part: GroupSum) -> float:
-    """Normalises over the clients that trained the group: Eq. (3)'s active cohort, Eq. (4)'s ``w_n``."""
+    """Divides by the summed weights of the clients that sent the group (Eqs. (3), (4)).
+
+    The weights themselves are the strategy's, e.g. ``relief.strategy.role_weight`` with ``|M_n|`` for B.
+    """
     return part.weight
 
 

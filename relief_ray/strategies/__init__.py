@@ -17,7 +17,7 @@ from pydantic import Field
 
 from relief_ray.strategies.common import Preset, StrategyConfig
 
-# In the order of tables.
+# In the order of `relief-ray strategies`; each name is a module with ``PRESETS``.
 METHODS = (
     "fedavg",
     "fedprox",

@@ -120,7 +120,7 @@ def first_phase_only(
     """Warns where a method of two phases ends within its first; such a run looks like any other.
 
     ``key``: the setting that the first phase's length comes from; ``consequence``: what the run then is;
-    ``in_first_phase``: whether a round, known with the number of all rounds, may still be of the first phase.
+    ``in_first_phase``: whether the context's round may still belong to the first phase, in a run of ``num_rounds``.
     """
 
     def ends_first(num_rounds: int) -> bool:

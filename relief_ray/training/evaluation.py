@@ -1,4 +1,4 @@
-"""Evaluates a model under sensor masks: confusion matrices per test subject.
+"""Evaluates a model under sensor masks: confusion matrices per test subject (``records.metrics`` scores them).
 
 Every stage is computed once per chunk of windows and presence pattern of the modalities that it depends on, and once a
 call where none of them is present, so M + 1 masks cost little more than one.

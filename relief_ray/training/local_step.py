@@ -24,7 +24,7 @@ from relief_ray.training.inputs import ClientInputs
 
 
 @dataclass(slots=True)
-class Clock:
+class Stopwatch:
     """Measured seconds by phase, and the counters of one client's run.
 
     Attributes:
@@ -104,7 +104,7 @@ class ClientRun:
     task: Assignment
     data: ClientInputs
     program: ClientProgram
-    clock: Clock = field(default_factory=Clock)
+    clock: Stopwatch = field(default_factory=Stopwatch)
     probes: list[tuple[Assignment, int]] = field(default_factory=list)
 
 

@@ -20,7 +20,7 @@ from relief_ray.stages import MAX_STEP_BYTES
 from relief_ray.training.cuda_graph import GraphMemory
 from relief_ray.training.forward_plan import ForwardPlan
 from relief_ray.training.inputs import LazyRows
-from relief_ray.training.local_step import ClientRun, Clock
+from relief_ray.training.local_step import ClientRun, Stopwatch
 from relief_ray.training.optimizer import Adam
 from relief_ray.training.stacked_step import StackedModels, StackedRound, StackedStep, begin_stacked_round, epoch_steps
 from relief_ray.training.trainer import Trainer
@@ -76,7 +76,7 @@ class StackedTrainer:
     def _epochs(self, stacked: StackedRound) -> None:
         """Runs all epochs; the measured seconds count as every client's backward pass, in equal shares."""
         device = self._trainer.device
-        clock, memory = Clock(synchronizes=device.type == "cuda"), GraphMemory(device)
+        clock, memory = Stopwatch(synchronizes=device.type == "cuda"), GraphMemory(device)
         ranges = epoch_steps(stacked.num_windows, self._trainer.config.batch_size)
         steps = {kind: StackedStep(stacked, r, memory) for kind, r in {r.kind: r for r in ranges}.items()}
         orders = [r.context.streams.torch("batches", r.context.round, r.context.info.id) for r in stacked.runs]

@@ -35,9 +35,9 @@ from relief_ray.training.forward_plan import (
 from relief_ray.training.inputs import ClientInputs
 from relief_ray.training.local_step import (
     ClientRun,
-    Clock,
     GroupVectors,
     LoadedRun,
+    Stopwatch,
     accumulate_gradients,
     observed_rows,
 )
@@ -84,7 +84,7 @@ class Trainer:
 
     def begin(self, context: ClientContext, task: Assignment, data: ClientInputs, program: ClientProgram) -> ClientRun:
         """Lets the client's program refine its task, for which it may probe."""
-        clock = Clock(synchronizes=self.device.type == "cuda")
+        clock = Stopwatch(synchronizes=self.device.type == "cuda")
         run = ClientRun(context=context, task=task, data=data, program=program, clock=clock)
         context = replace(context, probe=partial(self._probe, run))
         return replace(run, context=context, task=program.refine(context, task))
@@ -317,7 +317,7 @@ def _fused_steps(run: LoadedRun, adam: Adam, batch_size: int) -> Iterator[None]:
         yield
 
 
-def _step_in_backward(adam: Adam, lr: float, clock: Clock, parameter: Tensor) -> None:
+def _step_in_backward(adam: Adam, lr: float, clock: Stopwatch, parameter: Tensor) -> None:
     """Takes one tensor's step; its seconds count as the optimizer's, not as the backward pass'."""
     began = clock.read()
     adam.step([parameter], lr)

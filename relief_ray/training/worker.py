@@ -170,8 +170,8 @@ class ClientRuns:
     ) -> Iterator[tuple[Update, bool]]:
         """Yields each client's update in order, and whether its delta is valid only until the next update.
 
-        ``reuses_memory``: the caller is done with an update when it asks for the next one, except with the first of
-        each block. The deltas of all others may then occupy the trained model's memory.
+        ``reuses_memory``: each update but the first of a block may be overwritten once the next one is requested;
+        callers copy what they keep.
 
         Raises:
             ClientFailed: a client's code raised; the client is named.

@@ -11,8 +11,7 @@ import torch
 
 from relief_ray.errors import UserError
 from relief_ray.experiment.experiment import Experiment
-from relief_ray.experiment.export import common_model, export_model
-from relief_ray.experiment.export_readme import readme
+from relief_ray.experiment.export import common_model, export_model, readme
 from relief_ray.experiment.lifecycle import create, reopen
 from relief_ray.experiment.recording import binding_of
 from relief_ray.experiment.setup import build_backbone, input_shape, prepare

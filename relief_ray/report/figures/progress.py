@@ -12,16 +12,7 @@ from relief_ray.report.captions import mark, own_models
 from relief_ray.report.comparison import Comparison
 from relief_ray.report.document import TEXT_WIDTH_IN, Figure
 from relief_ray.report.experiments import Experiment
-from relief_ray.report.figures.style import (
-    FAINT,
-    all_styles,
-    drawn,
-    footnote,
-    plain_axes,
-    save,
-    sheet,
-    top_legend,
-)
+from relief_ray.report.figures.style import FAINT, all_styles, drawn, footnote, plain_axes, save, sheet, top_legend
 from relief_ray.report.runs import config_text, is_pooled, split_name
 from relief_ray.report.summary import MIB
 

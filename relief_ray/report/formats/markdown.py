@@ -4,17 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from relief_ray.report.document import (
-    NONE,
-    Block,
-    Cell,
-    Document,
-    Figure,
-    Paragraphs,
-    Section,
-    Table,
-    column_origins,
-)
+from relief_ray.report.document import NONE, Block, Cell, Document, Figure, Paragraphs, Section, Table, column_origins
 
 
 def markdown(document: Document, figures: str = "figures") -> str:

@@ -1,1 +1,1 @@
-"""The report: a document of sections, tables and figures, written as HTML, Markdown, LaTeX, CSV, PDF and PNG."""
+"""Tables of the report, one module each; ``columns`` says what every column is."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from relief_ray.protocols import Network
-from relief_ray.strategies.darkdistill.relational import leave_at
+from relief_ray.strategies.darkdistill.losses import leave_at
 
 
 class Generator(nn.Module):

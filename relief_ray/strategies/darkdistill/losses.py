@@ -1,8 +1,13 @@
-"""Losses of early-exit training on a client: cross-entropy at every exit, difficulties, and their FLOPs."""
+"""Losses of early exits: relations between samples for distillation, then what a client trains and reports.
+
+Relations are comparable across exits of different widths: where samples leave, distances, angles.
+Legend for shapes: B samples, D features, K classes, E exits.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from math import floor
 
 import torch
 from torch import Tensor
@@ -12,6 +17,63 @@ from relief_ray.federated import LocalStep, RoundContext
 from relief_ray.messages import ClientInfo
 from relief_ray.strategies.common import batch_sizes
 from relief_ray.strategies.early_exits import EXIT
+
+EPS = 1e-12
+
+GROWTH = 1.5
+
+
+def exit_shares(num_exits: int) -> tuple[float, ...]:
+    """``pi_i`` proportional to ``1.5^i``: (0.4, 0.6) for two exits."""
+    weights = [GROWTH ** (i + 1) for i in range(num_exits)]
+    return tuple(w / sum(weights) for w in weights)
+
+
+def leave_at(logits: Sequence[Tensor]) -> Tensor:
+    """Exit at which each sample leaves (B,): the ``floor(B pi_i)`` most confident left at exit i, rest at the last."""
+    num = len(logits[0])
+    leaves = torch.full((num,), len(logits) - 1, dtype=torch.int64)
+    left = torch.arange(num)
+    for i, share in enumerate(exit_shares(len(logits))[:-1]):
+        confidence = logits[i].detach().softmax(1).amax(1)
+        order = left[torch.argsort(confidence[left], descending=True, stable=True)]
+        gone = floor(num * share + 1e-9)
+        leaves[order[:gone]] = i
+        left = order[gone:].sort().values
+    return leaves
+
+
+def distance_loss(student_BD: Tensor, teacher_BD: Tensor) -> Tensor:
+    """Relational distance: smooth L1 of pairwise distances, each over its mean (Park et al. 2019, Eq. (5))."""
+    return functional.smooth_l1_loss(_distances(student_BD), _distances(teacher_BD.detach()))
+
+
+def _distances(features_BD: Tensor) -> Tensor:
+    """(B, B) distances over the mean of the positive ones."""
+    gaps = (features_BD[:, None] - features_BD[None]).square().sum(2)
+    apart = gaps > EPS
+    distances = torch.where(apart, gaps.clamp_min(EPS).sqrt(), torch.zeros_like(gaps))
+    return distances / (distances.sum() / apart.sum().clamp_min(1)).clamp_min(EPS)
+
+
+def angle_loss(student_BD: Tensor, teacher_BD: Tensor) -> Tensor:
+    """Relational angle: smooth L1 of the cosines at every corner of three samples (Park et al. 2019, Eq. (8))."""
+    return functional.smooth_l1_loss(_cosines(student_BD), _cosines(teacher_BD.detach()))
+
+
+def _cosines(features_BD: Tensor) -> Tensor:
+    """(B, B, B): at corner i, between the directions to j and to k."""
+    towards = functional.normalize(features_BD[None] - features_BD[:, None], dim=2)
+    return torch.bmm(towards, towards.transpose(1, 2))
+
+
+def binned(labels_n: Tensor, difficulty_n: Tensor, width: float) -> tuple[Tensor, Tensor, int]:
+    """Reads pairs back from a histogram of (label, difficulty bin): labels, centres of bins, number of filled cells."""
+    bins = torch.floor(difficulty_n / width)
+    pairs = torch.stack([labels_n.to(bins.dtype), bins], 1)
+    cells, counts = torch.unique(pairs, dim=0, return_counts=True)
+    labels, bin_index = cells.repeat_interleave(counts, 0).unbind(1)
+    return labels.to(torch.int64), (bin_index + 0.5) * width, len(cells)
 
 
 def ladder(step: LocalStep) -> list[Tensor]:

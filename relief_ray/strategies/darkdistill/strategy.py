@@ -24,8 +24,7 @@ from relief_ray.messages import Assignment, ClientInfo, Fleet, Reduced, ServerSt
 from relief_ray.server.aggregation import apply_step, mean_step, over_members, weighted_mean
 from relief_ray.strategies.common import Preset, ReadWith, Search, StrategyConfig, Weighting, search_over
 from relief_ray.strategies.darkdistill.distillation import DepthModel, Recipe, distil
-from relief_ray.strategies.darkdistill.losses import all_exits, difficulties, exit_flops
-from relief_ray.strategies.darkdistill.relational import binned
+from relief_ray.strategies.darkdistill.losses import all_exits, binned, difficulties, exit_flops
 from relief_ray.strategies.early_exits import check_depths, depths_by_speed, exits, last_layers, level, outputs
 
 JUDGE, DENSE_LR, LORA_LR = "darkdistill.judge", 0.05, 1e-3

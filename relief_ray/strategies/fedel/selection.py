@@ -1,5 +1,7 @@
 """Selection of the most important tensors within a time budget, where gradients flow along a tree.
 
+The solver of FedEL; ``strategy.refine`` calls it on each client after its probe.
+
 A trunk (head, shared fusion) stands between the output and M branches (fusion block, encoder layers), every chain
 ordered from the output to the input. A selected unit pays for its own gradient and step; the deepest of its chain also
 pays for the gradient that has to reach it, a branch through the whole trunk. Solved exactly in whole units of time:
@@ -201,10 +203,13 @@ def solve(tree: Tree, capacity: int) -> frozenset[GroupId]:
 def slide(
     last: Sequence[int] | None, num: int, budget_s: float, worth: Callable[[int, int], float], cull: bool
 ) -> tuple[int, int]:
-    """Next window ``(end, front)`` of blocks 1..``num``; ``worth(a, b)``: seconds that blocks a..b take.
+    """Next window of blocks 1..``num`` as ``(end, front)``: its first block (FedEL's "end") and its last ("front").
 
-    ``last``: end and front of the window before, and its first block with a selected tensor (0: none). With ``cull``
-    blocks before that one are dropped; after the last block the window starts again.
+    It starts after the last window or, with ``cull``, at that window's first block with a selected tensor, and grows
+    until its new blocks take ``budget_s``; after the last block it starts again.
+
+    ``last``: end, front and first selected block (0: none) of the window before; ``worth(a, b)``: seconds that blocks
+    a..b take.
     """
     start, end = 1, 1
     if last is not None and last[1] < num:

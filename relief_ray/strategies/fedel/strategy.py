@@ -24,14 +24,7 @@ from relief_ray.federated import ClientContext, ClientProgram, RoundContext, Ser
 from relief_ray.groups import GroupId, GroupLayout, Params
 from relief_ray.messages import Assignment, ClientInfo, Fleet, Reduced, ServerState, Update
 from relief_ray.server.aggregation import apply_step, mean_step, over_members
-from relief_ray.strategies.common import (
-    Preset,
-    Search,
-    StrategyConfig,
-    of_fastest_type,
-    search_over,
-    train_everything,
-)
+from relief_ray.strategies.common import Preset, Search, StrategyConfig, of_fastest_type, search_over, train_everything
 from relief_ray.strategies.early_exits import block, exits, num_blocks, output_of, own_groups
 from relief_ray.strategies.fedel import selection
 
@@ -41,10 +34,11 @@ GLOBAL, WINDOW = "fedel.importance", "fedel.window"
 
 
 class FedEL(StrategyConfig):
-    """``T_th``: what the fastest device type computes, ``t_th_s``, or by ``speedup`` (FITTED) the whole FedAvg round.
+    """Configuration; the time budget of a round is T_th.
 
-    ``speedup``: everybody's round, link included, may last FedAvg's over this; ``table``: over what Table I (dense
-    model) or II (LoRA) prints.
+    ``t_th_s``: T_th itself. ``speedup`` (FITTED): T_th is FedAvg's slowest round over this, link included; ``table``:
+    over what Table I (dense model) or II (LoRA) prints. Without both, T_th is the fastest device type's computing time
+    for full training.
     """
 
     title: ClassVar[str] = "FedEL"
@@ -112,7 +106,7 @@ def budget_s(config: FedEL, context: RoundContext) -> float:
 
 
 def refine(config: FedEL, context: ClientContext, task: Assignment) -> Assignment:
-    """Green box, first half: probes, slides the window, selects tensors."""
+    """Probes, slides the window and selects the tensors to train; runs on the client."""
     layout, planner, limit_s = context.layout, context.planner, task.args["t_th_s"]
     own = own_groups(layout)
     assert planner is not None, "FedEL needs the device's own time model"

@@ -26,7 +26,7 @@ from relief_ray.extra_modules import Experts
 from relief_ray.federated import ClientContext, ClientProgram, PlannedRun, RoundContext, ServerTools, Strategy
 from relief_ray.groups import WHOLE, GroupId, GroupLayout, Params
 from relief_ray.strategies.common import Preset, Search, StrategyConfig, first_phase_only, search_over
-from relief_ray.strategies.fedlease.clusters import (
+from relief_ray.strategies.fedlease.clustering import (
     ALLOCATION,
     ALONE,
     Sums,

@@ -34,8 +34,15 @@ from relief_ray.strategies.common import (
     search_over,
 )
 from relief_ray.strategies.pilot.losses import balance_loss, difference_loss, stage_flops, z_loss
-from relief_ray.strategies.pilot.mixing import local_models, mix_with_nearest
-from relief_ray.strategies.pilot.tasks import canonical, hand_out, mixing_parts, next_adapters, tasks_of
+from relief_ray.strategies.pilot.mixing import (
+    canonical,
+    hand_out,
+    local_models,
+    mix_with_nearest,
+    mixing_parts,
+    next_adapters,
+    tasks_of,
+)
 from relief_ray.streams import Streams
 
 ID, STAGE1 = "connector", "stage1"

@@ -1,4 +1,6 @@
-"""Budget of each client: the round target T*, Eq. (7) and the greedy allocation of Section IV-B.
+"""Budget of each client: the least feasible target T*, Eq. (7) and the greedy allocation of Section IV-B.
+
+``strategy.target_s`` decides which T* a run uses: a given deadline, a share of FedAvg's round, or ``least_target_s``.
 
 Legend: ``t_n(S)`` the planner's seconds for client ``n`` training ``S``, link included; ``G_n`` its accessible groups;
 ``T_o = t_n({})``; ``tau_n = (t_n(G_n) - T_o) / |G_n|``; ``k_n`` the number of groups it may train.

@@ -1,8 +1,9 @@
 """RELIEF: modality-aligned blocks decide what to aggregate, what to train and what to send (Algorithm 1).
 
-Blue: T* and k_n (Eq. (7)), S_n = {A_m : m in M_n} + the most divergent groups. Green: only S_n learns and travels
-(Eq. (8)). Orange: A_m and E_m averaged within the cohort that trained them (Eq. (3)), B with weights |M_n| / M
-(Eq. (4)), head over those that trained it; then divergence (Eq. (5)) and its moving average (Eq. (6)).
+``allocate`` (the paper's blue box): T* and k_n (Eq. (7)), S_n = {A_m : m in M_n} + the most divergent groups.
+``local_task`` (green): only S_n learns and travels (Eq. (8)).
+``aggregate`` (orange): A_m and E_m averaged within the cohort that trained them (Eq. (3)), B with weights |M_n| / M
+(Eq. (4), ``role_weight``), head over those that trained it; then divergence (Eq. (5)) and its moving average (Eq. (6)).
 
 Wu, Ding and Huang, "RELIEF: Turning Missing Modalities into Training Acceleration for Federated Learning on
 Heterogeneous IoT Edge".
@@ -21,14 +22,7 @@ from pydantic import Field
 from relief_ray.federated import PlannedRun, RoundContext, ServerTools, Strategy
 from relief_ray.groups import GroupId, ParamGroup
 from relief_ray.messages import Assignment, ClientInfo, Reduced, ServerState, WeightedSum
-from relief_ray.server.aggregation import (
-    apply_step,
-    mean_step,
-    one_bucket,
-    over_members,
-    over_participants,
-    to_tensor,
-)
+from relief_ray.server.aggregation import apply_step, mean_step, one_bucket, over_members, over_participants, to_tensor
 from relief_ray.strategies.common import Search, StrategyConfig, search_over, train_everything
 from relief_ray.strategies.relief import budget
 from relief_ray.strategies.relief.divergence import D_BAR, divergence, smooth, smoothed

@@ -6,10 +6,9 @@ import subprocess
 
 import pytest
 
-from relief_ray.report.build import build
+from relief_ray.report.build import build, write
 from relief_ray.report.document import Cell, Document, Figure, Row, Section, Table, word_table
 from relief_ray.report.formats.latex import PAGE_LINES, escape, latex, paged
-from relief_ray.report.write import write
 
 NASTY = "50 % of a_b & c# $x$ {y} ~ ^ \\ <i> | `x_1-y` -3 \N{DAGGER} 1 \N{LESS-THAN OR EQUAL TO} 2 \N{ELEMENT OF}"
 

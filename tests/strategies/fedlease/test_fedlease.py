@@ -10,8 +10,15 @@ from relief_ray.extra_modules import Experts
 from relief_ray.messages import Reduced, ServerState
 from relief_ray.strategies.fedavg import FedAvg
 from relief_ray.strategies.fedlease import FedLEASE
-from relief_ray.strategies.fedlease.clustering import average_linkage, cluster, distances, layers, silhouette
-from relief_ray.strategies.fedlease.clusters import exchange, nearest
+from relief_ray.strategies.fedlease.clustering import (
+    average_linkage,
+    cluster,
+    distances,
+    exchange,
+    layers,
+    nearest,
+    silhouette,
+)
 from relief_ray.strategies.fedlease.strategy import ALLOCATION, ALONE, aggregate, clusters_of, experts_for
 from relief_ray.streams import Streams
 from tests.toy import ACC, FOUR, FULL, bench, build, context_of, fleet_of, sum_of

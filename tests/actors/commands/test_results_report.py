@@ -27,7 +27,7 @@ def test_report_writes_one_page_tables_figures_and_the_small_form(reported) -> N
 
 def test_report_of_a_partial_plan_marks_the_gap(invoke, runs: Path, tmp_path: Path, monkeypatch) -> None:
     # Figures take seconds and are looked at above.
-    monkeypatch.setattr("relief_ray.report.write.draw", lambda plots, folder: {})
+    monkeypatch.setattr("relief_ray.report.build.draw", lambda plots, folder: {})
     part = tmp_path / "part"
     shutil.copytree(runs, part)
     shutil.rmtree(part / "v1-s0")
