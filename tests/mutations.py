@@ -3,9 +3,10 @@
     python tests/mutations.py [--list] [--only NAME,..] [--json FILE]
 
 A mutation is one exact piece of code, in whichever one file of the packages holds it. The tree is copied once; a
-mutation is written into the copy, its tests run there, the file is put back. Exit status: 0 where all were killed, 1
-where one survived or could not be judged, 2 where nothing was tried: a text is not in exactly one place, a test file is
-missing, or the tests fail without any mutation.
+mutation is written into the copy, its tests run there, the file is put back. An entry may have several pairs of code
+and replacement, for commits that spell it in other words: the first that is there counts. Exit status: 0 where all were
+killed, 1 where one survived or could not be judged, 2 where nothing was tried: a text is not in exactly one place, a
+test file is missing, or the tests fail without any mutation.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
@@ -142,7 +144,7 @@ stages-descendants | test_stages.py | stages that read from a trained one are no
 - stage.groups & set(trained) or live & set(stage.inputs)
 + stage.groups & set(trained)
 
-stages-ancestors | test_forward_plan.py | what lies below an absent feature is computed all the same
+stages-ancestors | test_forward_plan.py/test_reuse.py | what lies below an absent feature is computed all the same
 - and stage.id not in zeroed
 + and True
 
@@ -165,6 +167,8 @@ streams-seed | test_streams.py | every run draws the same numbers, whatever its 
 adam-bias | test_optimizer.py | Adam corrects every step's bias as the first one's
 - [_step_number(s.count) for s in slots]
 + [_step_number(1) for s in slots]
+- [_number(s.count) for s in slots]
++ [_number(1) for s in slots]
 
 adam-eps | test_optimizer.py | Adam's eps is a hundred times too large
 - "eps": 1e-8
@@ -177,6 +181,8 @@ metrics-absent | test_metrics.py | classes that neither occur nor are predicted 
 config-hash | test_config.py | runs of two seeds have the same name
 - _NOT_DECIDING = frozenset({"name",
 + _NOT_DECIDING = frozenset({"seed", "name",
+- ("name", "runtime", "tracking", "choice")
++ ("name", "runtime", "tracking", "choice", "seed")
 
 checkpoint-digest | test_checkpoint.py | a damaged state is loaded
 - if _sha256(data) != sha256:
@@ -222,11 +228,19 @@ class Outcome:
     seconds: float
 
 
+@cache
+def sources() -> tuple[str, ...]:
+    """Texts of all modules of the packages."""
+    return tuple(path.read_text(encoding="utf-8") for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+
+
 def mutations() -> Iterator[Mutation]:
     """Reads the table."""
     for entry in TABLE.strip().split("\n\n"):
-        head, code, instead = entry.split("\n")
+        head, *forms = entry.split("\n")
         name, tests, breaks = head.split(" | ")
+        pairs = list(zip(forms[::2], forms[1::2], strict=True))
+        code, instead = next((pair for pair in pairs if any(pair[0][2:] in text for text in sources())), pairs[0])
         assert code.startswith("- ") and instead.startswith("+ "), f"{name}: expected a line '- ..' and a line '+ ..'"
         yield Mutation(name=name, code=code[2:], instead=instead[2:], breaks=breaks, tests=tuple(tests.split()))
 

@@ -23,8 +23,8 @@ from relief_ray.plugins import is_path
 from relief_ray.stages import Engine
 
 Settings = dict[str, "str | int | float | None"]
-# The one setting of a profile that a run may have otherwise; and what a file without the key was measured with.
-BATCH, _UNSAID = "windows_per_batch", Settings({"autocast": "none"})
+# The one setting of a profile that a run may have otherwise.
+BATCH = "windows_per_batch"
 
 
 def run_clocks(config: ExperimentConfig, engine: Engine | None = None) -> dict[str, TimeModel]:
@@ -69,8 +69,7 @@ def foreign_profile(config: ExperimentConfig, shape: InputShape, clocks: Mapping
     clock = clocks.get("measured")
     if not isinstance(clock, Measured) or clock.profile.measured is None:
         return ()
-    # Older files have no keys for what was None, nor for what came later.
-    seen, wanted = _UNSAID | clock.profile.measured.settings, profile_settings(config, shape)
+    seen, wanted = clock.profile.measured.settings, profile_settings(config, shape)
     ignored = {BATCH, *(f"backbone.{k}" for k in config.backbone.same_speed)}
     keys = [k for k in (wanted | seen) if k not in ignored and seen.get(k) != wanted.get(k)]
     other = [f"{k} {seen.get(k)!r} (here {wanted.get(k)!r})" for k in keys]

@@ -168,7 +168,7 @@ def noise(backbone: Backbone, present: Sequence[str], num_windows: int) -> Clien
 
 
 def fitting(bench: Bench, batch_size: int) -> tuple[int, int]:
-    """Windows of a batch and epochs of a round that keep to ``MAX_STEP_S`` and ``MAX_ROUND_S`` on this machine."""
+    """Windows of a batch and epochs of a round that keep to 0.8 s a step and 0.4 s a round on this machine."""
     small = min(_SMALLEST_BATCH, batch_size)
     scenario = scenarios(bench.setup.layout, bench.setup.fleet.modalities, small, 1)[0]
     window_s = min(bench.train(scenario).wall_s for _ in range(2)) / _STEPS_PER_EPOCH / small

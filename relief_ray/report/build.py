@@ -33,8 +33,6 @@ from relief_ray.report.tables.sensitivity import sensitivity_tables
 from relief_ray.report.tables.testbed import device_table, testbed_table
 from relief_ray.report.tables.tuned import search_table, with_tuned
 
-FORMATS = (".pdf", ".png", ".svg")
-
 KEYS = ("mean", "std", "n", "paper", "paper_std", "deviation", "origin")
 
 

@@ -38,19 +38,6 @@ def test_a_whole_record_survives_json(finished, scenario):
     assert RunRecord.model_validate_json(run.model_dump_json()) == run
 
 
-def test_a_record_from_before_a_field_was_added_reads_as_its_default(finished):
-    """``extra_flops`` came later: a line without it says that nothing was charged beside stages and optimizer."""
-    record = read_rounds(finished)[0]
-    charged = record.model_copy(
-        update={"clients": tuple(c.model_copy(update={"extra_flops": 7.0}) for c in record.clients)}
-    )
-    line = json.loads(charged.model_dump_json())
-    assert RoundRecord.model_validate(line) == charged
-    for client in line["clients"]:
-        assert client.pop("extra_flops") == 7.0
-    assert [c.extra_flops for c in RoundRecord.model_validate(line).clients] == [0.0] * len(line["clients"])
-
-
 def test_comparable_leaves_out_the_wall_and_nothing_else(finished, scenario):
     record = read_rounds(finished)[1]
     client = record.clients[0].model_copy(update={"measured_stages": Stages(forward_s=99.0)})

@@ -91,7 +91,7 @@ def load_frozen(size: Size, weights: str, weights_seed: int, revision: str | Non
             num_values=num_values,
             # The hub's cache has a folder per commit.
             revision=folder.name if folder.parent.name == "snapshots" else None,
-            random_seed=_drawn_seed(folder, config),
+            random_seed=_drawn_seed(config),
         )
 
 
@@ -280,20 +280,20 @@ def mark_random(folder: Path, weights_seed: int) -> None:
     path.write_text(json.dumps(config, indent=2, sort_keys=True), encoding="utf-8")
 
 
-def _drawn_seed(folder: Path, config: Mapping[str, object]) -> str | None:
-    """The seed of a drawn encoder, from its mark or its place in the cache; None where neither has one."""
-    return str(config[MARK]) if MARK in config else _seed_by_place(folder)
+def _drawn_seed(config: Mapping[str, object]) -> str | None:
+    """The seed of a drawn encoder, from its mark; None for any other encoder."""
+    return str(config[MARK]) if MARK in config else None
 
 
 def _repair_advice(folder: Path) -> str:
     """Advice on how to replace a folder's damaged encoder."""
-    return "fetch the weights again" if _seed_by_place(folder) is None else f"delete {folder}: it is drawn again"
+    return f"delete {folder}: it is drawn again" if _is_drawn_here(folder) else "fetch the weights again"
 
 
-def _seed_by_place(folder: Path) -> str | None:
-    """The seed in the folder's name, if it is in the cache: earlier versions drew encoders without the mark."""
-    match = re.fullmatch(r"(?:small|tiny)-random-(\d+)-.*", folder.name)
-    return match[1] if match and folder.resolve().parent == (cache_root() / "moment").resolve() else None
+def _is_drawn_here(folder: Path) -> bool:
+    """Whether the folder is the cache's place of a drawn encoder, whatever is left of its files."""
+    in_cache = folder.resolve().parent == (cache_root() / "moment").resolve()
+    return in_cache and re.fullmatch(r"(?:small|tiny)-random-\d+-.*", folder.name) is not None
 
 
 def random_target(size: Size, weights_seed: int) -> Path:

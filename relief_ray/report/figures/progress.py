@@ -74,7 +74,9 @@ def curves(comparison: Comparison, path: Path) -> Path:
 
 def bands(comparison: Comparison) -> str:
     """Half-sentence on the bands; empty where none are drawn."""
-    return ", bands: ± sample standard deviation" if len(drawn(comparison)) <= MAX_BANDS else ""
+    labels = drawn(comparison)
+    has_spread = len(labels) <= MAX_BANDS and any(len(comparison.runs_of(label)) > 1 for label in labels)
+    return ", bands: ± sample standard deviation" if has_spread else ""
 
 
 def progress(experiment: Experiment, slug: str) -> Figure | None:

@@ -90,7 +90,7 @@ UP = {
 }
 UP_SAVED = Column(label="up saved", unit="%", figure="up_saved_percent", decimals=1, paper="save (%)")
 UP_MAX = Column(label="up max", unit="MiB", figure="up_max_mib", decimals=2)
-TRAINED = Column(label="trained", unit="% of trainable", figure="trained_percent", decimals=1)
+TRAINED = Column(label="trained", unit="%", figure="trained_percent", decimals=1)
 FREE_SLOTS = Column(label="free slots", figure="free_slots", decimals=2)
 CHOSEN_SLOTS = Column(label="of them a choice", figure="chosen_slots", decimals=2)
 

@@ -1,5 +1,6 @@
 """Presets, their axes, and what settings do to them."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,13 @@ def test_every_preset_is_a_list_of_checked_configurations(name: str) -> None:
     assert len(cells) == len(made.strategies) * max(1, len(made.folds)) * len(made.seeds)
     assert len({cell.name for cell in cells}) == len(cells)
     assert {cell.config.label() for cell in cells} == set(made.strategies)
+
+
+def test_presets_have_the_names_rounds_and_epochs_of_the_documentation() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "cli.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \|.*\| (\d+) x (\d+) \|$", page, flags=re.M)
+    made = {name: next(iter(cells_of(make(), []))).config for name, make in PRESETS.items()}
+    assert rows == [(name, str(config.rounds), str(config.training.epochs)) for name, config in made.items()]
 
 
 def test_the_papers_presets_have_the_papers_defaults() -> None:

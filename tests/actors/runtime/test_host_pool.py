@@ -17,8 +17,7 @@ class Player:
 
     def __init__(self, speeds, monkeypatch, known=True, places=None):
         self.now_s = 0.0
-        for module in ("actors.runtime.host_pool", "actors.runtime.host_pool"):
-            monkeypatch.setattr(f"{module}.time.monotonic", lambda: self.now_s)
+        monkeypatch.setattr("actors.runtime.host_pool.time.monotonic", lambda: self.now_s)
         identity = SimpleNamespace(node="n")
         handle = SimpleNamespace(train=SimpleNamespace(remote=lambda: object()))
         self.speeds = speeds

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from relief_ray.errors import UserError
 from relief_ray.models.moment import weights as moment_random
-from relief_ray.models.moment.weights import MARK, load_frozen, mark_random, random_folder, random_target
+from relief_ray.models.moment.weights import MARK, load_frozen, random_folder, random_target
 from tests.models.tiny_moment import tiny, windows
 
 
@@ -27,7 +27,7 @@ def cache(tmp_path, monkeypatch):
 
 
 def unmarked(folder):
-    """As versions before the mark drew it."""
+    """Takes the mark off."""
     path = folder / "config.json"
     path.write_text(json.dumps({k: v for k, v in json.loads(path.read_text()).items() if k != MARK}))
     return folder
@@ -74,18 +74,6 @@ def test_the_mark_changes_neither_the_encoder_nor_what_momentfm_reads():
     unmarked(folder)
     load_frozen.cache_clear()
     assert load_frozen("tiny", "random", 1).sha256 == before.sha256
-
-
-def test_an_older_cache_without_marks_is_still_used_and_recognised(tmp_path):
-    folder = unmarked(random_folder("tiny", 4))
-    assert random_folder("tiny", 4) == folder
-    for weights in ("random", str(folder), f"{folder}/../{folder.name}"):
-        assert "seed 4" in tiny(weights=weights, weights_seed=4).warnings[0]
-    elsewhere = shutil.copytree(folder, tmp_path / folder.name)
-    assert tiny(weights=str(elsewhere)).warnings == (), "a name alone says nothing"
-    mark_random(elsewhere, 4)
-    load_frozen.cache_clear()
-    assert "seed 4" in tiny(weights=str(elsewhere)).warnings[0]
 
 
 # What goes wrong -----------------------------------------------------------------------------------------------------
