@@ -33,7 +33,7 @@ from relief_ray.records.identity import config_hash
 from relief_ray.records.lock import FileLock
 from relief_ray.records.mlflow_store import flat_params
 from relief_ray.records.redact import MASK, mask_text, redact
-from relief_ray.records.run_folder import LOCK_FILE
+from relief_ray.records.run_folder import LOCK_FILE, read_run
 from relief_ray.records.schema import RunRecord
 from tune_configs.cells import Cell
 
@@ -105,9 +105,10 @@ def look_at(cell: Cell, folder: Path) -> CellFolder:
     return CellFolder(cell=cell, folder=folder, state=state)
 
 
-def make_cell(name: str, label: str, config: ExperimentConfig, setting: str = "") -> Cell:
-    """A cell in the folder ``name``, with the hash of its configuration."""
-    return Cell(name=name, label=label, setting=setting, config=config, hash=config_hash(config.identity()))
+def make_cell(name: str, label: str, config: ExperimentConfig, setting: str = "", stored_hash: str = "") -> Cell:
+    """A cell in the folder ``name``; ``stored_hash``: the one that it was begun under, else this program's."""
+    decisive = stored_hash or config_hash(config.identity())
+    return Cell(name=name, label=label, setting=setting, config=config, hash=decisive)
 
 
 def row_of(cell: Cell) -> PlannedCell:
@@ -119,13 +120,27 @@ def row_of(cell: Cell) -> PlannedCell:
 def cells_in(plan: PlanFile, path: Path, settings: Sequence[str] = ()) -> tuple[Cell, ...]:
     """Cells of a plan file with checked configurations; ``settings`` may change how they are carried out.
 
+    A cell that was begun keeps its stored hash, though this program's schema or defaults gave it another one.
+
     Raises:
         UserError: this version cannot read a configuration.
     """
+    parsed = [(row, parse(override(row.config, settings), str(path))) for row in plan.cells]
     return tuple(
-        make_cell(row.folder, row.label, parse(override(row.config, settings), str(path)), row.setting)
-        for row in plan.cells
+        make_cell(row.folder, row.label, config, row.setting, _begun_under(path.parent / row.folder, row.hash, config))
+        for row, config in parsed
     )
+
+
+def _begun_under(folder: Path, stored_hash: str, config: ExperimentConfig) -> str:
+    """``stored_hash`` where the folder's run has it and was begun with this configuration, else nothing."""
+    try:
+        run = read_run(folder)
+        if stored_hash != run.config_hash:
+            return ""
+        return "" if difference(parse(run.config).model_dump(mode="json"), config) else stored_hash
+    except UserError:  # not begun, or damaged: ``look`` says so
+        return ""
 
 
 def read_grid(out: Path, settings: Sequence[str] = ()) -> Plan:

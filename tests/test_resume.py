@@ -175,6 +175,19 @@ def test_a_changed_configuration_is_refused(halfway):
         Experiment(setup=setup, folder=folder, executor=SerialExecutor(setup.job))
 
 
+def test_a_program_that_hashes_the_configuration_otherwise_goes_on_where_it_may(halfway, golden, monkeypatch):
+    begun_under = read_run(halfway).config_hash
+    monkeypatch.setattr("relief_ray.config.SCHEMA", 2)
+    rewrite(halfway, source_digest="f" * 64)
+    with pytest.raises(UserError, match=r"was begun by another program \(sources ffffffffffff there"):
+        reopen(halfway)
+    setup, folder = reopen(halfway, other_code=True)
+    with folder:
+        Experiment(setup=setup, folder=folder, executor=SerialExecutor(setup.job)).run()
+    assert read_run(halfway).config_hash == begun_under
+    assert outcome(halfway) == golden("relief")
+
+
 def test_a_configuration_of_another_version_names_its_key(halfway):
     run = read_run(halfway)
     rewrite(halfway, config=run.config | {"quantisation": 8})

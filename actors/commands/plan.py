@@ -141,9 +141,12 @@ def _check_folder(cell: CellFolder) -> None:
             raise UserError(cell.why)
         return
     if run.config_hash != cell.cell.hash:
+        if differs := difference(run.config, cell.cell.config):
+            raise UserError(f"{cell.folder}: holds another run ({differs}); choose a folder with --out DIR")
         raise UserError(
-            f"{cell.folder}: holds another run ({difference(run.config, cell.cell.config)}); choose a folder with "
-            "--out DIR"
+            f"{cell.folder}: holds a run of the same settings under another hash ({run.config_hash[:8]} there, "
+            f"{cell.cell.hash[:8]} here): the program's schema or defaults, or a device profile, changed since; choose "
+            f"a folder with --out DIR, or go on with that run: relief-ray resume {cell.folder} --other-code"
         )
     if not cell.is_finished:
         FileLock(cell.folder / LOCK_FILE, "the run folder").release()
@@ -194,7 +197,8 @@ def read_plan(folder: Path, settings: Sequence[str] = ()) -> Plan:
         run = read_run(folder)
         config = parse(override(run.config, settings), str(folder / RUN_FILE))
         # The only cell lies in the folder itself.
-        plan = Plan(name=run.name, out=folder, cells=(make_cell(".", run.strategy, config),))
+        cell = make_cell(".", run.strategy, config, stored_hash=run.config_hash)
+        plan = Plan(name=run.name, out=folder, cells=(cell,))
     for cell in plan.cells:
         refuse_masked(cell.config, folder)
     for placed in plan.cell_folders():

@@ -118,7 +118,7 @@ def evaluate_run(path: Path, more: Iterable[Sensors] = (), part: Part = "test", 
     """
     run = read_run(path)
     setup = as_begun(run, path, parse(run.config, str(path / "run.json")), root)
-    point = checkpoint.load(path, binding_of(setup))
+    point = checkpoint.load(path, binding_of(setup, run))
     if point is None:
         raise UserError(f"{path}: no checkpoint yet; finish it with `relief-ray resume {path}`")
     use_threads(setup.job.num_threads)

@@ -59,7 +59,7 @@ class Experiment:
     def __post_init__(self) -> None:
         """Load the newest checkpoint, or start from the initial model."""
         setup = self.setup
-        self.binding = binding_of(setup)
+        self.binding = binding_of(setup, self.folder.run)
         restored = restore(self.folder, self.binding)
         point, past, self.repairs = restored.checkpoint, restored.rounds, restored.repairs
         self.store = CheckpointStateStore(point.clients if point else {})

@@ -182,7 +182,7 @@ def export_model(
     _refuse_full(out)
     saved = saved_round(run_folder, run, round_)
     setup = as_begun(run, run_folder, parse(run.config, str(run_folder / RUN_FILE)))
-    point = load(run_folder, binding_of(setup), saved)
+    point = load(run_folder, binding_of(setup, run), saved)
     assert point is not None
     params = common_model(setup, point, run_folder)
     facts = _provenance(run, setup, params, run_folder, point.round)

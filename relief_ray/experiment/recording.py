@@ -23,6 +23,7 @@ from relief_ray.records.identity import (
     config_hash,
     layout_digest,
     machine_facts,
+    other_program,
     source_digest,
     state_sha256,
     tensors_sha256,
@@ -249,10 +250,14 @@ def run_record(setup: Setup, parent: str | None = None) -> RunRecord:
     )
 
 
-def binding_of(setup: Setup) -> Binding:
-    """Return the identities that a checkpoint of this run is bound to."""
+def binding_of(setup: Setup, run: RunRecord) -> Binding:
+    """Return the identities that a checkpoint of ``run`` is bound to.
+
+    Another program than the one that began the run may hash the same configuration differently (its schema or its
+    defaults changed): there the recorded hash holds.
+    """
     return Binding(
-        config_hash=config_hash(setup.config.identity()),
+        config_hash=config_hash(setup.config.identity()) if other_program(run) is None else run.config_hash,
         layout_digest=layout_digest(setup.layout),
         engine=setup.engine,
     )

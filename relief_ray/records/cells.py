@@ -158,7 +158,8 @@ class PlannedCell:
         label: name of its strategy.
         config: its configuration as JSON, credentials masked.
         setting: grid only; its name without method, fold and seed.
-        hash: grid only; that of its configuration.
+        hash: that of its configuration's identity when it was planned; a resume of the begun cell goes by it, since
+            another program may hash the same configuration differently. Empty where it is not known.
     """
 
     folder: str
@@ -204,7 +205,7 @@ def read_plan_file(path: Path) -> PlanFile:
 
 
 def write_plan_file(path: Path, plan: PlanFile) -> None:
-    """Writes a plan; fields that a run lacks (title, setting, hash) are left out."""
+    """Writes a plan; fields that are empty (a run's title and setting) are left out."""
     rows: list[JsonValue] = []
     for cell in plan.cells:
         names = {"folder": cell.folder, "label": cell.label, "setting": cell.setting, "hash": cell.hash}

@@ -13,7 +13,7 @@ from pydantic import JsonValue
 from relief_ray.errors import UserError
 from relief_ray.records.schema import RunRecord
 from relief_ray.report.inventory import choice_kind, chosen_keys, searched_keys, variant_names
-from relief_ray.report.runs import Loaded, Replicate, load_runs, require_complete
+from relief_ray.report.runs import Loaded, Replicate, flat, load_runs, require_complete, with_defaults
 from relief_ray.report.statistics import Paired, paired
 from relief_ray.report.summary import BOUNDS, RunSummary, Values, measures, summarise_run
 
@@ -139,20 +139,14 @@ def flat_setting(config: Mapping[str, JsonValue], searched: Iterable[str] = ()) 
     """The flat configuration without ``FREE`` and without the values that a search chose; the choice itself stays.
 
     ``searched``: keys that a search varies for any method. A method that keeps its batch size stands beside one for
-    which the batch size was searched, so the setting of a searched cell holds no batch size at all.
+    which the batch size was searched, so the setting of a searched cell holds no batch size at all. A key that the
+    run's program did not have yet counts as its default, where this layer knows it (``with_defaults``).
     """
     kind = choice_kind(config)
     free = (*FREE, "choice", *chosen_keys(config), *(searched if kind else ()))
-    kept = {k: v for k, v in _flat("", config) if not any(k == name or k.startswith(f"{name}.") for name in free)}
+    values = flat(with_defaults(config))
+    kept = {k: v for k, v in values.items() if not any(k == name or k.startswith(f"{name}.") for name in free)}
     return kept | ({"choice": kind} if kind else {})
-
-
-def _flat(prefix: str, node: Mapping[str, JsonValue]) -> Iterable[tuple[str, JsonValue]]:
-    for key, value in sorted(node.items()):
-        if isinstance(value, dict):
-            yield from _flat(f"{prefix}{key}.", value)
-        else:
-            yield f"{prefix}{key}", value
 
 
 def refuse_mixture(runs: Sequence[Loaded], searched: Iterable[str] = ()) -> None:

@@ -14,7 +14,7 @@ from relief_ray.records import cells
 from relief_ray.records.cells import PLAN_FILES, STATUS_TEXT, CellState, read_plan_file
 from relief_ray.records.identity import config_hash
 from relief_ray.records.run_folder import RUN_FILE, read_rounds, read_run
-from relief_ray.report.runs import Loaded, below, config_value
+from relief_ray.report.runs import Loaded, below, config_value, flat
 from relief_ray.strategies import PRESETS, display_name
 
 # A cell's status, or ``untested``: done, but without figures for tables. Finished cells are never stale here.
@@ -33,7 +33,7 @@ STATES: Mapping[State, str] = {
 _RANK: tuple[State, ...] = ("done", "untested", "running", "interrupted", "failed", "planned")
 
 # What a configuration holds beside the experiment.
-NOT_HASHED = frozenset({"name", "runtime", "tracking", "choice"})
+_NOT_DECIDING = frozenset({"name", "runtime", "tracking", "choice"})
 
 Named = tuple[str, Mapping[str, JsonValue]]
 
@@ -100,6 +100,7 @@ class GridItem:
         why: reason for a state other than done.
         loaded: its record and rounds, where they can be read.
         repeats: finished runs of the same cell elsewhere; they enter no mean.
+        hash: that of its configuration's identity, as its run or else its plan keeps it; empty where neither does.
     """
 
     name: str
@@ -109,6 +110,7 @@ class GridItem:
     why: str = ""
     loaded: Loaded | None = None
     repeats: tuple[Loaded, ...] = ()
+    hash: str = ""
 
     @property
     def title(self) -> str:
@@ -160,13 +162,35 @@ def labelled(items: Sequence[GridItem]) -> tuple[GridItem, ...]:
 
 
 def merged(items: Iterable[GridItem]) -> tuple[GridItem, ...]:
-    """One item per configuration (and per origin of data and engine, where several finished), in order."""
-    groups: dict[str, list[GridItem]] = {}
-    for item in items:
-        decisive = {k: v for k, v in item.config.items() if k not in NOT_HASHED}
-        key = choice_kind(item.config) + config_hash(decisive) if item.config else item.name
-        groups.setdefault(key, []).append(item)
-    return tuple(item for group in groups.values() for item in _one(group))
+    """One item per configuration (and per origin of data and engine, where several finished), in order.
+
+    A cell is its stored hash, to which a key added later makes no difference. As a hash leaves out defaults, which a
+    user's own class may change, two of one hash must also agree on every key that both hold. A planned row without a
+    hash joins those of the very same configuration.
+    """
+    listed = [(item, _decisive(item.config)) for item in items]
+    dumps = [config_hash(decisive) if item.config else item.name for item, decisive in listed]
+    hashes = {dump: item.hash for (item, _), dump in zip(listed, dumps, strict=True) if item.hash}
+    alike: dict[str, list[tuple[Mapping[str, JsonValue], list[GridItem]]]] = {}
+    groups: list[list[GridItem]] = []
+    for (item, decisive), dump in zip(listed, dumps, strict=True):
+        cells_of_hash = alike.setdefault(choice_kind(item.config) + (item.hash or hashes.get(dump, dump)), [])
+        values = flat(decisive)
+        group = next((same for theirs, same in cells_of_hash if _agree(theirs, values)), None)
+        if group is None:
+            group = []
+            cells_of_hash.append((values, group))
+            groups.append(group)
+        group.append(item)
+    return tuple(item for group in groups for item in _one(group))
+
+
+def _decisive(config: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    return {k: v for k, v in config.items() if k not in _NOT_DECIDING}
+
+
+def _agree(first: Mapping[str, JsonValue], second: Mapping[str, JsonValue]) -> bool:
+    return all(first[key] == second[key] for key in first.keys() & second.keys())
 
 
 def _one(same: Sequence[GridItem]) -> Iterable[GridItem]:
@@ -185,7 +209,7 @@ def _folder(path: Path) -> tuple[list[tuple[str, GridItem]], list[str]]:
     files = [file for name in PLAN_FILES for file in below(path, name)]
     plans = [(file.parent, read_plan_file(file)) for file in files]
     planned = {
-        str((parent / row.folder).resolve()): (parent / row.folder, display_name(row.label), row.config)
+        str((parent / row.folder).resolve()): (parent / row.folder, display_name(row.label), row.config, row.hash)
         for parent, plan in plans
         for row in plan.cells
     }
@@ -205,15 +229,16 @@ def _name(folder: Path, top: Path) -> str:
     return "-".join(folder.relative_to(top).parts) or folder.resolve().name
 
 
-def look(name: str, folder: Path, label: str, config: Mapping[str, JsonValue]) -> GridItem:
+def look(name: str, folder: Path, label: str, config: Mapping[str, JsonValue], planned_hash: str = "") -> GridItem:
     """Reads a cell's folder: its status, and its run where there is one."""
+    planned = GridItem(name=name, label=label, config=config, state="planned", hash=planned_hash)
     if not (folder / RUN_FILE).exists():
         cell = cells.look(folder)
-        return GridItem(name=name, label=label, config=config, state=_state(cell), why=cell.why.split("\n")[0])
+        return replace(planned, state=_state(cell), why=cell.why.split("\n")[0])
     try:
         loaded = Loaded(where=str(folder.resolve()), run=read_run(folder), rounds=read_rounds(folder))
     except UserError as damaged:
-        return GridItem(name=name, label=label, config=config, state="failed", why=str(damaged))
+        return replace(planned, state="failed", why=str(damaged))
     cell = cells.judge(folder, loaded.run, [r.round for r in loaded.rounds], cells.read_error(folder))
     state, why = _state(cell), cell.why.split("\n")[0]
     if state == "done" and all(r.metrics is None for r in loaded.trained):
@@ -221,7 +246,9 @@ def look(name: str, folder: Path, label: str, config: Mapping[str, JsonValue]) -
     elif state != "done" and loaded.run.status != "finished":
         reached = f"{loaded.rounds[-1].round if loaded.rounds else 0} of {loaded.planned} rounds"
         why = f"{why} ({reached})" if why else reached
-    return GridItem(name=name, label=loaded.label, config=loaded.run.config, state=state, why=why, loaded=loaded)
+    run = loaded.run
+    found = replace(planned, label=loaded.label, config=run.config, hash=run.config_hash)
+    return replace(found, state=state, why=why, loaded=loaded)
 
 
 def _state(cell: CellState) -> State:

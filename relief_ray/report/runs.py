@@ -6,18 +6,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import JsonValue, ValidationError
+from pydantic import BaseModel, JsonValue, ValidationError
 
 from relief_ray.data.config import DataConfig
 from relief_ray.data.registry import get_spec
 from relief_ray.devices.fleet import FleetConfig, build_fleet
 from relief_ray.errors import UserError
 from relief_ray.messages import Fleet
+from relief_ray.models.registry import BACKBONES
 from relief_ray.plugins import is_path
 from relief_ray.records.cells import judge
 from relief_ray.records.run_folder import RUN_FILE, is_done, read_rounds, read_run
 from relief_ray.records.schema import RoundRecord, RunRecord
 from relief_ray.strategies import POOLED, display_name
+from relief_ray.training.config import TrainingConfig
 
 Replicate = tuple[int, int, int]
 
@@ -26,6 +28,7 @@ SPLIT_NAMES = {
     "within_subject": "within subjects",
     "random_leaky": "random windows (LEAKY)",
 }
+_DEFAULTS: Mapping[str, BaseModel] = {"data": DataConfig(), "fleet": FleetConfig(), "training": TrainingConfig()}
 NOT_RUNS = frozenset({"stale", "mlartifacts", "mlruns"})
 
 
@@ -81,6 +84,36 @@ def config_value(config: Mapping[str, JsonValue], path: str) -> JsonValue:
     for key in path.split("."):
         node = node.get(key) if isinstance(node, dict) else None
     return node
+
+
+def flat(config: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    """The configuration's values by dotted path."""
+    return dict(_flat("", config))
+
+
+def _flat(prefix: str, node: Mapping[str, JsonValue]) -> Iterator[tuple[str, JsonValue]]:
+    for key, value in sorted(node.items()):
+        if isinstance(value, dict):
+            yield from _flat(f"{prefix}{key}.", value)
+        else:
+            yield f"{prefix}{key}", value
+
+
+def with_defaults(config: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    """The configuration with the keys of data, fleet, training and backbone that its program did not have yet.
+
+    A key that was added since has its default there. ``costs``, the keys outside sections and a user's own backbone
+    stay as they are: their defaults are not known here.
+    """
+    backbone = config.get("backbone")
+    name = str(backbone.get("name")) if isinstance(backbone, dict) else ""
+    chosen = {"backbone": BACKBONES[name]()} if name in BACKBONES else {}
+    filled = dict(config)
+    for key, defaults in {**_DEFAULTS, **chosen}.items():
+        section = config.get(key)
+        if isinstance(section, dict):
+            filled[key] = {**defaults.model_dump(mode="json"), **section}
+    return filled
 
 
 def config_int(run: RunRecord, path: str, default: int = 0) -> int:

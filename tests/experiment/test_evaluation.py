@@ -69,7 +69,7 @@ def test_own_subjects_are_the_rows_of_each_clients_subject(case, run_of):
     """Client n has subject n alone: F1 by hand from its model's predictions on that subject's windows."""
     path = run_of(case)
     setup, folder = reopen(path)
-    found = checkpoint.load(path, binding_of(setup))
+    found = checkpoint.load(path, binding_of(setup, folder.run))
     folder.close()
     what, part, scores = plan_of(setup, found.state, found.clients), setup.data.test, []
     for client in setup.fleet.clients:

@@ -67,7 +67,7 @@ def raw(setup, number=None):
 def inside(setup, folder, present, number):
     """This package's logits of the run's last model, from a model that was built anew."""
     backbone = build_backbone(setup.config, input_shape(setup.data), "naive")
-    point = load(folder, binding_of(setup))
+    point = load(folder, binding_of(setup, read_run(folder)))
     backbone.load(common_model(setup, point, folder))
     windows = {m: torch.from_numpy(x) for m, x in setup.data.test.take(np.arange(number)).load().items()}
     with torch.no_grad():

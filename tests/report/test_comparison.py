@@ -60,6 +60,15 @@ def test_other_experiments_are_refused_with_the_key(make):
     assert [r.label for r in compare_runs([make("fedavg"), make("v1", seed=5)]).rows] == ["fedavg", "v1"]
 
 
+def test_a_key_that_a_program_did_not_have_counts_as_its_default(make):
+    def of(**training):
+        return make("v1", extra={"training": {"epochs": 2, "missing": "zero_input", **training}})
+
+    assert len(compare_runs([make("fedavg"), of(stack=1)]).rows) == 2
+    with pytest.raises(UserError, match=r"differ in training\.stack = 1 and 4; compare runs of one experiment"):
+        compare_runs([make("fedavg"), of(stack=4)])
+
+
 def test_an_unknown_clock_is_refused(make):
     with pytest.raises(UserError, match="no clock 'measured'; recorded are split_naive"):
         compare_runs([make("fedavg")], "measured")

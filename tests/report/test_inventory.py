@@ -135,6 +135,31 @@ def test_a_cell_of_two_folders_is_one_and_done_where_any_finished_it(make, put, 
     assert found.main.notes == ("fedavg, fold 0, seed 1 was given twice, with the same bits; the first counts",)
 
 
+def test_a_key_that_was_added_since_makes_no_other_cell_and_no_other_experiment(make, put, tmp_path):
+    new = make("fedavg", extra={"training": {"epochs": 2, "missing": "zero_input", "stack": 1}})
+    old, other = make("fedavg"), make("v1", seed=1)
+    for top, loaded in (("new", new), ("old", old), ("other", other)):
+        put(loaded, tmp_path / top)
+    inventory = take_inventory([tmp_path])
+    assert [(s.label, s.state, len(s.repeats)) for s in inventory.items] == [("fedavg", "done", 1), ("v1", "done", 0)]
+    (found,) = experiments(inventory)
+    assert found.main is not None and found.differs == {}
+
+
+def test_a_default_that_a_user_changed_is_another_cell_of_the_same_hash(make, put, tmp_path):
+    for alpha in (0.5, 0.7):
+        put(make("my.own:Mine", extra={"strategy": {"name": "my.own:Mine", "alpha": alpha}}), tmp_path / f"a{alpha}")
+    assert [s.label for s in take_inventory([tmp_path]).items] == ["my.own:Mine (alpha=0.5)", "my.own:Mine (alpha=0.7)"]
+
+
+def test_a_cell_is_its_stored_hash(make, put, tmp_path):
+    """Of one configuration that two programs hash otherwise, the schema that was raised in between makes two cells."""
+    loaded = make("fedavg")
+    put(loaded, tmp_path / "a")
+    put(dataclasses.replace(loaded, run=loaded.run.model_copy(update={"config_hash": "g"})), tmp_path / "b")
+    assert len(take_inventory([tmp_path]).items) == 2
+
+
 def test_runs_on_synthetic_data_are_no_repeats_of_real_ones(make, put, tmp_path):
     for name, origin in (("a", "real"), ("b", "SYNTHETIC")):
         put(make("fedavg", origin=origin), tmp_path / name)

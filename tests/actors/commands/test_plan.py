@@ -1,13 +1,18 @@
 """Presets, their axes, and what settings do to them."""
 
+import importlib
 import re
+import sys
 from pathlib import Path
 
 import pytest
 
 from actors.commands.plan import cells_of, load_preset, make_plan, read_plan, write_plan
 from relief_ray.errors import UserError
+from relief_ray.experiment.lifecycle import create
 from relief_ray.records.cells import find_runs
+from relief_ray.records.identity import config_hash
+from tests.own import METHOD, Write
 from tune_configs.presets import PRESETS
 
 
@@ -92,6 +97,49 @@ def test_a_plan_comes_back_from_its_file(tmp_path: Path) -> None:
     plan = make_plan("demo", [], "relief,v2", tmp_path)
     write_plan(plan)
     assert read_plan(tmp_path) == plan
+
+
+def test_a_begun_cell_keeps_its_hash_whatever_this_program_would_give_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_cache: Path
+) -> None:
+    before = make_plan("smoke", [], "relief,v1", tmp_path)
+    write_plan(before)
+    create(before.cells[0].config, tmp_path / "relief-s0")[1].close()
+    monkeypatch.setattr("relief_ray.config.SCHEMA", 2)
+    begun, planned = read_plan(tmp_path, ["runtime.mode=inline"]).cells
+    assert begun.hash == before.cells[0].hash and begun.config.runtime.mode == "inline"
+    assert planned.hash == config_hash(planned.config.identity()) != before.cells[1].hash, "this program begins it"
+    assert read_plan(tmp_path / "relief-s0").cells[0].hash == before.cells[0].hash
+    there, here = begun.hash[:8], config_hash(begun.config.identity())[:8]
+    why = rf"same settings under another hash \({there} there, {here} here\).* resume \S+/relief-s0 --other-code"
+    with pytest.raises(UserError, match=why):
+        make_plan("smoke", [], "relief", tmp_path)
+
+
+def test_a_default_of_a_user_s_own_method_may_change_before_a_resume(
+    tmp_path: Path, write: Write, run_cache: Path
+) -> None:
+    name = write(METHOD)
+    chosen = ["strategy.alpha=0.5", "data.name=dsa_mini"]
+    plan = make_plan("smoke", chosen, f"{name}:Mine", tmp_path / "runs")
+    write_plan(plan)
+    (cell,) = plan.cells
+    create(cell.config, tmp_path / "runs" / cell.name)[1].close()
+    write(METHOD.replace("alpha: float = 0.5", "alpha: float = 0.7"), name)
+    del sys.modules[name]
+    importlib.invalidate_caches()
+    (again,) = read_plan(tmp_path / "runs").cells
+    assert again.hash == cell.hash != config_hash(again.config.identity())
+
+
+def test_a_plan_edited_by_hand_is_another_run_than_the_one_that_was_begun(tmp_path: Path, run_cache: Path) -> None:
+    plan = make_plan("smoke", [], "relief", tmp_path)
+    write_plan(plan)
+    create(plan.cells[0].config, tmp_path / "relief-s0")[1].close()
+    file = tmp_path / "plan.json"
+    file.write_text(file.read_text().replace('"seed": 0', '"seed": 3'))
+    with pytest.raises(UserError, match=r"holds another run \(data.seed is 0 there, asked: 3; seed is 0"):
+        read_plan(tmp_path)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"name": "x"}', '{"name": "x", "cells": [{"label": "a"}]}'])
