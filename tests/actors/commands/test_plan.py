@@ -125,7 +125,7 @@ def test_a_default_of_a_user_s_own_method_may_change_before_a_resume(
     write_plan(plan)
     (cell,) = plan.cells
     create(cell.config, tmp_path / "runs" / cell.name)[1].close()
-    write(METHOD.replace("alpha: float = 0.5", "alpha: float = 0.7"), name)
+    write(METHOD.replace("alpha: float = 0.5", "alpha: float = 0.625"), name)
     del sys.modules[name]
     importlib.invalidate_caches()
     (again,) = read_plan(tmp_path / "runs").cells
