@@ -20,7 +20,7 @@ case $mode in
 esac
 shift
 if [ "$mode" = test ]; then
-  say test 'runs the fast tests in two processes: about 4 minutes on 2 cores, after installing what is missing (minutes, once)'
+  say test 'runs the fast tests in two processes: about 5 minutes on 2 cores, after installing what is missing (minutes, once)'
   say '' 'left out: pytest -m slow (some 800: every method with every executor and backbone), pytest -m gpu'
 fi
 venv=${RELIEF_VENV:-.venv}
