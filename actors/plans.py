@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pydantic import JsonValue
@@ -125,22 +125,23 @@ def cells_in(plan: PlanFile, path: Path, settings: Sequence[str] = ()) -> tuple[
     Raises:
         UserError: this version cannot read a configuration.
     """
-    parsed = [(row, parse(override(row.config, settings), str(path))) for row in plan.cells]
-    return tuple(
-        make_cell(row.folder, row.label, config, row.setting, _begun_under(path.parent / row.folder, row.hash, config))
-        for row, config in parsed
-    )
+    cells = []
+    for row in plan.cells:
+        cell = make_cell(row.folder, row.label, parse(override(row.config, settings), str(path)), row.setting)
+        # The folder is read only where it can matter: most cells have today's hash.
+        if row.hash and row.hash != cell.hash and _began_under(row.hash, path.parent / row.folder, cell.config):
+            cell = replace(cell, hash=row.hash)
+        cells.append(cell)
+    return tuple(cells)
 
 
-def _begun_under(folder: Path, stored_hash: str, config: ExperimentConfig) -> str:
-    """``stored_hash`` where the folder's run has it and was begun with this configuration, else nothing."""
+def _began_under(stored_hash: str, folder: Path, config: ExperimentConfig) -> bool:
+    """Whether the folder's run was begun under this hash and with this configuration."""
     try:
         run = read_run(folder)
-        if stored_hash != run.config_hash:
-            return ""
-        return "" if difference(parse(run.config).model_dump(mode="json"), config) else stored_hash
-    except UserError:  # not begun, or damaged: ``look`` says so
-        return ""
+        return stored_hash == run.config_hash and not difference(parse(run.config).model_dump(mode="json"), config)
+    except UserError:  # not begun, damaged, or not readable by this version: ``look`` says so
+        return False
 
 
 def read_grid(out: Path, settings: Sequence[str] = ()) -> Plan:

@@ -36,6 +36,7 @@ from relief_ray.models.backbone import BackboneConfig
 from relief_ray.models.cnn import CnnConfig
 from relief_ray.models.registry import BACKBONES, backbone_name, choose_backbone
 from relief_ray.plugins import configured, is_own, is_path, modules_of, path_of
+from relief_ray.records.identity import NOT_DECIDING
 from relief_ray.strategies import PRESETS, AnyStrategy
 from relief_ray.strategies.common import StrategyConfig
 from relief_ray.training.config import TrainingConfig
@@ -43,8 +44,6 @@ from relief_ray.training.config import TrainingConfig
 # Raised by one when the default of a deciding setting changes, so that the same settings get other ids from then on.
 # A setting that is added leaves it as it is: its default is not part of an identity.
 SCHEMA: Final = 1
-
-_NOT_DECIDING = frozenset({"name", "runtime", "tracking", "choice"})
 
 
 class Choice(FrozenConfig):
@@ -265,8 +264,8 @@ class ExperimentConfig(FrozenConfig):
             UserError: the profile cannot be read.
         """
         names = self.model_dump(mode="json", include={key: {"name"} for key in ("strategy", "backbone", "data")})
-        identity = self.model_dump(mode="json", exclude=set(_NOT_DECIDING), exclude_defaults=True)
-        for key in type(self).model_fields.keys() - _NOT_DECIDING:
+        identity = self.model_dump(mode="json", exclude=set(NOT_DECIDING), exclude_defaults=True)
+        for key in type(self).model_fields.keys() - NOT_DECIDING:
             section = getattr(self, key)
             if isinstance(section, BaseModel):  # by its own class's defaults, not by the section that is default here
                 identity[key] = section.model_dump(mode="json", exclude_defaults=True) | names.get(key, {})

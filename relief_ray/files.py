@@ -34,7 +34,7 @@ def sha256_json(value: object) -> str:
 
 
 def sync(path: Path) -> None:
-    """Force a file or folder to the disk."""
+    """Force a file to the disk, or a folder: its renames are durable then."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -189,15 +189,6 @@ def _gathered(pieces: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryvi
         yield bytes(small)
 
 
-def fsync_folder(folder: Path) -> None:
-    """Make renames inside ``folder`` durable."""
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
 def replace_file(path: Path, data: bytes) -> None:
     """Replace the contents of ``path``: a reader, or a crash at any point, sees the old or the new ones.
 
@@ -213,7 +204,7 @@ def replace_file(path: Path, data: bytes) -> None:
             with suppress(OSError):
                 beside.unlink(missing_ok=True)
             raise
-        fsync_folder(path.parent)
+        sync(path.parent)
 
 
 def preflight(folder: Path, num_bytes: int) -> None:
@@ -228,7 +219,7 @@ def preflight(folder: Path, num_bytes: int) -> None:
         try:
             write_file(probe, bytes(4096))
             os.replace(probe, folder / f"{PROBE}.renamed")
-            fsync_folder(folder)
+            sync(folder)
         finally:
             for name in (PROBE, f"{PROBE}.renamed"):
                 with suppress(OSError):

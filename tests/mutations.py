@@ -179,8 +179,8 @@ metrics-absent | test_metrics.py | classes that neither occur nor are predicted 
 + scores.nan_to_num().mean()
 
 config-hash | test_config.py | runs of two seeds have the same name
-- _NOT_DECIDING = frozenset({"name",
-+ _NOT_DECIDING = frozenset({"seed", "name",
+- NOT_DECIDING = frozenset({"name",
++ NOT_DECIDING = frozenset({"seed", "name",
 - ("name", "runtime", "tracking", "choice")
 + ("name", "runtime", "tracking", "choice", "seed")
 
@@ -229,9 +229,10 @@ class Outcome:
 
 
 @cache
-def sources() -> tuple[str, ...]:
-    """Texts of all modules of the packages."""
-    return tuple(path.read_text(encoding="utf-8") for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+def sources() -> dict[Path, str]:
+    """Texts of all modules of the packages, by their paths from the root."""
+    files = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+    return {path.relative_to(ROOT): path.read_text(encoding="utf-8") for path in files}
 
 
 def mutations() -> Iterator[Mutation]:
@@ -240,7 +241,9 @@ def mutations() -> Iterator[Mutation]:
         head, *forms = entry.split("\n")
         name, tests, breaks = head.split(" | ")
         pairs = list(zip(forms[::2], forms[1::2], strict=True))
-        code, instead = next((pair for pair in pairs if any(pair[0][2:] in text for text in sources())), pairs[0])
+        code, instead = next(
+            (pair for pair in pairs if any(pair[0][2:] in text for text in sources().values())), pairs[0]
+        )
         assert code.startswith("- ") and instead.startswith("+ "), f"{name}: expected a line '- ..' and a line '+ ..'"
         yield Mutation(name=name, code=code[2:], instead=instead[2:], breaks=breaks, tests=tuple(tests.split()))
 
@@ -256,8 +259,7 @@ def chosen(names: str | None) -> list[Mutation]:
 
 def home_of(mutation: Mutation) -> Path:
     """Finds the one file that holds the code, exactly once; its path from the root."""
-    files = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
-    counts = {path.relative_to(ROOT): path.read_text(encoding="utf-8").count(mutation.code) for path in files}
+    counts = {path: text.count(mutation.code) for path, text in sources().items()}
     places = {str(path): number for path, number in counts.items() if number}
     if sum(places.values()) != 1:
         where = ", ".join(f"{path} ({number})" for path, number in places.items()) or "nowhere"

@@ -334,7 +334,7 @@ def flat(values, prefix=""):
 
 def deciding_defaults():
     """Every default that decides results, by dotted key; of strategies and backbones by class."""
-    sections = ExperimentConfig().model_dump(mode="json", exclude={*module._NOT_DECIDING, "strategy", "backbone"})
+    sections = ExperimentConfig().model_dump(mode="json", exclude={*module.NOT_DECIDING, "strategy", "backbone"})
     table = dict(flat(sections))
     for kind in {type(strategy) for strategy in PRESETS.values()} | set(BACKBONES.values()):
         section = "backbone" if kind in BACKBONES.values() else "strategy"

@@ -187,13 +187,13 @@ def save(run_folder: Path, checkpoint: Checkpoint, binding: Binding) -> Path:
         try:
             sha256 = files.write_pieces(beside / STATE_FILE, file_pieces(tensors))
             files.write_file(beside / _MANIFEST_FILE, _sealed(manifest.model_copy(update={"state_sha256": sha256})))
-            files.fsync_folder(beside)
+            files.sync(beside)
             _retire(final)
             os.rename(beside, final)
         except OSError:
             shutil.rmtree(beside, ignore_errors=True)
             raise
-        files.fsync_folder(folder)
+        files.sync(folder)
     _prune(folder, checkpoint.round)
     return final
 

@@ -27,6 +27,8 @@ from relief_ray.records.redact import redact
 from relief_ray.records.schema import Machine
 
 PACKAGES = ("relief_ray", "actors")
+# Keys of a configuration that decide no result: ids and comparisons of cells leave them out.
+NOT_DECIDING = frozenset({"name", "runtime", "tracking", "choice"})
 
 _SOURCE_SUFFIXES = frozenset({".py", ".json", ".yaml", ".toml"})
 

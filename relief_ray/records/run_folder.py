@@ -156,7 +156,7 @@ class RunFolder:
             self._num_bytes = num_bytes
             self._cut()
             os.fsync(self._fd)
-            files.fsync_folder(self.path)
+            files.sync(self.path)
 
     @classmethod
     def create(cls, path: Path, run: RunRecord, *, min_free_bytes: int = _MIN_FREE_BYTES) -> RunFolder:

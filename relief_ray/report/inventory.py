@@ -12,7 +12,7 @@ from pydantic import JsonValue
 from relief_ray.errors import UserError
 from relief_ray.records import cells
 from relief_ray.records.cells import PLAN_FILES, STATUS_TEXT, CellState, read_plan_file
-from relief_ray.records.identity import config_hash
+from relief_ray.records.identity import NOT_DECIDING, config_hash
 from relief_ray.records.run_folder import RUN_FILE, read_rounds, read_run
 from relief_ray.report.runs import Loaded, below, config_value, flat
 from relief_ray.strategies import PRESETS, display_name
@@ -31,9 +31,6 @@ STATES: Mapping[State, str] = {
 
 # Which of several accounts of one cell counts.
 _RANK: tuple[State, ...] = ("done", "untested", "running", "interrupted", "failed", "planned")
-
-# What a configuration holds beside the experiment.
-_NOT_DECIDING = frozenset({"name", "runtime", "tracking", "choice"})
 
 Named = tuple[str, Mapping[str, JsonValue]]
 
@@ -186,7 +183,7 @@ def merged(items: Iterable[GridItem]) -> tuple[GridItem, ...]:
 
 
 def _decisive(config: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    return {k: v for k, v in config.items() if k not in _NOT_DECIDING}
+    return {k: v for k, v in config.items() if k not in NOT_DECIDING}
 
 
 def _agree(first: Mapping[str, JsonValue], second: Mapping[str, JsonValue]) -> bool:
