@@ -10,7 +10,7 @@ import typer
 
 from actors.subcommands import data, device, fleet, model
 from actors.terminal.exit_codes import EXIT_CODES
-from actors.terminal.options import AsJson, Main, Settings, SomePath, SomeText
+from actors.terminal.options import AsJson, Main, Settings, SomeNumber, SomePath, SomeText
 from tune_configs.presets import PRESETS
 
 EPILOG = "**Exit codes**\n\n" + "\n".join(f"* {code}: {meaning}" for code, meaning in EXIT_CODES)
@@ -74,7 +74,7 @@ def run(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train: one run per strategy, fold and seed, then a table, a figure and a verdict."""
+    """Train: one run per strategy, fold and replicate or seed, then a table, a figure and a verdict."""
     from actors.commands.run import run_command
 
     ray = [f"runtime.{k}={v}" for k, v in (("address", address), ("placement", placement)) if v is not None]
@@ -119,12 +119,15 @@ def grid(
     ] = False,
     address: Annotated[SomeText, typer.Option(help="Join this Ray cluster instead of starting one.")] = None,
     dashboard: Annotated[bool, typer.Option("--dashboard", help="Ray's dashboard with a local cluster.")] = False,
+    claims: Annotated[
+        SomePath, typer.Option(metavar="FILE.yaml", help="Claims to judge, at most six; named before the first cell.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a table or figure of the paper through Ray Tune, cell by cell; `grid resume DIR` runs what is missing.
 
     Grids: main_cnn, main_lora, ablation, sensitivity, diagnostics, testbed, coupling, search_lr, smoke. `--set` scales
-    them (`seeds=2`, `datasets=dsa`, `'methods=[fedavg, relief]'`, `rounds=20`) and changes any value of a cell.
+    them (`replicates=12`, `datasets=dsa`, `'methods=[fedavg, relief]'`, `rounds=20`) and changes any value of a cell.
     """
     from actors.commands.grid import GridOptions, grid_command
     from actors.grids.estimate import parse_hours
@@ -137,6 +140,7 @@ def grid(
         skip_failed=skip_failed,
         skip_unknown=skip_unknown,
         dashboard=dashboard,
+        claims=claims,
     )
     address_setting = [] if address is None else [f"runtime.address={address}"]
     grid_command(target, folder, [*(settings or []), *address_setting], out, options)
@@ -148,7 +152,7 @@ def compare(
     out: Annotated[SomePath, typer.Option(metavar="DIR", help="Write table and figures there.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put runs side by side: F1, time, energy, bytes, differences with intervals, a verdict on the paper's claims."""
+    """Put runs side by side: F1, time, energy, bytes, differences with intervals, verdicts on claims named before."""
     from actors.commands.results import compare_command
 
     compare_command(folders, out, as_json)
@@ -172,6 +176,35 @@ def report(
     from actors.commands.results import report_command
 
     report_command(folders, out, commit, as_json)
+
+
+@app.command("plan-study")
+def plan_study(
+    folders: Annotated[
+        list[Path] | None, typer.Argument(metavar="[DIR]...", help="Finished runs whose scatter is taken.")
+    ] = None,
+    first: Annotated[str, typer.Option(metavar="METHOD", help="Of the pair whose scatter is taken.")] = "relief",
+    second: Annotated[str, typer.Option(metavar="METHOD", help="The other one.")] = "fedavg",
+    figure: Annotated[str, typer.Option(help="What is compared: f1, f1_rare, f1_own_sensors, ..")] = "f1",
+    sd: Annotated[SomeNumber, typer.Option(help="Points that paired differences scatter by, instead of DIR.")] = None,
+    pairs: Annotated[int, typer.Option(min=1, help="Planned paired runs: folds x replicates.")] = 48,
+    difference: Annotated[float, typer.Option(help="The difference to be found, in points.")] = 2.0,
+    margin: Annotated[
+        SomeNumber, typer.Option(help="One-sided: not worse by this many points, where both are equal in truth.")
+    ] = None,
+    setting: Annotated[SomeText, typer.Option(metavar="TEXT", help="Part of the setting's name, of several.")] = None,
+    claims: Annotated[int, typer.Option(min=1, max=6, help="Number of claims that Holm corrects for.")] = 6,
+    power: Annotated[float, typer.Option(min=0.5, max=0.99, help="Wanted probability of finding it.")] = 0.8,
+    as_json: AsJson = False,
+) -> None:
+    """Say before a study how many paired runs a difference needs, and what a planned number can find."""
+    from actors.commands.study import StudyQuestion, plan_study_command
+
+    question = StudyQuestion(
+        first=first, second=second, figure=figure, sd=sd, num_pairs=pairs, difference=difference, margin=margin,
+        num_claims=claims, power=power, setting=setting,
+    )  # fmt: skip
+    plan_study_command(folders or [], question, as_json)
 
 
 @app.command()

@@ -25,10 +25,12 @@ from relief_ray.records.cells import (
     PlanFile,
     PlannedCell,
     Status,
+    count_begun,
     look,
     read_plan_file,
     write_plan_file,
 )
+from relief_ray.records.claims import PlannedClaims, register_claims
 from relief_ray.records.identity import config_hash
 from relief_ray.records.lock import FileLock
 from relief_ray.records.mlflow_store import flat_params
@@ -78,12 +80,17 @@ class CellFolder:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """Cells of one command in the order of computation, in folders below ``out``; ``title`` is a grid's own."""
+    """Cells of one command in the order of computation, in folders below ``out``; ``title`` is a grid's own.
+
+    ``claims_file``: the claims that the command names; ``claims``: those that the plan on disk has.
+    """
 
     out: Path
     name: str
     title: str = ""
     cells: tuple[Cell, ...]
+    claims_file: Path | None = None
+    claims: PlannedClaims | None = None
 
     def cell_folders(self) -> tuple[CellFolder, ...]:
         """Every cell with the status of its folder, as it is now."""
@@ -154,24 +161,26 @@ def read_grid(out: Path, settings: Sequence[str] = ()) -> Plan:
     if not path.exists():
         raise UserError(f"{out}: no {GRID_FILE}; expected a folder that `relief-ray grid` made")
     plan = read_plan_file(path)
-    return Plan(out=out, name=plan.name, title=plan.title, cells=cells_in(plan, path, settings))
+    return Plan(out=out, name=plan.name, title=plan.title, cells=cells_in(plan, path, settings), claims=plan.claims)
 
 
 def write_grid(plan: Plan) -> Plan:
     """Adds the cells to those that ``grid.json`` lists already and returns all of them; the folder exists.
 
     Raises:
-        UserError: the folder cannot be written, or holds another grid.
+        UserError: the folder cannot be written, holds another grid, or cells that were begun without these claims.
     """
-    cells = plan.cells
+    cells, claims = plan.cells, plan.claims
     if (plan.out / GRID_FILE).exists():
         known = read_grid(plan.out)
         if known.name != plan.name:
             raise UserError(f"{plan.out}: holds the grid {known.name}, asked: {plan.name}; choose a folder with --out")
-        cells = merged(known.cells, plan.cells)
+        cells, claims = merged(known.cells, plan.cells), known.claims
     rows = tuple(row_of(cell) for cell in cells)
-    write_plan_file(plan.out / GRID_FILE, PlanFile(name=plan.name, title=plan.title, cells=rows))
-    return Plan(out=plan.out, name=plan.name, title=plan.title, cells=cells)
+    begun = count_begun(plan.out, [cell.name for cell in cells])
+    claims = register_claims(plan.out, plan.claims_file, claims, begun=begun, now=now())
+    write_plan_file(plan.out / GRID_FILE, PlanFile(name=plan.name, title=plan.title, cells=rows, claims=claims))
+    return replace(plan, cells=cells, claims=claims)
 
 
 def merged(known: Sequence[Cell], added: Sequence[Cell]) -> tuple[Cell, ...]:

@@ -1,7 +1,7 @@
 """The typed configuration of one run, its identity, and the errors that name a wrong key and the nearest right one.
 
 A run is identified by the settings that differ from their defaults (``ExperimentConfig.identity``); ``name``,
-``runtime``, ``tracking`` and ``choice`` decide no result and are not part of it.
+``runtime``, ``tracking``, ``choice`` and ``replicate`` decide no result and are not part of it.
 """
 
 from __future__ import annotations
@@ -200,6 +200,7 @@ class ExperimentConfig(FrozenConfig):
     """One run: a strategy on a dataset, a fleet and a backbone.
 
     ``strategy``, ``backbone`` and ``data.name`` may be given by name or by import path (``my.module:MyMethod``).
+    ``replicate`` is the number of the repetition that ``seed`` and ``fleet.rotation`` were derived from.
     """
 
     name: str = "run"
@@ -214,6 +215,7 @@ class ExperimentConfig(FrozenConfig):
     runtime: RuntimeConfig = RuntimeConfig()
     tracking: TrackingConfig = TrackingConfig()
     choice: Choice | None = None
+    replicate: int | None = Field(default=None, ge=0)
     rounds: int = Field(default=200, ge=1)
     seed: int = Field(default=0, ge=0)
     participation: float = Field(default=1.0, gt=0.0, le=1.0)
@@ -272,6 +274,11 @@ class ExperimentConfig(FrozenConfig):
         if self.costs.profile is not None:
             identity["costs"]["profile"] = _sha256(Path(self.costs.profile))
         return {"schema": SCHEMA} | {key: value for key, value in identity.items() if value != {}}
+
+    @property
+    def draw_name(self) -> str:
+        """``r3`` for a run of replicate 3, else its seed, ``s7``: a part of the name of its folder."""
+        return f"s{self.seed}" if self.replicate is None else f"r{self.replicate}"
 
     def label(self) -> str:
         """Name of the preset that the strategy is or varies: ``v2`` with another deadline is still ``v2``.

@@ -181,8 +181,8 @@ metrics-absent | test_metrics.py | classes that neither occur nor are predicted 
 config-hash | test_config.py | runs of two seeds have the same name
 - NOT_DECIDING = frozenset({"name",
 + NOT_DECIDING = frozenset({"seed", "name",
-- ("name", "runtime", "tracking", "choice")
-+ ("name", "runtime", "tracking", "choice", "seed")
+- ("name", "runtime", "tracking", "choice", "replicate")
++ ("name", "runtime", "tracking", "choice", "replicate", "seed")
 
 checkpoint-digest | test_checkpoint.py | a damaged state is loaded
 - if _sha256(data) != sha256:

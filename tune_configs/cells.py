@@ -38,7 +38,7 @@ _FOLDER = r"[\w-][\w.+-]*"
 # Keys that name a cell, and the axis that sets each.
 _OWNED = {
     "data.name": "datasets", "data.split": "datasets", "data.fold": "folds", "seed": "seeds",
-    "strategy.name": "methods", "name": "",
+    "replicate": "replicates", "strategy.name": "methods", "name": "",
 }  # fmt: skip
 # Set by levels too, but any grid may be scaled by the one and given other sizes by the other.
 _SCALED = frozenset({"rounds", "backbone"})
@@ -129,16 +129,16 @@ def checked(made: object, target: str) -> Grid:
 def cells_of(grid: Grid, settings: Sequence[str] = (), *, skip_unknown: bool = False) -> tuple[Cell, ...]:
     """All cells in the order of computation; two points with the same configuration are one cell.
 
-    ``settings``: ``KEY=VALUE``; a key without a dot that names an axis (``seeds``, ``folds``, ``datasets``, ``methods``
-    or one of the grid's own) chooses its levels; ``tuned=FILE`` takes every method's frozen choice of a search;
-    everything else changes every cell's configuration.
+    ``settings``: ``KEY=VALUE``; a key without a dot that names an axis (``replicates``, ``seeds``, ``folds``,
+    ``datasets``, ``methods`` or one of the grid's own) chooses its levels; ``tuned=FILE`` takes every method's frozen
+    choice of a search; everything else changes every cell's configuration.
 
     Raises:
         UserError: an unknown level or key, a value out of range, a key that an axis chooses, or methods that this
             version does not have.
     """
     scaled, rest = scale(grid, [s for s in settings if not s.startswith(TUNED)])
-    _refuse_owned(grid, rest)
+    _refuse_owned(scaled, rest)
     files = [s.removeprefix(TUNED) for s in settings if s.startswith(TUNED)]
     tuned = read_tuned(Path(files[-1])) if files else None
     _refuse_unknown_folds(scaled, are_chosen=any(s.startswith("folds=") for s in settings))
@@ -163,6 +163,7 @@ def _refuse_owned(grid: Grid, settings: Iterable[str]) -> None:
     axes = {key: axis.name for axis in grid.axes for level in axis.levels for key in level.settings}
     tried = {key: "" for levels in grid.own.values() for level in levels for key in level.settings}
     owned = {key: name for key, name in {**tried, **axes}.items() if key not in _SCALED} | _OWNED
+    owned |= {} if grid.seeds else {"fleet.rotation": "replicates"}
     for path, _, value in (setting.partition("=") for setting in settings):
         for key, axis in owned.items():
             if f"{key}.".startswith(f"{path}.") or path.startswith(f"{key}."):
@@ -210,6 +211,8 @@ def choose(grid: Grid, key: str, value: object) -> Grid | None:
     Raises:
         UserError: a level that the axis does not have.
     """
+    if key == "replicates":
+        return replace(grid, replicates=numbers(key, value), seeds=())
     if key == "seeds":
         return replace(grid, seeds=numbers(key, value))
     if key == "folds":
@@ -227,14 +230,16 @@ def choose(grid: Grid, key: str, value: object) -> Grid | None:
 
 
 def numbers(key: str, value: object) -> tuple[int, ...]:
-    """Numbers of seeds or folds: ``3`` seeds are 0, 1 and 2; ``[0, 5]`` are those.
+    """Numbers of replicates, seeds or folds: ``3`` seeds are 0, 1 and 2; ``[0, 5]`` are those.
 
     Raises:
         UserError: neither.
     """
-    listed = range(value) if key == "seeds" and type(value) is int else [value] if type(value) is int else value
+    listed = [value] if type(value) is int else value
+    if key != "folds" and type(value) is int:
+        listed = range(value)
     if not isinstance(listed, list | range) or not listed or any(type(n) is not int or n < 0 for n in listed):
-        more = "a number of seeds or " if key == "seeds" else ""
+        more = "" if key == "folds" else f"a number of {key} or "
         raise UserError(f"--set {key}={value}: expected {more}a list of numbers, e.g. --set '{key}=[0, 1]'")
     return tuple(dict.fromkeys(listed))
 
@@ -270,7 +275,7 @@ def cell_of(grid: str, point: Point, settings: Sequence[str], tuned: Tuned | Non
         setting, choice = f"{point.setting}-tuned", frozen.choice
     digest = config_hash(config.identity())
     fold = [f"f{config.data.fold}"] if config.data.split == "held_out_subject" else []
-    name = "-".join([setting, point.method, *fold, f"s{config.seed}", digest[:_HASH_DIGITS]])
+    name = "-".join([setting, point.method, *fold, config.draw_name, digest[:_HASH_DIGITS]])
     named = config.model_copy(update={"name": f"{grid}-{name}", "choice": choice})
     return Cell(name=name, label=point.method, setting=setting, config=named, hash=digest)
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from itertools import product
 from types import MappingProxyType
 
+from tune_configs.replicates import Draw, draw_of
+
 Settings = Mapping[str, object]
 
 # The columns of Tables I and II, by preset.
@@ -78,10 +80,22 @@ LORA = Level(name="lora", settings={"backbone": "moment_lora"})
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Grid:
-    """``methods`` x ``datasets`` x folds x ``axes`` x ``seeds`` on top of ``settings``.
+    """``methods`` x ``datasets`` x folds x ``axes`` x ``replicates`` on top of ``settings``.
 
-    ``own``: further levels of single methods, by method; in a search (``is_search``) these are its tries, and the best
-    one of each method can be frozen. ``settings`` are the paper's unless a grid says otherwise.
+    Attributes:
+        name: name of the grid.
+        title: what it is, in a line.
+        methods: names of presets.
+        datasets: levels of ``DATASETS``.
+        axes: further axes.
+        own: further levels of single methods, by method; in a search (``is_search``) its tries, of which the best can
+            be frozen for each method.
+        replicates: numbers of the replicates; every fold of each has a seed and a rotation of its own.
+        seeds: where given, these seeds instead, each for all folds and without a rotation: for searches and tries.
+        folds: those of the datasets' folds that are used; None: all.
+        settings: the paper's values unless a grid says otherwise.
+        is_search: whether ``own`` holds the tries of a search.
+        claims: file with the claims that the grid is to judge, at most six; empty: none.
     """
 
     name: str
@@ -90,10 +104,12 @@ class Grid:
     datasets: tuple[str, ...] = ("pamap2", "mhealth")
     axes: tuple[Axis, ...] = ()
     own: Mapping[str, tuple[Level, ...]] = field(default_factory=dict)
-    seeds: tuple[int, ...] = (0, 1, 2)
+    replicates: tuple[int, ...] = (0, 1, 2)
+    seeds: tuple[int, ...] = ()
     folds: tuple[int, ...] | None = None
     settings: Settings = field(default_factory=dict)
     is_search: bool = False
+    claims: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,20 +128,22 @@ class Point:
 
 
 def points(grid: Grid) -> Iterator[Point]:
-    """All combinations, seed-major: all methods of one seed, fold and setting before the next."""
+    """All combinations, replicate by replicate: all methods of one replicate, fold and setting before the next."""
     folds = {name: DATASETS[name].folds for name in grid.datasets}
     if grid.folds is not None:
         folds = {name: tuple(f for f in numbers if f in grid.folds) for name, numbers in folds.items()}
-    for seed in grid.seeds:
+    for number in grid.seeds or grid.replicates:
         for i in range(max(1, *(len(f) for f in folds.values()))):
             for name in grid.datasets:
                 if i < max(1, len(folds[name])):
-                    yield from _block(grid, name, folds[name][i] if folds[name] else None, seed)
+                    fold = folds[name][i] if folds[name] else None
+                    draw = Draw(seed=number) if grid.seeds else draw_of(number, fold)
+                    yield from _block(grid, name, fold, draw)
 
 
-def _block(grid: Grid, dataset: str, fold: int | None, seed: int) -> Iterator[Point]:
-    """All settings with all their methods, for one dataset, fold and seed."""
-    base = {**grid.settings, **DATASETS[dataset].settings, "seed": seed}
+def _block(grid: Grid, dataset: str, fold: int | None, draw: Draw) -> Iterator[Point]:
+    """All settings with all their methods, for one dataset, fold and draw."""
+    base = {**grid.settings, **DATASETS[dataset].settings, **draw.settings}
     if fold is not None:
         base["data.fold"] = fold
     for levels in product(*(axis.levels for axis in grid.axes)):
@@ -136,7 +154,7 @@ def _block(grid: Grid, dataset: str, fold: int | None, seed: int) -> Iterator[Po
                     values = {**base, **{k: v for level in chosen for k, v in level.settings.items()}}
                     setting = "-".join([dataset, *(level.name for level in chosen)])
                     tried = tuple(method_level.settings) if grid.is_search else ()
-                    yield Point(method=method, setting=setting, fold=fold, seed=seed, settings=values, tried=tried)
+                    yield Point(method=method, setting=setting, fold=fold, seed=draw.seed, settings=values, tried=tried)
 
 
 # Section VI-A: R = 200; evaluated every fifth round, as the tables need.

@@ -18,7 +18,7 @@ from tune_configs.grid import (
 
 
 def main_cnn() -> Grid:
-    """Table I: Backbone 1 with 11 methods and four bounds, 2 datasets, 3 seeds."""
+    """Table I: Backbone 1 with 11 methods and four bounds, 2 datasets, 3 replicates."""
     return Grid(
         name="main_cnn",
         title="Table I: 11 methods on Backbone 1, and the bounds",
@@ -29,7 +29,7 @@ def main_cnn() -> Grid:
 
 
 def main_lora() -> Grid:
-    """Table II: Backbone 2 with 11 methods and four bounds, 2 datasets, 3 seeds."""
+    """Table II: Backbone 2 with 11 methods and four bounds, 2 datasets, 3 replicates."""
     return Grid(
         name="main_lora",
         title="Table II: 11 methods on Backbone 2, and the bounds",
@@ -49,7 +49,7 @@ _MISSING = (
 def ablation() -> Grid:
     """Table III: V0 to V3, three one-field variants of ours, FedAvg (the 1.00x) and four bounds.
 
-    2 backbones, 2 datasets, both readings of a missing modality, 3 seeds.
+    2 backbones, 2 datasets, both readings of a missing modality, 3 replicates.
     """
     return Grid(
         name="ablation",
@@ -76,7 +76,7 @@ _FACTORS = (
 def sensitivity() -> Grid:
     """Tables IV and V: gaps between devices of 10, 55, 100, and 8 or 10, 20, 50, 100 clients.
 
-    Five methods, four bounds, 2 backbones, 2 datasets, 3 seeds.
+    Five methods, four bounds, 2 backbones, 2 datasets, 3 replicates.
     """
     return Grid(
         name="sensitivity",
@@ -120,7 +120,7 @@ _SCOPES = (
 def testbed() -> Grid:
     """Section VII: the testbed's devices; per-device profiling with two clients, the fleet with everyone.
 
-    Five methods, four bounds, 2 backbones, 2 datasets, 3 seeds; 100 rounds on two devices, 200 with the fleet.
+    Five methods, four bounds, 2 backbones, 2 datasets, 3 replicates; 100 rounds on two devices, 200 with the fleet.
     """
     return Grid(
         name="testbed",
@@ -139,7 +139,7 @@ _COUPLINGS = tuple(
 def coupling() -> Grid:
     """Our own: which device owns which sensors, the premise that the paper never varies.
 
-    FedAvg, V0 to V3, V2 with mandatory blocks, four bounds; slow devices have few sensors, any, or many; 3 seeds.
+    FedAvg, V0 to V3, V2 with mandatory blocks, four bounds; slow devices have few sensors, any, or many; 3 replicates.
     """
     return Grid(
         name="coupling",

@@ -1,6 +1,7 @@
 """Presets of `relief-ray run NAME`: named experiments as plain, typed functions.
 
-A preset is a configuration's values and the axes it is run over: strategies, folds of the held-out subjects, seeds.
+A preset is a configuration's values and the axes it is run over: strategies, folds of the held-out subjects, and
+replicates or seeds.
 """
 
 from __future__ import annotations
@@ -14,7 +15,18 @@ Values = dict[str, object]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Preset:
-    """``values`` of an ``ExperimentConfig`` without strategy, fold and seed; one run for each of their combinations."""
+    """``values`` of an ``ExperimentConfig`` without strategy, fold and seed; one run for each of their combinations.
+
+    Attributes:
+        name: name of the preset.
+        title: what it is, in a line.
+        strategies: names of methods.
+        values: the other values of the configuration.
+        folds: folds of the held-out split.
+        seeds: seeds, each for all folds.
+        replicates: where given, these replicates instead: a seed for each fold of each, and a rotation of the devices.
+        claims: file with the claims that the runs are to judge, at most six; empty: none.
+    """
 
     name: str
     title: str
@@ -22,6 +34,8 @@ class Preset:
     values: Values
     folds: tuple[int, ...] = ()
     seeds: tuple[int, ...] = (0,)
+    replicates: tuple[int, ...] = ()
+    claims: str = ""
 
 
 def demo() -> Preset:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from actors.commands.output import plan_facts, plan_text, print_end, print_status, tell
+from actors.commands.study import cannot_decide, claims_facts, claims_text
 from actors.grids.display import duration, make_reporter
 from actors.grids.estimate import estimates, fitting, head_of, probe_missing
 from actors.grids.freeze import freeze
@@ -59,6 +60,7 @@ class GridOptions:
         skip_failed: leave failed cells alone.
         skip_unknown: leave out methods that this version does not have.
         dashboard: start Ray's dashboard.
+        claims: file with the claims that the cells are to judge, instead of the grid's own.
         began_s: monotonic clock at the start of the command.
     """
 
@@ -69,6 +71,7 @@ class GridOptions:
     skip_failed: bool = False
     skip_unknown: bool = False
     dashboard: bool = False
+    claims: Path | None = None
     began_s: float = field(default_factory=time.monotonic)
 
     def left_s(self) -> float:
@@ -81,7 +84,10 @@ def _show_plan(plan: Plan, as_json: bool) -> None:
     entries = plan.cell_folders()
     known = estimates(entries, probe_missing(entries, one_each=True, say=say, limit_s=_PLAN_S))
     places = num_places(entries)
-    tell(plan_facts(plan, entries, known, places)) if as_json else print(plan_text(plan, entries, known, places))
+    if as_json:
+        tell({**plan_facts(plan, entries, known, places), "claims": claims_facts(plan)})
+    else:
+        print(plan_text(plan, entries, known, places) + claims_text(plan))
 
 
 def within_budget(
@@ -183,8 +189,8 @@ def _start(target: str, settings: Sequence[str], out: Path | None, options: Grid
     if not cells:
         raise UserError(f"grid {grid.name}: no cell is left; expected at least one level of every axis")
     place = (out or Path("runs") / f"grid-{grid.name}").absolute()
-    plan = Plan(out=place, name=grid.name, title=grid.title, cells=cells)
-    _run_grid(plan, options)
+    source = options.claims or (Path(grid.claims) if grid.claims else None)
+    _run_grid(Plan(out=place, name=grid.name, title=grid.title, cells=cells, claims_file=source), options)
 
 
 def _resume(folder: Path, settings: Sequence[str], options: GridOptions) -> None:
@@ -258,6 +264,8 @@ def _run_cells(plan: Plan, entries: Sequence[CellFolder], todo: Sequence[CellFol
     reporter = make_reporter(options.as_json)
     with closing(reporter), StopSignals() as stop:
         reporter.note(f"{plan.name}: {len(plan.cells)} cells, {len(todo)} to do; records in {plan.out}")
+        for sentence in cannot_decide(plan):
+            reporter.note(f"NOTE: {sentence}")
         if _JOB_FOLDERS in plan.out.parts:
             reporter.note(
                 "NOTE: that folder is the job's copy of the code, which Ray removes; name another with --out DIR"

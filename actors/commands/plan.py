@@ -5,21 +5,26 @@ Also opens presets, files and run folders for commands that train nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from actors.plans import CellFolder, Plan, cells_in, difference, make_cell, refuse_masked, refuse_other_than, row_of
 from relief_ray.config import ExperimentConfig, override, parse, preset, read_values
 from relief_ray.errors import UserError, nearest
 from relief_ray.experiment.lifecycle import stored_engine
+from relief_ray.experiment.recording import now
 from relief_ray.experiment.setup import Setup, prepare
 from relief_ray.files import disk_errors
 from relief_ray.plugins import is_path
-from relief_ray.records.cells import PLAN_FILE, PlanFile, read_plan_file, write_plan_file
+from relief_ray.records.cells import PLAN_FILE, PlanFile, count_begun, read_plan_file, write_plan_file
+from relief_ray.records.claims import register_claims
 from relief_ray.records.lock import FileLock
 from relief_ray.records.run_folder import LOCK_FILE, RUN_FILE, read_rounds, read_run
-from tune_configs.cells import Cell
+from tune_configs.cells import Cell, numbers
 from tune_configs.presets import PRESETS, Preset
+from tune_configs.replicates import Draw, draw_of
 
 _SUFFIXES = (".yaml", ".yml", ".json")
 
@@ -60,7 +65,8 @@ def make_plan(target: str, settings: Sequence[str], strategies: str | None, out:
     if strategies is not None:
         chosen = _replace_strategies(chosen, strategies)
     folder = out or Path("runs") / chosen.name
-    plan = Plan(name=chosen.name, out=folder, cells=tuple(cells_of(chosen, settings)))
+    source = Path(chosen.claims) if chosen.claims else None
+    plan = Plan(name=chosen.name, out=folder, cells=tuple(cells_of(chosen, settings)), claims_file=source)
     for cell in plan.cell_folders():
         _check_folder(cell)
         _refuse_begun(cell)
@@ -78,21 +84,67 @@ def _replace_strategies(chosen: Preset, names: str) -> Preset:
         raise UserError("--strategies: found no name, expected e.g. --strategies fedavg,relief")
     values = {key: value for key, value in chosen.values.items() if key != "strategy"}
     return Preset(
-        name=chosen.name, title=chosen.title, strategies=listed, values=values, folds=chosen.folds, seeds=chosen.seeds
-    )
+        name=chosen.name, title=chosen.title, strategies=listed, values=values, folds=chosen.folds, seeds=chosen.seeds,
+        replicates=chosen.replicates, claims=chosen.claims,
+    )  # fmt: skip
 
 
 def cells_of(chosen: Preset, settings: Sequence[str]) -> Iterator[Cell]:
-    """One run per seed, fold and strategy; an axis that ``settings`` fix, or that the split lacks, has no effect."""
+    """One run per replicate or seed, fold and strategy.
+
+    An axis that ``settings`` fix, or that the split lacks, has no effect. ``replicates=2`` or
+    ``replicates=[0, 4]`` chooses those.
+    """
+    chosen, settings = _with_replicates(chosen, settings)
     fixed = {setting.partition("=")[0] for setting in settings}
     values = override(chosen.values, settings)
     folds: Sequence[int | None] = chosen.folds if _split_of(values) == "held_out_subject" else ()
-    seeds: Sequence[int | None] = chosen.seeds if "seed" not in chosen.values else ()
     labels = chosen.strategies if not {"strategy", "strategy.name"} & fixed else (_strategy_of(values),)
-    for seed in (None,) if "seed" in fixed else seeds or (None,):
-        for fold in (None,) if "data.fold" in fixed else folds or (None,):
+    for draw in _draws(chosen, fixed):
+        for fold in (_fold_of(values),) if "data.fold" in fixed else folds or (None,):
+            place = [] if fold is None or "data.fold" in fixed else [f"data.fold={fold}"]
+            place += [f"{key}={value}" for key, value in (draw(fold).settings if draw else {}).items()]
             for label in dict.fromkeys(labels):
-                yield _cell_of(chosen, settings, label, fold, seed)
+                yield _cell_of(chosen, settings, label, place)
+
+
+def _with_replicates(chosen: Preset, settings: Sequence[str]) -> tuple[Preset, list[str]]:
+    """The preset with the replicates that a setting chooses, and the other settings.
+
+    Raises:
+        UserError: no numbers, or ``replicate``, which is derived.
+    """
+    rest = []
+    for setting in settings:
+        (key, value), *_ = override({}, [setting]).items()
+        if key == "replicate":
+            raise UserError(f"--set {setting}: names a run's replicate; expected --set 'replicates=[{value}]'")
+        if key == "replicates":
+            chosen = replace(chosen, replicates=numbers(key, value))
+        else:
+            rest.append(setting)
+    return chosen, rest
+
+
+def _draws(chosen: Preset, fixed: Collection[str]) -> Sequence[Callable[[int | None], Draw] | None]:
+    """Seeds of the runs by fold; None: as the settings or the preset's values have it."""
+    if "seed" in fixed or (not chosen.replicates and "seed" in chosen.values):
+        return [None]
+    if chosen.replicates and "fleet.rotation" not in fixed:
+        return [partial(draw_of, number) for number in chosen.replicates]
+    return [partial(_same_seed, seed) for seed in chosen.seeds]
+
+
+def _same_seed(seed: int, fold: int | None) -> Draw:
+    """The seed, whatever the fold."""
+    return Draw(seed=seed)
+
+
+def _fold_of(values: Mapping[str, object]) -> int | None:
+    """The fold that unchecked values ask for."""
+    data = values.get("data")
+    fold = data.get("fold") if isinstance(data, dict) else None
+    return fold if isinstance(fold, int) else None
 
 
 def _strategy_of(values: Mapping[str, object]) -> str:
@@ -107,14 +159,13 @@ def _split_of(values: Mapping[str, object]) -> object:
     return data.get("split") if isinstance(data, dict) else None
 
 
-def _cell_of(chosen: Preset, settings: Sequence[str], label: str, fold: int | None, seed: int | None) -> Cell:
+def _cell_of(chosen: Preset, settings: Sequence[str], label: str, axes: Sequence[str]) -> Cell:
     """One cell; its configuration is the preset, then the axes, then the user's settings."""
     _check_strategy(label)
-    axes = ([] if fold is None else [f"data.fold={fold}"]) + ([] if seed is None else [f"seed={seed}"])
     values = {"strategy": {"name": label}, **chosen.values}
     config = parse(override(values, [*axes, *settings]), f"{chosen.name} ({label})")
     held_out = [f"f{config.data.fold}"] if config.data.split == "held_out_subject" else []
-    parts = [label.replace(":", "."), *held_out, f"s{config.seed}"]
+    parts = [label.replace(":", "."), *held_out, config.draw_name]
     title = "-".join([chosen.name, label, *parts[1:]])
     named = config if "name" in config.model_fields_set else config.model_copy(update={"name": title})
     return make_cell("-".join(parts), label, named)
@@ -170,16 +221,18 @@ def write_plan(plan: Plan) -> None:
     """Adds the runs to ``plan.json`` in the output folder, so that `relief-ray resume` can complete all of it.
 
     Raises:
-        UserError: the folder cannot be written.
+        UserError: the folder cannot be written, or holds runs that were begun without these claims.
     """
     path = plan.out / PLAN_FILE
     with disk_errors(plan.out, "write the plan"):
         plan.out.mkdir(parents=True, exist_ok=True)
     with FileLock(plan.out / "plan.lock", "the plan"):
         planned = {cell.name for cell in plan.cells}
-        earlier = read_plan_file(path).cells if path.exists() else ()
-        rows = [*(row for row in earlier if row.folder not in planned), *map(row_of, plan.cells)]
-        write_plan_file(path, PlanFile(name=plan.name, cells=tuple(rows)))
+        earlier = read_plan_file(path) if path.exists() else PlanFile(name=plan.name, cells=())
+        rows = [*(row for row in earlier.cells if row.folder not in planned), *map(row_of, plan.cells)]
+        begun = count_begun(plan.out, [row.folder for row in rows])
+        claims = register_claims(plan.out, plan.claims_file, earlier.claims, begun=begun, now=now())
+        write_plan_file(path, PlanFile(name=plan.name, cells=tuple(rows), claims=claims))
 
 
 def read_plan(folder: Path, settings: Sequence[str] = ()) -> Plan:
@@ -192,7 +245,8 @@ def read_plan(folder: Path, settings: Sequence[str] = ()) -> Plan:
     path = folder / PLAN_FILE
     if path.exists():
         content = read_plan_file(path)
-        plan = Plan(name=content.name, out=folder, cells=cells_in(content, path, settings))
+        cells = cells_in(content, path, settings)
+        plan = Plan(name=content.name, out=folder, cells=cells, claims=content.claims)
     else:
         run = read_run(folder)
         config = parse(override(run.config, settings), str(folder / RUN_FILE))

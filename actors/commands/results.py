@@ -35,10 +35,11 @@ def report_command(folders: Sequence[Path], out: Path | None, commit: Path | Non
     """
     from relief_ray.report.build import build, write
     from relief_ray.report.inventory import STATES, take_inventory
+    from relief_ray.report.registered import registry_of
 
-    inventory = take_inventory(folders)
+    inventory, registry = take_inventory(folders), registry_of(folders)
     place = out or (folders[0] if folders[0].is_dir() else folders[0].parent) / OUT
-    document = build(inventory)
+    document = build(inventory, registry)
     written = write(document, place)
     written += [] if commit is None else [write_small(inventory, commit)]
     number = {state: inventory.count(state) for state in STATES}
@@ -80,13 +81,12 @@ def show_results(plan: Plan, as_json: bool) -> None:
         print("\nno table: these runs were never evaluated on the test part (evaluation.parts)", file=sys.stderr)
         return
     comparison = compare([plan.out / cell.name for cell in plan.cells])
-    written = draw(comparison, plan.out / _FIGURE)
+    written, sentence = draw(comparison, plan.out / _FIGURE), verdict(comparison, [plan.out])
     if as_json:
-        _print_json(comparison, written)
+        _print_json(comparison, written, sentence)
         return
-    _print_text(
-        comparison, [f"Figure  {path}" for path in written] + where_to_look(plan.cells[0].config.tracking, plan.out)
-    )
+    where = where_to_look(plan.cells[0].config.tracking, plan.out)
+    _print_text(comparison, [f"Figure  {path}" for path in written] + where, sentence)
 
 
 def compare_command(folders: Sequence[Path], out: Path | None, as_json: bool) -> None:
@@ -98,34 +98,38 @@ def compare_command(folders: Sequence[Path], out: Path | None, as_json: bool) ->
     from relief_ray.report.comparison import compare
 
     comparison = compare(find_runs(folders))
-    written = _write_files(comparison, out) if out is not None else []
+    written, sentence = _write_files(comparison, out) if out is not None else [], verdict(comparison, folders)
     if as_json:
-        _print_json(comparison, written)
+        _print_json(comparison, written, sentence)
     else:
-        _print_text(comparison, [f"Written {path}" for path in written])
+        _print_text(comparison, [f"Written {path}" for path in written], sentence)
 
 
-def verdict(comparison: Comparison) -> str | None:
-    """The verdict's last line; None for a single method."""
-    from relief_ray.report.claims import last_line
+def verdict(comparison: Comparison, folders: Sequence[Path]) -> str | None:
+    """The last line: what the runs decide about the claims in their folders' plans; None for a single method."""
+    from relief_ray.report.claims import judge, last_line
+    from relief_ray.report.registered import registry_of
 
-    return last_line(comparison) if len(comparison.rows) > 1 else None
+    if len(comparison.rows) < 2:
+        return None
+    (judgement,), problems = judge([comparison], registry_of(folders))
+    return last_line(comparison, judgement, problems)
 
 
-def _print_json(comparison: Comparison, written: Sequence[Path]) -> None:
+def _print_json(comparison: Comparison, written: Sequence[Path], sentence: str | None) -> None:
     """Prints the comparison as one line of JSON."""
     from relief_ray.report.formats import text as render
 
     facts = json.loads(render.as_json(comparison))
     files = [str(path) for path in written]
-    print(json.dumps({"event": "comparison", **facts, "files": files, "verdict": verdict(comparison)}))
+    print(json.dumps({"event": "comparison", **facts, "files": files, "verdict": sentence}))
 
 
-def _print_text(comparison: Comparison, remarks: Sequence[str]) -> None:
+def _print_text(comparison: Comparison, remarks: Sequence[str], sentence: str | None) -> None:
     """Prints table, remarks, and the verdict last."""
     from relief_ray.report.formats import text as render
 
-    parts = [render.plain(comparison).rstrip(), "\n".join(remarks), fill(verdict(comparison) or "")]
+    parts = [render.plain(comparison).rstrip(), "\n".join(remarks), fill(sentence or "")]
     print("\n" + "\n\n".join(part for part in parts if part), flush=True)
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from actors.commands.output import counted
 from actors.commands.plan import make_plan, read_plan, write_plan
 from actors.commands.results import show_results
+from actors.commands.study import cannot_decide
 from actors.launch import RunCallbacks, RunMode, choose_mode, local_session, run_experiment
 from actors.plans import CellFolder, Plan, look_at, set_stale_aside
 from actors.runtime.session import ray_session
@@ -92,6 +93,8 @@ def _run_plan(plan: Plan, *, as_json: bool, other_code: bool = False) -> None:
     todo = [cell for cell in cells if not cell.is_finished]
     reporter = make_reporter(as_json, len(cells), sum(_rounds_to_do(cell) for cell in todo))
     reporter.note(headline(plan, len(todo)))
+    for sentence in cannot_decide(plan) if todo else ():
+        reporter.note(f"NOTE: {sentence}")
     exports = Exports(reporter.note)
     try:
         with closing(reporter), StopSignals() as stop, ExitStack() as session:
@@ -133,10 +136,12 @@ def headline(plan: Plan, num_todo: int) -> str:
 
 
 def title_of(cell: Cell) -> str:
-    """``relief, fold 0, seed 0``."""
+    """``relief, fold 0, seed 0``, or ``relief, fold 0, replicate 2``."""
     data = cell.config.data
     fold = [f"fold {data.fold}"] if data.split == "held_out_subject" else []
-    return ", ".join([display_name(cell.label), *fold, f"seed {cell.config.seed}"])
+    number = cell.config.replicate
+    draw = f"seed {cell.config.seed}" if number is None else f"replicate {number}"
+    return ", ".join([display_name(cell.label), *fold, draw])
 
 
 def _run_cell(cell: CellFolder, context: RunContext) -> None:

@@ -20,6 +20,7 @@ Dataset = Annotated[str, typer.Argument(metavar="NAME", help="A dataset; see `re
 StrideS = Annotated[float, typer.Option(help="Seconds from one window to the next.")]
 SomePath = Optional[Path]  # noqa: UP045
 SomeText = Optional[str]  # noqa: UP045
+SomeNumber = Optional[float]  # noqa: UP045
 
 
 class Main(TyperGroup):

@@ -17,6 +17,7 @@ from pydantic import JsonValue
 
 from relief_ray.errors import UserError
 from relief_ray.files import replace_file
+from relief_ray.records.claims import PlannedClaims
 from relief_ray.records.identity import other_program
 from relief_ray.records.lock import is_locked
 from relief_ray.records.redact import mask_text
@@ -171,11 +172,12 @@ class PlannedCell:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlanFile:
-    """Content of `plan.json` or `grid.json`; ``title`` is a grid's own, empty for a run."""
+    """Content of `plan.json` or `grid.json`; ``title`` is a grid's own, empty for a run; ``claims``: if any."""
 
     name: str
     cells: tuple[PlannedCell, ...]
     title: str = ""
+    claims: PlannedClaims | None = None
 
 
 def read_plan_file(path: Path) -> PlanFile:
@@ -196,7 +198,13 @@ def read_plan_file(path: Path) -> PlanFile:
             )
             for row in content["cells"]
         ]
-        return PlanFile(name=str(content["name"]), title=str(content.get("title", "")), cells=tuple(rows))
+        claims = content.get("claims")
+        return PlanFile(
+            name=str(content["name"]),
+            title=str(content.get("title", "")),
+            cells=tuple(rows),
+            claims=None if claims is None else PlannedClaims.model_validate(claims),
+        )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
             f"{path}: damaged ({error!r}), expected a plan that `relief-ray run` or `relief-ray grid` wrote; move it "
@@ -210,8 +218,14 @@ def write_plan_file(path: Path, plan: PlanFile) -> None:
     for cell in plan.cells:
         names = {"folder": cell.folder, "label": cell.label, "setting": cell.setting, "hash": cell.hash}
         rows.append({**{key: value for key, value in names.items() if value}, "config": dict(cell.config)})
-    title = {"title": plan.title} if plan.title else {}
+    title: dict[str, JsonValue] = {"title": plan.title} if plan.title else {}
+    title |= {} if plan.claims is None else {"claims": plan.claims.model_dump(mode="json")}
     replace_file(path, (json.dumps({"name": plan.name, **title, "cells": rows}, indent=1) + "\n").encode())
+
+
+def count_begun(out: Path, cells: Sequence[str]) -> int:
+    """Number of the cells (names of folders in ``out``) of which a run was begun."""
+    return sum((out / name / RUN_FILE).exists() for name in cells)
 
 
 def find_runs(folders: Sequence[Path]) -> list[Path]:

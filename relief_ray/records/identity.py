@@ -28,7 +28,7 @@ from relief_ray.records.schema import Machine
 
 PACKAGES = ("relief_ray", "actors")
 # Keys of a configuration that decide no result: ids and comparisons of cells leave them out.
-NOT_DECIDING = frozenset({"name", "runtime", "tracking", "choice"})
+NOT_DECIDING = frozenset({"name", "runtime", "tracking", "choice", "replicate"})
 
 _SOURCE_SUFFIXES = frozenset({".py", ".json", ".yaml", ".toml"})
 

@@ -41,6 +41,16 @@ def accuracy(confusion: Tensor) -> float:
     return float(confusion.diagonal().sum() / confusion.sum())
 
 
+def constant_f1(counts: Sequence[int]) -> float:
+    """Macro-F1 of always answering the most frequent class, from windows per class; a model above it has learned.
+
+    That class has precision q (its share of the windows) and recall 1, all others have F1 0: ``2 q / (1 + q) / K``
+    with K the number of classes that occur.
+    """
+    share = max(counts) / sum(counts)
+    return 2.0 * share / (1.0 + share) / sum(c > 0 for c in counts)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Metric:
     """A scalar of a round.

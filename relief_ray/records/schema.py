@@ -247,6 +247,8 @@ class Metrics(Record):
         f1_rare_by_subject: ``f1_rare`` by subject.
         f1_fleet_by_subject: ``f1_fleet`` by subject.
         f1_by_client: macro-F1 of each client's own model.
+        f1_own_sensors: mean over clients of the macro-F1 of the model that each uses, through its own sensors.
+        f1_own_subjects: the same on the windows of the subjects that it trained on; None on held-out subjects.
         scores: registered metrics without a field of their own, by name (``records.metrics``).
         confusion: the canonical model's counts (subjects, K, K), rows true.
     """
@@ -262,6 +264,8 @@ class Metrics(Record):
     f1_rare_by_subject: dict[str, float] = Field(default_factory=dict)
     f1_fleet_by_subject: dict[str, float] = Field(default_factory=dict)
     f1_by_client: dict[int, float] = Field(default_factory=dict)
+    f1_own_sensors: float | None = None
+    f1_own_subjects: float | None = None
     scores: dict[str, float] = Field(default_factory=dict)
     confusion: tuple[tuple[tuple[int, ...], ...], ...] = ()
 

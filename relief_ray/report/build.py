@@ -10,7 +10,7 @@ from pathlib import Path
 
 from relief_ray.files import disk_errors, replace_file
 from relief_ray.report.captions import clock_sentence, remarks
-from relief_ray.report.claims import Judged, judge, sentence, verdict_table
+from relief_ray.report.claims import Judgement, judge, last_line, scatter, verdict_table
 from relief_ray.report.document import Block, Document, Figure, Number, Paragraphs, Section, Table
 from relief_ray.report.experiments import Experiment, experiments
 from relief_ray.report.figures.devices import allocation, devices
@@ -25,6 +25,7 @@ from relief_ray.report.formats.latex import latex
 from relief_ray.report.formats.markdown import markdown
 from relief_ray.report.inventory import Inventory
 from relief_ray.report.paper import Paper, read_paper
+from relief_ray.report.registered import Registry
 from relief_ray.report.tables.ablation import ablation_table
 from relief_ray.report.tables.main import labels_of, main_table
 from relief_ray.report.tables.overview import footer, gaps, overview
@@ -95,16 +96,20 @@ def as_csv(rows: Sequence[Sequence[Number]]) -> str:
 
 
 TITLE = "RELIEF: the paper's tables and figures, recomputed"
+NO_CLAIMS = Registry()
 
 
-def build(inventory: Inventory) -> Document:
-    """Whole report of an inventory."""
+def build(inventory: Inventory, registry: Registry = NO_CLAIMS) -> Document:
+    """Whole report of an inventory; ``registry``: the claims that were named before its runs."""
     paper, settings = read_paper(), experiments(inventory)
     sections = [overview(inventory, settings)]
     known = tuple(e for e in settings if e.choice != "try")
-    verdicts = judge(known)
-    for number, experiment in enumerate(known, 1):
-        sections += experiment_sections(experiment, paper, f"e{number}", verdicts.get(number), known)
+    verdicts, problems = judge([e.main for e in known], registry)
+    if problems:
+        blocks = (Paragraphs(lines=problems, tone="warn"),)
+        sections.append(Section(title="Claims that are not judged", slug="claims", blocks=blocks))
+    for number, (experiment, judgement) in enumerate(zip(known, verdicts, strict=True), 1):
+        sections += experiment_sections(experiment, paper, f"e{number}", judgement, known)
     searches = [e for e in settings if e.choice == "try"]
     for number, experiment in enumerate(searches, 1):
         table = search_table(experiment, f"search-{number}")
@@ -133,15 +138,15 @@ def lead(inventory: Inventory, settings: Sequence[Experiment]) -> str:
 
 
 def experiment_sections(
-    experiment: Experiment, paper: Paper, slug: str, judged: Judged | None, known: Sequence[Experiment]
+    experiment: Experiment, paper: Paper, slug: str, judgement: Judgement | None, known: Sequence[Experiment]
 ) -> Iterator[Section]:
     """Table, verdicts and figures of one experiment."""
     blocks: list[Block] = []
     comparison = experiment.main
     if comparison is None:
         blocks.append(Paragraphs(lines=("No cell of this setting is done.",), tone="warn"))
-    elif judged is not None:
-        blocks.append(sentence(comparison, judged))
+    elif len(comparison.rows) > 1:
+        blocks.append(Paragraphs(lines=(last_line(comparison, judgement),)))
     table = main_table(experiment, paper, f"{slug}-main")
     blocks.append(with_tuned(table, labels_of(experiment), experiment, known))
     blocks += [t for t in (ablation_table(experiment, paper, f"{slug}-ablation"),) if t is not None]
@@ -151,13 +156,10 @@ def experiment_sections(
         planner = f"First sentence, claims and figures: {clock_sentence(comparison)}"
         blocks.append(Paragraphs(lines=(planner, *remarks(comparison)), is_list=True))
     yield Section(title=experiment.title, slug=slug, blocks=tuple(blocks))
-    if comparison is not None and judged is not None:
-        yield Section(
-            title="Claims",
-            slug=f"{slug}-claims",
-            blocks=(verdict_table(experiment, judged, f"{slug}-verdicts"),),
-            level=3,
-        )
+    if judgement is not None:
+        claims = (verdict_table(judgement, f"{slug}-verdicts"), scatter(judgement))
+        yield Section(title="Claims", slug=f"{slug}-claims", blocks=claims, level=3)
+    if comparison is not None and len(comparison.rows) > 1:
         if odd := [*surprises(comparison), *directions(experiment, paper)]:
             yield Section(
                 title="What surprised",

@@ -112,7 +112,7 @@ def remarks(comparison: Comparison) -> tuple[str, ...]:
 
 
 def _without_intervals(comparison: Comparison) -> list[str]:
-    if all(m.f1 is None or m.f1.low is not None or m.f1.num_subjects == 1 for m in comparison.rows):
+    if all(m.f1 is None or m.f1.low is not None or m.f1.num_pairs == 1 for m in comparison.rows):
         return []
     return ["No intervals: they need scipy; install it with: pip install 'relief-ray[server]'"]
 

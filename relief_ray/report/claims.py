@@ -1,8 +1,9 @@
-"""Verdicts on the paper's claims: seven claims named beforehand, one rule for all of them.
+"""Verdicts on claims that were named before the first run: one rule for all of them, Holm's correction over the file.
 
-A claim about F1 is one paired comparison of methods. It is *supported* where the difference is positive and Holm's
-adjusted p is below 0.05, *not supported* (``no``) where it is negative and that p is below 0.05, else *undecided*. The
-seventh claim is arithmetic on the clock.
+A claim is *supported* where Holm's adjusted p is below 0.05 and the difference has its sign (with a margin: where the
+one-sided test rejects that the first method is worse by the margin), *contradicted* where a two-sided test finds the
+other sign, else *undecided*. What cannot be tested says why: a study that no result could decide, runs that are too
+short, methods that did the same work, runs that are missing or were there before the claims.
 """
 
 from __future__ import annotations
@@ -12,272 +13,276 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from relief_ray.errors import listed
-from relief_ray.report.comparison import FEDAVG, Comparison, difference
+from relief_ray.records.claims import FIGURE_TEXT, Claim, Claims
+from relief_ray.report.comparison import Comparison
 from relief_ray.report.document import NONE, Cell, Paragraphs, Row, Table, Tone
-from relief_ray.report.experiments import Experiment
-from relief_ray.report.statistics import ALPHA, Paired, holm, smallest_p
-from relief_ray.report.summary import RunSummary
+from relief_ray.report.registered import Registered, Registry, is_about
+from relief_ray.report.statistics import ALPHA, holm
+from relief_ray.report.testing import (
+    AaRate,
+    Outcome,
+    RunPair,
+    aa_rate,
+    have_equal_work,
+    run_pairs,
+    tested_pairs,
+    too_short,
+)
 
-Supported = Literal["yes", "no", "undecided"]
-
+Verdict = Literal[
+    "supported",
+    "contradicted",
+    "undecided",
+    "cannot decide",
+    "too short to judge",
+    "not finished",
+    "refused",
+    "no runs",
+]
+TONES: Mapping[Verdict, Tone] = {"supported": "good", "contradicted": "bad", "no runs": "gap", "not finished": "gap"}
 V0 = "relief"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Claim:
-    """One claim with its verdict.
+class JudgedClaim:
+    """A claim with its verdict.
 
     Attributes:
-        text: the claim in a sentence.
-        brief: its short form.
-        supported: the verdict.
-        evidence: the figures behind it, or the runs that are needed.
-        p: of the paired test; None where none was made.
-        p_holm: the same, adjusted over the claims that could be tested.
-        direction: sign of the difference.
-        is_tested: the runs that it needs are there.
-        is_simulated: arithmetic of a cost model, which no run could refute as it does an F1.
+        claim: as it was named.
+        verdict: the verdict.
+        evidence: the figures behind it, or the reason why there is none.
+        outcome: of the test; None where none was made.
+        p_holm: p adjusted over all claims of the page; None where no test was made.
     """
 
-    text: str
-    brief: str
-    supported: Supported
+    claim: Claim
+    verdict: Verdict
     evidence: str
-    p: float | None = None
+    outcome: Outcome | None = None
     p_holm: float | None = None
-    direction: int = 0
-    is_tested: bool = True
-    is_simulated: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Plan:
-    text: str
-    brief: str
-    pair: tuple[str, str]
-    is_rare: bool = False
+class Judgement:
+    """Verdicts of one setting.
 
-
-PLANS = (
-    _Plan(
-        text="cohort-wise aggregation alone (V1) has a higher F1 than FedAvg",
-        brief="V1 > FedAvg in F1",
-        pair=("v1", FEDAVG),
-    ),
-    _Plan(
-        text="cohort-wise aggregation (V1) beats dilution (FedAvg) on the rare modality's F1",
-        brief="V1 > FedAvg in rare-modality F1",
-        pair=("v1", FEDAVG),
-        is_rare=True,
-    ),
-    _Plan(
-        text="the same with elastic training: V0 beats V2 with V0's mandatory blocks on the rare modality's F1",
-        brief="V0 > V2 with mandatory blocks in rare-modality F1",
-        pair=(V0, "v2_mandatory"),
-        is_rare=True,
-    ),
-    _Plan(
-        text="RELIEF (V0) has a higher F1 on the rare modality than FedAvg, the paper's headline",
-        brief="V0 > FedAvg in rare-modality F1",
-        pair=(V0, FEDAVG),
-        is_rare=True,
-    ),
-    _Plan(text="V0 has a higher F1 than V2 (no cohort-wise aggregation)", brief="V0 > V2 in F1", pair=(V0, "v2")),
-    _Plan(text="V2 has a higher F1 than V3 (random allocation)", brief="V2 > V3 in F1", pair=("v2", "v3")),
-)
-
-
-def claims(comparison: Comparison) -> list[Claim]:
-    """All claims, in the order in which they are named."""
-    (judged,) = page_claims([comparison])
-    return judged
-
-
-def page_claims(comparisons: Sequence[Comparison]) -> list[list[Claim]]:
-    """Claims of several settings, all tests corrected together: eight families would have eight chances.
-
-    No setting is spared, since which one comes first is chosen by who names the folders.
+    Attributes:
+        claims: in the order of the file.
+        num_claims: number of claims over which p-values were corrected.
+        at: when the claims were named (UTC).
+        rates: the A/A rate of every figure that a claim names, where there are enough runs.
     """
-    raw = [[_judge(comparison, plan) for plan in PLANS] for comparison in comparisons]
-    strict = iter(_corrected([claim for setting in raw for claim in setting]))
-    judged = [[next(strict) for _ in setting] for setting in raw]
-    return [[*setting, _faster(c)] for setting, c in zip(judged, comparisons, strict=True)]
+
+    claims: tuple[JudgedClaim, ...]
+    num_claims: int
+    at: str
+    rates: tuple[AaRate, ...]
 
 
-def _corrected(raw: Sequence[Claim]) -> list[Claim]:
-    """The claims with their verdicts, Holm's correction over those that could be tested."""
-    adjusted = iter(holm([c.p if c.p is not None else 1.0 for c in raw if c.is_tested]))
-    return [_decide(c, next(adjusted)) if c.is_tested else c for c in raw]
+def judge(
+    comparisons: Sequence[Comparison | None], registry: Registry
+) -> tuple[list[Judgement | None], tuple[str, ...]]:
+    """Verdicts for each comparison, None where no claim is about it, and sentences on claims that fit none or several.
 
-
-def _judge(comparison: Comparison, plan: _Plan) -> Claim:
-    first, second = plan.pair
-    result = difference(comparison.summaries, first, second, _rare if plan.is_rare else _all)
-    if result is None:
-        rare = " on a fleet with a rare modality" if plan.is_rare else ""
-        return Claim(
-            text=plan.text,
-            brief=plan.brief,
-            supported="undecided",
-            evidence=f"needs runs of {first} and {second}{rare}",
-            is_tested=False,
+    Claims that could not be tested count in Holm's correction as well: leaving runs out makes it no milder.
+    """
+    problems = [*registry.problems]
+    judged: list[Judgement | None] = [None] * len(comparisons)
+    for file in registry.files:
+        found = [(i, c) for i, c in enumerate(comparisons) if c and is_about(file.claims, c.runs[0].run.config)]
+        if len(found) != 1 or judged[found[0][0]] is not None:
+            problems.append(_misfit(file.claims, len(found)))
+            continue
+        place, comparison = found[0]
+        raw = [_judge(comparison, claim, file, registry.num_claims) for claim in file.claims.claims]
+        figures = dict.fromkeys(claim.figure for claim in file.claims.claims)
+        rates = (aa_rate(comparison, figure) for figure in figures)
+        judged[place] = Judgement(
+            claims=tuple(raw),
+            num_claims=registry.num_claims,
+            at=file.at,
+            rates=tuple(r for r in rates if r is not None),
         )
-    return Claim(
-        text=plan.text,
-        brief=plan.brief,
-        supported="undecided",
-        evidence=f"{first} - {second}: {_sentence(result)}",
-        p=result.p,
-        direction=(result.mean > 0) - (result.mean < 0),
-    )
+    return _corrected(judged, registry.num_claims), tuple(problems)
 
 
-def _all(summary: RunSummary) -> dict[str, float]:
-    return dict(summary.by_subject)
+def _misfit(claims: Claims, number: int) -> str:
+    place = f"The claims about {claims.data}, {claims.split}"
+    if not number:
+        return f"{place}: no finished runs of that here, none is judged."
+    return f"{place}: {number} settings here fit, none is judged; name what tells them apart in the file's `where`."
 
 
-def _rare(summary: RunSummary) -> dict[str, float]:
-    return dict(summary.last.f1_rare_by_subject)
+def _corrected(judged: Sequence[Judgement | None], number: int) -> list[Judgement | None]:
+    """The judgements with adjusted p-values; claims of the page without a test enter with p = 1."""
+    known = [c.outcome.p for j in judged if j is not None for c in j.claims if c.outcome is not None]
+    adjusted = iter(holm([*known, *[1.0] * (number - len(known))]))
+    return [
+        j and replace(j, claims=tuple(_decided(c, next(adjusted)) if c.outcome is not None else c for c in j.claims))
+        for j in judged
+    ]
 
 
-def _sentence(paired: Paired) -> str:
-    if paired.mean == 0.0 and paired.low == paired.high == 0.0:
-        return f"no difference at all in {paired.num_subjects} subjects"
-    detectable = "" if paired.detectable is None else f", smallest detectable difference {paired.detectable:.1f}"
-    return f"{paired} points over {paired.num_subjects} subjects, p = {paired.p:.3g}{detectable}"
+def _decided(judged: JudgedClaim, p_holm: float) -> JudgedClaim:
+    outcome, verdict = judged.outcome, judged.verdict
+    assert outcome is not None
+    if verdict == "undecided" and p_holm < ALPHA:
+        is_for = judged.claim.margin is not None or outcome.paired.mean > 0
+        verdict = "supported" if is_for else "contradicted"
+    return replace(judged, verdict=verdict, p_holm=p_holm)
 
 
-def _decide(claim: Claim, p_holm: float) -> Claim:
-    verdict: Supported = "undecided"
-    if p_holm < ALPHA and claim.direction:
-        verdict = "yes" if claim.direction > 0 else "no"
-    return replace(claim, supported=verdict, p_holm=p_holm)
+def _judge(comparison: Comparison, claim: Claim, file: Registered, num_claims: int) -> JudgedClaim:
+    """The claim's test, still without the correction, or the reason why there is none."""
+    pairs = run_pairs(comparison, claim.first, claim.second, claim.figure)
+    if (obstacle := _obstacle(pairs, claim, file)) is not None:
+        return JudgedClaim(claim=claim, verdict=obstacle[0], evidence=obstacle[1])
+    outcome = tested_pairs(pairs, claim.margin)
+    least = min(1.0, num_claims * outcome.smallest_p)
+    evidence = _evidence(outcome, claim, pairs)
+    if least > ALPHA:
+        why = f"this study cannot decide: {_units(outcome)} give no adjusted p below {least:.2g}; {evidence}"
+        return JudgedClaim(claim=claim, verdict="cannot decide", evidence=why, outcome=outcome)
+    return JudgedClaim(claim=claim, verdict="undecided", evidence=evidence, outcome=outcome)
 
 
-def _faster(comparison: Comparison) -> Claim:
-    statement = "RELIEF (V0) shortens rounds and saves energy (simulated)"
-    needed = f"needs runs of {V0}"
-    missing = Claim(
-        text=statement, brief=statement, supported="undecided", evidence=needed, is_tested=False, is_simulated=True
-    )
+def _obstacle(pairs: Sequence[RunPair], claim: Claim, file: Registered) -> tuple[Verdict, str] | None:
+    """The verdict without a test, and its reason; None where the claim can be tested."""
+    if not pairs:
+        return "no runs", f"needs runs of {claim.first} and {claim.second} with {FIGURE_TEXT[claim.figure]}"
+    early = [p for p in pairs if min(p.first.run.created, p.second.run.created) < file.at]
+    if early:
+        return "refused", f"{len(early)} of {len(pairs)} pairs were begun before the claims were named ({file.at})"
+    planned = file.planned_pairs(claim.first, claim.second)
+    if missing := len(planned - {p.first.replicate for p in pairs}):
+        done = f"{len(planned) - missing} of {len(planned)} planned pairs are finished"
+        return "not finished", f"{done}; judged once, when all are there"
+    if reason := too_short(pairs):
+        return "too short to judge", reason
+    if not claim.same_work and have_equal_work(pairs):
+        same = "both methods' clients trained and sent the same groups in every round"
+        return "refused", f"{same}; a claim about something else needs `same_work: true`, named beforehand"
+    return None
+
+
+def _units(outcome: Outcome) -> str:
+    number = outcome.paired.num_pairs
+    return f"{number} replicate means" if outcome.on_means else f"{number} paired runs"
+
+
+def _evidence(outcome: Outcome, claim: Claim, pairs: Sequence[RunPair]) -> str:
+    folds = len({p.fold for p in pairs})
+    design = f"{folds} fold{'s' if folds > 1 else ''} x {outcome.num_replicates} replicates"
+    result = outcome.paired
+    if result.mean == 0.0 and not any(p.scores[0] - p.scores[1] for p in pairs):
+        return f"no difference at all in {outcome.num_pairs} paired runs ({design})"
+    parts = [f"{claim.first} - {claim.second}: {result} points, {outcome.num_pairs} paired runs ({design})"]
+    if claim.margin is not None and result.bound is not None:
+        parts.append(f"one-sided 95 % bound {result.bound:+.1f}, margin -{claim.margin:g}")
+    parts.append(f"p = {outcome.p:.3g}")
+    if outcome.on_means:
+        parts.append(f"tested on {_units(outcome)}, since pairs of one fold or replicate are alike")
+    return ", ".join(parts)
+
+
+def faster(comparison: Comparison) -> str:
+    """Sentence on RELIEF's simulated speed and joules; empty without its runs. Arithmetic on a clock, no test."""
     row = comparison.row(V0)
     if row is None or "speedup" not in row.stats:
-        return missing
+        return ""
     speedup, saved = row.stats["speedup"].mean, row.stats["energy_saved_percent"].mean
-    verdict: Supported = "yes" if speedup > 1 and saved > 0 else "no" if speedup < 1 and saved < 0 else "undecided"
-    figures = f"{speedup:.2f}x, {saved:.0f} % fewer joules per round"
-    return replace(
-        missing,
-        brief=f"RELIEF (V0) shortens rounds and saves energy (simulated: {figures})",
-        supported=verdict,
-        evidence=f"{figures} by the clock `{comparison.clock}`; arithmetic, no test",
-        is_tested=True,
-    )
+    joules = f"{abs(saved):.0f} % {'fewer' if saved >= 0 else 'more'} joules"
+    return f"Simulated (clock `{comparison.clock}`): RELIEF's rounds are {speedup:.2f}x FedAvg's speed with {joules}."
 
 
-def last_line(comparison: Comparison, judged: Sequence[Claim] | None = None, family: str = "") -> str:
-    """Sentence on the claims that the runs support, speak against, and cannot decide, and why.
-
-    ``judged``: the claims where they were corrected in a larger ``family``, which the sentence then names.
-    """
-    verdicts = claims(comparison) if judged is None else judged
-    yes, no, open_, absent = (
-        [c.brief for c in verdicts if c.is_tested and c.supported == "yes"],
-        [c.brief for c in verdicts if c.is_tested and c.supported == "no"],
-        [c.brief for c in verdicts if c.is_tested and c.supported == "undecided"],
-        [c.brief for c in verdicts if not c.is_tested],
-    )
-    parts = [f"supports that {listed(yes)}" if yes else "supports none of the paper's claims"]
-    parts.append(f"speaks against {listed(no)}" if no else "speaks against none")
-    parts += [f"cannot decide whether {listed(open_)} ({_why(comparison, family)})"] if open_ else []
-    parts += [f"holds no runs to judge {listed(absent)}"] if absent else []
-    return f"{_origin(comparison)} {', '.join(parts[:-1])} and {parts[-1]}."
+def last_line(comparison: Comparison, judgement: Judgement | None, problems: Sequence[str] = ()) -> str:
+    """Sentence on what the runs decide about the claims that were named before them."""
+    mark = [] if comparison.runs[0].run.data_origin == "real" else ["SYNTHETIC data: nothing follows for the paper."]
+    speed = [sentence] if (sentence := faster(comparison)) else []
+    if judgement is None:
+        none = ["No claim was named before these runs: their differences are described, not tested."]
+        return " ".join([*mark, *(problems or none), *speed])
+    groups: dict[Verdict, list[JudgedClaim]] = {}
+    for judged in judgement.claims:
+        groups.setdefault(judged.verdict, []).append(judged)
+    parts = [_group(verdict, groups[verdict]) for verdict in _ORDER if verdict in groups]
+    number = len(judgement.claims)
+    head = f"Of {number} claim{'s' if number > 1 else ''} named before the first run:"
+    return " ".join([*mark, head, "; ".join(parts) + ".", *problems, *speed])
 
 
-def _origin(comparison: Comparison) -> str:
-    real = comparison.runs[0].run.data_origin == "real"
-    return "This run" if real else "This run, on SYNTHETIC data,"
+_ORDER: tuple[Verdict, ...] = (
+    "supported", "contradicted", "undecided", "cannot decide", "too short to judge", "not finished", "refused",
+    "no runs",
+)  # fmt: skip
 
 
-def _why(comparison: Comparison, family: str) -> str:
-    n = len(comparison.subjects)
-    least = smallest_p(n)
-    subjects = f"{n} test subject{'s' if n != 1 else ''}"
-    if least >= ALPHA:
-        return f"{subjects}: no paired test can fall below p = {least:.2g}"
-    return f"{subjects}, sign-flip tests, Holm-corrected{family}"
+def _group(verdict: Verdict, claims: Sequence[JudgedClaim]) -> str:
+    """``supported: v1 > fedavg in F1 (+3.1 [+1.0, +5.2])``; reasons instead where nothing was tested."""
+    shown = []
+    for judged in claims:
+        if judged.outcome is None:
+            shown.append(f"{judged.claim.brief} ({judged.evidence})")
+        elif verdict == "cannot decide":
+            units = f"{_units(judged.outcome)} are too few for any result, {judged.outcome.paired} points"
+            shown.append(f"{judged.claim.brief} ({units})")
+        else:
+            p = f"adjusted p = {judged.p_holm:.2g}" if judged.p_holm is not None else ""
+            shown.append(f"{judged.claim.brief} ({judged.outcome.paired} points, {p})")
+    return f"{verdict}: {listed(shown)}"
 
-
-TONES: Mapping[Supported, Tone] = {"yes": "good", "no": "bad", "undecided": ""}
-
-WORDS: Mapping[Supported, str] = {"yes": "supported", "no": "not supported", "undecided": "undecided"}
 
 NOTE = (
-    "A claim about F1 is one paired comparison by test subject, seeds averaged first: supported where the difference "
-    "is positive and Holm's adjusted p (exact sign-flip test) is below 0.05, not "
-    "supported where it is negative and that p is. Subjects of one fold share a model, so they are not fully "
-    "independent."
+    "The unit is a paired run: both methods on the same fold, seed, start, data and devices. A claim is judged by an "
+    "exact sign-flip test (seeded draws above 32 pairs), two-sided, or one-sided where it names a margin; Holm's "
+    "correction is over all {} claims of the file. Where fold or replicate holds more than a tenth of the scatter of "
+    "the differences, means of replicates are tested. Claims are about these subjects under new starts, not about new "
+    "people. The claims were named {}, before the first run."
 )
 
-USUAL = "The paper's fleet, learning rate, batch and missing modality."
 
-OTHER = "Not the paper's own setting: {}."
-
-FAMILY = "Holm's correction is over all {} F1 tests of this page, whatever their setting and order: one family."
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Judged:
-    """A setting's claims after the correction over the page's ``num_tests`` tests; ``num_settings``: theirs."""
-
-    claims: Sequence[Claim]
-    num_tests: int
-    num_settings: int
-
-    @property
-    def family(self) -> str:
-        """Half-sentence that names the tests over which Holm's correction runs; empty for one setting."""
-        return "" if self.num_settings == 1 else f" over the page's {self.num_tests} tests"
-
-
-def judge(experiments: Sequence[Experiment]) -> dict[int, Judged]:
-    """The verdicts of every setting with at least two methods, by its number in the report (from 1)."""
-    usable = [(i, e.main) for i, e in enumerate(experiments, 1) if e.main is not None and len(e.main.rows) > 1]
-    judged = page_claims([c for _, c in usable])
-    tests = sum(c.p is not None for claims in judged for c in claims)
-    return {
-        i: Judged(claims=claims, num_tests=tests, num_settings=len(usable))
-        for (i, _), claims in zip(usable, judged, strict=True)
-    }
-
-
-def verdict_table(experiment: Experiment, judged: Judged, slug: str) -> Table:
+def verdict_table(judgement: Judgement, slug: str) -> Table:
     """Table with one row per claim."""
-    rows = tuple(_row(c) for c in judged.claims)
-    place = OTHER.format(", ".join(experiment.unusual)) if experiment.unusual else USUAL
-    caption = "The paper's claims, named before the runs."
-    head = ("claim", "verdict", "p (Holm)", "evidence")
-    notes = (f"{place} {FAMILY.format(judged.num_tests)}", NOTE)
-    return Table(slug=slug, caption=caption, head=head, rows=rows, notes=notes, is_text=True)
-
-
-def _row(claim: Claim) -> Row:
-    verdict = _verdict(claim)
-    p = Cell(
-        text=NONE if claim.p_holm is None else f"{claim.p_holm:.3g}", numbers={"p": claim.p, "p_holm": claim.p_holm}
+    head = ("claim", "verdict", "p", "p (Holm)", "evidence")
+    return Table(
+        slug=slug,
+        caption="Claims named before the first run.",
+        head=head,
+        rows=tuple(_row(judged) for judged in judgement.claims),
+        notes=(NOTE.format(judgement.num_claims, judgement.at),),
+        is_text=True,
     )
-    return Row(name=claim.text, cells=(verdict, p, Cell(text=claim.evidence)))
 
 
-def _verdict(claim: Claim) -> Cell:
-    """Verdict in words; simulated figures get no colour, since a cost model's arithmetic is no test of the paper."""
-    if not claim.is_tested:
-        return Cell(text="no runs", tone="gap")
-    if claim.is_simulated:
-        return Cell(text=f"simulated: {WORDS[claim.supported]}")
-    return Cell(text=WORDS[claim.supported], tone=TONES[claim.supported])
+def _row(judged: JudgedClaim) -> Row:
+    p = None if judged.outcome is None else judged.outcome.p
+    cells = (
+        Cell(text=judged.verdict, tone=TONES.get(judged.verdict, "")),
+        Cell(text=NONE if p is None else f"{p:.3g}", numbers={"p": p}),
+        Cell(text=NONE if judged.p_holm is None else f"{judged.p_holm:.3g}", numbers={"p_holm": judged.p_holm}),
+        Cell(text=judged.evidence),
+    )
+    return Row(name=judged.claim.sentence, cells=cells)
 
 
-def sentence(comparison: Comparison, judged: Judged) -> Paragraphs:
-    """The verdict in one sentence."""
-    return Paragraphs(lines=(last_line(comparison, judged.claims, judged.family),))
+def scatter(judgement: Judgement) -> Paragraphs:
+    """Where the scatter of every tested claim comes from, and how often the same test calls a method unlike itself."""
+    lines = [
+        f"{judged.claim.first} and {judged.claim.second}, {FIGURE_TEXT[judged.claim.figure]}: variance of the "
+        f"{judged.outcome.shares}"
+        for judged in judgement.claims
+        if judged.outcome is not None and judged.outcome.shares is not None
+    ]
+    lines += [_rate(rate) for rate in judgement.rates]
+    if not judgement.rates:
+        lines.append("A/A rate: n/a, no method has six pairs of its own replicates")
+    return Paragraphs(lines=tuple(lines), is_list=True)
+
+
+def _rate(rate: AaRate) -> str:
+    interval = "" if rate.interval is None else f" [{100 * rate.interval[0]:.0f}, {100 * rate.interval[1]:.0f}]"
+    return (
+        f"A/A rate, {FIGURE_TEXT[rate.figure]}: the test called {rate.num_called} of {rate.num_tests} methods unlike "
+        f"themselves (other replicates, p < {ALPHA}): {100 * rate.num_called / rate.num_tests:.0f} %{interval}, "
+        "expected 5 %"
+    )

@@ -1,4 +1,4 @@
-"""Runs side by side: a row per method, averaged over folds and seeds, with paired differences to FedAvg by subject."""
+"""Runs side by side: a row per method, averaged over folds and replicates, with differences to FedAvg by paired run."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ from relief_ray.report.summary import BOUNDS, RunSummary, Values, measures, summ
 
 FEDAVG = "fedavg"
 # Keys that may differ inside one comparison: the method, what means are taken over, and how a run was carried out.
-FREE = ("name", "strategy", "seed", "data.fold", "fleet.rotation", "runtime", "tracking", "record", "evaluation")
-BySubject = Callable[[RunSummary], Mapping[str, float]]
+FREE = (
+    "name", "strategy", "seed", "replicate", "data.fold", "fleet.rotation", "runtime", "tracking", "record",
+    "evaluation",
+)  # fmt: skip
 
 
 class Replicated(Protocol):
@@ -221,9 +223,9 @@ def _row(label: str, summaries: Sequence[RunSummary], values: Sequence[Values]) 
         personalised=any(s.personalised for s, _ in mine),
         num_runs=len(mine),
         stats={name: stat([v[name] for _, v in mine if name in v]) for name in names},
-        f1=difference(summaries, label, FEDAVG, lambda s: s.by_subject),
-        canonical=difference(summaries, label, FEDAVG, lambda s: s.last.f1_by_subject),
-        rare=difference(summaries, label, FEDAVG, lambda s: s.last.f1_rare_by_subject),
+        f1=difference(summaries, label, FEDAVG, lambda s: s.shown),
+        canonical=difference(summaries, label, FEDAVG, lambda s: s.last.f1),
+        rare=difference(summaries, label, FEDAVG, lambda s: s.last.f1_rare),
     )
 
 
@@ -232,22 +234,21 @@ def stat(values: Sequence[float]) -> Stat:
     return Stat(mean=mean(values), std=stdev(values) if len(values) > 1 else None, num=len(values))
 
 
-def difference(summaries: Sequence[RunSummary], label: str, other: str, field: BySubject) -> Paired | None:
-    """``label`` minus ``other`` in points of F1: per subject and shared replicate, averaged over replicates first."""
+def difference(
+    summaries: Sequence[RunSummary], label: str, other: str, score: Callable[[RunSummary], float | None]
+) -> Paired | None:
+    """``label`` minus ``other`` in points of F1 over paired runs: the replicates that both methods have."""
     if label == other:
         return None
-    values = subject_differences(summaries, label, other, field)
-    return paired([100 * values[s] for s in sorted(values)])
+    values = run_differences(summaries, label, other, score)
+    return paired([100 * values[key] for key in sorted(values)])
 
 
-def subject_differences(
-    summaries: Sequence[T], label: str, other: str, field: Callable[[T], Mapping[str, float]]
-) -> dict[str, float]:
-    """The difference of each subject, averaged over the replicates that both methods have."""
-    mine = {s.replicate: field(s) for s in summaries if s.label == label}
-    theirs = {s.replicate: field(s) for s in summaries if s.label == other}
-    differences: dict[str, list[float]] = {}
-    for key in sorted(mine.keys() & theirs.keys()):
-        for subject in mine[key].keys() & theirs[key].keys():
-            differences.setdefault(subject, []).append(mine[key][subject] - theirs[key][subject])
-    return {subject: mean(values) for subject, values in differences.items()}
+def run_differences(
+    items: Sequence[T], label: str, other: str, score: Callable[[T], float | None]
+) -> dict[Replicate, float]:
+    """The difference of every paired run: same fold, rotation and seed."""
+    mine = {s.replicate: score(s) for s in items if s.label == label}
+    theirs = {s.replicate: score(s) for s in items if s.label == other}
+    pairs = ((key, mine[key], theirs[key]) for key in sorted(mine.keys() & theirs.keys()))
+    return {key: one - two for key, one, two in pairs if one is not None and two is not None}

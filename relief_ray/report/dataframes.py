@@ -15,12 +15,12 @@ from pydantic import JsonValue
 from relief_ray.errors import UserError, nearest
 from relief_ray.records.committed import FILE, CommittedCell, condense, read_committed
 from relief_ray.records.metrics import extra_columns
-from relief_ray.report.comparison import FEDAVG, flat_setting, subject_differences
+from relief_ray.report.comparison import FEDAVG, flat_setting, run_differences
 from relief_ray.report.experiments import Experiment, differences
 from relief_ray.report.inventory import GridItem, searched_keys, take_inventory, variant_names
-from relief_ray.report.runs import Replicate, config_value
+from relief_ray.report.runs import Replicate, replicate_of
 from relief_ray.report.statistics import Paired, paired
-from relief_ray.report.summary import BOUNDS, MIB, headline_by_subject
+from relief_ray.report.summary import BOUNDS, MIB
 from relief_ray.strategies import display_name
 
 FlatRow = dict[str, str | int | float | bool | None]
@@ -38,17 +38,12 @@ class FinishedCell:
     @property
     def replicate(self) -> Replicate:
         """(fold, rotation of device types over subjects, seed)."""
-        paths = ("data.fold", "fleet.rotation", "seed")
-        fold, rotation, seed = (
-            v if isinstance(v := config_value(self.record.config, path), int) else 0 for path in paths
-        )
-        return fold, rotation, seed
+        return replicate_of(self.record.config)
 
     @property
-    def by_subject(self) -> Mapping[str, float]:
-        """The headline F1 of each test subject: of the clients' own models where they have such."""
-        metrics = self.record.metrics
-        return {} if metrics is None else headline_by_subject(metrics)
+    def f1(self) -> float | None:
+        """The headline F1: of the clients' own models where they have such."""
+        return None if self.record.metrics is None else self.record.metrics.headline
 
 
 def read_cells(paths: Iterable[Path]) -> tuple[FinishedCell, ...]:
@@ -156,8 +151,8 @@ def _percent(share: float | None) -> float | None:
     return None if share is None else 100 * share
 
 
-def subject_gains(cells: Sequence[FinishedCell], label: str, other: str = FEDAVG) -> dict[str, float]:
-    """``label`` minus ``other`` for each test subject, in points of F1: averaged over the replicates that both have.
+def run_gains(cells: Sequence[FinishedCell], label: str, other: str = FEDAVG) -> dict[Replicate, float]:
+    """``label`` minus ``other`` in points of F1 for each paired run: (fold, rotation, seed) that both methods have.
 
     Raises:
         UserError: the cells are of several settings, or no cell is of one of the methods.
@@ -171,10 +166,10 @@ def subject_gains(cells: Sequence[FinishedCell], label: str, other: str = FEDAVG
         if name not in known:
             raise UserError(f"no cell of {name!r}{nearest(name, known)}; expected one of {', '.join(known) or 'none'}")
     once = {(cell.label, cell.replicate): cell for cell in reversed(cells)}
-    gains = subject_differences(list(once.values()), label, other, lambda cell: cell.by_subject)
-    return {subject: 100 * gains[subject] for subject in sorted(gains, key=lambda s: (len(s), s))}
+    gains = run_differences(list(once.values()), label, other, lambda cell: cell.f1)
+    return {key: 100 * value for key, value in gains.items()}
 
 
 def gain(cells: Sequence[FinishedCell], label: str, other: str = FEDAVG) -> Paired | None:
-    """``subject_gains`` as one figure with its 95 % interval and sign-flip test; None where no replicate is shared."""
-    return paired(list(subject_gains(cells, label, other).values()))
+    """``run_gains`` as one figure with its 95 % interval and sign-flip test; None where no replicate is shared."""
+    return paired(list(run_gains(cells, label, other).values()))

@@ -22,6 +22,8 @@ from relief_ray.strategies import POOLED, display_name
 from relief_ray.training.config import TrainingConfig
 
 Replicate = tuple[int, int, int]
+# The number of a replicate and -1; where the configuration has none, seed and rotation.
+Repetition = tuple[int, int]
 
 SPLIT_NAMES = {
     "held_out_subject": "held-out subjects",
@@ -48,12 +50,20 @@ class Loaded:
     @property
     def replicate(self) -> Replicate:
         """(fold, rotation of device types over subjects, seed): means are taken over these."""
-        return (config_int(self.run, "data.fold"), config_int(self.run, "fleet.rotation"), config_int(self.run, "seed"))
+        return replicate_of(self.run.config)
+
+    @property
+    def repetition(self) -> Repetition:
+        """What runs of all folds share that belong to one replicate."""
+        return repetition_of(self.run.config)
 
     @property
     def title(self) -> str:
-        """The method, its fold and its seed, in words."""
+        """The method, its fold and its seed or replicate, in words."""
         fold, rotation, seed = self.replicate
+        number = run_value(self.run, "replicate")
+        if isinstance(number, int):
+            return f"{self.label}, fold {fold}, replicate {number}"
         turned = f", rotation {rotation}" if rotation else ""
         return f"{self.label}, fold {fold}{turned}, seed {seed}"
 
@@ -84,6 +94,21 @@ def config_value(config: Mapping[str, JsonValue], path: str) -> JsonValue:
     for key in path.split("."):
         node = node.get(key) if isinstance(node, dict) else None
     return node
+
+
+def replicate_of(config: Mapping[str, JsonValue]) -> Replicate:
+    """(fold, rotation of device types over subjects, seed) of a configuration."""
+    paths = ("data.fold", "fleet.rotation", "seed")
+    fold, rotation, seed = (v if isinstance(v := config_value(config, path), int) else 0 for path in paths)
+    return fold, rotation, seed
+
+
+def repetition_of(config: Mapping[str, JsonValue]) -> Repetition:
+    """The replicate that a run belongs to: equal in all folds; without a number its seed and rotation stand for it."""
+    number, seed, rotation = (config_value(config, path) for path in ("replicate", "seed", "fleet.rotation"))
+    if isinstance(number, int):
+        return (number, -1)
+    return (seed if isinstance(seed, int) else 0, rotation if isinstance(rotation, int) else 0)
 
 
 def flat(config: Mapping[str, JsonValue]) -> dict[str, JsonValue]:

@@ -1,8 +1,8 @@
-"""Paired statistics over test subjects: sign-flip test, t-interval, smallest detectable difference, Holm's correction.
+"""Statistics of paired runs: sign-flip test, t-interval, Holm's correction, an interval for a rate.
 
-Legend: ``d_i`` the difference of two methods on subject i, averaged over seeds first; n subjects. Subjects of one fold
-are scored by one model, so they are not fully independent; every page that prints these figures says so. Quantiles of
-Student's t are scipy's, which a device's base installation lacks: there, intervals are left out.
+Legend: ``d_i`` the difference of two methods in one paired run i (same fold, same replicate: the same seed, start and
+data); n pairs. Quantiles of Student's t and of the beta distribution are scipy's, which a device's base installation
+lacks: there, intervals are left out.
 """
 
 from __future__ import annotations
@@ -11,15 +11,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
 from statistics import mean, stdev
+from types import ModuleType
+from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from relief_ray.report.document import NONE
 
 ALPHA = 0.05
 POWER = 0.8
-MAX_EXACT = 16
+# 2^16 sums for each half of the pairs: a second.
+MAX_EXACT = 32
 NUM_DRAWS = 100_000
+_CHUNK = 20_000
+Sides = Literal[1, 2]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,25 +33,27 @@ class Paired:
     """Mean paired difference of two methods.
 
     Attributes:
-        mean: over subjects, in the unit of the differences.
-        low: lower end of the 95 % t-interval; None for one subject, or without scipy.
+        mean: over pairs, in the unit of the differences.
+        low: lower end of the 95 % t-interval; None for one pair, or without scipy.
         high: its upper end.
+        bound: the lower one-sided 95 % bound; None where ``low`` is.
         p: of the two-sided sign-flip test.
         detectable: smallest true difference found with power 0.8 at alpha 0.05; None where ``low`` is.
-        num_subjects: how many differences there are.
+        num_pairs: how many differences there are.
     """
 
     mean: float
     low: float | None
     high: float | None
+    bound: float | None
     p: float
     detectable: float | None
-    num_subjects: int
+    num_pairs: int
 
     def __str__(self) -> str:
         """``+1.2 [-0.4, +2.8]``: the mean with its interval."""
         if self.low is None or self.high is None:
-            return f"{self.mean:+.1f}" + (" (1 subject)" if self.num_subjects == 1 else "")
+            return f"{self.mean:+.1f}" + (" (1 run)" if self.num_pairs == 1 else "")
         return f"{self.mean:+.1f} [{self.low:+.1f}, {self.high:+.1f}]"
 
 
@@ -59,49 +67,83 @@ def paired(differences: Sequence[float]) -> Paired | None:
     n = len(differences)
     if n == 0:
         return None
-    centre = mean(differences)
-    half, detectable = _half_widths(stdev(differences) / sqrt(n), n - 1) if n > 1 else (None, None)
+    centre, quantile = mean(differences), student_quantile(n - 1)
+    error = stdev(differences) / sqrt(n) if n > 1 else None
+    known = None if quantile is None or error is None else (quantile, error)
+    half = None if known is None else known[0][1] * known[1]
     return Paired(
         mean=centre,
         low=None if half is None else centre - half,
         high=None if half is None else centre + half,
+        bound=None if known is None else centre - known[0][0] * known[1],
         p=sign_flip(differences),
-        detectable=detectable,
-        num_subjects=n,
+        detectable=None if known is None or half is None else half + known[0][2] * known[1],
+        num_pairs=n,
     )
 
 
-def _half_widths(error: float, df: int) -> tuple[float, float] | tuple[None, None]:
-    """Half the t-interval for a standard error, and the smallest detectable difference."""
+def special() -> ModuleType | None:
+    """Return ``scipy.special`` (``scipy.stats`` takes three times as long to import); None where it is missing."""
     try:
-        from scipy.special import stdtrit  # Student's quantile; scipy.stats would take three times as long to import
+        import scipy.special
     except ImportError:
-        return None, None
-    half = float(stdtrit(df, 1 - ALPHA / 2)) * error
-    return half, half + float(stdtrit(df, POWER)) * error
+        return None
+    module: ModuleType = scipy.special
+    return module
 
 
-def sign_flip(differences: Sequence[float], seed: int = 0) -> float:
-    """Two-sided p: the share of the 2^n sign assignments whose mean is at least as far from 0 as the observed one.
+def student_quantile(df: int) -> tuple[float, float, float] | None:
+    """Student's quantiles at 1 - alpha, 1 - alpha / 2 and the power; None without scipy or a degree of freedom."""
+    functions = special()
+    if functions is None or df < 1:
+        return None
+    one, two, power = (float(functions.stdtrit(df, q)) for q in (1 - ALPHA, 1 - ALPHA / 2, POWER))
+    return one, two, power
 
-    Exact up to 16 subjects, else 100,000 seeded draws with the observed assignment counted in.
+
+def sign_flip(differences: Sequence[float], *, sides: Sides = 2, seed: int = 0) -> float:
+    """The p-value of the sign-flip test: under no effect every difference is as likely with the other sign.
+
+    Two-sided: the share of the 2^n sign assignments whose mean is at least as far from 0 as the observed one;
+    one-sided: at least as large. For a claim of non-inferiority add the margin to every difference and take one side.
+    Exact up to 32 pairs, else 100,000 seeded draws with the observed assignment counted in.
     """
     values = np.asarray(differences, dtype=np.float64)
-    observed = abs(values.sum())
-    slack = 1e-9 * np.abs(values).sum()
-    if len(values) <= MAX_EXACT:
-        sums = np.zeros(1)
-        for value in values:
-            sums = np.concatenate((sums + value, sums - value))
-        return float(np.mean(np.abs(sums) >= observed - slack))
-    signs = np.random.default_rng(seed).choice((-1.0, 1.0), size=(NUM_DRAWS, len(values)))
-    hits = int(np.sum(np.abs(signs @ values) >= observed - slack))
+    observed = abs(values.sum()) if sides == 2 else values.sum()
+    limit = observed - 1e-9 * np.abs(values).sum()
+    if sides == 2 and limit <= 0.0:
+        return 1.0
+    tail = _exact_tail(values, limit) if len(values) <= MAX_EXACT else _drawn_tail(values, limit, seed)
+    # Sums are symmetric about 0, so the lower tail of the two-sided test is as large as the upper.
+    return min(1.0, sides * tail)
+
+
+def _exact_tail(values: NDArray[np.float64], limit: float) -> float:
+    """Share of sign assignments whose sum is at least ``limit``: sums of either half, then how many pairs reach it."""
+    half = len(values) // 2
+    first, second = _signed_sums(values[:half]), np.sort(_signed_sums(values[half:]))
+    reached = len(second) - np.searchsorted(second, limit - first, side="left")
+    return float(reached.sum()) / 2.0 ** len(values)
+
+
+def _signed_sums(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    sums = np.zeros(1)
+    for value in values:
+        sums = np.concatenate((sums + value, sums - value))
+    return sums
+
+
+def _drawn_tail(values: NDArray[np.float64], limit: float, seed: int) -> float:
+    generator, hits = np.random.default_rng(seed), 0
+    for _ in range(NUM_DRAWS // _CHUNK):
+        signs = 2.0 * generator.integers(0, 2, size=(_CHUNK, len(values))) - 1.0
+        hits += int(np.sum(signs @ values >= limit))
     return (hits + 1) / (NUM_DRAWS + 1)
 
 
-def smallest_p(num_subjects: int) -> float:
-    """Smallest p of a two-sided sign-flip test over that many subjects: ``2 / 2^n``, at most 1."""
-    return min(1.0, 2.0 ** (1 - num_subjects))
+def smallest_p(num_pairs: int, sides: Sides = 2) -> float:
+    """Smallest p of a sign-flip test over that many pairs: ``sides / 2^n``, at most 1."""
+    return min(1.0, sides * 2.0**-num_pairs)
 
 
 def holm(p_values: Sequence[float]) -> tuple[float, ...]:
@@ -112,3 +154,13 @@ def holm(p_values: Sequence[float]) -> tuple[float, ...]:
         running = max(running, min(1.0, (len(p_values) - rank) * p_values[i]))
         adjusted[i] = running
     return tuple(adjusted)
+
+
+def rate_interval(hits: int, number: int) -> tuple[float, float] | None:
+    """Clopper and Pearson's 95 % interval of a rate, from quantiles of the beta distribution; None without scipy."""
+    functions = special()
+    if functions is None or number == 0:
+        return None
+    low = 0.0 if hits == 0 else float(functions.betaincinv(hits, number - hits + 1, ALPHA / 2))
+    high = 1.0 if hits == number else float(functions.betaincinv(hits + 1, number - hits, 1 - ALPHA / 2))
+    return low, high

@@ -128,7 +128,7 @@ def _flat_paired(name: str, paired: Paired) -> dict[str, JsonValue]:
         f"{name}_high": paired.high,
         f"{name}_p": paired.p,
         f"{name}_detectable": paired.detectable,
-        f"{name}_subjects": paired.num_subjects,
+        f"{name}_pairs": paired.num_pairs,
     }
 
 

@@ -55,7 +55,7 @@ def ablation_table(experiment: Experiment, paper: Paper, slug: str) -> Table | N
         notes=(
             protocol(experiment),
             *clock_note(comparison),
-            "Differences are paired by test subject, seeds averaged first; in brackets the 95 % interval of the mean. "
+            "Differences are of paired runs (fold and replicate); in brackets the 95 % interval of their mean. "
             "V2 and V3 drop two things at once (ADR 2); the variants with V0's mandatory blocks drop one.",
             "Slots per client and round that the ranking could fill, and in how many of them it had a choice.",
         ),
@@ -93,7 +93,7 @@ def _figures(
 
 def _difference(experiment: Experiment, comparison: Comparison, method: MethodResult, theirs: float | None) -> Cell:
     """The paired difference to V0, the paper's printed one below."""
-    ours = difference(comparison.summaries, method.label, V0, lambda s: s.by_subject)
+    ours = difference(comparison.summaries, method.label, V0, lambda s: s.shown)
     origin = origin_of(experiment, comparison, method.label, "f1_percent")
     return Cell(
         text=interval_text(ours),
@@ -101,6 +101,6 @@ def _difference(experiment: Experiment, comparison: Comparison, method: MethodRe
         origin=origin,
         numbers={
             "mean": ours.mean if ours else None, "low": ours.low if ours else None, "high": ours.high if ours else None,
-            "n": ours.num_subjects if ours else 0, "paper": theirs, "origin": origin,
+            "n": ours.num_pairs if ours else 0, "paper": theirs, "origin": origin,
         },
     )  # fmt: skip

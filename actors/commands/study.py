@@ -1,0 +1,209 @@
+"""`relief-ray plan-study`: how many paired runs a difference needs; and what a plan's runs can say about its claims."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, cast, get_args
+
+from actors.commands.output import table
+from actors.plans import Plan, row_of
+from relief_ray.errors import UserError, nearest
+from relief_ray.records.claims import CLAIMS_FILE, FIGURE_TEXT, Claims, Figure, read_claims
+
+if TYPE_CHECKING:
+    from relief_ray.report.statistics import Sides
+    from relief_ray.report.study import Outlook, Scatter
+
+DIFFERENCES = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StudyQuestion:
+    """Options of `relief-ray plan-study`; differences, ``sd`` and ``margin`` in points of F1."""
+
+    first: str
+    second: str
+    figure: str
+    sd: float | None
+    num_pairs: int
+    difference: float
+    margin: float | None
+    num_claims: int
+    power: float
+    setting: str | None = None
+
+    @property
+    def sides(self) -> Sides:
+        """One-sided where a margin is given."""
+        return 2 if self.margin is None else 1
+
+    @property
+    def alpha(self) -> float:
+        """Level of the strictest step of Holm's correction."""
+        from relief_ray.report.statistics import ALPHA
+
+        return ALPHA / self.num_claims
+
+
+def plan_study_command(folders: Sequence[Path], question: StudyQuestion, as_json: bool) -> None:
+    """Runs `relief-ray plan-study`.
+
+    Raises:
+        UserError: neither runs nor a spread, both, an unknown figure, or scipy is missing.
+    """
+    if question.figure not in get_args(Figure):
+        raise UserError(
+            f"--figure {question.figure}: unknown{nearest(question.figure, get_args(Figure))}; expected one of "
+            f"{', '.join(get_args(Figure))}"
+        )
+    if bool(folders) == (question.sd is not None):
+        raise UserError("plan-study: expected folders of finished runs, or --sd POINTS, one of the two")
+    if question.sd is not None and question.sd <= 0:
+        raise UserError(f"--sd {question.sd:g}: expected points above 0")
+    scatter = _scatter(folders, question) if folders else None
+    facts = study_facts(question, scatter)
+    print(json.dumps(facts) if as_json else study_text(question, scatter, facts))
+
+
+def _scatter(folders: Sequence[Path], question: StudyQuestion) -> Scatter:
+    from relief_ray.report.dataframes import read_cells
+    from relief_ray.report.study import scatter_of
+
+    cells = read_cells(folders)
+    if question.setting is not None:
+        wanted = question.setting
+        cells = tuple(c for c in cells if wanted.lower() in c.setting.lower())
+        exact = tuple(c for c in cells if c.setting.lower() == wanted.lower())
+        cells = exact or cells
+    return scatter_of(cells, question.first, question.second, cast(Figure, question.figure))
+
+
+def study_facts(question: StudyQuestion, scatter: Scatter | None) -> dict[str, object]:
+    """All answers: power of the planned number, runs that are needed, and the smallest reachable adjusted p."""
+    from relief_ray.report.power import detectable, pairs_needed, power
+    from relief_ray.report.statistics import smallest_p
+
+    sd = question.sd if scatter is None else scatter.sd
+    assert sd is not None
+    per_unit = scatter.num_folds if scatter is not None and scatter.on_means else 1
+    units, alpha, sides = question.num_pairs // per_unit, question.alpha, question.sides
+
+    def needed(difference: float) -> int | None:
+        number = pairs_needed(difference, sd, alpha, sides, question.power)
+        return None if number is None else number * per_unit
+
+    asked = question.difference if question.margin is None else question.margin
+    return {
+        "event": "study", "sd": sd, "unit": "replicate mean" if per_unit > 1 else "paired run", "pairs": question.num_pairs,
+        "units": units, "claims": question.num_claims, "sides": sides, "difference": asked,
+        "power": power(units, asked, sd, alpha, sides), "pairs_needed": needed(asked), "wanted_power": question.power,
+        "detectable": detectable(units, sd, alpha, sides, question.power),
+        "smallest_adjusted_p": min(1.0, question.num_claims * smallest_p(units, sides)),
+        "table": [
+            {"difference": d, "pairs_needed": needed(d), "power": power(units, d, sd, alpha, sides)} for d in DIFFERENCES
+        ],
+    }  # fmt: skip
+
+
+def study_text(question: StudyQuestion, scatter: Scatter | None, facts: dict[str, object]) -> str:
+    """The take-home sentence, then a table by difference, then where the scatter was taken from."""
+    asked, wanted = cast(float, facts["difference"]), 100 * question.power
+    what = (
+        f"a difference of {asked:g} points" if question.margin is None else f"that it is not worse by {asked:g} points"
+    )
+    least, found = cast(float, facts["smallest_adjusted_p"]), 100 * cast(float, facts["power"])
+    if least > 0.05:
+        head = f"This study cannot decide: {question.num_pairs} paired runs give no adjusted p below {least:.2g}."
+    else:
+        head = f"{question.num_pairs} paired runs find {what} in {found:.0f} of 100 studies."
+    needed, smallest = facts["pairs_needed"], cast("float | None", facts["detectable"])
+    lines = [
+        head,
+        f"{'More than 100,000' if needed is None else needed} paired runs find it in {wanted:.0f} of 100.",
+        ""
+        if smallest is None
+        else f"{question.num_pairs} paired runs find {smallest:.1f} points in {wanted:.0f} of 100.",
+        f"Test: {'two' if question.sides == 2 else 'one'}-sided, level 0.05 over {question.num_claims} claims "
+        f"(the strictest step of Holm's correction), scatter {facts['sd']:.1f} points a {facts['unit']}.",
+    ]
+    rows = [
+        [
+            f"{r['difference']:g}",
+            "-" if r["pairs_needed"] is None else str(r["pairs_needed"]),
+            f"{100 * r['power']:.0f}",
+        ]
+        for r in cast("list[dict[str, float]]", facts["table"])
+    ]
+    head_row = ["points", f"paired runs for {wanted:.0f} %", f"found by {question.num_pairs}, %"]
+    return "\n".join([*filter(None, lines), "", table(head_row, rows, left=0), *_source(question, scatter)])
+
+
+def _source(question: StudyQuestion, scatter: Scatter | None) -> list[str]:
+    """Lines on the records behind the scatter."""
+    if scatter is None:
+        return []
+    interval = "" if scatter.interval is None else f" [{scatter.interval[0]:.1f}, {scatter.interval[1]:.1f}]"
+    figure = FIGURE_TEXT[cast(Figure, question.figure)]
+    lines = [
+        "",
+        f"Scatter: {scatter.sd:.1f}{interval} points, from {scatter.num_pairs} paired runs of {question.first} and "
+        f"{question.second} ({figure}, mean difference {scatter.mean:+.1f}).",
+    ]
+    if scatter.shares is not None:
+        lines.append(f"Variance of the {scatter.shares}.")
+    if scatter.on_means:
+        lines.append(f"Pairs depend on each other: the unit is a replicate's mean, {scatter.num_folds} runs each.")
+    return lines
+
+
+def claims_of(plan: Plan) -> tuple[Claims, str] | None:
+    """The claims of a plan and the name of their file, before it is written or after; None where it has none."""
+    path = plan.claims_file or (plan.out / CLAIMS_FILE if plan.claims is not None else None)
+    return None if path is None else (read_claims(path)[0], str(path))
+
+
+def outlooks_of(plan: Plan) -> list[Outlook]:
+    """What the plan's runs can say about each of its claims."""
+    from relief_ray.report.study import outlooks
+
+    known = claims_of(plan)
+    return [] if known is None else outlooks(known[0], [row_of(cell) for cell in plan.cells])
+
+
+def claims_text(plan: Plan) -> str:
+    """Lines on a plan's claims for `--dry-run`: pairs, what they can find, or that they cannot decide; empty without."""
+    found = outlooks_of(plan)
+    return "" if not found else "\n".join([f"\nclaims: {len(found)}, judged over paired runs", *map(_line, found)])
+
+
+def cannot_decide(plan: Plan) -> list[str]:
+    """A sentence for each claim that the plan's runs will not decide, whatever they give."""
+    return [f"{outlook.claim.brief}: {outlook.verdict}" for outlook in outlooks_of(plan) if outlook.verdict]
+
+
+def _line(outlook: Outlook) -> str:
+    design = f"{outlook.num_pairs} pairs ({outlook.num_folds} folds x {outlook.num_replicates} replicates)"
+    if outlook.verdict:
+        return f"  {outlook.claim.brief}: {design}; {outlook.verdict}"
+    parts = [design, f"smallest adjusted p {outlook.smallest_p:.2g}"]
+    if outlook.detectable_sds is not None:
+        parts.append(f"finds {outlook.detectable_sds:.2f} standard deviations of a paired difference in 80 of 100")
+    if outlook.smallest_p_means > 0.05:
+        parts.append(f"cannot decide on means of replicates alone (adjusted p {outlook.smallest_p_means:.2g} at best)")
+    return f"  {outlook.claim.brief}: {'; '.join(parts)}"
+
+
+def claims_facts(plan: Plan) -> list[dict[str, object]]:
+    """``claims_text`` as JSON."""
+    return [
+        {
+            "claim": outlook.claim.brief, "pairs": outlook.num_pairs, "folds": outlook.num_folds,
+            "replicates": outlook.num_replicates, "smallest_adjusted_p": outlook.smallest_p,
+            "smallest_adjusted_p_of_means": outlook.smallest_p_means, "detectable_sds": outlook.detectable_sds,
+            "cannot_decide": outlook.verdict or None,
+        }
+        for outlook in outlooks_of(plan)
+    ]  # fmt: skip

@@ -1,0 +1,44 @@
+"""F1 at equal cost: what a run had reached when a number of simulated seconds or joules was spent.
+
+Models exist after evaluated rounds only. Between two evaluations F1 is interpolated linearly over the cost; a run that
+ended earlier keeps its last F1; before the first evaluation there is none. Costs include the bootstrap round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Literal
+
+from relief_ray.report.runs import Loaded
+
+Cost = Literal["time_s", "energy_j"]
+
+
+def points(loaded: Loaded, clock: str, cost: Cost) -> list[tuple[float, float]]:
+    """(cost so far, headline F1) of every evaluated round 1..R."""
+    rows = [(float(getattr(r.totals[clock], cost)), r.metrics) for r in loaded.trained]
+    scores = [(spent, None if metrics is None else metrics.headline) for spent, metrics in rows]
+    return [(spent, f1) for spent, f1 in scores if f1 is not None]
+
+
+def score_at(curve: Sequence[tuple[float, float]], budget: float) -> float | None:
+    """F1 at the budget, between the two evaluations around it; None before the first one."""
+    if not curve or budget < curve[0][0]:
+        return None
+    for (before, low), (after, high) in pairwise(curve):
+        if before <= budget < after:
+            return low + (high - low) * (budget - before) / (after - before)
+    return curve[-1][1]
+
+
+def least_total(runs: Sequence[Loaded], clock: str, cost: Cost) -> float:
+    """What the cheapest of the runs spent in all its rounds."""
+    return min(float(getattr(r.rounds[-1].totals[clock], cost)) for r in runs)
+
+
+def at_equal_cost(first: Loaded, second: Loaded, clock: str, cost: Cost) -> tuple[float, float] | None:
+    """F1 of two runs when both have spent what the cheaper one spent in all; None where one was not tested by then."""
+    budget = least_total([first, second], clock, cost)
+    one, two = (score_at(points(run, clock, cost), budget) for run in (first, second))
+    return None if one is None or two is None else (one, two)

@@ -1,0 +1,219 @@
+"""Tests of paired runs: their scores, the unit of the test, the floor below which nothing is judged, the A/A rate.
+
+A pair is two runs of one fold and one replicate: two methods with the same seed, start, data and devices. Where fold or
+replicate holds more than a tenth of the scatter of paired differences, pairs depend on each other and the means of
+whole replicates are tested instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import mean
+
+from relief_ray.records.claims import Figure
+from relief_ray.records.metrics import constant_f1
+from relief_ray.records.schema import Metrics
+from relief_ray.report.budgets import at_equal_cost
+from relief_ray.report.comparison import Comparison
+from relief_ray.report.runs import Loaded, Repetition
+from relief_ray.report.statistics import ALPHA, Paired, Sides, paired, rate_interval, sign_flip, smallest_p
+from relief_ray.report.variance import VarianceShares, variance_shares
+
+MIN_REPLICATES = 3
+MIN_AA_UNITS = 6
+Scores = Mapping[tuple[int, Repetition], tuple[float, float]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunPair:
+    """Two runs of one fold and replicate, with their scores in points; ``constant``: what one fixed answer scores."""
+
+    fold: int
+    repetition: Repetition
+    first: Loaded
+    second: Loaded
+    scores: tuple[float, float]
+    constant: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """Result of one test.
+
+    Attributes:
+        paired: mean and interval over the units that were tested.
+        p: of the sign-flip test; one-sided against the margin where there is one.
+        sides: of the test.
+        num_pairs: number of paired runs.
+        num_replicates: number of replicates among them.
+        on_means: the units are means of replicates, since pairs depend on each other.
+        shares: where the scatter comes from; None below two folds and two complete replicates.
+    """
+
+    paired: Paired
+    p: float
+    sides: Sides
+    num_pairs: int
+    num_replicates: int
+    on_means: bool
+    shares: VarianceShares | None
+
+    @property
+    def smallest_p(self) -> float:
+        """Smallest p that this number of units can give."""
+        return smallest_p(self.paired.num_pairs, self.sides)
+
+
+def figure_of(metrics: Metrics, figure: Figure) -> float | None:
+    """A figure of an evaluation, a share; None for figures that only a pair of runs has."""
+    if figure in ("f1_at_seconds", "f1_at_joules"):
+        return None
+    if figure == "f1_own_sensors":
+        return metrics.f1_own_sensors if metrics.f1_fleet is None else metrics.f1_fleet
+    scores = {"f1": metrics.headline, "f1_rare": metrics.f1_rare, "f1_own_subjects": metrics.f1_own_subjects}
+    return scores[figure]
+
+
+def scores_of(first: Loaded, second: Loaded, figure: Figure, clock: str) -> tuple[float, float] | None:
+    """Both runs' figure in points; None where one has none."""
+    if figure in ("f1_at_seconds", "f1_at_joules"):
+        scores = at_equal_cost(first, second, clock, "time_s" if figure == "f1_at_seconds" else "energy_j")
+        return None if scores is None else (100 * scores[0], 100 * scores[1])
+    last = [next((r.metrics for r in reversed(run.trained) if r.metrics is not None), None) for run in (first, second)]
+    one, two = (None if metrics is None else figure_of(metrics, figure) for metrics in last)
+    return None if one is None or two is None else (100 * one, 100 * two)
+
+
+def run_pairs(comparison: Comparison, first: str, second: str, figure: Figure) -> list[RunPair]:
+    """All pairs of two methods that have the figure, in order of replicate and fold."""
+    theirs = {run.replicate: run for run in comparison.runs_of(second)}
+    constants = _constants(comparison)
+    pairs = []
+    for mine in comparison.runs_of(first):
+        other = theirs.get(mine.replicate)
+        scores = None if other is None else scores_of(mine, other, figure, comparison.clock)
+        if other is not None and scores is not None:
+            fold = mine.replicate[0]
+            pair = RunPair(
+                fold=fold, repetition=mine.repetition, first=mine, second=other, scores=scores,
+                constant=constants.get(fold),
+            )  # fmt: skip
+            pairs.append(pair)
+    return sorted(pairs, key=lambda p: (p.repetition, p.fold))
+
+
+def _constants(comparison: Comparison) -> dict[int, float]:
+    """F1 of always answering the most frequent class, in points, for every fold with a confusion matrix."""
+    found: dict[int, float] = {}
+    for run in comparison.runs:
+        metrics = next((r.metrics for r in reversed(run.trained) if r.metrics is not None), None)
+        if metrics is not None and metrics.confusion:
+            counts = [sum(sum(subject[k]) for subject in metrics.confusion) for k in range(len(metrics.confusion[0]))]
+            found.setdefault(run.replicate[0], 100 * constant_f1(counts))
+    return found
+
+
+def tested(scores: Scores, margin: float | None = None) -> Outcome:
+    """Test of paired scores (points) by fold and replicate: two-sided, or one-sided against a margin.
+
+    With a margin the hypothesis is that the first method is worse by the margin or more.
+    """
+    first = {key: one for key, (one, _) in scores.items()}
+    second = {key: two for key, (_, two) in scores.items()}
+    shares = variance_shares(first, second)
+    differences = {key: one - second[key] for key, one in first.items()}
+    by_replicate: dict[Repetition, list[float]] = {}
+    for (_, repetition), value in differences.items():
+        by_replicate.setdefault(repetition, []).append(value)
+    on_means = shares is not None and shares.pairs_depend
+    units = [mean(values) for values in by_replicate.values()] if on_means else list(differences.values())
+    result = paired(units)
+    assert result is not None, "a test needs a pair"
+    sides: Sides = 2 if margin is None else 1
+    return Outcome(
+        paired=result,
+        p=result.p if margin is None else sign_flip([value + margin for value in units], sides=1),
+        sides=sides,
+        num_pairs=len(differences),
+        num_replicates=len(by_replicate),
+        on_means=on_means,
+        shares=shares,
+    )
+
+
+def tested_pairs(pairs: Iterable[RunPair], margin: float | None = None) -> Outcome:
+    """``tested`` for pairs of runs."""
+    return tested({(p.fold, p.repetition): p.scores for p in pairs}, margin)
+
+
+def too_short(pairs: Sequence[RunPair]) -> str:
+    """Reason why nothing can be judged yet; empty where it can.
+
+    Below three replicates, or where a method has not learned more than a fixed answer knows.
+    """
+    number = len({p.repetition for p in pairs})
+    if number < MIN_REPLICATES:
+        return f"{number} replicate{'s' if number != 1 else ''}, expected {MIN_REPLICATES} or more"
+    known = [(p, p.constant) for p in pairs if p.constant is not None]
+    for place, label in enumerate((pairs[0].first.label, pairs[0].second.label)):
+        if known and mean(p.scores[place] for p, _ in known) <= mean(c for _, c in known):
+            score, constant = mean(p.scores[place] for p, _ in known), mean(c for _, c in known)
+            return f"{label} has {score:.1f} %, no more than always the same answer ({constant:.1f} %)"
+    return ""
+
+
+def have_equal_work(pairs: Sequence[RunPair]) -> bool:
+    """True where both methods' clients trained and sent the same groups in every round 1..R of every pair."""
+    return all(_work(p.first) == _work(p.second) for p in pairs)
+
+
+def _work(run: Loaded) -> list[list[tuple[int, tuple[str, ...], tuple[str, ...], int]]]:
+    return [
+        sorted((c.client, tuple(sorted(c.trained)), tuple(sorted(c.uploaded)), c.epochs) for c in record.clients)
+        for record in run.trained
+    ]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AaRate:
+    """How often the test calls a method different from itself: other replicates, the same test at level 0.05.
+
+    Attributes:
+        figure: what was compared.
+        num_called: tests with p below 0.05.
+        num_tests: methods with at least six units.
+        interval: Clopper and Pearson's 95 %; None without scipy.
+    """
+
+    figure: Figure
+    num_called: int
+    num_tests: int
+    interval: tuple[float, float] | None
+
+
+def aa_rate(comparison: Comparison, figure: Figure) -> AaRate | None:
+    """The A/A rate of a figure over all methods; None where no method has six units."""
+    outcomes = [o for row in comparison.rows if (o := _aa_test(comparison, row.label, figure)) is not None]
+    if not outcomes:
+        return None
+    called = sum(o.p < ALPHA for o in outcomes)
+    return AaRate(
+        figure=figure, num_called=called, num_tests=len(outcomes), interval=rate_interval(called, len(outcomes))
+    )
+
+
+def _aa_test(comparison: Comparison, label: str, figure: Figure) -> Outcome | None:
+    """A method's replicates 0, 2, ... against 1, 3, ...: each fold of each two replicates is a pair."""
+    runs = {(run.replicate[0], run.repetition): run for run in comparison.runs_of(label)}
+    repetitions = sorted({repetition for _, repetition in runs})
+    scores: dict[tuple[int, Repetition], tuple[float, float]] = {}
+    for even, odd in list(pairwise(repetitions))[::2]:
+        for fold in sorted({fold for fold, _ in runs}):
+            if (fold, even) in runs and (fold, odd) in runs:
+                found = scores_of(runs[fold, even], runs[fold, odd], figure, comparison.clock)
+                if found is not None:
+                    scores[fold, even] = found
+    outcome = tested(scores) if scores else None
+    return outcome if outcome is not None and outcome.paired.num_pairs >= MIN_AA_UNITS else None
