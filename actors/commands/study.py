@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast, get_args
 
-from actors.commands.output import table
+from actors.commands.output import counted, table
 from actors.plans import Plan, row_of
 from relief_ray.errors import UserError, nearest
 from relief_ray.records.claims import CLAIMS_FILE, FIGURE_TEXT, Claims, Figure, read_claims
@@ -97,8 +97,8 @@ def study_facts(question: StudyQuestion, scatter: Scatter | None) -> dict[str, o
 
     asked = question.difference if question.margin is None else question.margin
     return {
-        "event": "study", "sd": sd, "unit": "replicate mean" if per_unit > 1 else "paired run", "pairs": question.num_pairs,
-        "units": units, "claims": question.num_claims, "sides": sides, "difference": asked,
+        "event": "study", "sd": sd, "unit": "replicate mean" if per_unit > 1 else "paired run",
+        "pairs": question.num_pairs, "units": units, "claims": question.num_claims, "sides": sides, "difference": asked,
         "power": power(units, asked, sd, alpha, sides), "pairs_needed": needed(asked), "wanted_power": question.power,
         "detectable": detectable(units, sd, alpha, sides, question.power),
         "smallest_adjusted_p": min(1.0, question.num_claims * smallest_p(units, sides)),
@@ -126,7 +126,7 @@ def study_text(question: StudyQuestion, scatter: Scatter | None, facts: dict[str
         ""
         if smallest is None
         else f"{question.num_pairs} paired runs find {smallest:.1f} points in {wanted:.0f} of 100.",
-        f"Test: {'two' if question.sides == 2 else 'one'}-sided, level 0.05 over {question.num_claims} claims "
+        f"Test: {'two' if question.sides == 2 else 'one'}-sided, level 0.05 over {counted(question.num_claims, 'claim')} "
         f"(the strictest step of Holm's correction), scatter {facts['sd']:.1f} points a {facts['unit']}.",
     ]
     rows = [
@@ -174,7 +174,7 @@ def outlooks_of(plan: Plan) -> list[Outlook]:
 
 
 def claims_text(plan: Plan) -> str:
-    """Lines on a plan's claims for `--dry-run`: pairs, what they can find, or that they cannot decide; empty without."""
+    """Lines on a plan's claims for `--dry-run`: pairs, what they can find, or that they cannot decide."""
     found = outlooks_of(plan)
     return "" if not found else "\n".join([f"\nclaims: {len(found)}, judged over paired runs", *map(_line, found)])
 

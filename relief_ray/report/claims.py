@@ -24,8 +24,8 @@ from relief_ray.report.testing import (
     RunPair,
     aa_rate,
     have_equal_work,
+    judge_pairs,
     run_pairs,
-    tested_pairs,
     too_short,
 )
 
@@ -137,7 +137,7 @@ def _judge(comparison: Comparison, claim: Claim, file: Registered, num_claims: i
     pairs = run_pairs(comparison, claim.first, claim.second, claim.figure)
     if (obstacle := _obstacle(pairs, claim, file)) is not None:
         return JudgedClaim(claim=claim, verdict=obstacle[0], evidence=obstacle[1])
-    outcome = tested_pairs(pairs, claim.margin)
+    outcome = judge_pairs(pairs, claim.margin)
     least = min(1.0, num_claims * outcome.smallest_p)
     evidence = _evidence(outcome, claim, pairs)
     if least > ALPHA:

@@ -6,7 +6,7 @@ judges claims has nearly the same power, and none below the number of pairs at w
 
 from __future__ import annotations
 
-from math import sqrt
+from math import erfc, isnan, sqrt
 
 from relief_ray.errors import UserError
 from relief_ray.report.statistics import POWER, Sides, smallest_p, special
@@ -30,8 +30,10 @@ def power(num_pairs: int, difference: float, sd: float, alpha: float, sides: Sid
     df, shift = num_pairs - 1, difference / (sd / sqrt(num_pairs))
     limit = float(functions.stdtrit(df, 1 - alpha / sides))
     found = 1.0 - float(functions.nctdtr(df, shift, limit))
-    lower = float(functions.nctdtr(df, shift, -limit)) if sides == 2 else 0.0
-    return found + (lower if lower == lower else 0.0)
+    if isnan(found):  # scipy gives none for a non-centrality of 38 and more, where the normal law is exact to the digit
+        return 0.5 * erfc((limit - shift) / sqrt(2))
+    # The other tail of a two-sided test; far from 0 it is nothing, and scipy has no number for it.
+    return found + (float(functions.nctdtr(df, shift, -limit)) if sides == 2 and shift < 5.0 else 0.0)
 
 
 def pairs_needed(difference: float, sd: float, alpha: float, sides: Sides = 2, wanted: float = POWER) -> int | None:

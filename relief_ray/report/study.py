@@ -1,4 +1,4 @@
-"""Planning a study: the scatter of paired differences in finished cells, and what a planned number of runs can decide."""
+"""Planning a study: the scatter of paired differences in finished cells, and what planned runs can decide."""
 
 from __future__ import annotations
 
@@ -52,9 +52,7 @@ def scatter_of(cells: Sequence[FinishedCell], first: str, second: str, figure: F
     """
     settings = dict.fromkeys(c.setting for c in cells if c.label in (first, second))
     if len(settings) > 1:
-        raise UserError(
-            f"{len(settings)} settings hold these methods: {'; '.join(settings)}; choose one, --setting TEXT"
-        )
+        raise UserError(f"{len(settings)} settings hold these methods: {'; '.join(settings)}; name one: --setting TEXT")
     known = dict.fromkeys(cell.label for cell in cells)
     for name in (first, second):
         if name not in known:

@@ -115,7 +115,7 @@ def _constants(comparison: Comparison) -> dict[int, float]:
     return found
 
 
-def tested(scores: Scores, margin: float | None = None) -> Outcome:
+def judge_scores(scores: Scores, margin: float | None = None) -> Outcome:
     """Test of paired scores (points) by fold and replicate: two-sided, or one-sided against a margin.
 
     With a margin the hypothesis is that the first method is worse by the margin or more.
@@ -143,9 +143,9 @@ def tested(scores: Scores, margin: float | None = None) -> Outcome:
     )
 
 
-def tested_pairs(pairs: Iterable[RunPair], margin: float | None = None) -> Outcome:
-    """``tested`` for pairs of runs."""
-    return tested({(p.fold, p.repetition): p.scores for p in pairs}, margin)
+def judge_pairs(pairs: Iterable[RunPair], margin: float | None = None) -> Outcome:
+    """``judge_scores`` for pairs of runs."""
+    return judge_scores({(p.fold, p.repetition): p.scores for p in pairs}, margin)
 
 
 def too_short(pairs: Sequence[RunPair]) -> str:
@@ -215,5 +215,5 @@ def _aa_test(comparison: Comparison, label: str, figure: Figure) -> Outcome | No
                 found = scores_of(runs[fold, even], runs[fold, odd], figure, comparison.clock)
                 if found is not None:
                     scores[fold, even] = found
-    outcome = tested(scores) if scores else None
+    outcome = judge_scores(scores) if scores else None
     return outcome if outcome is not None and outcome.paired.num_pairs >= MIN_AA_UNITS else None

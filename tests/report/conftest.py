@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from relief_ray.records.claims import Claim, Claims
 from relief_ray.records.schema import (
     ClientCostRecord,
     ClientRecord,
@@ -19,6 +20,7 @@ from relief_ray.records.schema import (
 )
 from relief_ray.report.experiments import PAPER_CLOCK
 from relief_ray.report.inventory import GridItem, Inventory
+from relief_ray.report.registered import Registered, Registry
 from relief_ray.report.runs import Loaded
 
 CLOCK = "split_naive"
@@ -243,3 +245,31 @@ def inventory_of():
 def usual(family, put_on, inventory_of):
     """The family of methods with both clocks."""
     return inventory_of([put_on(r) for r in family])
+
+
+def named(*claims, planned=None, at="2025-01-01T00:00:00Z", **file):
+    """A registry of one file of claims about the runs that ``make`` makes; each claim as keyword arguments."""
+    content = Claims(data="dsa", split="held_out_subject", claims=tuple(Claim(**c) for c in claims), **file)
+    return Registry(files=(Registered(claims=content, sha256="0" * 64, at=at, planned=planned or {}),))
+
+
+@pytest.fixture(scope="session")
+def registry():
+    return named
+
+
+def repeated(method, scores, **more):
+    """Runs of a method from a table of scores: a row per fold, a column per replicate."""
+    return [
+        build(
+            method, fold=fold, seed=10_000 + 100 * r + fold, scores=(score / 2, score), extra={"replicate": r},
+            model=f"{method}-{fold}-{r}", **more,
+        )
+        for fold, row in enumerate(scores)
+        for r, score in enumerate(row)
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def repeat():
+    return repeated

@@ -1,115 +1,194 @@
-"""Seven claims, one rule."""
+"""Verdicts: only on claims that were named before, only above the floor, Holm over the whole file."""
 
+import dataclasses
+
+import numpy as np
 import pytest
 
-from relief_ray.report.claims import claims, last_line, page_claims
+from relief_ray.report.claims import faster, judge, last_line, scatter, verdict_table
 from relief_ray.report.comparison import compare_runs
+from relief_ray.report.registered import Registry
+
+FOLDS, REPLICATES = 4, 3
+BETTER = {"first": "v1", "second": "fedavg"}
+RNG = np.random.default_rng(2)
+# Paired differences without a pattern by fold or replicate, all above 0: their shares are about 0.
+GAINS = np.array([[0.05, 0.03, 0.04], [0.03, 0.05, 0.04], [0.04, 0.04, 0.04], [0.04, 0.04, 0.04]])
+BASE = 0.5 + 0.01 * RNG.normal(size=(FOLDS, REPLICATES))
+LESS = {0: ("fusion.A.acc",), 1: ("fusion.A.acc",), 2: ("fusion.A.acc",)}
 
 
-def test_verdicts_by_hand(family):
-    """Eight subjects. p = 2/256 where all eight agree; V2 - V3 is +3 and -1 points by turns.
-
-    Five claims with p = 1/128: Holm's largest factor is 6 (six tested claims), 6/128 = .047. V2 - V3: mean +1 point.
-    """
-    found = claims(compare_runs(family))
-    assert [c.supported for c in found] == ["yes", "yes", "yes", "yes", "yes", "undecided", "yes"]
-    assert [c.p for c in found[:5]] == [1 / 128] * 5
-    assert [c.p_holm for c in found[:5]] == [pytest.approx(6 / 128)] * 5
-    # Sums of four +-3 and four +-1 at least |8|: counted over 256 assignments.
-    signs = [[1 if i >> k & 1 else -1 for k in range(8)] for i in range(256)]
-    count = sum(abs(sum(s * d for s, d in zip(row, (-1, 3) * 4, strict=True))) >= 8 for row in signs)
-    assert found[5].p == found[5].p_holm == count / 256
-    assert "2.00x, 40 % fewer joules" in found[6].evidence
-    assert "arithmetic, no test" in found[6].evidence
+@pytest.fixture
+def runs(repeat):
+    return [*repeat("fedavg", BASE), *repeat("v1", BASE + GAINS, trained=LESS)]
 
 
-def test_the_opposite_is_said(make, eight):
-    worse = {s: v - 0.1 for s, v in eight.items()}
-    slow = {"round_s": 3.0, "energy_j": 120.0}
-    found = claims(compare_runs([make("fedavg", subjects=eight), make("v1", subjects=worse), make("relief", **slow)]))
-    assert found[0].supported == "no"
-    assert found[0].direction == -1
-    assert found[6].supported == "no"
+def judged(runs, registry):
+    (judgement,), problems = judge([compare_runs(runs)], registry)
+    return judgement.claims, problems
 
 
-def test_faster_but_hungrier_is_undecided(make):
-    assert claims(compare_runs([make("relief", round_s=1.0, energy_j=120.0)]))[6].supported == "undecided"
+def test_a_verdict_by_hand(runs, registry):
+    """Twelve pairs of one sign: p = 2 / 2^12; of six claims the one with runs has the factor 6."""
+    others = [{"first": "v2", "second": "fedavg", "margin": float(m)} for m in range(1, 6)]
+    (first, *rest), problems = judged(runs, registry(BETTER, *others))
+    assert (first.verdict, problems) == ("supported", ())
+    assert first.outcome.p == 2 / 2**12 and first.p_holm == pytest.approx(12 / 2**12)
+    assert first.evidence.startswith("v1 - fedavg: +4.0 [") and "12 paired runs (4 folds x 3 replicates)" in (
+        first.evidence
+    )
+    assert {c.verdict for c in rest} == {"no runs"} and rest[0].evidence == "needs runs of v2 and fedavg with F1"
 
 
-def test_the_rare_modality_is_judged_with_and_without_elastic_training(make, eight):
-    """V1 against FedAvg says nothing of V0 against V2: each claim needs its own pair of runs."""
-
-    def rare(value):
-        return dict.fromkeys(eight, value)
-
-    runs = [make("fedavg", subjects=eight, rare=rare(0.1)), make("v1", subjects=eight, rare=rare(0.3))]
-    full, elastic = claims(compare_runs(runs))[1:3]
-    assert (full.supported, full.direction) == ("yes", 1) and "v1 - fedavg: +20.0" in full.evidence
-    assert not elastic.is_tested and elastic.evidence.startswith("needs runs of relief and v2_mandatory")
-    runs += [make("relief", subjects=eight, rare=rare(0.1)), make("v2_mandatory", subjects=eight, rare=rare(0.2))]
-    elastic = claims(compare_runs(runs))[2]
-    assert (elastic.direction, elastic.p) == (-1, 1 / 128) and "relief - v2_mandatory: -10.0" in elastic.evidence
+def test_the_opposite_is_contradicted(repeat, registry):
+    runs = [*repeat("fedavg", BASE), *repeat("v1", BASE - GAINS, trained=LESS)]
+    assert judged(runs, registry(BETTER))[0][0].verdict == "contradicted"
 
 
-def test_equal_models_leave_a_claim_undecided(make, eight):
-    claim = claims(compare_runs([make("v2", subjects=eight), make("v3", subjects=eight)]))[5]
-    assert (claim.supported, claim.p) == ("undecided", 1.0)
-    assert "no difference at all in 8 subjects" in claim.evidence
+def test_a_claim_of_non_inferiority_is_one_sided_against_its_margin(repeat, registry):
+    """Worse by 0.5 to 1.5 points: not worse by 2 (each difference + 2 is above 0: p = 1/2^12), but perhaps by 1."""
+    worse = BASE - 0.01 * np.array([[0.5, 1.5, 1.0]] * 2 + [[1.5, 0.5, 1.0]] * 2)
+    runs = [*repeat("fedavg", BASE), *repeat("v1", worse, trained=LESS)]
+    two, one = judged(runs, registry({**BETTER, "margin": 2.0}, {**BETTER, "margin": 1.0}))[0]
+    assert (two.verdict, two.outcome.p) == ("supported", 1 / 2**12)
+    assert "one-sided 95 % bound -1." in two.evidence and "margin -2" in two.evidence
+    assert one.verdict == "undecided"
+    plain = judged(runs, registry(BETTER))[0][0]
+    assert plain.verdict == "contradicted", "not worse by two points, and worse all the same"
 
 
-def test_missing_runs_are_named_and_do_not_count_in_holm(make, eight):
-    better = {s: v + 0.1 for s, v in eight.items()}
-    found = claims(compare_runs([make("fedavg", subjects=eight), make("v1", subjects=better)]))
-    assert [c.is_tested for c in found] == [True] + [False] * 6
-    assert found[0].p_holm == found[0].p == 1 / 128
-    assert found[4].evidence == "needs runs of relief and v2"
+def test_two_replicates_are_too_short(runs, registry):
+    few = [r for r in runs if r.run.config["replicate"] < 2]
+    (claim,), _ = judged(few, registry(BETTER))
+    assert (claim.verdict, claim.evidence) == ("too short to judge", "2 replicates, expected 3 or more")
 
 
-def test_the_last_line_is_one_plain_sentence(family):
-    assert last_line(compare_runs(family)) == (
-        "This run supports that V1 > FedAvg in F1, V1 > FedAvg in rare-modality F1, V0 > V2 with mandatory blocks in "
-        "rare-modality F1, V0 > FedAvg in rare-modality F1, V0 > V2 in F1 "
-        "and RELIEF (V0) shortens rounds and saves energy (simulated: "
-        "2.00x, 40 % fewer joules per round), speaks against none and "
-        "cannot decide whether V2 > V3 in F1 (8 test subjects, sign-flip tests, "
-        "Holm-corrected)."
+def with_labels(run, counts):
+    """The run with test windows per class in its confusion matrix."""
+    matrix = tuple(tuple(n if i == j else 0 for j in range(len(counts))) for i, n in enumerate(counts))
+    last = run.rounds[-1]
+    metrics = last.metrics.model_copy(update={"confusion": (matrix,)})
+    return dataclasses.replace(run, rounds=(*run.rounds[:-1], last.model_copy(update={"metrics": metrics})))
+
+
+def test_a_method_no_better_than_a_fixed_answer_is_too_short(repeat, registry):
+    """Four of five windows are one class of two: always that answer has precision .8, recall 1: 2 * .8 / 1.8 / 2."""
+    runs = [*repeat("fedavg", BASE * 0 + 0.44), *repeat("v1", BASE, trained=LESS)]
+    (claim,), _ = judged([with_labels(r, (8, 2)) for r in runs], registry(BETTER))
+    assert claim.verdict == "too short to judge"
+    assert claim.evidence == "fedavg has 44.0 %, no more than always the same answer (44.4 %)"
+    learned = [*repeat("fedavg", BASE * 0 + 0.45), *repeat("v1", BASE, trained=LESS)]
+    assert judged([with_labels(r, (8, 2)) for r in learned], registry(BETTER))[0][0].verdict != "too short to judge"
+
+
+def test_a_study_of_too_few_pairs_cannot_decide_and_says_so(repeat, registry):
+    """One fold, five replicates: p is 2/32 at best, above .05."""
+    runs = [*repeat("fedavg", [[0.5] * 5]), *repeat("v1", [[0.6, 0.61, 0.62, 0.63, 0.64]], trained=LESS)]
+    (claim,), _ = judged(runs, registry(BETTER))
+    assert claim.verdict == "cannot decide"
+    assert claim.evidence.startswith("this study cannot decide: 5 paired runs give no adjusted p below 0.062;")
+    six = [*repeat("fedavg", [[0.5] * 6]), *repeat("v1", [[0.6, 0.61, 0.62, 0.63, 0.64, 0.65]], trained=LESS)]
+    assert judged(six, registry(BETTER))[0][0].verdict == "supported"
+    assert judged(six, registry(BETTER, {**BETTER, "margin": 1.0}))[0][0].verdict == "cannot decide", "2/64 x 2 claims"
+
+
+def test_pairs_that_depend_are_tested_as_means_of_replicates(repeat, registry):
+    """The gain is a replicate's: twelve pairs are three independent numbers, which decide nothing."""
+    gains = np.array([[0.02, 0.05, 0.11]] * FOLDS) + 0.001 * RNG.normal(size=(FOLDS, REPLICATES))
+    runs = [*repeat("fedavg", BASE), *repeat("v1", BASE + gains, trained=LESS)]
+    (claim,), _ = judged(runs, registry(BETTER))
+    assert claim.outcome.on_means and claim.outcome.paired.num_pairs == 3 and claim.outcome.p == 0.25
+    assert claim.verdict == "cannot decide" and "3 replicate means" in claim.evidence
+
+
+def test_equal_assignments_are_refused_unless_the_claim_is_about_something_else(repeat, registry):
+    runs = [*repeat("fedavg", BASE), *repeat("fedprox", BASE + GAINS)]
+    claim = {"first": "fedprox", "second": "fedavg"}
+    refused = judged(runs, registry(claim))[0][0]
+    assert refused.verdict == "refused" and refused.evidence.startswith("both methods' clients trained and sent the sa")
+    assert judged(runs, registry({**claim, "same_work": True}))[0][0].verdict == "supported"
+
+
+def test_runs_that_were_there_before_the_claims_are_refused(runs, registry):
+    """They were created at the start of 2026."""
+    late = judged(runs, registry(BETTER, at="2026-02-01T00:00:00Z"))[0][0]
+    assert late.verdict == "refused" and late.evidence.startswith("12 of 12 pairs were begun before the claims were")
+
+
+def test_a_study_is_judged_once_when_all_planned_pairs_are_there(runs, registry):
+    keys = {run.replicate: run.repetition for run in runs}
+    more = {**keys, (0, 0, 10_300): (3, -1)}
+    claim = judged(runs, registry(BETTER, planned={"v1": more, "fedavg": more}))[0][0]
+    assert (claim.verdict, claim.evidence) == (
+        "not finished", "12 of 13 planned pairs are finished; judged once, when all are there",
+    )  # fmt: skip
+    assert judged(runs, registry(BETTER, planned={"v1": more, "fedavg": keys}))[0][0].verdict == "supported"
+
+
+def test_claims_about_other_data_or_several_settings_are_not_judged(runs, registry):
+    comparison = compare_runs(runs)
+    found, problems = judge([comparison], registry(BETTER, where={"fleet.gap": 10}))
+    assert found == [None] and "no finished runs of that here" in problems[0]
+    found, problems = judge([comparison, comparison], registry(BETTER))
+    assert found == [None, None] and "2 settings here fit, none is judged" in problems[0]
+
+
+def test_other_sensors_than_all_have_their_own_figure(repeat, registry):
+    """The rare sensor's F1 stands still while F1 rises."""
+    rare = {"1": 0.2, "2": 0.3}
+    runs = [*repeat("fedavg", BASE, rare=rare), *repeat("v1", BASE + GAINS, rare=rare, trained=LESS)]
+    f1, alone = judged(runs, registry(BETTER, {**BETTER, "figure": "f1_rare"}))[0]
+    assert (f1.verdict, alone.verdict) == ("supported", "undecided")
+    assert alone.evidence == "no difference at all in 12 paired runs (4 folds x 3 replicates)"
+
+
+def test_f1_at_equal_seconds_may_turn_a_claim_around(repeat, registry):
+    """V1 ends lower but is twice as fast: when it is done, FedAvg stands at half of its rounds and has half its F1."""
+    level = BASE * 0 + 0.5
+    runs = [*repeat("fedavg", level), *repeat("v1", level - GAINS, trained=LESS, round_s=1.0, bootstrap=False)]
+    rounds, seconds = judged(runs, registry(BETTER, {**BETTER, "figure": "f1_at_seconds"}))[0]
+    assert (rounds.verdict, seconds.verdict) == ("contradicted", "supported")
+    assert "v1 - fedavg: +21.0 [" in seconds.evidence
+
+
+def test_the_last_line_says_what_was_named_and_found(runs, registry):
+    comparison = compare_runs(runs)
+    (judgement,), problems = judge([comparison], registry(BETTER, {"first": "v2", "second": "v1"}))
+    line = last_line(comparison, judgement, problems)
+    assert line.startswith(
+        "Of 2 claims named before the first run: supported: v1 > fedavg in F1 (+4.0 [+3.6, +4.4] points, adjusted p = "
+        "0.00098); no runs: v2 > v1 in F1 (needs runs of v2 and v1 with F1)."
     )
 
 
-def test_the_last_line_of_a_small_demo_says_what_two_subjects_can_decide(make):
-    fast = {"round_s": 1.0, "energy_j": 60.0}
-    runs = [make("fedavg"), make("v1", scores=(0.6, 0.7)), make("relief", scores=(0.6, 0.65), **fast)]
-    assert last_line(compare_runs(runs)) == (
-        "This run supports that RELIEF (V0) shortens rounds and saves energy (simulated: 2.00x, 40 % fewer joules per "
-        "round), speaks against none, cannot decide whether V1 > FedAvg in F1 (2 test subjects: no "
-        "paired test can fall below p = 0.5) and holds no runs to judge V1 > FedAvg in rare-modality F1, V0 > V2 "
-        "with mandatory blocks in rare-modality F1, V0 > FedAvg in rare-modality F1, V0 > V2 in F1 and V2 > V3 in F1."
+def test_without_claims_nothing_is_judged(runs, make):
+    comparison = compare_runs(runs)
+    (judgement,), problems = judge([comparison], Registry())
+    assert judgement is None
+    assert last_line(comparison, None, problems) == (
+        "No claim was named before these runs: their differences are described, not tested."
     )
+    assert last_line(comparison, None, ("a.yaml: was changed",)) == "a.yaml: was changed"
+    false = compare_runs([make("fedavg", origin="SYNTHETIC")])
+    assert last_line(false, None).startswith("SYNTHETIC data: nothing follows for the paper. No claim")
 
 
-def test_synthetic_data_are_named_in_the_last_line(make):
-    assert last_line(compare_runs([make("fedavg", origin="SYNTHETIC")])).startswith(
-        "This run, on SYNTHETIC data, supports none"
+def test_speed_is_arithmetic_and_no_claim(make):
+    fast = compare_runs([make("fedavg"), make("relief", round_s=1.0, energy_j=60.0)])
+    assert faster(fast) == (
+        "Simulated (clock `split_naive`): RELIEF's rounds are 2.00x FedAvg's speed with 40 % fewer joules."
     )
+    hungry = compare_runs([make("fedavg"), make("relief", round_s=1.0, energy_j=120.0)])
+    assert "with 20 % more joules" in faster(hungry)
+    assert faster(compare_runs([make("fedavg")])) == ""
 
 
-def test_the_paper_s_headline_is_judged(make, eight):
-    """The paper: RELIEF's rare-modality F1 is 15.3 points above FedAvg's."""
-    rare = {s: 0.1 for s in eight}
-    runs = [make("fedavg", subjects=eight, rare=rare), make("relief", subjects=eight, rare={s: 0.2 for s in eight})]
-    found = next(c for c in claims(compare_runs(runs)) if c.brief == "V0 > FedAvg in rare-modality F1")
-    assert (found.supported, found.p) == ("yes", 1 / 128) and "relief - fedavg: +10.0" in found.evidence
-
-
-def test_all_settings_are_corrected_together(family):
-    """Six tested claims each, five of them at 1/128: one setting's factor is 6, that of two is 12: 12/128 > .05."""
-    comparison = compare_runs(family)
-    for found in page_claims([comparison, comparison]):
-        assert [c.p_holm for c in found[:5]] == [pytest.approx(12 / 128)] * 5
-        assert [c.supported for c in found[:5]] == ["undecided"] * 5
-    assert page_claims([comparison]) == [claims(comparison)] and page_claims([]) == []
-    assert [c.p_holm for c in claims(comparison)[:5]] == [pytest.approx(6 / 128)] * 5
-
-
-def test_the_cost_model_s_claim_is_marked_simulated(family):
-    assert [c.is_simulated for c in claims(compare_runs(family))] == [False] * 6 + [True]
+def test_the_table_has_a_row_per_claim_and_a_note_on_the_rule(runs, registry):
+    (judgement,), _ = judge([compare_runs(runs)], registry(BETTER, {**BETTER, "margin": 1.0, "text": "V1 is no worse"}))
+    table = verdict_table(judgement, "v")
+    assert [row.name for row in table.rows] == ["v1 > fedavg in F1", "V1 is no worse"]
+    assert [row.cells[0].text for row in table.rows] == ["supported", "supported"]
+    assert "over all 2 claims of the file" in table.notes[0] and "2025-01-01T00:00:00Z" in table.notes[0]
+    lines = scatter(judgement).lines
+    assert lines[0].startswith("v1 and fedavg, F1: variance of the paired difference: fold 0 %, replicate 0 %")
+    assert lines[-1] == "A/A rate: n/a, no method has six pairs of its own replicates"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from relief_ray.report.captions import remarks
 from relief_ray.report.comparison import compare_runs
 from relief_ray.report.formats.text import plain
-from relief_ray.report.statistics import holm, paired, sign_flip, smallest_p
+from relief_ray.report.statistics import MAX_EXACT, holm, paired, rate_interval, sign_flip, smallest_p
 
 values = st.lists(st.floats(-5, 5).map(lambda v: round(v, 3)), min_size=1, max_size=8)
 
@@ -24,7 +24,7 @@ values = st.lists(st.floats(-5, 5).map(lambda v: round(v, 3)), min_size=1, max_s
         pytest.param([3.0, 2.0, -1.0], 4 / 8, id="|sum| 4 or 6: +++, ++-, and their mirrors"),
         pytest.param([1.0, 1.0, 1.0, -1.0], 10 / 16, id="|sum| >= 2: 4 + 1 of 16, twice"),
         pytest.param([0.0, 0.0], 1.0, id="no difference at all"),
-        pytest.param([0.7], 1.0, id="one subject decides nothing"),
+        pytest.param([0.7], 1.0, id="one pair decides nothing"),
     ],
 )
 def test_sign_flip_by_hand(differences, p):
@@ -38,21 +38,61 @@ def test_sign_flip_knows_neither_sign_nor_order_nor_scale(found):
     assert smallest_p(len(found)) <= p <= 1.0
 
 
-def test_sign_flip_of_many_subjects_is_drawn_and_seeded():
-    found = np.random.default_rng(3).normal(0.4, 1.0, 20).tolist()
-    drawn = sign_flip(found)
-    assert drawn == sign_flip(found)
-    exact_part = sign_flip(found[:16])
-    assert 0.0 < drawn < 1.0
-    assert exact_part * 2**16 == pytest.approx(round(exact_part * 2**16))
-    # 100,000 draws: four standard errors around the normal approximation's neighbourhood of the exact 2^20 count.
-    signs = 1.0 - 2.0 * ((np.arange(2**20)[:, None] >> np.arange(20)) & 1)
-    exact = float(np.mean(np.abs(signs @ np.asarray(found)) >= abs(sum(found)) - 1e-9))
-    assert drawn == pytest.approx(exact, abs=4 * math.sqrt(exact * (1 - exact) / 1e5) + 1e-5)
+@pytest.mark.parametrize(
+    ("differences", "p"),
+    [
+        pytest.param([1.0, 2.0, 3.0], 1 / 8, id="only +++ is as large"),
+        pytest.param([-1.0, -2.0, -3.0], 1.0, id="every assignment is as large as the smallest"),
+        pytest.param([3.0, 2.0, -1.0], 2 / 8, id="sum 4 or 6: +++ of the sizes, and the 1 turned"),
+        pytest.param([0.0, 0.0], 1.0, id="no difference at all"),
+    ],
+)
+def test_one_sided_sign_flip_by_hand(differences, p):
+    assert sign_flip(differences, sides=1) == p
+
+
+def test_sign_flip_is_scipy_s_permutation_test():
+    """Both sides, by an implementation of others, over all 2^11 assignments."""
+    from scipy.stats import permutation_test
+
+    found = np.random.default_rng(1).normal(0.5, 1.0, 11)
+    for sides, words in ((2, "two-sided"), (1, "greater")):
+        theirs = permutation_test(
+            (found,), np.mean, permutation_type="samples", n_resamples=np.inf, alternative=words, vectorized=True
+        )
+        assert sign_flip(found.tolist(), sides=sides) == pytest.approx(theirs.pvalue, rel=1e-12)
+
+
+@given(values)
+def test_the_two_sides_add_up(found):
+    """The upper tail and the lower one share the assignments at the observed sum, so they are 1 or more together."""
+    above, below = sign_flip(found, sides=1), sign_flip([-v for v in found], sides=1)
+    assert above + below >= 1.0 and sign_flip(found) <= 2 * min(above, below) + 1e-12
+
+
+def test_sign_flip_of_many_pairs_is_drawn_and_seeded():
+    """Up to 32 pairs every assignment counts; above, 100,000 draws lie near the normal approximation."""
+    rng = np.random.default_rng(3)
+    exact, many = rng.normal(0.4, 1.0, MAX_EXACT).tolist(), rng.normal(0.25, 1.0, 48)
+    counted = sign_flip(exact) * 2**MAX_EXACT
+    assert counted == pytest.approx(round(counted), abs=1e-3)
+    drawn = sign_flip(many.tolist())
+    assert drawn == sign_flip(many.tolist()) != sign_flip(many.tolist(), seed=1)
+    normal = math.erfc(abs(many.sum()) / math.sqrt(2 * float(many @ many)))
+    assert drawn == pytest.approx(normal, abs=0.01)
+
+
+def test_rate_interval_by_hand():
+    """Clopper and Pearson: 0 of n ends at 1 - .025^(1/n), n of n begins there; 2 of 34 from scipy's binomial test."""
+    assert rate_interval(0, 10) == (0.0, pytest.approx(1 - 0.025 ** (1 / 10)))
+    assert rate_interval(10, 10) == (pytest.approx(0.025 ** (1 / 10)), 1.0)
+    assert rate_interval(2, 34) == pytest.approx((0.007205, 0.196773), abs=1e-6)
+    assert rate_interval(0, 0) is None
 
 
 def test_smallest_p_is_two_over_two_to_the_n():
     assert [smallest_p(n) for n in (1, 2, 5, 8)] == [1.0, 0.5, 1 / 16, 1 / 128]
+    assert [smallest_p(n, 1) for n in (1, 5)] == [0.5, 1 / 32]
 
 
 def test_holm_by_hand():
@@ -85,8 +125,9 @@ def test_without_scipy_there_is_no_interval_but_a_mean_and_a_p(make, monkeypatch
     monkeypatch.setitem(sys.modules, "scipy.special", None)
     found = paired([1.0, 2.0, 3.0])
     assert (found.mean, found.low, found.high, found.detectable, found.p) == (2.0, None, None, None, 0.25)
-    assert (str(found), str(paired([1.0]))) == ("+2.0", "+1.0 (1 subject)")
-    comparison = compare_runs([make("fedavg"), make("relief")])
+    assert found.bound is None and rate_interval(2, 34) is None
+    assert (str(found), str(paired([1.0]))) == ("+2.0", "+1.0 (1 run)")
+    comparison = compare_runs([make(method, seed=seed) for method in ("fedavg", "relief") for seed in (0, 1)])
     assert any("No intervals: they need scipy" in line for line in remarks(comparison))
     assert "relief" in plain(comparison)
 
@@ -96,12 +137,13 @@ def test_interval_and_detectable_difference_by_hand():
     found = paired([1.0, 2.0, 3.0])
     assert found is not None
     error = 1 / math.sqrt(3)
-    assert (found.mean, found.p, found.num_subjects) == (2.0, 0.25, 3)
+    assert (found.mean, found.p, found.num_pairs) == (2.0, 0.25, 3)
     assert (found.low, found.high) == pytest.approx((2 - 4.302653 * error, 2 + 4.302653 * error), rel=1e-6)
+    assert found.bound == pytest.approx(2 - 2.919986 * error, rel=1e-6), "t(.95, 2) = 2.919986"
     assert found.detectable == pytest.approx((4.302653 + 1.060660) * error, rel=1e-6)
 
 
-def test_one_subject_has_no_interval_and_none_has_nothing():
+def test_one_pair_has_no_interval_and_none_has_nothing():
     found = paired([1.5])
     assert found is not None
     assert (found.mean, found.low, found.high, found.detectable, found.p) == (1.5, None, None, None, 1.0)

@@ -1,0 +1,75 @@
+"""A claims file: what it may hold, and when a plan takes it in."""
+
+import pytest
+
+from relief_ray.errors import UserError
+from relief_ray.records.cells import PlanFile, PlannedCell, count_begun, read_plan_file, write_plan_file
+from relief_ray.records.claims import CLAIMS_FILE, Claim, PlannedClaims, parse_claims, read_claims, register_claims
+
+HEAD = "data: dsa\nsplit: held_out_subject\nclaims:\n"
+ONE = HEAD + "  - {first: v1, second: fedavg}\n"
+
+
+def test_a_file_in_words(tmp_path):
+    path = tmp_path / "claims.yaml"
+    path.write_text(
+        HEAD + "  - {first: v1, second: fedavg, figure: f1_rare}\n"
+        "  - {first: relief, second: fedavg, margin: 1.0}\n"
+        "  - {first: fedprox, second: fedavg, same_work: true, text: Tethers help}\n"
+    )
+    claims, content = read_claims(path)
+    assert content == path.read_bytes()
+    assert [c.sentence for c in claims.claims] == [
+        "v1 > fedavg in rare-modality F1", "relief not worse than fedavg by 1 point in F1", "Tethers help",
+    ]  # fmt: skip
+    assert Claim(first="a", second="b", margin=2.5).brief == "a not worse than b by 2.5 points in F1"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (HEAD + "".join(f"  - {{first: v{i}, second: fedavg}}\n" for i in range(7)), "7 claims, expected at most 6"),
+        (ONE + "  - {first: v1, second: fedavg}\n", "'v1 > fedavg in F1' is named twice"),
+        (HEAD + "  - {first: v1, second: v1}\n", "first and second are both 'v1'"),
+        (HEAD + "  - {first: v1, second: v2, margin: -1}\n", "claims.0.margin"),
+        (HEAD + "  - {first: v1, second: v2, figure: f2}\n", "claims.0.figure"),
+        (HEAD + "  - {first: v1, second: v2, why: no}\n", "claims.0.why"),
+        ("data: dsa\nsplit: x\nclaims: []\n", "claims: "),
+        ("data: [", "cannot be read as YAML"),
+        ("- 1\n", "c.yaml: "),
+    ],
+)
+def test_what_is_wrong_is_named(text, words):
+    with pytest.raises(UserError) as error:
+        parse_claims(text.encode(), "c.yaml")
+    assert words in str(error.value) and str(error.value).startswith("c.yaml: ")
+
+
+def test_a_plan_takes_claims_in_before_its_first_cell_alone(tmp_path):
+    source, folder = tmp_path / "mine.yaml", tmp_path / "plan"
+    source.write_text(ONE)
+    known = register_claims(folder, source, None, begun=0, now="T1")
+    assert known.at == "T1" and (folder / CLAIMS_FILE).read_bytes() == source.read_bytes()
+    assert register_claims(folder, source, known, begun=3, now="T2") == known, "the same again"
+    assert register_claims(folder, None, known, begun=3, now="T2") == known, "a resume names none"
+    source.write_text(ONE.replace("v1", "v2"))
+    other = register_claims(folder, source, known, begun=0, now="T3")
+    assert other.sha256 != known.sha256 and other.at == "T3", "nothing was computed yet"
+    with pytest.raises(UserError, match="holds 3 cells that were begun under other claims, named T1"):
+        register_claims(folder, source, known, begun=3, now="T4")
+    with pytest.raises(UserError, match="holds 1 cells that were begun without any"):
+        register_claims(folder, source, None, begun=1, now="T4")
+    with pytest.raises(UserError, match="name a claims file"):
+        register_claims(folder, tmp_path / "none.yaml", None, begun=0, now="T4")
+
+
+def test_a_plan_file_keeps_them(tmp_path):
+    path = tmp_path / "grid.json"
+    cell = PlannedCell(folder="a", label="v1", config={"seed": 1})
+    plan = PlanFile(name="g", cells=(cell,), claims=PlannedClaims(sha256="ab", at="T1"))
+    write_plan_file(path, plan)
+    assert read_plan_file(path) == plan
+    (tmp_path / "a").mkdir()
+    assert count_begun(tmp_path, ["a", "b"]) == 0
+    (tmp_path / "a" / "run.json").touch()
+    assert count_begun(tmp_path, ["a", "b"]) == 1

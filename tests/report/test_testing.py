@@ -1,0 +1,114 @@
+"""The test of paired runs under no effect at all: its level is simulated, and its A/A rate is counted by hand."""
+
+import numpy as np
+import pytest
+
+from relief_ray.report.comparison import compare_runs
+from relief_ray.report.statistics import ALPHA, holm, sign_flip
+from relief_ray.report.testing import aa_rate, have_equal_work, judge_scores, run_pairs, too_short
+
+STUDIES = 600
+
+
+def scores(difference, rng):
+    """Scores of two methods by (fold, replicate) with large effects of fold and run that pairing removes."""
+    folds, replicates = difference.shape
+    level = 70 + 6 * rng.normal(size=(folds, 1)) + 3 * rng.normal(size=(folds, replicates))
+    return {
+        (f, (r, -1)): (level[f, r] + difference[f, r] / 2, level[f, r] - difference[f, r] / 2)
+        for f in range(folds)
+        for r in range(replicates)
+    }
+
+
+def rate(make_difference, test, seed):
+    rng = np.random.default_rng(seed)
+    return sum(test(scores(make_difference(rng), rng)) < ALPHA for _ in range(STUDIES)) / STUDIES
+
+
+def bounds(level):
+    """Four standard errors of a rate over the simulated studies."""
+    return 4 * (level * (1 - level) / STUDIES) ** 0.5
+
+
+def pooled(values):
+    """The test on pairs, whatever they depend on."""
+    return sign_flip([one - two for one, two in values.values()])
+
+
+def test_the_level_is_kept_where_runs_are_independent():
+    found = rate(lambda rng: 4 * rng.normal(size=(4, 6)), lambda s: judge_scores(s).p, seed=1)
+    assert found == pytest.approx(ALPHA, abs=bounds(ALPHA))
+
+
+def test_the_level_is_kept_where_a_method_has_luck_by_replicate():
+    """As much scatter from replicates as from runs: the test on pairs calls a sixth of the studies."""
+
+    def difference(rng):
+        return 3 * rng.normal(size=(1, 7)) + 3 * rng.normal(size=(4, 7))
+
+    assert rate(difference, pooled, seed=2) > 0.15
+    found = rate(difference, lambda s: judge_scores(s).p, seed=2)
+    assert found <= ALPHA + bounds(ALPHA) + 0.02, "a share below a tenth by chance leaves the pairs"
+
+
+def test_the_level_is_kept_where_folds_differ_but_cancel():
+    """Claims are about these folds: effects of folds that sum to 0 are no difference."""
+
+    def difference(rng):
+        effect = 3 * rng.normal(size=(4, 1))
+        return effect - effect.mean() + 3 * rng.normal(size=(4, 7))
+
+    assert rate(difference, lambda s: judge_scores(s).p, seed=3) <= ALPHA + bounds(ALPHA)
+
+
+def test_a_claim_of_non_inferiority_is_supported_seldom_where_it_is_just_not_true():
+    """The first method is worse by the very margin of one point."""
+    found = rate(lambda rng: 2 * rng.normal(size=(4, 6)) - 1.0, lambda s: judge_scores(s, margin=1.0).p, seed=4)
+    assert found == pytest.approx(ALPHA, abs=bounds(ALPHA))
+
+
+def test_six_true_nothings_are_hardly_ever_called_something():
+    rng = np.random.default_rng(5)
+    families = [[judge_scores(scores(4 * rng.normal(size=(4, 5)), rng)).p for _ in range(6)] for _ in range(300)]
+    called = sum(min(holm(family)) < ALPHA for family in families) / 300
+    assert 0.0 < called <= ALPHA + 4 * (ALPHA * (1 - ALPHA) / 300) ** 0.5
+
+
+def test_a_difference_is_found():
+    assert rate(lambda rng: 2 * rng.normal(size=(4, 6)) + 2.0, lambda s: judge_scores(s).p, seed=6) > 0.85
+
+
+def test_the_aa_rate_by_hand(repeat):
+    """Replicates 0, 2, 4 against 1, 3, 5 in two folds: six pairs of a method with itself.
+
+    FedAvg's odd replicates are always better by a point or two without a pattern, so it is called (p = 2/64); V1's are
+    better and worse by turns.
+    """
+    better = [[0.50, 0.51, 0.50, 0.52, 0.50, 0.51], [0.60, 0.62, 0.60, 0.61, 0.60, 0.62]]
+    turns = [[0.50, 0.51, 0.50, 0.49, 0.50, 0.51], [0.60, 0.59, 0.60, 0.61, 0.60, 0.59]]
+    found = aa_rate(compare_runs([*repeat("fedavg", better), *repeat("v1", turns)]), "f1")
+    assert (found.num_called, found.num_tests) == (1, 2)
+    assert found.interval == pytest.approx((1 - 0.975**0.5, 0.975**0.5))
+    assert aa_rate(compare_runs([*repeat("fedavg", better), *repeat("v1", turns)]), "f1_own_subjects") is None
+
+
+def test_fewer_than_six_pairs_have_no_aa_rate(repeat):
+    assert aa_rate(compare_runs(repeat("fedavg", [[0.5, 0.6, 0.5, 0.6]] * 2)), "f1") is None
+
+
+def test_pairs_are_runs_of_one_fold_and_one_draw(repeat):
+    runs = [*repeat("fedavg", [[0.5, 0.6]]), *repeat("v1", [[0.7, 0.8, 0.9]])]
+    pairs = run_pairs(compare_runs(runs), "v1", "fedavg", "f1")
+    assert [(p.fold, p.repetition, p.scores) for p in pairs] == [
+        (0, (0, -1), pytest.approx((70.0, 50.0))),
+        (0, (1, -1), pytest.approx((80.0, 60.0))),
+    ]
+    assert too_short(pairs).startswith("2 replicates")
+    assert have_equal_work(pairs)
+
+
+def test_runs_without_a_number_are_paired_by_seed(make):
+    runs = [make(method, seed=seed, fold=fold) for method in ("fedavg", "v1") for seed in (0, 1) for fold in (0, 1)]
+    pairs = run_pairs(compare_runs(runs), "v1", "fedavg", "f1")
+    assert [(p.fold, p.repetition) for p in pairs] == [(0, (0, 0)), (1, (0, 0)), (0, (1, 0)), (1, (1, 0))]
