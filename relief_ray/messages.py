@@ -6,7 +6,7 @@ Legend: ``S_n`` the groups that client ``n`` trains, ``Delta = local - global`` 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -322,6 +322,20 @@ class EvalTarget:
     output: str | None = None
     mean_of: Mapping[ClientId, float] = field(default_factory=dict)
     omit_absent: bool = False
+
+
+def masked_label(label: str, sensors: Sequence[str], modalities: Sequence[str]) -> str:
+    """Name of the confusion matrices of a model given some sensors: ``global|acc+gyro``, with all ``global``."""
+    return label if len(sensors) == len(modalities) else f"{label}|{'+'.join(sensors)}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClientView:
+    """What a client would see of the test: ``modalities`` it owns, and its subjects' rows in confusion matrices."""
+
+    client: ClientId
+    modalities: tuple[str, ...]
+    rows: tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

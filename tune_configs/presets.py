@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 
 Values = dict[str, object]
+CLAIMS = Path(__file__).parent / "claims"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,17 +41,19 @@ class Preset:
 
 
 def demo() -> Preset:
-    """FedAvg, V1 and V0 on the data that ship with the package; every subject is tested once."""
+    """FedAvg, V1 and V0 on the data that ship with the package; three replicates, each tests every subject once."""
     return Preset(
         name="demo",
-        title="real data that ship with the package: FedAvg, V1 and V0 (RELIEF), all 4 folds of held-out subjects",
+        title="real data that ship with the package: FedAvg, V1 and V0 (RELIEF), 4 folds of subjects, 3 replicates",
         strategies=("fedavg", "v1", "relief"),
         folds=(0, 1, 2, 3),
+        replicates=(0, 1, 2),
+        claims=str(CLAIMS / "demo.yaml"),
         values={
             "data": {"name": "dsa_mini", "split": "held_out_subject", "stride_s": 5.0},
             "training": {"epochs": 5},
-            "evaluation": {"every": 3},
-            "rounds": 6,
+            "evaluation": {"every": 2},
+            "rounds": 4,
             "runtime": {"mode": "packed"},
         },
     )

@@ -111,23 +111,22 @@ def study_facts(question: StudyQuestion, scatter: Scatter | None) -> dict[str, o
 def study_text(question: StudyQuestion, scatter: Scatter | None, facts: dict[str, object]) -> str:
     """The take-home sentence, then a table by difference, then where the scatter was taken from."""
     asked, wanted = cast(float, facts["difference"]), 100 * question.power
-    what = (
-        f"a difference of {asked:g} points" if question.margin is None else f"that it is not worse by {asked:g} points"
-    )
+    what = f"a difference of {asked:g} points"
+    if question.margin is not None:
+        what = f"that one of two equal methods is not worse by {asked:g} points"
     least, found = cast(float, facts["smallest_adjusted_p"]), 100 * cast(float, facts["power"])
     if least > 0.05:
         head = f"This study cannot decide: {question.num_pairs} paired runs give no adjusted p below {least:.2g}."
     else:
         head = f"{question.num_pairs} paired runs find {what} in {found:.0f} of 100 studies."
     needed, smallest = facts["pairs_needed"], cast("float | None", facts["detectable"])
+    sides, claims = "two" if question.sides == 2 else "one", counted(question.num_claims, "claim")
     lines = [
         head,
         f"{'More than 100,000' if needed is None else needed} paired runs find it in {wanted:.0f} of 100.",
-        ""
-        if smallest is None
-        else f"{question.num_pairs} paired runs find {smallest:.1f} points in {wanted:.0f} of 100.",
-        f"Test: {'two' if question.sides == 2 else 'one'}-sided, level 0.05 over {counted(question.num_claims, 'claim')} "
-        f"(the strictest step of Holm's correction), scatter {facts['sd']:.1f} points a {facts['unit']}.",
+        "" if smallest is None else f"{question.num_pairs} find {smallest:.1f} points in {wanted:.0f} of 100.",
+        f"Test: {sides}-sided, level 0.05 over {claims} (the strictest step of Holm's correction), scatter "
+        f"{facts['sd']:.1f} points a {facts['unit']}.",
     ]
     rows = [
         [

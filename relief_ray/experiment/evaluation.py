@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 
 from relief_ray.config import parse
+from relief_ray.data.window_set import WindowSet
 from relief_ray.errors import UserError, nearest
 from relief_ray.experiment.lifecycle import as_begun
 from relief_ray.experiment.recording import binding_of
 from relief_ray.experiment.setup import Setup
 from relief_ray.groups import Params
-from relief_ray.messages import ClientId, ClientState, EvalPlan, EvalTarget, Fleet, ServerState
+from relief_ray.messages import ClientId, ClientState, ClientView, EvalPlan, EvalTarget, Fleet, ServerState
 from relief_ray.process import use_threads
 from relief_ray.records import checkpoint
 from relief_ray.records.metrics import macro_f1
@@ -57,6 +58,19 @@ def evaluation_inputs(setup: Setup, state: ServerState, personal: Mapping[Client
     targets = (*((canonical,) if canonical else ()), *plan.clients)
     states = {t.client: personal[t.client] for t in targets if t.client is not None and t.client in personal}
     return EvaluationInputs(plan=plan, models=models, targets=targets, states=states)
+
+
+def client_views(job: Job, part: WindowSet) -> list[ClientView]:
+    """Return each client's sensors, and the rows of its own subjects in the part's confusion matrices."""
+    subjects = np.unique(part.subjects)
+    return [
+        ClientView(
+            client=c.id,
+            modalities=c.modalities,
+            rows=tuple(np.flatnonzero(np.isin(subjects, job.clients[c.id].subjects)).tolist()),
+        )
+        for c in job.fleet.clients
+    ]
 
 
 Sensors = tuple[str, ...]

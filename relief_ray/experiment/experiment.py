@@ -13,7 +13,7 @@ from functools import partial
 from time import perf_counter, time
 
 from relief_ray.errors import UserError
-from relief_ray.experiment.evaluation import evaluation_inputs
+from relief_ray.experiment.evaluation import client_views, evaluation_inputs
 from relief_ray.experiment.recording import binding_of, now, round_record
 from relief_ray.experiment.setup import Setup, context_of, deadline_s, subject_names
 from relief_ray.federated import RoundResult, run_round
@@ -150,5 +150,6 @@ class Experiment:
         metrics = {}
         for part, windows in setup.job.parts.items():
             matrices = self.executor.evaluate(inputs.models, inputs.targets, inputs.states, part)
-            metrics[part] = summarise(matrices, inputs.plan, setup.rare, subject_names(setup, windows))
+            names, views = subject_names(setup, windows), client_views(setup.job, windows)
+            metrics[part] = summarise(matrices, inputs.plan, setup.rare, names, views, setup.fleet.modalities)
         return metrics

@@ -16,7 +16,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from relief_ray.messages import EvalPlan
+from relief_ray.messages import ClientId, ClientView, EvalPlan, masked_label
 from relief_ray.records.schema import Metrics, RoundRecord
 
 Unit = Literal["share", "nats", "ratio", "s", "J", "bytes"]
@@ -163,12 +163,19 @@ def extra_columns(metrics: Metrics | None) -> dict[str, float | None]:
     return columns
 
 
-def summarise(matrices: Mapping[str, Tensor], plan: EvalPlan, rare: Sequence[str], subjects: Sequence[str]) -> Metrics:
-    """Metrics from confusion matrices (subjects, K, K) by target label and, for single modalities, "label|modality".
+def summarise(
+    matrices: Mapping[str, Tensor],
+    plan: EvalPlan,
+    rare: Sequence[str],
+    subjects: Sequence[str],
+    views: Sequence[ClientView] = (),
+    modalities: Sequence[str] = (),
+) -> Metrics:
+    """Metrics from confusion matrices (subjects, K, K) by target label and, for some modalities, "label|acc+gyro".
 
     ``f1``: canonical model, all modalities; ``f1_fleet``: mean over clients, each with its model and its modalities;
     ``f1_by_modality``: canonical model, only that modality present; ``f1_rare``: the mean of ``f1_by_modality`` over
-    ``rare``, the modalities of the smallest cohorts.
+    ``rare``, the modalities of the smallest cohorts; ``f1_own_sensors`` and ``f1_own_subjects``: mean over ``views``.
     """
     personal = {t.client: matrices[t.label] for t in plan.clients if t.client is not None}
     canonical = {} if plan.canonical is None else _canonical(matrices, plan.canonical.label, rare, subjects)
@@ -179,9 +186,32 @@ def summarise(matrices: Mapping[str, Tensor], plan: EvalPlan, rare: Sequence[str
             "f1_fleet_by_subject": _by_subject(list(personal.values()), subjects),
             "f1_by_client": {client: macro_f1(c.sum(0)) for client, c in personal.items()},
             "num_windows": int(next(iter(matrices.values())).sum()),
+            **_own(matrices, personal, plan, views, modalities),
             **canonical,
         }
     )
+
+
+def _own(
+    matrices: Mapping[str, Tensor],
+    personal: Mapping[ClientId, Tensor],
+    plan: EvalPlan,
+    views: Sequence[ClientView],
+    modalities: Sequence[str],
+) -> dict[str, float | None]:
+    """Means over clients of the F1 of the model that each uses: its own, else the canonical one through its sensors."""
+    used: list[tuple[Tensor, ClientView]] = []
+    for view in views:
+        label = "" if plan.canonical is None else masked_label(plan.canonical.label, view.modalities, modalities)
+        matrix = personal.get(view.client, matrices.get(label))
+        if matrix is None:
+            return {}
+        used.append((matrix, view))
+    on_own = [macro_f1(matrix[list(view.rows)].sum(0)) for matrix, view in used if view.rows]
+    return {
+        "f1_own_sensors": _mean([macro_f1(matrix.sum(0)) for matrix, _ in used]),
+        "f1_own_subjects": _mean(on_own) if len(on_own) == len(used) else None,
+    }
 
 
 def _canonical(
@@ -189,7 +219,7 @@ def _canonical(
 ) -> dict[str, object]:
     """Fields of ``Metrics`` that describe the strategy's one canonical model."""
     pooled = matrices[label].sum(0)
-    single = {key.partition("|")[2]: c for key, c in matrices.items() if key.startswith(f"{label}|")}
+    single = {key.partition("|")[2]: c for key, c in matrices.items() if key.startswith(f"{label}|") and "+" not in key}
     scarce = [single[m] for m in rare if m in single]
     computed = {metric: metric.compute(pooled) for metric in METRICS.values() if metric.compute is not None}
     return {

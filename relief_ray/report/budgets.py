@@ -6,12 +6,14 @@ ended earlier keeps its last F1; before the first evaluation there is none. Cost
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import pairwise
 from typing import Literal
 
-from relief_ray.report.runs import Loaded
+from relief_ray.report.runs import Loaded, Replicate
 
+# The two whose cheaper one sets the budget of a table's columns; where one is missing, all methods but the bounds do.
+ANCHORS = ("fedavg", "relief")
 Cost = Literal["time_s", "energy_j"]
 
 
@@ -42,3 +44,26 @@ def at_equal_cost(first: Loaded, second: Loaded, clock: str, cost: Cost) -> tupl
     budget = least_total([first, second], clock, cost)
     one, two = (score_at(points(run, clock, cost), budget) for run in (first, second))
     return None if one is None or two is None else (one, two)
+
+
+def equal_cost_scores(runs: Sequence[Loaded], clock: str, bounds: Collection[str]) -> list[dict[str, float]]:
+    """For each run its F1 in percent at the budgets of its replicate, by the names of the table's figures.
+
+    A budget is what the cheaper one of FedAvg and RELIEF spent in all, or the cheapest of all methods but ``bounds``.
+    """
+    groups: dict[Replicate, list[Loaded]] = {}
+    for run in runs:
+        groups.setdefault(run.replicate, []).append(run)
+    return [_at_budgets(run, groups[run.replicate], clock, bounds) for run in runs]
+
+
+def _at_budgets(run: Loaded, group: Sequence[Loaded], clock: str, bounds: Collection[str]) -> dict[str, float]:
+    anchors = [other for other in group if other.label in ANCHORS]
+    if len(anchors) < len(ANCHORS):
+        anchors = [other for other in group if other.label not in bounds]
+    values: dict[str, float] = {}
+    costs: tuple[tuple[str, Cost], ...] = (("f1_at_seconds_percent", "time_s"), ("f1_at_joules_percent", "energy_j"))
+    for name, cost in costs if len(anchors) > 1 else ():
+        score = score_at(points(run, clock, cost), least_total(anchors, clock, cost))
+        values |= {} if score is None else {name: 100 * score}
+    return values

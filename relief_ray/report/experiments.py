@@ -28,7 +28,6 @@ SAME = {
     "training.lr": "0.001", "training.batch_size": "32",
 }  # fmt: skip
 USUAL_FLEET = {"fleet.gap": "55", "data.num_clients": "", "fleet.num_clients": ""}
-MISSING = {"training.missing": "zero_input"}
 
 
 def settings_rows(runs: Sequence[Loaded]) -> list[list[str]]:
@@ -171,13 +170,6 @@ class Experiment:
     def is_drawn(self) -> bool:
         """True for gap 55 and a client per subject: the settings of which figures are drawn."""
         return self.gap == 55.0 and not self.text("data.num_clients")
-
-    @property
-    def unusual(self) -> tuple[str, ...]:
-        """Devices, rate, batch and reading of a missing sensor in which it leaves the setting of the paper's claims."""
-        wanted = {k: v for k, v in (SAME | USUAL_FLEET | MISSING).items() if k not in self.searched}
-        changed = [f"{k} = {self.text(k)}" for k, v in wanted.items() if self.text(k) not in (v, "")]
-        return (*changed, *(["values chosen by a search"] if self.choice else []))
 
     @property
     def is_two_boards(self) -> bool:

@@ -14,6 +14,7 @@ from pydantic import JsonValue
 
 from relief_ray.records.metrics import extra_columns
 from relief_ray.records.schema import ClientRecord, FedAvgRecord, Metrics, RoundRecord, RunRecord
+from relief_ray.report.budgets import equal_cost_scores
 from relief_ray.report.runs import Loaded, Replicate, config_text, is_pooled, run_value
 from relief_ray.strategies import DESCRIBED
 
@@ -267,9 +268,10 @@ def _reaches(record: RoundRecord, target: float) -> bool:
 def measures(runs: Sequence[Loaded], summaries: Sequence[RunSummary], clock: str) -> list[Values]:
     """Figures of each run; those that need FedAvg take the run of the same replicate (fold, rotation, seed)."""
     fedavg = {s.replicate: s for s in summaries if s.label == "fedavg"}
+    equal = equal_cost_scores(runs, clock, BOUNDS)
     return [
-        values_of(loaded, summary, clock, fedavg.get(summary.replicate))
-        for loaded, summary in zip(runs, summaries, strict=True)
+        {**values_of(loaded, summary, clock, fedavg.get(summary.replicate)), **at_cost}
+        for loaded, summary, at_cost in zip(runs, summaries, equal, strict=True)
     ]
 
 
@@ -292,6 +294,8 @@ def _scores(summary: RunSummary) -> dict[str, float | None]:
         "f1_last10_percent": summary.last10,
         "f1_canonical_percent": last.f1,
         "f1_fleet_percent": last.f1_fleet,
+        "f1_own_sensors_percent": last.f1_own_sensors if last.f1_fleet is None else last.f1_fleet,
+        "f1_own_subjects_percent": last.f1_own_subjects,
         "f1_rare_percent": last.f1_rare,
         "accuracy_percent": last.accuracy,
         **{f"f1_{m}_percent": v for m, v in last.f1_by_modality.items()},

@@ -20,7 +20,17 @@ from relief_ray.data.window_set import WindowSet
 from relief_ray.errors import ClientFailed, UserError
 from relief_ray.federated import ClientContext, send_all
 from relief_ray.groups import Params
-from relief_ray.messages import NO_STATE, Assignment, ClientId, ClientState, EvalTarget, Receipt, Update, WeightedSum
+from relief_ray.messages import (
+    NO_STATE,
+    Assignment,
+    ClientId,
+    ClientState,
+    EvalTarget,
+    Receipt,
+    Update,
+    WeightedSum,
+    masked_label,
+)
 from relief_ray.models.backbone import build_verified
 from relief_ray.process import use_device, use_threads
 from relief_ray.server.aggregation import check_update, without
@@ -121,7 +131,7 @@ class Worker:
         matrices: dict[str, Tensor] = {}
         for target in targets:
             self._load(models, target, states)
-            masks = target_masks(target, self.job.fleet.modalities)
+            masks = target_masks(target, self.job.fleet.modalities, [c.modalities for c in self.job.fleet.clients])
             missing = missing_mode(self.job.trainer.missing, omit_absent=target.omit_absent)
             predicted = predict(self.backbone, inputs.inputs, list(masks.values()), missing, target.output)
             for label, mask in masks.items():
@@ -232,11 +242,17 @@ class ClientRuns:
             ) from error
 
 
-def target_masks(target: EvalTarget, modalities: Sequence[str]) -> dict[str, frozenset[str]]:
-    """Sensor masks by label: a client's own modalities; for the canonical model all, and each single modality."""
+def target_masks(
+    target: EvalTarget, modalities: Sequence[str], owned: Iterable[Sequence[str]] = ()
+) -> dict[str, frozenset[str]]:
+    """Sensor masks by label (``messages.masked_label``): a client's own modalities where the target names them.
+
+    For the canonical model all, each single modality, and the sets of modalities that clients own.
+    """
     if target.modalities is not None:
         return {target.label: frozenset(target.modalities)}
-    return {target.label: frozenset(modalities)} | {f"{target.label}|{m}": frozenset([m]) for m in modalities}
+    sets = dict.fromkeys([tuple(modalities), *((m,) for m in modalities), *map(tuple, owned)])
+    return {masked_label(target.label, sensors, modalities): frozenset(sensors) for sensors in sets}
 
 
 def subject_index(windows: WindowSet) -> NDArray[np.int64]:

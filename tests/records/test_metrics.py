@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relief_ray.groups import WHOLE
-from relief_ray.messages import EvalPlan, EvalTarget
-from relief_ray.records.metrics import accuracy, class_f1, macro_f1, summarise
+from relief_ray.messages import ClientView, EvalPlan, EvalTarget
+from relief_ray.records.metrics import accuracy, class_f1, constant_f1, macro_f1, summarise
 from relief_ray.training.evaluation import confusion
 
 # Subject a: three right, one of class 0 taken for 1; subject b: class 1 always taken for 0; class 2 never met.
@@ -84,3 +84,35 @@ def test_personal_models():
     assert metrics.f1_by_client == {0: macro_f1(BOTH.sum(0)), 3: macro_f1(other.sum(0))}
     assert metrics.f1_fleet == pytest.approx(sum(metrics.f1_by_client.values()) / 2)
     assert metrics.f1_fleet_by_subject["b"] == pytest.approx(macro_f1(torch.tensor(FIRST)) / 2)
+
+
+def test_every_client_s_own_view_by_hand():
+    """Client 0 has a model of its own, client 1 the canonical one through acc and gyro; each knows one subject."""
+    other = torch.tensor([FIRST, FIRST])
+    plan = EvalPlan(
+        canonical=EvalTarget(label="global"), clients=(EvalTarget(label="client.0", client=0, modalities=("acc",)),)
+    )
+    matrices = {"global": BOTH, "global|acc": BOTH, "global|acc+gyro": other, "client.0": BOTH}
+    views = [
+        ClientView(client=0, modalities=("acc",), rows=(0,)),
+        ClientView(client=1, modalities=("acc", "gyro"), rows=(1,)),
+    ]
+    names = ("acc", "gyro", "mag")
+    metrics = summarise(matrices, plan, ("mag",), ["a", "b"], views, names)
+    first = macro_f1(torch.tensor(FIRST))
+    assert metrics.f1_own_sensors == pytest.approx((macro_f1(BOTH.sum(0)) + macro_f1(other.sum(0))) / 2)
+    assert metrics.f1_own_subjects == pytest.approx((first + first) / 2)
+    assert metrics.f1_by_modality == {"acc": metrics.f1}, "a set of sensors is no modality"
+    stranger = [views[0], ClientView(client=1, modalities=("acc", "gyro"), rows=())]
+    assert summarise(matrices, plan, (), ["a", "b"], stranger, names).f1_own_subjects is None
+    unknown = [ClientView(client=1, modalities=("gyro",), rows=(0,))]
+    assert summarise(matrices, plan, (), ["a", "b"], unknown, names).f1_own_sensors is None
+
+
+def test_a_constant_answer_by_hand():
+    """3 of 4 windows: precision 3/4, recall 1, F1 6/7, and 0 for the other class; a class without windows is none."""
+    assert constant_f1([3, 1]) == pytest.approx(6 / 14)
+    assert constant_f1([3, 1, 0]) == pytest.approx(6 / 14)
+    assert constant_f1([1, 1, 1, 1]) == pytest.approx(2 * 0.25 / 1.25 / 4)
+    predicted = torch.tensor([[3, 0], [1, 0]])
+    assert constant_f1([3, 1]) == pytest.approx(macro_f1(predicted))

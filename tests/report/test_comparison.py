@@ -4,7 +4,7 @@ import pytest
 
 from relief_ray.errors import UserError
 from relief_ray.report.captions import caption, remarks, twins
-from relief_ray.report.comparison import compare, compare_runs, stat, subject_differences
+from relief_ray.report.comparison import compare, compare_runs, run_differences, stat
 from relief_ray.report.summary import summarise_run
 
 
@@ -14,34 +14,31 @@ def test_mean_and_sample_deviation_by_hand():
     assert stat([4.0]).std is None
 
 
-def test_seeds_are_averaged_before_subjects_are_compared(make):
+def test_a_pair_is_two_runs_of_one_fold_and_seed(make):
     runs = [
-        make("fedavg", seed=0, subjects={"1": 0.5, "2": 0.5}),
-        make("fedavg", seed=1, subjects={"1": 0.7, "2": 0.5}),
-        make("v1", seed=0, subjects={"1": 0.6, "2": 0.4}, model="x"),
-        make("v1", seed=1, subjects={"1": 0.6, "2": 0.7}, model="x"),
-        make("v1", seed=2, subjects={"1": 0.0, "2": 0.0}, model="x"),
+        make("fedavg", seed=0, scores=(0.5, 0.5)),
+        make("fedavg", seed=1, scores=(0.5, 0.6)),
+        make("v1", seed=0, scores=(0.5, 0.6), model="x"),
+        make("v1", seed=1, scores=(0.5, 0.65), model="x"),
+        make("v1", seed=2, scores=(0.5, 0.0), model="x"),
     ]
-    summaries = [summarise_run(r) for r in runs]
-    found = subject_differences(summaries, "v1", "fedavg", lambda s: s.by_subject)
-    # Subject 1: mean(+.1, -.1); subject 2: mean(-.1, +.2). Seed 2 has no partner.
-    assert found == pytest.approx({"1": 0.0, "2": 0.05})
+    found = run_differences([summarise_run(r) for r in runs], "v1", "fedavg", lambda s: s.shown)
+    assert found == pytest.approx({(0, 0, 0): 0.1, (0, 0, 1): 0.05}), "seed 2 has no partner"
     row = compare_runs(runs).row("v1")
     assert row is not None and row.f1 is not None
-    assert (row.f1.mean, row.f1.num_subjects) == (pytest.approx(2.5), 2)
+    assert (row.f1.mean, row.f1.num_pairs) == (pytest.approx(7.5), 2)
 
 
-def test_folds_contribute_their_own_subjects(make):
+def test_folds_are_pairs_of_their_own(make):
+    """+10, -10 and +30 points: 6 of 8 sign assignments are as far from 0."""
     runs = [
-        make(m, fold=f, subjects=subjects)
-        for f, (base, ours) in enumerate([({"1": 0.5}, {"1": 0.6}), ({"2": 0.5}, {"2": 0.4}), ({"3": 0.5}, {"3": 0.8})])
-        for m, subjects in (("fedavg", base), ("v1", ours))
+        make(method, fold=fold, scores=(0.5, score))
+        for fold, scores in enumerate([(0.5, 0.6), (0.5, 0.4), (0.5, 0.8)])
+        for method, score in zip(("fedavg", "v1"), scores, strict=True)
     ]
-    comparison = compare_runs(runs)
-    row = comparison.row("v1")
-    assert comparison.subjects == ("1", "2", "3")
+    row = compare_runs(runs).row("v1")
     assert row is not None and row.f1 is not None
-    assert (row.f1.mean, row.f1.p) == (pytest.approx(10.0), 6 / 8)
+    assert (row.f1.mean, row.f1.p, row.f1.num_pairs) == (pytest.approx(10.0), 6 / 8, 3)
 
 
 def test_methods_keep_their_order_and_bounds_come_last(make):

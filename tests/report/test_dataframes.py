@@ -7,7 +7,7 @@ import pytest
 from relief_ray.errors import UserError
 from relief_ray.records.committed import condense, write_committed
 from relief_ray.report.comparison import compare_runs
-from relief_ray.report.dataframes import cell_rows, gain, name_settings, read_cells, round_rows, subject_gains
+from relief_ray.report.dataframes import cell_rows, gain, name_settings, read_cells, round_rows, run_gains
 from relief_ray.report.statistics import paired
 
 
@@ -24,18 +24,11 @@ def test_a_gain_is_the_one_that_the_comparison_prints(family):
     assert gain(cells, "v1").mean == pytest.approx(10.0)
 
 
-def test_only_shared_replicates_count_and_seeds_are_averaged_first(make):
-    cells = cells_of(
-        [
-            make("fedavg", seed=0, subjects={"1": 0.5, "2": 0.5}),
-            make("fedavg", seed=1, subjects={"1": 0.7, "2": 0.5}),
-            make("v1", seed=0, subjects={"1": 0.6, "2": 0.4}),
-            make("v1", seed=1, subjects={"1": 0.6, "2": 0.7}),
-            make("v1", seed=2, subjects={"1": 0.0, "2": 0.0}),
-        ]
-    )
-    assert subject_gains(cells, "v1") == pytest.approx({"1": 0.0, "2": 5.0})
-    assert gain(cells, "v1") == paired(list(subject_gains(cells, "v1").values()))
+def test_only_shared_replicates_count(make):
+    scores = {("fedavg", 0): 0.5, ("fedavg", 1): 0.6, ("v1", 0): 0.6, ("v1", 1): 0.65, ("v1", 2): 0.1}
+    cells = cells_of([make(method, seed=seed, scores=(0.1, score)) for (method, seed), score in scores.items()])
+    assert run_gains(cells, "v1") == pytest.approx({(0, 0, 0): 10.0, (0, 0, 1): 5.0})
+    assert gain(cells, "v1") == paired(list(run_gains(cells, "v1").values()))
 
 
 def test_methods_without_a_shared_replicate_have_no_gain(make):
@@ -43,16 +36,16 @@ def test_methods_without_a_shared_replicate_have_no_gain(make):
 
 
 def test_a_personalised_method_is_compared_by_what_its_clients_reach(make):
-    cells = cells_of([make("fedavg", subjects={"1": 0.5}), make("local", subjects={"1": 0.4}, personalised=True)])
-    assert subject_gains(cells, "local") == pytest.approx({"1": -10.0})
-    both = cells_of([make("fedavg", subjects={"1": 0.5}), make("pilot", scores=(0.7, 0.8), own=(0.1, 0.2))])
-    assert subject_gains(both, "pilot") == pytest.approx({"1": -30.0}) and cell_rows(both)[1]["f1_percent"] == 20.0
+    cells = cells_of([make("fedavg", scores=(0.1, 0.5)), make("local", scores=(0.1, 0.4), personalised=True)])
+    assert run_gains(cells, "local") == pytest.approx({(0, 0, 0): -10.0})
+    both = cells_of([make("fedavg", scores=(0.1, 0.5)), make("pilot", scores=(0.7, 0.8), own=(0.1, 0.2))])
+    assert run_gains(both, "pilot") == pytest.approx({(0, 0, 0): -30.0}) and cell_rows(both)[1]["f1_percent"] == 20.0
 
 
 def test_the_first_of_two_cells_of_one_replicate_counts(make):
-    twice = dataclasses.replace(make("v1", subjects={"1": 0.9}), where="again")
-    cells = cells_of([make("fedavg", subjects={"1": 0.5}), make("v1", subjects={"1": 0.6}), twice])
-    assert subject_gains(cells, "v1") == pytest.approx({"1": 10.0})
+    twice = dataclasses.replace(make("v1", scores=(0.1, 0.9)), where="again")
+    cells = cells_of([make("fedavg", scores=(0.1, 0.5)), make("v1", scores=(0.1, 0.6)), twice])
+    assert run_gains(cells, "v1") == pytest.approx({(0, 0, 0): 10.0})
 
 
 def test_unknown_methods_and_mixed_settings_are_refused(make):

@@ -181,7 +181,7 @@ def test_of_several_accounts_of_an_open_cell_the_furthest_counts(make, put, tmp_
     assert (item.state, item.why) == ("failed", "OSError: disk full")
 
 
-def test_the_bare_name_is_the_preset_s_whichever_cell_is_missing(make, put, tmp_path):
+def test_the_bare_name_is_the_preset_s_whichever_cell_is_missing(make, put, tmp_path, registry):
     """A grid over gamma: the paper's 0.9 is missing, so V0's row is a gap and 0.5 does not stand in its place."""
 
     def relief(gamma):
@@ -200,5 +200,6 @@ def test_the_bare_name_is_the_preset_s_whichever_cell_is_missing(make, put, tmp_
     main = next(s for s in document.tables if s.slug == "e1-main")
     rows = {line.name: line.cells[0].text for line in main.rows}
     assert (rows["relief"], rows["relief (gamma=0.5)"]) == ("planned", "1")
-    verdicts = next(s for s in document.tables if s.slug == "e1-verdicts")
+    judged = build(inventory, registry({"first": "relief", "second": "fedavg"}))
+    verdicts = next(s for s in judged.tables if s.slug == "e1-verdicts")
     assert verdicts.rows[-1].cells[0].text == "no runs", "0.5 does not speak for RELIEF"

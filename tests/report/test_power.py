@@ -1,4 +1,4 @@
-"""Power of a study: closed values, monotone, and the frequency with which simulated studies really find a difference."""
+"""Power of a study: closed values, monotone, and how often simulated studies really find a difference."""
 
 import sys
 

@@ -316,6 +316,11 @@ def test_masks_of_a_target():
         f"global|{m}": frozenset([m]) for m in SHAPE.modalities
     }
     assert target_masks(TARGETS[1], SHAPE.modalities) == {"client.2": frozenset(["acc"])}
+    owned = [SHAPE.modalities, SHAPE.modalities[:2], SHAPE.modalities[:1], SHAPE.modalities[:2]]
+    both = "+".join(SHAPE.modalities[:2])
+    found = target_masks(TARGETS[0], SHAPE.modalities, owned)
+    assert found.keys() - target_masks(TARGETS[0], SHAPE.modalities).keys() == {f"global|{both}"}
+    assert found[f"global|{both}"] == frozenset(SHAPE.modalities[:2])
 
 
 def test_subjects_are_numbered_from_zero(job):

@@ -29,9 +29,9 @@ def test_every_cell_of_every_grid_is_a_valid_configuration(name, settings):
 def test_a_cell_is_what_its_values_say():
     cell = cells_of(load_grid("sensitivity"), ["methods=fedavg", "factors=gap100", "backbones=cnn"])[0]
     values = {"rounds": 200, "evaluation": {"every": 5}, "record": {"checkpoint_every": 5}, "fleet": {"gap": 100}}
-    assert cell.hash == config_hash(parse({**values, "data": {"name": "pamap2"}, "seed": 0}).identity())
+    assert cell.hash == config_hash(parse({**values, "data": {"name": "pamap2"}, "seed": 10_000}).identity())
     assert (cell.label, cell.setting) == ("fedavg", "pamap2-cnn-gap100")
-    assert cell.name == f"pamap2-cnn-gap100-fedavg-s0-{cell.hash[:8]}"
+    assert cell.name == f"pamap2-cnn-gap100-fedavg-r0-{cell.hash[:8]}"
     assert cell.config.name == f"sensitivity-{cell.name}"
 
 
@@ -43,7 +43,9 @@ def test_the_same_configuration_is_the_same_cell_in_every_grid():
 def test_two_points_with_the_same_configuration_are_one_cell():
     same = tuple(Level(name=name) for name in ("one", "two"))
     grid = Grid(name="g", title="", methods=("relief",), datasets=("dsa_mini",), axes=(Axis(name="x", levels=same),))
-    assert [(c.setting, c.config.seed) for c in cells_of(grid)] == [("dsa_mini-one", s) for s in (0, 1, 2)]
+    assert [(c.setting, c.config.seed) for c in cells_of(grid)] == [
+        ("dsa_mini-one", s) for s in (10_000, 10_100, 10_200)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -54,6 +56,8 @@ def test_two_points_with_the_same_configuration_are_one_cell():
         ("smoke", "data={name: dsa}", "data.name is in the cells' names"),
         ("smoke", "data.fold=2", "expected --set 'folds="),
         ("smoke", "seed=5", "expected --set 'seeds="),
+        ("smoke", "replicate=5", "expected --set 'replicates="),
+        ("main_cnn", "fleet.rotation=1", "expected --set 'replicates="),
         ("smoke", "strategy.name=fedavg", "expected --set 'methods="),
         ("smoke", "strategy=fedavg", "expected --set 'methods="),
         ("smoke", "name=mine", "expected what the grid says, or a grid FILE.py of your own"),
@@ -89,6 +93,22 @@ def test_seeds_are_a_number_or_a_list(setting, seeds):
     assert [c.config.seed for c in cells] == seeds
 
 
+@pytest.mark.parametrize(("setting", "numbers"), [("replicates=2", [0, 1]), ("replicates=[5]", [5])])
+def test_replicates_replace_seeds_and_name_the_cells(setting, numbers):
+    cells = cells_of(load_grid("smoke"), [setting, "methods=relief", "folds=0"])
+    assert [(c.config.replicate, c.config.seed) for c in cells] == [(n, 10_000 + 100 * n) for n in numbers]
+    assert [c.config.fleet.rotation for c in cells] == [n % 6 for n in numbers]
+    assert [c.name.split("-")[3] for c in cells] == [f"r{n}" for n in numbers]
+    turned = cells_of(load_grid("smoke"), ["seeds=[3]", "fleet.rotation=2", "methods=relief", "folds=0"])
+    assert [(c.config.replicate, c.config.fleet.rotation) for c in turned] == [(None, 2)]
+
+
+def test_a_replicate_is_not_part_of_what_a_cell_is():
+    (cell,) = cells_of(load_grid("smoke"), ["replicates=[7]", "methods=relief", "folds=2"])
+    (plain,) = cells_of(load_grid("smoke"), ["seeds=[10702]", "fleet.rotation=1", "methods=relief", "folds=2"])
+    assert cell.hash == plain.hash
+
+
 def test_methods_that_are_not_built_are_named():
     grid = Grid(name="g", title="", methods=("fedavg", "no_such_method"), datasets=("dsa_mini",))
     with pytest.raises(UserError, match=r"no method no_such_method; known are fedavg.*--skip-unknown"):
@@ -104,6 +124,7 @@ def test_methods_that_are_not_built_are_named():
         ("datasets=pamap", "did you mean 'pamap2'"),
         ("factors=gap11", "expected some of moderate, gap10, gap100, n20, n50, n100"),
         ("seeds=none", "expected a number of seeds or a list"),
+        ("replicates=none", "expected a number of replicates or a list"),
         ("folds=[a]", "expected a list of numbers"),
         ("round=3", "did you mean 'rounds'"),
         ("rounds=0", "rounds = 0"),

@@ -4,7 +4,6 @@ from itertools import groupby
 
 import pytest
 
-from relief_ray.report.claims import PLANS
 from tune_configs.cells import GRIDS, load_grid
 from tune_configs.grid import BOUNDS, DATASETS, PAPER_METHODS, Axis, Grid, Level, points
 
@@ -83,10 +82,21 @@ def test_every_table_has_the_bounds():
         assert set(BOUNDS) < set(load_grid(name).methods)
 
 
-def test_every_claim_is_asked_wherever_the_variants_run():
-    needed = {label for plan in PLANS for label in plan.pair}
-    for name in ("ablation", "coupling"):
-        assert needed < set(load_grid(name).methods)
+def test_every_fold_of_a_replicate_has_a_seed_of_its_own_and_turns_the_devices():
+    grid = Grid(name="g", title="", methods=("a", "b"), datasets=("dsa",), replicates=(0, 1, 7))
+    found = list(points(grid))
+    keys = ("data.fold", "seed", "fleet.rotation", "replicate")
+    assert [tuple(p.settings[k] for k in keys) for p in found[::2]] == [
+        (fold, 10_000 + 100 * r + fold, r % 6, r) for r in (0, 1, 7) for fold in range(4)
+    ]
+    assert all(a.settings == b.settings for a, b in zip(found[::2], found[1::2], strict=True)), "methods are paired"
+
+
+def test_seeds_that_a_grid_names_replace_replicates():
+    grid = Grid(name="g", title="", methods=("a",), datasets=("dsa",), seeds=(1000,), folds=(0, 1))
+    assert [p.settings for p in points(grid)] == [
+        {**DATASETS["dsa"].settings, "seed": 1000, "data.fold": fold} for fold in (0, 1)
+    ]
 
 
 def test_every_grid_runs_on_dsa_too():

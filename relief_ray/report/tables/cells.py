@@ -19,7 +19,7 @@ PROTOCOL = (
 )  # fmt: skip
 SIMULATED = ("round_s", "speedup", "speedup_total", "energy_j", "energy_total_j", "energy_saved_percent", "total_s")
 FITTED_JOULES = ("flop_proportional", "split_naive", "split_reuse")
-_TIMED = (*SIMULATED, "compute_s", "wait_s", "device_j")
+_TIMED = (*SIMULATED, "compute_s", "wait_s", "device_j", "f1_at_seconds_percent", "f1_at_joules_percent")
 _BY_ROUND = ("tta85_rounds", "tta95_rounds")
 _ORDINALS = {1: "1st", 2: "2nd", 3: "3rd"}
 

@@ -53,7 +53,22 @@ class Column:
 _DATA = "{data} F1 (%)"
 # Of the canonical model, of the clients' own models, and whichever of the two is the method's headline.
 F1 = Column(label="F1", unit="%", figure="f1_canonical_percent", decimals=1, spread=True, paper=_DATA, brief="{data}")
-OWN_F1 = Column(label="F1 own", unit="%", figure="f1_fleet_percent", decimals=1, spread=True, paper=_DATA)
+OWN_F1 = Column(
+    label="F1 own", unit="%", figure="f1_own_sensors_percent", decimals=1, spread=True, paper=_DATA,
+    meaning="mean over clients of the model that each uses, through its own sensors (*: a model of its own)",
+)  # fmt: skip
+OWN_SUBJECTS_F1 = Column(
+    label="F1 own subjects", unit="%", figure="f1_own_subjects_percent", decimals=1,
+    meaning="the same on the windows of the subjects that the client trained on",
+)  # fmt: skip
+AT_SECONDS_F1 = Column(
+    label="F1 at equal s", unit="%", figure="f1_at_seconds_percent", decimals=1,
+    meaning="F1 when as many simulated seconds were spent as the faster of FedAvg and RELIEF took in all, bootstrap "
+    "included; interpolated between evaluations, a run that ended earlier keeps its last",
+)  # fmt: skip
+AT_JOULES_F1 = Column(
+    label="F1 at equal J", unit="%", figure="f1_at_joules_percent", decimals=1, meaning="the same at equal joules",
+)  # fmt: skip
 HEADLINE = Column(label="F1", unit="%", figure="f1_percent", decimals=1, paper=_DATA)
 RARE_F1 = Column(
     label="rare F1", unit="%", figure="f1_rare_percent", decimals=1, spread=True, paper="rare-modality F1 (%)",

@@ -20,24 +20,32 @@ WIDE = (
     col.BEST_F1, col.LAST10_F1, col.SPEEDUP_TOTAL, col.JOULES_TOTAL, col.JOULES_SAVED, col.UP_SAVED, col.UP_MAX,
     col.TRAINED, col.SECONDS_TO_FEDAVG, col.JOULES_TO_FEDAVG, col.FREE_SLOTS, col.CHOSEN_SLOTS,
 )  # fmt: skip
+SCORES = (col.OWN_F1, col.OWN_SUBJECTS_F1, col.AT_SECONDS_F1, col.AT_JOULES_F1)
 # Left out where the validation part was not looked at.
 _IF_KNOWN = (col.BEST_F1,)
 Texts = tuple[str, list[str]]
 
 
 def scores_table(comparison: Comparison) -> Table:
-    """F1 of the canonical model and of clients' own (starred: then it is the headline), and by modality."""
+    """F1 of the canonical model, through own sensors (starred: own models), at equal cost, and by modality."""
     methods = comparison.rows
     texts = [*_texts(comparison, col.F1)]
-    if any(m.personalised for m in methods):
+    if _has(comparison, col.OWN_F1):
         ((head, cells),) = _texts(comparison, col.OWN_F1)
         starred = [cell + "*" if m.personalised else cell for cell, m in zip(cells, methods, strict=True)]
         texts.insert(1, (head, starred))
+    for column in (col.OWN_SUBJECTS_F1, col.AT_SECONDS_F1, col.AT_JOULES_F1):
+        texts += _texts(comparison, column) if _has(comparison, column) else ()
     texts.append(_changes(f"vs {FEDAVG} [95 %]", [m.f1 for m in methods]))
     modalities = dict.fromkeys(m for run in comparison.summaries for m in run.last.f1_by_modality)
     for column in (col.RARE_F1, *map(col.modality_f1, modalities)):
         texts += _texts(comparison, column)
     return _table(comparison, "scores", texts)
+
+
+def _has(comparison: Comparison, column: Column) -> bool:
+    """True where a method has the figure."""
+    return any(column.figure in m.stats for m in comparison.rows)
 
 
 def costs_table(comparison: Comparison) -> Table:
@@ -94,7 +102,8 @@ def _table(comparison: Comparison, slug: str, texts: Sequence[Texts]) -> Table:
 
 def legend(comparison: Comparison) -> list[str]:
     """Sentences that explain headings."""
-    targets = [f"`{column.head}`: {column.meaning}" for column in (*COSTS, *WIDE) if column.meaning]
+    scores = [column for column in SCORES if _has(comparison, column)]
+    targets = [f"`{column.head}`: {column.meaning}" for column in (*scores, *COSTS, *WIDE) if column.meaning]
     columns = [printed for column in (col.F1, col.RARE_F1, *COSTS) for _, printed in column.printed]
     if not any(_printed(comparison, m.label, printed) for m in comparison.rows for printed in columns):
         return targets

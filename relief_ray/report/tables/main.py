@@ -27,6 +27,7 @@ from relief_ray.report.tables.columns import Column
 from relief_ray.strategies import DESCRIBED
 
 VARIANTS = tuple(name for name, preset in DESCRIBED.items() if preset.kind.startswith("ablation"))
+OWN = (col.OWN_F1, col.OWN_SUBJECTS_F1, col.AT_SECONDS_F1, col.AT_JOULES_F1)
 COLUMNS = {
     "I": (col.RARE_F1, col.SPEEDUP, col.ROUNDS_TO_85, col.UP["cnn"], col.JOULES),
     "II": (col.RARE_F1, col.SPEEDUP, col.UP["moment_lora"], col.TRAINED, col.UP_SAVED, col.JOULES),
@@ -38,7 +39,7 @@ def main_table(experiment: Experiment, paper: Paper, slug: str) -> Table:
     number = TABLES.get(experiment.backbone, "I")
     clock = None if experiment.shown is None else experiment.shown.clock
     clocks = tuple(c for c in experiment.comparisons if c != clock)
-    own = (col.OWN_F1,) if _personalised(experiment) else ()
+    own = tuple(column for column in OWN if _has(experiment, column))
     builder = _Builder(
         experiment=experiment, number=number, columns=(col.F1, *own, *COLUMNS[number]), clocks=clocks,
         labels=tuple(labels_of(experiment)), paper=paper,
@@ -51,6 +52,11 @@ def main_table(experiment: Experiment, paper: Paper, slug: str) -> Table:
         notes=tuple(table_notes(experiment, number)),
         second=second_line(experiment),
     )
+
+
+def _has(experiment: Experiment, column: Column) -> bool:
+    """True where a method has the figure."""
+    return experiment.shown is not None and any(column.figure in m.stats for m in experiment.shown.rows)
 
 
 def _personalised(experiment: Experiment) -> list[str]:

@@ -3,6 +3,7 @@
 import importlib
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from tune_configs.presets import PRESETS
 def test_every_preset_is_a_list_of_checked_configurations(name: str) -> None:
     cells = list(cells_of(PRESETS[name](), []))
     made = PRESETS[name]()
-    assert len(cells) == len(made.strategies) * max(1, len(made.folds)) * len(made.seeds)
+    assert len(cells) == len(made.strategies) * max(1, len(made.folds)) * len(made.replicates or made.seeds)
     assert len({cell.name for cell in cells}) == len(cells)
     assert {cell.config.label() for cell in cells} == set(made.strategies)
 
@@ -50,15 +51,42 @@ def test_settings_fix_an_axis() -> None:
     demo = PRESETS["demo"]()
     assert {c.config.data.fold for c in cells_of(demo, ["data.fold=2"])} == {2}
     within = list(cells_of(demo, ["data.split=within_subject"]))
-    assert [c.name for c in within] == ["fedavg-s0", "v1-s0", "relief-s0"]
-    assert {c.config.seed for c in cells_of(demo, ["seed=7"])} == {7}
+    assert [c.name for c in within[:4]] == ["fedavg-r0", "v1-r0", "relief-r0", "fedavg-r1"]
+    seeded = list(cells_of(demo, ["seed=7"]))
+    assert {(c.config.seed, c.config.fleet.rotation, c.config.replicate) for c in seeded} == {(7, 0, None)}
+
+
+def test_replicates_have_seeds_by_fold_and_turn_the_devices() -> None:
+    demo = PRESETS["demo"]()
+    found = [c.config for c in cells_of(demo, ["replicates=[0, 7]"]) if c.label == "relief"]
+    assert [(c.data.fold, c.seed, c.fleet.rotation) for c in found] == [
+        (fold, 10_000 + 100 * r + fold, r % 6) for r in (0, 7) for fold in range(4)
+    ]
+    one = list(cells_of(demo, ["data.fold=2", "replicates=1", "strategy=v1"]))
+    assert [(c.name, c.config.seed) for c in one] == [("v1-f2-r0", 10_002)]
+    own = list(cells_of(demo, ["fleet.rotation=1", "data.fold=2", "strategy=v1"]))
+    assert [(c.name, c.config.fleet.rotation) for c in own] == [("v1-f2-s0", 1)], (
+        "a rotation of one's own: no replicate"
+    )
+    with pytest.raises(UserError, match=r"expected --set 'replicates=\[3\]'"):
+        list(cells_of(demo, ["replicate=3"]))
+
+
+def test_the_demo_keeps_its_claims_beside_its_plan(tmp_path: Path) -> None:
+    from relief_ray.records.claims import CLAIMS_FILE
+    from relief_ray.report.registered import registry_of
+
+    write_plan(make_plan("demo", [], None, tmp_path))
+    assert (tmp_path / CLAIMS_FILE).exists()
+    (known,) = registry_of([tmp_path]).files
+    assert all(len(known.planned_pairs(c.first, c.second)) == 12 for c in known.claims.claims)
 
 
 @pytest.mark.parametrize("setting", ["strategy=v1", "strategy.name=v1"])
 def test_a_strategy_that_is_set_is_the_only_one_and_gives_its_name(setting: str) -> None:
     demo = load_preset("demo")
     cells = list(cells_of(demo, [setting, "data.fold=0"]))
-    assert [(c.label, c.name, c.config.label()) for c in cells] == [("v1", "v1-f0-s0", "v1")]
+    assert [(c.label, c.name, c.config.label()) for c in cells] == [("v1", f"v1-f0-r{r}", "v1") for r in range(3)]
 
 
 def test_a_strategy_that_is_set_wrong_is_answered_with_the_nearest() -> None:
@@ -96,7 +124,8 @@ def test_settings_reach_into_a_strategy() -> None:
 def test_a_plan_comes_back_from_its_file(tmp_path: Path) -> None:
     plan = make_plan("demo", [], "relief,v2", tmp_path)
     write_plan(plan)
-    assert read_plan(tmp_path) == plan
+    there = read_plan(tmp_path)
+    assert replace(there, claims=None) == replace(plan, claims_file=None) and there.claims is not None
 
 
 def test_a_begun_cell_keeps_its_hash_whatever_this_program_would_give_it(

@@ -18,7 +18,7 @@ def test_compare_shows_a_row_per_method_and_the_verdict_last(invoke, runs: Path)
     record = read_rounds(runs / "relief-s0")[-1]
     assert record.metrics is not None and f"{100 * record.metrics.f1:.1f}" in shown
     last = " ".join(shown.strip().split("\n\n")[-1].split())
-    assert last.startswith("This run ") and last.endswith(".") and "V1" in last
+    assert last.startswith("No claim was named before these runs") and last.endswith("fewer joules.")
     assert all(len(line) <= 120 for line in shown.splitlines())
 
 
@@ -28,12 +28,12 @@ def test_compare_writes_tables_and_figures(invoke, runs: Path, tmp_path: Path) -
     names = {"comparison.md", "comparison.json", "comparison.csv", "timeline.png", "curves.png"}
     assert {Path(path).name for path in facts["files"]} == names
     assert all((tmp_path / "report" / name).stat().st_size > 100 for name in names)
-    assert facts["verdict"].startswith("This run ")
+    assert facts["verdict"].startswith("No claim was named before these runs")
 
 
 def test_compare_of_one_run_gives_no_verdict(invoke, runs: Path) -> None:
     shown = invoke("compare", runs / "relief-s0").stdout
-    assert "relief" in shown and "This run" not in shown
+    assert "relief" in shown and "No claim" not in shown
 
 
 def test_compare_refuses_folders_without_runs(invoke, tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """Cells, columns and tables that fit."""
 
+import dataclasses
+
 import pytest
 
 from relief_ray.report.comparison import Stat, compare_runs
@@ -42,7 +44,7 @@ def test_a_spread_of_zero_is_left_out_of_the_report():
 
 def test_changes():
     assert interval_text(None) == "-"
-    assert interval_text(paired([2.0])) == "+2.0 (1 subject)"
+    assert interval_text(paired([2.0])) == "+2.0 (1 run)"
     assert interval_text(paired([1.0, 2.0, 3.0])) == "+2.0 [-0.5, +4.5]"
 
 
@@ -52,10 +54,10 @@ def test_a_star_marks_the_headline_of_methods_whose_clients_have_models_of_their
     found = compare_runs([make("fedavg"), both, make("local", personalised=True, scores=(0.2, 0.3))])
     scores = scores_table(found)
     lease, local = cells(scores, "fedlease*"), cells(scores, "local*")
-    assert (lease["F1 %"], lease["F1 own %"], lease["vs fedavg [95 %]"]) == ("80.0", "50.0*", "-10.0 [-10.0, -10.0]")
+    assert (lease["F1 %"], lease["F1 own %"], lease["vs fedavg [95 %]"]) == ("80.0", "50.0*", "-10.0 (1 run)")
     assert (local["F1 %"], local["F1 own %"], local["acc %"]) == ("-", "30.0*", "-")
     assert (cells(scores, "fedavg")["F1 own %"], cells(scores, "fedavg")["acc %"]) == ("-", "30.0")
-    assert cells(wide_table(found), "fedlease*")["F1 % vs fedavg [95 %]"] == "+20.0 [+20.0, +20.0]"
+    assert cells(wide_table(found), "fedlease*")["F1 % vs fedavg [95 %]"] == "+20.0 (1 run)"
     assert "F1 own %" not in scores_table(compare_runs([make("fedavg")])).head
 
 
@@ -88,3 +90,39 @@ def test_backbone_2_has_table_ii_and_kibibytes(make, put_on):
 
 def test_another_backbone_has_no_table():
     assert beside(read_paper(), "fedavg", "mine:Mine", "speedup") is None
+
+
+def test_f1_at_equal_cost_by_hand(make):
+    """FedAvg: 2 s and 50 J a round; V0: 1 s, 60 J, three rounds with its bootstrap: 3 s, 180 J; FedAvg 100 J in all.
+
+    At 3 s FedAvg stands half-way between its rounds, (50 + 60) / 2 %. At 100 J V0 has 40 of the 60 J from its first
+    round (120 J with the bootstrap) behind it not even that: no figure.
+    """
+    runs = [
+        make("fedavg", scores=(0.5, 0.6), round_s=2.0, energy_j=50.0),
+        make("relief", scores=(0.4, 0.55), round_s=1.0, energy_j=60.0),
+        make("full_only", scores=(0.3, 0.35), round_s=0.5, energy_j=10.0),
+    ]
+    scores = scores_table(compare_runs(runs))
+    shown = {name: cells(scores, name) for name in ("fedavg", "relief", "full_only")}
+    assert [shown[name]["F1 at equal s %"] for name in shown] == ["55.0", "55.0", "35.0"]
+    assert [shown[name]["F1 at equal J %"] for name in shown] == ["60.0", "-", "35.0"]
+    assert any(line.startswith("`F1 at equal s %`: F1 when as many") for line in legend(compare_runs(runs)))
+    assert "F1 at equal s %" not in scores_table(compare_runs(runs[:1])).head, "alone nothing is equal"
+
+
+def test_own_sensors_and_own_subjects_stand_beside_f1_for_every_method(make, put_on):
+    def seen(loaded, **own):
+        last = loaded.rounds[-1]
+        changed = last.model_copy(update={"metrics": last.metrics.model_copy(update=own)})
+        return dataclasses.replace(loaded, rounds=(*loaded.rounds[:-1], changed))
+
+    runs = [
+        seen(make("fedavg"), f1_own_sensors=0.4, f1_own_subjects=0.45),
+        seen(make("fedlease", own=(0.4, 0.5)), f1_own_sensors=0.5, f1_own_subjects=0.7),
+    ]
+    scores = scores_table(compare_runs(runs))
+    assert scores.head[1:3] == ("F1 %", "F1 own %") or "F1 own %" in scores.head
+    fedavg, lease = cells(scores, "fedavg"), cells(scores, "fedlease*")
+    assert (fedavg["F1 own %"], lease["F1 own %"]) == ("40.0", "50.0*")
+    assert (fedavg["F1 own subjects %"], lease["F1 own subjects %"]) == ("45.0", "70.0")
