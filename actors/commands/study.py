@@ -98,12 +98,13 @@ def study_facts(question: StudyQuestion, scatter: Scatter | None) -> dict[str, o
     asked = question.difference if question.margin is None else question.margin
     return {
         "event": "study", "sd": sd, "unit": "replicate mean" if per_unit > 1 else "paired run",
-        "pairs": question.num_pairs, "units": units, "claims": question.num_claims, "sides": sides, "difference": asked,
-        "power": power(units, asked, sd, alpha, sides), "pairs_needed": needed(asked), "wanted_power": question.power,
+        "pairs": question.num_pairs, "units": units, "claims": question.num_claims, "sides": sides,
+        "difference": asked, "power": power(units, asked, sd, alpha, sides), "pairs_needed": needed(asked), "wanted_power": question.power,
         "detectable": detectable(units, sd, alpha, sides, question.power),
         "smallest_adjusted_p": min(1.0, question.num_claims * smallest_p(units, sides)),
         "table": [
-            {"difference": d, "pairs_needed": needed(d), "power": power(units, d, sd, alpha, sides)} for d in DIFFERENCES
+            {"difference": d, "pairs_needed": needed(d), "power": power(units, d, sd, alpha, sides)}
+            for d in DIFFERENCES
         ],
     }  # fmt: skip
 

@@ -10,7 +10,7 @@ from relief_ray.plugins import is_path
 from relief_ray.report.comparison import Comparison, MethodResult
 from relief_ray.report.experiments import Experiment
 from relief_ray.report.inventory import GridItem
-from relief_ray.report.runs import Loaded, config_int, config_text, split_name
+from relief_ray.report.runs import Loaded, config_int, config_text, run_value, split_name
 
 # Factor over the first loss of a phase; a loss that stands still wavers by less.
 GROWTH = 1.1
@@ -25,7 +25,7 @@ def caption(comparison: Comparison) -> str:
     """Caption of a comparison: data, protocol, clock."""
     first = comparison.runs[0]
     folds = several("fold", (r.replicate[0] for r in comparison.runs))
-    seeds = several("seed", (r.replicate[2] for r in comparison.runs))
+    seeds = draws(comparison.runs)
     return (
         f"{mark(first)}{config_text(first.run, 'data.name')}, {split_name(config_text(first.run, 'data.split'))}, "
         f"{len(comparison.subjects)} test subjects; {first.planned} round{'' if first.planned == 1 else 's'}, "
@@ -88,7 +88,15 @@ def _replicates(items: Sequence[GridItem]) -> list[str]:
     done = [s.loaded for s in items if s.state == "done" and s.loaded is not None]
     if not done:
         return []
-    return [several("fold", (r.replicate[0] for r in done)), several("seed", (r.replicate[2] for r in done))]
+    return [several("fold", (r.replicate[0] for r in done)), draws(done)]
+
+
+def draws(runs: Sequence[Loaded]) -> str:
+    """``replicates 0, 1 and 2``, or the seeds of runs that belong to none."""
+    numbers = [number for r in runs if isinstance(number := run_value(r.run, "replicate"), int)]
+    if len(numbers) == len(runs):
+        return several("replicate", numbers)
+    return several("seed", (r.replicate[2] for r in runs))
 
 
 def clock_note(comparison: Comparison | None) -> tuple[str, ...]:

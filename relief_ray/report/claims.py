@@ -195,7 +195,7 @@ def faster(comparison: Comparison) -> str:
     return f"Simulated (clock `{comparison.clock}`): RELIEF's rounds are {speedup:.2f}x FedAvg's speed with {joules}."
 
 
-def last_line(comparison: Comparison, judgement: Judgement | None, problems: Sequence[str] = ()) -> str:
+def last_line(comparison: Comparison, judgement: Judgement | None = None, problems: Sequence[str] = ()) -> str:
     """Sentence on what the runs decide about the claims that were named before them."""
     mark = [] if comparison.runs[0].run.data_origin == "real" else ["SYNTHETIC data: nothing follows for the paper."]
     speed = [sentence] if (sentence := faster(comparison)) else []
@@ -227,8 +227,13 @@ def _group(verdict: Verdict, claims: Sequence[JudgedClaim]) -> str:
             units = f"{_units(judged.outcome)} are too few for any result, {judged.outcome.paired} points"
             shown.append(f"{judged.claim.brief} ({units})")
         else:
-            p = f"adjusted p = {judged.p_holm:.2g}" if judged.p_holm is not None else ""
-            shown.append(f"{judged.claim.brief} ({judged.outcome.paired} points, {p})")
+            result, p = judged.outcome.paired, f"adjusted p = {judged.p_holm:.2g}" if judged.p_holm is not None else ""
+            bound = (
+                f", at least {result.bound:+.1f}"
+                if judged.claim.margin is not None and result.bound is not None
+                else ""
+            )
+            shown.append(f"{judged.claim.brief} ({result} points{bound}, {p})")
     return f"{verdict}: {listed(shown)}"
 
 

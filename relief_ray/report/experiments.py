@@ -14,7 +14,7 @@ from relief_ray.errors import UserError, listed
 from relief_ray.report.comparison import Comparison, compare_runs, flat_setting, renamed
 from relief_ray.report.inventory import GridItem, Inventory, choice_kind, searched_keys
 from relief_ray.report.paper import PAPER_DATA
-from relief_ray.report.runs import Loaded, config_int, config_text, config_value, split_name
+from relief_ray.report.runs import Loaded, config_int, config_text, config_value, run_value, split_name
 
 PAPER_CLOCK = "flop_proportional"
 BACKBONES = {"cnn": "Backbone 1 (CNN)", "moment_lora": "Backbone 2 (MOMENT + LoRA)"}
@@ -46,6 +46,7 @@ def settings_rows(runs: Sequence[Loaded]) -> list[list[str]]:
         ["data", distinct(f"{config_text(r.run, 'data.name')} ({r.run.data_origin})" for r in runs)],
         ["splits", distinct(split_name(config_text(r.run, "data.split")) for r in runs)],
         ["folds", distinct(r.replicate[0] for r in runs)],
+        ["replicates", distinct(n for r in runs if (n := run_value(r.run, "replicate")) is not None) or "none"],
         ["seeds", distinct(r.replicate[2] for r in runs)],
         ["methods", distinct(f"`{r.label}`" for r in runs)],
         ["rounds R", distinct(r.planned for r in runs)],

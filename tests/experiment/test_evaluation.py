@@ -56,6 +56,17 @@ def test_own_sensors_are_averaged_over_clients(run_of):
     assert found.f1_own_sensors == pytest.approx(sum(f1 * n for f1, n in scores) / 8, rel=1e-12)
 
 
+@pytest.mark.parametrize("case", ["relief", "local", "pilot"])
+def test_what_each_client_uses_is_recorded_with_every_evaluation(case, run_of):
+    """Its own model where it has one (then it is ``f1_fleet``), else the canonical one through its sensors."""
+    found, recorded = evaluate_run(run_of(case)), last(run_of(case))
+    own = found.f1_own_sensors if recorded.f1_fleet is None else recorded.f1_fleet
+    assert recorded.f1_own_sensors == pytest.approx(own, rel=1e-12)
+    assert recorded.f1_own_subjects == pytest.approx(found.f1_own_subjects, rel=1e-12)
+    evaluated = [r.metrics for r in read_rounds(run_of(case)) if r.metrics is not None]
+    assert evaluated and all(m.f1_own_sensors is not None for m in evaluated)
+
+
 @pytest.mark.parametrize("case", ["harmony", "local", "pilot"])
 def test_own_models_score_as_recorded(case, run_of):
     found, recorded = evaluate_run(run_of(case)), last(run_of(case))
@@ -90,6 +101,8 @@ def test_held_out_subjects_are_nobodys_own(run_cache, tmp_path):
     drive(config.model_copy(update={"data": data, "rounds": 1}), tmp_path / "run")
     found = evaluate_run(tmp_path / "run")
     assert found.f1_own_subjects is None and found.f1_own_sensors is not None
+    recorded = last(tmp_path / "run")
+    assert recorded.f1_own_subjects is None and recorded.f1_own_sensors == pytest.approx(found.f1_own_sensors)
 
 
 def test_other_sensors_are_asked_for_by_name_in_any_order(run_of):

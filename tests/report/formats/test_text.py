@@ -30,7 +30,7 @@ def test_bounds_alone_need_one_rule_a_table(make):
 def test_plain_text_has_our_cells_and_the_papers(family):
     text = plain(compare_runs(family))
     assert "v2_mandatory" in text
-    # V0: 5 points above FedAvg in the one run, at equal seconds and joules too; 2.00x, 60 J, 1 MiB; the paper's between.
+    # V0: 5 points above FedAvg in the one run; 2.00x, 60 J, 1 MiB; the paper's cells between.
     scores, costs = [line.split() for line in text.splitlines() if line.startswith("relief")]
     assert scores == [
         "relief", "59.5", "90.1", "93.7", "59.5", "59.5", "+5.0", "(1", "run)", "14.0", "52.8", "29.8", "14.9",

@@ -1,0 +1,88 @@
+"""`relief-ray plan-study`, and claims of a grid: before the first cell, and not after it."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from actors.commands.study import cannot_decide, claims_text
+from actors.grids.trial import run_trial
+from actors.plans import read_grid, write_grid
+from actors.runtime.warm_pool import WorkerCache
+from relief_ray.errors import UserError
+from tests.actors.conftest import Invoke
+from tests.actors.grids.scenes import tiny_plan
+from tests.actors.test_plans import spec_of
+
+CLAIMS = "data: dsa_mini\nsplit: within_subject\nclaims:\n  - {first: relief, second: fedavg}\n"
+
+
+def test_the_answer_comes_first(invoke: Invoke):
+    shown = invoke("plan-study", "--sd", "4", "--difference", "2", "--pairs", "48").stdout.splitlines()
+    assert shown[0] == "48 paired runs find a difference of 2 points in 76 of 100 studies."
+    assert shown[1] == "52 paired runs find it in 80 of 100."
+    (row,) = [line.split() for line in shown if line.split()[:1] == ["1"]]
+    assert row == ["1", "198", "19"]
+
+
+def test_a_study_that_cannot_decide_says_so_first(invoke: Invoke):
+    shown = invoke("plan-study", "--sd", "4", "--pairs", "6").stdout
+    assert shown.startswith("This study cannot decide: 6 paired runs give no adjusted p below 0.19.")
+    facts = json.loads(invoke("plan-study", "--sd", "4", "--pairs", "6", "--json").stdout)
+    assert (facts["power"], facts["smallest_adjusted_p"]) == (0.0, 6 * 2 / 2**6)
+    one = json.loads(
+        invoke("plan-study", "--sd", "4", "--margin", "1", "--claims", "1", "--pairs", "101", "--json").stdout
+    )
+    assert (one["sides"], one["pairs_needed"]) == (1, 101) and one["power"] >= 0.8
+
+
+def test_records_give_the_scatter(invoke: Invoke):
+    done = invoke("plan-study", "results/smoke", "--first", "relief", "--second", "v1")
+    assert done.exit_code == 0 and "from 4 paired runs of relief and v1 (F1, mean difference" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "expected folders of finished runs, or --sd POINTS"),
+        (("results/smoke", "--sd", "4"), "one of the two"),
+        (("--sd", "0"), "expected points above 0"),
+        (("--sd", "4", "--figure", "f2"), "did you mean"),
+    ],
+)
+def test_what_is_missing_is_asked_for(arguments, words, invoke: Invoke):
+    done = invoke("plan-study", *arguments)
+    assert done.exit_code == 2 and words in " ".join(done.stderr.split())
+
+
+def test_a_dry_run_tells_what_a_grid_can_decide(invoke: Invoke, tmp_path):
+    file = tmp_path / "c.yaml"
+    file.write_text(CLAIMS.replace("within", "held_out"))
+    common = ("grid", "smoke", "--dry-run", "--out", tmp_path / "g", "--set", "data.max_windows_per_client=5")
+    done = invoke(*common, "--claims", file)
+    assert "relief > fedavg in F1: 4 pairs (2 folds x 2 replicates); too short to judge" in " ".join(
+        done.stdout.split()
+    )
+    facts = json.loads(invoke(*common, "--claims", file, "--json", "--set", "replicates=3").stdout)
+    (claim,) = facts["claims"]
+    assert (claim["pairs"], claim["replicates"], claim["cannot_decide"]) == (6, 3, None)
+    assert claim["smallest_adjusted_p"] == 2 / 2**6 and not (tmp_path / "g").exists()
+    file.write_text(CLAIMS + "  - {first: v1, second: fedavg, why: no}\n")
+    assert invoke(*common, "--claims", file).exit_code == 2
+
+
+def test_claims_are_taken_in_before_the_first_cell_and_kept(tmp_path):
+    file = tmp_path / "c.yaml"
+    file.write_text(CLAIMS)
+    plan = tiny_plan(tmp_path / "g", seeds=(0, 1))
+    known = write_grid(replace(plan, claims_file=file))
+    assert known.claims is not None and read_grid(plan.out).claims == known.claims
+    assert write_grid(plan).claims == known.claims, "the same grid again, without the option"
+    assert cannot_decide(read_grid(plan.out)) == [
+        "relief > fedavg in F1: too short to judge: 2 replicates, expected 3 or more"
+    ]
+    assert "claims: 1, judged over paired runs" in claims_text(known) and claims_text(tiny_plan(tmp_path / "h")) == ""
+    run_trial(spec_of(plan.cell_folders()[0]), WorkerCache())
+    file.write_text(CLAIMS + "  - {first: v1, second: fedavg}\n")
+    with pytest.raises(UserError, match="holds 1 cells that were begun under other claims"):
+        write_grid(replace(plan, claims_file=file))
