@@ -193,9 +193,9 @@ def test_reuse_computes_the_backbones_frozen_stages_once(write, groups):
     assert distance(updates["reuse"], updates["naive"]) <= 1e-5
     in_steps = {16: 10, 13: 5}  # rows: times
     for stage in ("encoder.acc.1", "fusion.A.gyro", "fusion.A.acc", "head.1"):
-        found = {e: {rows: n for (name, rows), n in calls[e].items() if name == stage} for e in calls}
+        counted = {e: {rows: n for (name, rows), n in calls[e].items() if name == stage} for e in calls}
         frozen = groups is not None and stage in ("encoder.acc.1", "fusion.A.gyro")
-        assert found == {"naive": in_steps, "reuse": {NUM_WINDOWS: 1} if frozen else in_steps}, stage
+        assert counted == {"naive": in_steps, "reuse": {NUM_WINDOWS: 1} if frozen else in_steps}, stage
 
 
 def test_an_engine_that_the_backbone_does_not_have_is_refused(write, run_cache, tmp_path):

@@ -112,13 +112,13 @@ def documented(tree):
 
 @pytest.mark.parametrize("package", ["relief_ray", "actors", "tune_configs", "benchmarks"])
 def test_docstrings_begin_with_a_verb_or_the_thing_returned(package):
-    found = [
+    offenders = [
         f"{name_of(path)}: {name}: {line}"
         for path in sorted((ROOT / package).rglob("*.py"))
         for name, line in documented(ast.parse(path.read_text(encoding="utf-8")))
         if re.split(r"\W", line.lower(), maxsplit=1)[0] in RIDDLES
     ]
-    assert not found, "\n".join([f"{len(found)} docstrings", *found])
+    assert not offenders, "\n".join([f"{len(offenders)} docstrings", *offenders])
 
 
 def is_overload(node):

@@ -162,9 +162,9 @@ def test_model_evaluate_tests_every_run_again(invoke, runs: Path) -> None:
     shown = invoke("model", "evaluate", runs, "--sensors", "acc+mag").stdout
     assert shown.count("one for all, mean over clients, each through its own sensors:") == 4
     assert shown.count("acc+mag ") == 4
-    found = [json.loads(line) for line in invoke("model", "evaluate", runs, "--json").stdout.splitlines()]
-    assert [f["event"] for f in found] == ["evaluated"] * 4
-    assert all(0 <= f["f1_own_sensors"] <= 1 for f in found)
+    events = [json.loads(line) for line in invoke("model", "evaluate", runs, "--json").stdout.splitlines()]
+    assert [f["event"] for f in events] == ["evaluated"] * 4
+    assert all(0 <= f["f1_own_sensors"] <= 1 for f in events)
 
 
 def test_model_evaluate_names_the_nearest_sensor(invoke, runs: Path) -> None:

@@ -25,11 +25,11 @@ def test_every_rule_is_broken_by_one_of_these():
 
 @pytest.mark.parametrize("name", [n for n, (rule, _, _) in BROKEN.items() if rule != "executors"])
 def test_a_broken_rule_is_named_alone(name, write):
-    rule, (body, build), found = BROKEN[name]
+    rule, (body, build), message = BROKEN[name]
     verdicts = judge(f"{write(module(body, build))}:Mine")
     assert list(verdicts) == list(RULES)
     assert [v.rule for v in verdicts.values() if v.status == "broken"] == [rule], verdicts
-    assert found in verdicts[rule].found
+    assert message in verdicts[rule].found
 
 
 @pytest.mark.parametrize("strategy", [p if p in FAST else pytest.param(p, marks=pytest.mark.slow) for p in PRESETS])

@@ -78,8 +78,8 @@ def test_the_whole_bill_is_fedavgs_round_to_the_bit(toy):
     plain = CostAccountant(
         counter=Counter(toy.chain(), LAYOUT, "zero_input"), types=DEVICES["paper"], clocks=accountant(toy).clocks
     )
-    found = accountant(toy).cost(accountant(toy).charged([], FLEET.clients), FLEET)
-    assert found == plain.fedavg_reference(FLEET, epochs=2, batch_size=8, engine="reuse")
+    bill = accountant(toy).cost(accountant(toy).charged([], FLEET.clients), FLEET)
+    assert bill == plain.fedavg_reference(FLEET, epochs=2, batch_size=8, engine="reuse")
 
 
 def test_counted_server_seconds_lengthen_every_clock_and_everybody_waits(toy):
@@ -100,13 +100,13 @@ def test_counted_server_seconds_lengthen_every_clock_and_everybody_waits(toy):
 @pytest.fixture(scope="module")
 def runs(run_cache, tmp_path_factory):
     """The four methods that are charged whole and one that is not, in both accountings."""
-    found = {}
+    paths = {}
     for case in (*sorted(CHARGED_WHOLE), "relief"):
         for mode in ("method", "table"):
             path = tmp_path_factory.mktemp("accounting") / f"{case}-{mode}"
             drive(config_of(case, costs={"accounting": mode}), path)
-            found[case, mode] = path
-    return found
+            paths[case, mode] = path
+    return paths
 
 
 def of(runs, case, mode):

@@ -51,11 +51,11 @@ def test_one_process_trains_only_on_the_weights_of_the_run(tmp_path):
     load_frozen.cache_clear()
     with pytest.raises(UserError) as caught:
         SerialExecutor(job)
-    found = str(job.build().facts["weights_sha256"])
+    here = str(job.build().facts["weights_sha256"])
     expected = str(job.frozen["weights_sha256"])
     told = str(caught.value)
-    assert f"host {socket.gethostname()} (process {os.getpid()})" in told and found != expected
-    assert f"found weights_sha256 {found[:20]}" in told and f"expected weights_sha256 {expected[:20]}" in told
+    assert f"host {socket.gethostname()} (process {os.getpid()})" in told and here != expected
+    assert f"found weights_sha256 {here[:20]}" in told and f"expected weights_sha256 {expected[:20]}" in told
     assert told.endswith("copy the driver's files of backbone.weights to that host, or name a folder that all share")
 
 

@@ -22,11 +22,11 @@ def turn(*, steps=2, tensors=1, values=100.0, forward_s=1.0, optimizer_s=1.0, wa
 
 @given(call_s=SECONDS, window_s=SECONDS, flops=st.floats(1.0, 1e9))
 def test_two_batch_sizes_tell_a_call_from_a_window(call_s, window_s, flops):
-    found = pace({rows: [call_s + rows * window_s] * 3 for rows in (4, 16, 32)}, flops)
-    assert found.seconds(1, 32 * flops) == pytest.approx(call_s + 32 * window_s)
+    fitted = pace({rows: [call_s + rows * window_s] * 3 for rows in (4, 16, 32)}, flops)
+    assert fitted.seconds(1, 32 * flops) == pytest.approx(call_s + 32 * window_s)
     if window_s > 2 * LEAST_SHARE * (call_s + 32 * window_s) / 32:
-        assert found.call_s == pytest.approx(call_s, rel=1e-3, abs=1e-6 * window_s)
-        assert flops / found.flops_per_s == pytest.approx(window_s, rel=1e-6)
+        assert fitted.call_s == pytest.approx(call_s, rel=1e-3, abs=1e-6 * window_s)
+        assert flops / fitted.flops_per_s == pytest.approx(window_s, rel=1e-6)
 
 
 @given(low_s=SECONDS, high_s=SECONDS)

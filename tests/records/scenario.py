@@ -146,10 +146,10 @@ def drive(path: Path, rounds: int = ROUNDS, saved: Callable[[int], None] = lambd
         if fresh
         else RunFolder.resume(path, min_free_bytes=0) as folder
     ):
-        found = restore(folder, BINDING)
-        at = found.checkpoint or Checkpoint(round=-1, state=first_state())
+        restored = restore(folder, BINDING)
+        at = restored.checkpoint or Checkpoint(round=-1, state=first_state())
         store, state = CheckpointStateStore(at.clients), at.state
-        totals = found.rounds[-1].totals if found.rounds else {}
+        totals = restored.rounds[-1].totals if restored.rounds else {}
         folder.update(status="running", num_resumes=folder.run.num_resumes + (not fresh))
         for round_ in range(at.round + 1, rounds):
             result = next_round(state, store, round_)
@@ -237,9 +237,9 @@ def sweep(root: Path, template: Path | None) -> list[dict[str, object]]:
             shutil.copytree(template, root / name)
         return root / name
 
-    found = points(fresh("counted"))
+    crash_points = points(fresh("counted"))
     rows: list[dict[str, object]] = []
-    for number, (name, saved) in enumerate(found, 1):
+    for number, (name, saved) in enumerate(crash_points, 1):
         for halved in (False, True) if name in WRITES else (False,):
             path = fresh(f"{number:03d}{'h' if halved else ''}-{name}")
             status = forked(lambda path=path, number=number, halved=halved: killed_at(path, number, halved))

@@ -13,8 +13,8 @@ from relief_ray.records import checkpoint, read_rounds, read_run
 
 
 def assert_previous_or_new(scenario, path: Path, saved: int) -> None:
-    found = checkpoint.load(path, scenario.BINDING)
-    assert (-1 if found is None else found.round) in (saved, saved + 1)
+    loaded = checkpoint.load(path, scenario.BINDING)
+    assert (-1 if loaded is None else loaded.round) in (saved, saved + 1)
     assert not (path / "run.json").exists() or read_run(path).cell == scenario.make_run().cell
     assert [r.round for r in read_rounds(path)] == list(range(len(read_rounds(path))))
 

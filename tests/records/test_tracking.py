@@ -67,10 +67,10 @@ def points(folder: Path, uri: str | None = None) -> Counter[tuple[str, int]]:
     from mlflow import MlflowClient
 
     client = MlflowClient(tracking_uri=store_uri(folder, uri))
-    found = [
+    logged = [
         p for r in stored(folder, uri) for key in r.data.metrics for p in client.get_metric_history(r.info.run_id, key)
     ]
-    return Counter((p.key, p.step) for p in found)
+    return Counter((p.key, p.step) for p in logged)
 
 
 def expected(rounds: int) -> Counter[tuple[str, int]]:
@@ -97,19 +97,24 @@ def test_sync_copies_everything_once(run):
     assert first.num_points == 4 * POINTS_A_ROUND
     assert sync(run).num_points == 0 and sync(run).run_id == first.run_id
     assert points(run) == expected(4)
-    (found,) = stored(run)
+    (stored_run,) = stored(run)
     record = read_run(run)
-    assert found.info.status == "FINISHED" and found.info.run_name == record.name
-    assert found.data.params == {"strategy.name": "toy", "seed": "3"}
-    assert found.data.tags["relief.cell"] == record.cell and found.data.tags["relief.data_origin"] == "SYNTHETIC"
+    assert stored_run.info.status == "FINISHED" and stored_run.info.run_name == record.name
+    assert stored_run.data.params == {"strategy.name": "toy", "seed": "3"}
+    assert (
+        stored_run.data.tags["relief.cell"] == record.cell and stored_run.data.tags["relief.data_origin"] == "SYNTHETIC"
+    )
     last = read_rounds(run)[-1]
-    assert found.data.metrics["time_s"] == last.totals["split"].time_s and found.data.metrics["loss"] == last.loss
-    artifacts = Path(found.info.artifact_uri.removeprefix("file://"))
+    assert (
+        stored_run.data.metrics["time_s"] == last.totals["split"].time_s
+        and stored_run.data.metrics["loss"] == last.loss
+    )
+    artifacts = Path(stored_run.info.artifact_uri.removeprefix("file://"))
     assert artifacts.is_absolute() and artifacts.is_relative_to(run.parent)
     for name in ("run.json", "rounds.jsonl"):
         assert (artifacts / name).read_bytes() == (run / name).read_bytes()
     target = read_sync(run).targets[store_uri(run)]
-    assert (target.step, target.closed, target.run_id) == (3, "finished", found.info.run_id)
+    assert (target.step, target.closed, target.run_id) == (3, "finished", stored_run.info.run_id)
     assert set(METRICS) >= {key for key, _ in expected(1)}
 
 
@@ -227,8 +232,8 @@ def test_a_tracker_tells_a_store_in_the_background(run):
     tracker = MlflowTracker(finish_s=START_S)
     live(run, tracker, read_rounds(run))
     assert points(run) == expected(4)
-    (found,) = stored(run)
-    assert found.info.status == "FINISHED"
+    (stored_run,) = stored(run)
+    assert stored_run.info.status == "FINISHED"
     assert sync(run).num_points == 0
 
 
@@ -236,8 +241,8 @@ def test_a_resumed_run_goes_on_in_the_same_place_with_no_round_twice(run):
     rounds = read_rounds(run)
     first = MlflowTracker(finish_s=START_S)
     live(run, first, rounds[:3], status="interrupted")
-    (found,) = stored(run)
-    assert found.info.status == "KILLED" and points(run) == expected(3)
+    (stored_run,) = stored(run)
+    assert stored_run.info.status == "KILLED" and points(run) == expected(3)
     with RunFolder.resume(run, min_free_bytes=0) as folder:
         folder.rewind(1)
         second = MlflowTracker(finish_s=START_S, interval_s=0.0, delay_s=0.0)
@@ -248,8 +253,8 @@ def test_a_resumed_run_goes_on_in_the_same_place_with_no_round_twice(run):
             second.round(record)
         wait_for(lambda: points(run) == expected(4))
         second.close()
-    (found,) = stored(run)
-    assert found.info.status == "RUNNING", "closed without an end: the run has none"
+    (stored_run,) = stored(run)
+    assert stored_run.info.status == "RUNNING", "closed without an end: the run has none"
     assert points(run) == expected(4)
 
 

@@ -19,7 +19,7 @@ def test_a_gain_is_the_one_that_the_comparison_prints(family):
     rows = {row.label: row.f1 for row in compare_runs(family).rows}
     cells = cells_of(family)
     assert {label: gain(cells, label) for label in rows if label != "fedavg"} == {
-        label: found for label, found in rows.items() if label != "fedavg"
+        label: gains for label, gains in rows.items() if label != "fedavg"
     }
     assert gain(cells, "v1").mean == pytest.approx(10.0)
 

@@ -29,9 +29,9 @@ def plain(sums):
 
 def test_blocks_are_added_pairwise():
     a, b, c, d, e = (block(i)["global"]["A"].plain for i in range(5))
-    found = merge_blocks(block(i) for i in range(5))
-    assert plain(found) == (((a + b) + (c + d)) + e).tolist() != ((((a + b) + c) + d) + e).tolist()
-    assert found["global"]["A"].members == (0, 1, 2, 3, 4) and found["global"]["A"].sq_norm == 10.0
+    merged = merge_blocks(block(i) for i in range(5))
+    assert plain(merged) == (((a + b) + (c + d)) + e).tolist() != ((((a + b) + c) + d) + e).tolist()
+    assert merged["global"]["A"].members == (0, 1, 2, 3, 4) and merged["global"]["A"].sq_norm == 10.0
 
 
 def test_one_block_and_none():

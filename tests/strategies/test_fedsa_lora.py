@@ -131,8 +131,8 @@ def test_canonical_mean_is_by_hand():
     _, keep = split(LAYOUT, "none")
     size = LAYOUT.num_values({"encoder.acc.1": ALL_BUT_A})
     states = {1: {"encoder.acc.1": torch.full((size,), 3.0)}, 0: {"encoder.acc.1": torch.full((size,), 1.0)}, 2: {}}
-    found = tensors("encoder.acc.1", mean_personal(theta, states, keep, LAYOUT)["encoder.acc.1"])
-    assert bool((found["b"] == 2.0).all()) and not found["a"].any()
+    mean = tensors("encoder.acc.1", mean_personal(theta, states, keep, LAYOUT)["encoder.acc.1"])
+    assert bool((mean["b"] == 2.0).all()) and not mean["a"].any()
 
 
 @pytest.mark.parametrize("missing", ["zero_input", "zero_feature"])

@@ -182,7 +182,7 @@ def test_presets_that_do_everything_reach_table_i(preset):
 
 def windows_over(scene, num_rounds, clock=CLOCK):
     """FedEL's mean speedup and upload, importances drawn, every selection made by its own device."""
-    draw, layout, states, found = random.Random(0), scene.backbone.layout, {}, []
+    draw, layout, states, rounds = random.Random(0), scene.backbone.layout, {}, []
     own = layout.select(fedel.own_groups(layout))
     probe = (Assignment(client=0, down={}, train=own, up={}, epochs=1), 32)
     for round_ in range(1, num_rounds + 1):
@@ -202,8 +202,8 @@ def windows_over(scene, num_rounds, clock=CLOCK):
             update = scene.strategy.client.after(context, Update(receipt=refined, delta={}))
             states[task.client] = update.state
             receipts.append(update.receipt)
-        found.append(scene.bill(receipts, clock))
-    return 1.0 / mean(1.0 / speedup for speedup, _ in found), mean(up for _, up in found)
+        rounds.append(scene.bill(receipts, clock))
+    return 1.0 / mean(1.0 / speedup for speedup, _ in rounds), mean(up for _, up in rounds)
 
 
 def drawn(own, draw):
@@ -248,10 +248,10 @@ def test_darkdistill_reaches_the_bytes_and_not_the_speedup():
 def test_fedicu_freezes_whole_groups_so_bytes_fall_by_more_than_a_fifth():
     """Backbone 1's fusion blocks are a quarter each: 74 to 76 % is sent where the paper says 80."""
     scene = world("fedicu_table", B1)
-    found = []
+    rounds = []
     for seed in range(20):
         draw = random.Random(seed)
         known = to_tensor({j: draw.random() for j in scene.backbone.layout.ids}, scene.backbone.layout)
-        found.append(scene.round(replace(scene.start(), tensors={IMPORTANCE: known})))
-    assert all(0.73 < up < 0.77 for _, up in found) and printed("I", "FedICU")[1] == pytest.approx(0.80, abs=0.001)
-    assert mean(speedup for speedup, _ in found) > printed("I", "FedICU")[0] + 0.1
+        rounds.append(scene.round(replace(scene.start(), tensors={IMPORTANCE: known})))
+    assert all(0.73 < up < 0.77 for _, up in rounds) and printed("I", "FedICU")[1] == pytest.approx(0.80, abs=0.001)
+    assert mean(speedup for speedup, _ in rounds) > printed("I", "FedICU")[0] + 0.1

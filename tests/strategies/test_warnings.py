@@ -38,8 +38,8 @@ def test_it_warns_exactly_where_nobody_may_train_more(name, planner):
     for deadline in (0.5 * needed, 0.999 * needed, needed, float(rounded_up(needed)), 2 * needed):
         config = PRESETS[name].config.model_copy(update={"deadline_s": deadline})
         # V2 and V3 need no block, and their ranking may prefer one; who offers the others first finds a place for them.
-        found = further(config, context) if config.mandatory else offered(config, context)
-        assert bool(found) == (warnings(config, context) == ()), deadline
+        choices = further(config, context) if config.mandatory else offered(config, context)
+        assert bool(choices) == (warnings(config, context) == ()), deadline
 
 
 def offered(config, context):

@@ -100,8 +100,8 @@ def _rounds(backbone, engine):
     assert types([*update.delta.values(), *update.state.values(), *update.receipt.stats.values()]) == {"cpu"}
     for module in (m for s in trainer.backbone.stages for m in s.module.modules()):
         assert types([*module.parameters(recurse=False), *module.buffers(recurse=False)]) <= {GPU}, module
-    found = predict(trainer.backbone, prepared, MASKS, "zero_input")
-    assert {len(f) for f in found.values()} == {NUM_WINDOWS} and types(found.values()) == {"cpu"}
+    classes = predict(trainer.backbone, prepared, MASKS, "zero_input")
+    assert {len(f) for f in classes.values()} == {NUM_WINDOWS} and types(classes.values()) == {"cpu"}
 
 
 def a_stack(build, engine):

@@ -133,10 +133,10 @@ class Scenario:
             )
 
 
-def distance(found: Update, expected: Update) -> float:
+def distance(update: Update, expected: Update) -> float:
     """Relative L2 distance of two updates over all their groups."""
-    assert found.delta.keys() == expected.delta.keys()
-    gap = sum(float((found.delta[j].double() - d.double()).square().sum()) for j, d in expected.delta.items())
+    assert update.delta.keys() == expected.delta.keys()
+    gap = sum(float((update.delta[j].double() - d.double()).square().sum()) for j, d in expected.delta.items())
     return (gap / sum(float(d.double().square().sum()) for d in expected.delta.values())) ** 0.5
 
 

@@ -107,10 +107,10 @@ def test_every_objective_has_the_naive_engine_s_gradient(name, groups, engine):
     """What an objective sums over an absent sensor's rows is the same sum, however few of them were computed."""
     program, taps = PROGRAMS[name]
     expected, loss, rows = one_batch(program, taps, None, engine="naive", groups=groups)
-    found, same_loss, same_rows = one_batch(program, taps, None, engine=engine, groups=groups)
+    gradient, same_loss, same_rows = one_batch(program, taps, None, engine=engine, groups=groups)
     assert same_loss == pytest.approx(loss, rel=1e-10)
     assert all(torch.allclose(same_rows[n], rows[n], rtol=1e-10, atol=1e-12) for n in ("label", "loss"))
-    assert max(float((found[j] - g).abs().max()) for j, g in expected.items()) < 1e-10
+    assert max(float((gradient[j] - g).abs().max()) for j, g in expected.items()) < 1e-10
 
 
 def test_what_the_wrong_declaration_would_give_is_something_else():

@@ -254,11 +254,11 @@ def test_evaluation_through_masks_is_the_plain_forward_pass():
     stirred(backbone)
     backbone.chunk = 4
     masks = [frozenset(SHAPE.modalities), frozenset(["gyro"])]
-    found = predict(backbone, raw, masks, "zero_input")
+    classes = predict(backbone, raw, masks, "zero_input")
     for mask in masks:
         masked = {m: x if m in mask else torch.zeros_like(x) for m, x in raw.items()}
         with torch.no_grad():
-            assert torch.equal(found[mask], backbone.forward(masked).argmax(1))
+            assert torch.equal(classes[mask], backbone.forward(masked).argmax(1))
 
 
 def test_backbone_keeps_its_costs_when_counted_twice():

@@ -32,7 +32,7 @@ def test_every_method_has_fifteen_different_tries():
     hashes = {}
     for cell in cells():
         hashes.setdefault(cell.label, set()).add(cell.hash)
-    assert {m: len(found) for m, found in hashes.items()} == dict.fromkeys(METHODS, 15)
+    assert {m: len(tries) for m, tries in hashes.items()} == dict.fromkeys(METHODS, 15)
 
 
 def test_only_methods_without_a_number_of_their_own_get_the_batch_size():

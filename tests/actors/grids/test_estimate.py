@@ -60,8 +60,8 @@ def test_missing_data_are_said_not_raised(tmp_path, monkeypatch):
     monkeypatch.setenv("RELIEF_CACHE", str(tmp_path))
     grid = replace(tiny_grid(methods=("fedavg",)), datasets=("pamap2",))
     entries = Plan(out=tmp_path, name="tiny", title="", cells=cells_of(grid)).cell_folders()
-    (found,) = estimates(entries, probe_missing(entries, one_each=True, say=lambda text: None)).values()
-    assert found.seconds is None and found.origin == "unknown: dataset 'pamap2' not found"
+    (estimate,) = estimates(entries, probe_missing(entries, one_each=True, say=lambda text: None)).values()
+    assert estimate.seconds is None and estimate.origin == "unknown: dataset 'pamap2' not found"
 
 
 @pytest.mark.parametrize(
@@ -92,9 +92,9 @@ def test_what_costs_the_same_is_timed_once():
 def test_the_first_method_does_not_pay_for_the_process(tmp_path, monkeypatch):
     timed = []
     monkeypatch.setattr("actors.grids.estimate.probe", lambda config: timed.append(config) or probe(config))
-    found = probe_missing(tiny_plan(tmp_path).cell_folders(), one_each=False, say=lambda text: None)
+    timings = probe_missing(tiny_plan(tmp_path).cell_folders(), one_each=False, say=lambda text: None)
     cells = [c.config for c in tiny_plan(tmp_path).cells]
-    assert timed == [shortened(cells[0]), *cells] and len(found) == 2
+    assert timed == [shortened(cells[0]), *cells] and len(timings) == 2
     assert shortened(cells[0]).data.max_windows_per_client == 6
 
 

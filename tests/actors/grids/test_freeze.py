@@ -32,7 +32,7 @@ def best_of(plan, fold):
         if config.data.fold == fold:
             tried = (config.training.lr, config.strategy.mu)
             scores.setdefault(tried, []).append(read_rounds(entry.folder)[-1].validation.f1)
-    means = {tried: sum(found) / len(found) for tried, found in scores.items()}
+    means = {tried: sum(by_fold) / len(by_fold) for tried, by_fold in scores.items()}
     best = max(means, key=lambda tried: means[tried])
     return best, means[best]
 

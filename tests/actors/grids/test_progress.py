@@ -49,8 +49,8 @@ def test_progress_follows_cells_to_their_end(tmp_path, capsys):
     assert progress.view().num_failed == 1 and not progress.running
     assert plan.cell_folders()[1].why == "its process died: ActorDiedError: killed"
     assert "dsa_mini-relief-s0: FAILED in" in capsys.readouterr().out
-    found = leaders(plan.cell_folders(), progress.scores)
-    assert [(x.setting, x.label, x.num, x.of) for x in found] == [("dsa_mini", "fedavg", 1, 1)] and found[0].f1 == f1
+    best = leaders(plan.cell_folders(), progress.scores)
+    assert [(x.setting, x.label, x.num, x.of) for x in best] == [("dsa_mini", "fedavg", 1, 1)] and best[0].f1 == f1
 
 
 def test_leaders_are_by_mean_over_seeds(tmp_path):

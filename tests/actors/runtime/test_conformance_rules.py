@@ -16,10 +16,10 @@ def packed(on_warm_hosts):
 
 @pytest.mark.parametrize("name", [n for n, (rule, _, _) in BROKEN.items() if rule == "executors"])
 def test_a_strategy_that_looks_at_its_process_is_told_from_the_plain_loop(name, write, packed):
-    rule, (body, build), found = BROKEN[name]
+    rule, (body, build), message = BROKEN[name]
     verdicts = judge(f"{write(module(body, build))}:Mine", {"packed on Ray": packed})
     assert {v.rule: v.status for v in verdicts.values()} == dict.fromkeys(RULES, "kept") | {rule: "broken"}
-    assert found in verdicts[rule].found
+    assert message in verdicts[rule].found
 
 
 @pytest.mark.parametrize(

@@ -43,29 +43,29 @@ LAYOUTS = [
 
 @pytest.mark.parametrize("options", LAYOUTS)
 def test_same_bits_as_the_plain_loop(on_ray, twelve, options):
-    serial, found = SerialExecutor(twelve), on_ray(twelve, scenes.TYPES, **options)
+    serial, on_hosts = SerialExecutor(twelve), on_ray(twelve, scenes.TYPES, **options)
     for round_ in (1, 2):
-        assert same_round(round_of(found, twelve, round_), round_of(serial, twelve, round_))
-    some_participants(found, twelve)
-    same_counts(found, serial, twelve)
-    assert found.facts()["num_lost_calls"] == 0
-    assert found.peak_mib > 50, "a process with torch in it"
+        assert same_round(round_of(on_hosts, twelve, round_), round_of(serial, twelve, round_))
+    some_participants(on_hosts, twelve)
+    same_counts(on_hosts, serial, twelve)
+    assert on_hosts.facts()["num_lost_calls"] == 0
+    assert on_hosts.peak_mib > 50, "a process with torch in it"
 
 
-def same_counts(found, serial, job):
+def same_counts(on_hosts, serial, job):
     """Every test window is counted once, however many hosts share them."""
     models, targets, states = start_models(job), make_targets(job), make_states(job)
     expected = serial.evaluate(models, targets, states, "test")
-    counts = found.evaluate(models, targets, states, "test")
+    counts = on_hosts.evaluate(models, targets, states, "test")
     assert set(counts) == set(expected)
     assert all(torch.equal(counts[label], expected[label]) for label in expected)
     assert int(counts["global"].sum()) == 25
 
 
-def some_participants(found, job):
+def some_participants(on_hosts, job):
     """Clients 3 to 6 alone, and the bytes that this moved."""
     models, tasks, layout = start_models(job), make_tasks(job)[3:7], job.build().layout
-    trained = found.train(1, models, tasks, {})
+    trained = on_hosts.train(1, models, tasks, {})
     assert same_round(trained, SerialExecutor(job).train(1, models, tasks, {}))
     down, up = 4 * 2 * layout.numel, sum(4 * layout.num_values(t.up) for t in tasks)
     assert down + up < trained.moved_bytes < down + up + 100_000
@@ -73,9 +73,9 @@ def some_participants(found, job):
 
 def test_every_single_update_comes_back_where_the_strategy_collects(on_warm_hosts, tmp_path):
     job = make_job(tmp_path, 12, reduction=scenes.COLLECT)
-    found = round_of(on_warm_hosts(job, num_hosts=1), job)
-    assert [u.receipt.assignment.client for u in found.reduced.updates] == list(range(12))
-    assert same_round(found, round_of(SerialExecutor(job), job))
+    collected = round_of(on_warm_hosts(job, num_hosts=1), job)
+    assert [u.receipt.assignment.client for u in collected.reduced.updates] == list(range(12))
+    assert same_round(collected, round_of(SerialExecutor(job), job))
 
 
 # Lost hosts ------------------------------------------------------------------------------------------------------
@@ -122,10 +122,10 @@ def test_a_host_killed_with_whole_blocks_in_its_call_costs_no_bit_either(on_ray,
 
 def test_a_client_that_always_kills_its_host_is_left_out_alone(on_ray, twelve):
     executor = on_ray(with_refine(twelve, scenes.killed_always), num_hosts=2, quorum=0.8)
-    found = round_of(executor, twelve)
-    assert list(found.rejected) == [2] and "process died" in found.rejected[2]
+    trained = round_of(executor, twelve)
+    assert list(trained.rejected) == [2] and "process died" in trained.rejected[2]
     # Client 1 shared a block with it and was trained by the second attempt.
-    assert [r.assignment.client for r in found.reduced.receipts] == [0, 1, 3, 4, 5, 6, 7, 8, 9, 10, 11]
+    assert [r.assignment.client for r in trained.reduced.receipts] == [0, 1, 3, 4, 5, 6, 7, 8, 9, 10, 11]
     # What waited behind it on the same host was never blamed for it.
     assert executor.num_lost == 2
     others = [t for t in make_tasks(twelve) if t.client != 2]
@@ -192,9 +192,9 @@ def test_a_users_mistake_keeps_its_type(on_warm_hosts, tmp_path):
 
 def test_an_update_with_nan_is_rejected_and_the_round_goes_on(on_warm_hosts, tmp_path):
     job = replace(make_job(tmp_path, 4), program=ClientProgram(after=scenes.poisoned))
-    found = round_of(on_warm_hosts(job, num_hosts=1), job)
-    assert list(found.rejected) == [2] and "not finite" in found.rejected[2]
-    assert same_round(found, round_of(SerialExecutor(job), job))
+    trained = round_of(on_warm_hosts(job, num_hosts=1), job)
+    assert list(trained.rejected) == [2] and "not finite" in trained.rejected[2]
+    assert same_round(trained, round_of(SerialExecutor(job), job))
 
 
 def test_asked_to_stop_the_round_is_dropped(on_ray, tmp_path):

@@ -217,21 +217,21 @@ def descendants(pid):
         except OSError:
             continue
         parents[int(path.parent.name)] = int(text.rpartition(")")[2].split()[1])
-    found = {pid}
-    while more := {p for p, parent in parents.items() if parent in found} - found:
-        found |= more
-    return found - {pid}
+    family = {pid}
+    while more := {p for p, parent in parents.items() if parent in family} - family:
+        family |= more
+    return family - {pid}
 
 
 def alive(pids):
-    found = []
+    running = []
     for pid in pids:
         try:
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
         except OSError:
             continue
-        found += [pid] if state != "Z" else []
-    return found
+        running += [pid] if state != "Z" else []
+    return running
 
 
 def wait_until_gone(pids, seconds=10.0):

@@ -40,8 +40,8 @@ def test_one_round_equals_the_products(scenario):
     )
     oracle = Sequential(scenario.folder)
     oracle.step()
-    found = given.layout.flatten(result.state.models["global"])
-    assert deviation(found, oracle.flat, start_of(given)) < 1e-3
+    after = given.layout.flatten(result.state.models["global"])
+    assert deviation(after, oracle.flat, start_of(given)) < 1e-3
     assert not torch.equal(oracle.flat, start_of(given))
 
 

@@ -17,8 +17,8 @@ def test_an_exact_host_sums_what_its_clients_changed(monkeypatch):
     """Each of four clients changes every value by 2."""
     usual = Arithmetic.load
     monkeypatch.setattr(Arithmetic, "load", lambda self, start: usual(self, start + 2.0))
-    found = ExactHost(3).round(np.array([1.0, -2.0, 0.5], np.float32), 4)
-    assert found.dtype == np.float64 and found.tolist() == [8.0] * 3
+    total = ExactHost(3).round(np.array([1.0, -2.0, 0.5], np.float32), 4)
+    assert total.dtype == np.float64 and total.tolist() == [8.0] * 3
 
 
 def test_the_mean_by_hand():

@@ -34,7 +34,7 @@ def test_shares_add_up_and_every_part_is_seen(session, scenario, tmp_path):
 
 
 def test_what_mlflow_is_told_is_complete(session, tmp_path):
-    found = measure(tmp_path, num_turns=1, num_rounds=2)
-    assert found["recording_n8_run_s"] > 0 and found["recording_n8_bare_s"] > 0
-    assert found["recording_n8_unsaved_s"] > 0
-    assert found["recording_n8_run_mlflow_s"] > 0 and found["recording_n8_points_left"] == 0
+    figures = measure(tmp_path, num_turns=1, num_rounds=2)
+    assert figures["recording_n8_run_s"] > 0 and figures["recording_n8_bare_s"] > 0
+    assert figures["recording_n8_unsaved_s"] > 0
+    assert figures["recording_n8_run_mlflow_s"] > 0 and figures["recording_n8_points_left"] == 0

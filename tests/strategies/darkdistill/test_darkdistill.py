@@ -155,8 +155,8 @@ def test_what_is_reported_is_charged(tmp_path, bins):
     """A pair a window (5 bytes), or a cell (7 bytes): on top of the payload."""
     run = run_of(tmp_path, config=DarkDistill(distil=False, bin_nats=bins))
     plain = run_of(tmp_path, strategy=lambda s: replace(s, client=replace(s.client, after=lambda _, u: u)))
-    found, sent = (r.round(1).trained.reduced.receipts for r in (run, plain))
-    for receipt, payload in zip(found, sent, strict=True):
+    receipts, sent = (r.round(1).trained.reduced.receipts for r in (run, plain))
+    for receipt, payload in zip(receipts, sent, strict=True):
         label, difficulty = receipt.stats["label"], receipt.stats["difficulty"]
         assert len(label) == len(difficulty) == receipt.work.num_windows
         assert sorted(label.tolist()) == sorted(payload.stats["label"].tolist())
@@ -360,8 +360,8 @@ def test_every_exit_can_be_evaluated(tmp_path):
         EvalTarget(label="early", output="exit.1"),
         EvalTarget(label="x", output="head.1"),
     ]
-    found = run.executor.evaluate(run.state.models, targets, {}, "test")
-    assert torch.equal(found["deep"], found["x"]) and not torch.equal(found["deep"], found["early"])
+    counts = run.executor.evaluate(run.state.models, targets, {}, "test")
+    assert torch.equal(counts["deep"], counts["x"]) and not torch.equal(counts["deep"], counts["early"])
     assert run.strategy.evaluate(run.state, FOUR).canonical == EvalTarget(label="global")
 
 

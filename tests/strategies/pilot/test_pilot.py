@@ -79,12 +79,12 @@ def test_stage_1_is_a_share_of_the_run_and_at_least_a_round(rounds, share, last)
 
 def test_models_are_read_by_the_stage_that_they_were_trained_in(tmp_path):
     run = pilot(tmp_path)
-    found = []
+    outputs = []
     for round_ in (1, 2):
         run.round(round_)
         plan = run.strategy.evaluate(run.state, SIX)
-        found.append({t.output for t in (plan.canonical, *plan.clients)})
-    assert found == [{"connector.logits@first"}, {"connector.logits@mixed"}]
+        outputs.append({t.output for t in (plan.canonical, *plan.clients)})
+    assert outputs == [{"connector.logits@first"}, {"connector.logits@mixed"}]
 
 
 def test_stage_1_trains_the_own_adapters_and_nothing_of_stage_2(tmp_path):
@@ -115,8 +115,8 @@ def test_a_task_adapter_is_its_clients_mean_by_samples(tmp_path):
         total = sum(SIX[n].num_windows for n in came)
         local = [before[f"client.{n}"]["connector.task.1"] + updates[n].delta["connector.task.1"] for n in came]
         expected = sum(SIX[n].num_windows / total * x for n, x in zip(came, local, strict=True))
-        found = run.state.models[f"client.{came[0]}"]["connector.task.1"]
-        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+        adapter = run.state.models[f"client.{came[0]}"]["connector.task.1"]
+        torch.testing.assert_close(adapter, expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("neighbours", [1, 3])
@@ -140,11 +140,11 @@ def test_in_stage_2_the_own_adapter_counts_where_it_is_asked_to(tmp_path, own_in
     task = run.strategy.allocate(run.state, context_of(run.backbone, SIX, 3))[0]
     own = run.store.load(0)
     assert bool(own["connector.own"].any())
-    found = []
+    deltas = []
     for state in (own, {**own, "connector.own": torch.zeros_like(own["connector.own"])}):
         (update,) = run.executor.train(3, run.state.models, [task], {0: state}).reduced.updates
-        found.append(update.delta["encoder.acc.1"])
-    assert torch.equal(*found) is not own_in_mix
+        deltas.append(update.delta["encoder.acc.1"])
+    assert torch.equal(*deltas) is not own_in_mix
 
 
 def objective_of(taps, **lambdas):
@@ -204,8 +204,8 @@ def test_canonical_model_is_the_mean_of_the_full_clients(tmp_path):
     assert plan.canonical.mean_of == {0: shares[0], 2: shares[1]} and set(plan.canonical.keep) == NEVER_SENT
     assert {t.output for t in (plan.canonical, *plan.clients)} == {"connector.logits@mixed"}
     assert [t.view for t in plan.clients] == [f"client.{n}" for n in range(6)] and plan.clients[3].modalities == HR
-    found = run.executor.evaluate(models, plan.clients, {n: run.store.load(n) for n in range(6)}, "test")
-    assert set(found) == {f"client.{n}" for n in range(6)}
+    counts = run.executor.evaluate(models, plan.clients, {n: run.store.load(n) for n in range(6)}, "test")
+    assert set(counts) == {f"client.{n}" for n in range(6)}
 
 
 @pytest.mark.parametrize("stage1", [1, 0])
