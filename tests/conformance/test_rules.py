@@ -39,7 +39,10 @@ def test_every_preset_keeps_every_rule(strategy):
     assert statuses == dict.fromkeys(RULES, ("kept", "")) | {"executors": ("not judged", "needs Ray")}
 
 
+@pytest.mark.slow
+@pytest.mark.moment
 def test_rules_are_tried_on_another_backbone_where_that_is_asked_for():
+    """By default shown by docs/extending.md, whose backbone is checked so (test_extending)."""
     values = override(PROBLEM, ["strategy=fedsa_lora", "backbone=moment_lora", "backbone.size=tiny"])
     small = override(values, ["data.stride_s=60", "data.max_windows_per_client=2", "data.subjects=[1,4,7]"])
     assert {v.status for v in check(parse(small))} == {"kept", "not judged"}

@@ -1,7 +1,8 @@
 """A small run driven through the real ledger, checkpoints and capture, and the ways to interrupt it.
 
 Loaded by ``conftest.py`` as the fixture ``scenario``; also a program, so that what is killed is a process of its own.
-It forks, because importing torch for each of a hundred crash points would take minutes.
+It forks, because importing torch for each of a hundred crash points would take minutes. ``serve`` reads commands, a
+JSON list a line, and runs each in a forked child; ``hold ROOT`` alone is started directly.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ import os
 import shutil
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 from types import SimpleNamespace
 
 import torch
@@ -285,8 +288,6 @@ def main(command: str, root: Path, *rest: str) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (int(rest[0]), int(rest[0])))
         print(refusal(lambda: drive(root)))
     elif command == "sync-together":
-        import mlflow  # noqa: F401  (once, before the fork)
-
         pids = []
         for folder in rest:
             if (pid := os.fork()) == 0:
@@ -306,6 +307,37 @@ def main(command: str, root: Path, *rest: str) -> None:
         sync(root)
 
 
+def answer(command: str, *words: str) -> dict[str, object]:
+    """Runs a command in a forked child: its return code and what it printed."""
+    with TemporaryFile("w+") as output, TemporaryFile("w+") as errors:
+        if (pid := os.fork()) == 0:
+            os.dup2(output.fileno(), 1)
+            os.dup2(errors.fileno(), 2)
+            code = 1
+            try:
+                main(command, Path(words[0]), *words[1:])
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        texts = {name: (file.seek(0), file.read())[1] for name, file in (("stdout", output), ("stderr", errors))}
+        return {"returncode": code, **texts}
+
+
+def serve() -> None:
+    for line in sys.stdin:
+        command, *words = json.loads(line)
+        if command.startswith("sync"):
+            import mlflow  # noqa: F401  (once, before any fork)
+        print(json.dumps(answer(command, *words)), flush=True)
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    main(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:])
+    if sys.argv[1] == "serve":
+        serve()
+    else:
+        main(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:])

@@ -12,6 +12,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,8 @@ from relief_ray.records.lock import FileLock
 from relief_ray.records.metrics import METRICS
 from relief_ray.records.mlflow_store import Store, read_sync, store_uri
 
-pytest.importorskip("mlflow")
+if find_spec("mlflow") is None:
+    pytest.skip("mlflow comes with the server extra", allow_module_level=True)
 POINTS_A_ROUND = 9  # of the toy run, which is never evaluated
 START_S = 60.0
 
@@ -48,7 +50,7 @@ def empty_store(finished, tmp_path_factory) -> Path:
 
 @pytest.fixture
 def run(finished, empty_store, tmp_path) -> Path:
-    """A finished run beside a store that has not heard of it."""
+    """A finished run beside a store that does not have it yet."""
     shutil.copytree(finished, tmp_path / "run")
     shutil.copy(empty_store, tmp_path / "mlflow.db")
     return tmp_path / "run"
@@ -291,7 +293,7 @@ def test_short_rounds_travel_together(run, monkeypatch):
     assert len(exports) == 2 and points(run) == expected(4)
 
 
-def test_a_store_hears_of_a_run_with_its_first_round_or_after_a_while(run, monkeypatch):
+def test_a_store_gets_a_run_with_its_first_round_or_after_a_while(run, monkeypatch):
     """What starts with a run needs the cores that importing MLflow takes."""
     exports, real = [], mlflow_store.Exporter.catch_up
     monkeypatch.setattr(mlflow_store.Exporter, "catch_up", lambda self: exports.append(self) or real(self))
@@ -425,12 +427,7 @@ def test_store_uris_are_absolute(tmp_path, monkeypatch):
     assert store_uri(Path("a"), "http://h:5000") == "http://h:5000"
 
 
-def test_mlflow_is_not_imported_before_it_is_needed():
-    code = "import sys; import relief_ray.records; sys.exit('mlflow' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
-
-
-def test_the_null_tracker_tells_nobody(run):
+def test_the_null_tracker_writes_nothing(run):
     before = sorted(p.name for p in run.parent.rglob("*"))
     live(run, NullTracker(), read_rounds(run))
     NullTracker().close()

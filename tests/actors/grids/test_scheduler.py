@@ -1,4 +1,4 @@
-"""Cells through the real Ray Tune: order, reused processes and hosts, failures that stop nobody, the same bits."""
+"""Cells through the real Ray Tune: order, reused processes and hosts, one cell's failure, the same bits."""
 
 import json
 import os
@@ -51,7 +51,7 @@ def run_all(plan, log):
 
 
 def test_a_grid_with_a_failing_cell(cluster, tmp_path):
-    plan = write_grid(tiny_plan(tmp_path / "tune", seeds=(0, 1, 2)))
+    plan = write_grid(tiny_plan(tmp_path / "tune", seeds=(0, 1)))
     # Its one timed client is not in the data: the cell fails on its own, wherever it runs.
     bad = cells_of(tiny_grid(methods=("full_only",), seeds=(0,), **{"fleet.owned": {"A": ["acc"], "C": ["mag"]}}))
     mixed = write_grid(replace(plan, cells=(plan.cells[0], *bad, *plan.cells[1:])))
@@ -63,8 +63,8 @@ def test_a_grid_with_a_failing_cell(cluster, tmp_path):
     entries = {e.cell.name: e for e in mixed.cell_folders()}
     failed = entries[bad[0].name]
     assert failed.status == "failed" and "full_only: no client of this fleet owns all modalities" in failed.why
-    assert [e.status for e in plan.cell_folders()] == ["done"] * 6
-    alone = write_grid(tiny_plan(tmp_path / "alone", seeds=(0, 1, 2)))
+    assert [e.status for e in plan.cell_folders()] == ["done"] * 4
+    alone = write_grid(tiny_plan(tmp_path / "alone", seeds=(0, 1)))
     assert {run_trial(spec_of(e), WorkerCache()) for e in alone.cell_folders()} == {"done"}
     assert results(alone.out, alone.cells) == results(plan.out, plan.cells)
     assert not (plan.out / ".tune").exists()

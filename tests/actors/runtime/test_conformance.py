@@ -1,7 +1,7 @@
 """Every strategy on Ray, packed on one to three hosts or one actor per client: the bits of the plain loop.
 
-By default one strategy per kind of state: on two packed hosts, with both backbones, and where three clients have an
-actor each. All others are slow tests.
+By default one strategy per kind of state: on two packed hosts, and where three clients have an actor each; those whose
+state has the shape of the backbone on both backbones. All others are slow tests.
 """
 
 from functools import partial
@@ -58,7 +58,7 @@ def test_every_strategy_has_the_bits_of_the_plain_loop(case, make, plain, tmp_pa
 
 
 @pytest.mark.parametrize("make", ON_MOMENT, indirect=True)
-@pytest.mark.parametrize("case", params("moment", fast=has_kind))
+@pytest.mark.parametrize("case", params("moment"))
 def test_every_strategy_has_them_on_backbone_2(case, make, plain, tmp_path):
     drive(config_of(case), tmp_path / "run", make)
     assert outcome(tmp_path / "run") == plain(case)

@@ -27,7 +27,7 @@ REQUIRED = {
 
 def test_parts_without_ray(tmp_path):
     out, page = tmp_path / "figures.json", tmp_path / "page.md"
-    main(["--tiny", "--parts", "local,roofline,predict,gpu", "--json", str(out), "--markdown", str(page)])
+    main(["--tiny", "--parts", "local,roofline", "--json", str(out), "--markdown", str(page)])
     figures = json.loads(out.read_text())
     assert figures["type_c_reuse_vs_eager_full"] > 1.0
     assert 0.0 < figures["gemm_peak_fraction"] < 1.0

@@ -10,6 +10,7 @@ from benchmarks.engine.product import deviation
 from benchmarks.engine.scenario import Scenario, write
 
 
+@pytest.mark.slow
 def test_what_cannot_be_installed_is_noted(tmp_path, monkeypatch):
     monkeypatch.setattr(peers, "PEERS", (replace(peers.PEERS[0], requirement="no/such/folder"),))
     ready, notes = peers.install(tmp_path, ["flower"])
