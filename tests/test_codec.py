@@ -105,7 +105,7 @@ def with_header(rows, body=b""):
         (MAGIC + struct.pack("<I", 2) + b"\xff\xfe", "header cannot be read"),
     ],
 )
-def test_what_is_not_ours_is_refused(payload, message):
+def test_what_the_codec_did_not_write_is_refused(payload, message):
     with pytest.raises(ValueError, match=message):
         decode(LAYOUT, payload)
 

@@ -43,14 +43,14 @@ def test_an_instance_may_be_varied(write):
     assert config.label() == f"{module}:Mine"
 
 
-def test_a_class_derived_from_one_of_ours_is_the_users_own(write):
+def test_a_class_derived_from_a_built_in_one_is_the_users(write):
     module = write("from relief_ray.strategies.fedprox import FedProx\n\n\nclass Near(FedProx):\n    mu: float = 0.5\n")
     config = with_strategy(f"{module}:Near")
     assert json.loads(config.model_dump_json())["strategy"]["name"] == config.label() == f"{module}:Near"
     assert parse(json.loads(config.model_dump_json())) == config
 
 
-def test_ours_by_import_path_is_ours():
+def test_a_built_in_method_by_import_path_is_built_in():
     config = with_strategy("relief_ray.strategies.fedavg:FedAvg")
     assert config == with_strategy("fedavg") and config.label() == "fedavg" and config.modules() == ()
     assert ExperimentConfig(strategy=FedAvg()).label() == "fedavg"

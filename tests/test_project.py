@@ -76,7 +76,7 @@ def has_limit(path):
     return path.parent.parent.name != "strategies"
 
 
-def test_files_near_the_limit_are_told():
+def test_files_near_the_limit_are_warned_of():
     lengths = {
         name_of(p): len(p.read_text(encoding="utf-8").splitlines()) for p in sources("benchmarks") if has_limit(p)
     }

@@ -14,7 +14,7 @@ from relief_ray.models.moment.weights import load_frozen
 from relief_ray.records.cells import ERROR_FILE
 from relief_ray.records.identity import source_digest
 from relief_ray.records.run_folder import RunFolder, read_run
-from tests.actors.grids.scenes import tiny_plan
+from tests.actors.grids.tiny_plans import tiny_plan
 from tests.models.test_backbone_frozen import put_weights
 from tune_configs.cells import cells_of, load_grid
 
@@ -72,7 +72,7 @@ def test_a_cell_stops_between_rounds_and_goes_on(tmp_path):
     assert read_run(entry.folder).num_resumes == 1 and states(plan) == ["done"]
 
 
-def test_a_book_is_read_as_it_was_written(tmp_path):
+def test_a_plan_file_is_read_as_it_was_written(tmp_path):
     plan = write_grid(tiny_plan(tmp_path))
     assert read_grid(tmp_path) == plan
     changed = read_grid(tmp_path, ["runtime.num_hosts=2"])
@@ -93,7 +93,7 @@ def test_another_grids_folder_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"name": 1, "title": 2, "cells": [{}]}', "[]"])
-def test_a_damaged_book_is_named(tmp_path, text):
+def test_a_damaged_plan_file_is_named(tmp_path, text):
     (tmp_path / "grid.json").write_text(text)
     with pytest.raises(UserError, match="damaged"):
         read_grid(tmp_path)

@@ -123,7 +123,7 @@ def test_accounting_changes_the_bill_and_nothing_that_is_learned(runs, case):
 
 
 @pytest.mark.parametrize("case", ["fedsa_lora", "harmony"])
-def test_who_adds_nothing_is_charged_fedavgs_round_to_the_bit(runs, case):
+def test_methods_that_add_nothing_are_charged_fedavgs_round_to_the_bit(runs, case):
     setup = prepare(config_of(case, costs=TABLE))
     whole = setup.fedavg.counter.nbytes(setup.fedavg.counter.layout.select())
     for number, record in enumerate(of(runs, case, "table"), 1):

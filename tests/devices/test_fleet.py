@@ -102,7 +102,7 @@ def test_modality_without_owner():
         build_fleet(FleetConfig(counts=(0, 3, 5)), MODALITIES, COUNTS)
 
 
-def test_unknown_modality_and_empty_hands():
+def test_an_unknown_modality_or_none_is_refused():
     with pytest.raises(UserError, match=r"fleet.owned.B names \['eeg'\].*'hr'"):
         build_fleet(FleetConfig(owned={"B": ("acc", "eeg")}), MODALITIES, COUNTS)
     with pytest.raises(UserError, match=r"fleet.owned.C is empty"):

@@ -77,7 +77,7 @@ def test_what_does_not_change_speed_is_not_named(path):
         assert said(config(path, **other)) == ()
 
 
-def test_a_setting_that_the_file_lacks_is_told(path):
+def test_a_setting_that_the_file_lacks_is_reported(path):
     measured_with(path, config(path))
     values = json.loads(path.read_text())
     assert said(config(path)) == ()

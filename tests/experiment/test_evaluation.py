@@ -84,7 +84,7 @@ def test_own_subjects_are_the_rows_of_each_clients_subject(case, run_of):
     assert evaluate_run(path).f1_own_subjects == pytest.approx(sum(scores) / len(scores), rel=1e-12)
 
 
-def test_held_out_subjects_are_nobodys_own(run_cache, tmp_path):
+def test_held_out_subjects_belong_to_no_client(run_cache, tmp_path):
     config = config_of("fedavg")
     data = config.data.model_copy(update={"split": "held_out_subject", "fold": 0})
     drive(config.model_copy(update={"data": data, "rounds": 1}), tmp_path / "run")

@@ -230,7 +230,7 @@ def live(run: Path, tracker: Tracker, rounds: tuple, status: str = "finished") -
     return spent_s
 
 
-def test_a_tracker_tells_a_store_in_the_background(run):
+def test_a_tracker_writes_to_a_store_in_the_background(run):
     tracker = MlflowTracker(finish_s=START_S)
     live(run, tracker, read_rounds(run))
     assert points(run) == expected(4)

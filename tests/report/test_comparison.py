@@ -74,7 +74,7 @@ def test_an_unknown_clock_is_refused(make):
         compare_runs([make("fedavg")], "measured")
 
 
-def test_namesakes_are_told_apart_and_repeats_count_once(make):
+def test_equal_names_are_distinguished_and_repeats_count_once(make):
     sharp = {"strategy": {"name": "relief", "select": "divergence", "mandatory": True, "gamma": 0.5}}
     runs = [make("relief"), make("relief", extra=sharp), make("relief", model="other")]
     comparison = compare_runs(runs)

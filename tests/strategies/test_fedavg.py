@@ -138,7 +138,7 @@ def test_other_state_is_carried_along():
     assert after.tensors == state.tensors and after.facts == {"k": 1}
 
 
-def test_who_sent_nothing_still_counts_in_fedavg():
+def test_clients_that_sent_nothing_still_count_in_fedavg():
     """A participant that trained no group of a bucket dilutes it: the weights are over all receipts."""
     sent = random_updates(0)
     sent[3] = update_of(task_of(LAYOUT, 3, ["head.1"]), {"head.1": sent[3].delta["head.1"]})

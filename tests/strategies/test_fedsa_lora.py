@@ -73,7 +73,7 @@ def test_before_training_lora_adds_nothing():
         assert not tensors(j, start[j])["b"].any()
 
 
-def test_who_lacks_a_sensor_dilutes_its_owners_mean_exactly(tmp_path):
+def test_clients_without_a_sensor_dilute_its_owners_mean_exactly(tmp_path):
     """Masked features: the step of ``A_hr`` is (2 / 4) of the two owners' mean, non-owners send zeros."""
     run = bench(FedSALoRA().build(), tmp_path, missing="zero_feature", build_args={"b_zero": False})
     result = run.round(1)

@@ -49,7 +49,7 @@ def test_masks_share_what_they_have_in_common():
     assert len([c for c in calls if c[0] == "head"]) == 2 * len(MASKS)
 
 
-def test_no_sensor_at_all_is_one_guess_for_everybody():
+def test_without_any_sensor_all_windows_get_one_class():
     raw, _ = windows(10)
     classes = predict(build(), raw, [frozenset()], "zero_input")[frozenset()]
     assert classes.shape == (10,) and len(classes.unique()) == 1

@@ -199,7 +199,7 @@ def stacked(tasks, most=8, scenario=None):
     return StackedTrainer(scenario.trainer, most).train(runs_of(scenario, tasks(scenario.backbone)))
 
 
-def test_all_who_can_share_do(alone):
+def test_all_clients_that_can_share_steps_do(alone):
     stacked(lambda backbone: [task(backbone) for _ in CLIENTS])
     assert alone == []
 

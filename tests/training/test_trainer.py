@@ -141,7 +141,7 @@ def test_matrix_products_change_nothing_after_an_epoch(groups, missing, dtype, t
 
 
 @pytest.mark.slow
-def test_where_float32_parts_it_parts_from_its_own_float64_self_as_far():
+def test_engines_differ_in_float32_by_no_more_than_float32_from_float64():
     """Five epochs with many seeds: reuse is never much further from the truth than the plain loop."""
     for seed in range(20):
         raw, labels = windows(97, seed)
@@ -355,7 +355,7 @@ def test_other_facts_in_a_clients_state_survive():
     assert torch.equal(update.state["importance"], torch.ones(3))
 
 
-def test_refine_and_after_are_the_clients_own_word():
+def test_refine_and_after_decide_what_a_client_reports():
     scenario = Scenario()
 
     def refine(context, assignment):
@@ -453,7 +453,7 @@ def test_a_probe_leaves_no_trace(engine):
 def test_a_round_that_was_broken_off_leaves_nothing_to_the_next(engine, micro_batch):
     """Broken off in its second step, when some gradients are there: the same client again is a fresh trainer's."""
 
-    def scene_of():
+    def scenario_of():
         scenario = Scenario(engine)
         scenario.trainer.config = replace(scenario.trainer.config, micro_batch=micro_batch)
         return scenario
@@ -469,8 +469,8 @@ def test_a_round_that_was_broken_off_leaves_nothing_to_the_next(engine, micro_ba
     def broken(gradient):
         raise KeyboardInterrupt
 
-    used = scene_of()
+    used = scenario_of()
     with pytest.raises(KeyboardInterrupt):
         used.train(program=ClientProgram(objective=breaks, is_mean=True))
-    again, fresh = used.train(), scene_of().train()
+    again, fresh = used.train(), scenario_of().train()
     assert all(torch.equal(delta, fresh.delta[j]) for j, delta in again.delta.items())

@@ -83,7 +83,7 @@ def test_every_table_has_the_bounds():
         assert set(BOUNDS) < set(load_grid(name).methods)
 
 
-def test_every_claim_is_asked_wherever_the_variants_run():
+def test_every_claim_is_tested_wherever_the_variants_run():
     needed = {label for plan in PLANS for label in plan.pair}
     for name in ("ablation", "coupling"):
         assert needed < set(load_grid(name).methods)

@@ -7,7 +7,7 @@ from actors.plans import Plan
 from actors.runtime.warm_pool import WorkerCache
 from relief_ray.records.run_folder import read_rounds
 from relief_ray.strategies import DESCRIBED
-from tests.actors.grids.scenes import TINY
+from tests.actors.grids.tiny_plans import TINY
 from tests.actors.test_plans import spec_of
 from tune_configs.cells import cells_of, load_grid
 from tune_configs.search_lr import BATCH, METHODS, own_levels

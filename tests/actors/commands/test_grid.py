@@ -14,7 +14,7 @@ from actors.grids.trial import run_trial
 from actors.plans import Plan, keep_error, read_grid, write_grid
 from actors.runtime.warm_pool import WorkerCache
 from tests.actors.conftest import SMALL, Invoke, Start
-from tests.actors.grids.scenes import tiny_plan, tiny_search
+from tests.actors.grids.tiny_plans import tiny_plan, tiny_search
 from tests.actors.test_plans import spec_of
 from tune_configs.cells import cells_of, load_grid
 
@@ -116,7 +116,7 @@ def test_a_damaged_cell_does_not_stop_the_others(invoke: Invoke, cluster, tmp_pa
 
 
 @pytest.mark.ray
-def test_what_was_not_asked_for_does_not_run(invoke: Invoke, cluster, tmp_path):
+def test_cells_that_were_not_requested_do_not_run(invoke: Invoke, cluster, tmp_path):
     smoke = ["grid", "smoke", "--out", tmp_path, *SMALL, "--set=data.max_windows_per_client=4", "--set=rounds=1"]
     smoke += ["--set=tracking.enabled=false", "--set=folds=[0]", "--set=seeds=[0]"]
     write_grid(Plan(out=tmp_path, name="smoke", title="", cells=cells_of(load_grid("smoke"), ["methods=v1"])))

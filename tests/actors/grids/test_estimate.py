@@ -22,7 +22,7 @@ from actors.plans import Plan, write_grid
 from actors.runtime.warm_pool import WorkerCache
 from relief_ray.errors import UserError
 from relief_ray.records.run_folder import read_rounds
-from tests.actors.grids.scenes import tiny_grid, tiny_plan
+from tests.actors.grids.tiny_plans import tiny_grid, tiny_plan
 from tests.actors.test_plans import spec_of
 from tune_configs.cells import cells_of
 
@@ -108,7 +108,7 @@ def test_a_round_that_takes_too_long_is_given_up_and_stays_unknown(tmp_path):
     time.sleep(0.05)  # the alarm is off: nothing comes after the block
 
 
-def test_the_head_is_begun_where_a_round_of_it_fits(tmp_path):
+def test_the_first_cell_is_begun_where_a_round_of_it_fits(tmp_path):
     entries = list(tiny_plan(tmp_path).cell_folders())
     known = {e.cell.name: Estimate(seconds=50.0, num_bytes=0, origin="", first_s=4.0) for e in entries}
     assert head_of(entries, known, 4.5) == entries[:1] and head_of(entries, known, 3.5) == []

@@ -11,7 +11,7 @@ from actors.runtime.warm_pool import WorkerCache
 from actors.terminal.mlflow_export import Exports
 from actors.terminal.reporter import CellEnd
 from relief_ray.records.run_folder import read_rounds
-from tests.actors.grids.scenes import tiny_plan
+from tests.actors.grids.tiny_plans import tiny_plan
 from tests.actors.test_plans import spec_of
 
 

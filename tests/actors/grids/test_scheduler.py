@@ -18,7 +18,7 @@ from relief_ray.config import parse
 from relief_ray.errors import UserError
 from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.records.schema import comparable
-from tests.actors.grids.scenes import tiny_grid, tiny_plan
+from tests.actors.grids.tiny_plans import tiny_grid, tiny_plan
 from tests.actors.test_plans import spec_of
 from tune_configs.cells import cells_of
 

@@ -12,7 +12,7 @@ from actors.runtime.executor import RayExecutor, open_executor
 from actors.runtime.host_group import HostGroup, RuntimeOptions, actor_options
 from actors.runtime.placement import HostSpec, Plan
 from relief_ray.experiment.experiment import never
-from tests.actors.runtime import scenes
+from tests.actors.runtime import federation
 
 
 @pytest.fixture(autouse=True)
@@ -25,9 +25,9 @@ def one_thread():
 
 
 @pytest.fixture(autouse=True, scope="session")
-def scenes_travel():
-    """Hosts need no copy of the tests: what they use of ``scenes`` is sent to them."""
-    ray.cloudpickle.register_pickle_by_value(scenes)
+def federation_travels():
+    """Hosts need no copy of the tests: what they use of ``federation`` is sent to them."""
+    ray.cloudpickle.register_pickle_by_value(federation)
 
 
 @pytest.fixture

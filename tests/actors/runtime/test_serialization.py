@@ -10,7 +10,7 @@ from hypothesis.extra import numpy as arrays
 from actors.runtime.serialization import ALIGN_BYTES, Packed, pack, unpack
 from relief_ray.server.reduction import merge_blocks
 from relief_ray.training.worker import Worker
-from tests.actors.runtime.scenes import make_job, make_states, make_tasks, start_models
+from tests.actors.runtime.federation import make_job, make_states, make_tasks, start_models
 
 TYPES = st.sampled_from([np.float32, np.float64, np.int64, np.bool_, np.uint8])
 TENSORS = arrays.arrays(dtype=TYPES, shape=arrays.array_shapes(min_dims=0, max_dims=3, min_side=0)).map(
@@ -55,7 +55,7 @@ def test_tensors_start_aligned_so_that_their_products_have_the_same_bits(shift):
     assert [t.data_ptr() % ALIGN_BYTES for t in received] == [0] * 3
 
 
-def test_only_numpy_arrays_carry_the_values():
+def test_values_travel_in_numpy_arrays_alone():
     packed = pack({"theta": torch.arange(1000.0)})
     assert [a.dtype for a in packed.arrays] == [np.float32] and len(packed.body) < 200
     assert packed.nbytes == len(packed.body) + packed.arrays[0].nbytes

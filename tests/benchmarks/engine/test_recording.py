@@ -33,7 +33,7 @@ def test_shares_add_up_and_every_part_is_seen(session, scenario, tmp_path):
         assert all(v > 0.0 for k, v in (split | hosts).items() if not k.endswith("other"))
 
 
-def test_what_mlflow_is_told_is_complete(session, tmp_path):
+def test_what_mlflow_gets_is_complete(session, tmp_path):
     figures = measure(tmp_path, num_turns=1, num_rounds=2)
     assert figures["recording_n8_run_s"] > 0 and figures["recording_n8_bare_s"] > 0
     assert figures["recording_n8_unsaved_s"] > 0

@@ -29,7 +29,7 @@ def test_a_child_keeps_freed_memory_as_our_processes_do(scenario, monkeypatch):
     assert asked == [1]
 
 
-def test_every_client_is_dealt_once():
+def test_every_client_is_given_out_once():
     dealt = split(101, 2)
     assert [n for part in dealt for n in part] == list(range(101))
     assert max(map(len, dealt)) - min(map(len, dealt)) <= 1

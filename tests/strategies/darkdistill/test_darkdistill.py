@@ -169,7 +169,7 @@ def test_what_is_reported_is_charged(tmp_path, bins):
             assert all((float(d) / bins) % 1 == pytest.approx(0.5) for d in difficulty)
 
 
-def test_what_exits_ask_beside_their_layers_is_charged_by_hand(tmp_path):
+def test_what_exits_cost_beyond_their_layers_is_charged_by_hand(tmp_path):
     """3 classes, 2 epochs: 8 x 3 per window and epoch for the second exit, 5 x 3 per window for the difficulty."""
     receipts = run_of(tmp_path).round(1).trained.reduced.receipts
     expected = [2 * 24 * 6 + 15 * 6, 2 * 24 * 7 + 15 * 7, 15 * 8, 15 * 9]

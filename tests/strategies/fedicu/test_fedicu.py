@@ -169,7 +169,7 @@ def test_a_convolution_is_split_by_input_channel_and_tap():
         ("global", 0.1, ((2.5, 5.0, 2.5), (2.5, 5.0, 2.5))),
     ],
 )
-def test_who_is_agreed_with_by_tensor_or_altogether_by_hand(scope, temperature, agreed):
+def test_agreement_by_tensor_or_over_all_tensors_by_hand(scope, temperature, agreed):
     """Two matrices of one column: clients 0 and 1 agree on the first, 1 and 2 on the second; ``agreed`` is s / T."""
     layout = GroupLayout(
         ParamGroup(id=f"head.{i}", role="head", modality=None, layer=i, tensors=pack([("w", (2, 1), "weight")]))
@@ -199,7 +199,7 @@ def test_a_group_that_nobody_changed_stays():
         torch.testing.assert_close(after[j], START[j], rtol=1e-6, atol=1e-7)
 
 
-def test_who_lacks_a_sensor_gains_weight_on_the_fusion_matrix():
+def test_a_client_that_lacks_a_sensor_gains_weight_on_the_fusion_matrix():
     """Masked features, 3 of 8 own the rare sensor, a third of the columns: unchanged LoRA columns agree perfectly."""
     from relief_ray.strategies.fedicu.consensus import agreement, split_columns
 

@@ -282,7 +282,7 @@ def test_there_are_at_most_so_many_experts(most, number):
     assert len([j for j in backbone.layout.ids if j.endswith(".fusion.B")]) == min(most, 5) - 1
 
 
-def test_who_missed_the_allocation_joins_the_nearest_cluster_after_a_warm_up_round(tmp_path):
+def test_a_client_that_missed_the_allocation_joins_the_nearest_cluster_after_a_warm_up_round(tmp_path):
     run = lease(tmp_path, SIX)
     run.round(1, participants=[0, 1, 3, 4, 5])
     assert clusters_of(run.state) == [-1] * 6
@@ -298,7 +298,7 @@ def test_who_missed_the_allocation_joins_the_nearest_cluster_after_a_warm_up_rou
     assert run.round(4, participants=[2]).tasks[0].output is not None
 
 
-def test_who_moved_as_a_cluster_did_joins_it(tmp_path):
+def test_a_client_joins_the_cluster_that_moved_as_it_did(tmp_path):
     run = lease(tmp_path, SIX)
     run.round(1)
     for c in members(run):
@@ -308,7 +308,7 @@ def test_who_moved_as_a_cluster_did_joins_it(tmp_path):
         assert nearest(run.state.models, clusters_of(run.state), layout, SIX, own) == c
 
 
-def test_a_cluster_that_nobody_works_for_keeps_its_expert(tmp_path):
+def test_a_cluster_without_participants_keeps_its_expert(tmp_path):
     run = lease(tmp_path, SIX)
     run.round(1)
     clusters = members(run)

@@ -130,7 +130,7 @@ def test_each_cluster_moves_by_the_mean_of_its_members(tmp_path):
             torch.testing.assert_close(run.state.models[label][j], expected, rtol=1e-6, atol=1e-7)
 
 
-def test_who_changes_cluster_brings_its_start_along():
+def test_a_client_that_changes_cluster_keeps_its_starting_model():
     """Two clusters at 0 and 4; all four clients end in one: mean start 2, plus the mean change."""
     start = {j: torch.zeros(LAYOUT[j].numel) for j in LAYOUT.ids}
     four = {j: torch.full_like(x, 4.0) if j in FUSED else x for j, x in start.items()}
@@ -224,7 +224,7 @@ def test_how_many_clusters_four_clients_make(rule, reports, number):
     assert len(set(clusters.values())) == number and clusters["0"] == clusters["1"] and clusters["2"] == clusters["3"]
 
 
-def test_who_is_absent_keeps_its_cluster_and_its_encoders(tmp_path):
+def test_an_absent_client_keeps_its_cluster_and_its_encoders(tmp_path):
     run, _ = play(tmp_path, config=Harmony(clusters=2))
     before, own = run.state.facts["clusters"], dict(run.store.load(1))
     drift = run.state.tensors[DRIFT]

@@ -65,6 +65,6 @@ def context(start):
     return ClientContext(info=FLEET[0], round=1, layout=SMALL, start=start, state={}, streams=Streams(seed=0))
 
 
-def test_who_keeps_no_encoder_reports_nothing():
+def test_a_client_that_keeps_no_encoder_reports_nothing():
     update = update_of(task_of(SMALL, 0, FUSED), {j: torch.zeros(SMALL[j].numel) for j in FUSED})
     assert report_drift(context(build(unimodal_heads).params()), update) is update

@@ -104,7 +104,7 @@ def spread(models):
 
 
 @pytest.mark.parametrize("weights", [(1.0, 1.0), (3.0, 1.0)])
-def test_lessons_are_what_a_plain_loop_gives(weights):
+def test_mutual_learning_gives_what_a_plain_loop_gives(weights):
     """torch's own divergence and AdamW, one batch after the other, two models at once, equal or three to one."""
     pupils = [pupil(0, weight=weights[0]), pupil(1, weight=weights[1])]
     taught = teach(pupils, Recipe(epochs=2, batch_size=8, lr=1e-2))

@@ -101,7 +101,7 @@ def test_a_client_on_its_own_is_taught_nothing_but_decay(tmp_path):
         torch.testing.assert_close(run.state.models["client.0"][j], expected, rtol=1e-5, atol=1e-7)
 
 
-def test_who_is_absent_keeps_its_model(tmp_path):
+def test_an_absent_client_keeps_its_model(tmp_path):
     run = run_of(tmp_path)
     run.round(1)
     before = {v: dict(m) for v, m in run.state.models.items()}

@@ -51,7 +51,7 @@ def test_identical_clients_stay_identical_and_nothing_is_divided_by_zero():
             torch.testing.assert_close(theta[j], same[0][j], rtol=0, atol=1e-6)
 
 
-def test_twins_share_everything_that_is_not_ones_own():
+def test_mixing_weights_of_two_equal_models_by_hand():
     twin, other = models(2)
     weights = mixing(distances([twin, twin, other], GROUPS), [1.0, 1.0, 1.0], 2)
     np.testing.assert_allclose(weights[0], [1 / 3, 2 / 3, 0.0])

@@ -164,7 +164,7 @@ def test_the_objectives_of_both_stages_by_hand():
     assert objective_of(apart, lambda_d=4.0, lambda_b=9.0, lambda_z=9.0) == pytest.approx(log(2) + 4.0 * 0.5, rel=1e-5)
 
 
-def test_who_misses_a_round_keeps_its_backbone_and_state_and_gets_new_adapters(tmp_path):
+def test_an_absent_client_keeps_its_backbone_and_state_and_gets_new_adapters(tmp_path):
     run = pilot(tmp_path, rounds=2)
     before, own = run.state.models, dict(run.store.load(4))
     run.round(3, participants=[0, 1])
