@@ -337,10 +337,10 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="print the mutations and try none")
     parser.add_argument("--only", metavar="NAME,..", help="try these alone")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the outcomes there too")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     try:
-        wanted, outcomes = chosen(given.only), list[Outcome]()
-        if given.list:
+        wanted, outcomes = chosen(arguments.only), list[Outcome]()
+        if arguments.list:
             for m in wanted:
                 print(f"{m.name:20} {home_of(m)}, {' '.join(test_files(m))}: {m.breaks}")
             return 0
@@ -350,8 +350,8 @@ def main() -> int:
     except Refused as why:
         print(f"refused: {why}", file=sys.stderr)
         return 2
-    if given.json is not None:
-        given.json.write_text(json.dumps([asdict(o) for o in outcomes], indent=1) + "\n", encoding="utf-8")
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps([asdict(o) for o in outcomes], indent=1) + "\n", encoding="utf-8")
     killed, seconds = sum(o.status == "killed" for o in outcomes), sum(o.seconds for o in outcomes)
     print(f"{killed} of {len(outcomes)} killed, {seconds:.1f} s")
     return int(killed < len(outcomes))

@@ -180,8 +180,8 @@ def test_model_export_says_what_it_wrote_and_why_it_cannot(invoke, runs: Path, t
     assert last.metrics is not None and last.metrics.f1 is not None
     assert f"relief on dsa_mini after round {last.round}, F1 {100 * last.metrics.f1:.1f} %" in shown.stdout
     assert "  model.safetensors\n3 files; README.md has code that loads them" in shown.stdout
-    told = json.loads(invoke("model", "export", runs / "relief-s0", "--out", tmp_path / "json", "--json").stdout)
-    assert told["event"] == "exported" and told["files"] == ["README.md", "export.json", "model.safetensors"]
+    exported = json.loads(invoke("model", "export", runs / "relief-s0", "--out", tmp_path / "json", "--json").stdout)
+    assert exported["event"] == "exported" and exported["files"] == ["README.md", "export.json", "model.safetensors"]
     again = invoke("model", "export", runs / "relief-s0", "--out", tmp_path / "out")
     assert again.exit_code == 2 and "is not empty; name an empty folder" in " ".join(again.output.split())
     assert invoke("model", "export", tmp_path, "--out", tmp_path / "no").exit_code == 2

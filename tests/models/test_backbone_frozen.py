@@ -53,10 +53,10 @@ def test_one_process_trains_only_on_the_weights_of_the_run(tmp_path):
         SerialExecutor(job)
     here = str(job.build().facts["weights_sha256"])
     expected = str(job.frozen["weights_sha256"])
-    told = str(caught.value)
-    assert f"host {socket.gethostname()} (process {os.getpid()})" in told and here != expected
-    assert f"found weights_sha256 {here[:20]}" in told and f"expected weights_sha256 {expected[:20]}" in told
-    assert told.endswith("copy the driver's files of backbone.weights to that host, or name a folder that all share")
+    message = str(caught.value)
+    assert f"host {socket.gethostname()} (process {os.getpid()})" in message and here != expected
+    assert f"found weights_sha256 {here[:20]}" in message and f"expected weights_sha256 {expected[:20]}" in message
+    assert message.endswith("copy the driver's files of backbone.weights to that host, or name a folder that all share")
 
 
 def test_drawn_weights_have_a_fix_of_their_own(tmp_path):

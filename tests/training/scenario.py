@@ -75,8 +75,8 @@ def client(present: tuple[str, ...] = TYPE_B, id_: int = 2) -> ClientInfo:
 def task(backbone: Backbone, groups: tuple[str, ...] | None = None, epochs: int = 1, **changes: object) -> Assignment:
     """Trains and uploads ``groups`` (all by default)."""
     chosen: Selection = backbone.layout.select(groups)
-    given = Assignment(client=2, down=backbone.layout.select(), train=chosen, up=chosen, epochs=epochs)
-    return replace(given, **changes)
+    assignment = Assignment(client=2, down=backbone.layout.select(), train=chosen, up=chosen, epochs=epochs)
+    return replace(assignment, **changes)
 
 
 class Scenario:

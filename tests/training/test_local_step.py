@@ -78,9 +78,9 @@ def one_batch(program, taps, most, engine="reuse", autocast="none", groups=None)
         )
         prepared = {m: backbone.prepare(m, raw[m].to(dtype)) for m in TYPE_B}
         output = CONNECTOR.output("first") if "connector.own" in taps else None
-        asked = task(backbone, groups, taps=frozenset(taps), output=output)
+        assignment = task(backbone, groups, taps=frozenset(taps), output=output)
         data = ClientInputs(inputs=prepared, labels=labels)
-        run = trainer.load(ClientRun(context=context, task=asked, data=data, program=program))
+        run = trainer.load(ClientRun(context=context, task=assignment, data=data, program=program))
         batches = trainer._batches(run)
         loss = accumulate_gradients(run, batches, torch.arange(BATCH).flip(0), is_observed=True)
         return run.vectors.pop_gradients(), float(loss), observed_rows(run)

@@ -34,13 +34,15 @@ CLIENTS = [(("acc", "gyro"), 45), (ALL, 61), (("hr",), 9), (("gyro", "hr"), 45),
 def runs_of(scenario, tasks, program=None, states=None):
     """One client per task; each starts from a model of its own."""
     runs = []
-    for i, (asked, (present, num)) in enumerate(zip(tasks, CLIENTS, strict=False)):
+    for i, (assignment, (present, num)) in enumerate(zip(tasks, CLIENTS, strict=False)):
         make = torch.Generator().manual_seed(i)
         start = {j: x + 0.01 * torch.randn(x.shape, generator=make).to(x.dtype) for j, x in scenario.start.items()}
         context = scenario.context(present=present, id_=i, start=start, state=(states or {}).get(i, NO_STATE))
         inputs = scenario.inputs(present, num)
         with precision(scenario.dtype):
-            runs.append(scenario.trainer.begin(context, replace(asked, client=i), inputs, program or ClientProgram()))
+            runs.append(
+                scenario.trainer.begin(context, replace(assignment, client=i), inputs, program or ClientProgram())
+            )
     return runs
 
 

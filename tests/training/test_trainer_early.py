@@ -122,12 +122,12 @@ def test_moments_of_an_only_step_pass_and_no_bit_depends_on_it(program, num, epo
 
 def test_moments_of_a_probe_pass(passed):
     """It takes one step, whatever its trial would take as a round; its round has nine."""
-    told = []
+    by_step = []
 
     def refine(context, assignment):
         context.probe(assignment)
-        told.extend(passed)
+        by_step.extend(passed)
         return assignment
 
     Scenario("gemm").train(epochs=3, program=ClientProgram(refine=refine))
-    assert any(told) and passed == told
+    assert any(by_step) and passed == by_step

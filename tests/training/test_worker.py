@@ -103,8 +103,8 @@ def strange():
 def test_a_target_that_omits_absent_sensors_is_blind_to_their_networks(job):
     target = EvalTarget(label="mine", modalities=("acc", "gyro"), omit_absent=True)
     for omits in (True, False):
-        asked = replace(target, omit_absent=omits)
-        counts, other = (Worker(job).evaluate(theta, [asked], {}, "test")["mine"] for theta in (models(), strange()))
+        variant = replace(target, omit_absent=omits)
+        counts, other = (Worker(job).evaluate(theta, [variant], {}, "test")["mine"] for theta in (models(), strange()))
         assert torch.equal(counts, other) == omits
 
 
@@ -114,9 +114,9 @@ def test_a_task_that_omits_absent_sensors_is_blind_to_their_networks(job):
     task = tasks_of(job)[1]
     mine = {j: part for j, part in task.train.items() if j not in ABSENT}
     for omits in (True, False):
-        asked = replace(task, train=mine, up=mine, omit_absent=omits)
+        variant = replace(task, train=mine, up=mine, omit_absent=omits)
         sums, other = (
-            next(Worker(job).train_blocks(1, theta, [[asked]], {})).sums["global"] for theta in (models(), strange())
+            next(Worker(job).train_blocks(1, theta, [[variant]], {})).sums["global"] for theta in (models(), strange())
         )
         assert all(torch.equal(sums[j].plain, other[j].plain) for j in mine) == omits
 

@@ -21,7 +21,7 @@ SETTINGS = {
     "costs.utilisation": 1e-6,
     "tracking.enabled": False,
 }
-QUICK = ("fedprox", "fedel", "relief")
+QUICK = ("fedprox", "relief")
 
 
 def cells(*settings):

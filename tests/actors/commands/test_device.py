@@ -30,8 +30,8 @@ def test_it_shows_what_it_measured_and_how_to_use_it(profile: tuple[Path, str]) 
 
 def test_a_run_plans_with_it_and_keeps_it(invoke, profile: tuple[Path, str], tmp_path: Path) -> None:
     path, _ = profile
-    asked = [f"--set=costs.profile={path}", "--set=costs.planning_time=measured"]
-    result = invoke("run", "smoke", "--out", tmp_path, *SMALL, *asked)
+    settings = [f"--set=costs.profile={path}", "--set=costs.planning_time=measured"]
+    result = invoke("run", "smoke", "--out", tmp_path, *SMALL, *settings)
     assert result.exit_code == 0, result.output
     run = read_run(tmp_path / "relief-s0")
     assert run.planning_model == "measured" and not [w for w in run.warnings if "extrapolated" in w]

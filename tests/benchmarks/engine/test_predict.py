@@ -15,25 +15,25 @@ ROW = Throughput(forward_flops_per_s=1e9, backward_flops_per_s=2e9, optimizer_fl
 
 @pytest.fixture(scope="module", params=["naive", "gemm"])
 def billed(scenario, request):
-    given = setup(scenario, engine=request.param)
+    prepared = setup(scenario, engine=request.param)
     local = Local(make_client(scenario, PRESENT), make_backbone(scenario, request.param), request.param)
     seen = {name: [local.train(groups).receipt] for name, groups in ASSIGNMENTS.items()}
-    return scenario, given, seen, bills(given, scenario.num_windows, seen, ROW)
+    return scenario, prepared, seen, bills(prepared, scenario.num_windows, seen, ROW)
 
 
 def test_bills_are_the_counted_flops_of_each_phase(billed):
     """Recounted by hand with the engine that ran, through the same sensors and missing mode."""
-    scenario, given, _, bills = billed
+    scenario, prepared, _, bills = billed
     for name, groups in ASSIGNMENTS.items():
         load = workload(
-            given.accountant.counter.costs,
+            prepared.accountant.counter.costs,
             present=PRESENT,
-            trained=shares(given.layout, given.layout.select(groups)),
+            trained=shares(prepared.layout, prepared.layout.select(groups)),
             num_windows=scenario.num_windows,
             epochs=scenario.epochs,
             num_steps=num_steps(scenario.num_windows, scenario.epochs, scenario.task.batch_size),
-            engine="naive" if given.engine == "naive" else "reuse",
-            missing=given.config.training.missing,
+            engine="naive" if prepared.engine == "naive" else "reuse",
+            missing=prepared.config.training.missing,
         )
         split, measured = bills[name].split, bills[name].measured
         assert split.forward_s == pytest.approx(load.forward_flops / TERA)

@@ -20,15 +20,15 @@ def session():
 
 
 def test_shares_add_up_and_every_part_is_seen(session, scenario, tmp_path):
-    given = without_training(setup(scenario))
-    with closing(Product(given, tmp_path / "run")) as product:
+    prepared = without_training(setup(scenario))
+    with closing(Product(prepared, tmp_path / "run")) as product:
         shares = Shares.of(product)
         product.run(3)
         assert sum(shares.figures().values()) == pytest.approx(1.0)
         split = driver(product, 3, {"wire": 0.75, "server": 0.25})
         assert sum(v for k, v in split.items() if k.startswith("wire_")) == pytest.approx(0.75)
         assert sum(split.values()) == pytest.approx(1.0)
-        hosts = host(given, 2)
+        hosts = host(prepared, 2)
         assert sum(hosts.values()) == pytest.approx(1.0)
         assert all(v > 0.0 for k, v in (split | hosts).items() if not k.endswith("other"))
 
