@@ -219,7 +219,7 @@ class Mutation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """What became of a mutation in ``file``; ``by``: the test that failed, or what went wrong."""
+    """The outcome of a mutation in ``file``; ``by``: the test that failed, or what went wrong."""
 
     name: str
     file: str
@@ -270,15 +270,15 @@ def home_of(mutation: Mutation) -> Path:
 def test_files(mutation: Mutation) -> list[str]:
     """Finds its test files by their names below ``tests``, wherever they are and whatever was added to the names."""
     everything = sorted((ROOT / "tests").rglob("test_*.py"))
-    test_files: list[str] = []
+    chosen_files: list[str] = []
     for selector in mutation.tests:
         stems = [Path(name).stem for name in selector.split("/")]
         found_by = ([p for p in everything if p.stem == s] or longer(s, everything) for s in stems)
         paths = next((paths for paths in found_by if paths), None)
         if paths is None:
             raise Refused(f"{mutation.name}: no test file is called {selector}, nor has its name with more around it")
-        test_files += [p.relative_to(ROOT).as_posix() for p in paths]
-    return list(dict.fromkeys(test_files))
+        chosen_files += [p.relative_to(ROOT).as_posix() for p in paths]
+    return list(dict.fromkeys(chosen_files))
 
 
 def longer(stem: str, everything: Sequence[Path]) -> list[Path]:

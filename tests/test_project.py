@@ -1,4 +1,4 @@
-"""What the repository promises about itself: sizes, syntax, documentation, links, packaging."""
+"""Tests the repository's promises about itself: sizes, syntax, documentation, links, packaging."""
 
 import ast
 import importlib.metadata
@@ -61,7 +61,7 @@ def test_source_keeps_to_the_style_guide():
 
 
 def faults_of(path):
-    """What breaks the style guide in one file, in words."""
+    """Lists, in words, where a file breaks the style guide."""
     text = path.read_text(encoding="utf-8")
     tree, num_lines = ast.parse(text, feature_version=(3, 10)), len(text.splitlines())
     return [

@@ -1,4 +1,4 @@
-"""What every executor must agree on: one small configuration per strategy, and variations that touch other paths.
+"""Cases on which every executor must agree: a small configuration per strategy, and variations on other code paths.
 
 ``CASES`` maps a name to a ``Case``; ``drive`` runs one with any executor, ``outcome`` is what two drives of the same
 case must share to the bit. The serial runs in ``test_strategies.py`` are the oracle, Ray runs reuse the table.

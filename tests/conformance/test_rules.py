@@ -34,7 +34,7 @@ def test_a_broken_rule_is_named_alone(name, write):
 
 @pytest.mark.parametrize("strategy", [p if p in FAST else pytest.param(p, marks=pytest.mark.slow) for p in PRESETS])
 def test_every_preset_keeps_every_rule(strategy):
-    """What comes first lasts one round, so that three rounds see what comes after it."""
+    """First phases last one round here, so that three rounds reach the phase after them."""
     statuses = {v.rule: (v.status, v.found) for v in judge(strategy_values(strategy)).values()}
     assert statuses == dict.fromkeys(RULES, ("kept", "")) | {"executors": ("not judged", "needs Ray")}
 

@@ -22,7 +22,7 @@ NAME = "mhealth+dataset.zip"
 
 @dataclass
 class Site:
-    """What the server holds and does: one behaviour per request, the last one for ever."""
+    """Contents and behaviours of the server: one behaviour per request, the last one for all that follow."""
 
     content: bytes
     behaviours: list[str]

@@ -1,4 +1,4 @@
-"""What rounds are charged for: `method` is what was done, `table` is FedAvg's round for four methods."""
+"""Tests the charges of a round: `method` counts what was done, `table` FedAvg's round for four methods."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What would be trained wrongly without a word is refused when a backbone is built, with stage and parameter."""
+"""Backbones that would silently be trained wrongly are refused when built, with stage and parameter."""
 
 from dataclasses import replace
 

@@ -166,7 +166,7 @@ def drive(path: Path, rounds: int = ROUNDS, saved: Callable[[int], None] = lambd
 
 
 def outcome(path: Path) -> tuple[bytes, bytes]:
-    """What two runs of the same thing must share to the bit: the ledger and the last checkpoint's tensors."""
+    """Returns what two equal runs share to the bit: the ledger and the last checkpoint's tensors."""
     (newest, *_) = checkpoint.generations(path)
     return (path / "rounds.jsonl").read_bytes(), (newest / "state.safetensors").read_bytes()
 

@@ -79,7 +79,7 @@ def test_a_real_size_limit_stops_cleanly(scenario, program, finished, tmp_path):
 
 
 def test_every_rename_is_between_two_fsyncs(scenario, tmp_path):
-    """What SIGKILL cannot show: contents reach the disk before their name does, and the name before we go on."""
+    """Contents reach the disk before their name does, and the name before the run goes on; SIGKILL cannot show that."""
     names = [name for name, _ in scenario.points(tmp_path / "run")]
     kept = [n for n in names if n in ("write", "fsync", "replace", "rename")]
     for at, name in enumerate(kept):

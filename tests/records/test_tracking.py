@@ -294,7 +294,7 @@ def test_short_rounds_travel_together(run, monkeypatch):
 
 
 def test_a_store_gets_a_run_with_its_first_round_or_after_a_while(run, monkeypatch):
-    """What starts with a run needs the cores that importing MLflow takes."""
+    """Importing MLflow takes cores that the processes starting with a run need."""
     exports, real = [], mlflow_store.Exporter.catch_up
     monkeypatch.setattr(mlflow_store.Exporter, "catch_up", lambda self: exports.append(self) or real(self))
     patient = MlflowTracker(finish_s=START_S, delay_s=1e6)

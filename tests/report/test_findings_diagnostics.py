@@ -1,4 +1,4 @@
-"""Who trained what, how far updates moved each block, whether they agree: by hand."""
+"""Tests, by hand, the tables of trained groups, of how far updates moved each block, and of their agreement."""
 
 import pytest
 

@@ -63,7 +63,7 @@ def test_a_host_sends_as_few_sums_as_it_can():
 
 
 def test_a_host_merges_a_block_before_the_next_one_is_computed():
-    """Whose tensors are alive when blocks 0 to 3 are asked for: what was added to another block's is gone."""
+    """Counts the tensors alive when blocks 0 to 3 are requested: those added to another block's are gone."""
     made, alive = {}, []
 
     def computed():

@@ -1,4 +1,4 @@
-"""What all strategies' configurations refuse, and that whatever was committed is still read."""
+"""Values that all strategies' configurations refuse; committed ones are still read."""
 
 import json
 from dataclasses import replace

@@ -88,7 +88,7 @@ def test_clients_without_a_sensor_dilute_its_owners_mean_exactly(tmp_path):
 
 
 def test_a_single_client_has_fedavgs_trajectory(tmp_path):
-    """Nobody to differ from: own model and FedAvg's global one agree after three rounds."""
+    """A single client's own model and FedAvg's global one agree after three rounds."""
     fleet = fleet_of(FULL)
     ours, theirs = bench(FedSALoRA().build(), tmp_path, fleet=fleet), bench(FedAvg().build(), tmp_path, fleet=fleet)
     for round_ in (1, 2, 3):

@@ -44,7 +44,7 @@ def names_of(method):
 
 @cache
 def words_of(path):
-    """What code, not prose, says: text constants, identifiers, and modules it imports from."""
+    """Returns the text constants and identifiers of code, not prose, and the modules it imports from."""
     texts, identifiers, modules = set(), set(), set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):

@@ -1,4 +1,4 @@
-"""What presets that are FITTED to Tables I and II give on the paper's own fleet, by its own clock: nothing is trained.
+"""Presets FITTED to Tables I and II, on the paper's fleet and by its clock, without any training.
 
 PAMAP2's shapes, 8 clients of 1,900 windows, E = 5, batch 32. The figures of docs/costs.md come from here.
 """
@@ -62,7 +62,7 @@ class World:
         return self.strategy.init(self.backbone.layout, self.fleet, Streams(seed=0), self.backbone.params())
 
     def receipt(self, task, probes=()):
-        """What a client of the naive engine would hand in."""
+        """The receipt of a client with the naive engine."""
         steps = num_steps(NOMINAL_WINDOWS, task.epochs, 32)
         work = Work(
             num_windows=NOMINAL_WINDOWS, epochs=5, num_steps=steps, engine="naive", loss=0.0, measured=StageTimes()

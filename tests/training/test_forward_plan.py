@@ -1,4 +1,4 @@
-"""What is computed when: counted on the real modules by hooks, not read off the plan."""
+"""Tests which stage is computed when, counted on the real modules by hooks, not read off the plan."""
 
 from collections import Counter
 

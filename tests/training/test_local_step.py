@@ -104,7 +104,7 @@ def test_gradient_is_the_whole_batch_s(name, most):
 @pytest.mark.parametrize("groups", [None, ("fusion.A.acc", "encoder.acc.2", "head.1")], ids=["everything", "some"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_every_objective_has_the_naive_engine_s_gradient(name, groups, engine):
-    """What an objective sums over an absent sensor's rows is the same sum, however few of them were computed."""
+    """An objective's sum over an absent sensor's rows is the same, however few of them were computed."""
     program, taps = PROGRAMS[name]
     expected, loss, rows = one_batch(program, taps, None, engine="naive", groups=groups)
     gradient, same_loss, same_rows = one_batch(program, taps, None, engine=engine, groups=groups)

@@ -288,7 +288,7 @@ def counted():
 
 
 def charged(engine, groups):
-    """What the cost model says of a ``session``."""
+    """Returns the cost model's workload of a ``session``."""
     costs = counted()
     return workload(
         costs,

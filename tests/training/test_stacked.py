@@ -270,7 +270,7 @@ def test_nothing_of_a_round_outlives_it(monkeypatch):
 
 
 class Refusing(TorchDispatchMode):
-    """What waits for a value of the device, or moves one there: no recorded step may do it."""
+    """Refuses operations that wait for a value of the device or move one there: no recorded step may do that."""
 
     WAITS = ("_local_scalar_dense", "bincount", "nonzero", "unique", "masked_select", "is_nonzero", "item")
 

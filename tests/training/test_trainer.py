@@ -43,7 +43,7 @@ def batches(num, epochs, seed=0, round_=1, id_=2):
 
 
 def plain_loop(forward, parameters, raw, labels, epochs):
-    """What anybody would write: torch's Adam, cross-entropy, zeros for the sensor that is not there."""
+    """The loop one would write by hand: torch's Adam, cross-entropy, zeros for the sensor that is not there."""
     optimizer = torch.optim.Adam(parameters, lr=LR, foreach=False)
     for index in batches(len(labels), epochs):
         optimizer.zero_grad()

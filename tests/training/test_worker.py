@@ -214,7 +214,7 @@ def test_an_update_that_is_not_finite_is_rejected_not_summed(job):
 
 
 def as_it_is(context, update):
-    """What a program's own function could keep, so that its memory is not used again."""
+    """Returns the update as a program's own function: it could keep it, so that its memory is not used again."""
     return update
 
 

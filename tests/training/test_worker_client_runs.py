@@ -1,4 +1,4 @@
-"""Who is trained with whom on a worker, and whose code it was that raised."""
+"""Tests which clients a worker trains together, and that an error names the client whose code raised."""
 
 from dataclasses import replace
 

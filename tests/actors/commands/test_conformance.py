@@ -1,4 +1,4 @@
-"""What the verdict calls the strategy that was judged."""
+"""Tests the name under which a verdict shows the strategy."""
 
 import pytest
 

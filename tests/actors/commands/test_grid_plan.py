@@ -1,4 +1,4 @@
-"""What fits into a budget, and on how many cores."""
+"""Tests which cells fit into a budget, and the number of cores that counts."""
 
 import math
 import os

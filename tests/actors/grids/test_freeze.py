@@ -84,7 +84,7 @@ def test_that_it_was_tuned_is_a_fact_of_plan_and_record(tmp_path, capsys):
 
 
 def test_a_fold_never_sees_another_folds_subjects(tmp_path):
-    """What fold 1 validates on are subjects that fold 0 tests: its scores may decide nothing in fold 0."""
+    """Fold 1 validates on subjects that fold 0 tests, so its scores may decide nothing in fold 0."""
     plan, file = write_grid(tiny_search(tmp_path / "g", datasets=(HELD_OUT,))), tmp_path / "tuned.json"
     assert {e.cell.config.data.fold for e in plan.cell_folders()} == {0, 1}
     run(plan)

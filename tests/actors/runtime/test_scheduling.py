@@ -63,7 +63,7 @@ def test_a_round_with_one_client_is_one_call_either_way():
 
 
 def test_where_nothing_is_gained_hosts_balance_by_themselves():
-    """Nothing travels: 3 % of 0.4 s are more than the calls cost."""
+    """No data travel here, so 3 % of 0.4 s are more than the calls cost."""
     assert merged_calls(cut_of(8), 2, dict.fromkeys(range(8), 0.1), 0) is None
 
 

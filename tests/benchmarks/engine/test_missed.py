@@ -1,4 +1,4 @@
-"""What the page says of a missed aim: from figures alone, nothing where an aim is met."""
+"""Tests the page's sentences about a missed aim: from figures alone, and none where an aim is met."""
 
 import pytest
 

@@ -37,7 +37,7 @@ def test_shares_add_up():
 @pytest.mark.slow
 @pytest.mark.parametrize("exact", [False, True])
 def test_the_model_comes_back_unchanged(exact):
-    """Nothing was trained, so the average of all clients is the model that went out."""
+    """The average of untrained clients is the model that was sent to them."""
     from actors.runtime.session import SessionOptions, ray_session
 
     start = np.linspace(-1, 1, 1000, dtype=np.float32)

@@ -21,7 +21,7 @@ def windows(number=3):
 
 
 def read(backbone, output, raw, missing="zero_input"):
-    """What a naive step of a client with all modalities sees at ``output``."""
+    """Returns the values at ``output`` in a naive step of a client with all modalities."""
     plan = plan_forward(backbone, raw, ("head.1",), missing, False, output=output)
     inputs = {m: backbone.prepare(m, x) for m, x in raw.items()}
     values = compute_sources(backbone, plan, inputs, len(raw["acc"]))

@@ -1,4 +1,4 @@
-"""What the figures show, by hand; that every one of them draws something; that few colours carry the meaning alone."""
+"""Figures show values computed by hand; each draws something; few are told apart by colour alone."""
 
 import pandas as pd
 import pytest

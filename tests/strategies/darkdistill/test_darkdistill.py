@@ -240,7 +240,7 @@ def test_sending_the_whole_model_changes_bytes_not_models(tmp_path):
 
 
 def test_one_depth_class_is_fedavg(tmp_path):
-    """Everybody deep: FedAvg's mean of the same clients; with one class there is not even an exit."""
+    """With deep clients alone it is FedAvg's mean of them; with one class there is not even an exit."""
     mean = lambda s: replace(  # noqa: E731
         s,
         reduction=(one := WeightedSum(weight=s.reduction.weight, bucket=one_bucket)),

@@ -178,7 +178,7 @@ def test_one_cluster_and_one_set_of_sensors_is_fedavg_on_fusion_and_head(engine,
 
 
 def fusion_and_head(state, context):
-    """Everybody trains all but the unimodal heads, sends fusion and head, keeps its encoders at a tenth of the rate."""
+    """Clients train all but the unimodal heads, send fusion and head, keep their encoders at a tenth of the rate."""
     up, home = context.layout.select(FUSED), context.layout.select(ENCODERS)
     task = Assignment(client=0, down=up, train=up | home, up=up, keep=home, epochs=1)
     task = replace(task, lr_scale=dict.fromkeys(ENCODERS, 0.1))

@@ -231,7 +231,7 @@ def test_one_scale_for_models_that_teach_each_other():
 
 @pytest.mark.parametrize("engine", ["naive", "reuse"])
 def test_a_client_of_rank_1_trains_the_restricted_model(engine, tmp_path):
-    """What it cannot see does not change what it learns: the server's second rank is anything."""
+    """Values it does not receive change nothing of what it learns: the server's second rank is arbitrary."""
     updates = []
     for factor in (1.0, -3.0):
         run = bench(HeLoRA().build(), tmp_path, fleet=TYPES, engine=engine, **SEEDED)

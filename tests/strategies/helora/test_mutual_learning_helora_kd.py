@@ -177,7 +177,7 @@ def test_samples_weigh_the_common_target(tmp_path):
 
 
 def test_a_whole_run_teaches_on_the_validation_part(run_cache, tmp_path):
-    """Nobody trains on those windows and no test part has them; F1 is the fleet's."""
+    """No client trains on those windows and no test part has them; F1 is the fleet's."""
     config = config_of("helora, taught")
     setup = prepare(config)
     public = setup_context(setup, 1).public

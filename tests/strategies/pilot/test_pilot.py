@@ -135,7 +135,7 @@ def test_a_backbone_is_mixed_with_its_nearest(tmp_path, neighbours):
 
 @pytest.mark.parametrize("own_in_mix", [True, False])
 def test_in_stage_2_the_own_adapter_counts_where_it_is_asked_to(tmp_path, own_in_mix):
-    """What a client learns from here on depends on its frozen ``psi_s``, or not by a bit."""
+    """Updates from here on depend on the client's frozen ``psi_s``, or not by a bit."""
     run = pilot(tmp_path, rounds=2, own_in_mix=own_in_mix)
     task = run.strategy.allocate(run.state, context_of(run.backbone, SIX, 3))[0]
     own = run.store.load(0)
@@ -187,7 +187,7 @@ def test_without_a_step_nothing_personal_changes(tmp_path):
 
 
 def test_identical_clients_stay_identical(tmp_path):
-    """Nothing learnt: everybody's mixture is the initial model."""
+    """Without training every client's mixture is the initial model."""
     run = pilot(tmp_path, fleet=fleet_of(FULL, FULL, ACC), epochs=0, rounds=2)
     for n in range(3):
         for j in PLAIN:
