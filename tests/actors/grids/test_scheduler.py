@@ -70,24 +70,33 @@ def test_a_grid_with_a_failing_cell(cluster, tmp_path):
     assert not (plan.out / ".tune").exists()
 
 
+def parent_of(process):
+    return int((process / "stat").read_text().rpartition(")")[2].split()[1])
+
+
 def hosts():
-    """Processes of hosts; a child that a host has just forked still goes by its parent's name and is none."""
-    parents = {}
+    """Processes of hosts on this process's cluster, not on another one of the machine.
+
+    A child that a host has just forked still goes by its parent's name and is none.
+    """
+    pids = set()
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            if (process / "cmdline").read_bytes().startswith(b"ray::ClientHost"):
-                parents[process.name] = (process / "stat").read_text().rpartition(")")[2].split()[1]
-    return {pid for pid, parent in parents.items() if parent not in parents}
+            raylet = process.parent / str(parent_of(process))
+            is_host = (process / "cmdline").read_bytes().startswith(b"ray::ClientHost")
+            if is_host and (raylet / "comm").read_text().strip() == "raylet" and parent_of(raylet) == os.getpid():
+                pids.add(process.name)
+    return pids
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["packed", "actors"])
 def test_hosts_of_a_trial_lie_in_its_bundles_and_stay_for_the_next_cell(cluster, tmp_path, mode):
     plan = write_grid(tiny_plan(tmp_path, methods=("fedavg", "relief"), **{"runtime.mode": mode}))
-    pids = defaultdict(set)
+    pids, others = defaultdict(set), hosts()
 
     def look(name):
-        pids[name] |= hosts()
+        pids[name] |= hosts() - others
 
     run_all(plan, Log(look))
     assert [e.status for e in plan.cell_folders()] == ["done", "done"]
