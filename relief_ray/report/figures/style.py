@@ -16,7 +16,9 @@ from relief_ray.errors import UserError, listed
 from relief_ray.report.comparison import Comparison
 from relief_ray.report.document import TEXT_WIDTH_IN
 from relief_ray.report.experiments import digests_of
+from relief_ray.report.paper import REPRESENTATIVE, VARIANT_ROWS
 from relief_ray.report.runs import Loaded
+from relief_ray.strategies import PRESETS, method_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -92,8 +94,9 @@ def save(figure: MplFigure, path: Path) -> Path:
 
 # Methods in one figure.
 MAX_METHODS = 6
-# The paper's five representative methods first, then the variants.
-FIRST = ("fedavg", "relief", "fedel", "harmony", "darkdistill", "v1", "v2", "v3", "fedprox")
+# Methods that are drawn before others where there is no room for all: the paper's five, then Table III's.
+_FIRST = tuple(dict.fromkeys([*REPRESENTATIVE, *VARIANT_ROWS]))
+_ORDER = tuple(method_name(config, name) for name, config in PRESETS.items())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,13 +119,19 @@ def styles(labels: Sequence[str]) -> Mapping[str, Style]:
 
 
 def ordered(labels: Sequence[str]) -> list[str]:
-    """Order of methods in figures: those of ``FIRST``, then the others as they come."""
-    return sorted(labels, key=lambda m: FIRST.index(m) if m in FIRST else len(FIRST))
+    """Order of methods in figures: the registry's, then the others as they come."""
+    return sorted(labels, key=lambda m: _ORDER.index(m) if m in _ORDER else len(_ORDER))
 
 
 def drawn(comparison: Comparison) -> list[str]:
     """Methods that figures with lines or bars show: no bounds, at most six."""
-    return ordered([r.label for r in comparison.rows if not r.is_bound])[:MAX_METHODS]
+    return at_most(MAX_METHODS, [r.label for r in comparison.rows if not r.is_bound])
+
+
+def at_most(number: int, labels: Sequence[str]) -> list[str]:
+    """Up to ``number`` methods in the order of figures; the paper's five and Table III's stay longest."""
+    by_rank = sorted(ordered(labels), key=lambda m: _FIRST.index(m) if m in _FIRST else len(_FIRST))
+    return ordered(by_rank[:number])
 
 
 def all_styles(comparison: Comparison) -> Mapping[str, Style]:
