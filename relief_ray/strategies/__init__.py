@@ -6,7 +6,7 @@ A method's module has its configuration class, which states the method's facts (
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import reduce
 from importlib import import_module
 from operator import or_
@@ -75,10 +75,18 @@ def method_name(config: StrategyConfig, label: str) -> str:
     return ", ".join([f"{config.title} (reconstructed)", *([variant] if variant else [])])
 
 
+def by_registry(labels: Iterable[str]) -> list[str]:
+    """Names of methods in the registry's order, those of users' methods and of variants after it as they come."""
+    return sorted(labels, key=lambda label: _ORDER.get(label, len(_ORDER)))
+
+
 def _own_title(kind: type[StrategyConfig]) -> str:
     """Title that a user's class states; the title of a built-in class that it derives from is another method's."""
     stated_by = next(parent for parent in kind.__mro__ if "title" in vars(parent))
     return str(vars(stated_by)["title"]) if is_own(stated_by) else ""
+
+
+_ORDER = {method_name(config, label): number for number, (label, config) in enumerate(PRESETS.items())}
 
 
 def facts_of(config: StrategyConfig, label: str) -> MethodFacts:
@@ -108,6 +116,7 @@ __all__ = [
     "PROPOSED",
     "REFERENCE",
     "AnyStrategy",
+    "by_registry",
     "facts_of",
     "method_name",
     "presets_of",

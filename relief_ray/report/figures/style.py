@@ -18,7 +18,7 @@ from relief_ray.report.document import TEXT_WIDTH_IN
 from relief_ray.report.experiments import digests_of
 from relief_ray.report.paper import REPRESENTATIVE, VARIANT_ROWS
 from relief_ray.report.runs import Loaded
-from relief_ray.strategies import PRESETS, method_name
+from relief_ray.strategies import by_registry
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -96,7 +96,6 @@ def save(figure: MplFigure, path: Path) -> Path:
 MAX_METHODS = 6
 # Methods that are drawn before others where there is no room for all: the paper's five, then Table III's.
 _FIRST = tuple(dict.fromkeys([*REPRESENTATIVE, *VARIANT_ROWS]))
-_ORDER = tuple(method_name(config, name) for name, config in PRESETS.items())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,16 +110,11 @@ class Style:
 
 def styles(labels: Sequence[str]) -> Mapping[str, Style]:
     """A style per method; beyond eight, markers are hollow."""
-    numbers = {label: (i % len(COLOURS), i < len(COLOURS)) for i, label in enumerate(ordered(labels))}
+    numbers = {label: (i % len(COLOURS), i < len(COLOURS)) for i, label in enumerate(by_registry(labels))}
     return {
         label: Style(colour=COLOURS[k], marker=MARKERS[k], dash=DASHES[k], fill=COLOURS[k] if is_full else "white")
         for label, (k, is_full) in numbers.items()
     }
-
-
-def ordered(labels: Sequence[str]) -> list[str]:
-    """Order of methods in figures: the registry's, then the others as they come."""
-    return sorted(labels, key=lambda m: _ORDER.index(m) if m in _ORDER else len(_ORDER))
 
 
 def drawn(comparison: Comparison) -> list[str]:
@@ -130,8 +124,8 @@ def drawn(comparison: Comparison) -> list[str]:
 
 def at_most(number: int, labels: Sequence[str]) -> list[str]:
     """Up to ``number`` methods in the order of figures; the paper's five and Table III's stay longest."""
-    by_rank = sorted(ordered(labels), key=lambda m: _FIRST.index(m) if m in _FIRST else len(_FIRST))
-    return ordered(by_rank[:number])
+    by_rank = sorted(by_registry(labels), key=lambda m: _FIRST.index(m) if m in _FIRST else len(_FIRST))
+    return by_registry(by_rank[:number])
 
 
 def all_styles(comparison: Comparison) -> Mapping[str, Style]:

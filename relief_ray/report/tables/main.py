@@ -24,7 +24,7 @@ from relief_ray.report.tables.cells import (
     second_line,
 )
 from relief_ray.report.tables.columns import Column
-from relief_ray.strategies import DESCRIBED
+from relief_ray.strategies import by_registry
 
 COLUMNS = {
     "I": (col.RARE_F1, col.SPEEDUP, col.ROUNDS_TO_85, col.UP["cnn"], col.JOULES),
@@ -72,8 +72,7 @@ def facts_of_items(experiment: Experiment) -> dict[str, MethodFacts]:
 
 def ablations(methods: Mapping[str, MethodFacts]) -> list[str]:
     """Labels of the ablations: presets in the registry's order, then variants of them and a user's own."""
-    labels = [label for label, method in methods.items() if method.is_ablation]
-    return [v for v in DESCRIBED if v in labels] + sorted(v for v in labels if v not in DESCRIBED)
+    return by_registry(label for label, method in methods.items() if method.is_ablation)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
