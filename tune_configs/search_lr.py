@@ -24,9 +24,9 @@ def own_levels(method: str) -> tuple[Level, ...]:
 def tries(method: str) -> tuple[Level, ...]:
     """The fifteen settings of one method."""
     return tuple(
-        Level(name=f"lr{rate:g}-{own.name}", settings={"training.lr": rate, **own.settings})
+        Level(name=f"lr{rate:g}-{level.name}", settings={"training.lr": rate, **level.settings})
         for rate in RATES
-        for own in own_levels(method)
+        for level in own_levels(method)
     )
 
 

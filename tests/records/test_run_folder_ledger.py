@@ -117,7 +117,13 @@ def test_appending_after_a_failed_append_leaves_no_torn_line(path, finished, sce
 
 @pytest.mark.parametrize(
     ("version", "fix"),
-    [(0, "release that wrote it"), (None, "release that wrote it"), (2, "release"), (4, "upgrade relief-ray"), ("1", "release")],
+    [
+        (0, "release that wrote it"),
+        (None, "release that wrote it"),
+        (2, "release"),
+        (4, "upgrade relief-ray"),
+        ("1", "release"),
+    ],
 )
 def test_another_schema_version_is_refused_with_the_way_out(path, version, fix):
     found = json.loads((path / "run.json").read_text())

@@ -37,9 +37,9 @@ def main_table(experiment: Experiment, paper: Paper, slug: str) -> Table:
     number = TABLES.get(experiment.backbone, "I")
     clock = None if experiment.shown is None else experiment.shown.clock
     clocks = tuple(c for c in experiment.comparisons if c != clock)
-    own = (col.OWN_F1,) if _personalised(experiment) else ()
+    own_f1 = (col.OWN_F1,) if _personalised(experiment) else ()
     builder = _Builder(
-        experiment=experiment, number=number, columns=(col.F1, *own, *COLUMNS[number]), clocks=clocks,
+        experiment=experiment, number=number, columns=(col.F1, *own_f1, *COLUMNS[number]), clocks=clocks,
         labels=tuple(labels_of(experiment)), methods=facts_of_items(experiment), paper=paper,
     )  # fmt: skip
     return Table(

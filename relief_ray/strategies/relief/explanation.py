@@ -125,11 +125,11 @@ def _deadline(reasons: Reasons) -> ExplanationSection:
         "RELIEF lets every device train its mandatory blocks: the fusion weights that read its sensors.",
         f"T* is the least time in which every device manages that; the slowest at it is {who}.",
     )
-    given = ("T* was given in the configuration (strategy.deadline_s or deadline_fraction).",)
+    configured = ("T* was given in the configuration (strategy.deadline_s or deadline_fraction).",)
     return ExplanationSection(
         heading=f"1. The deadline of a round is T* = {reasons.target_s:.3f} s",
         lines=(
-            *(given if reasons.is_target_given else computed),
+            *(configured if reasons.is_target_given else computed),
             f"Training the whole model, as in FedAvg, would keep this client busy for {reasons.fedavg_s:.3f} s.",
         ),
     )
