@@ -66,7 +66,7 @@ class MethodFacts(Record):
     Attributes:
         name: name of the method in tables and figures.
         title: the method's own name in words.
-        kind: ``baseline``, ``bound``, ``ablation``, ...: ``bound`` and ``ablation`` decide its place in tables.
+        kind: ``bound``, ``ablation...`` (below the paper's methods in tables), ``..., FITTED`` (to the paper's tables), ...
         citation: key of its entry in ``citations.bib``, or a BibTeX entry; None without a paper.
         reconstructed: its paper could not be read in full.
         pooled: one client holds the data of all, so a fleet's speedup and bytes have no meaning.
@@ -85,11 +85,6 @@ class MethodFacts(Record):
     def is_bound(self) -> bool:
         """Whether it bounds what methods can reach: tables set it apart and no method is ranked against it."""
         return self.kind == "bound"
-
-    @property
-    def is_ablation(self) -> bool:
-        """Whether it is a method with one part changed, which tables show below the methods."""
-        return self.kind.startswith("ablation")
 
 
 class RunRecord(Record):

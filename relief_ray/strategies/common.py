@@ -33,7 +33,7 @@ class StrategyConfig(FrozenConfig):
         title: the method's own name. Tables and figures show a user's method by it (empty: by its import path), and a
             built-in one by its preset's name, which is what users type; a reconstruction always by its title.
         kind: ``baseline``, ``bound``, ``ablation``, ...; in tables, those that begin with ``ablation`` stand below the
-            paper's methods, and those that are ``bound`` last.
+            paper's methods, and those that are ``bound`` last; ``..., FITTED``: costs agree with the paper's by design.
         about: one line on what the method does, for `relief-ray strategies`.
         citation: key of its entry in ``citations.bib``, or a BibTeX entry; None without a paper.
         reconstructed: its paper could not be read in full; the title then says so.

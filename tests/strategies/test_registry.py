@@ -133,6 +133,6 @@ def test_a_run_records_the_facts_of_a_preset_and_of_its_class():
         citation="wu2026relief",
     )
     central, pilot = facts_of(PRESETS["central"], "central"), facts_of(PRESETS["pilot"], "pilot")
-    assert (central.pooled, central.is_bound, central.is_ablation) == (True, True, False)
+    assert (central.pooled, central.is_bound) == (True, True)
     assert (pilot.pooled, pilot.paper_accounting, pilot.citation) == (False, "fedavg", "xiong2025pilot")
-    assert facts_of(PRESETS["v2_mandatory"], "v2_mandatory").is_ablation
+    assert facts_of(PRESETS["v2_mandatory"], "v2_mandatory").kind == "ablation of ours"

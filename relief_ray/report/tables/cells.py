@@ -8,7 +8,7 @@ from math import isclose
 from relief_ray.report.comparison import Comparison, MethodResult, Stat
 from relief_ray.report.document import NONE, Cell, Number, Origin
 from relief_ray.report.experiments import SAME, USUAL_FLEET, Experiment
-from relief_ray.report.paper import PAPER_DATA, TABLE_PRESETS, Paper, PaperCell
+from relief_ray.report.paper import PAPER_DATA, Paper, PaperCell
 from relief_ray.report.tables.columns import Column
 from relief_ray.strategies import REFERENCE
 
@@ -62,14 +62,20 @@ def origin_of(experiment: Experiment, comparison: Comparison, label: str, figure
     if figure in SIMULATED:
         if comparison.clock == "measured":
             return "measured"
-        return "FITTED" if label.endswith(TABLE_PRESETS) or _is_target(experiment, comparison, label, figure) else (
+        return "FITTED" if _is_fitted(comparison, label) or _is_target(experiment, comparison, label, figure) else (
             "simulated"
         )  # fmt: skip
     if not experiment.is_real:
         return "SYNTHETIC"
-    if figure.startswith("up_") and (label.endswith(TABLE_PRESETS) or _has_fitted_width(experiment, comparison, label)):
+    if figure.startswith("up_") and (_is_fitted(comparison, label) or _has_fitted_width(experiment, comparison, label)):
         return "FITTED"
     return "measured"
+
+
+def _is_fitted(comparison: Comparison, label: str) -> bool:
+    """True for a method whose settings were chosen to agree with the paper's tables."""
+    method = comparison.row(label)
+    return method is not None and method.method.kind.endswith("FITTED")
 
 
 def _is_target(experiment: Experiment, comparison: Comparison, label: str, figure: str) -> bool:

@@ -72,7 +72,7 @@ def facts_of_items(experiment: Experiment) -> dict[str, MethodFacts]:
 
 def ablations(methods: Mapping[str, MethodFacts]) -> list[str]:
     """Labels of the ablations: presets in the registry's order, then variants of them and a user's own."""
-    return by_registry(label for label, method in methods.items() if method.is_ablation)
+    return by_registry(label for label, method in methods.items() if method.kind.startswith("ablation"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
