@@ -66,7 +66,7 @@ class MethodFacts(Record):
     Attributes:
         name: name of the method in tables and figures.
         title: the method's own name in words.
-        kind: ``bound``, ``ablation...`` (below the paper's methods in tables), ``..., FITTED`` (to the paper's tables), ...
+        kind: as in ``StrategyConfig``: it decides the method's place in tables.
         citation: key of its entry in ``citations.bib``, or a BibTeX entry; None without a paper.
         reconstructed: its paper could not be read in full.
         pooled: one client holds the data of all, so a fleet's speedup and bytes have no meaning.
