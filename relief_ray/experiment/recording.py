@@ -59,7 +59,7 @@ def round_record(
     before: Mapping[str, Totals],
     target_s: float | None,
 ) -> RoundRecord:
-    """Build a round's record; ``metrics`` by part, ``before``: the last record's totals, ``target_s``: ``T*``, if any."""
+    """Build a round's record; ``metrics``: by part of the data, ``before``: totals of the last record."""
     trained, state, reference = result.trained, result.state, fedavg_costs(setup, context.participants)
     diagnosed = {name: dict(table) for name, table in setup.strategy.diagnose(state, setup.layout).items()}
     return RoundRecord(
