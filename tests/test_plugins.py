@@ -271,8 +271,8 @@ def test_a_method_that_was_only_planned_is_called_as_its_run_would_be(hooked, tm
 
 def test_two_methods_of_one_title_are_told_apart_by_their_import_paths():
     ours, theirs = {"name": "fedavg", "weighting": "uniform"}, {"name": "lab:Mine", "weighting": "uniform"}
-    found = variant_names([(name, {"strategy": s}) for name, s in (("fedavg", ours), ("fedavg", theirs))])
-    assert found == ["fedavg", "fedavg (name=lab:Mine)"]
+    names = variant_names([(name, {"strategy": s}) for name, s in (("fedavg", ours), ("fedavg", theirs))])
+    assert names == ["fedavg", "fedavg (name=lab:Mine)"]
     assert variant_names([("Best", {"strategy": s}) for s in (theirs, {**theirs, "name": "lab:More"})]) == [
         "Best (name=lab:Mine)",
         "Best (name=lab:More)",
