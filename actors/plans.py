@@ -16,7 +16,7 @@ from pydantic import JsonValue
 from relief_ray.config import ExperimentConfig, override, parse
 from relief_ray.errors import UserError
 from relief_ray.experiment.recording import now
-from relief_ray.files import disk_errors, replace_file, unused
+from relief_ray.files import disk_errors, move, unused, write_atomic
 from relief_ray.models.backbone import frozen_mismatch
 from relief_ray.records.cells import (
     ERROR_FILE,
@@ -235,7 +235,7 @@ def keep_error(folder: Path, error: BaseException | str) -> None:
     content = {"error": mask_text(kind + message), "at": now(), "traceback": mask_text(trace)}
     with disk_errors(folder, "keep the error"):
         folder.mkdir(parents=True, exist_ok=True)
-    replace_file(folder / ERROR_FILE, (json.dumps(content, indent=1) + "\n").encode())
+    write_atomic(folder / ERROR_FILE, (json.dumps(content, indent=1) + "\n").encode())
 
 
 def forget_error(folder: Path) -> None:
@@ -250,7 +250,7 @@ def set_stale_aside(cells: Iterable[CellFolder], out: Path) -> None:
             target = unused(out / _STALE_FOLDER / f"{cell.folder.name}-{cell.state.run.source_digest[:8]}")
             with disk_errors(target, "set the stale cell aside"), FileLock(cell.folder / LOCK_FILE, "the cell"):
                 target.parent.mkdir(exist_ok=True)
-                cell.folder.rename(target)
+                move(cell.folder, target)
 
 
 def await_quiet(cells: Iterable[CellFolder], wait_s: float = _GONE_S) -> None:

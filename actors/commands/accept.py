@@ -18,7 +18,7 @@ from relief_ray.data.verify import verify
 from relief_ray.errors import UserError
 from relief_ray.experiment.experiment import Experiment
 from relief_ray.experiment.lifecycle import create
-from relief_ray.files import replace_file
+from relief_ray.files import write_atomic
 from relief_ray.process import use_threads
 from relief_ray.records.identity import machine_facts, source_digest
 from relief_ray.strategies import PRESETS
@@ -58,7 +58,7 @@ def accept(name: str, stride_s: float, settings: Sequence[str], out: Path, as_js
         "machine": machine_facts().model_dump(mode="json"),
     }
     path = out / f"accept-{name}.json"
-    replace_file(path, (json.dumps(receipt, indent=1) + "\n").encode())
+    write_atomic(path, (json.dumps(receipt, indent=1) + "\n").encode())
     print(json.dumps(receipt, indent=1) if as_json else text(name, receipt["origin"], rows, path))
 
 

@@ -15,7 +15,7 @@ from actors.plans import Plan
 from actors.terminal.exit_codes import WIDTH
 from actors.terminal.mlflow_export import where_to_look
 from relief_ray.errors import UserError
-from relief_ray.files import disk_errors, replace_file
+from relief_ray.files import disk_errors, write_atomic
 from relief_ray.records.cells import find_runs
 from relief_ray.records.tracking import sync
 
@@ -159,7 +159,7 @@ def _write_files(comparison: Comparison, out: Path) -> list[Path]:
     texts = {"md": render.markdown, "json": render.as_json, "csv": render.as_csv}
     written = [out / f"comparison.{suffix}" for suffix in texts]
     for path, make in zip(written, texts.values(), strict=True):
-        replace_file(path, make(comparison).encode())
+        write_atomic(path, make(comparison).encode())
     return [*written, *draw(comparison, out / _FIGURE), *_draw_curves(comparison, out / "curves.png")]
 
 

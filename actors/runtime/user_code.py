@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import shutil
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +17,7 @@ import ray
 from ray import cloudpickle
 
 from relief_ray.errors import UserError
-from relief_ray.files import cache_root
+from relief_ray.files import cache_root, disk_errors, folder_atomic
 from relief_ray.plugins import SourceFile, digests, sources
 
 T = TypeVar("T")
@@ -82,20 +80,13 @@ def install(modules: Sequence[str], files: Sequence[SourceFile]) -> None:
 
 
 def _write(folder: Path, files: Sequence[SourceFile]) -> None:
-    """Writes the files into a folder that appears complete, since other hosts of this node may write the same."""
+    """Write the files into a folder that appears complete, since other hosts of this node may write the same."""
     if folder.exists():
         return
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    beside = Path(tempfile.mkdtemp(prefix=f"{folder.name}-", dir=folder.parent))
-    for file in files:
-        (beside / file.name).parent.mkdir(parents=True, exist_ok=True)
-        (beside / file.name).write_bytes(file.content)
-    try:
-        beside.rename(folder)
-    except OSError:
-        shutil.rmtree(beside)
-        if not folder.exists():
-            raise
+    with disk_errors(folder, "write the driver's sources"), folder_atomic(folder) as part:
+        for file in files:
+            (part / file.name).parent.mkdir(parents=True, exist_ok=True)
+            (part / file.name).write_bytes(file.content)
 
 
 def _place_of(module: str) -> str:

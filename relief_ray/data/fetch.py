@@ -21,7 +21,7 @@ from relief_ray.data.registry import get_spec
 from relief_ray.data.source import MARKER, check_members, find_source, open_source, open_zip, search_roots
 from relief_ray.data.verify import VerifyReport, verify_source
 from relief_ray.errors import UserError
-from relief_ray.files import sync, write_atomic
+from relief_ray.files import move, sync, write_atomic
 
 Progress = Callable[[int, int | None], None]
 _CHUNK = 1 << 18
@@ -147,7 +147,7 @@ def _accept(spec: DatasetSpec, part: Path, target: Path) -> None:
         part.unlink(missing_ok=True)
         raise
     sync(part)
-    part.replace(target)
+    move(part, target)
     if not _holds(spec, target):
         _reject(target)
         raise UserError(f"{target}: the archive does not hold files like {spec.member!r}; another dataset?")
@@ -163,7 +163,7 @@ def _holds(spec: DatasetSpec, target: Path) -> bool:
 
 def _reject(target: Path) -> None:
     """Rename a file so that it is never read as data and the next fetch starts afresh."""
-    target.replace(target.with_name(target.name + ".rejected"))
+    move(target, target.with_name(target.name + ".rejected"))
 
 
 def import_from(name: str, path: str | Path, root: str | Path | None = None) -> FetchReport:

@@ -16,7 +16,7 @@ from typing import Literal
 from pydantic import JsonValue
 
 from relief_ray.errors import UserError
-from relief_ray.files import replace_file
+from relief_ray.files import write_atomic
 from relief_ray.records.identity import other_program
 from relief_ray.records.lock import is_locked
 from relief_ray.records.redact import mask_text
@@ -211,7 +211,7 @@ def write_plan_file(path: Path, plan: PlanFile) -> None:
         names = {"folder": cell.folder, "label": cell.label, "setting": cell.setting, "hash": cell.hash}
         rows.append({**{key: value for key, value in names.items() if value}, "config": dict(cell.config)})
     title = {"title": plan.title} if plan.title else {}
-    replace_file(path, (json.dumps({"name": plan.name, **title, "cells": rows}, indent=1) + "\n").encode())
+    write_atomic(path, (json.dumps({"name": plan.name, **title, "cells": rows}, indent=1) + "\n").encode())
 
 
 def find_runs(folders: Sequence[Path]) -> list[Path]:

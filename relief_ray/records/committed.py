@@ -14,7 +14,7 @@ from typing import Literal
 from pydantic import Field, ValidationError
 
 from relief_ray.errors import UserError, nearest
-from relief_ray.files import disk_errors, replace_file
+from relief_ray.files import disk_errors, write_atomic
 from relief_ray.records.schema import (
     SCHEMA_VERSION,
     Facts,
@@ -125,7 +125,7 @@ def write_committed(path: Path, title: str, cells: Iterable[tuple[str, Committed
     head = f'{{"schema_version": {SCHEMA_VERSION}, "title": {json.dumps(title)}, "cells": {{'
     with disk_errors(path, "write the results"):
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, (head + "\n" + ",\n".join(lines) + "\n}}\n").encode())
+        write_atomic(path, (head + "\n" + ",\n".join(lines) + "\n}}\n").encode())
     return path
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field, JsonValue, ValidationError
 
-from relief_ray.files import replace_file
+from relief_ray.files import move, write_atomic
 from relief_ray.records.lock import FileLock
 from relief_ray.records.metrics import round_scalars
 from relief_ray.records.redact import mask_text
@@ -77,13 +77,13 @@ def read_sync(folder: Path) -> SyncState:
 def write_sync(folder: Path, uri: str, target: Target) -> None:
     """Note the progress of one store."""
     state = SyncState(targets={**read_sync(folder).targets, mask_text(uri): target})
-    replace_file(folder / SYNC_FILE, (state.model_dump_json(indent=1) + "\n").encode())
+    write_atomic(folder / SYNC_FILE, (state.model_dump_json(indent=1) + "\n").encode())
 
 
 def write_failure(folder: Path, error: str) -> None:
     """Note why an export failed; the noted progress stays."""
     state = SyncState(targets=read_sync(folder).targets, error=error)
-    replace_file(folder / SYNC_FILE, (state.model_dump_json(indent=1) + "\n").encode())
+    write_atomic(folder / SYNC_FILE, (state.model_dump_json(indent=1) + "\n").encode())
 
 
 _SQLITE = "sqlite:///"
@@ -236,7 +236,7 @@ def _connect(store: Store) -> MlflowClient:
     if database is not None and not database.exists():
         beside = database.with_name(f".{database.name}.{time.time_ns()}.new")
         MlflowClient(tracking_uri=f"{_SQLITE}{beside}").search_experiments(max_results=1)
-        os.replace(beside, database)
+        move(beside, database)
     return MlflowClient(tracking_uri=store.uri)
 
 

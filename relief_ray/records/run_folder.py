@@ -172,7 +172,7 @@ class RunFolder:
                 raise UserError(
                     f"{path}: already holds run {read_run(path).cell}; resume it or choose another folder (--out DIR)"
                 )
-            files.replace_file(path / RUN_FILE, _pretty(run))
+            files.write_atomic(path / RUN_FILE, _pretty(run))
             return cls(path, lock, run)
         except BaseException:
             lock.release()
@@ -197,7 +197,7 @@ class RunFolder:
     def update(self, **changes: JsonValue) -> RunRecord:
         """Change fields of ``run.json``, e.g. ``status="running"``; they are checked like any record."""
         self.run = RunRecord.model_validate({**self.run.model_dump(), **changes})
-        files.replace_file(self.path / RUN_FILE, _pretty(self.run))
+        files.write_atomic(self.path / RUN_FILE, _pretty(self.run))
         return self.run
 
     def append(self, record: RoundRecord) -> None:
@@ -242,7 +242,7 @@ class RunFolder:
                 "restore the file or run the cell again"
             )
         if len(kept) < len(recorded):
-            files.replace_file(self.path / ROUNDS_FILE, data := _lines(kept))
+            files.write_atomic(self.path / ROUNDS_FILE, data := _lines(kept))
             os.close(self._fd)
             self._open_ledger(len(data))
         return kept

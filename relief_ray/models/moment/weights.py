@@ -11,8 +11,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,7 +23,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from relief_ray.errors import UserError
-from relief_ray.files import cache_root
+from relief_ray.files import cache_root, folder_atomic
 from relief_ray.models.backbone import seeded
 from relief_ray.models.moment.encoder import (
     SIZES,
@@ -235,17 +233,8 @@ def random_folder(size: Size, weights_seed: int) -> Path:
     with _cache_errors(target):
         if target.exists():
             return target
-        target.parent.mkdir(parents=True, exist_ok=True)
-        part = Path(tempfile.mkdtemp(dir=target.parent, prefix=target.name, suffix=".part"))
-        try:
+        with folder_atomic(target) as part:
             _draw(size, weights_seed, part)
-            part.replace(target)
-        except OSError:
-            # Another process was first; its folder has the same content.
-            if not target.exists():
-                raise
-        finally:
-            shutil.rmtree(part, ignore_errors=True)
     return target
 
 
@@ -255,8 +244,6 @@ def _draw(size: Size, weights_seed: int, folder: Path) -> None:
     mark_random(folder, weights_seed)
     for path in folder.iterdir():
         path.chmod(0o644)
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
     folder.chmod(0o755)
 
 
