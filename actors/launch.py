@@ -119,7 +119,7 @@ def _run_on_ray(
             run = _run_here(setup, path, callbacks, group, options)
         else:
             run = _run_separate(setup, path, callbacks, group, options, coordinator)
-        finished = run.status == "finished"
+        finished = run.status == "done"
         return run
     finally:
         # Processes of an interrupted run may still be at work.

@@ -19,12 +19,10 @@ from relief_ray.experiment.recording import now
 from relief_ray.files import disk_errors, move, unused, write_atomic
 from relief_ray.models.backbone import frozen_mismatch
 from relief_ray.records.cells import (
-    ERROR_FILE,
     GRID_FILE,
     CellState,
     PlanFile,
     PlannedCell,
-    Status,
     look,
     read_plan_file,
     write_plan_file,
@@ -33,8 +31,8 @@ from relief_ray.records.identity import config_hash
 from relief_ray.records.lock import FileLock
 from relief_ray.records.mlflow_store import flat_params
 from relief_ray.records.redact import MASK, mask_text, redact
-from relief_ray.records.run_folder import LOCK_FILE, read_run
-from relief_ray.records.schema import RunRecord
+from relief_ray.records.run_folder import ERROR_FILE, LOCK_FILE, read_run
+from relief_ray.records.schema import RunRecord, Status
 from tune_configs.cells import Cell
 
 _STALE_FOLDER = "stale"
@@ -73,7 +71,7 @@ class CellFolder:
     @property
     def is_finished(self) -> bool:
         """True where its run came to its end, by this program or by another one."""
-        return self.state.run is not None and self.state.run.status == "finished"
+        return self.state.run is not None and self.state.run.status == "done"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -236,11 +234,6 @@ def keep_error(folder: Path, error: BaseException | str) -> None:
     with disk_errors(folder, "keep the error"):
         folder.mkdir(parents=True, exist_ok=True)
     write_atomic(folder / ERROR_FILE, (json.dumps(content, indent=1) + "\n").encode())
-
-
-def forget_error(folder: Path) -> None:
-    """Removes ``error.json``: a new try begins."""
-    (folder / ERROR_FILE).unlink(missing_ok=True)
 
 
 def set_stale_aside(cells: Iterable[CellFolder], out: Path) -> None:

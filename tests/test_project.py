@@ -150,6 +150,21 @@ def test_one_module_makes_files_and_folders_appear():
     assert offenders == ["actors/runtime/session.py: tempfile.mkdtemp"]
 
 
+STATUS_WORDS = {"planned", "created", "running", "interrupted", "failed", "done", "finished", "stale", "untested"}
+
+
+def test_one_module_names_the_statuses_of_runs_and_cells():
+    """Another `Literal` or `Enum` of these words would be a second vocabulary."""
+    offenders = []
+    for path in sources():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            is_literal = isinstance(node, ast.Subscript) and ast.unparse(node.value).endswith("Literal")
+            words = {n.value for n in ast.walk(node) if isinstance(n, ast.Constant)} if is_literal else set()
+            if len(words & STATUS_WORDS) > 1:
+                offenders.append(f"{name_of(path)}: {ast.unparse(node)}")
+    assert [o.partition(":")[0] for o in offenders] == ["relief_ray/records/schema.py"] * 2, offenders
+
+
 def test_the_calls_that_rename_are_found():
     code = "os.replace(a, b)\nos.rename(a, b)\na.replace(b)\na.rename(b)\ntempfile.mkdtemp()\n'a'.replace('a', 'b')"
     assert len(list(renames_in(ast.parse(code)))) == 5

@@ -94,7 +94,7 @@ def test_killed_from_outside_whenever_it_happens_to_be(environment, golden, tmp_
         driver.kill()
     assert driver.wait() == -signal.SIGKILL
     assert read_run(path).status == "running", "nobody was left to say that it ended"
-    assert drive(config_of("relief"), path).status == "finished"
+    assert drive(config_of("relief"), path).status == "done"
     assert outcome(path) == golden("relief")
 
 
@@ -210,7 +210,7 @@ def test_a_finished_run_is_left_alone(tmp_path):
     path = tmp_path / "run"
     drive(config_of("fedavg"), path)
     before = (path / "rounds.jsonl").read_bytes()
-    assert drive(config_of("fedavg"), path).status == "finished"
+    assert drive(config_of("fedavg"), path).status == "done"
     assert (path / "rounds.jsonl").read_bytes() == before
 
 
@@ -250,7 +250,7 @@ def test_a_round_that_failed_is_tried_again_from_committed_state(case, in_evalua
         with pytest.raises(RoundVoid):
             experiment.run()
         assert folder.run.status == "failed" and experiment.next_round == 2
-        assert experiment.run().status == "finished"
+        assert experiment.run().status == "done"
     assert outcome(tmp_path / "run") == golden(case)
 
 

@@ -38,7 +38,7 @@ def _export_text(out: Path, files: list[str], facts: dict[str, JsonValue]) -> st
     seen = f"F1 {100 * f1:.1f} %" if isinstance(f1, float) else "not evaluated in that round"
     warnings = facts["warnings"]
     notes = [str(w) for w in warnings] if isinstance(warnings, list) else []
-    notes += [f"the run is {facts['status']}, not finished"] if facts["status"] != "finished" else []
+    notes += [f"the run is {facts['status']}, not done"] if facts["status"] != "done" else []
     notes += [f"computed by another program: {facts['other_program']}"] if facts["other_program"] else []
     return "\n".join(
         [

@@ -14,7 +14,7 @@ from actors.grids.progress import last_round
 from actors.plans import CellFolder, Plan
 from actors.terminal.mlflow_export import where_to_look
 from actors.terminal.reporter import headline_f1, make_console
-from relief_ray.records.cells import Status
+from relief_ray.records.cells import STATUS_TEXT
 from relief_ray.report.runs import split_name
 
 MIB = 2**20
@@ -51,14 +51,12 @@ def listed(names: Sequence[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
 
 
-_STATUSES: tuple[Status, ...] = ("done", "running", "interrupted", "failed", "planned", "stale")
-
 _MAX_ROWS = 40
 
 
 def counts(entries: Sequence[CellFolder]) -> str:
     """``10 done, 1 failed, 1 planned``."""
-    numbers = {status: sum(e.status == status for e in entries) for status in _STATUSES}
+    numbers = {status: sum(e.status == status for e in entries) for status in STATUS_TEXT}
     return ", ".join(f"{number} {status}" for status, number in numbers.items() if number)
 
 
@@ -203,7 +201,7 @@ def _cell_facts(entries: Sequence[CellFolder]) -> list[dict[str, object]]:
             "cell": e.cell.name,
             "strategy": e.cell.label,
             "setting": e.cell.setting,
-            "state": e.status,
+            "status": e.status,
             "rounds": e.num_rounds,
             "planned": e.num_planned,
             "why": e.why or None,

@@ -34,19 +34,19 @@ def report_command(folders: Sequence[Path], out: Path | None, commit: Path | Non
         UserError: a folder holds neither plan nor run, or nothing can be written.
     """
     from relief_ray.report.build import build, write
-    from relief_ray.report.inventory import STATES, take_inventory
+    from relief_ray.report.inventory import STATUSES, take_inventory
 
     inventory = take_inventory(folders)
     place = out or (folders[0] if folders[0].is_dir() else folders[0].parent) / OUT
     document = build(inventory)
     written = write(document, place)
     written += [] if commit is None else [write_small(inventory, commit)]
-    number = {state: inventory.count(state) for state in STATES}
+    number = {status: inventory.count(status) for status in STATUSES}
     if as_json:
         facts = {"event": "report", "cells": number, "files": [str(path) for path in written], "lead": document.lead}
         print(json.dumps(facts))
         return
-    shown = ", ".join(f"{n} {state}" for state, n in number.items() if n) or "none"
+    shown = ", ".join(f"{n} {status}" for status, n in number.items() if n) or "none"
     figures = f"{len(document.tables)} tables, {len(document.figures)} figures"
     print(f"Cells   {shown}\nHolds   {figures}")
     print("\n".join(f"Written {path}" for path in written))
@@ -60,7 +60,7 @@ def write_small(inventory: Inventory, place: Path) -> Path:
     """
     from relief_ray.records.committed import FILE, condense, write_committed
 
-    done = [(s.name, s.loaded) for s in inventory.items if s.state == "done" and s.loaded is not None]
+    done = [(s.name, s.loaded) for s in inventory.items if s.status == "done" and s.loaded is not None]
     twice = [name for name, number in Counter(name for name, _ in done).items() if number > 1]
     if twice or not done:
         found = f"cells named {', '.join(twice[:3])} more than once" if twice else "no finished cell"

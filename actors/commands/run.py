@@ -159,7 +159,7 @@ def _run_cell(cell: CellFolder, context: RunContext) -> None:
     reporter.end(
         CellEnd(
             title=title,
-            status="done" if run.status == "finished" else "interrupted",
+            status=run.status,
             seconds=time.monotonic() - began_s,
             record=_last_evaluated(read_rounds(cell.folder)),
         )

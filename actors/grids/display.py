@@ -86,7 +86,7 @@ class GridJson(JsonReporter):
     def end(self, end: CellEnd) -> None:
         """Writes ``{"event": "cell"}``."""
         assert end.view is not None
-        facts = {"event": "cell", "cell": end.title, "state": end.status, "wall_s": end.seconds}
+        facts = {"event": "cell", "cell": end.title, "status": end.status, "wall_s": end.seconds}
         progress = {"done": end.view.num_done, "cells": end.view.num_cells, "left_s": end.view.left_s}
         self.write({**facts, "f1": headline_f1(end.record), "why": end.why or None, **progress})
 

@@ -6,20 +6,17 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from ray import tune
 
 from actors.launch import RunCallbacks, run_experiment
-from actors.plans import forget_error, keep_error, look_at
+from actors.plans import keep_error, look_at
 from actors.runtime.prometheus import Gauges
 from actors.runtime.warm_pool import WorkerCache
 from relief_ray.experiment.lifecycle import create, reopen
-from relief_ray.records.run_folder import RUN_FILE
-from relief_ray.records.schema import RoundRecord
+from relief_ray.records.run_folder import RUN_FILE, forget_error
+from relief_ray.records.schema import RoundRecord, RunStatus
 from tune_configs.cells import Cell
-
-Outcome = Literal["done", "interrupted", "failed"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,14 +58,14 @@ class CellTrial(tune.Trainable):
 
     def step(self) -> dict[str, object]:
         """Runs the whole cell; its results are in its folder."""
-        return {"done": True, "outcome": run_trial(self._specs[self._name], self._worker_cache)}
+        return {"done": True, "status": run_trial(self._specs[self._name], self._worker_cache)}
 
     def cleanup(self) -> None:
         """Ends the worker processes."""
         self._worker_cache.close()
 
 
-def run_trial(spec: TrialSpec, worker_cache: WorkerCache) -> Outcome:
+def run_trial(spec: TrialSpec, worker_cache: WorkerCache) -> RunStatus:
     """Runs a cell from wherever its folder is; an error is kept there and stops no other cell."""
     if spec.stop_file.exists():
         return "interrupted"
@@ -81,7 +78,7 @@ def run_trial(spec: TrialSpec, worker_cache: WorkerCache) -> Outcome:
         return "failed"
 
 
-def _run(spec: TrialSpec, worker_cache: WorkerCache) -> Outcome:
+def _run(spec: TrialSpec, worker_cache: WorkerCache) -> RunStatus:
     config = spec.cell.config
     entry = look_at(spec.cell, spec.folder)
     if entry.status == "done":
@@ -97,5 +94,4 @@ def _run(spec: TrialSpec, worker_cache: WorkerCache) -> Outcome:
         gauges.show(record)
 
     callbacks = RunCallbacks(on_round=on_round, should_stop=spec.stop_file.exists, separate=False)
-    run = run_experiment(setup, spec.folder, callbacks, worker_cache)
-    return "done" if run.status == "finished" else "interrupted"
+    return run_experiment(setup, spec.folder, callbacks, worker_cache).status

@@ -101,8 +101,8 @@ class JsonEvents(JsonReporter):
 
     def end(self, end: CellEnd) -> None:
         """Writes ``{"event": "end"}``."""
-        status = end.why if end.reused else end.status
-        self.write({"event": "end", "run": end.title, "status": status, **_json_scores(end.record)})
+        facts = {"event": "end", "run": end.title, "status": end.status, "why": end.why or None}
+        self.write({**facts, **_json_scores(end.record)})
 
 
 def _json_scores(record: RoundRecord | None) -> dict[str, JsonValue]:

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from rich.console import Console
 
 from actors.terminal.exit_codes import WIDTH
-from relief_ray.records.cells import Status
-from relief_ray.records.schema import RoundRecord
+from relief_ray.records.schema import RoundRecord, Status
 
 
 def make_console(stderr: bool = False) -> Console:

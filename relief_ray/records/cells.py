@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
 
 from pydantic import JsonValue
 
@@ -20,13 +19,11 @@ from relief_ray.files import write_atomic
 from relief_ray.records.identity import other_program
 from relief_ray.records.lock import is_locked
 from relief_ray.records.redact import mask_text
-from relief_ray.records.run_folder import LOCK_FILE, ROUNDS_FILE, RUN_FILE, is_done, read_run, scan
-from relief_ray.records.schema import RunRecord
+from relief_ray.records.run_folder import ERROR_FILE, LOCK_FILE, ROUNDS_FILE, RUN_FILE, is_done, read_run, scan
+from relief_ray.records.schema import RunRecord, Status
 
-PLAN_FILE, GRID_FILE, ERROR_FILE = "plan.json", "grid.json", "error.json"
+PLAN_FILE, GRID_FILE = "plan.json", "grid.json"
 PLAN_FILES = (GRID_FILE, PLAN_FILE)
-
-Status = Literal["done", "running", "interrupted", "failed", "planned", "stale"]
 
 STATUS_TEXT: Mapping[Status, str] = {
     "done": "finished, every planned round is there",
@@ -35,6 +32,7 @@ STATUS_TEXT: Mapping[Status, str] = {
     "failed": "ended with an error, or its files are damaged",
     "planned": "planned, never begun",
     "stale": "computed by another program or on other frozen weights",
+    "untested": "done, but never evaluated on the test part; of reports only",
 }
 
 
@@ -69,11 +67,15 @@ def look(
 ) -> CellState:
     """Reads a cell's status from its folder; changes nothing there.
 
+    A process that holds the folder's lock computes the cell now, so an ``error.json`` is of an earlier attempt.
+
     ``expected_hash`` (of the planned configuration) and ``other_weights`` (says in what frozen weights differ) turn on
     the comparison with this program: a cell of another one is stale. ``bootstrap``: whether the ledger has a round 0.
     """
     error = read_error(folder)
     if not (folder / RUN_FILE).exists():
+        if is_locked(folder / LOCK_FILE):
+            return CellState(status="running")
         return CellState(status="planned") if error is None else CellState(status="failed", why=error)
     try:
         run = read_run(folder)
@@ -108,7 +110,7 @@ def judge(
         return state("done")
     planned = run.config.get("rounds")
     last = f"round {rounds[-1]}" if rounds else "no round"
-    if run.status == "finished":
+    if run.status == "done":
         num_planned = int(planned) + bool(bootstrap) if isinstance(planned, int) else "?"
         return state(
             "failed",
@@ -200,8 +202,26 @@ def read_plan_file(path: Path) -> PlanFile:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
             f"{path}: damaged ({error!r}), expected a plan that `relief-ray run` or `relief-ray grid` wrote; move it "
-            "away and start the same command again"
+            f"away; {_go_on_without(path)}"
         ) from error
+
+
+def _go_on_without(path: Path) -> str:
+    """Return how to make a lost plan file again without losing what was begun beside it."""
+    if path.name == GRID_FILE:
+        return "start again every `relief-ray grid` of this --out DIR, which goes on with the cells that are there"
+    # `run` refuses a run that has rounds, and `resume DIR` needs the plan; `resume` of a single run's folder does not.
+    begun = [f"relief-ray resume {folder}" for folder in _run_folders(path.parent) if _is_begun(look(folder))]
+    first = f"finish what was begun ({'; '.join(begun)}), then " if begun else ""
+    return f"{first}start again every `relief-ray run` of this --out DIR, which reuses finished runs"
+
+
+def _is_begun(state: CellState) -> bool:
+    return state.run is not None and state.run.status != "done" and state.num_rounds > 0
+
+
+def _run_folders(folder: Path) -> list[Path]:
+    return sorted(path.parent for path in folder.glob(f"*/{RUN_FILE}"))
 
 
 def write_plan_file(path: Path, plan: PlanFile) -> None:
@@ -222,7 +242,7 @@ def find_runs(folders: Sequence[Path]) -> list[Path]:
     """
     runs: list[Path] = []
     for folder in folders:
-        inside = [folder] if (folder / RUN_FILE).exists() else sorted(p.parent for p in folder.glob(f"*/{RUN_FILE}"))
+        inside = [folder] if (folder / RUN_FILE).exists() else _run_folders(folder)
         if not inside:
             raise UserError(
                 f"{folder}: no {RUN_FILE} there or one folder below; name a folder that `relief-ray run` made"

@@ -30,7 +30,7 @@ def test_a_run_killed_at_any_change_ends_with_the_same_bits(scenario, rows, fini
         assert_previous_or_new(scenario, path, row["saved"])
         scenario.drive(path)
         assert scenario.outcome(path) == golden, row
-        assert read_run(path).status == "finished"
+        assert read_run(path).status == "done"
 
 
 def test_a_resume_killed_at_any_change_ends_with_the_same_bits(scenario, rows, finished, tmp_path):

@@ -186,27 +186,27 @@ def value_of(cell: PaperCell | None) -> float | None:
     return None if cell is None else cell.value
 
 
-def gap(states: Sequence[str], below: str = "") -> Cell:
-    """Empty place with its reason: the states of the runs that should have filled it."""
-    text = ", ".join(dict.fromkeys(states)) or "not run"
-    return Cell(text=text, below=below, tone="gap", numbers={"n": 0, "state": text})
+def gap(statuses: Sequence[str], below: str = "") -> Cell:
+    """Empty place with its reason: the statuses of the runs that should have filled it."""
+    text = ", ".join(dict.fromkeys(statuses)) or "not run"
+    return Cell(text=text, below=below, tone="gap", numbers={"n": 0, "status": text})
 
 
 def gaps(experiment: Experiment, label: str, papers: Sequence[tuple[Column, PaperCell | None]]) -> Iterator[Cell]:
     """The cells of a method without finished runs: the reason, then the paper's values alone."""
-    yield gap(open_states(experiment, label))
+    yield gap(open_statuses(experiment, label))
     for column, cell in papers:
         yield Cell(text="", below=paper_line(cell, column), tone="gap", numbers={"n": 0, "paper": value_of(cell)})
 
 
-def open_states(experiment: Experiment, label: str) -> list[str]:
-    """The states of a method's runs that are not done."""
-    return [s.state for s in experiment.items if s.label == label and s.state != "done"]
+def open_statuses(experiment: Experiment, label: str) -> list[str]:
+    """The statuses of a method's runs that are not done."""
+    return [s.status for s in experiment.items if s.label == label and s.status != "done"]
 
 
 def runs_cell(method: MethodResult, experiment: Experiment) -> Cell:
     """Number of runs behind a row, of how many that were planned; runs of other code are marked."""
-    other, absent = experiment.of_other_code(method.label), len(open_states(experiment, method.label))
+    other, absent = experiment.of_other_code(method.label), len(open_statuses(experiment, method.label))
     planned = method.num_runs + absent
     text = f"{method.num_runs} of {planned}" if absent else str(method.num_runs)
     below = f"{other} by other code" if other else ""

@@ -60,7 +60,7 @@ def _personalised(experiment: Experiment) -> list[str]:
 def labels_of(experiment: Experiment) -> list[str]:
     """The paper's methods in its order, then what else was run or planned, bounds last."""
     ran = [m.label for m in experiment.main.rows] if experiment.main is not None else []
-    planned = [s.label for s in experiment.items if s.state != "done"]
+    planned = [s.label for s in experiment.items if s.status != "done"]
     variants = [v for v in VARIANTS if v in {*ran, *planned}]
     labels = list(dict.fromkeys([*PAPER_ROWS, *variants, *ran, *planned]))
     return [v for v in labels if v not in BOUNDS] + [v for v in labels if v in BOUNDS]

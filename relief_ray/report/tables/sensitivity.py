@@ -11,7 +11,7 @@ from relief_ray.report.experiments import BACKBONES, PRETTY, Experiment
 from relief_ray.report.paper import PAPER_ROWS, PREFIX, Paper, PaperCell
 from relief_ray.report.runs import split_name
 from relief_ray.report.summary import BOUNDS
-from relief_ray.report.tables.cells import gap, is_comparable, method_cell, open_states
+from relief_ray.report.tables.cells import gap, is_comparable, method_cell, open_statuses
 from relief_ray.report.tables.columns import HEADLINE
 
 TABLES = {"pamap2": "IV", "mhealth": "V"}
@@ -82,7 +82,7 @@ def _cell(experiment: Experiment | None, label: str, paper: Paper, name: str) ->
     comparison = experiment.main
     method = None if comparison is None else comparison.row(label)
     if comparison is None or method is None:
-        return gap(open_states(experiment, label))
+        return gap(open_statuses(experiment, label))
     theirs, fits = _theirs(experiment, label, paper, name), is_comparable(experiment, any_fleet=True)
     cell = method_cell(experiment, comparison, method, HEADLINE, paper=theirs, comparable=fits)
     return replace(cell, text=f"{cell.text}*") if method.personalised else cell
