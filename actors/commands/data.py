@@ -16,9 +16,8 @@ from actors.terminal.reporter import is_interactive, make_console
 from relief_ray.config import explain
 from relief_ray.data import DataConfig, get_spec, open_dataset
 from relief_ray.data.describe import Description, describe, list_datasets
-from relief_ray.data.fetch import FetchReport, fetch, import_from
+from relief_ray.data.fetch import FetchReport, fetch, import_from, synth
 from relief_ray.data.source import search_roots
-from relief_ray.data.synthetic import synth
 from relief_ray.data.verify import VerifyReport, verify
 from relief_ray.errors import UserError
 

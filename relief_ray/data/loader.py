@@ -41,6 +41,7 @@ class DatasetSpec:
         units: body units whose channels make up a modality, in canonical order.
         max_abs: largest plausible absolute value of each modality, in raw units.
         activity_s: shortest and longest usual seconds of an activity per subject.
+        fixed_length: whether all raw files have one length, so that synthetic ones cannot be shortened.
     """
 
     name: str
@@ -63,6 +64,7 @@ class DatasetSpec:
     units: tuple[str, ...] = ()
     max_abs: tuple[float, ...] = ()
     activity_s: tuple[float, float] = (0.0, 0.0)
+    fixed_length: bool = False
 
     @property
     def window(self) -> int:
@@ -120,11 +122,14 @@ class Loader:
         files: ``files(spec, subject)`` gives the ends of the subject's file names below the data root.
         parse: ``parse(spec, members, path, subject)`` reads one subject: ``members.read(name)`` gives a file's bytes,
             ``members.names`` all files, ``path`` is the folder or archive, for error messages.
+        synthesise: ``synthesise(spec, folder, subject, scale, rng)`` writes synthetic raw files of one subject below
+            ``folder``, for `relief-ray data synth`; ``scale`` shortens every segment. None: there is no such form.
     """
 
     spec: DatasetSpec
     files: Callable[[DatasetSpec, int], list[str]]
     parse: Callable[[DatasetSpec, Members, Path, int], Recording]
+    synthesise: Callable[[DatasetSpec, Path, int, float, np.random.Generator], None] | None = None
 
 
 def require_members(spec: DatasetSpec, names: Sequence[str], expected: Sequence[str], path: Path) -> list[str]:

@@ -53,12 +53,14 @@ class TimeModel(FrozenConfig):
         about: one line for ``fleet show``.
         engine: the training engine whose FLOPs it is given, ``naive`` or ``reuse``; None: that of the run.
         needs_profile: whether it can only be built where ``costs.profile`` names a device profile.
+        is_fitted: whether its constants were chosen so that FedAvg's joules agree with the paper's (calibration.json).
     """
 
     name: ClassVar[str] = ""
     about: ClassVar[str] = ""
     engine: ClassVar[Engine | None] = None
     needs_profile: ClassVar[bool] = False
+    is_fitted: ClassVar[bool] = False
 
     @classmethod
     def build(cls, context: ClockContext) -> TimeModel:
@@ -80,6 +82,7 @@ class FlopProportional(TimeModel):
     name: ClassVar[str] = "flop_proportional"
     about: ClassVar[str] = "the paper's: time in proportion to the trained groups' FLOPs"
     engine: ClassVar[Engine | None] = "naive"
+    is_fitted: ClassVar[bool] = True
 
     kind: Literal["flop_proportional"] = "flop_proportional"
     utilisation: float = Field(default=1.0, gt=0)
@@ -98,6 +101,8 @@ class FlopProportional(TimeModel):
 
 class Split(TimeModel):
     """Counted forward, backward and optimizer FLOPs over the device's speed: what Section VII finds missing."""
+
+    is_fitted: ClassVar[bool] = True
 
     kind: Literal["split"] = "split"
     utilisation: float = Field(default=1.0, gt=0)

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from relief_ray.data import load_dataset
+from relief_ray.data.fetch import synth
 from relief_ray.data.registry import get_spec
 from relief_ray.data.source import MARKER, find_source
-from relief_ray.data.synthetic import synth
 from relief_ray.data.verify import digests
 from relief_ray.errors import UserError
 

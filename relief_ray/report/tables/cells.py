@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import isclose
 
+from relief_ray.devices.clocks import CLOCKS
 from relief_ray.report.comparison import Comparison, MethodResult, Stat
 from relief_ray.report.document import NONE, Cell, Number, Origin
 from relief_ray.report.experiments import SAME, USUAL_FLEET, Experiment
@@ -18,7 +19,6 @@ PROTOCOL = (
     ("data.split", "not said"),
 )  # fmt: skip
 SIMULATED = ("round_s", "speedup", "speedup_total", "energy_j", "energy_total_j", "energy_saved_percent", "total_s")
-FITTED_JOULES = ("flop_proportional", "split_naive", "split_reuse")
 _TIMED = (*SIMULATED, "compute_s", "wait_s", "device_j")
 _BY_ROUND = ("tta85_rounds", "tta95_rounds")
 _ORDINALS = {1: "1st", 2: "2nd", 3: "3rd"}
@@ -77,7 +77,8 @@ def _is_target(experiment: Experiment, comparison: Comparison, label: str, figur
     at_target = (
         experiment.dataset == "pamap2" and figure.startswith("energy") and _has_fedavgs_joules(comparison, label)
     )
-    return fitted and at_target and comparison.clock in FITTED_JOULES
+    clock = CLOCKS.get(comparison.clock)
+    return fitted and at_target and clock is not None and clock.is_fitted
 
 
 def _has_fedavgs_joules(comparison: Comparison, label: str) -> bool:
