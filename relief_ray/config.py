@@ -176,6 +176,23 @@ class ExperimentConfig(FrozenConfig):
     """One run: a strategy on a dataset, a fleet and a backbone.
 
     ``strategy``, ``backbone`` and ``data.name`` may be given by name or by import path (``my.module:MyMethod``).
+
+    Attributes:
+        name: name for people; no part of the identity.
+        strategy: the method and its hyperparameters.
+        data: dataset, split and sharding.
+        fleet: the clients' devices and sensors.
+        backbone: the model.
+        training: local training: epochs, batch size, learning rate, engine.
+        evaluation: parts of the data and interval.
+        costs: simulated time and energy.
+        record: intervals of checkpoints and of comparisons in pairs.
+        runtime: placement of clients on processes.
+        tracking: the copy of the records in MLflow.
+        choice: provenance of tuned hyperparameters; None: they were not searched.
+        rounds: number of rounds R, without the bootstrap.
+        seed: seed of all random streams.
+        participation: share of the clients that take part in a round, above 0 up to 1.
     """
 
     name: str = "run"

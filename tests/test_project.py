@@ -121,6 +121,49 @@ def test_docstrings_begin_with_a_verb_or_the_thing_returned(package):
     assert not found, "\n".join([f"{len(found)} docstrings", *found])
 
 
+# Classes that everything else is explained with; their fields are documented one a line, however few they are.
+CENTRAL = frozenset(
+    "Assignment Update Receipt ServerState Strategy ClientProgram ExperimentConfig DataConfig FleetConfig CostConfig "
+    "TrainingConfig RuntimeConfig Dataset DatasetSpec Loader Recording FederatedData WindowSet DeviceType Workload "
+    "StageRun Footprint CostPlanner CostAccountant RunRecord RoundRecord ClientRecord CellState PlannedCell GridItem "
+    "CellEnd".split()
+)
+MANY_FIELDS = 8
+
+
+def fields_of(node):
+    """A class's own fields: annotated, public, no class variables and none that only tells classes apart."""
+    for n in node.body:
+        if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name) and not n.target.id.startswith("_"):
+            annotation = ast.unparse(n.annotation)
+            is_tag = n.target.id in ("name", "kind") and annotation.startswith("Literal")
+            if "ClassVar" not in annotation and not is_tag:
+                yield n.target.id
+
+
+def explained(node):
+    """Names in the ``Attributes:`` block of a class's docstring."""
+    block = (ast.get_docstring(node) or "").partition("Attributes:")[2]
+    return {name for line in re.findall(r"^    (\w[\w, ]*):", block, re.MULTILINE) for name in line.split(", ")}
+
+
+def test_fields_of_central_and_of_large_classes_are_explained():
+    classes = [
+        (f"{name_of(path)}: {node.name}", node)
+        for path in sources()
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    ]
+    assert {node.name for _, node in classes} >= CENTRAL
+    offenders = [
+        f"{name}: {', '.join(missing)}"
+        for name, node in classes
+        if node.name in CENTRAL or len(list(fields_of(node))) >= MANY_FIELDS
+        if (missing := [field for field in fields_of(node) if field not in explained(node)])
+    ]
+    assert not offenders, "\n".join(offenders)
+
+
 def is_overload(node):
     return any(isinstance(d, ast.Name) and d.id == "overload" for d in node.decorator_list)
 

@@ -174,7 +174,35 @@ class Offer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Explanation:
-    """Everything that decided ``S_n``; ``slowest`` is the client whose mandatory blocks set T*."""
+    """Everything that decided ``S_n``, the groups that client n trains in a round.
+
+    Attributes:
+        run: the run's folder.
+        round: the round.
+        rounds: rounds of the whole run.
+        strategy: label of the method.
+        clock: the time model that planned.
+        client: the client n.
+        epochs: local epochs.
+        device: its device in words.
+        modalities: all sensors of the fleet.
+        select: by what groups are ranked; ``none``: they are not.
+        forced: whether mandatory groups come first.
+        target_s: the round's deadline T*.
+        given_target: whether T* was configured.
+        slowest: the client whose mandatory groups set T* where it was not.
+        overhead_s: seconds of the client's round without any group.
+        tau_s: seconds that one more group takes.
+        affordable: groups that fit into T*.
+        slots: groups that the client may take.
+        mandatory: its mandatory groups.
+        offers: the groups in the order in which they were offered, with the verdict on each.
+        groups: ``S_n``.
+        planned_s: seconds of its round with ``S_n``.
+        fedavg_s: seconds of its round under FedAvg.
+        source: the round that the divergences are from, in words.
+        trained: groups that the ledger says it trained; None where the ledger has no such round or client.
+    """
 
     run: str
     round: int

@@ -47,7 +47,20 @@ class Running:
 class GridProgress:
     """Follows trials and the ledgers of their cells, for the reporter and MLflow.
 
-    ``todo`` are the entries that will run; ``on_tick`` is called many times a second.
+    Attributes:
+        entries: all cells of the grid.
+        todo: the cells that will run.
+        reporter: shows the progress.
+        exports: MLflow trackers.
+        on_tick: called many times a second.
+        since_s: monotonic clock at the start.
+        first_s: monotonic clock when the first trial began; None before.
+        refreshed_s: monotonic clock of the last refresh.
+        running: cells that are being computed, by name.
+        statuses: last known status by cell.
+        scores: F1 by cell that is done, a share.
+        num_new_rounds: rounds committed since the start.
+        disk_full: whether a cell failed because nothing can be written any more.
     """
 
     entries: Sequence[CellFolder]

@@ -66,11 +66,16 @@ class Host:
     """A host as the driver sees it; it works on the first of its ``flights``.
 
     Attributes:
-        index, name, handle, identity: number, Ray's name, actor handle, and the code that it runs.
+        index: its number.
+        name: Ray's name of it.
+        handle: its actor handle.
+        identity: the code that it runs.
         flights: calls that were sent and not answered.
         work_s: seconds per unit of work in its last answer; None before the first.
-        probe: pending question whether it is back; asked from ``probe_at_s`` on.
-        trouble: reason why it was lost, empty where it is well; since ``trouble_at_s``.
+        probe: pending question whether it is back.
+        probe_at_s: monotonic clock from which on it is asked.
+        trouble: reason why it was lost; empty where it is well.
+        trouble_at_s: monotonic clock at which it was lost.
         num_losses: calls lost since its last answer.
         gone: given up for good.
     """

@@ -26,13 +26,16 @@ class DatasetSpec:
     Attributes:
         name: what ``data.name`` calls it; of a user's dataset its import path, whatever is written here.
         title: one line for lists and reports.
-        rate_hz: samples per second after parsing; ``raw_rate_hz`` those of the files.
+        rate_hz: samples per second after parsing.
+        raw_rate_hz: samples per second in the files.
         modalities: (name, channels) in canonical order, the rarest last; columns of a parsed signal lie in that order.
         classes: class names; a label is an index into them.
         labels: the raw codes of ``classes``, in the same order.
         subjects: the subjects' numbers in the files.
         type_counts: clients of device type A, B and C (built-in sets: the paper, Section VI).
-        citation, licence, doi: whom to cite, and what is allowed.
+        citation: whom to cite.
+        licence: what is allowed.
+        doi: its DOI; empty without one.
         member: regular expression of a raw file's path in its folder or archive.
         url: the archive to download; empty where there is none.
         hints: parts of the names of folders and archives that are searched below the data root.
@@ -100,9 +103,15 @@ class Members:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recording:
-    """A subject's rows: signal (rows, channels) float32, labels (rows,) int16 raw codes, bouts (n, 2) [start, stop).
+    """Rows of one subject. Inside a bout they follow each other at the sample rate; nothing holds between bouts.
 
-    Rows inside one bout follow each other at the sample rate without a break; between bouts nothing may be assumed.
+    Attributes:
+        subject: the subject's number in the files.
+        signal: (rows, channels) float32 in raw units, modalities in canonical order.
+        labels: (rows,) int16 raw codes.
+        bouts: (n, 2) int64 first row and one past the last of every unbroken stretch.
+        synthetic: whether the file is marked as SYNTHETIC.
+        facts: the parser's findings, e.g. the share of gaps.
     """
 
     subject: int

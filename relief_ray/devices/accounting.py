@@ -125,7 +125,12 @@ def round_cost(
 class CostAccountant:
     """The ``Accountant``: charges the same recorded work under every clock, so that no second run is needed.
 
-    ``whole``: the rule of ``table`` accounting where it applies to the method, else None.
+    Attributes:
+        counter: counts FLOPs and bytes of the backbone.
+        types: the fleet's device types by name.
+        clocks: time models by name.
+        whole: the rule of ``table`` accounting where it applies to the method, else None.
+        count_server_time: whether a round also lasts as long as the server's aggregation took here.
     """
 
     counter: Counter

@@ -142,9 +142,16 @@ class SplitReuse(Split):
 
 
 class Throughput(FrozenConfig):
-    """Measured FLOP/s of one device type by phase; the link only where it was measured too.
+    """Measured speed of one device type; the link only where it was measured too.
 
-    ``stagewise``: the same stage by stage, used instead where it knows all stages of a round.
+    Attributes:
+        forward_flops_per_s: FLOP/s of forward passes.
+        backward_flops_per_s: FLOP/s of backward passes.
+        optimizer_flops_per_s: FLOP/s of optimizer steps.
+        uplink_bytes_per_s: speed of uploads; None: the device type's.
+        downlink_bytes_per_s: speed of downloads; None: the device type's.
+        latency_s: seconds that each transfer takes besides; None: the device type's.
+        stagewise: the speeds stage by stage, used instead where they cover all stages of a round.
     """
 
     forward_flops_per_s: float = Field(gt=0)
@@ -169,9 +176,21 @@ class Throughput(FrozenConfig):
 
 
 class Conditions(FrozenConfig):
-    """Circumstances in which a profile was MEASURED: machine, versions, settings, spread of the repetitions.
+    """Circumstances in which a profile was MEASURED.
 
-    ``spread`` is (q3 - q1) / median of the seconds of a full round over ``turns``.
+    Attributes:
+        status: ``MEASURED``.
+        cpu: name of the processor.
+        num_cores: its cores.
+        num_threads: torch threads.
+        torch: torch's version.
+        torch_build: torch's build options.
+        date: day of the measurement.
+        commit: commit of the sources.
+        settings: what was run.
+        turns: repetitions.
+        spread: (q3 - q1) / median of the seconds of a full round over ``turns``.
+        load_before: load average before it began; None where the system has none.
     """
 
     status: Literal["MEASURED"] = "MEASURED"

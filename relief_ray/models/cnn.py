@@ -24,7 +24,14 @@ KERNEL = 5
 
 
 class CnnConfig(BackboneConfig):
-    """Widths of Backbone 1."""
+    """Widths of Backbone 1.
+
+    Attributes:
+        conv1: channels after the first convolution of an encoder.
+        conv2: channels after the second.
+        steps: time steps that pooling leaves.
+        fusion: outputs of the fusion layer.
+    """
 
     has_gemm: ClassVar[bool] = True
     name: Literal["cnn"] = "cnn"

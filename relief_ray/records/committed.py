@@ -53,8 +53,23 @@ class RoundRow(Record):
 class CommittedCell(Record):
     """A finished run in its small form.
 
-    Seconds and joules are by ``planning_model``; ``metrics`` is the last evaluation without its confusion matrix,
-    ``model_sha256`` the last round's. All else is as in ``RunRecord``.
+    Attributes:
+        cell: as in ``RunRecord``, like all others that are not explained here.
+        strategy: label of the method.
+        config: all settings, credentials masked.
+        config_hash: sha256 of the configuration's identity.
+        data_digest: sha256 of the data.
+        data_origin: real data, or SYNTHETIC.
+        code_version: version of this package.
+        source_digest: sha256 of its sources.
+        own_sources: sha256 by file of the user's own classes.
+        machine: the machine that began the run.
+        engine: how training steps are computed.
+        planning_model: the time model that ``rounds`` give seconds and joules by.
+        metrics: the last evaluation, without its confusion matrix; None without one.
+        rounds: a row per round.
+        model_sha256: of the last round's model.
+        warnings: lines for the user.
     """
 
     cell: str

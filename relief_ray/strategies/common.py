@@ -40,6 +40,7 @@ class StrategyConfig(FrozenConfig):
         search: three values of the method's own hyperparameter for a search with equal budgets; empty: it has none.
         one_of: keys that say the same thing in different ways, so that at most one of them may be given.
         read_with: keys that one value of a switch reads; with another value they must keep their defaults.
+        weighting: a client's weight in the mean: ``uniform``, or ``samples``: its number of windows.
     """
 
     title: ClassVar[str] = ""

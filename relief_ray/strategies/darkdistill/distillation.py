@@ -44,7 +44,18 @@ class DepthModel:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recipe:
-    """Hyperparameters of distillation: ``lr`` and ``weight_decay`` of the students' SGD, the other rates are Adam's."""
+    """Hyperparameters of distillation.
+
+    Attributes:
+        epochs: passes; each trains every generator, then the students.
+        steps: joint steps of the students per pass.
+        batch_size: generated windows per step.
+        hidden: width of the generator's hidden layer.
+        lr: learning rate of the students' SGD.
+        weight_decay: of the students' SGD.
+        generator_lr: Adam's learning rate for the generator.
+        score_lr: Adam's learning rate for the exits' weights.
+    """
 
     epochs: int = 2
     steps: int = 5

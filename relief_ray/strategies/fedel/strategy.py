@@ -34,11 +34,17 @@ GLOBAL, WINDOW = "fedel.importance", "fedel.window"
 
 
 class FedEL(StrategyConfig):
-    """Configuration; the time budget of a round is T_th.
+    """Configuration of FedEL; the time budget of a round is T_th.
 
-    ``t_th_s``: T_th itself. ``speedup`` (FITTED): T_th is FedAvg's slowest round over this, link included; ``table``:
-    over what Table I (dense model) or II (LoRA) prints. Without both, T_th is the fastest device type's computing time
-    for full training.
+    Without ``t_th_s`` and ``speedup``, T_th is the fastest device type's computing time for full training.
+
+    Attributes:
+        t_th_s: T_th in seconds.
+        speedup: T_th is FedAvg's slowest round over this, link included (FITTED); ``table``: over what Table I (dense
+            model) or II (LoRA) prints.
+        beta: weight of the client's own importance ``I_n`` against the global ``I_g``, 0 to 1.
+        cull: whether the next window starts at the last one's first block with a selected tensor, not behind it.
+        modality_aware: whether only groups of the client's own sensors are selected; an ablation of ours.
     """
 
     title: ClassVar[str] = "FedEL"

@@ -52,6 +52,7 @@ class Pilot(StrategyConfig):
     """Configuration of Pilot.
 
     Attributes:
+        weighting: a client's weight in means over clients.
         stage1_share: share of the rounds that make up stage 1, at least one round; 0: none.
         bottleneck: width of an adapter; FITTED to the table's bytes.
         neighbours: number of nearest models that a model is mixed with.
