@@ -177,9 +177,7 @@ class Explanation:
     """Everything that decided ``S_n``, the groups that client n trains in a round.
 
     Attributes:
-        run: the run's folder.
-        round: the round.
-        rounds: rounds of the whole run.
+        run, round, rounds: the run's folder, the round, and the number of rounds of the run.
         strategy: label of the method.
         clock: the time model that planned.
         client: the client n.
@@ -193,13 +191,11 @@ class Explanation:
         slowest: the client whose mandatory groups set T* where it was not.
         overhead_s: seconds of the client's round without any group.
         tau_s: seconds that one more group takes.
-        affordable: groups that fit into T*.
-        slots: groups that the client may take.
+        affordable, slots: how many groups fit into T*, and how many the client may take.
         mandatory: its mandatory groups.
         offers: the groups in the order in which they were offered, with the verdict on each.
         groups: ``S_n``.
-        planned_s: seconds of its round with ``S_n``.
-        fedavg_s: seconds of its round under FedAvg.
+        planned_s, fedavg_s: seconds of its round with ``S_n``, and under FedAvg.
         source: the round that the divergences are from, in words.
         trained: groups that the ledger says it trained; None where the ledger has no such round or client.
     """
