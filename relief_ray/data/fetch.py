@@ -221,7 +221,7 @@ def synth(name: str, root: str | Path, seed: int = 0, scale: float = 1.0) -> Pat
         raise UserError(
             f"data synth {name}: scale {scale:g}, expected 0 < scale <= 1 ({fixed}: 1, its files have one length)"
         )
-    folder = Path(root) / f"{name}_SYNTHETIC"
+    folder = Path(root) / f"{loader.spec.name.replace(':', '.')}_SYNTHETIC"
     marker = {"origin": "SYNTHETIC", "dataset": name, "seed": seed, "scale": scale}
     write_atomic(folder / MARKER, json.dumps(marker, sort_keys=True).encode())
     for subject in loader.spec.subjects:
