@@ -80,6 +80,6 @@ def test_a_users_loader_writes_its_own(write: Callable[[str], str], tmp_path: Pa
     folder = synth(f"{module}.py:LAB", tmp_path / "data", scale=0.01)
     assert folder == tmp_path / "data" / f"{module}.LAB_SYNTHETIC"
     assert sorted(p.name for p in folder.rglob("*.log")) == ["mHealth_subject1.log", "mHealth_subject2.log"]
-    assert find_source(get_spec(f"{module}:LAB"), folder).synthetic
+    assert find_source(get_spec(f"{module}:LAB"), tmp_path / "data").synthetic
     with pytest.raises(UserError, match="no synthetic form; choose one of pamap2, mhealth, dsa"):
         synth(f"{module}:NONE", tmp_path)
