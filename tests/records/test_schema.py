@@ -67,7 +67,7 @@ def test_comparable_of_nan_is_equal_to_itself():
         {"status": "finished"},
         {"status": "stale"},
         {"data_origin": "synthetic"},
-        {"schema_version": 3},
+        {"schema_version": 2},
         {"cell": None},
     ],
 )
