@@ -57,6 +57,7 @@ class CommittedCell(Record):
     Attributes:
         cell: as in ``RunRecord``, like all others that are not explained here.
         strategy: label of the method.
+        method: facts of the method, as its own class says them.
         config: all settings, credentials masked.
         config_hash: sha256 of the configuration's identity.
         data_digest: sha256 of the data.
