@@ -95,7 +95,7 @@ def has_bootstrap(cell: Cell) -> bool:
 
 
 def look_at(cell: Cell, folder: Path) -> CellFolder:
-    """Reads the cell's status from its folder alone."""
+    """Read the cell's status from its folder alone."""
 
     def other_weights(run: RunRecord) -> str | None:
         return frozen_mismatch(run.backbone, cell.config.backbone.frozen_here())
@@ -160,7 +160,7 @@ def read_grid(out: Path, settings: Sequence[str] = ()) -> Plan:
 
 
 def write_grid(plan: Plan) -> Plan:
-    """Adds the cells to those that ``grid.json`` lists already and returns all of them; the folder exists.
+    """Add the cells to those that ``grid.json`` lists already and return all of them; the folder exists.
 
     Raises:
         UserError: the folder cannot be written, or holds another grid.
@@ -216,7 +216,7 @@ def refuse_masked(config: ExperimentConfig, folder: Path) -> None:
 
 
 def refuse_other_than(sections: tuple[str, ...], settings: Sequence[str]) -> None:
-    """Checks that a resume continues the same computation.
+    """Check that a resume continues the same computation.
 
     Raises:
         UserError: a setting that would change it.
@@ -230,7 +230,7 @@ def refuse_other_than(sections: tuple[str, ...], settings: Sequence[str]) -> Non
 
 
 def keep_error(folder: Path, error: BaseException | str) -> None:
-    """Writes why a cell failed to its ``error.json``."""
+    """Write why a cell failed to its ``error.json``."""
     message = error if isinstance(error, str) else str(error) or type(error).__name__
     kind = "" if isinstance(error, str | UserError) else f"{type(error).__name__}: "
     trace = "" if isinstance(error, str) else "".join(traceback.format_exception(error))
@@ -241,7 +241,7 @@ def keep_error(folder: Path, error: BaseException | str) -> None:
 
 
 def set_stale_aside(cells: Iterable[CellFolder], out: Path) -> None:
-    """Moves the stale ones of the cells to ``stale/``, so that they are computed again."""
+    """Move the stale ones of the cells to ``stale/``, so that they are computed again."""
     for cell in cells:
         if cell.status == "stale" and cell.state.run is not None:
             target = unused(out / _STALE_FOLDER / f"{cell.folder.name}-{cell.state.run.source_digest[:8]}")
@@ -251,7 +251,7 @@ def set_stale_aside(cells: Iterable[CellFolder], out: Path) -> None:
 
 
 def await_quiet(cells: Iterable[CellFolder], wait_s: float = _GONE_S) -> None:
-    """Waits until no process of an earlier driver writes to the cells any more.
+    """Wait until no process of an earlier driver writes to the cells any more.
 
     Raises:
         UserError: one still does.

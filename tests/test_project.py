@@ -121,6 +121,40 @@ def test_docstrings_begin_with_a_verb_or_the_thing_returned(package):
     assert not found, "\n".join([f"{len(found)} docstrings", *found])
 
 
+# Verbs in the third person; words that are plurals just as well ("Counts", "Samples") are left to the reader.
+THIRD_PERSON = frozenset(
+    "accepts accumulates acquires adds aligns allocates allows announces answers appends applies asks asserts "
+    "assigns attaches averages backs begins binds builds caches calls cancels carries changes charges checks "
+    "chooses cleans clears closes collects commits compares completes computes concatenates connects converts "
+    "creates cuts decides declares decodes delegates describes discards distils divides does downloads draws "
+    "drops embeds enables encodes ends ensures evaluates expands explains exports extracts fails fetches fills "
+    "filters finds fits flattens follows formats freezes fuses gathers generates gives handles hashes hides "
+    "holds imports initialises installs joins keeps kills learns leaves lets lists loads logs makes maps marks "
+    "measures merges mixes moves normalises notes offers opens overlays packs parses passes pins places plans "
+    "prepares prints probes puts raises reads rebuilds recomputes records redirects redraws refreshes refuses "
+    "registers rejects releases removes renames renders replaces reports requires reserves resets reshapes "
+    "resolves restarts restores resumes retries returns routes runs saves says scales selects sends sets shows "
+    "slides solves sorts splits stacks standardises starts stops stores syncs takes tells trains tries turns "
+    "undoes unpacks updates uploads validates verifies waits warns watches weighs wraps writes yields zeroes".split()
+) - {"calls", "copies", "exports", "lists", "logs", "measures", "notes", "records", "reports"}
+
+
+@pytest.mark.parametrize("package", ["relief_ray", "actors", "tune_configs", "benchmarks"])
+def test_functions_docstrings_are_in_the_imperative(package):
+    offenders = [
+        f"{name_of(path)}: {node.name}: {text.splitlines()[0]}"
+        for path in sorted((ROOT / package).rglob("*.py"))
+        for node in functions(ast.parse(path.read_text(encoding="utf-8")))
+        if (text := ast.get_docstring(node)) and is_third_person(*re.findall(r"\w+", text.lower())[:2])
+    ]
+    assert not offenders, "\n".join([f"{len(offenders)} docstrings", *offenders])
+
+
+def is_third_person(first, second=""):
+    """Whether a sentence with these first words begins with such a verb; "plans of" are things."""
+    return first in THIRD_PERSON and second != "of"
+
+
 # Classes that everything else is explained with; their fields are documented one a line, however few they are.
 CENTRAL = frozenset(
     "Assignment Update Receipt ServerState Strategy ClientProgram ExperimentConfig DataConfig FleetConfig CostConfig "

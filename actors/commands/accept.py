@@ -28,7 +28,7 @@ _ROUNDS = 2
 
 
 def accept(name: str, stride_s: float, settings: Sequence[str], out: Path, as_json: bool) -> None:
-    """Verifies, caches, describes, and trains two rounds of every strategy; writes ``accept-NAME.json``.
+    """Verify, cache, describe, and train two rounds of every strategy; write ``accept-NAME.json``.
 
     Raises:
         UserError: the files are not the dataset.
@@ -65,7 +65,7 @@ def accept(name: str, stride_s: float, settings: Sequence[str], out: Path, as_js
 def _trial(
     name: str, strategy: str, stride_s: float, settings: Sequence[str], quiet: bool
 ) -> dict[str, str | float | None]:
-    """Runs two rounds of one strategy in this process, in a temporary folder; returns F1, loss and seconds."""
+    """Run two rounds of one strategy in this process, in a temporary folder; return F1, loss and seconds."""
     values = {
         "name": f"accept-{strategy}",
         "strategy": strategy,

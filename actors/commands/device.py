@@ -22,7 +22,7 @@ _BUSY = 0.7
 def profile(
     backbone: str | None, settings: Sequence[str], types: str, turns: int, out: Path | None, as_json: bool
 ) -> None:
-    """Measures, writes the profile, and says how to use it.
+    """Measure, write the profile, and say how to use it.
 
     Raises:
         UserError: an unknown backbone or device type, or a place that cannot be written.

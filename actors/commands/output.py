@@ -108,7 +108,7 @@ def totals(known: Mapping[str, Estimate], num_places: int) -> dict[str, float]:
 
 
 def tell(facts: Mapping[str, object]) -> None:
-    """Prints a JSON object on a line of its own."""
+    """Print a JSON object on a line of its own."""
     print(json.dumps(facts), flush=True)
 
 
@@ -139,7 +139,7 @@ def mib(num_bytes: int) -> str:
 
 
 def print_end(plan: Plan, entries: Sequence[CellFolder], as_json: bool) -> None:
-    """Prints a grid's cells by status and the scores of those that are done."""
+    """Print a grid's cells by status and the scores of those that are done."""
     if as_json:
         print_status(plan, entries, as_json)
         return
@@ -184,7 +184,7 @@ def _score_rows(entries: Sequence[CellFolder]) -> list[tuple[str, str, str, str]
 
 
 def print_status(plan: Plan, entries: Sequence[CellFolder], as_json: bool) -> None:
-    """Prints every cell with its status."""
+    """Print every cell with its status."""
     if not as_json:
         print(f"{plan.name}: {counts(entries)} of {len(entries)} cells; {plan.out}")
         for entry in entries:

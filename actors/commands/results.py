@@ -30,7 +30,7 @@ OUT = "report"
 
 
 def report_command(folders: Sequence[Path], out: Path | None, commit: Path | None, as_json: bool) -> None:
-    """Writes the page and its files; a partial grid renders too, with its gaps. ``commit``: the small form as well.
+    """Write the page and its files; a partial grid renders too, with its gaps. ``commit``: the small form as well.
 
     Raises:
         UserError: a folder holds neither plan nor run, or nothing can be written.
@@ -75,7 +75,7 @@ _FIGURE = "timeline.png"
 
 
 def show_results(plan: Plan, as_json: bool) -> None:
-    """Prints table, figure file and verdict of all runs of a plan."""
+    """Print table, figure file and verdict of all runs of a plan."""
     from relief_ray.report.comparison import compare
 
     if not any("test" in cell.config.evaluation.parts for cell in plan.cells):
@@ -92,7 +92,7 @@ def show_results(plan: Plan, as_json: bool) -> None:
 
 
 def compare_command(folders: Sequence[Path], out: Path | None, as_json: bool) -> None:
-    """Runs `relief-ray compare`.
+    """Run `relief-ray compare`.
 
     Raises:
         UserError: no finished run there, or runs of different experiments.
@@ -108,7 +108,7 @@ def compare_command(folders: Sequence[Path], out: Path | None, as_json: bool) ->
 
 
 def bibtex_command(folders: Sequence[Path]) -> None:
-    """Prints the references that the runs' methods stated when the runs began.
+    """Print the references that the runs' methods stated when the runs began.
 
     Raises:
         UserError: there is no run.
@@ -125,7 +125,7 @@ def verdict(comparison: Comparison) -> str | None:
 
 
 def _print_json(comparison: Comparison, written: Sequence[Path]) -> None:
-    """Prints the comparison as one line of JSON."""
+    """Print the comparison as one line of JSON."""
     from relief_ray.report.formats import text as render
 
     facts = json.loads(render.as_json(comparison))
@@ -134,7 +134,7 @@ def _print_json(comparison: Comparison, written: Sequence[Path]) -> None:
 
 
 def _print_text(comparison: Comparison, remarks: Sequence[str]) -> None:
-    """Prints table, remarks, and the verdict last."""
+    """Print table, remarks, and the verdict last."""
     from relief_ray.report.formats import text as render
 
     parts = [render.plain(comparison).rstrip(), "\n".join(remarks), fill(verdict(comparison) or "")]
@@ -147,7 +147,7 @@ def fill(text: str) -> str:
 
 
 def draw(comparison: Comparison, path: Path) -> list[Path]:
-    """Draws the timeline of a round, FedAvg above RELIEF; nothing where a method or matplotlib is missing."""
+    """Draw the timeline of a round, FedAvg above RELIEF; nothing where a method or matplotlib is missing."""
     from relief_ray.report.figures.timeline import pair, timeline
 
     methods = pair(comparison)
@@ -159,7 +159,7 @@ def draw(comparison: Comparison, path: Path) -> list[Path]:
 
 
 def _write_files(comparison: Comparison, out: Path) -> list[Path]:
-    """Writes the table as Markdown, JSON and CSV, the timeline and the curves.
+    """Write the table as Markdown, JSON and CSV, the timeline and the curves.
 
     Raises:
         UserError: the folder cannot be written.
@@ -176,7 +176,7 @@ def _write_files(comparison: Comparison, out: Path) -> list[Path]:
 
 
 def _draw_curves(comparison: Comparison, path: Path) -> list[Path]:
-    """Draws F1 over rounds, seconds, joules and bytes; nothing where matplotlib or pandas is missing."""
+    """Draw F1 over rounds, seconds, joules and bytes; nothing where matplotlib or pandas is missing."""
     if any(importlib.util.find_spec(name) is None for name in ("matplotlib", "pandas")):
         return []
     from relief_ray.report.figures.progress import curves
@@ -186,7 +186,7 @@ def _draw_curves(comparison: Comparison, path: Path) -> list[Path]:
 
 
 def sync_command(folders: Sequence[Path], uri: str | None, as_json: bool) -> None:
-    """Runs `relief-ray sync`."""
+    """Run `relief-ray sync`."""
     for folder in find_runs(folders):
         done = sync(folder, uri)
         if as_json:

@@ -36,7 +36,7 @@ class Search:
 
 
 def freeze(plan: Plan, path: Path) -> list[str]:
-    """Writes the choices of methods whose tries are all done; returns a line per dataset, fold, backbone and method.
+    """Write the choices of methods whose tries are all done; return a line per dataset, fold, backbone and method.
 
     Raises:
         UserError: no search, no method's search is complete, or the file cannot be written.

@@ -42,7 +42,7 @@ class CellTrial(tune.Trainable):
     """Carries out one cell per trial; Tune resets it for the next one instead of starting a process anew."""
 
     def setup(self, config: dict[str, str], specs: Mapping[str, TrialSpec] | None = None) -> None:
-        """Initialises a process that has just started."""
+        """Initialise a process that has just started."""
         self._specs = specs or {}
         self._worker_cache = WorkerCache()
         self._name = config["cell"]
@@ -52,21 +52,21 @@ class CellTrial(tune.Trainable):
         return f"trials from {self._name} on"
 
     def reset_config(self, new_config: dict[str, str]) -> bool:
-        """Takes another cell into the same process, with the same worker processes."""
+        """Take another cell into the same process, with the same worker processes."""
         self._name = new_config["cell"]
         return True
 
     def step(self) -> dict[str, object]:
-        """Runs the whole cell; its results are in its folder."""
+        """Run the whole cell; its results are in its folder."""
         return {"done": True, "status": run_trial(self._specs[self._name], self._worker_cache)}
 
     def cleanup(self) -> None:
-        """Ends the worker processes."""
+        """End the worker processes."""
         self._worker_cache.close()
 
 
 def run_trial(spec: TrialSpec, worker_cache: WorkerCache) -> RunStatus:
-    """Runs a cell from wherever its folder is; an error is kept there and stops no other cell."""
+    """Run a cell from wherever its folder is; an error is kept there and stops no other cell."""
     if spec.stop_file.exists():
         return "interrupted"
     os.environ.update(spec.environment)

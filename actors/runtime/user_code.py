@@ -33,7 +33,7 @@ class WithSources(Generic[T]):
 
 
 def put(value: T, modules: tuple[str, ...]) -> ray.ObjectRef[T]:
-    """Puts a value where every process finds it, with the files of the user's ``modules``; read it with ``get``."""
+    """Put a value where every process finds it, with the files of the user's ``modules``; read it with ``get``."""
     files = sources(modules)
     if not files:
         return ray.put(value)
@@ -42,7 +42,7 @@ def put(value: T, modules: tuple[str, ...]) -> ray.ObjectRef[T]:
 
 
 def get(ref: ray.ObjectRef[T]) -> T:
-    """Fetches the value; the user's modules are put in place first.
+    """Fetch the value; the user's modules are put in place first.
 
     Raises:
         UserError: this process finds other modules of these names.
@@ -55,7 +55,7 @@ def get(ref: ray.ObjectRef[T]) -> T:
 
 
 def install(modules: Sequence[str], files: Sequence[SourceFile]) -> None:
-    """Makes ``modules`` importable here, from exactly these files.
+    """Make ``modules`` importable here, from exactly these files.
 
     Raises:
         UserError: other files are imported under these names, even so.

@@ -283,7 +283,7 @@ def throughput(load: Workload, measured: StageTimes) -> Throughput:
 
 
 def load_profile(path: Path) -> Profile:
-    """Reads a profile file.
+    """Read a profile file.
 
     Raises:
         UserError: no such file, not JSON, another schema version, or a key that is missing, unknown or out of range.
@@ -310,7 +310,7 @@ def load_profile(path: Path) -> Profile:
 
 
 def save_profile(profile: Profile, path: Path) -> None:
-    """Writes a profile file that ``load_profile`` reads back equal."""
+    """Write a profile file that ``load_profile`` reads back equal."""
     path.write_text(profile_text(profile), encoding="utf-8")
 
 

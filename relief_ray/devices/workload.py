@@ -139,7 +139,7 @@ def footprint(
     missing: Missing,
     wanted: Collection[str | None] = (None,),
 ) -> Footprint:
-    """Counts the stages that a client of modalities ``present`` runs to train ``trained`` (group: share of its values).
+    """Count the stages that a client of modalities ``present`` runs to train ``trained`` (group: share of its values).
 
     ``wanted``: the stages whose outputs are read (None: the logits); what lies behind them all is not run.
 

@@ -65,7 +65,7 @@ def look(
     other_weights: Callable[[RunRecord], str | None] | None = None,
     bootstrap: bool | None = None,
 ) -> CellState:
-    """Reads a cell's status from its folder; changes nothing there.
+    """Read a cell's status from its folder; change nothing there.
 
     A process that holds the folder's lock computes the cell now, so an ``error.json`` is of an earlier attempt.
 
@@ -101,7 +101,7 @@ def look(
 def judge(
     folder: Path, run: RunRecord, rounds: Sequence[int], error: str | None, bootstrap: bool | None = None
 ) -> CellState:
-    """Decides the status of a run whose record and ledger could be read; ``rounds``: the numbers in the ledger."""
+    """Decide the status of a run whose record and ledger could be read; ``rounds``: the numbers in the ledger."""
 
     def state(status: Status, why: str = "") -> CellState:
         return CellState(status=status, why=why, num_rounds=len(rounds), run=run)
@@ -228,7 +228,7 @@ def _run_folders(folder: Path) -> list[Path]:
 
 
 def write_plan_file(path: Path, plan: PlanFile) -> None:
-    """Writes a plan; fields that are empty (a run's title and setting) are left out."""
+    """Write a plan; fields that are empty (a run's title and setting) are left out."""
     rows: list[JsonValue] = []
     for cell in plan.cells:
         names = {"folder": cell.folder, "label": cell.label, "setting": cell.setting, "hash": cell.hash}

@@ -220,7 +220,7 @@ def _name(folder: Path, top: Path) -> str:
 
 
 def look(name: str, folder: Path, row: PlannedCell | None = None) -> GridItem:
-    """Reads a cell's folder: its status, and its run where there is one; ``row``: its row in a plan."""
+    """Read a cell's folder: its status, and its run where there is one; ``row``: its row in a plan."""
     planned = GridItem(name=name, label=folder.name, config={}, status="planned")
     if row is not None:
         planned = replace(planned, label=row.method.name, method=row.method, config=row.config, hash=row.hash)

@@ -166,7 +166,7 @@ def _fill(table: NDArray[np.float32], columns: tuple[int, ...]) -> tuple[NDArray
 def _bouts(
     time_s: NDArray[np.float32], labels: NDArray[np.int16], started: NDArray[np.bool_], name: str
 ) -> NDArray[np.int64]:
-    """Runs of one activity with an even clock and a known heart rate."""
+    """Run of one activity with an even clock and a known heart rate."""
     steps = np.diff(time_s, prepend=time_s[:1] - np.float32(0.01))
     if not np.isfinite(time_s).all() or (steps <= 0).any():
         line = int(np.flatnonzero(~(steps > 0))[0]) + 1

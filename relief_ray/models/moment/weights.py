@@ -66,7 +66,7 @@ class FrozenEncoder:
 
 @lru_cache(maxsize=2)
 def load_frozen(size: Size, weights: str, weights_seed: int, revision: str | None = None) -> FrozenEncoder:
-    """Loads the encoder that all modalities and all virtual clients of this process share.
+    """Load the encoder that all modalities and all virtual clients of this process share.
 
     ``revision``: a branch, tag or commit at the hub (None: the hub's default branch).
 
@@ -132,7 +132,7 @@ def hub_id(weights: str) -> str:
 
 
 def download(name: str, revision: str | None = None) -> Path:
-    """Downloads the files into the hub's cache and returns their folder.
+    """Download the files into the hub's cache and return their folder.
 
     Raises:
         UserError: the hub does not deliver them.
@@ -199,7 +199,7 @@ def _sha256(size: Size, folder: Path, changed: tuple[tuple[int, int], ...]) -> s
 
 
 def map_tensors(path: Path, repair: str = "fetch the weights again") -> dict[str, Tensor]:
-    """Maps the file's tensors, without token table and heads. ``repair``: advice in error messages on a damaged file.
+    """Map the file's tensors, without token table and heads. ``repair``: advice in error messages on a damaged file.
 
     Raises:
         UserError: no such file, or not safetensors.
@@ -249,7 +249,7 @@ def _draw(size: Size, weights_seed: int, folder: Path) -> None:
 
 @contextmanager
 def _cache_errors(target: Path) -> Iterator[None]:
-    """Turns a failed write to the cache into a ``UserError`` that says what to change."""
+    """Turn a failed write to the cache into a ``UserError`` that says what to change."""
     try:
         yield
     except (OSError, SafetensorError) as error:
@@ -261,7 +261,7 @@ def _cache_errors(target: Path) -> Iterator[None]:
 
 
 def mark_random(folder: Path, weights_seed: int) -> None:
-    """Marks an encoder as drawn, in its ``config.json``; no other process may be reading the folder yet."""
+    """Mark an encoder as drawn, in its ``config.json``; no other process may be reading the folder yet."""
     path = folder / CONFIG
     config = json.loads(path.read_text(encoding="utf-8")) | {MARK: weights_seed}
     path.write_text(json.dumps(config, indent=2, sort_keys=True), encoding="utf-8")

@@ -63,7 +63,7 @@ class DarkDistill(StrategyConfig):
     hidden: int = Field(default=1000, ge=1)
 
     def build(self) -> Strategy:
-        """Builds the strategy."""
+        """Build the strategy."""
         return Strategy(
             name=self.name,
             adapt=partial(early_exits, self),
@@ -127,7 +127,7 @@ def depth_class(task: Assignment) -> str:
 
 
 def report(config: DarkDistill, context: ClientContext, update: Update) -> Update:
-    """Charges the report: 5 bytes a window, or 7 a cell of the histogram (label, bin, count).
+    """Charge the report: 5 bytes a window, or 7 a cell of the histogram (label, bin, count).
 
     ``upload="full"`` also charges the groups that were not trained; they are not sent, as they are unchanged.
     """

@@ -61,7 +61,7 @@ class FedEL(StrategyConfig):
     modality_aware: bool = False
 
     def build(self) -> Strategy:
-        """Builds the strategy."""
+        """Build the strategy."""
         return Strategy(
             name=self.name,
             adapt=all_exits,
@@ -89,7 +89,7 @@ def all_exits(layout: GroupLayout, fleet: Fleet) -> tuple[Classifier, ...]:
 
 
 def allocate(config: FedEL, state: ServerState, context: RoundContext) -> tuple[Assignment, ...]:
-    """Sends every client the model, its time budget and the global importance; the device decides what it trains."""
+    """Send every client the model, its time budget and the global importance; the device decides what it trains."""
     layout, limit_s = context.layout, budget_s(config, context)
     known = state.tensors[GLOBAL].tolist() if GLOBAL in state.tensors else []
     args = dict(zip((f"I.{j}" for j in layout.ids[: len(known)]), known, strict=True))
@@ -112,7 +112,7 @@ def budget_s(config: FedEL, context: RoundContext) -> float:
 
 
 def refine(config: FedEL, context: ClientContext, task: Assignment) -> Assignment:
-    """Probes, slides the window and selects the tensors to train; runs on the client."""
+    """Probe, slide the window and select the tensors to train; runs on the client."""
     layout, planner, limit_s = context.layout, context.planner, task.args["t_th_s"]
     own = own_groups(layout)
     assert planner is not None, "FedEL needs the device's own time model"
@@ -153,7 +153,7 @@ def importance(config: FedEL, context: ClientContext, task: Assignment) -> dict[
 
 
 def remember(context: ClientContext, update: Update) -> Update:
-    """Keeps the window on the device, and charges the bytes of the global importance."""
+    """Keep the window on the device, and charge the bytes of the global importance."""
     layout, receipt = context.layout, update.receipt
     task = receipt.assignment
     first = min((block(layout, layout[j]) for j in task.train if layout[j].role != "exit"), default=0)
@@ -163,7 +163,7 @@ def remember(context: ClientContext, update: Update) -> Update:
 
 
 def aggregate(state: ServerState, reduced: Reduced, tools: ServerTools) -> ServerState:
-    """Takes the masked mean, and notes how far each group moved for the next round."""
+    """Take the masked mean, and note how far each group moved for the next round."""
     step = mean_step(reduced.sums.get("global", {}), over_members, tools.layout)
     before, after = state.models["global"], apply_step(state.models["global"], step)
     tensors = {**state.tensors, GLOBAL: global_importance(before, after, tools.layout)}
