@@ -36,7 +36,7 @@ app.add_typer(data, name="data")
 
 
 def show_version(is_wanted: bool) -> None:
-    """Prints the version and ends."""
+    """Print the version and end."""
     if is_wanted:
         from relief_ray import __version__
 
@@ -48,7 +48,7 @@ def show_version(is_wanted: bool) -> None:
 def prepare(
     version: Annotated[bool, typer.Option("--version", callback=show_version, is_eager=True, help="Version.")] = False,
 ) -> None:
-    """Keeps other libraries' chatter off the console."""
+    """Keep other libraries' chatter off the console."""
     if not sys.warnoptions:
         warnings.simplefilter("ignore")
     logging.addLevelName(logging.WARNING, "warning")
@@ -119,9 +119,7 @@ def grid(
     ] = False,
     address: Annotated[SomeText, typer.Option(help="Join this Ray cluster instead of starting one.")] = None,
     dashboard: Annotated[bool, typer.Option("--dashboard", help="Ray's dashboard with a local cluster.")] = False,
-    claims: Annotated[
-        SomePath, typer.Option(metavar="FILE.yaml", help="Claims to judge, at most six; named before the first cell.")
-    ] = None,
+    claims: Annotated[SomePath, typer.Option(metavar="FILE.yaml", help="Claims to judge, at most six.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a table or figure of the paper through Ray Tune, cell by cell; `grid resume DIR` runs what is missing.
@@ -133,15 +131,10 @@ def grid(
     from actors.grids.estimate import parse_hours
 
     options = GridOptions(
-        as_json=as_json,
-        dry_run=dry_run,
-        budget_s=None if budget is None else parse_hours(budget),
-        rerun_stale=rerun_stale,
-        skip_failed=skip_failed,
-        skip_unknown=skip_unknown,
-        dashboard=dashboard,
+        as_json=as_json, dry_run=dry_run, budget_s=None if budget is None else parse_hours(budget),
+        rerun_stale=rerun_stale, skip_failed=skip_failed, skip_unknown=skip_unknown, dashboard=dashboard,
         claims=claims,
-    )
+    )  # fmt: skip
     address_setting = [] if address is None else [f"runtime.address={address}"]
     grid_command(target, folder, [*(settings or []), *address_setting], out, options)
 
@@ -150,12 +143,16 @@ def grid(
 def compare(
     folders: Folders,
     out: Annotated[SomePath, typer.Option(metavar="DIR", help="Write table and figures there.")] = None,
+    bibtex: Annotated[bool, typer.Option("--bibtex", help="References of the methods instead.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Put runs side by side: F1, time, energy, bytes, differences with intervals, verdicts on claims named before."""
-    from actors.commands.results import compare_command
+    from actors.commands.results import bibtex_command, compare_command
 
-    compare_command(folders, out, as_json)
+    if bibtex:
+        bibtex_command(folders)
+    else:
+        compare_command(folders, out, as_json)
 
 
 @app.command()

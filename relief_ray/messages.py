@@ -331,7 +331,7 @@ def masked_label(label: str, sensors: Sequence[str], modalities: Sequence[str]) 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClientView:
-    """What a client would see of the test: ``modalities`` it owns, and its subjects' rows in confusion matrices."""
+    """View of a client on the test: the ``modalities`` that it owns, and its subjects' rows in confusion matrices."""
 
     client: ClientId
     modalities: tuple[str, ...]

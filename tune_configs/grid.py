@@ -1,6 +1,6 @@
 """The common type of all grids: axes that span cells, in an order in which any interruption leaves a paired comparison.
 
-Nothing here loads the library: a grid is data. ``tune_configs.cells`` turns it into configurations.
+A grid is data; ``tune_configs.cells`` turns it into configurations. Methods and their kinds are the registry's.
 """
 
 from __future__ import annotations
@@ -10,19 +10,14 @@ from dataclasses import dataclass, field
 from itertools import product
 from types import MappingProxyType
 
-from tune_configs.replicates import Draw, draw_of
+from relief_ray.strategies import presets_of
 
 Settings = Mapping[str, object]
 
-# The columns of Tables I and II, by preset.
-PAPER_METHODS = (
-    "fedavg", "fedprox", "fedel", "fedicu", "darkdistill", "harmony", "pilot", "fedsa_lora", "helora", "fedlease",
-    "relief",
-)  # fmt: skip
-FIVE_METHODS = ("fedavg", "fedel", "harmony", "darkdistill", "relief")
-VARIANTS = ("relief", "v1", "v2", "v3")
-OUR_VARIANTS = ("v2_mandatory", "v3_mandatory", "mandatory_only")
-BOUNDS = ("central", "local", "full_only", "drop_slow")
+# Ablations of the paper and of ours, and the bounds of every table.
+VARIANTS = presets_of("ablation")
+OUR_VARIANTS = presets_of("ablation of ours")
+BOUNDS = presets_of("bound")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,7 +42,13 @@ class Axis:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Dataset:
-    """A level of the dataset axis; ``folds`` of a held-out split, empty where the split has none."""
+    """A level of the dataset axis.
+
+    Attributes:
+        name: the level's name.
+        settings: keys and values for its cells.
+        folds: folds of a held-out split; empty where the split has none.
+    """
 
     name: str
     settings: Settings
@@ -125,6 +126,38 @@ class Point:
     seed: int
     settings: Settings
     tried: tuple[str, ...] = ()
+
+
+# Above every seed that is chosen by hand; one hundred folds fit between two replicates.
+FIRST_SEED, FOLDS = 10_000, 100
+# Held-out DSA has six clients: after six rotations every subject has carried every type.
+ROTATIONS = 6
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Draw:
+    """Seed of a run and, where it belongs to a replicate, its number and rotation; None: as the settings say."""
+
+    seed: int
+    replicate: int | None = None
+    rotation: int | None = None
+
+    @property
+    def settings(self) -> dict[str, int]:
+        """Keys of the configuration that it sets."""
+        values = {"seed": self.seed, "replicate": self.replicate, "fleet.rotation": self.rotation}
+        return {key: value for key, value in values.items() if value is not None}
+
+
+def draw_of(replicate: int, fold: int | None) -> Draw:
+    """Return seed and rotation of a fold of a replicate; ``fold`` None: the split has none.
+
+    A replicate is an independent repetition of a whole study, each fold of it with a seed of its own. It also decides
+    which subject carries which device type, so that no conclusion rests on one assignment of sensors to people. All
+    methods of one fold and replicate share both: they form a pair.
+    """
+    seed = FIRST_SEED + FOLDS * replicate + (fold or 0)
+    return Draw(seed=seed, replicate=replicate, rotation=replicate % ROTATIONS)
 
 
 def points(grid: Grid) -> Iterator[Point]:

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+from relief_ray.report.paper import V1
+from relief_ray.strategies import PROPOSED, REFERENCE, presets_of
+
 Values = dict[str, object]
 CLAIMS = Path(__file__).parent / "claims"
 
@@ -45,7 +48,7 @@ def demo() -> Preset:
     return Preset(
         name="demo",
         title="real data that ship with the package: FedAvg, V1 and V0 (RELIEF), 4 folds of subjects, 3 replicates",
-        strategies=("fedavg", "v1", "relief"),
+        strategies=(REFERENCE, V1, PROPOSED),
         folds=(0, 1, 2, 3),
         replicates=(0, 1, 2),
         claims=str(CLAIMS / "demo.yaml"),
@@ -64,7 +67,7 @@ def smoke() -> Preset:
     return Preset(
         name="smoke",
         title="two short rounds of RELIEF in this process, without Ray or MLflow: seconds",
-        strategies=("relief",),
+        strategies=(PROPOSED,),
         values={
             "data": {"name": "dsa_mini", "stride_s": 10.0},
             "training": {"epochs": 1},
@@ -81,7 +84,7 @@ def dsa() -> Preset:
     return Preset(
         name="dsa",
         title="Daily and Sports Activities: 6 strategies, all 4 folds of held-out subjects, 20 rounds of 2 epochs",
-        strategies=("fedavg", "fedprox", "relief", "v1", "v2", "v3"),
+        strategies=(REFERENCE, "fedprox", PROPOSED, *presets_of("ablation")),
         folds=(0, 1, 2, 3),
         values={
             "data": {"name": "dsa", "split": "held_out_subject", "stride_s": 5.0},
@@ -103,16 +106,11 @@ def moment_tiny() -> Preset:
         name="moment_tiny",
         title="Backbone 2 (MOMENT with LoRA, tiny, random) on the data of the package: 10 methods, 20 rounds, one core",
         strategies=(
-            "fedavg",
+            REFERENCE,
             "fedprox",
-            "relief",
-            "v1",
-            "v2",
-            "v3",
-            "full_only",
-            "drop_slow",
-            "local",
-            "central",
+            PROPOSED,
+            *presets_of("ablation"),
+            *presets_of("bound"),
         ),
         values={
             "data": {"name": "dsa_mini", "split": "within_subject", "stride_s": 5.0},
@@ -142,7 +140,7 @@ def _paper(name: str, title: str) -> Preset:
     return Preset(
         name=name,
         title=title,
-        strategies=("fedavg", "fedprox", "relief"),
+        strategies=(REFERENCE, "fedprox", PROPOSED),
         values={
             "data": {"name": name, "split": "within_subject", "stride_s": 1.0},
             "training": {"epochs": 5},

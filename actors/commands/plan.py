@@ -22,9 +22,10 @@ from relief_ray.records.cells import PLAN_FILE, PlanFile, count_begun, read_plan
 from relief_ray.records.claims import register_claims
 from relief_ray.records.lock import FileLock
 from relief_ray.records.run_folder import LOCK_FILE, RUN_FILE, read_rounds, read_run
+from relief_ray.strategies import REFERENCE
 from tune_configs.cells import Cell, numbers
+from tune_configs.grid import Draw, draw_of
 from tune_configs.presets import PRESETS, Preset
-from tune_configs.replicates import Draw, draw_of
 
 _SUFFIXES = (".yaml", ".yml", ".json")
 
@@ -48,7 +49,7 @@ def load_preset(target: str) -> Preset:
 def _from_file(path: Path) -> Preset:
     """A configuration file as a preset of one run, with the file's strategy, seed and fold."""
     values = read_values(path)
-    strategy = values.pop("strategy", "fedavg")
+    strategy = values.pop("strategy", REFERENCE)
     name = strategy.get("name") if isinstance(strategy, dict) else strategy
     if isinstance(strategy, dict):
         values["strategy"] = strategy
@@ -56,7 +57,7 @@ def _from_file(path: Path) -> Preset:
 
 
 def make_plan(target: str, settings: Sequence[str], strategies: str | None, out: Path | None) -> Plan:
-    """Checks every configuration and every folder before the first run starts.
+    """Check every configuration and every folder before the first run starts.
 
     Raises:
         UserError: any of them is wrong.
@@ -172,7 +173,7 @@ def _cell_of(chosen: Preset, settings: Sequence[str], label: str, axes: Sequence
 
 
 def _check_strategy(name: str) -> None:
-    """Turns an unknown strategy into an error for users."""
+    """Turn an unknown strategy into an error for users."""
     try:
         if not is_path(name):
             preset(name)
@@ -181,7 +182,7 @@ def _check_strategy(name: str) -> None:
 
 
 def _check_folder(cell: CellFolder) -> None:
-    """Checks that a folder is free, or holds this very run and can be read.
+    """Check that a folder is free, or hold this very run and can be read.
 
     Raises:
         UserError: it holds another run or a damaged one, or another driver is at work there.
@@ -206,7 +207,7 @@ def _check_folder(cell: CellFolder) -> None:
 
 
 def _refuse_begun(cell: CellFolder) -> None:
-    """Checks that `relief-ray run` would not go on with a run that was begun.
+    """Check that `relief-ray run` would not go on with a run that was begun.
 
     Raises:
         UserError: it would; `relief-ray resume` does that.
@@ -218,7 +219,7 @@ def _refuse_begun(cell: CellFolder) -> None:
 
 
 def write_plan(plan: Plan) -> None:
-    """Adds the runs to ``plan.json`` in the output folder, so that `relief-ray resume` can complete all of it.
+    """Add the runs to ``plan.json`` in the output folder, so that `relief-ray resume` can complete all of it.
 
     Raises:
         UserError: the folder cannot be written, or holds runs that were begun without these claims.

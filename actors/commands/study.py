@@ -22,7 +22,20 @@ DIFFERENCES = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StudyQuestion:
-    """Options of `relief-ray plan-study`; differences, ``sd`` and ``margin`` in points of F1."""
+    """Options of `relief-ray plan-study`; differences in points of F1.
+
+    Attributes:
+        first: method whose difference to ``second`` is asked.
+        second: the other method.
+        figure: one of ``records.claims.Figure``.
+        sd: standard deviation of one paired difference; None: from records.
+        num_pairs: planned paired runs.
+        difference: true difference to be found.
+        margin: given, the claim is one-sided: not worse by this.
+        num_claims: number of claims that Holm corrects for.
+        power: wanted probability of finding it.
+        setting: part of the name of the records' setting; None: there is only one.
+    """
 
     first: str
     second: str
@@ -49,7 +62,7 @@ class StudyQuestion:
 
 
 def plan_study_command(folders: Sequence[Path], question: StudyQuestion, as_json: bool) -> None:
-    """Runs `relief-ray plan-study`.
+    """Run `relief-ray plan-study`.
 
     Raises:
         UserError: neither runs nor a spread, both, an unknown figure, or scipy is missing.
@@ -99,7 +112,8 @@ def study_facts(question: StudyQuestion, scatter: Scatter | None) -> dict[str, o
     return {
         "event": "study", "sd": sd, "unit": "replicate mean" if per_unit > 1 else "paired run",
         "pairs": question.num_pairs, "units": units, "claims": question.num_claims, "sides": sides,
-        "difference": asked, "power": power(units, asked, sd, alpha, sides), "pairs_needed": needed(asked), "wanted_power": question.power,
+        "difference": asked, "power": power(units, asked, sd, alpha, sides), "pairs_needed": needed(asked),
+        "wanted_power": question.power,
         "detectable": detectable(units, sd, alpha, sides, question.power),
         "smallest_adjusted_p": min(1.0, question.num_claims * smallest_p(units, sides)),
         "table": [
@@ -166,7 +180,7 @@ def claims_of(plan: Plan) -> tuple[Claims, str] | None:
 
 
 def outlooks_of(plan: Plan) -> list[Outlook]:
-    """What the plan's runs can say about each of its claims."""
+    """Return the prospects of each of the plan's claims."""
     from relief_ray.report.study import outlooks
 
     known = claims_of(plan)

@@ -16,7 +16,7 @@ import yaml
 from pydantic import Field, JsonValue, ValidationError, model_validator
 
 from relief_ray.errors import UserError
-from relief_ray.files import disk_errors, replace_file
+from relief_ray.files import disk_errors, write_atomic
 from relief_ray.frozen import FrozenConfig
 
 MAX_CLAIMS = 6
@@ -104,7 +104,7 @@ class Claims(FrozenConfig):
 
 
 class PlannedClaims(FrozenConfig):
-    """What a plan file keeps of its claims: the file's sha256, and when it was taken in (UTC, ISO 8601)."""
+    """Facts that a plan file keeps of its claims: the file's sha256, and when it was taken in (UTC, ISO 8601)."""
 
     sha256: str
     at: str
@@ -169,5 +169,5 @@ def register_claims(
         )
     with disk_errors(folder, "keep the claims"):
         folder.mkdir(parents=True, exist_ok=True)
-        replace_file(folder / CLAIMS_FILE, content)
+        write_atomic(folder / CLAIMS_FILE, content)
     return PlannedClaims(sha256=digest, at=now)

@@ -1,7 +1,4 @@
-"""Records as frozen JSON models: one ``RunRecord`` per run, one ``RoundRecord`` per round.
-
-Tables and figures are functions of these two alone. Floats survive JSON exactly; NaN and infinities travel as strings.
-"""
+"""Frozen JSON models: a ``RunRecord`` per run, a ``RoundRecord`` per round; tables are functions of these two alone."""
 
 from __future__ import annotations
 
@@ -15,24 +12,24 @@ from relief_ray.errors import UserError
 from relief_ray.frozen import FrozenConfig
 from relief_ray.records.redact import mask_text, redact
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 
 # Fields that depend on real time or on the network: two records of the same computation may differ in these alone.
 WALL_FIELDS = frozenset(
     "created finished note num_resumes wall_s ended_unix_s measured_stages moved_bytes server_s runtime".split()
 )
 
-Status = Literal["created", "running", "finished", "interrupted", "failed"]
+# Status of a run as `run.json` keeps it, and of a cell as its folder shows it: the only words for either, everywhere.
+RunStatus = Literal["running", "interrupted", "failed", "done"]
+Status = Literal["planned", RunStatus, "stale", "untested"]
 
 Origin = Literal["real", "SYNTHETIC"]
-
 Text = Annotated[str, AfterValidator(mask_text)]
-
 Facts = Annotated[dict[str, JsonValue], AfterValidator(redact)]
 
 
 class Record(FrozenConfig):
-    """Base of all records; NaN and infinities are kept and written as strings."""
+    """Base of all records; floats survive JSON exactly, NaN and infinities are kept and written as strings."""
 
     model_config = ConfigDict(allow_inf_nan=True, ser_json_inf_nan="strings")
 
@@ -63,6 +60,33 @@ class Machine(Record):
     numpy: str
 
 
+class MethodFacts(Record):
+    """Facts that a method states about itself when a run begins; tables, figures and references go by them.
+
+    Attributes:
+        name: name of the method in tables and figures.
+        title: the method's own name in words.
+        kind: as in ``StrategyConfig``: it decides the method's place in tables.
+        citation: key of its entry in ``citations.bib``, or a BibTeX entry; None without a paper.
+        reconstructed: its paper could not be read in full.
+        pooled: one client holds the data of all, so a fleet's speedup and bytes have no meaning.
+        paper_accounting: what its round costs with ``costs.accounting=table``.
+    """
+
+    name: str
+    title: str
+    kind: str
+    citation: str | None = None
+    reconstructed: bool = False
+    pooled: bool = False
+    paper_accounting: Literal["method", "fedavg"] = "method"
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether it bounds what methods can reach: tables set it apart and no method is ranked against it."""
+        return self.kind == "bound"
+
+
 class RunRecord(Record):
     """Facts of one run (``run.json``).
 
@@ -70,7 +94,8 @@ class RunRecord(Record):
         schema_version: version of these models.
         cell: id of the result: configuration and data.
         name: name for people.
-        strategy: label of the method.
+        strategy: label of the method: a preset's name or an import path.
+        method: facts of the method.
         created: UTC, ISO 8601.
         config: all settings, credentials masked.
         config_hash: sha256 of the configuration's identity.
@@ -82,7 +107,7 @@ class RunRecord(Record):
         machine: the machine that began the run.
         engine: how training steps are computed.
         planning_model: name of the time model that allocation plans with.
-        status: how far the run is.
+        status: how far the run is; ``interrupted`` until its driver starts, ``done`` after its last round.
         coverage: windows per client and class.
         budget: ``deadline_s`` (T*) and ``fedavg_reference``, FedAvg's round by time model.
         calibration: parameters of all time models.
@@ -95,10 +120,11 @@ class RunRecord(Record):
         num_resumes: how often the run was resumed.
     """
 
-    schema_version: Literal[2] = SCHEMA_VERSION
+    schema_version: Literal[3] = SCHEMA_VERSION
     cell: str
     name: str
     strategy: str
+    method: MethodFacts
     created: str
     config: Facts
     config_hash: str
@@ -110,7 +136,7 @@ class RunRecord(Record):
     machine: Machine
     engine: str
     planning_model: str
-    status: Status = "created"
+    status: RunStatus = "interrupted"
     coverage: dict[str, JsonValue] = Field(default_factory=dict)
     budget: Facts = Field(default_factory=dict)
     calibration: Facts = Field(default_factory=dict)
@@ -295,6 +321,7 @@ class RoundRecord(Record):
         divergence: divergence of the updates by group, Eq. (5).
         pairwise: (client, client, cosine) of the updates by fusion block.
         silhouettes: silhouette by number of clusters, where the method chose one.
+        diagnostics: what else the method's ``diagnose`` tells of the state, by table and row.
         deadline_s: ``T*`` where the method has one.
         speedup: seconds of FedAvg's round over this round's, by the planning time model.
         fedavg: FedAvg's round by time model; empty where all clients took part (then ``RunRecord.budget`` has it).
@@ -319,12 +346,19 @@ class RoundRecord(Record):
     divergence: dict[str, float] = Field(default_factory=dict)
     pairwise: dict[str, tuple[tuple[int, int, float], ...]] = Field(default_factory=dict)
     silhouettes: dict[str, float] = Field(default_factory=dict)
+    diagnostics: dict[str, dict[str, float]] = Field(default_factory=dict)
     deadline_s: float | None = None
     speedup: float | None = None
     fedavg: dict[str, FedAvgRecord] = Field(default_factory=dict)
     trained_fraction: float | None = None
     moved_bytes: int = 0
     server_s: float = 0.0
+
+    @property
+    def diagnosed(self) -> dict[str, dict[str, float]]:
+        """All that the method's ``diagnose`` told, under the names that it used."""
+        own_fields = {"d_bar": self.d_bar, "silhouettes": self.silhouettes}
+        return {name: table for name, table in own_fields.items() if table} | self.diagnostics
 
     @property
     def loss(self) -> float | None:

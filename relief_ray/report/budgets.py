@@ -6,26 +6,27 @@ ended earlier keeps its last F1; before the first evaluation there is none. Cost
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Literal
 
 from relief_ray.report.runs import Loaded, Replicate
+from relief_ray.strategies import PROPOSED, REFERENCE
 
 # The two whose cheaper one sets the budget of a table's columns; where one is missing, all methods but the bounds do.
-ANCHORS = ("fedavg", "relief")
+ANCHORS = (REFERENCE, PROPOSED)
 Cost = Literal["time_s", "energy_j"]
 
 
 def points(loaded: Loaded, clock: str, cost: Cost) -> list[tuple[float, float]]:
-    """(cost so far, headline F1) of every evaluated round 1..R."""
+    """Return (cost so far, headline F1) of every evaluated round 1..R."""
     rows = [(float(getattr(r.totals[clock], cost)), r.metrics) for r in loaded.trained]
     scores = [(spent, None if metrics is None else metrics.headline) for spent, metrics in rows]
     return [(spent, f1) for spent, f1 in scores if f1 is not None]
 
 
 def score_at(curve: Sequence[tuple[float, float]], budget: float) -> float | None:
-    """F1 at the budget, between the two evaluations around it; None before the first one."""
+    """Return F1 at the budget, between the two evaluations around it; None before the first one."""
     if not curve or budget < curve[0][0]:
         return None
     for (before, low), (after, high) in pairwise(curve):
@@ -35,32 +36,32 @@ def score_at(curve: Sequence[tuple[float, float]], budget: float) -> float | Non
 
 
 def least_total(runs: Sequence[Loaded], clock: str, cost: Cost) -> float:
-    """What the cheapest of the runs spent in all its rounds."""
+    """Return the cost of all rounds of the cheapest run."""
     return min(float(getattr(r.rounds[-1].totals[clock], cost)) for r in runs)
 
 
 def at_equal_cost(first: Loaded, second: Loaded, clock: str, cost: Cost) -> tuple[float, float] | None:
-    """F1 of two runs when both have spent what the cheaper one spent in all; None where one was not tested by then."""
+    """Return F1 of two runs when both have spent what the cheaper one spent in all; None without a test by then."""
     budget = least_total([first, second], clock, cost)
     one, two = (score_at(points(run, clock, cost), budget) for run in (first, second))
     return None if one is None or two is None else (one, two)
 
 
-def equal_cost_scores(runs: Sequence[Loaded], clock: str, bounds: Collection[str]) -> list[dict[str, float]]:
-    """For each run its F1 in percent at the budgets of its replicate, by the names of the table's figures.
+def equal_cost_scores(runs: Sequence[Loaded], clock: str) -> list[dict[str, float]]:
+    """Return each run's F1 in percent at the budgets of its replicate, by names of figures.
 
-    A budget is what the cheaper one of FedAvg and RELIEF spent in all, or the cheapest of all methods but ``bounds``.
+    A budget is what the cheaper one of FedAvg and RELIEF spent in all, or the cheapest method that is no bound.
     """
     groups: dict[Replicate, list[Loaded]] = {}
     for run in runs:
         groups.setdefault(run.replicate, []).append(run)
-    return [_at_budgets(run, groups[run.replicate], clock, bounds) for run in runs]
+    return [_at_budgets(run, groups[run.replicate], clock) for run in runs]
 
 
-def _at_budgets(run: Loaded, group: Sequence[Loaded], clock: str, bounds: Collection[str]) -> dict[str, float]:
+def _at_budgets(run: Loaded, group: Sequence[Loaded], clock: str) -> dict[str, float]:
     anchors = [other for other in group if other.label in ANCHORS]
     if len(anchors) < len(ANCHORS):
-        anchors = [other for other in group if other.label not in bounds]
+        anchors = [other for other in group if not other.run.method.is_bound]
     values: dict[str, float] = {}
     costs: tuple[tuple[str, Cost], ...] = (("f1_at_seconds_percent", "time_s"), ("f1_at_joules_percent", "energy_j"))
     for name, cost in costs if len(anchors) > 1 else ():

@@ -16,6 +16,7 @@ from relief_ray.errors import listed
 from relief_ray.records.claims import FIGURE_TEXT, Claim, Claims
 from relief_ray.report.comparison import Comparison
 from relief_ray.report.document import NONE, Cell, Paragraphs, Row, Table, Tone
+from relief_ray.report.paper import V0
 from relief_ray.report.registered import Registered, Registry, is_about
 from relief_ray.report.statistics import ALPHA, holm
 from relief_ray.report.testing import (
@@ -40,7 +41,6 @@ Verdict = Literal[
     "no runs",
 ]
 TONES: Mapping[Verdict, Tone] = {"supported": "good", "contradicted": "bad", "no runs": "gap", "not finished": "gap"}
-V0 = "relief"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -271,7 +271,7 @@ def _row(judged: JudgedClaim) -> Row:
 
 
 def scatter(judgement: Judgement) -> Paragraphs:
-    """Where the scatter of every tested claim comes from, and how often the same test calls a method unlike itself."""
+    """Paragraphs on the sources of every tested claim's scatter, and on the A/A rate of the same test."""
     lines = [
         f"{judged.claim.first} and {judged.claim.second}, {FIGURE_TEXT[judged.claim.figure]}: variance of the "
         f"{judged.outcome.shares}"

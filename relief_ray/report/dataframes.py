@@ -15,13 +15,13 @@ from pydantic import JsonValue
 from relief_ray.errors import UserError, nearest
 from relief_ray.records.committed import FILE, CommittedCell, condense, read_committed
 from relief_ray.records.metrics import extra_columns
-from relief_ray.report.comparison import FEDAVG, flat_setting, run_differences
+from relief_ray.report.comparison import flat_setting, run_differences
 from relief_ray.report.experiments import Experiment, differences
 from relief_ray.report.inventory import GridItem, searched_keys, take_inventory, variant_names
 from relief_ray.report.runs import Replicate, replicate_of
 from relief_ray.report.statistics import Paired, paired
-from relief_ray.report.summary import BOUNDS, MIB
-from relief_ray.strategies import display_name
+from relief_ray.report.summary import MIB
+from relief_ray.strategies import REFERENCE
 
 FlatRow = dict[str, str | int | float | bool | None]
 
@@ -64,7 +64,7 @@ def read_cells(paths: Iterable[Path]) -> tuple[FinishedCell, ...]:
 def _read(path: Path) -> Mapping[str, CommittedCell]:
     if path.suffix == ".json" or (path / FILE).exists():
         return read_committed(path).cells
-    items = [(s.name, s.loaded) for s in take_inventory([path]).items if s.state == "done"]
+    items = [(s.name, s.loaded) for s in take_inventory([path]).items if s.status == "done"]
     return {name: condense(loaded.run, loaded.rounds) for name, loaded in items if loaded is not None}
 
 
@@ -72,7 +72,7 @@ def name_settings(records: Mapping[str, CommittedCell]) -> tuple[FinishedCell, .
     """The cells with their settings in words; a method with several sets of fields names those that differ."""
     searched = searched_keys(r.config for r in records.values())
     titles = _titles(list(records.values()), searched)
-    labels = variant_names([(display_name(r.strategy), r.config) for r in records.values()])
+    labels = variant_names([(r.method.name, r.config) for r in records.values()])
     pairs = zip(records.items(), labels, strict=True)
     return tuple(
         FinishedCell(name=name, setting=titles[repr(_setting(record, searched))], label=label, record=record)
@@ -90,7 +90,7 @@ def _titles(records: Sequence[CommittedCell], searched: Sequence[str]) -> dict[s
     for record, mine in zip(records, settings, strict=True):
         if repr(mine) in titles:
             continue
-        item = GridItem(name="", label="", config=record.config, state="done")
+        item = GridItem(name="", label="", config=record.config, status="done")
         title = Experiment(items=(item,), differs=differences(mine, settings)).title
         title = title if record.data_origin == "real" else f"{record.data_origin} data: {title}"
         titles[repr(mine)] = f"{title}, setting {len(titles) + 1}" if title in titles.values() else title
@@ -108,7 +108,7 @@ def _row(cell: FinishedCell) -> FlatRow:
     f1 = next((r.f1 for r in reversed(record.rounds) if r.f1 is not None), None)
     return {
         **_names(cell),
-        "is_bound": cell.label in BOUNDS,
+        "is_bound": record.method.is_bound,
         "fold": fold,
         "rotation": rotation,
         "seed": seed,
@@ -151,7 +151,7 @@ def _percent(share: float | None) -> float | None:
     return None if share is None else 100 * share
 
 
-def run_gains(cells: Sequence[FinishedCell], label: str, other: str = FEDAVG) -> dict[Replicate, float]:
+def run_gains(cells: Sequence[FinishedCell], label: str, other: str = REFERENCE) -> dict[Replicate, float]:
     """``label`` minus ``other`` in points of F1 for each paired run: (fold, rotation, seed) that both methods have.
 
     Raises:
@@ -170,6 +170,6 @@ def run_gains(cells: Sequence[FinishedCell], label: str, other: str = FEDAVG) ->
     return {key: 100 * value for key, value in gains.items()}
 
 
-def gain(cells: Sequence[FinishedCell], label: str, other: str = FEDAVG) -> Paired | None:
+def gain(cells: Sequence[FinishedCell], label: str, other: str = REFERENCE) -> Paired | None:
     """``run_gains`` as one figure with its 95 % interval and sign-flip test; None where no replicate is shared."""
     return paired(list(run_gains(cells, label, other).values()))

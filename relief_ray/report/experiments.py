@@ -41,12 +41,13 @@ def settings_rows(runs: Sequence[Loaded]) -> list[list[str]]:
         f"torch {r.run.machine.torch}, numpy {r.run.machine.numpy}"
         for r in runs
     )
+    numbers = [n for r in runs if (n := run_value(r.run, "replicate")) is not None]
     hours = sum(record.wall_s for r in runs for record in r.rounds) / 3600
     return [
         ["data", distinct(f"{config_text(r.run, 'data.name')} ({r.run.data_origin})" for r in runs)],
         ["splits", distinct(split_name(config_text(r.run, "data.split")) for r in runs)],
         ["folds", distinct(r.replicate[0] for r in runs)],
-        ["replicates", distinct(n for r in runs if (n := run_value(r.run, "replicate")) is not None) or "none"],
+        *([["replicates", distinct(numbers)]] if numbers else []),
         ["seeds", distinct(r.replicate[2] for r in runs)],
         ["methods", distinct(f"`{r.label}`" for r in runs)],
         ["rounds R", distinct(r.planned for r in runs)],
@@ -83,7 +84,7 @@ class Experiment:
     @cached_property
     def runs(self) -> tuple[Loaded, ...]:
         """The runs that count, under their cells' names."""
-        return tuple(renamed(s.loaded, s.label) for s in self.items if s.state == "done" and s.loaded is not None)
+        return tuple(renamed(s.loaded, s.label) for s in self.items if s.status == "done" and s.loaded is not None)
 
     @cached_property
     def comparisons(self) -> Mapping[str, Comparison]:

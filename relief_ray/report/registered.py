@@ -13,7 +13,6 @@ from relief_ray.records.cells import PLAN_FILES, PlannedCell, read_plan_file
 from relief_ray.records.claims import CLAIMS_FILE, MAX_CLAIMS, Claims, PlannedClaims, claims_digest, read_claims
 from relief_ray.report.inventory import choice_kind, variant_names
 from relief_ray.report.runs import Repetition, Replicate, below, flat, repetition_of, replicate_of, with_defaults
-from relief_ray.strategies import display_name
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,7 +91,7 @@ def _registered(path: Path, planned: PlannedClaims, cells: Sequence[PlannedCell]
 
 def planned_replicates(claims: Claims, cells: Sequence[PlannedCell]) -> dict[str, dict[Replicate, Repetition]]:
     """Replicates by method of the planned cells that the claims are about."""
-    about = [(display_name(cell.label), cell.config) for cell in cells if is_about(claims, cell.config)]
+    about = [(cell.method.name, cell.config) for cell in cells if is_about(claims, cell.config)]
     replicates: dict[str, dict[Replicate, Repetition]] = {}
     for name, (_, config) in zip(variant_names(about), about, strict=True):
         replicates.setdefault(name, {})[replicate_of(config)] = repetition_of(config)

@@ -10,15 +10,14 @@ from pydantic import BaseModel, JsonValue, ValidationError
 
 from relief_ray.data.config import DataConfig
 from relief_ray.data.registry import get_spec
+from relief_ray.devices.accounting import CostConfig
 from relief_ray.devices.fleet import FleetConfig, build_fleet
 from relief_ray.errors import UserError
 from relief_ray.messages import Fleet
 from relief_ray.models.registry import BACKBONES
-from relief_ray.plugins import is_path
 from relief_ray.records.cells import judge
 from relief_ray.records.run_folder import RUN_FILE, is_done, read_rounds, read_run
 from relief_ray.records.schema import RoundRecord, RunRecord
-from relief_ray.strategies import POOLED, display_name
 from relief_ray.training.config import TrainingConfig
 
 Replicate = tuple[int, int, int]
@@ -30,7 +29,12 @@ SPLIT_NAMES = {
     "within_subject": "within subjects",
     "random_leaky": "random windows (LEAKY)",
 }
-_DEFAULTS: Mapping[str, BaseModel] = {"data": DataConfig(), "fleet": FleetConfig(), "training": TrainingConfig()}
+_DEFAULTS: Mapping[str, BaseModel] = {
+    "data": DataConfig(),
+    "fleet": FleetConfig(),
+    "training": TrainingConfig(),
+    "costs": CostConfig(),
+}
 NOT_RUNS = frozenset({"stale", "mlartifacts", "mlruns"})
 
 
@@ -44,8 +48,8 @@ class Loaded:
 
     @property
     def label(self) -> str:
-        """The strategy's name in tables."""
-        return display_name(self.run.strategy)
+        """The method's name in tables."""
+        return self.run.method.name
 
     @property
     def replicate(self) -> Replicate:
@@ -54,7 +58,7 @@ class Loaded:
 
     @property
     def repetition(self) -> Repetition:
-        """What runs of all folds share that belong to one replicate."""
+        """Key that the runs of one replicate share in all folds."""
         return repetition_of(self.run.config)
 
     @property
@@ -125,10 +129,11 @@ def _flat(prefix: str, node: Mapping[str, JsonValue]) -> Iterator[tuple[str, Jso
 
 
 def with_defaults(config: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """The configuration with the keys of data, fleet, training and backbone that its program did not have yet.
+    """Return the configuration with keys of data, fleet, training, costs and backbone that its program lacked.
 
-    A key that was added since has its default there. ``costs``, the keys outside sections and a user's own backbone
-    stay as they are: their defaults are not known here.
+    A key that was added since has its default there. Keys outside sections stay as they are: they are in every record.
+    So do those of a user's own backbone, whose class a report does not load: where one of its keys was added, runs from
+    before and after differ in it, and are refused as a mixture.
     """
     backbone = config.get("backbone")
     name = str(backbone.get("name")) if isinstance(backbone, dict) else ""
@@ -211,10 +216,7 @@ def require_complete(runs: Sequence[Loaded]) -> tuple[tuple[Loaded, ...], tuple[
 
 def is_pooled(loaded: Loaded) -> bool:
     """True where all data lay on one device: then a fleet's speedup and bytes have no meaning."""
-    name = run_value(loaded.run, "strategy.name")
-    if not is_path(name):
-        return name in POOLED
-    return bool(loaded.trained) and all(r.speedup is None for r in loaded.trained)
+    return loaded.run.method.pooled
 
 
 def fleet_of(loaded: Loaded) -> Fleet | None:

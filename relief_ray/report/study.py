@@ -121,7 +121,7 @@ def _sd_interval(sd: float, number: int) -> tuple[float, float] | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outlook:
-    """What the planned runs can say about a claim.
+    """Prospects of a claim, from the planned runs alone.
 
     Attributes:
         claim: the claim.
@@ -155,7 +155,7 @@ class Outlook:
 
 
 def outlooks(claims: Claims, cells: Sequence[PlannedCell]) -> list[Outlook]:
-    """What the planned cells can say about each claim."""
+    """Return the prospects of each claim, from the planned cells."""
     planned = planned_replicates(claims, cells)
     return [_outlook(claim, len(claims.claims), planned) for claim in claims.claims]
 

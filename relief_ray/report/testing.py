@@ -178,7 +178,7 @@ def _work(run: Loaded) -> list[list[tuple[int, tuple[str, ...], tuple[str, ...],
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AaRate:
-    """How often the test calls a method different from itself: other replicates, the same test at level 0.05.
+    """Rate at which the test calls a method different from itself: other replicates, the same test at level 0.05.
 
     Attributes:
         figure: what was compared.

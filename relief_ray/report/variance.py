@@ -1,4 +1,4 @@
-"""Where the scatter of runs comes from: a random-effects decomposition of two methods' scores by fold and replicate.
+"""Sources of the scatter of runs: a random-effects decomposition of two methods' scores by fold and replicate.
 
 Model: ``x[m, f, r] = mu + M[m] + F[f] + R[r] + FR[f, r] + MF[m, f] + MR[m, r] + E[m, f, r]``, everything random but mu
 and M. Components are those of the analysis of variance (moments), negative ones set to 0. Pairing removes F, R and FR.

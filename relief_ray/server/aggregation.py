@@ -47,6 +47,19 @@ def mean_step(sums: Mapping[GroupId, GroupSum], total: Total, layout: GroupLayou
     return {j: part.weighted / total(layout[j], part) for j, part in sums.items()}
 
 
+def divergence(part: GroupSum) -> float | None:
+    """``d_j = mean_n |Delta_n - mean_k Delta_k|^2`` over the clients that trained ``j`` (Eq. (5)).
+
+    From one pass: mean of squares minus square of mean, in float64, never below zero. None where fewer than two
+    trained it.
+    """
+    count = len(part.members)
+    if count < 2:
+        return None
+    mean = part.plain / count
+    return max(0.0, part.sq_norm / count - float(mean.dot(mean)))
+
+
 def mean_of(updates: Sequence[Update], weight: Weight, layout: GroupLayout, fleet: Fleet) -> dict[GroupId, Tensor]:
     """``sum_n w_n Delta_n / sum_n w_n`` per group over collected updates that sent it whole, in float64.
 
@@ -75,7 +88,7 @@ def means(buckets: Sequence[Mapping[GroupId, GroupSum]]) -> dict[GroupId, Tensor
 
 
 def over_members(group: ParamGroup, part: GroupSum) -> float:
-    """Divides by the summed weights of the clients that sent the group (Eqs. (3), (4)).
+    """Divide by the summed weights of the clients that sent the group (Eqs. (3), (4)).
 
     The weights themselves are the strategy's, e.g. ``relief.strategy.role_weight`` with ``|M_n|`` for B.
     """
@@ -178,7 +191,7 @@ def check_update(update: Update, layout: GroupLayout) -> str | None:
 
 
 def over_participants(reduction: WeightedSum, reduced: Reduced, fleet: Fleet) -> Total:
-    """Normalises over all clients of the round: an untrained group counts as zero change (Lemma 1, term I)."""
+    """Normalise over all clients of the round: an untrained group counts as zero change (Lemma 1, term I)."""
 
     def total(group: ParamGroup, part: GroupSum) -> float:
         tasks = (r.assignment for r in reduced.receipts)

@@ -5,6 +5,7 @@ import pytest
 from relief_ray.errors import UserError
 from relief_ray.records.cells import PlanFile, PlannedCell, count_begun, read_plan_file, write_plan_file
 from relief_ray.records.claims import CLAIMS_FILE, Claim, PlannedClaims, parse_claims, read_claims, register_claims
+from relief_ray.records.schema import MethodFacts
 
 HEAD = "data: dsa\nsplit: held_out_subject\nclaims:\n"
 ONE = HEAD + "  - {first: v1, second: fedavg}\n"
@@ -65,7 +66,8 @@ def test_a_plan_takes_claims_in_before_its_first_cell_alone(tmp_path):
 
 def test_a_plan_file_keeps_them(tmp_path):
     path = tmp_path / "grid.json"
-    cell = PlannedCell(folder="a", label="v1", config={"seed": 1})
+    facts = MethodFacts(name="v1", title="V1", kind="ablation")
+    cell = PlannedCell(folder="a", label="v1", method=facts, config={"seed": 1})
     plan = PlanFile(name="g", cells=(cell,), claims=PlannedClaims(sha256="ab", at="T1"))
     write_plan_file(path, plan)
     assert read_plan_file(path) == plan

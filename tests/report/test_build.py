@@ -65,8 +65,8 @@ def test_own_models_stand_beside_the_canonical_one_and_lead(make, put_on, invent
 
 def test_the_ablation_is_paired_with_v0(usual):
     table = sheet(build(usual), "e1-ablation")
-    found = row(table, "V1, without elastic training").cells[2]
-    assert found.text == "+5.0 (1 run)" and found.below == "+3.9"
+    entry = row(table, "V1, without elastic training").cells[2]
+    assert entry.text == "+5.0 (1 run)" and entry.below == "+3.9"
     assert row(table, "V0, RELIEF").cells[2].text == "-"
 
 
@@ -178,7 +178,7 @@ def test_own_models_are_marked_in_every_table_and_caption_with_an_f1(make, put_o
     wide = [put_on(r, **pamap2, fleet={"gap": g}, where=f"{r.label}{g}") for r in runs for g in (55.0, 100.0)]
     document = build(inventory_of(wide))
     table = sheet(document, "sensitivity-1")
-    assert row(table, "Hetero. Extreme (100x)").cells[2].text == "50.0*"
+    assert row(table, "Hetero. Extreme (100x)").cells[table.head.index("B1 harmony") - 1].text == "50.0*"
     assert table.notes[-1].endswith("*: of the clients' own models.")
     ends = [p.caption for p in document.figures if p.slug in ("e1-convergence", "e1-pareto")]
     assert len(ends) == 2 and all(c.endswith("Of `harmony`: F1 of the clients' own models.") for c in ends)
@@ -202,12 +202,12 @@ def test_the_testbed_s_two_boards_and_its_fleet_get_tables_of_their_own(make, pu
         document = build(inventory_of(runs))
         ends = [s.caption for s in document.tables if s.slug.endswith("-testbed")]
         assert [c.endswith(f", testbed, {t}.") for c, t in zip(ends, titles, strict=True)] == [True] * len(titles)
-    found = [{h: (e.text, e.below) for h, e in zip(t.head[1:], row(t, "fedavg").cells, strict=True)}
+    entries = [{h: (e.text, e.below) for h, e in zip(t.head[1:], row(t, "fedavg").cells, strict=True)}
              for t in (sheet(document, f"e{i}-testbed") for i in (1, 2))]  # fmt: skip
     # Device 2 is the one of Type C: forward .25 + backward .125 + optimizer .125 of a 2 s round, no wait.
-    assert found[0].items() >= {"Type C computes, s": ("1.00", "8.20"), "round, s": ("2.00", "9.05")}.items()
-    assert found[1].items() >= {"F1 %": ("60.0", "91.1"), "fleet, J/round": ("100", "1346")}.items()
-    assert found[0].keys() & found[1].keys() == {"runs"}
+    assert entries[0].items() >= {"Type C computes, s": ("1.00", "8.20"), "round, s": ("2.00", "9.05")}.items()
+    assert entries[1].items() >= {"F1 %": ("60.0", "91.1"), "fleet, J/round": ("100", "1346")}.items()
+    assert entries[0].keys() & entries[1].keys() == {"runs"}
     one, other = (sheet(document, f"e{i}-testbed") for i in (1, 2))
     assert row(one, "fedavg").cells[3].origin == "simulated" and row(other, "fedavg").cells[2].origin == "measured"
     many = put_on(make("fedavg"), fleet={"preset": "testbed"}, data={"name": "pamap2", "num_clients": 20})
@@ -218,18 +218,18 @@ def test_the_testbed_s_two_boards_and_its_fleet_get_tables_of_their_own(make, pu
 def test_table_vi_stands_with_the_testbed(make, put_on, inventory_of):
     runs = [put_on(make("fedavg"), fleet={"preset": "testbed"}, data={"name": "pamap2"})]
     table = sheet(build(inventory_of(runs)), "e1-devices-used")
-    found = [[(e.text, e.below) for e in line.cells] for line in table.rows]
-    assert [row[2] for row in found] == [("60", "60"), ("30", "30"), ("15", "15")]
-    assert [row[1][1] for row in found] == ["all 4", "acc + gyro", "acc"]
-    assert [row[1][0] for row in found] == ["acc + gyro + mag + hr", "acc + gyro", "acc"]
+    entries = [[(e.text, e.below) for e in line.cells] for line in table.rows]
+    assert [row[2] for row in entries] == [("60", "60"), ("30", "30"), ("15", "15")]
+    assert [row[1][1] for row in entries] == ["all 4", "acc + gyro", "acc"]
+    assert [row[1][0] for row in entries] == ["acc + gyro + mag + hr", "acc + gyro", "acc"]
 
 
 def test_the_page_is_one_file_without_any_outside_resource(usual):
     document = build(usual)
     drawing = '<svg xmlns="http://www.w3.org/2000/svg" width="1"><g id="a"><use href="#a"/></g></svg>'
     page = html(document, {p.slug: drawing for p in document.figures})
-    found = re.findall(r"""(?:src|href|url)\s*[=(]\s*["']?([^"')\s>]+)""", page)
-    assert found and all(f.startswith("#") for f in found)
+    addresses = re.findall(r"""(?:src|href|url)\s*[=(]\s*["']?([^"')\s>]+)""", page)
+    assert addresses and all(f.startswith("#") for f in addresses)
     assert "<script" not in page and "@import" not in page
     ids = re.findall(r'\bid=["\']([^"\']+)', page)
     assert len(ids) == len(set(ids)), "ids are unique although every figure uses the same"

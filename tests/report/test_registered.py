@@ -7,6 +7,7 @@ import pytest
 from relief_ray.records.cells import PlanFile, PlannedCell, write_plan_file
 from relief_ray.records.claims import CLAIMS_FILE, register_claims
 from relief_ray.report.registered import Registry, registry_of
+from relief_ray.strategies import PRESETS, facts_of
 
 TEXT = "data: dsa\nsplit: held_out_subject\nclaims:\n  - {first: v1, second: fedavg}\n"
 
@@ -16,6 +17,10 @@ def config(method, fold, replicate, data="dsa"):
         "strategy": {"name": method}, "seed": 10_000 + 100 * replicate + fold, "replicate": replicate,
         "fleet": {"rotation": replicate % 6}, "data": {"name": data, "split": "held_out_subject", "fold": fold},
     }  # fmt: skip
+
+
+def facts(method):
+    return facts_of(PRESETS[method], method)
 
 
 def plan(folder, text=TEXT, cells=()):
@@ -28,10 +33,10 @@ def plan(folder, text=TEXT, cells=()):
 
 def test_claims_come_with_what_was_planned(tmp_path):
     cells = [
-        PlannedCell(folder=f"{m}-{f}-{r}", label=m, config=config(m, f, r))
+        PlannedCell(folder=f"{m}-{f}-{r}", label=m, method=facts(m), config=config(m, f, r))
         for m in ("v1", "fedavg") for f in (0, 1) for r in (0, 1)
     ]  # fmt: skip
-    other = PlannedCell(folder="x", label="v1", config=config("v1", 0, 5, data="pamap2"))
+    other = PlannedCell(folder="x", label="v1", method=facts("v1"), config=config("v1", 0, 5, data="pamap2"))
     folder = plan(tmp_path / "g", cells=[*cells[1:], other])
     (found,) = registry_of([folder]).files
     assert [c.brief for c in found.claims.claims] == ["v1 > fedavg in F1"] and found.at == "2026-01-01T00:00:00Z"
@@ -72,6 +77,6 @@ def test_keys_of_where_have_to_hold(tmp_path, where):
     key, _, value = where.partition(": ")
     name = "data.name" if key == "data" else key
     text = TEXT.replace("claims:", f"where: {{{name}: {value}}}\nclaims:")
-    cell = PlannedCell(folder="a", label="v1", config=config("v1", 0, 0))
+    cell = PlannedCell(folder="a", label="v1", method=facts("v1"), config=config("v1", 0, 0))
     (found,) = registry_of([plan(tmp_path / "g", text, [cell])]).files
     assert bool(found.planned) == (key == "data")

@@ -32,10 +32,15 @@ def test_sign_flip_by_hand(differences, p):
 
 
 @given(values)
-def test_sign_flip_knows_neither_sign_nor_order_nor_scale(found):
-    p = sign_flip(found)
-    assert p == sign_flip([-v for v in found]) == sign_flip(found[::-1]) == sign_flip([4 * v for v in found])
-    assert smallest_p(len(found)) <= p <= 1.0
+def test_sign_flip_knows_neither_sign_nor_order_nor_scale(differences):
+    p = sign_flip(differences)
+    assert (
+        p
+        == sign_flip([-v for v in differences])
+        == sign_flip(differences[::-1])
+        == sign_flip([4 * v for v in differences])
+    )
+    assert smallest_p(len(differences)) <= p <= 1.0
 
 
 @pytest.mark.parametrize(
@@ -115,10 +120,10 @@ def quantile(p, df):
 @pytest.mark.parametrize("df", [1, 2, 4])
 def test_interval_and_detectable_difference_in_closed_form(df):
     """0, 1, ..., df: the standard error is the root of (df + 2) / 12."""
-    found, error = paired([float(i) for i in range(df + 1)]), math.sqrt((df + 2) / 12)
+    interval, error = paired([float(i) for i in range(df + 1)]), math.sqrt((df + 2) / 12)
     half = quantile(0.975, df) * error
-    assert (found.low, found.high) == pytest.approx((df / 2 - half, df / 2 + half), rel=1e-9)
-    assert found.detectable == pytest.approx(half + quantile(0.8, df) * error, rel=1e-9)
+    assert (interval.low, interval.high) == pytest.approx((df / 2 - half, df / 2 + half), rel=1e-9)
+    assert interval.detectable == pytest.approx(half + quantile(0.8, df) * error, rel=1e-9)
 
 
 def test_without_scipy_there_is_no_interval_but_a_mean_and_a_p(make, monkeypatch):
@@ -134,17 +139,17 @@ def test_without_scipy_there_is_no_interval_but_a_mean_and_a_p(make, monkeypatch
 
 def test_interval_and_detectable_difference_by_hand():
     """1, 2, 3: mean 2, s = 1, standard error 1/sqrt(3); t(.975, 2) = 4.302653, t(.8, 2) = 1.060660."""
-    found = paired([1.0, 2.0, 3.0])
-    assert found is not None
+    interval = paired([1.0, 2.0, 3.0])
+    assert interval is not None
     error = 1 / math.sqrt(3)
-    assert (found.mean, found.p, found.num_pairs) == (2.0, 0.25, 3)
-    assert (found.low, found.high) == pytest.approx((2 - 4.302653 * error, 2 + 4.302653 * error), rel=1e-6)
-    assert found.bound == pytest.approx(2 - 2.919986 * error, rel=1e-6), "t(.95, 2) = 2.919986"
-    assert found.detectable == pytest.approx((4.302653 + 1.060660) * error, rel=1e-6)
+    assert (interval.mean, interval.p, interval.num_pairs) == (2.0, 0.25, 3)
+    assert (interval.low, interval.high) == pytest.approx((2 - 4.302653 * error, 2 + 4.302653 * error), rel=1e-6)
+    assert interval.bound == pytest.approx(2 - 2.919986 * error, rel=1e-6), "t(.95, 2) = 2.919986"
+    assert interval.detectable == pytest.approx((4.302653 + 1.060660) * error, rel=1e-6)
 
 
 def test_one_pair_has_no_interval_and_none_has_nothing():
-    found = paired([1.5])
-    assert found is not None
-    assert (found.mean, found.low, found.high, found.detectable, found.p) == (1.5, None, None, None, 1.0)
+    interval = paired([1.5])
+    assert interval is not None
+    assert (interval.mean, interval.low, interval.high, interval.detectable, interval.p) == (1.5, None, None, None, 1.0)
     assert paired([]) is None

@@ -9,6 +9,7 @@ from relief_ray.records.claims import Claim, Claims
 from relief_ray.records.committed import condense
 from relief_ray.report.dataframes import name_settings
 from relief_ray.report.study import outlooks, scatter_of
+from relief_ray.strategies import PRESETS, facts_of
 
 GAINS = np.array([[0.05, 0.03, 0.04], [0.03, 0.05, 0.04], [0.04, 0.04, 0.04], [0.04, 0.04, 0.04]])
 
@@ -55,7 +56,7 @@ def test_what_cannot_be_paired_is_said(repeat, make):
 def planned(methods, folds, replicates):
     return [
         PlannedCell(
-            folder="x", label=method,
+            folder="x", label=method, method=facts_of(PRESETS[method], method),
             config={
                 "strategy": {"name": method}, "seed": 10_000 + 100 * r + fold, "replicate": r,
                 "fleet": {"rotation": r % 6}, "data": {"name": "dsa", "split": "held_out_subject", "fold": fold},

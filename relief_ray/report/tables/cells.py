@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import isclose
 
+from relief_ray.devices.clocks import CLOCKS
 from relief_ray.report.comparison import Comparison, MethodResult, Stat
 from relief_ray.report.document import NONE, Cell, Number, Origin
 from relief_ray.report.experiments import SAME, USUAL_FLEET, Experiment
-from relief_ray.report.paper import PAPER_DATA, TABLE_PRESETS, Paper, PaperCell
+from relief_ray.report.paper import PAPER_DATA, Paper, PaperCell
 from relief_ray.report.tables.columns import Column
+from relief_ray.strategies import REFERENCE
 
 # The paper's protocol, Section VI-A and Eq. (2): key, value; it does not say how subjects are split.
 PROTOCOL = (
@@ -18,7 +20,6 @@ PROTOCOL = (
     ("data.split", "not said"),
 )  # fmt: skip
 SIMULATED = ("round_s", "speedup", "speedup_total", "energy_j", "energy_total_j", "energy_saved_percent", "total_s")
-FITTED_JOULES = ("flop_proportional", "split_naive", "split_reuse")
 _TIMED = (*SIMULATED, "compute_s", "wait_s", "device_j", "f1_at_seconds_percent", "f1_at_joules_percent")
 _BY_ROUND = ("tta85_rounds", "tta95_rounds")
 _ORDINALS = {1: "1st", 2: "2nd", 3: "3rd"}
@@ -61,14 +62,20 @@ def origin_of(experiment: Experiment, comparison: Comparison, label: str, figure
     if figure in SIMULATED:
         if comparison.clock == "measured":
             return "measured"
-        return "FITTED" if label.endswith(TABLE_PRESETS) or _is_target(experiment, comparison, label, figure) else (
+        return "FITTED" if _is_fitted(comparison, label) or _is_target(experiment, comparison, label, figure) else (
             "simulated"
         )  # fmt: skip
     if not experiment.is_real:
         return "SYNTHETIC"
-    if figure.startswith("up_") and (label.endswith(TABLE_PRESETS) or _has_fitted_width(experiment, comparison, label)):
+    if figure.startswith("up_") and (_is_fitted(comparison, label) or _has_fitted_width(experiment, comparison, label)):
         return "FITTED"
     return "measured"
+
+
+def _is_fitted(comparison: Comparison, label: str) -> bool:
+    """True for a method whose settings were chosen to agree with the paper's tables."""
+    method = comparison.row(label)
+    return method is not None and method.method.kind.endswith("FITTED")
 
 
 def _is_target(experiment: Experiment, comparison: Comparison, label: str, figure: str) -> bool:
@@ -77,24 +84,25 @@ def _is_target(experiment: Experiment, comparison: Comparison, label: str, figur
     at_target = (
         experiment.dataset == "pamap2" and figure.startswith("energy") and _has_fedavgs_joules(comparison, label)
     )
-    return fitted and at_target and comparison.clock in FITTED_JOULES
+    clock = CLOCKS.get(comparison.clock)
+    return fitted and at_target and clock is not None and clock.is_fitted
 
 
 def _has_fedavgs_joules(comparison: Comparison, label: str) -> bool:
     """True where a round costs what FedAvg's does, to the last digits, wherever both ran."""
     mine, whole = (
         {s.replicate: s.clocks[comparison.clock].energy_j for s in comparison.summaries if s.label == name}
-        for name in (label, "fedavg")
+        for name in (label, REFERENCE)
     )
     shared = mine.keys() & whole.keys()
-    return label == "fedavg" or (bool(shared) and all(isclose(mine[k] or 0, whole[k] or 0) for k in shared))
+    return label == REFERENCE or (bool(shared) and all(isclose(mine[k] or 0, whole[k] or 0) for k in shared))
 
 
 def _has_fitted_width(experiment: Experiment, comparison: Comparison, label: str) -> bool:
     """True where the whole model is sent on PAMAP2: Backbone 1's width was chosen to give FedAvg's 4.81 MiB there."""
-    mine, whole = stat_of(comparison, label, "up_mib"), stat_of(comparison, "fedavg", "up_mib")
+    mine, whole = stat_of(comparison, label, "up_mib"), stat_of(comparison, REFERENCE, "up_mib")
     is_whole = mine is not None and whole is not None and mine.mean == whole.mean
-    return experiment.backbone == "cnn" and experiment.dataset == "pamap2" and (label == "fedavg" or is_whole)
+    return experiment.backbone == "cnn" and experiment.dataset == "pamap2" and (label == REFERENCE or is_whole)
 
 
 def stat_of(comparison: Comparison, label: str, figure: str) -> Stat | None:
@@ -186,27 +194,27 @@ def value_of(cell: PaperCell | None) -> float | None:
     return None if cell is None else cell.value
 
 
-def gap(states: Sequence[str], below: str = "") -> Cell:
-    """Empty place with its reason: the states of the runs that should have filled it."""
-    text = ", ".join(dict.fromkeys(states)) or "not run"
-    return Cell(text=text, below=below, tone="gap", numbers={"n": 0, "state": text})
+def gap(statuses: Sequence[str], below: str = "") -> Cell:
+    """Empty place with its reason: the statuses of the runs that should have filled it."""
+    text = ", ".join(dict.fromkeys(statuses)) or "not run"
+    return Cell(text=text, below=below, tone="gap", numbers={"n": 0, "status": text})
 
 
 def gaps(experiment: Experiment, label: str, papers: Sequence[tuple[Column, PaperCell | None]]) -> Iterator[Cell]:
     """The cells of a method without finished runs: the reason, then the paper's values alone."""
-    yield gap(open_states(experiment, label))
+    yield gap(open_statuses(experiment, label))
     for column, cell in papers:
         yield Cell(text="", below=paper_line(cell, column), tone="gap", numbers={"n": 0, "paper": value_of(cell)})
 
 
-def open_states(experiment: Experiment, label: str) -> list[str]:
-    """The states of a method's runs that are not done."""
-    return [s.state for s in experiment.items if s.label == label and s.state != "done"]
+def open_statuses(experiment: Experiment, label: str) -> list[str]:
+    """The statuses of a method's runs that are not done."""
+    return [s.status for s in experiment.items if s.label == label and s.status != "done"]
 
 
 def runs_cell(method: MethodResult, experiment: Experiment) -> Cell:
     """Number of runs behind a row, of how many that were planned; runs of other code are marked."""
-    other, absent = experiment.of_other_code(method.label), len(open_states(experiment, method.label))
+    other, absent = experiment.of_other_code(method.label), len(open_statuses(experiment, method.label))
     planned = method.num_runs + absent
     text = f"{method.num_runs} of {planned}" if absent else str(method.num_runs)
     below = f"{other} by other code" if other else ""
