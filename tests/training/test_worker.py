@@ -74,7 +74,7 @@ TARGETS = (EvalTarget(label="global"), EvalTarget(label="client.2", client=2, mo
 def test_shares_of_an_evaluation_add_up(job, shares):
     whole = Worker(job).evaluate(models(), TARGETS, {}, "test")
     parts = [Worker(job).evaluate(models(), TARGETS, {}, "test", (i, shares)) for i in range(shares)]
-    assert whole.keys() == {"global", "global|acc", "global|gyro", "global|hr", "client.2"}
+    assert whole.keys() == {"global", "global|acc", "global|gyro", "global|hr", "global|acc+gyro", "client.2"}
     for label, counts in whole.items():
         assert counts.shape == (3, SHAPE.num_classes, SHAPE.num_classes) and int(counts.sum()) == 31
         assert torch.equal(sum(p[label] for p in parts), counts)

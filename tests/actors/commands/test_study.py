@@ -11,7 +11,7 @@ from actors.plans import read_grid, write_grid
 from actors.runtime.warm_pool import WorkerCache
 from relief_ray.errors import UserError
 from tests.actors.conftest import Invoke
-from tests.actors.grids.scenes import tiny_plan
+from tests.actors.grids.tiny_plans import tiny_plan
 from tests.actors.test_plans import spec_of
 
 CLAIMS = "data: dsa_mini\nsplit: within_subject\nclaims:\n  - {first: relief, second: fedavg}\n"
@@ -22,7 +22,7 @@ def test_the_answer_comes_first(invoke: Invoke):
     assert shown[0] == "48 paired runs find a difference of 2 points in 76 of 100 studies."
     assert shown[1] == "52 paired runs find it in 80 of 100."
     (row,) = [line.split() for line in shown if line.split()[:1] == ["1"]]
-    assert row == ["1", "198", "19"]
+    assert row == ["1", "198", "17"]
 
 
 def test_a_study_that_cannot_decide_says_so_first(invoke: Invoke):
