@@ -14,13 +14,13 @@ from relief_ray.experiment.lifecycle import create
 from relief_ray.records.cells import find_runs
 from relief_ray.records.identity import config_hash
 from tests.own import METHOD, Write
-from tune_configs.presets import PRESETS
+from tune_configs.presets import PRESETS, make_preset
 
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_is_a_list_of_checked_configurations(name: str) -> None:
-    cells = list(cells_of(PRESETS[name](), []))
-    made = PRESETS[name]()
+    cells = list(cells_of(make_preset(name), []))
+    made = make_preset(name)
     assert len(cells) == len(made.strategies) * max(1, len(made.folds)) * len(made.replicates or made.seeds)
     assert len({cell.name for cell in cells}) == len(cells)
     assert {cell.config.label() for cell in cells} == set(made.strategies)
@@ -29,26 +29,26 @@ def test_every_preset_is_a_list_of_checked_configurations(name: str) -> None:
 def test_presets_have_the_names_rounds_and_epochs_of_the_documentation() -> None:
     page = (Path(__file__).parents[3] / "docs" / "cli.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)` \|.*\| (\d+) x (\d+) \|$", page, flags=re.M)
-    made = {name: next(iter(cells_of(make(), []))).config for name, make in PRESETS.items()}
+    made = {name: next(iter(cells_of(make_preset(name), []))).config for name in PRESETS}
     assert rows == [(name, str(config.rounds), str(config.training.epochs)) for name, config in made.items()]
 
 
 def test_the_papers_presets_have_the_papers_defaults() -> None:
     for name in ("pamap2", "mhealth"):
-        for cell in cells_of(PRESETS[name](), []):
+        for cell in cells_of(make_preset(name), []):
             config = cell.config
             assert (config.training.epochs, config.rounds, config.data.stride_s) == (5, 200, 1.0)
 
 
 def test_demo_tests_every_subject_once_and_runs_strategies_fold_by_fold() -> None:
-    cells = list(cells_of(PRESETS["demo"](), []))
+    cells = list(cells_of(make_preset("demo"), []))
     first = [(c.label, c.config.data.fold) for c in cells[:4]]
     assert first == [("fedavg", 0), ("v1", 0), ("relief", 0), ("fedavg", 1)]
     assert {c.config.data.fold for c in cells} == {0, 1, 2, 3}
 
 
 def test_settings_fix_an_axis() -> None:
-    demo = PRESETS["demo"]()
+    demo = make_preset("demo")
     assert {c.config.data.fold for c in cells_of(demo, ["data.fold=2"])} == {2}
     within = list(cells_of(demo, ["data.split=within_subject"]))
     assert [c.name for c in within[:4]] == ["fedavg-r0", "v1-r0", "relief-r0", "fedavg-r1"]
@@ -57,7 +57,7 @@ def test_settings_fix_an_axis() -> None:
 
 
 def test_replicates_have_seeds_by_fold_and_turn_the_devices() -> None:
-    demo = PRESETS["demo"]()
+    demo = make_preset("demo")
     found = [c.config for c in cells_of(demo, ["replicates=[0, 7]"]) if c.label == "relief"]
     assert [(c.data.fold, c.seed, c.fleet.rotation) for c in found] == [
         (fold, 10_000 + 100 * r + fold, r % 6) for r in (0, 7) for fold in range(4)
