@@ -54,6 +54,7 @@ class MomentConfig(BackboneConfig):
     samples that windows are padded to (None: native length).
     """
 
+    has_lora: ClassVar[bool] = True
     same_speed: ClassVar[frozenset[str]] = frozenset({"weights", "weights_seed", "revision", "alpha"})
 
     name: Literal["moment_lora"] = "moment_lora"

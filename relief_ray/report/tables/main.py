@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from relief_ray.report.captions import clock_note, protocol
+from relief_ray.report.captions import STAND_IN, clock_note, protocol, stand_in_note, stand_ins
 from relief_ray.report.comparison import Comparison, MethodResult
 from relief_ray.report.document import Cell, Row, Table
 from relief_ray.report.experiments import Experiment
@@ -96,6 +96,7 @@ def _row(table: _Builder, label: str) -> Row:
     else:
         cells = tuple(_figures(table, comparison, method))
     name = label if method is None else name_of(method)
+    name += STAND_IN * (label in stand_ins(table.experiment.runs))
     return Row(name=name, cells=cells, faint=label in BOUNDS, rule=_opens(label, table.labels))
 
 
@@ -147,3 +148,4 @@ def table_notes(experiment: Experiment, table: str) -> Iterator[str]:
             "through its own sensors; `F1 %` and rare F1 are the canonical model's, a diagnostic. The paper does not "
             "say which of the two it prints."
         )
+    yield from (f"{note}." for note in stand_in_note(experiment.runs))
