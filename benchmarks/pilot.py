@@ -1,9 +1,9 @@
 """Pilot's server step with many clients: before, with all models side by side, and now, in tiles.
 
-``python -m benchmarks.pilot [--clients 100] [--turns 9] [--json FILE]`` takes Backbone 1 as on ``dsa_mini``, draws every
-client's start and update at random, and lets both ways mix the models with their nearest in turns. It prints the median
-seconds of each, the median of the turns' ratios, the largest difference of what they give, and the seconds of the whole
-server step, as JSON. The data are needed for their shapes alone.
+``python -m benchmarks.pilot [--clients 100] [--turns 9] [--json FILE]`` takes Backbone 1 as on ``dsa_mini``, draws
+every client's update at random, and lets both ways mix the models with their nearest in turns. It prints the median
+seconds of each, the median of the turns' ratios, the largest difference of what they give, and the seconds of the
+whole server step, as JSON. The data are needed for their shapes alone.
 """
 
 from __future__ import annotations
@@ -83,11 +83,15 @@ def updates_of(setup: Setup) -> tuple[Update, ...]:
     )
 
 
-def differences(local: LocalModels, groups: Collection[GroupId], before: Sequence[Params], now: Sequence[Params]) -> Figures:
+def differences(
+    local: LocalModels, groups: Collection[GroupId], before: Sequence[Params], now: Sequence[Params]
+) -> Figures:
     """Largest differences of distances (relative) and mixed values (relative to each model's largest value)."""
     old, new = distances_before(side_by_side(local, groups), groups), distances(local, groups)
     pairs = np.triu_indices(len(local), 1)
-    gaps = [float((a[j] - b[j]).abs().max() / a[j].abs().max()) for a, b in zip(before, now, strict=True) for j in groups]
+    gaps = [
+        float((a[j] - b[j]).abs().max() / a[j].abs().max()) for a, b in zip(before, now, strict=True) for j in groups
+    ]
     return {
         "distance_relative_difference": float(np.abs(old / np.where(new, new, 1.0) - 1.0)[pairs].max()),
         "value_relative_difference": max(gaps),

@@ -259,8 +259,8 @@ def cell_of(grid: str, point: Point, settings: Sequence[str], tuned: Tuned | Non
     """The cell of a point: the grid's values, the point's, a search's frozen choice, then the user's settings.
 
     Raises:
-        UserError: the search has no choice for this cell, the user's settings overrule it, or a search's run is too short
-            for the method's last phase.
+        UserError: the search has no choice for this cell, the user's settings overrule it, or a search's run is too
+            short for the method's last phase.
     """
     setting, choice = point.setting, Choice(kind="try", parameters=point.tried) if point.tried else None
     config = configured(grid, point, settings)
@@ -288,8 +288,8 @@ def refuse_too_short(grid: str, point: Point, config: ExperimentConfig) -> None:
     if needed is None or config.rounds < needed:
         fix = "another value of it" if needed is None else f"--set rounds={needed} or more"
         raise UserError(
-            f"grid {grid}, {point.method}, {point.setting}: rounds = {config.rounds} ends before the method's last phase, "
-            f"so that this try would be judged without it; expected {fix}, or leave {point.method} out of methods"
+            f"grid {grid}, {point.method}, {point.setting}: rounds = {config.rounds} ends before the method's last "
+            f"phase, and this try would be judged without it; expected {fix}, or leave {point.method} out of methods"
         )
 
 

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from math import isfinite, log
 
 from relief_ray.errors import listed, several
+from relief_ray.models.registry import BACKBONES
 from relief_ray.plugins import is_path
 from relief_ray.report.comparison import Comparison, MethodResult
 from relief_ray.report.experiments import Experiment
 from relief_ray.report.inventory import GridItem
-from relief_ray.models.registry import BACKBONES
 from relief_ray.report.runs import Loaded, config_int, config_text, split_name
 from relief_ray.strategies import PRESETS
 
 # Mark of a method for LoRA that was run on a backbone without it.
-STAND_IN = "\N{DAGGER}"
+STAND_IN = "\N{DOUBLE DAGGER}"
 # Factor over the first loss of a phase; a loss that stands still wavers by less.
 GROWTH = 1.1
 

@@ -47,7 +47,10 @@ def test_a_run_says_that_its_later_phase_never_comes_and_the_advice_helps(
     advised = int(warning.split("set rounds=")[1].split()[0])
     assert advised == 3 if rounds == 2 or strategy["name"] == "fedlease" else advised == 2
     longer = run_of(strategy, advised)
-    assert all(INERT in w for w in prepare(longer).warnings) and not phases(longer, tmp_path / "long") <= FIRST[strategy["name"]]
+    assert (
+        all(INERT in w for w in prepare(longer).warnings)
+        and not phases(longer, tmp_path / "long") <= FIRST[strategy["name"]]
+    )
     key = setting.split()[0]
     assert (f"a smaller strategy.{key}" in warning) is (rounds > 1), "of one round nothing is left to a second phase"
 

@@ -30,7 +30,8 @@ def with_tuned(table: Table, labels: Sequence[str], usual: Experiment, others: S
         return table
     pairs = zip(table.rows, labels, strict=True)
     rows = tuple(replace(row, cells=(*row.cells, *_tuned(tuned, label))) for row, label in pairs)
-    speed = next(headings(tuned, (replace(SPEEDUP, label=f"{SPEEDUP.label}, tuned"),), tuned.shown and tuned.shown.clock))
+    clock = None if tuned.shown is None else tuned.shown.clock
+    speed = next(headings(tuned, (replace(SPEEDUP, label=f"{SPEEDUP.label}, tuned"),), clock))
     note = (
         f"`{HEAD}`: every method with the values that a search chose by validation F1; below them, and `edge` where "
         "the optimum stood at the first or last value tried, so that a wider search may find a better one. The speedup "
@@ -45,7 +46,9 @@ def _traded(tuned: Experiment) -> tuple[str, ...]:
     methods = {r.label: PRESETS.get(config_text(r.run, "strategy.name")) for r in tuned.runs}
     traded = {label: method.search_trades_speed for label, method in methods.items() if method is not None}
     texts = [f"{label} ({text})" for label, text in traded.items() if text]
-    return (f"What is searched also decides the speed, so that F1 and speed belong together: {listed(texts)}.",) * bool(texts)
+    return (f"What is searched also decides the speed, so that F1 and speed belong together: {listed(texts)}.",) * bool(
+        texts
+    )
 
 
 def twin(usual: Experiment, others: Sequence[Experiment]) -> Experiment | None:

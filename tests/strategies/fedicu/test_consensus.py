@@ -63,7 +63,7 @@ def test_lengths_are_the_weighted_mean_of_lengths(seed):
 
 
 def test_two_columns_at_right_angles_by_hand():
-    """(3, 0) and (0, 4): alpha is even, so both go along (1, 1) / sqrt 2; 3.5 long, or |(1.5, 2)| = 2.5 as their mean."""
+    """(3, 0) and (0, 4): alpha is even, along (1, 1) / sqrt 2; 3.5 long, or |(1.5, 2)| = 2.5."""
     x = torch.tensor([[[3.0], [0.0]], [[0.0], [4.0]]], dtype=torch.float64)
     along = torch.full((2, 1), 0.5**0.5, dtype=torch.float64)
     torch.testing.assert_close(merge_columns(x, even(2), even(2)), 3.5 * along)
@@ -75,7 +75,8 @@ def test_two_columns_at_right_angles_by_hand():
 def test_the_mean_of_lengths_is_never_shorter_than_the_mean(number, seed):
     x = matrices(number, seed)
     alpha = agreement([split_columns(x)[1]], 1.0)
-    averaged, renormalised = merge_columns(x, even(number), alpha), merge_columns(x, even(number), alpha, "length_of_mean")
+    averaged = merge_columns(x, even(number), alpha)
+    renormalised = merge_columns(x, even(number), alpha, "length_of_mean")
     mean = x.mean(0).norm(dim=0)
     torch.testing.assert_close(renormalised.norm(dim=0), mean)
     ratio = averaged.norm(dim=0) / mean

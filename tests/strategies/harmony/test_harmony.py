@@ -235,7 +235,7 @@ def test_who_is_absent_keeps_its_cluster_and_its_encoders(tmp_path):
     assert run.round(5, participants=[4, 5]).tasks == () and run.state.models.keys() == models.keys()
 
 
-# Newcomers: clients that fuse for the first time after others have -----------------------------------------------------
+# Newcomers: clients that fuse for the first time after others have -----------------------------
 
 THREE = ("acc", "gyro", "hr")
 PAIR = ("acc", "gyro")
