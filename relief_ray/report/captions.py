@@ -117,7 +117,7 @@ def remarks(comparison: Comparison) -> tuple[str, ...]:
 
 
 def stand_ins(runs: Sequence[Loaded]) -> dict[str, str]:
-    """What stands for LoRA in methods that need it, by label, where the runs' backbone is known to have none."""
+    """Text on what stands for LoRA in methods that need it, by label, where the backbone is known to have none."""
     found = {}
     for loaded in runs:
         backbone = BACKBONES.get(config_text(loaded.run, "backbone.name"))

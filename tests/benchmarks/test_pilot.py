@@ -19,6 +19,7 @@ def test_both_ways_agree_and_every_figure_is_there():
     assert figures["clients"] == 8 and figures["turns"] == 2 and figures["values"] > 0
     assert figures["distance_relative_difference"] < 1e-12 and figures["value_relative_difference"] < 1e-6
     assert all(figures[name] > 0 for name in ("before_s", "now_s", "ratio", "server_step_s"))
+    assert all(figures[name] > 0 for name in ("before_processor_s", "now_processor_s", "processor_ratio"))
 
 
 def test_the_command_asks_for_a_hundred_clients_by_default():
