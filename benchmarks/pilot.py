@@ -2,8 +2,8 @@
 
 ``python -m benchmarks.pilot [--clients 100] [--turns 9] [--json FILE]`` takes Backbone 1 as on ``dsa_mini``, draws
 every client's update at random, and lets both ways mix the models with their nearest in turns. It prints the median
-seconds of each (of the clock, then of the processor), the medians of the turns' ratios, the largest difference of what they give, and the seconds of the
-whole server step, as JSON. The data are needed for their shapes alone.
+seconds of each (of the clock, then of the processor), the medians of the turns' ratios, the largest difference of what
+they give, and the seconds of the whole server step, as JSON. The data are needed for their shapes alone.
 """
 
 from __future__ import annotations

@@ -12,7 +12,6 @@ from relief_ray.report.comparison import Comparison, MethodResult
 from relief_ray.report.experiments import Experiment
 from relief_ray.report.inventory import GridItem
 from relief_ray.report.runs import Loaded, config_int, config_text, split_name
-from relief_ray.strategies import PRESETS
 
 # Mark of a method for LoRA that was run on a backbone without it.
 STAND_IN = "\N{DOUBLE DAGGER}"
@@ -121,9 +120,8 @@ def stand_ins(runs: Sequence[Loaded]) -> dict[str, str]:
     found = {}
     for loaded in runs:
         backbone = BACKBONES.get(config_text(loaded.run, "backbone.name"))
-        method = PRESETS.get(config_text(loaded.run, "strategy.name"))
-        if backbone is not None and not backbone.has_lora and method is not None and method.dense_stand_in:
-            found[loaded.label] = method.dense_stand_in
+        if backbone is not None and not backbone.has_lora and loaded.run.method.dense_stand_in:
+            found[loaded.label] = loaded.run.method.dense_stand_in
     return found
 
 

@@ -14,10 +14,9 @@ from relief_ray.report.comparison import stat
 from relief_ray.report.document import Cell, Row, Table, Tone
 from relief_ray.report.experiments import Experiment
 from relief_ray.report.inventory import GridItem, chosen_keys
-from relief_ray.report.runs import config_text, config_value
+from relief_ray.report.runs import config_value
 from relief_ray.report.tables.cells import figure_cell, gap, headings, method_cell, open_states
 from relief_ray.report.tables.columns import HEADLINE, SPEEDUP
-from relief_ray.strategies import PRESETS
 
 LEARNING_RATE = "training.lr"
 HEAD = f"{HEADLINE.head}, tuned"
@@ -43,12 +42,11 @@ def with_tuned(table: Table, labels: Sequence[str], usual: Experiment, others: S
 
 def _traded(tuned: Experiment) -> tuple[str, ...]:
     """Names the methods whose searched value also decides their speed, as they state it."""
-    methods = {r.label: PRESETS.get(config_text(r.run, "strategy.name")) for r in tuned.runs}
-    traded = {label: method.search_trades_speed for label, method in methods.items() if method is not None}
+    traded = {r.label: r.run.method.search_trades_speed for r in tuned.runs}
     texts = [f"{label} ({text})" for label, text in traded.items() if text]
-    return (f"What is searched also decides the speed, so that F1 and speed belong together: {listed(texts)}.",) * bool(
-        texts
-    )
+    if not texts:
+        return ()
+    return (f"What is searched also decides the speed, so that F1 and speed belong together: {listed(texts)}.",)
 
 
 def twin(usual: Experiment, others: Sequence[Experiment]) -> Experiment | None:
