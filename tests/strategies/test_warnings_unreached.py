@@ -103,8 +103,8 @@ def test_harmony_says_where_it_forms_no_clusters(run_cache, strategy, num_client
     """Sensor sets of eight clients: 3 / 3 / 2, of which the last has one sensor; of sixteen 6 / 6 / 4."""
     many = {"data": {"name": "dsa_mini", "stride_s": 10.0, "num_clients": num_clients, "split": "within_subject"}}
     config = run_of(strategy, 3, **many, fleet={"num_clients": num_clients})
-    found = prepare(config).warnings
-    assert [INERT in warning for warning in found] == [True] * is_inert
+    warnings = prepare(config).warnings
+    assert [INERT in warning for warning in warnings] == [True] * is_inert
     if is_inert:
-        assert found[0].startswith("harmony, clusters = 'size'") and "has 3, so" in found[0]
-        assert "strategy.clusters=dominant" in found[0]
+        assert warnings[0].startswith("harmony, clusters = 'size'") and "has 3, so" in warnings[0]
+        assert "strategy.clusters=dominant" in warnings[0]

@@ -48,11 +48,11 @@ def test_tuned_figures_stand_beside_the_usual_ones_with_the_edge(make, page):
     slugs = [s.slug for s in document.tables]
     assert "e2-main" in slugs and "e3-main" not in slugs
     main, tuned = (next(s for s in document.tables if s.slug == slug) for slug in ("e1-main", "e2-main"))
-    found = {line.name: (line.cells[-2].text, line.cells[-2].below) for line in main.rows}
+    best_cells = {line.name: (line.cells[-2].text, line.cells[-2].below) for line in main.rows}
     assert main.head[-2:] == ("F1 %, tuned", f"speedup, tuned, `{PAPER_CLOCK}`")
-    assert found["fedavg"] == ("70.0", "lr 0.003")
-    assert found["relief"] == ("80.0", "lr 0.01, gamma 0.5, edge")
-    assert found["fedel"] == ("not run", "")
+    assert best_cells["fedavg"] == ("70.0", "lr 0.003")
+    assert best_cells["relief"] == ("80.0", "lr 0.01, gamma 0.5, edge")
+    assert best_cells["fedel"] == ("not run", "")
     assert tuned.caption.endswith("every method tuned.") and "values chosen by a search" in tuned.notes[0]
     assert {"fedavg", "relief"} <= {line.name for line in tuned.rows if line.cells[0].text == "1"}
 
@@ -67,8 +67,11 @@ def test_the_speed_of_tuned_runs_stands_beside_their_f1(make, page):
     ]
     main = next(s for s in page([*usual, *tuned]).tables if s.slug == "e1-main")
     rows = {row.name: dict(zip(main.head[1:], row.cells, strict=True)) for row in main.rows}
-    found = rows[f"helora{STAND_IN}"]
-    assert (found[f"speedup, `{PAPER_CLOCK}`"].text, found[f"speedup, tuned, `{PAPER_CLOCK}`"].text) == ("4.00", "1.25")
+    helora = rows[f"helora{STAND_IN}"]
+    assert (helora[f"speedup, `{PAPER_CLOCK}`"].text, helora[f"speedup, tuned, `{PAPER_CLOCK}`"].text) == (
+        "4.00",
+        "1.25",
+    )
     assert rows["fedavg"][f"speedup, tuned, `{PAPER_CLOCK}`"].text == "1.00" and rows["fedel"][main.head[-1]].text == ""
     (note,) = (n for n in main.notes if "also decides the speed" in n)
     assert note.endswith(f"helora ({PRESETS['helora'].search_trades_speed}).") and "fedavg" not in note
@@ -111,9 +114,9 @@ def test_a_method_whose_batch_size_was_searched_stands_beside_those_that_keep_th
     document = page([*usual, *tuned])
     assert [s.slug for s in document.tables if s.slug.endswith("-main")] == ["e1-main", "e2-main"]
     main, own = (next(s for s in document.tables if s.slug == slug) for slug in ("e1-main", "e2-main"))
-    found = {line.name: (line.cells[-2].text, line.cells[-2].below) for line in main.rows}
-    assert found["fedavg"] == ("70.0", "lr 0.001, batch_size 16")
-    assert found["relief"] == ("70.0", "lr 0.003, deadline_fraction 0.6")
+    best_cells = {line.name: (line.cells[-2].text, line.cells[-2].below) for line in main.rows}
+    assert best_cells["fedavg"] == ("70.0", "lr 0.001, batch_size 16")
+    assert best_cells["relief"] == ("70.0", "lr 0.003, deadline_fraction 0.6")
     assert {"fedavg", "relief"} <= {line.name for line in own.rows if line.cells[0].text == "1"}
     assert "batch" not in own.notes[0] and "batch 32" in main.notes[0], "no batch size is everybody's"
     assert [r.label for r in compare_runs(tuned).rows] == ["fedavg", "relief", "v1"]

@@ -24,12 +24,12 @@ def local(thetas):
 
 
 def test_distance_is_over_all_groups_together():
-    found = distances(local(models(4)), GROUPS)
+    matrix = distances(local(models(4)), GROUPS)
     flat = [torch.cat([m["a"], m["b"]]).double() for m in models(4)]
     for i in range(4):
         for k in range(4):
-            assert found[i, k] == pytest.approx(float((flat[i] - flat[k]).norm()))
-    assert np.array_equal(found, found.T)
+            assert matrix[i, k] == pytest.approx(float((flat[i] - flat[k]).norm()))
+    assert np.array_equal(matrix, matrix.T)
     assert distances(local(models(1)), GROUPS).tolist() == [[0.0]] and distances(local([]), ()).shape == (0, 0)
 
 
@@ -51,13 +51,13 @@ def test_weights_by_hand():
 
 def test_identical_clients_stay_identical_and_nothing_is_divided_by_zero():
     same = [models(1)[0]] * 4
-    found = mix_with_nearest(local(same), [1.0, 2.0, 3.0, 4.0], 3, GROUPS)
-    for theta in found:
+    mixed = mix_with_nearest(local(same), [1.0, 2.0, 3.0, 4.0], 3, GROUPS)
+    for theta in mixed:
         for j in GROUPS:
             torch.testing.assert_close(theta[j], same[0][j], rtol=0, atol=1e-6)
 
 
-def test_twins_share_everything_that_is_not_ones_own():
+def test_mixing_weights_of_two_equal_models_by_hand():
     twin, other = models(2)
     weights = mixing(distances(local([twin, twin, other]), GROUPS), [1.0, 1.0, 1.0], 2)
     np.testing.assert_allclose(weights[0], [1 / 3, 2 / 3, 0.0])
@@ -66,11 +66,11 @@ def test_twins_share_everything_that_is_not_ones_own():
 def test_permuted_clients_get_permuted_models():
     order = [3, 0, 4, 1, 2]
     given_, sizes = models(5), [1.0, 2.0, 3.0, 4.0, 5.0]
-    found = mix_with_nearest(local(given_), sizes, 2, GROUPS)
+    mixed = mix_with_nearest(local(given_), sizes, 2, GROUPS)
     moved = mix_with_nearest(local([given_[i] for i in order]), [sizes[i] for i in order], 2, GROUPS)
     for k, i in enumerate(order):
         for j in GROUPS:
-            torch.testing.assert_close(moved[k][j], found[i][j], rtol=0, atol=1e-6)
+            torch.testing.assert_close(moved[k][j], mixed[i][j], rtol=0, atol=1e-6)
 
 
 def test_a_lonely_client_keeps_its_model():
@@ -96,10 +96,10 @@ def test_tiles_give_what_whole_models_give(tile, monkeypatch):
     sent = LocalModels(starts=start, deltas=moved)
     whole = [{j: s[j].double() + m[j].double() for j in GROUPS} for s, m in zip(start, moved, strict=True)]
     flat = torch.stack([torch.cat([theta[j] for j in GROUPS]) for theta in whole])
-    found = distances(sent, GROUPS)
-    np.testing.assert_allclose(found, torch.cdist(flat, flat, compute_mode="donot_use_mm_for_euclid_dist"), rtol=1e-12)
+    matrix = distances(sent, GROUPS)
+    np.testing.assert_allclose(matrix, torch.cdist(flat, flat, compute_mode="donot_use_mm_for_euclid_dist"), rtol=1e-12)
     sizes = [1.0 + i for i in range(7)]
-    for theta, row in zip(mix_with_nearest(sent, sizes, 3, GROUPS), mixing(found, sizes, 3).tolist(), strict=True):
+    for theta, row in zip(mix_with_nearest(sent, sizes, 3, GROUPS), mixing(matrix, sizes, 3).tolist(), strict=True):
         expected = mix_models(whole, row, GROUPS)
         assert all(torch.equal(theta[j], expected[j]) for j in GROUPS)
 
