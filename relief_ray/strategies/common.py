@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Literal
@@ -152,6 +153,12 @@ def first_phase_only(config: StrategyConfig, run: PlannedRun, key: str, conseque
     fixes += [f"a smaller strategy.{key}"] * (rounds > 1 or needed is None)
     name, value = config.build().name, getattr(config, key)
     return (f"{name}, {key} = {value:.4g}, rounds = {rounds}: {consequence}; set {' or '.join(fixes)}",)
+
+
+def cluster_sizes(views: Iterable[str]) -> Mapping[str, Mapping[str, float]]:
+    """Table ``clusters`` of a round's record: number of clients by cluster; no table where there is no cluster yet."""
+    sizes = {view: float(number) for view, number in sorted(Counter(views).items())}
+    return {"clusters": sizes} if sizes else {}
 
 
 def batch_sizes(context: RoundContext, client: ClientInfo) -> list[int]:

@@ -33,12 +33,12 @@ from relief_ray.strategies.fedlease.clustering import (
     advance,
     allocate_clusters,
     clusters_of,
+    diagnose,
     exchange,
     is_enough,
     nearest,
     no_clusters,
     own_bucket,
-    silhouettes_of,
     to_keep,
     warmup_steps,
     warmups,
@@ -83,7 +83,7 @@ class FedLEASE(StrategyConfig):
             aggregate=partial(aggregate, self),
             evaluate=own_experts,
             warnings=partial(warn_without_experts, self),
-            diagnose=silhouettes_of,
+            diagnose=diagnose,
         )
 
     def rounds_needed(self, participation: float) -> int:

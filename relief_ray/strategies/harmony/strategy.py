@@ -32,6 +32,7 @@ from relief_ray.strategies.common import (
     Preset,
     Search,
     StrategyConfig,
+    cluster_sizes,
     first_phase_only,
     first_phase_rounds,
     rounds_beyond,
@@ -138,6 +139,7 @@ class Harmony(StrategyConfig):
             aggregate=partial(aggregate, self),
             evaluate=own_networks,
             warnings=partial(warn, self),
+            diagnose=diagnose,
         )
 
     def rounds_needed(self, participation: float) -> int | None:
@@ -242,6 +244,11 @@ def aggregate(config: Harmony, state: msg.ServerState, reduced: msg.Reduced, too
         members = [u for u in updates if clusters[str(u.receipt.assignment.client)] == label]
         models[label] = apply_step(start, mean_of(members, weigh, tools.layout, tools.fleet))
     return msg.ServerState(models=models, tensors={DRIFT: drift}, facts={**state.facts, "clusters": clusters})
+
+
+def diagnose(state: msg.ServerState, layout: GroupLayout) -> fed.Diagnostics:
+    """Tells the round's record how many clients each cluster has; nothing before the fusion phase."""
+    return cluster_sizes(texts(state.facts["clusters"]).values())
 
 
 def own_networks(state: msg.ServerState, fleet: msg.Fleet) -> msg.EvalPlan:
