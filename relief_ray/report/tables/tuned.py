@@ -15,7 +15,7 @@ from relief_ray.report.document import Cell, Row, Table, Tone
 from relief_ray.report.experiments import Experiment
 from relief_ray.report.inventory import GridItem, chosen_keys
 from relief_ray.report.runs import config_value
-from relief_ray.report.tables.cells import figure_cell, gap, headings, method_cell, open_states
+from relief_ray.report.tables.cells import figure_cell, gap, headings, method_cell, open_statuses
 from relief_ray.report.tables.columns import HEADLINE, SPEEDUP
 
 LEARNING_RATE = "training.lr"
@@ -41,7 +41,7 @@ def with_tuned(table: Table, labels: Sequence[str], usual: Experiment, others: S
 
 
 def _traded(tuned: Experiment) -> tuple[str, ...]:
-    """Names the methods whose searched value also decides their speed, as they state it."""
+    """Name the methods whose searched value also decides their speed, as they state it."""
     traded = {r.label: r.run.method.search_trades_speed for r in tuned.runs}
     texts = [f"{label} ({text})" for label, text in traded.items() if text]
     if not texts:
@@ -62,7 +62,7 @@ def _tuned(tuned: Experiment, label: str) -> tuple[Cell, Cell]:
     shown = tuned.shown
     method = None if shown is None else shown.row(label)
     if shown is None or method is None:
-        return gap(open_states(tuned, label)), Cell(text="", tone="gap")
+        return gap(open_statuses(tuned, label)), Cell(text="", tone="gap")
     f1, speed = (method_cell(tuned, shown, method, column) for column in (HEADLINE, SPEEDUP))
     return replace(f1, below=_chosen(tuned, label)), speed
 
@@ -136,7 +136,7 @@ def _tries(group: Sequence[GridItem], rate: float, best: str) -> Cell:
     items = [s for s in group if float(str(config_value(s.config, LEARNING_RATE))) == rate]
     scores = _scores(items)
     if not scores:
-        return gap([s.state for s in items])
+        return gap([s.status for s in items])
     shown = figure_cell(stat([100 * f1 for f1 in scores]), HEADLINE, origin="measured", num_runs=len(items))
     tone: Tone = "good" if _values(items[0].config) == best else ""
     return Cell(text=shown.text, numbers=shown.numbers, tone=tone)

@@ -47,7 +47,7 @@ FUSED = ("fusion_a", "fusion_b", "head")
 
 
 def unimodal_heads(layout: GroupLayout, fleet: Fleet) -> tuple[Classifier, ...]:
-    """Adds one classifier per modality on its encoder's last layer."""
+    """Add one classifier per modality on its encoder's last layer."""
     last = {g.modality: g.id for g in layout if g.role == "encoder"}
     return tuple(
         Classifier(id=head_of(m), after=(last[m],), role="unimodal_head", modality=m) for m in fleet.modalities
@@ -87,7 +87,7 @@ def sum_of_losses(step: LocalStep) -> Tensor:
 
 
 def report_drift(context: ClientContext, update: Update) -> Update:
-    """Reports ``1 - cos(f_n,m, f_m^0)`` of every encoder that stays with the client, four bytes each.
+    """Report ``1 - cos(f_n,m, f_m^0)`` of every encoder that stays with the client, four bytes each.
 
     ``f_m^0`` is the encoder that the server holds; where it is zero, so is the drift.
     """
@@ -128,7 +128,7 @@ class Harmony(StrategyConfig):
     fusion_federation: Literal["cluster", "none"] = "cluster"
 
     def build(self) -> fed.Strategy:
-        """Builds the strategy."""
+        """Build the strategy."""
         return fed.Strategy(
             name=self.name,
             adapt=unimodal_heads,
@@ -161,13 +161,13 @@ def is_unimodal(config: Harmony, context: RoundContext) -> bool:
 
 
 def warn(config: Harmony, run: fed.PlannedRun) -> tuple[str, ...]:
-    """Warns where every round is unimodal, and where ``clusters="size"`` makes one cluster of every set of sensors."""
+    """Warn where every round is unimodal, and where ``clusters="size"`` makes one cluster of every set of sensors."""
     consequence = "every sensor's network trains apart, and fusion and head are never trained"
     return first_phase_only(config, run, "unimodal_share", consequence) + warn_of_single_clusters(config, run)
 
 
 def warn_of_single_clusters(config: Harmony, run: fed.PlannedRun) -> tuple[str, ...]:
-    """Warns where no set of sensors has enough clients for two clusters: k-means then decides nothing."""
+    """Warn where no set of sensors has enough clients for two clusters: k-means then decides nothing."""
     fusing = [c for c in run.context.fleet.clients if len(c.modalities) > 1]
     sizes = Counter(c.modalities if config.by_sensors else () for c in fusing)
     if config.clusters != "size" or not sizes or num_by_size(max(sizes.values())) > 1:
@@ -228,7 +228,7 @@ def train_fusion(
 
 
 def aggregate(config: Harmony, state: msg.ServerState, reduced: msg.Reduced, tools: fed.ServerTools) -> msg.ServerState:
-    """Averages over owners first; in the second phase inside each of this round's clusters."""
+    """Average over owners first; in the second phase inside each of this round's clusters."""
     theta, updates, weigh = state.models["global"], reduced.updates, config.reduction().weight
     if not updates or updates[0].receipt.assignment.phase != FUSION:
         after = apply_step(theta, mean_of(updates, weigh, tools.layout, tools.fleet))
@@ -247,12 +247,12 @@ def aggregate(config: Harmony, state: msg.ServerState, reduced: msg.Reduced, too
 
 
 def diagnose(state: msg.ServerState, layout: GroupLayout) -> fed.Diagnostics:
-    """Tells the round's record how many clients each cluster has; nothing before the fusion phase."""
+    """Tell the round's record how many clients each cluster has; nothing before the fusion phase."""
     return cluster_sizes(texts(state.facts["clusters"]).values())
 
 
 def own_networks(state: msg.ServerState, fleet: msg.Fleet) -> msg.EvalPlan:
-    """Evaluates each client's network; canonical: fusion of the richest clients' largest cluster, common encoders."""
+    """Evaluate each client's network; canonical: fusion of the richest clients' largest cluster, common encoders."""
     keep, views = dict.fromkeys(texts(state.facts["home"]), WHOLE), texts(state.facts["clusters"])
 
     def target(client: msg.ClientInfo) -> msg.EvalTarget:

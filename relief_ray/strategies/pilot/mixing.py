@@ -35,7 +35,7 @@ def mixing_parts(connector: Connector) -> list[GroupId]:
 def hand_out(
     models: Mapping[str, Params], adapters: Sequence[Tensor], connector: Connector, tasks: Sequence[int]
 ) -> dict[str, Params]:
-    """Gives every client's model all tasks' adapters: its own first, the others in order."""
+    """Give every client's model all tasks' adapters: its own first, the others in order."""
 
     def held(own: int) -> dict[GroupId, Tensor]:
         order = [own, *(t for t in range(len(adapters)) if t != own)]
@@ -100,7 +100,7 @@ class LocalModels:
     deltas: Sequence[Mapping[GroupId, Tensor]]
 
     def __len__(self) -> int:
-        """Returns the number of clients."""
+        """Return the number of clients."""
         return len(self.starts)
 
     def rows(self, group: GroupId, columns: slice = slice(None)) -> Tensor:
@@ -150,7 +150,7 @@ def mixing(distance: Matrix, sizes: Sequence[float], num_neighbours: int) -> Mat
 def mix_with_nearest(
     local: LocalModels, sizes: Sequence[float], num_neighbours: int, groups: Collection[GroupId]
 ) -> list[dict[GroupId, Tensor]]:
-    """Mixes each model with its nearest ones, by ``mixing``, in float64 in the order of the clients."""
+    """Mix each model with its nearest ones, by ``mixing``, in float64 in the order of the clients."""
     weights_NN = mixing(distances(local, groups), sizes, num_neighbours)
     mixed: list[dict[GroupId, Tensor]] = [{j: torch.empty_like(start[j]) for j in groups} for start in local.starts]
     terms = _terms(weights_NN)
