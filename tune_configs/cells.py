@@ -264,10 +264,13 @@ def cell_of(grid: str, point: Point, settings: Sequence[str], tuned: Tuned | Non
     """The cell of a point: the grid's values, the point's, a search's frozen choice, then the user's settings.
 
     Raises:
-        UserError: the search has no choice for this cell, or the user's settings overrule it.
+        UserError: the search has no choice for this cell, the user's settings overrule it, or a search's run is too
+            short for the method's last phase.
     """
     setting, choice = point.setting, Choice(kind="try", parameters=point.tried) if point.tried else None
     config = configured(grid, point, settings)
+    if choice is not None:
+        refuse_too_short(grid, point, config)
     if tuned is not None:
         frozen = tuned.choice(point.setting.partition("-")[0], point.method, config)
         refuse_overruled(frozen.choice, settings)
@@ -278,6 +281,21 @@ def cell_of(grid: str, point: Point, settings: Sequence[str], tuned: Tuned | Non
     name = "-".join([setting, point.method, *fold, config.draw_name, digest[:_HASH_DIGITS]])
     named = config.model_copy(update={"name": f"{grid}-{name}", "choice": choice})
     return Cell(name=name, label=point.method, setting=setting, config=named, hash=digest)
+
+
+def refuse_too_short(grid: str, point: Point, config: ExperimentConfig) -> None:
+    """Refuse a try that ends before the method's last phase: its score would say nothing of the values it tries.
+
+    Raises:
+        UserError: method, try and the rounds that are enough are named.
+    """
+    needed = config.strategy.rounds_needed(config.participation)
+    if needed is None or config.rounds < needed:
+        fix = "another value of it" if needed is None else f"--set rounds={needed} or more"
+        raise UserError(
+            f"grid {grid}, {point.method}, {point.setting}: rounds = {config.rounds} ends before the method's last "
+            f"phase, and this try would be judged without it; expected {fix}, or leave {point.method} out of methods"
+        )
 
 
 def configured(grid: str, point: Point, settings: Sequence[str]) -> ExperimentConfig:

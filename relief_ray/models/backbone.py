@@ -200,10 +200,12 @@ class BackboneConfig(FrozenConfig):
     """Base of every backbone's configuration: frozen, no unknown keys. A subclass has at least ``build``.
 
     ``has_gemm``: whether ``build`` obeys ``fast``; without it the engine ``gemm`` is refused.
+    ``has_lora``: whether clients train LoRA factors of frozen weights; without them methods for LoRA are stand-ins.
     ``same_speed``: keys that change what is computed and not how long it takes; device profiles hold for all of them.
     """
 
     has_gemm: ClassVar[bool] = False
+    has_lora: ClassVar[bool] = False
     same_speed: ClassVar[frozenset[str]] = frozenset()
 
     def build(self, shape: InputShape, seed: int, fast: bool = False) -> Backbone:

@@ -64,13 +64,13 @@ class MethodFacts(Record):
     """Facts that a method states about itself when a run begins; tables, figures and references go by them.
 
     Attributes:
-        name: name of the method in tables and figures.
-        title: the method's own name in words.
+        name, title: the method's name in tables and figures, and its own name in words.
         kind: as in ``StrategyConfig``: it decides the method's place in tables.
         citation: key of its entry in ``citations.bib``, or a BibTeX entry; None without a paper.
         reconstructed: its paper could not be read in full.
         pooled: one client holds the data of all, so a fleet's speedup and bytes have no meaning.
         paper_accounting: what its round costs with ``costs.accounting=table``.
+        dense_stand_in, search_trades_speed: footnotes, as in ``StrategyConfig``; empty where there is nothing to say.
     """
 
     name: str
@@ -80,6 +80,8 @@ class MethodFacts(Record):
     reconstructed: bool = False
     pooled: bool = False
     paper_accounting: Literal["method", "fedavg"] = "method"
+    dense_stand_in: str = ""
+    search_trades_speed: str = ""
 
     @property
     def is_bound(self) -> bool:

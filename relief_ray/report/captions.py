@@ -6,12 +6,15 @@ from collections.abc import Sequence
 from math import isfinite, log
 
 from relief_ray.errors import listed, several
+from relief_ray.models.registry import BACKBONES
 from relief_ray.plugins import is_path
 from relief_ray.report.comparison import Comparison, MethodResult
 from relief_ray.report.experiments import Experiment
 from relief_ray.report.inventory import GridItem
 from relief_ray.report.runs import Loaded, config_int, config_text, run_value, split_name
 
+# Mark of a method for LoRA that was run on a backbone without it.
+STAND_IN = "\N{DOUBLE DAGGER}"
 # Factor over the first loss of a phase; a loss that stands still wavers by less.
 GROWTH = 1.1
 
@@ -108,6 +111,7 @@ def remarks(comparison: Comparison) -> tuple[str, ...]:
     """One sentence for each oddity: warnings, failures, unequal numbers of runs, personal models, equal models."""
     return (
         *dict.fromkeys(warning for loaded in comparison.runs for warning in loaded.run.warnings),
+        *stand_in_note(comparison.runs),
         *comparison.notes,
         *_without_intervals(comparison),
         *_programs(comparison),
@@ -116,6 +120,27 @@ def remarks(comparison: Comparison) -> tuple[str, ...]:
         *_personal(comparison),
         *_below_full(comparison),
         *_twins(comparison),
+    )
+
+
+def stand_ins(runs: Sequence[Loaded]) -> dict[str, str]:
+    """Text on what stands for LoRA in methods that need it, by label, where the backbone is known to have none."""
+    found = {}
+    for loaded in runs:
+        backbone = BACKBONES.get(config_text(loaded.run, "backbone.name"))
+        if backbone is not None and not backbone.has_lora and loaded.run.method.dense_stand_in:
+            found[loaded.label] = loaded.run.method.dense_stand_in
+    return found
+
+
+def stand_in_note(runs: Sequence[Loaded]) -> tuple[str, ...]:
+    """Footnote of the rows that ``STAND_IN`` marks; empty where there are none."""
+    replaced = stand_ins(runs)
+    if not replaced:
+        return ()
+    return (
+        f"{STAND_IN} Methods for LoRA on a backbone without it: their rows are stand-ins of our own making and say "
+        f"little about the originals: {'; '.join(f'{label}: {text}' for label, text in replaced.items())}",
     )
 
 

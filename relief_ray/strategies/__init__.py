@@ -106,6 +106,8 @@ def facts_of(config: StrategyConfig, label: str) -> MethodFacts:
         reconstructed=config.reconstructed,
         pooled=config.build().pooled,
         paper_accounting=config.paper_accounting,
+        dense_stand_in=config.dense_stand_in,
+        search_trades_speed=config.search_trades_speed if preset.search else "",
     )
 
 

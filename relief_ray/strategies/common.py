@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Literal
 
@@ -19,15 +20,16 @@ Weighting = Literal["uniform", "samples"]
 ReadWith = tuple[tuple[str, object, tuple[str, ...]], ...]
 # Name of a try -> its settings, by key of the method's configuration.
 Search = Mapping[str, Mapping[str, object]]
-# How many more rounds are tried for the advice of `first_phase_only`.
-_MORE_ROUNDS = 200
+# How many rounds are tried until a share of them leaves one over.
+_MOST_ROUNDS = 10_000
 
 
 class StrategyConfig(FrozenConfig):
     """Base of every strategy's configuration: frozen, no unknown keys. A subclass has at least ``build``.
 
     Everything else that the program has to know of a method stands in class variables of its configuration, which all
-    have defaults. Commands, tables, cost accounting and searches read them here and know no method by its name.
+    have defaults, and in ``rounds_needed``. Commands, tables, cost accounting and searches read them here and know no
+    method by its name.
 
     Attributes:
         title: the method's own name. Tables and figures show a user's method by it (empty: by its import path), and a
@@ -40,6 +42,10 @@ class StrategyConfig(FrozenConfig):
         paper_accounting: what a round costs in the paper's Tables I and II, with ``costs.accounting=table``:
             ``method``: what was really done; ``fedavg``: FedAvg's round, plus the bytes of added adapters and routers.
         search: three values of the method's own hyperparameter for a search with equal budgets; empty: it has none.
+        search_trades_speed: what is searched also decides how long a round takes, so that a tuned F1 is read beside
+            its speed; one line on how, for footnotes; empty: it does not.
+        dense_stand_in: what stands for the method's LoRA mechanism on a backbone without LoRA, one line for footnotes;
+            empty: the method needs no LoRA.
         one_of: keys that say the same thing in different ways, so that at most one of them may be given.
         read_with: keys that one value of a switch reads; with another value they must keep their defaults.
         weighting: a client's weight in the mean: ``uniform``, or ``samples``: its number of windows.
@@ -52,6 +58,8 @@ class StrategyConfig(FrozenConfig):
     reconstructed: ClassVar[bool] = False
     paper_accounting: ClassVar[Literal["method", "fedavg"]] = "method"
     search: ClassVar[Search] = {}
+    search_trades_speed: ClassVar[str] = ""
+    dense_stand_in: ClassVar[str] = ""
     one_of: ClassVar[tuple[str, ...]] = ()
     read_with: ClassVar[ReadWith] = ()
 
@@ -80,6 +88,13 @@ class StrategyConfig(FrozenConfig):
     def build(self) -> Strategy:
         """Build the strategy that this configuration describes."""
         raise NotImplementedError(f"{type(self).__name__} has no build(); define one that returns a Strategy")
+
+    def rounds_needed(self, participation: float) -> int | None:
+        """Fewest rounds with which a run is sure to reach the method's last phase; 1 where there is but one phase.
+
+        ``participation``: share of the clients in each round. None: no number of rounds is enough.
+        """
+        return 1
 
     def reduction(self) -> WeightedSum:
         """Reduction to one global model, with clients weighted as configured."""
@@ -117,26 +132,34 @@ def search_over(key: str, values: Sequence[float | int | None], short: str = "")
     return {f"{short or key}{'auto' if v is None else f'{v:g}'}": {key: v} for v in values}
 
 
-def first_phase_only(
-    config: StrategyConfig, run: PlannedRun, key: str, consequence: str, in_first_phase: Callable[[RoundContext], bool]
-) -> tuple[str, ...]:
+def first_phase_rounds(share: float, num_rounds: int) -> int:
+    """Rounds of a first phase that lasts a share of the run, at least one round."""
+    return max(1, round(share * num_rounds))
+
+
+def rounds_beyond(share: float) -> int | None:
+    """Fewest rounds that a first phase of this ``share`` does not fill; None where no number is enough."""
+    return next((n for n in range(1, _MOST_ROUNDS + 1) if first_phase_rounds(share, n) < n), None)
+
+
+def first_phase_only(config: StrategyConfig, run: PlannedRun, key: str, consequence: str) -> tuple[str, ...]:
     """Warn where a method of two phases ends within its first; such a run looks like any other.
 
-    ``key``: the setting that the first phase's length comes from; ``consequence``: what the run then is;
-    ``in_first_phase``: whether the context's round may still belong to the first phase, in a run of ``num_rounds``.
+    ``key``: the setting that the first phase's length comes from; ``consequence``: what the run then is.
     """
-
-    def ends_first(num_rounds: int) -> bool:
-        return in_first_phase(replace(run.context, round=num_rounds, num_rounds=num_rounds))
-
-    rounds = run.context.num_rounds
-    if not ends_first(rounds):
+    rounds, needed = run.context.num_rounds, config.rounds_needed(run.participation)
+    if needed is not None and rounds >= needed:
         return ()
-    enough = next((n for n in range(rounds + 1, rounds + 1 + _MORE_ROUNDS) if not ends_first(n)), None)
-    fixes = [f"rounds={enough} or more"] * (enough is not None)
-    fixes += [f"a smaller strategy.{key}"] * (rounds > 1 or enough is None)
+    fixes = [f"rounds={needed} or more"] * (needed is not None)
+    fixes += [f"a smaller strategy.{key}"] * (rounds > 1 or needed is None)
     name, value = config.build().name, getattr(config, key)
     return (f"{name}, {key} = {value:.4g}, rounds = {rounds}: {consequence}; set {' or '.join(fixes)}",)
+
+
+def cluster_sizes(views: Iterable[str]) -> Mapping[str, Mapping[str, float]]:
+    """Table ``clusters`` of a round's record: number of clients by cluster; no table where there is no cluster yet."""
+    sizes = {view: float(number) for view, number in sorted(Counter(views).items())}
+    return {"clusters": sizes} if sizes else {}
 
 
 def batch_sizes(context: RoundContext, client: ClientInfo) -> list[int]:

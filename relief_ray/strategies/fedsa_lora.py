@@ -37,6 +37,7 @@ class FedSALoRA(StrategyConfig):
     kind: ClassVar[str] = "baseline"
     about: ClassVar[str] = "LoRA A shared and averaged; B and head stay (dense model: head and fusion bias)"
     citation: ClassVar[str | None] = "guo2025fedsalora"
+    dense_stand_in: ClassVar[str] = "A is encoders and fusion blocks, B the fusion bias and the head"
     paper_accounting: ClassVar[Literal["method", "fedavg"]] = "fedavg"
     name: Literal["fedsa_lora"] = "fedsa_lora"
     dense_local: DenseLocal = "head+fusion_bias"

@@ -2,8 +2,9 @@
 
 from dataclasses import replace
 
-from relief_ray.report.captions import remarks
+from relief_ray.report.captions import STAND_IN, remarks, stand_ins
 from relief_ray.report.comparison import compare_runs
+from relief_ray.strategies import PRESETS
 
 
 def with_losses(loaded, *losses, phases=("train", "train")):
@@ -58,3 +59,25 @@ def test_a_run_that_two_programs_computed_is_named(make):
     mixed = replace(mixed, run=mixed.run.model_copy(update={"warnings": ("resumed by another program: x",)}))
     shown = " ".join(remarks(compare_runs([make("fedavg"), mixed])))
     assert "Resumed by another program than began them: v1" in shown
+
+
+CNN, LORA = ({"backbone": {"name": name}} for name in ("cnn", "moment_lora"))
+
+
+def test_methods_for_lora_are_named_as_stand_ins_where_the_backbone_has_none(make):
+    """What stands for LoRA is what the method itself states; FedProx and Harmony need no LoRA."""
+    names = ("fedavg", "fedprox", "harmony", "fedsa_lora", "helora", "fedlease", "pilot", "fedicu")
+    runs = [make(name, extra=CNN) for name in names]
+    (line,) = lines("stand-ins", *runs)
+    assert line.startswith(STAND_IN)
+    for label in ("fedsa_lora", "helora", "fedlease", "pilot", "FedICU (reconstructed)"):
+        assert f"{label}: " in line
+    assert PRESETS["helora"].dense_stand_in in line
+    assert set(stand_ins(runs)) == {"fedsa_lora", "helora", "fedlease", "pilot", "FedICU (reconstructed)"}
+    assert not lines("stand-ins", *(make(name, extra=LORA) for name in names))
+    assert not lines("stand-ins", make("fedavg", extra=CNN), make("harmony", extra=CNN))
+
+
+def test_a_users_own_backbone_or_method_is_not_judged(make):
+    own = {"backbone": {"name": "my.lab:Backbone"}}
+    assert stand_ins([make("helora", extra=own), make("my.lab:Method", extra=CNN)]) == {}

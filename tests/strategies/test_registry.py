@@ -141,7 +141,10 @@ def test_a_run_records_the_facts_of_a_preset_and_of_its_class():
         title="RELIEF without cohort-wise aggregation (V2)",
         kind="ablation",
         citation="wu2026relief",
+        search_trades_speed=PRESETS["relief"].search_trades_speed,
     )
+    assert facts_of(PRESETS["v1"], "v1").search_trades_speed == "", "nothing of V1 is searched"
+    assert facts_of(PRESETS["helora"], "helora").dense_stand_in == PRESETS["helora"].dense_stand_in != ""
     central, pilot = facts_of(PRESETS["central"], "central"), facts_of(PRESETS["pilot"], "pilot")
     assert (central.pooled, central.is_bound) == (True, True)
     assert (pilot.pooled, pilot.paper_accounting, pilot.citation) == (False, "fedavg", "xiong2025pilot")

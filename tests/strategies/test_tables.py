@@ -174,7 +174,7 @@ def test_helora_reaches_speedup_and_bytes(preset, table, backbone):
     assert faithful.round(faithful.start()) != pytest.approx(printed(table, "HeLoRA"), rel=0.035), "fitted, not found"
 
 
-@pytest.mark.parametrize("preset", ["harmony_table", "fedsa_lora_table"])
+@pytest.mark.parametrize("preset", ["fedsa_lora_table"])
 def test_presets_that_do_everything_reach_table_i(preset):
     round_setup = world(preset, B1)
     assert round_setup.round(round_setup.start()) == (1.0, 1.0)

@@ -15,7 +15,7 @@ from tune_configs.grid import Axis, Grid, Level
 
 
 @pytest.mark.parametrize("name", GRIDS)
-@pytest.mark.parametrize("settings", [(), ("datasets=[dsa, dsa_within]", "seeds=1", "rounds=2")], ids=["paper", "dsa"])
+@pytest.mark.parametrize("settings", [(), ("datasets=[dsa, dsa_within]", "seeds=1", "rounds=6")], ids=["paper", "dsa"])
 def test_every_cell_of_every_grid_is_a_valid_configuration(name, settings):
     cells = cells_of(load_grid(name), settings, skip_unknown=True)
     assert len({c.name for c in cells}) == len({c.hash for c in cells}) == len(cells) > 0
@@ -23,7 +23,7 @@ def test_every_cell_of_every_grid_is_a_valid_configuration(name, settings):
         assert cell.hash == config_hash(cell.config.identity())
         assert cell.name.endswith(cell.hash[:8]) and cell.config.runtime.mode == "inline"
         if settings:
-            assert cell.config.data.name == "dsa" and cell.config.rounds == 2 and cell.config.seed in (0, 1000)
+            assert cell.config.data.name == "dsa" and cell.config.rounds == 6 and cell.config.seed in (0, 1000)
 
 
 def test_a_cell_is_what_its_values_say():
@@ -83,8 +83,8 @@ def test_folds_stand_beside_datasets_without_any():
 
 @pytest.mark.parametrize("name", GRIDS)
 def test_every_grid_is_scaled_by_rounds_and_sizes(name):
-    cells = cells_of(load_grid(name), ["rounds=2", "record.checkpoint_every=1"], skip_unknown=True)
-    assert {c.config.rounds for c in cells} == {2}
+    cells = cells_of(load_grid(name), ["rounds=6", "record.checkpoint_every=1"], skip_unknown=True)
+    assert {c.config.rounds for c in cells} == {6}
 
 
 @pytest.mark.parametrize(("setting", "seeds"), [("seeds=2", [0, 1]), ("seeds=[5]", [5]), ("seeds=[4, 2]", [4, 2])])

@@ -5,6 +5,7 @@ import pytest
 from actors.grids.trial import run_trial
 from actors.plans import Plan
 from actors.runtime.warm_pool import WorkerCache
+from relief_ray.errors import UserError
 from relief_ray.records.run_folder import read_rounds
 from relief_ray.strategies import DESCRIBED
 from tests.actors.grids.tiny_plans import TINY
@@ -47,6 +48,20 @@ def test_what_the_method_has_by_itself_is_among_its_tries():
     defaults = {c.label: c.hash for c in cells_of(load_grid("main_cnn"), ["datasets=dsa_mini", "seeds=[1000]"])}
     tried = {c.hash for c in cells_of(load_grid("search_lr"), ["datasets=dsa_mini", "evaluation.parts=[test]"])}
     assert {m for m, digest in defaults.items() if m in METHODS and digest not in tried} == set()
+
+
+@pytest.mark.parametrize(("rounds", "fix"), [(1, "rounds=2"), (5, "rounds=6")])
+def test_a_search_too_short_for_a_methods_last_phase_is_refused_by_name(rounds, fix):
+    """Five rounds are FedLEASE's warm-up: its tries would be judged before there is any expert."""
+    with pytest.raises(UserError, match=rf"fedlease, .*warmup\d.*rounds = {rounds} ends .*--set {fix} or more"):
+        cells("methods=[fedavg,fedlease]", f"rounds={rounds}")
+    assert cells("methods=[fedavg,harmony,pilot]", f"rounds={max(2, rounds)}")
+
+
+def test_six_rounds_are_enough_for_every_method_unless_clients_miss_some():
+    assert len({c.label for c in cells("rounds=6")}) == len(METHODS)
+    with pytest.raises(UserError, match="rounds=11 or more"):
+        cells("rounds=10", "participation=0.5")
 
 
 @pytest.mark.parametrize("method", [m if m in QUICK else pytest.param(m, marks=pytest.mark.slow) for m in METHODS])

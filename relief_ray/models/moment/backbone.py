@@ -59,6 +59,7 @@ class MomentConfig(BackboneConfig):
         pad_to: samples that windows are padded to; None: native length.
     """
 
+    has_lora: ClassVar[bool] = True
     same_speed: ClassVar[frozenset[str]] = frozenset({"weights", "weights_seed", "revision", "alpha"})
 
     name: Literal["moment_lora"] = "moment_lora"

@@ -23,7 +23,7 @@ _SPECIAL = {
     "θ": r"$\theta$", "Δ": r"$\Delta$", "γ": r"$\gamma$", "≤": r"$\leq$", "≥": r"$\geq$", "≈": r"$\approx$", "−": "$-$",
 }  # fmt: skip
 # Characters that T1 fonts have beside Latin letters.
-_KNOWN = frozenset("\N{DAGGER}\N{EN DASH}\N{EM DASH}\N{HORIZONTAL ELLIPSIS}\N{BULLET}‘’“”")
+_KNOWN = frozenset("\N{DAGGER}\N{DOUBLE DAGGER}\N{EN DASH}\N{EM DASH}\N{HORIZONTAL ELLIPSIS}\N{BULLET}‘’“”")
 LATIN_END = 0x180
 # Lines of text that fit on a page under a caption.
 PAGE_LINES = 44

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from relief_ray.records.schema import MethodFacts
-from relief_ray.report.captions import clock_note, protocol
+from relief_ray.report.captions import STAND_IN, clock_note, protocol, stand_in_note, stand_ins
 from relief_ray.report.comparison import Comparison, MethodResult, bounds_last
 from relief_ray.report.document import Cell, Row, Table
 from relief_ray.report.experiments import Experiment
@@ -126,6 +126,7 @@ def _row(table: _Builder, label: str) -> Row:
     else:
         cells = tuple(_figures(table, comparison, method))
     name = label if method is None else name_of(method)
+    name += STAND_IN * (label in stand_ins(table.experiment.runs))
     return Row(name=name, cells=cells, faint=table.is_bound(label), rule=label in _opening(table))
 
 
@@ -177,3 +178,4 @@ def table_notes(experiment: Experiment, table: str) -> Iterator[str]:
             "through its own sensors; `F1 %` and rare F1 are the canonical model's, a diagnostic. The paper does not "
             "say which of the two it prints."
         )
+    yield from (f"{note}." for note in stand_in_note(experiment.runs))

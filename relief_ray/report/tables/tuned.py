@@ -8,14 +8,15 @@ from statistics import fmean
 
 from pydantic import JsonValue
 
+from relief_ray.errors import listed
 from relief_ray.report.captions import protocol
 from relief_ray.report.comparison import stat
 from relief_ray.report.document import Cell, Row, Table, Tone
 from relief_ray.report.experiments import Experiment
 from relief_ray.report.inventory import GridItem, chosen_keys
 from relief_ray.report.runs import config_value
-from relief_ray.report.tables.cells import figure_cell, gap, method_cell, open_statuses
-from relief_ray.report.tables.columns import HEADLINE
+from relief_ray.report.tables.cells import figure_cell, gap, headings, method_cell, open_statuses
+from relief_ray.report.tables.columns import HEADLINE, SPEEDUP
 
 LEARNING_RATE = "training.lr"
 HEAD = f"{HEADLINE.head}, tuned"
@@ -27,12 +28,25 @@ def with_tuned(table: Table, labels: Sequence[str], usual: Experiment, others: S
     if tuned is None:
         return table
     pairs = zip(table.rows, labels, strict=True)
-    rows = tuple(replace(row, cells=(*row.cells, _tuned(tuned, label))) for row, label in pairs)
+    rows = tuple(replace(row, cells=(*row.cells, *_tuned(tuned, label))) for row, label in pairs)
+    clock = None if tuned.shown is None else tuned.shown.clock
+    speed = next(headings(tuned, (replace(SPEEDUP, label=f"{SPEEDUP.label}, tuned"),), clock))
     note = (
         f"`{HEAD}`: every method with the values that a search chose by validation F1; below them, and `edge` where "
-        "the optimum stood at the first or last value tried, so that a wider search may find a better one."
+        "the optimum stood at the first or last value tried, so that a wider search may find a better one. The speedup "
+        "beside it is of the same runs."
     )
-    return replace(table, head=(*table.head, HEAD), rows=rows, notes=(*table.notes, note))
+    notes = (*table.notes, note, *_traded(tuned))
+    return replace(table, head=(*table.head, HEAD, speed), rows=rows, notes=notes)
+
+
+def _traded(tuned: Experiment) -> tuple[str, ...]:
+    """Name the methods whose searched value also decides their speed, as they state it."""
+    traded = {r.label: r.run.method.search_trades_speed for r in tuned.runs}
+    texts = [f"{label} ({text})" for label, text in traded.items() if text]
+    if not texts:
+        return ()
+    return (f"What is searched also decides the speed, so that F1 and speed belong together: {listed(texts)}.",)
 
 
 def twin(usual: Experiment, others: Sequence[Experiment]) -> Experiment | None:
@@ -43,11 +57,14 @@ def twin(usual: Experiment, others: Sequence[Experiment]) -> Experiment | None:
     return next((e for e, chosen in tuned if e.base(chosen) == usual.base(chosen)), None)
 
 
-def _tuned(tuned: Experiment, label: str) -> Cell:
-    method = None if tuned.main is None else tuned.main.row(label)
-    if tuned.main is None or method is None:
-        return gap(open_statuses(tuned, label))
-    return replace(method_cell(tuned, tuned.main, method, HEADLINE), below=_chosen(tuned, label))
+def _tuned(tuned: Experiment, label: str) -> tuple[Cell, Cell]:
+    """F1 with the values that a search chose, and the speed of the same runs."""
+    shown = tuned.shown
+    method = None if shown is None else shown.row(label)
+    if shown is None or method is None:
+        return gap(open_statuses(tuned, label)), Cell(text="", tone="gap")
+    f1, speed = (method_cell(tuned, shown, method, column) for column in (HEADLINE, SPEEDUP))
+    return replace(f1, below=_chosen(tuned, label)), speed
 
 
 def _chosen(tuned: Experiment, label: str) -> str:

@@ -20,6 +20,8 @@ from relief_ray.messages import Update
 ORIGIN_EPS = 1e-8
 
 Importance = Literal["relative", "magnitude"]
+# Length of a merged column: the mean of the clients' lengths, or the length of their mean column.
+Length = Literal["mean_of_lengths", "length_of_mean"]
 
 
 def importance(kind: Importance, delta: Tensor, origin: Tensor) -> Tensor:
@@ -68,13 +70,17 @@ def agreement(matrices: Iterable[Tensor], temperature: float) -> Tensor:
     return torch.softmax(s_N / temperature, 0)
 
 
-def merge_columns(x_NRC: Tensor, p_N: Tensor, alpha_N: Tensor) -> Tensor:
-    """Columns of length ``sum_n p_n m_n,c`` along ``sum_n alpha_n v_n,c`` (rows, C); the mean where either is 0."""
+def merge_columns(x_NRC: Tensor, p_N: Tensor, alpha_N: Tensor, length: Length = "mean_of_lengths") -> Tensor:
+    """Columns along ``sum_n alpha_n v_n,c`` (rows, C), ``sum_n p_n m_n,c`` long; the mean where either is 0.
+
+    ``length_of_mean``: ``|sum_n p_n X_n,c|`` long instead. It is never more, since directions that differ cancel in a
+    mean: of ``N`` orthogonal columns of one length it is ``1 / sqrt(N)`` of it.
+    """
     lengths_NC, directions_NRC = split_columns(x_NRC)
-    length_C = p_N @ lengths_NC
+    mean_RC = torch.tensordot(p_N, x_NRC, 1)
+    length_C = p_N @ lengths_NC if length == "mean_of_lengths" else mean_RC.norm(dim=0)
     direction_RC = torch.tensordot(alpha_N, directions_NRC, 1)
     size_C = direction_RC.norm(dim=0)
-    mean_RC = torch.tensordot(p_N, x_NRC, 1)
     usable_C = (length_C >= EPS) & (size_C >= EPS)
     return torch.where(usable_C, length_C * direction_RC / size_C.clamp_min(EPS), mean_RC)
 
@@ -104,11 +110,12 @@ def balanced_steps(
     p_N: Tensor,
     temperature: float,
     together: bool = False,
+    length: Length = "mean_of_lengths",
 ) -> dict[GroupId, Tensor]:
     """``theta_new - theta`` per group in float64, from updates that all sent the same whole groups.
 
     LoRA factors are split into lengths and directions themselves, of dense matrices the update is; vectors are
-    averaged. ``together``: one ``alpha`` for all matrices instead of one for each.
+    averaged. ``together``: one ``alpha`` for all matrices instead of one for each. ``length``: of the merged columns.
     """
     groups = tuple(updates[0].delta)
     tensors = whole_tensors(layout, groups)
@@ -124,7 +131,8 @@ def balanced_steps(
         if tensor not in matrices:
             mean: Tensor = torch.tensordot(p_N, x, 1)
             return mean
-        return merge_columns(x, p_N, agreement([split_columns(x)[1]], temperature) if shared is None else shared)
+        alpha_N = agreement([split_columns(x)[1]], temperature) if shared is None else shared
+        return merge_columns(x, p_N, alpha_N, length)
 
     steps = {piece: values for tensor in tensors for piece, values in by_piece(new(tensor), tensor).items()}
     return {j: torch.cat([steps[j, t] - _origin(theta, (j, t)) for t in layout[j].tensors]) for j in groups}

@@ -9,6 +9,11 @@ for every matrix with columns ``c``: ``X_n = theta + Delta_n`` (LoRA factors) or
 
 Vectors are averaged; fusion is one matrix ``[A_1 | .. | A_M]``. Sensors play no part.
 
+On dense weights the step is longer than a mean's, since lengths are averaged where a mean lets different directions
+cancel: 1.5 to 2.2 times along nearly the same direction with 8 clients, ``sqrt(N)`` times at most for orthogonal
+updates. It acts like FedAvg with a server learning rate of about 2. ``length="length_of_mean"`` takes
+``X_c = |sum_n p_n X_n,c| u_c / |u_c|``, a mean's step in length and FedICU's in direction.
+
 Liao et al., "Splitting with Importance-aware Updating for Heterogeneous Federated Learning with Large Language Models",
 ICML 2025; its text could not be read: all formulas here are reconstructed (docs/strategies/fedicu.md).
 """
@@ -31,6 +36,7 @@ from relief_ray.server.aggregation import apply_step, from_tensor, to_tensor
 from relief_ray.strategies.common import Preset, ReadWith, Search, StrategyConfig, batch_sizes, search_over
 from relief_ray.strategies.fedicu.consensus import (
     Importance,
+    Length,
     as_matrix,
     balanced_steps,
     by_piece,
@@ -51,6 +57,8 @@ class FedICU(StrategyConfig):
         temperature: ``T`` of the softmax over clients' agreement.
         importance: of a value: its change, ``relative`` to the value or by ``magnitude``.
         alpha_scope: one ``alpha`` per tensor, or one for all.
+        length: of a merged column: ``mean_of_lengths`` of the clients' columns, which makes steps on dense weights
+            longer than a mean's, or ``length_of_mean``, that of their mean column.
         freeze_unimportant: groups that were least important in the last round are not trained,
         freeze_share: about this share of the parameters.
     """
@@ -59,6 +67,8 @@ class FedICU(StrategyConfig):
     kind: ClassVar[str] = "baseline"
     about: ClassVar[str] = "FedICU (reconstructed): 80 % of each change sent, directions averaged by agreement"
     citation: ClassVar[str | None] = "liao2025fedicu"
+    dense_stand_in: ClassVar[str] = "updates of dense weights are split in place of LoRA factors"
+    search_trades_speed: ClassVar[str] = "kappa is the share of each change that is sent"
     reconstructed: ClassVar[bool] = True
     search: ClassVar[Search] = search_over("kappa", (0.6, 0.8, 0.95))
     read_with: ClassVar[ReadWith] = (("freeze_unimportant", True, ("freeze_share",)),)
@@ -67,6 +77,7 @@ class FedICU(StrategyConfig):
     temperature: float = Field(default=1.0, gt=0.0)
     importance: Importance = "relative"
     alpha_scope: Literal["tensor", "global"] = "tensor"
+    length: Length = "mean_of_lengths"
     freeze_unimportant: bool = False
     freeze_share: float = Field(default=0.2, gt=0.0, lt=1.0)
 
@@ -167,7 +178,13 @@ def aggregate(config: FedICU, state: ServerState, reduced: Reduced, tools: Serve
     weigh, tasks = config.reduction().weight, [u.receipt.assignment for u in updates]
     p_N = torch.tensor([weigh(layout.groups[0], tools.fleet[t.client], t) for t in tasks], dtype=torch.float64)
     steps = balanced_steps(
-        updates, theta, layout, p_N / p_N.sum(), config.temperature, together=config.alpha_scope == "global"
+        updates,
+        theta,
+        layout,
+        p_N / p_N.sum(),
+        config.temperature,
+        together=config.alpha_scope == "global",
+        length=config.length,
     )
     known = {j: group_importance(config.importance, [u.delta[j] for u in updates], theta[j]) for j in steps}
     tensors = {**state.tensors, IMPORTANCE: to_tensor(known, layout)}

@@ -18,6 +18,7 @@ from relief_ray.federated import Diagnostics
 from relief_ray.groups import GroupId, GroupLayout, Params
 from relief_ray.messages import Assignment, ClientId, Fleet, GroupSum, Json, ServerState
 from relief_ray.server.aggregation import apply_step, means
+from relief_ray.strategies.common import cluster_sizes
 from relief_ray.streams import Streams
 
 Matrix = NDArray[np.float64]
@@ -239,11 +240,11 @@ def allocate_clusters(
     return dict(zip(known, cluster(between, most), strict=True)), {"silhouettes": scores}
 
 
-def silhouettes_of(state: ServerState, layout: GroupLayout) -> Diagnostics:
-    """Tell the round's record the silhouette of each number of clusters; empty during the warm-up."""
+def diagnose(state: ServerState, layout: GroupLayout) -> Diagnostics:
+    """Tell the round's record the silhouette of each number of clusters and their sizes; neither in the warm-up."""
     values = state.facts.get("silhouettes")
     scores = {k: v for k, v in values.items() if isinstance(v, int | float)} if isinstance(values, dict) else {}
-    return {"silhouettes": scores}
+    return {"silhouettes": scores, **cluster_sizes(f"cluster.{c}" for c in clusters_of(state) if c >= 0)}
 
 
 def nearest(

@@ -33,12 +33,12 @@ from relief_ray.strategies.fedlease.clustering import (
     advance,
     allocate_clusters,
     clusters_of,
+    diagnose,
     exchange,
     is_enough,
     nearest,
     no_clusters,
     own_bucket,
-    silhouettes_of,
     to_keep,
     warmup_steps,
     warmups,
@@ -61,8 +61,10 @@ class FedLEASE(StrategyConfig):
     kind: ClassVar[str] = "baseline"
     about: ClassVar[str] = "after a warm-up alone: an expert per cluster of like clients, mixed by a router"
     citation: ClassVar[str | None] = "wang2025fedlease"
+    dense_stand_in: ClassVar[str] = "an expert is a dense fusion layer with head, and clusters come from whole updates"
+    search_trades_speed: ClassVar[str] = "rounds of the warm-up send nothing but their last one"
     paper_accounting: ClassVar[Literal["method", "fedavg"]] = "fedavg"
-    search: ClassVar[Search] = search_over("warmup_rounds", (2, 5, 10), "warmup")
+    search: ClassVar[Search] = search_over("warmup_rounds", (1, 2, 5), "warmup")
     name: Literal["fedlease"] = "fedlease"
     most_experts: int = Field(default=4, ge=2)
     warmup_rounds: int = Field(default=5, ge=1)
@@ -81,18 +83,21 @@ class FedLEASE(StrategyConfig):
             aggregate=partial(aggregate, self),
             evaluate=own_experts,
             warnings=partial(warn_without_experts, self),
-            diagnose=silhouettes_of,
+            diagnose=diagnose,
         )
+
+    def rounds_needed(self, participation: float) -> int:
+        """One round more than the warm-up, which takes up to twice as long where clients miss rounds."""
+        return self.warmup_rounds * (1 if participation == 1.0 else 2) + 1
 
 
 PRESETS = {"fedlease": Preset(FedLEASE())}
 
 
 def warn_without_experts(config: FedLEASE, run: PlannedRun) -> tuple[str, ...]:
-    """Warn where every round is warm-up, which takes up to twice as long where clients miss rounds."""
-    longest = config.warmup_rounds * (1 if run.participation == 1.0 else 2)
+    """Warn where every round is warm-up."""
     consequence = "every client trains alone, and no expert or router is ever trained"
-    return first_phase_only(config, run, "warmup_rounds", consequence, lambda context: context.round <= longest)
+    return first_phase_only(config, run, "warmup_rounds", consequence)
 
 
 def experts_for(config: FedLEASE, layout: GroupLayout, fleet: msg.Fleet) -> Experts:

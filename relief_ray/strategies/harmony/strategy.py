@@ -3,19 +3,21 @@
 Rounds up to ``unimodal_share`` of all: per modality ``m`` its owners train encoder ``f_m`` and a classifier on
 it alone; both become the mean over ``C_m``. Later, clients with several sensors start from those encoders ``f_m^0``,
 which from now on never leave them, and train fusion and head ``g``; with ``d_n(m) = 1 - cos(f_n,m, f_m^0)``, columns
-over their maximum, k-means gives clusters, anew in every round, and ``g_c <- g_c + mean_{n in c} Delta g_n``.
+over their maximum, k-means gives clusters, anew in every round, and ``g_c <- g_c + mean_{n in c} Delta g_n``. A client
+that fuses for the first time later starts from the largest cluster of clients with its sensors.
 
 Ouyang et al., "Harmony: Heterogeneous Multi-Modal Federated Learning through Disentangled Model Training", MobiSys'23.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from functools import partial
 from typing import ClassVar, Literal
 
 import torch
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, PositiveInt
 from torch import Tensor
 from torch.nn import functional
 
@@ -23,25 +25,25 @@ from relief_ray import federated as fed
 from relief_ray import messages as msg
 from relief_ray.extra_modules import Classifier
 from relief_ray.federated import ClientContext, LocalStep, RoundContext, task_loss
-from relief_ray.groups import WHOLE, GroupLayout, ParamGroup, Params, Selection
+from relief_ray.groups import WHOLE, GroupLayout, Params, Selection
 from relief_ray.messages import Assignment, ClientInfo, Fleet, Update
 from relief_ray.server.aggregation import apply_step, mean_models, mean_of
 from relief_ray.strategies.common import (
     Preset,
-    ReadWith,
     Search,
     StrategyConfig,
+    cluster_sizes,
     first_phase_only,
+    first_phase_rounds,
+    rounds_beyond,
     search_over,
-    train_everything,
 )
-from relief_ray.strategies.harmony.clustering import Rule, alike, last_reports, texts
+from relief_ray.strategies.harmony.clustering import Rule, alike, last_reports, num_by_size, texts
 from relief_ray.streams import Streams
 
 # Phases of a task, and the name of the reported drift of encoders.
 UNIMODAL, FUSION, DRIFT = "unimodal", "fusion", "drift"
 FUSED = ("fusion_a", "fusion_b", "head")
-PHASES_READ = ("unimodal_share", "encoder_lr", "clusters", "by_sensors")
 
 
 def unimodal_heads(layout: GroupLayout, fleet: Fleet) -> tuple[Classifier, ...]:
@@ -110,8 +112,6 @@ class Harmony(StrategyConfig):
         clusters: number of clusters per set of sensors, or the rule for it (``size``: one per five clients).
         by_sensors: cluster only among clients with equal sets of sensors.
         fusion_federation: ``none``: fusion stays with its client and only the head is averaged.
-        protocol: ``one_phase``: neither unimodal phase nor clusters; every client trains and sends everything, the
-            fusion that is not averaged included.
     """
 
     title: ClassVar[str] = "Harmony"
@@ -121,62 +121,63 @@ class Harmony(StrategyConfig):
     paper_accounting: ClassVar[Literal["method", "fedavg"]] = "fedavg"
     search: ClassVar[Search] = search_over("encoder_lr", (0.03, 0.1, 0.3), "encoder")
     name: Literal["harmony"] = "harmony"
-    read_with: ClassVar[ReadWith] = (("protocol", "two_phase", PHASES_READ),)
     unimodal_share: float = Field(default=2 / 3, gt=0.0, lt=1.0)
     encoder_lr: float = Field(default=0.1, gt=0.0)
     clusters: Rule | PositiveInt = "size"
     by_sensors: bool = True
     fusion_federation: Literal["cluster", "none"] = "cluster"
-    protocol: Literal["two_phase", "one_phase"] = "two_phase"
-
-    @model_validator(mode="after")
-    def _nothing_to_cluster(self) -> Harmony:
-        if self.protocol == "one_phase" and self.fusion_federation == "cluster":
-            raise ValueError("protocol = 'one_phase' has no clusters, expected with it fusion_federation = 'none'")
-        return self
 
     def build(self) -> fed.Strategy:
         """Build the strategy."""
         return fed.Strategy(
             name=self.name,
-            adapt=unimodal_heads if self.protocol == "two_phase" else fed.nothing_added,
+            adapt=unimodal_heads,
             init=partial(init, self),
             allocate=partial(allocate, self),
             client=fed.ClientProgram(objective=sum_of_losses, after=report_drift, is_mean=True),
             reduction=msg.Collect(),
             aggregate=partial(aggregate, self),
             evaluate=own_networks,
-            warnings=partial(warn_without_fusion, self),
+            warnings=partial(warn, self),
+            diagnose=diagnose,
         )
+
+    def rounds_needed(self, participation: float) -> int | None:
+        """Fewest rounds that the unimodal phase does not fill."""
+        return rounds_beyond(self.unimodal_share)
 
     @property
     def home(self) -> tuple[str, ...]:
         """Roles that stay with a client once fusion is trained."""
-        fusion = ("fusion_a", "fusion_b") if self.fusion_federation == "none" else ()
-        return fusion if self.protocol == "one_phase" else ("encoder", *fusion)
+        return ("encoder", "fusion_a", "fusion_b") if self.fusion_federation == "none" else ("encoder",)
 
 
-PRESETS = {
-    "harmony": Preset(Harmony()),
-    "harmony_table": Preset(
-        Harmony(fusion_federation="none", protocol="one_phase"),
-        title="Harmony, table",
-        kind="baseline, FITTED",
-        about="Harmony as the paper has it: FedAvg whose fusion layer is not federated",
-        search={},
-    ),
-}
+PRESETS = {"harmony": Preset(Harmony())}
 
 
 def is_unimodal(config: Harmony, context: RoundContext) -> bool:
     """Whether the round is of the first phase, which lasts at least one round."""
-    return config.protocol == "two_phase" and context.round <= max(1, round(config.unimodal_share * context.num_rounds))
+    return context.round <= first_phase_rounds(config.unimodal_share, context.num_rounds)
 
 
-def warn_without_fusion(config: Harmony, run: fed.PlannedRun) -> tuple[str, ...]:
-    """Warn where every round is unimodal."""
+def warn(config: Harmony, run: fed.PlannedRun) -> tuple[str, ...]:
+    """Warn where every round is unimodal, and where ``clusters="size"`` makes one cluster of every set of sensors."""
     consequence = "every sensor's network trains apart, and fusion and head are never trained"
-    return first_phase_only(config, run, "unimodal_share", consequence, partial(is_unimodal, config))
+    return first_phase_only(config, run, "unimodal_share", consequence) + warn_of_single_clusters(config, run)
+
+
+def warn_of_single_clusters(config: Harmony, run: fed.PlannedRun) -> tuple[str, ...]:
+    """Warn where no set of sensors has enough clients for two clusters: k-means then decides nothing."""
+    fusing = [c for c in run.context.fleet.clients if len(c.modalities) > 1]
+    sizes = Counter(c.modalities if config.by_sensors else () for c in fusing)
+    if config.clusters != "size" or not sizes or num_by_size(max(sizes.values())) > 1:
+        return ()
+    group = "set of sensors" if config.by_sensors else "fleet"
+    return (
+        f"{config.name}, clusters = 'size': one cluster per five clients, and the largest {group} has "
+        f"{max(sizes.values())}, so each is a single cluster and k-means decides nothing; set "
+        "strategy.clusters=dominant (the paper's rule) or a number of clusters",
+    )
 
 
 def init(config: Harmony, layout: GroupLayout, fleet: msg.Fleet, streams: Streams, start: Params) -> msg.ServerState:
@@ -187,40 +188,48 @@ def init(config: Harmony, layout: GroupLayout, fleet: msg.Fleet, streams: Stream
 
 def allocate(config: Harmony, state: msg.ServerState, context: fed.RoundContext) -> tuple[msg.Assignment, ...]:
     """Unimodal networks of all clients first, then fusion at clients with several sensors; the others idle."""
-    if config.protocol == "one_phase":
-        keep = context.layout.select(g for g in context.layout if g.role in config.home)
-        return tuple(replace(train_everything(context, c), keep=keep) for c in context.participants)
     if is_unimodal(config, context):
         return tuple(train_unimodal(context, c) for c in context.participants)
+    return tuple(train_fusion(config, state, context, c) for c in context.participants if len(c.modalities) > 1)
+
+
+def start_of(client: ClientInfo, state: msg.ServerState, fleet: Fleet) -> str:
+    """Name of the model from which a client trains fusion: its cluster's, or ``global`` before there are clusters.
+
+    A client that fuses for the first time later than others starts from the largest cluster of clients with its own
+    set of sensors; where there is none, from the one whose members have most sensors in common with it, added up.
+    The common model's fusion is that of the first day, and would drag the newcomer's cluster back to it.
+    """
     views = texts(state.facts["clusters"])
-    return tuple(
-        train_fusion(config, context, c, views.get(str(c.id))) for c in context.participants if len(c.modalities) > 1
-    )
+    if str(client.id) in views or not views:
+        return views.get(str(client.id), "global")
+
+    def rank(label: str) -> tuple[int, int]:
+        members = [set(fleet[int(n)].modalities) for n, view in views.items() if view == label]
+        own = set(client.modalities)
+        return members.count(own), sum(len(own & sensors) for sensors in members)
+
+    return max(dict.fromkeys(views.values()), key=rank)
 
 
 def train_fusion(
-    config: Harmony, context: fed.RoundContext, client: msg.ClientInfo, cluster: str | None
+    config: Harmony, state: msg.ServerState, context: fed.RoundContext, client: msg.ClientInfo
 ) -> msg.Assignment:
     """Assignment of the second phase: fusion and head of the cluster's model; encoders come down once."""
+    is_new = str(client.id) not in texts(state.facts["clusters"])
     roles = (("encoder", *FUSED), config.home, ("encoder",))
     train, home, slow = (reached(context.layout, client, *r) for r in roles)
     up = {j: part for j, part in train.items() if j not in home}
-    down = up if cluster else train
+    down = train if is_new else up
     task = msg.Assignment(client=client.id, down=down, train=train, up=up, keep=home, epochs=context.epochs)
-    task = replace(task, phase=FUSION, view=cluster or "global", lr_scale=dict.fromkeys(slow, config.encoder_lr))
+    view, rates = start_of(client, state, context.fleet), dict.fromkeys(slow, config.encoder_lr)
+    task = replace(task, phase=FUSION, view=view, lr_scale=rates)
     return replace(task, omit_absent=True)  # a client never gets networks of sensors that it lacks
-
-
-def weight(config: Harmony, group: ParamGroup, client: msg.ClientInfo, task: msg.Assignment) -> float:
-    """Weight of a client as configured; with one phase 0 for fusion and for sensors that the client lacks."""
-    foreign = group.modality is not None and group.modality not in client.modalities
-    unused = config.protocol == "one_phase" and (foreign or group.role in config.home)
-    return 0.0 if unused else float(config.reduction().weight(group, client, task))
 
 
 def aggregate(config: Harmony, state: msg.ServerState, reduced: msg.Reduced, tools: fed.ServerTools) -> msg.ServerState:
     """Average over owners first; in the second phase inside each of this round's clusters."""
-    theta, updates, weigh = state.models["global"], reduced.updates, partial(weight, config)
+    theta, updates, weigh = state.models["global"], reduced.updates, config.reduction().weight
     if not updates or updates[0].receipt.assignment.phase != FUSION:
         after = apply_step(theta, mean_of(updates, weigh, tools.layout, tools.fleet))
         return replace(state, models={**state.models, "global": after})
@@ -228,12 +237,18 @@ def aggregate(config: Harmony, state: msg.ServerState, reduced: msg.Reduced, too
     sets = [c.modalities if config.by_sensors else () for c in reporters]
     labels = alike(drift[[c.id for c in reporters]].nan_to_num(), sets, config.clusters)
     clusters: dict[str, msg.Json] = {str(c.id): f"cluster.{k}" for c, k in zip(reporters, labels, strict=True)}
-    before, models = texts(state.facts["clusters"]), {"global": theta}
+    starts = {c.id: start_of(c, state, tools.fleet) for c in reporters}
+    models = {"global": theta}
     for label in map(str, dict.fromkeys(clusters.values())):
-        start = mean_models([state.models[before.get(n, "global")] for n in clusters if clusters[n] == label])
+        start = mean_models([state.models[view] for n, view in starts.items() if clusters[str(n)] == label])
         members = [u for u in updates if clusters[str(u.receipt.assignment.client)] == label]
         models[label] = apply_step(start, mean_of(members, weigh, tools.layout, tools.fleet))
     return msg.ServerState(models=models, tensors={DRIFT: drift}, facts={**state.facts, "clusters": clusters})
+
+
+def diagnose(state: msg.ServerState, layout: GroupLayout) -> fed.Diagnostics:
+    """Tell the round's record how many clients each cluster has; nothing before the fusion phase."""
+    return cluster_sizes(texts(state.facts["clusters"]).values())
 
 
 def own_networks(state: msg.ServerState, fleet: msg.Fleet) -> msg.EvalPlan:
@@ -242,10 +257,8 @@ def own_networks(state: msg.ServerState, fleet: msg.Fleet) -> msg.EvalPlan:
 
     def target(client: msg.ClientInfo) -> msg.EvalTarget:
         personal = msg.EvalTarget(label=f"client.{client.id}", client=client.id, modalities=client.modalities)
-        if (head := head_of(client.modalities[0])) not in state.models["global"]:
-            return replace(personal, keep=keep)
         if str(client.id) not in views:
-            return replace(personal, output=head)
+            return replace(personal, output=head_of(client.modalities[0]))
         return replace(personal, view=views[str(client.id)], keep=keep, omit_absent=True)
 
     def rank(client: str) -> tuple[int, int, int]:

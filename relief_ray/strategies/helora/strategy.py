@@ -58,6 +58,8 @@ class HeLoRA(StrategyConfig):
     kind: ClassVar[str] = "baseline"
     about: ClassVar[str] = "LoRA rank (dense model: output rows) by device type; the server pads and averages"
     citation: ClassVar[str | None] = "fan2025helora"
+    dense_stand_in: ClassVar[str] = "ranks are leading output rows of every weight, and updates are padded"
+    search_trades_speed: ClassVar[str] = "the larger the share of a slow device, the longer its round"
     search: ClassVar[Search] = {
         "sizes0.5": _sizes_tried(0.5, 0.25, 0.75, 0.5),
         "sizes0.75": _sizes_tried(0.75, 0.5, 0.875, 0.75),

@@ -31,13 +31,15 @@ from relief_ray.strategies.common import (
     Weighting,
     batch_sizes,
     first_phase_only,
+    first_phase_rounds,
+    rounds_beyond,
     search_over,
 )
 from relief_ray.strategies.pilot.losses import balance_loss, difference_loss, stage_flops, z_loss
 from relief_ray.strategies.pilot.mixing import (
+    LocalModels,
     canonical,
     hand_out,
-    local_models,
     mix_with_nearest,
     mixing_parts,
     next_adapters,
@@ -64,6 +66,7 @@ class Pilot(StrategyConfig):
     kind: ClassVar[str] = "baseline"
     about: ClassVar[str] = "adapters per set of sensors between features and fusion; models mixed with the nearest"
     citation: ClassVar[str | None] = "xiong2025pilot"
+    dense_stand_in: ClassVar[str] = "the whole dense backbone is mixed in place of the text model's LoRA"
     paper_accounting: ClassVar[Literal["method", "fedavg"]] = "fedavg"
     search: ClassVar[Search] = search_over("neighbours", (1, 3, 5))
     name: Literal["pilot"] = "pilot"
@@ -97,7 +100,11 @@ class Pilot(StrategyConfig):
 
     def is_first(self, context: RoundContext) -> bool:
         """Whether the round is of stage 1."""
-        return self.stage1_share > 0.0 and context.round <= max(1, round(self.stage1_share * context.num_rounds))
+        return self.stage1_share > 0.0 and context.round <= first_phase_rounds(self.stage1_share, context.num_rounds)
+
+    def rounds_needed(self, participation: float) -> int | None:
+        """Fewest rounds that stage 1 does not fill."""
+        return rounds_beyond(self.stage1_share) if self.stage1_share > 0.0 else 1
 
 
 PRESETS = {"pilot": Preset(Pilot())}
@@ -105,7 +112,7 @@ PRESETS = {"pilot": Preset(Pilot())}
 
 def warn_without_mixing(config: Pilot, run: PlannedRun) -> tuple[str, ...]:
     """Warn where every round is of stage 1."""
-    return first_phase_only(config, run, "stage1_share", "no adapter of another task is ever mixed in", config.is_first)
+    return first_phase_only(config, run, "stage1_share", "no adapter of another task is ever mixed in")
 
 
 def add_connector(config: Pilot, layout: GroupLayout, fleet: Fleet) -> tuple[Connector, ...]:
@@ -162,9 +169,9 @@ def aggregate(config: Pilot, state: ServerState, reduced: Reduced, tools: Server
     connector, tasks, shares = config.connector(tools.fleet), tasks_of(tools.fleet), config.shares(tools.fleet)
     models, body = state.models, backbone_of(state.models["global"])
     present = [u.receipt.assignment.client for u in reduced.updates]
-    theta = local_models([models[model_of(n)] for n in present], [u.delta for u in reduced.updates])
-    adapters = next_adapters(models, dict(zip(present, theta, strict=True)), shares, connector, tasks)
-    mixed = mix_with_nearest(theta, [shares[n] for n in present], config.neighbours, body)
+    local = LocalModels(starts=[models[model_of(n)] for n in present], deltas=[u.delta for u in reduced.updates])
+    adapters = next_adapters(models, local, present, shares, connector, tasks)
+    mixed = mix_with_nearest(local, [shares[n] for n in present], config.neighbours, body)
     views = {**models, **{model_of(n): {**models[model_of(n)], **near} for n, near in zip(present, mixed, strict=True)}}
     views = hand_out(views, adapters, connector, tasks)
     all_models = {"global": canonical(views, tools.fleet, shares, body), **views}

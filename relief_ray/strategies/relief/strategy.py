@@ -58,6 +58,7 @@ class Relief(StrategyConfig):
     kind: ClassVar[str] = "RELIEF, V0"
     about: ClassVar[str] = "own sensors' blocks, then the most divergent groups within T*; cohort mean"
     citation: ClassVar[str | None] = "wu2026relief"
+    search_trades_speed: ClassVar[str] = "a later deadline trains more groups"
     # How much slower than the least possible round it may be; gamma only smooths a ranking that seldom decides.
     search: ClassVar[Search] = search_over("deadline_fraction", (None, 0.6, 0.8), "deadline")
     one_of: ClassVar[tuple[str, ...]] = ("deadline_s", "deadline_fraction")

@@ -62,6 +62,31 @@ def test_lengths_are_the_weighted_mean_of_lengths(seed):
     torch.testing.assert_close(merged.norm(dim=0), p @ x.norm(dim=1), rtol=1e-6, atol=0)
 
 
+def test_two_columns_at_right_angles_by_hand():
+    """(3, 0) and (0, 4): alpha is even, along (1, 1) / sqrt 2; 3.5 long, or |(1.5, 2)| = 2.5."""
+    x = torch.tensor([[[3.0], [0.0]], [[0.0], [4.0]]], dtype=torch.float64)
+    along = torch.full((2, 1), 0.5**0.5, dtype=torch.float64)
+    torch.testing.assert_close(merge_columns(x, even(2), even(2)), 3.5 * along)
+    torch.testing.assert_close(merge_columns(x, even(2), even(2), "length_of_mean"), 2.5 * along)
+    assert not torch.allclose(2.5 * along, x.mean(0)), "its direction is not the mean's"
+
+
+@given(st.integers(2, 8), st.integers(0, 50))
+def test_the_mean_of_lengths_is_never_shorter_than_the_mean(number, seed):
+    x = matrices(number, seed)
+    alpha = agreement([split_columns(x)[1]], 1.0)
+    averaged = merge_columns(x, even(number), alpha)
+    renormalised = merge_columns(x, even(number), alpha, "length_of_mean")
+    mean = x.mean(0).norm(dim=0)
+    torch.testing.assert_close(renormalised.norm(dim=0), mean)
+    ratio = averaged.norm(dim=0) / mean
+    assert bool((ratio >= 1 - 1e-12).all())
+    torch.testing.assert_close(averaged / ratio, renormalised), "the same direction"
+    orthogonal = torch.eye(number, dtype=torch.float64).unsqueeze(2)
+    longest = merge_columns(orthogonal, even(number), even(number)).norm() / orthogonal.mean(0).norm()
+    assert float(longest) == pytest.approx(number**0.5), "at right angles sqrt(N) times as long"
+
+
 def test_identical_clients_and_a_single_one_are_returned():
     x = matrices(1, 3)
     torch.testing.assert_close(merge_columns(x.expand(4, -1, -1), even(4), even(4)), x[0], rtol=1e-6, atol=1e-9)

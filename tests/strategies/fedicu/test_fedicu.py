@@ -150,6 +150,23 @@ def test_columns_are_as_long_as_the_clients_on_average(weighting):
                 torch.testing.assert_close(new.view(t.shape).norm(dim=0), lengths, rtol=1e-5, atol=1e-6)
 
 
+def test_with_the_means_length_dense_steps_are_as_long_as_a_means():
+    """Every dense matrix, column by column; the default's are longer, by up to the square root of three clients."""
+    updates = [random_update(CNN.layout, n, 20 + n) for n in range(3)]
+    start, ratios = CNN.params(), {}
+    for length in ("mean_of_lengths", "length_of_mean"):
+        after = merged(FedICU(length=length), updates, CNN.layout, start)
+        for group in CNN.layout:
+            for t in (t for t in group.tensors if len(t.shape) > 1 and group.role != "fusion_a"):
+                span = slice(t.offset, t.offset + t.numel)
+                step = (after[group.id] - start[group.id])[span].view(t.shape[0], -1).norm(dim=0)
+                mean = torch.stack([u.delta[group.id][span] for u in updates]).mean(0).view(t.shape[0], -1)
+                ratios.setdefault(length, []).append(step / mean.norm(dim=0))
+    longer, equal = (torch.cat(ratios[length]) for length in ("mean_of_lengths", "length_of_mean"))
+    torch.testing.assert_close(equal, torch.ones_like(equal), rtol=1e-4, atol=0)
+    assert bool((longer > 1).all()) and 1.3 < float(longer.mean()) < 3
+
+
 def test_a_convolution_is_split_by_input_channel_and_tap():
     updates = [random_update(CNN.layout, n, 20 + n) for n in range(3)]
     start = CNN.params()

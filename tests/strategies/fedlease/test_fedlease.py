@@ -262,6 +262,16 @@ def test_silhouettes_say_how_clear_the_clusters_are(tmp_path):
     assert run.state.facts == {"silhouettes": expected}
 
 
+def test_a_rounds_record_holds_the_clusters_sizes(tmp_path):
+    run = lease(tmp_path, fleet=SIX, warmup=1)
+    assert run.strategy.diagnose(run.state, run.backbone.layout) == {"silhouettes": {}}, "there are none in the warm-up"
+    run.round(1)
+    diagnosed = run.strategy.diagnose(run.state, run.backbone.layout)
+    assert diagnosed["silhouettes"] and diagnosed["clusters"] == {
+        f"cluster.{c}": float(len(clients)) for c, clients in members(run).items()
+    }
+
+
 @pytest.mark.parametrize(("most", "number"), [(2, 2), (3, 3), (4, 3), (9, 3)])
 def test_there_are_at_most_so_many_experts(most, number):
     """Three pairs that moved alike and at right angles to the others: three clusters, where three are allowed."""

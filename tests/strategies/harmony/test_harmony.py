@@ -9,7 +9,6 @@ from pydantic import ValidationError
 from relief_ray.codec import encoded_nbytes
 from relief_ray.messages import Assignment, ServerState
 from relief_ray.records import read_rounds
-from relief_ray.strategies import PRESETS
 from relief_ray.strategies.fedavg import FedAvg
 from relief_ray.strategies.harmony import Harmony
 from relief_ray.strategies.harmony.strategy import DRIFT, unimodal_heads
@@ -107,8 +106,12 @@ def test_encoders_never_leave_and_single_sensors_idle(tmp_path):
 
 
 def test_a_cluster_shares_its_fusion_and_no_other(tmp_path):
-    run, _ = play(tmp_path, config=Harmony(clusters=2))
+    run, _ = play(tmp_path, 2, config=Harmony(clusters=2))
+    assert run.strategy.diagnose(run.state, LAYOUT) == {}, "no clusters before there is fusion"
+    play(tmp_path, start=3, run=run)
     clusters = run.state.facts["clusters"]
+    sizes = {label: float(list(clusters.values()).count(label)) for label in ("cluster.0", "cluster.1")}
+    assert run.strategy.diagnose(run.state, LAYOUT) == {"clusters": sizes} and sum(sizes.values()) == 4.0
     assert set(clusters.values()) == {"cluster.0", "cluster.1"} and sorted(clusters) == ["0", "1", "2", "3"]
     one, two = run.state.models["cluster.0"], run.state.models["cluster.1"]
     assert all(not torch.equal(one[j], two[j]) for j in FUSED)
@@ -236,6 +239,73 @@ def test_an_absent_client_keeps_its_cluster_and_its_encoders(tmp_path):
     assert run.round(5, participants=[4, 5]).tasks == () and run.state.models.keys() == models.keys()
 
 
+# Newcomers: clients that fuse for the first time after others have -----------------------------
+
+THREE = ("acc", "gyro", "hr")
+PAIR = ("acc", "gyro")
+
+
+def state_with(clusters, values):
+    """Clusters whose models hold one value everywhere; the common model holds 0."""
+    models = {"global": 0.0, **values}
+    thetas = {view: {j: torch.full((LAYOUT[j].numel,), v) for j in LAYOUT.ids} for view, v in models.items()}
+    return ServerState(models=thetas, facts={"home": {}, "clusters": {str(n): v for n, v in clusters.items()}})
+
+
+def task_in(state, fleet, client):
+    tasks = Harmony().build().allocate(state, context_of(LAYOUT, fleet, 3, num_rounds=3))
+    return next(t for t in tasks if t.client == client)
+
+
+def test_a_newcomer_starts_from_the_largest_cluster_of_its_sensors():
+    """Three of the newcomer's sensors in two clusters; a pair's cluster is larger than both, and is not asked."""
+    fleet = fleet_of(*[THREE] * 4, *[PAIR] * 4, modalities=THREE)
+    known = {0: "cluster.0", 1: "cluster.1", 2: "cluster.1", **dict.fromkeys((4, 5, 6, 7), "cluster.2")}
+    state = state_with(known, {"cluster.0": 1.0, "cluster.1": 2.0, "cluster.2": 3.0})
+    assert task_in(state, fleet, 3).view == "cluster.1"
+    assert {n: task_in(state, fleet, n).view for n in known} == known, "the others stay where they are"
+    tied = state_with({0: "cluster.0", 1: "cluster.1"}, {"cluster.0": 1.0, "cluster.1": 2.0})
+    assert task_in(tied, fleet, 3).view == "cluster.0", "the first of equals"
+
+
+def test_a_newcomer_with_sensors_of_its_own_starts_where_most_are_shared():
+    """Two clients of three common sensors count six, two of two count four."""
+    four = (*THREE, "mag")
+    fleet = fleet_of(THREE, THREE, PAIR, PAIR, four, modalities=four)
+    known = {2: "cluster.0", 3: "cluster.0", 0: "cluster.1", 1: "cluster.1"}
+    assert task_in(state_with(known, {"cluster.0": 1.0, "cluster.1": 2.0}), fleet, 4).view == "cluster.1"
+    assert task_in(state_with({}, {}), fleet, 4).view == "global", "nobody has fused yet"
+
+
+def test_a_newcomer_does_not_drag_its_cluster_to_the_first_day():
+    """Two members at 4 and a newcomer that started there too: 4 plus the mean change, by hand 4 + (1 + 2) / 2."""
+    state = state_with({0: "cluster.0", 1: "cluster.0"}, {"cluster.0": 4.0})
+    updates = []
+    for n, change in ((1, 1.0), (2, 2.0)):
+        task = task_of(LAYOUT, n, FUSED, "fusion")
+        update = update_of(task, {j: torch.full((LAYOUT[j].numel,), change) for j in FUSED})
+        updates.append(replace(update, receipt=replace(update.receipt, stats={DRIFT: torch.ones(2)})))
+    absent = torch.full((len(FLEET), 2), float("nan"), dtype=torch.float64)
+    absent[[0, 1]] = 1.0
+    state = replace(state, tensors={DRIFT: absent})
+    reduced = replace(reduced_nothing(), updates=tuple(updates), receipts=tuple(u.receipt for u in updates))
+    after = Harmony().build().aggregate(state, reduced, context_of(LAYOUT, FLEET))
+    assert after.facts["clusters"] == dict.fromkeys(("0", "1", "2"), "cluster.0")
+    assert all(bool((after.models["cluster.0"][j] == 5.5).all()) for j in FUSED)
+
+
+def test_a_newcomer_receives_its_encoders_once(tmp_path):
+    run, _ = play(tmp_path, 2, config=Harmony(clusters=1))
+    run.round(3, participants=[0, 1])
+    assert set(run.state.facts["clusters"]) == {"0", "1"}
+    result = run.round(3, participants=[0, 2])
+    downs = {r.assignment.client: set(r.assignment.down) for r in result.trained.reduced.receipts}
+    assert downs == {0: set(FUSED), 2: {*FUSED, *ENCODERS}}
+    assert views(result) == {0: "cluster.0", 2: "cluster.0"}
+    stage_1 = run.state.models["global"]
+    assert all(torch.equal(run.state.models["cluster.0"][j], stage_1[j]) for j in ENCODERS)
+
+
 # Drift --------------------------------------------------------------------------------------------------------------
 
 
@@ -268,35 +338,6 @@ def test_without_fusion_in_the_federation_the_head_alone_travels(tmp_path):
     assert not torch.equal(run.state.models["cluster.0"]["head.1"], before["head.1"])
 
 
-def test_the_tables_harmony_charges_everything_and_federates_no_fusion(tmp_path):
-    config = PRESETS["harmony_table"]
-    run = bench(config.build(), tmp_path, fleet=FLEET)
-    plain = build().layout
-    result = run.round(1)
-    updates = {u.receipt.assignment.client: u for u in result.trained.reduced.updates}
-    assert all(t.train == t.up == t.down == plain.select() for t in result.tasks)
-    assert all(u.receipt.bytes_up == encoded_nbytes(plain, plain.select()) for u in updates.values())
-    after = run.state.models["global"]
-    assert all(torch.equal(after[j], run.start[j]) for j in FUSED[:3])
-    owners = torch.stack([updates[n].delta["encoder.hr.1"].double() for n in (0, 1, 2, 3, 5)]).mean(0)
-    torch.testing.assert_close(after["encoder.hr.1"], (run.start["encoder.hr.1"].double() + owners).float())
-    own = run.store.committed
-    assert len({tuple(own[n]["fusion.B"].tolist()) for n in own}) == 6
-    targets = run.strategy.evaluate(run.state, FLEET).clients
-    assert all(set(t.keep) == set(FUSED[:3]) and t.view == "global" and t.output is None for t in targets)
-
-
-def test_one_phase_has_nothing_to_cluster():
-    with pytest.raises(ValidationError, match="protocol = 'one_phase' has no clusters"):
-        Harmony(protocol="one_phase")
-    assert Harmony(protocol="one_phase", fusion_federation="none").home == ("fusion_a", "fusion_b")
-    for unread in ({"clusters": 3}, {"unimodal_share": 0.1}, {"encoder_lr": 0.3}, {"by_sensors": False}):
-        with pytest.raises(
-            ValidationError, match=f"{next(iter(unread))} = .* with protocol='one_phase', which does not"
-        ):
-            Harmony(protocol="one_phase", fusion_federation="none", **unread)
-
-
 def test_a_wrong_number_of_clusters_is_refused():
     for wrong in (0, -1, "many"):
         with pytest.raises(ValidationError):
@@ -306,9 +347,8 @@ def test_a_wrong_number_of_clusters_is_refused():
 
 @pytest.mark.parametrize("missing", ["zero_input", "zero_feature"])
 @pytest.mark.parametrize("engine", ["naive", "reuse"])
-@pytest.mark.parametrize("preset", ["harmony", "harmony_table"])
-def test_both_missing_modes_and_engines_stay_finite(missing, engine, preset, tmp_path):
-    run, _ = play(tmp_path, 4, config=PRESETS[preset], missing=missing, engine=engine)
+def test_both_missing_modes_and_engines_stay_finite(missing, engine, tmp_path):
+    run, _ = play(tmp_path, 4, missing=missing, engine=engine)
     assert all(bool(torch.isfinite(x).all()) for model in run.state.models.values() for x in model.values())
 
 

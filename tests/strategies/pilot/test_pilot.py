@@ -8,7 +8,7 @@ import torch
 from relief_ray.federated import LocalStep
 from relief_ray.server.aggregation import mix_models, normalised
 from relief_ray.strategies.pilot import Pilot
-from relief_ray.strategies.pilot.mixing import local_models, mix_with_nearest
+from relief_ray.strategies.pilot.mixing import LocalModels, mix_with_nearest
 from relief_ray.strategies.pilot.strategy import backbone_of, objective
 from relief_ray.streams import Streams
 from tests.toy import ACC, FOUR, FULL, bench, build, context_of, fleet_of
@@ -124,7 +124,7 @@ def test_a_backbone_is_mixed_with_its_nearest(tmp_path, neighbours):
     run = pilot(tmp_path, rounds=1, neighbours=neighbours)
     before = run.state.models
     updates = run.round(2).trained.reduced.updates
-    local = local_models([before[f"client.{n}"] for n in range(6)], [u.delta for u in updates])
+    local = LocalModels(starts=[before[f"client.{n}"] for n in range(6)], deltas=[u.delta for u in updates])
     sizes = [float(c.num_windows) for c in SIX.clients]
     expected, other = (mix_with_nearest(local, sizes, k, PLAIN) for k in (neighbours, 4 - neighbours))
     for n in range(6):
