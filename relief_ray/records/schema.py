@@ -246,7 +246,8 @@ class Metrics(Record):
         f1_by_subject: ``f1`` by subject.
         f1_rare_by_subject: ``f1_rare`` by subject.
         f1_fleet_by_subject: ``f1_fleet`` by subject.
-        f1_by_client: macro-F1 of each client's own model.
+        f1_by_client: macro-F1 of what each client runs, through its own sensors: its own model, or the one model up to
+            the client's own output.
         scores: registered metrics without a field of their own, by name (``records.metrics``).
         confusion: the canonical model's counts (subjects, K, K), rows true.
     """

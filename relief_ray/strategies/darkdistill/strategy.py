@@ -2,7 +2,8 @@
 
 Client of class k: ``sum_{e <= k} CE(exit_e)`` on blocks 1..k; it reports labels and difficulties (cross-entropy at the
 first exit). Server: ``theta^(k)`` = weighted mean of its class; data-free distillation k -> k+1
-(``distillation``); then block j = ``sum_{k >= j} N_k theta_j^(k) / sum_{k >= j} N_k``.
+(``distillation``); then block j = ``sum_{k >= j} N_k theta_j^(k) / sum_{k >= j} N_k``. Clients of class k run blocks
+1..k and exit k, and are evaluated through it.
 
 Qu et al., "DarkDistill: Difficulty-Aligned Federated Early-Exit Network Training on Heterogeneous Devices", KDD 2025.
 """
@@ -25,7 +26,16 @@ from relief_ray.server.aggregation import apply_step, mean_step, over_members, w
 from relief_ray.strategies.common import Preset, ReadWith, Search, StrategyConfig, Weighting, search_over
 from relief_ray.strategies.darkdistill.distillation import DepthModel, Recipe, distil
 from relief_ray.strategies.darkdistill.losses import all_exits, binned, difficulties, exit_flops
-from relief_ray.strategies.early_exits import check_depths, depths_by_speed, exits, last_layers, level, outputs
+from relief_ray.strategies.early_exits import (
+    check_depths,
+    depths_by_speed,
+    exits,
+    last_layers,
+    level,
+    outputs,
+    through_own_outputs,
+    with_outputs,
+)
 
 JUDGE, DENSE_LR, LORA_LR = "darkdistill.judge", 0.05, 1e-3
 
@@ -67,6 +77,7 @@ class DarkDistill(StrategyConfig):
             client=ClientProgram(objective=all_exits, observe=difficulties, after=partial(report, self), is_mean=True),
             reduction=WeightedSum(weight=self.reduction().weight, bucket=depth_class),
             aggregate=partial(aggregate, self),
+            evaluate=through_own_outputs,
         )
 
 
@@ -170,4 +181,5 @@ def aggregate(config: DarkDistill, state: ServerState, reduced: Reduced, tools: 
         tensors[JUDGE] = layout.flatten(models[-1].params)
     held = {g.id: [(m.weight, m.params[g.id]) for m in models if level(g, lasts) <= m.depth] for g in layout}
     theta = {j: weighted_mean(held[j]) if held[j] else value for j, value in state.models["global"].items()}
-    return replace(state, models={"global": theta}, tensors=tensors)
+    facts = with_outputs(state.facts, reduced.receipts, tools.fleet)
+    return replace(state, models={"global": theta}, tensors=tensors, facts=facts)
