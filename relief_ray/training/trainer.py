@@ -244,8 +244,7 @@ class Trainer:
         order = context.streams.torch("probe", context.round, context.info.id)
         index = torch.randperm(len(data.labels), generator=order)[: self.config.batch_size]
         batch = ClientInputs(inputs={m: x[index] for m, x in data.inputs.items()}, labels=data.labels[index])
-        single_epoch = replace(trial, epochs=1)  # however many the trial would take as a round
-        loaded = self.load(replace(run, task=single_epoch, data=batch))
+        loaded = self.load(replace(run, task=trial, data=batch))
         run.probes.append((trial, len(index)))
         batches, positions = self._batches(loaded), torch.arange(len(index), device=self.device)
         accumulate_gradients(loaded, batches, positions)

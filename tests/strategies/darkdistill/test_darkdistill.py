@@ -362,7 +362,40 @@ def test_every_exit_can_be_evaluated(tmp_path):
     ]
     found = run.executor.evaluate(run.state.models, targets, {}, "test")
     assert torch.equal(found["deep"], found["x"]) and not torch.equal(found["deep"], found["early"])
-    assert run.strategy.evaluate(run.state, FOUR).canonical == EvalTarget(label="global")
+
+
+def test_each_client_is_evaluated_through_the_exit_that_it_trained(tmp_path):
+    """Canonical: the deepest one, through all sensors. Depth is by type: whoever sits a round out has its type's exit."""
+    run = run_of(tmp_path, lr=0.05)
+    own = [c.modalities for c in run.fleet.clients]
+    expected = [EvalTarget(label=f"client.{n}", client=n, modalities=m) for n, m in enumerate(own)]
+
+    def plan():
+        found = run.strategy.evaluate(run.state, run.fleet)
+        assert found.canonical == EvalTarget(label="global") and not found.personal
+        return list(found.clients)
+
+    assert plan() == expected, "no type has a task yet"
+    run.round(1, participants=[0, 2])
+    shallow = [replace(t, output="exit.1") if n >= 2 else t for n, t in enumerate(expected)]
+    assert plan() == shallow
+    run.round(2, participants=[1])
+    assert plan() == shallow, "an exit stays known"
+    found = run.executor.evaluate(run.state.models, shallow, {}, "test")
+    alone = EvalTarget(label="x", modalities=own[3], output="exit.1")
+    assert torch.equal(found["client.3"], run.executor.evaluate(run.state.models, [alone], {}, "test")["x"])
+
+
+def test_what_a_shallow_client_is_tested_on_is_what_it_trains(tmp_path):
+    """Noise in every block behind its exit changes the deep clients' predictions, and none of the shallow ones'."""
+    run = run_of(tmp_path, lr=0.05)
+    models_after(run)
+    targets = run.strategy.evaluate(run.state, run.fleet).clients
+    theta = run.state.models["global"]
+    noisy = {j: x if j in FIRST_BLOCK else x + torch.randn(x.shape) for j, x in theta.items()}
+    before, after = (run.executor.evaluate({"global": m}, targets, {}, "test") for m in (theta, noisy))
+    unchanged = {n for n in range(4) if torch.equal(before[f"client.{n}"], after[f"client.{n}"])}
+    assert unchanged == {2, 3}
 
 
 @pytest.mark.parametrize("wrong", [{"Z": 2}, {"A": 0}, {"": 1}])
