@@ -148,7 +148,7 @@ darkdistill-weights | test_darkdistill.py | DarkDistill: depth classes count the
 - (m.weight, m.params[g.id]) for m in models
 + (1.0, m.params[g.id]) for m in models
 
-darkdistill-judge | test_distillation.py | DarkDistill: a class's own network judges how difficult its generated windows are
+darkdistill-judge | test_distillation.py | DarkDistill: a class's own network judges its generated windows' difficulty
 - _train_generator(rung, pairs, judged, draws, epoch)
 + _train_generator(rung, pairs, rung.network, draws, epoch)
 

@@ -84,3 +84,14 @@ def test_personal_models():
     assert metrics.f1_by_client == {0: macro_f1(BOTH.sum(0)), 3: macro_f1(other.sum(0))}
     assert metrics.f1_fleet == pytest.approx(sum(metrics.f1_by_client.values()) / 2)
     assert metrics.f1_fleet_by_subject["b"] == pytest.approx(macro_f1(torch.tensor(FIRST)) / 2)
+
+
+def test_one_model_that_clients_run_to_outputs_of_their_own_leads_as_one_model():
+    """Their F1 is recorded, but the canonical model's stays the headline."""
+    targets = tuple(EvalTarget(label=f"client.{n}", client=n, output="exit.1") for n in (0, 3))
+    plan = EvalPlan(canonical=EvalTarget(label="global"), clients=targets, personal=False)
+    other = torch.tensor([FIRST, FIRST])
+    metrics = summarise({"global": BOTH, "client.0": BOTH, "client.3": other}, plan, (), ["a", "b"])
+    assert metrics.f1_by_client == {0: macro_f1(BOTH.sum(0)), 3: macro_f1(other.sum(0))}
+    assert metrics.f1_fleet is None and metrics.f1_fleet_by_subject == {}
+    assert metrics.headline == metrics.f1 == macro_f1(BOTH.sum(0))

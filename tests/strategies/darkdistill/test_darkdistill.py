@@ -365,7 +365,7 @@ def test_every_exit_can_be_evaluated(tmp_path):
 
 
 def test_each_client_is_evaluated_through_the_exit_that_it_trained(tmp_path):
-    """Canonical: the deepest one, through all sensors. Depth is by type: whoever sits a round out has its type's exit."""
+    """Canonical: the deepest one, with all sensors. Depth is by type: who sits a round out has its type's exit."""
     run = run_of(tmp_path, lr=0.05)
     own = [c.modalities for c in run.fleet.clients]
     expected = [EvalTarget(label=f"client.{n}", client=n, modalities=m) for n, m in enumerate(own)]

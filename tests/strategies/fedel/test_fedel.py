@@ -371,6 +371,46 @@ def test_prices_are_the_cost_models_own(case):
         assert selection.cost(tree, ids) == pytest.approx(seconds(ids) - seconds(()), rel=1e-9, abs=1e-12)
 
 
+CHAINS = [["head.1", "fusion.B"], *([f"fusion.A.{m}", f"encoder.{m}.2", f"encoder.{m}.1"] for m in ("acc", "hr"))]
+
+
+class Passing:
+    """A second for each trained group, and two for each group that a gradient has to pass, from the output on."""
+
+    def times(self, client, assignment):
+        trunk, *branches = ([j in assignment.train for j in chain] for chain in CHAINS)
+        passed = [max((i for i, is_trained in enumerate(b) if is_trained), default=0) for b in branches]
+        below = any(map(any, branches))
+        through = len(trunk) if below else max((i for i, is_trained in enumerate(trunk) if is_trained), default=0)
+        return StageTimes(backward_s=sum(map(sum, (trunk, *branches))) + 2.0 * (sum(passed) + through))
+
+
+@pytest.mark.parametrize("limit_s", [10.0, 12.0, 15.0, 18.0])
+def test_a_device_trains_the_best_of_all_selections_that_fit_where_passing_costs_more_than_training(
+    limit_s, monkeypatch
+):
+    """All blocks in the window: against every subset, where leaving out a group does not spare the way past it."""
+
+    def seconds(groups):
+        return Passing().times(0, replace(task, train=LAYOUT.select(groups))).compute_s
+
+    task = fedel.allocate(FedEL(), ServerState(models={}), context_of(LAYOUT, planner=SPREAD, participants=[2]))[0]
+    task = replace(task, args={"t_th_s": limit_s})
+    context = replace(probing_context(None, {WINDOW: torch.tensor([1, 2, 1])}), planner=Passing())
+    assert seconds(OWN) == 8 + 2.0 * (2 + 2 + 2)
+    subsets, has_gap = [s for n in range(len(OWN) + 1) for s in combinations(OWN, n)], False
+    for seed in range(30):
+        value = dict(zip(OWN, np.random.default_rng(seed).random(len(OWN)).tolist(), strict=True))
+        monkeypatch.setattr(fedel, "importance", lambda *_, value=value: value)
+        chosen = fedel.refine(FedEL(), context, task)
+        assert (chosen.args["end"], chosen.args["front"], chosen.output) == (1, 4, None)
+        assert seconds(chosen.train) <= limit_s
+        best = max(sum(value[j] for j in s) for s in subsets if seconds(s) <= limit_s)
+        assert sum(value[j] for j in chosen.train) == pytest.approx(best, abs=1e-12)
+        has_gap |= any(f"encoder.{m}.1" in chosen.train and f"encoder.{m}.2" not in chosen.train for m in ("acc", "hr"))
+    assert has_gap or limit_s == 10.0, "a gradient that passes a group which does not train"
+
+
 @pytest.mark.parametrize("share", [0.7, 0.8, 0.9])
 @pytest.mark.usefixtures("run_cache")
 def test_a_device_trains_the_best_of_all_selections_that_fit_on_a_real_backbone(share, monkeypatch):
@@ -403,7 +443,7 @@ def test_a_device_trains_the_best_of_all_selections_that_fit_on_a_real_backbone(
 
 @pytest.mark.usefixtures("run_cache")
 def test_on_real_data_every_tensor_lowers_the_loss_and_fast_devices_train_all(tmp_path, monkeypatch):
-    """With T_th = what type A takes for everything, a selection leaves out what has no importance, and nothing has none."""
+    """T_th is what type A takes for everything: it leaves out what has no importance, and nothing has none."""
     seen, plain = [], selection.local_importance
     monkeypatch.setattr(selection, "local_importance", lambda probed: (seen.append(plain(probed)), seen[-1])[1])
     config = config_of("fedel", training={"epochs": 1})
