@@ -29,7 +29,7 @@ from relief_ray.messages import (
     Trained,
     Update,
 )
-from relief_ray.protocols import Accountant, Executor, Network, Planner, StateStore, Windows
+from relief_ray.protocols import Accountant, Executor, Explanation, Network, Planner, StateStore, Windows
 from relief_ray.streams import Streams
 
 
@@ -253,6 +253,32 @@ def no_warnings(run: PlannedRun) -> tuple[str, ...]:
     return ()
 
 
+# Numbers about the server's state that a round's record keeps: table -> row -> value.
+Diagnostics = Mapping[str, Mapping[str, float]]
+
+
+def no_diagnostics(state: ServerState, layout: GroupLayout) -> Diagnostics:
+    """Record nothing of the state."""
+    return {}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExplainRequest:
+    """Question about one client's task in one round, as a method is asked it after the run.
+
+    Attributes:
+        context: the round, with the participants that the ledger names (all clients in a round that is to come).
+        client: the client.
+        before: ``Strategy.diagnose`` of the state that the round began with, from the ledger; empty before the first.
+        fedavg_s: seconds of the client's round under FedAvg, by the clock of ``context.planner``.
+    """
+
+    context: RoundContext
+    client: ClientInfo
+    before: Diagnostics
+    fedavg_s: float
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Strategy:
     """A federated method: one function per box of Algorithm 1.
@@ -270,6 +296,8 @@ class Strategy:
         deadline_s: round target ``T*`` in seconds of a method that has one; it is recorded with every round.
         warnings: judges a run before it begins (a setting that leaves the method without effect); ``run.json`` keeps
             the sentences.
+        diagnose: numbers about a state that the round's record keeps, e.g. a smoothed divergence by group.
+        explain: reasons for one client's task, for `relief-ray explain`; None: the method has none to give.
         pooled: whether one client holds the data of all (the ``central`` bound).
     """
 
@@ -283,6 +311,8 @@ class Strategy:
     adapt: Callable[[GroupLayout, Fleet], tuple[ExtraModule, ...]] = nothing_added
     deadline_s: Callable[[RoundContext], float] | None = None
     warnings: Callable[[PlannedRun], tuple[str, ...]] = no_warnings
+    diagnose: Callable[[ServerState, GroupLayout], Diagnostics] = no_diagnostics
+    explain: Callable[[ExplainRequest], Explanation] | None = None
     bootstrap: bool = False
     pooled: bool = False
 
