@@ -25,7 +25,7 @@ from relief_ray.messages import Assignment, ClientInfo, Fleet, Reduced, ServerSt
 from relief_ray.server.aggregation import apply_step, mean_step, over_members, weighted_mean
 from relief_ray.strategies.common import Preset, ReadWith, Search, StrategyConfig, Weighting, search_over
 from relief_ray.strategies.darkdistill.distillation import DepthModel, Recipe, distil
-from relief_ray.strategies.darkdistill.losses import all_exits, binned, difficulties, exit_flops
+from relief_ray.strategies.darkdistill.losses import all_exits, binned, difficulties, exit_flops, num_classes
 from relief_ray.strategies.early_exits import (
     check_depths,
     depths_by_speed,
@@ -134,16 +134,20 @@ def depth_class(task: Assignment) -> str:
 
 
 def report(config: DarkDistill, context: ClientContext, update: Update) -> Update:
-    """Charges the report: 5 bytes a window, or 7 a cell of the histogram (label, bin, count).
+    """Charges the report: 5 bytes a window (a label of one byte), or 7 a cell of the histogram (label, bin, count).
+
+    More than 256 classes take labels of four bytes.
 
     ``upload="full"`` also charges the groups that were not trained; they are not sent, as they are unchanged.
     """
     receipt, stats, layout = update.receipt, update.receipt.stats, context.layout
     payload = receipt.bytes_up if config.upload == "prefix" else encoded_nbytes(layout, layout.select())
-    num_bytes = 5 * len(stats["label"])
+    kind = torch.uint8 if num_classes(layout) <= 256 else torch.int32
+    num_bytes = (kind.itemsize + 4) * len(stats["label"])
     if config.bin_nats is not None:
         label, difficulty, num_cells = binned(stats["label"], stats["difficulty"], config.bin_nats)
-        stats, num_bytes = {"label": label, "difficulty": difficulty}, 7 * num_cells
+        stats, num_bytes = {"label": label, "difficulty": difficulty}, (kind.itemsize + 6) * num_cells
+    stats = {**stats, "label": stats["label"].to(kind)}
     return replace(update, receipt=replace(receipt, stats=stats, bytes_up=payload + num_bytes))
 
 
@@ -159,7 +163,7 @@ def class_models(config: DarkDistill, state: ServerState, reduced: Reduced, tool
                 params=apply_step(state.models["global"], mean_step(own, over_members, layout)),
                 weight=max(part.weight for part in own.values()),
                 exits=outputs(layout, lasts, depth),
-                labels=torch.cat([r.stats["label"] for r in receipts]),
+                labels=torch.cat([r.stats["label"] for r in receipts]).to(torch.int64),
                 difficulty=torch.cat([r.stats["difficulty"] for r in receipts]),
                 modalities=frozenset(m for r in receipts for m in tools.fleet[r.assignment.client].modalities),
             )

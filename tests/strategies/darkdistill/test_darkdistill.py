@@ -161,12 +161,24 @@ def test_what_is_reported_is_charged(tmp_path, bins):
         assert len(label) == len(difficulty) == receipt.work.num_windows
         assert sorted(label.tolist()) == sorted(payload.stats["label"].tolist())
         extra = receipt.bytes_up - payload.bytes_up
+        assert label.dtype == torch.uint8, "a byte, as charged"
+        assert extra >= sum(x.unique().numel() * x.element_size() for x in (label, difficulty))
         if bins is None:
             assert extra == 5 * len(label) and torch.equal(difficulty, payload.stats["difficulty"])
         else:
             cells = {(int(a), float(b)) for a, b in zip(label, difficulty, strict=True)}
             assert extra == 7 * len(cells)
             assert all((float(d) / bins) % 1 == pytest.approx(0.5) for d in difficulty)
+
+
+@pytest.mark.parametrize(("classes", "dtype", "size"), [(256, torch.uint8, 1), (257, torch.int32, 4)])
+def test_labels_of_many_classes_take_four_bytes(tmp_path, monkeypatch, classes, dtype, size):
+    monkeypatch.setattr(darkdistill, "num_classes", lambda layout: classes)
+    run = run_of(tmp_path)
+    plain = run_of(tmp_path, strategy=lambda s: replace(s, client=replace(s.client, after=lambda _, u: u)))
+    for receipt, payload in zip(*(r.round(1).trained.reduced.receipts for r in (run, plain)), strict=True):
+        assert receipt.stats["label"].dtype == dtype
+        assert receipt.bytes_up - payload.bytes_up == (size + 4) * receipt.work.num_windows
 
 
 def test_what_exits_ask_beside_their_layers_is_charged_by_hand(tmp_path):
