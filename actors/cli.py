@@ -36,7 +36,7 @@ app.add_typer(data, name="data")
 
 
 def show_version(is_wanted: bool) -> None:
-    """Prints the version and ends."""
+    """Print the version and end."""
     if is_wanted:
         from relief_ray import __version__
 
@@ -48,7 +48,7 @@ def show_version(is_wanted: bool) -> None:
 def prepare(
     version: Annotated[bool, typer.Option("--version", callback=show_version, is_eager=True, help="Version.")] = False,
 ) -> None:
-    """Keeps other libraries' chatter off the console."""
+    """Keep other libraries' chatter off the console."""
     if not sys.warnoptions:
         warnings.simplefilter("ignore")
     logging.addLevelName(logging.WARNING, "warning")

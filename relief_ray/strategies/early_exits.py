@@ -63,7 +63,7 @@ def last_layers(layout: GroupLayout, num_depths: int) -> tuple[int, ...]:
 
 
 def check_depths(depth_by_type: Iterable[tuple[str, int]], deepest: int) -> None:
-    """Refuses a depth class that does not exist.
+    """Refuse a depth class that does not exist.
 
     Raises:
         UserError: a device type's class lies beyond ``deepest``.
@@ -113,7 +113,7 @@ def with_outputs(facts: Mapping[str, Json], receipts: Iterable[Receipt], fleet: 
 
 
 def through_own_outputs(state: ServerState, fleet: Fleet) -> EvalPlan:
-    """Evaluates the global model as each client runs it: up to its device type's output, with the client's sensors.
+    """Evaluate the global model as each client runs it: up to its device type's output, with the client's sensors.
 
     A device that trains and runs a prefix of the model has no use for what lies behind its exit. The canonical model is
     the whole one, through the backbone's own output; so is that of a device type without a task so far. For any

@@ -70,7 +70,7 @@ class Relief(StrategyConfig):
     deadline_fraction: float | None = Field(default=None, gt=0.0)
 
     def build(self) -> Strategy:
-        """Builds the strategy."""
+        """Build the strategy."""
         base = self.reduction().weight
         reduction = WeightedSum(weight=partial(role_weight, self, base), bucket=one_bucket)
         return Strategy(
@@ -182,7 +182,7 @@ class FurtherGroup:
 
 
 def tight_deadline(config: Relief, run: PlannedRun) -> tuple[str, ...]:
-    """Warns where ``T*`` leaves no client a group beyond its mandatory ones: such a run looks like any other.
+    """Warn where ``T*`` leaves no client a group beyond its mandatory ones: such a run looks like any other.
 
     The bootstrap round trains everything all the same. V1 and ``mandatory_only`` have no free slots to lose.
     """
@@ -223,7 +223,7 @@ def rounded_up(seconds: float) -> str:
 
 
 def explain(config: Relief, request: ExplainRequest) -> Explanation:
-    """Solves one client's allocation again with the functions of the run."""
+    """Solve one client's allocation again with the functions of the run."""
     context, client = request.context, request.client
     load = client_load(context, client)
     if context.round == 0 or config.select == "all":
