@@ -14,7 +14,7 @@ from actors.terminal.options import AsJson, Main, Settings, SomePath, SomeText
 from tune_configs.presets import PRESETS
 
 EPILOG = "**Exit codes**\n\n" + "\n".join(f"* {code}: {meaning}" for code, meaning in EXIT_CODES)
-PRESET_HELP = "**Presets**\n\n" + "\n".join(f"* {name}: {make().title}" for name, make in PRESETS.items())
+PRESET_HELP = "**Presets**\n\n" + "\n".join(f"* {name}: {preset.title}" for name, preset in PRESETS.items())
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A run folder, or a folder of them.")]
 Folders = Annotated[list[Path], typer.Argument(metavar="DIR...", help="Run folders, or folders of them.")]
 

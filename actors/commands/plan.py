@@ -20,7 +20,7 @@ from relief_ray.records.lock import FileLock
 from relief_ray.records.run_folder import LOCK_FILE, RUN_FILE, read_rounds, read_run
 from relief_ray.strategies import REFERENCE
 from tune_configs.cells import Cell
-from tune_configs.presets import PRESETS, Preset
+from tune_configs.presets import PRESETS, Preset, make_preset
 
 _SUFFIXES = (".yaml", ".yml", ".json")
 
@@ -32,7 +32,7 @@ def load_preset(target: str) -> Preset:
         UserError: neither; the nearest preset is named.
     """
     if target in PRESETS:
-        return PRESETS[target]()
+        return make_preset(target)
     path = Path(target)
     if path.suffix in _SUFFIXES or path.is_file():
         return _from_file(path)
