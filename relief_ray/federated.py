@@ -75,10 +75,13 @@ class RoundContext:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Probed:
-    """Result of a probe: one optimizer step on one batch, taken back afterwards.
+    """Result of a probe: one plain gradient step on one batch, taken back afterwards.
+
+    The run's optimizer has no part in it: the first step of a fresh Adam is the gradient's sign times the learning
+    rate, which says nothing about size.
 
     Attributes:
-        step: ``w' - w`` by group.
+        step: ``w' - w = -lr g`` by group, with the gradient ``g`` at ``w`` and the group's learning rate.
         gradient: gradient at ``w'`` by group.
     """
 
@@ -103,7 +106,7 @@ class ClientContext:
         state: its personal state as last committed.
         streams: random generators by purpose, round and client.
         planner: time model that predicts a task's seconds; None where the run has none.
-        probe: takes one optimizer step of a trial task on one batch and takes it back; its cost is charged.
+        probe: takes one plain gradient step of a trial task on one batch and takes it back; its cost is charged.
     """
 
     info: ClientInfo

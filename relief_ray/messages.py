@@ -344,11 +344,14 @@ class EvalPlan:
 
     Attributes:
         canonical: the strategy's one model (``f1``); None where it has none.
-        clients: each client's own model (``f1_fleet``), for personalised strategies.
+        clients: what each client runs: a model of its own (``f1_fleet``), for personalised strategies; or, where it is
+            not ``personal``, the canonical model as the client runs it, such as up to an early exit.
+        personal: whether ``clients`` are models of their own, which then lead in tables.
     """
 
     canonical: EvalTarget | None
     clients: tuple[EvalTarget, ...] = ()
+    personal: bool = True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

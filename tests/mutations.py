@@ -104,6 +104,22 @@ fedel-window | test_elastic.py/test_fedel.py | FedEL: the window stays at the ou
 - last[1] < num
 + last[1] <= num
 
+fedel-probe | test_fedel.py | FedEL: the probe's step is the gradient's sign, as a fresh Adam's
+- -self.config.lr * trial.lr_scale.get(j, 1.0) * g for
++ -self.config.lr * trial.lr_scale.get(j, 1.0) * g.sign() for
+
+fedel-chain-order | test_fedel.py | FedEL: chains are priced from the input to the output
+- key=lambda g: -(block(layout, g) + (g.role == "fusion_b") / 2)
++ key=lambda g: block(layout, g) + (g.role == "fusion_b") / 2
+
+fedel-first-block | test_fedel.py | FedEL: the next window begins at the last block that trained, not at the first
+- first = min((block(layout, layout[j])
++ first = max((block(layout, layout[j])
+
+fedel-negative | test_fedel.py | FedEL: a step that raises the loss counts like one that lowers it
+- config.beta * local[j] + (1.0 - config.beta) * known[j] if known else local[j]
++ config.beta * abs(local[j]) + (1.0 - config.beta) * known[j] if known else abs(local[j])
+
 fedicu-consensus | test_consensus.py/test_fedicu.py | FedICU: the consensus direction is not made a unit vector
 - length_C * direction_RC / size_C.clamp_min(EPS)
 + length_C * direction_RC
@@ -131,6 +147,22 @@ pilot-mixing | test_mixing.py/test_pilot.py | Pilot: far neighbours count more t
 darkdistill-weights | test_darkdistill.py | DarkDistill: depth classes count the same, however many clients they have
 - (m.weight, m.params[g.id]) for m in models
 + (1.0, m.params[g.id]) for m in models
+
+darkdistill-judge | test_distillation.py | DarkDistill: a class's own network judges its generated windows' difficulty
+- _train_generator(rung, pairs, judged, draws, epoch)
++ _train_generator(rung, pairs, rung.network, draws, epoch)
+
+darkdistill-noise | test_distillation.py | DarkDistill: generators are fed with normal noise instead of uniform noise
+- torch.rand(num, rung.network.num_classes, generator=make)
++ torch.randn(num, rung.network.num_classes, generator=make)
+
+darkdistill-relu | test_distillation.py | DarkDistill: the exit weights' hidden layer is tanh instead of ReLU
+- nn.Linear(3, 100), nn.ReLU(), nn.Linear(100, 1)
++ nn.Linear(3, 100), nn.Tanh(), nn.Linear(100, 1)
+
+darkdistill-own-exit | test_darkdistill.py | DarkDistill: shallow clients are evaluated through the deepest exit
+- output=output if isinstance(output, str) else None
++ output=None
 
 codec-dense | test_codec.py | a payload is announced without its magic and the length of its header
 - 8 + len(_header(layout, selection)) + 4 * layout.num_values(selection)

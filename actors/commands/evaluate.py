@@ -43,15 +43,17 @@ def text(name: str, evaluation: Evaluation) -> str:
     lines = [f"{name}: round {evaluation.round}, {evaluation.num_windows:,} windows of the {evaluation.part} part", ""]
     lines.append(table(HEAD, [*rows(evaluation)], left=2))
     if evaluation.f1_own_sensors is not None:
+        output = " and output" if evaluation.own and not evaluation.personal else ""
         lines += [
             "",
-            f"  one for all, mean over clients, each through its own sensors: {100 * evaluation.f1_own_sensors:.1f} %",
+            f"  one for all, mean over clients, each through its own sensors{output}: "
+            f"{100 * evaluation.f1_own_sensors:.1f} %",
         ]
-    if evaluation.own:
+    if evaluation.own and evaluation.personal:
         mean = sum(s.f1 for s in evaluation.own) / len(evaluation.own)
         lines += ["", f"  clients' own models, mean over clients, through the same sensors: {100 * mean:.1f} %"]
     if evaluation.f1_own_subjects is not None:
-        which = "own models" if evaluation.own else "one for all"
+        which = "own models" if evaluation.own and evaluation.personal else "one for all"
         lines += [
             "",
             f"  {which}, through own sensors, on the subjects they know alone: "
@@ -61,7 +63,7 @@ def text(name: str, evaluation: Evaluation) -> str:
 
 
 def rows(evaluation: Evaluation) -> Iterator[list[str]]:
-    """Table rows: the canonical model with every set of sensors, then clients' own models."""
+    """Table rows: the canonical model with every set of sensors, then what single clients run."""
     for score in evaluation.canonical:
         yield ["one for all", *_row(score)]
     for score in evaluation.own:

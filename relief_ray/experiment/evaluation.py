@@ -105,9 +105,10 @@ class Evaluation:
         part: ``test`` or ``validation``.
         num_windows: number of windows of the part.
         canonical: scores of the canonical model, by set of sensors.
-        own: scores of clients' own models through their own sensors.
-        f1_own_sensors: mean over all clients of the canonical model's F1 through each client's sensors; comparable with
-            ``f1_fleet``, which is of the clients' own models.
+        own: scores of what clients run through their own sensors, where that is not the whole canonical model.
+        personal: whether ``own`` is of models of the clients' own.
+        f1_own_sensors: mean over all clients of the canonical model's F1 through each client's sensors, up to the
+            client's own output where it has one; comparable with ``f1_fleet``, which is of the clients' own models.
         f1_own_subjects: the same of the model that each client uses, its own or else the canonical one, only on windows
             of the subjects that it trained on; None where they are not in the part (held-out subjects).
     """
@@ -118,6 +119,7 @@ class Evaluation:
     num_windows: int
     canonical: tuple[Score, ...]
     own: tuple[Score, ...]
+    personal: bool
     f1_own_sensors: float | None
     f1_own_subjects: float | None
 
@@ -173,10 +175,9 @@ def _scores(job: Job, strategy: str, inputs: EvaluationInputs, sets: Sequence[Se
     matrices = SerialExecutor(job).evaluate(inputs.models, targets, inputs.states, part)
     f1 = {label: macro_f1(matrix.sum(0)) for label, matrix in matrices.items()}
     owners = Counter(c.modalities for c in job.fleet.clients)
-    by_sensors = {s: f1[t.label] for s, t in masked.items()}
-    used = {c.id: masked[c.modalities].label for c in job.fleet.clients} if masked else {}
-    used |= {t.client: t.label for t in inputs.plan.clients if t.client is not None}
-    through_own = [by_sensors[c.modalities] for c in job.fleet.clients] if masked else []
+    canonical_labels = {c.id: masked[c.modalities].label for c in job.fleet.clients} if masked else {}
+    used = canonical_labels | {t.client: t.label for t in inputs.plan.clients if t.client is not None}
+    through_own = [f1[label] for label in (canonical_labels if inputs.plan.personal else used).values()]
     return Evaluation(
         strategy=strategy,
         round=round_,
@@ -187,6 +188,7 @@ def _scores(job: Job, strategy: str, inputs: EvaluationInputs, sets: Sequence[Se
             Score(sensors=t.modalities or (), num_clients=1, f1=f1[t.label], client=t.client)
             for t in inputs.plan.clients
         ),
+        personal=inputs.plan.personal,
         f1_own_sensors=sum(through_own) / len(through_own) if through_own else None,
         f1_own_subjects=_on_own_subjects(job, {client: matrices[label] for client, label in used.items()}),
     )

@@ -173,20 +173,22 @@ def summarise(
 ) -> Metrics:
     """Metrics from confusion matrices (subjects, K, K) by target label and, for some modalities, "label|acc+gyro".
 
-    ``f1``: canonical model, all modalities; ``f1_fleet``: mean over clients, each with its model and its modalities;
-    ``f1_by_modality``: canonical model, only that modality present; ``f1_rare``: the mean of ``f1_by_modality`` over
-    ``rare``, the modalities of the smallest cohorts; ``f1_own_sensors`` and ``f1_own_subjects``: mean over ``views``.
+    ``f1``: canonical model, all modalities; ``f1_by_client``: what each client runs, with its modalities; ``f1_fleet``:
+    the mean of these where they are models of their own; ``f1_by_modality``: canonical model, only that modality
+    present; ``f1_rare``: the mean of ``f1_by_modality`` over ``rare``, the modalities of the smallest cohorts;
+    ``f1_own_sensors`` and ``f1_own_subjects``: mean over ``views``.
     """
-    personal = {t.client: matrices[t.label] for t in plan.clients if t.client is not None}
+    by_client = {t.client: matrices[t.label] for t in plan.clients if t.client is not None}
+    personal = by_client if plan.personal else {}
     canonical = {} if plan.canonical is None else _canonical(matrices, plan.canonical.label, rare, subjects)
     return Metrics.model_validate(
         {
             "f1": None,
             "f1_fleet": _mean([macro_f1(c.sum(0)) for c in personal.values()]),
             "f1_fleet_by_subject": _by_subject(list(personal.values()), subjects),
-            "f1_by_client": {client: macro_f1(c.sum(0)) for client, c in personal.items()},
+            "f1_by_client": {client: macro_f1(c.sum(0)) for client, c in by_client.items()},
             "num_windows": int(next(iter(matrices.values())).sum()),
-            **_own(matrices, personal, plan, views, modalities),
+            **_own(matrices, by_client, plan, views, modalities),
             **canonical,
         }
     )

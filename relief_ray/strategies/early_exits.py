@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from relief_ray.errors import UserError
 from relief_ray.extra_modules import Classifier
 from relief_ray.groups import GroupId, GroupLayout, ParamGroup
-from relief_ray.messages import ClientInfo, Fleet, StageTimes
+from relief_ray.messages import ClientInfo, EvalPlan, EvalTarget, Fleet, Json, Receipt, ServerState, StageTimes
 
 EXIT = "exit"
+# Fact of the server's state: the output that each device type runs to, by type.
+OUTPUTS = "outputs"
 
 
 def num_layers(layout: GroupLayout) -> int:
@@ -101,3 +103,33 @@ def depths_by_speed(fleet: Fleet, deepest: int, times: Callable[[ClientInfo, int
 
     others = {t: max((k for k in range(1, deepest + 1) if fits(t, k)), default=1) for t in members}
     return {**others, slowest: 1, fastest: deepest}
+
+
+def with_outputs(facts: Mapping[str, Json], receipts: Iterable[Receipt], fleet: Fleet) -> dict[str, Json]:
+    """Facts with the output of every device type's latest task, for ``through_own_outputs``."""
+    known = facts.get(OUTPUTS)
+    seen: dict[str, Json] = {fleet[r.assignment.client].device: r.assignment.output for r in receipts}
+    return {**facts, OUTPUTS: {**(known if isinstance(known, dict) else {}), **seen}}
+
+
+def through_own_outputs(state: ServerState, fleet: Fleet) -> EvalPlan:
+    """Evaluate the global model as each client runs it: up to its device type's output, with the client's sensors.
+
+    A device that trains and runs a prefix of the model has no use for what lies behind its exit. The canonical model is
+    the whole one, through the backbone's own output; so is that of a device type without a task so far. For any
+    method with one global model whose aggregation keeps ``with_outputs`` in the state's facts.
+    """
+    known = state.facts.get(OUTPUTS)
+    outputs = known if isinstance(known, dict) else {}
+
+    def target(client: ClientInfo) -> EvalTarget:
+        output = outputs.get(client.device)
+        return EvalTarget(
+            label=f"client.{client.id}",
+            client=client.id,
+            modalities=client.modalities,
+            output=output if isinstance(output, str) else None,
+        )
+
+    targets = tuple(target(c) for c in fleet.clients)
+    return EvalPlan(canonical=EvalTarget(label="global"), clients=targets, personal=False)

@@ -239,19 +239,24 @@ class Trainer:
         return Update(receipt=receipt, delta=delta, state={**context.state, **kept})
 
     def _probe(self, run: ClientRun, trial: Assignment) -> Probed:
-        """Take one optimizer step of ``trial`` on one batch and the gradient after it; ``load`` undoes the step."""
+        """Take one step ``-lr g`` of ``trial`` on one batch and the gradient after it; ``load`` undoes the step."""
         context, data = run.context, run.data
         order = context.streams.torch("probe", context.round, context.info.id)
         index = torch.randperm(len(data.labels), generator=order)[: self.config.batch_size]
         batch = ClientInputs(inputs={m: x[index] for m, x in data.inputs.items()}, labels=data.labels[index])
-        single_epoch = replace(trial, epochs=1)  # however many the trial would take as a round
-        loaded = self.load(replace(run, task=single_epoch, data=batch))
+        loaded = self.load(replace(run, task=trial, data=batch))
         run.probes.append((trial, len(index)))
         batches, positions = self._batches(loaded), torch.arange(len(index), device=self.device)
-        self._step(loaded, batches, positions)
-        step = {j: (self.theta[j] - loaded.start[j]).cpu() for j in loaded.vectors}
         accumulate_gradients(loaded, batches, positions)
-        return Probed(step=step, gradient={j: g.cpu() for j, g in loaded.vectors.pop_gradients().items()})
+        _mask_parts(self.backbone, trial)
+        before = loaded.vectors.pop_gradients()
+        # Kept as it is: the difference of two float32 models would lose the small steps.
+        step = {j: -self.config.lr * trial.lr_scale.get(j, 1.0) * g for j, g in before.items()}
+        for j, change in step.items():
+            self.theta[j].add_(change)
+        accumulate_gradients(loaded, batches, positions)
+        after = loaded.vectors.pop_gradients()
+        return Probed(step={j: x.cpu() for j, x in step.items()}, gradient={j: g.cpu() for j, g in after.items()})
 
 
 def load_model(theta: Mapping[GroupId, Tensor], context: ClientContext, task: Assignment) -> None:

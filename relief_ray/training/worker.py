@@ -129,13 +129,20 @@ class Worker:
         labels = inputs.labels.cpu()
         num_subjects, num_classes = int(subjects.max()) + 1, self.backbone.shape.num_classes
         matrices: dict[str, Tensor] = {}
+        counted: dict[tuple[object, ...], Tensor] = {}  # clients with equal sensors may share a model
         for target in targets:
+            same = (target.view, target.output, target.modalities, target.omit_absent)
+            if not target.keep and same in counted:
+                matrices[target.label] = counted[same].clone()
+                continue
             self._load(models, target, states)
             masks = target_masks(target, self.job.fleet.modalities, [c.modalities for c in self.job.fleet.clients])
             missing = missing_mode(self.job.trainer.missing, omit_absent=target.omit_absent)
             predicted = predict(self.backbone, inputs.inputs, list(masks.values()), missing, target.output)
             for label, mask in masks.items():
                 matrices[label] = confusion(labels, predicted[mask], subjects[rows], num_subjects, num_classes)
+            if not target.keep and target.modalities is not None:
+                counted[same] = matrices[target.label]
         return matrices
 
     def _client_inputs(self, client: ClientId) -> ClientInputs:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from actors.commands.evaluate import text
 from relief_ray.conformance.runner import after_rounds
 from relief_ray.errors import UserError
 from relief_ray.experiment.evaluation import evaluate_run, sensor_sets
@@ -73,6 +74,19 @@ def test_own_models_score_as_recorded(case, run_of):
     assert {s.client: s.f1 for s in tested.own} == recorded.f1_by_client
     assert {s.sensors for s in tested.canonical} == (set() if case == "local" else set(SETS))
     assert (tested.f1_own_sensors is None) == (case == "local")
+
+
+def test_one_model_is_scored_up_to_each_clients_own_output(run_of):
+    """Clients of type A run the whole model; the others are scored at their exit, as recorded."""
+    found, recorded = evaluate_run(run_of("darkdistill")), last(run_of("darkdistill"))
+    own = {s.client: s.f1 for s in found.own}
+    whole = {s.sensors: s.f1 for s in found.canonical}
+    assert own == recorded.f1_by_client and not found.personal and recorded.f1_fleet is None
+    assert found.f1_own_sensors == pytest.approx(sum(own.values()) / 8, rel=1e-12)
+    same = {s.client for s in found.own if s.f1 == whole[s.sensors]}
+    assert same == {c.id for c in prepare(config_of("darkdistill")).fleet.clients if c.device == "A"}
+    assert f"through its own sensors and output: {100 * found.f1_own_sensors:.1f} %" in text("a run", found)
+    assert "own models" not in text("a run", found)
 
 
 @pytest.mark.parametrize("case", ["relief", "local"])

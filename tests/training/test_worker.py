@@ -14,6 +14,7 @@ from relief_ray.messages import Assignment, ClientInfo, Collect, EvalTarget, Fle
 from relief_ray.server.aggregation import by_samples, one_bucket, uniform
 from relief_ray.server.reduction import blocks
 from relief_ray.streams import Streams
+from relief_ray.training import worker as worker_module
 from relief_ray.training.config import TrainerConfig
 from relief_ray.training.inputs import ClientInputs, InputCache, LazyRows, prepare, prepared_bytes
 from relief_ray.training.job import Job, combine
@@ -93,6 +94,29 @@ def test_evaluation_of_a_client_uses_its_personal_part(job):
     target = EvalTarget(label="mine", client=2, keep={"head.1": WHOLE}, modalities=("acc",))
     counts = Worker(job).evaluate(models(), [target], own, "test")["mine"]
     assert int(counts[:, :, 0].sum()) == 31, "a head of zeros always says class 0"
+
+
+def test_clients_that_run_the_same_model_with_the_same_sensors_are_predicted_once(job, monkeypatch):
+    """Each gets counts of its own; another view, output, missing rule, sensor or a personal part is another model."""
+    calls, plain = [], worker_module.predict
+    monkeypatch.setattr(worker_module, "predict", lambda *given: (calls.append(1), plain(*given))[1])
+    head, acc = {"head.1": WHOLE}, ("acc",)
+    kinds = [
+        {"modalities": acc},
+        {"modalities": acc, "keep": head},
+        {"modalities": ("acc", "gyro")},
+        {"modalities": acc, "omit_absent": True},
+        {"modalities": acc, "view": "other"},
+        {"modalities": acc, "output": build().output},
+    ]
+    targets = [EvalTarget(label=f"{i}.{n}", client=n, **kind) for i, kind in enumerate(kinds) for n in (0, 1, 2)]
+    theta = {**models(), "other": strange()["global"]}
+    own = {n: {"head.1": torch.full((build().layout["head.1"].numel,), float(n))} for n in (1, 2)}
+    together = Worker(job).evaluate(theta, targets, own, "test")
+    assert len(calls) == len(kinds) + 2, "the three personal models are three"
+    alone = {t.label: Worker(job).evaluate(theta, [t], own, "test")[t.label] for t in targets}
+    assert all(torch.equal(together[label], counts) for label, counts in alone.items())
+    assert len({counts.data_ptr() for counts in together.values()}) == len(targets)
 
 
 def strange():

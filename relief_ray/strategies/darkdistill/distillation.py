@@ -68,12 +68,15 @@ class Recipe:
 
 
 class ExitWeights(nn.Module):
-    """``w = softmax(-sum_n s_ne / sum_e s_ne)``, ``s_ne = softplus(MLP(d_n, mean_e, var_e))``, tanh inside."""
+    """``w = softmax(-sum_n s_ne / sum_e s_ne)``, ``s_ne = softplus(MLP(d_n, mean_e, var_e))``.
+
+    The authors' network has ReLU inside and tanh at its output, in whose place stands softplus: scores are positive.
+    """
 
     def __init__(self) -> None:
-        """Build the MLP, 3 -> 100 -> 1."""
+        """Build the MLP, 3 -> 100 -> ReLU -> 1."""
         super().__init__()
-        self.score = nn.Sequential(nn.Linear(3, 100), nn.Tanh(), nn.Linear(100, 1))
+        self.score = nn.Sequential(nn.Linear(3, 100), nn.ReLU(), nn.Linear(100, 1))
 
     def forward(self, difficulty_n: Tensor, means_E: Tensor, variances_E: Tensor) -> Tensor:
         """Weights (E,), non-negative, of sum 1."""

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from relief_ray.federated import LocalStep, RoundContext
+from relief_ray.groups import GroupLayout
 from relief_ray.messages import ClientInfo
 from relief_ray.strategies.common import batch_sizes
 from relief_ray.strategies.early_exits import EXIT
@@ -93,12 +94,16 @@ def difficulties(step: LocalStep) -> Mapping[str, Tensor]:
     return {"label": step.labels, "difficulty": first}
 
 
+def num_classes(layout: GroupLayout) -> int:
+    """Number of classes ``C``, read from the last classifier's bias."""
+    return [g for g in layout if g.role in ("head", EXIT)][-1].tensors[-1].shape[0]
+
+
 def exit_flops(context: RoundContext, client: ClientInfo, depth: int) -> float:
     """FLOPs of a training step that exits of C logits add to their layers', averaged over the round's steps.
 
     8 C per window for the cross-entropy of every exit but one (log-softmax 5, back through it 3); once a round 5 C
     per window for its difficulty.
     """
-    num_classes = [g for g in context.layout if g.role in ("head", EXIT)][-1].tensors[-1].shape[0]
-    per_window = num_classes * (8.0 * (depth - 1) + 5.0 / max(1, context.epochs))
+    per_window = num_classes(context.layout) * (8.0 * (depth - 1) + 5.0 / max(1, context.epochs))
     return per_window * client.num_windows / max(1, len(batch_sizes(context, client)))

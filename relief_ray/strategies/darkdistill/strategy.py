@@ -2,7 +2,8 @@
 
 Client of class k: ``sum_{e <= k} CE(exit_e)`` on blocks 1..k; it reports labels and difficulties (cross-entropy at the
 first exit). Server: ``theta^(k)`` = weighted mean of its class; data-free distillation k -> k+1
-(``distillation``); then block j = ``sum_{k >= j} N_k theta_j^(k) / sum_{k >= j} N_k``.
+(``distillation``); then block j = ``sum_{k >= j} N_k theta_j^(k) / sum_{k >= j} N_k``. Clients of class k run blocks
+1..k and exit k, and are evaluated through it.
 
 Qu et al., "DarkDistill: Difficulty-Aligned Federated Early-Exit Network Training on Heterogeneous Devices", KDD 2025.
 """
@@ -24,8 +25,17 @@ from relief_ray.messages import Assignment, ClientInfo, Fleet, Reduced, ServerSt
 from relief_ray.server.aggregation import apply_step, mean_step, over_members, weighted_mean
 from relief_ray.strategies.common import Preset, ReadWith, Search, StrategyConfig, Weighting, search_over
 from relief_ray.strategies.darkdistill.distillation import DepthModel, Recipe, distil
-from relief_ray.strategies.darkdistill.losses import all_exits, binned, difficulties, exit_flops
-from relief_ray.strategies.early_exits import check_depths, depths_by_speed, exits, last_layers, level, outputs
+from relief_ray.strategies.darkdistill.losses import all_exits, binned, difficulties, exit_flops, num_classes
+from relief_ray.strategies.early_exits import (
+    check_depths,
+    depths_by_speed,
+    exits,
+    last_layers,
+    level,
+    outputs,
+    through_own_outputs,
+    with_outputs,
+)
 
 JUDGE, DENSE_LR, LORA_LR = "darkdistill.judge", 0.05, 1e-3
 
@@ -71,6 +81,7 @@ class DarkDistill(StrategyConfig):
             client=ClientProgram(objective=all_exits, observe=difficulties, after=partial(report, self), is_mean=True),
             reduction=WeightedSum(weight=self.reduction().weight, bucket=depth_class),
             aggregate=partial(aggregate, self),
+            evaluate=through_own_outputs,
         )
 
 
@@ -127,16 +138,20 @@ def depth_class(task: Assignment) -> str:
 
 
 def report(config: DarkDistill, context: ClientContext, update: Update) -> Update:
-    """Charge the report: 5 bytes a window, or 7 a cell of the histogram (label, bin, count).
+    """Charge the report: 5 bytes a window (a label of one byte), or 7 a cell of the histogram (label, bin, count).
+
+    More than 256 classes take labels of four bytes.
 
     ``upload="full"`` also charges the groups that were not trained; they are not sent, as they are unchanged.
     """
     receipt, stats, layout = update.receipt, update.receipt.stats, context.layout
     payload = receipt.bytes_up if config.upload == "prefix" else encoded_nbytes(layout, layout.select())
-    num_bytes = 5 * len(stats["label"])
+    kind = torch.uint8 if num_classes(layout) <= 256 else torch.int32
+    num_bytes = (kind.itemsize + 4) * len(stats["label"])
     if config.bin_nats is not None:
         label, difficulty, num_cells = binned(stats["label"], stats["difficulty"], config.bin_nats)
-        stats, num_bytes = {"label": label, "difficulty": difficulty}, 7 * num_cells
+        stats, num_bytes = {"label": label, "difficulty": difficulty}, (kind.itemsize + 6) * num_cells
+    stats = {**stats, "label": stats["label"].to(kind)}
     return replace(update, receipt=replace(receipt, stats=stats, bytes_up=payload + num_bytes))
 
 
@@ -152,7 +167,7 @@ def class_models(config: DarkDistill, state: ServerState, reduced: Reduced, tool
                 params=apply_step(state.models["global"], mean_step(own, over_members, layout)),
                 weight=max(part.weight for part in own.values()),
                 exits=outputs(layout, lasts, depth),
-                labels=torch.cat([r.stats["label"] for r in receipts]),
+                labels=torch.cat([r.stats["label"] for r in receipts]).to(torch.int64),
                 difficulty=torch.cat([r.stats["difficulty"] for r in receipts]),
                 modalities=frozenset(m for r in receipts for m in tools.fleet[r.assignment.client].modalities),
             )
@@ -174,4 +189,5 @@ def aggregate(config: DarkDistill, state: ServerState, reduced: Reduced, tools: 
         tensors[JUDGE] = layout.flatten(models[-1].params)
     held = {g.id: [(m.weight, m.params[g.id]) for m in models if level(g, lasts) <= m.depth] for g in layout}
     theta = {j: weighted_mean(held[j]) if held[j] else value for j, value in state.models["global"].items()}
-    return replace(state, models={"global": theta}, tensors=tensors)
+    facts = with_outputs(state.facts, reduced.receipts, tools.fleet)
+    return replace(state, models={"global": theta}, tensors=tensors, facts=facts)

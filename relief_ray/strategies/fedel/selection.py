@@ -218,7 +218,7 @@ def slide(
 
 
 def local_importance(probed: Probed) -> dict[GroupId, float]:
-    """``-sum(g' (w' - w)) / max_j |.|``: positive where the step lowers the loss."""
+    """``I_n,k = -g'_k . (w' - w)_k`` over its largest absolute value: positive where the step lowers the loss."""
     raw = {j: -float(g.double().dot(probed.step[j].double())) for j, g in probed.gradient.items()}
     largest = max(map(abs, raw.values())) or 1.0
     return {j: v / largest for j, v in raw.items()}

@@ -5,8 +5,15 @@ Per client and round: probe ``I_n,k = -g'_k . (w' - w)_k``; mix ``I_k = beta I_n
 ``T_th``; maximise ``sum_{k in A} I_k`` under ``T_fw + T_bw(A) <= T_th``; train A and the exit at the window's front.
 Server: ``theta_k = sum_n a_n,k theta_n,k / sum_n a_n,k`` over those that trained ``k``.
 
-Zhang et al., "FedEL: Federated Elastic Learning for Heterogeneous Devices", NeurIPS 2025; the selection is in
-``selection``.
+Both importances say how far a tensor's step lowers the loss. To first order a step ``Delta`` lowers it by
+``-g_k . Delta_k``, and the plain gradient step ``Delta = -eta g`` by ``eta |g_k|^2 = |Delta_k|^2 / eta``. The first
+form, with the gradient ``g'`` behind the step, is ``I_n``; the last form, of the server's step, is ``I_g``. Both are
+one measure only if the probe takes the plain gradient step, ``w' = w - eta g``: then ``I_n,k = eta g'_k . g_k``,
+positive wherever eta is small against the curvature. A fresh Adam would step by ``-eta sign(g)``, as far in a tensor of
+tiny gradients as in any other, and often past the minimum (``I_n < 0``).
+
+Zhang et al., "FedEL: Federated Elastic Learning for Heterogeneous Devices", NeurIPS 2025, Appendix A (importances and
+mix); ``I_n`` is that of Huang et al., "ElasticTrainer", MobiSys 2023, and its code. The selection is in ``selection``.
 """
 
 from __future__ import annotations
@@ -14,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -28,8 +35,6 @@ from relief_ray.strategies.common import Preset, Search, StrategyConfig, of_fast
 from relief_ray.strategies.early_exits import block, exits, num_blocks, output_of, own_groups
 from relief_ray.strategies.fedel import selection
 
-# Tables I and II, by whether the model learns through LoRA.
-TABLE_SPEEDUP = {False: 6.83, True: 7.68}
 GLOBAL, WINDOW = "fedel.importance", "fedel.window"
 
 
@@ -40,8 +45,7 @@ class FedEL(StrategyConfig):
 
     Attributes:
         t_th_s: T_th in seconds.
-        speedup: T_th is FedAvg's slowest round over this, link included (FITTED); ``table``: over what Table I (dense
-            model) or II (LoRA) prints.
+        speedup: T_th is FedAvg's slowest round over this, link included: a fit.
         beta: weight of the client's own importance ``I_n`` against the global ``I_g``, 0 to 1.
         cull: whether the next window starts at the last one's first block with a selected tensor, not behind it.
         modality_aware: whether only groups of the client's own sensors are selected; an ablation of ours.
@@ -55,7 +59,7 @@ class FedEL(StrategyConfig):
     one_of: ClassVar[tuple[str, ...]] = ("t_th_s", "speedup")
     name: Literal["fedel"] = "fedel"
     t_th_s: float | None = Field(default=None, gt=0.0)
-    speedup: Annotated[float, Field(gt=0.0)] | Literal["table"] | None = None
+    speedup: float | None = Field(default=None, gt=0.0)
     beta: float = Field(default=0.6, ge=0.0, le=1.0)
     cull: bool = True
     modality_aware: bool = False
@@ -72,15 +76,7 @@ class FedEL(StrategyConfig):
         )
 
 
-PRESETS = {
-    "fedel": Preset(FedEL()),
-    "fedel_table": Preset(
-        FedEL(speedup="table"),
-        title="FedEL, table",
-        kind="baseline, FITTED",
-        about="FedEL within FedAvg's round over the paper's speedup (6.83x, 7.68x)",
-    ),
-}
+PRESETS = {"fedel": Preset(FedEL())}
 
 
 def all_exits(layout: GroupLayout, fleet: Fleet) -> tuple[Classifier, ...]:
@@ -107,8 +103,7 @@ def budget_s(config: FedEL, context: RoundContext) -> float:
     times = {c: context.planner.times(c.id, plain(c)) for c in context.fleet.clients}
     if config.speedup is None:
         return config.t_th_s or max(t.compute_s for t in of_fastest_type(times))
-    factor = TABLE_SPEEDUP[context.layout.lora] if config.speedup == "table" else config.speedup
-    return max(t.busy_s for t in times.values()) / factor
+    return max(t.busy_s for t in times.values()) / config.speedup
 
 
 def refine(config: FedEL, context: ClientContext, task: Assignment) -> Assignment:

@@ -161,12 +161,24 @@ def test_what_is_reported_is_charged(tmp_path, bins):
         assert len(label) == len(difficulty) == receipt.work.num_windows
         assert sorted(label.tolist()) == sorted(payload.stats["label"].tolist())
         extra = receipt.bytes_up - payload.bytes_up
+        assert label.dtype == torch.uint8, "a byte, as charged"
+        assert extra >= sum(x.unique().numel() * x.element_size() for x in (label, difficulty))
         if bins is None:
             assert extra == 5 * len(label) and torch.equal(difficulty, payload.stats["difficulty"])
         else:
             cells = {(int(a), float(b)) for a, b in zip(label, difficulty, strict=True)}
             assert extra == 7 * len(cells)
             assert all((float(d) / bins) % 1 == pytest.approx(0.5) for d in difficulty)
+
+
+@pytest.mark.parametrize(("classes", "dtype", "size"), [(256, torch.uint8, 1), (257, torch.int32, 4)])
+def test_labels_of_many_classes_take_four_bytes(tmp_path, monkeypatch, classes, dtype, size):
+    monkeypatch.setattr(darkdistill, "num_classes", lambda layout: classes)
+    run = run_of(tmp_path)
+    plain = run_of(tmp_path, strategy=lambda s: replace(s, client=replace(s.client, after=lambda _, u: u)))
+    for receipt, payload in zip(*(r.round(1).trained.reduced.receipts for r in (run, plain)), strict=True):
+        assert receipt.stats["label"].dtype == dtype
+        assert receipt.bytes_up - payload.bytes_up == (size + 4) * receipt.work.num_windows
 
 
 def test_what_exits_cost_beyond_their_layers_is_charged_by_hand(tmp_path):
@@ -362,7 +374,40 @@ def test_every_exit_can_be_evaluated(tmp_path):
     ]
     counts = run.executor.evaluate(run.state.models, targets, {}, "test")
     assert torch.equal(counts["deep"], counts["x"]) and not torch.equal(counts["deep"], counts["early"])
-    assert run.strategy.evaluate(run.state, FOUR).canonical == EvalTarget(label="global")
+
+
+def test_each_client_is_evaluated_through_the_exit_that_it_trained(tmp_path):
+    """Canonical: the deepest one, with all sensors. Depth is by type: who sits a round out has its type's exit."""
+    run = run_of(tmp_path, lr=0.05)
+    own = [c.modalities for c in run.fleet.clients]
+    expected = [EvalTarget(label=f"client.{n}", client=n, modalities=m) for n, m in enumerate(own)]
+
+    def plan():
+        found = run.strategy.evaluate(run.state, run.fleet)
+        assert found.canonical == EvalTarget(label="global") and not found.personal
+        return list(found.clients)
+
+    assert plan() == expected, "no type has a task yet"
+    run.round(1, participants=[0, 2])
+    shallow = [replace(t, output="exit.1") if n >= 2 else t for n, t in enumerate(expected)]
+    assert plan() == shallow
+    run.round(2, participants=[1])
+    assert plan() == shallow, "an exit stays known"
+    found = run.executor.evaluate(run.state.models, shallow, {}, "test")
+    alone = EvalTarget(label="x", modalities=own[3], output="exit.1")
+    assert torch.equal(found["client.3"], run.executor.evaluate(run.state.models, [alone], {}, "test")["x"])
+
+
+def test_what_a_shallow_client_is_tested_on_is_what_it_trains(tmp_path):
+    """Noise in every block behind its exit changes the deep clients' predictions, and none of the shallow ones'."""
+    run = run_of(tmp_path, lr=0.05)
+    models_after(run)
+    targets = run.strategy.evaluate(run.state, run.fleet).clients
+    theta = run.state.models["global"]
+    noisy = {j: x if j in FIRST_BLOCK else x + torch.randn(x.shape) for j, x in theta.items()}
+    before, after = (run.executor.evaluate({"global": m}, targets, {}, "test") for m in (theta, noisy))
+    unchanged = {n for n in range(4) if torch.equal(before[f"client.{n}"], after[f"client.{n}"])}
+    assert unchanged == {2, 3}
 
 
 @pytest.mark.parametrize("wrong", [{"Z": 2}, {"A": 0}, {"": 1}])

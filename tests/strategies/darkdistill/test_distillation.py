@@ -69,6 +69,32 @@ def test_the_shallowest_class_keeps_its_bits():
     assert all(bool(torch.isfinite(x).all()) for x in after[1].values())
 
 
+def test_generators_are_judged_by_the_model_that_was_given(monkeypatch):
+    """Not by a class's own network, which says how difficult its clients find a window, not how difficult it is."""
+    judges, plain = [], distillation.generator_loss
+
+    def watched(made, wanted, model, judge):
+        judges.append({j: torch.cat([p.detach().reshape(-1) for p in ps]) for j, ps in judge.parameters.items()})
+        assert judge is not model[0]
+        return plain(made, wanted, model, judge)
+
+    monkeypatch.setattr(distillation, "generator_loss", watched)
+    first, second = (distil(models(), params(seed), {}, build, SMALL, DRAWS)[1]["generator.1"] for seed in (5, 6))
+    for seen, seed in zip(judges, (5, 6), strict=True):
+        assert all(torch.equal(seen[j], theta) for j, theta in params(seed).items())
+    assert not torch.equal(first, second), "what the judge finds difficult decides what is generated"
+
+
+def test_noise_is_uniform_between_0_and_1():
+    """4,000 draws: mean 1/2 and variance 1/12, within four standard errors; other keys draw others."""
+    known = rung(models()[0])
+    noise = torch.cat([distillation._noise(known, 100, Streams(seed=0), i).reshape(-1) for i in range(10)])
+    assert len(noise) == 4000 and 0.0 <= float(noise.min()) < 0.01 and 0.99 < float(noise.max()) <= 1.0
+    assert float(noise.mean()) == pytest.approx(1 / 2, abs=4 * (1 / 12 / 4000) ** 0.5)
+    assert float(noise.var()) == pytest.approx(1 / 12, abs=4 * (1 / 180 / 4000) ** 0.5)
+    assert len(noise.unique()) > 3900
+
+
 def test_the_same_draws_give_the_same_bits_on_any_number_of_threads():
     first = distil(models(), params(5), {}, build, SMALL, DRAWS)
     before = torch.get_num_threads()
@@ -212,6 +238,19 @@ def test_weights_of_exits_are_a_distribution():
     assert variances.tolist() == pytest.approx([0.25, 5.6875, 1.0])
     w = weights(torch.tensor([1.0, 2.0]), means, variances)
     assert bool((w >= 0).all()) and w.sum().item() == pytest.approx(1.0)
+
+
+def test_scores_have_relu_inside_by_hand():
+    """Two of the 100 hidden units count, d - 1 and 1 - d: 3 max(0, d - 1) + 5 max(0, 1 - d) + 0.5."""
+    weights = seeded(ExitWeights, 3)
+    first, last = weights.score[0], weights.score[2]
+    with torch.no_grad():
+        for p in weights.parameters():
+            p.zero_()
+        first.weight[:2, 0], first.bias[:2] = torch.tensor([1.0, -1.0]), torch.tensor([-1.0, 1.0])
+        last.weight[0, :2], last.bias[0] = torch.tensor([3.0, 5.0]), 0.5
+    inputs = torch.tensor([[3.0, 9.0, 9.0], [0.5, 9.0, 9.0], [1.0, 9.0, 9.0]])
+    assert weights.score(inputs).squeeze(1).tolist() == pytest.approx([6.5, 3.0, 0.5])
 
 
 def test_exit_weights_by_hand():

@@ -1,10 +1,11 @@
 """FedEL: windows, importance, time budgets, masked means; what devices and server may and may not touch."""
 
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from itertools import combinations, pairwise
 from typing import ClassVar
 
+import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
@@ -13,7 +14,7 @@ from relief_ray.experiment.setup import context_of as setup_context
 from relief_ray.experiment.setup import prepare
 from relief_ray.federated import ClientContext, Probed, no_probe
 from relief_ray.groups import WHOLE
-from relief_ray.messages import NO_STATE, Fleet, ServerState, StageTimes
+from relief_ray.messages import NO_STATE, Fleet, Receipt, ServerState, StageTimes, Update, Work
 from relief_ray.records import read_rounds, selection_text
 from relief_ray.strategies import fedprox
 from relief_ray.strategies.early_exits import block, num_blocks, own_groups
@@ -120,8 +121,8 @@ def test_unlimited_time_and_equal_importance_is_fedavg(tmp_path, monkeypatch, en
     assert all(torch.equal(ours.state.models["global"][j], ours.start[j]) for j in exits)
 
 
-def test_the_probe_is_one_step_of_the_optimizer_and_the_gradient_behind_it(tmp_path):
-    """Against the trainer itself: a round of one step on the same batch, and finite differences of its loss."""
+def test_the_probe_is_one_plain_gradient_step_and_the_gradient_behind_it(tmp_path):
+    """``w' = w - lr g``, by the loss of the same batch: along ``g`` it falls by ``|g|^2``, at ``w`` and at ``w'``."""
     run = run_of(tmp_path, batch_size=64)
     results = {}
 
@@ -136,10 +137,7 @@ def test_the_probe_is_one_step_of_the_optimizer_and_the_gradient_behind_it(tmp_p
     ((update, _),) = worker._runs.updates(1, run.state.models, [tasks[:1]], {}, reuses_memory=False)
     assert update.receipt.work.num_steps == 1, "the probe's step is not counted as training"
     step, gradient = results["probed"].step, results["probed"].gradient
-    for j in OWN:
-        torch.testing.assert_close(step[j], update.delta[j], rtol=0, atol=1e-6)
     assert update.receipt.probes[0][1] == 6 and set(update.receipt.probes[0][0].train) == set(OWN)
-    # Now the trainer stands at w': the loss there falls along the gradient by its square.
     inputs = worker._client_inputs(0)
     full = {m: worker.backbone.prepare(m, x) for m, x in inputs.inputs.items()}
 
@@ -147,12 +145,36 @@ def test_the_probe_is_one_step_of_the_optimizer_and_the_gradient_behind_it(tmp_p
         with torch.no_grad():
             return float(torch.nn.functional.cross_entropy(worker.backbone.forward(full), inputs.labels))
 
-    here = loss()
-    for j in ("head.1", "fusion.B", "encoder.hr.1"):
-        kept, small = trainer.theta[j].clone(), 1e-2
-        trainer.theta[j].add_(gradient[j], alpha=small)
-        assert loss() - here == pytest.approx(small * float(gradient[j].square().sum()), rel=0.1, abs=2e-5)
-        trainer.theta[j].copy_(kept)
+    start, lr = run.state.models["global"], trainer.config.lr
+    for moved, expected in ((0.0, {j: -x / lr for j, x in step.items()}), (1.0, gradient)):
+        for j in OWN:
+            trainer.theta[j].copy_(start[j] + moved * step[j])
+        here = loss()
+        for j in ("head.1", "fusion.B", "encoder.hr.1"):
+            kept, small = trainer.theta[j].clone(), 1e-2
+            trainer.theta[j].add_(expected[j], alpha=small)
+            assert loss() - here == pytest.approx(small * float(expected[j].square().sum()), rel=0.1, abs=2e-5)
+            trainer.theta[j].copy_(kept)
+
+
+def test_importance_of_a_plain_step_is_the_squared_gradient_as_in_the_global_one(tmp_path):
+    """To first order ``-g . Delta = |Delta|^2 / eta``: a probe's ``I_n`` is what ``I_g`` gives for the same step."""
+    run, seen = run_of(tmp_path, batch_size=64, lr=1e-4), []
+    job = run.executor._worker.job
+    start = run.state.models["global"]
+
+    def look(context, task):
+        seen.append(context.probe(replace(task, output=None, train=LAYOUT.select(OWN))))
+        return task
+
+    worker = Worker(replace(job, program=replace(job.program, refine=look, after=lambda _, update: update)))
+    tasks = run.strategy.allocate(run.state, context_of(LAYOUT, planner=SPREAD, participants=[0]))
+    list(worker._runs.updates(1, run.state.models, [tasks[:1]], {}, reuses_memory=False))
+    local = selection.local_importance(seen[0])
+    after = {j: start[j].double() + seen[0].step[j].double() if j in OWN else start[j] for j in LAYOUT.ids}
+    both = zip(LAYOUT.ids, global_importance(start, after, LAYOUT).tolist(), strict=True)
+    assert {j: v for j, v in both if j in OWN} == pytest.approx(local, rel=1e-2, abs=1e-6)
+    assert min(local.values()) > 0.0
 
 
 def test_global_importance_of_an_unchanged_model_is_zero():
@@ -186,13 +208,38 @@ def test_beta_mixes_and_one_ignores_the_last_model():
     assert mixed == pytest.approx({j: 0.25 + 0.75 * later.args[f"I.{j}"] for j in OWN})
 
 
+def test_a_tensor_whose_step_raises_the_loss_counts_against_itself():
+    """``-g' . (w' - w)`` = 2 for all but one, -1 for that one: over the largest 1 and -0.5, also in the mix."""
+    worse = "encoder.acc.1"
+    step = {j: torch.full((1,), 1.0 if j == worse else -2.0) for j in OWN}
+    context = probing_context(Probed(step=step, gradient={j: torch.ones(1) for j in OWN}))
+    participants = context_of(LAYOUT, planner=SPREAD, participants=[2])
+    task = fedel.allocate(FedEL(t_th_s=1e9), ServerState(models={}), participants)[0]
+    expected = {j: -0.5 if j == worse else 1.0 for j in OWN}
+    assert fedel.importance(FedEL(), context, task) == expected
+    known = replace(task, args={**task.args, **dict.fromkeys((f"I.{j}" for j in OWN), 0.5)})
+    assert fedel.importance(FedEL(beta=0.8), context, known)[worse] == pytest.approx(0.8 * -0.5 + 0.2 * 0.5)
+    chosen = fedel.refine(FedEL(t_th_s=1e9), context, task)
+    assert set(chosen.train) == set(OWN) - {worse}, "even with time for everything"
+
+
+def test_what_is_remembered_is_the_first_block_that_trained_by_hand():
+    """Blocks 2 and 3 of a window over 1 to 4: the next one may begin at 2; 0 where the exit alone trained."""
+    task = fedel.allocate(FedEL(), ServerState(models={}), context_of(LAYOUT, planner=SPREAD, participants=[2]))[0]
+    work = Work(num_windows=1, epochs=1, num_steps=1, engine="naive", loss=0.0, measured=StageTimes())
+    for train, first in ((("fusion.B", "encoder.hr.2", "exit.3", "fusion.A.acc"), 2), (("exit.3",), 0)):
+        done = replace(task, train=LAYOUT.select(train), args={"end": 1.0, "front": 4.0})
+        receipt = Receipt(assignment=done, work=work, bytes_down=0, bytes_up=0)
+        update = fedel.remember(probing_context(None), Update(receipt=receipt, delta={}))
+        assert update.state[WINDOW].tolist() == [1, 4, first]
+
+
 def test_budgets():
     """Eight own groups: full training takes 8 tau; the link does not count."""
     context = context_of(LAYOUT, planner=SPREAD)
     assert fedel.budget_s(FedEL(), context) == 8.0, "the fastest device's computing time, exits not counted"
     assert fedel.budget_s(FedEL(t_th_s=3.5), context) == 3.5
     assert fedel.budget_s(FedEL(speedup=8.1), context) == 10.0, "the slowest computes for 80 s and sends for 1 s"
-    assert fedel.budget_s(FedEL(speedup="table"), context) == 81.0 / 7.68, "Table II: the toy has LoRA"
     one = fedel.allocate(FedEL(), ServerState(models={}), context_of(LAYOUT, planner=SPREAD, participants=[3]))
     assert one[0].args["t_th_s"] == 8.0, "the whole fleet decides, not who takes part"
 
@@ -322,6 +369,92 @@ def test_prices_are_the_cost_models_own(case):
     chosen = [*combinations(ids, 1), *combinations(ids, 2), *list(combinations(ids, 4))[::7], tuple(ids)]
     for ids in chosen:
         assert selection.cost(tree, ids) == pytest.approx(seconds(ids) - seconds(()), rel=1e-9, abs=1e-12)
+
+
+CHAINS = [["head.1", "fusion.B"], *([f"fusion.A.{m}", f"encoder.{m}.2", f"encoder.{m}.1"] for m in ("acc", "hr"))]
+
+
+class Passing:
+    """A second for each trained group, and two for each group that a gradient has to pass, from the output on."""
+
+    def times(self, client, assignment):
+        trunk, *branches = ([j in assignment.train for j in chain] for chain in CHAINS)
+        passed = [max((i for i, is_trained in enumerate(b) if is_trained), default=0) for b in branches]
+        below = any(map(any, branches))
+        through = len(trunk) if below else max((i for i, is_trained in enumerate(trunk) if is_trained), default=0)
+        return StageTimes(backward_s=sum(map(sum, (trunk, *branches))) + 2.0 * (sum(passed) + through))
+
+
+@pytest.mark.parametrize("limit_s", [10.0, 12.0, 15.0, 18.0])
+def test_a_device_trains_the_best_of_all_selections_that_fit_where_passing_costs_more_than_training(
+    limit_s, monkeypatch
+):
+    """All blocks in the window: against every subset, where leaving out a group does not spare the way past it."""
+
+    def seconds(groups):
+        return Passing().times(0, replace(task, train=LAYOUT.select(groups))).compute_s
+
+    task = fedel.allocate(FedEL(), ServerState(models={}), context_of(LAYOUT, planner=SPREAD, participants=[2]))[0]
+    task = replace(task, args={"t_th_s": limit_s})
+    context = replace(probing_context(None, {WINDOW: torch.tensor([1, 2, 1])}), planner=Passing())
+    assert seconds(OWN) == 8 + 2.0 * (2 + 2 + 2)
+    subsets, has_gap = [s for n in range(len(OWN) + 1) for s in combinations(OWN, n)], False
+    for seed in range(30):
+        value = dict(zip(OWN, np.random.default_rng(seed).random(len(OWN)).tolist(), strict=True))
+        monkeypatch.setattr(fedel, "importance", lambda *_, value=value: value)
+        chosen = fedel.refine(FedEL(), context, task)
+        assert (chosen.args["end"], chosen.args["front"], chosen.output) == (1, 4, None)
+        assert seconds(chosen.train) <= limit_s
+        best = max(sum(value[j] for j in s) for s in subsets if seconds(s) <= limit_s)
+        assert sum(value[j] for j in chosen.train) == pytest.approx(best, abs=1e-12)
+        has_gap |= any(f"encoder.{m}.1" in chosen.train and f"encoder.{m}.2" not in chosen.train for m in ("acc", "hr"))
+    assert has_gap or limit_s == 10.0, "a gradient that passes a group which does not train"
+
+
+@pytest.mark.parametrize("share", [0.7, 0.8, 0.9])
+@pytest.mark.usefixtures("run_cache")
+def test_a_device_trains_the_best_of_all_selections_that_fit_on_a_real_backbone(share, monkeypatch):
+    """Against every subset of the window, priced by the device's own clock: 1000 units round each tensor down."""
+    setup = prepare(config_of("fedel"))
+    context, layout, client = setup_context(setup, 1), setup.layout, setup.fleet.clients[-1]
+    own, planner = [g.id for g in own_groups(layout)], context.planner
+    everything = fedel.allocate(FedEL(), ServerState(models={}), context)[client.id]
+
+    @cache
+    def seconds(output, groups):
+        chosen = layout.select([*groups, *([output] if output else [])])
+        return planner.times(client.id, replace(everything, train=chosen, up=chosen, output=output)).compute_s
+
+    limit_s, sizes = share * seconds(None, tuple(own)), set()
+    info = replace(probing_context(None), info=client, layout=layout, planner=planner)
+    for seed in range(6):
+        value = dict(zip(own, np.random.default_rng(seed).random(len(own)).tolist(), strict=True))
+        monkeypatch.setattr(fedel, "importance", lambda *_, value=value: value)
+        chosen = fedel.refine(FedEL(), info, replace(everything, args={"t_th_s": limit_s}))
+        inside = [j for j in own if chosen.args["end"] <= block(layout, layout[j]) <= chosen.args["front"]]
+        trained = tuple(j for j in inside if j in chosen.train)
+        subsets = [s for n in range(len(inside) + 1) for s in combinations(inside, n)]
+        best = max(sum(value[j] for j in s) for s in subsets if seconds(chosen.output, s) <= limit_s)
+        assert seconds(chosen.output, trained) <= limit_s * (1 + len(own) / selection.UNITS)
+        assert sum(value[j] for j in trained) >= best - 1e-12
+        sizes.add(len(trained))
+    assert max(sizes) > 1 and min(sizes) < len(inside), "something to decide"
+
+
+@pytest.mark.usefixtures("run_cache")
+def test_on_real_data_every_tensor_lowers_the_loss_and_fast_devices_train_all(tmp_path, monkeypatch):
+    """T_th is what type A takes for everything: it leaves out what has no importance, and nothing has none."""
+    seen, plain = [], selection.local_importance
+    monkeypatch.setattr(selection, "local_importance", lambda probed: (seen.append(plain(probed)), seen[-1])[1])
+    config = config_of("fedel", training={"epochs": 1})
+    setup = prepare(config)
+    drive(config, tmp_path / "run")
+    own = {g.id for g in own_groups(setup.layout)}
+    assert len(seen) == 3 * len(setup.fleet) and all(set(found) == own for found in seen)
+    assert min(min(found.values()) for found in seen) > 0.0
+    fast = [c.id for c in setup.fleet.clients if c.device == "A"]
+    for record in read_rounds(tmp_path / "run"):
+        assert all(set(c.trained) == own for c in record.clients if c.client in fast)
 
 
 @pytest.mark.usefixtures("run_cache")
