@@ -57,10 +57,12 @@ def round_record(
     ended_unix_s: float,
     before: Mapping[str, Totals],
     target_s: float | None,
+    warnings: tuple[str, ...] = (),
 ) -> RoundRecord:
     """Build a round's record, the only place where its tensors become JSON.
 
-    ``metrics``: evaluations by part; ``before``: totals of the last record; ``target_s``: ``T*``, if any.
+    ``metrics``: evaluations by part; ``before``: totals of the last record; ``target_s``: ``T*``, if any;
+    ``warnings``: lines for the user.
     """
     trained, state, reference = result.trained, result.state, fedavg_costs(setup, context.participants)
     return RoundRecord(
@@ -86,6 +88,7 @@ def round_record(
         trained_fraction=_trained_fraction(setup, result),
         moved_bytes=trained.moved_bytes,
         server_s=result.server_s,
+        warnings=warnings,
     )
 
 

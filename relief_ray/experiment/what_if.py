@@ -7,43 +7,29 @@ have allowed more or less. F1 stays too; seconds, joules and speedups are comput
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import isclose
 
 from pydantic import ValidationError
 
 from relief_ray.config import ExperimentConfig, parse
-from relief_ray.devices.accounting import CostAccountant
 from relief_ray.devices.clocks import restore_clock
-from relief_ray.devices.fleet import build_fleet, with_windows
 from relief_ray.devices.time import TimeModel
 from relief_ray.errors import UserError
-from relief_ray.experiment.clocks import make_accountant, run_clocks
+from relief_ray.experiment.clocks import run_clocks
+from relief_ray.experiment.hardware import Hardware, price_fleet
 from relief_ray.experiment.lifecycle import stored_engine
 from relief_ray.experiment.recording import as_json, cost_record, fedavg_records, totals_after
-from relief_ray.experiment.setup import build_backbone, count, fedavg_reference
 from relief_ray.messages import Assignment, Fleet, Receipt, RoundCost, StageTimes, Work
-from relief_ray.models.backbone import InputShape
 from relief_ray.records.schema import ClientRecord, RoundRecord, Totals
 from relief_ray.records.selection_text import selection
 from relief_ray.report.runs import Loaded
-from relief_ray.stages import Engine
 
 _TOLERANCE = 1e-9
 SAID = (
     "what if: seconds, joules and speedups were computed for another fleet from the recorded work; the allocation is "
     "the one that was planned for the recorded fleet, F1 is as trained"
 )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Hardware:
-    """A fleet with what its rounds cost; ``plain``: the backbone without a method's additions, for the 1.00x."""
-
-    config: ExperimentConfig
-    fleet: Fleet
-    accountant: CostAccountant
-    plain: CostAccountant
 
 
 def what_if(loaded: Loaded, fleet: Mapping[str, object], profile: str | None = None) -> Loaded:
@@ -83,23 +69,10 @@ def _section(config: Mapping[str, object], name: str) -> dict[str, object]:
     return dict(section) if isinstance(section, dict) else {}
 
 
-def _hardware(loaded: Loaded, config: ExperimentConfig, clocks: Mapping[str, TimeModel]) -> _Hardware:
+def _hardware(loaded: Loaded, config: ExperimentConfig, clocks: Mapping[str, TimeModel]) -> Hardware:
     """The fleet of a configuration with the run's windows and recorded clocks, and these ``clocks``; needs no data."""
-    spec, windows = config.data.spec(), _windows_of(loaded)
-    fleet, types = build_fleet(config.fleet, spec.names, spec.type_counts, len(windows))
-    shape = InputShape(channels=tuple(spec.modalities), window=spec.window, num_classes=len(spec.classes))
-    engine = stored_engine(loaded.run)
-    plain = build_backbone(config, shape, engine)
-    additions = config.strategy.build().adapt(plain.layout, fleet)
-    extended = build_backbone(config, shape, engine, additions) if additions else plain
     known = _recorded_clocks(loaded) | dict(clocks)
-    accountant = make_accountant(config, count(extended, config), plain.layout, types, known, engine)
-    return _Hardware(
-        config=config,
-        fleet=with_windows(fleet, windows),
-        accountant=accountant,
-        plain=replace(accountant, counter=count(plain, config)) if additions else accountant,
-    )
+    return price_fleet(config, _windows_of(loaded), stored_engine(loaded.run), known)
 
 
 def _windows_of(loaded: Loaded) -> list[int]:
@@ -170,13 +143,13 @@ def _receipt(client: ClientRecord) -> Receipt:
     return Receipt(assignment=task, work=work, bytes_down=client.bytes_down, bytes_up=client.bytes_up)
 
 
-def _charged(record: RoundRecord, hardware: _Hardware) -> tuple[Receipt, ...]:
+def _charged(record: RoundRecord, hardware: Hardware) -> tuple[Receipt, ...]:
     """The receipts that a round is charged for; all clients are participants where no FedAvg round is recorded."""
     ids = record.participants if record.fedavg else range(len(hardware.fleet))
     return hardware.accountant.charged(_receipts(record), [hardware.fleet[n] for n in ids])
 
 
-def _refuse_unexplained(loaded: Loaded, record: RoundRecord, hardware: _Hardware) -> None:
+def _refuse_unexplained(loaded: Loaded, record: RoundRecord, hardware: Hardware) -> None:
     """Check that the recorded costs follow from the recorded work; else the other fleet's would be wrong too.
 
     Raises:
@@ -191,7 +164,7 @@ def _refuse_unexplained(loaded: Loaded, record: RoundRecord, hardware: _Hardware
                 f"but its recorded work gives {cost.round_s:.6g} s and {cost.energy_j:.6g} J with this version; run it "
                 "again with this version, then ask"
             )
-    reference = _reference_of(record, hardware, stored_engine(loaded.run)) if record.fedavg else {}
+    reference = hardware.fedavg(record.participants) if record.fedavg else {}
     if any(not _same(reference[name], kept.round_s, kept.energy_j) for name, kept in record.fedavg.items()):
         raise UserError(
             f"{loaded.where}: round {record.round}: some participants had no work, and who they were is not recorded; "
@@ -203,22 +176,16 @@ def _same(cost: RoundCost, round_s: float, energy_j: float) -> bool:
     return isclose(cost.round_s, round_s, rel_tol=_TOLERANCE) and isclose(cost.energy_j, energy_j, rel_tol=_TOLERANCE)
 
 
-def _reference_of(record: RoundRecord, hardware: _Hardware, engine: Engine) -> dict[str, RoundCost]:
-    """A FedAvg round of those who took part in this one."""
-    return fedavg_reference(hardware.config, hardware.plain, hardware.fleet, engine, record.participants)
-
-
-def _recomputed(loaded: Loaded, hardware: _Hardware) -> Loaded:
+def _recomputed(loaded: Loaded, hardware: Hardware) -> Loaded:
     """The run with another fleet's costs, totals, reference and configuration; its warnings say so."""
-    engine, planning = stored_engine(loaded.run), loaded.run.planning_model
-    reference = fedavg_reference(hardware.config, hardware.plain, hardware.fleet, engine)
+    planning, reference = loaded.run.planning_model, hardware.fedavg()
     rounds: list[RoundRecord] = []
     totals: Mapping[str, Totals] = {}
     for record in loaded.rounds:
         work = _charged(record, hardware)
         costs = hardware.accountant.cost(work, hardware.fleet, record.server_s)
         totals = {name: totals_after(totals.get(name, Totals()), cost, work) for name, cost in costs.items()}
-        mine = _reference_of(record, hardware, engine) if record.fedavg else reference
+        mine = hardware.fedavg(record.participants) if record.fedavg else reference
         round_s = costs[planning].round_s
         update = {
             "costs": {name: cost_record(cost) for name, cost in costs.items()},

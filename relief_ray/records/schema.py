@@ -297,6 +297,7 @@ class RoundRecord(Record):
         trained_fraction: mean over clients of trained values over all values of the plain backbone.
         moved_bytes: bytes that really travelled between processes.
         server_s: real seconds of the aggregation.
+        warnings: lines for the user about what happened by this round, e.g. groups that nobody trains.
     """
 
     round: int
@@ -321,6 +322,7 @@ class RoundRecord(Record):
     trained_fraction: float | None = None
     moved_bytes: int = 0
     server_s: float = 0.0
+    warnings: tuple[Text, ...] = ()
 
     @property
     def loss(self) -> float | None:

@@ -147,6 +147,7 @@ class Harmony(StrategyConfig):
             aggregate=partial(aggregate, self),
             evaluate=own_networks,
             warnings=partial(warn_without_fusion, self),
+            rests=partial(is_unimodal, self),
         )
 
     @property
