@@ -14,7 +14,7 @@ from relief_ray import __version__
 from relief_ray.experiment.setup import Setup, deadline_s, fedavg_costs
 from relief_ray.federated import RoundContext, RoundResult
 from relief_ray.groups import GroupId
-from relief_ray.messages import Receipt, RoundCost, ServerState, StageTimes, Trained, Update
+from relief_ray.messages import Assignment, Receipt, RoundCost, ServerState, StageTimes, Trained, Update
 from relief_ray.plugins import digests
 from relief_ray.process import device_name
 from relief_ray.records.checkpoint import Binding
@@ -34,6 +34,7 @@ from relief_ray.records.schema import (
     CostRecord,
     FedAvgRecord,
     Metrics,
+    ProbeRecord,
     RoundRecord,
     RunRecord,
     Stages,
@@ -133,6 +134,18 @@ def _client(receipt: Receipt, bill: Receipt) -> ClientRecord:
         output=task.output,
         extra_flops=work.extra_flops,
         omit_absent=task.omit_absent,
+        probes=tuple(_probe(trial, num_windows) for trial, num_windows in receipt.probes),
+    )
+
+
+def _probe(trial: Assignment, num_windows: int) -> ProbeRecord:
+    return ProbeRecord(
+        trained=tokens(trial.train),
+        num_windows=num_windows,
+        step_flops=trial.step_flops,
+        taps=tuple(sorted(trial.taps)),
+        output=trial.output,
+        omit_absent=trial.omit_absent,
     )
 
 

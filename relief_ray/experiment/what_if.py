@@ -15,27 +15,36 @@ from pydantic import ValidationError
 from relief_ray.config import ExperimentConfig, parse
 from relief_ray.devices.clocks import restore_clock
 from relief_ray.devices.time import TimeModel
+from relief_ray.devices.workload import num_steps
 from relief_ray.errors import UserError
 from relief_ray.experiment.clocks import run_clocks
 from relief_ray.experiment.hardware import Hardware, price_fleet
 from relief_ray.experiment.lifecycle import stored_engine
 from relief_ray.experiment.recording import as_json, cost_record, fedavg_records, totals_after
 from relief_ray.messages import Assignment, Fleet, Receipt, RoundCost, StageTimes, Work
-from relief_ray.records.schema import ClientRecord, RoundRecord, Totals
+from relief_ray.records.schema import ClientRecord, ProbeRecord, RoundRecord, Totals
 from relief_ray.records.selection_text import selection
 from relief_ray.report.runs import Loaded
 
 _TOLERANCE = 1e-9
 SAID = (
-    "what if: seconds, joules and speedups were computed for another fleet from the recorded work; the allocation is "
-    "the one that was planned for the recorded fleet, F1 is as trained"
+    "what if: seconds, joules and speedups were computed for another fleet or another local round from the recorded "
+    "work; the allocation is the one that was planned for the recorded ones, F1 is as trained"
 )
 
 
-def what_if(loaded: Loaded, fleet: Mapping[str, object], profile: str | None = None) -> Loaded:
+def what_if(
+    loaded: Loaded,
+    fleet: Mapping[str, object],
+    profile: str | None = None,
+    *,
+    windows: int | None = None,
+    epochs: int | None = None,
+) -> Loaded:
     """The run with the costs that it would have had; ``fleet``: keys of the fleet's configuration that differ.
 
-    ``profile``: a device profile's file, for the clock ``measured``.
+    ``profile``: a device profile's file, for the clock ``measured``; ``windows`` and ``epochs`` of a client's local
+    round, e.g. 1,900 and 5 of the paper's protocol: who trains what stays, compute grows and links do not.
 
     Raises:
         UserError: the run is pooled or its work is not fully recorded; the other fleet has other clients or sensors.
@@ -46,13 +55,15 @@ def what_if(loaded: Loaded, fleet: Mapping[str, object], profile: str | None = N
         raise UserError(f"{where}: pooled data have no fleet; name a federated run")
     costs = _section(run.config, "costs") | ({} if profile is None else {"profile": profile})
     values = {**run.config, "fleet": _merged(_section(run.config, "fleet"), fleet), "costs": costs}
+    if epochs is not None:
+        values["training"] = _section(run.config, "training") | {"epochs": epochs}
     changed = parse(values, f"{where}, other fleet")
     profiled = {} if profile is None else {n: c for n, c in run_clocks(changed).items() if c.needs_profile}
-    before, after = _hardware(loaded, config, {}), _hardware(loaded, changed, profiled)
+    before, after = _hardware(loaded, config, {}), _hardware(loaded, changed, profiled, windows)
     _refuse_other_sensors(before.fleet, after.fleet)
     for record in loaded.rounds[:2]:
         _refuse_unexplained(loaded, record, before)
-    return _recomputed(loaded, after)
+    return _recomputed(loaded, before, after)
 
 
 def _merged(old: Mapping[str, object], new: Mapping[str, object]) -> dict[str, object]:
@@ -69,10 +80,17 @@ def _section(config: Mapping[str, object], name: str) -> dict[str, object]:
     return dict(section) if isinstance(section, dict) else {}
 
 
-def _hardware(loaded: Loaded, config: ExperimentConfig, clocks: Mapping[str, TimeModel]) -> Hardware:
-    """The fleet of a configuration with the run's windows and recorded clocks, and these ``clocks``; needs no data."""
+def _hardware(
+    loaded: Loaded, config: ExperimentConfig, clocks: Mapping[str, TimeModel], windows: int | None = None
+) -> Hardware:
+    """The fleet of a configuration with the run's recorded clocks, and these ``clocks``; needs no data.
+
+    ``windows``: of each client; None: as recorded.
+    """
     known = _recorded_clocks(loaded) | dict(clocks)
-    return price_fleet(config, _windows_of(loaded), stored_engine(loaded.run), known)
+    recorded = _windows_of(loaded)
+    chosen = recorded if windows is None else [windows] * len(recorded)
+    return price_fleet(config, chosen, stored_engine(loaded.run), known)
 
 
 def _windows_of(loaded: Loaded) -> list[int]:
@@ -140,13 +158,49 @@ def _receipt(client: ClientRecord) -> Receipt:
         num_windows=client.num_windows, epochs=client.epochs, num_steps=client.num_steps, engine=client.engine,
         loss=client.loss, measured=StageTimes(), extra_flops=client.extra_flops,
     )  # fmt: skip
-    return Receipt(assignment=task, work=work, bytes_down=client.bytes_down, bytes_up=client.bytes_up)
+    probes = tuple((_trial(client.client, probe), probe.num_windows) for probe in client.probes)
+    return Receipt(assignment=task, work=work, bytes_down=client.bytes_down, bytes_up=client.bytes_up, probes=probes)
 
 
-def _charged(record: RoundRecord, hardware: Hardware) -> tuple[Receipt, ...]:
+def _trial(client: int, probe: ProbeRecord) -> Assignment:
+    """The trial step of a probe; nothing is sent for it."""
+    return Assignment(
+        client=client,
+        down={},
+        train=selection(probe.trained),
+        up={},
+        epochs=1,
+        step_flops=probe.step_flops,
+        taps=frozenset(probe.taps),
+        output=probe.output,
+        omit_absent=probe.omit_absent,
+    )
+
+
+def _resized(receipt: Receipt, before: Hardware, after: Hardware) -> Receipt:
+    """Scale a receipt's windows, epochs and steps from one fleet's local round to another's.
+
+    A method that used half of a client's windows or a third of the epochs still does; bytes and probes stay.
+    """
+    work, client = receipt.work, receipt.assignment.client
+    old, new = before.config.training, after.config.training
+    windows = round(work.num_windows * after.fleet[client].num_windows / before.fleet[client].num_windows)
+    epochs = round(work.epochs * new.epochs / old.epochs)
+    if (windows, epochs) == (work.num_windows, work.epochs):
+        return receipt
+    usual = num_steps(work.num_windows, work.epochs, old.batch_size)
+    steps = num_steps(windows, epochs, new.batch_size)
+    steps = round(steps * work.num_steps / usual) if usual else steps
+    extra_flops = work.extra_flops * steps / work.num_steps if work.num_steps else work.extra_flops
+    changed = replace(work, num_windows=windows, epochs=epochs, num_steps=steps, extra_flops=extra_flops)
+    return replace(receipt, work=changed, assignment=replace(receipt.assignment, epochs=epochs))
+
+
+def _charged(record: RoundRecord, before: Hardware, after: Hardware) -> tuple[Receipt, ...]:
     """The receipts that a round is charged for; all clients are participants where no FedAvg round is recorded."""
-    ids = record.participants if record.fedavg else range(len(hardware.fleet))
-    return hardware.accountant.charged(_receipts(record), [hardware.fleet[n] for n in ids])
+    ids = record.participants if record.fedavg else range(len(after.fleet))
+    done = [_resized(receipt, before, after) for receipt in _receipts(record)]
+    return after.accountant.charged(done, [after.fleet[n] for n in ids])
 
 
 def _refuse_unexplained(loaded: Loaded, record: RoundRecord, hardware: Hardware) -> None:
@@ -155,7 +209,8 @@ def _refuse_unexplained(loaded: Loaded, record: RoundRecord, hardware: Hardware)
     Raises:
         UserError: they do not, e.g. because another version counted differently.
     """
-    costs = hardware.accountant.cost(_charged(record, hardware), hardware.fleet, record.server_s)
+    charged = _charged(record, hardware, hardware)
+    costs = hardware.accountant.cost(charged, hardware.fleet, record.server_s)
     for name, cost in costs.items():
         kept = record.costs.get(name)
         if kept is not None and not _same(cost, kept.round_s, kept.energy_j):
@@ -176,13 +231,13 @@ def _same(cost: RoundCost, round_s: float, energy_j: float) -> bool:
     return isclose(cost.round_s, round_s, rel_tol=_TOLERANCE) and isclose(cost.energy_j, energy_j, rel_tol=_TOLERANCE)
 
 
-def _recomputed(loaded: Loaded, hardware: Hardware) -> Loaded:
+def _recomputed(loaded: Loaded, before: Hardware, hardware: Hardware) -> Loaded:
     """The run with another fleet's costs, totals, reference and configuration; its warnings say so."""
     planning, reference = loaded.run.planning_model, hardware.fedavg()
     rounds: list[RoundRecord] = []
     totals: Mapping[str, Totals] = {}
     for record in loaded.rounds:
-        work = _charged(record, hardware)
+        work = _charged(record, before, hardware)
         costs = hardware.accountant.cost(work, hardware.fleet, record.server_s)
         totals = {name: totals_after(totals.get(name, Totals()), cost, work) for name, cost in costs.items()}
         mine = hardware.fedavg(record.participants) if record.fedavg else reference

@@ -149,6 +149,26 @@ class TensorStat(Record):
     values: tuple[float, ...] = ()
 
 
+class ProbeRecord(Record):
+    """A trial beside a client's task: two passes and one optimizer step, which are charged.
+
+    Attributes:
+        trained: groups of the trial step.
+        num_windows: windows of its two passes together.
+        step_flops: FLOPs of the step beside stages and optimizer.
+        taps: stages whose outputs its objective read.
+        output: stage that yielded the logits; None: the backbone's last.
+        omit_absent: whether networks of absent sensors were left out.
+    """
+
+    trained: tuple[str, ...]
+    num_windows: int
+    step_flops: float = 0.0
+    taps: tuple[str, ...] = ()
+    output: str | None = None
+    omit_absent: bool = False
+
+
 class ClientRecord(Record):
     """Work of one client in a round.
 
@@ -175,6 +195,7 @@ class ClientRecord(Record):
         output: stage that yielded the logits; None: the backbone's last.
         extra_flops: FLOPs beside stages and optimizer.
         omit_absent: whether it had no networks of sensors that it lacks.
+        probes: trials beside the task.
     """
 
     client: int
@@ -197,6 +218,7 @@ class ClientRecord(Record):
     output: str | None = None
     extra_flops: float = 0.0
     omit_absent: bool = False
+    probes: tuple[ProbeRecord, ...] = ()
 
 
 class ClientCostRecord(Record):

@@ -46,7 +46,12 @@ UNUSED = "fusion.B, encoder.acc.1"
 
 @pytest.mark.parametrize(
     ("strategy", "names"),
-    [(STARVING, UNUSED), ({"name": "relief", "select": "none"}, ""), ({"name": "fedavg"}, ""), ({"name": "harmony"}, "")],
+    [
+        (STARVING, UNUSED),
+        ({"name": "relief", "select": "none"}, ""),
+        ({"name": "fedavg"}, ""),
+        ({"name": "harmony"}, ""),
+    ],
     ids=["starved", "meant", "fedavg", "two phases"],
 )
 def test_the_record_warns_also_after_a_resume(run_cache, tmp_path, strategy, names):

@@ -186,9 +186,7 @@ def planned_round_s(config: Relief, context: RoundContext) -> float:
     """
     loads = fleet_loads(config, context)
     target = _target_s(config, context, tuple(loads.values()))
-    return max(
-        load.seconds(_allocate(config, load, target, budget.by_cost(load)).groups) for load in loads.values()
-    )
+    return max(load.seconds(_allocate(config, load, target, budget.by_cost(load)).groups) for load in loads.values())
 
 
 def allocate(config: Relief, state: ServerState, context: RoundContext) -> tuple[Assignment, ...]:
