@@ -248,8 +248,9 @@ def paper(backbone: Values | str, number: str) -> str:
     rows = []
     for preset, row in (("relief", "V0"), ("v1", "V1"), ("v2", "V2"), ("v3", "V3")):
         speed, joules, up_bytes = ours(CASES[0], preset, backbone)
-        there = printed.get(row, f"{number} speedup").value
-        rows.append([row, f"{speed:.2f}x", f"{there}x", f"{joules:.0f}", f"{up_bytes / KIB:,.0f}"])
+        there = printed.get(row, f"{number} speedup")
+        assert there is not None
+        rows.append([row, f"{speed:.2f}x", f"{there.value}x", f"{joules:.0f}", f"{up_bytes / KIB:,.0f}"])
     return table([number, "speed", "paper", "J", "upload a client, KiB"], rows)
 
 
