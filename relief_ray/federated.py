@@ -29,7 +29,7 @@ from relief_ray.messages import (
     Trained,
     Update,
 )
-from relief_ray.protocols import Accountant, Executor, Network, Planner, StateStore, Windows
+from relief_ray.protocols import Accountant, Executor, Explanation, Network, Planner, StateStore, Windows
 from relief_ray.streams import Streams
 
 
@@ -255,6 +255,32 @@ def no_warnings(run: PlannedRun) -> tuple[str, ...]:
     return ()
 
 
+# Numbers about the server's state that a round's record keeps: table -> row -> value.
+Diagnostics = Mapping[str, Mapping[str, float]]
+
+
+def no_diagnostics(state: ServerState, layout: GroupLayout) -> Diagnostics:
+    """Record nothing of the state."""
+    return {}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExplainRequest:
+    """Question about one client's task in one round, as a method is asked it after the run.
+
+    Attributes:
+        context: the round, with the participants that the ledger names (all clients in a round that is to come).
+        client: the client.
+        before: ``Strategy.diagnose`` of the state that the round began with, from the ledger; empty before the first.
+        fedavg_s: seconds of the client's round under FedAvg, by the clock of ``context.planner``.
+    """
+
+    context: RoundContext
+    client: ClientInfo
+    before: Diagnostics
+    fedavg_s: float
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Strategy:
     """A federated method: one function per box of Algorithm 1.
@@ -274,6 +300,8 @@ class Strategy:
             the sentences.
         rests: whether the method leaves groups untrained on purpose in a round (a first phase); otherwise a group that
             participants could train and none has for five rounds is a warning.
+        diagnose: numbers about a state that the round's record keeps, e.g. a smoothed divergence by group.
+        explain: reasons for one client's task, for `relief-ray explain`; None: the method has none to give.
         pooled: whether one client holds the data of all (the ``central`` bound).
     """
 
@@ -288,6 +316,8 @@ class Strategy:
     deadline_s: Callable[[RoundContext], float] | None = None
     warnings: Callable[[PlannedRun], tuple[str, ...]] = no_warnings
     rests: Callable[[RoundContext], bool] = always_trains
+    diagnose: Callable[[ServerState, GroupLayout], Diagnostics] = no_diagnostics
+    explain: Callable[[ExplainRequest], Explanation] | None = None
     bootstrap: bool = False
     pooled: bool = False
 

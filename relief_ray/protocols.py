@@ -1,9 +1,12 @@
-"""Interfaces between the round and its surroundings: time model, personal state, executor, costs, server backbone."""
+"""Interfaces between the round and its surroundings: time model, personal state, executor, costs, server backbone.
+
+Also the form in which a method explains a client's task to people (``Explanation``).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -132,3 +135,39 @@ class Accountant(Protocol):
 
         ``server_s``: real seconds of the aggregation.
         """
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExplanationSection:
+    """Part of an explanation: a heading, sentences and a table.
+
+    Attributes:
+        heading: summary of the section in one line.
+        lines: sentences below it.
+        head: headings of the table's columns; empty where there is no table.
+        rows: cells of the table as text.
+        left: number of columns that are aligned to the left.
+    """
+
+    heading: str
+    lines: tuple[str, ...] = ()
+    head: tuple[str, ...] = ()
+    rows: tuple[tuple[str, ...], ...] = ()
+    left: int = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Explanation:
+    """Reasons for one client's task in one round, as `relief-ray explain` prints them.
+
+    Attributes:
+        summary: the whole answer where nothing had to be chosen; empty where there are sections.
+        sections: what decided the task, step by step.
+        groups: groups that the client trains, for comparison with the ledger.
+        facts: the figures of the sections by name, for JSON.
+    """
+
+    summary: str = ""
+    sections: tuple[ExplanationSection, ...] = ()
+    groups: tuple[GroupId, ...] = ()
+    facts: Mapping[str, object] = field(default_factory=dict)

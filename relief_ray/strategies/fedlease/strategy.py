@@ -38,6 +38,7 @@ from relief_ray.strategies.fedlease.clustering import (
     nearest,
     no_clusters,
     own_bucket,
+    silhouettes_of,
     to_keep,
     warmup_steps,
     warmups,
@@ -80,6 +81,7 @@ class FedLEASE(StrategyConfig):
             aggregate=partial(aggregate, self),
             evaluate=own_experts,
             warnings=partial(warn_without_experts, self),
+            diagnose=silhouettes_of,
         )
 
 

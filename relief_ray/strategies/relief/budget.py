@@ -88,7 +88,7 @@ def least_target_s(loads: Sequence[Load], slots_slowest: int = 0) -> float:
     """
     if not loads:
         raise ValueError("T* needs at least one client, found none")
-    needed = [max(len(n.mandatory), min(slots_slowest, len(n.accessible))) for n in loads]
+    needed = [least_slots(load, slots_slowest) for load in loads]
 
     def is_enough(target_s: float) -> bool:
         return all((target_s - n.overhead_s) / n.tau_s >= q for n, q in zip(loads, needed, strict=True))
@@ -101,6 +101,11 @@ def least_target_s(loads: Sequence[Load], slots_slowest: int = 0) -> float:
         if not low < middle < high:
             return high
         low, high = (low, middle) if is_enough(middle) else (middle, high)
+
+
+def least_slots(load: Load, slots_slowest: int) -> int:
+    """Return ``q_n = max(|M_n|, min(slots_slowest, |G_n|))``, the number of groups that ``T*`` has to buy a client."""
+    return max(len(load.mandatory), min(slots_slowest, len(load.accessible)))
 
 
 def covering_target_s(loads: Sequence[Load]) -> float:

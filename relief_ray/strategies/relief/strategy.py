@@ -12,7 +12,7 @@ Heterogeneous IoT Edge".
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Decimal
 from functools import partial
@@ -20,13 +20,23 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from relief_ray.federated import PlannedRun, RoundContext, ServerTools, Strategy
+from relief_ray.federated import ExplainRequest, PlannedRun, RoundContext, ServerTools, Strategy
 from relief_ray.groups import GroupId, ParamGroup
 from relief_ray.messages import Assignment, ClientId, ClientInfo, Reduced, ServerState, StageTimes, WeightedSum
-from relief_ray.server.aggregation import apply_step, mean_step, one_bucket, over_members, over_participants, to_tensor
+from relief_ray.protocols import Explanation
+from relief_ray.server.aggregation import (
+    apply_step,
+    divergence,
+    mean_step,
+    one_bucket,
+    over_members,
+    over_participants,
+    to_tensor,
+)
 from relief_ray.strategies.common import ReadWith, Search, StrategyConfig, search_over, train_everything
 from relief_ray.strategies.relief import budget
-from relief_ray.strategies.relief.divergence import D_BAR, divergence, smooth, smoothed
+from relief_ray.strategies.relief.divergence import D_BAR, diagnose, smooth, smoothed
+from relief_ray.strategies.relief.explanation import Reasons, explanation, offers, without_choice
 
 BOOTSTRAP = "bootstrap"
 Weight = Callable[[ParamGroup, ClientInfo, Assignment], float]
@@ -96,6 +106,8 @@ class Relief(StrategyConfig):
             deadline_s=None if self.select == "all" else partial(target_s, self),
             warnings=partial(tight_deadline, self),
             rests=partial(fills_nothing, self),
+            diagnose=diagnose,
+            explain=partial(explain, self),
             bootstrap=True,
         )
 
@@ -294,3 +306,51 @@ def rounded_up(seconds: float) -> str:
     """Three significant digits, never below."""
     exact = Decimal(seconds)
     return f"{exact.quantize(Decimal(1).scaleb(exact.adjusted() - 2), rounding=ROUND_CEILING):f}"
+
+
+def explain(config: Relief, request: ExplainRequest) -> Explanation:
+    """Solve one client's allocation again with the functions of the run."""
+    context, client = request.context, request.client
+    if context.round == 0 or config.select == "all":
+        return without_choice(client, len(context.layout.accessible(client.modalities)), context.round)
+    d_bar = dict(request.before.get(D_BAR, {}))
+    state = ServerState(models={}, tensors={D_BAR: to_tensor(d_bar, context.layout)})
+    loads = fleet_loads(config, context)
+    load, target = loads[client.id], _target_s(config, context, tuple(loads.values()))
+    chosen = plan(config, state, context, client, load, target)
+    return explanation(
+        Reasons(
+            client=client,
+            round=context.round,
+            select=config.select,
+            fill=config.fill,
+            forced=config.mandatory,
+            target_s=target,
+            set_by=_set_by(config, context, loads, target),
+            overhead_s=load.overhead_s,
+            tau_s=load.tau_s,
+            affordable=budget.affordable(load, target),
+            slots=chosen.budget,
+            mandatory=load.mandatory,
+            offers=offers(load, chosen, ranking(config, state, context, client, load), d_bar),
+            groups=chosen.groups,
+            planned_s=load.seconds(chosen.groups),
+            fedavg_s=request.fedavg_s,
+        )
+    )
+
+
+def _set_by(
+    config: Relief, context: RoundContext, loads: Mapping[ClientId, budget.Load], target: float
+) -> ClientInfo | None:
+    """Return the client whose groups take longest, which sets ``T*``; None where it is given or raised by ``cover``."""
+
+    def needed_s(client: ClientInfo) -> float:
+        load = loads[client.id]
+        if config.fill == "time":
+            return load.seconds(load.mandatory)
+        return load.overhead_s + budget.least_slots(load, config.slots_slowest or 0) * load.tau_s
+
+    slowest = max(context.fleet.clients, key=needed_s)
+    is_raised = config.cover and target > needed_s(slowest) * (1.0 + budget.SLACK)
+    return None if config.has_deadline or is_raised else slowest
