@@ -169,7 +169,7 @@ def _choice(reasons: Reasons) -> ExplanationSection:
     if not reasons.forced:
         lines[0] = lines[0].replace("First its mandatory blocks. The rest goes to", "Slots go to")
         lines.append("This strategy does not force the mandatory blocks in: they compete like the others.")
-    lines.append("busy: seconds of a round with this group and those already taken; over T*: by how much it exceeds the budget.")
+    lines.append("busy: seconds of a round with this group and those already taken; over T*: what exceeds the budget.")
     return ExplanationSection(
         heading="3. Who gets the slots",
         lines=tuple(lines),
