@@ -14,6 +14,7 @@ from time import perf_counter, time
 
 from relief_ray.errors import UserError
 from relief_ray.experiment.evaluation import evaluation_inputs
+from relief_ray.experiment.protocol import speedup_at_paper
 from relief_ray.experiment.recording import binding_of, now, round_record
 from relief_ray.experiment.setup import Setup, context_of, deadline_s, subject_names
 from relief_ray.experiment.untrained import UntrainedGroups
@@ -120,6 +121,7 @@ class Experiment:
                 ended_unix_s=time(),
                 before=self.totals,
                 target_s=self.target_s,
+                speedup_paper=speedup_at_paper(setup, result.charged, context.participants),
                 warnings=self._watch(round_, [j for r in result.trained.worked for j in r.assignment.train]),
             )
             self.folder.append(record)

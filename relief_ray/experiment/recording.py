@@ -59,6 +59,7 @@ def round_record(
     ended_unix_s: float,
     before: Mapping[str, Totals],
     target_s: float | None,
+    speedup_paper: float | None = None,
     warnings: tuple[str, ...] = (),
 ) -> RoundRecord:
     """Build a round's record; ``metrics``: by part of the data, ``before``: totals of the last record."""
@@ -84,6 +85,7 @@ def round_record(
         diagnostics=diagnosed,
         deadline_s=target_s,
         speedup=_speedup(setup, result, reference),
+        speedup_paper=speedup_paper,
         fedavg={} if len(context.participants) == len(setup.fleet) else fedavg_records(reference),
         trained_fraction=_trained_fraction(setup, result),
         moved_bytes=trained.moved_bytes,
@@ -213,7 +215,10 @@ def _trained_fraction(setup: Setup, result: RoundResult) -> float:
 
 def fedavg_records(reference: Mapping[str, RoundCost]) -> dict[str, FedAvgRecord]:
     """Convert FedAvg's costs by time model, without its clients."""
-    return {name: FedAvgRecord(round_s=c.round_s, energy_j=c.energy_j) for name, c in reference.items()}
+    return {
+        name: FedAvgRecord(round_s=c.round_s, energy_j=c.energy_j, compute_s=c.compute_s, link_share=c.link_share)
+        for name, c in reference.items()
+    }
 
 
 def now() -> str:

@@ -15,13 +15,13 @@ from pydantic import ValidationError
 from relief_ray.config import ExperimentConfig, parse
 from relief_ray.devices.clocks import restore_clock
 from relief_ray.devices.time import TimeModel
-from relief_ray.devices.workload import num_steps
 from relief_ray.errors import UserError
 from relief_ray.experiment.clocks import run_clocks
 from relief_ray.experiment.hardware import Hardware, price_fleet
 from relief_ray.experiment.lifecycle import stored_engine
+from relief_ray.experiment.protocol import LocalRound, resized
 from relief_ray.experiment.recording import as_json, cost_record, fedavg_records, totals_after
-from relief_ray.messages import Assignment, Fleet, Receipt, RoundCost, StageTimes, Work
+from relief_ray.messages import Assignment, ClientId, Fleet, Receipt, RoundCost, StageTimes, Work
 from relief_ray.records.schema import ClientRecord, ProbeRecord, RoundRecord, Totals
 from relief_ray.records.selection_text import selection
 from relief_ray.report.runs import Loaded
@@ -177,29 +177,19 @@ def _trial(client: int, probe: ProbeRecord) -> Assignment:
     )
 
 
-def _resized(receipt: Receipt, before: Hardware, after: Hardware) -> Receipt:
-    """Scale a receipt's windows, epochs and steps from one fleet's local round to another's.
-
-    A method that used half of a client's windows or a third of the epochs still does; bytes and probes stay.
-    """
-    work, client = receipt.work, receipt.assignment.client
-    old, new = before.config.training, after.config.training
-    windows = round(work.num_windows * after.fleet[client].num_windows / before.fleet[client].num_windows)
-    epochs = round(work.epochs * new.epochs / old.epochs)
-    if (windows, epochs) == (work.num_windows, work.epochs):
-        return receipt
-    usual = num_steps(work.num_windows, work.epochs, old.batch_size)
-    steps = num_steps(windows, epochs, new.batch_size)
-    steps = round(steps * work.num_steps / usual) if usual else steps
-    extra_flops = work.extra_flops * steps / work.num_steps if work.num_steps else work.extra_flops
-    changed = replace(work, num_windows=windows, epochs=epochs, num_steps=steps, extra_flops=extra_flops)
-    return replace(receipt, work=changed, assignment=replace(receipt.assignment, epochs=epochs))
+def _local_round(hardware: Hardware, client: ClientId) -> LocalRound:
+    training = hardware.config.training
+    windows = hardware.fleet[client].num_windows
+    return LocalRound(windows=windows, epochs=training.epochs, batch_size=training.batch_size)
 
 
 def _charged(record: RoundRecord, before: Hardware, after: Hardware) -> tuple[Receipt, ...]:
     """The receipts that a round is charged for; all clients are participants where no FedAvg round is recorded."""
     ids = record.participants if record.fedavg else range(len(after.fleet))
-    done = [_resized(receipt, before, after) for receipt in _receipts(record)]
+    done = [
+        resized(r, _local_round(before, r.assignment.client), _local_round(after, r.assignment.client))
+        for r in _receipts(record)
+    ]
     return after.accountant.charged(done, [after.fleet[n] for n in ids])
 
 

@@ -18,7 +18,17 @@ PROTOCOL = (
     ("data.stride_s", "1"), ("training.missing", "zero_input"), ("participation", "1"),
     ("data.split", "not said"),
 )  # fmt: skip
-SIMULATED = ("round_s", "speedup", "speedup_total", "energy_j", "energy_total_j", "energy_saved_percent", "total_s")
+SIMULATED = (
+    "round_s",
+    "speedup",
+    "speedup_compute",
+    "speedup_total",
+    "link_percent",
+    "energy_j",
+    "energy_total_j",
+    "energy_saved_percent",
+    "total_s",
+)
 FITTED_JOULES = ("flop_proportional", "split_naive", "split_reuse")
 _TIMED = (*SIMULATED, "compute_s", "wait_s", "device_j")
 _BY_ROUND = ("tta85_rounds", "tta95_rounds")

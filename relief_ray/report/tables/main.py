@@ -27,8 +27,8 @@ from relief_ray.report.tables.columns import Column
 from relief_ray.strategies import by_registry
 
 COLUMNS = {
-    "I": (col.RARE_F1, col.SPEEDUP, col.ROUNDS_TO_85, col.UP["cnn"], col.JOULES),
-    "II": (col.RARE_F1, col.SPEEDUP, col.UP["moment_lora"], col.TRAINED, col.UP_SAVED, col.JOULES),
+    "I": (col.RARE_F1, col.SPEEDUP, *col.SPEED_CONTEXT, col.ROUNDS_TO_85, col.UP["cnn"], col.JOULES),
+    "II": (col.RARE_F1, col.SPEEDUP, *col.SPEED_CONTEXT, col.UP["moment_lora"], col.TRAINED, col.UP_SAVED, col.JOULES),
 }
 
 
