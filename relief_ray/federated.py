@@ -251,7 +251,7 @@ def always_trains(context: RoundContext) -> bool:
 
 
 def no_warnings(run: PlannedRun) -> tuple[str, ...]:
-    """Finds no fault with any run."""
+    """Find no fault with any run."""
     return ()
 
 

@@ -87,7 +87,7 @@ class TrainerConfig:
 
 
 def trainer_config(training: TrainingConfig, engine: Engine) -> TrainerConfig:
-    """Turns the configuration's section into the trainer's settings; decides the device (``auto``).
+    """Turn the configuration's section into the trainer's settings; decide the device (``auto``).
 
     Raises:
         UserError: there is no such device.

@@ -45,7 +45,7 @@ class Adam:
     """
 
     def __init__(self, parameters: Sequence[Tensor], fused: bool) -> None:
-        """Keeps two moment buffers and a step counter per parameter."""
+        """Keep two moment buffers and a step counter per parameter."""
         self._fused, self._is_direct = fused, fused and all(p.device.type == "cpu" for p in parameters)
         self._stale: set[int] = set()
         self._is_once = False
@@ -57,7 +57,7 @@ class Adam:
         }
 
     def reset(self, parameters: Sequence[Tensor], *, once: bool = False) -> None:
-        """Drops gradients and moments of ``parameters``; the moments' buffers are cleared when they are next used.
+        """Drop gradients and moments of ``parameters``; the moments' buffers are cleared when they are next used.
 
         ``once``: each takes at most one step until the next reset, so that its moments need not be kept. An assertion
         holds this where they are not: large tensors on a CPU.
@@ -68,7 +68,7 @@ class Adam:
         self._is_once = once
 
     def clear(self, parameters: Sequence[Tensor]) -> None:
-        """Clears dropped moments now and not in the next step: a recorded step must not contain the clearing."""
+        """Clear dropped moments now and not in the next step: a recorded step must not contain the clearing."""
         slots = [self._slots[id(p)] for p in parameters if id(p) in self._stale]
         self._stale.difference_update(id(p) for p in parameters)
         for slot in slots:
@@ -99,7 +99,7 @@ class Adam:
             p.grad = None
 
     def _single_step(self, p: Tensor, lr: float) -> bool:
-        """Takes a large tensor's only step with temporary moments, piece by piece; False for a small tensor.
+        """Take a large tensor's only step with temporary moments, piece by piece; False for a small tensor.
 
         Clearing and writing kept moments would take as long as the step. The kernel on pieces gives the same bits as on
         the whole tensor.

@@ -33,7 +33,7 @@ from relief_ray.server.aggregation import (
     over_participants,
     to_tensor,
 )
-from relief_ray.strategies.common import ReadWith, Search, StrategyConfig, search_over, train_everything
+from relief_ray.strategies.common import Preset, ReadWith, Search, StrategyConfig, search_over, train_everything
 from relief_ray.strategies.relief import budget
 from relief_ray.strategies.relief.divergence import D_BAR, diagnose, smooth, smoothed
 from relief_ray.strategies.relief.explanation import Reasons, explanation, offers, without_choice
@@ -95,7 +95,7 @@ class Relief(StrategyConfig):
         return self.deadline_s is not None or self.deadline_fraction is not None
 
     def build(self) -> Strategy:
-        """Builds the strategy."""
+        """Build the strategy."""
         base = self.reduction().weight
         reduction = WeightedSum(weight=partial(role_weight, self, base), bucket=one_bucket)
         return Strategy(
@@ -354,3 +354,46 @@ def _set_by(
     slowest = max(context.fleet.clients, key=needed_s)
     is_raised = config.cover and target > needed_s(slowest) * (1.0 + budget.SLACK)
     return None if config.has_deadline or is_raised else slowest
+
+
+# V0 to V3 of the paper's Table III, and three variants of ours.
+PRESETS = {
+    "relief": Preset(Relief()),
+    "v1": Preset(
+        Relief(select="all"),
+        title="RELIEF without elastic training (V1)",
+        kind="ablation",
+        about="RELIEF without elastic training: all groups a client can reach, every round",
+        search={},
+    ),
+    "v2": Preset(
+        Relief(cohort=False, mandatory=False),
+        title="RELIEF without cohort-wise aggregation (V2)",
+        kind="ablation",
+        about="RELIEF averaging over everybody (absent = no change); blocks not forced",
+    ),
+    "v3": Preset(
+        Relief(select="random", mandatory=False),
+        title="RELIEF with random allocation (V3)",
+        kind="ablation",
+        about="RELIEF with random groups instead of divergent ones; blocks not forced",
+    ),
+    "v2_mandatory": Preset(
+        Relief(cohort=False),
+        title="V2 with mandatory blocks",
+        kind="ablation of ours",
+        about="V2 with the own sensors' blocks still forced: only dilution differs",
+    ),
+    "v3_mandatory": Preset(
+        Relief(select="random"),
+        title="V3 with mandatory blocks",
+        kind="ablation of ours",
+        about="V3 with the own sensors' blocks still forced: only the choice differs",
+    ),
+    "mandatory_only": Preset(
+        Relief(select="none"),
+        title="RELIEF, mandatory blocks alone",
+        kind="ablation of ours",
+        about="the own sensors' blocks and nothing else",
+    ),
+}

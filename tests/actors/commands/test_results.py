@@ -47,7 +47,7 @@ def test_a_run_of_fedavg_and_relief_leaves_the_figure(runs: Path) -> None:
 
 
 @pytest.mark.slow
-def test_mlflow_hears_of_every_round_and_sync_adds_nothing(invoke, tmp_path: Path) -> None:
+def test_mlflow_gets_every_round_and_sync_adds_nothing(invoke, tmp_path: Path) -> None:
     pytest.importorskip("mlflow")
     from mlflow import MlflowClient
 
@@ -57,7 +57,7 @@ def test_mlflow_hears_of_every_round_and_sync_adds_nothing(invoke, tmp_path: Pat
     store = MlflowClient(tracking_uri=f"sqlite:///{tmp_path / 'mlflow.db'}")
     assert store.get_experiment_by_name("relief-ray").experiment_id == "1", "as the page's address says"
     (target,) = json.loads((tmp_path / "relief-s0" / "sync.json").read_text())["targets"].values()
-    assert target["step"] == 2 and target["closed"] == "finished"
+    assert target["step"] == 2 and target["status"] == "done"
     again = json.loads(invoke("sync", tmp_path, "--json").stdout)
     assert again["num_points"] == 0 and again["run_id"] == target["run_id"]
 

@@ -345,8 +345,8 @@ def test_cohort_average_by_hand():
 def test_v2_dilutes_exactly_absent_members_count_as_zero(name):
     """All over four participants, B without modality weights: 16/4, 8/4, 9/4, 6/4."""
     values, _ = aggregated(name, DELTAS)
-    found = {j: values[j] for j in ("fusion.A.acc", "fusion.A.hr", "fusion.B", "head.1")}
-    assert found == {"fusion.A.acc": 4.0, "fusion.A.hr": 2.0, "fusion.B": 2.25, "head.1": 1.5}
+    moved = {j: values[j] for j in ("fusion.A.acc", "fusion.A.hr", "fusion.B", "head.1")}
+    assert moved == {"fusion.A.acc": 4.0, "fusion.A.hr": 2.0, "fusion.B": 2.25, "head.1": 1.5}
 
 
 def test_v2s_bootstrap_is_v0s():
@@ -389,8 +389,8 @@ def test_smoothing_goes_on_from_the_stored_average():
 )
 def test_weights_by_role(name, group, client, phase, expected):
     task = task_of(LAYOUT, client, [group], phase)
-    found = role_weight(PRESETS[name].config, lambda group, client, task: 1.0, LAYOUT[group], FOUR[client], task)
-    assert found == expected
+    weight = role_weight(PRESETS[name].config, lambda group, client, task: 1.0, LAYOUT[group], FOUR[client], task)
+    assert weight == expected
 
 
 # Whole rounds -------------------------------------------------------------------------------------------------------
