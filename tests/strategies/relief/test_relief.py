@@ -12,7 +12,7 @@ from relief_ray.messages import ServerState
 from relief_ray.models.backbone import InputShape
 from relief_ray.models.cnn import CnnConfig
 from relief_ray.server.aggregation import from_tensor, to_tensor
-from relief_ray.strategies.relief import Relief
+from relief_ray.strategies.relief import PRESETS, Relief
 from relief_ray.strategies.relief.divergence import D_BAR
 from relief_ray.strategies.relief.strategy import (
     BOOTSTRAP,
@@ -22,7 +22,6 @@ from relief_ray.strategies.relief.strategy import (
     role_weight,
     target_s,
 )
-from relief_ray.strategies.relief.variants import PRESETS
 from tests.toy import (
     ACC,
     EQUAL,
