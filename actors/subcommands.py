@@ -45,14 +45,17 @@ def fleet_show(target: Target = "demo", settings: Settings = None, as_json: AsJs
 def fleet_whatif(
     folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Finished run folders, or folders of them.")],
     other: Annotated[
-        Path, typer.Option("--fleet", metavar="FILE.yaml", help="The keys of `fleet` that differ; or fleet and costs.")
-    ],
+        Path | None,
+        typer.Option("--fleet", metavar="FILE.yaml", help="The keys of `fleet` that differ; or fleet and costs."),
+    ] = None,
+    windows: Annotated[int | None, typer.Option(min=1, help="Training windows a client; the paper: 1900.")] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Local epochs; the paper has 5.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Recompute time, energy and speedup of finished runs on other hardware; who trained what stays as it was."""
     from actors.commands.whatif import whatif
 
-    whatif(folders, other, as_json)
+    whatif(folders, other, windows, epochs, as_json)
 
 
 @model.command("describe")

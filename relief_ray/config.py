@@ -42,7 +42,7 @@ from relief_ray.training.config import TrainingConfig
 
 # Raised by one when the default of a deciding setting changes, so that the same settings get other ids from then on.
 # A setting that is added leaves it as it is: its default is not part of an identity.
-SCHEMA: Final = 1
+SCHEMA: Final = 2
 
 
 class Choice(FrozenConfig):

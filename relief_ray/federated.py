@@ -248,6 +248,11 @@ class PlannedRun:
     participation: float
 
 
+def always_trains(context: RoundContext) -> bool:
+    """Return False: no round leaves groups untrained on purpose."""
+    return False
+
+
 def no_warnings(run: PlannedRun) -> tuple[str, ...]:
     """Find no fault with any run."""
     return ()
@@ -296,6 +301,8 @@ class Strategy:
         deadline_s: round target ``T*`` in seconds of a method that has one; it is recorded with every round.
         warnings: judges a run before it begins (a setting that leaves the method without effect); ``run.json`` keeps
             the sentences.
+        rests: whether the method leaves groups untrained on purpose in a round (a first phase); otherwise a group that
+            participants could train and none has for five rounds is a warning.
         diagnose: numbers about a state that the round's record keeps, e.g. a smoothed divergence by group.
         explain: reasons for one client's task, for `relief-ray explain`; None: the method has none to give.
         pooled: whether one client holds the data of all (the ``central`` bound).
@@ -311,6 +318,7 @@ class Strategy:
     adapt: Callable[[GroupLayout, Fleet], tuple[ExtraModule, ...]] = nothing_added
     deadline_s: Callable[[RoundContext], float] | None = None
     warnings: Callable[[PlannedRun], tuple[str, ...]] = no_warnings
+    rests: Callable[[RoundContext], bool] = always_trains
     diagnose: Callable[[ServerState, GroupLayout], Diagnostics] = no_diagnostics
     explain: Callable[[ExplainRequest], Explanation] | None = None
     bootstrap: bool = False

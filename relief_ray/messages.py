@@ -384,3 +384,14 @@ class RoundCost:
     clients: tuple[ClientCost, ...]
     round_s: float
     energy_j: float
+
+    @property
+    def compute_s(self) -> float:
+        """Longest compute time of a client: the round's length if links took no time."""
+        return max((c.times.compute_s for c in self.clients), default=0.0)
+
+    @property
+    def link_share(self) -> float:
+        """Share of its busy time that the slowest client spends on the link; 0 where nobody works."""
+        slowest = max((c.times for c in self.clients), key=lambda t: t.busy_s, default=StageTimes())
+        return slowest.link_s / slowest.busy_s if slowest.busy_s else 0.0

@@ -264,7 +264,7 @@ def test_where_and_how_it_runs_does_not_name_the_cell(values):
         {"backbone": {"fusion": 100}},
         {"training": {"engine": "naive"}},
         {"evaluation": {"every": 1}},
-        {"costs": {"planning_time": "flop_proportional"}},
+        {"costs": {"planning_time": "split_naive"}},
         {"record": {"pairwise_every": 1}},
     ],
 )

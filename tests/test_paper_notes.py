@@ -53,3 +53,32 @@ def test_communication_is_modality_coverage():
 def test_communication_of_backbone_1():
     assert 4.76 / 4.81 == pytest.approx(0.99, abs=0.001)
     assert sum(owned < 4 for owned in PAMAP2) == 5
+    type_c = (8 * 4.76 - 6 * 4.81) / 2
+    assert type_c == pytest.approx(4.61, abs=0.005) and type_c / 4.81 == pytest.approx(0.96, abs=0.005)
+
+
+def test_normalisers_of_b_and_head():
+    """Weights |M_n|: 20 on PAMAP2, 17 on `dsa`, of which Types A and B hold 18 and 15; the head has 6 of 8 devices."""
+    assert sum(PAMAP2) == 20 and sum(owned for owned in PAMAP2 if owned > 1) == 18
+    dsa = [min(owned, 3) for owned in PAMAP2]
+    assert sum(dsa) == 17 and sum(owned for owned in dsa if owned > 1) == 15
+    assert sum(owned > 1 for owned in PAMAP2) == 6 and len(PAMAP2) == 8
+
+
+@pytest.mark.parametrize(("v1", "reach", "most", "printed"), [(1.66, 0.2608, 2.16, 2.87), (1.52, 0.3218, 2.02, 9.41)])
+def test_v1_bounds_v0(v1, reach, most, printed):
+    """A round is f + (1 - f) x, x the trained share of the work: V1 has x = ``reach``, V0 at best x = 0."""
+    fixed = (1 / v1 - reach) / (1 - reach)
+    assert 1 / fixed == pytest.approx(most, abs=0.005) and 1 / fixed < printed
+
+
+def test_v2_over_v0_is_the_same_on_both_backbones():
+    assert 3.84 / 2.87 == pytest.approx(1.338, abs=5e-4)
+    assert 12.6 / 9.41 == pytest.approx(1.339, abs=5e-4)
+    assert 1.338 == pytest.approx(4 / 3, abs=0.01), "one group fewer of four"
+
+
+def test_type_c_sends_half_of_its_reach():
+    type_c = (8 * 3408 - 3 * 5457 - 3 * 2993) / 2
+    assert type_c == 957 and type_c / 1761 == pytest.approx(0.54, abs=0.005)
+    assert 0.18 / 1.02 * 5457 == pytest.approx(963, abs=0.5)

@@ -101,7 +101,7 @@ def _deadline_text(setup: Setup) -> str:
     """Meaning of T*."""
     if _deadline_method(setup) == PRESETS[PROPOSED]:
         return (
-            f"the least time in which every client manages its mandatory blocks: {PRESETS[PROPOSED].title}'s deadline"
+            f"the least time that buys every client its mandatory number of groups: {PRESETS[PROPOSED].title}'s budget"
         )
     return f"the deadline of {method_name(setup.config.strategy, setup.config.label())} in round 1"
 

@@ -194,7 +194,7 @@ def follow(cell: CellFolder, setup: Setup, context: RunContext) -> RunRecord:
     tracker = context.exports.begin(config.tracking, cell.folder)
 
     def on_round(record: RoundRecord) -> None:
-        context.reporter.round(title, record, config.costs.planning_time)
+        context.reporter.committed(title, record, config.costs.planning_time)
         tracker.round(record)
 
     def on_note(text: str) -> None:

@@ -23,24 +23,36 @@ _FIGURES = ("round_s", "energy_j", "speedup", "total_s", "total_j")
 _HEAD = ["run", "clock", "round s", "then", "J/round", "then", "speedup", "then"]
 
 
-def whatif(folders: Sequence[Path], fleet: Path, as_json: bool) -> None:
+def whatif(folders: Sequence[Path], fleet: Path | None, windows: int | None, epochs: int | None, as_json: bool) -> None:
     """Print seconds, joules and speedup as recorded and on the other fleet, by every clock.
 
     Raises:
-        UserError: no finished run there, or one that does not fit the other fleet.
+        UserError: nothing differs, no finished run there, or one that does not fit the other fleet.
     """
     from relief_ray.experiment.what_if import SAID, what_if
 
-    changed, profile = _read_fleet(fleet)
+    if fleet is None and windows is None and epochs is None:
+        raise UserError("what if what? give --fleet FILE.yaml, --windows N or --epochs E (the paper: 1900 and 5)")
+    changed, profile = ({}, None) if fleet is None else _read_fleet(fleet)
+    place = place_of(fleet, windows, epochs)
     runs = [loaded for loaded in load_runs(find_runs(folders)) if _is_finished(loaded)]
-    pairs = [(loaded, what_if(loaded, changed, profile)) for loaded in runs]
+    pairs = [(loaded, what_if(loaded, changed, profile, windows=windows, epochs=epochs)) for loaded in runs]
     if as_json:
         rows_json: list[JsonValue] = [facts(*pair) for pair in pairs]
-        print(json.dumps({"event": "whatif", "said": SAID, "fleet": str(fleet), "runs": rows_json}))
+        differs = {"fleet": None if fleet is None else str(fleet), "windows": windows, "epochs": epochs}
+        print(json.dumps({"event": "whatif", "said": SAID, **differs, "runs": rows_json}))
         return
-    print(f"{len(pairs)} run(s) on the fleet of {fleet}\n")
+    print(f"{len(pairs)} run(s) {place}\n")
     print(table(_HEAD, [row for pair in pairs for row in rows(*pair)], left=2))
     print("\n" + textwrap.fill(f"{SAID[0].upper()}{SAID[1:]}.", WIDTH))
+
+
+def place_of(fleet: Path | None, windows: int | None, epochs: int | None) -> str:
+    """Say what differs: ``on the fleet of other.yaml, with 1900 windows a client, with 5 epochs``."""
+    parts = [f"on the fleet of {fleet}"] * (fleet is not None)
+    parts += [f"with {windows} windows a client"] * (windows is not None)
+    parts += [f"with {epochs} local epochs"] * (epochs is not None)
+    return ", ".join(parts)
 
 
 def _read_fleet(path: Path) -> tuple[dict[str, object], str | None]:

@@ -151,7 +151,7 @@ class GridProgress:
         for record in lines.rounds:
             if running.tracker is not None:
                 running.tracker.round(record)
-            self.reporter.round(_title_of(entry), record, entry.cell.config.costs.planning_time)
+            self.reporter.committed(_title_of(entry), record, entry.cell.config.costs.planning_time)
             running.num_rounds = max(running.num_rounds, record.round + has_bootstrap(entry.cell))
             f1 = headline_f1(record)
             running.f1 = running.f1 if f1 is None else f1

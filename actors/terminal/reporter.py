@@ -95,6 +95,12 @@ class Reporter:
     def round(self, title: str, record: RoundRecord, clock: str) -> None:
         """Show a committed round; ``clock`` names the time model whose seconds and joules are shown."""
 
+    def committed(self, title: str, record: RoundRecord, clock: str) -> None:
+        """Show a committed round and what it warns of."""
+        self.round(title, record, clock)
+        for warning in record.warnings:
+            self.note(f"{title}: WARNING: {warning}")
+
     def end(self, end: CellEnd) -> None:
         """Show how a cell ended."""
 

@@ -47,7 +47,7 @@ class CostConfig(FrozenConfig):
         count_server_time: whether a round also lasts as long as the server's aggregation took here.
     """
 
-    planning_time: str = "split_naive"
+    planning_time: str = "flop_proportional"
     utilisation: float | None = Field(default=None, gt=0.0)
     profile: str | None = None
     accounting: Accounting = "method"

@@ -14,15 +14,19 @@ from time import perf_counter, time
 
 from relief_ray.errors import UserError
 from relief_ray.experiment.evaluation import client_views, evaluation_inputs
+from relief_ray.experiment.protocol import speedup_at_paper
 from relief_ray.experiment.recording import binding_of, now, round_record
 from relief_ray.experiment.setup import Setup, context_of, deadline_s, subject_names
+from relief_ray.experiment.untrained import UntrainedGroups
 from relief_ray.federated import RoundResult, run_round
+from relief_ray.groups import GroupId
 from relief_ray.messages import ClientInfo
 from relief_ray.protocols import Executor
 from relief_ray.records.checkpoint import Checkpoint, CheckpointStateStore, Saver
 from relief_ray.records.metrics import summarise
 from relief_ray.records.run_folder import RunFolder, restore
 from relief_ray.records.schema import Metrics, RoundRecord, RunRecord, RunStatus, Totals
+from relief_ray.records.selection_text import selection
 from relief_ray.records.tracking import NullTracker, Tracker
 from relief_ray.training.job import Job
 
@@ -70,6 +74,9 @@ class Experiment:
         self.next_round = point.round + 1 if point else (0 if setup.strategy.bootstrap else 1)
         self.saved_round = self.next_round - 1
         self.saver = Saver()
+        self.untrained = UntrainedGroups(layout=setup.fedavg.counter.layout, name=setup.config.label())
+        for record in past:
+            self._watch(record.round, [j for c in record.clients for j in selection(c.trained)])
 
     def run(self, on_round: OnRound = ignore, should_stop: Callable[[], bool] = never) -> RunRecord:
         """Run the remaining rounds; stop between rounds when ``should_stop`` says so.
@@ -114,6 +121,8 @@ class Experiment:
                 ended_unix_s=time(),
                 before=self.totals,
                 target_s=self.target_s,
+                speedup_paper=speedup_at_paper(setup, result.charged, context.participants),
+                warnings=self._watch(round_, [j for r in result.trained.worked for j in r.assignment.train]),
             )
             self.folder.append(record)
         except BaseException:
@@ -125,6 +134,12 @@ class Experiment:
         if round_ % setup.config.record.checkpoint_every == 0 or round_ == setup.config.rounds:
             self._save()
         return record
+
+    def _watch(self, round_: int, trained: list[GroupId]) -> tuple[str, ...]:
+        """Warnings about groups that nobody has trained for several rounds."""
+        participants = self._participants(round_)
+        rests = self.setup.strategy.rests(context_of(self.setup, round_, participants))
+        return self.untrained.add(round_, participants, trained, rests)
 
     def _save(self) -> None:
         point = Checkpoint(round=self.next_round - 1, state=self.state, clients=dict(self.store.committed))

@@ -14,7 +14,7 @@ from relief_ray import __version__
 from relief_ray.experiment.setup import Setup, deadline_s, fedavg_costs
 from relief_ray.federated import RoundContext, RoundResult
 from relief_ray.groups import GroupId
-from relief_ray.messages import Receipt, RoundCost, StageTimes, Trained, Update
+from relief_ray.messages import Assignment, Receipt, RoundCost, StageTimes, Trained, Update
 from relief_ray.plugins import digests
 from relief_ray.process import device_name
 from relief_ray.records.checkpoint import Binding
@@ -34,6 +34,7 @@ from relief_ray.records.schema import (
     CostRecord,
     FedAvgRecord,
     Metrics,
+    ProbeRecord,
     RoundRecord,
     RunRecord,
     Stages,
@@ -58,6 +59,8 @@ def round_record(
     ended_unix_s: float,
     before: Mapping[str, Totals],
     target_s: float | None,
+    speedup_paper: float | None = None,
+    warnings: tuple[str, ...] = (),
 ) -> RoundRecord:
     """Build a round's record; ``metrics``: by part of the data, ``before``: totals of the last record."""
     trained, state, reference = result.trained, result.state, fedavg_costs(setup, context.participants)
@@ -82,10 +85,12 @@ def round_record(
         diagnostics=diagnosed,
         deadline_s=target_s,
         speedup=_speedup(setup, result, reference),
+        speedup_paper=speedup_paper,
         fedavg={} if len(context.participants) == len(setup.fleet) else fedavg_records(reference),
         trained_fraction=_trained_fraction(setup, result),
         moved_bytes=trained.moved_bytes,
         server_s=result.server_s,
+        warnings=warnings,
     )
 
 
@@ -124,6 +129,18 @@ def _client(receipt: Receipt, bill: Receipt) -> ClientRecord:
         output=task.output,
         extra_flops=work.extra_flops,
         omit_absent=task.omit_absent,
+        probes=tuple(_probe(trial, num_windows) for trial, num_windows in receipt.probes),
+    )
+
+
+def _probe(trial: Assignment, num_windows: int) -> ProbeRecord:
+    return ProbeRecord(
+        trained=tokens(trial.train),
+        num_windows=num_windows,
+        step_flops=trial.step_flops,
+        taps=tuple(sorted(trial.taps)),
+        output=trial.output,
+        omit_absent=trial.omit_absent,
     )
 
 
@@ -198,7 +215,10 @@ def _trained_fraction(setup: Setup, result: RoundResult) -> float:
 
 def fedavg_records(reference: Mapping[str, RoundCost]) -> dict[str, FedAvgRecord]:
     """Convert FedAvg's costs by time model, without its clients."""
-    return {name: FedAvgRecord(round_s=c.round_s, energy_j=c.energy_j) for name, c in reference.items()}
+    return {
+        name: FedAvgRecord(round_s=c.round_s, energy_j=c.energy_j, compute_s=c.compute_s, link_share=c.link_share)
+        for name, c in reference.items()
+    }
 
 
 def now() -> str:

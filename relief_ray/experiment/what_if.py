@@ -7,49 +7,44 @@ have allowed more or less. F1 stays too; seconds, joules and speedups are comput
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import isclose
 
 from pydantic import ValidationError
 
 from relief_ray.config import ExperimentConfig, parse
-from relief_ray.devices.accounting import CostAccountant
 from relief_ray.devices.clocks import restore_clock
-from relief_ray.devices.fleet import build_fleet, with_windows
 from relief_ray.devices.time import TimeModel
 from relief_ray.errors import UserError
-from relief_ray.experiment.clocks import make_accountant, run_clocks
+from relief_ray.experiment.clocks import run_clocks
+from relief_ray.experiment.hardware import Hardware, price_fleet
 from relief_ray.experiment.lifecycle import stored_engine
+from relief_ray.experiment.protocol import LocalRound, resized
 from relief_ray.experiment.recording import as_json, cost_record, fedavg_records, totals_after
-from relief_ray.experiment.setup import build_backbone, count, fedavg_reference
-from relief_ray.messages import Assignment, Fleet, Receipt, RoundCost, StageTimes, Work
-from relief_ray.models.backbone import InputShape
-from relief_ray.records.schema import ClientRecord, RoundRecord, Totals
+from relief_ray.messages import Assignment, ClientId, Fleet, Receipt, RoundCost, StageTimes, Work
+from relief_ray.records.schema import ClientRecord, ProbeRecord, RoundRecord, Totals
 from relief_ray.records.selection_text import selection
 from relief_ray.report.runs import Loaded
-from relief_ray.stages import Engine
 
 _TOLERANCE = 1e-9
 SAID = (
-    "what if: seconds, joules and speedups were computed for another fleet from the recorded work; the allocation is "
-    "the one that was planned for the recorded fleet, F1 is as trained"
+    "what if: seconds, joules and speedups were computed for another fleet or another local round from the recorded "
+    "work; the allocation is the one that was planned for the recorded ones, F1 is as trained"
 )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Hardware:
-    """A fleet with what its rounds cost; ``plain``: the backbone without a method's additions, for the 1.00x."""
-
-    config: ExperimentConfig
-    fleet: Fleet
-    accountant: CostAccountant
-    plain: CostAccountant
-
-
-def what_if(loaded: Loaded, fleet: Mapping[str, object], profile: str | None = None) -> Loaded:
+def what_if(
+    loaded: Loaded,
+    fleet: Mapping[str, object],
+    profile: str | None = None,
+    *,
+    windows: int | None = None,
+    epochs: int | None = None,
+) -> Loaded:
     """The run with the costs that it would have had; ``fleet``: keys of the fleet's configuration that differ.
 
-    ``profile``: a device profile's file, for the clock ``measured``.
+    ``profile``: a device profile's file, for the clock ``measured``; ``windows`` and ``epochs`` of a client's local
+    round, e.g. 1,900 and 5 of the paper's protocol: who trains what stays, compute grows and links do not.
 
     Raises:
         UserError: the run is pooled or its work is not fully recorded; the other fleet has other clients or sensors.
@@ -60,13 +55,15 @@ def what_if(loaded: Loaded, fleet: Mapping[str, object], profile: str | None = N
         raise UserError(f"{where}: pooled data have no fleet; name a federated run")
     costs = _section(run.config, "costs") | ({} if profile is None else {"profile": profile})
     values = {**run.config, "fleet": _merged(_section(run.config, "fleet"), fleet), "costs": costs}
+    if epochs is not None:
+        values["training"] = _section(run.config, "training") | {"epochs": epochs}
     changed = parse(values, f"{where}, other fleet")
     profiled = {} if profile is None else {n: c for n, c in run_clocks(changed).items() if c.needs_profile}
-    before, after = _hardware(loaded, config, {}), _hardware(loaded, changed, profiled)
+    before, after = _hardware(loaded, config, {}), _hardware(loaded, changed, profiled, windows)
     _refuse_other_sensors(before.fleet, after.fleet)
     for record in loaded.rounds[:2]:
         _refuse_unexplained(loaded, record, before)
-    return _recomputed(loaded, after)
+    return _recomputed(loaded, before, after)
 
 
 def _merged(old: Mapping[str, object], new: Mapping[str, object]) -> dict[str, object]:
@@ -83,23 +80,17 @@ def _section(config: Mapping[str, object], name: str) -> dict[str, object]:
     return dict(section) if isinstance(section, dict) else {}
 
 
-def _hardware(loaded: Loaded, config: ExperimentConfig, clocks: Mapping[str, TimeModel]) -> _Hardware:
-    """The fleet of a configuration with the run's windows and recorded clocks, and these ``clocks``; needs no data."""
-    spec, windows = config.data.spec(), _windows_of(loaded)
-    fleet, types = build_fleet(config.fleet, spec.names, spec.type_counts, len(windows))
-    shape = InputShape(channels=tuple(spec.modalities), window=spec.window, num_classes=len(spec.classes))
-    engine = stored_engine(loaded.run)
-    plain = build_backbone(config, shape, engine)
-    additions = config.strategy.build().adapt(plain.layout, fleet)
-    extended = build_backbone(config, shape, engine, additions) if additions else plain
+def _hardware(
+    loaded: Loaded, config: ExperimentConfig, clocks: Mapping[str, TimeModel], windows: int | None = None
+) -> Hardware:
+    """The fleet of a configuration with the run's recorded clocks, and these ``clocks``; needs no data.
+
+    ``windows``: of each client; None: as recorded.
+    """
     known = _recorded_clocks(loaded) | dict(clocks)
-    accountant = make_accountant(config, count(extended, config), plain.layout, types, known, engine)
-    return _Hardware(
-        config=config,
-        fleet=with_windows(fleet, windows),
-        accountant=accountant,
-        plain=replace(accountant, counter=count(plain, config)) if additions else accountant,
-    )
+    recorded = _windows_of(loaded)
+    chosen = recorded if windows is None else [windows] * len(recorded)
+    return price_fleet(config, chosen, stored_engine(loaded.run), known)
 
 
 def _windows_of(loaded: Loaded) -> list[int]:
@@ -167,22 +158,49 @@ def _receipt(client: ClientRecord) -> Receipt:
         num_windows=client.num_windows, epochs=client.epochs, num_steps=client.num_steps, engine=client.engine,
         loss=client.loss, measured=StageTimes(), extra_flops=client.extra_flops,
     )  # fmt: skip
-    return Receipt(assignment=task, work=work, bytes_down=client.bytes_down, bytes_up=client.bytes_up)
+    probes = tuple((_trial(client.client, probe), probe.num_windows) for probe in client.probes)
+    return Receipt(assignment=task, work=work, bytes_down=client.bytes_down, bytes_up=client.bytes_up, probes=probes)
 
 
-def _charged(record: RoundRecord, hardware: _Hardware) -> tuple[Receipt, ...]:
+def _trial(client: int, probe: ProbeRecord) -> Assignment:
+    """The trial step of a probe; nothing is sent for it."""
+    return Assignment(
+        client=client,
+        down={},
+        train=selection(probe.trained),
+        up={},
+        epochs=1,
+        step_flops=probe.step_flops,
+        taps=frozenset(probe.taps),
+        output=probe.output,
+        omit_absent=probe.omit_absent,
+    )
+
+
+def _local_round(hardware: Hardware, client: ClientId) -> LocalRound:
+    training = hardware.config.training
+    windows = hardware.fleet[client].num_windows
+    return LocalRound(windows=windows, epochs=training.epochs, batch_size=training.batch_size)
+
+
+def _charged(record: RoundRecord, before: Hardware, after: Hardware) -> tuple[Receipt, ...]:
     """The receipts that a round is charged for; all clients are participants where no FedAvg round is recorded."""
-    ids = record.participants if record.fedavg else range(len(hardware.fleet))
-    return hardware.accountant.charged(_receipts(record), [hardware.fleet[n] for n in ids])
+    ids = record.participants if record.fedavg else range(len(after.fleet))
+    done = [
+        resized(r, _local_round(before, r.assignment.client), _local_round(after, r.assignment.client))
+        for r in _receipts(record)
+    ]
+    return after.accountant.charged(done, [after.fleet[n] for n in ids])
 
 
-def _refuse_unexplained(loaded: Loaded, record: RoundRecord, hardware: _Hardware) -> None:
+def _refuse_unexplained(loaded: Loaded, record: RoundRecord, hardware: Hardware) -> None:
     """Check that the recorded costs follow from the recorded work; else the other fleet's would be wrong too.
 
     Raises:
         UserError: they do not, e.g. because another version counted differently.
     """
-    costs = hardware.accountant.cost(_charged(record, hardware), hardware.fleet, record.server_s)
+    charged = _charged(record, hardware, hardware)
+    costs = hardware.accountant.cost(charged, hardware.fleet, record.server_s)
     for name, cost in costs.items():
         kept = record.costs.get(name)
         if kept is not None and not _same(cost, kept.round_s, kept.energy_j):
@@ -191,7 +209,7 @@ def _refuse_unexplained(loaded: Loaded, record: RoundRecord, hardware: _Hardware
                 f"but its recorded work gives {cost.round_s:.6g} s and {cost.energy_j:.6g} J with this version; run it "
                 "again with this version, then ask"
             )
-    reference = _reference_of(record, hardware, stored_engine(loaded.run)) if record.fedavg else {}
+    reference = hardware.fedavg(record.participants) if record.fedavg else {}
     if any(not _same(reference[name], kept.round_s, kept.energy_j) for name, kept in record.fedavg.items()):
         raise UserError(
             f"{loaded.where}: round {record.round}: some participants had no work, and who they were is not recorded; "
@@ -203,22 +221,16 @@ def _same(cost: RoundCost, round_s: float, energy_j: float) -> bool:
     return isclose(cost.round_s, round_s, rel_tol=_TOLERANCE) and isclose(cost.energy_j, energy_j, rel_tol=_TOLERANCE)
 
 
-def _reference_of(record: RoundRecord, hardware: _Hardware, engine: Engine) -> dict[str, RoundCost]:
-    """A FedAvg round of those who took part in this one."""
-    return fedavg_reference(hardware.config, hardware.plain, hardware.fleet, engine, record.participants)
-
-
-def _recomputed(loaded: Loaded, hardware: _Hardware) -> Loaded:
+def _recomputed(loaded: Loaded, before: Hardware, hardware: Hardware) -> Loaded:
     """The run with another fleet's costs, totals, reference and configuration; its warnings say so."""
-    engine, planning = stored_engine(loaded.run), loaded.run.planning_model
-    reference = fedavg_reference(hardware.config, hardware.plain, hardware.fleet, engine)
+    planning, reference = loaded.run.planning_model, hardware.fedavg()
     rounds: list[RoundRecord] = []
     totals: Mapping[str, Totals] = {}
     for record in loaded.rounds:
-        work = _charged(record, hardware)
+        work = _charged(record, before, hardware)
         costs = hardware.accountant.cost(work, hardware.fleet, record.server_s)
         totals = {name: totals_after(totals.get(name, Totals()), cost, work) for name, cost in costs.items()}
-        mine = _reference_of(record, hardware, engine) if record.fedavg else reference
+        mine = hardware.fedavg(record.participants) if record.fedavg else reference
         round_s = costs[planning].round_s
         update = {
             "costs": {name: cost_record(cost) for name, cost in costs.items()},

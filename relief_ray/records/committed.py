@@ -121,7 +121,7 @@ def condense(run: RunRecord, rounds: Sequence[RoundRecord]) -> CommittedCell:
         metrics=None if last is None else last.model_copy(update={"confusion": ()}),
         rounds=tuple(_row(r, run.planning_model) for r in rounds),
         model_sha256=rounds[-1].model_sha256,
-        warnings=run.warnings,
+        warnings=(*run.warnings, *(w for r in rounds for w in r.warnings)),
     )
 
 

@@ -160,6 +160,16 @@ class Stages(Record):
     up_s: float = 0.0
     down_s: float = 0.0
 
+    @property
+    def compute_s(self) -> float:
+        """Seconds of forward, backward and optimizer."""
+        return self.forward_s + self.backward_s + self.optimizer_s
+
+    @property
+    def link_s(self) -> float:
+        """Seconds of download and upload."""
+        return self.up_s + self.down_s
+
 
 class TensorStat(Record):
     """Statistic that a client reported.
@@ -175,6 +185,26 @@ class TensorStat(Record):
     mean: float
     sha256: str
     values: tuple[float, ...] = ()
+
+
+class ProbeRecord(Record):
+    """A trial beside a client's task: two passes and one optimizer step, which are charged.
+
+    Attributes:
+        trained: groups of the trial step.
+        num_windows: windows of its two passes together.
+        step_flops: FLOPs of the step beside stages and optimizer.
+        taps: stages whose outputs its objective read.
+        output: stage that yielded the logits; None: the backbone's last.
+        omit_absent: whether networks of absent sensors were left out.
+    """
+
+    trained: tuple[str, ...]
+    num_windows: int
+    step_flops: float = 0.0
+    taps: tuple[str, ...] = ()
+    output: str | None = None
+    omit_absent: bool = False
 
 
 class ClientRecord(Record):
@@ -203,6 +233,7 @@ class ClientRecord(Record):
         output: stage that yielded the logits; None: the backbone's last.
         extra_flops: FLOPs beside stages and optimizer.
         omit_absent: whether it had no networks of sensors that it lacks.
+        probes: trials beside the task.
     """
 
     client: int
@@ -225,6 +256,7 @@ class ClientRecord(Record):
     output: str | None = None
     extra_flops: float = 0.0
     omit_absent: bool = False
+    probes: tuple[ProbeRecord, ...] = ()
 
 
 class ClientCostRecord(Record):
@@ -237,11 +269,29 @@ class ClientCostRecord(Record):
 
 
 class CostRecord(Record):
-    """Simulated round under one time model; ``energy_j`` is the whole fleet's."""
+    """Simulated round under one time model.
+
+    Attributes:
+        round_s: its length in seconds.
+        energy_j: joules of the whole fleet.
+        clients: costs of all clients.
+    """
 
     round_s: float
     energy_j: float
     clients: tuple[ClientCostRecord, ...]
+
+    @property
+    def compute_s(self) -> float:
+        """Longest compute time of a client: the round's length if links took no time."""
+        return max((c.times.compute_s for c in self.clients), default=0.0)
+
+    @property
+    def link_share(self) -> float:
+        """Share of its busy time that the slowest client spends on the link; 0 where nobody works."""
+        times = max((c.times for c in self.clients), key=lambda t: t.compute_s + t.link_s, default=Stages())
+        busy_s = times.compute_s + times.link_s
+        return times.link_s / busy_s if busy_s else 0.0
 
 
 class Totals(Record):
@@ -254,10 +304,19 @@ class Totals(Record):
 
 
 class FedAvgRecord(Record):
-    """Simulated FedAvg round of the same participants: the 1.00x of ``speedup``."""
+    """Simulated FedAvg round of the same participants: the 1.00x of ``speedup``.
+
+    Attributes:
+        round_s: its length in seconds.
+        energy_j: joules of the whole fleet.
+        compute_s: longest compute time of a client.
+        link_share: share of the slowest client's busy time that is link.
+    """
 
     round_s: float
     energy_j: float
+    compute_s: float
+    link_share: float
 
 
 class Metrics(Record):
@@ -327,10 +386,12 @@ class RoundRecord(Record):
         diagnostics: what else the method's ``diagnose`` tells of the state, by table and row.
         deadline_s: ``T*`` where the method has one.
         speedup: seconds of FedAvg's round over this round's, by the planning time model.
+        speedup_paper: the same for this allocation at the paper's protocol, 1,900 windows a client and 5 epochs.
         fedavg: FedAvg's round by time model; empty where all clients took part (then ``RunRecord.budget`` has it).
         trained_fraction: mean over clients of trained values over all values of the plain backbone.
         moved_bytes: bytes that really travelled between processes.
         server_s: real seconds of the aggregation.
+        warnings: lines for the user about what happened by this round, e.g. groups that nobody trains.
     """
 
     round: int
@@ -352,10 +413,12 @@ class RoundRecord(Record):
     diagnostics: dict[str, dict[str, float]] = Field(default_factory=dict)
     deadline_s: float | None = None
     speedup: float | None = None
+    speedup_paper: float | None = None
     fedavg: dict[str, FedAvgRecord] = Field(default_factory=dict)
     trained_fraction: float | None = None
     moved_bytes: int = 0
     server_s: float = 0.0
+    warnings: tuple[Text, ...] = ()
 
     @property
     def diagnosed(self) -> dict[str, dict[str, float]]:

@@ -110,7 +110,7 @@ def clock_note(comparison: Comparison | None) -> tuple[str, ...]:
 def remarks(comparison: Comparison) -> tuple[str, ...]:
     """One sentence for each oddity: warnings, failures, unequal numbers of runs, personal models, equal models."""
     return (
-        *dict.fromkeys(warning for loaded in comparison.runs for warning in loaded.run.warnings),
+        *dict.fromkeys(warning for loaded in comparison.runs for warning in loaded.warnings),
         *stand_in_note(comparison.runs),
         *comparison.notes,
         *_without_intervals(comparison),

@@ -82,6 +82,11 @@ class Loaded:
         return is_done(self.run, [r.round for r in self.rounds])
 
     @property
+    def warnings(self) -> tuple[str, ...]:
+        """Warnings of the run's start and of its rounds."""
+        return (*self.run.warnings, *(w for r in self.rounds for w in r.warnings))
+
+    @property
     def trained(self) -> tuple[RoundRecord, ...]:
         """Rounds 1..R: all but the bootstrap."""
         return tuple(r for r in self.rounds if r.round >= 1)

@@ -10,8 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean
 
-from pydantic import JsonValue
-
 from relief_ray.records.metrics import extra_columns
 from relief_ray.records.schema import ClientRecord, FedAvgRecord, Metrics, RoundRecord, RunRecord
 from relief_ray.report.budgets import equal_cost_scores
@@ -85,8 +83,19 @@ class Reached:
 class ClockSummary:
     """A run under one time model.
 
-    ``speedup``: FedAvg's round over the mean round; ``speedup_total``: R FedAvg rounds over everything that was spent,
-    the bootstrap included; ``energy_saved``: 1 - joules per round over FedAvg's. None where undefined (pooled data).
+    Speedups and ``energy_saved`` are None where they are undefined (pooled data).
+
+    Attributes:
+        round_s: mean seconds of a round.
+        energy_j: mean joules of a round, of the whole fleet.
+        total_s: seconds of all rounds, the bootstrap included.
+        total_j: joules of all rounds.
+        speedup: FedAvg's round over the mean round.
+        speedup_compute: the same without links: the longest compute times of both.
+        speedup_total: R FedAvg rounds over everything that was spent.
+        link_share: share of the slowest client's busy time that is link, on average over rounds.
+        fedavg_link_share: the same in FedAvg's round.
+        energy_saved: 1 - joules per round over FedAvg's.
     """
 
     round_s: float
@@ -94,7 +103,10 @@ class ClockSummary:
     total_s: float
     total_j: float
     speedup: float | None
+    speedup_compute: float | None
     speedup_total: float | None
+    link_share: float
+    fedavg_link_share: float | None
     energy_saved: float | None
 
 
@@ -120,6 +132,7 @@ class RunSummary:
         down_bytes: received by a client in a round.
         fleet_up_bytes: sent by the whole fleet in a round.
         trained_fraction: mean share of the trainable values that a client trained.
+        speedup_paper: mean speedup of the same allocations at the paper's protocol, by the planning clock.
         wall_s: mean seconds of a round on this machine.
         slots: free and chosen slots; None for methods that offer everything.
         model_sha256: of the last canonical model.
@@ -142,6 +155,7 @@ class RunSummary:
     down_bytes: float | None
     fleet_up_bytes: float | None
     trained_fraction: float | None
+    speedup_paper: float | None
     wall_s: float
     slots: SlotCounts | None
     model_sha256: str
@@ -181,6 +195,7 @@ def summarise_run(loaded: Loaded) -> RunSummary:
     best_round = chosen_round(loaded)
     tail = [v for n, m in points if n > last_round - 10 and (v := m.headline) is not None]
     fractions = [r.trained_fraction for r in loaded.trained if r.trained_fraction is not None]
+    paper = [r.speedup_paper for r in loaded.trained if r.speedup_paper is not None]
     client_rounds = [] if is_pooled(loaded) else [c for r in loaded.trained for c in r.clients]
     up, down = [c.bytes_up for c in client_rounds], [c.bytes_down for c in client_rounds]
     return RunSummary(
@@ -201,6 +216,7 @@ def summarise_run(loaded: Loaded) -> RunSummary:
         down_bytes=mean(down) if down else None,
         fleet_up_bytes=sum(up) / len(loaded.trained) if up else None,
         trained_fraction=mean(fractions) if fractions else None,
+        speedup_paper=mean(paper) if paper else None,
         wall_s=mean(r.wall_s for r in loaded.trained),
         slots=count_slots(loaded),
         model_sha256=loaded.rounds[-1].model_sha256,
@@ -211,39 +227,38 @@ def _clock(loaded: Loaded, name: str) -> ClockSummary:
     costs = [r.costs[name] for r in loaded.trained]
     round_s, energy_j = mean(c.round_s for c in costs), mean(c.energy_j for c in costs)
     total = loaded.rounds[-1].totals[name]
-    reference_s, reference_j = (None, None) if is_pooled(loaded) else reference(loaded, name)
+    fedavg = None if is_pooled(loaded) else reference(loaded, name)
+    reference_s = None if fedavg is None else fedavg.round_s
     return ClockSummary(
         round_s=round_s,
         energy_j=energy_j,
         total_s=total.time_s,
         total_j=total.energy_j,
         speedup=_ratio(reference_s, round_s),
+        speedup_compute=None if fedavg is None else _ratio(fedavg.compute_s, mean(c.compute_s for c in costs)),
         speedup_total=_ratio(reference_s and reference_s * len(costs), total.time_s),
-        energy_saved=None if reference_j is None else 1 - energy_j / reference_j,
+        link_share=mean(c.link_share for c in costs),
+        fedavg_link_share=None if fedavg is None else fedavg.link_share,
+        energy_saved=None if fedavg is None else 1 - energy_j / fedavg.energy_j,
     )
 
 
-def reference(loaded: Loaded, clock: str) -> tuple[float | None, float | None]:
-    """Seconds and joules of a FedAvg round of the same participants and data, on average over rounds 1..R."""
+def reference(loaded: Loaded, clock: str) -> FedAvgRecord | None:
+    """A FedAvg round of the same participants and data, on average over rounds 1..R."""
     everyone = _everyone(loaded.run, clock)
     if everyone is None:
-        return None, None
+        return None
     rounds = [r.fedavg.get(clock, everyone) for r in loaded.trained]
-    return mean(r.round_s for r in rounds), mean(r.energy_j for r in rounds)
+    fields = FedAvgRecord.model_fields
+    return FedAvgRecord(**{name: mean(getattr(r, name) for r in rounds) for name in fields})
 
 
 def _everyone(run: RunRecord, clock: str) -> FedAvgRecord | None:
     """A FedAvg round of all clients, as recorded before the run began."""
     table = run.budget.get("fedavg_reference")
     row = table.get(clock) if isinstance(table, dict) else None
-    if not isinstance(row, dict):
-        return None
-    round_s, energy_j = _number(row.get("round_s")), _number(row.get("energy_j"))
-    return None if round_s is None or energy_j is None else FedAvgRecord(round_s=round_s, energy_j=energy_j)
-
-
-def _number(value: JsonValue) -> float | None:
-    return float(value) if isinstance(value, (int, float)) and value > 0 else None
+    record = FedAvgRecord.model_validate(row) if isinstance(row, dict) else None
+    return record if record is not None and record.round_s > 0 and record.energy_j > 0 else None
 
 
 def _ratio(above: float | None, below: float) -> float | None:
@@ -306,7 +321,10 @@ def _costs(clock: ClockSummary) -> dict[str, float | None]:
     return {
         "round_s": clock.round_s,
         "speedup": clock.speedup,
+        "speedup_compute": clock.speedup_compute,
         "speedup_total": clock.speedup_total,
+        "link_percent": _percent(clock.link_share),
+        "fedavg_link_percent": _percent(clock.fedavg_link_share),
         "total_s": clock.total_s,
         "energy_j": clock.energy_j,
         "energy_total_j": clock.total_j,
@@ -323,6 +341,7 @@ def _work(summary: RunSummary, fedavg: RunSummary | None) -> dict[str, float | N
         "down_mib": _mib(summary.down_bytes),
         "up_saved_percent": _percent(_saved(summary, fedavg)),
         "trained_percent": _percent(summary.trained_fraction),
+        "speedup_paper": summary.speedup_paper,
         "wall_s": summary.wall_s,
         "free_slots": None if slots is None else slots.free / slots.client_rounds,
         "chosen_slots": None if slots is None else slots.chosen / slots.client_rounds,

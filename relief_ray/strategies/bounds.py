@@ -1,7 +1,7 @@
 """Bounds that every table shows: the worth of federation, of the whole fleet and of waiting.
 
 ``central``: one client with everybody's data; ``local``: no federation; ``full_only``: FedAvg over the clients that own
-all modalities; ``drop_slow``: FedAvg over the clients that finish everything within RELIEF's T*.
+all modalities; ``drop_slow``: FedAvg over the clients that finish everything within RELIEF's round.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from relief_ray.messages import Assignment, EvalPlan, EvalTarget, Fleet, Reduced
 from relief_ray.strategies.common import Preset, StrategyConfig, allocate_everything, train_everything
 from relief_ray.strategies.fedavg import FedAvg
 from relief_ray.strategies.relief import Relief
-from relief_ray.strategies.relief.strategy import target_s
+from relief_ray.strategies.relief.strategy import planned_round_s
 
 
 class Central(StrategyConfig):
@@ -100,11 +100,11 @@ def allocate_full(state: ServerState, context: RoundContext) -> tuple[Assignment
 
 
 class DropSlow(StrategyConfig):
-    """FedAvg that does not wait: clients that need longer than RELIEF's T* for everything are left out."""
+    """FedAvg that does not wait: clients that need longer for everything than RELIEF's round are left out."""
 
     title: ClassVar[str] = "drop_slow"
     kind: ClassVar[str] = "bound"
-    about: ClassVar[str] = "FedAvg over the clients that finish everything within RELIEF's T*"
+    about: ClassVar[str] = "FedAvg over the clients that finish everything within RELIEF's round"
     name: Literal["drop_slow"] = "drop_slow"
 
     def build(self) -> Strategy:
@@ -115,13 +115,14 @@ class DropSlow(StrategyConfig):
 
 
 def allocate_fast(relief: Relief, state: ServerState, context: RoundContext) -> tuple[Assignment, ...]:
-    """Choose the participants whose full training fits into ``T*``, before anything is sent.
+    """Choose the participants whose full training fits into V0's planned round, before anything is sent.
 
-    Where no participant's full training fits, the deadline is the fastest one's time.
+    The planned round (``planned_round_s``) may exceed T*, since groups differ in cost. Where no participant's full
+    training fits, the deadline is the fastest one's time.
     """
     tasks = allocate_everything(state, context)
     seconds = [context.planner.times(t.client, t).busy_s for t in tasks]
-    deadline = max(target_s(relief, context), min(seconds))
+    deadline = max(planned_round_s(relief, context), min(seconds))
     return tuple(t for t, s in zip(tasks, seconds, strict=True) if s <= deadline)
 
 

@@ -92,10 +92,11 @@ def test_fleet_show_agrees_with_the_runs_records(invoke, runs: Path) -> None:
             times = spent.times
             busy = times.forward_s + times.backward_s + times.optimizer_s + times.up_s + times.down_s
             assert client["fedavg_s"][clock] == pytest.approx(busy)
-    assert facts["target_s"]["split_naive"] == read_rounds(runs / "relief-s0")[1].deadline_s
+    clock = facts["planning_time"]
+    assert facts["target_s"][clock] == read_rounds(runs / "relief-s0")[1].deadline_s
     text = invoke("fleet", "show", runs / "fedavg-s0").stdout
     assert "Clients that own a sensor: acc 8, gyro 6, mag 3; rare: mag" in text
-    assert f"{facts['target_s']['split_naive']:.3f}" in text
+    assert f"{facts['target_s'][clock]:.3f}" in text
 
 
 @pytest.mark.parametrize("client", range(8))
@@ -106,11 +107,8 @@ def test_explain_gives_what_the_ledger_says(invoke, runs: Path, client: int) -> 
     assert facts["groups"][: len(facts["mandatory"])] == facts["mandatory"]
     ranked = [o["d_bar"] for o in facts["offers"] if o["verdict"] != "mandatory"]
     assert ranked == sorted(ranked, reverse=True)
-    for offer in facts["offers"]:
-        if offer["verdict"] == "time":
-            assert offer["seconds"] > facts["target_s"]
-        if offer["verdict"] == "chosen":
-            assert offer["seconds"] <= facts["target_s"] * (1 + 1e-9)
+    assert facts["fill"] == "count" and len(facts["groups"]) == facts["budget"]
+    assert {o["verdict"] for o in facts["offers"]} <= {"mandatory", "chosen", "budget"}
     text = invoke(*args).stdout
     assert f"T* = {facts['target_s']:.3f} s" in text and "The record of round 2 says the same." in text
     assert all(len(line) <= 100 for line in text.splitlines() if str(runs) not in line)

@@ -81,12 +81,12 @@ def test_the_deadline_is_reliefs_alone():
 
 
 def test_the_deadline_as_a_share_of_fedavgs_slowest_client(relief):
-    slowest = relief.reference["split_naive"].round_s
+    slowest = relief.reference[relief.config.costs.planning_time].round_s
     assert deadline_s(relief) == pytest.approx(0.45 * slowest)
 
 
-def test_the_least_deadline_is_the_slowest_mandatory_set():
-    setup = prepared(strategy="relief")
+def test_the_least_deadline_within_time_is_the_slowest_mandatory_set():
+    setup = prepared(strategy={"name": "relief", "fill": "time"})
     context, times = context_of(setup, 1), []
     for client in context.participants:
         chosen = setup.layout.select(setup.layout.mandatory(client.modalities))

@@ -6,14 +6,18 @@ from pathlib import Path
 
 import pytest
 
+from relief_ray.config import parse
 from relief_ray.devices.fleet import FleetConfig, device_types
 from relief_ray.devices.time import Profile, Throughput, save_profile
 from relief_ray.errors import UserError
 from relief_ray.experiment.experiment import Experiment
-from relief_ray.experiment.lifecycle import create
+from relief_ray.experiment.hardware import price_fleet
+from relief_ray.experiment.lifecycle import create, stored_engine
 from relief_ray.experiment.what_if import SAID, what_if
+from relief_ray.messages import Assignment
 from relief_ray.plugins import digests
 from relief_ray.records.identity import other_program
+from relief_ray.records.selection_text import selection
 from relief_ray.report.runs import load_runs
 from relief_ray.training.serial_executor import SerialExecutor
 from tests.conformance.cases import config_of
@@ -25,17 +29,18 @@ pytestmark = pytest.mark.usefixtures("run_cache")
 @pytest.fixture(scope="module")
 def runs(run_cache, tmp_path_factory):
     """RELIEF, FedAvg with half the clients, the pooled bound, and FedProx with its term's cost."""
-    loaded = {}
-    for case, more in (("relief", {}), ("fedavg", {"participation": 0.5}), ("central", {}), ("fedprox", {})):
+    recorded = {}
+    cases = (("relief", {}), ("fedavg", {"participation": 0.5}), ("central", {}), ("fedprox", {}), ("fedel", {}))
+    for case, more in cases:
         path = tmp_path_factory.mktemp(case) / "run"
         setup, folder = create(config_of(case, **more), path)
         with folder:
             Experiment(setup=setup, folder=folder, executor=SerialExecutor(setup.job)).run()
-        (loaded[case],) = load_runs([path])
-    return loaded
+        (recorded[case],) = load_runs([path])
+    return recorded
 
 
-@pytest.mark.parametrize("case", ["relief", "fedavg", "fedprox"])
+@pytest.mark.parametrize("case", ["relief", "fedavg", "fedprox", "fedel"])
 def test_the_same_fleet_gives_the_recorded_costs_to_the_bit(runs, case):
     loaded = runs[case]
     for before, after in zip(loaded.rounds, what_if(loaded, {}).rounds, strict=True):
@@ -54,6 +59,40 @@ def test_half_the_power_halves_the_joules_and_nothing_else(runs):
             assert new.costs[clock].energy_j == pytest.approx(old.costs[clock].energy_j / 2)
         assert [c.trained for c in new.clients] == [c.trained for c in old.clients]
         assert (new.metrics, new.model_sha256) == (old.metrics, old.model_sha256)
+
+
+def test_the_papers_protocol_prices_the_same_allocation_with_more_work(runs):
+    """1,900 windows and 5 epochs: as if these tasks had been done there; links and groups stay as recorded."""
+    loaded = runs["relief"]
+    config = parse({**loaded.run.config, "training": {**loaded.run.config["training"], "epochs": 5}})
+    hardware = price_fleet(config, [1900] * 8, stored_engine(loaded.run))
+    after = what_if(loaded, {}, windows=1900, epochs=5)
+    for old, new in zip(loaded.rounds, after.rounds, strict=True):
+        tasks = [
+            Assignment(
+                client=c.client, down=hardware.layout.select(), train=selection(c.trained), up=selection(c.uploaded),
+                epochs=5,
+            )
+            for c in old.clients
+        ]  # fmt: skip
+        expected = hardware.cost(hardware.receipts(tasks))
+        assert {n: c.round_s for n, c in new.costs.items()} == {n: c.round_s for n, c in expected.items()}
+        links = [[(c.times.up_s, c.times.down_s) for c in r.costs["split_naive"].clients] for r in (old, new)]
+        assert links[0] == links[1] and [c.trained for c in old.clients] == [c.trained for c in new.clients]
+    assert after.run.config["training"]["epochs"] == 5
+    last = loaded.rounds[-1], after.rounds[-1]
+    assert last[0].speedup < last[1].speedup, "link is a smaller share of a longer round"
+
+
+def test_methods_that_do_part_of_the_work_still_do(runs):
+    """FedProx cuts epochs; FedEL's probe is one batch, whatever the local round."""
+    for case in ("fedprox", "fedel"):
+        after = what_if(runs[case], {}, epochs=2 * int(runs[case].run.config["training"]["epochs"]))
+        for old, new in zip(runs[case].rounds, after.rounds, strict=True):
+            for clock, cost in new.costs.items():
+                pairs = zip(old.costs[clock].clients, cost.clients, strict=True)
+                assert all(b.times.forward_s <= 2.0 * a.times.forward_s * (1 + 1e-9) for a, b in pairs)
+                assert cost.round_s > old.costs[clock].round_s
 
 
 def test_the_result_says_what_it_is(runs):

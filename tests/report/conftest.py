@@ -61,6 +61,11 @@ def client(number, trained, up_bytes=2 * MIB, sq_norm=1.0):
     )  # fmt: skip
 
 
+def fedavg_round(round_s, energy_j):
+    """A FedAvg round of which a tenth is link."""
+    return {"round_s": round_s, "energy_j": energy_j, "compute_s": 0.9 * round_s, "link_share": 0.1}
+
+
 def cost(round_s, energy_j):
     stages = {
         0: Stages(down_s=0.25 * round_s, up_s=0.25 * round_s),
@@ -149,7 +154,7 @@ def build(
         data_origin=origin, code_version="0.1.0", source_digest="s" * 64, machine=MACHINE, engine="gemm",
         planning_model=CLOCK, status="done",
         coverage={"classes": ["a", "b"], "clients": [{"client": n, "subject": 3 + n} for n in GROUPS]},
-        budget={"fedavg_reference": {CLOCK: {"round_s": reference[0], "energy_j": reference[1]}}},
+        budget={"fedavg_reference": {CLOCK: fedavg_round(*reference)}},
         calibration={"origin": "FITTED"},
     )  # fmt: skip
     return Loaded(where=f"{strategy}-{fold}-{seed}", run=run, rounds=tuple(rounds))

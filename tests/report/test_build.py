@@ -267,11 +267,11 @@ def test_the_tables_name_their_clock_and_who_planned(usual):
     """By the paper's clock stand Tables I and III; claims and the first sentence go by the planner's."""
     document = build(usual)
     main, ablation = sheet(document, "e1-main"), sheet(document, "e1-ablation")
-    assert main.head[3:5] + main.head[6:7] + main.head[9:] == (
-        "F1 at equal s %, `flop_proportional`", "F1 at equal J %, `flop_proportional`",
-        "speedup, `flop_proportional`", "J/round, `flop_proportional`", "speedup, `split_naive`",
-    )  # fmt: skip
-    assert ablation.head[5:7] == ("speedup, `flop_proportional`", "J/round, `flop_proportional`")
+    clock = "`flop_proportional`"
+    speeds = (f"speedup, {clock}", f"compute, {clock}", f"link %, {clock}", "at 1,900 x 5")
+    assert main.head[3:5] == (f"F1 at equal s %, {clock}", f"F1 at equal J %, {clock}")
+    assert main.head[6:10] == speeds and main.head[12:] == (f"J/round, {clock}", "speedup, `split_naive`")
+    assert ablation.head[5:10] == (*speeds, f"J/round, {clock}")
     note = (
         "Seconds and joules: clock `flop_proportional` (simulated, fleet utilisation FITTED to the paper's 847 J, "
         "allocation planned by `split_naive`); accounting `method`; training engine `gemm`."

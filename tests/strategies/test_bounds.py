@@ -9,6 +9,7 @@ from relief_ray.messages import ServerState
 from relief_ray.strategies.bounds import Central, DropSlow, FullOnly, Local, allocate_fast
 from relief_ray.strategies.fedavg import FedAvg
 from relief_ray.strategies.relief import Relief
+from relief_ray.strategies.relief.strategy import planned_round_s
 from tests.toy import ACC, FOUR, FULL, LinearPlanner, bench, build, context_of, fleet_of
 
 LAYOUT = build().layout
@@ -93,8 +94,8 @@ def test_full_only_may_sit_a_round_out_when_none_was_drawn():
 # drop_slow ----------------------------------------------------------------------------------------------------------
 
 
-def test_drop_slow_leaves_out_whoever_misses_t_star():
-    """T* = max(1 + 2 x 0.5, 1 + 1 x 3) = 4; everything takes 1 + 6 x 0.5 = 4 and 1 + 6 x 3 = 19."""
+def test_drop_slow_leaves_out_whoever_misses_reliefs_round():
+    """T* = max(1 + 2 x 0.5, 1 + 1 x 3) = 4 buys A 6 groups and C 1: 4 s. Everything takes 1 + 6 x 0.5 = 4 and 19 s."""
     planner = LinearPlanner(tau_s={0: 0.5, 1: 0.5, 2: 3.0, 3: 3.0})
     tasks = DropSlow().build().allocate(EMPTY, context_of(LAYOUT, planner=planner))
     assert [t.client for t in tasks] == [0, 1]
@@ -111,9 +112,12 @@ def test_drop_slow_never_drops_everybody(taus, participants):
 
 
 def test_drop_slow_follows_the_configured_deadline():
-    planner = LinearPlanner(tau_s={0: 0.5, 1: 1.0, 2: 3.0, 3: 4.0})
+    """Client 3 reaches 4 groups: its round is 1 + 4 x 4 = 17; client 2 needs 1 + 6 x 2.5 = 16 s for everything."""
+    planner = LinearPlanner(tau_s={0: 0.5, 1: 1.0, 2: 2.5, 3: 4.0})
     context = context_of(LAYOUT, planner=planner)
+    assert planned_round_s(Relief(deadline_s=19.0), context) == 17.0
     assert [t.client for t in allocate_fast(Relief(deadline_s=19.0), EMPTY, context)] == [0, 1, 2]
+    assert [t.client for t in allocate_fast(Relief(deadline_s=8.0), EMPTY, context)] == [0, 1]
 
 
 @pytest.mark.parametrize("config", [FullOnly(weighting="samples"), DropSlow(weighting="samples")])

@@ -36,7 +36,8 @@ MEANING = {
 }
 _DIFFERENCE = Column(label="F1 minus V0's, points [95 %]", figure="", decimals=1)
 _COLUMNS = (
-    col.HEADLINE, _DIFFERENCE, col.RARE_F1, col.SPEEDUP, col.JOULES, col.FREE_SLOTS, col.CHOSEN_SLOTS,
+    col.HEADLINE, _DIFFERENCE, col.RARE_F1, col.SPEEDUP, *col.SPEED_CONTEXT,
+    col.JOULES, col.FREE_SLOTS, col.CHOSEN_SLOTS,
 )  # fmt: skip
 
 

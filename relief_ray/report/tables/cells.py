@@ -19,7 +19,17 @@ PROTOCOL = (
     ("data.stride_s", "1"), ("training.missing", "zero_input"), ("participation", "1"),
     ("data.split", "not said"),
 )  # fmt: skip
-SIMULATED = ("round_s", "speedup", "speedup_total", "energy_j", "energy_total_j", "energy_saved_percent", "total_s")
+SIMULATED = (
+    "round_s",
+    "speedup",
+    "speedup_compute",
+    "speedup_total",
+    "link_percent",
+    "energy_j",
+    "energy_total_j",
+    "energy_saved_percent",
+    "total_s",
+)
 _TIMED = (*SIMULATED, "compute_s", "wait_s", "device_j", "f1_at_seconds_percent", "f1_at_joules_percent")
 _BY_ROUND = ("tta85_rounds", "tta95_rounds")
 _ORDINALS = {1: "1st", 2: "2nd", 3: "3rd"}

@@ -16,10 +16,10 @@ from relief_ray.strategies import REFERENCE
 
 # Behind the headings of the paper's columns.
 DAGGER = " †"
-COSTS = (col.ROUND_S, col.SPEEDUP, col.ROUNDS_TO_85, col.ROUNDS_TO_FEDAVG, col.JOULES)
+COSTS = (col.ROUND_S, col.SPEEDUP, *col.SPEED_CONTEXT, col.ROUNDS_TO_85, col.JOULES)
 WIDE = (
     col.BEST_F1, col.LAST10_F1, col.SPEEDUP_TOTAL, col.JOULES_TOTAL, col.JOULES_SAVED, col.UP_SAVED, col.UP_MAX,
-    col.TRAINED, col.SECONDS_TO_FEDAVG, col.JOULES_TO_FEDAVG, col.FREE_SLOTS, col.CHOSEN_SLOTS,
+    col.TRAINED, col.ROUNDS_TO_FEDAVG, col.SECONDS_TO_FEDAVG, col.JOULES_TO_FEDAVG, col.FREE_SLOTS, col.CHOSEN_SLOTS,
 )  # fmt: skip
 SCORES = (col.OWN_F1, col.OWN_SUBJECTS_F1, col.AT_SECONDS_F1, col.AT_JOULES_F1)
 # Left out where the validation part was not looked at.

@@ -28,8 +28,8 @@ from relief_ray.strategies import by_registry
 
 OWN = (col.OWN_F1, col.OWN_SUBJECTS_F1, col.AT_SECONDS_F1, col.AT_JOULES_F1)
 COLUMNS = {
-    "I": (col.RARE_F1, col.SPEEDUP, col.ROUNDS_TO_85, col.UP["cnn"], col.JOULES),
-    "II": (col.RARE_F1, col.SPEEDUP, col.UP["moment_lora"], col.TRAINED, col.UP_SAVED, col.JOULES),
+    "I": (col.RARE_F1, col.SPEEDUP, *col.SPEED_CONTEXT, col.ROUNDS_TO_85, col.UP["cnn"], col.JOULES),
+    "II": (col.RARE_F1, col.SPEEDUP, *col.SPEED_CONTEXT, col.UP["moment_lora"], col.TRAINED, col.UP_SAVED, col.JOULES),
 }
 
 

@@ -28,6 +28,7 @@ DEVICE_COLUMNS = (
     Column(label="Type C waits", unit="s", figure="wait_s", decimals=2, paper="Type-C idle (s)"),
     col.ROUND_S,
     col.SPEEDUP,
+    *col.SPEED_CONTEXT,
     Column(label="Type C", unit="J", figure="device_j", decimals=0, paper="Type-C energy (J)"),
 )
 FLEET_COLUMNS = (

@@ -140,6 +140,7 @@ class Harmony(StrategyConfig):
             evaluate=own_networks,
             warnings=partial(warn, self),
             diagnose=diagnose,
+            rests=partial(is_unimodal, self),
         )
 
     def rounds_needed(self, participation: float) -> int | None:

@@ -1,9 +1,14 @@
-"""Budget of each client: the least feasible target T*, Eq. (7) and the greedy allocation of Section IV-B.
+"""Budget of each client: the target T*, Eq. (7) and the greedy allocation of Section IV-B.
 
-``strategy.target_s`` decides which T* a run uses: a given deadline, a share of FedAvg's round, or ``least_target_s``.
+Two rules, ``strategy.fill``:
 
-Legend: ``t_n(S)`` the planner's seconds for client ``n`` training ``S``, link included; ``G_n`` its accessible groups;
-``T_o = t_n({})``; ``tau_n = (t_n(G_n) - T_o) / |G_n|``; ``k_n`` the number of groups it may train.
+``count`` (the paper's): ``T_o`` is one constant of the fleet, the slowest link's seconds for the whole model down and
+up; ``tau_n`` is the compute time of training everything within reach, per group. ``S_n`` obeys ``|S_n| <= k_n`` alone.
+``time``: ``T_{o,n} = t_n({})`` and ``tau_n`` are the client's own, and every group must also fit:
+``t_n(S_n) <= T*``.
+
+Legend: ``t_n(S)`` the planner's seconds for client ``n`` training ``S``, link included; ``G_n`` its accessible groups,
+``M_n`` its mandatory ones; ``k_n`` the number of groups it may train.
 """
 
 from __future__ import annotations
@@ -20,11 +25,32 @@ SLACK = 1e-9
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Load:
-    """Budget problem of one client: ``seconds`` is ``t_n``, ``accessible`` is ``G_n`` in layout order."""
+    """Budget problem of one client.
+
+    Attributes:
+        accessible: ``G_n`` in layout order.
+        mandatory: ``M_n``, the fusion blocks of its sensors.
+        overhead_s: ``T_o``: seconds of a round that do not depend on the number of groups.
+        tau_s: ``tau_n``: seconds per group.
+        seconds: ``t_n``, the planned seconds of a round that trains a set of groups, link included.
+
+    Raises:
+        ValueError: a group takes no time, or its time is not finite.
+    """
 
     accessible: tuple[GroupId, ...]
     mandatory: tuple[GroupId, ...]
+    overhead_s: float
+    tau_s: float
     seconds: Seconds
+
+    def __post_init__(self) -> None:
+        """Check that times are finite and a group's is positive."""
+        if not (self.tau_s > 0.0 and math.isfinite(self.tau_s) and math.isfinite(self.overhead_s)):
+            raise ValueError(
+                f"T* needs finite times and a positive time per group, found {self.overhead_s} s of overhead and "
+                f"{self.tau_s} s for each of {len(self.accessible)} groups"
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,55 +72,64 @@ class Allocation:
     refused: tuple[Refusal, ...]
 
 
-def least_target_s(loads: Sequence[Load]) -> float:
-    """``T*``: the smallest T with ``t_n(mandatory_n) <= T`` for every client, by bisection on that monotone predicate.
+def affordable(load: Load, target_s: float) -> int:
+    """Return ``floor((T* - T_o) / tau_n)``, the number of groups that fit into ``T*``; negative below ``T_o``."""
+    return math.floor((target_s - load.overhead_s) / load.tau_s + SLACK)
 
-    The search halves the interval of floats until its ends touch, so the answer is the least feasible float.
+
+def least_target_s(loads: Sequence[Load], slots_slowest: int = 0) -> float:
+    """Return ``T*``, the least T at which every client affords ``q_n`` groups, by bisection on that predicate.
+
+    ``q_n = max(|M_n|, min(slots_slowest, |G_n|))``; the paper's is ``|M_n|``. In closed form
+    ``T* = max_n (T_o + q_n tau_n)``. The search halves the interval of floats until its ends touch.
+
+    Raises:
+        ValueError: no clients.
     """
-    needed = [load.seconds(load.mandatory) for load in loads]
-    if not needed or not all(math.isfinite(s) for s in needed):
-        raise ValueError(f"T* needs finite times of at least one client, found {needed}")
-    low, high = 0.0, max(1.0, sum(needed))
+    if not loads:
+        raise ValueError("T* needs at least one client, found none")
+    needed = [least_slots(load, slots_slowest) for load in loads]
+
+    def is_enough(target_s: float) -> bool:
+        return all((target_s - n.overhead_s) / n.tau_s >= q for n, q in zip(loads, needed, strict=True))
+
+    low, high = 0.0, 1.0
+    while not is_enough(high):
+        high *= 2.0
     while True:
         middle = low + (high - low) / 2.0
         if not low < middle < high:
             return high
-        if all(s <= middle for s in needed):
-            high = middle
-        else:
-            low = middle
+        low, high = (low, middle) if is_enough(middle) else (middle, high)
 
 
-def group_seconds(load: Load) -> tuple[float, float]:
-    """``(T_o, tau_n)``: overhead and mean seconds per group on this client.
+def least_slots(load: Load, slots_slowest: int) -> int:
+    """Return ``q_n = max(|M_n|, min(slots_slowest, |G_n|))``, the number of groups that ``T*`` has to buy a client."""
+    return max(len(load.mandatory), min(slots_slowest, len(load.accessible)))
 
-    Raises:
-        ValueError: training every accessible group takes no longer than training nothing.
+
+def covering_target_s(loads: Sequence[Load]) -> float:
+    """Return the least T at which each group has a client that affords everything within its reach.
+
+    ``max_j min_{n: j in G_n} (T_o + |G_n| tau_n)``: such a client trains ``j`` in every round, whatever the ranking.
     """
-    overhead = load.seconds(())
-    tau = (load.seconds(load.accessible) - overhead) / len(load.accessible)
-    if not tau > 0.0:
-        raise ValueError(f"profiled time per group must be positive, found {tau} s over {len(load.accessible)} groups")
-    return overhead, tau
+    everything = [(load, load.overhead_s + len(load.accessible) * load.tau_s) for load in loads]
+    groups = dict.fromkeys(j for load in loads for j in load.accessible)
+    return max(min(s for load, s in everything if j in load.accessible) for j in groups)
 
 
 def group_budget(load: Load, target_s: float) -> int:
-    """``k_n = max(|M_n|, floor((T* - T_o) / tau_n))`` (Eq. (7)), at most ``|G_n|``."""
-    overhead, tau = group_seconds(load)
-    affordable = math.floor((target_s - overhead) / tau + SLACK)
-    return min(len(load.accessible), max(len(load.mandatory), affordable))
+    """Return ``k_n = max(|M_n|, floor((T* - T_o) / tau_n))`` (Eq. (7)), at most ``|G_n|``."""
+    return min(len(load.accessible), max(len(load.mandatory), affordable(load, target_s)))
 
 
-def least_slot_s(load: Load, number: int) -> float:
-    """Least ``T*`` at which ``k_n`` reaches ``number``; as many as there are mandatory blocks are always granted."""
-    overhead, tau = group_seconds(load)
-    return 0.0 if number <= len(load.mandatory) else overhead + number * tau
+def allocate(
+    load: Load, budget: int, ranking: Sequence[GroupId], forced: bool = True, limit_s: float = math.inf
+) -> Allocation:
+    """Allocate ``S_n``: the mandatory blocks, then groups in ``ranking`` order while slots last.
 
-
-def allocate(load: Load, target_s: float, budget: int, ranking: Sequence[GroupId], forced: bool = True) -> Allocation:
-    """Allocate ``S_n``: the mandatory blocks, then groups in ``ranking`` order while slots and time last.
-
-    A group that would push the client beyond ``T*`` is refused and the next one tried; every refusal is recorded.
+    A group that would push the client beyond ``limit_s`` (``fill: time``) is refused and the next one tried; every
+    refusal is recorded. Mandatory plus top-k maximises the summed divergence under the count budget (Section IV-B).
     """
     chosen = list(load.mandatory) if forced else []
     num_mandatory = len(chosen)
@@ -105,7 +140,7 @@ def allocate(load: Load, target_s: float, budget: int, ranking: Sequence[GroupId
         seconds = load.seconds((*chosen, j))
         if len(chosen) >= budget:
             refused.append(Refusal(group=j, seconds=seconds, reason="budget"))
-        elif seconds > target_s * (1.0 + SLACK):
+        elif seconds > limit_s * (1.0 + SLACK):
             refused.append(Refusal(group=j, seconds=seconds, reason="time"))
         else:
             chosen.append(j)
@@ -113,5 +148,10 @@ def allocate(load: Load, target_s: float, budget: int, ranking: Sequence[GroupId
 
 
 def by_divergence(load: Load, d_bar: dict[GroupId, float]) -> list[GroupId]:
-    """``G_n`` by descending ``d_bar``, ties and unknown ones in layout order."""
+    """Return ``G_n`` by descending ``d_bar``, ties and unknown ones in layout order."""
     return sorted(load.accessible, key=lambda j: -d_bar.get(j, 0.0))
+
+
+def by_cost(load: Load) -> list[GroupId]:
+    """Return ``G_n``, the group whose training takes longest first, ties in layout order."""
+    return sorted(load.accessible, key=lambda j: -load.seconds((j,)))

@@ -1,4 +1,4 @@
-"""RELIEF's allocation in words: deadline ``T*``, number of groups ``k_n``, ranking, chosen groups ``S_n``.
+"""RELIEF's allocation in words: budget ``T*``, number of groups ``k_n``, ranking, chosen groups ``S_n``.
 
 ``strategy.explain`` collects the figures (``Reasons``); this module turns them into sections and JSON.
 """
@@ -41,10 +41,10 @@ class Reasons:
         client: the client.
         round: the round.
         select: the order in which groups are offered, as configured.
+        fill: whether ``T*`` buys a number of groups (``count``) or is a limit in seconds too (``time``).
         forced: mandatory blocks are trained whatever they take.
-        target_s: deadline ``T*``.
-        is_target_given: the configuration gave ``T*``.
-        slowest: the client whose mandatory blocks take longest; it sets ``T*`` where none is given.
+        target_s: budget ``T*``.
+        set_by: the client whose groups take longest and set ``T*``; None: it was configured, or raised by ``cover``.
         overhead_s: ``T_o``, a round without training.
         tau_s: ``tau_n``, mean seconds per group.
         affordable: number of groups that ``T*`` has time for.
@@ -59,10 +59,10 @@ class Reasons:
     client: ClientInfo
     round: int
     select: str
+    fill: str
     forced: bool
     target_s: float
-    is_target_given: bool
-    slowest: ClientInfo
+    set_by: ClientInfo | None
     overhead_s: float
     tau_s: float
     affordable: int
@@ -75,8 +75,8 @@ class Reasons:
 
 
 def explanation(reasons: Reasons) -> Explanation:
-    """Four sections (deadline, slots, choice, result) and the same figures for JSON."""
-    sections = (_deadline(reasons), _slots(reasons), _choice(reasons), _result(reasons))
+    """Four sections (budget, slots, choice, result) and the same figures for JSON."""
+    sections = (_target(reasons), _slots(reasons), _choice(reasons), _result(reasons))
     return Explanation(sections=sections, groups=reasons.groups, facts=_facts(reasons))
 
 
@@ -117,31 +117,34 @@ def _counted(number: int) -> str:
     return f"{number} group{'' if number == 1 else 's'}"
 
 
-def _deadline(reasons: Reasons) -> ExplanationSection:
-    """Section on the deadline T* of a round."""
-    slowest = reasons.slowest
-    who = "this client" if slowest.id == reasons.client.id else f"client {slowest.id} (Type {slowest.device})"
-    computed = (
-        "RELIEF lets every device train its mandatory blocks: the fusion weights that read its sensors.",
-        f"T* is the least time in which every device manages that; the slowest at it is {who}.",
-    )
-    configured = ("T* was given in the configuration (strategy.deadline_s or deadline_fraction).",)
-    return ExplanationSection(
-        heading=f"1. The deadline of a round is T* = {reasons.target_s:.3f} s",
-        lines=(
-            *(configured if reasons.is_target_given else computed),
-            f"Training the whole model, as in FedAvg, would keep this client busy for {reasons.fedavg_s:.3f} s.",
-        ),
-    )
+def _target(reasons: Reasons) -> ExplanationSection:
+    """Section on the budget T* of a round."""
+    setter = reasons.set_by
+    if setter is None:
+        lines = ["T* was set in the configuration (strategy.deadline_s, deadline_fraction or cover)."]
+    else:
+        who = "this client" if setter.id == reasons.client.id else f"client {setter.id} (Type {setter.device})"
+        lines = [
+            "RELIEF lets every device train its mandatory blocks: the fusion weights that read its sensors.",
+            f"T* is the least time that buys every device so many groups; the slowest at it is {who}.",
+        ]
+    if reasons.fill == "count":
+        lines.append("It buys a number of groups. Groups cost more or less than their mean, so a round may exceed T*.")
+    lines.append(f"Training the whole model, as in FedAvg, would keep this client busy for {reasons.fedavg_s:.3f} s.")
+    return ExplanationSection(heading=f"1. The budget of a round is T* = {reasons.target_s:.3f} s", lines=tuple(lines))
 
 
 def _slots(reasons: Reasons) -> ExplanationSection:
     """Section on the number of groups k_n that the client has time for."""
     number, total = len(reasons.mandatory), len(reasons.offers) if reasons.select != "none" else reasons.slots
     span = reasons.target_s - reasons.overhead_s
+    overhead = {
+        "count": f"The fleet's slowest link takes {reasons.overhead_s:.3f} s for the whole model, down and up.",
+        "time": f"Without training it is busy for {reasons.overhead_s:.3f} s (receiving, and one pass over its data).",
+    }[reasons.fill]
     lines = [
-        f"Without training it is busy for {reasons.overhead_s:.3f} s (receiving, and one pass over its data).",
-        f"Each further group adds {reasons.tau_s:.3f} s on average: ({reasons.target_s:.3f} - "
+        overhead,
+        f"A group takes this client {reasons.tau_s:.3f} s on average: ({reasons.target_s:.3f} - "
         f"{reasons.overhead_s:.3f}) / {reasons.tau_s:.3f} = {span / reasons.tau_s:.2f}, "
         f"so {reasons.affordable} groups fit.",
     ]
@@ -154,19 +157,19 @@ def _slots(reasons: Reasons) -> ExplanationSection:
 
 def _choice(reasons: Reasons) -> ExplanationSection:
     """Section on the ranking of groups with its cut-off."""
+    while_ = "while slots last" if reasons.fill == "count" else "while slots and time last"
     lines = {
         "divergence": [
             "First its mandatory blocks. The rest goes to the groups about which clients disagreed most",
-            f"(d_bar: the smoothed divergence of their updates after round {reasons.round - 1}), while slots and time "
-            "last.",
+            f"(d_bar: the smoothed divergence of their updates after round {reasons.round - 1}), {while_}.",
         ],
-        "random": ["The slots are filled at random (drawn from the run's seed), while slots and time last."],
+        "random": [f"The slots are filled at random (drawn from the run's seed), {while_}."],
         "none": ["Only its mandatory blocks; this strategy leaves the rest of the time unused."],
     }[reasons.select]
     if not reasons.forced:
         lines[0] = lines[0].replace("First its mandatory blocks. The rest goes to", "Slots go to")
         lines.append("This strategy does not force the mandatory blocks in: they compete like the others.")
-    lines.append("busy: seconds of a round with this group and those already taken; over T*: what is too much.")
+    lines.append("busy: seconds of a round with this group and those already taken; over T*: what exceeds the budget.")
     return ExplanationSection(
         heading="3. Who gets the slots",
         lines=tuple(lines),
@@ -186,8 +189,8 @@ def _row(number: int, offer: Offer, target_s: float) -> tuple[str, ...]:
 def _result(reasons: Reasons) -> ExplanationSection:
     """Section on the chosen groups S_n."""
     left = reasons.target_s - reasons.planned_s
-    spare = f"{left:.3f} s before the deadline" if left > 0 else f"{-left:.3f} s after the deadline"
-    spare = "just at the deadline" if abs(left) < 0.0005 else spare
+    spare = f"{left:.3f} s less than T*" if left > 0 else f"{-left:.3f} s more than T*"
+    spare = "just T*" if abs(left) < 0.0005 else spare
     trains = _counted(len(reasons.groups))
     return ExplanationSection(
         heading=f"4. It trains {trains} and is done after {reasons.planned_s:.3f} s, {spare}",
@@ -199,7 +202,8 @@ def _facts(reasons: Reasons) -> dict[str, object]:
     """The figures by name."""
     return {
         "target_s": reasons.target_s,
-        "target_set_by": None if reasons.is_target_given else reasons.slowest.id,
+        "fill": reasons.fill,
+        "target_set_by": None if reasons.set_by is None else reasons.set_by.id,
         "overhead_s": reasons.overhead_s,
         "tau_s": reasons.tau_s,
         "budget": reasons.slots,

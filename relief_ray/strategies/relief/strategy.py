@@ -12,17 +12,17 @@ Heterogeneous IoT Edge".
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Decimal
 from functools import partial
 from typing import ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from relief_ray.federated import ExplainRequest, PlannedRun, RoundContext, ServerTools, Strategy
 from relief_ray.groups import GroupId, ParamGroup
-from relief_ray.messages import Assignment, ClientInfo, Reduced, ServerState, WeightedSum
+from relief_ray.messages import Assignment, ClientId, ClientInfo, Reduced, ServerState, StageTimes, WeightedSum
 from relief_ray.protocols import Explanation
 from relief_ray.server.aggregation import (
     apply_step,
@@ -33,7 +33,7 @@ from relief_ray.server.aggregation import (
     over_participants,
     to_tensor,
 )
-from relief_ray.strategies.common import Preset, Search, StrategyConfig, search_over, train_everything
+from relief_ray.strategies.common import Preset, ReadWith, Search, StrategyConfig, search_over, train_everything
 from relief_ray.strategies.relief import budget
 from relief_ray.strategies.relief.divergence import D_BAR, diagnose, smooth, smoothed
 from relief_ray.strategies.relief.explanation import Reasons, explanation, offers, without_choice
@@ -50,25 +50,50 @@ class Relief(StrategyConfig):
         mandatory: every client trains the fusion blocks of its own sensors, whatever they take.
         cohort: average within the clients that trained a group; else over all participants (absent = no change).
         gamma: weight of a round's divergence in its moving average (Eq. (6)).
-        deadline_s: ``T*`` in seconds; None: ``deadline_fraction``, or the least feasible time.
+        fill: ``count``: a client trains k_n groups (Eq. (7)), whatever these cost; ``time``: they must fit into
+            ``T*`` too.
+        slots_slowest: least number of groups that every client gets, as far as it reaches so many; raises ``T*``.
+        cover: raises ``T*`` until each group has a client that trains everything within its reach.
+        deadline_s: ``T*`` in seconds.
         deadline_fraction: ``T*`` as a share of the slowest client's FedAvg round.
+
+    Without ``slots_slowest``, ``cover`` or a deadline, ``T*`` is the least time in which every device trains its
+    mandatory groups.
     """
 
     title: ClassVar[str] = "RELIEF"
     kind: ClassVar[str] = "RELIEF, V0"
-    about: ClassVar[str] = "own sensors' blocks, then the most divergent groups within T*; cohort mean"
+    about: ClassVar[str] = "own sensors' blocks, then the most divergent groups within a budget; cohort mean"
     citation: ClassVar[str | None] = "wu2026relief"
-    search_trades_speed: ClassVar[str] = "a later deadline trains more groups"
-    # How much slower than the least possible round it may be; gamma only smooths a ranking that seldom decides.
-    search: ClassVar[Search] = search_over("deadline_fraction", (None, 0.6, 0.8), "deadline")
-    one_of: ClassVar[tuple[str, ...]] = ("deadline_s", "deadline_fraction")
+    search_trades_speed: ClassVar[str] = "a higher budget trains more groups"
+    # Slots decide both speed and accuracy; gamma only smooths the ranking.
+    search: ClassVar[Search] = search_over("slots_slowest", (None, 3, 5), "slots")
+    one_of: ClassVar[tuple[str, ...]] = ("slots_slowest", "deadline_s", "deadline_fraction")
+    read_with: ClassVar[ReadWith] = (("fill", "count", ("slots_slowest", "cover")),)
     name: Literal["relief"] = "relief"
     select: Literal["divergence", "random", "none", "all"] = "divergence"
     mandatory: bool = True
     cohort: bool = True
     gamma: float = Field(default=0.9, gt=0.0, lt=1.0)
+    fill: Literal["count", "time"] = "count"
+    slots_slowest: int | None = Field(default=None, ge=1)
+    cover: bool = False
     deadline_s: float | None = Field(default=None, gt=0.0)
     deadline_fraction: float | None = Field(default=None, gt=0.0)
+
+    @model_validator(mode="after")
+    def _covers_or_has_a_deadline(self) -> Relief:
+        if self.cover and self.has_deadline:
+            raise ValueError(
+                "cover = True beside a given deadline, expected one of them: T* cannot be raised and given; set "
+                "cover=false or remove deadline_s and deadline_fraction"
+            )
+        return self
+
+    @property
+    def has_deadline(self) -> bool:
+        """Whether ``T*`` is given in the configuration."""
+        return self.deadline_s is not None or self.deadline_fraction is not None
 
     def build(self) -> Strategy:
         """Build the strategy."""
@@ -81,6 +106,7 @@ class Relief(StrategyConfig):
             reduction=reduction,
             deadline_s=None if self.select == "all" else partial(target_s, self),
             warnings=partial(tight_deadline, self),
+            rests=partial(fills_nothing, self),
             diagnose=diagnose,
             explain=partial(explain, self),
             bootstrap=True,
@@ -94,18 +120,45 @@ def role_weight(config: Relief, base: Weight, group: ParamGroup, client: ClientI
     return weight * len(client.modalities) if by_modalities else weight
 
 
-def client_load(context: RoundContext, client: ClientInfo) -> budget.Load:
-    """Budget problem of one client, with the planner's seconds."""
-    layout = context.layout
+def fleet_loads(config: Relief, context: RoundContext) -> dict[ClientId, budget.Load]:
+    """Return the budget problem of every client of the fleet, with the planner's seconds.
+
+    ``fill: count``: ``T_o`` is the slowest link's time for the whole model down and up, the same for all;
+    ``tau_n`` the compute seconds of ``G_n`` over ``|G_n|``. ``fill: time``: both are the client's own,
+    ``T_o = t_n({})`` and ``tau_n = (t_n(G_n) - T_o) / |G_n|``.
+    """
+    clients = context.fleet.clients
+    if config.fill == "count":
+        fleet_s = max(link_s(context, client) for client in clients)
+        return {c.id: client_load(context, c, fleet_s) for c in clients}
+    return {c.id: client_load(context, c, None) for c in clients}
+
+
+def client_load(context: RoundContext, client: ClientInfo, overhead_s: float | None) -> budget.Load:
+    """Return the budget problem of one client; ``overhead_s`` is the fleet's ``T_o``, None: the client's own."""
+    accessible = tuple(g.id for g in context.layout.accessible(client.modalities))
+
+    def times(groups: Sequence[GroupId]) -> StageTimes:
+        return context.planner.times(client.id, local_task(context, client, groups))
 
     def seconds(groups: Sequence[GroupId]) -> float:
-        return context.planner.times(client.id, local_task(context, client, groups)).busy_s
+        return times(groups).busy_s
 
+    own_s = seconds(()) if overhead_s is None else overhead_s
+    spent_s = seconds(accessible) - own_s if overhead_s is None else times(accessible).compute_s
     return budget.Load(
-        accessible=tuple(g.id for g in layout.accessible(client.modalities)),
-        mandatory=tuple(g.id for g in layout.mandatory(client.modalities)),
+        accessible=accessible,
+        mandatory=tuple(g.id for g in context.layout.mandatory(client.modalities)),
+        overhead_s=own_s,
+        tau_s=spent_s / len(accessible),
         seconds=seconds,
     )
+
+
+def link_s(context: RoundContext, client: ClientInfo) -> float:
+    """Return the seconds of sending the whole model down to a client and up again, both latencies included."""
+    times = context.planner.times(client.id, train_everything(context, client))
+    return times.up_s + times.down_s
 
 
 def local_task(
@@ -119,39 +172,64 @@ def local_task(
 
 
 def target_s(config: Relief, context: RoundContext) -> float:
-    """``T*`` over the whole fleet: as configured, a fraction of FedAvg's slowest client, or the least feasible time."""
+    """Return ``T*`` of the whole fleet in seconds.
+
+    As configured, a share of FedAvg's slowest client, or the least that gives every device its mandatory groups
+    (``slots_slowest``: so many groups), raised by ``cover``.
+    """
+    return _target_s(config, context, tuple(fleet_loads(config, context).values()))
+
+
+def _target_s(config: Relief, context: RoundContext, loads: Sequence[budget.Load]) -> float:
     if config.deadline_s is not None:
         return config.deadline_s
     if config.deadline_fraction is not None:
         fedavg = (context.planner.times(c.id, train_everything(context, c)) for c in context.fleet.clients)
         return config.deadline_fraction * max(times.busy_s for times in fedavg)
-    return budget.least_target_s([client_load(context, client) for client in context.fleet.clients])
+    if config.fill == "time":
+        return max(load.seconds(load.mandatory) for load in loads)
+    least_s = budget.least_target_s(loads, config.slots_slowest or 0)
+    return max(least_s, budget.covering_target_s(loads)) if config.cover else least_s
+
+
+def planned_round_s(config: Relief, context: RoundContext) -> float:
+    """Return the planned seconds of the longest round: every client's free slots hold its most expensive groups.
+
+    Under ``fill: count`` it may exceed ``T*``, since groups differ in cost.
+    """
+    loads = fleet_loads(config, context)
+    target = _target_s(config, context, tuple(loads.values()))
+    return max(load.seconds(_allocate(config, load, target, budget.by_cost(load)).groups) for load in loads.values())
 
 
 def allocate(config: Relief, state: ServerState, context: RoundContext) -> tuple[Assignment, ...]:
-    """Blue box: round 0 trains ``G_n``; later rounds solve the allocation for each participant."""
+    """Allocate a round (blue box): round 0 trains ``G_n``; later rounds solve each participant's budget."""
     if context.round == 0 or config.select == "all":
         phase = BOOTSTRAP if context.round == 0 else "train"
-        loads = [(client, client_load(context, client)) for client in context.participants]
-        return tuple(local_task(context, client, load.accessible, phase) for client, load in loads)
-    deadline = target_s(config, context)
-    plans = [(client, plan(config, state, context, client, deadline)) for client in context.participants]
+        reach = ((c, [g.id for g in context.layout.accessible(c.modalities)]) for c in context.participants)
+        return tuple(local_task(context, client, groups, phase) for client, groups in reach)
+    loads = fleet_loads(config, context)
+    target = _target_s(config, context, tuple(loads.values()))
+    plans = ((c, plan(config, state, context, c, loads[c.id], target)) for c in context.participants)
     return tuple(local_task(context, client, allocation.groups) for client, allocation in plans)
 
 
 def plan(
-    config: Relief, state: ServerState, context: RoundContext, client: ClientInfo, deadline: float
+    config: Relief, state: ServerState, context: RoundContext, client: ClientInfo, load: budget.Load, target: float
 ) -> budget.Allocation:
-    """Blue box for one client: solves for ``S_n``, which ``relief-ray explain`` shows."""
-    load = client_load(context, client)
-    slots = budget.group_budget(load, deadline)
-    return budget.allocate(load, deadline, slots, ranking(config, state, context, client, load), config.mandatory)
+    """Solve the budget of one client for ``S_n`` (blue box), which ``relief-ray explain`` shows."""
+    return _allocate(config, load, target, ranking(config, state, context, client, load))
+
+
+def _allocate(config: Relief, load: budget.Load, target: float, order: Sequence[GroupId]) -> budget.Allocation:
+    limit_s = target if config.fill == "time" else math.inf
+    return budget.allocate(load, budget.group_budget(load, target), order, config.mandatory, limit_s)
 
 
 def ranking(
     config: Relief, state: ServerState, context: RoundContext, client: ClientInfo, load: budget.Load
 ) -> list[GroupId]:
-    """Order in which free slots are offered: by divergence, at random, or not at all."""
+    """Return the order in which free slots are offered: by divergence, at random, or not at all."""
     if config.select == "none":
         return []
     if config.select == "random":
@@ -173,12 +251,16 @@ def aggregate(
     return ServerState(models={"global": theta}, tensors={D_BAR: to_tensor(d_bar, tools.layout)}, facts=state.facts)
 
 
+def fills_nothing(config: Relief, context: RoundContext) -> bool:
+    """Return whether free slots stay empty on purpose (``mandatory_only``)."""
+    return config.select == "none"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
-class FurtherGroup:
-    """The cheapest group that a client could train beyond its mandatory ones, and the least ``T*`` that grants it."""
+class FurtherSlot:
+    """The least ``T*`` at which a client may train one group beyond its mandatory ones."""
 
     client: ClientInfo
-    group: GroupId
     needed_s: float
 
 
@@ -189,32 +271,36 @@ def tight_deadline(config: Relief, run: PlannedRun) -> tuple[str, ...]:
     """
     if config.select in ("all", "none"):
         return ()
-    context = run.context
-    deadline = target_s(config, context)
-    further = [cheapest_further(config, context, client) for client in context.fleet.clients]
-    if any(f.needed_s <= deadline * (1.0 + budget.SLACK) for f in further):
+    loads = fleet_loads(config, run.context)
+    target = _target_s(config, run.context, tuple(loads.values()))
+    slots = [s for c in run.context.fleet.clients if (s := further_slot(config, c, loads[c.id])) is not None]
+    if not slots or any(s.needed_s <= target * (1.0 + budget.SLACK) for s in slots):
         return ()
-    least = min(further, key=lambda f: f.needed_s)
-    is_set = config.deadline_s is not None or config.deadline_fraction is not None
-    meaning = "as strategy.deadline_* has it" if is_set else "the least time for everybody's mandatory blocks"
+    least = min(slots, key=lambda s: s.needed_s)
+    meaning = "as strategy.deadline_* has it" if config.has_deadline else "the least time for all mandatory blocks"
     return (
-        f"T* = {deadline:.4g} s ({meaning}; clock {run.clock}) leaves no client a group beyond its mandatory fusion "
-        "blocks: after the bootstrap nobody trains B, head or encoders. The cheapest further group is "
-        f"{least.group} of client {least.client.id} (type {least.client.device}): T* = {least.needed_s:.4g} s; set "
-        f"strategy.deadline_s={rounded_up(least.needed_s)} or more, or another clock to plan with "
-        "(costs.planning_time)",
+        f"T* = {target:.4g} s ({meaning}; clock {run.clock}) leaves no client a group beyond its mandatory fusion "
+        "blocks: after the bootstrap nobody trains B, head or encoders. The next group goes to client "
+        f"{least.client.id} (type {least.client.device}) at T* = {least.needed_s:.4g} s; set "
+        f"strategy.deadline_s={rounded_up(least.needed_s)} or more, strategy.cover=true, or another clock to plan "
+        "with (costs.planning_time)",
     )
 
 
-def cheapest_further(config: Relief, context: RoundContext, client: ClientInfo) -> FurtherGroup:
-    """The group that needs the least ``T*``: its time beside the mandatory ones, and a slot under Eq. (7)."""
-    load = client_load(context, client)
-    forced = load.mandatory if config.mandatory else ()
+def further_slot(config: Relief, client: ClientInfo, load: budget.Load) -> FurtherSlot | None:
+    """Return the least ``T*`` that grants a group beyond the mandatory ones; None where there is no other.
+
+    Without forced blocks (V2, V3) the mandatory number of slots is free already.
+    """
     free = [j for j in load.accessible if j not in load.mandatory]
-    seconds = {j: load.seconds((*forced, j)) for j in free}
-    group = min(free, key=lambda j: seconds[j])
-    needed_s = max(seconds[group], budget.least_slot_s(load, len(forced) + 1))
-    return FurtherGroup(client=client, group=group, needed_s=needed_s)
+    if not free:
+        return None
+    forced = load.mandatory if config.mandatory else ()
+    number = len(forced) + 1
+    needed_s = load.overhead_s + number * load.tau_s if number > len(load.mandatory) else 0.0
+    if config.fill == "time":
+        needed_s = max(needed_s, min(load.seconds((*forced, j)) for j in free))
+    return FurtherSlot(client=client, needed_s=needed_s)
 
 
 def rounded_up(seconds: float) -> str:
@@ -226,26 +312,25 @@ def rounded_up(seconds: float) -> str:
 def explain(config: Relief, request: ExplainRequest) -> Explanation:
     """Solve one client's allocation again with the functions of the run."""
     context, client = request.context, request.client
-    load = client_load(context, client)
     if context.round == 0 or config.select == "all":
-        return without_choice(client, len(load.accessible), context.round)
+        return without_choice(client, len(context.layout.accessible(client.modalities)), context.round)
     d_bar = dict(request.before.get(D_BAR, {}))
     state = ServerState(models={}, tensors={D_BAR: to_tensor(d_bar, context.layout)})
-    deadline = target_s(config, context)
-    overhead, tau = budget.group_seconds(load)
-    chosen = plan(config, state, context, client, deadline)
+    loads = fleet_loads(config, context)
+    load, target = loads[client.id], _target_s(config, context, tuple(loads.values()))
+    chosen = plan(config, state, context, client, load, target)
     return explanation(
         Reasons(
             client=client,
             round=context.round,
             select=config.select,
+            fill=config.fill,
             forced=config.mandatory,
-            target_s=deadline,
-            is_target_given=config.deadline_s is not None or config.deadline_fraction is not None,
-            slowest=slowest(context),
-            overhead_s=overhead,
-            tau_s=tau,
-            affordable=math.floor((deadline - overhead) / tau + budget.SLACK),
+            target_s=target,
+            set_by=_set_by(config, context, loads, target),
+            overhead_s=load.overhead_s,
+            tau_s=load.tau_s,
+            affordable=budget.affordable(load, target),
             slots=chosen.budget,
             mandatory=load.mandatory,
             offers=offers(load, chosen, ranking(config, state, context, client, load), d_bar),
@@ -256,14 +341,20 @@ def explain(config: Relief, request: ExplainRequest) -> Explanation:
     )
 
 
-def slowest(context: RoundContext) -> ClientInfo:
-    """The client whose mandatory blocks take longest: it sets T*."""
+def _set_by(
+    config: Relief, context: RoundContext, loads: Mapping[ClientId, budget.Load], target: float
+) -> ClientInfo | None:
+    """Return the client whose groups take longest, which sets ``T*``; None where it is given or raised by ``cover``."""
 
-    def needed(client: ClientInfo) -> float:
-        load = client_load(context, client)
-        return load.seconds(load.mandatory)
+    def needed_s(client: ClientInfo) -> float:
+        load = loads[client.id]
+        if config.fill == "time":
+            return load.seconds(load.mandatory)
+        return load.overhead_s + budget.least_slots(load, config.slots_slowest or 0) * load.tau_s
 
-    return max(context.fleet.clients, key=needed)
+    slowest = max(context.fleet.clients, key=needed_s)
+    is_raised = config.cover and target > needed_s(slowest) * (1.0 + budget.SLACK)
+    return None if config.has_deadline or is_raised else slowest
 
 
 # V0 to V3 of the paper's Table III, and three variants of ours.

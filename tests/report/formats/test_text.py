@@ -16,10 +16,10 @@ def test_plain_text_fits_a_terminal_and_rules_off_the_bounds(family, make):
     lines = text.splitlines()
     assert max(map(len, lines)) <= 120
     names = [line.split()[0] for line in lines if line and line.split()[0].rstrip("*") in {"v3", "full_only", "local"}]
-    assert names == ["v3", "full_only", "local*"] * 2
+    assert names == ["v3", "full_only", "local*"] * 3
     rules = [i for i, line in enumerate(lines) if line.startswith("---")]
-    # Scores, then costs.
-    assert len(rules) == 4
+    # Scores, then costs, which are wider than a terminal.
+    assert len(rules) == 6
     assert all(lines[i - 1].startswith("v3") and lines[i + 1].startswith("full_only") for i in rules[1::2])
 
 
@@ -31,11 +31,12 @@ def test_plain_text_has_our_cells_and_the_papers(family):
     text = plain(compare_runs(family))
     assert "v2_mandatory" in text
     # V0: 5 points above FedAvg in the one run; 2.00x, 60 J, 1 MiB; the paper's cells between.
-    scores, costs = [line.split() for line in text.splitlines() if line.startswith("relief")]
+    scores, speed, costs = [line.split() for line in text.splitlines() if line.startswith("relief")]
     assert scores == [
         "relief", "59.5", "90.1", "93.7", "59.5", "59.5", "+5.0", "(1", "run)", "14.0", "52.8", "29.8", "14.9",
     ]  # fmt: skip
-    assert costs == ["relief", "1.00", "2.00", "2.87", "-", "55", "1", "60", "312", "1.00", "4.76", "0.50"]
+    assert speed == ["relief", "1.00", "2.00", "2.87", "3.60", "50", "-"]
+    assert costs == ["relief", "-", "55", "60", "312", "1.00", "4.76", "0.50"]
 
 
 def test_markdown_csv_and_json_agree(family):

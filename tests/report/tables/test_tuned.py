@@ -116,7 +116,7 @@ def test_a_method_whose_batch_size_was_searched_stands_beside_those_that_keep_th
     main, own = (next(s for s in document.tables if s.slug == slug) for slug in ("e1-main", "e2-main"))
     best_cells = {line.name: (line.cells[-2].text, line.cells[-2].below) for line in main.rows}
     assert best_cells["fedavg"] == ("70.0", "lr 0.001, batch_size 16")
-    assert best_cells["relief"] == ("70.0", "lr 0.003, deadline_fraction 0.6")
+    assert best_cells["relief"] == ("70.0", "lr 0.003, slots_slowest 3")
     assert {"fedavg", "relief"} <= {line.name for line in own.rows if line.cells[0].text == "1"}
     assert "batch" not in own.notes[0] and "batch 32" in main.notes[0], "no batch size is everybody's"
     assert [r.label for r in compare_runs(tuned).rows] == ["fedavg", "relief", "v1"]

@@ -12,9 +12,16 @@ from relief_ray.messages import ServerState
 from relief_ray.models.backbone import InputShape
 from relief_ray.models.cnn import CnnConfig
 from relief_ray.server.aggregation import from_tensor, to_tensor
-from relief_ray.strategies.relief import Relief
+from relief_ray.strategies.relief import PRESETS, Relief
 from relief_ray.strategies.relief.divergence import D_BAR
-from relief_ray.strategies.relief.strategy import BOOTSTRAP, PRESETS, plan, role_weight, target_s
+from relief_ray.strategies.relief.strategy import (
+    BOOTSTRAP,
+    fleet_loads,
+    plan,
+    planned_round_s,
+    role_weight,
+    target_s,
+)
 from tests.toy import (
     ACC,
     EQUAL,
@@ -150,24 +157,102 @@ def test_v1_trains_all_accessible_groups_every_round():
 
 def test_plan_explains_the_choice():
     context = context_of(CNN, PAPER, 1, TAUS)
-    choice = plan(Relief(), state_with(D), context, PAPER[3], 6.5)
-    assert choice.num_mandatory == 2 and choice.budget == 4 and len(choice.groups) == 4
-    assert {r.reason for r in choice.refused} == {"budget"} and len(choice.refused) == 4
-    assert {r.seconds for r in choice.refused} == {1.0 + 5 * 1.3}
+    load = fleet_loads(Relief(), context)[3]
+    allocation = plan(Relief(), state_with(D), context, PAPER[3], load, 6.5)
+    assert allocation.num_mandatory == 2 and allocation.budget == 4 and len(allocation.groups) == 4
+    assert {r.reason for r in allocation.refused} == {"budget"} and len(allocation.refused) == 4
+    assert {r.seconds for r in allocation.refused} == {1.0 + 5 * 1.3}
+
+
+class Dear(LinearPlanner):
+    """The head takes 50 s more than any other group."""
+
+    def times(self, client, assignment):
+        plain = super().times(client, assignment)
+        return plain.__class__(backward_s=plain.backward_s + 50.0 * ("head.1" in assignment.train), up_s=plain.up_s)
+
+
+HEAD_FIRST = state_with({"head.1": 9.0})
+
+
+def test_a_count_lets_a_dear_group_pass_t_star():
+    """|S_n| <= k_n alone: C's two groups are its block and the dear head, 50 s beyond T* (tau = (5 x 5.5 + 50) / 5)."""
+    context = context_of(CNN, PAPER, 1, Dear(tau_s=TAUS.tau_s))
+    config = Relief(slots_slowest=2)
+    assert target_s(config, context) == 1.0 + 2 * 15.5
+    tasks = {t.client: t for t in config.build().allocate(HEAD_FIRST, context)}
+    assert set(tasks[6].train) == {"fusion.A.acc", "head.1"}
+    assert planned_round_s(config, context) == 1.0 + 2 * 5.5 + 50.0
 
 
 def test_time_can_refuse_what_the_count_allows():
     """k_n comes from the mean time per group; a dearer group is still priced as itself."""
-
-    class Dear(LinearPlanner):
-        def times(self, client, assignment):
-            plain = super().times(client, assignment)
-            return plain.__class__(backward_s=plain.backward_s + 50.0 * ("head.1" in assignment.train), up_s=plain.up_s)
-
+    config = Relief(fill="time")
     context = context_of(CNN, PAPER, 1, Dear(tau_s=TAUS.tau_s))
-    choice = plan(Relief(), state_with(D), context, PAPER[0], 30.0)
-    assert "head.1" not in choice.groups
-    assert [r.reason for r in choice.refused if r.group == "head.1"] == ["time"]
+    allocation = plan(config, HEAD_FIRST, context, PAPER[0], fleet_loads(config, context)[0], 30.0)
+    assert "head.1" not in allocation.groups
+    assert [r.reason for r in allocation.refused if r.group == "head.1"] == ["time"]
+
+
+def test_t_star_within_time_is_the_slowest_mandatory_round():
+    """C: 1 + 5.5; the dear head does not matter, no device has to train it."""
+    assert target_s(Relief(fill="time"), context_of(CNN, PAPER, 1, Dear(tau_s=TAUS.tau_s))) == 6.5
+
+
+class Links(LinearPlanner):
+    """Client 3's link takes 4 s each way for the whole model."""
+
+    def times(self, client, assignment):
+        plain = super().times(client, assignment)
+        share = 4.0 if client == 3 else 0.5
+        return plain.__class__(backward_s=plain.backward_s, up_s=share, down_s=share)
+
+
+def test_the_overhead_is_one_constant_the_slowest_link_of_the_fleet():
+    context = context_of(CNN, PAPER, 1, Links(tau_s=TAUS.tau_s))
+    assert {load.overhead_s for load in fleet_loads(Relief(), context).values()} == {8.0}
+    assert target_s(Relief(), context) == 8.0 + 5.5
+    assert {load.overhead_s for load in fleet_loads(Relief(fill="time"), context).values()} == {1.0, 8.0}
+
+
+def test_cover_raises_t_star_until_each_group_has_a_client_for_it():
+    """A client of type A trains all 14 for 1 + 14 x 2 = 29 s; the least is 1 + 4 x 2 = 9 s for its blocks."""
+    even = LinearPlanner(tau_s=dict.fromkeys(range(8), 2.0))
+    context = context_of(CNN, PAPER, 1, even)
+    assert target_s(Relief(), context) == 9.0 and target_s(Relief(cover=True), context) == 29.0
+    state = state_with({"fusion.B": 9.0})
+    trained = {j for t in Relief(cover=True).build().allocate(state, context) for j in t.train}
+    assert trained == set(CNN.ids)
+
+
+@pytest.mark.parametrize(
+    ("values", "error"),
+    [
+        ({"fill": "time", "cover": True}, "cover = True with fill='time', which does not read it"),
+        ({"fill": "time", "slots_slowest": 2}, "slots_slowest = 2 with fill='time', which does not read it"),
+        ({"slots_slowest": 2, "deadline_s": 1.0}, "slots_slowest = 2 and deadline_s = 1.0, expected one of them"),
+        ({"cover": True, "deadline_fraction": 0.5}, "cover = True beside a given deadline, expected one of them"),
+        ({"slots_slowest": 0}, "greater than or equal to 1"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(values, error):
+    with pytest.raises(ValueError, match=error):
+        Relief(**values)
+
+
+@given(
+    st.sampled_from(["relief", "v2", "v3", "v2_mandatory", "v3_mandatory", "mandatory_only"]),
+    st.permutations(CNN.ids),
+    st.one_of(st.none(), st.integers(1, 5)),
+)
+@settings(max_examples=60, deadline=None)
+def test_no_round_is_longer_than_the_planned_one(name, ranking, slots):
+    """The planned round holds the dearest groups, whatever the divergences turn out to be."""
+    context = context_of(CNN, PAPER, 1, Dear(tau_s=TAUS.tau_s))
+    config = PRESETS[name].config.model_copy(update={"slots_slowest": slots})
+    tasks = config.build().allocate(state_with({j: float(i) for i, j in enumerate(ranking)}), context)
+    longest = max(context.planner.times(t.client, t).busy_s for t in tasks)
+    assert longest <= planned_round_s(config, context) * (1 + 1e-12)
 
 
 def test_participants_only():
