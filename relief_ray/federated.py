@@ -5,7 +5,7 @@ A method is a ``Strategy``: one pure function per coloured box of Algorithm 1. A
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from time import perf_counter
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from relief_ray.extra_modules import ExtraModule
-from relief_ray.groups import GroupLayout, Params, all_finite
+from relief_ray.groups import GroupId, GroupLayout, Params, all_finite
 from relief_ray.messages import (
     Assignment,
     ClientInfo,
@@ -245,6 +245,32 @@ class PlannedRun:
     participation: float
 
 
+def by_name(state: ServerState) -> Mapping[str, str]:
+    """Return each model's name: a model of that name is the same one in every round."""
+    return {name: name for name in state.models}
+
+
+# Groups by name of a server's model.
+ModelGroups = Mapping[str, Collection[GroupId]]
+
+
+def sent_groups(state: ServerState, reduced: Reduced, tools: ServerTools) -> ModelGroups:
+    """Return the groups that usable updates brought, by the model that their clients began from (``view``)."""
+    sent: dict[str, set[GroupId]] = {}
+    for receipt in reduced.receipts:
+        sent.setdefault(receipt.assignment.view, set()).update(receipt.assignment.up)
+    return sent
+
+
+# Takes the state before, the state as aggregated, and the averaged groups; returns the next state.
+ServerStep = Callable[[ServerState, ServerState, ModelGroups], ServerState]
+
+
+def as_aggregated(before: ServerState, after: ServerState, averaged: ModelGroups) -> ServerState:
+    """Keep the state as it was aggregated: no optimizer on the server."""
+    return after
+
+
 def no_warnings(run: PlannedRun) -> tuple[str, ...]:
     """Finds no fault with any run."""
     return ()
@@ -263,6 +289,11 @@ class Strategy:
         client: the client's half (green).
         evaluate: models to evaluate in a state.
         adapt: modules that it adds to a backbone of that layout, e.g. early exits or experts.
+        averaged: groups of each server's model whose change in this round is a mean of updates: the pseudo-gradients of
+            ``server.optimizer``. Other groups keep their values and moments.
+        identities: what each of the server's models stands for, e.g. which clients of a cluster that is formed anew in
+            every round: models are averaged over rounds (``evaluation.average``) as long as this stays the same.
+        no_average: why there is no such mean, for methods that refuse ``server.optimizer``; empty: there is one.
         bootstrap: whether a round 0 trains everything on all clients first (Algorithm 1, line 1).
         deadline_s: round target ``T*`` in seconds of a method that has one; it is recorded with every round.
         warnings: judges a run before it begins (a setting that leaves the method without effect); ``run.json`` keeps
@@ -280,6 +311,9 @@ class Strategy:
     adapt: Callable[[GroupLayout, Fleet], tuple[ExtraModule, ...]] = nothing_added
     deadline_s: Callable[[RoundContext], float] | None = None
     warnings: Callable[[PlannedRun], tuple[str, ...]] = no_warnings
+    averaged: Callable[[ServerState, Reduced, ServerTools], ModelGroups] = sent_groups
+    identities: Callable[[ServerState], Mapping[str, str]] = by_name
+    no_average: str = ""
     bootstrap: bool = False
     pooled: bool = False
 
@@ -312,8 +346,11 @@ def run_round(
     executor: Executor,
     store: StateStore,
     accountant: Accountant,
+    server_step: ServerStep = as_aggregated,
 ) -> RoundResult:
     """Run one round of Algorithm 1: allocate (blue), train (green), check, aggregate (orange), account.
+
+    ``server_step``: an optimizer's step in place of the aggregated one (``server.optimizer``).
 
     Raises:
         RoundVoid: no client returned a usable update.
@@ -323,8 +360,9 @@ def run_round(
     trained = executor.train(context.round, state.models, tasks, {t.client: store.load(t.client) for t in tasks})
     if tasks and not trained.reduced.receipts:
         raise RoundVoid(f"round {context.round}: all {len(tasks)} clients failed: {dict(trained.rejected)}")
-    began = perf_counter()
-    after = strategy.aggregate(state, trained.reduced, server_tools(context))
+    began, tools = perf_counter(), server_tools(context)
+    after = strategy.aggregate(state, trained.reduced, tools)
+    after = server_step(state, after, strategy.averaged(state, trained.reduced, tools))
     server_s = perf_counter() - began
     check_finite(after)
     for client, personal in trained.states.items():

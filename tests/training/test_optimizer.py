@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relief_ray.training.optimizer import LARGE, LocalOptimizer
+from relief_ray.training.optimizer import LARGE, LocalOptimizer, UpdateRule, clip_gradients
 
 
 def gradients(steps, seed=0):
@@ -161,3 +161,111 @@ def test_buffers_go_with_their_optimizer(fused):
         assert seen() is None
     finally:
         gc.enable()
+
+
+# Other rules -----------------------------------------------------------------------------------------------------
+
+
+def torchs(rule, parameters, lr, **how):
+    """The same rule in torch's own class."""
+    if rule.name == "sgd":
+        return torch.optim.SGD(parameters, lr=lr, momentum=rule.momentum, weight_decay=rule.weight_decay, **how)
+    kind = torch.optim.Adam if rule.name == "adam" else torch.optim.AdamW
+    return kind(parameters, lr=lr, weight_decay=rule.weight_decay, **how)
+
+
+RULES = [
+    UpdateRule(name="sgd"),
+    UpdateRule(name="sgd", momentum=0.9),
+    UpdateRule(name="sgd", momentum=0.5, weight_decay=0.1),
+    UpdateRule(weight_decay=0.1),
+    UpdateRule(name="adamw", weight_decay=0.1),
+]
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("rule", RULES, ids=str)
+def test_every_rule_is_torchs_to_the_bit(rule, fused):
+    """Twice in a row: what the first client left behind must not reach the second."""
+    ours = fresh()
+    optimizer = LocalOptimizer(ours, fused, rule)
+    for seed in range(2):
+        for p, first in zip(ours, fresh(), strict=True):
+            p.data.copy_(first.data)
+        optimizer.reset(ours)
+        theirs = fresh()
+        reference = torchs(rule, theirs, 0.05, fused=fused, foreach=None if fused else False)
+        for grads in gradients(5, seed):
+            step(optimizer, ours, grads, 0.05)
+            for p, grad in zip(theirs, grads, strict=True):
+                p.grad = grad.clone()
+            reference.step()
+        assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+@pytest.mark.parametrize("rule", RULES, ids=str)
+def test_an_only_step_of_every_rule_is_torchs_first(rule):
+    ours, theirs = (torch.nn.Parameter(torch.linspace(-1.0, 1.0, LARGE + 5)) for _ in range(2))
+    optimizer = LocalOptimizer([ours], fused=True, rule=rule)
+    optimizer.reset([ours], once=True)
+    ours.grad, theirs.grad = (torch.linspace(2.0, -3.0, LARGE + 5) for _ in range(2))
+    optimizer.step([ours], 0.05)
+    torchs(rule, [theirs], 0.05, fused=True).step()
+    assert torch.equal(ours, theirs)
+
+
+def values(rule, start, grads, lr, fused=True):
+    """One number's way through steps with these gradients."""
+    p = torch.nn.Parameter(torch.tensor([start]))
+    optimizer, seen = LocalOptimizer([p], fused, rule), []
+    for grad in grads:
+        step(optimizer, [p], [None if grad is None else torch.tensor([grad])], lr)
+        seen.append(float(p.detach()))
+    return seen
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_three_steps_of_sgd_by_hand(fused):
+    """theta = 1, g = 1, 2, -1, lr 0.1, momentum 0.5, decay 0.1.
+
+    u = 1 + 0.1 = 1.1, theta = 0.89; u = 0.55 + 2 + 0.089 = 2.639, theta = 0.6261; u = 1.3195 - 1 + 0.06261 = 0.38211,
+    theta = 0.587889.
+    """
+    rule = UpdateRule(name="sgd", momentum=0.5, weight_decay=0.1)
+    assert values(rule, 1.0, [1.0, 2.0, -1.0], 0.1, fused) == pytest.approx([0.89, 0.6261, 0.587889], abs=1e-6)
+    plain = UpdateRule(name="sgd")
+    assert values(plain, 1.0, [1.0, 2.0, -1.0], 0.1, fused) == pytest.approx([0.9, 0.7, 0.8], abs=1e-6)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_three_steps_of_adamw_by_hand(fused):
+    """With the gradient 1 in every step both corrected moments are 1: theta <- (1 - 0.1 * 0.2) theta - 0.1."""
+    rule = UpdateRule(name="adamw", weight_decay=0.2)
+    assert values(rule, 1.0, [1.0] * 3, 0.1, fused) == pytest.approx([0.88, 0.7624, 0.647152], abs=1e-6)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_tensor_without_gradient_decays_and_otherwise_stays(fused):
+    assert values(UpdateRule(name="sgd"), 1.0, [None], 0.1, fused) == [1.0]
+    decaying = UpdateRule(name="sgd", weight_decay=0.5)
+    assert values(decaying, 1.0, [None, None], 0.1, fused) == pytest.approx([0.95, 0.9025], abs=1e-6)
+    assert values(UpdateRule(name="adamw", weight_decay=0.5), 1.0, [None], 0.1, fused) == pytest.approx([0.95])
+
+
+def test_only_the_buffers_that_a_rule_needs_are_kept():
+    assert [rule.num_buffers for rule in RULES] == [0, 1, 1, 2, 2]
+
+
+def test_a_long_gradient_is_scaled_to_the_norm_over_all_tensors():
+    """|(3, 4)| = 5: with 1 allowed each is divided by 5; with 6 none is changed. One tensor has no gradient."""
+    for largest, expected in ((1.0, [0.6, 0.8]), (6.0, [3.0, 4.0])):
+        p, q, unreached = (torch.nn.Parameter(torch.zeros(1)) for _ in range(3))
+        p.grad, q.grad = torch.tensor([3.0]), torch.tensor([4.0])
+        clip_gradients([p, q, unreached], largest)
+        assert [float(p.grad), float(q.grad)] == pytest.approx(expected, rel=1e-5) and unreached.grad is None
+
+
+def test_nothing_to_clip_is_left_alone():
+    p = torch.nn.Parameter(torch.zeros(1))
+    clip_gradients([p], 1.0)
+    assert p.grad is None

@@ -9,7 +9,7 @@ import torch
 from relief_ray.federated import ClientProgram, task_loss
 from relief_ray.groups import Part
 from relief_ray.training import optimizer, trainer
-from relief_ray.training.optimizer import LocalOptimizer
+from relief_ray.training.optimizer import LocalOptimizer, UpdateRule
 from tests.training.scenario import ASSIGNMENTS, BATCH, Scenario
 
 
@@ -63,6 +63,27 @@ def test_elsewhere_all_tensors_share_a_step(engine, changes, micro_batch, steps)
     scenario.train(changes=changes)
     num_tensors = 2 if "train" in changes else sum(map(len, scenario.backbone.parameters.values()))
     assert set(steps) == {num_tensors}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"clip_norm": 0.1}, {"rule": UpdateRule(name="sgd", weight_decay=0.1)}],
+    ids=["clipped", "decaying"],
+)
+def test_clipping_and_decay_wait_for_all_gradients(settings, steps):
+    scenario = Scenario("gemm", **settings)
+    scenario.train()
+    assert set(steps) == {sum(map(len, scenario.backbone.parameters.values()))}
+
+
+@pytest.mark.parametrize("rule", [UpdateRule(name="sgd", momentum=0.9), UpdateRule(name="adamw")], ids=str)
+def test_other_optimizers_step_inside_the_backward_pass_with_the_same_bits(rule, steps):
+    first, second = (
+        Scenario("gemm", rule=rule).train(epochs=2, program=program)
+        for program in (ClientProgram(), ClientProgram(objective=other))
+    )
+    assert 1 in steps
+    assert all(torch.equal(delta, second.delta[j]) and delta.any() for j, delta in first.delta.items())
 
 
 def test_hooks_end_with_the_round(steps):

@@ -67,6 +67,7 @@ class DarkDistill(StrategyConfig):
             client=ClientProgram(objective=all_exits, observe=difficulties, after=partial(report, self), is_mean=True),
             reduction=WeightedSum(weight=self.reduction().weight, bucket=depth_class),
             aggregate=partial(aggregate, self),
+            no_average="the server distils models into each other after averaging them" if self.distil else "",
         )
 
 

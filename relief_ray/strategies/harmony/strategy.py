@@ -146,6 +146,8 @@ class Harmony(StrategyConfig):
             reduction=msg.Collect(),
             aggregate=partial(aggregate, self),
             evaluate=own_networks,
+            identities=members_of_clusters,
+            no_average=_no_average(self),
             warnings=partial(warn_without_fusion, self),
         )
 
@@ -154,6 +156,13 @@ class Harmony(StrategyConfig):
         """Roles that stay with a client once fusion is trained."""
         fusion = ("fusion_a", "fusion_b") if self.fusion_federation == "none" else ()
         return fusion if self.protocol == "one_phase" else ("encoder", *fusion)
+
+
+def _no_average(config: Harmony) -> str:
+    """Reason for which the server's models have no lasting moments."""
+    if config.protocol == "one_phase":
+        return "it sends groups that are not averaged"
+    return "fusion is averaged in clusters that are formed anew in every round, so no model can keep moments"
 
 
 PRESETS = {
@@ -234,6 +243,15 @@ def aggregate(config: Harmony, state: msg.ServerState, reduced: msg.Reduced, too
         members = [u for u in updates if clusters[str(u.receipt.assignment.client)] == label]
         models[label] = apply_step(start, mean_of(members, weigh, tools.layout, tools.fleet))
     return msg.ServerState(models=models, tensors={DRIFT: drift}, facts={**state.facts, "clusters": clusters})
+
+
+def members_of_clusters(state: msg.ServerState) -> dict[str, str]:
+    """Names the common model, and each cluster's by its clients: the same number may be another cluster next round."""
+    clients: dict[str, list[str]] = {}
+    for client, cluster in texts(state.facts["clusters"]).items():
+        clients.setdefault(cluster, []).append(client)
+    named = {cluster: f"clients {' '.join(sorted(own, key=int))}" for cluster, own in clients.items()}
+    return {name: named.get(name, name) for name in state.models}
 
 
 def own_networks(state: msg.ServerState, fleet: msg.Fleet) -> msg.EvalPlan:
