@@ -146,12 +146,16 @@ def grid(
 def compare(
     folders: Folders,
     out: Annotated[SomePath, typer.Option(metavar="DIR", help="Write table and figures there.")] = None,
+    bibtex: Annotated[bool, typer.Option("--bibtex", help="References of the methods instead.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Put runs side by side: F1, time, energy, bytes, differences with intervals, a verdict on the paper's claims."""
-    from actors.commands.results import compare_command
+    from actors.commands.results import bibtex_command, compare_command
 
-    compare_command(folders, out, as_json)
+    if bibtex:
+        bibtex_command(folders)
+    else:
+        compare_command(folders, out, as_json)
 
 
 @app.command()

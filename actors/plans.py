@@ -35,6 +35,7 @@ from relief_ray.records.mlflow_store import flat_params
 from relief_ray.records.redact import MASK, mask_text, redact
 from relief_ray.records.run_folder import LOCK_FILE, read_run
 from relief_ray.records.schema import RunRecord
+from relief_ray.strategies import facts_of
 from tune_configs.cells import Cell
 
 _STALE_FOLDER = "stale"
@@ -114,7 +115,10 @@ def make_cell(name: str, label: str, config: ExperimentConfig, setting: str = ""
 def row_of(cell: Cell) -> PlannedCell:
     """The cell as plan files hold it: credentials are masked."""
     config = redact(cell.config.model_dump(mode="json"))
-    return PlannedCell(folder=cell.name, label=cell.label, setting=cell.setting, hash=cell.hash, config=config)
+    method = facts_of(cell.config.strategy, cell.label)
+    return PlannedCell(
+        folder=cell.name, label=cell.label, method=method, setting=cell.setting, hash=cell.hash, config=config
+    )
 
 
 def cells_in(plan: PlanFile, path: Path, settings: Sequence[str] = ()) -> tuple[Cell, ...]:

@@ -19,14 +19,19 @@ def read_entries() -> Mapping[str, str]:
     return MappingProxyType({entry["key"]: entry.group() for entry in entries})
 
 
-def cite(keys: Iterable[str]) -> str:
-    """Entries of these BibTeX keys, each once, in the order in which they are first named.
+def cite(citations: Iterable[str]) -> str:
+    """BibTeX entries, each once, in the order in which they are first named.
+
+    ``citations``: keys of ``citations.bib``, or whole entries (``@article{...}``).
 
     Raises:
         UserError: a key has no entry.
     """
-    entries, wanted = read_entries(), list(dict.fromkeys(keys))
+    entries, wanted = read_entries(), list(dict.fromkeys(c.strip() for c in citations))
     for key in wanted:
-        if key not in entries:
-            raise UserError(f"citation {key!r}: unknown{nearest(key, entries)}; expected a key of citations.bib")
-    return "\n\n".join(entries[key] for key in wanted)
+        if not key.startswith("@") and key not in entries:
+            raise UserError(
+                f"citation {key!r}: unknown{nearest(key, entries)}; expected a key of citations.bib, or a BibTeX entry "
+                "(@article{...})"
+            )
+    return "\n\n".join(entries.get(citation, citation) for citation in wanted)

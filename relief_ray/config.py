@@ -38,7 +38,7 @@ from relief_ray.models.registry import BACKBONES, backbone_name, choose_backbone
 from relief_ray.plugins import configured, is_own, is_path, modules_of, path_of
 from relief_ray.records.identity import NOT_DECIDING
 from relief_ray.server.optimizer import ServerConfig
-from relief_ray.strategies import PRESETS, AnyStrategy
+from relief_ray.strategies import PRESETS, REFERENCE, AnyStrategy
 from relief_ray.strategies.common import StrategyConfig
 from relief_ray.training.config import TrainingConfig
 
@@ -227,7 +227,7 @@ class ExperimentConfig(FrozenConfig):
     """
 
     name: str = "run"
-    strategy: SerializeAsAny[StrategyConfig] = PRESETS["fedavg"]
+    strategy: SerializeAsAny[StrategyConfig] = PRESETS[REFERENCE]
     data: DataConfig = DataConfig()
     fleet: FleetConfig = FleetConfig()
     backbone: SerializeAsAny[BackboneConfig] = CnnConfig()

@@ -5,7 +5,7 @@ A method is a ``Strategy``: one pure function per coloured box of Algorithm 1. A
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from time import perf_counter
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from relief_ray.extra_modules import ExtraModule
-from relief_ray.groups import GroupId, GroupLayout, Params, all_finite
+from relief_ray.groups import GroupLayout, Params, all_finite
 from relief_ray.messages import (
     Assignment,
     ClientInfo,
@@ -29,7 +29,20 @@ from relief_ray.messages import (
     Trained,
     Update,
 )
-from relief_ray.protocols import Accountant, Executor, Network, Planner, StateStore, Windows
+from relief_ray.protocols import (
+    Accountant,
+    Executor,
+    Explanation,
+    ModelGroups,
+    Network,
+    Planner,
+    ServerStep,
+    StateStore,
+    Windows,
+    as_aggregated,
+    by_name,
+    sent_groups,
+)
 from relief_ray.streams import Streams
 
 
@@ -245,35 +258,35 @@ class PlannedRun:
     participation: float
 
 
-def by_name(state: ServerState) -> Mapping[str, str]:
-    """Return each model's name: a model of that name is the same one in every round."""
-    return {name: name for name in state.models}
-
-
-# Groups by name of a server's model.
-ModelGroups = Mapping[str, Collection[GroupId]]
-
-
-def sent_groups(state: ServerState, reduced: Reduced, tools: ServerTools) -> ModelGroups:
-    """Return the groups that usable updates brought, by the model that their clients began from (``view``)."""
-    sent: dict[str, set[GroupId]] = {}
-    for receipt in reduced.receipts:
-        sent.setdefault(receipt.assignment.view, set()).update(receipt.assignment.up)
-    return sent
-
-
-# Takes the state before, the state as aggregated, and the averaged groups; returns the next state.
-ServerStep = Callable[[ServerState, ServerState, ModelGroups], ServerState]
-
-
-def as_aggregated(before: ServerState, after: ServerState, averaged: ModelGroups) -> ServerState:
-    """Keep the state as it was aggregated: no optimizer on the server."""
-    return after
-
-
 def no_warnings(run: PlannedRun) -> tuple[str, ...]:
     """Finds no fault with any run."""
     return ()
+
+
+# Numbers about the server's state that a round's record keeps: table -> row -> value.
+Diagnostics = Mapping[str, Mapping[str, float]]
+
+
+def no_diagnostics(state: ServerState, layout: GroupLayout) -> Diagnostics:
+    """Record nothing of the state."""
+    return {}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExplainRequest:
+    """Question about one client's task in one round, as a method is asked it after the run.
+
+    Attributes:
+        context: the round, with the participants that the ledger names (all clients in a round that is to come).
+        client: the client.
+        before: ``Strategy.diagnose`` of the state that the round began with, from the ledger; empty before the first.
+        fedavg_s: seconds of the client's round under FedAvg, by the clock of ``context.planner``.
+    """
+
+    context: RoundContext
+    client: ClientInfo
+    before: Diagnostics
+    fedavg_s: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -298,6 +311,8 @@ class Strategy:
         deadline_s: round target ``T*`` in seconds of a method that has one; it is recorded with every round.
         warnings: judges a run before it begins (a setting that leaves the method without effect); ``run.json`` keeps
             the sentences.
+        diagnose: numbers about a state that the round's record keeps, e.g. a smoothed divergence by group.
+        explain: reasons for one client's task, for `relief-ray explain`; None: the method has none to give.
         pooled: whether one client holds the data of all (the ``central`` bound).
     """
 
@@ -311,7 +326,9 @@ class Strategy:
     adapt: Callable[[GroupLayout, Fleet], tuple[ExtraModule, ...]] = nothing_added
     deadline_s: Callable[[RoundContext], float] | None = None
     warnings: Callable[[PlannedRun], tuple[str, ...]] = no_warnings
-    averaged: Callable[[ServerState, Reduced, ServerTools], ModelGroups] = sent_groups
+    diagnose: Callable[[ServerState, GroupLayout], Diagnostics] = no_diagnostics
+    explain: Callable[[ExplainRequest], Explanation] | None = None
+    averaged: Callable[[ServerState, Reduced, GroupLayout, Fleet], ModelGroups] = sent_groups
     identities: Callable[[ServerState], Mapping[str, str]] = by_name
     no_average: str = ""
     bootstrap: bool = False
@@ -360,9 +377,9 @@ def run_round(
     trained = executor.train(context.round, state.models, tasks, {t.client: store.load(t.client) for t in tasks})
     if tasks and not trained.reduced.receipts:
         raise RoundVoid(f"round {context.round}: all {len(tasks)} clients failed: {dict(trained.rejected)}")
-    began, tools = perf_counter(), server_tools(context)
-    after = strategy.aggregate(state, trained.reduced, tools)
-    after = server_step(state, after, strategy.averaged(state, trained.reduced, tools))
+    began = perf_counter()
+    after = strategy.aggregate(state, trained.reduced, server_tools(context))
+    after = server_step(state, after, strategy.averaged(state, trained.reduced, context.layout, context.fleet))
     server_s = perf_counter() - began
     check_finite(after)
     for client, personal in trained.states.items():

@@ -1,16 +1,19 @@
-"""Interfaces between the round and its surroundings: time model, personal state, executor, costs, server backbone."""
+"""Interfaces between the round and its surroundings: time model, personal state, executor, costs, server backbone.
+
+Also the form in which a method explains a client's task to people (``Explanation``).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from relief_ray.groups import GroupId, Params
+from relief_ray.groups import GroupId, GroupLayout, Params
 from relief_ray.messages import (
     Assignment,
     ClientId,
@@ -19,12 +22,16 @@ from relief_ray.messages import (
     EvalTarget,
     Fleet,
     Receipt,
+    Reduced,
     RoundCost,
+    ServerState,
     StageTimes,
     Trained,
 )
 
 Models = Mapping[str, Params]
+# Groups by name of a server's model.
+ModelGroups = Mapping[str, Collection[GroupId]]
 States = Mapping[ClientId, ClientState]
 
 
@@ -132,3 +139,64 @@ class Accountant(Protocol):
 
         ``server_s``: real seconds of the aggregation.
         """
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExplanationSection:
+    """Part of an explanation: a heading, sentences and a table.
+
+    Attributes:
+        heading: summary of the section in one line.
+        lines: sentences below it.
+        head: headings of the table's columns; empty where there is no table.
+        rows: cells of the table as text.
+        left: number of columns that are aligned to the left.
+    """
+
+    heading: str
+    lines: tuple[str, ...] = ()
+    head: tuple[str, ...] = ()
+    rows: tuple[tuple[str, ...], ...] = ()
+    left: int = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Explanation:
+    """Reasons for one client's task in one round, as `relief-ray explain` prints them.
+
+    Attributes:
+        summary: the whole answer where nothing had to be chosen; empty where there are sections.
+        sections: what decided the task, step by step.
+        groups: groups that the client trains, for comparison with the ledger.
+        facts: the figures of the sections by name, for JSON.
+    """
+
+    summary: str = ""
+    sections: tuple[ExplanationSection, ...] = ()
+    groups: tuple[GroupId, ...] = ()
+    facts: Mapping[str, object] = field(default_factory=dict)
+
+
+class ServerStep(Protocol):
+    """Applies an optimizer to what aggregation has made of the server's models."""
+
+    def __call__(self, before: ServerState, after: ServerState, averaged: ModelGroups) -> ServerState:
+        """Return the next state; of ``after`` as aggregated, ``averaged`` groups may take another step."""
+
+
+def as_aggregated(before: ServerState, after: ServerState, averaged: ModelGroups) -> ServerState:
+    """Keep the state as it was aggregated: no optimizer on the server."""
+    return after
+
+
+def by_name(state: ServerState) -> Mapping[str, str]:
+    """Return each model's name: a model of that name is the same one in every round."""
+    return {name: name for name in state.models}
+
+
+def sent_groups(state: ServerState, reduced: Reduced, layout: GroupLayout, fleet: Fleet) -> ModelGroups:
+    """Return the groups that usable updates brought, by the model that their clients began from (``view``)."""
+    sent: dict[str, set[GroupId]] = {}
+    for receipt in reduced.receipts:
+        sent.setdefault(receipt.assignment.view, set()).update(receipt.assignment.up)
+    return sent

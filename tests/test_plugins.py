@@ -6,12 +6,21 @@ from pathlib import Path
 
 import pytest
 
+from actors.commands.explain import explain_command
+from actors.commands.fleet import show
+from actors.commands.plan import make_plan, write_plan
+from actors.commands.results import bibtex_command
 from relief_ray.config import ExperimentConfig, override, parse
 from relief_ray.errors import UserError
 from relief_ray.experiment.lifecycle import reopen
 from relief_ray.plugins import digests, is_own, load, path_of, sources
 from relief_ray.records.identity import other_program
 from relief_ray.records.run_folder import read_rounds, read_run
+from relief_ray.report.build import build
+from relief_ray.report.captions import remarks
+from relief_ray.report.comparison import compare
+from relief_ray.report.formats.text import as_json
+from relief_ray.report.inventory import take_inventory, variant_names
 from relief_ray.report.runs import is_pooled, load_runs
 from relief_ray.strategies.fedavg import FedAvg
 from tests.conformance.cases import BASE, after_rounds, drive, outcome
@@ -137,6 +146,7 @@ def test_a_run_is_resumed_with_the_same_bits_and_refused_once_the_file_has_chang
 HOOKS = """
 from dataclasses import replace
 
+from relief_ray.protocols import Explanation, ExplanationSection
 from relief_ray.strategies.common import StrategyConfig
 from relief_ray.strategies.fedsa_lora import FedSALoRA
 
@@ -149,28 +159,153 @@ def warn(run):
     return (f"{run.context.num_rounds} rounds of {len(run.context.participants)} clients, {run.clock}",)
 
 
+def diagnose(state, layout):
+    return {"d_bar": {"head.1": 2.0}, "warmth": {"head.1": 36.6}}
+
+
+def explain(request):
+    warmth = request.before["warmth"]["head.1"] if request.before else 0.0
+    return Explanation(
+        sections=(
+            ExplanationSection(
+                heading=f"1. Warmth decides in round {request.context.round}",
+                lines=(f"It was {warmth:g} in the round before. " + "So be it. " * 10,),
+                head=("group", "trained?"),
+                rows=(("fusion.A.acc", "yes"), ("head.1", "no")),
+            ),
+        ),
+        groups=("fusion.A.acc",),
+        facts={"warmth": warmth, "device": request.client.device},
+    )
+
+
 class Hooked(StrategyConfig):
+    title = "Half & half"
+    citation = "@misc{half2026, title = {Half and half}}"
     paper_accounting = "fedavg"
 
     def build(self):
-        return replace(FedSALoRA().build(), name="hooked", deadline_s=half_a_second, warnings=warn, pooled=POOLED)
+        hooks = dict(deadline_s=half_a_second, warnings=warn, diagnose=diagnose, explain=explain)
+        return replace(FedSALoRA().build(), name="hooked", pooled=POOLED, **hooks)
+
+
+class Ceiling(Hooked):
+    title = "Ceiling"
+    kind = "bound"
+    citation = "mcmahan2017fedavg"
+
+
+class Halved(Hooked):
+    title = "Half & half, halved"
+    kind = "ablation of mine"
+    reconstructed = True
+
+
+class Untitled(FedSALoRA):
+    pass
+
+
+class Uncited(Hooked):
+    citation = "mcmahan2017"
 """
 
 
-def test_a_users_method_has_every_hook_that_a_built_in_one_has(write, tmp_path):
-    config = with_strategy(f"{write('POOLED = False' + HOOKS)}:Hooked", costs={"accounting": "table"})
-    assert (config.strategy.kind, config.strategy.title, config.strategy.citation) == ("own", "", None)
+@pytest.fixture
+def hooked(write):
+    """The module with the methods above, whose clients train on data of their own."""
+    return write("POOLED = False" + HOOKS)
+
+
+def test_a_users_method_has_every_hook_that_a_built_in_one_has(hooked, tmp_path):
+    config = with_strategy(f"{hooked}:Hooked", costs={"accounting": "table"})
+    assert (config.strategy.kind, config.strategy.about, config.strategy.reconstructed) == ("own", "", False)
     drive(config, tmp_path / "run")
     run, rounds = read_run(tmp_path / "run"), read_rounds(tmp_path / "run")
     assert run.budget["deadline_s"] == 0.5 and {r.deadline_s for r in rounds} == {0.5}
     (warning,) = run.warnings
     assert warning == f"{config.rounds} rounds of {len(rounds[0].participants)} clients, {config.costs.planning_time}"
     assert {r.speedup for r in rounds} == {1.0}, "charged for FedAvg's round, though it sends less"
+    assert rounds[0].d_bar == {"head.1": 2.0} and rounds[0].diagnostics == {"warmth": {"head.1": 36.6}}
+    assert run.method.model_dump(exclude_defaults=True) == {
+        "name": "Half & half",
+        "title": "Half & half",
+        "kind": "own",
+        "citation": "@misc{half2026, title = {Half and half}}",
+        "paper_accounting": "fedavg",
+    }
     (loaded,) = load_runs([tmp_path / "run"])
     assert not is_pooled(loaded)
+
+
+def test_reports_show_a_users_methods_as_their_file_states_them(hooked, tmp_path, capsys):
+    for name in ("Ceiling", "Halved", "Hooked", "Untitled"):
+        drive(with_strategy(f"{hooked}:{name}"), tmp_path / "runs" / name)
+    drive(with_strategy("fedavg"), tmp_path / "runs" / "fedavg")
+    comparison = compare([tmp_path / "runs"])
+    shown = {row.label: (row.method.kind, row.is_bound) for row in comparison.rows}
+    assert list(shown) == [
+        "Half & half, halved (reconstructed)", "Half & half", f"{hooked}:Untitled", "fedavg", "Ceiling",
+    ]  # fmt: skip
+    assert shown["Ceiling"] == ("bound", True) and shown["fedavg"] == ("baseline", False)
+    assert comparison.runs_of("Half & half")[0].run.warnings[0] in remarks(comparison)
+    kinds = {row["method"]: row["kind"] for row in json.loads(as_json(comparison))["methods"]}
+    assert kinds == {label: kind for label, (kind, _) in shown.items()}
+    (main,) = (t for t in build(take_inventory([tmp_path / "runs"])).tables if t.slug == "e1-main")
+    rows = {row.name.rstrip("*"): row for row in main.rows}
+    own = [name for name in rows if name in shown and name != "fedavg"]
+    assert own == ["Half & half, halved (reconstructed)", "Half & half", f"{hooked}:Untitled", "Ceiling"]
+    assert [name for name, row in rows.items() if row.faint] == ["Ceiling"] and rows["Ceiling"].rule
+    bibtex_command([tmp_path / "runs"])
+    assert capsys.readouterr().out.split("\n\n")[0].startswith("@inproceedings{mcmahan2017fedavg,")
+    bibtex_command([tmp_path / "runs" / "Hooked"])
+    assert capsys.readouterr().out == "@misc{half2026, title = {Half and half}}\n"
+
+
+def test_a_method_that_was_only_planned_is_called_as_its_run_would_be(hooked, tmp_path):
+    plan = make_plan("smoke", [], f"{hooked}:Hooked,{hooked}:Ceiling", tmp_path)
+    write_plan(plan)
+    items = take_inventory([tmp_path]).items
+    assert [(item.label, item.state) for item in items] == [("Half & half", "planned"), ("Ceiling", "planned")]
+    assert [item.method.is_bound for item in items] == [False, True]
+
+
+def test_two_methods_of_one_title_are_told_apart_by_their_import_paths():
+    ours, theirs = {"name": "fedavg", "weighting": "uniform"}, {"name": "lab:Mine", "weighting": "uniform"}
+    found = variant_names([(name, {"strategy": s}) for name, s in (("fedavg", ours), ("fedavg", theirs))])
+    assert found == ["fedavg", "fedavg (name=lab:Mine)"]
+    assert variant_names([("Best", {"strategy": s}) for s in (theirs, {**theirs, "name": "lab:More"})]) == [
+        "Best (name=lab:Mine)",
+        "Best (name=lab:More)",
+    ]
+
+
+def test_a_citation_is_a_known_key_or_an_entry(hooked, tmp_path):
+    with pytest.raises(UserError, match=r"citation 'mcmahan2017': unknown \(did you mean 'mcmahan2017fedavg'\?\)"):
+        drive(with_strategy(f"{hooked}:Uncited"), tmp_path / "run")
+
+
+def test_a_users_method_explains_itself(hooked, tmp_path, capsys):
+    drive(with_strategy(f"{hooked}:Hooked"), tmp_path / "run")
+    explain_command(tmp_path / "run", 2, 0, as_json=False)
+    text = capsys.readouterr().out
+    assert "Client 0 in round 2 of" in text and "strategy Half & half\n" in text
+    assert "\n1. Warmth decides in round 2\n   It was 36.6 in the round before." in text
+    assert "   fusion.A.acc       yes\n   head.1              no\n" in text
+    assert "But the record of round 2 says" in text and all(len(line) <= 100 for line in text.splitlines())
+    explain_command(tmp_path / "run", 1, 0, as_json=True)
+    facts = json.loads(capsys.readouterr().out)
+    recorded = next(c for c in read_rounds(tmp_path / "run")[0].clients if c.client == 0).trained
+    assert (facts["warmth"], facts["groups"], facts["recorded"]) == (0.0, ["fusion.A.acc"], list(recorded))
+
+
+def test_fleet_shows_the_deadline_of_a_users_method(hooked, capsys):
+    show("smoke", [f"strategy={hooked}:Hooked"], as_json=False)
+    text = capsys.readouterr().out
+    assert "the deadline of Half & half in round 1" in text
+    assert [line.split()[2:] for line in text.splitlines() if line.strip().startswith("T*, s")] == [["0.500"] * 3]
 
 
 def test_a_users_bound_on_pooled_data_is_known_as_one(write, tmp_path):
     drive(with_strategy(f"{write('POOLED = True' + HOOKS)}:Hooked"), tmp_path / "run")
     (loaded,) = load_runs([tmp_path / "run"])
-    assert is_pooled(loaded) and loaded.run.warnings == ()
+    assert is_pooled(loaded) and loaded.run.method.pooled and loaded.run.warnings == ()

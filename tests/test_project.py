@@ -161,7 +161,7 @@ FILES_UNDER_60 = {
     "relief_ray/strategies/relief/variants.py": METHOD,
     "relief_ray/streams.py": LEAF,
     "relief_ray/training/serial_executor.py": "an executor is a file: those on Ray are in another package",
-    "tune_configs/search_lr.py": "reads its values from the methods, so it loads them; other grids load nothing",
+    "tune_configs/search_lr.py": "a search is a grid of another kind: its tries come from the methods",
 }
 
 

@@ -1,6 +1,6 @@
 """The common type of all grids: axes that span cells, in an order in which any interruption leaves a paired comparison.
 
-Nothing here loads the library: a grid is data. ``tune_configs.cells`` turns it into configurations.
+A grid is data; ``tune_configs.cells`` turns it into configurations. Methods and their kinds are the registry's.
 """
 
 from __future__ import annotations
@@ -10,17 +10,14 @@ from dataclasses import dataclass, field
 from itertools import product
 from types import MappingProxyType
 
+from relief_ray.strategies import presets_of
+
 Settings = Mapping[str, object]
 
-# The columns of Tables I and II, by preset.
-PAPER_METHODS = (
-    "fedavg", "fedprox", "fedel", "fedicu", "darkdistill", "harmony", "pilot", "fedsa_lora", "helora", "fedlease",
-    "relief",
-)  # fmt: skip
-FIVE_METHODS = ("fedavg", "fedel", "harmony", "darkdistill", "relief")
-VARIANTS = ("relief", "v1", "v2", "v3")
-OUR_VARIANTS = ("v2_mandatory", "v3_mandatory", "mandatory_only")
-BOUNDS = ("central", "local", "full_only", "drop_slow")
+# Ablations of the paper and of ours, and the bounds of every table.
+VARIANTS = presets_of("ablation")
+OUR_VARIANTS = presets_of("ablation of ours")
+BOUNDS = presets_of("bound")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from relief_ray.report.paper import PAPER_METHODS, REPRESENTATIVE, V1
+from relief_ray.strategies import PROPOSED, REFERENCE
 from tune_configs.grid import (
     BOUNDS,
     CNN,
-    FIVE_METHODS,
     LORA,
     OUR_VARIANTS,
     PAPER,
-    PAPER_METHODS,
     VARIANTS,
     Axis,
     Grid,
@@ -54,7 +54,7 @@ def ablation() -> Grid:
     return Grid(
         name="ablation",
         title="Table III: V0 to V3 and three variants of ours, the bounds, both backbones, both missing modes",
-        methods=("fedavg", *VARIANTS, *OUR_VARIANTS, *BOUNDS),
+        methods=(REFERENCE, PROPOSED, *VARIANTS, *OUR_VARIANTS, *BOUNDS),
         axes=(Axis(name="backbones", levels=(CNN, LORA)), Axis(name="missing", levels=_MISSING)),
         settings=PAPER,
     )
@@ -81,7 +81,7 @@ def sensitivity() -> Grid:
     return Grid(
         name="sensitivity",
         title="Tables IV and V: heterogeneity gap and number of clients, five methods",
-        methods=(*FIVE_METHODS, *BOUNDS),
+        methods=(*REPRESENTATIVE, *BOUNDS),
         axes=(Axis(name="backbones", levels=(CNN, LORA)), Axis(name="factors", levels=_FACTORS)),
         settings=PAPER,
     )
@@ -95,7 +95,7 @@ def diagnostics() -> Grid:
     return Grid(
         name="diagnostics",
         title="Figs. 2 and 3: cosine and divergence of updates per block",
-        methods=("fedavg", "relief"),
+        methods=(REFERENCE, PROPOSED),
         datasets=("pamap2",),
         axes=(Axis(name="backbones", levels=(LORA, CNN)),),
         seeds=(0,),
@@ -125,7 +125,7 @@ def testbed() -> Grid:
     return Grid(
         name="testbed",
         title="Section VII: testbed devices, per device (100 rounds) and as a fleet (200 rounds)",
-        methods=(*FIVE_METHODS, *BOUNDS),
+        methods=(*REPRESENTATIVE, *BOUNDS),
         axes=(Axis(name="backbones", levels=(CNN, LORA)), Axis(name="scopes", levels=_SCOPES)),
         settings={**PAPER, "fleet.preset": "testbed"},
     )
@@ -144,7 +144,7 @@ def coupling() -> Grid:
     return Grid(
         name="coupling",
         title="which device owns which sensors: coupled, independent, inverted",
-        methods=("fedavg", *VARIANTS, "v2_mandatory", *BOUNDS),
+        methods=(REFERENCE, PROPOSED, *VARIANTS, "v2_mandatory", *BOUNDS),
         axes=(Axis(name="backbones", levels=(CNN,)), Axis(name="coupling", levels=_COUPLINGS)),
         settings=PAPER,
     )
@@ -158,7 +158,7 @@ def smoke() -> Grid:
     return Grid(
         name="smoke",
         title="twelve short cells on shipped real data: FedAvg, V0 (RELIEF) and V1, two folds, two seeds",
-        methods=("fedavg", "relief", "v1"),
+        methods=(REFERENCE, PROPOSED, V1),
         datasets=("dsa_mini_held_out",),
         folds=(0, 1),
         seeds=(0, 1),

@@ -9,6 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from relief_ray.report.paper import V1
+from relief_ray.strategies import PROPOSED, REFERENCE, presets_of
+
 Values = dict[str, object]
 
 
@@ -29,7 +32,7 @@ def demo() -> Preset:
     return Preset(
         name="demo",
         title="real data that ship with the package: FedAvg, V1 and V0 (RELIEF), all 4 folds of held-out subjects",
-        strategies=("fedavg", "v1", "relief"),
+        strategies=(REFERENCE, V1, PROPOSED),
         folds=(0, 1, 2, 3),
         values={
             "data": {"name": "dsa_mini", "split": "held_out_subject", "stride_s": 5.0},
@@ -46,7 +49,7 @@ def smoke() -> Preset:
     return Preset(
         name="smoke",
         title="two short rounds of RELIEF in this process, without Ray or MLflow: seconds",
-        strategies=("relief",),
+        strategies=(PROPOSED,),
         values={
             "data": {"name": "dsa_mini", "stride_s": 10.0},
             "training": {"epochs": 1},
@@ -63,7 +66,7 @@ def dsa() -> Preset:
     return Preset(
         name="dsa",
         title="Daily and Sports Activities: 6 strategies, all 4 folds of held-out subjects, 20 rounds of 2 epochs",
-        strategies=("fedavg", "fedprox", "relief", "v1", "v2", "v3"),
+        strategies=(REFERENCE, "fedprox", PROPOSED, *presets_of("ablation")),
         folds=(0, 1, 2, 3),
         values={
             "data": {"name": "dsa", "split": "held_out_subject", "stride_s": 5.0},
@@ -85,16 +88,11 @@ def moment_tiny() -> Preset:
         name="moment_tiny",
         title="Backbone 2 (MOMENT with LoRA, tiny, random) on the data of the package: 10 methods, 20 rounds, one core",
         strategies=(
-            "fedavg",
+            REFERENCE,
             "fedprox",
-            "relief",
-            "v1",
-            "v2",
-            "v3",
-            "full_only",
-            "drop_slow",
-            "local",
-            "central",
+            PROPOSED,
+            *presets_of("ablation"),
+            *presets_of("bound"),
         ),
         values={
             "data": {"name": "dsa_mini", "split": "within_subject", "stride_s": 5.0},
@@ -124,7 +122,7 @@ def _paper(name: str, title: str) -> Preset:
     return Preset(
         name=name,
         title=title,
-        strategies=("fedavg", "fedprox", "relief"),
+        strategies=(REFERENCE, "fedprox", PROPOSED),
         values={
             "data": {"name": name, "split": "within_subject", "stride_s": 1.0},
             "training": {"epochs": 5},

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from relief_ray.report.paper import PAPER_METHODS
 from relief_ray.strategies import DESCRIBED
-from tune_configs.grid import CNN, PAPER, PAPER_METHODS, Axis, Grid, Level
+from tune_configs.grid import CNN, PAPER, VARIANTS, Axis, Grid, Level
 
 RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
-METHODS = (*PAPER_METHODS, "v1", "v2", "v3")
+METHODS = (*PAPER_METHODS, *VARIANTS)
 
 
 # For methods without a number of their own, so that every method has fifteen tries.
@@ -23,9 +24,9 @@ def own_levels(method: str) -> tuple[Level, ...]:
 def tries(method: str) -> tuple[Level, ...]:
     """The fifteen settings of one method."""
     return tuple(
-        Level(name=f"lr{rate:g}-{own.name}", settings={"training.lr": rate, **own.settings})
+        Level(name=f"lr{rate:g}-{level.name}", settings={"training.lr": rate, **level.settings})
         for rate in RATES
-        for own in own_levels(method)
+        for level in own_levels(method)
     )
 
 

@@ -1,11 +1,12 @@
-"""`relief-ray explain`: why a client trains what it trains, for a reader who has not seen the paper."""
+"""`relief-ray explain`: why a client trains what it trains, for a reader who has not seen the method's paper.
+
+The method gives the reasons (``Strategy.explain``); this module adds the client's data and the ledger, and prints them.
+"""
 
 from __future__ import annotations
 
 import json
-import math
 import textwrap
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from actors.commands.output import counted, listed, table
@@ -13,363 +14,166 @@ from actors.commands.plan import open_run
 from actors.terminal.exit_codes import WIDTH
 from relief_ray.errors import UserError
 from relief_ray.experiment.setup import Setup, context_of
-from relief_ray.federated import RoundContext
+from relief_ray.federated import ExplainRequest
 from relief_ray.groups import GroupId
-from relief_ray.messages import ClientInfo, ServerState
+from relief_ray.messages import ClientInfo
+from relief_ray.protocols import Explanation, ExplanationSection
 from relief_ray.records.run_folder import read_rounds
 from relief_ray.records.schema import RoundRecord
-from relief_ray.server.aggregation import to_tensor
-from relief_ray.strategies import display_name
-from relief_ray.strategies.relief import Relief, budget
-from relief_ray.strategies.relief.divergence import D_BAR
-from relief_ray.strategies.relief.strategy import client_load, plan, ranking, target_s
+from relief_ray.strategies import PRESETS, method_name
 
-# The words of `relief-ray explain`.
-
-
-VERDICTS = {"mandatory": "always", "chosen": "yes", "budget": "no: all slots are taken", "time": "no: too slow"}
-
-
-def text(reasons: Explanation) -> str:
-    """Deadline, budget, choice, result: four short sections."""
-    return "\n\n".join(
-        [
-            "\n".join(part)
-            for part in (
-                intro(reasons),
-                deadline(reasons),
-                slots(reasons),
-                choice(reasons),
-                result(reasons),
-            )
-        ]
-    )
-
-
-def intro(reasons: Explanation) -> list[str]:
-    """Heading: client, round, run, device and data."""
-    info = reasons.client
-    lacks = [m for m in reasons.modalities if m not in info.modalities]
-    return [
-        f"Client {info.id} in round {reasons.round} of {reasons.rounds}: what it trains, and why",
-        f"{reasons.run}, strategy {display_name(reasons.strategy)}",
-        "",
-        f"The device   {reasons.device}.",
-        f"Its sensors  {listed(info.modalities)}"
-        + (f"; it lacks {listed(lacks)}." if lacks else ": all that there are."),
-        f"Its data     {info.num_windows} windows, {counted(reasons.epochs, 'epoch')} a round.",
-        f"Seconds are simulated (clock {reasons.clock}) and cover receiving, training and sending.",
-    ]
-
-
-def deadline(reasons: Explanation) -> list[str]:
-    """Section on the deadline T* of a round."""
-    if reasons.given_target:
-        how = ["T* was given in the configuration (strategy.deadline_s or deadline_fraction)."]
-    else:
-        who = (
-            "this client"
-            if reasons.slowest.id == reasons.client.id
-            else f"client {reasons.slowest.id} (Type {reasons.slowest.device})"
-        )
-        how = [
-            "RELIEF lets every device train its mandatory blocks: the fusion weights that read its sensors.",
-            f"T* is the least time in which every device manages that; the slowest at it is {who}.",
-        ]
-    saved = f"Training the whole model, as in FedAvg, would keep this client busy for {reasons.fedavg_s:.3f} s."
-    return [
-        f"1. The deadline of a round is T* = {reasons.target_s:.3f} s",
-        *("   " + line for line in [*how, saved]),
-    ]
-
-
-def slots(reasons: Explanation) -> list[str]:
-    """Section on the number of groups k_n that the client has time for."""
-    number, total = (
-        len(reasons.mandatory),
-        len(reasons.offers) if reasons.select != "none" else reasons.slots,
-    )
-    span = reasons.target_s - reasons.overhead_s
-    lines = [
-        f"Without training it is busy for {reasons.overhead_s:.3f} s (receiving, and one pass over its data).",
-        f"Each further group adds {reasons.tau_s:.3f} s on average: ({reasons.target_s:.3f} - "
-        f"{reasons.overhead_s:.3f}) / {reasons.tau_s:.3f} = {span / reasons.tau_s:.2f}, "
-        f"so {reasons.affordable} groups fit.",
-    ]
-    if reasons.affordable < number:
-        lines.append(f"That is less than its {number} mandatory blocks; these count anyway.")
-    elif reasons.affordable > total:
-        lines.append(f"Its sensors reach {total} groups only, so it may train all of them.")
-    return [
-        f"2. This client has room for {counted(reasons.slots, 'group')}",
-        *("   " + line for line in lines),
-    ]
-
-
-def choice(reasons: Explanation) -> list[str]:
-    """Section on the ranking of groups with its cut-off."""
-    how = {
-        "divergence": [
-            "First its mandatory blocks. The rest goes to the groups about which clients disagreed most",
-            f"(d_bar: the smoothed divergence of their updates after {reasons.source}), while slots and time last.",
-        ],
-        "random": ["The slots are filled at random (drawn from the run's seed), while slots and time last."],
-        "none": ["Only its mandatory blocks; this strategy leaves the rest of the time unused."],
-    }[reasons.select]
-    if not reasons.forced:
-        how[0] = how[0].replace("First its mandatory blocks. The rest goes to", "Slots go to")
-        how.append("This strategy does not force the mandatory blocks in: they compete like the others.")
-    how.append("busy: seconds of a round with this group and those already taken; over T*: what is too much.")
-    rows = [row(i, offer) for i, offer in enumerate(reasons.offers, start=1)]
-    head = ["", "group", "trains it?", "d_bar", "busy, s", "over T*"]
-    body = [f"   {line}" for line in table(head, rows, left=3, indent="").splitlines()]
-    over = {
-        i: f"+{o.seconds - reasons.target_s:.3f}"
-        for i, o in enumerate(reasons.offers)
-        if o.seconds > reasons.target_s * (1 + 1e-9)
-    }
-    body = body[:2] + [line + ("" if i not in over else f"  {over[i]:>7}") for i, line in enumerate(body[2:])]
-    return ["3. Who gets the slots", *(f"   {line}" for line in how), "", *body]
-
-
-def row(number: int, offer: Offer) -> list[str]:
-    """One group's line, without the last column."""
-    d_bar = "-" if offer.d_bar is None else f"{offer.d_bar:.3e}"
-    return [f"{number:2}", offer.group, VERDICTS[offer.verdict], d_bar, f"{offer.seconds:.3f}", ""]
-
-
-def paragraph(text: str) -> str:
-    """Wrapped text below a section's headline."""
-    return textwrap.fill(text, WIDTH, initial_indent="   ", subsequent_indent="   ", break_on_hyphens=False)
-
-
-def result(reasons: Explanation) -> list[str]:
-    """Section on the chosen groups S_n, and whether the ledger agrees."""
-    left = reasons.target_s - reasons.planned_s
-    spare = f"{left:.3f} s before the deadline" if left > 0 else f"{-left:.3f} s after the deadline"
-    spare = "just at the deadline" if abs(left) < 0.0005 else spare
-    lines = [
-        f"4. It trains {counted(len(reasons.groups), 'group')} and is done after {reasons.planned_s:.3f} s, {spare}",
-        paragraph(", ".join(reasons.groups)),
-    ]
-    if reasons.trained is None:
-        lines.append("   The ledger has no such round for this client: this is what it will do if it takes part.")
-    elif set(reasons.trained) == set(reasons.groups):
-        lines.append(f"   The record of round {reasons.round} says the same.")
-    else:
-        other = ", ".join(reasons.trained)
-        lines.append(paragraph(f"But the record of round {reasons.round} says {other}: was it made by other code?"))
-    return lines
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Offer:
-    """One group, in the order of the offers; ``seconds``: the client's round with it and all taken before."""
-
-    group: GroupId
-    verdict: str
-    seconds: float
-    d_bar: float | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Explanation:
-    """Everything that decided ``S_n``; ``slowest`` is the client whose mandatory blocks set T*."""
-
-    run: str
-    round: int
-    rounds: int
-    strategy: str
-    clock: str
-    client: ClientInfo
-    epochs: int
-    device: str
-    modalities: tuple[str, ...]
-    select: str
-    forced: bool
-    target_s: float
-    given_target: bool
-    slowest: ClientInfo
-    overhead_s: float
-    tau_s: float
-    affordable: int
-    slots: int
-    mandatory: tuple[GroupId, ...]
-    offers: tuple[Offer, ...]
-    groups: tuple[GroupId, ...]
-    planned_s: float
-    fedavg_s: float
-    source: str
-    trained: tuple[str, ...] | None = field(default=None)
+_INDENT = "   "
 
 
 def explain_command(folder: Path, round_: int, client: int, as_json: bool) -> None:
-    """Prints one client's allocation of one round.
+    """Prints the reasons for one client's task in one round.
 
     Raises:
         UserError: no such round or client.
     """
-    setup, rounds = open_run(folder), read_rounds(folder)
-    check(setup, rounds, folder, round_, client)
-    simple = without_allocation(setup, round_, client)
-    if simple is not None:
-        facts = {"run": str(folder), "round": round_, "client": client, "text": simple}
-        print(json.dumps(facts) if as_json else textwrap.fill(simple, WIDTH))
+    setup, rounds = open_run(folder), {record.round: record for record in read_rounds(folder)}
+    _check(setup, rounds, folder, round_, client)
+    reasons = explain(setup, rounds, round_, client)
+    facts: dict[str, object] = {"run": str(folder), "round": round_}
+    if reasons.summary:
+        facts |= {"client": client, "text": reasons.summary}
+        print(json.dumps(facts) if as_json else textwrap.fill(reasons.summary, WIDTH))
         return
-    reasons = explanation(setup, rounds, folder, round_, client)
-    print(json.dumps(as_facts(reasons), indent=1) if as_json else text(reasons))
+    recorded = trained_by_ledger(rounds.get(round_), client)
+    if as_json:
+        print(
+            json.dumps(facts | _client_facts(setup, client) | _task_facts(setup, reasons, client, recorded), indent=1)
+        )
+        return
+    parts = [_intro(setup, folder, round_, client), *(_section(section) for section in reasons.sections)]
+    print("\n\n".join(parts) + "\n" + _comparison(reasons.groups, recorded, round_))
 
 
-def check(setup: Setup, rounds: tuple[RoundRecord, ...], folder: Path, round_: int, client: int) -> None:
+def explain(setup: Setup, rounds: dict[int, RoundRecord], round_: int, client: int) -> Explanation:
+    """The method's reasons; of a method that gives none, a sentence that says so.
+
+    Raises:
+        UserError: the ledger lacks the round before.
+    """
+    if setup.strategy.explain is None:
+        return Explanation(summary=_without_reasons(setup))
+    record, before = rounds.get(round_), rounds.get(round_ - 1)
+    if before is None and round_ > _first_round(setup):
+        raise UserError(f"--round {round_}: round {round_ - 1}, whose state decided it, is not in the ledger")
+    participants = tuple(setup.fleet[n] for n in record.participants) if record else None
+    request = ExplainRequest(
+        context=context_of(setup, round_, participants),
+        client=setup.fleet[client],
+        before={} if before is None else before.diagnosed,
+        fedavg_s=_fedavg_s(setup, client),
+    )
+    return setup.strategy.explain(request)
+
+
+def _without_reasons(setup: Setup) -> str:
+    """Sentence on a method without ``explain``."""
+    name, number = method_name(setup.config.strategy, setup.config.label()), len(setup.layout)
+    others = [preset for preset, config in PRESETS.items() if config.build().explain is not None]
+    reason = (
+        "it has no deadline under which a client would have to choose among the"
+        if setup.strategy.deadline_s is None
+        else "it does not say how a client chooses among the"
+    )
+    return f"{name} leaves nothing to explain: {reason} {number} groups of the model. Ask about {', '.join(others)}."
+
+
+def _first_round(setup: Setup) -> int:
+    """Number of the run's first round."""
+    return 0 if setup.strategy.bootstrap else 1
+
+
+def _check(setup: Setup, rounds: dict[int, RoundRecord], folder: Path, round_: int, client: int) -> None:
     """Checks that the run has this round and this client.
 
     Raises:
         UserError: with the range that it has.
     """
-    first = 0 if setup.strategy.bootstrap else 1
-    last = rounds[-1].round if rounds else first - 1
-    limit = min(last + 1, setup.config.rounds)
+    first = _first_round(setup)
+    limit = min(max(rounds, default=first - 1) + 1, setup.config.rounds)
     if not first <= round_ <= limit:
         raise UserError(f"--round {round_}: no such round in {folder}; expected {first} to {limit}")
     if not 0 <= client < len(setup.fleet):
         raise UserError(f"--client {client}: the fleet has the clients 0 to {len(setup.fleet) - 1}")
 
 
-def without_allocation(setup: Setup, round_: int, client: int) -> str | None:
-    """A sentence where nothing had to be chosen; none where RELIEF solved an allocation."""
-    config, info = setup.config.strategy, setup.fleet[client]
-    number, total = len(setup.layout.accessible(info.modalities)), len(setup.layout)
-    who = f"Client {client} (Type {info.device}, sensors {', '.join(info.modalities)})"
-    if not isinstance(config, Relief):
-        return (
-            f"{display_name(setup.config.label())} leaves nothing to explain: it has no deadline under which a client "
-            f"would have to choose among the {total} groups of the model. Ask about relief, v2, v3 or their kin."
-        )
-    if round_ == 0:
-        return (
-            f"Round 0 is the bootstrap: {who} trains all {number} groups that its sensors reach, once, so that the "
-            "server can measure how much the clients disagree about each group. The budgets start in round 1."
-        )
-    if config.select == "all":
-        return f"V1 has no budget: {who} trains all {number} groups that its sensors reach, in every round."
-    return None
-
-
-def state_before(setup: Setup, rounds: tuple[RoundRecord, ...], round_: int) -> tuple[ServerState, str]:
-    """Server state that the allocation saw: ``d_bar`` of the round before."""
-    before = next((r for r in rounds if r.round == round_ - 1), None)
-    if before is None:
-        raise UserError(f"--round {round_}: round {round_ - 1}, whose divergences decided it, is not in the ledger")
-    tensor = to_tensor(dict(before.d_bar), setup.layout)
-    return ServerState(models={"global": setup.start}, tensors={D_BAR: tensor}), f"round {before.round}"
-
-
-def explanation(setup: Setup, rounds: tuple[RoundRecord, ...], folder: Path, round_: int, client: int) -> Explanation:
-    """Solves the allocation again, with the run's own functions, and compares it with what was recorded."""
-    config, info = setup.config.strategy, setup.fleet[client]
-    assert isinstance(config, Relief)
-    record = next((r for r in rounds if r.round == round_), None)
-    context = context_of(setup, round_, tuple(setup.fleet[n] for n in record.participants) if record else None)
-    state, source = state_before(setup, rounds, round_)
-    load, deadline = client_load(context, info), target_s(config, context)
-    overhead, tau = budget.group_seconds(load)
-    chosen = plan(config, state, context, info, deadline)
-    order = ranking(config, state, context, info, load)
-    return Explanation(
-        run=str(folder),
-        round=round_,
-        rounds=setup.config.rounds,
-        strategy=setup.config.label(),
-        clock=setup.config.costs.planning_time,
-        client=info,
-        epochs=setup.config.training.epochs,
-        device=describe_device(setup, info),
-        modalities=setup.fleet.modalities,
-        select=config.select,
-        forced=config.mandatory,
-        target_s=deadline,
-        given_target=config.deadline_s is not None or config.deadline_fraction is not None,
-        slowest=slowest(context),
-        overhead_s=overhead,
-        tau_s=tau,
-        affordable=math.floor((deadline - overhead) / tau + budget.SLACK),
-        slots=chosen.budget,
-        mandatory=load.mandatory,
-        offers=offers(load, chosen, order, dict(rounds_d_bar(rounds, round_))),
-        groups=chosen.groups,
-        planned_s=load.seconds(chosen.groups),
-        fedavg_s=setup.reference[setup.config.costs.planning_time].clients[client].times.busy_s,
-        source=source,
-        trained=recorded(record, client),
-    )
-
-
-def rounds_d_bar(rounds: tuple[RoundRecord, ...], round_: int) -> dict[str, float]:
-    """The smoothed divergences after the round before."""
-    return next((dict(r.d_bar) for r in rounds if r.round == round_ - 1), {})
-
-
-def recorded(record: RoundRecord | None, client: int) -> tuple[str, ...] | None:
+def trained_by_ledger(record: RoundRecord | None, client: int) -> tuple[str, ...] | None:
     """Groups that the client trained by the ledger; None where the round or the client is not in it."""
     return next((c.trained for c in record.clients if c.client == client), None) if record is not None else None
 
 
-def slowest(context: RoundContext) -> ClientInfo:
-    """The client whose mandatory blocks take longest: it sets T*."""
-
-    def needed(client: ClientInfo) -> float:
-        load = client_load(context, client)
-        return load.seconds(load.mandatory)
-
-    return max(context.fleet.clients, key=needed)
+def _fedavg_s(setup: Setup, client: int) -> float:
+    """Seconds of the client's round under FedAvg, by the planning clock."""
+    return setup.reference[setup.config.costs.planning_time].clients[client].times.busy_s
 
 
-def describe_device(setup: Setup, info: ClientInfo) -> str:
+def _intro(setup: Setup, folder: Path, round_: int, client: int) -> str:
+    """Heading: client, round, run, device and data."""
+    info, config = setup.fleet[client], setup.config
+    lacks = [m for m in setup.fleet.modalities if m not in info.modalities]
+    lines = [
+        f"Client {client} in round {round_} of {config.rounds}: what it trains, and why",
+        f"{folder}, strategy {method_name(config.strategy, config.label())}",
+        "",
+        f"The device   {_describe_device(setup, info)}.",
+        f"Its sensors  {listed(info.modalities)}"
+        + (f"; it lacks {listed(lacks)}." if lacks else ": all that there are."),
+        f"Its data     {info.num_windows} windows, {counted(config.training.epochs, 'epoch')} a round.",
+        f"Seconds are simulated (clock {config.costs.planning_time}) and cover receiving, training and sending.",
+    ]
+    return "\n".join(lines)
+
+
+def _describe_device(setup: Setup, info: ClientInfo) -> str:
     """``Type B, 21 TOPS, 30 W``."""
     kind = setup.types[info.device]
     return f"Type {info.device}, {kind.peak_tops:g} TOPS, {kind.active_power_w:g} W"
 
 
-def offers(
-    load: budget.Load, chosen: budget.Allocation, order: list[GroupId], d_bar: dict[GroupId, float]
-) -> tuple[Offer, ...]:
-    """Mandatory groups, then the others in the order in which slots were offered, each with its price and verdict."""
-    refused = {r.group: r for r in chosen.refused}
-    taken: list[GroupId] = list(chosen.groups[: chosen.num_mandatory])
-    reasons = [
-        Offer(group=j, verdict="mandatory", seconds=load.seconds(taken[: i + 1]), d_bar=d_bar.get(j))
-        for i, j in enumerate(taken)
-    ]
-    for j in (j for j in order if j not in chosen.groups[: chosen.num_mandatory]):
-        if j in refused:
-            reasons.append(Offer(group=j, verdict=refused[j].reason, seconds=refused[j].seconds, d_bar=d_bar.get(j)))
-        else:
-            taken.append(j)
-            reasons.append(Offer(group=j, verdict="chosen", seconds=load.seconds(taken), d_bar=d_bar.get(j)))
-    return tuple(reasons)
+def _section(section: ExplanationSection) -> str:
+    """Heading, wrapped lines and table of a section."""
+    lines = [section.heading, *(_paragraph(line) for line in section.lines)]
+    if section.head:
+        lines += ["", table(section.head, section.rows, left=section.left, indent=_INDENT)]
+    return "\n".join(lines)
 
 
-def as_facts(reasons: Explanation) -> dict[str, object]:
-    """The reasons as JSON."""
+def _paragraph(text: str) -> str:
+    """Wrapped text below a section's heading."""
+    return textwrap.fill(text, WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT, break_on_hyphens=False)
+
+
+def _comparison(groups: tuple[GroupId, ...], recorded: tuple[str, ...] | None, round_: int) -> str:
+    """Sentence on whether the ledger has the same groups as the method's answer."""
+    if recorded is None:
+        return f"{_INDENT}The ledger has no such round for this client: this is what it will do if it takes part."
+    if set(recorded) == set(groups):
+        return f"{_INDENT}The record of round {round_} says the same."
+    other = ", ".join(recorded)
+    return _paragraph(f"But the record of round {round_} says {other}: was it made by other code?")
+
+
+def _client_facts(setup: Setup, client: int) -> dict[str, object]:
+    """The run and the client for JSON."""
+    info = setup.fleet[client]
     return {
-        "run": reasons.run,
-        "round": reasons.round,
-        "strategy": reasons.strategy,
-        "clock": reasons.clock,
-        "client": reasons.client.id,
-        "device": reasons.client.device,
-        "modalities": list(reasons.client.modalities),
-        "target_s": reasons.target_s,
-        "target_set_by": None if reasons.given_target else reasons.slowest.id,
-        "overhead_s": reasons.overhead_s,
-        "tau_s": reasons.tau_s,
-        "budget": reasons.slots,
-        "mandatory": list(reasons.mandatory),
-        "offers": [
-            {"group": o.group, "verdict": o.verdict, "seconds": o.seconds, "d_bar": o.d_bar} for o in reasons.offers
-        ],
+        "strategy": setup.config.label(),
+        "clock": setup.config.costs.planning_time,
+        "client": client,
+        "device": info.device,
+        "modalities": list(info.modalities),
+    }
+
+
+def _task_facts(setup: Setup, reasons: Explanation, client: int, recorded: tuple[str, ...] | None) -> dict[str, object]:
+    """The method's figures for JSON, and what stands beside them."""
+    return {
+        **reasons.facts,
         "groups": list(reasons.groups),
-        "planned_s": reasons.planned_s,
-        "fedavg_s": reasons.fedavg_s,
-        "recorded": None if reasons.trained is None else list(reasons.trained),
+        "fedavg_s": _fedavg_s(setup, client),
+        "recorded": None if recorded is None else list(recorded),
     }

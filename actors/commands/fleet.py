@@ -9,8 +9,9 @@ from dataclasses import replace
 from actors.commands.output import counted, listed, table
 from actors.commands.plan import open_target
 from relief_ray.experiment.setup import Setup, choose_engine, context_of
-from relief_ray.strategies.relief import Relief
-from relief_ray.strategies.relief.strategy import client_load, target_s
+from relief_ray.messages import Assignment
+from relief_ray.strategies import PRESETS, PROPOSED, method_name
+from relief_ray.strategies.common import StrategyConfig
 
 
 def show(target: str, settings: Sequence[str], as_json: bool) -> None:
@@ -19,21 +20,33 @@ def show(target: str, settings: Sequence[str], as_json: bool) -> None:
     print(json.dumps(facts(setup), indent=1) if as_json else text(setup, target))
 
 
+def _deadline_method(setup: Setup) -> StrategyConfig:
+    """The method whose deadline is shown: the run's own, or ``PROPOSED`` where that has none."""
+    return PRESETS[PROPOSED] if setup.strategy.deadline_s is None else setup.config.strategy
+
+
 def deadlines(setup: Setup) -> dict[str, float]:
-    """RELIEF's deadline T* under each clock, as if that clock were the one to plan with."""
+    """Deadline T* under each clock, as if that clock were the one to plan with."""
+    target_s = _deadline_method(setup).build().deadline_s
+    assert target_s is not None
     deadline_s = {}
     for name, clock in setup.accountant.clocks.items():
         engine = clock.engine or ("naive" if choose_engine(setup.config) == "naive" else "reuse")
         planner = replace(setup.planner, model=clock, engine=engine)
-        deadline_s[name] = target_s(Relief(), replace(context_of(setup, 1), planner=planner))
+        deadline_s[name] = target_s(replace(context_of(setup, 1), planner=planner))
     return deadline_s
 
 
 def _mandatory_seconds(setup: Setup) -> list[float]:
     """Seconds per client for its mandatory blocks alone, by the planning clock."""
-    context = context_of(setup, 1)
-    loads = [client_load(context, client) for client in setup.fleet.clients]
-    return [load.seconds(load.mandatory) for load in loads]
+    seconds = []
+    for client in setup.fleet.clients:
+        blocks = setup.layout.select([g.id for g in setup.layout.mandatory(client.modalities)])
+        task = Assignment(
+            client=client.id, down=setup.layout.select(), train=blocks, up=blocks, epochs=setup.config.training.epochs
+        )
+        seconds.append(setup.planner.times(client.id, task).busy_s)
+    return seconds
 
 
 def facts(setup: Setup) -> dict[str, object]:
@@ -79,9 +92,18 @@ def text(setup: Setup, target: str) -> str:
         "",
         *(f"  {name:<19} {clock.about}".rstrip() for name, clock in setup.accountant.clocks.items()),
         f"  {'mandatory':<20}its own fusion blocks alone, by the planning clock ({config.costs.planning_time})",
-        "  T*                  the least time in which every client manages its mandatory blocks: RELIEF's deadline",
+        f"  {'T*':<20}{_deadline_text(setup)}",
     ]
     return "\n".join(parts)
+
+
+def _deadline_text(setup: Setup) -> str:
+    """Meaning of T*."""
+    if _deadline_method(setup) == PRESETS[PROPOSED]:
+        return (
+            f"the least time in which every client manages its mandatory blocks: {PRESETS[PROPOSED].title}'s deadline"
+        )
+    return f"the deadline of {method_name(setup.config.strategy, setup.config.label())} in round 1"
 
 
 def _type_table(setup: Setup) -> str:

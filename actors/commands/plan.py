@@ -18,6 +18,7 @@ from relief_ray.plugins import is_path
 from relief_ray.records.cells import PLAN_FILE, PlanFile, read_plan_file, write_plan_file
 from relief_ray.records.lock import FileLock
 from relief_ray.records.run_folder import LOCK_FILE, RUN_FILE, read_rounds, read_run
+from relief_ray.strategies import REFERENCE
 from tune_configs.cells import Cell
 from tune_configs.presets import PRESETS, Preset
 
@@ -43,7 +44,7 @@ def load_preset(target: str) -> Preset:
 def _from_file(path: Path) -> Preset:
     """A configuration file as a preset of one run, with the file's strategy, seed and fold."""
     values = read_values(path)
-    strategy = values.pop("strategy", "fedavg")
+    strategy = values.pop("strategy", REFERENCE)
     name = strategy.get("name") if isinstance(strategy, dict) else strategy
     if isinstance(strategy, dict):
         values["strategy"] = strategy

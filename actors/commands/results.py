@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING
 from actors.plans import Plan
 from actors.terminal.exit_codes import WIDTH
 from actors.terminal.mlflow_export import where_to_look
+from relief_ray.citations import cite
 from relief_ray.errors import UserError
 from relief_ray.files import disk_errors, replace_file
 from relief_ray.records.cells import find_runs
+from relief_ray.records.run_folder import read_run
 from relief_ray.records.tracking import sync
 
 if TYPE_CHECKING:
@@ -103,6 +105,16 @@ def compare_command(folders: Sequence[Path], out: Path | None, as_json: bool) ->
         _print_json(comparison, written)
     else:
         _print_text(comparison, [f"Written {path}" for path in written])
+
+
+def bibtex_command(folders: Sequence[Path]) -> None:
+    """Prints the references that the runs' methods stated when the runs began.
+
+    Raises:
+        UserError: there is no run.
+    """
+    citations = (read_run(folder).method.citation for folder in find_runs(folders))
+    print(cite(citation for citation in citations if citation is not None))
 
 
 def verdict(comparison: Comparison) -> str | None:

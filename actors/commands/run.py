@@ -32,7 +32,7 @@ from relief_ray.records.checkpoint import generations
 from relief_ray.records.run_folder import read_rounds
 from relief_ray.records.schema import RoundRecord, RunRecord
 from relief_ray.report.runs import split_name
-from relief_ray.strategies import display_name
+from relief_ray.strategies import method_name
 from tune_configs.cells import Cell
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def title_of(cell: Cell) -> str:
     """``relief, fold 0, seed 0``."""
     data = cell.config.data
     fold = [f"fold {data.fold}"] if data.split == "held_out_subject" else []
-    return ", ".join([display_name(cell.label), *fold, f"seed {cell.config.seed}"])
+    return ", ".join([method_name(cell.config.strategy, cell.label), *fold, f"seed {cell.config.seed}"])
 
 
 def _run_cell(cell: CellFolder, context: RunContext) -> None:

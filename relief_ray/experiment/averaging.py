@@ -21,6 +21,8 @@ from relief_ray.groups import GroupId, Params
 from relief_ray.messages import ServerState
 from relief_ray.records.checkpoint import Averages
 
+NO_AVERAGES = Averages()
+
 
 def is_tested(config: ExperimentConfig, round_: int) -> bool:
     """Whether models are evaluated after this round."""

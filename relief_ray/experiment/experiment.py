@@ -13,14 +13,14 @@ from functools import partial
 from time import perf_counter, time
 
 from relief_ray.errors import UserError
-from relief_ray.experiment.averaging import advanced, is_tested
+from relief_ray.experiment.averaging import NO_AVERAGES, advanced, is_tested
 from relief_ray.experiment.evaluation import evaluation_inputs
 from relief_ray.experiment.recording import binding_of, now, round_record
 from relief_ray.experiment.setup import Setup, context_of, deadline_s, subject_names
 from relief_ray.federated import RoundResult, run_round
 from relief_ray.messages import ClientInfo
 from relief_ray.protocols import Executor
-from relief_ray.records.checkpoint import NO_AVERAGES, Averages, Checkpoint, CheckpointStateStore, Saver
+from relief_ray.records.checkpoint import Averages, Checkpoint, CheckpointStateStore, Saver
 from relief_ray.records.metrics import summarise
 from relief_ray.records.run_folder import RunFolder, restore
 from relief_ray.records.schema import Metrics, RoundRecord, RunRecord, Status, Totals

@@ -14,7 +14,7 @@ from relief_ray import __version__
 from relief_ray.experiment.setup import Setup, deadline_s, fedavg_costs
 from relief_ray.federated import RoundContext, RoundResult
 from relief_ray.groups import GroupId
-from relief_ray.messages import Receipt, RoundCost, ServerState, StageTimes, Trained, Update
+from relief_ray.messages import Receipt, RoundCost, StageTimes, Trained, Update
 from relief_ray.plugins import digests
 from relief_ray.process import device_name
 from relief_ray.records.checkpoint import Binding
@@ -41,7 +41,8 @@ from relief_ray.records.schema import (
     Totals,
 )
 from relief_ray.records.selection_text import tokens
-from relief_ray.strategies.relief.divergence import divergence, smoothed
+from relief_ray.server.aggregation import divergence
+from relief_ray.strategies import facts_of
 
 MAX_STAT_VALUES = 64
 Pairs = dict[GroupId, tuple[tuple[int, int, float], ...]]
@@ -58,11 +59,9 @@ def round_record(
     before: Mapping[str, Totals],
     target_s: float | None,
 ) -> RoundRecord:
-    """Build a round's record, the only place where its tensors become JSON.
-
-    ``metrics``: evaluations by part; ``before``: totals of the last record; ``target_s``: ``T*``, if any.
-    """
+    """Build a round's record; ``metrics``: by part of the data, ``before``: totals of the last record."""
     trained, state, reference = result.trained, result.state, fedavg_costs(setup, context.participants)
+    diagnosed = {name: dict(table) for name, table in setup.strategy.diagnose(state, setup.layout).items()}
     return RoundRecord(
         round=context.round,
         phase=result.tasks[0].phase if result.tasks else "idle",
@@ -76,10 +75,11 @@ def round_record(
         rejected=dict(trained.rejected),
         metrics=metrics.get("test"),
         validation=metrics.get("validation"),
-        d_bar=smoothed(state.tensors, setup.layout),
+        d_bar=diagnosed.pop("d_bar", {}),
         divergence=_divergences(trained),
         pairwise=pairwise_cosine(trained.pairwise),
-        silhouettes=_silhouettes(state),
+        silhouettes=diagnosed.pop("silhouettes", {}),
+        diagnostics=diagnosed,
         deadline_s=target_s,
         speedup=_speedup(setup, result, reference),
         fedavg={} if len(context.participants) == len(setup.fleet) else fedavg_records(reference),
@@ -87,12 +87,6 @@ def round_record(
         moved_bytes=trained.moved_bytes,
         server_s=result.server_s,
     )
-
-
-def _silhouettes(state: ServerState) -> dict[str, float]:
-    """Silhouette by number of clusters, where the strategy has chosen one."""
-    values = state.facts.get("silhouettes")
-    return {k: v for k, v in values.items() if isinstance(v, int | float)} if isinstance(values, dict) else {}
 
 
 def _divergences(trained: Trained) -> dict[str, float]:
@@ -230,6 +224,7 @@ def run_record(setup: Setup, parent: str | None = None) -> RunRecord:
         cell=cell_id(config.identity(), setup.data.digest),
         name=config.name,
         strategy=config.label(),
+        method=facts_of(config.strategy, config.label()),
         created=now(),
         config=config.model_dump(mode="json"),
         config_hash=config_hash(config.identity()),

@@ -21,7 +21,7 @@ from relief_ray.records.identity import other_program
 from relief_ray.records.lock import is_locked
 from relief_ray.records.redact import mask_text
 from relief_ray.records.run_folder import LOCK_FILE, ROUNDS_FILE, RUN_FILE, is_done, read_run, scan
-from relief_ray.records.schema import RunRecord
+from relief_ray.records.schema import MethodFacts, RunRecord
 
 PLAN_FILE, GRID_FILE, ERROR_FILE = "plan.json", "grid.json", "error.json"
 PLAN_FILES = (GRID_FILE, PLAN_FILE)
@@ -156,6 +156,7 @@ class PlannedCell:
     Attributes:
         folder: name of its folder beside the plan file.
         label: name of its strategy.
+        method: facts of its method.
         config: its configuration as JSON, credentials masked.
         setting: grid only; its name without method, fold and seed.
         hash: that of its configuration's identity when it was planned; a resume of the begun cell goes by it, since
@@ -164,6 +165,7 @@ class PlannedCell:
 
     folder: str
     label: str
+    method: MethodFacts
     config: Mapping[str, JsonValue]
     setting: str = ""
     hash: str = ""
@@ -190,6 +192,7 @@ def read_plan_file(path: Path) -> PlanFile:
             PlannedCell(
                 folder=str(row["folder"]),
                 label=str(row["label"]),
+                method=MethodFacts.model_validate(row["method"]),
                 config=dict(row["config"]),
                 setting=str(row.get("setting", "")),
                 hash=str(row.get("hash", "")),
@@ -209,7 +212,8 @@ def write_plan_file(path: Path, plan: PlanFile) -> None:
     rows: list[JsonValue] = []
     for cell in plan.cells:
         names = {"folder": cell.folder, "label": cell.label, "setting": cell.setting, "hash": cell.hash}
-        rows.append({**{key: value for key, value in names.items() if value}, "config": dict(cell.config)})
+        facts = {"method": cell.method.model_dump(mode="json", exclude_defaults=True), "config": dict(cell.config)}
+        rows.append({**{key: value for key, value in names.items() if value}, **facts})
     title = {"title": plan.title} if plan.title else {}
     replace_file(path, (json.dumps({"name": plan.name, **title, "cells": rows}, indent=1) + "\n").encode())
 

@@ -147,9 +147,6 @@ class Averages:
     num_rounds: Mapping[str, int] = field(default_factory=dict)
 
 
-NO_AVERAGES = Averages()
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Checkpoint:
     """Everything that the next round depends on, and its test.

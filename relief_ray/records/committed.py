@@ -19,6 +19,7 @@ from relief_ray.records.schema import (
     SCHEMA_VERSION,
     Facts,
     Machine,
+    MethodFacts,
     Metrics,
     Origin,
     Record,
@@ -59,6 +60,7 @@ class CommittedCell(Record):
 
     cell: str
     strategy: str
+    method: MethodFacts
     config: Facts
     config_hash: str
     data_digest: str
@@ -78,7 +80,7 @@ class CommittedCell(Record):
 class Committed(Record):
     """Cells of a grid, by folder name."""
 
-    schema_version: Literal[2] = SCHEMA_VERSION
+    schema_version: Literal[3] = SCHEMA_VERSION
     title: str
     cells: dict[str, CommittedCell]
 
@@ -89,6 +91,7 @@ def condense(run: RunRecord, rounds: Sequence[RoundRecord]) -> CommittedCell:
     return CommittedCell(
         cell=run.cell,
         strategy=run.strategy,
+        method=run.method,
         config=run.config,
         config_hash=run.config_hash,
         data_digest=run.data_digest,

@@ -15,7 +15,7 @@ from relief_ray.errors import UserError
 from relief_ray.frozen import FrozenConfig
 from relief_ray.records.redact import mask_text, redact
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 
 # Fields that depend on real time or on the network: two records of the same computation may differ in these alone.
 WALL_FIELDS = frozenset(
@@ -23,11 +23,8 @@ WALL_FIELDS = frozenset(
 )
 
 Status = Literal["created", "running", "finished", "interrupted", "failed"]
-
 Origin = Literal["real", "SYNTHETIC"]
-
 Text = Annotated[str, AfterValidator(mask_text)]
-
 Facts = Annotated[dict[str, JsonValue], AfterValidator(redact)]
 
 
@@ -63,6 +60,33 @@ class Machine(Record):
     numpy: str
 
 
+class MethodFacts(Record):
+    """Facts that a method states about itself when a run begins; tables, figures and references go by them.
+
+    Attributes:
+        name: name of the method in tables and figures.
+        title: the method's own name in words.
+        kind: as in ``StrategyConfig``: it decides the method's place in tables.
+        citation: key of its entry in ``citations.bib``, or a BibTeX entry; None without a paper.
+        reconstructed: its paper could not be read in full.
+        pooled: one client holds the data of all, so a fleet's speedup and bytes have no meaning.
+        paper_accounting: what its round costs with ``costs.accounting=table``.
+    """
+
+    name: str
+    title: str
+    kind: str
+    citation: str | None = None
+    reconstructed: bool = False
+    pooled: bool = False
+    paper_accounting: Literal["method", "fedavg"] = "method"
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether it bounds what methods can reach: tables set it apart and no method is ranked against it."""
+        return self.kind == "bound"
+
+
 class RunRecord(Record):
     """Facts of one run (``run.json``).
 
@@ -70,7 +94,8 @@ class RunRecord(Record):
         schema_version: version of these models.
         cell: id of the result: configuration and data.
         name: name for people.
-        strategy: label of the method.
+        strategy: label of the method: a preset's name or an import path.
+        method: facts of the method.
         created: UTC, ISO 8601.
         config: all settings, credentials masked.
         config_hash: sha256 of the configuration's identity.
@@ -95,10 +120,11 @@ class RunRecord(Record):
         num_resumes: how often the run was resumed.
     """
 
-    schema_version: Literal[2] = SCHEMA_VERSION
+    schema_version: Literal[3] = SCHEMA_VERSION
     cell: str
     name: str
     strategy: str
+    method: MethodFacts
     created: str
     config: Facts
     config_hash: str
@@ -291,6 +317,7 @@ class RoundRecord(Record):
         divergence: divergence of the updates by group, Eq. (5).
         pairwise: (client, client, cosine) of the updates by fusion block.
         silhouettes: silhouette by number of clusters, where the method chose one.
+        diagnostics: what else the method's ``diagnose`` tells of the state, by table and row.
         deadline_s: ``T*`` where the method has one.
         speedup: seconds of FedAvg's round over this round's, by the planning time model.
         fedavg: FedAvg's round by time model; empty where all clients took part (then ``RunRecord.budget`` has it).
@@ -315,12 +342,19 @@ class RoundRecord(Record):
     divergence: dict[str, float] = Field(default_factory=dict)
     pairwise: dict[str, tuple[tuple[int, int, float], ...]] = Field(default_factory=dict)
     silhouettes: dict[str, float] = Field(default_factory=dict)
+    diagnostics: dict[str, dict[str, float]] = Field(default_factory=dict)
     deadline_s: float | None = None
     speedup: float | None = None
     fedavg: dict[str, FedAvgRecord] = Field(default_factory=dict)
     trained_fraction: float | None = None
     moved_bytes: int = 0
     server_s: float = 0.0
+
+    @property
+    def diagnosed(self) -> dict[str, dict[str, float]]:
+        """All that the method's ``diagnose`` told, under the names that it used."""
+        own_fields = {"d_bar": self.d_bar, "silhouettes": self.silhouettes}
+        return {name: table for name, table in own_fields.items() if table} | self.diagnostics
 
     @property
     def loss(self) -> float | None:

@@ -12,15 +12,15 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from relief_ray.errors import listed
-from relief_ray.report.comparison import FEDAVG, Comparison, difference
+from relief_ray.report.comparison import Comparison, difference
 from relief_ray.report.document import NONE, Cell, Paragraphs, Row, Table, Tone
 from relief_ray.report.experiments import Experiment
+from relief_ray.report.paper import V0, V1, V2, V3
 from relief_ray.report.statistics import ALPHA, Paired, holm, smallest_p
 from relief_ray.report.summary import RunSummary
+from relief_ray.strategies import REFERENCE
 
 Supported = Literal["yes", "no", "undecided"]
-
-V0 = "relief"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,12 +62,12 @@ PLANS = (
     _Plan(
         text="cohort-wise aggregation alone (V1) has a higher F1 than FedAvg",
         brief="V1 > FedAvg in F1",
-        pair=("v1", FEDAVG),
+        pair=(V1, REFERENCE),
     ),
     _Plan(
         text="cohort-wise aggregation (V1) beats dilution (FedAvg) on the rare modality's F1",
         brief="V1 > FedAvg in rare-modality F1",
-        pair=("v1", FEDAVG),
+        pair=(V1, REFERENCE),
         is_rare=True,
     ),
     _Plan(
@@ -79,11 +79,11 @@ PLANS = (
     _Plan(
         text="RELIEF (V0) has a higher F1 on the rare modality than FedAvg, the paper's headline",
         brief="V0 > FedAvg in rare-modality F1",
-        pair=(V0, FEDAVG),
+        pair=(V0, REFERENCE),
         is_rare=True,
     ),
-    _Plan(text="V0 has a higher F1 than V2 (no cohort-wise aggregation)", brief="V0 > V2 in F1", pair=(V0, "v2")),
-    _Plan(text="V2 has a higher F1 than V3 (random allocation)", brief="V2 > V3 in F1", pair=("v2", "v3")),
+    _Plan(text="V0 has a higher F1 than V2 (no cohort-wise aggregation)", brief="V0 > V2 in F1", pair=(V0, V2)),
+    _Plan(text="V2 has a higher F1 than V3 (random allocation)", brief="V2 > V3 in F1", pair=(V2, V3)),
 )
 
 

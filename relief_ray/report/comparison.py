@@ -11,13 +11,13 @@ from typing import Protocol, TypeVar
 from pydantic import JsonValue
 
 from relief_ray.errors import UserError
-from relief_ray.records.schema import RunRecord
+from relief_ray.records.schema import MethodFacts, RunRecord
 from relief_ray.report.inventory import choice_kind, chosen_keys, searched_keys, variant_names
 from relief_ray.report.runs import Loaded, Replicate, flat, load_runs, require_complete, with_defaults
 from relief_ray.report.statistics import Paired, paired
-from relief_ray.report.summary import BOUNDS, RunSummary, Values, measures, summarise_run
+from relief_ray.report.summary import RunSummary, Values, measures, summarise_run
+from relief_ray.strategies import REFERENCE
 
-FEDAVG = "fedavg"
 # Keys that may differ inside one comparison: the method, what means are taken over, and how a run was carried out.
 FREE = ("name", "strategy", "seed", "data.fold", "fleet.rotation", "runtime", "tracking", "record", "evaluation")
 BySubject = Callable[[RunSummary], Mapping[str, float]]
@@ -52,8 +52,8 @@ class MethodResult:
     """Means and paired differences of one method.
 
     Attributes:
-        label: name of the method.
-        is_bound: a bound rather than a federated method (``summary.BOUNDS``).
+        label: name of the method, or of its variant.
+        method: facts of the method.
         personalised: its clients are tested on models of their own.
         num_runs: runs behind it.
         stats: figures by name, in the unit that the name ends with.
@@ -63,13 +63,18 @@ class MethodResult:
     """
 
     label: str
-    is_bound: bool
+    method: MethodFacts
     personalised: bool
     num_runs: int
     stats: Mapping[str, Stat]
     f1: Paired | None
     canonical: Paired | None
     rare: Paired | None
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether it is a bound rather than a federated method."""
+        return self.method.is_bound
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,10 +129,16 @@ def compare_runs(runs: Sequence[Loaded], clock: str | None = None, searched: Ite
     summaries = tuple(summarise_run(r) for r in distinct)
     chosen = _clock(distinct, clock)
     values = measures(distinct, summaries, chosen)
-    labels = list(dict.fromkeys(s.label for s in summaries))
-    ordered = [v for v in labels if v not in BOUNDS] + [v for v in labels if v in BOUNDS]
-    rows = tuple(_row(label, summaries, values) for label in ordered)
+    methods = {r.label: r.run.method for r in reversed(distinct)}
+    labels = bounds_last(list(dict.fromkeys(s.label for s in summaries)), methods)
+    rows = tuple(_row(label, methods[label], summaries, values) for label in labels)
     return Comparison(clock=chosen, runs=distinct, summaries=summaries, rows=rows, notes=(*notes, *repeats))
+
+
+def bounds_last(labels: Sequence[str], methods: Mapping[str, MethodFacts]) -> list[str]:
+    """The labels with all bounds at the end; a label without facts is of no bound."""
+    bounds = [v for v in labels if v in methods and methods[v].is_bound]
+    return [v for v in labels if v not in bounds] + bounds
 
 
 def setting(run: RunRecord, searched: Iterable[str] = ()) -> dict[str, JsonValue]:
@@ -176,7 +187,8 @@ def renamed(loaded: Loaded, label: str) -> Loaded:
     """The run under another label."""
     if label == loaded.label:
         return loaded
-    return replace(loaded, run=loaded.run.model_copy(update={"strategy": label}))
+    method = loaded.run.method.model_copy(update={"name": label})
+    return replace(loaded, run=loaded.run.model_copy(update={"method": method}))
 
 
 def without_repeats(runs: Sequence[Loaded]) -> tuple[tuple[Loaded, ...], tuple[str, ...]]:
@@ -212,18 +224,18 @@ def _clock(runs: Sequence[Loaded], wanted: str | None) -> str:
     return clock
 
 
-def _row(label: str, summaries: Sequence[RunSummary], values: Sequence[Values]) -> MethodResult:
+def _row(label: str, method: MethodFacts, summaries: Sequence[RunSummary], values: Sequence[Values]) -> MethodResult:
     mine = [(s, v) for s, v in zip(summaries, values, strict=True) if s.label == label]
     names = list(dict.fromkeys(name for _, figures in mine for name in figures))
     return MethodResult(
         label=label,
-        is_bound=label in BOUNDS,
+        method=method,
         personalised=any(s.personalised for s, _ in mine),
         num_runs=len(mine),
         stats={name: stat([v[name] for _, v in mine if name in v]) for name in names},
-        f1=difference(summaries, label, FEDAVG, lambda s: s.by_subject),
-        canonical=difference(summaries, label, FEDAVG, lambda s: s.last.f1_by_subject),
-        rare=difference(summaries, label, FEDAVG, lambda s: s.last.f1_rare_by_subject),
+        f1=difference(summaries, label, REFERENCE, lambda s: s.by_subject),
+        canonical=difference(summaries, label, REFERENCE, lambda s: s.last.f1_by_subject),
+        rare=difference(summaries, label, REFERENCE, lambda s: s.last.f1_rare_by_subject),
     )
 
 

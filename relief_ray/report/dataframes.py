@@ -15,13 +15,13 @@ from pydantic import JsonValue
 from relief_ray.errors import UserError, nearest
 from relief_ray.records.committed import FILE, CommittedCell, condense, read_committed
 from relief_ray.records.metrics import extra_columns
-from relief_ray.report.comparison import FEDAVG, flat_setting, subject_differences
+from relief_ray.report.comparison import flat_setting, subject_differences
 from relief_ray.report.experiments import Experiment, differences
 from relief_ray.report.inventory import GridItem, searched_keys, take_inventory, variant_names
 from relief_ray.report.runs import Replicate, config_value
 from relief_ray.report.statistics import Paired, paired
-from relief_ray.report.summary import BOUNDS, MIB, headline_by_subject
-from relief_ray.strategies import display_name
+from relief_ray.report.summary import MIB, headline_by_subject
+from relief_ray.strategies import REFERENCE
 
 FlatRow = dict[str, str | int | float | bool | None]
 
@@ -77,7 +77,7 @@ def name_settings(records: Mapping[str, CommittedCell]) -> tuple[FinishedCell, .
     """The cells with their settings in words; a method with several sets of fields names those that differ."""
     searched = searched_keys(r.config for r in records.values())
     titles = _titles(list(records.values()), searched)
-    labels = variant_names([(display_name(r.strategy), r.config) for r in records.values()])
+    labels = variant_names([(r.method.name, r.config) for r in records.values()])
     pairs = zip(records.items(), labels, strict=True)
     return tuple(
         FinishedCell(name=name, setting=titles[repr(_setting(record, searched))], label=label, record=record)
@@ -113,7 +113,7 @@ def _row(cell: FinishedCell) -> FlatRow:
     f1 = next((r.f1 for r in reversed(record.rounds) if r.f1 is not None), None)
     return {
         **_names(cell),
-        "is_bound": cell.label in BOUNDS,
+        "is_bound": record.method.is_bound,
         "fold": fold,
         "rotation": rotation,
         "seed": seed,
@@ -156,7 +156,7 @@ def _percent(share: float | None) -> float | None:
     return None if share is None else 100 * share
 
 
-def subject_gains(cells: Sequence[FinishedCell], label: str, other: str = FEDAVG) -> dict[str, float]:
+def subject_gains(cells: Sequence[FinishedCell], label: str, other: str = REFERENCE) -> dict[str, float]:
     """``label`` minus ``other`` for each test subject, in points of F1: averaged over the replicates that both have.
 
     Raises:
@@ -175,6 +175,6 @@ def subject_gains(cells: Sequence[FinishedCell], label: str, other: str = FEDAVG
     return {subject: 100 * gains[subject] for subject in sorted(gains, key=lambda s: (len(s), s))}
 
 
-def gain(cells: Sequence[FinishedCell], label: str, other: str = FEDAVG) -> Paired | None:
+def gain(cells: Sequence[FinishedCell], label: str, other: str = REFERENCE) -> Paired | None:
     """``subject_gains`` as one figure with its 95 % interval and sign-flip test; None where no replicate is shared."""
     return paired(list(subject_gains(cells, label, other).values()))

@@ -16,10 +16,11 @@ from relief_ray.messages import Fleet
 from relief_ray.report.captions import twins
 from relief_ray.report.comparison import Comparison
 from relief_ray.report.experiments import Experiment
-from relief_ray.report.paper import PAPER_ROWS, TABLES, Paper, PaperCell
+from relief_ray.report.paper import PAPER_ROWS, TABLES, V0, V1, V2, V3, Paper, PaperCell
 from relief_ray.report.runs import Loaded, device_types, fleet_of
 from relief_ray.report.statistics import Paired
 from relief_ray.report.summary import FUSION_BLOCK
+from relief_ray.strategies import PROPOSED, REFERENCE
 
 # row -> column -> mean
 Means = Mapping[str, Mapping[str, float]]
@@ -123,7 +124,7 @@ def device_shares(runs: Sequence[Loaded], method: str, clock: str) -> list[Devic
 # A speedup within 5 % of FedAvg's round is none; one within a fifth of the paper's agrees with it.
 SAME, NEAR = 0.05, 1.2
 
-OURS = ("fedavg", "relief")
+OURS = (REFERENCE, PROPOSED)
 
 
 def directions(experiment: Experiment, paper: Paper) -> list[str]:
@@ -173,7 +174,7 @@ def _score(label: str, figure: str, ours: Paired | None, cell: PaperCell | None)
         )
 
 
-PAPER_ORDER = ("v1", "relief", "v2", "v3")
+PAPER_ORDER = (V1, V0, V2, V3)
 
 
 def surprises(comparison: Comparison) -> list[str]:
@@ -195,7 +196,7 @@ def _order(comparison: Comparison) -> Iterator[str]:
 
 
 def _slots(comparison: Comparison) -> Iterator[str]:
-    row = comparison.row("relief")
+    row = comparison.row(V0)
     if row is None or "chosen_slots" not in row.stats:
         return
     free, chosen = row.stats["free_slots"].mean, row.stats["chosen_slots"].mean
@@ -210,14 +211,14 @@ def _slots(comparison: Comparison) -> Iterator[str]:
 
 def _ranking(comparison: Comparison) -> Iterator[str]:
     """Sentence on the largest groups ranking first, since Eq. (5) is not divided by a group's size."""
-    runs = comparison.runs_of("relief")
+    runs = comparison.runs_of(V0)
     first = 0
     for loaded in runs:
         smoothed = {j: row["d_bar"] for j, row in divergences([loaded]).items() if "d_bar" in row}
         blocks = [j for j in smoothed if j.startswith(FUSION_BLOCK)]
         leaders = sorted(smoothed, key=lambda j: -smoothed[j])[: len(blocks)]
         first += bool(blocks) and set(leaders) == set(blocks)
-    same = any({"v2", "v2_mandatory"} <= set(names) for names in twins(comparison))
+    same = any({V2, "v2_mandatory"} <= set(names) for names in twins(comparison))
     anyway = ", and forcing them in (`v2_mandatory`) changed not a bit of V2" if same else ""
     if runs:
         yield (
@@ -244,7 +245,7 @@ def _rare(comparison: Comparison) -> Iterator[str]:
 
 def _dilution(comparison: Comparison) -> Iterator[str]:
     """Distance by which clients without a rare modality move its fusion block under FedAvg (term II of Lemma 1)."""
-    runs, fleet = comparison.runs_of("fedavg"), _fleet(comparison)
+    runs, fleet = comparison.runs_of(REFERENCE), _fleet(comparison)
     norms = update_norms(runs)
     if not runs or fleet is None:
         return
@@ -266,7 +267,7 @@ def _span(values: Sequence[float]) -> str:
 
 
 def _deadline(comparison: Comparison) -> Iterator[str]:
-    bound, elastic = comparison.row("full_only"), comparison.row("relief")
+    bound, elastic = comparison.row("full_only"), comparison.row(V0)
     if bound is None or elastic is None or "speedup" not in bound.stats or "speedup" not in elastic.stats:
         return
     fast, ours = bound.stats["speedup"].mean, elastic.stats["speedup"].mean

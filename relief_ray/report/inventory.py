@@ -10,12 +10,14 @@ from typing import Literal
 from pydantic import JsonValue
 
 from relief_ray.errors import UserError
+from relief_ray.plugins import is_path
 from relief_ray.records import cells
-from relief_ray.records.cells import PLAN_FILES, STATUS_TEXT, CellState, read_plan_file
+from relief_ray.records.cells import PLAN_FILES, STATUS_TEXT, CellState, PlannedCell, read_plan_file
 from relief_ray.records.identity import NOT_DECIDING, config_hash
 from relief_ray.records.run_folder import RUN_FILE, read_rounds, read_run
+from relief_ray.records.schema import MethodFacts
 from relief_ray.report.runs import Loaded, below, config_value, flat
-from relief_ray.strategies import PRESETS, display_name
+from relief_ray.strategies import PRESETS, method_name
 
 # A cell's status, or ``untested``: done, but without figures for tables. Finished cells are never stale here.
 State = Literal["done", "running", "interrupted", "failed", "planned", "untested"]
@@ -35,7 +37,7 @@ _RANK: tuple[State, ...] = ("done", "untested", "running", "interrupted", "faile
 Named = tuple[str, Mapping[str, JsonValue]]
 
 _PRESETS: Mapping[str, Mapping[str, JsonValue]] = {
-    display_name(k): s.model_dump(mode="json") for k, s in PRESETS.items()
+    method_name(s, k): s.model_dump(mode="json") for k, s in PRESETS.items()
 }
 
 
@@ -78,7 +80,8 @@ def _section(config: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
 def _variant_name(label: str, mine: Mapping[str, JsonValue], namesakes: Sequence[Mapping[str, JsonValue]]) -> str:
     preset = _PRESETS.get(label)
     if preset is not None:
-        keys = [k for k in mine if k != "name" and mine[k] != preset.get(k)]
+        # Only a user's method may bear a preset's name without being that preset: then its import path is shown.
+        keys = [k for k in mine if mine[k] != preset.get(k) and (k != "name" or is_path(mine[k]))]
     else:
         keys = [k for k in mine if any(other.get(k) != mine[k] for other in namesakes)]
     own = ", ".join(f"{k}={mine[k]}" for k in sorted(keys))
@@ -91,7 +94,8 @@ class GridItem:
 
     Attributes:
         name: its folder's path below the folder that was named, ``f0-relief``.
-        label: name of its method.
+        label: name of its method, or of the method's variant.
+        method: facts of its method; None where neither plan nor record can be read.
         config: its configuration; empty where it cannot be read.
         state: one of ``STATES``.
         why: reason for a state other than done.
@@ -108,6 +112,7 @@ class GridItem:
     loaded: Loaded | None = None
     repeats: tuple[Loaded, ...] = ()
     hash: str = ""
+    method: MethodFacts | None = None
 
     @property
     def title(self) -> str:
@@ -206,13 +211,11 @@ def _folder(path: Path) -> tuple[list[tuple[str, GridItem]], list[str]]:
     files = [file for name in PLAN_FILES for file in below(path, name)]
     plans = [(file.parent, read_plan_file(file)) for file in files]
     planned = {
-        str((parent / row.folder).resolve()): (parent / row.folder, display_name(row.label), row.config, row.hash)
-        for parent, plan in plans
-        for row in plan.cells
+        str((parent / row.folder).resolve()): (parent / row.folder, row) for parent, plan in plans for row in plan.cells
     }
-    items = [(key, look(_name(row[0], path), *row)) for key, row in planned.items()]
+    items = [(key, look(_name(folder, path), folder, row)) for key, (folder, row) in planned.items()]
     others = [p.parent for p in below(path, RUN_FILE) if str(p.parent.resolve()) not in planned]
-    items += [(str(folder.resolve()), look(_name(folder, path), folder, folder.name, {})) for folder in others]
+    items += [(str(folder.resolve()), look(_name(folder, path), folder)) for folder in others]
     if not plans and not items:
         raise UserError(
             f"{path}: found no {RUN_FILE} and no {' or '.join(PLAN_FILES)} in or below it; name folders that "
@@ -226,9 +229,11 @@ def _name(folder: Path, top: Path) -> str:
     return "-".join(folder.relative_to(top).parts) or folder.resolve().name
 
 
-def look(name: str, folder: Path, label: str, config: Mapping[str, JsonValue], planned_hash: str = "") -> GridItem:
-    """Reads a cell's folder: its status, and its run where there is one."""
-    planned = GridItem(name=name, label=label, config=config, state="planned", hash=planned_hash)
+def look(name: str, folder: Path, row: PlannedCell | None = None) -> GridItem:
+    """Reads a cell's folder: its status, and its run where there is one; ``row``: its row in a plan."""
+    planned = GridItem(name=name, label=folder.name, config={}, state="planned")
+    if row is not None:
+        planned = replace(planned, label=row.method.name, method=row.method, config=row.config, hash=row.hash)
     if not (folder / RUN_FILE).exists():
         cell = cells.look(folder)
         return replace(planned, state=_state(cell), why=cell.why.split("\n")[0])
@@ -244,7 +249,7 @@ def look(name: str, folder: Path, label: str, config: Mapping[str, JsonValue], p
         reached = f"{loaded.rounds[-1].round if loaded.rounds else 0} of {loaded.planned} rounds"
         why = f"{why} ({reached})" if why else reached
     run = loaded.run
-    found = replace(planned, label=loaded.label, config=run.config, hash=run.config_hash)
+    found = replace(planned, label=loaded.label, method=run.method, config=run.config, hash=run.config_hash)
     return replace(found, state=state, why=why, loaded=loaded)
 
 

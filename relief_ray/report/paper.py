@@ -7,10 +7,11 @@ from functools import lru_cache
 from importlib.resources import files
 
 from relief_ray.frozen import FrozenConfig
-from relief_ray.strategies import DESCRIBED, display_name
+from relief_ray.strategies import DESCRIBED, PRESETS, PROPOSED, method_name
 
 TABLES_FILE = "paper.json"
-VARIANT_ROWS = {"relief": "V0", "v1": "V1", "v2": "V2", "v3": "V3"}
+VARIANT_ROWS = {PROPOSED: "V0", "v1": "V1", "v2": "V2", "v3": "V3"}
+V0, V1, V2, V3 = VARIANT_ROWS
 PAPER_DATA = {"pamap2": "PAMAP2", "mhealth": "MHEALTH"}
 # Presets made to agree with the paper's tables; the second is how a reconstructed one is shown.
 TABLE_PRESETS = ("_table", ", table")
@@ -73,13 +74,22 @@ def read_paper() -> Paper:
     return Paper.model_validate(json.loads(text))
 
 
-def _rows_by_method() -> dict[str, str]:
-    """Table I's rows in its order, by the name of our preset with that title."""
-    titles = {preset.title: display_name(name) for name, preset in DESCRIBED.items()}
-    return {titles[row.name]: row.name for row in read_paper()["I"].rows}
+def _presets_of_table_1() -> dict[str, str]:
+    """Table I's rows in its order, by our preset with that title."""
+    presets = {preset.title: name for name, preset in DESCRIBED.items()}
+    return {presets[row.name]: row.name for row in read_paper()["I"].rows}
 
 
-PAPER_ROWS = _rows_by_method()
+def _columns_of_table_4() -> set[str]:
+    """Methods of Tables IV and V, by the paper's names."""
+    return {column.removeprefix(f"{PREFIX['cnn']} ") for row in read_paper()["IV"].rows for column in row.cells}
+
+
+# The paper's eleven methods, and the five of Tables IV and V and of Section VII: row of Table I by preset.
+PAPER_METHODS = _presets_of_table_1()
+REPRESENTATIVE = tuple(name for name, row in PAPER_METHODS.items() if row in _columns_of_table_4())
+# Row of Table I by the method's name in our tables.
+PAPER_ROWS = {method_name(PRESETS[name], name): row for name, row in PAPER_METHODS.items()}
 
 
 def paper_row(label: str) -> str:

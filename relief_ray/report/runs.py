@@ -14,11 +14,9 @@ from relief_ray.devices.fleet import FleetConfig, build_fleet
 from relief_ray.errors import UserError
 from relief_ray.messages import Fleet
 from relief_ray.models.registry import BACKBONES
-from relief_ray.plugins import is_path
 from relief_ray.records.cells import judge
 from relief_ray.records.run_folder import RUN_FILE, is_done, read_rounds, read_run
 from relief_ray.records.schema import RoundRecord, RunRecord
-from relief_ray.strategies import POOLED, display_name
 from relief_ray.training.config import TrainingConfig
 
 Replicate = tuple[int, int, int]
@@ -42,8 +40,8 @@ class Loaded:
 
     @property
     def label(self) -> str:
-        """The strategy's name in tables."""
-        return display_name(self.run.strategy)
+        """The method's name in tables."""
+        return self.run.method.name
 
     @property
     def replicate(self) -> Replicate:
@@ -186,10 +184,7 @@ def require_complete(runs: Sequence[Loaded]) -> tuple[tuple[Loaded, ...], tuple[
 
 def is_pooled(loaded: Loaded) -> bool:
     """True where all data lay on one device: then a fleet's speedup and bytes have no meaning."""
-    name = run_value(loaded.run, "strategy.name")
-    if not is_path(name):
-        return name in POOLED
-    return bool(loaded.trained) and all(r.speedup is None for r in loaded.trained)
+    return loaded.run.method.pooled
 
 
 def fleet_of(loaded: Loaded) -> Fleet | None:

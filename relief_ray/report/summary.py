@@ -15,14 +15,13 @@ from pydantic import JsonValue
 from relief_ray.records.metrics import extra_columns
 from relief_ray.records.schema import ClientRecord, FedAvgRecord, Metrics, RoundRecord, RunRecord
 from relief_ray.report.runs import Loaded, Replicate, config_text, is_pooled, run_value
-from relief_ray.strategies import DESCRIBED
+from relief_ray.strategies import REFERENCE
 
 FUSION_BLOCK = "fusion.A."
 MIB = 2**20
 # Headline F1 whose first appearance is timed: a fixed one, and a share of FedAvg's last.
 TTA_TARGET = 0.85
 TTA_SHARE = 0.95
-BOUNDS = tuple(name for name, preset in DESCRIBED.items() if preset.kind == "bound")
 Point = tuple[int, Metrics]
 Values = Mapping[str, float]
 
@@ -266,7 +265,7 @@ def _reaches(record: RoundRecord, target: float) -> bool:
 
 def measures(runs: Sequence[Loaded], summaries: Sequence[RunSummary], clock: str) -> list[Values]:
     """Figures of each run; those that need FedAvg take the run of the same replicate (fold, rotation, seed)."""
-    fedavg = {s.replicate: s for s in summaries if s.label == "fedavg"}
+    fedavg = {s.replicate: s for s in summaries if s.label == REFERENCE}
     return [
         values_of(loaded, summary, clock, fedavg.get(summary.replicate))
         for loaded, summary in zip(runs, summaries, strict=True)

@@ -47,6 +47,19 @@ def mean_step(sums: Mapping[GroupId, GroupSum], total: Total, layout: GroupLayou
     return {j: part.weighted / total(layout[j], part) for j, part in sums.items()}
 
 
+def divergence(part: GroupSum) -> float | None:
+    """``d_j = mean_n |Delta_n - mean_k Delta_k|^2`` over the clients that trained ``j`` (Eq. (5)).
+
+    From one pass: mean of squares minus square of mean, in float64, never below zero. None where fewer than two
+    trained it.
+    """
+    count = len(part.members)
+    if count < 2:
+        return None
+    mean = part.plain / count
+    return max(0.0, part.sq_norm / count - float(mean.dot(mean)))
+
+
 def mean_of(updates: Sequence[Update], weight: Weight, layout: GroupLayout, fleet: Fleet) -> dict[GroupId, Tensor]:
     """``sum_n w_n Delta_n / sum_n w_n`` per group over collected updates that sent it whole, in float64.
 

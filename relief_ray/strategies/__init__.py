@@ -6,7 +6,7 @@ A method's module has its configuration class, which states the method's facts (
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import reduce
 from importlib import import_module
 from operator import or_
@@ -15,23 +15,31 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from relief_ray.citations import cite
+from relief_ray.plugins import is_own
+from relief_ray.records.schema import MethodFacts
 from relief_ray.strategies.common import Preset, StrategyConfig
 
-# In the order of `relief-ray strategies`; each name is a module with ``PRESETS``.
+# The one order of methods (that of the paper's Table I) in lists, tables, figures and grids; each name is a module with
+# ``PRESETS``.
 METHODS = (
     "fedavg",
     "fedprox",
-    "darkdistill",
     "fedel",
-    "fedsa_lora",
     "fedicu",
+    "darkdistill",
     "harmony",
+    "pilot",
+    "fedsa_lora",
     "helora",
     "fedlease",
-    "pilot",
     "relief",
     "bounds",
 )
+# Preset that other methods are compared with (1.00x of every table), and the default of a configuration.
+REFERENCE = "fedavg"
+# Preset that the program is about: its deadline is shown beside a fleet, and the paper's claims are about it.
+PROPOSED = "relief"
 
 
 def _all_presets() -> dict[str, Preset]:
@@ -47,17 +55,69 @@ _CLASSES = tuple(dict.fromkeys(type(config) for config in PRESETS.values()))
 # The closed set of built-in configurations, told apart by `name`: what pydantic validates.
 AnyStrategy: Any = Annotated[reduce(or_, _CLASSES), Field(discriminator="name")]
 
-# Names of the methods that train one client with everybody's data.
-POOLED = frozenset(s.name for s in (config.build() for config in PRESETS.values()) if s.pooled)
+
+def presets_of(kind: str) -> tuple[str, ...]:
+    """Names of the presets of this kind, in the registry's order."""
+    return tuple(name for name, preset in DESCRIBED.items() if preset.kind == kind)
 
 
-def display_name(label: str) -> str:
-    """Name of a preset in tables, titles and figures: itself, or the title of a reconstruction, which says so."""
-    preset = DESCRIBED.get(label)
-    if preset is None or not preset.config.reconstructed:
+def method_name(config: StrategyConfig, label: str) -> str:
+    """Name of a method in tables, titles and figures.
+
+    A built-in method goes by its preset's name, a user's own by the title that its file states, else by its import
+    path; a reconstruction by its title, and says so.
+    """
+    if is_own(type(config)):
+        return (_own_title(type(config)) or label) + (" (reconstructed)" if config.reconstructed else "")
+    if not config.reconstructed:
         return label
-    variant = label.removeprefix(preset.config.build().name).strip("_")
-    return ", ".join([f"{preset.config.title} (reconstructed)", *([variant] if variant else [])])
+    variant = label.removeprefix(config.build().name).strip("_")
+    return ", ".join([f"{config.title} (reconstructed)", *([variant] if variant else [])])
 
 
-__all__ = ["DESCRIBED", "METHODS", "POOLED", "PRESETS", "AnyStrategy", "display_name"]
+def by_registry(labels: Iterable[str]) -> list[str]:
+    """Names of methods in the registry's order, those of users' methods and of variants after it as they come."""
+    return sorted(labels, key=lambda label: _ORDER.get(label, len(_ORDER)))
+
+
+def _own_title(kind: type[StrategyConfig]) -> str:
+    """Title that a user's class states; the title of a built-in class that it derives from is another method's."""
+    stated_by = next(parent for parent in kind.__mro__ if "title" in vars(parent))
+    return str(vars(stated_by)["title"]) if is_own(stated_by) else ""
+
+
+_ORDER = {method_name(config, label): number for number, (label, config) in enumerate(PRESETS.items())}
+
+
+def facts_of(config: StrategyConfig, label: str) -> MethodFacts:
+    """Facts of a method as a run records them; ``label``: name of its preset, or the import path of a user's own.
+
+    Raises:
+        UserError: its citation is neither a key of ``citations.bib`` nor a BibTeX entry.
+    """
+    cite([] if config.citation is None else [config.citation])
+    is_users, preset = is_own(type(config)), DESCRIBED.get(label) or Preset(config)
+    name = method_name(config, label)
+    return MethodFacts(
+        name=name,
+        title=name if is_users else preset.title,
+        kind=preset.kind,
+        citation=config.citation,
+        reconstructed=config.reconstructed,
+        pooled=config.build().pooled,
+        paper_accounting=config.paper_accounting,
+    )
+
+
+__all__ = [
+    "DESCRIBED",
+    "METHODS",
+    "PRESETS",
+    "PROPOSED",
+    "REFERENCE",
+    "AnyStrategy",
+    "by_registry",
+    "facts_of",
+    "method_name",
+    "presets_of",
+]

@@ -30,10 +30,12 @@ class StrategyConfig(FrozenConfig):
     have defaults. Commands, tables, cost accounting and searches read them here and know no method by its name.
 
     Attributes:
-        title: the method's name in tables and figures; empty: the name under which it was configured.
-        kind: ``baseline``, ``bound``, ``ablation``, ...; ``bound`` sets it apart in tables.
+        title: the method's own name. Tables and figures show a user's method by it (empty: by its import path), and a
+            built-in one by its preset's name, which is what users type; a reconstruction always by its title.
+        kind: ``baseline``, ``bound``, ``ablation``, ...; in tables, those that begin with ``ablation`` stand below the
+            paper's methods, and those that are ``bound`` last; ``..., FITTED``: costs agree with the paper's by design.
         about: one line on what the method does, for `relief-ray strategies`.
-        citation: key of its entry in ``citations.bib``; None without a paper.
+        citation: key of its entry in ``citations.bib``, or a BibTeX entry; None without a paper.
         reconstructed: its paper could not be read in full; the title then says so.
         paper_accounting: what a round costs in the paper's Tables I and II, with ``costs.accounting=table``:
             ``method``: what was really done; ``fedavg``: FedAvg's round, plus the bytes of added adapters and routers.

@@ -47,6 +47,7 @@ from relief_ray.records import (
     sync,
 )
 from relief_ray.records.identity import cell_id, config_hash, machine_facts
+from relief_ray.strategies.relief.divergence import diagnose
 from relief_ray.streams import Streams
 
 CONFIG = {"strategy": {"name": "toy"}, "seed": 3}
@@ -65,7 +66,7 @@ SETUP = SimpleNamespace(
     num_own_values=LAYOUT.numel,
     fleet=(0, 1, 2),
     reference={"split": RoundCost(clients=(), round_s=3.0, energy_j=30.0)},
-    strategy=SimpleNamespace(pooled=False),
+    strategy=SimpleNamespace(pooled=False, diagnose=diagnose),
     config=SimpleNamespace(costs=SimpleNamespace(planning_time="split")),
 )
 
@@ -75,6 +76,7 @@ def make_run(**changes: object) -> RunRecord:
         "cell": cell_id(CONFIG, "data"),
         "name": "toy run",
         "strategy": "toy",
+        "method": {"name": "toy", "title": "Toy", "kind": "own"},
         "created": "2025-01-01T00:00:00Z",
         "config": CONFIG,
         "config_hash": BINDING.config_hash,

@@ -19,6 +19,7 @@ from relief_ray.records.cells import (
 from relief_ray.records.identity import machine_facts, source_digest
 from relief_ray.records.lock import FileLock, is_locked
 from relief_ray.records.run_folder import LOCK_FILE, RunFolder, read_rounds
+from relief_ray.records.schema import MethodFacts
 
 
 @pytest.fixture
@@ -93,13 +94,14 @@ def test_staleness_needs_a_planned_configuration_to_compare_with(change):
 
 
 def test_plans_of_runs_and_grids_come_back_as_they_were_written(tmp_path):
-    run = PlanFile(name="demo", cells=(PlannedCell(folder="a-s0", label="a", config={"rounds": 2}),))
-    cell = PlannedCell(folder="x-a-s0", label="a", setting="x", hash="12", config={"rounds": 2})
+    facts = MethodFacts(name="a", title="A", kind="own")
+    run = PlanFile(name="demo", cells=(PlannedCell(folder="a-s0", label="a", method=facts, config={"rounds": 2}),))
+    cell = PlannedCell(folder="x-a-s0", label="a", method=facts, setting="x", hash="12", config={"rounds": 2})
     for plan in (run, PlanFile(name="smoke", title="Smoke", cells=(cell, *run.cells))):
         write_plan_file(tmp_path / "plan.json", plan)
         assert read_plan_file(tmp_path / "plan.json") == plan
     write_plan_file(tmp_path / "plan.json", run)
-    row = {"folder": "a-s0", "label": "a", "config": {"rounds": 2}}
+    row = {"folder": "a-s0", "label": "a", "method": facts.model_dump(exclude_defaults=True), "config": {"rounds": 2}}
     assert json.loads((tmp_path / "plan.json").read_text()) == {"name": "demo", "cells": [row]}
 
 

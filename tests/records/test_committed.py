@@ -48,7 +48,7 @@ def test_a_row_is_cumulative_and_the_model_is_the_last(folder):
 def test_a_cell_is_one_line_of_a_few_kilobytes(written):
     lines = written.read_text().splitlines()
     assert len(lines) == 4 and all(len(line) < 6000 for line in lines)
-    assert json.loads(written.read_text())["schema_version"] == 2
+    assert json.loads(written.read_text())["schema_version"] == 3
 
 
 def test_a_cell_is_picked_by_name_or_beginning(written):
@@ -71,6 +71,6 @@ def test_other_targets_are_refused_with_what_there_is(written, target, message):
 
 
 def test_a_damaged_file_is_named(tmp_path):
-    (tmp_path / "cells.json").write_text('{"schema_version": 2, "title": "t", "cells": {"a": {"rounds": [[1]]}}}')
+    (tmp_path / "cells.json").write_text('{"schema_version": 3, "title": "t", "cells": {"a": {"rounds": [[1]]}}}')
     with pytest.raises(UserError, match=r"cells\.json: damaged"):
         read_committed(tmp_path)

@@ -117,13 +117,19 @@ def test_appending_after_a_failed_append_leaves_no_torn_line(path, finished, sce
 
 @pytest.mark.parametrize(
     ("version", "fix"),
-    [(0, "release that wrote it"), (None, "release that wrote it"), (3, "upgrade relief-ray"), ("1", "release")],
+    [
+        (0, "release that wrote it"),
+        (None, "release that wrote it"),
+        (2, "release"),
+        (4, "upgrade relief-ray"),
+        ("1", "release"),
+    ],
 )
 def test_another_schema_version_is_refused_with_the_way_out(path, version, fix):
     found = json.loads((path / "run.json").read_text())
     (path / "run.json").write_text(json.dumps({**found, "schema_version": version, "a field of that time": 1}))
     for reader in (read_run, resume):
-        with pytest.raises(UserError, match=rf"run\.json: schema_version is {version!r}, expected 2; .*{fix}"):
+        with pytest.raises(UserError, match=rf"run\.json: schema_version is {version!r}, expected 3; .*{fix}"):
             reader(path)
 
 
@@ -132,7 +138,7 @@ def test_another_schema_version_is_refused_with_the_way_out(path, version, fix):
     [
         ("{", "unreadable"),
         ("[]", "schema_version is None"),
-        ('{"schema_version": 2}', "expected a RunRecord"),
+        ('{"schema_version": 3}', "expected a RunRecord"),
         ("\xff", "unreadable"),
     ],
 )

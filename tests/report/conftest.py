@@ -11,6 +11,7 @@ from relief_ray.records.schema import (
     ClientRecord,
     CostRecord,
     Machine,
+    MethodFacts,
     Metrics,
     RoundRecord,
     RunRecord,
@@ -20,6 +21,7 @@ from relief_ray.records.schema import (
 from relief_ray.report.experiments import PAPER_CLOCK
 from relief_ray.report.inventory import GridItem, Inventory
 from relief_ray.report.runs import Loaded
+from relief_ray.strategies import PRESETS, facts_of
 
 CLOCK = "split_naive"
 MIB = 2**20
@@ -92,15 +94,22 @@ def config(strategy, seed, fold, rounds):
     }  # fmt: skip
 
 
+def method_facts(strategy):
+    """Facts of a preset, or of a method that says nothing of itself."""
+    if strategy in PRESETS:
+        return facts_of(PRESETS[strategy], strategy)
+    return MethodFacts(name=strategy, title=strategy, kind="own")
+
+
 def build(
     strategy="fedavg", *, seed=0, fold=0, scores=(0.5, 0.6), subjects=None, rare=None, round_s=2.0, energy_j=100.0,
     validation=(), up_bytes=2 * MIB, trained=None, bootstrap=None, model="m", origin="real", personalised=False,
     planned=None, deadline_s=None, sq_norm=1.0, reference=(2.0, 100.0), extra=None, pairwise=None,
-    own=None,
+    own=None, facts=None,
 ):  # fmt: skip
     """A run whose last evaluated F1 is ``scores[-1]``; ``subjects`` are that evaluation's F1 by subject.
 
-    ``own``: F1 of the clients' own models beside the canonical one's, round by round.
+    ``own``: F1 of the clients' own models beside the canonical one's, round by round; ``facts``: of the method.
     """
     if bootstrap is None:
         bootstrap = STRATEGIES.get(strategy, {}).get("name") == "relief"
@@ -133,7 +142,7 @@ def build(
             )
         )
     run = RunRecord(
-        cell="c", name="t", strategy=strategy, created="2026-01-01T00:00:00Z",
+        cell="c", name="t", strategy=strategy, method=facts or method_facts(strategy), created="2026-01-01T00:00:00Z",
         config=config(strategy, seed, fold, planned or len(scores)) | (extra or {}), config_hash="h", data_digest="d",
         data_origin=origin, code_version="0.1.0", source_digest="s" * 64, machine=MACHINE, engine="gemm",
         planning_model=CLOCK, status="finished",
@@ -199,7 +208,10 @@ def family():
 
 def item(loaded, state="done", why=""):
     kept = loaded if state in ("done", "untested") else None
-    return GridItem(name=loaded.where, label=loaded.label, config=loaded.run.config, state=state, why=why, loaded=kept)
+    run = loaded.run
+    return GridItem(
+        name=loaded.where, label=loaded.label, config=run.config, state=state, why=why, loaded=kept, method=run.method
+    )
 
 
 def on(loaded, *, by_paper=True, digest=None, where=None, **config):

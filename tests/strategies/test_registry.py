@@ -1,29 +1,51 @@
-"""The registry: a built-in method is one file or folder and one line; nothing else in the program knows its name."""
+"""The registry: a built-in method is one file or folder and one line; nothing else in the program knows its name.
+
+Two methods have a role of their own, each under one constant: ``REFERENCE`` (FedAvg) and ``PROPOSED`` (RELIEF).
+"""
 
 import ast
 from pathlib import Path
 
 import pytest
 
-from relief_ray.strategies import DESCRIBED, METHODS, PRESETS, display_name
+from relief_ray.records.schema import MethodFacts
+from relief_ray.report.paper import PAPER_METHODS, REPRESENTATIVE, VARIANT_ROWS
+from relief_ray.strategies import DESCRIBED, METHODS, PRESETS, PROPOSED, by_registry, facts_of, method_name
+from tune_configs.cells import load_grid
 
 ROOT = Path(__file__).parent.parent.parent
 STRATEGIES = ROOT / "relief_ray" / "strategies"
-# FedAvg is the reference of every comparison, RELIEF what the program is about, and a bound may be measured by it.
-REFERENCES = {"fedavg", "relief"}
-# Files that name other methods, and why.
+PACKAGES = ("relief_ray", "actors", "tune_configs")
+# Files that name methods of other files, and why; everything else goes by the registry or by a method's own facts.
+TABLE_ACCOUNTING = "the value `fedavg` of `paper_accounting`: charged like FedAvg"
 ALLOWED = {
-    "fedel": {
-        "relief_ray/report/figures/style.py",  # the paper's five representative methods come first in figures
-        "relief_ray/report/tables/sensitivity.py",  # these five again, in the paper's Tables IV and V
+    "fedavg": {
+        "actors/commands/fleet.py": "a key of its JSON",
+        "relief_ray/experiment/clocks.py": TABLE_ACCOUNTING,
+        "relief_ray/experiment/what_if.py": "the field `fedavg` of a round's record",
+        "relief_ray/records/schema.py": TABLE_ACCOUNTING,
+        "relief_ray/strategies/bounds.py": "bounds are FedAvg over other clients",
+        "relief_ray/strategies/common.py": TABLE_ACCOUNTING,
+        "relief_ray/strategies/fedlease/strategy.py": TABLE_ACCOUNTING,
+        "relief_ray/strategies/fedprox.py": "is FedAvg with another objective",
+        "relief_ray/strategies/fedsa_lora.py": TABLE_ACCOUNTING,
+        "relief_ray/strategies/harmony/strategy.py": TABLE_ACCOUNTING,
+        "relief_ray/strategies/pilot/strategy.py": TABLE_ACCOUNTING,
     },
-    "harmony": {"relief_ray/report/figures/style.py", "relief_ray/report/tables/sensitivity.py"},
-    "darkdistill": {"relief_ray/report/figures/style.py", "relief_ray/report/tables/sensitivity.py"},
-    "fedprox": {"relief_ray/report/figures/style.py"},
+    "relief": {
+        "relief_ray/report/claims.py": "claims on V0 to V3, one of them against a variant of ours",
+        "relief_ray/report/figures/timeline.py": "the variant that is nearest to RELIEF where that was not run",
+        "relief_ray/report/findings.py": "the finding that a variant of ours is V2 to the bit",
+        "relief_ray/report/paper.py": "rows V1 to V3 of the paper's Table III",
+        "relief_ray/report/tables/ablation.py": "the variants in words, in that table",
+        "relief_ray/strategies/bounds.py": "drop_slow waits until RELIEF's T*",
+        "tune_configs/paper_grids.py": "one grid has a single one of our variants",
+    },
+    "fedprox": {"tune_configs/presets.py": "presets choose methods"},
     "bounds": {
-        "actors/runtime/session.py",  # Ray's own word `local`, for its address
-        "relief_ray/report/captions.py",  # the finding that a method scores below the bound `full_only`
-        "relief_ray/report/findings.py",  # the same
+        "actors/runtime/session.py": "Ray's own word `local`, for its address",
+        "relief_ray/report/captions.py": "the finding that a method scores below the bound `full_only`",
+        "relief_ray/report/findings.py": "the same",
     },
 }
 
@@ -53,15 +75,30 @@ def mentions(path, labels, classes, method):
     return False
 
 
-@pytest.mark.parametrize("method", [m for m in METHODS if m not in REFERENCES])
+@pytest.mark.parametrize("method", METHODS)
 def test_a_method_is_named_in_its_own_files_alone(method):
     labels, classes = names_of(method)
     assert labels and classes
-    sources = {p for package in ("relief_ray", "actors") for p in (ROOT / package).rglob("*.py")}
+    sources = {p for package in PACKAGES for p in (ROOT / package).rglob("*.py")}
     elsewhere = sources - home_of(method) - {STRATEGIES / "__init__.py"}
     assert {p for p in home_of(method) if mentions(p, labels, classes, method)}, "the test sees what it looks for"
     naming = {p.relative_to(ROOT).as_posix() for p in elsewhere if mentions(p, labels, classes, method)}
-    assert naming == ALLOWED.get(method, set())
+    assert naming == set(ALLOWED.get(method, ()))
+
+
+def test_lists_tables_figures_and_grids_have_one_order():
+    """The registry's is that of the paper's Table I; nothing else lists methods."""
+    presets = list(PRESETS)
+    for names in (PAPER_METHODS, REPRESENTATIVE, VARIANT_ROWS, load_grid("main_cnn").methods):
+        assert sorted(names, key=presets.index) == list(names)
+    labels = [method_name(config, name) for name, config in PRESETS.items()]
+    assert by_registry(["mine", *reversed(labels), "relief (gamma=0.5)"]) == [*labels, "mine", "relief (gamma=0.5)"]
+
+
+def test_grids_take_kinds_from_the_methods():
+    kinds = {kind: {n for n, p in DESCRIBED.items() if p.kind == kind} for kind in ("bound", "ablation")}
+    assert len(kinds["bound"]) == 4 and kinds["bound"] < set(load_grid("main_cnn").methods)
+    assert kinds["ablation"] == set(VARIANT_ROWS) - {PROPOSED} < set(load_grid("search_lr").methods)
 
 
 def test_every_preset_says_what_it_is():
@@ -80,7 +117,22 @@ def test_a_method_of_ours_searches_three_values_of_its_own_number_or_none():
 
 
 def test_a_reconstruction_says_so():
-    assert display_name("fedicu") == "FedICU (reconstructed)"
-    assert display_name("fedicu_table") == "FedICU (reconstructed), table"
-    assert {display_name(n) for n in PRESETS} - set(PRESETS) == {display_name("fedicu"), display_name("fedicu_table")}
-    assert display_name("my.lab:Method") == "my.lab:Method"
+    names = {name: method_name(config, name) for name, config in PRESETS.items()}
+    assert {shown for name, shown in names.items() if shown != name} == {
+        "FedICU (reconstructed)",
+        "FedICU (reconstructed), table",
+    }
+    assert names["fedicu_table"] == "FedICU (reconstructed), table"
+
+
+def test_a_run_records_the_facts_of_a_preset_and_of_its_class():
+    assert facts_of(PRESETS["v2"], "v2") == MethodFacts(
+        name="v2",
+        title="RELIEF without cohort-wise aggregation (V2)",
+        kind="ablation",
+        citation="wu2026relief",
+    )
+    central, pilot = facts_of(PRESETS["central"], "central"), facts_of(PRESETS["pilot"], "pilot")
+    assert (central.pooled, central.is_bound) == (True, True)
+    assert (pilot.pooled, pilot.paper_accounting, pilot.citation) == (False, "fedavg", "xiong2025pilot")
+    assert facts_of(PRESETS["v2_mandatory"], "v2_mandatory").kind == "ablation of ours"

@@ -132,13 +132,9 @@ def test_an_unknown_grid_is_named_with_the_nearest():
         load_grid("abblation")
 
 
-def test_grids_load_neither_ray_nor_torch_and_a_search_reads_its_values_from_the_methods():
-    plain = [name for name in GRIDS if name != "search_lr"]
+def test_grids_do_not_load_ray():
     code = (
-        "import sys\nfrom tune_configs import paper_grids\n"
-        f"[getattr(paper_grids, n)() for n in {plain}]\n"
-        "assert not {'torch', 'ray', 'relief_ray'} & set(sys.modules)\n"
-        "from tune_configs import search_lr\nsearch_lr.grid()\n"
+        "import sys\nfrom tune_configs.cells import GRIDS, load_grid\n[load_grid(name) for name in GRIDS]\n"
         "assert 'ray' not in sys.modules and 'relief_ray.strategies' in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -5,8 +5,9 @@ from itertools import groupby
 import pytest
 
 from relief_ray.report.claims import PLANS
+from relief_ray.report.paper import PAPER_METHODS
 from tune_configs.cells import GRIDS, load_grid
-from tune_configs.grid import BOUNDS, DATASETS, PAPER_METHODS, Axis, Grid, Level, points
+from tune_configs.grid import BOUNDS, DATASETS, Axis, Grid, Level, points
 
 
 def keys(grid):

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 from relief_ray.report.document import TEXT_WIDTH_IN, Figure, Number
 from relief_ray.report.experiments import Experiment
-from relief_ray.report.figures.style import FAINT, FIRST, all_styles, footnote, plain_axes
+from relief_ray.report.figures.style import FAINT, all_styles, at_most, footnote, plain_axes
 from relief_ray.report.findings import DeviceShare, device_shares
 from relief_ray.report.runs import Loaded, device_types
+from relief_ray.strategies import PROPOSED
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,7 +24,7 @@ MAX_BARS = 4
 PARTS = (("compute", "", 1.0), ("link", "///", 0.5), ("wait", "", 0.12))
 
 
-def allocation(experiment: Experiment, slug: str, method: str = "relief") -> Figure | None:
+def allocation(experiment: Experiment, slug: str, method: str = PROPOSED) -> Figure | None:
     """The first run of the method; above twelve clients one of each device type stands for its type."""
     runs = [] if experiment.main is None else experiment.main.runs_of(method)
     if not runs or not runs[0].trained:
@@ -104,8 +105,8 @@ def devices(experiment: Experiment, slug: str) -> Figure | None:
     comparison = experiment.main
     if comparison is None:
         return None
-    fleets = [r.label for r in comparison.rows if r.label in FIRST and device_types(comparison.runs_of(r.label)[0])]
-    methods = sorted(fleets, key=FIRST.index)[:MAX_BARS]
+    fleets = [r.label for r in comparison.rows if not r.is_bound and device_types(comparison.runs_of(r.label)[0])]
+    methods = at_most(MAX_BARS, fleets)
     shares = [s for m in methods for s in device_shares(comparison.runs_of(m), m, comparison.clock)]
     if not shares:
         return None

@@ -16,7 +16,9 @@ from relief_ray.errors import UserError, listed
 from relief_ray.report.comparison import Comparison
 from relief_ray.report.document import TEXT_WIDTH_IN
 from relief_ray.report.experiments import digests_of
+from relief_ray.report.paper import REPRESENTATIVE, VARIANT_ROWS
 from relief_ray.report.runs import Loaded
+from relief_ray.strategies import by_registry
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -92,8 +94,8 @@ def save(figure: MplFigure, path: Path) -> Path:
 
 # Methods in one figure.
 MAX_METHODS = 6
-# The paper's five representative methods first, then the variants.
-FIRST = ("fedavg", "relief", "fedel", "harmony", "darkdistill", "v1", "v2", "v3", "fedprox")
+# Methods that are drawn before others where there is no room for all: the paper's five, then Table III's.
+_FIRST = tuple(dict.fromkeys([*REPRESENTATIVE, *VARIANT_ROWS]))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,21 +110,22 @@ class Style:
 
 def styles(labels: Sequence[str]) -> Mapping[str, Style]:
     """A style per method; beyond eight, markers are hollow."""
-    numbers = {label: (i % len(COLOURS), i < len(COLOURS)) for i, label in enumerate(ordered(labels))}
+    numbers = {label: (i % len(COLOURS), i < len(COLOURS)) for i, label in enumerate(by_registry(labels))}
     return {
         label: Style(colour=COLOURS[k], marker=MARKERS[k], dash=DASHES[k], fill=COLOURS[k] if is_full else "white")
         for label, (k, is_full) in numbers.items()
     }
 
 
-def ordered(labels: Sequence[str]) -> list[str]:
-    """Order of methods in figures: those of ``FIRST``, then the others as they come."""
-    return sorted(labels, key=lambda m: FIRST.index(m) if m in FIRST else len(FIRST))
-
-
 def drawn(comparison: Comparison) -> list[str]:
     """Methods that figures with lines or bars show: no bounds, at most six."""
-    return ordered([r.label for r in comparison.rows if not r.is_bound])[:MAX_METHODS]
+    return at_most(MAX_METHODS, [r.label for r in comparison.rows if not r.is_bound])
+
+
+def at_most(number: int, labels: Sequence[str]) -> list[str]:
+    """Up to ``number`` methods in the order of figures; the paper's five and Table III's stay longest."""
+    by_rank = sorted(by_registry(labels), key=lambda m: _FIRST.index(m) if m in _FIRST else len(_FIRST))
+    return by_registry(by_rank[:number])
 
 
 def all_styles(comparison: Comparison) -> Mapping[str, Style]:

@@ -19,8 +19,9 @@ from relief_ray.report.comparison import Comparison
 from relief_ray.report.document import TEXT_WIDTH_IN, Figure, Number
 from relief_ray.report.experiments import Experiment
 from relief_ray.report.figures.style import FAINT, FOOTER_IN, INK, footnote, save, sheet
+from relief_ray.report.paper import V1, V2, V3
 from relief_ray.report.runs import Loaded, config_text, fleet_of, subjects
-from relief_ray.strategies import DESCRIBED
+from relief_ray.strategies import PROPOSED, REFERENCE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,7 +42,7 @@ MAX_BARS = 12
 ACCENT = "#B34A00"
 
 # Methods for the lower half: RELIEF itself where it was run, else the nearest variant.
-BELOW = ("relief", "v2_mandatory", "v3_mandatory", "v2", "v3", "v1", "mandatory_only")
+BELOW = (PROPOSED, "v2_mandatory", "v3_mandatory", V2, V3, V1, "mandatory_only")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,8 +70,8 @@ def pair(comparison: Comparison) -> tuple[Loaded, Loaded] | None:
     runs = {(loaded.label, loaded.replicate): loaded for loaded in comparison.runs}
     for label in BELOW:
         for (name, replicate), loaded in runs.items():
-            if name == label and ("fedavg", replicate) in runs:
-                return runs["fedavg", replicate], loaded
+            if name == label and (REFERENCE, replicate) in runs:
+                return runs[REFERENCE, replicate], loaded
     return None
 
 
@@ -104,7 +105,7 @@ def panel(loaded: Loaded, clock: str, round_: int | None = None) -> Panel:
     cost = record.costs[clock]
     planned = clock == loaded.run.planning_model
     return Panel(
-        title=DESCRIBED[loaded.label].title if loaded.label in DESCRIBED else loaded.label,
+        title=loaded.run.method.title if loaded.label == loaded.run.strategy else loaded.label,
         bars=bars(loaded, cost),
         cost=cost,
         deadline_s=record.deadline_s if planned else None,

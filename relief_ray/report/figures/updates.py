@@ -12,6 +12,7 @@ from relief_ray.report.experiments import Experiment
 from relief_ray.report.figures.style import COLOURS, DASHES, MARKERS, footnote, plain_axes, top_legend
 from relief_ray.report.runs import Loaded, device_types
 from relief_ray.report.summary import FUSION_BLOCK
+from relief_ray.strategies import PROPOSED, REFERENCE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,7 +25,7 @@ NUM_PHASES = 5
 Series = Mapping[str, Sequence[tuple[int, float]]]
 
 
-def cosine(experiment: Experiment, slug: str, method: str = "fedavg") -> Figure | None:
+def cosine(experiment: Experiment, slug: str, method: str = REFERENCE) -> Figure | None:
     """A matrix of clients per fusion block; None where updates were not compared in pairs."""
     runs = [] if experiment.main is None else experiment.main.runs_of(method)
     blocks = pair_means(runs)
@@ -88,7 +89,7 @@ def _matrix(ax: Axes, clients: Sequence[int], pairs: Pairs, names: Sequence[str]
     return image
 
 
-def phases(experiment: Experiment, slug: str, method: str = "fedavg") -> Figure | None:
+def phases(experiment: Experiment, slug: str, method: str = REFERENCE) -> Figure | None:
     """Mean and spread of Eq. (5) per fusion block over five equal phases; the paper's setting is FedAvg."""
     runs = [] if experiment.main is None else experiment.main.runs_of(method)
     table = by_phase(runs)
@@ -143,7 +144,7 @@ def _phases(figure: MplFigure, experiment: Experiment, rows: Sequence[Sequence[N
     footnote(figure, experiment.runs)
 
 
-def traces(experiment: Experiment, slug: str, method: str = "relief") -> Figure | None:
+def traces(experiment: Experiment, slug: str, method: str = PROPOSED) -> Figure | None:
     """Eq. (5) of every round and its moving average, Eq. (6), of every group; None without a method that keeps it."""
     runs = [] if experiment.main is None else experiment.main.runs_of(method)
     raw, smooth = series(runs, "divergence"), series(runs, "d_bar")

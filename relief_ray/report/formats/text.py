@@ -110,8 +110,8 @@ def flat(comparison: Comparison) -> list[dict[str, JsonValue]]:
 
 def _flat_method(method: MethodResult) -> dict[str, JsonValue]:
     values: dict[str, JsonValue] = {
-        "method": method.label, "is_bound": method.is_bound, "personalised": method.personalised,
-        "num_runs": method.num_runs,
+        "method": method.label, "kind": method.method.kind, "is_bound": method.is_bound,
+        "personalised": method.personalised, "num_runs": method.num_runs,
     }  # fmt: skip
     for name, stat in method.stats.items():
         values |= {name: stat.mean, f"{name}_std": stat.std, f"{name}_num": stat.num}

@@ -8,7 +8,7 @@ from relief_ray.report.captions import clock_note, protocol
 from relief_ray.report.comparison import Comparison, MethodResult, difference
 from relief_ray.report.document import Cell, Row, Table
 from relief_ray.report.experiments import Experiment
-from relief_ray.report.paper import PREFIX, VARIANT_ROWS, Paper, PaperCell
+from relief_ray.report.paper import PREFIX, V0, V1, V2, V3, VARIANT_ROWS, Paper, PaperCell
 from relief_ray.report.statistics import interval_text
 from relief_ray.report.tables import columns as col
 from relief_ray.report.tables.cells import (
@@ -22,14 +22,14 @@ from relief_ray.report.tables.cells import (
     second_line,
 )
 from relief_ray.report.tables.columns import Column
-from relief_ray.report.tables.main import VARIANTS
+from relief_ray.report.tables.main import ablations, facts_of_items
+from relief_ray.strategies import DESCRIBED
 
-V0 = "relief"
 MEANING = {
-    "relief": "V0, RELIEF",
-    "v1": "V1, without elastic training",
-    "v2": "V2, without cohort-wise aggregation",
-    "v3": "V3, random allocation",
+    V0: "V0, RELIEF",
+    V1: "V1, without elastic training",
+    V2: "V2, without cohort-wise aggregation",
+    V3: "V3, random allocation",
     "v2_mandatory": "V2 with V0's mandatory blocks",
     "v3_mandatory": "V3 with V0's mandatory blocks",
     "mandatory_only": "mandatory blocks alone",
@@ -42,16 +42,18 @@ _COLUMNS = (
 
 def ablation_table(experiment: Experiment, paper: Paper, slug: str) -> Table | None:
     """Our variants over the paper's; None where no variant was planned or run."""
-    labels = {s.label for s in experiment.items}
-    if not labels & set(VARIANTS):
+    variants = [v for v in ablations(facts_of_items(experiment)) if v in DESCRIBED]
+    if not variants:
         return None
+    ours = [v for v in variants if v not in VARIANT_ROWS]
+    rows, opening = [*VARIANT_ROWS, *ours], next(iter(ours), "")
     comparison = experiment.shown
     clock = None if comparison is None else comparison.clock
     return Table(
         slug=slug,
         caption=f"Table III of the paper with our figures: {experiment.title}.",
         head=("variant", "runs", *headings(experiment, _COLUMNS, clock)),
-        rows=tuple(_row(experiment, paper, v) for v in (V0, *VARIANTS) if v in labels or v in VARIANT_ROWS),
+        rows=tuple(_row(experiment, paper, v, opening) for v in rows),
         notes=(
             protocol(experiment),
             *clock_note(comparison),
@@ -63,7 +65,8 @@ def ablation_table(experiment: Experiment, paper: Paper, slug: str) -> Table | N
     )
 
 
-def _row(experiment: Experiment, paper: Paper, label: str) -> Row:
+def _row(experiment: Experiment, paper: Paper, label: str, opening: str) -> Row:
+    """Row of a variant; a rule stands above the first one that is not the paper's (``opening``)."""
     comparison = experiment.shown
     method = None if comparison is None else comparison.row(label)
     prefix = f"{PREFIX.get(experiment.backbone, 'B1')} "
@@ -72,7 +75,7 @@ def _row(experiment: Experiment, paper: Paper, label: str) -> Row:
         cells = tuple(gaps(experiment, label, theirs))
     else:
         cells = tuple(_figures(experiment, comparison, method, theirs))
-    return Row(name=MEANING.get(label, label), cells=cells, rule=label == VARIANTS[3])
+    return Row(name=MEANING.get(label, label), cells=cells, rule=label == opening)
 
 
 def _figures(

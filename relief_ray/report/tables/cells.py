@@ -8,8 +8,9 @@ from math import isclose
 from relief_ray.report.comparison import Comparison, MethodResult, Stat
 from relief_ray.report.document import NONE, Cell, Number, Origin
 from relief_ray.report.experiments import SAME, USUAL_FLEET, Experiment
-from relief_ray.report.paper import PAPER_DATA, TABLE_PRESETS, Paper, PaperCell
+from relief_ray.report.paper import PAPER_DATA, Paper, PaperCell
 from relief_ray.report.tables.columns import Column
+from relief_ray.strategies import REFERENCE
 
 # The paper's protocol, Section VI-A and Eq. (2): key, value; it does not say how subjects are split.
 PROTOCOL = (
@@ -61,14 +62,20 @@ def origin_of(experiment: Experiment, comparison: Comparison, label: str, figure
     if figure in SIMULATED:
         if comparison.clock == "measured":
             return "measured"
-        return "FITTED" if label.endswith(TABLE_PRESETS) or _is_target(experiment, comparison, label, figure) else (
+        return "FITTED" if _is_fitted(comparison, label) or _is_target(experiment, comparison, label, figure) else (
             "simulated"
         )  # fmt: skip
     if not experiment.is_real:
         return "SYNTHETIC"
-    if figure.startswith("up_") and (label.endswith(TABLE_PRESETS) or _has_fitted_width(experiment, comparison, label)):
+    if figure.startswith("up_") and (_is_fitted(comparison, label) or _has_fitted_width(experiment, comparison, label)):
         return "FITTED"
     return "measured"
+
+
+def _is_fitted(comparison: Comparison, label: str) -> bool:
+    """True for a method whose settings were chosen to agree with the paper's tables."""
+    method = comparison.row(label)
+    return method is not None and method.method.kind.endswith("FITTED")
 
 
 def _is_target(experiment: Experiment, comparison: Comparison, label: str, figure: str) -> bool:
@@ -84,17 +91,17 @@ def _has_fedavgs_joules(comparison: Comparison, label: str) -> bool:
     """True where a round costs what FedAvg's does, to the last digits, wherever both ran."""
     mine, whole = (
         {s.replicate: s.clocks[comparison.clock].energy_j for s in comparison.summaries if s.label == name}
-        for name in (label, "fedavg")
+        for name in (label, REFERENCE)
     )
     shared = mine.keys() & whole.keys()
-    return label == "fedavg" or (bool(shared) and all(isclose(mine[k] or 0, whole[k] or 0) for k in shared))
+    return label == REFERENCE or (bool(shared) and all(isclose(mine[k] or 0, whole[k] or 0) for k in shared))
 
 
 def _has_fitted_width(experiment: Experiment, comparison: Comparison, label: str) -> bool:
     """True where the whole model is sent on PAMAP2: Backbone 1's width was chosen to give FedAvg's 4.81 MiB there."""
-    mine, whole = stat_of(comparison, label, "up_mib"), stat_of(comparison, "fedavg", "up_mib")
+    mine, whole = stat_of(comparison, label, "up_mib"), stat_of(comparison, REFERENCE, "up_mib")
     is_whole = mine is not None and whole is not None and mine.mean == whole.mean
-    return experiment.backbone == "cnn" and experiment.dataset == "pamap2" and (label == "fedavg" or is_whole)
+    return experiment.backbone == "cnn" and experiment.dataset == "pamap2" and (label == REFERENCE or is_whole)
 
 
 def stat_of(comparison: Comparison, label: str, figure: str) -> Stat | None:

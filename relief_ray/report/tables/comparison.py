@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from relief_ray.report.comparison import FEDAVG, Comparison
+from relief_ray.report.comparison import Comparison
 from relief_ray.report.document import NONE, Cell, Row, Table
 from relief_ray.report.paper import PaperCell, beside, read_paper
 from relief_ray.report.runs import run_value
@@ -12,6 +12,7 @@ from relief_ray.report.statistics import Paired, interval_text
 from relief_ray.report.tables import columns as col
 from relief_ray.report.tables.cells import name_of, number_text
 from relief_ray.report.tables.columns import Column
+from relief_ray.strategies import REFERENCE
 
 # Behind the headings of the paper's columns.
 DAGGER = " †"
@@ -33,7 +34,7 @@ def scores_table(comparison: Comparison) -> Table:
         ((head, cells),) = _texts(comparison, col.OWN_F1)
         starred = [cell + "*" if m.personalised else cell for cell, m in zip(cells, methods, strict=True)]
         texts.insert(1, (head, starred))
-    texts.append(_changes(f"vs {FEDAVG} [95 %]", [m.f1 for m in methods]))
+    texts.append(_changes(f"vs {REFERENCE} [95 %]", [m.f1 for m in methods]))
     modalities = dict.fromkeys(m for run in comparison.summaries for m in run.last.f1_by_modality)
     for column in (col.RARE_F1, *map(col.modality_f1, modalities)):
         texts += _texts(comparison, column)
@@ -49,9 +50,9 @@ def costs_table(comparison: Comparison) -> Table:
 def wide_table(comparison: Comparison) -> Table:
     """Everything that stands in neither ``scores_table`` nor ``costs_table``."""
     methods = comparison.rows
-    texts = [_changes(f"rare F1 vs {FEDAVG} [95 %]", [m.rare for m in methods])]
+    texts = [_changes(f"rare F1 vs {REFERENCE} [95 %]", [m.rare for m in methods])]
     if any(m.personalised for m in methods):
-        texts.insert(0, _changes(f"F1 % vs {FEDAVG} [95 %]", [m.canonical for m in methods]))
+        texts.insert(0, _changes(f"F1 % vs {REFERENCE} [95 %]", [m.canonical for m in methods]))
     for column in WIDE:
         if column not in _IF_KNOWN or any(column.figure in m.stats for m in methods):
             texts += _texts(comparison, column)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from relief_ray.records.schema import MethodFacts
 from relief_ray.report.captions import clock_note, protocol
-from relief_ray.report.comparison import Comparison, MethodResult
+from relief_ray.report.comparison import Comparison, MethodResult, bounds_last
 from relief_ray.report.document import Cell, Row, Table
 from relief_ray.report.experiments import Experiment
 from relief_ray.report.paper import PAPER_ROWS, TABLES, Paper, PaperCell, paper_row
-from relief_ray.report.summary import BOUNDS
 from relief_ray.report.tables import columns as col
 from relief_ray.report.tables.cells import (
     departures,
@@ -24,9 +24,8 @@ from relief_ray.report.tables.cells import (
     second_line,
 )
 from relief_ray.report.tables.columns import Column
-from relief_ray.strategies import DESCRIBED
+from relief_ray.strategies import by_registry
 
-VARIANTS = tuple(name for name, preset in DESCRIBED.items() if preset.kind.startswith("ablation"))
 COLUMNS = {
     "I": (col.RARE_F1, col.SPEEDUP, col.ROUNDS_TO_85, col.UP["cnn"], col.JOULES),
     "II": (col.RARE_F1, col.SPEEDUP, col.UP["moment_lora"], col.TRAINED, col.UP_SAVED, col.JOULES),
@@ -38,10 +37,10 @@ def main_table(experiment: Experiment, paper: Paper, slug: str) -> Table:
     number = TABLES.get(experiment.backbone, "I")
     clock = None if experiment.shown is None else experiment.shown.clock
     clocks = tuple(c for c in experiment.comparisons if c != clock)
-    own = (col.OWN_F1,) if _personalised(experiment) else ()
+    own_f1 = (col.OWN_F1,) if _personalised(experiment) else ()
     builder = _Builder(
-        experiment=experiment, number=number, columns=(col.F1, *own, *COLUMNS[number]), clocks=clocks,
-        labels=tuple(labels_of(experiment)), paper=paper,
+        experiment=experiment, number=number, columns=(col.F1, *own_f1, *COLUMNS[number]), clocks=clocks,
+        labels=tuple(labels_of(experiment)), methods=facts_of_items(experiment), paper=paper,
     )  # fmt: skip
     return Table(
         slug=slug,
@@ -58,24 +57,49 @@ def _personalised(experiment: Experiment) -> list[str]:
 
 
 def labels_of(experiment: Experiment) -> list[str]:
-    """The paper's methods in its order, then what else was run or planned, bounds last."""
+    """The paper's methods in its order, then ablations, then what else was run or planned, bounds last."""
     ran = [m.label for m in experiment.main.rows] if experiment.main is not None else []
     planned = [s.label for s in experiment.items if s.state != "done"]
-    variants = [v for v in VARIANTS if v in {*ran, *planned}]
-    labels = list(dict.fromkeys([*PAPER_ROWS, *variants, *ran, *planned]))
-    return [v for v in labels if v not in BOUNDS] + [v for v in labels if v in BOUNDS]
+    methods = facts_of_items(experiment)
+    labels = list(dict.fromkeys([*PAPER_ROWS, *ablations(methods), *ran, *planned]))
+    return bounds_last(labels, methods)
+
+
+def facts_of_items(experiment: Experiment) -> dict[str, MethodFacts]:
+    """Facts of every method that was run or planned, by its label."""
+    return {item.label: item.method for item in reversed(experiment.items) if item.method is not None}
+
+
+def ablations(methods: Mapping[str, MethodFacts]) -> list[str]:
+    """Labels of the ablations: presets in the registry's order, then variants of them and a user's own."""
+    return by_registry(label for label, method in methods.items() if method.kind.startswith("ablation"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Builder:
-    """Table I or II (``number``) in the making; ``clocks``: those of which the speedup alone is shown."""
+    """Table I or II (``number``) in the making.
+
+    Attributes:
+        experiment: the runs.
+        number: of the paper's table.
+        columns: figures of a method.
+        clocks: time models of which the speedup alone is shown.
+        labels: methods from above to below.
+        methods: facts of those that were run or planned.
+        paper: the paper's figures.
+    """
 
     experiment: Experiment
     number: str
     columns: tuple[Column, ...]
     clocks: tuple[str, ...]
     labels: tuple[str, ...]
+    methods: Mapping[str, MethodFacts]
     paper: Paper
+
+    def is_bound(self, label: str) -> bool:
+        """Whether it is a bound rather than a federated method."""
+        return label in self.methods and self.methods[label].is_bound
 
     def theirs(self, label: str) -> list[tuple[Column, PaperCell | None]]:
         """Each column with the paper's cell of a method."""
@@ -96,7 +120,7 @@ def _row(table: _Builder, label: str) -> Row:
     else:
         cells = tuple(_figures(table, comparison, method))
     name = label if method is None else name_of(method)
-    return Row(name=name, cells=cells, faint=label in BOUNDS, rule=_opens(label, table.labels))
+    return Row(name=name, cells=cells, faint=table.is_bound(label), rule=label in _opening(table))
 
 
 def _figures(table: _Builder, comparison: Comparison, method: MethodResult) -> Iterator[Cell]:
@@ -115,11 +139,11 @@ def _figures(table: _Builder, comparison: Comparison, method: MethodResult) -> I
         yield method_cell(experiment, other, same, col.SPEEDUP)
 
 
-def _opens(label: str, labels: Sequence[str]) -> bool:
-    """True for the first method that is not the paper's and for the first bound: a rule stands above them."""
-    others = [v for v in labels if v not in PAPER_ROWS and v not in BOUNDS]
-    bounds = [v for v in labels if v in BOUNDS]
-    return label in (*others[:1], *bounds[:1])
+def _opening(table: _Builder) -> tuple[str, ...]:
+    """The first method that is not the paper's and the first bound: a rule stands above them."""
+    others = [v for v in table.labels if v not in PAPER_ROWS and not table.is_bound(v)]
+    bounds = [v for v in table.labels if table.is_bound(v)]
+    return (*others[:1], *bounds[:1])
 
 
 def table_notes(experiment: Experiment, table: str) -> Iterator[str]:

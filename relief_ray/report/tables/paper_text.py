@@ -9,9 +9,10 @@ from relief_ray.report.comparison import Comparison, Stat
 from relief_ray.report.document import Cell, Row, Table
 from relief_ray.report.experiments import Experiment
 from relief_ray.report.findings import mean_cosine
-from relief_ray.report.paper import Paper, PaperRow
+from relief_ray.report.paper import V0, V1, Paper, PaperRow
 from relief_ray.report.tables.cells import figure_cell, is_comparable, origin_of, stat_of
 from relief_ray.report.tables.columns import Column
+from relief_ray.strategies import REFERENCE
 
 ACC = "fusion.A.acc"
 
@@ -32,22 +33,22 @@ class _Wanted:
 
     backbone: str
     dataset: str
-    label: str = "relief"
+    label: str = V0
     figure: str = ""
     minus: str = ""
     kinds: tuple[str, str] | None = None
     decimals: int = 1
 
 
-def _modality(backbone: str, dataset: str, modality: str, label: str = "relief", minus: str = "") -> _Wanted:
+def _modality(backbone: str, dataset: str, modality: str, label: str = V0, minus: str = "") -> _Wanted:
     return _Wanted(backbone=backbone, dataset=dataset, label=label, figure=f"f1_{modality}_percent", minus=minus)
 
 
 # Same order as the rows of ``paper["text"]``.
 WANTED = (
-    _Wanted(backbone="cnn", dataset="pamap2", label="v1", figure="energy_j", decimals=0),
-    *(_modality("cnn", "pamap2", m, minus="fedavg") for m in ("mag", "hr", "acc")),
-    *(_modality("moment_lora", "mhealth", m, label) for m in ("mag", "ecg") for label in ("fedavg", "relief")),
+    _Wanted(backbone="cnn", dataset="pamap2", label=V1, figure="energy_j", decimals=0),
+    *(_modality("cnn", "pamap2", m, minus=REFERENCE) for m in ("mag", "hr", "acc")),
+    *(_modality("moment_lora", "mhealth", m, label) for m in ("mag", "ecg") for label in (REFERENCE, V0)),
     *(_Wanted(backbone="moment_lora", dataset="pamap2", kinds=k, decimals=2) for k in (("A", "A"), ("A", "C"))),
 )
 
@@ -85,7 +86,7 @@ def _row(experiments: Sequence[Experiment], printed: PaperRow, wanted: _Wanted) 
 
 def _ours(comparison: Comparison, wanted: _Wanted) -> Stat | None:
     if wanted.kinds is not None:
-        value = mean_cosine(comparison.runs_of("fedavg"), ACC, wanted.kinds)
+        value = mean_cosine(comparison.runs_of(REFERENCE), ACC, wanted.kinds)
         return None if value is None else Stat(mean=value, std=None, num=1)
     first = stat_of(comparison, wanted.label, wanted.figure)
     if not wanted.minus or first is None:

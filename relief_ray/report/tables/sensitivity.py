@@ -8,14 +8,14 @@ from dataclasses import replace
 from relief_ray.report.captions import own_models, protocol
 from relief_ray.report.document import Cell, Row, Table
 from relief_ray.report.experiments import BACKBONES, PRETTY, Experiment
-from relief_ray.report.paper import PAPER_ROWS, PREFIX, Paper, PaperCell
+from relief_ray.report.paper import PAPER_ROWS, PREFIX, REPRESENTATIVE, Paper, PaperCell
 from relief_ray.report.runs import split_name
-from relief_ray.report.summary import BOUNDS
 from relief_ray.report.tables.cells import gap, is_comparable, method_cell, open_states
 from relief_ray.report.tables.columns import HEADLINE
+from relief_ray.report.tables.main import facts_of_items
+from relief_ray.strategies import by_registry
 
 TABLES = {"pamap2": "IV", "mhealth": "V"}
-FIVE = ("fedavg", "fedel", "harmony", "darkdistill", "relief")
 GAPS = {10.0: "Hetero. Mild (10x)", 55.0: "Hetero. Moderate (55x)", 100.0: "Hetero. Extreme (100x)"}
 USUAL_GAP = 55.0
 Key = tuple[str, float, int]
@@ -62,8 +62,12 @@ def methods(group: Sequence[Experiment]) -> list[str]:
     common = [
         v for v in dict.fromkeys(s.label for s in group[0].items) if all(v in group_labels for group_labels in labels)
     ]
-    five = [v for v in FIVE if group[0].dataset in TABLES or any(v in group_labels for group_labels in labels)]
-    return list(dict.fromkeys([*five, *(v for v in common if v not in BOUNDS), *(v for v in BOUNDS if v in common)]))
+    five = [
+        v for v in REPRESENTATIVE if group[0].dataset in TABLES or any(v in group_labels for group_labels in labels)
+    ]
+    facts = facts_of_items(group[0])
+    bounds = by_registry(v for v in common if v in facts and facts[v].is_bound)
+    return list(dict.fromkeys([*five, *(v for v in common if v not in bounds), *bounds]))
 
 
 def settings(group: Sequence[Experiment]) -> Iterator[tuple[str, float, int, bool]]:

@@ -13,14 +13,13 @@ from relief_ray.report.comparison import Comparison, Stat, stat
 from relief_ray.report.document import NONE, Cell, Number, Origin, Row, Table
 from relief_ray.report.experiments import Experiment
 from relief_ray.report.findings import device_shares
-from relief_ray.report.paper import PREFIX, Paper, PaperRow, paper_row
+from relief_ray.report.paper import PREFIX, REPRESENTATIVE, Paper, PaperRow, paper_row
 from relief_ray.report.runs import config_value, is_pooled
 from relief_ray.report.runs import device_types as types_of
 from relief_ray.report.tables import columns as col
 from relief_ray.report.tables.cells import figure_cell, gaps, name_of, runs_cell
 from relief_ray.report.tables.columns import Column
 from relief_ray.report.tables.main import labels_of
-from relief_ray.report.tables.sensitivity import FIVE
 
 WEAKEST = "C"
 # What the paper measured on two boards, one client each, and what it gives for the fleet over 200 rounds.
@@ -43,7 +42,7 @@ def testbed_table(experiment: Experiment, paper: Paper, slug: str) -> Table | No
     """Our clock's figures over the paper's measurements; None for a fleet that is not the testbed's."""
     if experiment.text("fleet.preset") != "testbed":
         return None
-    wanted = [v for v in labels_of(experiment) if v in FIVE or any(s.label == v for s in experiment.items)]
+    wanted = [v for v in labels_of(experiment) if v in REPRESENTATIVE or any(s.label == v for s in experiment.items)]
     columns = DEVICE_COLUMNS if experiment.is_two_boards else FLEET_COLUMNS
     rows = tuple(_row(experiment, paper, label, columns) for label in wanted)
     measured = experiment.main is not None and experiment.main.clock == "measured"

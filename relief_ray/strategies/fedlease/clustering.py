@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from relief_ray.extra_modules import Experts
+from relief_ray.federated import Diagnostics
 from relief_ray.groups import GroupId, GroupLayout, Params
 from relief_ray.messages import Assignment, ClientId, Fleet, GroupSum, Json, ServerState
 from relief_ray.server.aggregation import apply_step, means
@@ -241,6 +242,13 @@ def allocate_clusters(
     between = distances([layers(layout, means([step]), fleet[n].modalities) for n, step in known.items()])
     scores: dict[str, Json] = {str(k): score for k, score in silhouettes(between, most).items()}
     return dict(zip(known, cluster(between, most), strict=True)), {"silhouettes": scores}
+
+
+def silhouettes_of(state: ServerState, layout: GroupLayout) -> Diagnostics:
+    """Tells the round's record the silhouette of each number of clusters; empty during the warm-up."""
+    values = state.facts.get("silhouettes")
+    scores = {k: v for k, v in values.items() if isinstance(v, int | float)} if isinstance(values, dict) else {}
+    return {"silhouettes": scores}
 
 
 def nearest(

@@ -39,6 +39,7 @@ from relief_ray.strategies.fedlease.clustering import (
     nearest,
     no_clusters,
     own_bucket,
+    silhouettes_of,
     to_keep,
     warmup_steps,
     warmups,
@@ -82,6 +83,7 @@ class FedLEASE(StrategyConfig):
             evaluate=own_experts,
             averaged=partial(averaged, self),
             warnings=partial(warn_without_experts, self),
+            diagnose=silhouettes_of,
         )
 
 
@@ -176,13 +178,13 @@ def _pooled_encoders(config: FedLEASE, layout: GroupLayout) -> set[GroupId]:
 
 
 def averaged(
-    config: FedLEASE, state: msg.ServerState, reduced: msg.Reduced, tools: ServerTools
+    config: FedLEASE, state: msg.ServerState, reduced: msg.Reduced, layout: GroupLayout, fleet: msg.Fleet
 ) -> dict[str, set[GroupId]]:
     """Groups of each cluster's model that a mean moves: its clients', pooled encoders, copies of others' experts."""
     number = max(clusters_of(state)) + 1
     sent = [set(reduced.sums.get(f"cluster.{c}", {})) for c in range(number)]
-    pooled = {j for own in sent for j in own if j in _pooled_encoders(config, tools.layout)}
-    experts = experts_for(config, tools.layout, tools.fleet)
+    pooled = {j for own in sent for j in own if j in _pooled_encoders(config, layout)}
+    experts = experts_for(config, layout, fleet)
     return {
         f"cluster.{c}": own | pooled | moved_copies(experts, [others for e, others in enumerate(sent) if e != c])
         for c, own in enumerate(sent)

@@ -1,7 +1,7 @@
-"""Cohort-internal divergence and its moving average: Eqs. (5) and (6).
+"""Moving average of the cohort-internal divergence (Eq. (6)).
 
-Legend: ``d_j`` how much the active cohort disagrees on group ``j``, ``d_bar_j`` its exponential moving average,
-``gamma`` its weight.
+Legend: ``d_j`` how much the active cohort disagrees on group ``j`` (Eq. (5), ``server.aggregation.divergence``),
+``d_bar_j`` its exponential moving average, ``gamma`` its weight.
 """
 
 from __future__ import annotations
@@ -10,24 +10,12 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
+from relief_ray.federated import Diagnostics
 from relief_ray.groups import GroupId, GroupLayout
-from relief_ray.messages import GroupSum
+from relief_ray.messages import ServerState
 from relief_ray.server.aggregation import from_tensor
 
 D_BAR = "d_bar"
-
-
-def divergence(part: GroupSum) -> float | None:
-    """``d_j = mean_n |Delta_n - mean_k Delta_k|^2`` over the clients that trained ``j`` (Eq. (5)).
-
-    From one pass: mean of squares minus square of mean, in float64, never below zero. None where fewer than two
-    trained it.
-    """
-    count = len(part.members)
-    if count < 2:
-        return None
-    mean = part.plain / count
-    return max(0.0, part.sq_norm / count - float(mean.dot(mean)))
 
 
 def smooth(d_bar: Mapping[GroupId, float], d: Mapping[GroupId, float | None], gamma: float) -> dict[GroupId, float]:
@@ -45,3 +33,8 @@ def smooth(d_bar: Mapping[GroupId, float], d: Mapping[GroupId, float | None], ga
 def smoothed(tensors: Mapping[str, Tensor], layout: GroupLayout) -> dict[GroupId, float]:
     """Reads ``d_bar`` from a server's state; empty before the first divergence."""
     return from_tensor(tensors[D_BAR], layout) if D_BAR in tensors else {}
+
+
+def diagnose(state: ServerState, layout: GroupLayout) -> Diagnostics:
+    """Tells the round's record ``d_bar`` by group."""
+    return {D_BAR: smoothed(state.tensors, layout)}

@@ -11,6 +11,7 @@ Heterogeneous IoT Edge".
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Decimal
@@ -19,13 +20,23 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from relief_ray.federated import PlannedRun, RoundContext, ServerTools, Strategy
+from relief_ray.federated import ExplainRequest, PlannedRun, RoundContext, ServerTools, Strategy
 from relief_ray.groups import GroupId, ParamGroup
 from relief_ray.messages import Assignment, ClientInfo, Reduced, ServerState, WeightedSum
-from relief_ray.server.aggregation import apply_step, mean_step, one_bucket, over_members, over_participants, to_tensor
+from relief_ray.protocols import Explanation
+from relief_ray.server.aggregation import (
+    apply_step,
+    divergence,
+    mean_step,
+    one_bucket,
+    over_members,
+    over_participants,
+    to_tensor,
+)
 from relief_ray.strategies.common import Search, StrategyConfig, search_over, train_everything
 from relief_ray.strategies.relief import budget
-from relief_ray.strategies.relief.divergence import D_BAR, divergence, smooth, smoothed
+from relief_ray.strategies.relief.divergence import D_BAR, diagnose, smooth, smoothed
+from relief_ray.strategies.relief.explanation import Reasons, explanation, offers, without_choice
 
 BOOTSTRAP = "bootstrap"
 Weight = Callable[[ParamGroup, ClientInfo, Assignment], float]
@@ -69,6 +80,8 @@ class Relief(StrategyConfig):
             reduction=reduction,
             deadline_s=None if self.select == "all" else partial(target_s, self),
             warnings=partial(tight_deadline, self),
+            diagnose=diagnose,
+            explain=partial(explain, self),
             bootstrap=True,
         )
 
@@ -207,3 +220,46 @@ def rounded_up(seconds: float) -> str:
     """Three significant digits, never below."""
     exact = Decimal(seconds)
     return f"{exact.quantize(Decimal(1).scaleb(exact.adjusted() - 2), rounding=ROUND_CEILING):f}"
+
+
+def explain(config: Relief, request: ExplainRequest) -> Explanation:
+    """Solves one client's allocation again with the functions of the run."""
+    context, client = request.context, request.client
+    load = client_load(context, client)
+    if context.round == 0 or config.select == "all":
+        return without_choice(client, len(load.accessible), context.round)
+    d_bar = dict(request.before.get(D_BAR, {}))
+    state = ServerState(models={}, tensors={D_BAR: to_tensor(d_bar, context.layout)})
+    deadline = target_s(config, context)
+    overhead, tau = budget.group_seconds(load)
+    chosen = plan(config, state, context, client, deadline)
+    return explanation(
+        Reasons(
+            client=client,
+            round=context.round,
+            select=config.select,
+            forced=config.mandatory,
+            target_s=deadline,
+            is_target_given=config.deadline_s is not None or config.deadline_fraction is not None,
+            slowest=slowest(context),
+            overhead_s=overhead,
+            tau_s=tau,
+            affordable=math.floor((deadline - overhead) / tau + budget.SLACK),
+            slots=chosen.budget,
+            mandatory=load.mandatory,
+            offers=offers(load, chosen, ranking(config, state, context, client, load), d_bar),
+            groups=chosen.groups,
+            planned_s=load.seconds(chosen.groups),
+            fedavg_s=request.fedavg_s,
+        )
+    )
+
+
+def slowest(context: RoundContext) -> ClientInfo:
+    """The client whose mandatory blocks take longest: it sets T*."""
+
+    def needed(client: ClientInfo) -> float:
+        load = client_load(context, client)
+        return load.seconds(load.mandatory)
+
+    return max(context.fleet.clients, key=needed)

@@ -7,10 +7,11 @@ from relief_ray.report.experiments import experiments
 from relief_ray.report.figures.devices import MAX_CLIENTS, allocation, chosen, devices
 from relief_ray.report.figures.modalities import modalities
 from relief_ray.report.figures.progress import ends, floor, front, lost, outside, pareto, progress, span
-from relief_ray.report.figures.style import drawn, sheet, small_print, styles
+from relief_ray.report.figures.style import at_most, drawn, sheet, small_print, styles
 from relief_ray.report.figures.timeline import timeline_figure
 from relief_ray.report.figures.updates import by_phase, cosine, pair_means, phases, series, traces
 from relief_ray.report.findings import device_shares
+from relief_ray.strategies import PRESETS
 
 PAIRS = {"fusion.A.acc": ((0, 1, 0.8), (0, 2, -0.2), (1, 2, 0.0)), "head.1": ((0, 1, 1.0),)}
 MAKERS = (progress, pareto, modalities, cosine, phases, traces, allocation, devices, timeline_figure)
@@ -91,6 +92,12 @@ def test_every_method_can_be_told_apart_without_colour():
 
 def test_at_most_six_lines_the_paper_s_first(experiment):
     assert drawn(experiment.main) == ["fedavg", "relief", "v1", "v2", "v3", "v2_mandatory"]
+
+
+def test_where_there_is_no_room_the_paper_s_five_and_its_variants_stay():
+    labels = ["mine", *reversed(PRESETS)]
+    assert at_most(6, labels) == ["fedavg", "fedel", "darkdistill", "harmony", "relief", "v1"]
+    assert at_most(3, ["mine", "pilot", "fedprox", "v1"]) == ["fedprox", "pilot", "v1"]
 
 
 def test_the_footer_names_every_program(make, put_on, inventory_of):

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relief_ray.server.aggregation import from_tensor, to_tensor
-from relief_ray.strategies.relief.divergence import divergence, smooth
+from relief_ray.server.aggregation import divergence, from_tensor, to_tensor
+from relief_ray.strategies.relief.divergence import smooth
 from tests.toy import build, sum_of
 
 LAYOUT = build().layout

@@ -1,0 +1,212 @@
+"""RELIEF's allocation in words: deadline ``T*``, number of groups ``k_n``, ranking, chosen groups ``S_n``.
+
+``strategy.explain`` collects the figures (``Reasons``); this module turns them into sections and JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from relief_ray.groups import GroupId
+from relief_ray.messages import ClientInfo
+from relief_ray.protocols import Explanation, ExplanationSection
+from relief_ray.strategies.relief import budget
+
+VERDICTS = {"mandatory": "always", "chosen": "yes", "budget": "no: all slots are taken", "time": "no: too slow"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Offer:
+    """A group and what became of it, in the order in which groups are offered.
+
+    Attributes:
+        group: the group.
+        verdict: key of ``VERDICTS``.
+        seconds: the client's round with this group and all that were taken before it.
+        d_bar: its smoothed divergence; None before the first.
+    """
+
+    group: GroupId
+    verdict: str
+    seconds: float
+    d_bar: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reasons:
+    """Figures that decided the groups ``S_n`` of one client.
+
+    Attributes:
+        client: the client.
+        round: the round.
+        select: the order in which groups are offered, as configured.
+        forced: mandatory blocks are trained whatever they take.
+        target_s: deadline ``T*``.
+        is_target_given: the configuration gave ``T*``.
+        slowest: the client whose mandatory blocks take longest; it sets ``T*`` where none is given.
+        overhead_s: ``T_o``, a round without training.
+        tau_s: ``tau_n``, mean seconds per group.
+        affordable: number of groups that ``T*`` has time for.
+        slots: ``k_n``.
+        mandatory: fusion blocks of the client's own sensors.
+        offers: all groups that were offered.
+        groups: ``S_n`` in the order of choice.
+        planned_s: seconds of the client's round with ``S_n``.
+        fedavg_s: seconds of its round under FedAvg.
+    """
+
+    client: ClientInfo
+    round: int
+    select: str
+    forced: bool
+    target_s: float
+    is_target_given: bool
+    slowest: ClientInfo
+    overhead_s: float
+    tau_s: float
+    affordable: int
+    slots: int
+    mandatory: tuple[GroupId, ...]
+    offers: tuple[Offer, ...]
+    groups: tuple[GroupId, ...]
+    planned_s: float
+    fedavg_s: float
+
+
+def explanation(reasons: Reasons) -> Explanation:
+    """Four sections (deadline, slots, choice, result) and the same figures for JSON."""
+    sections = (_deadline(reasons), _slots(reasons), _choice(reasons), _result(reasons))
+    return Explanation(sections=sections, groups=reasons.groups, facts=_facts(reasons))
+
+
+def without_choice(client: ClientInfo, num_groups: int, round_: int) -> Explanation:
+    """A sentence on the bootstrap (round 0) or on V1, where a client trains all that its sensors reach."""
+    who = f"Client {client.id} (Type {client.device}, sensors {', '.join(client.modalities)})"
+    if round_ == 0:
+        return Explanation(
+            summary=f"Round 0 is the bootstrap: {who} trains all {num_groups} groups that its sensors reach, once, so "
+            "that the server can measure how much the clients disagree about each group. The budgets start in round 1."
+        )
+    return Explanation(
+        summary=f"V1 has no budget: {who} trains all {num_groups} groups that its sensors reach, in every round."
+    )
+
+
+def offers(
+    load: budget.Load, chosen: budget.Allocation, order: Sequence[GroupId], d_bar: Mapping[GroupId, float]
+) -> tuple[Offer, ...]:
+    """Mandatory groups, then the others in the order in which slots were offered, each with its price and verdict."""
+    refused = {r.group: r for r in chosen.refused}
+    taken: list[GroupId] = list(chosen.groups[: chosen.num_mandatory])
+    reasons = [
+        Offer(group=j, verdict="mandatory", seconds=load.seconds(taken[: i + 1]), d_bar=d_bar.get(j))
+        for i, j in enumerate(taken)
+    ]
+    for j in (j for j in order if j not in chosen.groups[: chosen.num_mandatory]):
+        if j in refused:
+            reasons.append(Offer(group=j, verdict=refused[j].reason, seconds=refused[j].seconds, d_bar=d_bar.get(j)))
+        else:
+            taken.append(j)
+            reasons.append(Offer(group=j, verdict="chosen", seconds=load.seconds(taken), d_bar=d_bar.get(j)))
+    return tuple(reasons)
+
+
+def _counted(number: int) -> str:
+    """``1 group``, ``3 groups``."""
+    return f"{number} group{'' if number == 1 else 's'}"
+
+
+def _deadline(reasons: Reasons) -> ExplanationSection:
+    """Section on the deadline T* of a round."""
+    slowest = reasons.slowest
+    who = "this client" if slowest.id == reasons.client.id else f"client {slowest.id} (Type {slowest.device})"
+    computed = (
+        "RELIEF lets every device train its mandatory blocks: the fusion weights that read its sensors.",
+        f"T* is the least time in which every device manages that; the slowest at it is {who}.",
+    )
+    configured = ("T* was given in the configuration (strategy.deadline_s or deadline_fraction).",)
+    return ExplanationSection(
+        heading=f"1. The deadline of a round is T* = {reasons.target_s:.3f} s",
+        lines=(
+            *(configured if reasons.is_target_given else computed),
+            f"Training the whole model, as in FedAvg, would keep this client busy for {reasons.fedavg_s:.3f} s.",
+        ),
+    )
+
+
+def _slots(reasons: Reasons) -> ExplanationSection:
+    """Section on the number of groups k_n that the client has time for."""
+    number, total = len(reasons.mandatory), len(reasons.offers) if reasons.select != "none" else reasons.slots
+    span = reasons.target_s - reasons.overhead_s
+    lines = [
+        f"Without training it is busy for {reasons.overhead_s:.3f} s (receiving, and one pass over its data).",
+        f"Each further group adds {reasons.tau_s:.3f} s on average: ({reasons.target_s:.3f} - "
+        f"{reasons.overhead_s:.3f}) / {reasons.tau_s:.3f} = {span / reasons.tau_s:.2f}, "
+        f"so {reasons.affordable} groups fit.",
+    ]
+    if reasons.affordable < number:
+        lines.append(f"That is less than its {number} mandatory blocks; these count anyway.")
+    elif reasons.affordable > total:
+        lines.append(f"Its sensors reach {total} groups only, so it may train all of them.")
+    return ExplanationSection(heading=f"2. This client has room for {_counted(reasons.slots)}", lines=tuple(lines))
+
+
+def _choice(reasons: Reasons) -> ExplanationSection:
+    """Section on the ranking of groups with its cut-off."""
+    lines = {
+        "divergence": [
+            "First its mandatory blocks. The rest goes to the groups about which clients disagreed most",
+            f"(d_bar: the smoothed divergence of their updates after round {reasons.round - 1}), while slots and time "
+            "last.",
+        ],
+        "random": ["The slots are filled at random (drawn from the run's seed), while slots and time last."],
+        "none": ["Only its mandatory blocks; this strategy leaves the rest of the time unused."],
+    }[reasons.select]
+    if not reasons.forced:
+        lines[0] = lines[0].replace("First its mandatory blocks. The rest goes to", "Slots go to")
+        lines.append("This strategy does not force the mandatory blocks in: they compete like the others.")
+    lines.append("busy: seconds of a round with this group and those already taken; over T*: what is too much.")
+    return ExplanationSection(
+        heading="3. Who gets the slots",
+        lines=tuple(lines),
+        head=("", "group", "trains it?", "d_bar", "busy, s", "over T*"),
+        rows=tuple(_row(i, offer, reasons.target_s) for i, offer in enumerate(reasons.offers, start=1)),
+        left=3,
+    )
+
+
+def _row(number: int, offer: Offer, target_s: float) -> tuple[str, ...]:
+    """Line of one group in the table."""
+    d_bar = "-" if offer.d_bar is None else f"{offer.d_bar:.3e}"
+    over = f"+{offer.seconds - target_s:.3f}" if offer.seconds > target_s * (1 + 1e-9) else ""
+    return (f"{number:2}", offer.group, VERDICTS[offer.verdict], d_bar, f"{offer.seconds:.3f}", over)
+
+
+def _result(reasons: Reasons) -> ExplanationSection:
+    """Section on the chosen groups S_n."""
+    left = reasons.target_s - reasons.planned_s
+    spare = f"{left:.3f} s before the deadline" if left > 0 else f"{-left:.3f} s after the deadline"
+    spare = "just at the deadline" if abs(left) < 0.0005 else spare
+    trains = _counted(len(reasons.groups))
+    return ExplanationSection(
+        heading=f"4. It trains {trains} and is done after {reasons.planned_s:.3f} s, {spare}",
+        lines=(", ".join(reasons.groups),),
+    )
+
+
+def _facts(reasons: Reasons) -> dict[str, object]:
+    """The figures by name."""
+    return {
+        "target_s": reasons.target_s,
+        "target_set_by": None if reasons.is_target_given else reasons.slowest.id,
+        "overhead_s": reasons.overhead_s,
+        "tau_s": reasons.tau_s,
+        "budget": reasons.slots,
+        "mandatory": list(reasons.mandatory),
+        "offers": [
+            {"group": o.group, "verdict": o.verdict, "seconds": o.seconds, "d_bar": o.d_bar} for o in reasons.offers
+        ],
+        "groups": list(reasons.groups),
+        "planned_s": reasons.planned_s,
+    }
