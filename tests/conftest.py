@@ -1,4 +1,4 @@
-"""What all tests share: a data cache of their own, one Ray cluster, and Hypothesis without a deadline."""
+"""Fixtures of all tests: a data cache, one Ray cluster; Hypothesis has no deadline."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,9 +21,27 @@ ON_CLUSTER = (
 )
 
 
+# Files of ten seconds and more, after which the short ones fill both processes evenly.
+LONG = (
+    "tests/actors/commands/test_interrupt.py",
+    "tests/conformance/",
+    "tests/devices/test_calibration.py",
+    "tests/records/",
+    "tests/test_resume.py",
+    "tests/test_stacked_runs.py",
+    "tests/training/test_moment_training.py",
+)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Puts the longest files first where several processes share the tests: the cluster's, then ``LONG``."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: 2 - item.nodeid.startswith(LONG) - 2 * item.nodeid.startswith(ON_CLUSTER))
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """Deals out files in their order, not those of many tests first, and all files on the cluster as one."""
+    """Hands out files in the order of their tests, not those of many tests first; all files on the cluster as one."""
     if config.getvalue("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling

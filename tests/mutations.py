@@ -219,7 +219,7 @@ class Mutation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """What became of a mutation in ``file``; ``by``: the test that failed, or what went wrong."""
+    """The outcome of a mutation in ``file``; ``by``: the test that failed, or what went wrong."""
 
     name: str
     file: str
@@ -270,15 +270,15 @@ def home_of(mutation: Mutation) -> Path:
 def test_files(mutation: Mutation) -> list[str]:
     """Finds its test files by their names below ``tests``, wherever they are and whatever was added to the names."""
     everything = sorted((ROOT / "tests").rglob("test_*.py"))
-    found: list[str] = []
+    chosen_files: list[str] = []
     for selector in mutation.tests:
         stems = [Path(name).stem for name in selector.split("/")]
         found_by = ([p for p in everything if p.stem == s] or longer(s, everything) for s in stems)
         paths = next((paths for paths in found_by if paths), None)
         if paths is None:
             raise Refused(f"{mutation.name}: no test file is called {selector}, nor has its name with more around it")
-        found += [p.relative_to(ROOT).as_posix() for p in paths]
-    return list(dict.fromkeys(found))
+        chosen_files += [p.relative_to(ROOT).as_posix() for p in paths]
+    return list(dict.fromkeys(chosen_files))
 
 
 def longer(stem: str, everything: Sequence[Path]) -> list[Path]:
@@ -337,10 +337,10 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="print the mutations and try none")
     parser.add_argument("--only", metavar="NAME,..", help="try these alone")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the outcomes there too")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     try:
-        wanted, outcomes = chosen(given.only), list[Outcome]()
-        if given.list:
+        wanted, outcomes = chosen(arguments.only), list[Outcome]()
+        if arguments.list:
             for m in wanted:
                 print(f"{m.name:20} {home_of(m)}, {' '.join(test_files(m))}: {m.breaks}")
             return 0
@@ -350,8 +350,8 @@ def main() -> int:
     except Refused as why:
         print(f"refused: {why}", file=sys.stderr)
         return 2
-    if given.json is not None:
-        given.json.write_text(json.dumps([asdict(o) for o in outcomes], indent=1) + "\n", encoding="utf-8")
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps([asdict(o) for o in outcomes], indent=1) + "\n", encoding="utf-8")
     killed, seconds = sum(o.status == "killed" for o in outcomes), sum(o.seconds for o in outcomes)
     print(f"{killed} of {len(outcomes)} killed, {seconds:.1f} s")
     return int(killed < len(outcomes))

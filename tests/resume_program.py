@@ -53,17 +53,17 @@ def write_outcome(case: str, path: Path, file: Path) -> None:
 
 def sweep(case: str, root: Path, round_: int, every: int) -> list[dict[str, object]]:
     prepare(config_of(case))  # fills the data cache, so that all runs change the same files
-    found = changes(case, root / "counted")
-    first = max(1, next(number for number, (_, stood) in enumerate(found) if stood >= round_))
+    writes = changes(case, root / "counted")
+    first = max(1, next(number for number, (_, stood) in enumerate(writes) if stood >= round_))
     rows: list[dict[str, object]] = []
-    for number in range(first, len(found) + 1, every):
+    for number in range(first, len(writes) + 1, every):
         path, result = root / f"{number:03d}", root / f"{number:03d}.json"
         status = forked(lambda path=path, number=number: die_at(case, path, number))
         rounds = len(read_rounds(path)) if path.exists() else 0
         ended = forked(lambda path=path, result=result: write_outcome(case, path, result))
         rows.append(
             {
-                "event": found[number - 1][0],
+                "event": writes[number - 1][0],
                 "signal": os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0,
                 "rounds": rounds,
                 "resumed": ended == 0,

@@ -64,5 +64,5 @@ def test_unknown_key_is_refused_with_the_nearest():
         cite(["mcmahan2017fedavg", "mcmahan2017fedavgm"])
 
 
-def test_nothing_asked_nothing_cited():
+def test_without_methods_nothing_is_cited():
     assert cite([]) == ""

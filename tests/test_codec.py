@@ -35,8 +35,8 @@ def test_round_trip_and_announced_length(selection, seed):
     sent = cut(LAYOUT, selection, params(seed))
     payload = encode(LAYOUT, selection, sent)
     assert len(payload) == encoded_nbytes(LAYOUT, selection)
-    found, values = decode(LAYOUT, payload)
-    assert found == selection and list(found) == list(selection)
+    decoded, values = decode(LAYOUT, payload)
+    assert decoded == selection and list(decoded) == list(selection)
     assert all(torch.equal(values[j], sent[j]) for j in selection)
     assert all(v.dtype == torch.float32 for v in values.values())
 
@@ -57,8 +57,8 @@ def test_extreme_values_survive():
     layout = GroupLayout(
         [ParamGroup(id="g", role="head", modality=None, layer=1, tensors=pack([("w", (7,), "weight")]))]
     )
-    _, found = decode(layout, encode(layout, layout.select(), {"g": values}))
-    assert torch.equal(found["g"].view(torch.int32), values.view(torch.int32))
+    _, decoded = decode(layout, encode(layout, layout.select(), {"g": values}))
+    assert torch.equal(decoded["g"].view(torch.int32), values.view(torch.int32))
 
 
 def test_bytes_of_a_part_are_those_of_its_values():
@@ -71,11 +71,11 @@ def test_bytes_of_a_part_are_those_of_its_values():
 
 def test_cut_returns_whole_groups_themselves_and_parts_by_index():
     theta = params()
-    found = cut(LAYOUT, {"encoder.acc.1": Part(kinds=frozenset({"lora_b"})), "head.1": WHOLE}, theta)
-    assert found["head.1"] is theta["head.1"]
+    parts = cut(LAYOUT, {"encoder.acc.1": Part(kinds=frozenset({"lora_b"})), "head.1": WHOLE}, theta)
+    assert parts["head.1"] is theta["head.1"]
     spec = LAYOUT["encoder.acc.1"].tensors[1]
     assert spec.kind == "lora_b"
-    assert torch.equal(found["encoder.acc.1"], theta["encoder.acc.1"][spec.offset :])
+    assert torch.equal(parts["encoder.acc.1"], theta["encoder.acc.1"][spec.offset :])
 
 
 def good_payload():
@@ -105,7 +105,7 @@ def with_header(rows, body=b""):
         (MAGIC + struct.pack("<I", 2) + b"\xff\xfe", "header cannot be read"),
     ],
 )
-def test_what_is_not_ours_is_refused(payload, message):
+def test_what_the_codec_did_not_write_is_refused(payload, message):
     with pytest.raises(ValueError, match=message):
         decode(LAYOUT, payload)
 
@@ -140,8 +140,8 @@ def test_a_sparse_payload_comes_back_with_zeros_where_nothing_was_kept(selection
     kept = {j: torch.rand(len(x), generator=make) < 0.5 for j, x in sent.items()}
     payload = encode_sparse(LAYOUT, selection, sent, kept)
     assert len(payload) == sparse_nbytes(LAYOUT, selection, sum(int(k.sum()) for k in kept.values()))
-    found, values = decode_sparse(LAYOUT, payload)
-    assert found == selection
+    decoded, values = decode_sparse(LAYOUT, payload)
+    assert decoded == selection
     assert all(torch.equal(values[j], torch.where(kept[j], sent[j], torch.zeros(()))) for j in selection)
 
 

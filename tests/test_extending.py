@@ -109,30 +109,30 @@ def test_the_page_has_its_examples():
 
 @pytest.mark.ray
 def test_the_method(shell, place):
-    told = shell(COMMANDS[0])
-    assert f"my_method:MyMethod: keeps {len(RULES)} rules" in told
+    printed = shell(COMMANDS[0])
+    assert f"my_method:MyMethod: keeps {len(RULES)} rules" in printed
     run = json.loads((place / "runs/smoke/my_method.MyMethod-s0/run.json").read_text())
     assert run["config"]["strategy"] == {"name": "my_method:MyMethod", "beta": 0.3, "weighting": "uniform"}
     assert list(run["own_sources"]) == ["my_method.py"]
     packed = json.loads((place / "runs/both/my_method.MyMethod-s0/run.json").read_text())
     assert packed["runtime"]["mode"] == "packed" and packed["status"] == "finished"
-    assert re.search(r"my_method:MyMethod +\d", told.split("method ")[-1])
+    assert re.search(r"my_method:MyMethod +\d", printed.split("method ")[-1])
 
 
 @pytest.mark.ray
 def test_the_backbone(shell, place):
-    described, told = shell(COMMANDS[1]).split("smoke: 1 run")
+    described, printed = shell(COMMANDS[1]).split("smoke: 1 run")
     assert "Backbone my_backbone:MyBackbone of smoke" in described and "G = 8 groups = 3 fusion blocks" in described
-    assert "NOTE: backbone my_backbone:MyBackbone: not calibrated" in told
-    assert f"relief: keeps {len(RULES) - 1} rules, 1 not judged" in told
+    assert "NOTE: backbone my_backbone:MyBackbone: not calibrated" in printed
+    assert f"relief: keeps {len(RULES) - 1} rules, 1 not judged" in printed
     run = json.loads((place / "runs/mlp/relief-s0/run.json").read_text())
     assert run["engine"] == "reuse" and run["config"]["backbone"]["hidden"] == 8
 
 
 @pytest.mark.ray
 def test_the_dataset_and_all_three_together(shell, place):
-    told = shell(COMMANDS[2])
-    assert "Gestures of four people" in told and "SYNTHETIC" in told
+    printed = shell(COMMANDS[2])
+    assert "Gestures of four people" in printed and "SYNTHETIC" in printed
     run = json.loads((place / "runs/gestures/relief-s0/run.json").read_text())
     assert run["data_origin"] == "SYNTHETIC" and run["config"]["data"]["name"] == "my_data:GESTURES"
     together = shell(COMMANDS[3])
@@ -159,8 +159,8 @@ def test_a_resume_from_another_folder_says_where_to_start_as_typed(as_typed, pla
     as_typed("relief-ray run smoke --set strategy=my_method:MyMethod --set rounds=1 --out runs/typed")
     run = place / "runs/typed"
     lines = f"relief-ray resume {run} 2>&1 || echo code $?"
-    told = " ".join(as_typed(lines, tmp_path).split())
-    assert "no module 'my_method' in the current folder" in told and told.endswith("code 2")
+    printed = " ".join(as_typed(lines, tmp_path).split())
+    assert "no module 'my_method' in the current folder" in printed and printed.endswith("code 2")
     assert "reused" in as_typed(f"PYTHONPATH={place}:$PYTHONPATH relief-ray resume {run}", tmp_path)
 
 
@@ -193,9 +193,9 @@ def test_reuse_computes_the_backbones_frozen_stages_once(write, groups):
     assert distance(updates["reuse"], updates["naive"]) <= 1e-5
     in_steps = {16: 10, 13: 5}  # rows: times
     for stage in ("encoder.acc.1", "fusion.A.gyro", "fusion.A.acc", "head.1"):
-        found = {e: {rows: n for (name, rows), n in calls[e].items() if name == stage} for e in calls}
+        counted = {e: {rows: n for (name, rows), n in calls[e].items() if name == stage} for e in calls}
         frozen = groups is not None and stage in ("encoder.acc.1", "fusion.A.gyro")
-        assert found == {"naive": in_steps, "reuse": {NUM_WINDOWS: 1} if frozen else in_steps}, stage
+        assert counted == {"naive": in_steps, "reuse": {NUM_WINDOWS: 1} if frozen else in_steps}, stage
 
 
 def test_an_engine_that_the_backbone_does_not_have_is_refused(write, run_cache, tmp_path):

@@ -235,9 +235,9 @@ def test_the_layout_follows_the_backbone():
     flat = torch.arange(float(backbone.layout.numel))
     backbone.load(backbone.layout.views(flat))
     for group in backbone.layout:
-        found = backbone.layout.unflatten(group.id, backbone.layout.views(flat)[group.id])
+        tensors = backbone.layout.unflatten(group.id, backbone.layout.views(flat)[group.id])
         for spec, parameter in zip(group.tensors, backbone.parameters[group.id], strict=True):
-            assert torch.equal(found[spec.name], parameter.detach())
+            assert torch.equal(tensors[spec.name], parameter.detach())
     assert backbone.forward({m: torch.zeros(2, c, SHAPE.window) for m, c in CHANNELS}).shape == (2, 3)
 
 

@@ -52,14 +52,14 @@ def test_an_instance_may_be_varied(write):
     assert config.label() == f"{module}:Mine"
 
 
-def test_a_class_derived_from_one_of_ours_is_the_users_own(write):
+def test_a_class_derived_from_a_built_in_one_is_the_users(write):
     module = write("from relief_ray.strategies.fedprox import FedProx\n\n\nclass Near(FedProx):\n    mu: float = 0.5\n")
     config = with_strategy(f"{module}:Near")
     assert json.loads(config.model_dump_json())["strategy"]["name"] == config.label() == f"{module}:Near"
     assert parse(json.loads(config.model_dump_json())) == config
 
 
-def test_ours_by_import_path_is_ours():
+def test_a_built_in_method_by_import_path_is_built_in():
     config = with_strategy("relief_ray.strategies.fedavg:FedAvg")
     assert config == with_strategy("fedavg") and config.label() == "fedavg" and config.modules() == ()
     assert ExperimentConfig(strategy=FedAvg()).label() == "fedavg"
@@ -271,8 +271,8 @@ def test_a_method_that_was_only_planned_is_called_as_its_run_would_be(hooked, tm
 
 def test_two_methods_of_one_title_are_told_apart_by_their_import_paths():
     ours, theirs = {"name": "fedavg", "weighting": "uniform"}, {"name": "lab:Mine", "weighting": "uniform"}
-    found = variant_names([(name, {"strategy": s}) for name, s in (("fedavg", ours), ("fedavg", theirs))])
-    assert found == ["fedavg", "fedavg (name=lab:Mine)"]
+    names = variant_names([(name, {"strategy": s}) for name, s in (("fedavg", ours), ("fedavg", theirs))])
+    assert names == ["fedavg", "fedavg (name=lab:Mine)"]
     assert variant_names([("Best", {"strategy": s}) for s in (theirs, {**theirs, "name": "lab:More"})]) == [
         "Best (name=lab:Mine)",
         "Best (name=lab:More)",

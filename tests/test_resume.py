@@ -226,9 +226,9 @@ class Failing(SerialExecutor):
 
     def train(self, round_, models, tasks, states):
         self.round = round_
-        found = super().train(round_, models, tasks, states)
+        trained = super().train(round_, models, tasks, states)
         self.fail(not self.in_evaluation)
-        return found
+        return trained
 
     def evaluate(self, models, targets, states, part):
         self.fail(self.in_evaluation)

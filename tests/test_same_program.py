@@ -37,9 +37,12 @@ def test_this_program_is_no_other(tmp_path):
 def test_another_program_is_named_by_what_differs(tmp_path):
     run = begin(tmp_path)
     machine = run.machine.model_copy(update={"torch": "1.0", "architecture": "z80"})
-    found = other_program(run.model_copy(update={"source_digest": "f" * 64, "machine": machine}))
-    assert found is not None and f"sources ffffffffffff there, {source_digest()[:12]} here; torch 1.0 there" in found
-    assert "architecture z80 there" in found
+    difference = other_program(run.model_copy(update={"source_digest": "f" * 64, "machine": machine}))
+    assert (
+        difference is not None
+        and f"sources ffffffffffff there, {source_digest()[:12]} here; torch 1.0 there" in difference
+    )
+    assert "architecture z80 there" in difference
 
 
 def test_a_resume_by_another_program_is_refused_unless_asked_for_and_then_recorded(tmp_path):

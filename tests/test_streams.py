@@ -33,8 +33,8 @@ def test_the_same_name_gives_the_same_numbers(seed, purpose, key):
 def test_distinct_names_give_distinct_numbers(seed, names):
     streams = Streams(seed=seed)
     for make in (draws, torch_draws):
-        found = [make(streams, p, (r, c)) for p, r, c in names]
-        assert len({tuple(f) for f in found}) == len(found)
+        numbers = [make(streams, p, (r, c)) for p, r, c in names]
+        assert len({tuple(f) for f in numbers}) == len(numbers)
 
 
 @given(seeds, purposes, keys, purposes, keys)
@@ -56,8 +56,8 @@ def test_global_generators_are_left_alone():
 
 
 def test_minus_one_is_a_key_of_its_own():
-    found = [tuple(draws(Streams(seed=0), "p", (r, c))) for r, c in itertools.product((-1, 0, 1), (0, 1))]
-    assert len(set(found)) == len(found)
+    numbers = [tuple(draws(Streams(seed=0), "p", (r, c))) for r, c in itertools.product((-1, 0, 1), (0, 1))]
+    assert len(set(numbers)) == len(numbers)
     assert draws(Streams(seed=0), "p", (3,)) != draws(Streams(seed=0), "p", (3, -1))
 
 
@@ -69,8 +69,8 @@ def test_seeds_and_the_two_libraries_differ():
 def test_every_batch_order_of_a_long_run_is_its_own():
     """200 rounds of 100 clients: no two of the 20,000 torch streams start from the same seed."""
     streams = Streams(seed=0)
-    found = {streams.torch("batches", r, c).initial_seed() for r in range(200) for c in range(100)}
-    assert len(found) == 20_000
+    first_seeds = {streams.torch("batches", r, c).initial_seed() for r in range(200) for c in range(100)}
+    assert len(first_seeds) == 20_000
 
 
 def test_the_words_of_a_stream_are_part_of_the_format():

@@ -390,7 +390,7 @@ class Given:
         raise NotImplementedError
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Does nothing: there is nothing to release."""
 
 
 def sum_of(layout, group: str, deltas: Sequence[Sequence[float]], weights: Sequence[float] | None = None) -> GroupSum:

@@ -39,6 +39,8 @@ def invoke() -> Invoke:
 def start() -> Iterator[Start]:
     """Starts a command line as a process of its own; what is left at the end is killed."""
     started: list[subprocess.Popen[str]] = []
+    # A process that starts a Ray cluster keeps its token: one started here would take it for a token of the user's.
+    mine = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 
     def begin(*args: object, preexec: Callable[[], None] | None = None) -> "subprocess.Popen[str]":
         process = subprocess.Popen(
@@ -46,7 +48,8 @@ def start() -> Iterator[Start]:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+            env={k: v for k, v in os.environ.items() if k not in mine}
+            | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
             preexec_fn=preexec,
         )
         started.append(process)

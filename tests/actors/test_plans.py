@@ -14,7 +14,7 @@ from relief_ray.models.moment.weights import load_frozen
 from relief_ray.records.cells import ERROR_FILE
 from relief_ray.records.identity import source_digest
 from relief_ray.records.run_folder import RunFolder, read_run
-from tests.actors.grids.scenes import tiny_plan
+from tests.actors.grids.tiny_plans import tiny_plan
 from tests.models.test_backbone_frozen import put_weights
 from tune_configs.cells import cells_of, load_grid
 
@@ -39,10 +39,10 @@ def test_states_of_a_grid_with_every_kind_of_cell(tmp_path):
     create(stale.cell.config, stale.folder)[1].close()
     with RunFolder.resume(stale.folder) as folder:
         folder.update(source_digest="0" * 64)
-    found = plan.cell_folders()
-    assert [e.status for e in found] == ["done", "failed", "interrupted", "stale", "planned"]
-    assert found[0].num_rounds == found[0].num_planned == 3
-    assert found[1].why == "ValueError: no" and "sources 000000000000 there" in found[3].why
+    entries = plan.cell_folders()
+    assert [e.status for e in entries] == ["done", "failed", "interrupted", "stale", "planned"]
+    assert entries[0].num_rounds == entries[0].num_planned == 3
+    assert entries[1].why == "ValueError: no" and "sources 000000000000 there" in entries[3].why
     assert read_run(done.folder).parent == "tiny"
 
 
@@ -53,9 +53,9 @@ def test_a_failed_cell_keeps_its_error_and_a_new_try_forgets_it(tmp_path):
         entry, cell=replace(entry.cell, config=entry.cell.config.model_copy(update={"backbone": "nonsense"}))
     )
     assert run_trial(spec_of(broken), WorkerCache()) == "failed"
-    (found,) = plan.cell_folders()
+    (cell,) = plan.cell_folders()
     kept = json.loads((entry.folder / ERROR_FILE).read_text())
-    assert found.status == "failed" and kept["error"] == found.why and "Traceback" in kept["traceback"]
+    assert cell.status == "failed" and kept["error"] == cell.why and "Traceback" in kept["traceback"]
     assert run_trial(spec_of(entry), WorkerCache()) == "done"
     assert states(plan) == ["done"] and not (entry.folder / ERROR_FILE).exists()
 
@@ -72,7 +72,7 @@ def test_a_cell_stops_between_rounds_and_goes_on(tmp_path):
     assert read_run(entry.folder).num_resumes == 1 and states(plan) == ["done"]
 
 
-def test_a_book_is_read_as_it_was_written(tmp_path):
+def test_a_plan_file_is_read_as_it_was_written(tmp_path):
     plan = write_grid(tiny_plan(tmp_path))
     assert read_grid(tmp_path) == plan
     changed = read_grid(tmp_path, ["runtime.num_hosts=2"])
@@ -93,7 +93,7 @@ def test_another_grids_folder_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"name": 1, "title": 2, "cells": [{}]}', "[]"])
-def test_a_damaged_book_is_named(tmp_path, text):
+def test_a_damaged_plan_file_is_named(tmp_path, text):
     (tmp_path / "grid.json").write_text(text)
     with pytest.raises(UserError, match="damaged"):
         read_grid(tmp_path)
@@ -106,8 +106,8 @@ def test_a_damaged_cell_is_a_failed_one(tmp_path):
     (entry,) = plan.cell_folders()
     entry.folder.mkdir()
     (entry.folder / "run.json").write_text("{")
-    (found,) = plan.cell_folders()
-    assert found.status == "failed" and "unreadable" in found.why
+    (cell,) = plan.cell_folders()
+    assert cell.status == "failed" and "unreadable" in cell.why
 
 
 @pytest.mark.parametrize("left", ["nothing", "one round", "half a line", "damage"])
@@ -120,14 +120,14 @@ def test_a_finished_cell_whose_ledger_was_cut_is_a_failed_one(tmp_path, left):
     first, second, third = ledger.read_bytes().splitlines(keepends=True)
     cut = {"nothing": b"", "one round": first, "half a line": first + second[:99], "damage": b"{\n" + second + third}
     ledger.write_bytes(cut[left])
-    (found,) = plan.cell_folders()
-    assert found.status == "failed" and str(ledger) in found.why
+    (cell,) = plan.cell_folders()
+    assert cell.status == "failed" and str(ledger) in cell.why
     words = {"nothing": "no round (0 of 3", "damage": "line 1 is damaged"}.get(
         left, "round 1 (1 of 3 rounds), expected round"
     )
-    assert words in found.why
+    assert words in cell.why
     # A new try does not go on silently behind what is lost; what was there goes on once it is restored.
-    assert run_trial(spec_of(found), WorkerCache()) == "failed"
+    assert run_trial(spec_of(cell), WorkerCache()) == "failed"
     ledger.write_bytes(first + second + third)
     assert states(plan) == ["done"]
 
@@ -138,8 +138,8 @@ def test_a_cell_that_a_program_with_other_keys_finished_is_stale(tmp_path):
     run_trial(spec_of(entry), WorkerCache())
     with RunFolder.resume(entry.folder) as folder:
         folder.update(source_digest="0" * 64, config_hash="1" * 64)
-    (found,) = plan.cell_folders()
-    assert found.status == "stale" and "sources 000000000000 there" in found.why and found.num_rounds == 3
+    (cell,) = plan.cell_folders()
+    assert cell.status == "stale" and "sources 000000000000 there" in cell.why and cell.num_rounds == 3
     with RunFolder.resume(entry.folder) as folder:
         folder.update(source_digest=source_digest())
     assert "holds another run" in plan.cell_folders()[0].why
@@ -181,8 +181,8 @@ def test_a_cell_on_weights_that_have_changed_is_stale(tmp_path, run_cache):
     was = str(read_run(entry.folder).backbone["weights_sha256"])
     put_weights(tmp_path / "weights", 1)
     load_frozen.cache_clear()
-    (found,) = plan.cell_folders()
-    assert found.status == "stale" and found.why.startswith(f"weights_sha256 {was[:12]} there, ")
+    (cell,) = plan.cell_folders()
+    assert cell.status == "stale" and cell.why.startswith(f"weights_sha256 {was[:12]} there, ")
     set_stale_aside(plan.cell_folders(), plan.out)
     assert states(plan) == ["planned"] and run_trial(spec_of(entry), WorkerCache()) == "done"
     assert states(plan) == ["done"] and read_run(entry.folder).backbone["weights_sha256"] != was

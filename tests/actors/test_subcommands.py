@@ -162,9 +162,9 @@ def test_model_evaluate_tests_every_run_again(invoke, runs: Path) -> None:
     shown = invoke("model", "evaluate", runs, "--sensors", "acc+mag").stdout
     assert shown.count("one for all, mean over clients, each through its own sensors:") == 4
     assert shown.count("acc+mag ") == 4
-    found = [json.loads(line) for line in invoke("model", "evaluate", runs, "--json").stdout.splitlines()]
-    assert [f["event"] for f in found] == ["evaluated"] * 4
-    assert all(0 <= f["f1_own_sensors"] <= 1 for f in found)
+    events = [json.loads(line) for line in invoke("model", "evaluate", runs, "--json").stdout.splitlines()]
+    assert [f["event"] for f in events] == ["evaluated"] * 4
+    assert all(0 <= f["f1_own_sensors"] <= 1 for f in events)
 
 
 def test_model_evaluate_names_the_nearest_sensor(invoke, runs: Path) -> None:
@@ -180,8 +180,8 @@ def test_model_export_says_what_it_wrote_and_why_it_cannot(invoke, runs: Path, t
     assert last.metrics is not None and last.metrics.f1 is not None
     assert f"relief on dsa_mini after round {last.round}, F1 {100 * last.metrics.f1:.1f} %" in shown.stdout
     assert "  model.safetensors\n3 files; README.md has code that loads them" in shown.stdout
-    told = json.loads(invoke("model", "export", runs / "relief-s0", "--out", tmp_path / "json", "--json").stdout)
-    assert told["event"] == "exported" and told["files"] == ["README.md", "export.json", "model.safetensors"]
+    exported = json.loads(invoke("model", "export", runs / "relief-s0", "--out", tmp_path / "json", "--json").stdout)
+    assert exported["event"] == "exported" and exported["files"] == ["README.md", "export.json", "model.safetensors"]
     again = invoke("model", "export", runs / "relief-s0", "--out", tmp_path / "out")
     assert again.exit_code == 2 and "is not empty; name an empty folder" in " ".join(again.output.split())
     assert invoke("model", "export", tmp_path, "--out", tmp_path / "no").exit_code == 2

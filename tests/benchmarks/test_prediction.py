@@ -40,15 +40,15 @@ def test_every_client_type_is_asked_for_at_least_six_assignments_in_all():
 
 
 def test_ratios_are_to_full_training_of_the_same_client():
-    found = compare(Case(name="small", values=SMALL), turns=2)
-    rows = found["rows"]
+    comparison = compare(Case(name="small", values=SMALL), turns=2)
+    rows = comparison["rows"]
     assert [r["measured"] for r in rows if r["assignment"].startswith("everything")] == [1.0] * 3
     for r in rows:
         assert r["error"] == pytest.approx(r["predicted_stages"] / r["measured"] - 1)
         assert r["measured_q1"] <= r["measured"] <= r["measured_q3"] and r["predicted_s"] > 0
-    assert found["profile"]["status"] == "MEASURED" and found["profile"]["turns"] == 2
-    assert json.loads(json.dumps(found)) == found
-    assert len(table(found).splitlines()) == 2 + len(rows) - 3
+    assert comparison["profile"]["status"] == "MEASURED" and comparison["profile"]["turns"] == 2
+    assert json.loads(json.dumps(comparison)) == comparison
+    assert len(table(comparison).splitlines()) == 2 + len(rows) - 3
 
 
 @pytest.fixture(scope="module")
@@ -60,15 +60,15 @@ def profiled(run_cache):
 def test_an_earlier_profile_is_held_against_the_same_rounds(tmp_path, profiled):
     config, path, profile = parse(SMALL), tmp_path / "earlier.json", profiled
     save_profile(profile, path)
-    found = compare(Case(name="small", values=SMALL), 2, path)
+    comparison = compare(Case(name="small", values=SMALL), 2, path)
     setup = prepare(config)
-    for row, r in zip(assignments(setup), found["rows"], strict=True):
+    for row, r in zip(assignments(setup), comparison["rows"], strict=True):
         own = next(x for x in assignments(setup) if x.client == row.client)
         expected, whole = (sum(profile.devices["A"].compute_s(load_of(setup, x))) for x in (row, own))
         assert r["predicted_earlier"] == pytest.approx(expected / whole)
         assert r["error_earlier"] == pytest.approx(r["predicted_earlier"] / r["measured"] - 1)
-    assert found["earlier"]["date"] == profile.measured.date and found["profile"] != found["earlier"]
-    lines = table(found).splitlines()
+    assert comparison["earlier"]["date"] == profile.measured.date and comparison["profile"] != comparison["earlier"]
+    lines = table(comparison).splitlines()
     assert {line.count("|") for line in lines[:-2]} == {10}
     assert lines[-1].startswith(f"earlier: a file of `relief-ray device profile`, {profile.measured.date}, commit")
 

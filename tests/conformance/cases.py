@@ -1,4 +1,4 @@
-"""What every executor must agree on: one small configuration per strategy, and variations that touch other paths.
+"""Cases on which every executor must agree: a small configuration per strategy, and variations on other code paths.
 
 ``CASES`` maps a name to a ``Case``; ``drive`` runs one with any executor, ``outcome`` is what two drives of the same
 case must share to the bit. The serial runs in ``test_strategies.py`` are the oracle, Ray runs reuse the table.
@@ -52,7 +52,7 @@ def strategy_values(preset: str, deadline_fraction: float = 0.45) -> Values:
     )
 
 
-# One method per kind of state, and where that state is: tried by default with every executor and on both backbones.
+# One method per kind of state, and where that state is: tried by default with every executor.
 KINDS = {
     "relief": "the server's",
     "local": "the clients'",
@@ -60,6 +60,8 @@ KINDS = {
     "fedlease": "experts in clusters",
     "pilot": "mixed neighbours",
 }
+# Those of them whose state has the shape of the backbone: tried by default on Backbone 2 too.
+KINDS_ON_MOMENT = ("relief", "fedlease", "pilot")
 # One preset of every further method with code of its own: tried by default in this process, on Backbone 1.
 METHODS = (*KINDS, "fedavg", "fedsa_lora", "darkdistill", "fedel", "fedicu", "harmony", "helora")
 # "preset", "variation", "few" (three clients), "clients" (not the usual eight) and "crowd" (100) are on Backbone 1.
@@ -277,7 +279,7 @@ CASES: dict[str, Case] = {
     **OTHER_CLIENTS,
     **of_presets("few", ", 3 clients", {"data": THREE}, presets=KINDS),
     **of_presets("crowd", ", 100 clients", {"data": HUNDRED}),
-    **of_presets("moment", ", moment", MOMENT, KINDS),
+    **of_presets("moment", ", moment", MOMENT, KINDS_ON_MOMENT),
     **MOMENT_VARIATIONS,
     **of_presets("moment masked", ", moment, zero_feature", MASKED),
     **of_presets("moment resumed", ", moment, 3 rounds", MOMENT | {"rounds": 3}),

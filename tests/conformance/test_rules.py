@@ -25,16 +25,16 @@ def test_every_rule_is_broken_by_one_of_these():
 
 @pytest.mark.parametrize("name", [n for n, (rule, _, _) in BROKEN.items() if rule != "executors"])
 def test_a_broken_rule_is_named_alone(name, write):
-    rule, (body, build), found = BROKEN[name]
+    rule, (body, build), message = BROKEN[name]
     verdicts = judge(f"{write(module(body, build))}:Mine")
     assert list(verdicts) == list(RULES)
     assert [v.rule for v in verdicts.values() if v.status == "broken"] == [rule], verdicts
-    assert found in verdicts[rule].found
+    assert message in verdicts[rule].found
 
 
 @pytest.mark.parametrize("strategy", [p if p in FAST else pytest.param(p, marks=pytest.mark.slow) for p in PRESETS])
 def test_every_preset_keeps_every_rule(strategy):
-    """What comes first lasts one round, so that three rounds see what comes after it."""
+    """First phases last one round here, so that three rounds reach the phase after them."""
     statuses = {v.rule: (v.status, v.found) for v in judge(strategy_values(strategy)).values()}
     assert statuses == dict.fromkeys(RULES, ("kept", "")) | {"executors": ("not judged", "needs Ray")}
 
@@ -54,7 +54,10 @@ def test_rules_are_kept_with_other_optimizers_and_averaged_models(strategy):
     assert statuses == dict.fromkeys(RULES, ("kept", "")) | {"executors": ("not judged", "needs Ray")}
 
 
+@pytest.mark.slow
+@pytest.mark.moment
 def test_rules_are_tried_on_another_backbone_where_that_is_asked_for():
+    """By default shown by docs/extending.md, whose backbone is checked so (test_extending)."""
     values = override(PROBLEM, ["strategy=fedsa_lora", "backbone=moment_lora", "backbone.size=tiny"])
     small = override(values, ["data.stride_s=60", "data.max_windows_per_client=2", "data.subjects=[1,4,7]"])
     assert {v.status for v in check(parse(small))} == {"kept", "not judged"}

@@ -46,10 +46,10 @@ def mhealth_root(own_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 @pytest.fixture(scope="session")
 def dsa_zip() -> Path:
     """The original archive; the tests that need it are skipped where it is not at hand."""
-    found = sorted(Path(REAL_DATA).glob("daily*.zip")) if REAL_DATA else []
-    if not found:
+    archives = sorted(Path(REAL_DATA).glob("daily*.zip")) if REAL_DATA else []
+    if not archives:
         pytest.skip("RELIEF_DATA does not hold the dsa archive")
-    return found[0]
+    return archives[0]
 
 
 @pytest.fixture(scope="session")

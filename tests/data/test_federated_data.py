@@ -58,7 +58,7 @@ def test_parts_do_not_depend_on_the_number_of_clients(mini: Dataset, given: dict
     np.testing.assert_allclose(few.clients[0].mean, many.clients[0].mean, rtol=1e-6)
 
 
-def test_held_out_subjects_are_nobodys_client(mini: Dataset) -> None:
+def test_held_out_subjects_are_no_clients(mini: Dataset) -> None:
     data = made(mini, split="held_out_subject", fold=1)
     assert len(data.clients) == 6
     assert set(data.test.subjects.tolist()) == {2, 3}

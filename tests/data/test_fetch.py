@@ -22,7 +22,7 @@ NAME = "mhealth+dataset.zip"
 
 @dataclass
 class Site:
-    """What the server holds and does: one behaviour per request, the last one for ever."""
+    """Contents and behaviours of the server: one behaviour per request, the last one for all that follow."""
 
     content: bytes
     behaviours: list[str]
@@ -39,8 +39,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         site = self.site
-        asked = self.headers.get("Range")
-        site.ranges.append(asked)
+        byte_range = self.headers.get("Range")
+        site.ranges.append(byte_range)
         behaviour = site.behaviours.pop(0) if len(site.behaviours) > 1 else site.behaviours[0]
         if behaviour.isdigit():
             self.answer(int(behaviour), b"sorry")
@@ -50,8 +50,8 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(200, site.content, length=False)
         elif behaviour.startswith("cut"):
             self.answer(200, site.content, keep=len(site.content) // 2)
-        elif behaviour == "ranges" and asked:
-            first = int(re.fullmatch(r"bytes=(\d+)-", asked)[1])  # type: ignore[index]
+        elif behaviour == "ranges" and byte_range:
+            first = int(re.fullmatch(r"bytes=(\d+)-", byte_range)[1])  # type: ignore[index]
             total = len(site.content)
             self.answer(206, site.content[first:], {"Content-Range": f"bytes {first}-{total - 1}/{total}"})
         else:
@@ -208,11 +208,11 @@ def test_a_zip_in_a_zip(serve: Serve, good: bytes, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", ["file", "folder"])
 def test_hand_downloads(good: bytes, mhealth_root: Path, tmp_path: Path, form: str) -> None:
-    given = mhealth_root / "mhealth_SYNTHETIC"
+    download = mhealth_root / "mhealth_SYNTHETIC"
     if form == "file":
-        given = tmp_path / "Downloads.zip"
-        given.write_bytes(good)
-    report = import_from("mhealth", given, tmp_path / "root")
+        download = tmp_path / "Downloads.zip"
+        download.write_bytes(good)
+    report = import_from("mhealth", download, tmp_path / "root")
     assert report["verification"]["ok"], report["verification"]["problems"]
     dataset = load_dataset("mhealth", tmp_path / "root")
     assert dataset.origin == "SYNTHETIC"

@@ -10,10 +10,10 @@ from relief_ray.data.loader import fill_forward, fill_linear, nan_share, runs
 
 @given(arrays(np.int16, st.integers(0, 60), elements=st.integers(0, 2)))
 def test_runs_are_the_maximal_constant_stretches(key: np.ndarray) -> None:
-    found = runs(key)
-    np.testing.assert_array_equal(np.concatenate([np.arange(a, b) for a, b in found] or [[]]), np.arange(len(key)))
-    assert all(len(set(key[a:b].tolist())) == 1 for a, b in found)
-    assert all(key[b - 1] != key[b] for _, b in found[:-1])
+    stretches = runs(key)
+    np.testing.assert_array_equal(np.concatenate([np.arange(a, b) for a, b in stretches] or [[]]), np.arange(len(key)))
+    assert all(len(set(key[a:b].tolist())) == 1 for a, b in stretches)
+    assert all(key[b - 1] != key[b] for _, b in stretches[:-1])
 
 
 def test_linear_filling_looks_both_ways() -> None:

@@ -10,17 +10,17 @@ from relief_ray.data.partition import majority_labels, stride_rows, tabulate, wi
 
 @given(st.integers(0, 50), st.integers(0, 300), st.integers(1, 64), st.integers(1, 40))
 def test_windows_fill_the_stretch(start: int, length: int, window: int, stride: int) -> None:
-    found = window_starts(start, start + length, window, stride)
+    starts = window_starts(start, start + length, window, stride)
     expected = [s for s in range(start, start + length, stride) if s + window <= start + length]
-    assert found.tolist() == expected
+    assert starts.tolist() == expected
 
 
 @given(arrays(np.int16, st.integers(10, 60), elements=st.integers(-1, 3)), st.integers(1, 8), st.integers(1, 7))
 def test_majority_is_the_most_frequent_label(labels: np.ndarray, window: int, stride: int) -> None:
     starts = window_starts(0, len(labels), window, stride)
-    for start, found in zip(starts, majority_labels(labels, starts, window), strict=True):
+    for start, majority in zip(starts, majority_labels(labels, starts, window), strict=True):
         values, counts = np.unique(labels[start : start + window], return_counts=True)
-        assert found == values[counts.argmax()]
+        assert majority == values[counts.argmax()]
 
 
 def test_null_windows_are_dropped() -> None:

@@ -16,12 +16,12 @@ from relief_ray.errors import UserError
 
 def test_the_seed_decides_every_byte(tmp_path: Path) -> None:
     spec = get_spec("mhealth")
-    found = [
+    contents = [
         digests(spec, find_source(spec, synth("mhealth", tmp_path / str(n), seed, 0.01)))
         for n, seed in enumerate((5, 5, 6))
     ]
-    assert found[0] == found[1]
-    assert not set(found[0].values()) & set(found[2].values())
+    assert contents[0] == contents[1]
+    assert not set(contents[0].values()) & set(contents[2].values())
 
 
 @pytest.mark.parametrize(("name", "columns"), [("pamap2", 54), ("mhealth", 24)])

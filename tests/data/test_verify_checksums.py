@@ -25,8 +25,8 @@ def test_no_list() -> None:
 def test_states() -> None:
     spec = get_spec("mhealth")
     listed = known_digests("mhealth")["mHealth_subject1.log"]
-    found = {"mHealth_subject1.log": listed, "mHealth_subject2.log": listed, "other.log": listed}
-    assert compare(spec, found) == {
+    present = {"mHealth_subject1.log": listed, "mHealth_subject2.log": listed, "other.log": listed}
+    assert compare(spec, present) == {
         "mHealth_subject1.log": "known",
         "mHealth_subject2.log": "differs",
         "other.log": "unlisted",
@@ -37,8 +37,8 @@ def test_members_go_by_the_lists_names(tmp_path: Path) -> None:
     folder = tmp_path / "PAMAP2_Dataset" / "Protocol"
     folder.mkdir(parents=True)
     (folder / "subject101.dat").write_bytes(b"content")
-    found = digests(get_spec("pamap2"), Source(name="pamap2", path=tmp_path))
-    assert found == {"Protocol/subject101.dat": hashlib.sha256(b"content").hexdigest()}
+    by_member = digests(get_spec("pamap2"), Source(name="pamap2", path=tmp_path))
+    assert by_member == {"Protocol/subject101.dat": hashlib.sha256(b"content").hexdigest()}
 
 
 def test_the_original_dsa_is_known(dsa_zip: Path) -> None:

@@ -1,4 +1,4 @@
-"""What rounds are charged for: `method` is what was done, `table` is FedAvg's round for four methods."""
+"""Tests the charges of a round: `method` counts what was done, `table` FedAvg's round for four methods."""
 
 import pytest
 
@@ -78,8 +78,8 @@ def test_the_whole_bill_is_fedavgs_round_to_the_bit(toy):
     plain = CostAccountant(
         counter=Counter(toy.chain(), LAYOUT, "zero_input"), types=DEVICES["paper"], clocks=accountant(toy).clocks
     )
-    found = accountant(toy).cost(accountant(toy).charged([], FLEET.clients), FLEET)
-    assert found == plain.fedavg_reference(FLEET, epochs=2, batch_size=8, engine="reuse")
+    bill = accountant(toy).cost(accountant(toy).charged([], FLEET.clients), FLEET)
+    assert bill == plain.fedavg_reference(FLEET, epochs=2, batch_size=8, engine="reuse")
 
 
 def test_counted_server_seconds_lengthen_every_clock_and_everybody_waits(toy):
@@ -100,13 +100,13 @@ def test_counted_server_seconds_lengthen_every_clock_and_everybody_waits(toy):
 @pytest.fixture(scope="module")
 def runs(run_cache, tmp_path_factory):
     """The four methods that are charged whole and one that is not, in both accountings."""
-    found = {}
+    paths = {}
     for case in (*sorted(CHARGED_WHOLE), "relief"):
         for mode in ("method", "table"):
             path = tmp_path_factory.mktemp("accounting") / f"{case}-{mode}"
             drive(config_of(case, costs={"accounting": mode}), path)
-            found[case, mode] = path
-    return found
+            paths[case, mode] = path
+    return paths
 
 
 def of(runs, case, mode):
@@ -123,7 +123,7 @@ def test_accounting_changes_the_bill_and_nothing_that_is_learned(runs, case):
 
 
 @pytest.mark.parametrize("case", ["fedsa_lora", "harmony"])
-def test_who_adds_nothing_is_charged_fedavgs_round_to_the_bit(runs, case):
+def test_methods_that_add_nothing_are_charged_fedavgs_round_to_the_bit(runs, case):
     setup = prepare(config_of(case, costs=TABLE))
     whole = setup.fedavg.counter.nbytes(setup.fedavg.counter.layout.select())
     for number, record in enumerate(of(runs, case, "table"), 1):

@@ -65,7 +65,7 @@ def test_round_without_any_work_takes_no_time():
     assert (cost.round_s, cost.energy_j, len(cost.clients)) == (0.0, 0.0, 2)
 
 
-def test_a_strangers_times_are_our_own_mistake():
+def test_times_for_an_unknown_client_are_a_programming_error():
     with pytest.raises(AssertionError, match="fleet of 2"):
         round_cost({2: StageTimes()}, pair("A", "C"), PRESETS["paper"])
 

@@ -55,7 +55,7 @@ def test_a_clock_that_needs_a_profile_says_so():
         build_clocks(context(), "measured")
 
 
-def test_an_unknown_name_is_told_with_the_nearest():
+def test_an_unknown_name_is_reported_with_the_nearest():
     with pytest.raises(UserError) as caught:
         clock_name("split_naiv")
     assert str(caught.value) == (

@@ -36,9 +36,9 @@ def test_types_by_largest_remainder(n, counts, expected):
 
 @given(st.integers(1, 500), st.tuples(*[st.integers(0, 9)] * 3).filter(any))
 def test_counts_add_up_and_stay_within_one_of_their_share(n, counts):
-    found = type_counts_for(n, counts)
-    assert sum(found) == n
-    assert all(abs(f - n * c / sum(counts)) < 1 for f, c in zip(found, counts, strict=True))
+    per_type = type_counts_for(n, counts)
+    assert sum(per_type) == n
+    assert all(abs(f - n * c / sum(counts)) < 1 for f, c in zip(per_type, counts, strict=True))
 
 
 def test_default_fleet_is_the_papers_and_picklable():
@@ -102,7 +102,7 @@ def test_modality_without_owner():
         build_fleet(FleetConfig(counts=(0, 3, 5)), MODALITIES, COUNTS)
 
 
-def test_unknown_modality_and_empty_hands():
+def test_an_unknown_modality_or_none_is_refused():
     with pytest.raises(UserError, match=r"fleet.owned.B names \['eeg'\].*'hr'"):
         build_fleet(FleetConfig(owned={"B": ("acc", "eeg")}), MODALITIES, COUNTS)
     with pytest.raises(UserError, match=r"fleet.owned.C is empty"):

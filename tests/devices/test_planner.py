@@ -174,8 +174,8 @@ def test_answers_do_not_depend_on_what_was_asked_before(world, toy, monkeypatch)
         return CostPlanner(counter=counter, fleet=fleet, types=types, model=Split(), engine="reuse", batch_size=8)
 
     warm = fresh()
-    asked = [*tasks, *parted, *tasks]
-    assert [warm.times(t.client, t) for t in asked] == [fresh().times(t.client, t) for t in asked]
+    queries = [*tasks, *parted, *tasks]
+    assert [warm.times(t.client, t) for t in queries] == [fresh().times(t.client, t) for t in queries]
     assert warm.times(0, parted[0]).backward_s < warm.times(0, parted[1]).backward_s
 
 

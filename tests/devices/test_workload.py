@@ -125,8 +125,8 @@ def test_no_windows_or_no_epochs_cost_nothing(toy, engine):
 
 def test_shares_of_parts(toy):
     layout = toy.layout_of(toy.fork())
-    found = shares(layout, {"head": Part(), "B": Part(rank=1), "A.acc": Part(kinds=frozenset(["lora_b"]))})
-    assert found == {"head": 1.0, "B": 1 / 3, "A.acc": 0.0}
+    part_shares = shares(layout, {"head": Part(), "B": Part(rank=1), "A.acc": Part(kinds=frozenset(["lora_b"]))})
+    assert part_shares == {"head": 1.0, "B": 1 / 3, "A.acc": 0.0}
 
 
 def test_last_short_batch_counts():

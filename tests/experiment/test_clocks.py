@@ -34,18 +34,18 @@ def config(path, training=None, **backbone):
     )
 
 
-def measured_with(path, asked, **also):
+def measured_with(path, config, **also):
     """A profile file made with what ``asked`` says."""
     conditions = Conditions(
         cpu="x", num_cores=1, num_threads=1, torch="2", torch_build="x", date="2026-01-01 00:00 UTC", commit="x",
-        settings={"windows_per_batch": 16, **profile_settings(asked, SHAPE), **also},
+        settings={"windows_per_batch": 16, **profile_settings(config, SHAPE), **also},
         turns=1, spread=0.0, load_before=None,
     )  # fmt: skip
     save_profile(Profile(origin="here", backbone="moment_lora", measured=conditions, devices={"A": ROW}), path)
 
 
-def said(asked):
-    return foreign_profile(asked, SHAPE, run_clocks(asked))
+def said(config):
+    return foreign_profile(config, SHAPE, run_clocks(config))
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_what_does_not_change_speed_is_not_named(path):
         assert said(config(path, **other)) == ()
 
 
-def test_a_setting_that_the_file_lacks_is_told(path):
+def test_a_setting_that_the_file_lacks_is_reported(path):
     measured_with(path, config(path))
     values = json.loads(path.read_text())
     assert said(config(path)) == ()
@@ -115,12 +115,12 @@ def test_a_users_clock_plans_and_charges(write, run_cache):
 def test_the_documented_clock_by_hand(write):
     """Type A is capped at Type B's 21e12 FLOP/s, Type C keeps its 5e12; both reach a tenth of them."""
     (text,) = re.findall(r"```python\n# file: my_clock.py\n(.*?)```", COSTS.read_text(encoding="utf-8"), re.DOTALL)
-    asked = parse({"costs": {"planning_time": f"{write(text)}.py:Capped", "utilisation": 0.1}})
-    clock = run_clocks(asked)[asked.costs.planning_time]
+    config = parse({"costs": {"planning_time": f"{write(text)}.py:Capped", "utilisation": 0.1}})
+    clock = run_clocks(config)[config.costs.planning_time]
     load = Workload(
         forward_flops=4.2e12, backward_flops=2.1e12, optimizer_flops=1e12, group_flops=0.0, bytes_up=0, bytes_down=0,
         extra_flops=1.1e12,
     )  # fmt: skip
-    fast, slow = (clock.times(device_types(asked.fleet)[name], load) for name in "AC")
+    fast, slow = (clock.times(device_types(config.fleet)[name], load) for name in "AC")
     assert (fast.forward_s, fast.backward_s, fast.optimizer_s) == pytest.approx((2.0, 1.0, 1.0))
     assert slow.compute_s == pytest.approx(4.0 * 21 / 5) and fast.up_s == slow.up_s == pytest.approx(0.01)

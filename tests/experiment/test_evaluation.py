@@ -42,26 +42,26 @@ def last(path):
 
 
 def test_one_model_scores_as_recorded(run_of):
-    found, recorded = evaluate_run(run_of("relief")), last(run_of("relief"))
-    by_sensors = {s.sensors: s.f1 for s in found.canonical}
+    tested, recorded = evaluate_run(run_of("relief")), last(run_of("relief"))
+    by_sensors = {s.sensors: s.f1 for s in tested.canonical}
     assert by_sensors["acc", "gyro", "mag"] == recorded.f1
     assert {m: by_sensors[m,] for m in recorded.f1_by_modality} == recorded.f1_by_modality
-    assert (found.round, found.num_windows, found.own) == (3, recorded.num_windows, ())
+    assert (tested.round, tested.num_windows, tested.own) == (3, recorded.num_windows, ())
 
 
 def test_own_sensors_are_averaged_over_clients(run_of):
-    found = evaluate_run(run_of("relief"))
-    scores = [(s.f1, s.num_clients) for s in found.canonical]
+    tested = evaluate_run(run_of("relief"))
+    scores = [(s.f1, s.num_clients) for s in tested.canonical]
     assert sum(n for _, n in scores) == 8
-    assert found.f1_own_sensors == pytest.approx(sum(f1 * n for f1, n in scores) / 8, rel=1e-12)
+    assert tested.f1_own_sensors == pytest.approx(sum(f1 * n for f1, n in scores) / 8, rel=1e-12)
 
 
 @pytest.mark.parametrize("case", ["harmony", "local", "pilot"])
 def test_own_models_score_as_recorded(case, run_of):
-    found, recorded = evaluate_run(run_of(case)), last(run_of(case))
-    assert {s.client: s.f1 for s in found.own} == recorded.f1_by_client
-    assert {s.sensors for s in found.canonical} == (set() if case == "local" else set(SETS))
-    assert (found.f1_own_sensors is None) == (case == "local")
+    tested, recorded = evaluate_run(run_of(case)), last(run_of(case))
+    assert {s.client: s.f1 for s in tested.own} == recorded.f1_by_client
+    assert {s.sensors for s in tested.canonical} == (set() if case == "local" else set(SETS))
+    assert (tested.f1_own_sensors is None) == (case == "local")
 
 
 @pytest.mark.parametrize("case", ["relief", "local"])
@@ -69,9 +69,9 @@ def test_own_subjects_are_the_rows_of_each_clients_subject(case, run_of):
     """Client n has subject n alone: F1 by hand from its model's predictions on that subject's windows."""
     path = run_of(case)
     setup, folder = reopen(path)
-    found = checkpoint.load(path, binding_of(setup, folder.run))
+    loaded = checkpoint.load(path, binding_of(setup, folder.run))
     folder.close()
-    what, part, scores = plan_of(setup, found.state, found.clients), setup.data.test, []
+    what, part, scores = plan_of(setup, loaded.state, loaded.clients), setup.data.test, []
     for client in setup.fleet.clients:
         assert set(setup.data.clients[client.id].subjects) == {client.id}
         mine = part.take(np.flatnonzero(part.subjects == client.id))
@@ -84,18 +84,18 @@ def test_own_subjects_are_the_rows_of_each_clients_subject(case, run_of):
     assert evaluate_run(path).f1_own_subjects == pytest.approx(sum(scores) / len(scores), rel=1e-12)
 
 
-def test_held_out_subjects_are_nobodys_own(run_cache, tmp_path):
+def test_held_out_subjects_belong_to_no_client(run_cache, tmp_path):
     config = config_of("fedavg")
     data = config.data.model_copy(update={"split": "held_out_subject", "fold": 0})
     drive(config.model_copy(update={"data": data, "rounds": 1}), tmp_path / "run")
-    found = evaluate_run(tmp_path / "run")
-    assert found.f1_own_subjects is None and found.f1_own_sensors is not None
+    tested = evaluate_run(tmp_path / "run")
+    assert tested.f1_own_subjects is None and tested.f1_own_sensors is not None
 
 
 def test_other_sensors_are_asked_for_by_name_in_any_order(run_of):
-    found = evaluate_run(run_of("relief"), [("mag", "acc")])
-    assert found.canonical[-1].sensors == ("acc", "mag")
-    assert found.canonical[-1].num_clients == 0
+    tested = evaluate_run(run_of("relief"), [("mag", "acc")])
+    assert tested.canonical[-1].sensors == ("acc", "mag")
+    assert tested.canonical[-1].num_clients == 0
 
 
 def test_each_set_of_sensors_comes_once():

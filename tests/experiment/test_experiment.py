@@ -148,7 +148,7 @@ def test_totals_are_sums_over_all_rounds_the_bootstrap_included(relief):
         assert total.bytes_down == sum(c.bytes_down for r in rounds for c in r.clients)
 
 
-def test_nobody_is_late_for_the_deadline(relief):
+def test_no_client_misses_the_deadline(relief):
     _, record, rounds = relief
     deadline = record.budget["deadline_s"]
     assert all(r.deadline_s == deadline for r in rounds)
@@ -196,7 +196,7 @@ def test_training_learns(tmp_path):
 # Participation ---------------------------------------------------------------------------------------------------
 
 
-def test_half_take_part_but_everybody_boots(tmp_path):
+def test_half_take_part_but_all_clients_are_in_the_bootstrap(tmp_path):
     _, _, rounds = run(tmp_path / "run", "relief, half take part")
     assert [len(r.participants) for r in rounds] == [8, 4, 4, 4]
     assert len({r.participants for r in rounds[1:]}) > 1 and all(
@@ -222,7 +222,7 @@ def test_speedup_compares_with_fedavg_of_the_same_clients(tmp_path):
     assert all(r.fedavg == {} and r.speedup == pytest.approx(1.0, abs=1e-12) for r in whole)
 
 
-def test_who_takes_part_depends_on_seed_and_round_alone(tmp_path):
+def test_participants_depend_on_seed_and_round_alone(tmp_path):
     chosen = {}
     for case, seed in (("relief", 0), ("fedavg", 0), ("fedavg", 1)):
         _, _, rounds = run(tmp_path / f"{case}{seed}", case, participation=0.4, seed=seed)

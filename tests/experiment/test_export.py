@@ -52,9 +52,9 @@ def outside(folder, monkeypatch):
     (code,) = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.S)
     assert "relief" not in code
     monkeypatch.chdir(folder)
-    found = {}
-    exec(code, found)
-    return found["logits"]
+    names = {}
+    exec(code, names)
+    return names["logits"]
 
 
 def raw(setup, number=None):
@@ -80,10 +80,10 @@ def test_the_code_in_the_readme_is_the_runs_model(kind, request, tmp_path, monke
     facts = export_model(folder, tmp_path / "out")
     logits, (windows, labels) = outside(tmp_path / "out", monkeypatch), raw(setup)
     run, last = read_run(folder), read_rounds(folder)[-1]
-    found = logits(windows)
-    assert float((found.argmax(1) == labels).double().mean()) == pytest.approx(last.metrics.accuracy, abs=1e-9)
+    exported = logits(windows)
+    assert float((exported.argmax(1) == labels).double().mean()) == pytest.approx(last.metrics.accuracy, abs=1e-9)
     few = {m: x[:7] for m, x in windows.items()}
-    assert torch.allclose(found[:7], inside(setup, folder, few, 7), atol=1e-4)
+    assert torch.allclose(exported[:7], inside(setup, folder, few, 7), atol=1e-4)
     kept = json.loads((tmp_path / "out" / "export.json").read_text())
     assert kept == facts and (facts["run"], facts["round"], facts["f1"]) == (run.cell, 2, last.metrics.f1)
     assert facts["config_hash"] == run.config_hash and facts["source_digest"] == run.source_digest

@@ -19,11 +19,11 @@ def sent(client, **delta):
 
 
 def test_cosines_of_all_pairs_that_sent_the_block():
-    found = pairwise_cosine([sent(0, a=[1.0, 0.0], b=[1.0]), sent(3, a=[1.0, 1.0]), sent(5, a=[-1.0, 0.0], b=[0.0])])
-    assert found["a"] == (
+    cosines = pairwise_cosine([sent(0, a=[1.0, 0.0], b=[1.0]), sent(3, a=[1.0, 1.0]), sent(5, a=[-1.0, 0.0], b=[0.0])])
+    assert cosines["a"] == (
         (0, 3, pytest.approx(math.sqrt(0.5))),
         (0, 5, -1.0),
         (3, 5, pytest.approx(-math.sqrt(0.5))),
     )
     # A zero update points nowhere.
-    assert found["b"] == ((0, 5, 0.0),)
+    assert cosines["b"] == ((0, 5, 0.0),)

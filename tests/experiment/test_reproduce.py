@@ -59,8 +59,8 @@ def test_another_program_is_named(cell):
 
 def test_another_processor_is_named(cell):
     machine = cell.machine.model_copy(update={"cpu": "Z80"})
-    found = judge(cell.model_copy(update={"machine": machine}), cell)
-    assert found.processor == f"Z80 there, {cell.machine.cpu} here" and found.program is None
+    verdict = judge(cell.model_copy(update={"machine": machine}), cell)
+    assert verdict.processor == f"Z80 there, {cell.machine.cpu} here" and verdict.program is None
 
 
 @pytest.mark.parametrize("tolerance", [-0.01, float("nan"), float("inf")])

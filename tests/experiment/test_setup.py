@@ -68,7 +68,7 @@ def test_a_given_engine_wins_over_the_rule():
     assert setup.job.build().prepare("acc", values) is values, "naive reads windows as they are"
 
 
-def test_a_round_sees_whom_it_is_given(relief):
+def test_a_round_uses_the_clients_it_is_given(relief):
     some = relief.fleet.clients[2:4]
     assert context_of(relief, 3).participants == relief.fleet.clients
     assert context_of(relief, 3, some).participants == some and context_of(relief, 3, ()).participants == ()

@@ -25,14 +25,14 @@ pytestmark = pytest.mark.usefixtures("run_cache")
 @pytest.fixture(scope="module")
 def runs(run_cache, tmp_path_factory):
     """RELIEF, FedAvg with half the clients, the pooled bound, and FedProx with its term's cost."""
-    found = {}
+    loaded = {}
     for case, more in (("relief", {}), ("fedavg", {"participation": 0.5}), ("central", {}), ("fedprox", {})):
         path = tmp_path_factory.mktemp(case) / "run"
         setup, folder = create(config_of(case, **more), path)
         with folder:
             Experiment(setup=setup, folder=folder, executor=SerialExecutor(setup.job)).run()
-        (found[case],) = load_runs([path])
-    return found
+        (loaded[case],) = load_runs([path])
+    return loaded
 
 
 @pytest.mark.parametrize("case", ["relief", "fedavg", "fedprox"])

@@ -12,7 +12,7 @@ from relief_ray.errors import UserError
 from relief_ray.models.backbone import build_verified, differing_facts
 from relief_ray.models.moment.weights import load_frozen, weights_folder
 from relief_ray.training.serial_executor import SerialExecutor
-from tests.actors.runtime.scenes import make_job, make_tasks, start_models
+from tests.actors.runtime.federation import make_job, make_tasks, start_models
 from tests.models.tiny_moment import SHAPE, TINY, tiny
 
 pytestmark = pytest.mark.usefixtures("run_cache")
@@ -51,12 +51,12 @@ def test_one_process_trains_only_on_the_weights_of_the_run(tmp_path):
     load_frozen.cache_clear()
     with pytest.raises(UserError) as caught:
         SerialExecutor(job)
-    found = str(job.build().facts["weights_sha256"])
+    here = str(job.build().facts["weights_sha256"])
     expected = str(job.frozen["weights_sha256"])
-    told = str(caught.value)
-    assert f"host {socket.gethostname()} (process {os.getpid()})" in told and found != expected
-    assert f"found weights_sha256 {found[:20]}" in told and f"expected weights_sha256 {expected[:20]}" in told
-    assert told.endswith("copy the driver's files of backbone.weights to that host, or name a folder that all share")
+    message = str(caught.value)
+    assert f"host {socket.gethostname()} (process {os.getpid()})" in message and here != expected
+    assert f"found weights_sha256 {here[:20]}" in message and f"expected weights_sha256 {expected[:20]}" in message
+    assert message.endswith("copy the driver's files of backbone.weights to that host, or name a folder that all share")
 
 
 def test_drawn_weights_have_a_fix_of_their_own(tmp_path):

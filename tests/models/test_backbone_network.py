@@ -22,38 +22,38 @@ def windows(modalities=SHAPE.modalities, num=5):
 
 
 def test_the_head_reads_what_the_forward_pass_gives():
-    found = network()
-    read = found.read(windows(), [None, "exit.1"])
+    net = network()
+    read = net.read(windows(), [None, "exit.1"])
     plain = TINY.build(SHAPE, 0)
     torch.testing.assert_close(read[None].logits, plain.forward(windows()))
     weight, bias = plain.layout.unflatten("head.1", plain.params()["head.1"]).values()
     torch.testing.assert_close(read[None].features @ weight.T + bias, read[None].logits)
     assert read["exit.1"].features.shape == (5, 3 * TINY.conv1 * TINY.steps)
-    assert (found.window, found.num_classes) == (SHAPE.window, SHAPE.num_classes)
-    assert found.channels == dict(SHAPE.channels)
+    assert (net.window, net.num_classes) == (SHAPE.window, SHAPE.num_classes)
+    assert net.channels == dict(SHAPE.channels)
 
 
 @pytest.mark.parametrize("missing", ["zero_input", "zero_feature"])
 def test_an_absent_modality_is_what_the_run_says(missing):
-    found = network(missing).read(windows(("acc",)), [None])[None].logits
+    logits = network(missing).read(windows(("acc",)), [None])[None].logits
     plain, raw = TINY.build(SHAPE, 0), windows()
     zero = {m: raw[m] if m == "acc" else torch.zeros_like(raw[m]) for m in raw}
     if missing == "zero_input":
-        torch.testing.assert_close(found, plain.forward(zero))
+        torch.testing.assert_close(logits, plain.forward(zero))
     else:
         for stage in plain.stages:
             if stage.spec.feature and stage.spec.modality != "acc":
                 stage.module.register_forward_hook(lambda _, inputs, output: output * 0.0)
-        torch.testing.assert_close(found, plain.forward(zero))
+        torch.testing.assert_close(logits, plain.forward(zero))
 
 
 def test_windows_and_parameters_get_gradients_and_load_changes_what_is_read():
-    found = network()
+    net = network()
     raw = {m: x.requires_grad_() for m, x in windows().items()}
-    read = found.read(raw, ["exit.1"])["exit.1"].logits
-    exit_weight, deep = found.parameters["exit.1"][0], found.parameters["encoder.acc.2"][0]
+    read = net.read(raw, ["exit.1"])["exit.1"].logits
+    exit_weight, deep = net.parameters["exit.1"][0], net.parameters["encoder.acc.2"][0]
     gradients = torch.autograd.grad(read.sum(), [*raw.values(), exit_weight, deep], allow_unused=True)
     assert all(g is not None and bool(g.any()) for g in gradients[:-1]) and gradients[-1] is None, "layer 2 is behind"
     other = with_extra_modules(TINY.build(SHAPE, 9), [EARLY], 9).params()
-    found.load(other)
-    assert not torch.allclose(found.read(windows(), ["exit.1"])["exit.1"].logits, read)
+    net.load(other)
+    assert not torch.allclose(net.read(windows(), ["exit.1"])["exit.1"].logits, read)

@@ -1,4 +1,4 @@
-"""What would be trained wrongly without a word is refused when a backbone is built, with stage and parameter."""
+"""Backbones that would silently be trained wrongly are refused when built, with stage and parameter."""
 
 from dataclasses import replace
 
@@ -168,8 +168,8 @@ def test_a_pool_that_mixes_windows():
 
 
 def test_windows_that_are_mixed_when_they_are_prepared():
-    given = build()
-    backbone = Backbone(SHAPE, given.stages, given.declared, prepare=lambda m, x: x - x.mean(0))
+    built = build()
+    backbone = Backbone(SHAPE, built.stages, built.declared, prepare=lambda m, x: x - x.mean(0))
     with pytest.raises(UserError, match="preparing modality 'acc' mixes the windows"):
         count_costs(backbone)
 

@@ -26,8 +26,8 @@ def costs(request):
 
 
 def test_forward_flops(costs):
-    found = {stage: flops.forward_flops for stage, flops in costs.flops.items()}
-    assert found == {
+    forward = {stage: flops.forward_flops for stage, flops in costs.flops.items()}
+    assert forward == {
         "encoder.acc.1": CONV1_ACC,
         "encoder.acc.2": CONV2,
         "encoder.hr.1": CONV1_HR,

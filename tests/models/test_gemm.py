@@ -21,7 +21,7 @@ def both(window, channels, steps, dtype):
     config = CnnConfig(conv1=4, conv2=6, steps=steps, fusion=5)
     generator = torch.Generator().manual_seed(window)
     raw = {m: torch.randn(9, c, window, generator=generator, dtype=dtype) for m, c in shape.channels}
-    found = []
+    pairs = []
     for fast in (False, True):
         backbone = config.build(shape, seed=1, fast=fast)
         for stage in backbone.stages:
@@ -29,15 +29,15 @@ def both(window, channels, steps, dtype):
         logits = backbone.forward({m: backbone.prepare(m, x) for m, x in raw.items()})
         torch.autograd.backward(torch.logsumexp(logits, 1).sum())
         gradient = {j: torch.cat([p.grad.reshape(-1) for p in ps]) for j, ps in backbone.parameters.items()}
-        found.append((logits.detach(), gradient))
-    return found
+        pairs.append((logits.detach(), gradient))
+    return pairs
 
 
 @pytest.mark.parametrize(("window", "channels", "steps"), SHAPES)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 2e-5)])
 def test_equals_the_convolutions(window, channels, steps, dtype, tolerance):
-    (expected, wanted), (found, gradient) = both(window, channels, steps, dtype)
-    assert torch.allclose(found, expected, rtol=tolerance, atol=tolerance)
+    (expected, wanted), (logits, gradient) = both(window, channels, steps, dtype)
+    assert torch.allclose(logits, expected, rtol=tolerance, atol=tolerance)
     for j, grad in gradient.items():
         assert float((grad - wanted[j]).norm()) <= tolerance * max(1.0, float(wanted[j].norm())), j
 
@@ -49,9 +49,9 @@ def test_columns_times_weight_is_the_convolution(window, channels):
     x = torch.randn(3, channels, window, generator=generator, dtype=torch.float64)
     weight = torch.randn(2, channels, 5, generator=generator, dtype=torch.float64)
     expected = nn.functional.conv1d(x, weight, stride=2, padding=2).transpose(1, 2)
-    found = columns("acc", x)
-    assert found.is_contiguous() and found.shape == (3, (window + 1) // 2, channels * 5)
-    assert torch.allclose(found @ weight.flatten(1).T, expected, rtol=0, atol=1e-12)
+    matrix = columns("acc", x)
+    assert matrix.is_contiguous() and matrix.shape == (3, (window + 1) // 2, channels * 5)
+    assert torch.allclose(matrix @ weight.flatten(1).T, expected, rtol=0, atol=1e-12)
 
 
 @settings(max_examples=20, deadline=None)
@@ -88,7 +88,7 @@ def test_written_out_passes_are_torch_s_own(time, steps, trained):
 def test_no_windows_give_no_features(steps):
     """Pooled by 2, and by other numbers."""
     encoder = nn.Sequential(FusedConv1(nn.Conv1d(3, 4, 5, 2, 2)), FusedConv2(nn.Conv1d(4, 5, 5, 2, 2), steps))
-    found = encoder(columns("acc", torch.zeros(0, 3, 32)))
-    assert found.shape == (0, 5 * steps)
-    found.sum().backward()
+    features = encoder(columns("acc", torch.zeros(0, 3, 32)))
+    assert features.shape == (0, 5 * steps)
+    features.sum().backward()
     assert all(not p.grad.any() for p in encoder.parameters())

@@ -22,11 +22,11 @@ def turn(*, steps=2, tensors=1, values=100.0, forward_s=1.0, optimizer_s=1.0, wa
 
 @given(call_s=SECONDS, window_s=SECONDS, flops=st.floats(1.0, 1e9))
 def test_two_batch_sizes_tell_a_call_from_a_window(call_s, window_s, flops):
-    found = pace({rows: [call_s + rows * window_s] * 3 for rows in (4, 16, 32)}, flops)
-    assert found.seconds(1, 32 * flops) == pytest.approx(call_s + 32 * window_s)
+    fitted = pace({rows: [call_s + rows * window_s] * 3 for rows in (4, 16, 32)}, flops)
+    assert fitted.seconds(1, 32 * flops) == pytest.approx(call_s + 32 * window_s)
     if window_s > 2 * LEAST_SHARE * (call_s + 32 * window_s) / 32:
-        assert found.call_s == pytest.approx(call_s, rel=1e-3, abs=1e-6 * window_s)
-        assert flops / found.flops_per_s == pytest.approx(window_s, rel=1e-6)
+        assert fitted.call_s == pytest.approx(call_s, rel=1e-3, abs=1e-6 * window_s)
+        assert flops / fitted.flops_per_s == pytest.approx(window_s, rel=1e-6)
 
 
 @given(low_s=SECONDS, high_s=SECONDS)
@@ -38,7 +38,7 @@ def test_one_batch_size_says_nothing_about_calls():
     assert pace({8: [4.0, 2.0, 3.0]}, 6.0).model_dump() == {"call_s": 0.0, "flops_per_s": 16.0}
 
 
-def test_the_optimizers_seconds_come_apart():
+def test_the_optimizers_seconds_are_separated():
     sizes = [(1, 10.0), (1, 1e4), (8, 10.0), (8, 1e5)]
     turns = [turn(tensors=t, values=v, optimizer_s=2 * (1e-5 + 2e-6 * t + 1e-9 * v)) for t, v in sizes]
     assert fit_optimizer(turns) == pytest.approx((1e-5, 2e-6, 1e-9))
@@ -49,7 +49,7 @@ def test_no_part_of_the_optimizer_runs_backwards():
     assert min(fit_optimizer(turns)) >= 0.0
 
 
-def test_steps_and_rounds_come_apart():
+def test_seconds_per_step_and_per_round_are_separated():
     turns = [turn(steps=steps) for steps in (2, 2, 8)]
     assert line(turns, [0.5 + 0.25 * t.load.num_steps for t in turns]) == pytest.approx((0.25, 0.5))
     assert line(turns, [-1.0, -1.0, -2.0]) == (0.0, 0.0)

@@ -19,8 +19,8 @@ def probed(engine="reuse"):
 @pytest.mark.parametrize("name", ASSIGNMENTS)
 def test_a_probed_round_gives_the_same_bits(name):
     scenario, _, program = probed()
-    found, expected = scenario.train(ASSIGNMENTS[name], program=program), Scenario("reuse").train(ASSIGNMENTS[name])
-    assert all(torch.equal(found.delta[j], d) for j, d in expected.delta.items())
+    update, expected = scenario.train(ASSIGNMENTS[name], program=program), Scenario("reuse").train(ASSIGNMENTS[name])
+    assert all(torch.equal(update.delta[j], d) for j, d in expected.delta.items())
 
 
 def test_every_stage_runs_forward_and_backward_once_a_step_where_everything_is_trained():

@@ -80,7 +80,7 @@ def test_scenes_time_every_stage_in_every_mode_that_a_client_can_ask_for(
         calls = {r.stage: timed.repeats(load, r, timed.parts(load)) for r in load.runs}
         forward = [s for s in spans if s.phase in ("live", "frozen")]
         rows = {r: [s.rows for s in forward if s.stage == r] for r in calls}
-        assert calls == {r: (len(found), sum(found)) for r, found in rows.items()}
+        assert calls == {r: (len(numbers), sum(numbers)) for r, numbers in rows.items()}
 
 
 def test_scenes_begin_with_everything_and_repeat_nothing(run_cache):

@@ -5,7 +5,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -30,14 +30,21 @@ def environment() -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def program(environment: dict[str, str]) -> Program:
-    """Runs a command of the scenario in a process of its own."""
+def program(environment: dict[str, str]) -> Iterator[Program]:
+    """Runs a command of the scenario in a process of its own, forked from one that has imported torch once."""
+    line = [sys.executable, str(PROGRAM), "serve"]
+    with subprocess.Popen(line, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
 
-    def call(command: str, *args: object, check: bool = True) -> subprocess.CompletedProcess[str]:
-        line = [sys.executable, str(PROGRAM), command, *map(str, args)]
-        return subprocess.run(line, env=environment, capture_output=True, text=True, check=check, timeout=240)
+        def call(command: str, *args: object, check: bool = True) -> subprocess.CompletedProcess[str]:
+            words = [command, *map(str, args)]
+            server.stdin.write(json.dumps(words) + "\n")
+            server.stdin.flush()
+            done = subprocess.CompletedProcess(words, **json.loads(server.stdout.readline()))
+            if check:
+                assert done.returncode == 0, done.stderr
+            return done
 
-    return call
+        yield call
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,8 @@
 """A small run driven through the real ledger, checkpoints and capture, and the ways to interrupt it.
 
 Loaded by ``conftest.py`` as the fixture ``scenario``; also a program, so that what is killed is a process of its own.
-It forks, because importing torch for each of a hundred crash points would take minutes.
+It forks, because importing torch for each of a hundred crash points would take minutes. ``serve`` reads commands, a
+JSON list a line, and runs each in a forked child; ``hold ROOT`` alone is started directly.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ import os
 import shutil
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 from types import SimpleNamespace
 
 import torch
@@ -148,10 +151,10 @@ def drive(path: Path, rounds: int = ROUNDS, saved: Callable[[int], None] = lambd
         if fresh
         else RunFolder.resume(path, min_free_bytes=0) as folder
     ):
-        found = restore(folder, BINDING)
-        at = found.checkpoint or Checkpoint(round=-1, state=first_state())
+        restored = restore(folder, BINDING)
+        at = restored.checkpoint or Checkpoint(round=-1, state=first_state())
         store, state = CheckpointStateStore(at.clients), at.state
-        totals = found.rounds[-1].totals if found.rounds else {}
+        totals = restored.rounds[-1].totals if restored.rounds else {}
         folder.update(status="running", num_resumes=folder.run.num_resumes + (not fresh))
         for round_ in range(at.round + 1, rounds):
             result = next_round(state, store, round_)
@@ -165,7 +168,7 @@ def drive(path: Path, rounds: int = ROUNDS, saved: Callable[[int], None] = lambd
 
 
 def outcome(path: Path) -> tuple[bytes, bytes]:
-    """What two runs of the same thing must share to the bit: the ledger and the last checkpoint's tensors."""
+    """Returns what two equal runs share to the bit: the ledger and the last checkpoint's tensors."""
     (newest, *_) = checkpoint.generations(path)
     return (path / "rounds.jsonl").read_bytes(), (newest / "state.safetensors").read_bytes()
 
@@ -239,9 +242,9 @@ def sweep(root: Path, template: Path | None) -> list[dict[str, object]]:
             shutil.copytree(template, root / name)
         return root / name
 
-    found = points(fresh("counted"))
+    crash_points = points(fresh("counted"))
     rows: list[dict[str, object]] = []
-    for number, (name, saved) in enumerate(found, 1):
+    for number, (name, saved) in enumerate(crash_points, 1):
         for halved in (False, True) if name in WRITES else (False,):
             path = fresh(f"{number:03d}{'h' if halved else ''}-{name}")
             status = forked(lambda path=path, number=number, halved=halved: killed_at(path, number, halved))
@@ -287,8 +290,6 @@ def main(command: str, root: Path, *rest: str) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (int(rest[0]), int(rest[0])))
         print(refusal(lambda: drive(root)))
     elif command == "sync-together":
-        import mlflow  # noqa: F401  (once, before the fork)
-
         pids = []
         for folder in rest:
             if (pid := os.fork()) == 0:
@@ -308,6 +309,37 @@ def main(command: str, root: Path, *rest: str) -> None:
         sync(root)
 
 
+def answer(command: str, *words: str) -> dict[str, object]:
+    """Runs a command in a forked child: its return code and what it printed."""
+    with TemporaryFile("w+") as output, TemporaryFile("w+") as errors:
+        if (pid := os.fork()) == 0:
+            os.dup2(output.fileno(), 1)
+            os.dup2(errors.fileno(), 2)
+            code = 1
+            try:
+                main(command, Path(words[0]), *words[1:])
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        texts = {name: (file.seek(0), file.read())[1] for name, file in (("stdout", output), ("stderr", errors))}
+        return {"returncode": code, **texts}
+
+
+def serve() -> None:
+    for line in sys.stdin:
+        command, *words = json.loads(line)
+        if command.startswith("sync"):
+            import mlflow  # noqa: F401  (once, before any fork)
+        print(json.dumps(answer(command, *words)), flush=True)
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    main(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:])
+    if sys.argv[1] == "serve":
+        serve()
+    else:
+        main(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:])

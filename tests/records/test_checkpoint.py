@@ -47,15 +47,15 @@ def test_any_state_comes_back_with_its_bits_names_and_order(
     path = tmp_path_factory.mktemp("any")
     state = ServerState(models=models, tensors=tensors, facts=facts)
     checkpoint.save(path, Checkpoint(round=7, state=state, clients=clients), scenario.BINDING)
-    found = checkpoint.load(path, scenario.BINDING)
-    assert (found.round, found.skipped) == (7, ())
-    assert state_sha256(found.state) == state_sha256(state)
-    assert json.dumps(found.state.facts) == json.dumps(facts)
-    assert {c: tensors_sha256(p) for c, p in found.clients.items()} == {
+    loaded = checkpoint.load(path, scenario.BINDING)
+    assert (loaded.round, loaded.skipped) == (7, ())
+    assert state_sha256(loaded.state) == state_sha256(state)
+    assert json.dumps(loaded.state.facts) == json.dumps(facts)
+    assert {c: tensors_sha256(p) for c, p in loaded.clients.items()} == {
         c: tensors_sha256(p) for c, p in clients.items()
     }
-    assert list(found.state.models) == list(models) and list(found.clients) == list(clients)
-    assert [list(p) for p in found.state.models.values()] == [list(p) for p in models.values()]
+    assert list(loaded.state.models) == list(models) and list(loaded.clients) == list(clients)
+    assert [list(p) for p in loaded.state.models.values()] == [list(p) for p in models.values()]
 
 
 @pytest.mark.parametrize("facts", [{"a": (1, 2)}, {"a": {1: 2}}, {"a": torch.tensor(1.0)}])
@@ -102,12 +102,12 @@ def test_a_flipped_bit_anywhere_is_never_loaded(finished, scenario, tmp_path, na
     caught = 0
     for at, bit in flips(len(data)):
         (newest / name).write_bytes(data[:at] + bytes([data[at] ^ bit]) + data[at + 1 :])
-        found = checkpoint.load(path, scenario.BINDING)
-        if found.skipped:
-            assert found.round == 2 and "round-000003" in found.skipped[0]
+        loaded = checkpoint.load(path, scenario.BINDING)
+        if loaded.skipped:
+            assert loaded.round == 2 and "round-000003" in loaded.skipped[0]
             caught += 1
         else:  # a blank between two JSON tokens became another blank
-            assert state_sha256(found.state) == state_sha256(intact.state) and found.round == 3
+            assert state_sha256(loaded.state) == state_sha256(intact.state) and loaded.round == 3
     assert caught == len(data) if name == "state.safetensors" else caught >= len(data) - 5
 
 
@@ -123,8 +123,8 @@ def test_a_truncated_generation_gives_the_previous_one(finished, scenario, tmp_p
         else:
             shutil.copy(finished / "checkpoints" / newest.name / name, newest / name)
             os.truncate(newest / name, length)
-        found = checkpoint.load(path, scenario.BINDING)
-        assert found.round == 2 and name in found.skipped[0]
+        loaded = checkpoint.load(path, scenario.BINDING)
+        assert loaded.round == 2 and name in loaded.skipped[0]
 
 
 def test_a_run_goes_on_from_the_previous_generation_to_the_same_bits(finished, scenario, tmp_path):
@@ -177,8 +177,8 @@ def test_a_pickle_in_place_of_the_state_is_never_unpickled(finished, scenario, t
     for payload in payloads:
         (newest / "state.safetensors").write_bytes(payload)
         reseal(newest / "manifest.json", state_sha256=hashlib.sha256(payload).hexdigest())
-        found = checkpoint.load(path, scenario.BINDING)
-        assert found.round == 2 and "state.safetensors" in found.skipped[0]
+        loaded = checkpoint.load(path, scenario.BINDING)
+        assert loaded.round == 2 and "state.safetensors" in loaded.skipped[0]
     assert not (tmp_path / "exploded").exists()
 
 
@@ -191,8 +191,8 @@ def test_a_manifest_that_does_not_fit_its_state_is_skipped(finished, scenario, t
     shutil.copytree(finished, path)
     (newest, *_) = checkpoint.generations(path)
     reseal(newest / "manifest.json", **changes)
-    found = checkpoint.load(path, scenario.BINDING)
-    assert found.round == 2 and message in found.skipped[0]
+    loaded = checkpoint.load(path, scenario.BINDING)
+    assert loaded.round == 2 and message in loaded.skipped[0]
 
 
 def test_a_manifest_that_is_no_object_is_skipped(finished, scenario, tmp_path):

@@ -30,9 +30,9 @@ def written(folder, tmp_path):
 
 
 def test_what_is_written_is_read_back_equal(folder, written):
-    found = read_committed(written.parent)
-    assert found.title == "t" and list(found.cells) == ["relief-s0", "relief-s1"]
-    assert found.cells["relief-s0"] == condense(*folder)
+    committed = read_committed(written.parent)
+    assert committed.title == "t" and list(committed.cells) == ["relief-s0", "relief-s1"]
+    assert committed.cells["relief-s0"] == condense(*folder)
 
 
 def test_a_row_is_cumulative_and_the_model_is_the_last(folder):

@@ -13,8 +13,8 @@ from relief_ray.records import checkpoint, read_rounds, read_run
 
 
 def assert_previous_or_new(scenario, path: Path, saved: int) -> None:
-    found = checkpoint.load(path, scenario.BINDING)
-    assert (-1 if found is None else found.round) in (saved, saved + 1)
+    loaded = checkpoint.load(path, scenario.BINDING)
+    assert (-1 if loaded is None else loaded.round) in (saved, saved + 1)
     assert not (path / "run.json").exists() or read_run(path).cell == scenario.make_run().cell
     assert [r.round for r in read_rounds(path)] == list(range(len(read_rounds(path))))
 
@@ -79,7 +79,7 @@ def test_a_real_size_limit_stops_cleanly(scenario, program, finished, tmp_path):
 
 
 def test_every_rename_is_between_two_fsyncs(scenario, tmp_path):
-    """What SIGKILL cannot show: contents reach the disk before their name does, and the name before we go on."""
+    """Contents reach the disk before their name does, and the name before the run goes on; SIGKILL cannot show that."""
     names = [name for name, _ in scenario.points(tmp_path / "run")]
     kept = [n for n in names if n in ("write", "fsync", "replace", "rename")]
     for at, name in enumerate(kept):

@@ -50,10 +50,12 @@ def test_one_class_only():
     assert macro_f1(torch.tensor([[4, 0], [0, 0]])) == 1.0
 
 
-def canonical(**found):
+def canonical(**by_mask):
     """Metrics of one model with single-sensor masks."""
     plan = EvalPlan(canonical=EvalTarget(label="global"))
-    return summarise({"global": BOTH, **{f"global|{m}": c for m, c in found.items()}}, plan, ("hr", "mag"), ["a", "b"])
+    return summarise(
+        {"global": BOTH, **{f"global|{m}": c for m, c in by_mask.items()}}, plan, ("hr", "mag"), ["a", "b"]
+    )
 
 
 def test_canonical_model():
@@ -78,8 +80,8 @@ def test_without_rare_modalities_there_is_no_rare_f1():
 def test_personal_models():
     targets = tuple(EvalTarget(label=f"client.{n}", client=n, keep={"head.1": WHOLE}) for n in (0, 3))
     other = torch.tensor([FIRST, FIRST])
-    found = {"client.0": BOTH, "client.3": other}
-    metrics = summarise(found, EvalPlan(canonical=None, clients=targets), ("hr",), ["a", "b"])
+    counts = {"client.0": BOTH, "client.3": other}
+    metrics = summarise(counts, EvalPlan(canonical=None, clients=targets), ("hr",), ["a", "b"])
     assert metrics.f1 is None and metrics.f1_rare is None and metrics.confusion == ()
     assert metrics.f1_by_client == {0: macro_f1(BOTH.sum(0)), 3: macro_f1(other.sum(0))}
     assert metrics.f1_fleet == pytest.approx(sum(metrics.f1_by_client.values()) / 2)

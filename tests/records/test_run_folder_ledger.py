@@ -126,8 +126,8 @@ def test_appending_after_a_failed_append_leaves_no_torn_line(path, finished, sce
     ],
 )
 def test_another_schema_version_is_refused_with_the_way_out(path, version, fix):
-    found = json.loads((path / "run.json").read_text())
-    (path / "run.json").write_text(json.dumps({**found, "schema_version": version, "a field of that time": 1}))
+    run = json.loads((path / "run.json").read_text())
+    (path / "run.json").write_text(json.dumps({**run, "schema_version": version, "a field of that time": 1}))
     for reader in (read_run, resume):
         with pytest.raises(UserError, match=rf"run\.json: schema_version is {version!r}, expected 3; .*{fix}"):
             reader(path)

@@ -13,10 +13,10 @@ def test_rounds_after_the_checkpoint_are_dropped_and_said(finished, scenario, tm
     with (path / "rounds.jsonl").open("ab") as ledger:
         ledger.write(b"{")
     with RunFolder.resume(path, min_free_bytes=0) as folder:
-        found = restore(folder, scenario.BINDING)
-    assert found.checkpoint.round == 2 and [r.round for r in found.rounds] == [0, 1, 2]
+        restored = restore(folder, scenario.BINDING)
+    assert restored.checkpoint.round == 2 and [r.round for r in restored.rounds] == [0, 1, 2]
     assert [p.name for p in checkpoint.generations(path)] == ["round-000002"]
-    torn, skipped, again = found.repairs
+    torn, skipped, again = restored.repairs
     assert "line 5 was torn" in torn and "round-000003" in skipped and again.startswith("1 rounds after the checkpoint")
 
 
@@ -25,8 +25,8 @@ def test_without_a_checkpoint_the_run_starts_again(finished, scenario, tmp_path)
     shutil.copytree(finished, path)
     shutil.rmtree(path / "checkpoints")
     with RunFolder.resume(path, min_free_bytes=0) as folder:
-        found = restore(folder, scenario.BINDING)
-    assert (found.checkpoint, found.rounds) == (None, ()) and "4 rounds" in found.repairs[0]
+        restored = restore(folder, scenario.BINDING)
+    assert (restored.checkpoint, restored.rounds) == (None, ()) and "4 rounds" in restored.repairs[0]
     scenario.drive(path)
     assert scenario.outcome(path) == scenario.outcome(finished)
 
@@ -35,5 +35,5 @@ def test_an_intact_run_needs_no_repair(finished, scenario, tmp_path):
     path = tmp_path / "run"
     shutil.copytree(finished, path)
     with RunFolder.resume(path, min_free_bytes=0) as folder:
-        found = restore(folder, scenario.BINDING)
-    assert found.repairs == () and found.checkpoint.round == 3 and len(found.rounds) == 4
+        restored = restore(folder, scenario.BINDING)
+    assert restored.repairs == () and restored.checkpoint.round == 3 and len(restored.rounds) == 4

@@ -66,8 +66,8 @@ def test_own_models_stand_beside_the_canonical_one_and_lead(make, put_on, invent
 
 def test_the_ablation_is_paired_with_v0(usual):
     table = sheet(build(usual), "e1-ablation")
-    found = row(table, "V1, without elastic training").cells[2]
-    assert found.text.startswith("+5.0 [") and found.below == "+3.9"
+    entry = row(table, "V1, without elastic training").cells[2]
+    assert entry.text.startswith("+5.0 [") and entry.below == "+3.9"
     assert row(table, "V0, RELIEF").cells[2].text == "-"
 
 
@@ -193,12 +193,12 @@ def test_the_testbed_s_two_boards_and_its_fleet_get_tables_of_their_own(make, pu
         document = build(inventory_of(runs))
         ends = [s.caption for s in document.tables if s.slug.endswith("-testbed")]
         assert [c.endswith(f", testbed, {t}.") for c, t in zip(ends, titles, strict=True)] == [True] * len(titles)
-    found = [{h: (e.text, e.below) for h, e in zip(t.head[1:], row(t, "fedavg").cells, strict=True)}
+    entries = [{h: (e.text, e.below) for h, e in zip(t.head[1:], row(t, "fedavg").cells, strict=True)}
              for t in (sheet(document, f"e{i}-testbed") for i in (1, 2))]  # fmt: skip
     # Device 2 is the one of Type C: forward .25 + backward .125 + optimizer .125 of a 2 s round, no wait.
-    assert found[0].items() >= {"Type C computes, s": ("1.00", "8.20"), "round, s": ("2.00", "9.05")}.items()
-    assert found[1].items() >= {"F1 %": ("60.0", "91.1"), "fleet, J/round": ("100", "1346")}.items()
-    assert found[0].keys() & found[1].keys() == {"runs"}
+    assert entries[0].items() >= {"Type C computes, s": ("1.00", "8.20"), "round, s": ("2.00", "9.05")}.items()
+    assert entries[1].items() >= {"F1 %": ("60.0", "91.1"), "fleet, J/round": ("100", "1346")}.items()
+    assert entries[0].keys() & entries[1].keys() == {"runs"}
     one, other = (sheet(document, f"e{i}-testbed") for i in (1, 2))
     assert row(one, "fedavg").cells[3].origin == "simulated" and row(other, "fedavg").cells[2].origin == "measured"
     many = put_on(make("fedavg"), fleet={"preset": "testbed"}, data={"name": "pamap2", "num_clients": 20})
@@ -209,18 +209,18 @@ def test_the_testbed_s_two_boards_and_its_fleet_get_tables_of_their_own(make, pu
 def test_table_vi_stands_with_the_testbed(make, put_on, inventory_of):
     runs = [put_on(make("fedavg"), fleet={"preset": "testbed"}, data={"name": "pamap2"})]
     table = sheet(build(inventory_of(runs)), "e1-devices-used")
-    found = [[(e.text, e.below) for e in line.cells] for line in table.rows]
-    assert [row[2] for row in found] == [("60", "60"), ("30", "30"), ("15", "15")]
-    assert [row[1][1] for row in found] == ["all 4", "acc + gyro", "acc"]
-    assert [row[1][0] for row in found] == ["acc + gyro + mag + hr", "acc + gyro", "acc"]
+    entries = [[(e.text, e.below) for e in line.cells] for line in table.rows]
+    assert [row[2] for row in entries] == [("60", "60"), ("30", "30"), ("15", "15")]
+    assert [row[1][1] for row in entries] == ["all 4", "acc + gyro", "acc"]
+    assert [row[1][0] for row in entries] == ["acc + gyro + mag + hr", "acc + gyro", "acc"]
 
 
 def test_the_page_is_one_file_without_any_outside_resource(usual):
     document = build(usual)
     drawing = '<svg xmlns="http://www.w3.org/2000/svg" width="1"><g id="a"><use href="#a"/></g></svg>'
     page = html(document, {p.slug: drawing for p in document.figures})
-    found = re.findall(r"""(?:src|href|url)\s*[=(]\s*["']?([^"')\s>]+)""", page)
-    assert found and all(f.startswith("#") for f in found)
+    addresses = re.findall(r"""(?:src|href|url)\s*[=(]\s*["']?([^"')\s>]+)""", page)
+    assert addresses and all(f.startswith("#") for f in addresses)
     assert "<script" not in page and "@import" not in page
     ids = re.findall(r'\bid=["\']([^"\']+)', page)
     assert len(ids) == len(set(ids)), "ids are unique although every figure uses the same"
@@ -297,12 +297,12 @@ def test_the_paper_s_data_set_is_named_once_in_the_heading(usual):
 
 def claims_of(document):
     """Every setting's claims, by the title of its section."""
-    title, found = "", {}
+    title, tables = "", {}
     for section in document.sections:
         title = section.title if section.level == 2 else title
         for table in (b for b in section.blocks if isinstance(b, Table) and b.slug.endswith("-verdicts")):
-            found[title] = table
-    return {title: (b.notes, [(line.name, line.cells) for line in b.rows]) for title, b in found.items()}
+            tables[title] = table
+    return {title: (b.notes, [(line.name, line.cells) for line in b.rows]) for title, b in tables.items()}
 
 
 def test_claims_are_corrected_over_the_page_whatever_comes_first(family, put_on, inventory_of):
@@ -312,21 +312,21 @@ def test_claims_are_corrected_over_the_page_whatever_comes_first(family, put_on,
         return [put_on(r, where=where + r.label, **more) for r in family]
 
     one, other = runs("a"), runs("b", data={"split": "within_subject"})
-    found = [build(inventory_of(order)) for order in ([*one, *other], [*other, *one], [*other[::-1], *one[::-1]])]
-    first, *others = [claims_of(document) for document in found]
+    documents = [build(inventory_of(order)) for order in ([*one, *other], [*other, *one], [*other[::-1], *one[::-1]])]
+    first, *others = [claims_of(document) for document in documents]
     assert len(first) == 2 and all(page == first for page in others)
     for notes, lines in first.values():
         assert notes[0].endswith("over all 12 F1 tests of this page, whatever their setting and order: one family.")
         assert [cells[0].text for _, cells in lines[:5]] == ["undecided"] * 5
-    assert any("Holm-corrected over the page's 12 tests" in t for t in texts(found[0]))
+    assert any("Holm-corrected over the page's 12 tests" in t for t in texts(documents[0]))
     alone = claims_of(build(inventory_of(one)))
     assert [cells[0].text for _, lines in alone.values() for _, cells in lines[:5]] == ["supported"] * 5
 
 
 def test_claims_say_where_their_setting_is_not_the_paper_s(family, put_on, inventory_of):
     def note(**more):
-        found = build(inventory_of([put_on(r, **more) for r in family]))
-        return sheet(found, "e1-verdicts").notes[0]
+        document = build(inventory_of([put_on(r, **more) for r in family]))
+        return sheet(document, "e1-verdicts").notes[0]
 
     assert note(training={"lr": 0.001, "batch_size": 32}).startswith("The paper's fleet, learning rate, batch")
     for more, words in (

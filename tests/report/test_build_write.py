@@ -58,17 +58,17 @@ def test_csv_of_words_is_the_table():
 
 
 def test_notices_are_set_apart():
-    found = Paragraphs(lines=("look",), tone="warn")
-    assert "<div class='notice warn'><p>look</p></div>" in html(document(found), {})
-    assert "> look" in markdown(document(found))
+    notice = Paragraphs(lines=("look",), tone="warn")
+    assert "<div class='notice warn'><p>look</p></div>" in html(document(notice), {})
+    assert "> look" in markdown(document(notice))
 
 
 def test_ids_of_drawings_are_made_their_own():
     raw = (
         '<?xml?><svg width="3" viewBox="0"><metadata>d</metadata><g id="a"/><use xlink:href="#a" clip="url(#a)"/></svg>'
     )
-    found = own_ids(raw, "f1")
-    assert found == '<svg viewBox="0"><g id="f1-a"/><use xlink:href="#f1-a" clip="url(#f1-a)"/></svg>'
+    prefixed = own_ids(raw, "f1")
+    assert prefixed == '<svg viewBox="0"><g id="f1-a"/><use xlink:href="#f1-a" clip="url(#f1-a)"/></svg>'
 
 
 def test_all_files_are_written_and_repeat_to_the_byte(usual, tmp_path):

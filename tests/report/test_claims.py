@@ -11,25 +11,25 @@ def test_verdicts_by_hand(family):
 
     Five claims with p = 1/128: Holm's largest factor is 6 (six tested claims), 6/128 = .047. V2 - V3: mean +1 point.
     """
-    found = claims(compare_runs(family))
-    assert [c.supported for c in found] == ["yes", "yes", "yes", "yes", "yes", "undecided", "yes"]
-    assert [c.p for c in found[:5]] == [1 / 128] * 5
-    assert [c.p_holm for c in found[:5]] == [pytest.approx(6 / 128)] * 5
+    judged = claims(compare_runs(family))
+    assert [c.supported for c in judged] == ["yes", "yes", "yes", "yes", "yes", "undecided", "yes"]
+    assert [c.p for c in judged[:5]] == [1 / 128] * 5
+    assert [c.p_holm for c in judged[:5]] == [pytest.approx(6 / 128)] * 5
     # Sums of four +-3 and four +-1 at least |8|: counted over 256 assignments.
     signs = [[1 if i >> k & 1 else -1 for k in range(8)] for i in range(256)]
     count = sum(abs(sum(s * d for s, d in zip(row, (-1, 3) * 4, strict=True))) >= 8 for row in signs)
-    assert found[5].p == found[5].p_holm == count / 256
-    assert "2.00x, 40 % fewer joules" in found[6].evidence
-    assert "arithmetic, no test" in found[6].evidence
+    assert judged[5].p == judged[5].p_holm == count / 256
+    assert "2.00x, 40 % fewer joules" in judged[6].evidence
+    assert "arithmetic, no test" in judged[6].evidence
 
 
 def test_the_opposite_is_said(make, eight):
     worse = {s: v - 0.1 for s, v in eight.items()}
     slow = {"round_s": 3.0, "energy_j": 120.0}
-    found = claims(compare_runs([make("fedavg", subjects=eight), make("v1", subjects=worse), make("relief", **slow)]))
-    assert found[0].supported == "no"
-    assert found[0].direction == -1
-    assert found[6].supported == "no"
+    judged = claims(compare_runs([make("fedavg", subjects=eight), make("v1", subjects=worse), make("relief", **slow)]))
+    assert judged[0].supported == "no"
+    assert judged[0].direction == -1
+    assert judged[6].supported == "no"
 
 
 def test_faster_but_hungrier_is_undecided(make):
@@ -59,10 +59,10 @@ def test_equal_models_leave_a_claim_undecided(make, eight):
 
 def test_missing_runs_are_named_and_do_not_count_in_holm(make, eight):
     better = {s: v + 0.1 for s, v in eight.items()}
-    found = claims(compare_runs([make("fedavg", subjects=eight), make("v1", subjects=better)]))
-    assert [c.is_tested for c in found] == [True] + [False] * 6
-    assert found[0].p_holm == found[0].p == 1 / 128
-    assert found[4].evidence == "needs runs of relief and v2"
+    judged = claims(compare_runs([make("fedavg", subjects=eight), make("v1", subjects=better)]))
+    assert [c.is_tested for c in judged] == [True] + [False] * 6
+    assert judged[0].p_holm == judged[0].p == 1 / 128
+    assert judged[4].evidence == "needs runs of relief and v2"
 
 
 def test_the_last_line_is_one_plain_sentence(family):
@@ -97,16 +97,16 @@ def test_the_paper_s_headline_is_judged(make, eight):
     """The paper: RELIEF's rare-modality F1 is 15.3 points above FedAvg's."""
     rare = {s: 0.1 for s in eight}
     runs = [make("fedavg", subjects=eight, rare=rare), make("relief", subjects=eight, rare={s: 0.2 for s in eight})]
-    found = next(c for c in claims(compare_runs(runs)) if c.brief == "V0 > FedAvg in rare-modality F1")
-    assert (found.supported, found.p) == ("yes", 1 / 128) and "relief - fedavg: +10.0" in found.evidence
+    headline = next(c for c in claims(compare_runs(runs)) if c.brief == "V0 > FedAvg in rare-modality F1")
+    assert (headline.supported, headline.p) == ("yes", 1 / 128) and "relief - fedavg: +10.0" in headline.evidence
 
 
 def test_all_settings_are_corrected_together(family):
     """Six tested claims each, five of them at 1/128: one setting's factor is 6, that of two is 12: 12/128 > .05."""
     comparison = compare_runs(family)
-    for found in page_claims([comparison, comparison]):
-        assert [c.p_holm for c in found[:5]] == [pytest.approx(12 / 128)] * 5
-        assert [c.supported for c in found[:5]] == ["undecided"] * 5
+    for judged in page_claims([comparison, comparison]):
+        assert [c.p_holm for c in judged[:5]] == [pytest.approx(12 / 128)] * 5
+        assert [c.supported for c in judged[:5]] == ["undecided"] * 5
     assert page_claims([comparison]) == [claims(comparison)] and page_claims([]) == []
     assert [c.p_holm for c in claims(comparison)[:5]] == [pytest.approx(6 / 128)] * 5
 

@@ -9,8 +9,8 @@ from relief_ray.report.summary import summarise_run
 
 
 def test_mean_and_sample_deviation_by_hand():
-    found = stat([1.0, 2.0, 3.0])
-    assert (found.mean, found.std, found.num) == (2.0, 1.0, 3)
+    scores = stat([1.0, 2.0, 3.0])
+    assert (scores.mean, scores.std, scores.num) == (2.0, 1.0, 3)
     assert stat([4.0]).std is None
 
 
@@ -23,9 +23,9 @@ def test_seeds_are_averaged_before_subjects_are_compared(make):
         make("v1", seed=2, subjects={"1": 0.0, "2": 0.0}, model="x"),
     ]
     summaries = [summarise_run(r) for r in runs]
-    found = subject_differences(summaries, "v1", "fedavg", lambda s: s.by_subject)
+    differences = subject_differences(summaries, "v1", "fedavg", lambda s: s.by_subject)
     # Subject 1: mean(+.1, -.1); subject 2: mean(-.1, +.2). Seed 2 has no partner.
-    assert found == pytest.approx({"1": 0.0, "2": 0.05})
+    assert differences == pytest.approx({"1": 0.0, "2": 0.05})
     row = compare_runs(runs).row("v1")
     assert row is not None and row.f1 is not None
     assert (row.f1.mean, row.f1.num_subjects) == (pytest.approx(2.5), 2)
@@ -74,7 +74,7 @@ def test_an_unknown_clock_is_refused(make):
         compare_runs([make("fedavg")], "measured")
 
 
-def test_namesakes_are_told_apart_and_repeats_count_once(make):
+def test_equal_names_are_distinguished_and_repeats_count_once(make):
     sharp = {"strategy": {"name": "relief", "select": "divergence", "mandatory": True, "gamma": 0.5}}
     runs = [make("relief"), make("relief", extra=sharp), make("relief", model="other")]
     comparison = compare_runs(runs)
@@ -88,10 +88,10 @@ def test_a_repeat_that_was_compared_in_pairs_lends_its_pairs(make):
     plain, diag = make("fedavg", seed=0), make("fedavg", seed=0, pairwise=pairs)
     others = [make("fedavg", seed=1), make("fedavg", seed=0, model="other", pairwise={"fusion.A.acc": ((0, 1, 0.1),)})]
     for runs in ([plain, diag], [diag, plain], [plain, *others, diag]):
-        found = compare_runs(runs)
-        first = found.runs[0]
+        comparison = compare_runs(runs)
+        first = comparison.runs[0]
         assert [dict(r.pairwise) for r in first.rounds] == [pairs, pairs] and first.where == runs[0].where
-        assert "fedavg, fold 0, seed 0 was given twice, with the same bits; the first counts" in found.notes
+        assert "fedavg, fold 0, seed 0 was given twice, with the same bits; the first counts" in comparison.notes
     assert not any(r.pairwise for r in compare_runs([plain, others[1]]).runs[0].rounds), "other bits lend nothing"
 
 
@@ -110,9 +110,9 @@ def test_remarks_name_twins_bounds_uneven_runs_and_personal_models(make):
         make("local", scores=(0.3, 0.3), personalised=True, model="own"),
         make("full_only", scores=(0.6, 0.6), model="full"),
     ]
-    found = compare_runs(runs)
-    assert twins(found) == (("v2", "v2_mandatory"),)
-    text = "\n".join(remarks(found))
+    comparison = compare_runs(runs)
+    assert twins(comparison) == (("v2", "v2_mandatory"),)
+    text = "\n".join(remarks(comparison))
     assert "Fewer than 2 runs: v2 (1), v2_mandatory (1), local (1) and full_only (1)" in text
     assert "* local: clients are tested on models of their own. Their headline is `F1 own %`" in text
     assert "v2 and v2_mandatory trained bit-identical models" in text
@@ -122,12 +122,12 @@ def test_remarks_name_twins_bounds_uneven_runs_and_personal_models(make):
 
 
 def test_caption_says_synthetic_fitted_clock_and_engine(make):
-    found = caption(
+    text = caption(
         compare_runs([make("fedavg", origin="SYNTHETIC"), make("fedavg", origin="SYNTHETIC", seed=2, fold=1)])
     )
-    assert found.startswith(
+    assert text.startswith(
         "SYNTHETIC data: dsa, held-out subjects, 2 test subjects; 2 rounds, E = 2, window stride 5 s"
     )
-    assert "folds 0 and 1, seeds 0 and 2" in found
-    assert "clock `split_naive` (simulated, fleet utilisation FITTED" in found
-    assert "training engine `gemm`" in found
+    assert "folds 0 and 1, seeds 0 and 2" in text
+    assert "clock `split_naive` (simulated, fleet utilisation FITTED" in text
+    assert "training engine `gemm`" in text

@@ -19,7 +19,7 @@ def test_a_gain_is_the_one_that_the_comparison_prints(family):
     rows = {row.label: row.f1 for row in compare_runs(family).rows}
     cells = cells_of(family)
     assert {label: gain(cells, label) for label in rows if label != "fedavg"} == {
-        label: found for label, found in rows.items() if label != "fedavg"
+        label: gains for label, gains in rows.items() if label != "fedavg"
     }
     assert gain(cells, "v1").mean == pytest.approx(10.0)
 
@@ -70,7 +70,7 @@ def test_a_setting_says_what_varies_and_whether_the_data_are_real(make):
     assert cells_of(runs[:1])[0].setting == "DSA, held-out subjects, Backbone 1 (CNN)"
 
 
-def test_settings_that_no_title_tells_apart_keep_apart(make):
+def test_settings_with_the_same_title_stay_separate(make):
     other = make("v1")
     other = dataclasses.replace(other, run=other.run.model_copy(update={"engine": "naive"}))
     assert [c.setting for c in cells_of([make("fedavg"), other])] == [

@@ -19,28 +19,28 @@ def config(make, **changed):
 def test_methods_folds_and_seeds_stay_together_and_settings_apart(make):
     far = config(make, fleet={"gap": 100.0})
     runs = [make("fedavg"), make("v1", seed=1), make("v1", fold=1), make("fedavg", extra=far)]
-    found = experiments(Inventory(items=tuple(map(item, runs))))
-    assert [[s.label for s in e.items] for e in found] == [["fedavg", "v1", "v1"], ["fedavg"]]
-    assert (found[0].gap, found[1].gap) == (55.0, 100.0)
-    assert found[1].title == "DSA, held-out subjects, Backbone 1 (CNN), gap 100"
+    settings = experiments(Inventory(items=tuple(map(item, runs))))
+    assert [[s.label for s in e.items] for e in settings] == [["fedavg", "v1", "v1"], ["fedavg"]]
+    assert (settings[0].gap, settings[1].gap) == (55.0, 100.0)
+    assert settings[1].title == "DSA, held-out subjects, Backbone 1 (CNN), gap 100"
 
 
 def test_a_planned_cell_joins_the_runs_of_its_setting(make):
-    (found,) = experiments(Inventory(items=(item(make("fedavg")), item(make("v1"), "planned"))))
-    assert [s.state for s in found.items] == ["done", "planned"]
-    assert [r.label for r in found.runs] == ["fedavg"]
-    assert found.main is not None and [r.label for r in found.main.rows] == ["fedavg"]
+    (experiment,) = experiments(Inventory(items=(item(make("fedavg")), item(make("v1"), "planned"))))
+    assert [s.state for s in experiment.items] == ["done", "planned"]
+    assert [r.label for r in experiment.runs] == ["fedavg"]
+    assert experiment.main is not None and [r.label for r in experiment.main.rows] == ["fedavg"]
 
 
 def test_a_setting_without_any_run_has_no_comparison(make):
-    (found,) = experiments(Inventory(items=(item(make("v1"), "planned"),)))
-    assert found.main is None and found.comparisons == {} and found.compared == ()
+    (experiment,) = experiments(Inventory(items=(item(make("v1"), "planned"),)))
+    assert experiment.main is None and experiment.comparisons == {} and experiment.compared == ()
 
 
 def test_what_differs_is_named(make):
     other = config(make, training={"missing": "zero_feature"})
-    found = experiments(Inventory(items=(item(make("fedavg")), item(make("fedavg", extra=other)))))
-    assert [e.differs for e in found] == [{"missing": "zero_input"}, {"missing": "zero_feature"}]
+    settings = experiments(Inventory(items=(item(make("fedavg")), item(make("fedavg", extra=other)))))
+    assert [e.differs for e in settings] == [{"missing": "zero_input"}, {"missing": "zero_feature"}]
 
 
 def test_runs_of_other_code_are_counted(make):
@@ -54,13 +54,13 @@ def test_runs_of_other_code_are_counted(make):
             )
         )
 
-    (found,) = experiments(Inventory(items=(by("a"), by("a", seed=1), by("b", seed=2))))
-    assert found.digests == ("a", "b")
-    assert found.of_other_code("fedavg") == 1
+    (experiment,) = experiments(Inventory(items=(by("a"), by("a", seed=1), by("b", seed=2))))
+    assert experiment.digests == ("a", "b")
+    assert experiment.of_other_code("fedavg") == 1
 
 
 def test_number_of_clients_is_the_configuration_s_or_one_per_subject(make):
     many = config(make, data={"num_clients": 20})
-    found = experiments(Inventory(items=(item(make("fedavg")), item(make("fedavg", extra=many)))))
-    assert [e.num_clients for e in found] == [3, 20]
-    assert found[1].title.endswith("N = 20")
+    settings = experiments(Inventory(items=(item(make("fedavg")), item(make("fedavg", extra=many)))))
+    assert [e.num_clients for e in settings] == [3, 20]
+    assert settings[1].title.endswith("N = 20")

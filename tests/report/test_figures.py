@@ -27,16 +27,16 @@ def pair(make, groups):
 
 def test_panel_by_hand(pair):
     """Device 2 of a 1 s round: download .25, forward .25, backward .125, optimizer .125, upload .25, no wait."""
-    found = panel(pair[1], "split_naive")
-    assert found.title == "RELIEF"
-    assert [(b.name, b.kind, b.sensors) for b in found.bars] == [
+    drawn = panel(pair[1], "split_naive")
+    assert drawn.title == "RELIEF"
+    assert [(b.name, b.kind, b.sensors) for b in drawn.bars] == [
         ("subject 3", "A", "acc gyro mag"),
         ("subject 4", "B", "acc gyro"),
         ("subject 5", "C", "acc"),
     ]
-    assert found.bars[2].seconds == (0.25, 0.25, 0.125, 0.125, 0.25, 0.0)
-    assert [sum(b.seconds) for b in found.bars] == [1.0, 1.0, 1.0]
-    assert (found.deadline_s, found.cost.energy_j) == (1.0, 60.0)
+    assert drawn.bars[2].seconds == (0.25, 0.25, 0.125, 0.125, 0.25, 0.0)
+    assert [sum(b.seconds) for b in drawn.bars] == [1.0, 1.0, 1.0]
+    assert (drawn.deadline_s, drawn.cost.energy_j) == (1.0, 60.0)
 
 
 def test_many_devices_are_shown_by_the_busiest_of_each_type():
@@ -120,13 +120,17 @@ def test_curve_points_by_hand(make):
         make("relief", round_s=1.0, energy_j=60.0, scores=(0.3, 0.9)),
         make("central"),
     ]
-    found = {(p.method, p.round): p for p in curve_points(compare_runs(runs)).itertuples()}
-    assert {m for m, _ in found} == {"fedavg", "relief"}
-    two = found["fedavg", 2]
+    by_round = {(p.method, p.round): p for p in curve_points(compare_runs(runs)).itertuples()}
+    assert {m for m, _ in by_round} == {"fedavg", "relief"}
+    two = by_round["fedavg", 2]
     assert (two.f1_percent, two.time_s, two.energy_j, two.num_runs) == (pytest.approx(70.0), 4.0, 200.0, 2)
     assert two.std == pytest.approx(200**0.5)
     # RELIEF pays its bootstrap before round 1.
-    assert (found["relief", 1].time_s, found["relief", 1].energy_j, found["relief", 1].std) == (2.0, 120.0, 0.0)
+    assert (by_round["relief", 1].time_s, by_round["relief", 1].energy_j, by_round["relief", 1].std) == (
+        2.0,
+        120.0,
+        0.0,
+    )
 
 
 @pytest.mark.parametrize(

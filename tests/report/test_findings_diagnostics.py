@@ -1,4 +1,4 @@
-"""Who trained what, how far updates moved each block, whether they agree: by hand."""
+"""Tests, by hand, the tables of trained groups, of how far updates moved each block, and of their agreement."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def test_diagnostics_by_hand(make, groups):
 
 def test_agreement_sorts_pairs_by_who_owns_the_modality(make):
     pairs = {"fusion.A.gyro": ((0, 1, 0.5), (0, 2, -0.25), (1, 2, -0.75)), "fusion.A.mag": ((1, 2, 0.125),)}
-    found = agreement([make("fedavg", pairwise=pairs)])
-    assert found["fusion.A.gyro"] == {"both own it": 0.5, "one owns it": -0.5}
-    assert found["fusion.A.mag"] == {"neither owns it": 0.125}
-    assert "| fusion.A.gyro | +0.500 | -0.500 | - |" in means_markdown(found, "group", "+.3f", PAIRS)
+    means = agreement([make("fedavg", pairwise=pairs)])
+    assert means["fusion.A.gyro"] == {"both own it": 0.5, "one owns it": -0.5}
+    assert means["fusion.A.mag"] == {"neither owns it": 0.125}
+    assert "| fusion.A.gyro | +0.500 | -0.500 | - |" in means_markdown(means, "group", "+.3f", PAIRS)

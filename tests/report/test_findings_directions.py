@@ -43,5 +43,5 @@ def test_a_score_counts_where_its_interval_leaves_out_zero(said, make, eight):
     assert said(*runs) == ["`fedel`: F1 is +5.0 [+5.0, +5.0] points from FedAvg's; the paper prints -10.4."]
 
 
-def test_synthetic_data_surprise_nobody(said, make):
+def test_synthetic_data_give_no_findings(said, make):
     assert said(make("fedavg", origin="SYNTHETIC"), make("harmony", round_s=0.5, origin="SYNTHETIC")) == []

@@ -50,8 +50,8 @@ def grid(make, put, tmp_path):
 
 def test_every_cell_is_listed_once_with_its_state(grid):
     inventory = take_inventory([grid, grid / "done"])
-    found = {s.name: (s.label, s.state) for s in inventory.items}
-    assert found == {
+    states = {s.name: (s.label, s.state) for s in inventory.items}
+    assert states == {
         "done": ("fedavg", "done"),
         "half": ("v1", "interrupted"),
         "broken": ("v2", "failed"),
@@ -130,9 +130,9 @@ def test_a_cell_of_two_folders_is_one_and_done_where_any_finished_it(make, put, 
         ("v1, fold 0, seed 0", "done", 0), ("v1, fold 0, seed 1", "planned", 0),
     ]  # fmt: skip
     assert [r.run.source_digest[0] for r in inventory.done] == ["a", "a", "b"]
-    (found,) = experiments(inventory)
-    assert found.main is not None and found.main.row("fedavg").num_runs == 2
-    assert found.main.notes == ("fedavg, fold 0, seed 1 was given twice, with the same bits; the first counts",)
+    (experiment,) = experiments(inventory)
+    assert experiment.main is not None and experiment.main.row("fedavg").num_runs == 2
+    assert experiment.main.notes == ("fedavg, fold 0, seed 1 was given twice, with the same bits; the first counts",)
 
 
 def test_a_key_that_was_added_since_makes_no_other_cell_and_no_other_experiment(make, put, tmp_path):
@@ -142,8 +142,8 @@ def test_a_key_that_was_added_since_makes_no_other_cell_and_no_other_experiment(
         put(loaded, tmp_path / top)
     inventory = take_inventory([tmp_path])
     assert [(s.label, s.state, len(s.repeats)) for s in inventory.items] == [("fedavg", "done", 1), ("v1", "done", 0)]
-    (found,) = experiments(inventory)
-    assert found.main is not None and found.differs == {}
+    (experiment,) = experiments(inventory)
+    assert experiment.main is not None and experiment.differs == {}
 
 
 def test_a_default_that_a_user_changed_is_another_cell_of_the_same_hash(make, put, tmp_path):

@@ -21,9 +21,9 @@ PAPER = read_paper()
     ],
 )
 def test_every_cell_is_there(table, rows, columns):
-    found = PAPER[table]
-    assert [r.row for r in found.rows] == list(range(1, rows + 1))
-    assert {len(r.cells) for r in found.rows} == {columns}
+    table_rows = PAPER[table]
+    assert [r.row for r in table_rows.rows] == list(range(1, rows + 1))
+    assert {len(r.cells) for r in table_rows.rows} == {columns}
 
 
 def test_spot_checks_against_the_text_of_the_paper():

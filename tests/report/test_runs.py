@@ -12,10 +12,10 @@ from relief_ray.report.runs import load_runs, require_complete
 def test_folders_nested_folders_and_repeats(make, put, tmp_path):
     one = put(make("fedavg"), tmp_path / "a" / "fedavg")
     put(make("relief", seed=3, fold=2), tmp_path / "a" / "relief")
-    found = load_runs([tmp_path, one, tmp_path / "a"])
-    assert [(r.label, r.replicate) for r in found] == [("fedavg", (0, 0, 0)), ("relief", (2, 0, 3))]
-    assert [r.round for r in found[1].rounds] == [0, 1, 2]
-    assert [r.round for r in found[1].trained] == [1, 2]
+    loaded = load_runs([tmp_path, one, tmp_path / "a"])
+    assert [(r.label, r.replicate) for r in loaded] == [("fedavg", (0, 0, 0)), ("relief", (2, 0, 3))]
+    assert [r.round for r in loaded[1].rounds] == [0, 1, 2]
+    assert [r.round for r in loaded[1].trained] == [1, 2]
 
 
 def test_a_folder_without_runs_is_named(tmp_path):
@@ -44,9 +44,9 @@ def test_a_run_with_all_its_rounds_that_did_not_finish_is_left_out_too(make):
 
 def test_a_reconstruction_is_shown_as_one(make, put, tmp_path):
     put(make("fedicu"), tmp_path / "a")
-    (found,) = load_runs([tmp_path])
-    assert found.run.strategy == "fedicu" and found.label == "FedICU (reconstructed)"
-    assert found.title == "FedICU (reconstructed), fold 0, seed 0"
+    (loaded,) = load_runs([tmp_path])
+    assert loaded.run.strategy == "fedicu" and loaded.label == "FedICU (reconstructed)"
+    assert loaded.title == "FedICU (reconstructed), fold 0, seed 0"
 
 
 def test_runs_set_aside_and_mlflow_s_copies_are_no_runs(make, put, tmp_path):

@@ -32,22 +32,27 @@ def test_sign_flip_by_hand(differences, p):
 
 
 @given(values)
-def test_sign_flip_knows_neither_sign_nor_order_nor_scale(found):
-    p = sign_flip(found)
-    assert p == sign_flip([-v for v in found]) == sign_flip(found[::-1]) == sign_flip([4 * v for v in found])
-    assert smallest_p(len(found)) <= p <= 1.0
+def test_sign_flip_knows_neither_sign_nor_order_nor_scale(differences):
+    p = sign_flip(differences)
+    assert (
+        p
+        == sign_flip([-v for v in differences])
+        == sign_flip(differences[::-1])
+        == sign_flip([4 * v for v in differences])
+    )
+    assert smallest_p(len(differences)) <= p <= 1.0
 
 
 def test_sign_flip_of_many_subjects_is_drawn_and_seeded():
-    found = np.random.default_rng(3).normal(0.4, 1.0, 20).tolist()
-    drawn = sign_flip(found)
-    assert drawn == sign_flip(found)
-    exact_part = sign_flip(found[:16])
+    differences = np.random.default_rng(3).normal(0.4, 1.0, 20).tolist()
+    drawn = sign_flip(differences)
+    assert drawn == sign_flip(differences)
+    exact_part = sign_flip(differences[:16])
     assert 0.0 < drawn < 1.0
     assert exact_part * 2**16 == pytest.approx(round(exact_part * 2**16))
     # 100,000 draws: four standard errors around the normal approximation's neighbourhood of the exact 2^20 count.
     signs = 1.0 - 2.0 * ((np.arange(2**20)[:, None] >> np.arange(20)) & 1)
-    exact = float(np.mean(np.abs(signs @ np.asarray(found)) >= abs(sum(found)) - 1e-9))
+    exact = float(np.mean(np.abs(signs @ np.asarray(differences)) >= abs(sum(differences)) - 1e-9))
     assert drawn == pytest.approx(exact, abs=4 * math.sqrt(exact * (1 - exact) / 1e5) + 1e-5)
 
 
@@ -75,17 +80,23 @@ def quantile(p, df):
 @pytest.mark.parametrize("df", [1, 2, 4])
 def test_interval_and_detectable_difference_in_closed_form(df):
     """0, 1, ..., df: the standard error is the root of (df + 2) / 12."""
-    found, error = paired([float(i) for i in range(df + 1)]), math.sqrt((df + 2) / 12)
+    interval, error = paired([float(i) for i in range(df + 1)]), math.sqrt((df + 2) / 12)
     half = quantile(0.975, df) * error
-    assert (found.low, found.high) == pytest.approx((df / 2 - half, df / 2 + half), rel=1e-9)
-    assert found.detectable == pytest.approx(half + quantile(0.8, df) * error, rel=1e-9)
+    assert (interval.low, interval.high) == pytest.approx((df / 2 - half, df / 2 + half), rel=1e-9)
+    assert interval.detectable == pytest.approx(half + quantile(0.8, df) * error, rel=1e-9)
 
 
 def test_without_scipy_there_is_no_interval_but_a_mean_and_a_p(make, monkeypatch):
     monkeypatch.setitem(sys.modules, "scipy.special", None)
-    found = paired([1.0, 2.0, 3.0])
-    assert (found.mean, found.low, found.high, found.detectable, found.p) == (2.0, None, None, None, 0.25)
-    assert (str(found), str(paired([1.0]))) == ("+2.0", "+1.0 (1 subject)")
+    interval = paired([1.0, 2.0, 3.0])
+    assert (interval.mean, interval.low, interval.high, interval.detectable, interval.p) == (
+        2.0,
+        None,
+        None,
+        None,
+        0.25,
+    )
+    assert (str(interval), str(paired([1.0]))) == ("+2.0", "+1.0 (1 subject)")
     comparison = compare_runs([make("fedavg"), make("relief")])
     assert any("No intervals: they need scipy" in line for line in remarks(comparison))
     assert "relief" in plain(comparison)
@@ -93,16 +104,16 @@ def test_without_scipy_there_is_no_interval_but_a_mean_and_a_p(make, monkeypatch
 
 def test_interval_and_detectable_difference_by_hand():
     """1, 2, 3: mean 2, s = 1, standard error 1/sqrt(3); t(.975, 2) = 4.302653, t(.8, 2) = 1.060660."""
-    found = paired([1.0, 2.0, 3.0])
-    assert found is not None
+    interval = paired([1.0, 2.0, 3.0])
+    assert interval is not None
     error = 1 / math.sqrt(3)
-    assert (found.mean, found.p, found.num_subjects) == (2.0, 0.25, 3)
-    assert (found.low, found.high) == pytest.approx((2 - 4.302653 * error, 2 + 4.302653 * error), rel=1e-6)
-    assert found.detectable == pytest.approx((4.302653 + 1.060660) * error, rel=1e-6)
+    assert (interval.mean, interval.p, interval.num_subjects) == (2.0, 0.25, 3)
+    assert (interval.low, interval.high) == pytest.approx((2 - 4.302653 * error, 2 + 4.302653 * error), rel=1e-6)
+    assert interval.detectable == pytest.approx((4.302653 + 1.060660) * error, rel=1e-6)
 
 
 def test_one_subject_has_no_interval_and_none_has_nothing():
-    found = paired([1.5])
-    assert found is not None
-    assert (found.mean, found.low, found.high, found.detectable, found.p) == (1.5, None, None, None, 1.0)
+    interval = paired([1.5])
+    assert interval is not None
+    assert (interval.mean, interval.low, interval.high, interval.detectable, interval.p) == (1.5, None, None, None, 1.0)
     assert paired([]) is None

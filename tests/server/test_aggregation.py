@@ -30,21 +30,21 @@ TINY = GroupLayout(
 
 def updates(layout, deltas):
     """``{client: {group: values}}`` as sound updates."""
-    found = []
+    sent = []
     for client, groups in deltas.items():
         task = task_of(layout, client, groups)
-        found.append(update_of(task, {j: torch.tensor(v, dtype=torch.float32) for j, v in groups.items()}))
-    return found
+        sent.append(update_of(task, {j: torch.tensor(v, dtype=torch.float32) for j, v in groups.items()}))
+    return sent
 
 
 def random_updates(layout, fleet, seed, groups_of=lambda n: None):
     make = torch.Generator().manual_seed(seed)
-    found = []
+    sent = []
     for client in fleet.clients:
         task = task_of(layout, client.id, groups_of(client.id))
         delta = {j: torch.randn(layout[j].numel, generator=make) * 10.0 ** (3 * (client.id % 9) - 12) for j in task.up}
-        found.append(update_of(task, delta))
-    return found
+        sent.append(update_of(task, delta))
+    return sent
 
 
 # Eqs. (3) and (4) by hand -------------------------------------------------------------------------------------------
@@ -92,9 +92,9 @@ def test_collected_updates_have_the_mean_of_their_sums_and_weight_zero_is_left_o
     everyone = random_updates(TINY, FOUR, 3)
     summed = reduced_of(everyone, BY_SAMPLES, TINY, FOUR)
     expected = agg.mean_step(summed.sums["global"], agg.over_members, TINY)
-    found = agg.mean_of(everyone, agg.by_samples, TINY, FOUR)
+    mean = agg.mean_of(everyone, agg.by_samples, TINY, FOUR)
     for j in TINY.ids:
-        torch.testing.assert_close(found[j], expected[j])
+        torch.testing.assert_close(mean[j], expected[j])
     assert agg.mean_of([], agg.uniform, TINY, FOUR) == {}
 
 
@@ -189,11 +189,11 @@ def test_block_sizes(num_clients, sizes):
 def test_blocks_are_consecutive_in_client_order_whatever_arrives(clients, shuffler):
     tasks = [Assignment(client=c, down={}, train={}, up={}, epochs=1) for c in clients]
     shuffler.shuffle(tasks)
-    found = red.blocks(tasks)
-    assert [t.client for block in found for t in block] == sorted(clients)
-    sizes = [len(block) for block in found]
-    assert max(sizes) - min(sizes) <= 1 and len(found) == min(len(clients), red.NUM_BLOCKS)
-    if len(found) == red.NUM_BLOCKS:
+    cut = red.blocks(tasks)
+    assert [t.client for block in cut for t in block] == sorted(clients)
+    sizes = [len(block) for block in cut]
+    assert max(sizes) - min(sizes) <= 1 and len(cut) == min(len(clients), red.NUM_BLOCKS)
+    if len(cut) == red.NUM_BLOCKS:
         assert sum(sizes[:4]) == len(clients) // 2 and sum(sizes[::2]) <= sum(sizes[1::2]) <= sum(sizes[::2]) + 4
 
 
@@ -387,8 +387,8 @@ def test_means_go_over_the_members_of_several_buckets():
     layout = build().layout
     one = {"fusion.B": sum_of(layout, "fusion.B", [[1.0], [2.0]], [1.0, 3.0])}
     two = {"fusion.B": sum_of(layout, "fusion.B", [[9.0]]), "head.1": sum_of(layout, "head.1", [[5.0]])}
-    found = agg.means([one, two])
-    assert found["fusion.B"].tolist() == [(1.0 + 6.0 + 9.0) / 5.0] and found["head.1"].tolist() == [5.0]
+    mean = agg.means([one, two])
+    assert mean["fusion.B"].tolist() == [(1.0 + 6.0 + 9.0) / 5.0] and mean["head.1"].tolist() == [5.0]
     assert agg.means([]) == {}
 
 
@@ -396,5 +396,5 @@ def test_a_mean_of_personal_parts_may_weigh_and_leave_out():
     layout = build().layout
     theta = {"head.1": torch.zeros(layout["head.1"].numel)}
     states = {n: {"head.1": torch.full((layout["head.1"].numel,), float(n))} for n in (1, 2, 9)}
-    found = agg.mean_personal(theta, states, {"head.1": WHOLE}, layout, {1: 3.0, 2: 1.0, 7: 5.0})
-    assert bool((found["head.1"] == 1.25).all())
+    mean = agg.mean_personal(theta, states, {"head.1": WHOLE}, layout, {1: 3.0, 2: 1.0, 7: 5.0})
+    assert bool((mean["head.1"] == 1.25).all())

@@ -29,9 +29,9 @@ def plain(sums):
 
 def test_blocks_are_added_pairwise():
     a, b, c, d, e = (block(i)["global"]["A"].plain for i in range(5))
-    found = merge_blocks(block(i) for i in range(5))
-    assert plain(found) == (((a + b) + (c + d)) + e).tolist() != ((((a + b) + c) + d) + e).tolist()
-    assert found["global"]["A"].members == (0, 1, 2, 3, 4) and found["global"]["A"].sq_norm == 10.0
+    merged = merge_blocks(block(i) for i in range(5))
+    assert plain(merged) == (((a + b) + (c + d)) + e).tolist() != ((((a + b) + c) + d) + e).tolist()
+    assert merged["global"]["A"].members == (0, 1, 2, 3, 4) and merged["global"]["A"].sq_norm == 10.0
 
 
 def test_one_block_and_none():
@@ -63,7 +63,7 @@ def test_a_host_sends_as_few_sums_as_it_can():
 
 
 def test_a_host_merges_a_block_before_the_next_one_is_computed():
-    """Whose tensors are alive when blocks 0 to 3 are asked for: what was added to another block's is gone."""
+    """Counts the tensors alive when blocks 0 to 3 are requested: those added to another block's are gone."""
     made, alive = {}, []
 
     def computed():

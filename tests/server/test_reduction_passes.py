@@ -12,14 +12,14 @@ TINY = 2.0**-30
 def test_sums_are_float64_whatever_comes_in(first, second):
     """In float32 the second addend would be lost beside the first."""
     a, b = torch.ones(70_000, dtype=first), torch.full((70_000,), TINY, dtype=second)
-    found = add_exactly(a, b, torch.empty(70_000, dtype=F64))
-    assert bool((found == 1.0 + TINY).all()) and bool((a == 1).all()) and bool((b == TINY).all())
+    total = add_exactly(a, b, torch.empty(70_000, dtype=F64))
+    assert bool((total == 1.0 + TINY).all()) and bool((a == 1).all()) and bool((b == TINY).all())
 
 
 def test_the_sum_is_rounded_once():
     """1 + (2^-24 + 2^-50): rounding the addend to float32 first would leave a tie, which goes to even, that is 1."""
-    found = add_exactly(torch.ones(3), torch.full((3,), 2.0**-24 + 2.0**-50, dtype=F64), torch.empty(3))
-    assert found.dtype == F32 and found.tolist() == [1.0 + 2.0**-23] * 3
+    total = add_exactly(torch.ones(3), torch.full((3,), 2.0**-24 + 2.0**-50, dtype=F64), torch.empty(3))
+    assert total.dtype == F32 and total.tolist() == [1.0 + 2.0**-23] * 3
 
 
 def test_into_one_of_the_addends():

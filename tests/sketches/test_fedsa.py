@@ -123,10 +123,10 @@ def test_each_client_is_evaluated_with_its_own_b(tmp_path):
     run = bench(fedsa(LAYOUT), tmp_path, epochs=6, lr=0.05)
     run.round(1)
     plan = run.strategy.evaluate(run.state, FOUR)
-    found = run.executor.evaluate(run.state.models, plan.clients, run.store.committed, "test")
+    counts = run.executor.evaluate(run.state.models, plan.clients, run.store.committed, "test")
     without = run.executor.evaluate(run.state.models, plan.clients, {}, "test")
-    assert all(int(c.sum()) == 20 for c in found.values())
-    assert any(not torch.equal(found[label], without[label]) for label in found)
+    assert all(int(c.sum()) == 20 for c in counts.values())
+    assert any(not torch.equal(counts[label], without[label]) for label in counts)
     assert len({tuple(c.flatten().tolist()) for c in without.values()}) == 2, "without B they differ by sensors only"
 
 

@@ -57,9 +57,9 @@ def test_local_evaluates_each_clients_own_model_through_its_own_sensors(tmp_path
     assert plan.canonical is None
     assert [(t.client, t.modalities) for t in plan.clients] == [(0, FULL), (1, FULL), (2, ACC), (3, ACC)]
     assert all(t.keep == dict.fromkeys(LAYOUT.ids, WHOLE) for t in plan.clients)
-    found = run.executor.evaluate(run.state.models, plan.clients, run.store.committed, "test")
-    assert set(found) == {f"client.{n}" for n in range(4)} and all(int(c.sum()) == 20 for c in found.values())
-    assert not all(torch.equal(found["client.0"], found[f"client.{n}"]) for n in (1, 2, 3))
+    counts = run.executor.evaluate(run.state.models, plan.clients, run.store.committed, "test")
+    assert set(counts) == {f"client.{n}" for n in range(4)} and all(int(c.sum()) == 20 for c in counts.values())
+    assert not all(torch.equal(counts["client.0"], counts[f"client.{n}"]) for n in (1, 2, 3))
 
 
 def test_local_before_any_round_evaluates_the_initial_model():

@@ -1,4 +1,4 @@
-"""What all strategies' configurations refuse, and that whatever was committed is still read."""
+"""Values that all strategies' configurations refuse; committed ones are still read."""
 
 import json
 from dataclasses import replace
@@ -80,6 +80,6 @@ def strategies_of(cell):
 
 def test_the_fastest_type_by_hand():
     """Seconds a window: A 2 and 1.5, B 2.5 and 3; so A's, though B's second client, of one window, is done first."""
-    given = zip(FOUR.clients, "AABB", (5, 10, 10, 1), (10.0, 15.0, 25.0, 3.0), strict=True)
-    times = {replace(c, device=d, num_windows=n): StageTimes(backward_s=s) for c, d, n, s in given}
+    clients = zip(FOUR.clients, "AABB", (5, 10, 10, 1), (10.0, 15.0, 25.0, 3.0), strict=True)
+    times = {replace(c, device=d, num_windows=n): StageTimes(backward_s=s) for c, d, n, s in clients}
     assert [spent.compute_s for spent in of_fastest_type(times)] == [10.0, 15.0]

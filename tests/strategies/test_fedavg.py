@@ -47,22 +47,22 @@ def test_allocation_follows_the_participants():
 @pytest.mark.parametrize("weighting", ["uniform", "samples"])
 def test_identical_client_models_give_exactly_that_model(weighting):
     delta = {g.id: torch.full((g.numel,), 0.5) for g in LAYOUT}
-    found = aggregate(
+    after = aggregate(
         FedAvg(weighting=weighting).build(), [update_of(task_of(LAYOUT, n, None), delta) for n in range(4)]
     )
-    assert all(torch.equal(found[j], START[j] + 0.5) for j in LAYOUT.ids)
+    assert all(torch.equal(after[j], START[j] + 0.5) for j in LAYOUT.ids)
 
 
 @pytest.mark.parametrize("weighting", ["uniform", "samples"])
 def test_delta_form_is_weight_form(weighting):
     """``sum_n p_n theta_n`` of the local models, in float64."""
     sent = random_updates(4)
-    found = aggregate(FedAvg(weighting=weighting).build(), sent)
+    after = aggregate(FedAvg(weighting=weighting).build(), sent)
     share = [1.0] * 4 if weighting == "uniform" else [6.0, 7.0, 8.0, 9.0]
     for j in LAYOUT.ids:
         local = [START[j].double() + u.delta[j].double() for u in sent]
         expected = sum(p * t for p, t in zip(share, local, strict=True)) / sum(share)
-        torch.testing.assert_close(found[j].double(), expected, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(after[j].double(), expected, rtol=1e-6, atol=1e-6)
 
 
 @given(st.permutations(range(6)), st.integers(0, 50))
@@ -138,13 +138,13 @@ def test_other_state_is_carried_along():
     assert after.tensors == state.tensors and after.facts == {"k": 1}
 
 
-def test_who_sent_nothing_still_counts_in_fedavg():
+def test_clients_that_sent_nothing_still_count_in_fedavg():
     """A participant that trained no group of a bucket dilutes it: the weights are over all receipts."""
     sent = random_updates(0)
     sent[3] = update_of(task_of(LAYOUT, 3, ["head.1"]), {"head.1": sent[3].delta["head.1"]})
-    found = aggregate(FedAvg().build(), sent)
+    after = aggregate(FedAvg().build(), sent)
     expected = START["fusion.B"].double() + sum(u.delta["fusion.B"].double() for u in sent[:3]) / 4
-    torch.testing.assert_close(found["fusion.B"].double(), expected, rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(after["fusion.B"].double(), expected, rtol=1e-6, atol=1e-7)
 
 
 def test_presets_build_and_travel():

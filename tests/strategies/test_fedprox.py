@@ -25,16 +25,16 @@ def step(params, start):
 
 def test_mu_2_and_a_drift_of_3_4_add_25():
     """``(mu / 2) |(3, 4)|^2 = 25``."""
-    found = step({"a": torch.tensor([4.0, 5.0])}, {"a": torch.tensor([1.0, 1.0])})
-    assert (proximal_loss(2.0, found) - task_loss(found)).item() == pytest.approx(25.0, abs=1e-5)
+    local_step = step({"a": torch.tensor([4.0, 5.0])}, {"a": torch.tensor([1.0, 1.0])})
+    assert (proximal_loss(2.0, local_step) - task_loss(local_step)).item() == pytest.approx(25.0, abs=1e-5)
 
 
 def test_only_trained_groups_are_tethered_each_by_its_own_norm():
-    found = step(
+    local_step = step(
         {"a": torch.tensor([3.0]), "b": torch.tensor([0.0, 4.0])},
         {"a": torch.zeros(1), "b": torch.zeros(2), "frozen": torch.ones(5)},
     )
-    assert (proximal_loss(0.5, found) - task_loss(found)).item() == pytest.approx(0.25 * (9 + 16), abs=1e-5)
+    assert (proximal_loss(0.5, local_step) - task_loss(local_step)).item() == pytest.approx(0.25 * (9 + 16), abs=1e-5)
 
 
 def test_gradient_is_mu_times_the_drift_and_the_start_is_a_constant():
@@ -75,8 +75,8 @@ def test_sgd_on_a_quadratic_ends_where_the_hand_says():
     for mu in (0.0, 1.0, 4.0, 20.0):
         start, w = torch.zeros(1), torch.zeros(1, requires_grad=True)
         for _ in range(200):
-            found = step({"w": w}, {"w": start})
-            loss = 2.0 * (w - 3.0).square().sum() + proximal_loss(mu, found) - task_loss(found)
+            local_step = step({"w": w}, {"w": start})
+            loss = 2.0 * (w - 3.0).square().sum() + proximal_loss(mu, local_step) - task_loss(local_step)
             (gradient,) = torch.autograd.grad(loss, w)
             with torch.no_grad():
                 w -= 0.05 * gradient
@@ -113,11 +113,11 @@ def test_the_tether_costs_three_flops_per_trained_value_and_step(tmp_path):
 
 
 def test_a_run_is_charged_for_the_tether_by_every_clock_and_its_records_say_so(run_cache, tmp_path):
-    found = {}
+    last_rounds = {}
     for name in ("fedavg", "fedprox"):
         drive(config_of(name), tmp_path / name)
-        found[name] = read_rounds(tmp_path / name)[-1]
-    plain, prox = found["fedavg"], found["fedprox"]
+        last_rounds[name] = read_rounds(tmp_path / name)[-1]
+    plain, prox = last_rounds["fedavg"], last_rounds["fedprox"]
     for one, other in zip(plain.clients, prox.clients, strict=True):
         assert one.extra_flops == 0.0 and other.extra_flops > 0.0
         assert (one.num_steps, one.bytes_up, one.bytes_down) == (other.num_steps, other.bytes_up, other.bytes_down)
@@ -184,12 +184,12 @@ def test_epochs_are_always_between_one_and_all(tau_s, deadline_s, is_given):
 
 def test_stragglers_do_less_and_the_simulated_round_is_shorter(run_cache, tmp_path):
     """The paper's fleet on the shipped data: its slowest type computes one epoch, and the record says so."""
-    found = {}
+    last_rounds = {}
     for partial_work in ("off", "deadline"):
         strategy = {"name": "fedprox", "partial_work": partial_work}
         drive(config_of("fedprox", strategy=strategy, training={"epochs": 3, "lr": 0.01}), tmp_path / partial_work)
-        found[partial_work] = read_rounds(tmp_path / partial_work)[-1]
-    off, late = found["off"], found["deadline"]
+        last_rounds[partial_work] = read_rounds(tmp_path / partial_work)[-1]
+    off, late = last_rounds["off"], last_rounds["deadline"]
     assert {c.epochs for c in off.clients} == {3}
     epochs = [c.epochs for c in late.clients]
     assert epochs[0] == 3 and min(epochs) == 1

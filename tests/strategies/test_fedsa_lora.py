@@ -73,7 +73,7 @@ def test_before_training_lora_adds_nothing():
         assert not tensors(j, start[j])["b"].any()
 
 
-def test_who_lacks_a_sensor_dilutes_its_owners_mean_exactly(tmp_path):
+def test_clients_without_a_sensor_dilute_its_owners_mean_exactly(tmp_path):
     """Masked features: the step of ``A_hr`` is (2 / 4) of the two owners' mean, non-owners send zeros."""
     run = bench(FedSALoRA().build(), tmp_path, missing="zero_feature", build_args={"b_zero": False})
     result = run.round(1)
@@ -88,7 +88,7 @@ def test_who_lacks_a_sensor_dilutes_its_owners_mean_exactly(tmp_path):
 
 
 def test_a_single_client_has_fedavgs_trajectory(tmp_path):
-    """Nobody to differ from: own model and FedAvg's global one agree after three rounds."""
+    """A single client's own model and FedAvg's global one agree after three rounds."""
     fleet = fleet_of(FULL)
     ours, theirs = bench(FedSALoRA().build(), tmp_path, fleet=fleet), bench(FedAvg().build(), tmp_path, fleet=fleet)
     for round_ in (1, 2, 3):
@@ -131,8 +131,8 @@ def test_canonical_mean_is_by_hand():
     _, keep = split(LAYOUT, "none")
     size = LAYOUT.num_values({"encoder.acc.1": ALL_BUT_A})
     states = {1: {"encoder.acc.1": torch.full((size,), 3.0)}, 0: {"encoder.acc.1": torch.full((size,), 1.0)}, 2: {}}
-    found = tensors("encoder.acc.1", mean_personal(theta, states, keep, LAYOUT)["encoder.acc.1"])
-    assert bool((found["b"] == 2.0).all()) and not found["a"].any()
+    mean = tensors("encoder.acc.1", mean_personal(theta, states, keep, LAYOUT)["encoder.acc.1"])
+    assert bool((mean["b"] == 2.0).all()) and not mean["a"].any()
 
 
 @pytest.mark.parametrize("missing", ["zero_input", "zero_feature"])

@@ -4,6 +4,7 @@ Two methods have a role of their own, each under one constant: ``REFERENCE`` (Fe
 """
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -63,16 +64,25 @@ def names_of(method):
     return labels | {c.build().name for c in presets}, {type(c).__name__ for c in presets}
 
 
+@cache
+def words_of(path):
+    """Returns the text constants and identifiers of code, not prose, and the modules it imports from."""
+    texts, identifiers, modules = set(), set(), set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            texts.add(node.value)
+        elif isinstance(node, ast.Name | ast.Attribute):
+            identifiers.add(getattr(node, "id", getattr(node, "attr", "")))
+        elif isinstance(node, ast.ImportFrom):
+            modules.add(str(node.module))
+    return texts, identifiers, modules
+
+
 def mentions(path, labels, classes, method):
     """Whether code, not prose, names the method: a text constant, an identifier or an import."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Constant) and node.value in labels:
-            return True
-        if isinstance(node, ast.Name | ast.Attribute) and getattr(node, "id", getattr(node, "attr", "")) in classes:
-            return True
-        if isinstance(node, ast.ImportFrom) and str(node.module).startswith(f"relief_ray.strategies.{method}"):
-            return True
-    return False
+    texts, identifiers, modules = words_of(path)
+    from_here = any(module.startswith(f"relief_ray.strategies.{method}") for module in modules)
+    return bool(texts & labels or identifiers & classes) or from_here
 
 
 @pytest.mark.parametrize("method", METHODS)

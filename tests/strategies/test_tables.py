@@ -1,4 +1,4 @@
-"""What presets that are FITTED to Tables I and II give on the paper's own fleet, by its own clock: nothing is trained.
+"""Presets FITTED to Tables I and II, on the paper's fleet and by its clock, without any training.
 
 PAMAP2's shapes, 8 clients of 1,900 windows, E = 5, batch 32. The figures of docs/costs.md come from here.
 """
@@ -62,7 +62,7 @@ class World:
         return self.strategy.init(self.backbone.layout, self.fleet, Streams(seed=0), self.backbone.params())
 
     def receipt(self, task, probes=()):
-        """What a client of the naive engine would hand in."""
+        """The receipt of a client with the naive engine."""
         steps = num_steps(NOMINAL_WINDOWS, task.epochs, 32)
         work = Work(
             num_windows=NOMINAL_WINDOWS, epochs=5, num_steps=steps, engine="naive", loss=0.0, measured=StageTimes()
@@ -134,15 +134,15 @@ def test_the_papers_model_is_as_large_as_it_says():
 
 @pytest.mark.parametrize(("preset", "table", "backbone"), on_both("harmony", "fedsa_lora"))
 def test_table_accounting_reaches_the_columns(preset, table, backbone):
-    scene = world(preset, backbone, TABLE)
+    round_setup = world(preset, backbone, TABLE)
     row = {"harmony": "Harmony", "fedsa_lora": "FedSA-LoRA"}[preset]
     for round_ in (1, 199):
-        assert scene.round(scene.start(), round_) == printed(table, row) == (1.0, 1.0)
+        assert round_setup.round(round_setup.start(), round_) == printed(table, row) == (1.0, 1.0)
 
 
-def allocated(scene):
+def allocated(round_setup):
     """FedLEASE after its warm-up: three clusters, as many as device types."""
-    theta = scene.backbone.params()
+    theta = round_setup.backbone.params()
     views = {f"cluster.{c}": theta for c in range(3)}
     return ServerState(models={"global": theta, **views}, tensors={"cluster": torch.tensor([0, 0, 0, 1, 1, 1, 2, 2])})
 
@@ -158,8 +158,8 @@ def allocated(scene):
 )
 def test_table_accounting_with_what_is_added(preset, table, backbone, sent):
     """1.00x within 1.5 %; Pilot's bytes under Table II within 1 %, the others are those of our sizes."""
-    scene = world(preset, backbone, TABLE)
-    speedup, up = scene.round(allocated(scene) if preset == "fedlease" else scene.start(), 150)
+    round_setup = world(preset, backbone, TABLE)
+    speedup, up = round_setup.round(allocated(round_setup) if preset == "fedlease" else round_setup.start(), 150)
     assert speedup == pytest.approx(1.0, abs=0.015) and up == pytest.approx(sent, abs=1e-3)
     paper = printed(table, {"pilot": "Pilot", "fedlease": "FedLEASE"}[preset])[1]
     assert (abs(up - paper) < 0.01) is ((preset, table) == ("pilot", "II"))
@@ -167,8 +167,8 @@ def test_table_accounting_with_what_is_added(preset, table, backbone, sent):
 
 @pytest.mark.parametrize(("preset", "table", "backbone"), on_both("helora_table"))
 def test_helora_reaches_speedup_and_bytes(preset, table, backbone):
-    scene = world(preset, backbone)
-    speedup, up = scene.round(scene.start())
+    round_setup = world(preset, backbone)
+    speedup, up = round_setup.round(round_setup.start())
     assert (speedup, up) == pytest.approx(printed(table, "HeLoRA"), rel=0.035)
     faithful = world("helora", backbone)
     assert faithful.round(faithful.start()) != pytest.approx(printed(table, "HeLoRA"), rel=0.035), "fitted, not found"
@@ -176,34 +176,34 @@ def test_helora_reaches_speedup_and_bytes(preset, table, backbone):
 
 @pytest.mark.parametrize("preset", ["harmony_table", "fedsa_lora_table"])
 def test_presets_that_do_everything_reach_table_i(preset):
-    scene = world(preset, B1)
-    assert scene.round(scene.start()) == (1.0, 1.0)
+    round_setup = world(preset, B1)
+    assert round_setup.round(round_setup.start()) == (1.0, 1.0)
 
 
-def windows_over(scene, num_rounds, clock=CLOCK):
+def windows_over(round_setup, num_rounds, clock=CLOCK):
     """FedEL's mean speedup and upload, importances drawn, every selection made by its own device."""
-    draw, layout, states, found = random.Random(0), scene.backbone.layout, {}, []
+    draw, layout, states, rounds = random.Random(0), round_setup.backbone.layout, {}, []
     own = layout.select(fedel.own_groups(layout))
     probe = (Assignment(client=0, down={}, train=own, up={}, epochs=1), 32)
     for round_ in range(1, num_rounds + 1):
         receipts = []
-        for task in scene.strategy.allocate(ServerState(models={}), scene.context(round_)):
+        for task in round_setup.strategy.allocate(ServerState(models={}), round_setup.context(round_)):
             context = ClientContext(
-                info=scene.fleet[task.client],
+                info=round_setup.fleet[task.client],
                 round=round_,
                 layout=layout,
                 start={},
                 state=states.get(task.client, {}),
                 streams=Streams(seed=0),
-                planner=scene.planner,
+                planner=round_setup.planner,
                 probe=lambda trial: drawn(own, draw),
             )
-            refined = scene.receipt(scene.strategy.client.refine(context, task), (probe,))
-            update = scene.strategy.client.after(context, Update(receipt=refined, delta={}))
+            refined = round_setup.receipt(round_setup.strategy.client.refine(context, task), (probe,))
+            update = round_setup.strategy.client.after(context, Update(receipt=refined, delta={}))
             states[task.client] = update.state
             receipts.append(update.receipt)
-        found.append(scene.bill(receipts, clock))
-    return 1.0 / mean(1.0 / speedup for speedup, _ in found), mean(up for _, up in found)
+        rounds.append(round_setup.bill(receipts, clock))
+    return 1.0 / mean(1.0 / speedup for speedup, _ in rounds), mean(up for _, up in rounds)
 
 
 def drawn(own, draw):
@@ -224,34 +224,34 @@ def test_fedel_reaches_the_speedup_and_not_the_bytes(preset, table, backbone):
 
 
 def test_fedel_cannot_be_that_fast_where_the_forward_pass_is_charged():
-    scene = world("fedel_table", B1)
-    assert windows_over(scene, 24, "split_naive")[0] < 3.5
+    round_setup = world("fedel_table", B1)
+    assert windows_over(round_setup, 24, "split_naive")[0] < 3.5
 
 
 def test_darkdistill_reaches_the_bytes_and_not_the_speedup():
     """A prefix of one convolution is no 55 % of the model."""
-    scene = world("darkdistill_table", B1)
-    layout, receipts = scene.backbone.layout, []
-    for task in scene.strategy.allocate(scene.start(), scene.context()):
+    round_setup = world("darkdistill_table", B1)
+    layout, receipts = round_setup.backbone.layout, []
+    for task in round_setup.strategy.allocate(round_setup.start(), round_setup.context()):
         context = ClientContext(
-            info=scene.fleet[task.client], round=1, layout=layout, start={}, state={}, streams=Streams(seed=0)
+            info=round_setup.fleet[task.client], round=1, layout=layout, start={}, state={}, streams=Streams(seed=0)
         )
         stats = dict.fromkeys(("label", "difficulty"), torch.zeros(NOMINAL_WINDOWS))
-        done = replace(scene.receipt(task), stats=stats)
-        receipts.append(scene.strategy.client.after(context, Update(receipt=done, delta={})).receipt)
+        done = replace(round_setup.receipt(task), stats=stats)
+        receipts.append(round_setup.strategy.client.after(context, Update(receipt=done, delta={})).receipt)
         assert set(task.up) == set(task.train), "our own rule: nobody sends what it did not train"
-    speedup, up = scene.bill(receipts)
+    speedup, up = round_setup.bill(receipts)
     assert 1.0 < up < 1.03 and {r.bytes_up for r in receipts} == {receipts[0].bytes_up}
     assert speedup > 2 * printed("I", "DarkDistill")[0]
 
 
 def test_fedicu_freezes_whole_groups_so_bytes_fall_by_more_than_a_fifth():
     """Backbone 1's fusion blocks are a quarter each: 74 to 76 % is sent where the paper says 80."""
-    scene = world("fedicu_table", B1)
-    found = []
+    round_setup = world("fedicu_table", B1)
+    rounds = []
     for seed in range(20):
         draw = random.Random(seed)
-        known = to_tensor({j: draw.random() for j in scene.backbone.layout.ids}, scene.backbone.layout)
-        found.append(scene.round(replace(scene.start(), tensors={IMPORTANCE: known})))
-    assert all(0.73 < up < 0.77 for _, up in found) and printed("I", "FedICU")[1] == pytest.approx(0.80, abs=0.001)
-    assert mean(speedup for speedup, _ in found) > printed("I", "FedICU")[0] + 0.1
+        known = to_tensor({j: draw.random() for j in round_setup.backbone.layout.ids}, round_setup.backbone.layout)
+        rounds.append(round_setup.round(replace(round_setup.start(), tensors={IMPORTANCE: known})))
+    assert all(0.73 < up < 0.77 for _, up in rounds) and printed("I", "FedICU")[1] == pytest.approx(0.80, abs=0.001)
+    assert mean(speedup for speedup, _ in rounds) > printed("I", "FedICU")[0] + 0.1

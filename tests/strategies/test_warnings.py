@@ -32,14 +32,14 @@ def further(config, context):
 
 @pytest.mark.parametrize("name", TIGHT)
 @pytest.mark.parametrize("planner", [TAUS, CROWDED], ids=["paper", "equal"])
-def test_it_warns_exactly_where_nobody_may_train_more(name, planner):
+def test_it_warns_exactly_where_no_client_may_train_more(name, planner):
     context = toy_context(CNN, PAPER, 1, planner)
     needed = min(cheapest_further(PRESETS[name].config, context, c).needed_s for c in context.fleet.clients)
     for deadline in (0.5 * needed, 0.999 * needed, needed, float(rounded_up(needed)), 2 * needed):
         config = PRESETS[name].config.model_copy(update={"deadline_s": deadline})
         # V2 and V3 need no block, and their ranking may prefer one; who offers the others first finds a place for them.
-        found = further(config, context) if config.mandatory else offered(config, context)
-        assert bool(found) == (warnings(config, context) == ()), deadline
+        choices = further(config, context) if config.mandatory else offered(config, context)
+        assert bool(choices) == (warnings(config, context) == ()), deadline
 
 
 def offered(config, context):

@@ -93,15 +93,15 @@ def _rounds(backbone, engine):
     trainer = placed(backbone, engine)
     layout, (data, prepared) = trainer.backbone.layout, inputs_of(trainer.backbone)
     kept, rest = layout.ids[-1], layout.select(layout.ids[:-1])
-    asked = task(trainer.backbone, None, 2, keep=layout.select([kept]), up=rest)
+    assignment = task(trainer.backbone, None, 2, keep=layout.select([kept]), up=rest)
     state = {kept: torch.zeros(layout[kept].numel)}
-    update = trainer.train(context_of(trainer, state), asked, data, ClientProgram(observe=seen))
+    update = trainer.train(context_of(trainer, state), assignment, data, ClientProgram(observe=seen))
     assert types([trainer.flat]) == {GPU}
     assert types([*update.delta.values(), *update.state.values(), *update.receipt.stats.values()]) == {"cpu"}
     for module in (m for s in trainer.backbone.stages for m in s.module.modules()):
         assert types([*module.parameters(recurse=False), *module.buffers(recurse=False)]) <= {GPU}, module
-    found = predict(trainer.backbone, prepared, MASKS, "zero_input")
-    assert {len(f) for f in found.values()} == {NUM_WINDOWS} and types(found.values()) == {"cpu"}
+    classes = predict(trainer.backbone, prepared, MASKS, "zero_input")
+    assert {len(f) for f in classes.values()} == {NUM_WINDOWS} and types(classes.values()) == {"cpu"}
 
 
 def a_stack(build, engine):
@@ -114,10 +114,10 @@ def a_stack(build, engine):
         layout, (data, _) = trainer.backbone.layout, inputs_of(trainer.backbone)
         few = ClientInputs(inputs={m: x[:9] for m, x in data.inputs.items()}, labels=data.labels[:9])
         kept, rest = layout.ids[-1], layout.select(layout.ids[:-1])
-        asked = task(trainer.backbone, None, 2, keep=layout.select([kept]), up=rest)
+        assignment = task(trainer.backbone, None, 2, keep=layout.select([kept]), up=rest)
         context, program = context_of(trainer, {kept: torch.zeros(layout[kept].numel)}), ClientProgram(observe=seen)
         updates = StackedTrainer(trainer, 8).train(
-            [trainer.begin(context, asked, inputs, program) for inputs in (few, data, data)]
+            [trainer.begin(context, assignment, inputs, program) for inputs in (few, data, data)]
         )
     for update in updates:
         assert types([*update.delta.values(), *update.state.values(), *update.receipt.stats.values()]) == {"cpu"}
@@ -127,15 +127,15 @@ def a_probe():
     """A trial on the device, and an objective that needs the whole batch."""
     probed = []
 
-    def refine(context, asked):
-        probed.append(context.probe(asked))
-        return asked
+    def refine(context, assignment):
+        probed.append(context.probe(assignment))
+        return assignment
 
     with fake_mode():
         trainer = placed(cnn("reuse"), "reuse")
-        asked = task(trainer.backbone, None, 1, taps=frozenset(["encoder.acc.2", "encoder.hr.2"]))
+        assignment = task(trainer.backbone, None, 1, taps=frozenset(["encoder.acc.2", "encoder.hr.2"]))
         data, _ = inputs_of(trainer.backbone)
-        trainer.train(context_of(trainer), asked, data, ClientProgram(objective=contrast, refine=refine))
+        trainer.train(context_of(trainer), assignment, data, ClientProgram(objective=contrast, refine=refine))
     assert types(t for p in probed for part in (p.step, p.gradient) for t in part.values()) == {"cpu"}
 
 

@@ -75,8 +75,8 @@ def client(present: tuple[str, ...] = TYPE_B, id_: int = 2) -> ClientInfo:
 def task(backbone: Backbone, groups: tuple[str, ...] | None = None, epochs: int = 1, **changes: object) -> Assignment:
     """Trains and uploads ``groups`` (all by default)."""
     chosen: Selection = backbone.layout.select(groups)
-    given = Assignment(client=2, down=backbone.layout.select(), train=chosen, up=chosen, epochs=epochs)
-    return replace(given, **changes)
+    assignment = Assignment(client=2, down=backbone.layout.select(), train=chosen, up=chosen, epochs=epochs)
+    return replace(assignment, **changes)
 
 
 class Scenario:
@@ -134,10 +134,10 @@ class Scenario:
             )
 
 
-def distance(found: Update, expected: Update) -> float:
+def distance(update: Update, expected: Update) -> float:
     """Relative L2 distance of two updates over all their groups."""
-    assert found.delta.keys() == expected.delta.keys()
-    gap = sum(float((found.delta[j].double() - d.double()).square().sum()) for j, d in expected.delta.items())
+    assert update.delta.keys() == expected.delta.keys()
+    gap = sum(float((update.delta[j].double() - d.double()).square().sum()) for j, d in expected.delta.items())
     return (gap / sum(float(d.double().square().sum()) for d in expected.delta.values())) ** 0.5
 
 

@@ -35,7 +35,7 @@ def test_the_oracle_is_not_computed_in_bfloat16():
         ({}, {"placement": "typed"}, r"training.stack = 8 where every client has a host of its own.*'typed'"),
     ],
 )
-def test_a_stack_that_nobody_could_share_is_refused(training, runtime, why):
+def test_a_stack_that_no_clients_could_share_is_refused(training, runtime, why):
     with pytest.raises(UserError, match=why):
         parse({"training": {"stack": 8, **training}, "runtime": runtime})
 

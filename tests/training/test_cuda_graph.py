@@ -1,4 +1,4 @@
-"""What is recorded and when; that a real GPU replays it is shown by ``pytest -m gpu``."""
+"""Tests which steps are recorded and when; ``pytest -m gpu`` shows that a real GPU replays them."""
 
 from contextlib import contextmanager
 

@@ -27,13 +27,13 @@ def test_masked_predictions_are_those_of_zeroed_sensors(engine, missing):
     num = CHUNK + 77
     raw, _ = windows(num)
     backbone, oracle = build(engine), build()
-    found = predict(backbone, {m: backbone.prepare(m, x) for m, x in raw.items()}, MASKS, missing)
+    classes = predict(backbone, {m: backbone.prepare(m, x) for m, x in raw.items()}, MASKS, missing)
     for mask in MASKS:
         logits = plain(oracle, raw, mask, missing).detach()
         first, second = logits.topk(2, dim=1).values.unbind(1)
         clear = first - second > 1e-5
-        assert found[mask].shape == (num,) and clear.float().mean() > 0.99
-        assert torch.equal(found[mask][clear], logits.argmax(1)[clear])
+        assert classes[mask].shape == (num,) and clear.float().mean() > 0.99
+        assert torch.equal(classes[mask][clear], logits.argmax(1)[clear])
 
 
 def test_masks_share_what_they_have_in_common():
@@ -49,23 +49,23 @@ def test_masks_share_what_they_have_in_common():
     assert len([c for c in calls if c[0] == "head"]) == 2 * len(MASKS)
 
 
-def test_no_sensor_at_all_is_one_guess_for_everybody():
+def test_without_any_sensor_all_windows_get_one_class():
     raw, _ = windows(10)
-    found = predict(build(), raw, [frozenset()], "zero_input")[frozenset()]
-    assert found.shape == (10,) and len(found.unique()) == 1
+    classes = predict(build(), raw, [frozenset()], "zero_input")[frozenset()]
+    assert classes.shape == (10,) and len(classes.unique()) == 1
 
 
 def test_a_share_without_windows_predicts_nothing():
     raw, _ = windows(4)
-    found = predict(build(), {m: x[:0] for m, x in raw.items()}, MASKS, "zero_input")
-    assert all(p.shape == (0,) and p.dtype == torch.int64 for p in found.values())
+    classes = predict(build(), {m: x[:0] for m, x in raw.items()}, MASKS, "zero_input")
+    assert all(p.shape == (0,) and p.dtype == torch.int64 for p in classes.values())
 
 
 def test_confusion_by_hand():
     labels, predicted = torch.tensor([0, 0, 1, 2, 2]), torch.tensor([0, 1, 1, 0, 2])
-    found = confusion(labels, predicted, torch.tensor([0, 0, 0, 1, 1]), num_subjects=2, num_classes=3)
-    assert found.tolist() == [[[1, 1, 0], [0, 1, 0], [0, 0, 0]], [[0, 0, 0], [0, 0, 0], [1, 0, 1]]]
-    assert found.dtype == torch.int64
+    matrices = confusion(labels, predicted, torch.tensor([0, 0, 0, 1, 1]), num_subjects=2, num_classes=3)
+    assert matrices.tolist() == [[[1, 1, 0], [0, 1, 0], [0, 0, 0]], [[0, 0, 0], [0, 0, 0], [1, 0, 1]]]
+    assert matrices.dtype == torch.int64
 
 
 @settings(max_examples=30, deadline=None)

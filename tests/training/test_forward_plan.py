@@ -1,4 +1,4 @@
-"""What is computed when: counted on the real modules by hooks, not read off the plan."""
+"""Tests which stage is computed when, counted on the real modules by hooks, not read off the plan."""
 
 from collections import Counter
 
@@ -76,16 +76,16 @@ def test_what_no_sensor_reaches_is_computed_once_however_many_chunks_there_are()
 @pytest.mark.parametrize("missing", ["zero_input", "zero_feature"])
 def test_what_no_sensor_reaches_is_the_same_for_any_chunk(missing):
     raw, _ = windows(300)
-    shown, found = {m: raw[m] for m in TYPE_B}, []
+    shown, constants = {m: raw[m] for m in TYPE_B}, []
     for chunk in (None, 64):
         backbone = build()
         backbone.chunk, seen = chunk, count_rows(backbone)
         plan = plan_forward(backbone, TYPE_B, ("fusion.B",), missing, reuse=True)
         sources = compute_sources(backbone, plan, shown, 300)
         assert set(rows(seen, "encoder.hr.1").values()) == {1}
-        found.append({name: x for name, x in sources.items() if len(x) == 1})
-    assert found[0].keys() == found[1].keys() >= {"fusion.A.hr"}
-    assert all(torch.equal(x, found[1][name]) for name, x in found[0].items())
+        constants.append({name: x for name, x in sources.items() if len(x) == 1})
+    assert constants[0].keys() == constants[1].keys() >= {"fusion.A.hr"}
+    assert all(torch.equal(x, constants[1][name]) for name, x in constants[0].items())
 
 
 @pytest.mark.parametrize("engine", ["reuse", "gemm"])
@@ -121,15 +121,15 @@ def test_logits_do_not_depend_on_what_is_reused(missing, trained, present):
     """300 windows: two chunks and a rest."""
     raw, _ = windows(300)
     backbone, inputs = build(), {m: raw[m] for m in present}
-    found = {}
+    logits = {}
     for reuse in (False, True):
         plan = plan_forward(backbone, present, trained, missing, reuse)
         sources = compute_sources(backbone, plan, inputs, 300)
         index = torch.tensor([299, 0, 256, 255, 7])
         with torch.no_grad():
             values = run_stages(plan.every_step, BatchBuffers(sources, 300, 5).take(index), plan, 5)
-        found[reuse] = values["head"].expand(5, SHAPE.num_classes)
-    assert torch.allclose(found[True], found[False], rtol=0, atol=2e-6)
+        logits[reuse] = values["head"].expand(5, SHAPE.num_classes)
+    assert torch.allclose(logits[True], logits[False], rtol=0, atol=2e-6)
 
 
 def test_zero_window_is_prepared_like_any_other():

@@ -50,6 +50,6 @@ def test_reuse_changes_nothing_in_five_epochs(dataset, present, groups, missing)
     spec = get_spec(dataset)
     owned = spec.names[:present]
     chosen = None if groups == "everything" else (*(f"fusion.A.{m}" for m in owned), "fusion.B", "head.1")
-    given = {"num": 64, "epochs": 5, "missing": missing}
-    naive, reuse = (trained(engine, torch.float32, spec, owned, chosen, **given) for engine in ("naive", "reuse"))
+    options = {"num": 64, "epochs": 5, "missing": missing}
+    naive, reuse = (trained(engine, torch.float32, spec, owned, chosen, **options) for engine in ("naive", "reuse"))
     assert naive.receipt.work.num_steps == 10 and distance(reuse, naive) <= 1e-5

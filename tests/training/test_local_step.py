@@ -78,9 +78,9 @@ def one_batch(program, taps, most, engine="reuse", autocast="none", groups=None)
         )
         prepared = {m: backbone.prepare(m, raw[m].to(dtype)) for m in TYPE_B}
         output = CONNECTOR.output("first") if "connector.own" in taps else None
-        asked = task(backbone, groups, taps=frozenset(taps), output=output)
+        assignment = task(backbone, groups, taps=frozenset(taps), output=output)
         data = ClientInputs(inputs=prepared, labels=labels)
-        run = trainer.load(ClientRun(context=context, task=asked, data=data, program=program))
+        run = trainer.load(ClientRun(context=context, task=assignment, data=data, program=program))
         batches = trainer._batches(run)
         loss = accumulate_gradients(run, batches, torch.arange(BATCH).flip(0), is_observed=True)
         return run.vectors.pop_gradients(), float(loss), observed_rows(run)
@@ -104,13 +104,13 @@ def test_gradient_is_the_whole_batch_s(name, most):
 @pytest.mark.parametrize("groups", [None, ("fusion.A.acc", "encoder.acc.2", "head.1")], ids=["everything", "some"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_every_objective_has_the_naive_engine_s_gradient(name, groups, engine):
-    """What an objective sums over an absent sensor's rows is the same sum, however few of them were computed."""
+    """An objective's sum over an absent sensor's rows is the same, however few of them were computed."""
     program, taps = PROGRAMS[name]
     expected, loss, rows = one_batch(program, taps, None, engine="naive", groups=groups)
-    found, same_loss, same_rows = one_batch(program, taps, None, engine=engine, groups=groups)
+    gradient, same_loss, same_rows = one_batch(program, taps, None, engine=engine, groups=groups)
     assert same_loss == pytest.approx(loss, rel=1e-10)
     assert all(torch.allclose(same_rows[n], rows[n], rtol=1e-10, atol=1e-12) for n in ("label", "loss"))
-    assert max(float((found[j] - g).abs().max()) for j, g in expected.items()) < 1e-10
+    assert max(float((gradient[j] - g).abs().max()) for j, g in expected.items()) < 1e-10
 
 
 def test_what_the_wrong_declaration_would_give_is_something_else():

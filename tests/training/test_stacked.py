@@ -46,15 +46,17 @@ CLIENTS = [(("acc", "gyro"), 45), (ALL, 61), (("hr",), 9), (("gyro", "hr"), 45),
 
 def runs_of(scenario, tasks, program=None, states=None):
     """One client per task; each starts from a model of its own."""
-    found = []
-    for i, (asked, (present, num)) in enumerate(zip(tasks, CLIENTS, strict=False)):
+    runs = []
+    for i, (assignment, (present, num)) in enumerate(zip(tasks, CLIENTS, strict=False)):
         make = torch.Generator().manual_seed(i)
         start = {j: x + 0.01 * torch.randn(x.shape, generator=make).to(x.dtype) for j, x in scenario.start.items()}
         context = scenario.context(present=present, id_=i, start=start, state=(states or {}).get(i, NO_STATE))
         inputs = scenario.inputs(present, num)
         with precision(scenario.dtype):
-            found.append(scenario.trainer.begin(context, replace(asked, client=i), inputs, program or ClientProgram()))
-    return found
+            runs.append(
+                scenario.trainer.begin(context, replace(assignment, client=i), inputs, program or ClientProgram())
+            )
+    return runs
 
 
 def both(
@@ -161,9 +163,11 @@ def test_rates_tensors_and_personal_groups_are_each_client_s_own():
     def tasks(backbone):
         layout = backbone.layout
         kept, rest = layout.select(["head.1"]), layout.select(layout.ids[:-1])
-        found = [task(backbone, None, 2, lr_scale={"fusion.B": 0.5 * i, "head.1": 3.0}) for i in range(3)]
-        found.append(task(backbone, None, 2, train={**layout.select(), "fusion.A.acc": kinds, "encoder.hr.2": kinds}))
-        return [*found, task(backbone, None, 2, keep=kept, up=rest)]
+        assigned = [task(backbone, None, 2, lr_scale={"fusion.B": 0.5 * i, "head.1": 3.0}) for i in range(3)]
+        assigned.append(
+            task(backbone, None, 2, train={**layout.select(), "fusion.A.acc": kinds, "encoder.hr.2": kinds})
+        )
+        return [*assigned, task(backbone, None, 2, keep=kept, up=rest)]
 
     head = Scenario().start["head.1"]
     singly, stacked = both(tasks, states={4: {"head.1": torch.full_like(head, 0.2, dtype=torch.float64)}})
@@ -216,11 +220,11 @@ def transformers(missing):
 @pytest.fixture
 def alone(monkeypatch):
     """The clients that were trained alone."""
-    found, usual = [], Trainer.train_run
+    trained, usual = [], Trainer.train_run
     monkeypatch.setattr(
-        Trainer, "train_run", lambda self, given: (found.append(given.task.client), usual(self, given))[1]
+        Trainer, "train_run", lambda self, given: (trained.append(given.task.client), usual(self, given))[1]
     )
-    return found
+    return trained
 
 
 def stacked(tasks, most=8, scenario=None):
@@ -228,7 +232,7 @@ def stacked(tasks, most=8, scenario=None):
     return StackedTrainer(scenario.trainer, most).train(runs_of(scenario, tasks(scenario.backbone)))
 
 
-def test_all_who_can_share_do(alone):
+def test_all_clients_that_can_share_steps_do(alone):
     stacked(lambda backbone: [task(backbone) for _ in CLIENTS])
     assert alone == []
 
@@ -297,7 +301,7 @@ def test_nothing_of_a_round_outlives_it(monkeypatch):
 
 
 class Refusing(TorchDispatchMode):
-    """What waits for a value of the device, or moves one there: no recorded step may do it."""
+    """Refuses operations that wait for a value of the device or move one there: no recorded step may do that."""
 
     WAITS = ("_local_scalar_dense", "bincount", "nonzero", "unique", "masked_select", "is_nonzero", "item")
 
@@ -310,15 +314,15 @@ class Refusing(TorchDispatchMode):
 @pytest.fixture
 def recorded(monkeypatch):
     """How many steps were taken as if they were recorded."""
-    found = []
+    taken = []
 
     def call(self, step):
-        found.append(step)
+        taken.append(step)
         with Refusing():
             step()
 
     monkeypatch.setattr(CudaGraphStep, "__call__", call)
-    return found
+    return taken
 
 
 def waiting(step):
@@ -339,8 +343,8 @@ def test_a_step_could_be_recorded(recorded):
 
 def test_an_epoch_by_hand():
     """Batches of 10: 25 and 25 windows, 20, 7. Two full steps of the first three, then 5, 5 and 7 windows."""
-    found = [(s.first, s.last, s.start, s.stop) for s in epoch_steps([25, 25, 20, 7], 10)]
-    assert found == [(0, 3, 0, 10), (0, 3, 10, 20), (0, 2, 20, 25), (3, 4, 0, 7)]
+    steps = [(s.first, s.last, s.start, s.stop) for s in epoch_steps([25, 25, 20, 7], 10)]
+    assert steps == [(0, 3, 0, 10), (0, 3, 10, 20), (0, 2, 20, 25), (3, 4, 0, 7)]
 
 
 @given(st.lists(st.integers(1, 70), min_size=1, max_size=6), st.integers(1, 32))

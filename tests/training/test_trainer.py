@@ -43,7 +43,7 @@ def batches(num, epochs, seed=0, round_=1, id_=2):
 
 
 def plain_loop(forward, parameters, raw, labels, epochs):
-    """What anybody would write: torch's Adam, cross-entropy, zeros for the sensor that is not there."""
+    """The loop one would write by hand: torch's Adam, cross-entropy, zeros for the sensor that is not there."""
     optimizer = torch.optim.Adam(parameters, lr=LR, foreach=False)
     for index in batches(len(labels), epochs):
         optimizer.zero_grad()
@@ -55,7 +55,7 @@ def plain_loop(forward, parameters, raw, labels, epochs):
 @for_every_assignment
 def test_naive_is_the_plain_loop_to_the_bit(groups):
     scenario, oracle = Scenario("naive"), build()
-    found = scenario.train(groups, epochs=2)
+    update = scenario.train(groups, epochs=2)
     before = oracle.params()
     chosen = oracle.layout.ids if groups is None else groups
     for j, parameters in oracle.parameters.items():
@@ -64,7 +64,7 @@ def test_naive_is_the_plain_loop_to_the_bit(groups):
     plain_loop(oracle.forward, [p for j in chosen for p in oracle.parameters[j]], *windows(), epochs=2)
     after = oracle.params()
     for j in chosen:
-        assert torch.equal(found.delta[j], after[j] - before[j]), j
+        assert torch.equal(update.delta[j], after[j] - before[j]), j
 
 
 class Plain(nn.Module):
@@ -98,7 +98,7 @@ class Plain(nn.Module):
 @in_both_modes
 def test_every_engine_equals_an_independent_module_in_float64(engine, missing):
     scenario = Scenario(engine, missing, torch.float64)
-    found = scenario.train(epochs=3)
+    update = scenario.train(epochs=3)
     layout = scenario.backbone.layout
     raw, labels = windows()
     with precision(torch.float64):
@@ -106,12 +106,12 @@ def test_every_engine_equals_an_independent_module_in_float64(engine, missing):
         before = {name: p.detach().clone() for name, p in oracle.named_parameters()}
         plain_loop(oracle, list(oracle.parameters()), {m: x.double() for m, x in raw.items()}, labels, epochs=3)
     moved = {name: p.detach() - before[name] for name, p in oracle.named_parameters()}
-    assert torch.allclose(layout.matrix("fusion_a", found.delta), moved["fusion.weight"], rtol=0, atol=1e-9)
-    assert torch.allclose(found.delta["fusion.B"], moved["fusion.bias"], rtol=0, atol=1e-9)
+    assert torch.allclose(layout.matrix("fusion_a", update.delta), moved["fusion.weight"], rtol=0, atol=1e-9)
+    assert torch.allclose(update.delta["fusion.B"], moved["fusion.bias"], rtol=0, atol=1e-9)
     gyro = torch.cat([moved["encoders.gyro.2.weight"].flatten(), moved["encoders.gyro.2.bias"]])
-    assert torch.allclose(found.delta["encoder.gyro.2"], gyro, rtol=0, atol=1e-9)
+    assert torch.allclose(update.delta["encoder.gyro.2"], gyro, rtol=0, atol=1e-9)
     absent = torch.cat([moved["encoders.hr.0.weight"].flatten(), moved["encoders.hr.0.bias"]])
-    assert torch.allclose(found.delta["encoder.hr.1"], absent, rtol=0, atol=1e-9)
+    assert torch.allclose(update.delta["encoder.hr.1"], absent, rtol=0, atol=1e-9)
 
 
 # Engines ---------------------------------------------------------------------------------------------------------
@@ -141,18 +141,18 @@ def test_matrix_products_change_nothing_after_an_epoch(groups, missing, dtype, t
 
 
 @pytest.mark.slow
-def test_where_float32_parts_it_parts_from_its_own_float64_self_as_far():
+def test_engines_differ_in_float32_by_no_more_than_float32_from_float64():
     """Five epochs with many seeds: reuse is never much further from the truth than the plain loop."""
     for seed in range(20):
         raw, labels = windows(97, seed)
 
         def updates(dtype, raw=raw, labels=labels):
-            found = []
+            results = []
             for engine in ("naive", "reuse"):
                 scenario = Scenario(engine, "zero_input", dtype)
                 inputs = {m: scenario.backbone.prepare(m, raw[m].to(dtype)) for m in TYPE_B}
-                found.append(scenario.train(epochs=5, inputs=ClientInputs(inputs=inputs, labels=labels)))
-            return found
+                results.append(scenario.train(epochs=5, inputs=ClientInputs(inputs=inputs, labels=labels)))
+            return results
 
         (naive, reuse), (truth, exact) = updates(torch.float32), updates(torch.float64)
         assert distance(exact, truth) <= 1e-11
@@ -355,7 +355,7 @@ def test_other_facts_in_a_clients_state_survive():
     assert torch.equal(update.state["importance"], torch.ones(3))
 
 
-def test_refine_and_after_are_the_clients_own_word():
+def test_refine_and_after_decide_what_a_client_reports():
     scenario = Scenario()
 
     def refine(context, assignment):
@@ -453,7 +453,7 @@ def test_a_probe_leaves_no_trace(engine):
 def test_a_round_that_was_broken_off_leaves_nothing_to_the_next(engine, micro_batch):
     """Broken off in its second step, when some gradients are there: the same client again is a fresh trainer's."""
 
-    def scene_of():
+    def scenario_of():
         scenario = Scenario(engine)
         scenario.trainer.config = replace(scenario.trainer.config, micro_batch=micro_batch)
         return scenario
@@ -469,8 +469,8 @@ def test_a_round_that_was_broken_off_leaves_nothing_to_the_next(engine, micro_ba
     def broken(gradient):
         raise KeyboardInterrupt
 
-    used = scene_of()
+    used = scenario_of()
     with pytest.raises(KeyboardInterrupt):
         used.train(program=ClientProgram(objective=breaks, is_mean=True))
-    again, fresh = used.train(), scene_of().train()
+    again, fresh = used.train(), scenario_of().train()
     assert all(torch.equal(delta, fresh.delta[j]) for j, delta in again.delta.items())

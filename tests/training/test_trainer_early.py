@@ -16,16 +16,16 @@ from tests.training.scenario import ASSIGNMENTS, BATCH, Scenario
 @pytest.fixture
 def steps(monkeypatch):
     """How many tensors each of Adam's steps moved; every tensor counts as large."""
-    found, usual = [], LocalOptimizer.step
+    counts, usual = [], LocalOptimizer.step
 
     def step(self, parameters, lr):
         moved = [p for p in parameters if p.grad is not None]
-        found.append(len(moved))
+        counts.append(len(moved))
         usual(self, parameters, lr)
 
     monkeypatch.setattr(LocalOptimizer, "step", step)
     monkeypatch.setattr(trainer, "LARGE", 1)
-    return found
+    return counts
 
 
 def other(step):
@@ -114,11 +114,11 @@ def test_seconds_of_the_steps_are_the_optimizers(monkeypatch, steps):
 @pytest.fixture
 def passed(monkeypatch):
     """Whether each tensor's moments passed; pieces of 64 values, every tensor of as many has a step of its own."""
-    found, usual = [], LocalOptimizer._single_step
-    monkeypatch.setattr(LocalOptimizer, "_single_step", lambda *given: found.append(usual(*given)) or found[-1])
+    results, usual = [], LocalOptimizer._single_step
+    monkeypatch.setattr(LocalOptimizer, "_single_step", lambda *given: results.append(usual(*given)) or results[-1])
     monkeypatch.setattr(optimizer, "LARGE", 64)
     monkeypatch.setattr(trainer, "LARGE", 64)
-    return found
+    return results
 
 
 @pytest.mark.parametrize("program", [ClientProgram(), ClientProgram(objective=other)], ids=["at once", "afterwards"])
@@ -143,12 +143,12 @@ def test_moments_of_an_only_step_pass_and_no_bit_depends_on_it(program, num, epo
 
 def test_moments_of_a_probe_pass(passed):
     """It takes one step, whatever its trial would take as a round; its round has nine."""
-    told = []
+    by_step = []
 
     def refine(context, assignment):
         context.probe(assignment)
-        told.extend(passed)
+        by_step.extend(passed)
         return assignment
 
     Scenario("gemm").train(epochs=3, program=ClientProgram(refine=refine))
-    assert any(told) and passed == told
+    assert any(by_step) and passed == by_step

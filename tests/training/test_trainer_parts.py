@@ -96,10 +96,10 @@ def test_what_comes_down_at_a_lower_rank_has_no_other_ranks():
     before = {j: x.clone() for j, x in theta.items()}
     down = {"encoder.acc.1": Part(rank=1), "fusion.B": Part(rank=RANK), "head.1": Part(rank=1), "encoder.hr.1": Part()}
     zero_unsent_ranks(theta, layout, down)
-    found = layout.unflatten("encoder.acc.1", theta["encoder.acc.1"])
+    tensors = layout.unflatten("encoder.acc.1", theta["encoder.acc.1"])
     kept = layout.unflatten("encoder.acc.1", before["encoder.acc.1"])
-    assert torch.equal(found["a"][0], kept["a"][0]) and not found["a"][1:].any()
-    assert torch.equal(found["b"][:, 0], kept["b"][:, 0]) and not found["b"][:, 1:].any()
+    assert torch.equal(tensors["a"][0], kept["a"][0]) and not tensors["a"][1:].any()
+    assert torch.equal(tensors["b"][:, 0], kept["b"][:, 0]) and not tensors["b"][:, 1:].any()
     assert all(torch.equal(theta[j], before[j]) for j in theta if j != "encoder.acc.1")
 
 

@@ -21,7 +21,7 @@ def cnn(engine):
 
 
 @pytest.fixture(scope="module")
-def found(run_cache):
+def devices(run_cache):
     """By check: why it failed, empty where it did not."""
     if not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"):
         pytest.skip("this torch cannot pretend to have a GPU")
@@ -34,8 +34,8 @@ def found(run_cache):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_everything_of_a_round_is_on_one_device_and_what_leaves_is_on_the_cpu(name, found):
-    assert found[name] == ""
+def test_everything_of_a_round_is_on_one_device_and_what_leaves_is_on_the_cpu(name, devices):
+    assert devices[name] == ""
 
 
 def test_nothing_moves_where_the_cpu_computes():

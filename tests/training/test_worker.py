@@ -103,9 +103,9 @@ def strange():
 def test_a_target_that_omits_absent_sensors_is_blind_to_their_networks(job):
     target = EvalTarget(label="mine", modalities=("acc", "gyro"), omit_absent=True)
     for omits in (True, False):
-        asked = replace(target, omit_absent=omits)
-        found, other = (Worker(job).evaluate(theta, [asked], {}, "test")["mine"] for theta in (models(), strange()))
-        assert torch.equal(found, other) == omits
+        variant = replace(target, omit_absent=omits)
+        counts, other = (Worker(job).evaluate(theta, [variant], {}, "test")["mine"] for theta in (models(), strange()))
+        assert torch.equal(counts, other) == omits
 
 
 def test_a_task_that_omits_absent_sensors_is_blind_to_their_networks(job):
@@ -114,11 +114,11 @@ def test_a_task_that_omits_absent_sensors_is_blind_to_their_networks(job):
     task = tasks_of(job)[1]
     mine = {j: part for j, part in task.train.items() if j not in ABSENT}
     for omits in (True, False):
-        asked = replace(task, train=mine, up=mine, omit_absent=omits)
-        found, other = (
-            next(Worker(job).train_blocks(1, theta, [[asked]], {})).sums["global"] for theta in (models(), strange())
+        variant = replace(task, train=mine, up=mine, omit_absent=omits)
+        sums, other = (
+            next(Worker(job).train_blocks(1, theta, [[variant]], {})).sums["global"] for theta in (models(), strange())
         )
-        assert all(torch.equal(found[j].plain, other[j].plain) for j in mine) == omits
+        assert all(torch.equal(sums[j].plain, other[j].plain) for j in mine) == omits
 
 
 def test_training_after_an_evaluation_is_unharmed(job):
@@ -137,12 +137,12 @@ def test_windows_read_batch_by_batch_give_the_same_bits(job, engine, missing, gr
     trainer = TrainerConfig(lr=1e-2, batch_size=8, missing=missing, engine=engine)
     held = replace(job, trainer=trainer, build=partial(build, engine))
     train = build().layout.select(groups) if groups else build().layout.select()
-    tasks, found = tasks_of(job, train=train, up=train, epochs=2), []
+    tasks, outcomes = tasks_of(job, train=train, up=train, epochs=2), []
     for each in (held, replace(held, cache_mib=0)):
         worker = Worker(each)
         sums = next(worker.train_blocks(1, models(), [tasks], {})).sums["global"]
-        found.append((sums, worker.evaluate(models(), TARGETS, {}, "test"), worker._cache._used))
-    (first, tested, used), (second, tested_again, used_again) = found
+        outcomes.append((sums, worker.evaluate(models(), TARGETS, {}, "test"), worker._cache._used))
+    (first, tested, used), (second, tested_again, used_again) = outcomes
     assert used > 0 == used_again, "nothing is held"
     assert all(torch.equal(part.plain, second[j].plain) for j, part in first.items())
     assert all(torch.equal(counts, tested_again[label]) for label, counts in tested.items())
@@ -173,8 +173,8 @@ def test_what_was_used_last_makes_room_since_it_is_needed_last():
         cache.get(name, lambda: 2**19, lambda name=name: item(name))
     assert loads == ["a", "b", "c", "b", "a"], "every second is found; the oldest out first would find none"
     big = ClientInputs(inputs={"acc": torch.zeros(2**19)}, labels=torch.zeros(1, dtype=torch.int64))
-    found = [cache.get("big", lambda: 2**21, load) for load in (lambda: big, lambda: None)]
-    assert found == [big, big], "one that is too large is kept alone"
+    values = [cache.get("big", lambda: 2**21, load) for load in (lambda: big, lambda: None)]
+    assert values == [big, big], "one that is too large is kept alone"
 
 
 def test_room_is_made_before_windows_are_loaded(job):
@@ -205,16 +205,16 @@ def spoil(context, update):
 
 
 def test_an_update_that_is_not_finite_is_rejected_not_summed(job):
-    found = next(
+    result = next(
         Worker(replace(job, program=ClientProgram(after=spoil))).train_blocks(1, models(), [tasks_of(job)], {})
     )
-    assert set(found.rejected) == {1} and "not finite" in found.rejected[1]
-    assert [r.assignment.client for r in found.receipts] == [0, 2]
-    assert {part.members for part in found.sums["global"].values()} == {(0, 2)}
+    assert set(result.rejected) == {1} and "not finite" in result.rejected[1]
+    assert [r.assignment.client for r in result.receipts] == [0, 2]
+    assert {part.members for part in result.sums["global"].values()} == {(0, 2)}
 
 
 def as_it_is(context, update):
-    """What a program's own function could keep, so that its memory is not used again."""
+    """Returns the update as a program's own function: it could keep it, so that its memory is not used again."""
     return update
 
 
@@ -233,18 +233,18 @@ def test_a_delta_in_the_models_own_memory_gives_the_same_bits(job, keep, weight)
     )
     tasks = tasks_of(job, keep=keep)
     tasks[0] = replace(tasks[0], up={j: part for j, part in tasks[0].up.items() if j != "fusion.B"})
-    found, expected = (
+    result, expected = (
         next(Worker(replace(job, program=program)).train_blocks(1, models(), [tasks], {}))
         for program in (ClientProgram(), ClientProgram(after=as_it_is))
     )
-    assert set(found.rejected) == set(expected.rejected) == {1}
-    assert [r.sq_norm for r in found.receipts] == [r.sq_norm for r in expected.receipts]
+    assert set(result.rejected) == set(expected.rejected) == {1}
+    assert [r.sq_norm for r in result.receipts] == [r.sq_norm for r in expected.receipts]
     for j, part in expected.sums["global"].items():
-        mine = found.sums["global"][j]
+        mine = result.sums["global"][j]
         assert torch.equal(mine.plain, part.plain) and torch.equal(mine.weighted, part.weighted)
         assert mine.members == part.members == ((2, 3) if j == "fusion.B" else (0, 2, 3))
     for c, state in expected.states.items():
-        assert all(torch.equal(found.states[c][j], value) for j, value in state.items())
+        assert all(torch.equal(result.states[c][j], value) for j, value in state.items())
 
 
 def keeps_its_head(context, update):
@@ -253,25 +253,25 @@ def keeps_its_head(context, update):
 
 def test_what_a_program_keeps_of_its_update_is_not_the_next_clients(job):
     job, tasks = replace(job, program=ClientProgram(after=keeps_its_head)), tasks_of(job)
-    found = next(Worker(job).train_blocks(1, models(), [tasks], {}))
+    result = next(Worker(job).train_blocks(1, models(), [tasks], {}))
     for task in tasks:
         alone = next(Worker(job).train_blocks(1, models(), [[task]], {}))
-        assert torch.equal(found.states[task.client]["last"], alone.states[task.client]["last"])
+        assert torch.equal(result.states[task.client]["last"], alone.states[task.client]["last"])
 
 
 def test_receipts_carry_squared_norms(job):
-    found = next(Worker(job).train_blocks(1, models(), [tasks_of(job)[:1]], {}))
-    (receipt,) = found.receipts
-    for j, part in found.sums["global"].items():
+    result = next(Worker(job).train_blocks(1, models(), [tasks_of(job)[:1]], {}))
+    (receipt,) = result.receipts
+    for j, part in result.sums["global"].items():
         assert receipt.sq_norm[j] == pytest.approx(part.sq_norm, rel=1e-4)
 
 
 def test_collect_returns_every_update_and_sums_nothing(job):
-    found = next(Worker(replace(job, reduction=Collect())).train_blocks(1, models(), [tasks_of(job)], {}))
-    assert len(found.updates) == 3 and found.sums == {}
+    result = next(Worker(replace(job, reduction=Collect())).train_blocks(1, models(), [tasks_of(job)], {}))
+    assert len(result.updates) == 3 and result.sums == {}
     summed = next(Worker(job).train_blocks(1, models(), [tasks_of(job)], {}))
     assert summed.updates == ()
-    total = sum(u.delta["head.1"].double() for u in found.updates)
+    total = sum(u.delta["head.1"].double() for u in result.updates)
     assert torch.allclose(summed.sums["global"]["head.1"].plain, total, rtol=0, atol=1e-12)
 
 
@@ -286,16 +286,16 @@ def test_serial_executor_is_blocks_in_order(job):
     states = {1: {"head.1": torch.ones(build().layout["head.1"].numel)}}
     tasks = tasks_of(job, keep={"head.1": WHOLE})
     executor = SerialExecutor(job)
-    found = executor.train(1, models(), tasks[::-1], states)
+    trained = executor.train(1, models(), tasks[::-1], states)
     worker = Worker(job)
     expected = combine(
         (next(worker.train_blocks(1, models(), [block], states)) for block in blocks(tasks)), moved_bytes=7
     )
-    assert [r.assignment.client for r in found.reduced.receipts] == [0, 1, 2]
+    assert [r.assignment.client for r in trained.reduced.receipts] == [0, 1, 2]
     for j, part in expected.reduced.sums["global"].items():
-        assert torch.equal(found.reduced.sums["global"][j].weighted, part.weighted)
-    assert found.states.keys() == expected.states.keys() == {0, 1, 2}
-    assert expected.moved_bytes == 7 and found.moved_bytes == 0
+        assert torch.equal(trained.reduced.sums["global"][j].weighted, part.weighted)
+    assert trained.states.keys() == expected.states.keys() == {0, 1, 2}
+    assert expected.moved_bytes == 7 and trained.moved_bytes == 0
     counts = executor.evaluate(models(), TARGETS, {}, "test")
     assert int(counts["global"].sum()) == 31
     executor.close()

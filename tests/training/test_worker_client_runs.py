@@ -1,4 +1,4 @@
-"""Who is trained with whom on a worker, and whose code it was that raised."""
+"""Tests which clients a worker trains together, and that an error names the client whose code raised."""
 
 from dataclasses import replace
 
@@ -33,8 +33,8 @@ def impatient(step):
 
 def test_blocks_of_one_client_share_their_steps(job, monkeypatch):  # noqa: F811
     monkeypatch.setattr(Trainer, "train_run", None)
-    found = list(Worker(stacked(job)).train_blocks(1, models(), [[t] for t in tasks_of(job)], {}))
-    assert [[r.assignment.client for r in result.receipts] for result in found] == [[0], [1], [2]]
+    results = list(Worker(stacked(job)).train_blocks(1, models(), [[t] for t in tasks_of(job)], {}))
+    assert [[r.assignment.client for r in result.receipts] for result in results] == [[0], [1], [2]]
 
 
 def test_the_blocks_sums_are_those_of_clients_trained_alone(job):  # noqa: F811

@@ -19,24 +19,24 @@ def test_all_methods_of_a_seed_fold_and_setting_come_before_the_next():
     grid = Grid(
         name="g", title="", methods=("a", "b"), datasets=("pamap2", "dsa"), axes=(factors,), folds=(0, 1), seeds=(7, 8)
     )
-    found = keys(grid)
+    order = keys(grid)
     expected = []
     for seed in (7, 8):
         for dataset, fold in (("pamap2", None), ("dsa", 0), ("dsa", 1)):
             for setting in (dataset, f"{dataset}-gap10"):
                 expected += [(seed, fold, setting, method) for method in "ab"]
-    assert found == expected
-    blocks = [list(rows) for _, rows in groupby(found, key=lambda row: row[:3])]
-    assert len(blocks) == len(set(row[:3] for row in found)) and {len(b) for b in blocks} == {2}
+    assert order == expected
+    blocks = [list(rows) for _, rows in groupby(order, key=lambda row: row[:3])]
+    assert len(blocks) == len(set(row[:3] for row in order)) and {len(b) for b in blocks} == {2}
 
 
 def test_any_interruption_leaves_a_paired_comparison():
-    found = keys(load_grid("main_cnn"))
+    order = keys(load_grid("main_cnn"))
     number = len(load_grid("main_cnn").methods)
-    for stop in range(0, len(found), number):
-        methods = [m for _, _, _, m in found[:stop]]
+    for stop in range(0, len(order), number):
+        methods = [m for _, _, _, m in order[:stop]]
         assert {methods.count(m) for m in load_grid("main_cnn").methods} == {stop // number}
-    assert [row[0] for row in found] == sorted(row[0] for row in found)
+    assert [row[0] for row in order] == sorted(row[0] for row in order)
 
 
 def test_later_settings_win_over_earlier_ones():
@@ -84,7 +84,7 @@ def test_every_table_has_the_bounds():
         assert set(BOUNDS) < set(load_grid(name).methods)
 
 
-def test_every_claim_is_asked_wherever_the_variants_run():
+def test_every_claim_is_tested_wherever_the_variants_run():
     needed = {label for plan in PLANS for label in plan.pair}
     for name in ("ablation", "coupling"):
         assert needed < set(load_grid(name).methods)

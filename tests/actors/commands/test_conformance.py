@@ -1,4 +1,4 @@
-"""What the verdict calls the strategy that was judged."""
+"""Tests the name under which a verdict shows the strategy."""
 
 import pytest
 
@@ -16,7 +16,7 @@ from relief_ray.conformance.runner import PROBLEM
         ("{file}:Mine", "class Mine(FedAvg):\n    pass", "{file}:Mine"),
     ],
 )
-def test_an_instance_of_ours_is_called_as_it_was_asked_for(target, own, expected, write):
+def test_an_instance_of_a_built_in_method_keeps_the_name_it_was_given_by(target, own, expected, write):
     imports = "from relief_ray.strategies.fedavg import FedAvg\nfrom relief_ray.strategies.harmony import Harmony\n"
     file = write(f"{imports}\n{own}\n")
     spec = target.format(file=file)

@@ -12,8 +12,8 @@ SMALL = [f"--set=backbone.{key}=2" for key in ("conv1", "conv2", "steps", "fusio
 
 
 def test_list_says_what_is_here(invoke) -> None:
-    found = {d["name"]: d for d in json.loads(invoke("data", "list", "--json").stdout)}
-    assert found["dsa_mini"]["origin"] == "real" and found["pamap2"]["origin"] is None
+    datasets = {d["name"]: d for d in json.loads(invoke("data", "list", "--json").stdout)}
+    assert datasets["dsa_mini"]["origin"] == "real" and datasets["pamap2"]["origin"] is None
     assert "relief-ray data fetch" in invoke("data", "list").stdout
 
 
@@ -31,8 +31,8 @@ def test_synthetic_files_are_called_so_everywhere(invoke, tmp_path: Path, monkey
     made = invoke("data", "synth", "mhealth", "--out", tmp_path, "--scale=0.05")
     assert made.exit_code == 0 and "SYNTHETIC" in made.stdout and f"RELIEF_DATA={tmp_path}" in made.stdout
     monkeypatch.setenv("RELIEF_DATA", str(tmp_path))
-    found = {d["name"]: d for d in json.loads(invoke("data", "list", "--json").stdout)}
-    assert found["mhealth"]["origin"] == "SYNTHETIC"
+    datasets = {d["name"]: d for d in json.loads(invoke("data", "list", "--json").stdout)}
+    assert datasets["mhealth"]["origin"] == "SYNTHETIC"
     assert json.loads(invoke("data", "verify", "mhealth", "--json").stdout)["origin"] == "SYNTHETIC"
 
 

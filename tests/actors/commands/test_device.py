@@ -21,17 +21,17 @@ def profile(invoke, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str
 
 def test_it_shows_what_it_measured_and_how_to_use_it(profile: tuple[Path, str]) -> None:
     path, text = profile
-    found = load_profile(path)
-    assert f"MEASURED {found.measured.date}" in text and found.measured.torch in text
-    assert all(f"  {stage} " in text for stage in found.devices["A"].stagewise.stages)
+    saved = load_profile(path)
+    assert f"MEASURED {saved.measured.date}" in text and saved.measured.torch in text
+    assert all(f"  {stage} " in text for stage in saved.devices["A"].stagewise.stages)
     assert f"--set costs.profile={path} --set costs.planning_time=measured" in text
     assert all(len(line) <= 120 for line in text.splitlines() if str(path) not in line)
 
 
 def test_a_run_plans_with_it_and_keeps_it(invoke, profile: tuple[Path, str], tmp_path: Path) -> None:
     path, _ = profile
-    asked = [f"--set=costs.profile={path}", "--set=costs.planning_time=measured"]
-    result = invoke("run", "smoke", "--out", tmp_path, *SMALL, *asked)
+    settings = [f"--set=costs.profile={path}", "--set=costs.planning_time=measured"]
+    result = invoke("run", "smoke", "--out", tmp_path, *SMALL, *settings)
     assert result.exit_code == 0, result.output
     run = read_run(tmp_path / "relief-s0")
     assert run.planning_model == "measured" and not [w for w in run.warnings if "extrapolated" in w]
@@ -54,9 +54,9 @@ def test_a_profile_of_another_shape_is_named(invoke, profile: tuple[Path, str], 
 
 def test_json_and_chosen_types(invoke, tmp_path: Path) -> None:
     result = invoke("device", "profile", "--turns=1", "--types=C", "--json", "--out", tmp_path / "c.json", *SMALL)
-    found = json.loads(result.stdout)
-    assert list(found["devices"]) == ["C"] and found["measured"]["status"] == "MEASURED"
-    assert found["path"] == str(tmp_path / "c.json") and load_profile(tmp_path / "c.json").backbone == "cnn"
+    printed = json.loads(result.stdout)
+    assert list(printed["devices"]) == ["C"] and printed["measured"]["status"] == "MEASURED"
+    assert printed["path"] == str(tmp_path / "c.json") and load_profile(tmp_path / "c.json").backbone == "cnn"
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from actors.grids.trial import run_trial
 from actors.plans import Plan, keep_error, read_grid, write_grid
 from actors.runtime.warm_pool import WorkerCache
 from tests.actors.conftest import SMALL, Invoke, Start
-from tests.actors.grids.scenes import tiny_plan, tiny_search
+from tests.actors.grids.tiny_plans import tiny_plan, tiny_search
 from tests.actors.test_plans import spec_of
 from tune_configs.cells import cells_of, load_grid
 
@@ -94,7 +94,7 @@ def test_a_search_ends_with_its_own_next_step(invoke: Invoke, tmp_path):
 
 
 @pytest.mark.ray
-def test_a_damaged_cell_stops_nobody(invoke: Invoke, start: Start, tmp_path):
+def test_a_damaged_cell_does_not_stop_the_others(invoke: Invoke, cluster, tmp_path):
     plan = write_grid(tiny_plan(tmp_path / "g", methods=("fedavg", "fedprox", "relief")))
     damaged, cut, _ = plan.cell_folders()
     for entry in (damaged, cut):
@@ -106,9 +106,9 @@ def test_a_damaged_cell_stops_nobody(invoke: Invoke, start: Start, tmp_path):
     status = invoke("grid", "status", plan.out)
     assert status.exit_code == 0 and "2 failed, 1 planned of 3 cells" in status.stdout
     assert "line 1 is damaged" in status.stdout and "ends with no round (0 of 3 rounds)" in status.stdout
-    process = start("grid", "resume", plan.out)
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == 5 and "2 cells failed; the others are not touched" in err, (out, err)
+    resumed = invoke("grid", "resume", plan.out)
+    out, err = resumed.stdout, resumed.stderr
+    assert resumed.exit_code == 5 and "2 cells failed; the others are not touched" in err, (out, err)
     assert [e.status for e in plan.cell_folders()] == ["failed", "failed", "done"]
     assert "internal error" not in out + err and "Traceback" not in out + err
     ledger.write_bytes(b"".join(lines))
@@ -116,7 +116,7 @@ def test_a_damaged_cell_stops_nobody(invoke: Invoke, start: Start, tmp_path):
 
 
 @pytest.mark.ray
-def test_what_was_not_asked_for_does_not_run(invoke: Invoke, cluster, tmp_path):
+def test_cells_that_were_not_requested_do_not_run(invoke: Invoke, cluster, tmp_path):
     smoke = ["grid", "smoke", "--out", tmp_path, *SMALL, "--set=data.max_windows_per_client=4", "--set=rounds=1"]
     smoke += ["--set=tracking.enabled=false", "--set=folds=[0]", "--set=seeds=[0]"]
     write_grid(Plan(out=tmp_path, name="smoke", title="", cells=cells_of(load_grid("smoke"), ["methods=v1"])))

@@ -1,4 +1,4 @@
-"""What fits into a budget, and on how many cores."""
+"""Tests which cells fit into a budget, and the number of cores that counts."""
 
 import math
 import os
@@ -12,7 +12,7 @@ from actors.grids.trial import run_trial
 from actors.plans import write_grid
 from actors.runtime.session import num_cores
 from actors.runtime.warm_pool import WorkerCache
-from tests.actors.grids.scenes import tiny_plan
+from tests.actors.grids.tiny_plans import tiny_plan
 from tests.actors.test_plans import spec_of
 
 JOINED = "from actors.commands.grid import num_places; print(num_places(()), num_places(()))"
@@ -32,7 +32,7 @@ def test_a_budget_leaves_time_for_ray_to_start(tmp_path, capsys):
     assert within_budget(plan, entries, todo, GridOptions()) == todo and math.isinf(GridOptions().left_s())
 
 
-def test_without_a_cluster_the_cores_are_ours(tmp_path, monkeypatch):
+def test_without_a_cluster_the_cores_are_this_processs(tmp_path, monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     assert num_places(tiny_plan(tmp_path).cell_folders()) == num_cores()
 

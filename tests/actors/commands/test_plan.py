@@ -150,5 +150,5 @@ def test_a_damaged_plan_is_named(tmp_path: Path, text: str) -> None:
 
 
 def test_runs_are_found_one_folder_below_and_named_once(runs: Path) -> None:
-    found = find_runs([runs, runs / "v1-s0"])
-    assert [p.name for p in found] == ["fedavg-s0", "relief-s0", "v1-s0", "v3-s0"]
+    folders = find_runs([runs, runs / "v1-s0"])
+    assert [p.name for p in folders] == ["fedavg-s0", "relief-s0", "v1-s0", "v3-s0"]

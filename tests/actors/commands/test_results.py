@@ -47,7 +47,7 @@ def test_a_run_of_fedavg_and_relief_leaves_the_figure(runs: Path) -> None:
 
 
 @pytest.mark.slow
-def test_mlflow_hears_of_every_round_and_sync_adds_nothing(invoke, tmp_path: Path) -> None:
+def test_mlflow_gets_every_round_and_sync_adds_nothing(invoke, tmp_path: Path) -> None:
     pytest.importorskip("mlflow")
     from mlflow import MlflowClient
 

@@ -56,9 +56,9 @@ def test_reproduce_of_a_changed_cell_is_different_and_exits_6(invoke, reported, 
     facts["cells"]["relief-s0"]["model_sha256"] = "0" * 64
     (tmp_path / "cells.json").write_text(json.dumps(facts))
     result = invoke("reproduce", f"{tmp_path}#relief", "--json")
-    found = json.loads(result.stdout)
-    assert result.exit_code == 6 and found["answer"] == "different" and found["cell"] == "relief-s0"
-    assert any("time_s" in d for d in found["differences"])
+    answer = json.loads(result.stdout)
+    assert result.exit_code == 6 and answer["answer"] == "different" and answer["cell"] == "relief-s0"
+    assert any("time_s" in d for d in answer["differences"])
 
 
 def test_whatif_prints_both_fleets_and_says_that_the_allocation_stays(invoke, runs: Path, tmp_path: Path) -> None:
@@ -67,8 +67,8 @@ def test_whatif_prints_both_fleets_and_says_that_the_allocation_stays(invoke, ru
     shown = invoke("fleet", "whatif", runs, "--fleet", other).stdout
     assert "the allocation is the one that was planned for the recorded fleet" in " ".join(shown.split())
     assert all(len(line) <= 120 for line in shown.splitlines())
-    found = json.loads(invoke("fleet", "whatif", runs, "--fleet", other, "--json").stdout)["runs"]
-    slower = next(r for r in found if r["title"].startswith("fedavg"))
+    listed = json.loads(invoke("fleet", "whatif", runs, "--fleet", other, "--json").stdout)["runs"]
+    slower = next(r for r in listed if r["title"].startswith("fedavg"))
     assert slower["whatif"]["split_naive"]["round_s"] > slower["recorded"]["split_naive"]["round_s"]
 
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from actors.runtime.session import SessionOptions
+from relief_ray.errors import UserError
 from relief_ray.records.run_folder import read_rounds, read_run
 
 SMALL = [f"--set=backbone.{key}=2" for key in ("conv1", "conv2", "steps", "fusion")]
@@ -81,10 +83,14 @@ def test_resume_of_a_finished_run_says_so(invoke, runs: Path) -> None:
     assert "finished already" in result.stdout
 
 
-def test_a_run_that_failed_before_its_first_round_can_be_started_again(invoke, start, tmp_path: Path) -> None:
-    # A process of its own: this one may be joined to the tests' Ray already, which an address would not change.
-    failed = start("run", "smoke", "--out", tmp_path, *SMALL, "--set=runtime.mode=packed", "--address", "127.0.0.1:1")
-    assert failed.wait(timeout=120) == 2
+def test_a_run_that_failed_before_its_first_round_can_be_started_again(invoke, tmp_path: Path, monkeypatch) -> None:
+    def refuse(options: SessionOptions) -> None:
+        raise UserError(f"cannot join {options.address}")
+
+    # As where no cluster answers (test_session), which this process could not show: it may have joined one already.
+    monkeypatch.setattr("actors.commands.run.ray_session", refuse)
+    failed = invoke("run", "smoke", "--out", tmp_path, *SMALL, "--set=runtime.mode=packed", "--address", "127.0.0.1:1")
+    assert failed.exit_code == 2 and "cannot join 127.0.0.1:1" in failed.stderr
     assert read_run(tmp_path / "relief-s0").status != "finished" and not read_rounds(tmp_path / "relief-s0")
     assert invoke("resume", tmp_path, "--set=rounds=9").exit_code == 2
     assert invoke("resume", tmp_path, "--set=runtime.mode=inline").exit_code == 0

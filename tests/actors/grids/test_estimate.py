@@ -22,7 +22,7 @@ from actors.plans import Plan, write_grid
 from actors.runtime.warm_pool import WorkerCache
 from relief_ray.errors import UserError
 from relief_ray.records.run_folder import read_rounds
-from tests.actors.grids.scenes import tiny_grid, tiny_plan
+from tests.actors.grids.tiny_plans import tiny_grid, tiny_plan
 from tests.actors.test_plans import spec_of
 from tune_configs.cells import cells_of
 
@@ -60,8 +60,8 @@ def test_missing_data_are_said_not_raised(tmp_path, monkeypatch):
     monkeypatch.setenv("RELIEF_CACHE", str(tmp_path))
     grid = replace(tiny_grid(methods=("fedavg",)), datasets=("pamap2",))
     entries = Plan(out=tmp_path, name="tiny", title="", cells=cells_of(grid)).cell_folders()
-    (found,) = estimates(entries, probe_missing(entries, one_each=True, say=lambda text: None)).values()
-    assert found.seconds is None and found.origin == "unknown: dataset 'pamap2' not found"
+    (estimate,) = estimates(entries, probe_missing(entries, one_each=True, say=lambda text: None)).values()
+    assert estimate.seconds is None and estimate.origin == "unknown: dataset 'pamap2' not found"
 
 
 @pytest.mark.parametrize(
@@ -92,9 +92,9 @@ def test_what_costs_the_same_is_timed_once():
 def test_the_first_method_does_not_pay_for_the_process(tmp_path, monkeypatch):
     timed = []
     monkeypatch.setattr("actors.grids.estimate.probe", lambda config: timed.append(config) or probe(config))
-    found = probe_missing(tiny_plan(tmp_path).cell_folders(), one_each=False, say=lambda text: None)
+    timings = probe_missing(tiny_plan(tmp_path).cell_folders(), one_each=False, say=lambda text: None)
     cells = [c.config for c in tiny_plan(tmp_path).cells]
-    assert timed == [shortened(cells[0]), *cells] and len(found) == 2
+    assert timed == [shortened(cells[0]), *cells] and len(timings) == 2
     assert shortened(cells[0]).data.max_windows_per_client == 6
 
 
@@ -108,7 +108,7 @@ def test_a_round_that_takes_too_long_is_given_up_and_stays_unknown(tmp_path):
     time.sleep(0.05)  # the alarm is off: nothing comes after the block
 
 
-def test_the_head_is_begun_where_a_round_of_it_fits(tmp_path):
+def test_the_first_cell_is_begun_where_a_round_of_it_fits(tmp_path):
     entries = list(tiny_plan(tmp_path).cell_folders())
     known = {e.cell.name: Estimate(seconds=50.0, num_bytes=0, origin="", first_s=4.0) for e in entries}
     assert head_of(entries, known, 4.5) == entries[:1] and head_of(entries, known, 3.5) == []

@@ -12,7 +12,7 @@ from actors.plans import read_grid, write_grid
 from actors.runtime.warm_pool import WorkerCache
 from relief_ray.errors import UserError
 from relief_ray.records.run_folder import read_rounds, read_run
-from tests.actors.grids.scenes import tiny_grid, tiny_plan, tiny_search
+from tests.actors.grids.tiny_plans import tiny_grid, tiny_plan, tiny_search
 from tests.actors.test_plans import spec_of
 from tune_configs.cells import cells_of, load_grid
 
@@ -32,7 +32,7 @@ def best_of(plan, fold):
         if config.data.fold == fold:
             tried = (config.training.lr, config.strategy.mu)
             scores.setdefault(tried, []).append(read_rounds(entry.folder)[-1].validation.f1)
-    means = {tried: sum(found) / len(found) for tried, found in scores.items()}
+    means = {tried: sum(by_fold) / len(by_fold) for tried, by_fold in scores.items()}
     best = max(means, key=lambda tried: means[tried])
     return best, means[best]
 
@@ -83,8 +83,8 @@ def test_that_it_was_tuned_is_a_fact_of_plan_and_record(tmp_path, capsys):
     assert cells_of(tiny_grid(methods=("fedprox",)), same)[0].hash == tuned.hash
 
 
-def test_a_fold_never_hears_of_another_folds_subjects(tmp_path):
-    """What fold 1 validates on are subjects that fold 0 tests: its scores may decide nothing in fold 0."""
+def test_a_fold_never_sees_another_folds_subjects(tmp_path):
+    """Fold 1 validates on subjects that fold 0 tests, so its scores may decide nothing in fold 0."""
     plan, file = write_grid(tiny_search(tmp_path / "g", datasets=(HELD_OUT,))), tmp_path / "tuned.json"
     assert {e.cell.config.data.fold for e in plan.cell_folders()} == {0, 1}
     run(plan)

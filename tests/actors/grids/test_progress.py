@@ -11,7 +11,7 @@ from actors.runtime.warm_pool import WorkerCache
 from actors.terminal.mlflow_export import Exports
 from actors.terminal.reporter import CellEnd
 from relief_ray.records.run_folder import read_rounds
-from tests.actors.grids.scenes import tiny_plan
+from tests.actors.grids.tiny_plans import tiny_plan
 from tests.actors.test_plans import spec_of
 
 
@@ -49,8 +49,8 @@ def test_progress_follows_cells_to_their_end(tmp_path, capsys):
     assert progress.view().num_failed == 1 and not progress.running
     assert plan.cell_folders()[1].why == "its process died: ActorDiedError: killed"
     assert "dsa_mini-relief-s0: FAILED in" in capsys.readouterr().out
-    found = leaders(plan.cell_folders(), progress.scores)
-    assert [(x.setting, x.label, x.num, x.of) for x in found] == [("dsa_mini", "fedavg", 1, 1)] and found[0].f1 == f1
+    best = leaders(plan.cell_folders(), progress.scores)
+    assert [(x.setting, x.label, x.num, x.of) for x in best] == [("dsa_mini", "fedavg", 1, 1)] and best[0].f1 == f1
 
 
 def test_leaders_are_by_mean_over_seeds(tmp_path):

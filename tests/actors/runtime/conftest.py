@@ -11,7 +11,8 @@ from actors.runtime.client_host import ClientHost
 from actors.runtime.executor import RayExecutor, open_executor
 from actors.runtime.host_group import HostGroup, RuntimeOptions, actor_options
 from actors.runtime.placement import HostSpec, Plan
-from tests.actors.runtime import scenes
+from relief_ray.experiment.experiment import never
+from tests.actors.runtime import federation
 
 
 @pytest.fixture(autouse=True)
@@ -24,9 +25,9 @@ def one_thread():
 
 
 @pytest.fixture(autouse=True, scope="session")
-def scenes_travel():
-    """Hosts need no copy of the tests: what they use of ``scenes`` is sent to them."""
-    ray.cloudpickle.register_pickle_by_value(scenes)
+def federation_travels():
+    """Hosts need no copy of the tests: what they use of ``federation`` is sent to them."""
+    ray.cloudpickle.register_pickle_by_value(federation)
 
 
 @pytest.fixture
@@ -34,9 +35,8 @@ def on_ray(cluster):
     """Opens executors that are closed after the test."""
     with contextlib.ExitStack() as stack:
 
-        def open_(job, types=None, should_stop=None, **options):
-            keep = {} if should_stop is None else {"should_stop": should_stop}
-            executor = open_executor(job, RuntimeOptions(**options), types, **keep)
+        def open_(job, types=None, **options):
+            executor = open_executor(job, RuntimeOptions(**options), types)
             stack.callback(executor.close)
             return executor
 
@@ -51,13 +51,13 @@ def on_warm_hosts(cluster):
     """
     groups = {}
 
-    def make(job, **options):
+    def make(job, should_stop=never, **options):
         chosen = RuntimeOptions(**options)
         clients = [c.id for c in job.fleet.clients] if chosen.mode == "actors" else [None] * chosen.num_hosts
         layout = (chosen.mode, *clients)
         if layout not in groups:
             groups[layout] = start_hosts(job, clients)
-        return RayExecutor(job, groups[layout].with_job(job), chosen, owns_hosts=False)
+        return RayExecutor(job, groups[layout].with_job(job), chosen, should_stop, owns_hosts=False)
 
     yield make
     for group in groups.values():

@@ -1,7 +1,7 @@
 """Every strategy on Ray, packed on one to three hosts or one actor per client: the bits of the plain loop.
 
-By default one strategy per kind of state: on two packed hosts, with both backbones, and where three clients have an
-actor each. All others are slow tests.
+By default one strategy per kind of state: on two packed hosts, and where three clients have an actor each; those whose
+state has the shape of the backbone on both backbones. All others are slow tests.
 """
 
 from functools import partial
@@ -52,21 +52,21 @@ def make(request, on_warm_hosts):
 
 @pytest.mark.parametrize("make", LAYOUTS, indirect=True)
 @pytest.mark.parametrize("case", params("preset", fast=has_kind))
-def test_every_strategy_has_the_bits_of_the_plain_loop(case, make, plain, tmp_path):
+def test_every_strategy_gives_the_bits_of_the_serial_run(case, make, plain, tmp_path):
     drive(config_of(case), tmp_path / "run", make)
     assert outcome(tmp_path / "run") == plain(case)
 
 
 @pytest.mark.parametrize("make", ON_MOMENT, indirect=True)
-@pytest.mark.parametrize("case", params("moment", fast=has_kind))
-def test_every_strategy_has_them_on_backbone_2(case, make, plain, tmp_path):
+@pytest.mark.parametrize("case", params("moment"))
+def test_every_strategy_gives_the_serial_bits_on_backbone_2(case, make, plain, tmp_path):
     drive(config_of(case), tmp_path / "run", make)
     assert outcome(tmp_path / "run") == plain(case)
 
 
 @pytest.mark.parametrize("make", [EACH], ids=["an actor each"], indirect=True)
 @pytest.mark.parametrize("case", params("few", fast=has_kind))
-def test_every_kind_of_state_has_them_with_an_actor_each(case, make, plain, tmp_path):
+def test_every_kind_of_state_gives_the_serial_bits_with_an_actor_per_client(case, make, plain, tmp_path):
     drive(config_of(case), tmp_path / "run", make)
     assert outcome(tmp_path / "run") == plain(case)
 
@@ -74,7 +74,7 @@ def test_every_kind_of_state_has_them_with_an_actor_each(case, make, plain, tmp_
 @pytest.mark.slow
 @pytest.mark.parametrize("make", LAYOUTS, indirect=True)
 @pytest.mark.parametrize("case", params("variation", "moment variation"))
-def test_variations_have_them_too(case, make, plain, tmp_path):
+def test_variations_give_the_serial_bits(case, make, plain, tmp_path):
     drive(config_of(case), tmp_path / "run", make)
     assert outcome(tmp_path / "run") == plain(case)
 
@@ -82,7 +82,7 @@ def test_variations_have_them_too(case, make, plain, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [TWO], ids=["two hosts"], indirect=True)
 @pytest.mark.parametrize("case", params("moment masked"))
-def test_every_strategy_has_them_where_absent_sensors_are_left_out(case, make, plain, tmp_path):
+def test_every_strategy_gives_the_serial_bits_without_absent_sensors(case, make, plain, tmp_path):
     drive(config_of(case), tmp_path / "run", make)
     assert outcome(tmp_path / "run") == plain(case)
 
@@ -90,7 +90,7 @@ def test_every_strategy_has_them_where_absent_sensors_are_left_out(case, make, p
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [TWO], ids=["two hosts"], indirect=True)
 @pytest.mark.parametrize("case", params("clients", "crowd"))
-def test_other_clients_have_them_too(case, make, plain, tmp_path):
+def test_other_fleets_give_the_serial_bits(case, make, plain, tmp_path):
     drive(config_of(case), tmp_path / "run", make)
     assert outcome(tmp_path / "run") == plain(case)
 
@@ -114,7 +114,7 @@ def changing(case, make, path):
 @pytest.mark.slow
 @pytest.mark.parametrize("make", ON_MOMENT, indirect=True)
 @pytest.mark.parametrize("case", params("moment resumed"))
-def test_so_may_one_on_backbone_2(case, make, plain, tmp_path):
+def test_a_run_on_backbone_2_may_change_its_executor(case, make, plain, tmp_path):
     assert changing(case, make, tmp_path / "run") == plain(case)
 
 
@@ -129,5 +129,5 @@ def test_a_run_may_change_its_executor_at_any_boundary(case, make, plain, tmp_pa
 
 @pytest.mark.parametrize("make", [EACH], ids=["an actor each"], indirect=True)
 @pytest.mark.parametrize("case", params("few", fast=lambda case: case.preset in CHANGING))
-def test_so_may_one_with_an_actor_each(case, make, plain, tmp_path):
+def test_a_run_with_an_actor_per_client_may_change_its_executor(case, make, plain, tmp_path):
     assert changing(case, make, tmp_path / "run") == plain(case)

@@ -15,16 +15,16 @@ def packed(on_warm_hosts):
 
 
 @pytest.mark.parametrize("name", [n for n, (rule, _, _) in BROKEN.items() if rule == "executors"])
-def test_a_strategy_that_looks_at_its_process_is_told_from_the_plain_loop(name, write, packed):
-    rule, (body, build), found = BROKEN[name]
+def test_a_strategy_that_looks_at_its_process_differs_from_the_serial_run(name, write, packed):
+    rule, (body, build), message = BROKEN[name]
     verdicts = judge(f"{write(module(body, build))}:Mine", {"packed on Ray": packed})
     assert {v.rule: v.status for v in verdicts.values()} == dict.fromkeys(RULES, "kept") | {rule: "broken"}
-    assert found in verdicts[rule].found
+    assert message in verdicts[rule].found
 
 
 @pytest.mark.parametrize(
     "strategy", ["relief", *(pytest.param(s, marks=pytest.mark.slow) for s in ("fedavg", "fedsa_lora"))]
 )
-def test_ours_keep_every_rule(strategy, packed):
+def test_built_in_strategies_keep_every_rule(strategy, packed):
     verdicts = judge(strategy, {"packed on Ray": packed})
     assert {v.rule: v.status for v in verdicts.values()} == dict.fromkeys(RULES, "kept"), verdicts

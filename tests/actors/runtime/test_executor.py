@@ -17,8 +17,8 @@ from relief_ray.server.reduction import blocks
 from relief_ray.training.job import combine
 from relief_ray.training.serial_executor import SerialExecutor
 from relief_ray.training.worker import Worker
-from tests.actors.runtime import scenes
-from tests.actors.runtime.scenes import make_job, make_states, make_targets, make_tasks, same_round, start_models
+from tests.actors.runtime import federation
+from tests.actors.runtime.federation import make_job, make_states, make_targets, make_tasks, same_round, start_models
 
 pytestmark = pytest.mark.ray
 
@@ -42,40 +42,40 @@ LAYOUTS = [
 
 
 @pytest.mark.parametrize("options", LAYOUTS)
-def test_same_bits_as_the_plain_loop(on_ray, twelve, options):
-    serial, found = SerialExecutor(twelve), on_ray(twelve, scenes.TYPES, **options)
+def test_same_bits_as_the_serial_run(on_ray, twelve, options):
+    serial, on_hosts = SerialExecutor(twelve), on_ray(twelve, federation.TYPES, **options)
     for round_ in (1, 2):
-        assert same_round(round_of(found, twelve, round_), round_of(serial, twelve, round_))
-    some_participants(found, twelve)
-    same_counts(found, serial, twelve)
-    assert found.facts()["num_lost_calls"] == 0
-    assert found.peak_mib > 50, "a process with torch in it"
+        assert same_round(round_of(on_hosts, twelve, round_), round_of(serial, twelve, round_))
+    some_participants(on_hosts, twelve)
+    same_counts(on_hosts, serial, twelve)
+    assert on_hosts.facts()["num_lost_calls"] == 0
+    assert on_hosts.peak_mib > 50, "a process with torch in it"
 
 
-def same_counts(found, serial, job):
+def same_counts(on_hosts, serial, job):
     """Every test window is counted once, however many hosts share them."""
     models, targets, states = start_models(job), make_targets(job), make_states(job)
     expected = serial.evaluate(models, targets, states, "test")
-    counts = found.evaluate(models, targets, states, "test")
+    counts = on_hosts.evaluate(models, targets, states, "test")
     assert set(counts) == set(expected)
     assert all(torch.equal(counts[label], expected[label]) for label in expected)
     assert int(counts["global"].sum()) == 25
 
 
-def some_participants(found, job):
+def some_participants(on_hosts, job):
     """Clients 3 to 6 alone, and the bytes that this moved."""
     models, tasks, layout = start_models(job), make_tasks(job)[3:7], job.build().layout
-    trained = found.train(1, models, tasks, {})
+    trained = on_hosts.train(1, models, tasks, {})
     assert same_round(trained, SerialExecutor(job).train(1, models, tasks, {}))
     down, up = 4 * 2 * layout.numel, sum(4 * layout.num_values(t.up) for t in tasks)
     assert down + up < trained.moved_bytes < down + up + 100_000
 
 
 def test_every_single_update_comes_back_where_the_strategy_collects(on_warm_hosts, tmp_path):
-    job = make_job(tmp_path, 12, reduction=scenes.COLLECT)
-    found = round_of(on_warm_hosts(job, num_hosts=1), job)
-    assert [u.receipt.assignment.client for u in found.reduced.updates] == list(range(12))
-    assert same_round(found, round_of(SerialExecutor(job), job))
+    job = make_job(tmp_path, 12, reduction=federation.COLLECT)
+    collected = round_of(on_warm_hosts(job, num_hosts=1), job)
+    assert [u.receipt.assignment.client for u in collected.reduced.updates] == list(range(12))
+    assert same_round(collected, round_of(SerialExecutor(job), job))
 
 
 # Lost hosts ------------------------------------------------------------------------------------------------------
@@ -96,7 +96,7 @@ KILLED = [
 def test_a_host_killed_in_mid_training_costs_one_retry_and_no_bit(on_ray, tmp_path, options):
     job = make_job(tmp_path, 3)
     expected = round_of(SerialExecutor(job), job)
-    executor = on_ray(with_refine(job, partial(scenes.killed_once, tmp_path)), scenes.TYPES, **options)
+    executor = on_ray(with_refine(job, partial(federation.killed_once, tmp_path)), federation.TYPES, **options)
     assert same_round(round_of(executor, job), expected)
     assert (tmp_path / "mark").exists() and executor.num_lost == 1
     assert same_round(round_of(executor, job), expected)
@@ -109,7 +109,7 @@ def test_a_host_killed_with_whole_blocks_in_its_call_costs_no_bit_either(on_ray,
     """From the second round on a host may have its share in one call; here no gain is too small for that."""
     monkeypatch.setattr("actors.runtime.scheduling.LEAST_GAIN", -1.0)
     (tmp_path / "mark").touch()
-    executor = on_ray(with_refine(twelve, partial(scenes.killed_once, tmp_path)), num_hosts=2)
+    executor = on_ray(with_refine(twelve, partial(federation.killed_once, tmp_path)), num_hosts=2)
     assert same_round(round_of(executor, twelve, 1), round_of(SerialExecutor(twelve), twelve, 1))
     assert max(len(pieces) for pieces in executor._scheduler.calls(blocks(make_tasks(twelve)))) > 1
     # The third round keeps no deltas for their cosines: they lie in memory that the next client takes.
@@ -121,11 +121,11 @@ def test_a_host_killed_with_whole_blocks_in_its_call_costs_no_bit_either(on_ray,
 
 
 def test_a_client_that_always_kills_its_host_is_left_out_alone(on_ray, twelve):
-    executor = on_ray(with_refine(twelve, scenes.killed_always), num_hosts=2, quorum=0.8)
-    found = round_of(executor, twelve)
-    assert list(found.rejected) == [2] and "process died" in found.rejected[2]
+    executor = on_ray(with_refine(twelve, federation.killed_always), num_hosts=1, quorum=0.8)
+    trained = round_of(executor, twelve)
+    assert list(trained.rejected) == [2] and "process died" in trained.rejected[2]
     # Client 1 shared a block with it and was trained by the second attempt.
-    assert [r.assignment.client for r in found.reduced.receipts] == [0, 1, 3, 4, 5, 6, 7, 8, 9, 10, 11]
+    assert [r.assignment.client for r in trained.reduced.receipts] == [0, 1, 3, 4, 5, 6, 7, 8, 9, 10, 11]
     # What waited behind it on the same host was never blamed for it.
     assert executor.num_lost == 2
     others = [t for t in make_tasks(twelve) if t.client != 2]
@@ -143,15 +143,15 @@ def test_the_quorum_is_a_share_of_those_that_were_asked():
 @pytest.mark.slow
 def test_below_the_quorum_the_round_is_void(on_ray, tmp_path):
     job = make_job(tmp_path, 3)
-    executor = on_ray(with_refine(job, scenes.killed_always), num_hosts=1)
+    executor = on_ray(with_refine(job, federation.killed_always), num_hosts=1)
     with pytest.raises(RoundVoid, match=r"2 of 3 clients answered, runtime.quorum = 1"):
         round_of(executor, job)
 
 
 def test_a_hanging_client_meets_our_own_deadline(on_ray, tmp_path):
     job = make_job(tmp_path, 4)
-    hanging = with_refine(job, partial(scenes.hangs_once, tmp_path))
-    executor = on_ray(hanging, num_hosts=2, client_timeout_s=4.0)
+    hanging = with_refine(job, partial(federation.hangs_once, tmp_path))
+    executor = on_ray(hanging, num_hosts=1, client_timeout_s=4.0)
     assert same_round(round_of(executor, job), round_of(SerialExecutor(job), job))
     assert executor.num_lost == 1
 
@@ -176,7 +176,7 @@ def test_hosts_train_their_clients_together(on_warm_hosts, tmp_path, shares):
 
 def test_code_that_raises_stops_the_run_with_the_client_named(on_warm_hosts, tmp_path):
     job = make_job(tmp_path, 4)
-    executor = on_warm_hosts(replace(job, program=ClientProgram(after=scenes.raises)), num_hosts=1)
+    executor = on_warm_hosts(replace(job, program=ClientProgram(after=federation.raises)), num_hosts=1)
     with pytest.raises(
         ClientFailed, match=r"client 2 \(subject-2, type C\).*round 2.*ZeroDivisionError: no windows left"
     ):
@@ -185,34 +185,27 @@ def test_code_that_raises_stops_the_run_with_the_client_named(on_warm_hosts, tmp
 
 def test_a_users_mistake_keeps_its_type(on_warm_hosts, tmp_path):
     job = make_job(tmp_path, 4)
-    executor = on_warm_hosts(replace(job, program=ClientProgram(after=scenes.refuses)), num_hosts=1)
+    executor = on_warm_hosts(replace(job, program=ClientProgram(after=federation.refuses)), num_hosts=1)
     with pytest.raises(UserError, match="run `relief-ray data fetch`"):
         round_of(executor, job)
 
 
 def test_an_update_with_nan_is_rejected_and_the_round_goes_on(on_warm_hosts, tmp_path):
-    job = replace(make_job(tmp_path, 4), program=ClientProgram(after=scenes.poisoned))
-    found = round_of(on_warm_hosts(job, num_hosts=1), job)
-    assert list(found.rejected) == [2] and "not finite" in found.rejected[2]
-    assert same_round(found, round_of(SerialExecutor(job), job))
+    job = replace(make_job(tmp_path, 4), program=ClientProgram(after=federation.poisoned))
+    trained = round_of(on_warm_hosts(job, num_hosts=1), job)
+    assert list(trained.rejected) == [2] and "not finite" in trained.rejected[2]
+    assert same_round(trained, round_of(SerialExecutor(job), job))
 
 
-def test_asked_to_stop_the_round_is_dropped(on_ray, tmp_path):
-    job = with_refine(make_job(tmp_path, 4), partial(scenes.slow, 60.0))
-    executor = on_ray(job, num_hosts=1, should_stop=lambda: True)
-    with pytest.raises(Interrupted):
-        round_of(executor, job)
-
-
-def test_a_round_that_is_given_up_leaves_no_more_than_what_had_been_sent(on_ray, tmp_path):
-    """Three clients with a call each: two lie with the host when the user asks to stop, the third was never sent."""
+def test_a_stop_drops_the_round_in_mid_training_and_sends_nothing_more(on_warm_hosts, tmp_path):
+    """Three clients with a call each: the host has two of them when the user asks to stop, the third was never sent."""
     job = make_job(tmp_path, 3)
 
     def begun(round_):
         return sorted(path.name for path in tmp_path.glob(f"{round_}-*"))
 
-    watched = with_refine(job, partial(scenes.marks, tmp_path))
-    executor = on_ray(watched, num_hosts=1, should_stop=lambda: bool(begun(3)))
+    watched = with_refine(job, partial(federation.marks, tmp_path))
+    executor = on_warm_hosts(watched, should_stop=lambda: bool(begun(3)), num_hosts=1)
     round_of(executor, job, 2)
     assert begun(2) == ["2-0", "2-1", "2-2"]
     with pytest.raises(Interrupted):
@@ -222,14 +215,14 @@ def test_a_round_that_is_given_up_leaves_no_more_than_what_had_been_sent(on_ray,
     assert ray.get(executor._pool.hosts[0].handle.hello.remote(), timeout=30.0).pid
     assert len(begun(3)) == DEPTH
     for mark in begun(3):
-        (tmp_path / mark).unlink()  # nobody asks to stop any more
+        (tmp_path / mark).unlink()  # the stop is no longer requested
     assert same_round(round_of(executor, job, 4), round_of(SerialExecutor(job), job, 4))
 
 
 # Hosts -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_host_of_another_version_is_refused_before_it_sees_the_job(on_ray, tmp_path, monkeypatch):
+def test_a_host_of_another_version_is_refused_before_it_sees_the_job(on_warm_hosts, tmp_path, monkeypatch):
     from actors.runtime import client_host, host_pool
 
     other = replace(client_host.identify(), digest="f" * 64)
@@ -237,7 +230,7 @@ def test_a_host_of_another_version_is_refused_before_it_sees_the_job(on_ray, tmp
     with pytest.raises(
         UserError, match=r"host .* runs relief-ray .*, sources [0-9a-f]{12}; this process runs .* ffffffffffff"
     ):
-        on_ray(make_job(tmp_path), num_hosts=1)
+        on_warm_hosts(make_job(tmp_path), num_hosts=1)
 
 
 @pytest.mark.parametrize("num_threads", [1, 2])

@@ -3,7 +3,7 @@
 import pytest
 
 from relief_ray.errors import UserError
-from tests.actors.runtime.scenes import make_tasks, start_models
+from tests.actors.runtime.federation import make_tasks, start_models
 from tests.models.test_backbone_frozen import moment_job, put_weights
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("run_cache", "cluster")]

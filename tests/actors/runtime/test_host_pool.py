@@ -62,11 +62,11 @@ def test_a_second_call_at_hand_costs_no_balance(works, speeds, makespan_s, monke
     assert found_s == pytest.approx(makespan_s) and deepest == 2
 
 
-def test_a_host_that_was_never_heard_of_gets_one_call_at_a_time(monkeypatch):
+def test_a_host_that_was_never_timed_gets_one_call_at_a_time(monkeypatch):
     assert Player([1, 1], monkeypatch, known=False).play([1] * 6) == (3.0, 1)
 
 
-def test_a_call_that_was_lost_before_lies_with_a_host_alone(monkeypatch):
+def test_a_call_that_was_lost_before_has_a_host_for_itself(monkeypatch):
     player, suspect = Player([1], monkeypatch), call(1, attempt=1)
     (host,), todo = player.hosts, deque([call(1), suspect, call(1), call(1)])
     lying = []
@@ -91,7 +91,7 @@ def test_a_call_waits_for_its_own_host(monkeypatch):
     assert [len(h.flights) for h in player.hosts] == [0, 2]
 
 
-def test_what_lay_behind_a_loss_comes_back_in_order(monkeypatch):
+def test_calls_queued_behind_a_lost_one_come_back_in_order(monkeypatch):
     player = Player([1, 0.1], monkeypatch)
     first, behind = call(1), call(0.5)
     player.hosts[0].send(first)

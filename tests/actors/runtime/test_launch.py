@@ -82,11 +82,11 @@ def test_our_own_node_plays_every_device_of_the_fleet():
     assert options.resources == {"server": 1.0, "type_a": 3.0, "type_b": 3.0, "type_c": 2.0}
 
 
-def test_patience_drops_a_round_only_some_time_after_the_wish_to_stop():
-    asked = []
-    grace_period = GracePeriod(lambda: bool(asked), grace_s=0.2)
+def test_a_grace_period_ends_some_time_after_the_request_to_stop():
+    requests = []
+    grace_period = GracePeriod(lambda: bool(requests), grace_s=0.2)
     assert not grace_period.is_over()
-    asked.append(True)
+    requests.append(True)
     assert not grace_period.is_over()
     time.sleep(0.25)
     assert grace_period.is_over()
@@ -104,7 +104,8 @@ def test_a_coordinator_killed_in_mid_run_goes_on_with_the_same_bits(cluster, tmp
             os.kill(killed[0], signal.SIGKILL)
 
     run_experiment(new_run(here, rounds=60, mode="inline"), here)
-    run = run_experiment(new_run(there, rounds=60), there, RunCallbacks(on_round=on_round, on_note=notes.append))
+    callbacks = RunCallbacks(on_round=on_round, on_note=notes.append)
+    run = run_experiment(new_run(there, rounds=60, num_hosts=1), there, callbacks)
     assert killed and killed[0] != os.getpid()
     assert any("coordinator" in note for note in notes)
     assert run.status == "finished" and results(there) == results(here)
@@ -112,7 +113,7 @@ def test_a_coordinator_killed_in_mid_run_goes_on_with_the_same_bits(cluster, tmp
 
 
 class Runs:
-    """One run after the other by one worker_cache; ``pids`` of its hosts after each."""
+    """Runs one experiment after the other with one ``WorkerCache``; ``pids``: of its hosts after each."""
 
     def __init__(self, worker_cache, folder, expected):
         self.worker_cache, self.folder, self.expected, self.pids = worker_cache, folder, expected, []
@@ -127,7 +128,7 @@ class Runs:
 
 
 @pytest.mark.ray
-def test_a_crew_stays_for_the_next_run_unless_it_wants_another(cluster, tmp_path, inline):
+def test_processes_stay_for_the_next_run_unless_it_needs_others(cluster, tmp_path, inline):
     with closing(WorkerCache()) as worker_cache:
         next_run = Runs(worker_cache, tmp_path, inline)
         next_run("first")
@@ -136,14 +137,14 @@ def test_a_crew_stays_for_the_next_run_unless_it_wants_another(cluster, tmp_path
         assert next_run.pids[1] == next_run.pids[0] and worker_cache.coordinator() is coordinator
         next_run("third", num_hosts=1)
         assert not set(next_run.pids[2]) & set(next_run.pids[1]) and not wait_until_gone(next_run.pids[1])
-        assert worker_cache.coordinator() is coordinator, "it serves whatever hosts it is given"
+        assert worker_cache.coordinator() is coordinator, "a coordinator serves any hosts"
     assert not wait_until_gone(next_run.pids[2])
 
 
 @pytest.mark.slow
 @pytest.mark.ray
-def test_a_crew_that_lost_somebody_is_replaced(cluster, tmp_path, inline):
-    """Ray may take a minute to notice that a host which it was starting anew is wanted no more."""
+def test_hosts_are_replaced_where_one_of_them_died(cluster, tmp_path, inline):
+    """Ray may take a minute to notice that a host which it is restarting is no longer needed."""
     with closing(WorkerCache()) as worker_cache:
         next_run = Runs(worker_cache, tmp_path, inline)
         next_run("first", num_hosts=1)
@@ -153,29 +154,15 @@ def test_a_crew_that_lost_somebody_is_replaced(cluster, tmp_path, inline):
     assert not wait_until_gone(next_run.pids[1])
 
 
-@pytest.mark.ray
-def test_repairs_are_heard_once(cluster, tmp_path, inline):
-    notes = []
-    stopped = RunCallbacks(on_round=lambda r: seen.append(r.round), should_stop=lambda: 1 in seen)
-    seen = []
-    assert run_experiment(new_run(tmp_path, mode="inline"), tmp_path, stopped).status == "interrupted"
-    with (tmp_path / "rounds.jsonl").open("a") as file:
-        file.write('{"round": 2, "pha')
-    setup = prepare(parse(CONFIG | {"runtime": {**CONFIG["runtime"], "num_hosts": 1}}))
-    assert run_experiment(setup, tmp_path, RunCallbacks(on_note=notes.append)).status == "finished"
-    assert results(tmp_path) == inline
-    assert len(notes) == 1 and notes[0].startswith("repaired: ")
+@pytest.fixture(scope="module")
+def worker_cache(cluster):
+    """Processes that one test leaves for the next; a run that does not finish ends them."""
+    with closing(WorkerCache()) as kept:
+        yield kept
 
 
 @pytest.mark.ray
-def test_what_the_coordinator_refuses_is_raised_here_as_it_is(cluster, tmp_path):
-    setup = new_run(tmp_path, num_hosts=1)
-    with RunFolder.resume(tmp_path), pytest.raises(UserError, match=f"is in use by process {os.getpid()} "):
-        run_experiment(setup, tmp_path)
-
-
-@pytest.mark.ray
-def test_a_stopped_run_is_resumed_with_the_same_bits(cluster, tmp_path, inline):
+def test_a_stopped_run_is_resumed_with_the_same_bits(worker_cache, tmp_path, inline):
     seen = []
     watch = RunCallbacks(on_round=lambda r: seen.append(r.round), should_stop=lambda: 1 in seen, separate=False)
     assert run_experiment(new_run(tmp_path, num_hosts=1), tmp_path, watch).status == "interrupted"
@@ -184,25 +171,65 @@ def test_a_stopped_run_is_resumed_with_the_same_bits(cluster, tmp_path, inline):
     assert generations(tmp_path)[0].name == "round-000001"
     setup, folder = reopen(tmp_path)
     folder.close()
-    run = run_experiment(setup, tmp_path, RunCallbacks(separate=False))
+    run = run_experiment(setup, tmp_path, RunCallbacks(separate=False), worker_cache)
     assert run.status == "finished" and results(tmp_path) == inline
     assert (run.runtime["mode"], run.runtime["num_hosts"]) == ("packed", 1)
 
 
+@pytest.mark.ray
+def test_repairs_are_reported_once(worker_cache, tmp_path, inline):
+    notes = []
+    stopped = RunCallbacks(on_round=lambda r: seen.append(r.round), should_stop=lambda: 1 in seen)
+    seen = []
+    assert run_experiment(new_run(tmp_path, mode="inline"), tmp_path, stopped).status == "interrupted"
+    with (tmp_path / "rounds.jsonl").open("a") as file:
+        file.write('{"round": 2, "pha')
+    setup = prepare(parse(CONFIG | {"runtime": {**CONFIG["runtime"], "num_hosts": 1}}))
+    run = run_experiment(setup, tmp_path, RunCallbacks(on_note=notes.append), worker_cache)
+    assert run.status == "finished" and results(tmp_path) == inline
+    assert len(notes) == 1 and notes[0].startswith("repaired: ")
+
+
+@pytest.mark.ray
+def test_an_error_of_the_coordinator_is_raised_here_unchanged(worker_cache, tmp_path):
+    setup = new_run(tmp_path, num_hosts=1)
+    with RunFolder.resume(tmp_path), pytest.raises(UserError, match=f"is in use by process {os.getpid()} "):
+        run_experiment(setup, tmp_path, worker_cache=worker_cache)
+
+
+# A run with a Ray session of its own, which has to leave nothing behind: no process, no folder of sockets, no token.
 CHILD = """
-import sys
+import json, os, sys
 from pathlib import Path
+
+import ray
+
 from actors.launch import RunCallbacks, run_experiment
+from actors.runtime.session import SessionOptions, ray_session
 from actors.terminal.signals import StopSignals
 from relief_ray.config import parse
 from relief_ray.experiment.lifecycle import create
-import json
+
+session_folders = set()
+
+def look(record):
+    if not session_folders:
+        session_folders.add(Path(ray._private.worker._global_node.get_temp_dir_path()))
+        offered = ray.cluster_resources()
+        assert {kind: offered["type_" + kind] for kind in "abc"} == {"a": 3.0, "b": 3.0, "c": 2.0}, offered
+        with ray_session(SessionOptions()):
+            pass
+        assert ray.is_initialized(), "a session inside another one joins it and leaves it running"
 
 folder = Path(sys.argv[1])
 setup, opened = create(parse(json.loads(sys.argv[2])), folder)
 opened.close()
 with StopSignals() as stop:
-    run = run_experiment(setup, folder, RunCallbacks(should_stop=stop.requested, separate=sys.argv[3] == "separate"))
+    callbacks = RunCallbacks(on_round=look, should_stop=stop.requested, separate=sys.argv[3] == "separate")
+    run = run_experiment(setup, folder, callbacks)
+assert not ray.is_initialized()
+assert session_folders and not any(path.exists() for path in session_folders)
+assert not (Path(os.environ["HOME"]) / ".ray").exists()
 print(run.status)
 sys.exit(stop.code)
 """
@@ -217,21 +244,21 @@ def descendants(pid):
         except OSError:
             continue
         parents[int(path.parent.name)] = int(text.rpartition(")")[2].split()[1])
-    found = {pid}
-    while more := {p for p, parent in parents.items() if parent in found} - found:
-        found |= more
-    return found - {pid}
+    family = {pid}
+    while more := {p for p, parent in parents.items() if parent in family} - family:
+        family |= more
+    return family - {pid}
 
 
 def alive(pids):
-    found = []
+    running = []
     for pid in pids:
         try:
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
         except OSError:
             continue
-        found += [pid] if state != "Z" else []
-    return found
+        running += [pid] if state != "Z" else []
+    return running
 
 
 def wait_until_gone(pids, seconds=10.0):
@@ -260,9 +287,10 @@ def wait_for(condition, seconds):
     ],
     ids=["ctrl-c", "sigterm"],
 )
-def test_a_signal_ends_the_run_cleanly_and_leaves_no_process(tmp_path, number, code, where):
-    config = json.dumps(CONFIG | {"rounds": 100_000})
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+def test_a_signal_ends_the_run_cleanly_and_leaves_nothing_behind(tmp_path, number, code, where):
+    config = json.dumps(CONFIG | {"rounds": 100_000, "runtime": {"mode": "packed", "num_hosts": 1}})
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    environment = clean | {"HOME": str(tmp_path), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", CHILD, str(tmp_path / "run"), config, where]
     child = subprocess.Popen(
         command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -276,7 +304,7 @@ def test_a_signal_ends_the_run_cleanly_and_leaves_no_process(tmp_path, number, c
         child.send_signal(number)
         output, errors = child.communicate(timeout=30)
         assert child.returncode == code, errors
-        assert output.split() == ["interrupted"]
+        assert output.split() == ["interrupted"] and "Traceback" not in errors
         assert time.monotonic() - began < 15
     finally:
         child.kill()

@@ -3,7 +3,7 @@ import ray
 
 from actors.runtime.placement import HostSpec, Plan, plan_actors, plan_packed, reserve, shortage
 from relief_ray.errors import UserError
-from tests.actors.runtime.scenes import TYPES, make_fleet
+from tests.actors.runtime.federation import TYPES, make_fleet
 
 ENOUGH = {"CPU": 2.0, "type_a": 2.0, "type_b": 2.0, "type_c": 2.0}
 SHORT = {"CPU": 2.0, "type_a": 2.0, "type_b": 1.0}
@@ -55,7 +55,7 @@ def test_what_the_cluster_does_not_have_is_refused_at_once(cluster):
 
 
 @pytest.mark.ray
-def test_what_others_hold_is_waited_for_no_longer_than_asked(cluster):
+def test_resources_in_use_are_waited_for_up_to_the_time_limit(cluster):
     held = reserve(plan_of(2, type_b=1.0), wait_s=30.0)
     with pytest.raises(UserError, match=r"no place for 2 hosts within 1 s \(type_b: needed 2, the cluster has 1"):
         reserve(plan_of(2, type_b=1.0), wait_s=1.0)

@@ -29,15 +29,15 @@ def test_figures_of_a_round(tmp_path):
     first, last = read_rounds(tmp_path / "run")
     assert set(figures(last, "split_naive")) | {"wall_seconds", "host_peak_mib"} == set(FIGURES)
     assert "f1" not in figures(first, "split_naive")
-    found, totals = figures(last, "split_naive"), last.totals["split_naive"]
-    assert (found["round"], found["f1"], found["energy_joules"]) == (2, last.metrics.f1, totals.energy_j)
-    assert (found["bytes_up"], found["simulated_seconds"]) == (totals.bytes_up, totals.time_s)
+    gauges, totals = figures(last, "split_naive"), last.totals["split_naive"]
+    assert (gauges["round"], gauges["f1"], gauges["energy_joules"]) == (2, last.metrics.f1, totals.energy_j)
+    assert (gauges["bytes_up"], gauges["simulated_seconds"]) == (totals.bytes_up, totals.time_s)
     cost = last.costs["split_naive"]
     busy_s = sorted(cost.round_s - c.wait_s for c in cost.clients)
     median_s = (busy_s[3] + busy_s[4]) / 2
     assert num_stragglers(last, "split_naive") == sum(s > 2 * median_s for s in busy_s)
     # Compute dominates: the two Type-C clients take four times as long as the median, a Type-B one.
-    assert found["stragglers"] == 2
+    assert gauges["stragglers"] == 2
 
 
 def test_the_dashboard_shows_every_gauge_and_no_other():

@@ -12,7 +12,7 @@ from relief_ray.server.aggregation import by_samples, one_bucket, uniform
 from relief_ray.server.reduction import blocks
 from relief_ray.training.serial_executor import SerialExecutor
 from relief_ray.training.worker import Worker
-from tests.actors.runtime.scenes import make_job, make_states, make_tasks, same_round, start_models
+from tests.actors.runtime.federation import make_job, make_states, make_tasks, same_round, start_models
 
 
 @lru_cache(maxsize=1)
@@ -73,10 +73,10 @@ def test_lost_clients_leave_a_reason_and_nothing_else(tmp_path):
     gather, block_of = Gather(cut), numbers(cut)
     for client, single in enumerate(singles):
         gather.add(block_of[client], (client,), lost([4], "its node died") if client == 4 else single)
-    found = gather.finish(7)
-    assert found.rejected == {4: "its node died"} and found.moved_bytes == 7
-    assert [r.assignment.client for r in found.reduced.receipts] == [0, 1, 2, 3, 5, 6, 7, 8, 9, 10, 11]
-    assert all(4 not in part.members for part in found.reduced.sums["global"].values())
+    gathered = gather.finish(7)
+    assert gathered.rejected == {4: "its node died"} and gathered.moved_bytes == 7
+    assert [r.assignment.client for r in gathered.reduced.receipts] == [0, 1, 2, 3, 5, 6, 7, 8, 9, 10, 11]
+    assert all(4 not in part.members for part in gathered.reduced.sums["global"].values())
 
 
 @pytest.mark.parametrize("weight", [by_samples, uniform])

@@ -63,7 +63,7 @@ def test_a_round_with_one_client_is_one_call_either_way():
 
 
 def test_where_nothing_is_gained_hosts_balance_by_themselves():
-    """Nothing travels: 3 % of 0.4 s are more than the calls cost."""
+    """No data travel here, so 3 % of 0.4 s are more than the calls cost."""
     assert merged_calls(cut_of(8), 2, dict.fromkeys(range(8), 0.1), 0) is None
 
 
@@ -73,7 +73,7 @@ def test_long_rounds_stay_in_single_calls():
     assert merged_calls(cut_of(8), 2, {**seconds, 0: LONG_S}, 100 * NBYTES) is None
 
 
-def test_who_may_share_steps_shares_a_call():
+def test_clients_that_may_share_steps_share_a_call():
     assert numbers(stacked_calls(cut_of(8), 3)) == [[0, 1], [2, 3, 4], [5, 6, 7]]
     assert numbers(stacked_calls(cut_of(2), 3)) == [[0], [1]]
     assert numbers(stacked_calls([], 3)) == []
@@ -124,7 +124,7 @@ def test_more_groups_or_epochs_take_longer_in_proportion():
     assert paces.foresee([task(0, groups=3, epochs=2)]) == pytest.approx({0: 0.6})
 
 
-def test_who_was_never_seen_is_no_guess():
+def test_a_client_that_was_never_timed_gets_no_estimate():
     paces = Paces()
     paces.note([receipt(0, 0.2)], busy_s=0.2)
     assert paces.foresee([task(0), task(1)]) is None

@@ -10,7 +10,7 @@ from hypothesis.extra import numpy as arrays
 from actors.runtime.serialization import ALIGN_BYTES, Packed, pack, unpack
 from relief_ray.server.reduction import merge_blocks
 from relief_ray.training.worker import Worker
-from tests.actors.runtime.scenes import make_job, make_states, make_tasks, start_models
+from tests.actors.runtime.federation import make_job, make_states, make_tasks, start_models
 
 TYPES = st.sampled_from([np.float32, np.float64, np.int64, np.bool_, np.uint8])
 TENSORS = arrays.arrays(dtype=TYPES, shape=arrays.array_shapes(min_dims=0, max_dims=3, min_side=0)).map(
@@ -25,10 +25,10 @@ def same_bits(a, b):
 @given(st.dictionaries(st.text(max_size=3), TENSORS, max_size=6), st.booleans())
 def test_tensors_come_back_bit_for_bit(tensors, own):
     packed = pack({"tensors": tensors, "plain": (1, "two", 3.0)})
-    found = unpack(pickle.loads(pickle.dumps(packed)), copy=own)
-    assert found["plain"] == (1, "two", 3.0)
-    assert list(found["tensors"]) == list(tensors)
-    assert all(same_bits(found["tensors"][k], t) for k, t in tensors.items())
+    received = unpack(pickle.loads(pickle.dumps(packed)), copy=own)
+    assert received["plain"] == (1, "two", 3.0)
+    assert list(received["tensors"]) == list(tensors)
+    assert all(same_bits(received["tensors"][k], t) for k, t in tensors.items())
 
 
 def test_views_slices_and_transposed_tensors_travel_by_value():
@@ -40,8 +40,8 @@ def test_views_slices_and_transposed_tensors_travel_by_value():
 def test_one_tensor_under_two_names_stays_one():
     tensor = torch.ones(5)
     packed = pack({"a": tensor, "b": tensor})
-    found = unpack(packed)
-    assert found["a"] is found["b"]
+    received = unpack(packed)
+    assert received["a"] is received["b"]
     assert len(packed.arrays) == 1
 
 
@@ -50,12 +50,12 @@ def test_tensors_start_aligned_so_that_their_products_have_the_same_bits(shift):
     sent = [torch.ones(n) for n in (1, 3, 17)]
     packed = pack(sent)
     moved = tuple(np.frombuffer(b"\0" * 4 * shift + a.tobytes(), a.dtype, offset=4 * shift) for a in packed.arrays)
-    found = unpack(Packed(body=packed.body, arrays=moved))
-    assert all(same_bits(a, b) for a, b in zip(found, sent, strict=True))
-    assert [t.data_ptr() % ALIGN_BYTES for t in found] == [0] * 3
+    received = unpack(Packed(body=packed.body, arrays=moved))
+    assert all(same_bits(a, b) for a, b in zip(received, sent, strict=True))
+    assert [t.data_ptr() % ALIGN_BYTES for t in received] == [0] * 3
 
 
-def test_only_numpy_arrays_carry_the_values():
+def test_values_travel_in_numpy_arrays_alone():
     packed = pack({"theta": torch.arange(1000.0)})
     assert [a.dtype for a in packed.arrays] == [np.float32] and len(packed.body) < 200
     assert packed.nbytes == len(packed.body) + packed.arrays[0].nbytes
@@ -75,10 +75,10 @@ def test_a_single_clients_sums_travel_in_half_the_bytes_without_loss(tmp_path, c
     packed = pack(result.sums)
     is_wide = any(a.dtype == np.float64 for a in packed.arrays)
     assert is_wide == (clients == 2), "a group that both trained is a float64 sum"
-    found = merge_blocks([unpack(packed)])
+    merged = merge_blocks([unpack(packed)])
     for bucket, groups in merge_blocks([result.sums]).items():
         for j, part in groups.items():
-            again = found[bucket][j]
+            again = merged[bucket][j]
             assert part.plain.dtype == torch.float64
             assert same_bits(again.plain, part.plain) and same_bits(again.weighted, part.weighted)
             assert (again.weight, again.sq_norm, again.members) == (part.weight, part.sq_norm, part.members)

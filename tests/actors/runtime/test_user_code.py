@@ -55,7 +55,7 @@ def test_a_module_that_the_host_takes_from_elsewhere_is_refused(tmp_path, monkey
 @pytest.mark.ray
 @pytest.mark.parametrize("layout", [{"num_hosts": 2}, {"mode": "actors"}], ids=["packed", "actors"])
 @pytest.mark.usefixtures("run_cache", "cluster")
-def test_hosts_that_served_ours_go_on_with_a_users_strategy(write, on_warm_hosts, layout, tmp_path):
+def test_hosts_of_a_built_in_strategy_go_on_with_a_users_strategy(write, on_warm_hosts, layout, tmp_path):
     """The cluster's processes were started elsewhere, before the file existed."""
     path = f"{write(METHOD)}:Mine"
     config = parse({**BASE, "strategy": {"name": path, "alpha": 0.25}, "data": THREE})

@@ -1,4 +1,4 @@
-"""What is shown while runs go on, from real records."""
+"""Tests the progress shown during a run, from real records."""
 
 import io
 import os

@@ -11,9 +11,9 @@ from relief_ray.training.serial_executor import SerialExecutor
 
 
 def test_the_plain_module_is_backbone_1(scenario):
-    given = setup(scenario, engine="naive")
-    backbone, model = given.job.build(), EagerCnn(scenario.task)
-    model.load_flat(start_of(given))
+    prepared = setup(scenario, engine="naive")
+    backbone, model = prepared.job.build(), EagerCnn(scenario.task)
+    model.load_flat(start_of(prepared))
     windows, _ = load_client(scenario.folder, 1)
     expected = backbone.forward(dict(zip(scenario.spec.names, windows, strict=True)))
     assert torch.allclose(model(*windows), expected, atol=1e-6)
@@ -28,26 +28,26 @@ def test_flat_is_the_inverse_of_load_flat(scenario):
 
 def test_one_round_equals_the_products(scenario):
     """The same windows in the same batches: otherwise the comparison would not be of equal work."""
-    given = setup(scenario)
-    state = given.strategy.init(given.layout, given.fleet, given.streams, given.start)
+    prepared = setup(scenario)
+    state = prepared.strategy.init(prepared.layout, prepared.fleet, prepared.streams, prepared.start)
     result = run_round(
-        given.strategy,
+        prepared.strategy,
         state,
-        context_of(given, 1),
-        SerialExecutor(given.job),
+        context_of(prepared, 1),
+        SerialExecutor(prepared.job),
         CheckpointStateStore({}),
-        given.accountant,
+        prepared.accountant,
     )
     oracle = Sequential(scenario.folder)
     oracle.step()
-    found = given.layout.flatten(result.state.models["global"])
-    assert deviation(found, oracle.flat, start_of(given)) < 1e-3
-    assert not torch.equal(oracle.flat, start_of(given))
+    after = prepared.layout.flatten(result.state.models["global"])
+    assert deviation(after, oracle.flat, start_of(prepared)) < 1e-3
+    assert not torch.equal(oracle.flat, start_of(prepared))
 
 
 def test_clients_own_windows_are_what_the_product_loads(scenario):
-    given = setup(scenario)
+    prepared = setup(scenario)
     windows, labels = load_client(scenario.folder, 2)
-    loaded = given.job.clients[2].load()
+    loaded = prepared.job.clients[2].load()
     assert all(np.array_equal(x.numpy(), loaded[m]) for m, x in zip(scenario.spec.names, windows, strict=True))
-    assert np.array_equal(labels.numpy(), given.job.clients[2].labels)
+    assert np.array_equal(labels.numpy(), prepared.job.clients[2].labels)

@@ -27,18 +27,18 @@ REQUIRED = {
 
 def test_parts_without_ray(tmp_path):
     out, page = tmp_path / "figures.json", tmp_path / "page.md"
-    main(["--tiny", "--parts", "local,roofline,predict,gpu", "--json", str(out), "--markdown", str(page)])
-    found = json.loads(out.read_text())
-    assert found["type_c_reuse_vs_eager_full"] > 1.0
-    assert 0.0 < found["gemm_peak_fraction"] < 1.0
-    assert found["type_c_reuse_deviation"] < 1e-3
-    assert all(not isinstance(v, (dict, list)) for v in found.values())
-    assert all(math.isfinite(v) for v in found.values() if isinstance(v, float))
+    main(["--tiny", "--parts", "local,roofline", "--json", str(out), "--markdown", str(page)])
+    figures = json.loads(out.read_text())
+    assert figures["type_c_reuse_vs_eager_full"] > 1.0
+    assert 0.0 < figures["gemm_peak_fraction"] < 1.0
+    assert figures["type_c_reuse_deviation"] < 1e-3
+    assert all(not isinstance(v, (dict, list)) for v in figures.values())
+    assert all(math.isfinite(v) for v in figures.values() if isinstance(v, float))
     text = page.read_text()
     assert "## One client's local round" in text and "Full training through Ray" not in text
-    assert found["type_c_prepare_s"] > 0 and "prepares once for a client and a whole run" in text
+    assert figures["type_c_prepare_s"] > 0 and "prepares once for a client and a whole run" in text
     for name, _ in VARIANTS[1:]:
-        assert number(found[f"type_c_{name}_vs_eager_full"]) in text
+        assert number(figures[f"type_c_{name}_vs_eager_full"]) in text
     again = tmp_path / "again.md"
     main(["--from", str(out), "--markdown", str(again)])
     assert again.read_text() == page.read_text()
@@ -49,25 +49,25 @@ def test_parts_without_ray(tmp_path):
 def test_everything(tmp_path):
     out, page = tmp_path / "figures.json", tmp_path / "page.md"
     main(["--tiny", "--no-peers", "--json", str(out), "--markdown", str(page)])
-    found = json.loads(out.read_text())
-    assert set(found) >= REQUIRED
-    assert found["full_n8_vs_flower"] is None and found["full_n8_run_to_run_equal"] is True
-    assert found["full_n8_deviation"] < 1e-2 and found["full_n8_torch2_deviation"] < 1e-3
-    assert found["full_n8_first_deviation"] < 1e-3 and "full_n8_note" not in found
+    figures = json.loads(out.read_text())
+    assert set(figures) >= REQUIRED
+    assert figures["full_n8_vs_flower"] is None and figures["full_n8_run_to_run_equal"] is True
+    assert figures["full_n8_deviation"] < 1e-2 and figures["full_n8_torch2_deviation"] < 1e-3
+    assert figures["full_n8_first_deviation"] < 1e-3 and "full_n8_note" not in figures
     assert (
-        found["noop_n8_vs_exact_ray"] > 0
-        and found["noop_n100_ours_s"] > 0
-        and found["noop_n100_moved_bytes"] > 4 * 1.2e6
+        figures["noop_n8_vs_exact_ray"] > 0
+        and figures["noop_n100_ours_s"] > 0
+        and figures["noop_n100_moved_bytes"] > 4 * 1.2e6
     )
-    assert found["start_command_s"] > found["start_n100_imports_s"] > 0 and found["type_c_bound_ms"] > 0
-    assert found["recording_n8_run_s"] > 0 and found["recording_n8_points_left"] == 0
+    assert figures["start_command_s"] > figures["start_n100_imports_s"] > 0 and figures["type_c_bound_ms"] > 0
+    assert figures["recording_n8_run_s"] > 0 and figures["recording_n8_points_left"] == 0
     sections = [line for line in page.read_text().splitlines() if line.startswith("## ")]
     assert len(sections) - ("## Missed aims, and what is left" in sections) == 11
     for n in (8, 100):
-        shares = [v for k, v in found.items() if k.startswith(f"noop_n{n}_") and k.endswith("_share")]
+        shares = [v for k, v in figures.items() if k.startswith(f"noop_n{n}_") and k.endswith("_share")]
         assert sum(shares) == pytest.approx(1.0)
-        parts = [v for k, v in found.items() if k.startswith(f"full_n{n}_host_") and k.endswith("_share")]
-        assert len(parts) == 11 and sum(parts) == pytest.approx(found[f"full_n{n}_hosts_share"])
+        parts = [v for k, v in figures.items() if k.startswith(f"full_n{n}_host_") and k.endswith("_share")]
+        assert len(parts) == 11 and sum(parts) == pytest.approx(figures[f"full_n{n}_hosts_share"])
 
 
 def test_a_part_that_fails_leaves_the_figures_of_those_before_it(tmp_path, monkeypatch):
@@ -111,8 +111,8 @@ def test_every_required_figure_is_aimed_at_or_shown():
 
 
 def test_aims_are_judged_in_their_own_direction():
-    found = {"full_n8_vs_torch2": 1.6, "noop_n8_vs_plain_ray": 1.6, "full_n8_vs_flower": None}
-    lines = targets(found).splitlines()
+    figures = {"full_n8_vs_torch2": 1.6, "noop_n8_vs_plain_ray": 1.6, "full_n8_vs_flower": None}
+    lines = targets(figures).splitlines()
     rows = {
         line.split("|")[1].strip(): line.split("|")[-2].strip()
         for line in lines

@@ -6,16 +6,16 @@ from benchmarks.engine.page_rounds import gpu as section
 
 
 def test_the_same_code_runs_on_any_device(scenario):
-    found = gpu.on_device(scenario, torch.device("cpu"), 1, 64)
-    assert {"gpu_name", *found} == set(gpu.KEYS) and all(value >= 0 for value in found.values())
-    assert found["gpu_table_1_h"] == pytest.approx(13_200 * 76_000 / found["gpu_stacked_samples_per_s"] / 3600)
+    figures = gpu.on_device(scenario, torch.device("cpu"), 1, 64)
+    assert {"gpu_name", *figures} == set(gpu.KEYS) and all(value >= 0 for value in figures.values())
+    assert figures["gpu_table_1_h"] == pytest.approx(13_200 * 76_000 / figures["gpu_stacked_samples_per_s"] / 3600)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_without_a_device_every_figure_is_null_and_the_page_says_so(scenario):
-    found = gpu.measure(scenario, 1)
-    assert found == dict.fromkeys(gpu.KEYS)
-    assert "There was no CUDA device" in section(found)
+    figures = gpu.measure(scenario, 1)
+    assert figures == dict.fromkeys(gpu.KEYS)
+    assert "There was no CUDA device" in section(figures)
 
 
 def test_a_device_is_named():

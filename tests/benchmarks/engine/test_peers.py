@@ -10,6 +10,7 @@ from benchmarks.engine.product import deviation
 from benchmarks.engine.scenario import Scenario, write
 
 
+@pytest.mark.slow
 def test_what_cannot_be_installed_is_noted(tmp_path, monkeypatch):
     monkeypatch.setattr(peers, "PEERS", (replace(peers.PEERS[0], requirement="no/such/folder"),))
     ready, notes = peers.install(tmp_path, ["flower"])
@@ -64,8 +65,8 @@ def test_peers_do_the_same_work(tmp_path):
     for installed in ready.values():
         assert len(installed.run(whole.folder, 2)) == 2
         for when, weights in expected.items():
-            found = peers.saved_weights(installed.peer, whole.folder, when)
-            assert deviation(found, weights, start) < SAME_WORK / 5
+            peer_weights = peers.saved_weights(installed.peer, whole.folder, when)
+            assert deviation(peer_weights, weights, start) < SAME_WORK / 5
 
 
 def test_another_version_is_another_environment(tmp_path, monkeypatch):

@@ -17,8 +17,8 @@ def test_an_exact_host_sums_what_its_clients_changed(monkeypatch):
     """Each of four clients changes every value by 2."""
     usual = Arithmetic.load
     monkeypatch.setattr(Arithmetic, "load", lambda self, start: usual(self, start + 2.0))
-    found = ExactHost(3).round(np.array([1.0, -2.0, 0.5], np.float32), 4)
-    assert found.dtype == np.float64 and found.tolist() == [8.0] * 3
+    total = ExactHost(3).round(np.array([1.0, -2.0, 0.5], np.float32), 4)
+    assert total.dtype == np.float64 and total.tolist() == [8.0] * 3
 
 
 def test_the_mean_by_hand():
@@ -37,7 +37,7 @@ def test_shares_add_up():
 @pytest.mark.slow
 @pytest.mark.parametrize("exact", [False, True])
 def test_the_model_comes_back_unchanged(exact):
-    """Nothing was trained, so the average of all clients is the model that went out."""
+    """The average of untrained clients is the model that was sent to them."""
     from actors.runtime.session import SessionOptions, ray_session
 
     start = np.linspace(-1, 1, 1000, dtype=np.float32)

@@ -15,27 +15,27 @@ ROW = Throughput(forward_flops_per_s=1e9, backward_flops_per_s=2e9, optimizer_fl
 
 @pytest.fixture(scope="module", params=["naive", "gemm"])
 def billed(scenario, request):
-    given = setup(scenario, engine=request.param)
+    prepared = setup(scenario, engine=request.param)
     local = Local(make_client(scenario, PRESENT), make_backbone(scenario, request.param), request.param)
     seen = {name: [local.train(groups).receipt] for name, groups in ASSIGNMENTS.items()}
-    return scenario, given, seen, bills(given, scenario.num_windows, seen, ROW)
+    return scenario, prepared, seen, bills(prepared, scenario.num_windows, seen, ROW)
 
 
 def test_bills_are_the_counted_flops_of_each_phase(billed):
     """Recounted by hand with the engine that ran, through the same sensors and missing mode."""
-    scenario, given, _, found = billed
+    scenario, prepared, _, bills = billed
     for name, groups in ASSIGNMENTS.items():
         load = workload(
-            given.accountant.counter.costs,
+            prepared.accountant.counter.costs,
             present=PRESENT,
-            trained=shares(given.layout, given.layout.select(groups)),
+            trained=shares(prepared.layout, prepared.layout.select(groups)),
             num_windows=scenario.num_windows,
             epochs=scenario.epochs,
             num_steps=num_steps(scenario.num_windows, scenario.epochs, scenario.task.batch_size),
-            engine="naive" if given.engine == "naive" else "reuse",
-            missing=given.config.training.missing,
+            engine="naive" if prepared.engine == "naive" else "reuse",
+            missing=prepared.config.training.missing,
         )
-        split, measured = found[name].split, found[name].measured
+        split, measured = bills[name].split, bills[name].measured
         assert split.forward_s == pytest.approx(load.forward_flops / TERA)
         assert split.backward_s == pytest.approx(load.backward_flops / TERA)
         assert split.optimizer_s == pytest.approx(load.optimizer_flops / TERA)
@@ -51,14 +51,14 @@ def test_less_to_train_is_predicted_faster(billed):
 
 def test_ratios_are_medians_of_the_turns(billed):
     """The machine is ten times slower in the second turn and the first row is what split was fitted to."""
-    found = billed[3]
+    bills = billed[3]
     seen = {name: [timed(receipts[0], factor) for factor in (1, 10, 2)] for name, receipts in billed[2].items()}
-    figures = compare("p", seen, found)
+    figures = compare("p", seen, bills)
     assert figures[f"p_{WHOLE}_split_ratio"] == pytest.approx(1.0)
     head = figures["p_head_split_ratio"]
-    assert head == pytest.approx(found["head"].split.compute_s / found[WHOLE].split.compute_s)
+    assert head == pytest.approx(bills["head"].split.compute_s / bills[WHOLE].split.compute_s)
     assert figures["p_head_compute_s"] == pytest.approx(2.0 * 3.5)
-    assert figures["p_head_measured_ratio"] == pytest.approx(found["head"].measured.compute_s / 7.0)
+    assert figures["p_head_measured_ratio"] == pytest.approx(bills["head"].measured.compute_s / 7.0)
 
 
 def timed(receipt, factor):

@@ -20,21 +20,21 @@ def session():
 
 
 def test_shares_add_up_and_every_part_is_seen(session, scenario, tmp_path):
-    given = without_training(setup(scenario))
-    with closing(Product(given, tmp_path / "run")) as product:
+    prepared = without_training(setup(scenario))
+    with closing(Product(prepared, tmp_path / "run")) as product:
         shares = Shares.of(product)
         product.run(3)
         assert sum(shares.figures().values()) == pytest.approx(1.0)
         split = driver(product, 3, {"wire": 0.75, "server": 0.25})
         assert sum(v for k, v in split.items() if k.startswith("wire_")) == pytest.approx(0.75)
         assert sum(split.values()) == pytest.approx(1.0)
-        hosts = host(given, 2)
+        hosts = host(prepared, 2)
         assert sum(hosts.values()) == pytest.approx(1.0)
         assert all(v > 0.0 for k, v in (split | hosts).items() if not k.endswith("other"))
 
 
-def test_what_mlflow_is_told_is_complete(session, tmp_path):
-    found = measure(tmp_path, num_turns=1, num_rounds=2)
-    assert found["recording_n8_run_s"] > 0 and found["recording_n8_bare_s"] > 0
-    assert found["recording_n8_unsaved_s"] > 0
-    assert found["recording_n8_run_mlflow_s"] > 0 and found["recording_n8_points_left"] == 0
+def test_what_mlflow_gets_is_complete(session, tmp_path):
+    figures = measure(tmp_path, num_turns=1, num_rounds=2)
+    assert figures["recording_n8_run_s"] > 0 and figures["recording_n8_bare_s"] > 0
+    assert figures["recording_n8_unsaved_s"] > 0
+    assert figures["recording_n8_run_mlflow_s"] > 0 and figures["recording_n8_points_left"] == 0

@@ -7,25 +7,27 @@ from relief_ray.records.checkpoint import CheckpointStateStore
 from relief_ray.training.serial_executor import SerialExecutor
 
 
-def run_once(given):
-    state = given.strategy.init(given.layout, given.fleet, given.streams, given.start)
+def run_once(prepared):
+    state = prepared.strategy.init(prepared.layout, prepared.fleet, prepared.streams, prepared.start)
     store = CheckpointStateStore({})
-    return run_round(given.strategy, state, context_of(given, 1), SerialExecutor(given.job), store, given.accountant)
+    return run_round(
+        prepared.strategy, state, context_of(prepared, 1), SerialExecutor(prepared.job), store, prepared.accountant
+    )
 
 
 def test_without_training_every_weight_travels_and_none_changes(scenario):
-    given = without_training(setup(scenario))
-    result = run_once(given)
-    assert torch.equal(given.layout.flatten(result.state.models["global"]), start_of(given))
+    prepared = without_training(setup(scenario))
+    result = run_once(prepared)
+    assert torch.equal(prepared.layout.flatten(result.state.models["global"]), start_of(prepared))
     receipts = result.trained.reduced.receipts
     assert len(receipts) == scenario.num_clients
-    assert all(r.work.num_steps == 0 and r.bytes_up > 4 * given.layout.numel for r in receipts)
+    assert all(r.work.num_steps == 0 and r.bytes_up > 4 * prepared.layout.numel for r in receipts)
 
 
 def test_all_clients_have_equal_work(scenario):
-    given = setup(scenario)
-    assert {c.modalities for c in given.fleet.clients} == {scenario.spec.names}
-    assert {len(w) for w in given.job.clients} == {scenario.num_windows}
+    prepared = setup(scenario)
+    assert {c.modalities for c in prepared.fleet.clients} == {scenario.spec.names}
+    assert {len(w) for w in prepared.job.clients} == {scenario.num_windows}
 
 
 def test_a_mixed_fleet_is_the_papers(tmp_path):

@@ -20,16 +20,16 @@ def test_two_processes_compute_what_one_does(scenario):
 
 
 def test_a_child_keeps_freed_memory_as_our_processes_do(scenario, monkeypatch):
-    asked = []
-    monkeypatch.setattr(torch_pool, "use_threads", asked.append)
+    num_threads = []
+    monkeypatch.setattr(torch_pool, "use_threads", num_threads.append)
     ours, theirs = Pipe()
     ours.send(None)
     nothing = torch.zeros(0)
     torch_pool.serve(torch_pool.Shared(folder=scenario.folder, clients=range(1), flat=nothing, total=nothing), theirs)
-    assert asked == [1]
+    assert num_threads == [1]
 
 
-def test_every_client_is_dealt_once():
+def test_every_client_is_given_out_once():
     dealt = split(101, 2)
     assert [n for part in dealt for n in part] == list(range(101))
     assert max(map(len, dealt)) - min(map(len, dealt)) <= 1

@@ -82,10 +82,10 @@ def test_100_flipped_bytes_in_an_archive_are_refused_or_harmless(
     for place in (*rng.integers(0, len(whole), 40), *rng.integers(len(whole) - 700, len(whole), 60)):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x10]) + whole[place + 1 :])
         try:
-            found = [recording.signal for recording in parse_source(SPEC, find_source(SPEC, path))]
+            signals = [recording.signal for recording in parse_source(SPEC, find_source(SPEC, path))]
         except UserError as error:
             refused += 1
             assert "mhealth" in str(error)
         else:
-            assert all(np.array_equal(a, b) for a, b in zip(found, expected, strict=True))
+            assert all(np.array_equal(a, b) for a, b in zip(signals, expected, strict=True))
     assert refused >= 60

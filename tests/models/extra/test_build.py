@@ -21,7 +21,7 @@ def windows(number=3):
 
 
 def read(backbone, output, raw, missing="zero_input"):
-    """What a naive step of a client with all modalities sees at ``output``."""
+    """Returns the values at ``output`` in a naive step of a client with all modalities."""
     plan = plan_forward(backbone, raw, ("head.1",), missing, False, output=output)
     inputs = {m: backbone.prepare(m, x) for m, x in raw.items()}
     values = compute_sources(backbone, plan, inputs, len(raw["acc"]))
@@ -90,8 +90,8 @@ def test_an_absent_modalitys_pooled_features_are_zero_under_zero_feature():
     stage = next(s for s in backbone.stages if s.spec.id == "encoder.acc.1")
     pooled = torch.nn.functional.adaptive_avg_pool1d(stage.module(raw["acc"]), TINY.steps).flatten(1)
     expected = pooled @ weight[:, : pooled.shape[1]].T + bias
-    for found in values.values():
-        torch.testing.assert_close(found, expected)
+    for features in values.values():
+        torch.testing.assert_close(features, expected)
 
 
 def test_a_group_that_nobody_owns():

@@ -52,8 +52,8 @@ def test_the_backbones_own_logits_values_and_order_stay(name):
 def test_untrained_it_changes_nothing(name):
     backbone = with_extra_modules(BACKBONES[name](), [SPEC], 0)
     for path in ("first", "mixed"):
-        found = read(backbone, inputs(backbone), SPEC.output(path))[SPEC.output(path)]
-        torch.testing.assert_close(found, backbone.forward(inputs(backbone)), rtol=1e-5, atol=1e-5)
+        logits = read(backbone, inputs(backbone), SPEC.output(path))[SPEC.output(path)]
+        torch.testing.assert_close(logits, backbone.forward(inputs(backbone)), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("own_in_mix", [True, False])

@@ -76,8 +76,8 @@ def test_alike_experts_mix_to_the_plain_logits(name):
     backbone = with_extra_modules(BACKBONES[name](), [experts(name)], 0)
     for number in (2, 3):
         output = experts(name).output(number)
-        found = read(backbone, inputs(backbone), output)[output]
-        torch.testing.assert_close(found, backbone.forward(inputs(backbone)), rtol=1e-4, atol=1e-5)
+        logits = read(backbone, inputs(backbone), output)[output]
+        torch.testing.assert_close(logits, backbone.forward(inputs(backbone)), rtol=1e-4, atol=1e-5)
 
 
 def test_own_slots_alone_give_the_own_expert(name):

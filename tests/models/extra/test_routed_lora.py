@@ -37,9 +37,9 @@ def test_a_layer_of_two_experts_by_hand():
     factors = [(parameter([1.0]), parameter([3.0])), (parameter([2.0]), parameter([5.0]))]
     rows = [parameter([0.0]), parameter([0.6931472], [1.3862944])]
     layer = RoutedLora(base, factors, rows, 2.0)
-    found = layer(torch.tensor([[[1.0], [-1.0]]]))
-    assert found.shape == (1, 2, 1), "tokens of one window differ"
-    assert found.flatten().tolist() == pytest.approx([49 / 3, -7.0], rel=1e-5)
+    values = layer(torch.tensor([[[1.0], [-1.0]]]))
+    assert values.shape == (1, 2, 1), "tokens of one window differ"
+    assert values.flatten().tolist() == pytest.approx([49 / 3, -7.0], rel=1e-5)
     alone = RoutedLora(base, factors[:1], rows[:1], 2.0)
     assert alone(torch.tensor([[2.0]])).item() == pytest.approx(14.0), "one expert is plain LoRA"
 
@@ -65,8 +65,8 @@ def test_routers_of_small_take_the_share_of_its_adapters_that_their_shapes_say(m
     assert share == pytest.approx((2 * most - 1) * 2560 / block, abs=1e-3)
     layout = routed(most, moment.MomentConfig().build(moment.SHAPE, 0))[0].layout
     assert layout["encoder.acc.3"].numel == block
-    found = sum(g.numel for g in layout if g.role == "router" and g.id.endswith(".encoder.acc.3"))
-    assert found / block == pytest.approx(share, abs=1e-3)
+    router = sum(g.numel for g in layout if g.role == "router" and g.id.endswith(".encoder.acc.3"))
+    assert router / block == pytest.approx(share, abs=1e-3)
 
 
 def test_alike_experts_mix_to_the_plain_logits():
@@ -75,8 +75,8 @@ def test_alike_experts_mix_to_the_plain_logits():
     backbone.load({**moved, **{spec.copy(e, j): moved[j] for e in (2, 3) for j in spec.groups(1)}})
     for number in (2, 3):
         output = spec.output(number)
-        found = read(backbone, inputs(backbone), output)[output]
-        torch.testing.assert_close(found, backbone.forward(inputs(backbone)), rtol=1e-3, atol=1e-4)
+        logits = read(backbone, inputs(backbone), output)[output]
+        torch.testing.assert_close(logits, backbone.forward(inputs(backbone)), rtol=1e-3, atol=1e-4)
 
 
 def test_own_slots_alone_give_the_own_expert():
@@ -85,8 +85,8 @@ def test_own_slots_alone_give_the_own_expert():
     output, x = spec.output(2), inputs(backbone)
     assert not torch.allclose(read(backbone, x, output)[output], backbone.forward(x), atol=1e-3)
     backbone.load({j: t * 0.0 if "router" in j else t for j, t in theta.items()})
-    found = read(backbone, x, output)[output]
-    torch.testing.assert_close(found, backbone.forward(x), rtol=1e-4, atol=1e-5)
+    logits = read(backbone, x, output)[output]
+    torch.testing.assert_close(logits, backbone.forward(x), rtol=1e-4, atol=1e-5)
 
 
 def test_every_expert_and_every_router_of_the_number_has_a_gradient_and_no_other():
@@ -115,12 +115,12 @@ def test_an_absent_sensor_of_a_masked_model_reaches_nothing():
     """zero_feature: what its encoder and its experts hold does not matter."""
     backbone, spec = routed(2)
     stirred(backbone, scale=0.1)
-    x, output, found = inputs(backbone), spec.output(2), []
+    x, output, logits = inputs(backbone), spec.output(2), []
     for _ in range(2):
-        found.append(read(backbone, x, output, ("acc", "gyro"), missing="zero_feature")[output].detach())
+        logits.append(read(backbone, x, output, ("acc", "gyro"), missing="zero_feature")[output].detach())
         theta = backbone.params()
         backbone.load({j: t + 1.0 if j.endswith("encoder.hr.1") else t for j, t in theta.items()})
-    assert torch.equal(*found)
+    assert torch.equal(*logits)
 
 
 def test_a_further_expert_costs_its_own_products_and_its_routers():
@@ -132,8 +132,8 @@ def test_a_further_expert_costs_its_own_products_and_its_routers():
     router = 2 * sum(t.shape[1] for t in group.tensors if t.kind == "lora_a") * tokens
     plain = costs.flops["encoder.acc.1"].forward_flops
     for number in (2, 3):
-        found = costs.flops[f"encoder.acc.1@expert.{number}"].forward_flops
-        assert found - plain == (number - 1) * factors + (2 * number - 1) * router
+        with_experts = costs.flops[f"encoder.acc.1@expert.{number}"].forward_flops
+        assert with_experts - plain == (number - 1) * factors + (2 * number - 1) * router
     names = [s.id for s in costs.running([spec.output(2)])]
     assert "encoder.acc.1@expert.2" in names and not [n for n in names if "@expert.3" in n or n == "encoder.acc.1"]
 

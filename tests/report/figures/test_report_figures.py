@@ -1,4 +1,4 @@
-"""What the figures show, by hand; that every one of them draws something; that few colours carry the meaning alone."""
+"""Figures show values computed by hand; each draws something; few are told apart by colour alone."""
 
 import pandas as pd
 import pytest
@@ -48,10 +48,10 @@ def test_the_front_by_hand():
 
 
 def test_a_far_bound_does_not_squeeze_the_frame(experiment):
-    found = ends(experiment.main)
-    low = found.iloc[[0]].assign(method="local", is_bound=True, f1_percent=1.0)
-    assert span(pd.concat([found, low])) == span(found)
-    assert outside(pd.concat([found, low])) == " Below the frame: `local` 1.0 %." and outside(found) == ""
+    frame = ends(experiment.main)
+    low = frame.iloc[[0]].assign(method="local", is_bound=True, f1_percent=1.0)
+    assert span(pd.concat([frame, low])) == span(frame)
+    assert outside(pd.concat([frame, low])) == " Below the frame: `local` 1.0 %." and outside(frame) == ""
 
 
 def test_phases_are_fifths_of_the_planned_rounds(make):
@@ -66,16 +66,16 @@ def test_series_average_over_runs_round_by_round(make):
 
 
 def test_cosines_are_averaged_and_other_groups_left_out(make):
-    found = pair_means([make("fedavg", pairwise=PAIRS)])
-    assert found == {"fusion.A.acc": {(0, 1): pytest.approx(0.8), (0, 2): pytest.approx(-0.2), (1, 2): 0.0}}
+    means = pair_means([make("fedavg", pairwise=PAIRS)])
+    assert means == {"fusion.A.acc": {(0, 1): pytest.approx(0.8), (0, 2): pytest.approx(-0.2), (1, 2): 0.0}}
 
 
 def test_shares_of_a_round_by_hand(make):
     """Device 2 (Type C) of a 2 s round: compute .5 + .25 + .25, link 1, no wait; joules a third of the fleet's."""
-    found = {s.kind: s for s in device_shares([make("fedavg")], "fedavg", "split_naive")}
-    assert (found["C"].compute_s, found["C"].link_s, found["C"].wait_s) == (1.0, 1.0, 0.0)
-    assert found["C"].energy_j == pytest.approx(100 / 3) and found["C"].num_devices == 1
-    assert found["A"].wait_s == 1.0
+    shares = {s.kind: s for s in device_shares([make("fedavg")], "fedavg", "split_naive")}
+    assert (shares["C"].compute_s, shares["C"].link_s, shares["C"].wait_s) == (1.0, 1.0, 0.0)
+    assert shares["C"].energy_j == pytest.approx(100 / 3) and shares["C"].num_devices == 1
+    assert shares["A"].wait_s == 1.0
 
 
 def test_too_many_clients_are_shown_by_type():
@@ -102,9 +102,9 @@ def test_where_there_is_no_room_the_paper_s_five_and_its_variants_stay():
 
 def test_the_footer_names_every_program(make, put_on, inventory_of):
     runs = [put_on(make("fedavg", seed=s), digest=d * 64, where=d) for s, d in enumerate("ab")]
-    found = experiments(inventory_of(runs))[0]
-    assert small_print(found.runs, "split_naive").startswith("clock split_naive (simulated) | 2 runs")
-    assert small_print(found.runs).endswith("sources aaaaaaaa and bbbbbbbb")
+    experiment = experiments(inventory_of(runs))[0]
+    assert small_print(experiment.runs, "split_naive").startswith("clock split_naive (simulated) | 2 runs")
+    assert small_print(experiment.runs).endswith("sources aaaaaaaa and bbbbbbbb")
 
 
 def points(**scores):
@@ -113,16 +113,16 @@ def points(**scores):
 
 
 def test_two_points_at_three_percent_do_not_squeeze_the_others():
-    found = points(
+    frame = points(
         fedavg=(84.0, 87.0, 89.0), relief=(87.0, 88.5, 87.7), fedel=(75.7, 81.6, 85.5), harmony=(2.9, 3.0, 88.4)
     )
-    assert 70 < floor(found) < 75.7
-    assert lost(found) == " Below the frame: `harmony` 2.9 % at round 5 and `harmony` 3.0 % at round 10."
+    assert 70 < floor(frame) < 75.7
+    assert lost(frame) == " Below the frame: `harmony` 2.9 % at round 5 and `harmony` 3.0 % at round 10."
 
 
 def test_where_a_method_ends_is_never_cut_off_and_an_even_spread_is_whole():
-    found = points(fedavg=(84.0, 87.0, 89.0), relief=(87.0, 88.5, 87.7), low=(3.0, 3.0, 3.0))
-    assert floor(found) is None and lost(found) == ""
+    frame = points(fedavg=(84.0, 87.0, 89.0), relief=(87.0, 88.5, 87.7), low=(3.0, 3.0, 3.0))
+    assert floor(frame) is None and lost(frame) == ""
     assert floor(points(a=(10.0, 40.0, 70.0), b=(20.0, 50.0, 80.0))) is None
 
 

@@ -52,9 +52,9 @@ def test_every_row_has_a_cell_per_column(sheet):
 
 
 def test_the_whole_reports_rows_too(usual):
-    found = list(tabulars(latex(build(usual))))
-    assert len(found) >= len(build(usual).tables) > 3
-    assert all({len(row) for row in rows} == {len(columns)} for columns, rows in found)
+    tables = list(tabulars(latex(build(usual))))
+    assert len(tables) >= len(build(usual).tables) > 3
+    assert all({len(row) for row in rows} == {len(columns)} for columns, rows in tables)
 
 
 def test_a_long_table_goes_on_in_parts_of_a_page():

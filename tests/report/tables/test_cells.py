@@ -34,23 +34,23 @@ def pamap2(make, put_on, inventory_of):
 def test_an_entry_by_hand():
     cell = PAPER["I"]["FedAvg"].cells["PAMAP2 F1 (%)"]
     stat = Stat(mean=90.84, std=1.26, num=3)
-    found = figure_cell(stat, F1, origin="measured", paper=cell, comparable=True, num_runs=4)
-    assert (found.text, found.below) == ("90.8 ± 1.3 (3/4)", "92.0 ± 0.38, -1.2")
-    assert found.numbers["deviation"] == pytest.approx(-1.16)
-    assert found.numbers["paper_std"] == 0.38 and found.numbers["n"] == 3
+    entry = figure_cell(stat, F1, origin="measured", paper=cell, comparable=True, num_runs=4)
+    assert (entry.text, entry.below) == ("90.8 ± 1.3 (3/4)", "92.0 ± 0.38, -1.2")
+    assert entry.numbers["deviation"] == pytest.approx(-1.16)
+    assert entry.numbers["paper_std"] == 0.38 and entry.numbers["n"] == 3
 
 
 @pytest.mark.parametrize(("origin", "comparable"), [("FITTED", True), ("measured", False)])
 def test_no_deviation_where_it_would_mean_nothing(origin, comparable):
     cell = PAPER["I"]["FedAvg"].cells["energy (J)"]
-    found = figure_cell(Stat(mean=847.0, std=0.0, num=1), JOULES, origin=origin, paper=cell, comparable=comparable)
-    assert (found.text, found.below, found.numbers["deviation"]) == ("847", "847", None)
+    entry = figure_cell(Stat(mean=847.0, std=0.0, num=1), JOULES, origin=origin, paper=cell, comparable=comparable)
+    assert (entry.text, entry.below, entry.numbers["deviation"]) == ("847", "847", None)
 
 
 def test_what_was_never_reached_is_a_dash_also_in_the_paper():
     tta = columns.ROUNDS_TO_85
-    found = figure_cell(None, tta, origin="measured", paper=PAPER["I"]["FedEL"].cells["TTA (rounds)"])
-    assert (found.text, found.below, found.numbers["n"]) == ("-", "-", 0)
+    entry = figure_cell(None, tta, origin="measured", paper=PAPER["I"]["FedEL"].cells["TTA (rounds)"])
+    assert (entry.text, entry.below, entry.numbers["n"]) == ("-", "-", 0)
 
 
 def test_a_gap_says_why():
@@ -91,8 +91,8 @@ def test_only_the_paper_s_data_fleet_and_coupling_compare(pamap2, make, inventor
 )
 def test_a_varied_fleet_compares_with_the_row_of_its_own_alone(pamap2, make, put_on, inventory_of, config):
     """Tables I to III are of gap 55 and a client per subject; Tables IV and V name gap and clients."""
-    found = experiments(inventory_of([put_on(make("fedavg"), **({"data": {"name": "pamap2"}} | config))]))[0]
-    assert not is_comparable(found) and is_comparable(found, any_fleet=True)
+    experiment = experiments(inventory_of([put_on(make("fedavg"), **({"data": {"name": "pamap2"}} | config))]))[0]
+    assert not is_comparable(experiment) and is_comparable(experiment, any_fleet=True)
 
 
 @pytest.mark.parametrize(
@@ -106,14 +106,14 @@ def test_a_varied_fleet_compares_with_the_row_of_its_own_alone(pamap2, make, put
     ],
 )
 def test_other_training_and_devices_compare_with_nothing(pamap2, make, config):
-    found = pamap2(make("fedavg"), **config)
-    assert not is_comparable(found) and not is_comparable(found, any_fleet=True)
+    experiment = pamap2(make("fedavg"), **config)
+    assert not is_comparable(experiment) and not is_comparable(experiment, any_fleet=True)
 
 
 def test_departures_from_the_protocol_are_named(pamap2, make):
-    found = pamap2(make("fedavg"))
+    experiment = pamap2(make("fedavg"))
     split = "data.split held_out_subject (paper: not said)"
-    assert departures(found) == ["rounds 2 (paper: 200)", "training.epochs 2 (paper: 5)", split]
+    assert departures(experiment) == ["rounds 2 (paper: 200)", "training.epochs 2 (paper: 5)", split]
     assert departures(pamap2(make("fedavg"), rounds=200, training={"epochs": 5})) == [split]
     zero = pamap2(
         make("fedavg"), rounds=200, training={"epochs": 5, "missing": "zero_feature", "lr": 0.01, "batch_size": 8}
@@ -134,6 +134,6 @@ def test_another_data_set_is_set_beside_pamap2_s_column(pamap2, make, inventory_
 
 def test_runs_are_counted_against_the_plan_and_other_code_is_marked(make, put_on, inventory_of):
     runs = [put_on(make("fedavg", seed=s), digest="b" if s == 2 else "a", where=f"w{s}") for s in range(3)]
-    found = experiments(inventory_of(runs, [(put_on(make("fedavg", seed=4)), "failed", "disk full")]))[0]
-    cell = runs_cell(found.main.row("fedavg"), found)
+    experiment = experiments(inventory_of(runs, [(put_on(make("fedavg", seed=4)), "failed", "disk full")]))[0]
+    cell = runs_cell(experiment.main.row("fedavg"), experiment)
     assert (cell.text, cell.below, cell.tone) == ("3 of 4", "1 by other code", "warn")

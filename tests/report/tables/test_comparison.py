@@ -49,19 +49,19 @@ def test_changes():
 def test_a_star_marks_the_headline_of_methods_whose_clients_have_models_of_their_own(make):
     """FedAvg 60 %; canonical 80 %, own 50 %: the headline is 10 points below, the diagnostic 20 above."""
     both = make("fedlease", scores=(0.7, 0.8), own=(0.4, 0.5))
-    found = compare_runs([make("fedavg"), both, make("local", personalised=True, scores=(0.2, 0.3))])
-    scores = scores_table(found)
+    comparison = compare_runs([make("fedavg"), both, make("local", personalised=True, scores=(0.2, 0.3))])
+    scores = scores_table(comparison)
     lease, local = cells(scores, "fedlease*"), cells(scores, "local*")
     assert (lease["F1 %"], lease["F1 own %"], lease["vs fedavg [95 %]"]) == ("80.0", "50.0*", "-10.0 [-10.0, -10.0]")
     assert (local["F1 %"], local["F1 own %"], local["acc %"]) == ("-", "30.0*", "-")
     assert (cells(scores, "fedavg")["F1 own %"], cells(scores, "fedavg")["acc %"]) == ("-", "30.0")
-    assert cells(wide_table(found), "fedlease*")["F1 % vs fedavg [95 %]"] == "+20.0 [+20.0, +20.0]"
+    assert cells(wide_table(comparison), "fedlease*")["F1 % vs fedavg [95 %]"] == "+20.0 [+20.0, +20.0]"
     assert "F1 own %" not in scores_table(compare_runs([make("fedavg")])).head
 
 
 def test_the_papers_cells_stand_beside_where_labels_match(make):
-    found = compare_runs([make("fedicu_table"), make("v1"), make("v2_mandatory"), make("drop_slow")])
-    scores, costs = scores_table(found), costs_table(found)
+    comparison = compare_runs([make("fedicu_table"), make("v1"), make("v2_mandatory"), make("drop_slow")])
+    scores, costs = scores_table(comparison), costs_table(comparison)
     icu = "FedICU (reconstructed), table"
     assert (cells(scores, icu)["PAMAP2 †"], cells(scores, icu)["MHEALTH †"], cells(scores, icu)["rare †"]) == (
         "87.6", "89.6", "28.4",
@@ -69,20 +69,20 @@ def test_the_papers_cells_stand_beside_where_labels_match(make):
     assert cells(scores, "v1")["PAMAP2 †"] == "94.0" and cells(costs, "v1")["speedup †"] == "1.66"
     assert {cells(scores, m)["PAMAP2 †"] for m in ("v2_mandatory", "drop_slow")} == {"-"}
     assert [cells(costs, icu)[c] for c in ("rounds †", "J †", "MB †")] == ["120", "761", "3.85"]
-    assert any("orientation" in line for line in legend(found))
+    assert any("orientation" in line for line in legend(comparison))
 
 
 def test_nothing_is_printed_beside_methods_that_the_paper_lacks(make):
-    found = compare_runs([make("full_only")])
-    assert not [h for h in (*scores_table(found).head, *costs_table(found).head) if "†" in h]
-    assert not any("†" in line for line in legend(found))
+    comparison = compare_runs([make("full_only")])
+    assert not [h for h in (*scores_table(comparison).head, *costs_table(comparison).head) if "†" in h]
+    assert not any("†" in line for line in legend(comparison))
 
 
 def test_backbone_2_has_table_ii_and_kibibytes(make, put_on):
     table = costs_table(compare_runs([on_moment(make("relief"), put_on), on_moment(make("v3"), put_on)]))
-    found = cells(table, "relief")
-    assert (found["speedup †"], found["up, KiB"], found["KB †"]) == ("9.41", "2048", "3408")
-    assert "rounds †" not in found, "Table II has no such column"
+    row = cells(table, "relief")
+    assert (row["speedup †"], row["up, KiB"], row["KB †"]) == ("9.41", "2048", "3408")
+    assert "rounds †" not in row, "Table II has no such column"
     assert cells(table, "v3")["speedup †"] == f"{read_paper()['III'].get('V3', 'B2 speedup').value:.2f}"
 
 

@@ -45,11 +45,11 @@ def test_tuned_figures_stand_beside_the_usual_ones_with_the_edge(make, page):
     slugs = [s.slug for s in document.tables]
     assert "e2-main" in slugs and "e3-main" not in slugs
     main, tuned = (next(s for s in document.tables if s.slug == slug) for slug in ("e1-main", "e2-main"))
-    found = {line.name: (line.cells[-1].text, line.cells[-1].below) for line in main.rows}
+    best_cells = {line.name: (line.cells[-1].text, line.cells[-1].below) for line in main.rows}
     assert main.head[-1] == "F1 %, tuned"
-    assert found["fedavg"] == ("70.0", "lr 0.003")
-    assert found["relief"] == ("80.0", "lr 0.01, gamma 0.5, edge")
-    assert found["fedel"] == ("not run", "")
+    assert best_cells["fedavg"] == ("70.0", "lr 0.003")
+    assert best_cells["relief"] == ("80.0", "lr 0.01, gamma 0.5, edge")
+    assert best_cells["fedel"] == ("not run", "")
     assert tuned.caption.endswith("every method tuned.") and "values chosen by a search" in tuned.notes[0]
     assert {"fedavg", "relief"} <= {line.name for line in tuned.rows if line.cells[0].text == "1"}
 
@@ -90,9 +90,9 @@ def test_a_method_whose_batch_size_was_searched_stands_beside_those_that_keep_th
     document = page([*usual, *tuned])
     assert [s.slug for s in document.tables if s.slug.endswith("-main")] == ["e1-main", "e2-main"]
     main, own = (next(s for s in document.tables if s.slug == slug) for slug in ("e1-main", "e2-main"))
-    found = {line.name: (line.cells[-1].text, line.cells[-1].below) for line in main.rows}
-    assert found["fedavg"] == ("70.0", "lr 0.001, batch_size 16")
-    assert found["relief"] == ("70.0", "lr 0.003, deadline_fraction 0.6")
+    best_cells = {line.name: (line.cells[-1].text, line.cells[-1].below) for line in main.rows}
+    assert best_cells["fedavg"] == ("70.0", "lr 0.001, batch_size 16")
+    assert best_cells["relief"] == ("70.0", "lr 0.003, deadline_fraction 0.6")
     assert {"fedavg", "relief"} <= {line.name for line in own.rows if line.cells[0].text == "1"}
     assert "batch" not in own.notes[0] and "batch 32" in main.notes[0], "no batch size is everybody's"
     assert [r.label for r in compare_runs(tuned).rows] == ["fedavg", "relief", "v1"]

@@ -155,8 +155,8 @@ def test_what_is_reported_is_charged(tmp_path, bins):
     """A pair a window (5 bytes), or a cell (7 bytes): on top of the payload."""
     run = run_of(tmp_path, config=DarkDistill(distil=False, bin_nats=bins))
     plain = run_of(tmp_path, strategy=lambda s: replace(s, client=replace(s.client, after=lambda _, u: u)))
-    found, sent = (r.round(1).trained.reduced.receipts for r in (run, plain))
-    for receipt, payload in zip(found, sent, strict=True):
+    receipts, sent = (r.round(1).trained.reduced.receipts for r in (run, plain))
+    for receipt, payload in zip(receipts, sent, strict=True):
         label, difficulty = receipt.stats["label"], receipt.stats["difficulty"]
         assert len(label) == len(difficulty) == receipt.work.num_windows
         assert sorted(label.tolist()) == sorted(payload.stats["label"].tolist())
@@ -169,7 +169,7 @@ def test_what_is_reported_is_charged(tmp_path, bins):
             assert all((float(d) / bins) % 1 == pytest.approx(0.5) for d in difficulty)
 
 
-def test_what_exits_ask_beside_their_layers_is_charged_by_hand(tmp_path):
+def test_what_exits_cost_beyond_their_layers_is_charged_by_hand(tmp_path):
     """3 classes, 2 epochs: 8 x 3 per window and epoch for the second exit, 5 x 3 per window for the difficulty."""
     receipts = run_of(tmp_path).round(1).trained.reduced.receipts
     expected = [2 * 24 * 6 + 15 * 6, 2 * 24 * 7 + 15 * 7, 15 * 8, 15 * 9]
@@ -240,7 +240,7 @@ def test_sending_the_whole_model_changes_bytes_not_models(tmp_path):
 
 
 def test_one_depth_class_is_fedavg(tmp_path):
-    """Everybody deep: FedAvg's mean of the same clients; with one class there is not even an exit."""
+    """With deep clients alone it is FedAvg's mean of them; with one class there is not even an exit."""
     mean = lambda s: replace(  # noqa: E731
         s,
         reduction=(one := WeightedSum(weight=s.reduction.weight, bucket=one_bucket)),
@@ -360,8 +360,8 @@ def test_every_exit_can_be_evaluated(tmp_path):
         EvalTarget(label="early", output="exit.1"),
         EvalTarget(label="x", output="head.1"),
     ]
-    found = run.executor.evaluate(run.state.models, targets, {}, "test")
-    assert torch.equal(found["deep"], found["x"]) and not torch.equal(found["deep"], found["early"])
+    counts = run.executor.evaluate(run.state.models, targets, {}, "test")
+    assert torch.equal(counts["deep"], counts["x"]) and not torch.equal(counts["deep"], counts["early"])
     assert run.strategy.evaluate(run.state, FOUR).canonical == EvalTarget(label="global")
 
 

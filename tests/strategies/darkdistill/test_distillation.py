@@ -272,11 +272,11 @@ def test_the_generators_loss_by_hand():
     judge = Says(early=[[0.0, 0.0]] * 3)
     noise, latent = torch.tensor([[0.0], [1.0], [1.0]]), torch.tensor([[0.0], [2.0], [4.0]])
     wanted = torch.zeros(3, dtype=torch.int64), torch.tensor([log(2) + 1, log(2), log(2) - 2])
-    found = generator_loss((noise, latent, {}), wanted, (model, ("early", None)), judge)
+    loss = generator_loss((noise, latent, {}), wanted, (model, ("early", None)), judge)
     label = (log(1 + exp(-4)) + log(4 / 3) + log(4)) / 3
     difficulty = (1.0 + 0.0 + 4.0) / 3
     spread = exp(-2 * (1.0 * 2.0 + 1.0 * 4.0 + 0.0 * 2.0) / 9)
-    assert float(found) == pytest.approx(label + difficulty + spread, rel=1e-5)
+    assert float(loss) == pytest.approx(label + difficulty + spread, rel=1e-5)
 
 
 def test_training_lowers_the_generators_loss():

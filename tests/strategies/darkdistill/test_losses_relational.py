@@ -78,7 +78,7 @@ def test_only_the_student_learns():
 
 
 def test_a_histogram_by_hand():
-    labels, found = torch.tensor([1, 0, 1, 1]), torch.tensor([0.1, 2.6, 0.4, 0.6])
-    sorted_labels, centres, num_cells = binned(labels, found, 0.5)
+    labels, distances = torch.tensor([1, 0, 1, 1]), torch.tensor([0.1, 2.6, 0.4, 0.6])
+    sorted_labels, centres, num_cells = binned(labels, distances, 0.5)
     assert sorted_labels.tolist() == [0, 1, 1, 1] and num_cells == 3
     assert centres.tolist() == pytest.approx([2.75, 0.25, 0.25, 0.75])

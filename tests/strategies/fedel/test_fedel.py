@@ -123,10 +123,10 @@ def test_unlimited_time_and_equal_importance_is_fedavg(tmp_path, monkeypatch, en
 def test_the_probe_is_one_step_of_the_optimizer_and_the_gradient_behind_it(tmp_path):
     """Against the trainer itself: a round of one step on the same batch, and finite differences of its loss."""
     run = run_of(tmp_path, batch_size=64)
-    found = {}
+    results = {}
 
     def look(context, task):
-        found["probed"] = context.probe(replace(task, output=None, train=LAYOUT.select(OWN)))
+        results["probed"] = context.probe(replace(task, output=None, train=LAYOUT.select(OWN)))
         return replace(task, output=None, train=LAYOUT.select(OWN), up=LAYOUT.select(OWN))
 
     job = run.executor._worker.job
@@ -135,7 +135,7 @@ def test_the_probe_is_one_step_of_the_optimizer_and_the_gradient_behind_it(tmp_p
     tasks = run.strategy.allocate(run.state, context_of(LAYOUT, planner=SPREAD, participants=[0]))
     ((update, _),) = worker._runs.updates(1, run.state.models, [tasks[:1]], {}, reuses_memory=False)
     assert update.receipt.work.num_steps == 1, "the probe's step is not counted as training"
-    step, gradient = found["probed"].step, found["probed"].gradient
+    step, gradient = results["probed"].step, results["probed"].gradient
     for j in OWN:
         torch.testing.assert_close(step[j], update.delta[j], rtol=0, atol=1e-6)
     assert update.receipt.probes[0][1] == 6 and set(update.receipt.probes[0][0].train) == set(OWN)
@@ -160,10 +160,10 @@ def test_global_importance_of_an_unchanged_model_is_zero():
     assert not global_importance(start, start, LAYOUT).any()
     moved = {"head.1": 2.0, "fusion.B": 1.0, "exit.1": 9.0}
     after = {j: theta + moved.get(j, 0.0) for j, theta in start.items()}
-    found = dict(zip(LAYOUT.ids, global_importance(start, after, LAYOUT).tolist(), strict=True))
-    assert found.pop("head.1") == 1.0
-    assert found.pop("fusion.B") == pytest.approx(LAYOUT["fusion.B"].numel / (4 * LAYOUT["head.1"].numel))
-    assert not any(found.values()), "exits count for nothing"
+    importance = dict(zip(LAYOUT.ids, global_importance(start, after, LAYOUT).tolist(), strict=True))
+    assert importance.pop("head.1") == 1.0
+    assert importance.pop("fusion.B") == pytest.approx(LAYOUT["fusion.B"].numel / (4 * LAYOUT["head.1"].numel))
+    assert not any(importance.values()), "exits count for nothing"
 
 
 def probing_context(probed, state=NO_STATE):
@@ -279,12 +279,12 @@ def test_bytes_are_the_selections_and_the_importances(tmp_path):
 
 
 def test_the_ablation_never_trains_what_a_device_cannot_sense(tmp_path):
-    found = {}
+    trained = {}
     for aware in (False, True):
         run = run_of(tmp_path, FedEL(t_th_s=1e9, modality_aware=aware))
         run.round(1)
-        found[aware] = {j for t in assignments(run.round(2)) if FOUR[t.client].modalities == ACC for j in t.train}
-    assert any(".hr" in j for j in found[False]) and not any(".hr" in j for j in found[True])
+        trained[aware] = {j for t in assignments(run.round(2)) if FOUR[t.client].modalities == ACC for j in t.train}
+    assert any(".hr" in j for j in trained[False]) and not any(".hr" in j for j in trained[True])
 
 
 @pytest.mark.parametrize("missing", ["zero_input", "zero_feature"])

@@ -49,9 +49,9 @@ def test_chains_are_solved_exactly(seed):
     make = np.random.default_rng(seed)
     tree = Tree(trunk=random_chain(make, int(make.integers(1, 13)), "t")[0])
     for capacity in (0, 7, int(make.integers(1, 80)), 1000):
-        found = solve(tree, capacity)
-        assert cost(tree, found) <= capacity
-        assert worth(tree, found) == pytest.approx(brute_force(tree, capacity), abs=1e-12)
+        chosen = solve(tree, capacity)
+        assert cost(tree, chosen) <= capacity
+        assert worth(tree, chosen) == pytest.approx(brute_force(tree, capacity), abs=1e-12)
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -60,9 +60,9 @@ def test_trees_are_solved_exactly(seed):
     tree = random_tree(make)
     assert len(tree.units) <= 12
     for capacity in (0, 9, int(make.integers(1, 90)), 1000):
-        found = solve(tree, capacity)
-        assert cost(tree, found) <= capacity
-        assert worth(tree, found) == pytest.approx(brute_force(tree, capacity), abs=1e-12)
+        chosen = solve(tree, capacity)
+        assert cost(tree, chosen) <= capacity
+        assert worth(tree, chosen) == pytest.approx(brute_force(tree, capacity), abs=1e-12)
 
 
 def test_the_papers_own_example():
@@ -80,10 +80,10 @@ def test_rounded_costs_are_feasible_in_units_and_exceed_seconds_by_less_than_a_u
     make = np.random.default_rng(seed)
     tree = random_tree(make)
     limit = 0.37 * cost(tree, [u.id for u in tree.units])
-    found = best(tree, limit, limit / UNITS) if limit else frozenset()
-    if len(found) > 1:
-        assert cost(in_units(tree, limit / UNITS), found) <= UNITS
-        assert cost(tree, found) <= limit * (1 + (len(tree.units) + 1) / UNITS)
+    chosen = best(tree, limit, limit / UNITS) if limit else frozenset()
+    if len(chosen) > 1:
+        assert cost(in_units(tree, limit / UNITS), chosen) <= UNITS
+        assert cost(tree, chosen) <= limit * (1 + (len(tree.units) + 1) / UNITS)
 
 
 def test_exactly_all_fits_where_the_budget_is_the_cost_of_all():
@@ -116,13 +116,13 @@ def test_prices_reproduce_what_every_selection_takes(seed):
         hidden = Tree(trunk=hidden.trunk, branches=hidden.branches[:1], passing=hidden.passing)
     ids = [u.id for u in hidden.units]
     branches = [[u.id for u in b] for b in hidden.branches]
-    found = price(
+    priced = price(
         [u.id for u in hidden.trunk], branches, dict.fromkeys(ids, 1.0), lambda chosen: 5.0 + cost(hidden, chosen)
     )
-    assert bool(found.branches) == (len(branches) > 1)
+    assert bool(priced.branches) == (len(branches) > 1)
     for size in range(len(ids) + 1):
         for chosen in combinations(ids, size):
-            assert cost(found, chosen) == pytest.approx(cost(hidden, chosen), abs=1e-9)
+            assert cost(priced, chosen) == pytest.approx(cost(hidden, chosen), abs=1e-9)
 
 
 def test_a_tree_without_units():
@@ -164,8 +164,8 @@ def test_a_large_tree_is_solved_within_its_budget():
     branches = tuple(random_chain(make, 25, f"b{m}.")[0] for m in range(4))
     trunk, passing = random_chain(make, 5, "t")
     tree = Tree(trunk=trunk, branches=branches, passing=passing)
-    found = selection.solve(tree, UNITS)
-    assert 0 < len(found) and cost(tree, found) <= UNITS
+    chosen = selection.solve(tree, UNITS)
+    assert 0 < len(chosen) and cost(tree, chosen) <= UNITS
 
 
 def test_importance_of_a_step_that_lowers_the_loss_is_positive():

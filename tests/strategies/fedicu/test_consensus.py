@@ -103,14 +103,14 @@ def test_blocks_of_fusion_share_one_agreement_by_hand():
     moved = ((RIGHT, RIGHT), (RIGHT, UP), (UP, UP))
     updates = [update_of(task_of(BLOCKS, n, None), {"A.acc": x, "A.hr": y}) for n, (x, y) in enumerate(moved)]
     theta = {j: torch.zeros(2) for j in BLOCKS.ids}
-    found = balanced_steps(updates, theta, BLOCKS, even(3), 1.0)
-    assert found["A.acc"].tolist() == pytest.approx([0.9160, 0.4011], abs=1e-4)
-    assert found["A.hr"].tolist() == pytest.approx([0.4011, 0.9160], abs=1e-4)
+    steps = balanced_steps(updates, theta, BLOCKS, even(3), 1.0)
+    assert steps["A.acc"].tolist() == pytest.approx([0.9160, 0.4011], abs=1e-4)
+    assert steps["A.hr"].tolist() == pytest.approx([0.4011, 0.9160], abs=1e-4)
 
 
 def test_a_block_that_nobody_sent_is_left_out_of_the_matrix_by_hand():
     """A_acc alone: s = 1/2, 1/2, 0; alpha = (a, a, b) with a / b = e^(1/2): 0.3837, 0.3837, 0.2327."""
     updates = [update_of(task_of(BLOCKS, n, ["A.acc"]), {"A.acc": x}) for n, x in enumerate((RIGHT, RIGHT, UP))]
-    found = balanced_steps(updates, {j: torch.zeros(2) for j in BLOCKS.ids}, BLOCKS, even(3), 1.0)
-    assert set(found) == {"A.acc"}
-    assert found["A.acc"].tolist() == pytest.approx([0.9569, 0.2902], abs=1e-4)
+    steps = balanced_steps(updates, {j: torch.zeros(2) for j in BLOCKS.ids}, BLOCKS, even(3), 1.0)
+    assert set(steps) == {"A.acc"}
+    assert steps["A.acc"].tolist() == pytest.approx([0.9569, 0.2902], abs=1e-4)

@@ -116,18 +116,18 @@ def test_upload_is_four_fifths_and_a_bit_per_value(tmp_path):
 def test_identical_clients_get_their_own_model_back(scope):
     one = random_update(LAYOUT, 0, 5)
     updates = [replace(one, receipt=random_update(LAYOUT, n, 5).receipt) for n in range(4)]
-    found = merged(FedICU(kappa=1.0, alpha_scope=scope), updates)
+    after = merged(FedICU(kappa=1.0, alpha_scope=scope), updates)
     for j in LAYOUT.ids:
-        torch.testing.assert_close(found[j], START[j] + one.delta[j], rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(after[j], START[j] + one.delta[j], rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("layout", [LAYOUT, CNN.layout], ids=["lora", "dense"])
 def test_one_client_gets_its_own_model(layout):
     start = START if layout is LAYOUT else CNN.params()
     update = random_update(layout, 0, 6)
-    found = merged(FedICU(kappa=1.0), [update], layout, start, fleet_of(FULL))
+    after = merged(FedICU(kappa=1.0), [update], layout, start, fleet_of(FULL))
     for j in layout.ids:
-        torch.testing.assert_close(found[j], start[j] + update.delta[j], rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(after[j], start[j] + update.delta[j], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("weighting", ["uniform", "samples"])
@@ -136,13 +136,13 @@ def test_columns_are_as_long_as_the_clients_on_average(weighting):
     updates = [random_update(LAYOUT, n, 10 + n) for n in range(4)]
     weights = torch.tensor([float(c.num_windows) if weighting == "samples" else 1.0 for c in FOUR.clients])
     p = (weights / weights.sum()).double()
-    found = merged(FedICU(weighting=weighting), updates)
+    after = merged(FedICU(weighting=weighting), updates)
     for group in LAYOUT:
         for t in group.tensors:
             span = slice(t.offset, t.offset + t.numel)
             base = START[group.id][span] if "lora" in t.kind else torch.zeros(t.numel)
             sent = torch.stack([(base + u.delta[group.id][span]).double() for u in updates])
-            new = (found[group.id][span] - (START[group.id][span] - base)).double()
+            new = (after[group.id][span] - (START[group.id][span] - base)).double()
             if len(t.shape) == 1:
                 torch.testing.assert_close(new, p @ sent, rtol=1e-4, atol=1e-6)
             else:
@@ -153,9 +153,9 @@ def test_columns_are_as_long_as_the_clients_on_average(weighting):
 def test_a_convolution_is_split_by_input_channel_and_tap():
     updates = [random_update(CNN.layout, n, 20 + n) for n in range(3)]
     start = CNN.params()
-    found = merged(FedICU(), updates, CNN.layout, start)
+    after = merged(FedICU(), updates, CNN.layout, start)
     spec = CNN.layout["encoder.acc.2"].tensors[0]
-    moved = (found["encoder.acc.2"] - start["encoder.acc.2"])[: spec.numel].view(6, 20)
+    moved = (after["encoder.acc.2"] - start["encoder.acc.2"])[: spec.numel].view(6, 20)
     sent = torch.stack([u.delta["encoder.acc.2"][: spec.numel].view(6, 20) for u in updates])
     torch.testing.assert_close(moved.norm(dim=0), sent.norm(dim=1).mean(0), rtol=1e-4, atol=1e-5)
 
@@ -169,7 +169,7 @@ def test_a_convolution_is_split_by_input_channel_and_tap():
         ("global", 0.1, ((2.5, 5.0, 2.5), (2.5, 5.0, 2.5))),
     ],
 )
-def test_who_is_agreed_with_by_tensor_or_altogether_by_hand(scope, temperature, agreed):
+def test_agreement_by_tensor_or_over_all_tensors_by_hand(scope, temperature, agreed):
     """Two matrices of one column: clients 0 and 1 agree on the first, 1 and 2 on the second; ``agreed`` is s / T."""
     layout = GroupLayout(
         ParamGroup(id=f"head.{i}", role="head", modality=None, layer=i, tensors=pack([("w", (2, 1), "weight")]))
@@ -178,10 +178,10 @@ def test_who_is_agreed_with_by_tensor_or_altogether_by_hand(scope, temperature, 
     moved = {"head.1": ([1.0, 0.0], [1.0, 0.0], [0.0, 1.0]), "head.2": ([0.0, 1.0], [1.0, 0.0], [1.0, 0.0])}
     updates = [update_of(task_of(layout, n, None), {j: torch.tensor(x[n]) for j, x in moved.items()}) for n in range(3)]
     start = {j: torch.zeros(2) for j in layout.ids}
-    found = merged(FedICU(alpha_scope=scope, temperature=temperature), updates, layout, start)
+    after = merged(FedICU(alpha_scope=scope, temperature=temperature), updates, layout, start)
     for j, s in zip(layout.ids, agreed, strict=True):
         sums = [sum(exp(a) * x[i] for a, x in zip(s, moved[j], strict=True)) for i in (0, 1)]
-        assert found[j].tolist() == pytest.approx([x / hypot(*sums) for x in sums], rel=1e-6), "of length 1 as all are"
+        assert after[j].tolist() == pytest.approx([x / hypot(*sums) for x in sums], rel=1e-6), "of length 1 as all are"
 
 
 def test_the_order_of_clients_does_not_matter():
@@ -194,12 +194,12 @@ def test_the_order_of_clients_does_not_matter():
 
 def test_a_group_that_nobody_changed_stays():
     still = {j: torch.zeros(LAYOUT[j].numel) for j in LAYOUT.ids}
-    found = merged(FedICU(), [update_of(task_of(LAYOUT, n, None), still) for n in range(4)])
+    after = merged(FedICU(), [update_of(task_of(LAYOUT, n, None), still) for n in range(4)])
     for j in LAYOUT.ids:
-        torch.testing.assert_close(found[j], START[j], rtol=1e-6, atol=1e-7)
+        torch.testing.assert_close(after[j], START[j], rtol=1e-6, atol=1e-7)
 
 
-def test_who_lacks_a_sensor_gains_weight_on_the_fusion_matrix():
+def test_a_client_that_lacks_a_sensor_gains_weight_on_the_fusion_matrix():
     """Masked features, 3 of 8 own the rare sensor, a third of the columns: unchanged LoRA columns agree perfectly."""
     from relief_ray.strategies.fedicu.consensus import agreement, split_columns
 
@@ -266,9 +266,9 @@ def test_importance_of_groups_travels_in_the_state():
     state = aggregate(FedICU(), ServerState(models={"global": START}), collected(updates), context_of(LAYOUT))
     change = torch.stack([u.delta["head.1"].abs().mean() for u in updates]).mean()
     expected = float(change / START["head.1"].abs().mean())
-    found = dict(zip(LAYOUT.ids, state.tensors[IMPORTANCE].tolist(), strict=True))
-    assert found["head.1"] == pytest.approx(expected, rel=1e-5)
-    assert {j for j, v in found.items() if v == v} == {"head.1", "fusion.B"}
+    importance = dict(zip(LAYOUT.ids, state.tensors[IMPORTANCE].tolist(), strict=True))
+    assert importance["head.1"] == pytest.approx(expected, rel=1e-5)
+    assert {j for j, v in importance.items() if v == v} == {"head.1", "fusion.B"}
     assert to_tensor({}, LAYOUT).isnan().all()
 
 

@@ -25,11 +25,11 @@ BLOCKS = [0, 0, 0, 1, 1, 1, 2, 2]
 
 def block_distance(labels, within=0.1, between=0.9, seed=0):
     make = np.random.default_rng(seed)
-    found = np.array([[within if a == b else between for b in labels] for a in labels])
-    found += make.uniform(0.0, 0.05, found.shape)
-    found = (found + found.T) / 2
-    np.fill_diagonal(found, 0.0)
-    return found
+    distance = np.array([[within if a == b else between for b in labels] for a in labels])
+    distance += make.uniform(0.0, 0.05, distance.shape)
+    distance = (distance + distance.T) / 2
+    np.fill_diagonal(distance, 0.0)
+    return distance
 
 
 def random_distance(number, seed):
@@ -111,9 +111,9 @@ def test_a_dense_model_is_known_by_whole_groups():
     from tests.training.scenario import SHAPE, TINY
 
     backbone = TINY.build(SHAPE, 0)
-    found = layers(backbone.layout, backbone.params(), ("acc",))
-    assert {j for _, j in found} == {"fusion.A.acc", "fusion.B", "encoder.acc.1", "encoder.acc.2", "head.1"}
-    assert all(len(values) == backbone.layout[j].numel for (_, j), values in found.items())
+    known_by = layers(backbone.layout, backbone.params(), ("acc",))
+    assert {j for _, j in known_by} == {"fusion.A.acc", "fusion.B", "encoder.acc.1", "encoder.acc.2", "head.1"}
+    assert all(len(values) == backbone.layout[j].numel for (_, j), values in known_by.items())
 
 
 def test_one_cluster_has_no_silhouette():

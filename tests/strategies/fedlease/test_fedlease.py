@@ -69,10 +69,10 @@ def test_the_last_warm_up_round_sends_everything_and_is_forgotten(tmp_path):
 def test_clusters_partition_the_clients(tmp_path):
     run = lease(tmp_path, SIX)
     run.round(1)
-    found = members(run)
-    assert sorted(n for group in found.values() for n in group) == list(range(6))
-    assert 2 <= len(found) <= 4 and all(found.values())
-    assert set(run.state.models) == {"global", *(f"cluster.{c}" for c in found)}
+    clusters = members(run)
+    assert sorted(n for group in clusters.values() for n in group) == list(range(6))
+    assert 2 <= len(clusters) <= 4 and all(clusters.values())
+    assert set(run.state.models) == {"global", *(f"cluster.{c}" for c in clusters)}
 
 
 def test_clusters_are_those_of_the_warm_up_steps(tmp_path):
@@ -86,9 +86,9 @@ def test_clusters_are_those_of_the_warm_up_steps(tmp_path):
 def test_an_expert_starts_as_the_mean_of_its_members_warm_up(tmp_path):
     run = lease(tmp_path, SIX)
     sums = run.round(1).trained.reduced.sums
-    for c, found in members(run).items():
+    for c, clients in members(run).items():
         for j in PLAIN:
-            mean = sum(sums[f"client.{n}"][j].plain for n in found) / len(found)
+            mean = sum(sums[f"client.{n}"][j].plain for n in clients) / len(clients)
             expected = (run.start[j].double() + mean).float()
             torch.testing.assert_close(run.state.models[f"cluster.{c}"][j], expected, rtol=0, atol=1e-7)
 
@@ -99,14 +99,14 @@ def test_everybody_holds_every_expert_and_only_its_cluster_changed_it(tmp_path):
     run.round(1)
     before = run.state.models
     result = run.round(2)
-    spec, found = experts_for(FedLEASE(), run.backbone.layout, SIX), members(run)
+    spec, clusters = experts_for(FedLEASE(), run.backbone.layout, SIX), members(run)
     sums, after = result.trained.reduced.sums, run.state.models
-    for c, group in found.items():
+    for c, group in clusters.items():
         assert sums[f"cluster.{c}"]["fusion.B"].members == tuple(group)
-        for j in (*EXPERT, *(spec.router(e) for e in range(1, len(found) + 1))):
+        for j in (*EXPERT, *(spec.router(e) for e in range(1, len(clusters) + 1))):
             mean = sums[f"cluster.{c}"][j].plain / len(group)
             assert torch.equal(after[f"cluster.{c}"][j], (before[f"cluster.{c}"][j].double() + mean).float())
-        others = [i for i in found if i != c]
+        others = [i for i in clusters if i != c]
         for e, other in enumerate(others, 2):
             assert all(
                 torch.equal(after[f"cluster.{c}"][spec.copy(e, j)], after[f"cluster.{other}"][j]) for j in EXPERT
@@ -215,9 +215,9 @@ def test_the_newest_warm_up_counts_and_goes_on_from_the_clients_own_model(tmp_pa
     last = run.round(2, participants=[0, 1, 2])
     second = torch.cat([last.trained.reduced.sums["client.0"][j].plain for j in PLAIN])
     assert not torch.equal(second.float(), run.state.tensors.get("warm-up.0", kept))
-    found = members(run)
+    clusters = members(run)
     c = clusters_of(run.state)[0]
-    steps = [torch.cat([last.trained.reduced.sums[f"client.{n}"][j].plain for j in PLAIN]) for n in found[c]]
+    steps = [torch.cat([last.trained.reduced.sums[f"client.{n}"][j].plain for j in PLAIN]) for n in clusters[c]]
     expected = stack(run.start).double() + sum(steps) / len(steps)
     torch.testing.assert_close(stack(run.state.models[f"cluster.{c}"]), expected.float(), rtol=0, atol=1e-7)
     assert float(second.norm()) > float((kept - stack(run.start)).norm()), "two rounds' way is longer than one's"
@@ -282,7 +282,7 @@ def test_there_are_at_most_so_many_experts(most, number):
     assert len([j for j in backbone.layout.ids if j.endswith(".fusion.B")]) == min(most, 5) - 1
 
 
-def test_who_missed_the_allocation_joins_the_nearest_cluster_after_a_warm_up_round(tmp_path):
+def test_a_client_that_missed_the_allocation_joins_the_nearest_cluster_after_a_warm_up_round(tmp_path):
     run = lease(tmp_path, SIX)
     run.round(1, participants=[0, 1, 3, 4, 5])
     assert clusters_of(run.state) == [-1] * 6
@@ -298,7 +298,7 @@ def test_who_missed_the_allocation_joins_the_nearest_cluster_after_a_warm_up_rou
     assert run.round(4, participants=[2]).tasks[0].output is not None
 
 
-def test_who_moved_as_a_cluster_did_joins_it(tmp_path):
+def test_a_client_joins_the_cluster_that_moved_as_it_did(tmp_path):
     run = lease(tmp_path, SIX)
     run.round(1)
     for c in members(run):
@@ -308,13 +308,13 @@ def test_who_moved_as_a_cluster_did_joins_it(tmp_path):
         assert nearest(run.state.models, clusters_of(run.state), layout, SIX, own) == c
 
 
-def test_a_cluster_that_nobody_works_for_keeps_its_expert(tmp_path):
+def test_a_cluster_without_participants_keeps_its_expert(tmp_path):
     run = lease(tmp_path, SIX)
     run.round(1)
-    found = members(run)
-    idle = [c for c in found if c != clusters_of(run.state)[0]]
+    clusters = members(run)
+    idle = [c for c in clusters if c != clusters_of(run.state)[0]]
     before = run.state.models
-    run.round(2, participants=found[clusters_of(run.state)[0]])
+    run.round(2, participants=clusters[clusters_of(run.state)[0]])
     assert all(torch.equal(run.state.models[f"cluster.{c}"][j], before[f"cluster.{c}"][j]) for c in idle for j in PLAIN)
 
 
@@ -331,16 +331,16 @@ def test_plan_before_and_after_the_allocation(tmp_path):
     full = clusters[:3]
     assert plan.canonical.view == f"cluster.{max(sorted(set(full)), key=full.count)}"
     assert plan.canonical.output == f"expert.logits@{max(clusters) + 1}"
-    found = run.executor.evaluate(run.state.models, [plan.canonical, *plan.clients], {}, "test")
-    assert {label for label in found if "|" not in label} == {"global", *(f"client.{n}" for n in range(6))}
+    counts = run.executor.evaluate(run.state.models, [plan.canonical, *plan.clients], {}, "test")
+    assert {label for label in counts if "|" not in label} == {"global", *(f"client.{n}" for n in range(6))}
 
 
 def test_weights_follow_the_configuration(tmp_path):
     run = lease(tmp_path, SIX, weighting="samples")
     sums = run.round(1).trained.reduced.sums
-    c, found = next(iter(members(run).items()))
-    total = sum(SIX[n].num_windows for n in found)
-    mean = sum(SIX[n].num_windows * sums[f"client.{n}"]["head.1"].plain for n in found) / total
+    c, clients = next(iter(members(run).items()))
+    total = sum(SIX[n].num_windows for n in clients)
+    mean = sum(SIX[n].num_windows * sums[f"client.{n}"]["head.1"].plain for n in clients) / total
     after = run.state.models[f"cluster.{c}"]["head.1"]
     torch.testing.assert_close(after, (run.start["head.1"].double() + mean).float(), rtol=0, atol=1e-7)
 
@@ -358,8 +358,8 @@ def test_dense_heads_are_experts_and_dense_heads_of_lora_models_are_not():
 def test_others_experts_stand_in_cluster_order_behind_the_own():
     models = [{"fusion.B": torch.tensor([float(c)])} for c in range(3)]
     after = exchange(Experts(id="expert", of=("fusion.B",), most=3), models)
-    found = {c: [theta[f"expert.{e}.fusion.B"].item() for e in (2, 3)] for c, theta in after.items()}
-    assert found == {"cluster.0": [1.0, 2.0], "cluster.1": [0.0, 2.0], "cluster.2": [0.0, 1.0]}
+    order = {c: [theta[f"expert.{e}.fusion.B"].item() for e in (2, 3)] for c, theta in after.items()}
+    assert order == {"cluster.0": [1.0, 2.0], "cluster.1": [0.0, 2.0], "cluster.2": [0.0, 1.0]}
 
 
 def test_all_scope_routes_every_lora_layer(run_cache):
@@ -409,16 +409,16 @@ def test_both_missing_modes_and_engines_stay_finite_and_agree(missing, engine, t
         naive.round(round_)
     assert clusters_of(run.state) == clusters_of(naive.state)
     for name, theta in run.state.models.items():
-        found, expected = (torch.cat([t[j] for j in sorted(t)]) for t in (theta, naive.state.models[name]))
+        reused, expected = (torch.cat([t[j] for j in sorted(t)]) for t in (theta, naive.state.models[name]))
         start = torch.cat([run.start[j] for j in sorted(theta)])
-        assert bool(torch.isfinite(found).all())
-        assert float((found - expected).norm()) <= 0.01 * float((expected - start).norm())
+        assert bool(torch.isfinite(reused).all())
+        assert float((reused - expected).norm()) <= 0.01 * float((expected - start).norm())
 
 
 def test_a_masked_sensor_gets_no_step_from_who_lacks_it(tmp_path):
     """zero_feature: an Acc cluster's ``A_hr`` stays at the start for good."""
     run = lease(tmp_path, SIX, missing="zero_feature", weighting="uniform")
     run.round(1), run.round(2)
-    for c, found in members(run).items():
-        if all(SIX[n].modalities == ACC for n in found):
+    for c, clients in members(run).items():
+        if all(SIX[n].modalities == ACC for n in clients):
             assert torch.equal(run.state.models[f"cluster.{c}"]["fusion.A.hr"], run.start["fusion.A.hr"])

@@ -56,12 +56,12 @@ def test_each_sensors_network_is_the_mean_over_its_owners(engine, tmp_path):
 
 
 def test_a_sensors_network_learns_the_same_beside_others(tmp_path):
-    found = []
+    deltas = []
     for owned in (FULL, ACC):
         run = bench(Harmony().build(), tmp_path, fleet=fleet_of(owned, FULL), batch_size=64)
-        found.append(run.round(1, participants=[0]).trained.reduced.updates[0].delta["encoder.acc.1"])
-    torch.testing.assert_close(found[0], found[1], rtol=1e-5, atol=1e-8)
-    assert found[0].any()
+        deltas.append(run.round(1, participants=[0]).trained.reduced.updates[0].delta["encoder.acc.1"])
+    torch.testing.assert_close(deltas[0], deltas[1], rtol=1e-5, atol=1e-8)
+    assert deltas[0].any()
 
 
 def test_no_fusion_runs_in_the_unimodal_phase(tmp_path):
@@ -130,7 +130,7 @@ def test_each_cluster_moves_by_the_mean_of_its_members(tmp_path):
             torch.testing.assert_close(run.state.models[label][j], expected, rtol=1e-6, atol=1e-7)
 
 
-def test_who_changes_cluster_brings_its_start_along():
+def test_a_client_that_changes_cluster_keeps_its_starting_model():
     """Two clusters at 0 and 4; all four clients end in one: mean start 2, plus the mean change."""
     start = {j: torch.zeros(LAYOUT[j].numel) for j in LAYOUT.ids}
     four = {j: torch.full_like(x, 4.0) if j in FUSED else x for j, x in start.items()}
@@ -178,7 +178,7 @@ def test_one_cluster_and_one_set_of_sensors_is_fedavg_on_fusion_and_head(engine,
 
 
 def fusion_and_head(state, context):
-    """Everybody trains all but the unimodal heads, sends fusion and head, keeps its encoders at a tenth of the rate."""
+    """Clients train all but the unimodal heads, send fusion and head, keep their encoders at a tenth of the rate."""
     up, home = context.layout.select(FUSED), context.layout.select(ENCODERS)
     task = Assignment(client=0, down=up, train=up | home, up=up, keep=home, epochs=1)
     task = replace(task, lr_scale=dict.fromkeys(ENCODERS, 0.1))
@@ -192,8 +192,8 @@ def test_sets_of_sensors_are_clusters_of_their_own_unless_asked_otherwise(tmp_pa
     drift[2:, 2] = float("nan")
     for by_sensors, number in ((True, 2), (False, 1)):
         config = Harmony(by_sensors=by_sensors, clusters=1)
-        found = regrouped(config, fleet, drift)
-        assert len(set(found.values())) == number
+        clusters = regrouped(config, fleet, drift)
+        assert len(set(clusters.values())) == number
 
 
 def regrouped(config, fleet, drift):
@@ -220,11 +220,11 @@ def regrouped(config, fleet, drift):
 )
 def test_how_many_clusters_four_clients_make(rule, reports, number):
     """One for up to five, or as many as singular values hold 90 %: two of (2, 2), one where all rows are parallel."""
-    found = regrouped(Harmony(clusters=rule), fleet_of(*[FULL] * 4), torch.tensor(reports, dtype=torch.float64))
-    assert len(set(found.values())) == number and found["0"] == found["1"] and found["2"] == found["3"]
+    clusters = regrouped(Harmony(clusters=rule), fleet_of(*[FULL] * 4), torch.tensor(reports, dtype=torch.float64))
+    assert len(set(clusters.values())) == number and clusters["0"] == clusters["1"] and clusters["2"] == clusters["3"]
 
 
-def test_who_is_absent_keeps_its_cluster_and_its_encoders(tmp_path):
+def test_an_absent_client_keeps_its_cluster_and_its_encoders(tmp_path):
     run, _ = play(tmp_path, config=Harmony(clusters=2))
     before, own = run.state.facts["clusters"], dict(run.store.load(1))
     drift = run.state.tensors[DRIFT]
@@ -326,10 +326,10 @@ def test_each_client_is_tested_by_the_network_it_has(tmp_path):
     assert all((t.view, t.output, set(t.keep)) == (label, None, set(ENCODERS)) for t in plan.clients[:4])
     assert all(t.omit_absent for t in plan.clients[:4]), "nobody has networks of sensors that it lacks"
     assert plan.canonical.view == label and not plan.canonical.keep, "on the encoders that all owners share"
-    found = run.executor.evaluate(run.state.models, plan.clients, run.store.committed, "test")
+    counts = run.executor.evaluate(run.state.models, plan.clients, run.store.committed, "test")
     fused = [replace(t, output=None) for t in plan.clients[4:]]
     other = run.executor.evaluate(run.state.models, fused, run.store.committed, "test")
-    assert not torch.equal(found["client.4"], other["client.4"]), "the unimodal head is another classifier"
+    assert not torch.equal(counts["client.4"], other["client.4"]), "the unimodal head is another classifier"
 
 
 def test_the_canonical_fusion_is_of_the_largest_cluster_of_the_richest():

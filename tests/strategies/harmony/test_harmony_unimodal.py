@@ -25,8 +25,8 @@ ENCODERS, FUSED = ("encoder.acc.1", "encoder.hr.1"), ("fusion.A.acc", "fusion.A.
 
 
 def test_heads_read_the_last_layer_of_their_encoder():
-    found = unimodal_heads(build(layers=2).layout, FOUR)
-    assert [(c.id, c.after, c.role, c.modality) for c in found] == [
+    heads = unimodal_heads(build(layers=2).layout, FOUR)
+    assert [(c.id, c.after, c.role, c.modality) for c in heads] == [
         (head_of(m), (f"encoder.{m}.2",), "unimodal_head", m) for m in FULL
     ]
 
@@ -54,9 +54,9 @@ def test_drift_by_hand_does_not_depend_on_scale(scale):
     task = replace(task_of(SMALL, 0, FUSED, "fusion"), keep=SMALL.select(ENCODERS))
     turned = {j: scale * start[j].flip(0) for j in ENCODERS}
     update = update_of(task, {j: torch.zeros(SMALL[j].numel) for j in FUSED}, state=turned)
-    found = report_drift(context(start), update).receipt.stats[DRIFT]
+    drift = report_drift(context(start), update).receipt.stats[DRIFT]
     expected = [1 - float(start[j] @ start[j].flip(0) / start[j].square().sum()) for j in ENCODERS]
-    assert found.tolist() == pytest.approx(expected, rel=1e-5)
+    assert drift.tolist() == pytest.approx(expected, rel=1e-5)
     nothing = {j: torch.zeros_like(x) if j == "encoder.hr.1" else x for j, x in start.items()}
     assert report_drift(context(nothing), update).receipt.stats[DRIFT][1] == 0.0
 
@@ -65,6 +65,6 @@ def context(start):
     return ClientContext(info=FLEET[0], round=1, layout=SMALL, start=start, state={}, streams=Streams(seed=0))
 
 
-def test_who_keeps_no_encoder_reports_nothing():
+def test_a_client_that_keeps_no_encoder_reports_nothing():
     update = update_of(task_of(SMALL, 0, FUSED), {j: torch.zeros(SMALL[j].numel) for j in FUSED})
     assert report_drift(context(build(unimodal_heads).params()), update) is update

@@ -35,9 +35,9 @@ def test_default_ranks_are_8_6_4_and_at_least_one():
     eight = [replace(FOUR[0], device=d) for d in "ABC"]
     group = LAYOUT["fusion.B"]
     wide = replace(group, tensors=(replace(group.tensors[0], shape=(5, 8)),))
-    found = [sizes(HeLoRA(), [wide], c)["fusion.B"] for c in eight]
-    assert found == [WHOLE, Part(rank=6), Part(rank=4)]
-    assert [relative_size(wide, p) for p in found] == [1.0, 0.75, 0.5]
+    parts = [sizes(HeLoRA(), [wide], c)["fusion.B"] for c in eight]
+    assert parts == [WHOLE, Part(rank=6), Part(rank=4)]
+    assert [relative_size(wide, p) for p in parts] == [1.0, 0.75, 0.5]
     assert sizes(HeLoRA(rank_share={"C": 0.01}), LAYOUT, TYPES[3])["fusion.B"] == Part(rank=1)
     assert sizes(HeLoRA(), LAYOUT, TYPES[3])["head.1"] == WHOLE, "a dense head is trained by all"
 
@@ -51,8 +51,8 @@ def test_a_share_must_be_a_share():
 def test_weights_grow_with_rank():
     tasks = allocate(HeLoRA(), ServerState(models={}), context_of(LAYOUT, TYPES))
     group = LAYOUT["encoder.acc.1"]
-    found = torch.tensor([weight(HeLoRA(), group, TYPES[t.client], t) for t in tasks])
-    assert found.tolist() == [1.0, 1.0, 1.0, 0.5], "ceil(0.75 * 2) = 2 ranks for B"
+    weights = torch.tensor([weight(HeLoRA(), group, TYPES[t.client], t) for t in tasks])
+    assert weights.tolist() == [1.0, 1.0, 1.0, 0.5], "ceil(0.75 * 2) = 2 ranks for B"
     by_samples = HeLoRA(weighting="samples")
     assert weight(by_samples, group, TYPES[3], tasks[3]) == 0.5 * TYPES[3].num_windows
     assert weight(HeLoRA(by_rank=False), group, TYPES[3], tasks[3]) == 1.0
@@ -148,7 +148,7 @@ def test_the_server_averages_what_each_client_would_have_sent_padded(padding):
     strategy = config.build()
     reduced = reduced_of(updates, strategy.reduction, LAYOUT, TYPES)
     context = context_of(LAYOUT, TYPES)
-    found = strategy.aggregate(ServerState(models={"global": start}), reduced, context).models["global"]
+    after = strategy.aggregate(ServerState(models={"global": start}), reduced, context).models["global"]
     weights = torch.tensor([1.0, 1.0, 1.0, 0.5], dtype=torch.float64)
     for j in LORA:
         models = [
@@ -156,9 +156,9 @@ def test_the_server_averages_what_each_client_would_have_sent_padded(padding):
             for u, t in zip(updates, tasks, strict=True)
         ]
         expected = sum(w * m for w, m in zip(weights, models, strict=True)) / weights.sum()
-        torch.testing.assert_close(found[j].double(), expected, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(after[j].double(), expected, rtol=1e-5, atol=1e-6)
     head = start["head.1"] + torch.stack([u.delta["head.1"] for u in updates]).mean(0)
-    torch.testing.assert_close(found["head.1"], head)
+    torch.testing.assert_close(after["head.1"], head)
 
 
 def fusion(start, update):
@@ -215,10 +215,10 @@ def test_models_are_tested_at_the_servers_scale_whoever_trained_last(tmp_path):
     run = bench(HeLoRA(alpha_over="own_rank").build(), tmp_path, fleet=TYPES, **SEEDED)
     run.round(1, participants=[3])
     target = run.strategy.evaluate(run.state, TYPES).canonical
-    found = run.executor.evaluate(run.state.models, [target], {}, "test")
+    counts = run.executor.evaluate(run.state.models, [target], {}, "test")
     fresh = bench(HeLoRA().build(), tmp_path, fleet=TYPES, **SEEDED)
     expected = fresh.executor.evaluate(run.state.models, [target], {}, "test")
-    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    assert all(torch.equal(counts[name], expected[name]) for name in expected)
     assert {stage.module.times for stage in run.executor._worker.backbone.stages if hasattr(stage.module, "times")} == {
         1.0
     }
@@ -231,7 +231,7 @@ def test_one_scale_for_models_that_teach_each_other():
 
 @pytest.mark.parametrize("engine", ["naive", "reuse"])
 def test_a_client_of_rank_1_trains_the_restricted_model(engine, tmp_path):
-    """What it cannot see does not change what it learns: the server's second rank is anything."""
+    """Values it does not receive change nothing of what it learns: the server's second rank is arbitrary."""
     updates = []
     for factor in (1.0, -3.0):
         run = bench(HeLoRA().build(), tmp_path, fleet=TYPES, engine=engine, **SEEDED)
@@ -260,11 +260,11 @@ def test_the_rest_of_the_fleet_does_not_need_to_take_part(tmp_path):
 
 def test_a_dense_model_is_cut_by_rows_but_for_its_head():
     layout = build_cnn().layout
-    found = sizes(HeLoRA(), layout, TYPES[3])
-    assert found["head.1"] == WHOLE and found["fusion.A.acc"] == found["encoder.hr.2"] == Part(rows=0.75)
+    parts = sizes(HeLoRA(), layout, TYPES[3])
+    assert parts["head.1"] == WHOLE and parts["fusion.A.acc"] == parts["encoder.hr.2"] == Part(rows=0.75)
     conv, columns = layout["encoder.hr.2"], layout["fusion.A.acc"]
-    assert conv.tensors[0].shape == (6, 4, 5) and layout.num_values({conv.id: found[conv.id]}) == 5 * (4 * 5 + 1)
-    assert layout.num_values({columns.id: found[columns.id]}) == columns.numel * 6 // 8
+    assert conv.tensors[0].shape == (6, 4, 5) and layout.num_values({conv.id: parts[conv.id]}) == 5 * (4 * 5 + 1)
+    assert layout.num_values({columns.id: parts[columns.id]}) == columns.numel * 6 // 8
     (task,) = allocate(HeLoRA(), ServerState(models={}), context_of(layout, TYPES, participants=[3]))
     assert task.down == layout.select(), "forward runs on the whole model"
 
@@ -282,10 +282,10 @@ def test_missing_rows_of_an_update_are_padded():
     strategy, start = config.build(), build_cnn().params()
     reduced = reduced_of(updates, strategy.reduction, layout, fleet)
     context = context_of(layout, fleet)
-    found = strategy.aggregate(ServerState(models={"global": start}), reduced, context).models["global"]
+    after = strategy.aggregate(ServerState(models={"global": start}), reduced, context).models["global"]
     u, v = (x.delta["fusion.A.acc"].view(-1, 36) for x in updates)
     assert (len(u), len(v)) == (8, 6)
-    moved = (found["fusion.A.acc"] - start["fusion.A.acc"]).view(8, 36)
+    moved = (after["fusion.A.acc"] - start["fusion.A.acc"]).view(8, 36)
     torch.testing.assert_close(moved[7], (u[7] + 0.75 * v.mean(0)) / 1.75, rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(moved[5], (u[5] + 0.75 * v[5]) / 1.75, rtol=1e-4, atol=1e-6)
 

@@ -82,8 +82,8 @@ def test_pull_is_the_gradient_of_the_divergence():
 @pytest.mark.parametrize("number", [1, 2, 3, 7])
 def test_identical_models_have_no_loss_no_gradient_and_stay(number):
     """Not one bit, although AdamW would turn the smallest gradient into a step; with decay all shrink alike."""
-    found = teach([pupil(0) for _ in range(number)], Recipe(epochs=2, batch_size=8, lr=0.1, weight_decay=0.0))
-    assert all(same(theta, model(0)) for theta in found)
+    taught = teach([pupil(0) for _ in range(number)], Recipe(epochs=2, batch_size=8, lr=0.1, weight_decay=0.0))
+    assert all(same(theta, model(0)) for theta in taught)
     shrunk = teach([pupil(0) for _ in range(number)], Recipe(epochs=1, batch_size=20, lr=0.1, weight_decay=0.5))
     for theta in shrunk:
         for j, value in model(0).items():
@@ -104,10 +104,10 @@ def spread(models):
 
 
 @pytest.mark.parametrize("weights", [(1.0, 1.0), (3.0, 1.0)])
-def test_lessons_are_what_a_plain_loop_gives(weights):
+def test_mutual_learning_gives_what_a_plain_loop_gives(weights):
     """torch's own divergence and AdamW, one batch after the other, two models at once, equal or three to one."""
     pupils = [pupil(0, weight=weights[0]), pupil(1, weight=weights[1])]
-    found = teach(pupils, Recipe(epochs=2, batch_size=8, lr=1e-2))
+    taught = teach(pupils, Recipe(epochs=2, batch_size=8, lr=1e-2))
     nets = [network(), network()]
     for net, p in zip(nets, pupils, strict=True):
         net.load(p.params)
@@ -123,7 +123,7 @@ def test_lessons_are_what_a_plain_loop_gives(weights):
                 optimizer.zero_grad()
                 functional.kl_div(torch.log_softmax(z, 1), target, reduction="batchmean").backward()
                 optimizer.step()
-    for theta, net, p in zip(found, nets, pupils, strict=True):
+    for theta, net, p in zip(taught, nets, pupils, strict=True):
         for j, ps in net.parameters.items():
             torch.testing.assert_close(theta[j], torch.cat([x.detach().reshape(-1) for x in ps]), rtol=1e-3, atol=1e-5)
             assert not torch.equal(theta[j], p.params[j])
@@ -158,8 +158,10 @@ def test_rows_that_a_pupil_does_not_train_stay_bit_for_bit():
     seeds = [scenario.build(seed=s).params() for s in (0, 1)]
     pupils = [Pupil(params=theta, own=own, modalities=scenario.SHAPE.modalities) for theta in seeds]
     data, _ = scenario.windows(16)
-    found = teach_each_other(pupils, data, layout, lambda: BackboneNetwork(scenario.build(), "zero_input"), FAST, DRAWS)
-    for theta, start in zip(found, seeds, strict=True):
+    taught = teach_each_other(
+        pupils, data, layout, lambda: BackboneNetwork(scenario.build(), "zero_input"), FAST, DRAWS
+    )
+    for theta, start in zip(taught, seeds, strict=True):
         for j in layout.ids:
             fixed = torch.ones(layout[j].numel, dtype=torch.bool)
             fixed[layout.indices(j, own[j])] = False
@@ -173,8 +175,8 @@ def test_a_pupil_does_not_see_sensors_that_it_lacks():
     for one, two in zip(teach(first), teach(first, windows=other), strict=True):
         assert same(one, two)
     third = [pupil(0, modalities=toy.ACC), pupil(1)]
-    found, changed = teach(third), teach(third, windows=other)
-    assert not same(found[0], changed[0]), "what the other one sees reaches it through the target"
+    taught, changed = teach(third), teach(third, windows=other)
+    assert not same(taught[0], changed[0]), "what the other one sees reaches it through the target"
 
 
 def test_threads_and_the_global_generator_are_left_alone():

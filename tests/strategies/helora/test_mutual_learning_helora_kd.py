@@ -88,8 +88,8 @@ def test_the_server_teaches_what_came_back_and_nothing_else(tmp_path):
 
 
 def index(update, group):
-    found = LAYOUT.indices(group, update.receipt.assignment.up[group])
-    return torch.arange(found.start, found.stop) if isinstance(found, slice) else found
+    indices = LAYOUT.indices(group, update.receipt.assignment.up[group])
+    return torch.arange(indices.start, indices.stop) if isinstance(indices, slice) else indices
 
 
 def test_a_client_on_its_own_is_taught_nothing_but_decay(tmp_path):
@@ -101,7 +101,7 @@ def test_a_client_on_its_own_is_taught_nothing_but_decay(tmp_path):
         torch.testing.assert_close(run.state.models["client.0"][j], expected, rtol=1e-5, atol=1e-7)
 
 
-def test_who_is_absent_keeps_its_model(tmp_path):
+def test_an_absent_client_keeps_its_model(tmp_path):
     run = run_of(tmp_path)
     run.round(1)
     before = {v: dict(m) for v, m in run.state.models.items()}
@@ -151,9 +151,9 @@ def test_public_windows_are_evenly_taken_and_have_no_labels(tmp_path):
     _, public = windows_for(fleet_of(ACC), tmp_path)
     tools = replace(context_of(LAYOUT), public=public)
     everything = public.load()
-    found = mutual_learning.public_windows(tools, 6)
-    assert set(found) == {"acc", "hr"} and len(public) == 20
-    torch.testing.assert_close(found["hr"], torch.from_numpy(everything["hr"][[0, 3, 6, 10, 13, 16]]))
+    windows = mutual_learning.public_windows(tools, 6)
+    assert set(windows) == {"acc", "hr"} and len(public) == 20
+    torch.testing.assert_close(windows["hr"], torch.from_numpy(everything["hr"][[0, 3, 6, 10, 13, 16]]))
     assert len(mutual_learning.public_windows(tools, 999)["acc"]) == 20
     with pytest.raises(UserError, match="no public windows"):
         mutual_learning.public_windows(context_of(LAYOUT), 6)
@@ -168,16 +168,16 @@ def test_both_missing_modes_and_engines_stay_finite(missing, engine, tmp_path):
 
 
 def test_samples_weigh_the_common_target(tmp_path):
-    found = []
+    heads = []
     for weighting in ("uniform", "samples"):
         run = run_of(tmp_path, HeLoRA(variant="kd", kd_epochs=1, kd_lr=1e-2, weighting=weighting))
         run.round(1)
-        found.append(run.state.models["client.0"]["head.1"])
-    assert not torch.equal(*found)
+        heads.append(run.state.models["client.0"]["head.1"])
+    assert not torch.equal(*heads)
 
 
 def test_a_whole_run_teaches_on_the_validation_part(run_cache, tmp_path):
-    """Nobody trains on those windows and no test part has them; F1 is the fleet's."""
+    """No client trains on those windows and no test part has them; F1 is the fleet's."""
     config = config_of("helora, taught")
     setup = prepare(config)
     public = setup_context(setup, 1).public

@@ -18,12 +18,12 @@ def models(number, seed=0):
 
 
 def test_distance_is_over_all_groups_together():
-    found = distances(models(4), GROUPS)
+    matrix = distances(models(4), GROUPS)
     flat = [torch.cat([m["a"], m["b"]]).double() for m in models(4)]
     for i in range(4):
         for k in range(4):
-            assert found[i, k] == pytest.approx(float((flat[i] - flat[k]).norm()))
-    assert np.array_equal(found, found.T)
+            assert matrix[i, k] == pytest.approx(float((flat[i] - flat[k]).norm()))
+    assert np.array_equal(matrix, matrix.T)
     assert distances(models(1), GROUPS).tolist() == [[0.0]] and distances([], ()).shape == (0, 0)
 
 
@@ -45,13 +45,13 @@ def test_weights_by_hand():
 
 def test_identical_clients_stay_identical_and_nothing_is_divided_by_zero():
     same = [models(1)[0]] * 4
-    found = mix_with_nearest(same, [1.0, 2.0, 3.0, 4.0], 3, GROUPS)
-    for theta in found:
+    mixed = mix_with_nearest(same, [1.0, 2.0, 3.0, 4.0], 3, GROUPS)
+    for theta in mixed:
         for j in GROUPS:
             torch.testing.assert_close(theta[j], same[0][j], rtol=0, atol=1e-6)
 
 
-def test_twins_share_everything_that_is_not_ones_own():
+def test_mixing_weights_of_two_equal_models_by_hand():
     twin, other = models(2)
     weights = mixing(distances([twin, twin, other], GROUPS), [1.0, 1.0, 1.0], 2)
     np.testing.assert_allclose(weights[0], [1 / 3, 2 / 3, 0.0])
@@ -60,11 +60,11 @@ def test_twins_share_everything_that_is_not_ones_own():
 def test_permuted_clients_get_permuted_models():
     order = [3, 0, 4, 1, 2]
     given_, sizes = models(5), [1.0, 2.0, 3.0, 4.0, 5.0]
-    found = mix_with_nearest(given_, sizes, 2, GROUPS)
+    mixed = mix_with_nearest(given_, sizes, 2, GROUPS)
     moved = mix_with_nearest([given_[i] for i in order], [sizes[i] for i in order], 2, GROUPS)
     for k, i in enumerate(order):
         for j in GROUPS:
-            torch.testing.assert_close(moved[k][j], found[i][j], rtol=0, atol=1e-6)
+            torch.testing.assert_close(moved[k][j], mixed[i][j], rtol=0, atol=1e-6)
 
 
 def test_a_lonely_client_keeps_its_model():

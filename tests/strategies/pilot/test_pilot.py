@@ -79,12 +79,12 @@ def test_stage_1_is_a_share_of_the_run_and_at_least_a_round(rounds, share, last)
 
 def test_models_are_read_by_the_stage_that_they_were_trained_in(tmp_path):
     run = pilot(tmp_path)
-    found = []
+    outputs = []
     for round_ in (1, 2):
         run.round(round_)
         plan = run.strategy.evaluate(run.state, SIX)
-        found.append({t.output for t in (plan.canonical, *plan.clients)})
-    assert found == [{"connector.logits@first"}, {"connector.logits@mixed"}]
+        outputs.append({t.output for t in (plan.canonical, *plan.clients)})
+    assert outputs == [{"connector.logits@first"}, {"connector.logits@mixed"}]
 
 
 def test_stage_1_trains_the_own_adapters_and_nothing_of_stage_2(tmp_path):
@@ -115,8 +115,8 @@ def test_a_task_adapter_is_its_clients_mean_by_samples(tmp_path):
         total = sum(SIX[n].num_windows for n in came)
         local = [before[f"client.{n}"]["connector.task.1"] + updates[n].delta["connector.task.1"] for n in came]
         expected = sum(SIX[n].num_windows / total * x for n, x in zip(came, local, strict=True))
-        found = run.state.models[f"client.{came[0]}"]["connector.task.1"]
-        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+        adapter = run.state.models[f"client.{came[0]}"]["connector.task.1"]
+        torch.testing.assert_close(adapter, expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("neighbours", [1, 3])
@@ -135,16 +135,16 @@ def test_a_backbone_is_mixed_with_its_nearest(tmp_path, neighbours):
 
 @pytest.mark.parametrize("own_in_mix", [True, False])
 def test_in_stage_2_the_own_adapter_counts_where_it_is_asked_to(tmp_path, own_in_mix):
-    """What a client learns from here on depends on its frozen ``psi_s``, or not by a bit."""
+    """Updates from here on depend on the client's frozen ``psi_s``, or not by a bit."""
     run = pilot(tmp_path, rounds=2, own_in_mix=own_in_mix)
     task = run.strategy.allocate(run.state, context_of(run.backbone, SIX, 3))[0]
     own = run.store.load(0)
     assert bool(own["connector.own"].any())
-    found = []
+    deltas = []
     for state in (own, {**own, "connector.own": torch.zeros_like(own["connector.own"])}):
         (update,) = run.executor.train(3, run.state.models, [task], {0: state}).reduced.updates
-        found.append(update.delta["encoder.acc.1"])
-    assert torch.equal(*found) is not own_in_mix
+        deltas.append(update.delta["encoder.acc.1"])
+    assert torch.equal(*deltas) is not own_in_mix
 
 
 def objective_of(taps, **lambdas):
@@ -164,7 +164,7 @@ def test_the_objectives_of_both_stages_by_hand():
     assert objective_of(apart, lambda_d=4.0, lambda_b=9.0, lambda_z=9.0) == pytest.approx(log(2) + 4.0 * 0.5, rel=1e-5)
 
 
-def test_who_misses_a_round_keeps_its_backbone_and_state_and_gets_new_adapters(tmp_path):
+def test_an_absent_client_keeps_its_backbone_and_state_and_gets_new_adapters(tmp_path):
     run = pilot(tmp_path, rounds=2)
     before, own = run.state.models, dict(run.store.load(4))
     run.round(3, participants=[0, 1])
@@ -187,7 +187,7 @@ def test_without_a_step_nothing_personal_changes(tmp_path):
 
 
 def test_identical_clients_stay_identical(tmp_path):
-    """Nothing learnt: everybody's mixture is the initial model."""
+    """Without training every client's mixture is the initial model."""
     run = pilot(tmp_path, fleet=fleet_of(FULL, FULL, ACC), epochs=0, rounds=2)
     for n in range(3):
         for j in PLAIN:
@@ -204,8 +204,8 @@ def test_canonical_model_is_the_mean_of_the_full_clients(tmp_path):
     assert plan.canonical.mean_of == {0: shares[0], 2: shares[1]} and set(plan.canonical.keep) == NEVER_SENT
     assert {t.output for t in (plan.canonical, *plan.clients)} == {"connector.logits@mixed"}
     assert [t.view for t in plan.clients] == [f"client.{n}" for n in range(6)] and plan.clients[3].modalities == HR
-    found = run.executor.evaluate(models, plan.clients, {n: run.store.load(n) for n in range(6)}, "test")
-    assert set(found) == {f"client.{n}" for n in range(6)}
+    counts = run.executor.evaluate(models, plan.clients, {n: run.store.load(n) for n in range(6)}, "test")
+    assert set(counts) == {f"client.{n}" for n in range(6)}
 
 
 @pytest.mark.parametrize("stage1", [1, 0])

@@ -59,8 +59,8 @@ def test_t_star_of_the_papers_uniform_model_by_hand():
 def test_t_star_is_max_overhead_plus_mandatory_times_tau(fleet):
     """The closed form, to the last bit: the least float that all mandatory sets fit into."""
     expected = max(load.seconds(load.mandatory) for load in fleet)
-    found = least_target_s(fleet)
-    assert found == expected
+    target_s = least_target_s(fleet)
+    assert target_s == expected
     for load in fleet:
         overhead, tau = group_seconds(load)
         assert load.seconds(load.mandatory) == pytest.approx(overhead + len(load.mandatory) * tau, rel=1e-12)
@@ -68,9 +68,9 @@ def test_t_star_is_max_overhead_plus_mandatory_times_tau(fleet):
 
 @given(st.lists(st.floats(1e-300, 1e300), min_size=1, max_size=5))
 def test_bisection_finds_the_least_feasible_float(needed):
-    found = least_target_s([Load(accessible=("a",), mandatory=("a",), seconds=lambda s, t=t: t) for t in needed])
-    assert found == max(needed)
-    assert not all(t <= math.nextafter(found, 0.0) for t in needed)
+    target_s = least_target_s([Load(accessible=("a",), mandatory=("a",), seconds=lambda s, t=t: t) for t in needed])
+    assert target_s == max(needed)
+    assert not all(t <= math.nextafter(target_s, 0.0) for t in needed)
 
 
 @given(st.lists(priced, min_size=1, max_size=5), priced)
@@ -146,22 +146,22 @@ def test_time_per_group_must_be_positive(tau_s):
 def test_allocation_by_hand():
     """Mandatory g0; then by divergence g3 (fits), g1 (too slow: 1 + 1 + 2 + 4 > 6), g2 (fits): full."""
     load = priced_load([1.0, 4.0, 1.0, 2.0, 0.5], 1)
-    found = allocate(load, 6.0, 3, ["g3", "g1", "g0", "g2", "g4"])
-    assert found.groups == ("g0", "g3", "g2") and found.num_mandatory == 1 and found.budget == 3
-    assert [(r.group, r.seconds, r.reason) for r in found.refused] == [("g1", 8.0, "time"), ("g4", 5.5, "budget")]
+    allocation = allocate(load, 6.0, 3, ["g3", "g1", "g0", "g2", "g4"])
+    assert allocation.groups == ("g0", "g3", "g2") and allocation.num_mandatory == 1 and allocation.budget == 3
+    assert [(r.group, r.seconds, r.reason) for r in allocation.refused] == [("g1", 8.0, "time"), ("g4", 5.5, "budget")]
 
 
 def test_mandatory_groups_are_trained_even_beyond_the_target():
     """T* given by hand may be too short; k_n = |M_n| all the same."""
     load = priced_load([3.0, 3.0, 1.0], 2)
-    found = allocate(load, 2.0, 2, ["g2"])
-    assert found.groups == ("g0", "g1") and [r.reason for r in found.refused] == ["budget"]
+    allocation = allocate(load, 2.0, 2, ["g2"])
+    assert allocation.groups == ("g0", "g1") and [r.reason for r in allocation.refused] == ["budget"]
 
 
 def test_not_forced_means_top_k_of_everything():
     load = priced_load([1.0, 1.0, 1.0, 1.0], 2)
-    found = allocate(load, 9.0, 2, ["g3", "g2", "g1", "g0"], forced=False)
-    assert found.groups == ("g3", "g2") and found.num_mandatory == 0
+    allocation = allocate(load, 9.0, 2, ["g3", "g2", "g1", "g0"], forced=False)
+    assert allocation.groups == ("g3", "g2") and allocation.num_mandatory == 0
 
 
 def test_order_by_divergence_breaks_ties_by_layout():
@@ -178,13 +178,16 @@ def test_greedy_is_optimal_for_the_count_budget(num_groups, data):
     d_bar = {j: data.draw(st.integers(0, 50)) / 4 for j in IDS[:num_groups]}
     budget = data.draw(st.integers(num_mandatory, num_groups))
     load = uniform_load(num_groups, num_mandatory, 1.0, 1.0)
-    found = allocate(load, math.inf, budget, by_divergence(load, d_bar))
+    allocation = allocate(load, math.inf, budget, by_divergence(load, d_bar))
 
     free = [j for j in load.accessible if j not in load.mandatory]
     subsets = (s for r in range(budget - num_mandatory + 1) for s in itertools.combinations(free, r))
     best = max(sum(d_bar[j] for j in (*load.mandatory, *s)) for s in subsets)
-    assert sum(d_bar[j] for j in found.groups) == best
-    assert set(load.mandatory) <= set(found.groups) and len(found.groups) == len(set(found.groups)) == budget
+    assert sum(d_bar[j] for j in allocation.groups) == best
+    assert (
+        set(load.mandatory) <= set(allocation.groups)
+        and len(allocation.groups) == len(set(allocation.groups)) == budget
+    )
 
 
 @given(priced, st.data())
@@ -192,8 +195,8 @@ def test_every_allocation_is_feasible_and_explains_itself(load, data):
     target_s = data.draw(st.floats(0.5, 60)) + load.seconds(load.mandatory)
     ranking = data.draw(st.permutations(load.accessible))
     slots = group_budget(load, target_s)
-    found = allocate(load, target_s, slots, ranking)
-    assert len(found.groups) <= slots and load.seconds(found.groups) <= target_s * (1 + 1e-9)
-    assert set(found.groups) | {r.group for r in found.refused} == set(load.accessible)
-    for refusal in found.refused:
-        assert refusal.seconds > target_s if refusal.reason == "time" else len(found.groups) == slots
+    allocation = allocate(load, target_s, slots, ranking)
+    assert len(allocation.groups) <= slots and load.seconds(allocation.groups) <= target_s * (1 + 1e-9)
+    assert set(allocation.groups) | {r.group for r in allocation.refused} == set(load.accessible)
+    for refusal in allocation.refused:
+        assert refusal.seconds > target_s if refusal.reason == "time" else len(allocation.groups) == slots

@@ -32,10 +32,10 @@ def test_eq_5_by_hand():
 
 @given(vectors)
 def test_one_pass_is_the_direct_formula(deltas):
-    found = divergence(sum_of(LAYOUT, "head.1", deltas))
+    spread = divergence(sum_of(LAYOUT, "head.1", deltas))
     scale = max(sum(x * x for x in row) for row in deltas)
-    assert found >= 0.0
-    assert found == pytest.approx(two_pass(deltas), rel=1e-9, abs=1e-9 * max(scale, 1e-30))
+    assert spread >= 0.0
+    assert spread == pytest.approx(two_pass(deltas), rel=1e-9, abs=1e-9 * max(scale, 1e-30))
 
 
 @given(vectors, st.floats(0.1, 10))
@@ -47,8 +47,8 @@ def test_weights_do_not_enter(deltas, weight):
 @given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=5), st.integers(2, 9))
 def test_full_agreement_is_never_below_zero(row, count):
     """Rounding could make the difference of two equal squares negative."""
-    found = divergence(sum_of(LAYOUT, "head.1", [row] * count))
-    assert 0.0 <= found <= 1e-12 * count * sum(x * x for x in row) + 1e-300
+    spread = divergence(sum_of(LAYOUT, "head.1", [row] * count))
+    assert 0.0 <= spread <= 1e-12 * count * sum(x * x for x in row) + 1e-300
 
 
 def test_fewer_than_two_members_have_no_divergence():

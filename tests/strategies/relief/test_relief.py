@@ -151,10 +151,10 @@ def test_v1_trains_all_accessible_groups_every_round():
 
 def test_plan_explains_the_choice():
     context = context_of(CNN, PAPER, 1, TAUS)
-    found = plan(Relief(), state_with(D), context, PAPER[3], 6.5)
-    assert found.num_mandatory == 2 and found.budget == 4 and len(found.groups) == 4
-    assert {r.reason for r in found.refused} == {"budget"} and len(found.refused) == 4
-    assert {r.seconds for r in found.refused} == {1.0 + 5 * 1.3}
+    choice = plan(Relief(), state_with(D), context, PAPER[3], 6.5)
+    assert choice.num_mandatory == 2 and choice.budget == 4 and len(choice.groups) == 4
+    assert {r.reason for r in choice.refused} == {"budget"} and len(choice.refused) == 4
+    assert {r.seconds for r in choice.refused} == {1.0 + 5 * 1.3}
 
 
 def test_time_can_refuse_what_the_count_allows():
@@ -166,9 +166,9 @@ def test_time_can_refuse_what_the_count_allows():
             return plain.__class__(backward_s=plain.backward_s + 50.0 * ("head.1" in assignment.train), up_s=plain.up_s)
 
     context = context_of(CNN, PAPER, 1, Dear(tau_s=TAUS.tau_s))
-    found = plan(Relief(), state_with(D), context, PAPER[0], 30.0)
-    assert "head.1" not in found.groups
-    assert [r.reason for r in found.refused if r.group == "head.1"] == ["time"]
+    choice = plan(Relief(), state_with(D), context, PAPER[0], 30.0)
+    assert "head.1" not in choice.groups
+    assert [r.reason for r in choice.refused if r.group == "head.1"] == ["time"]
 
 
 def test_participants_only():
@@ -260,8 +260,8 @@ def test_cohort_average_by_hand():
 def test_v2_dilutes_exactly_absent_members_count_as_zero(name):
     """All over four participants, B without modality weights: 16/4, 8/4, 9/4, 6/4."""
     values, _ = aggregated(name, DELTAS)
-    found = {j: values[j] for j in ("fusion.A.acc", "fusion.A.hr", "fusion.B", "head.1")}
-    assert found == {"fusion.A.acc": 4.0, "fusion.A.hr": 2.0, "fusion.B": 2.25, "head.1": 1.5}
+    moved = {j: values[j] for j in ("fusion.A.acc", "fusion.A.hr", "fusion.B", "head.1")}
+    assert moved == {"fusion.A.acc": 4.0, "fusion.A.hr": 2.0, "fusion.B": 2.25, "head.1": 1.5}
 
 
 def test_v2s_bootstrap_is_v0s():
@@ -304,8 +304,8 @@ def test_smoothing_goes_on_from_the_stored_average():
 )
 def test_weights_by_role(name, group, client, phase, expected):
     task = task_of(LAYOUT, client, [group], phase)
-    found = role_weight(PRESETS[name].config, lambda group, client, task: 1.0, LAYOUT[group], FOUR[client], task)
-    assert found == expected
+    weight = role_weight(PRESETS[name].config, lambda group, client, task: 1.0, LAYOUT[group], FOUR[client], task)
+    assert weight == expected
 
 
 # Whole rounds -------------------------------------------------------------------------------------------------------

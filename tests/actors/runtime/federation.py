@@ -157,12 +157,6 @@ def hangs_once(folder: Path, context: ClientContext, task: Assignment) -> Assign
     return task
 
 
-def slow(seconds: float, context: ClientContext, task: Assignment) -> Assignment:
-    """Takes its time."""
-    time.sleep(seconds)
-    return task
-
-
 def marks(folder: Path, context: ClientContext, task: Assignment) -> Assignment:
     """Leaves a mark for every client that begins, too slow to share a call; round 3 waits for a mark `go`."""
     (folder / f"{context.round}-{context.info.id}").touch()
