@@ -36,26 +36,26 @@ def config(rounds=5, **evaluation):
 
 def figures(config, values, first=1):
     """The model that each tested round tests, where round ``first + i`` ends with ``values[i]``; most averages kept."""
-    averages, seen, most = NO_AVERAGES, {}, 0
+    averages, tested, most = NO_AVERAGES, {}, 0
     for round_, value in enumerate(values, first):
         now = state(**{"global": value})
         averages = advanced(config, averages, round_, now, by_name(now))
         most = max(most, len(averages.models))
         if is_tested(config, round_):
-            seen[round_] = float(with_averages(now, averages, by_name(now)).models["global"]["a"])
-    return seen, most
+            tested[round_] = float(with_averages(now, averages, by_name(now)).models["global"]["a"])
+    return tested, most
 
 
 def test_a_tail_of_three_by_hand():
     """Tested in rounds 2, 4 and 5; round 2 has but two rounds behind it."""
-    found, most = figures(config(every=2, average="tail", window=3), [1.0, 2.0, 6.0, 1.0, 8.0])
-    assert found == pytest.approx({2: 1.5, 4: 3.0, 5: 5.0}) and most == 2
+    tested, most = figures(config(every=2, average="tail", window=3), [1.0, 2.0, 6.0, 1.0, 8.0])
+    assert tested == pytest.approx({2: 1.5, 4: 3.0, 5: 5.0}) and most == 2
 
 
 def test_an_ema_by_hand():
     """x = 8; 0.75 * 8 + 0.25 * 4 = 7; 0.75 * 7 + 0.25 * 0 = 5.25."""
-    found, most = figures(config(3, every=1, average="ema", decay=0.75), [8.0, 4.0, 0.0])
-    assert found == pytest.approx({1: 8.0, 2: 7.0, 3: 5.25}) and most == 1
+    tested, most = figures(config(3, every=1, average="ema", decay=0.75), [8.0, 4.0, 0.0])
+    assert tested == pytest.approx({1: 8.0, 2: 7.0, 3: 5.25}) and most == 1
 
 
 values = st.lists(st.floats(-8.0, 8.0, width=32), min_size=1, max_size=14)
@@ -66,8 +66,8 @@ values = st.lists(st.floats(-8.0, 8.0, width=32), min_size=1, max_size=14)
 def test_a_tail_is_the_mean_of_the_last_rounds(values, every, window, first):
     """Also from a bootstrap round 0 on; never more copies than stated."""
     rounds = len(values) - 1 + first
-    found, most = figures(config(max(rounds, 1), every=every, average="tail", window=window), values, first)
-    for round_, mean in found.items():
+    tested, most = figures(config(max(rounds, 1), every=every, average="tail", window=window), values, first)
+    for round_, mean in tested.items():
         past = values[: round_ - first + 1][-window:]
         assert mean == pytest.approx(float(np.mean(past)), abs=1e-5)
     assert most <= ceil(window / every) + 1
@@ -76,20 +76,20 @@ def test_a_tail_is_the_mean_of_the_last_rounds(values, every, window, first):
 @settings(max_examples=60, deadline=None)
 @given(values, st.integers(1, 4), st.floats(0.0, 0.99))
 def test_an_ema_is_numpys(values, every, decay):
-    found, _ = figures(config(len(values), every=every, average="ema", decay=decay), values)
+    tested, _ = figures(config(len(values), every=every, average="ema", decay=decay), values)
     mean = values[0]
     for round_, value in enumerate(values[1:], 2):
         mean = decay * mean + (1.0 - decay) * value
-        if round_ in found:
-            assert found[round_] == pytest.approx(mean, abs=1e-4)
+        if round_ in tested:
+            assert tested[round_] == pytest.approx(mean, abs=1e-4)
 
 
 @settings(max_examples=60, deadline=None)
 @given(values, st.integers(1, 4))
 @pytest.mark.parametrize("how", [{"average": "tail", "window": 1}, {"average": "ema", "decay": 0.0}], ids=str)
 def test_a_window_of_one_and_a_decay_of_zero_are_the_last_model_to_the_bit(how, values, every):
-    found, _ = figures(config(len(values), every=every, **how), values)
-    assert found == figures(config(len(values), every=every), values)[0]
+    tested, _ = figures(config(len(values), every=every, **how), values)
+    assert tested == figures(config(len(values), every=every), values)[0]
 
 
 def test_nothing_is_kept_by_default_nor_between_two_windows():
@@ -105,8 +105,8 @@ def test_what_is_no_floating_point_number_is_the_last_rounds():
     how = config(2, every=2, average="tail")
     averages = advanced(how, NO_AVERAGES, 1, first, by_name(first))
     averages = advanced(how, averages, 2, second, by_name(second))
-    found = with_averages(second, averages, by_name(second)).models["global"]
-    assert found["count"].dtype == torch.int64 and int(found["count"]) == 8 and float(found["a"]) == 1.5
+    tested = with_averages(second, averages, by_name(second)).models["global"]
+    assert tested["count"].dtype == torch.int64 and int(tested["count"]) == 8 and float(tested["a"]) == 1.5
 
 
 def test_a_model_that_stands_for_others_begins_anew_and_keeps_its_mean_under_another_name():
@@ -118,8 +118,8 @@ def test_a_model_that_stands_for_others_begins_anew_and_keeps_its_mean_under_ano
     ]
     for round_, (now, names) in enumerate(rounds, 1):
         averages = advanced(how, averages, round_, now, names)
-    found = with_averages(*(rounds[1][0], averages, rounds[1][1])).models
-    assert {name: float(model["a"]) for name, model in found.items()} == {"cluster.0": 5.0, "cluster.1": 2.0}
+    tested = with_averages(*(rounds[1][0], averages, rounds[1][1])).models
+    assert {name: float(model["a"]) for name, model in tested.items()} == {"cluster.0": 5.0, "cluster.1": 2.0}
 
 
 def test_means_before_are_left_as_they_were():

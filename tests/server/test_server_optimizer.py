@@ -21,21 +21,21 @@ def state(tensors=None, **groups):
     return ServerState(models={"global": values}, tensors=tensors or {})
 
 
-def way(config, start, changes, averaged=True):
-    """One value's way when every round's aggregation changes it by one of ``changes`` (None: not averaged)."""
-    now, seen = state(a=[start]), []
+def way(config, start, changes):
+    """One value's way when every round's aggregation changes it by one of ``changes``, and the last state."""
+    now, values = state(a=[start]), []
     for change in changes:
-        moved = replace(now, models={"global": {"a": now.models["global"]["a"] + (change or 0.0)}})
-        now = server_step(config, now, moved, {} if change is None else {"global": {"a"}})
-        seen.append(float(now.models["global"]["a"]))
-    return seen, now
+        moved = replace(now, models={"global": {"a": now.models["global"]["a"] + change}})
+        now = server_step(config, now, moved, {"global": {"a"}})
+        values.append(float(now.models["global"]["a"]))
+    return values, now
 
 
 def test_three_steps_of_fedavgm_by_hand():
     """theta = 1, D = 1, 0.5, -1, b = 0.5, a = 0.1: m = 1, 1, -0.5."""
     config = ServerConfig(optimizer="fedavgm", lr=0.1, momentum=0.5)
-    seen, now = way(config, 1.0, [1.0, 0.5, -1.0])
-    assert seen == pytest.approx([1.1, 1.2, 1.15], abs=1e-6)
+    values, now = way(config, 1.0, [1.0, 0.5, -1.0])
+    assert values == pytest.approx([1.1, 1.2, 1.15], abs=1e-6)
     assert float(now.tensors["server.m/global/a"]) == pytest.approx(-0.5, abs=1e-6)
     assert set(now.tensors) == {"server.m/global/a"}
 
@@ -47,18 +47,18 @@ def test_three_steps_of_fedadam_by_hand():
     steps 0.1 m / (sqrt(v) + 0.1) = 0.0823120, 0.0825636, -0.0326961.
     """
     config = ServerConfig(optimizer="fedadam", lr=0.1, momentum=0.5, beta2=0.75, tau=0.1)
-    seen, now = way(config, 0.0, [1.0, 0.5, -1.0])
+    values, now = way(config, 0.0, [1.0, 0.5, -1.0])
     expected = np.cumsum([0.0823120, 0.0825636, -0.0326961])
-    assert seen == pytest.approx(expected, abs=1e-6)
+    assert values == pytest.approx(expected, abs=1e-6)
     assert float(now.tensors["server.v/global/a"]) == pytest.approx(0.44171875, abs=1e-6)
 
 
 def test_three_steps_of_fedyogi_by_hand():
     """As above, but v = 0.01 + 0.25 (D^2 = 1 above v), 0.26 - 0.0625 (0.25 below it), 0.1975 + 0.25."""
     config = ServerConfig(optimizer="fedyogi", lr=0.1, momentum=0.5, beta2=0.75, tau=0.1)
-    seen, now = way(config, 0.0, [1.0, 0.5, -1.0])
+    values, now = way(config, 0.0, [1.0, 0.5, -1.0])
     expected = np.cumsum([0.05 / (0.26**0.5 + 0.1), 0.05 / (0.1975**0.5 + 0.1), -0.025 / (0.4475**0.5 + 0.1)])
-    assert seen == pytest.approx(expected, abs=1e-6)
+    assert values == pytest.approx(expected, abs=1e-6)
     assert float(now.tensors["server.v/global/a"]) == pytest.approx(0.4475, abs=1e-6)
 
 
@@ -82,8 +82,8 @@ def test_fedavgm_without_momentum_at_rate_one_is_none_to_the_bit(pairs, rounds):
 def test_an_adaptive_step_is_no_longer_than_momentum_allows(name, change, lr):
     """With c = 0, v = D^2 (yogi: also, from t^2 = 0 on): |step| <= a (1 - b)."""
     config = ServerConfig(optimizer=name, lr=lr, momentum=0.5, beta2=0.0, tau=1e-9)
-    (seen,), _ = way(config, 0.0, [change])
-    assert abs(seen) <= 0.5 * lr * (1 + 1e-6)
+    (value,), _ = way(config, 0.0, [change])
+    assert abs(value) <= 0.5 * lr * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("name", ["fedavgm", *ADAPTIVE])
@@ -100,10 +100,6 @@ def test_a_group_that_nobody_trained_keeps_value_and_moments(name):
     assert len(moments) == (1 if config.optimizer == "fedavgm" else 2)
     assert all(torch.equal(third.tensors[name], second.tensors[name]) for name in moments)
     assert not torch.equal(third.tensors["server.m/global/a"], second.tensors["server.m/global/a"])
-    assert all(
-        torch.equal(a, b)
-        for a, b in zip(first.models["global"].values(), [torch.tensor([1.0]), torch.tensor([2.0])], strict=True)
-    )
 
 
 def test_a_round_without_any_update_changes_nothing():
@@ -125,8 +121,8 @@ def test_moments_outlive_a_method_that_makes_its_tensors_anew():
 def test_a_model_that_is_new_is_taken_as_it_is():
     config = ServerConfig(optimizer="fedadam")
     after = ServerState(models={"global": {"a": torch.tensor([1.0])}, "cluster.0": {"a": torch.tensor([3.0])}})
-    found = server_step(config, state(a=[1.0]), after, {"cluster.0": {"a"}})
-    assert float(found.models["cluster.0"]["a"]) == 3.0 and not found.tensors
+    result = server_step(config, state(a=[1.0]), after, {"cluster.0": {"a"}})
+    assert float(result.models["cluster.0"]["a"]) == 3.0 and not result.tensors
 
 
 def test_none_is_the_same_object():

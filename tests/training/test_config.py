@@ -76,12 +76,12 @@ def shares(name, **facts):
 def torchs(make, **facts):
     """Learning rates of rounds 1 to 8 in torch's own scheduler, at a rate of 1."""
     optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
-    scheduler, found = make(optimizer, **facts), []
+    scheduler, rates = make(optimizer, **facts), []
     for _ in range(8):
-        found.append(scheduler.get_last_lr()[0])
+        rates.append(scheduler.get_last_lr()[0])
         optimizer.step()
         scheduler.step()
-    return found
+    return rates
 
 
 @pytest.mark.parametrize(
@@ -93,9 +93,9 @@ def torchs(make, **facts):
     ],
 )
 def test_schedules_are_torchs_advanced_once_a_round(name, facts, make, theirs):
-    found = shares(name, **facts)
-    assert found[0] == found[1] == 1.0, "a bootstrap round is like the first"
-    assert found[1:] == pytest.approx(torchs(make, **theirs), rel=1e-6)
+    rates = shares(name, **facts)
+    assert rates[0] == rates[1] == 1.0, "a bootstrap round is like the first"
+    assert rates[1:] == pytest.approx(torchs(make, **theirs), rel=1e-6)
 
 
 def test_schedules_by_hand():
@@ -107,9 +107,9 @@ def test_schedules_by_hand():
 
 def test_the_trainer_gets_what_is_configured():
     chosen = {"optimizer": "sgd", "momentum": 0.9, "weight_decay": 1e-4, "clip_norm": 2.0, "schedule": "step"}
-    found = trainer_config(TrainingConfig(**chosen, schedule_every=4), "gemm", num_rounds=9)
-    assert found.rule == UpdateRule(name="sgd", momentum=0.9, weight_decay=1e-4) and found.clip_norm == 2.0
-    assert found.schedule == Schedule(name="step", num_rounds=9, every=4, factor=0.1)
+    settings = trainer_config(TrainingConfig(**chosen, schedule_every=4), "gemm", num_rounds=9)
+    assert settings.rule == UpdateRule(name="sgd", momentum=0.9, weight_decay=1e-4) and settings.clip_norm == 2.0
+    assert settings.schedule == Schedule(name="step", num_rounds=9, every=4, factor=0.1)
 
 
 @pytest.mark.parametrize(

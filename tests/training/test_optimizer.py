@@ -217,11 +217,11 @@ def test_an_only_step_of_every_rule_is_torchs_first(rule):
 def values(rule, start, grads, lr, fused=True):
     """One number's way through steps with these gradients."""
     p = torch.nn.Parameter(torch.tensor([start]))
-    optimizer, seen = LocalOptimizer([p], fused, rule), []
+    optimizer, way = LocalOptimizer([p], fused, rule), []
     for grad in grads:
         step(optimizer, [p], [None if grad is None else torch.tensor([grad])], lr)
-        seen.append(float(p.detach()))
-    return seen
+        way.append(float(p.detach()))
+    return way
 
 
 @pytest.mark.parametrize("fused", [False, True])
