@@ -1,14 +1,17 @@
 """The server's step in whole runs: what equals plain averaging, what nobody trained, copies of cluster models."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from relief_ray.experiment.lifecycle import reopen
 from relief_ray.experiment.recording import binding_of
-from relief_ray.messages import ServerState
+from relief_ray.experiment.setup import prepare
+from relief_ray.messages import GroupSum, Reduced, ServerState
 from relief_ray.records import checkpoint, read_rounds
 from relief_ray.strategies.fedlease.clustering import clusters_of, exchange
-from relief_ray.strategies.fedlease.strategy import experts_for
+from relief_ray.strategies.fedlease.strategy import averaged, experts_for
 from relief_ray.strategies.harmony.strategy import members_of_clusters
 from relief_ray.training.serial_executor import SerialExecutor
 from tests.conformance.cases import config_of, drive
@@ -77,6 +80,23 @@ def test_copies_of_experts_and_shared_encoders_move_as_their_originals(name, tmp
     again = exchange(experts_for(setup.config.strategy, setup.layout, setup.fleet), models)
     for c, theta in enumerate(models):
         assert all(torch.equal(value, theta[j]) for j, value in again[f"cluster.{c}"].items())
+
+
+def test_what_one_cluster_sends_moves_its_copies_and_the_shared_encoders_everywhere():
+    setup = prepare(config_of("fedlease"))
+    layout, fleet, config = setup.layout, setup.fleet, setup.config.strategy
+    experts = experts_for(config, layout, fleet)
+    own, encoder = experts.groups(1)[0], next(g.id for g in layout if g.role == "encoder")
+    clusters = torch.tensor([0] * 4 + [1] * (len(fleet) - 4))
+    state = ServerState(models={"global": setup.start}, tensors={"cluster": clusters})
+    part = GroupSum(weight=1.0, weighted=torch.zeros(1), plain=torch.zeros(1), sq_norm=0.0, members=(0,))
+    reduced = Reduced(sums={"cluster.0": dict.fromkeys([own, encoder], part)}, receipts=())
+    assert averaged(config, state, reduced, layout, fleet) == {
+        "cluster.0": {own, encoder},
+        "cluster.1": {experts.copy(2, own), encoder},
+    }
+    no_clusters = replace(state, tensors={"cluster": torch.full((len(fleet),), -1)})
+    assert averaged(config, no_clusters, reduced, layout, fleet) == {}
 
 
 def test_a_cluster_of_harmony_stands_for_its_clients():
