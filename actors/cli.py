@@ -14,7 +14,7 @@ from actors.terminal.options import AsJson, Main, Settings, SomePath, SomeText
 from tune_configs.presets import PRESETS
 
 EPILOG = "**Exit codes**\n\n" + "\n".join(f"* {code}: {meaning}" for code, meaning in EXIT_CODES)
-PRESET_HELP = "**Presets**\n\n" + "\n".join(f"* {name}: {make().title}" for name, make in PRESETS.items())
+PRESET_HELP = "**Presets**\n\n" + "\n".join(f"* {name}: {preset.title}" for name, preset in PRESETS.items())
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A run folder, or a folder of them.")]
 Folders = Annotated[list[Path], typer.Argument(metavar="DIR...", help="Run folders, or folders of them.")]
 
@@ -36,7 +36,7 @@ app.add_typer(data, name="data")
 
 
 def show_version(is_wanted: bool) -> None:
-    """Prints the version and ends."""
+    """Print the version and end."""
     if is_wanted:
         from relief_ray import __version__
 
@@ -48,7 +48,7 @@ def show_version(is_wanted: bool) -> None:
 def prepare(
     version: Annotated[bool, typer.Option("--version", callback=show_version, is_eager=True, help="Version.")] = False,
 ) -> None:
-    """Keeps other libraries' chatter off the console."""
+    """Keep other libraries' chatter off the console."""
     if not sys.warnoptions:
         warnings.simplefilter("ignore")
     logging.addLevelName(logging.WARNING, "warning")

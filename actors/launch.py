@@ -28,7 +28,7 @@ _MAX_ACTOR_CLIENTS = 10
 
 
 def _ignore_note(text: str) -> None:
-    """Drops a message."""
+    """Drop a message."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,7 +51,7 @@ class RunCallbacks:
 
 
 def choose_mode(config: RuntimeConfig, num_clients: int, stack: int = 1) -> RunMode:
-    """Resolves ``auto``: an actor per client up to ten clients or with typed placement, otherwise packed hosts.
+    """Resolve ``auto``: an actor per client up to ten clients or with typed placement, otherwise packed hosts.
 
     Stacked clients are always packed, since only clients of one process can share steps.
     """
@@ -73,7 +73,7 @@ def local_session(setup: Setup) -> SessionOptions:
 def run_experiment(
     setup: Setup, path: Path, callbacks: RunCallbacks | None = None, worker_cache: WorkerCache | None = None
 ) -> RunRecord:
-    """Runs the remaining rounds of the run in ``path``, a folder that ``lifecycle.create`` made and closed.
+    """Run the remaining rounds of the run in ``path``, a folder that ``lifecycle.create`` made and closed.
 
     ``worker_cache`` keeps worker processes and coordinator for the next run; without it they end with this one.
 
@@ -119,7 +119,7 @@ def _run_on_ray(
             run = _run_here(setup, path, callbacks, group, options)
         else:
             run = _run_separate(setup, path, callbacks, group, options, coordinator)
-        finished = run.status == "finished"
+        finished = run.status == "done"
         return run
     finally:
         # Processes of an interrupted run may still be at work.

@@ -16,15 +16,13 @@ from pydantic import JsonValue
 from relief_ray.config import ExperimentConfig, override, parse
 from relief_ray.errors import UserError
 from relief_ray.experiment.recording import now
-from relief_ray.files import disk_errors, replace_file, unused
+from relief_ray.files import disk_errors, move, unused, write_atomic
 from relief_ray.models.backbone import frozen_mismatch
 from relief_ray.records.cells import (
-    ERROR_FILE,
     GRID_FILE,
     CellState,
     PlanFile,
     PlannedCell,
-    Status,
     look,
     read_plan_file,
     write_plan_file,
@@ -33,8 +31,8 @@ from relief_ray.records.identity import config_hash
 from relief_ray.records.lock import FileLock
 from relief_ray.records.mlflow_store import flat_params
 from relief_ray.records.redact import MASK, mask_text, redact
-from relief_ray.records.run_folder import LOCK_FILE, read_run
-from relief_ray.records.schema import RunRecord
+from relief_ray.records.run_folder import ERROR_FILE, LOCK_FILE, read_run
+from relief_ray.records.schema import RunRecord, Status
 from relief_ray.strategies import facts_of
 from tune_configs.cells import Cell
 
@@ -74,7 +72,7 @@ class CellFolder:
     @property
     def is_finished(self) -> bool:
         """True where its run came to its end, by this program or by another one."""
-        return self.state.run is not None and self.state.run.status == "finished"
+        return self.state.run is not None and self.state.run.status == "done"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,7 +95,7 @@ def has_bootstrap(cell: Cell) -> bool:
 
 
 def look_at(cell: Cell, folder: Path) -> CellFolder:
-    """Reads the cell's status from its folder alone."""
+    """Read the cell's status from its folder alone."""
 
     def other_weights(run: RunRecord) -> str | None:
         return frozen_mismatch(run.backbone, cell.config.backbone.frozen_here())
@@ -162,7 +160,7 @@ def read_grid(out: Path, settings: Sequence[str] = ()) -> Plan:
 
 
 def write_grid(plan: Plan) -> Plan:
-    """Adds the cells to those that ``grid.json`` lists already and returns all of them; the folder exists.
+    """Add the cells to those that ``grid.json`` lists already and return all of them; the folder exists.
 
     Raises:
         UserError: the folder cannot be written, or holds another grid.
@@ -218,7 +216,7 @@ def refuse_masked(config: ExperimentConfig, folder: Path) -> None:
 
 
 def refuse_other_than(sections: tuple[str, ...], settings: Sequence[str]) -> None:
-    """Checks that a resume continues the same computation.
+    """Check that a resume continues the same computation.
 
     Raises:
         UserError: a setting that would change it.
@@ -232,33 +230,28 @@ def refuse_other_than(sections: tuple[str, ...], settings: Sequence[str]) -> Non
 
 
 def keep_error(folder: Path, error: BaseException | str) -> None:
-    """Writes why a cell failed to its ``error.json``."""
+    """Write why a cell failed to its ``error.json``."""
     message = error if isinstance(error, str) else str(error) or type(error).__name__
     kind = "" if isinstance(error, str | UserError) else f"{type(error).__name__}: "
     trace = "" if isinstance(error, str) else "".join(traceback.format_exception(error))
     content = {"error": mask_text(kind + message), "at": now(), "traceback": mask_text(trace)}
     with disk_errors(folder, "keep the error"):
         folder.mkdir(parents=True, exist_ok=True)
-    replace_file(folder / ERROR_FILE, (json.dumps(content, indent=1) + "\n").encode())
-
-
-def forget_error(folder: Path) -> None:
-    """Removes ``error.json``: a new try begins."""
-    (folder / ERROR_FILE).unlink(missing_ok=True)
+    write_atomic(folder / ERROR_FILE, (json.dumps(content, indent=1) + "\n").encode())
 
 
 def set_stale_aside(cells: Iterable[CellFolder], out: Path) -> None:
-    """Moves the stale ones of the cells to ``stale/``, so that they are computed again."""
+    """Move the stale ones of the cells to ``stale/``, so that they are computed again."""
     for cell in cells:
         if cell.status == "stale" and cell.state.run is not None:
             target = unused(out / _STALE_FOLDER / f"{cell.folder.name}-{cell.state.run.source_digest[:8]}")
             with disk_errors(target, "set the stale cell aside"), FileLock(cell.folder / LOCK_FILE, "the cell"):
                 target.parent.mkdir(exist_ok=True)
-                cell.folder.rename(target)
+                move(cell.folder, target)
 
 
 def await_quiet(cells: Iterable[CellFolder], wait_s: float = _GONE_S) -> None:
-    """Waits until no process of an earlier driver writes to the cells any more.
+    """Wait until no process of an earlier driver writes to the cells any more.
 
     Raises:
         UserError: one still does.

@@ -52,7 +52,7 @@ def resident_mib() -> float:
 
 
 def step(backbone: Backbone, num_windows: int, micro: int, answer: Connection) -> None:
-    """Trains one batch and tells the peak above the start, and the seconds."""
+    """Train one batch and tell the peak above the start, and the seconds."""
     trainer = Trainer(
         backbone,
         TrainerConfig(lr=1e-3, batch_size=num_windows, missing="zero_input", engine="reuse", micro_batch=micro),

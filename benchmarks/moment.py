@@ -30,7 +30,7 @@ PAPER_FULL_S, PAPER_V0_S = 18.0, 13.5
 
 
 def open_setup(size: str, num_windows: int) -> Setup:
-    """Opens the real dsa (torso unit) with ``num_windows`` windows per client."""
+    """Open the real dsa (torso unit) with ``num_windows`` windows per client."""
     return prepare(
         parse(
             {

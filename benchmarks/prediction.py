@@ -278,7 +278,7 @@ def conditions(before: dict[str, object]) -> str:
 
 
 def earlier_profile(path: Path, setup: Setup) -> Profile:
-    """Reads an earlier profile and checks that it was measured on this machine, for this backbone and data shape.
+    """Read an earlier profile and check that it was measured on this machine, for this backbone and data shape.
 
     Raises:
         UserError: no such file; not of this machine, thread count, backbone or shape; a device type is missing.

@@ -25,14 +25,14 @@ def cut(layout: GroupLayout, selection: Selection, params: Mapping[GroupId, Tens
 
 
 def encode(layout: GroupLayout, selection: Selection, params: Mapping[GroupId, Tensor]) -> bytes:
-    """Encodes the selected part of each group; ``params[j]`` holds exactly the selected values."""
+    """Encode the selected part of each group; ``params[j]`` holds exactly the selected values."""
     header = _header(layout, selection)
     body = b"".join(params[j].to(torch.float32).numpy().astype("<f4", copy=False).tobytes() for j in selection)
     return MAGIC + struct.pack("<I", len(header)) + header + body
 
 
 def decode(layout: GroupLayout, payload: bytes) -> tuple[Selection, dict[GroupId, Tensor]]:
-    """Reads what ``encode`` wrote.
+    """Read what ``encode`` wrote.
 
     Raises:
         ValueError: not our format, an unknown group, or a length that the header does not announce.
@@ -54,7 +54,7 @@ def decode(layout: GroupLayout, payload: bytes) -> tuple[Selection, dict[GroupId
 def encode_sparse(
     layout: GroupLayout, selection: Selection, params: Mapping[GroupId, Tensor], kept: Mapping[GroupId, Tensor]
 ) -> bytes:
-    """Encodes of each group the selected values where ``kept[j]``, a bool for each of them, is true."""
+    """Encode of each group the selected values where ``kept[j]``, a bool for each of them, is true."""
     header = _header(layout, selection)
     bits = b"".join(np.packbits(kept[j].numpy()).tobytes() for j in selection)
     body = b"".join(params[j][kept[j]].to(torch.float32).numpy().astype("<f4", copy=False).tobytes() for j in selection)
@@ -62,7 +62,7 @@ def encode_sparse(
 
 
 def decode_sparse(layout: GroupLayout, payload: bytes) -> tuple[Selection, dict[GroupId, Tensor]]:
-    """Reads what ``encode_sparse`` wrote; values that were left out are zero.
+    """Read what ``encode_sparse`` wrote; values that were left out are zero.
 
     Raises:
         ValueError: not our format, an unknown group, or another length than its bits announce.

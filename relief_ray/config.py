@@ -27,8 +27,7 @@ from pydantic import (
 )
 
 from relief_ray.data import DataConfig
-from relief_ray.devices.accounting import Accounting
-from relief_ray.devices.clocks import clock_name
+from relief_ray.devices.accounting import CostConfig
 from relief_ray.devices.fleet import FleetConfig
 from relief_ray.errors import UserError, nearest
 from relief_ray.frozen import FrozenConfig
@@ -144,29 +143,6 @@ class EvaluationConfig(FrozenConfig):
         return self
 
 
-class CostConfig(FrozenConfig):
-    """Simulated time and energy (docs/costs.md).
-
-    Attributes:
-        planning_time: the time model that allocation plans with, by name or import path.
-        utilisation: factor on peak FLOP/s in the FLOP-based time models; None: the value fitted for the backbone.
-        profile: file with a measured device profile, for time models that need one.
-        accounting: ``method`` charges what was done, ``table`` what the paper's Tables I and II charge.
-        count_server_time: whether a round also lasts as long as the server's aggregation took here.
-    """
-
-    planning_time: str = "split_naive"
-    utilisation: float | None = Field(default=None, gt=0.0)
-    profile: str | None = None
-    accounting: Accounting = "method"
-    count_server_time: bool = False
-
-    @field_validator("planning_time")
-    @classmethod
-    def _known_clock(cls, name: str) -> str:
-        return clock_name(name)
-
-
 class RecordConfig(FrozenConfig):
     """Intervals in rounds.
 
@@ -224,6 +200,23 @@ class ExperimentConfig(FrozenConfig):
     """One run: a strategy on a dataset, a fleet and a backbone.
 
     ``strategy``, ``backbone`` and ``data.name`` may be given by name or by import path (``my.module:MyMethod``).
+
+    Attributes:
+        name: name for people; no part of the identity.
+        strategy: the method and its hyperparameters.
+        data: dataset, split and sharding.
+        fleet: the clients' devices and sensors.
+        backbone: the model.
+        training: local training: epochs, batch size, learning rate, engine.
+        evaluation: parts of the data and interval.
+        costs: simulated time and energy.
+        record: intervals of checkpoints and of comparisons in pairs.
+        runtime: placement of clients on processes.
+        tracking: the copy of the records in MLflow.
+        choice: provenance of tuned hyperparameters; None: they were not searched.
+        rounds: number of rounds R, without the bootstrap.
+        seed: seed of all random streams.
+        participation: share of the clients that take part in a round, above 0 up to 1.
     """
 
     name: str = "run"

@@ -259,7 +259,7 @@ class PlannedRun:
 
 
 def no_warnings(run: PlannedRun) -> tuple[str, ...]:
-    """Finds no fault with any run."""
+    """Find no fault with any run."""
     return ()
 
 

@@ -1,6 +1,6 @@
-"""Atomic and durable files: write beside, fsync, rename, fsync the folder; and digests, the cache folder, disk errors.
+"""Atomic and durable files and folders: write beside, fsync, rename, fsync the folder. The only place that renames.
 
-Except for the cache's files, no two processes may write the same path at once: callers hold the run folder's lock.
+Also digests of files, the cache folder, and messages about errors of the disk.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
+from uuid import uuid4
 
 from relief_ray.errors import UserError
 
@@ -43,45 +43,62 @@ def sync(path: Path) -> None:
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Write beside, force to disk, rename: a reader finds the old bytes or the new ones, never a part."""
-    with _writable(path.parent):
-        handle, part = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+    """Replace the contents of ``path``; its folder is made where it is missing.
+
+    The bytes are written beside it under a name of their own, forced to the disk and renamed. A reader, or a crash at
+    any point, sees the old contents or the new ones; of two processes that write at once, one wins whole.
+
+    Raises:
+        UserError: the disk is full or read-only, or permissions are missing; the old contents stay.
+    """
+    with disk_errors(path, "write"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside = _beside(path)
         try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(part, path)
-            sync(path.parent)
-        finally:
-            Path(part).unlink(missing_ok=True)
+            write_file(beside, data)
+            move(beside, path)
+        except BaseException:
+            with suppress(OSError):
+                beside.unlink(missing_ok=True)
+            raise
 
 
 @contextmanager
 def folder_atomic(target: Path) -> Iterator[Path]:
-    """Yield a temporary folder that becomes `target` on success; where another process was first, its folder stays."""
-    with _writable(target.parent):
-        part = Path(tempfile.mkdtemp(dir=target.parent, prefix=target.name, suffix=".part"))
-        try:
-            yield part
-            for file in part.iterdir():
-                sync(file)
-            if not target.exists():
-                os.replace(part, target)
-                sync(target.parent)
-        finally:
-            shutil.rmtree(part, ignore_errors=True)
+    """Yield an empty folder to fill; it becomes ``target`` when the block ends, and is removed when the block raises.
 
+    Its files are forced to the disk first, so ``target`` is never seen half-written. An empty folder ``target`` is
+    replaced. Where another process was first, its folder stays and this one is removed.
 
-@contextmanager
-def _writable(folder: Path) -> Iterator[None]:
+    Raises:
+        OSError: ``target`` or its parent cannot be written; callers say what to do about it (``disk_errors``).
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    beside = _beside(target)
+    beside.mkdir()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        yield
-    except OSError as error:
-        raise UserError(
-            f"{folder}: cannot be written ({error.strerror or error}); set RELIEF_CACHE to a folder of yours with room"
-        ) from error
+        yield beside
+        for path in (*beside.rglob("*"), beside):
+            sync(path)
+        try:
+            move(beside, target)
+        except OSError as error:
+            if error.errno not in _OCCUPIED:
+                raise
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def move(source: Path, target: Path) -> None:
+    """Rename a file or folder durably; a file at ``target`` is replaced, and so is an empty folder by a folder."""
+    os.replace(source, target)
+    for folder in {source.parent, target.parent}:
+        sync(folder)
+
+
+def _beside(path: Path) -> Path:
+    """Return a hidden name in the same folder that no other process uses."""
+    return path.with_name(f".{path.name}.{uuid4().hex[:12]}.part")
 
 
 def digest_files(files: Mapping[str, Path], memory: Path) -> dict[str, str]:
@@ -128,6 +145,9 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 _DENIED = (errno.EROFS, errno.EACCES, errno.EPERM)
 
+# A rename onto a folder that is not empty.
+_OCCUPIED = (errno.ENOTEMPTY, errno.EEXIST)
+
 PROBE = ".preflight"
 
 CHUNK_BYTES = 2**20
@@ -140,7 +160,9 @@ def disk_errors(path: Path, what: str) -> Iterator[None]:
         yield
     except OSError as error:
         reason = error.strerror or str(error)
-        if error.errno in _FULL:
+        if path.absolute().is_relative_to(cache_root().absolute()):
+            fix = "set RELIEF_CACHE to a folder of yours with room"
+        elif error.errno in _FULL:
             fix = "free some space, then resume: everything before this write is intact"
         elif error.errno in _DENIED:
             fix = "choose a folder that you may write to (--out DIR) or change its permissions"
@@ -189,24 +211,6 @@ def _gathered(pieces: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryvi
         yield bytes(small)
 
 
-def replace_file(path: Path, data: bytes) -> None:
-    """Replace the contents of ``path``: a reader, or a crash at any point, sees the old or the new ones.
-
-    Raises:
-        UserError: the disk is full or read-only, or permissions are missing; the old contents stay.
-    """
-    beside = path.with_name(f".{path.name}.tmp")
-    with disk_errors(path, "write"):
-        try:
-            write_file(beside, data)
-            os.replace(beside, path)
-        except OSError:
-            with suppress(OSError):
-                beside.unlink(missing_ok=True)
-            raise
-        sync(path.parent)
-
-
 def preflight(folder: Path, num_bytes: int) -> None:
     """Test before the first round that files in ``folder`` can be written, synced and renamed, and that space is left.
 
@@ -218,8 +222,7 @@ def preflight(folder: Path, num_bytes: int) -> None:
         probe = folder / PROBE
         try:
             write_file(probe, bytes(4096))
-            os.replace(probe, folder / f"{PROBE}.renamed")
-            sync(folder)
+            move(probe, folder / f"{PROBE}.renamed")
         finally:
             for name in (PROBE, f"{PROBE}.renamed"):
                 with suppress(OSError):

@@ -32,14 +32,14 @@ def peak_mib() -> float:
 
 
 def use_threads(number: int) -> None:
-    """Pins torch's thread count, which the last bits of sums depend on, and keeps freed memory in the process."""
+    """Pin torch's thread count, which the last bits of sums depend on, and keep freed memory in the process."""
     torch.set_num_threads(number)
     keep_freed_memory()
 
 
 @cache
 def keep_freed_memory() -> bool:
-    """Tells the C library not to return small and medium blocks to the system; False where that is not possible."""
+    """Tell the C library not to return small and medium blocks to the system; False where that is not possible."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):
@@ -70,7 +70,7 @@ def choose_device(requested: Literal["cpu", "cuda", "auto"]) -> Device:
 
 
 def use_device(device: Device) -> None:
-    """Makes this process's GPU results repeatable: deterministic kernels, and float32 products without TF32.
+    """Make this process's GPU results repeatable: deterministic kernels, and float32 products without TF32.
 
     Changes nothing for the CPU. Where no deterministic kernel exists torch warns and takes another.
 

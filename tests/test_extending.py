@@ -115,7 +115,7 @@ def test_the_method(shell, place):
     assert run["config"]["strategy"] == {"name": "my_method:MyMethod", "beta": 0.3, "weighting": "uniform"}
     assert list(run["own_sources"]) == ["my_method.py"]
     packed = json.loads((place / "runs/both/my_method.MyMethod-s0/run.json").read_text())
-    assert packed["runtime"]["mode"] == "packed" and packed["status"] == "finished"
+    assert packed["runtime"]["mode"] == "packed" and packed["status"] == "done"
     assert re.search(r"my_method:MyMethod +\d", printed.split("method ")[-1])
 
 
@@ -139,7 +139,7 @@ def test_the_dataset_and_all_three_together(shell, place):
     assert "reused, finished already" in together and re.search(r"my_method:MyMethod +\d", together)
     run = json.loads((place / "runs/mine/my_method.MyMethod-s0/run.json").read_text())
     assert sorted(run["own_sources"]) == ["my_backbone.py", "my_data.py", "my_method.py"]
-    assert run["status"] == "finished" and run["runtime"]["mode"] == "packed"
+    assert run["status"] == "done" and run["runtime"]["mode"] == "packed"
 
 
 @pytest.mark.ray

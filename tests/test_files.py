@@ -3,6 +3,9 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -10,11 +13,99 @@ from relief_ray import files
 from relief_ray.errors import UserError
 
 
-def test_replace_file_writes_and_leaves_nothing_else(tmp_path):
+def test_write_atomic_writes_and_leaves_nothing_else(tmp_path):
     for data in (b"old", b"newer", b""):
-        files.replace_file(tmp_path / "f", data)
+        files.write_atomic(tmp_path / "f", data)
         assert (tmp_path / "f").read_bytes() == data
     assert [p.name for p in tmp_path.iterdir()] == ["f"]
+
+
+def test_missing_folders_are_made_and_the_mode_is_the_users(tmp_path):
+    files.write_atomic(tmp_path / "a" / "b" / "f", b"x")
+    with files.folder_atomic(tmp_path / "a" / "folder") as part:
+        (part / "f").write_bytes(b"x")
+    (tmp_path / "plain").write_bytes(b"")
+    (tmp_path / "plain_folder").mkdir()
+    modes = [(tmp_path / p).stat().st_mode for p in ("a/b/f", "plain", "a/folder", "plain_folder")]
+    assert modes[0] == modes[1] and modes[2] == modes[3], "a shared cache can be read by others"
+
+
+RACE = """
+import sys
+from pathlib import Path
+from relief_ray.files import folder_atomic, write_atomic
+
+name, root = sys.argv[1], Path(sys.argv[2])
+body = name.encode() * 100_000
+print("ready", flush=True)
+sys.stdin.readline()
+for number in range(20):
+    write_atomic(root / f"file{number}", body)
+    with folder_atomic(root / f"folder{number}") as part:
+        (part / "deep").mkdir()
+        (part / "deep" / "one").write_bytes(body)
+        (part / "two").write_bytes(body)
+"""
+
+
+def test_processes_that_race_end_with_one_good_copy(tmp_path):
+    racers = [
+        subprocess.Popen(
+            [sys.executable, "-c", RACE, name, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for name in "ab"
+    ]
+    for racer in racers:
+        assert racer.stdout.readline() == "ready\n"
+    for racer in racers:
+        racer.stdin.write("go\n")
+        racer.stdin.flush()
+    assert [(racer.communicate(), racer.returncode)[1] for racer in racers] == [0, 0]
+    bodies = [name.encode() * 100_000 for name in "ab"]
+    for number in range(20):
+        folder = tmp_path / f"folder{number}"
+        assert (tmp_path / f"file{number}").read_bytes() in bodies
+        assert (folder / "deep" / "one").read_bytes() == (folder / "two").read_bytes()
+    assert len(list(tmp_path.iterdir())) == 40, "nothing half-made is left"
+
+
+def test_a_failed_folder_leaves_nothing_behind(tmp_path):
+    with pytest.raises(RuntimeError), files.folder_atomic(tmp_path / "entry") as part:
+        (part / "half").write_bytes(b"half")
+        raise RuntimeError
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_first_of_two_folders_stays(tmp_path):
+    with files.folder_atomic(tmp_path / "entry") as late:
+        (late / "who").write_text("late")
+        with files.folder_atomic(tmp_path / "entry") as early:
+            (early / "who").write_text("early")
+    assert (tmp_path / "entry" / "who").read_text() == "early"
+    assert os.listdir(tmp_path) == ["entry"]
+
+
+def test_an_empty_folder_is_replaced_and_a_file_is_not(tmp_path):
+    (tmp_path / "entry").mkdir()
+    with files.folder_atomic(tmp_path / "entry") as part:
+        (part / "f").write_text("new")
+    assert (tmp_path / "entry" / "f").read_text() == "new"
+    (tmp_path / "file").write_text("old")
+    with pytest.raises(NotADirectoryError), files.folder_atomic(tmp_path / "file") as part:
+        (part / "f").write_text("new")
+    assert (tmp_path / "file").read_text() == "old" and sorted(os.listdir(tmp_path)) == ["entry", "file"]
+
+
+def test_everything_in_a_folder_reaches_the_disk_before_its_name_does(tmp_path, monkeypatch):
+    events = []
+    monkeypatch.setattr(files, "sync", lambda path: events.append(path.name))
+    real = os.replace
+    monkeypatch.setattr(os, "replace", lambda *paths: events.append("replace") or real(*paths))
+    with files.folder_atomic(tmp_path / "entry") as part:
+        (part / "deep").mkdir()
+        (part / "deep" / "one").write_bytes(b"1")
+    at = events.index("replace")
+    assert sorted(events[:at]) == sorted([part.name, "deep", "one"]) and events[at + 1 :] == [tmp_path.name]
 
 
 def test_write_all_goes_on_after_short_writes(tmp_path, monkeypatch):
@@ -37,19 +128,19 @@ def test_pieces_are_written_in_order_small_ones_together(tmp_path, monkeypatch):
 
 def test_a_full_device_is_named():
     with pytest.raises(UserError, match=r"/dev/full: cannot write it: No space left on device; .*free some space"):
-        with files.disk_errors("/dev/full", "write it"):
-            files.write_file("/dev/full", b"x")
+        with files.disk_errors(Path("/dev/full"), "write it"):
+            files.write_file(Path("/dev/full"), b"x")
 
 
 def test_a_failed_replace_keeps_the_old_file_and_removes_its_own(tmp_path, monkeypatch):
-    files.replace_file(tmp_path / "f", b"old")
+    files.write_atomic(tmp_path / "f", b"old")
 
     def refuse(*args):
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr(os, "replace", refuse)
     with pytest.raises(UserError, match=r"cannot write: Input/output error; .*check the disk"):
-        files.replace_file(tmp_path / "f", b"new")
+        files.write_atomic(tmp_path / "f", b"new")
     assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir()] == [("f", b"old")]
 
 

@@ -1,4 +1,4 @@
-"""Atomic writing and digests remembered by stamp."""
+"""Digests remembered by stamp, and errors of the cache folder."""
 
 import errno
 import hashlib
@@ -8,30 +8,7 @@ from pathlib import Path
 import pytest
 
 from relief_ray.errors import UserError
-from relief_ray.files import digest_files, folder_atomic, sha256_file, sha256_json, write_atomic
-
-
-def test_write_atomic_replaces_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    for data in (b"one", b"two"):
-        write_atomic(tmp_path / "deep" / "file", data)
-    assert (tmp_path / "deep" / "file").read_bytes() == b"two"
-    assert os.listdir(tmp_path / "deep") == ["file"]
-
-
-def test_a_failed_folder_leaves_nothing_behind(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError), folder_atomic(tmp_path / "entry") as part:
-        (part / "half").write_bytes(b"half")
-        raise RuntimeError
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_the_first_of_two_folders_stays(tmp_path: Path) -> None:
-    with folder_atomic(tmp_path / "entry") as late:
-        (late / "who").write_text("late")
-        with folder_atomic(tmp_path / "entry") as early:
-            (early / "who").write_text("early")
-    assert (tmp_path / "entry" / "who").read_text() == "early"
-    assert os.listdir(tmp_path) == ["entry"]
+from relief_ray.files import digest_files, sha256_file, sha256_json, write_atomic
 
 
 def test_digests_follow_changes_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,19 +35,17 @@ def test_json_digest_ignores_key_order() -> None:
     assert sha256_json({"a": 1, "b": 2}) == sha256_json({"b": 2, "a": 1}) != sha256_json({"a": 1, "b": 3})
 
 
-def test_no_permission_names_the_cure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EROFS, errno.ENOSPC])
+def test_a_cache_that_cannot_be_written_names_its_variable(tmp_path: Path, monkeypatch, code: int) -> None:
+    monkeypatch.setenv("RELIEF_CACHE", str(tmp_path / "cache"))
+
     def refuse(*args: object, **kwargs: object) -> None:
-        raise PermissionError("no")
+        raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(Path, "mkdir", refuse)
-    with pytest.raises(UserError, match="RELIEF_CACHE"):
-        write_atomic(tmp_path / "x" / "file", b"")
-
-
-def test_a_read_only_place_names_the_cure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*args: object, **kwargs: object) -> None:
-        raise OSError(errno.EROFS, "Read-only file system")
-
-    monkeypatch.setattr(Path, "mkdir", refuse)
-    with pytest.raises(UserError, match=r"cannot be written \(Read-only file system\); set RELIEF_CACHE"):
-        write_atomic(tmp_path / "x" / "file", b"")
+    monkeypatch.setattr(os, "replace", refuse)
+    with pytest.raises(UserError, match=r"set RELIEF_CACHE to a folder of yours with room") as error:
+        write_atomic(tmp_path / "cache" / "x" / "file", b"")
+    assert os.strerror(code) in str(error.value) and os.listdir(tmp_path / "cache" / "x") == []
+    with pytest.raises(UserError) as error:
+        write_atomic(tmp_path / "elsewhere", b"")
+    assert "RELIEF_CACHE" not in str(error.value)

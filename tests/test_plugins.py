@@ -265,7 +265,7 @@ def test_a_method_that_was_only_planned_is_called_as_its_run_would_be(hooked, tm
     plan = make_plan("smoke", [], f"{hooked}:Hooked,{hooked}:Ceiling", tmp_path)
     write_plan(plan)
     items = take_inventory([tmp_path]).items
-    assert [(item.label, item.state) for item in items] == [("Half & half", "planned"), ("Ceiling", "planned")]
+    assert [(item.label, item.status) for item in items] == [("Half & half", "planned"), ("Ceiling", "planned")]
     assert [item.method.is_bound for item in items] == [False, True]
 
 

@@ -24,7 +24,7 @@ DISTILLED = (5e-3, 0.3)
 def run(values, path, stack, **training):
     values = {**BASE, **values}
     values["training"] = {**values["training"], **training, "stack": stack}
-    assert drive(parse(values, "stacked"), path).status == "finished"
+    assert drive(parse(values, "stacked"), path).status == "done"
     return path
 
 

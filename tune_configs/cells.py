@@ -84,7 +84,7 @@ def load_grid(target: str) -> Grid:
 
 @contextmanager
 def _file_errors(path: Path) -> Iterator[None]:
-    """Turns whatever the user's file raises inside the block into an error that names its line.
+    """Turn whatever the user's file raises inside the block into an error that names its line.
 
     Raises:
         UserError: it raised something.
@@ -103,7 +103,7 @@ def _file_errors(path: Path) -> Iterator[None]:
 
 
 def checked(made: object, target: str) -> Grid:
-    """Checks the grid that ``grid()`` returned, as far as it can be judged without building cells.
+    """Check the grid that ``grid()`` returned, as far as it can be judged without building cells.
 
     Raises:
         UserError: no grid, a dataset that does not exist, or a name that is none for a folder.
@@ -155,7 +155,7 @@ def cells_of(grid: Grid, settings: Sequence[str] = (), *, skip_unknown: bool = F
 
 
 def _refuse_owned(grid: Grid, settings: Iterable[str]) -> None:
-    """Checks that settings leave alone what the cells' names say, i.e. keys that axes set.
+    """Check that settings leave alone what the cells' names say, i.e. keys that axes set.
 
     Raises:
         UserError: a setting would give a cell other values than its name says.
@@ -173,7 +173,7 @@ def _refuse_owned(grid: Grid, settings: Iterable[str]) -> None:
 
 
 def _refuse_unknown_folds(grid: Grid, *, are_chosen: bool) -> None:
-    """Checks that chosen folds exist; they would be left out silently otherwise.
+    """Check that chosen folds exist; they would be left out silently otherwise.
 
     Raises:
         UserError: a fold does not exist; ``are_chosen`` by the user: or no dataset has any.

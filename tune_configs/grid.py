@@ -42,7 +42,13 @@ class Axis:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Dataset:
-    """A level of the dataset axis; ``folds`` of a held-out split, empty where the split has none."""
+    """A level of the dataset axis.
+
+    Attributes:
+        name: the level's name.
+        settings: keys and values for its cells.
+        folds: folds of a held-out split; empty where the split has none.
+    """
 
     name: str
     settings: Settings
@@ -77,8 +83,17 @@ LORA = Level(name="lora", settings={"backbone": "moment_lora"})
 class Grid:
     """``methods`` x ``datasets`` x folds x ``axes`` x ``seeds`` on top of ``settings``.
 
-    ``own``: further levels of single methods, by method; in a search (``is_search``) these are its tries, and the best
-    one of each method can be frozen. ``settings`` are the paper's unless a grid says otherwise.
+    Attributes:
+        name: the grid's name.
+        title: one line on it.
+        methods: presets of strategies.
+        datasets: names of datasets.
+        axes: further axes, each with its levels.
+        own: further levels of single methods, by method; in a search these are its tries.
+        seeds: the seeds.
+        folds: held-out folds; None: all of the dataset's.
+        settings: keys and values for every cell; the paper's unless a grid says otherwise.
+        is_search: whether the best try of each method can be frozen.
     """
 
     name: str

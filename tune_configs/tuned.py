@@ -85,7 +85,7 @@ def read_tuned(path: Path) -> Tuned:
 
 
 def refuse_overruled(choice: Choice, settings: Sequence[str]) -> None:
-    """Checks that a cell that is called tuned keeps its search's values.
+    """Check that a cell that is called tuned keeps its search's values.
 
     Raises:
         UserError: a setting of the user would replace one.

@@ -18,7 +18,7 @@ from relief_ray.data.verify import verify
 from relief_ray.errors import UserError
 from relief_ray.experiment.experiment import Experiment
 from relief_ray.experiment.lifecycle import create
-from relief_ray.files import replace_file
+from relief_ray.files import write_atomic
 from relief_ray.process import use_threads
 from relief_ray.records.identity import machine_facts, source_digest
 from relief_ray.strategies import PRESETS
@@ -28,7 +28,7 @@ _ROUNDS = 2
 
 
 def accept(name: str, stride_s: float, settings: Sequence[str], out: Path, as_json: bool) -> None:
-    """Verifies, caches, describes, and trains two rounds of every strategy; writes ``accept-NAME.json``.
+    """Verify, cache, describe, and train two rounds of every strategy; write ``accept-NAME.json``.
 
     Raises:
         UserError: the files are not the dataset.
@@ -58,14 +58,14 @@ def accept(name: str, stride_s: float, settings: Sequence[str], out: Path, as_js
         "machine": machine_facts().model_dump(mode="json"),
     }
     path = out / f"accept-{name}.json"
-    replace_file(path, (json.dumps(receipt, indent=1) + "\n").encode())
+    write_atomic(path, (json.dumps(receipt, indent=1) + "\n").encode())
     print(json.dumps(receipt, indent=1) if as_json else text(name, receipt["origin"], rows, path))
 
 
 def _trial(
     name: str, strategy: str, stride_s: float, settings: Sequence[str], quiet: bool
 ) -> dict[str, str | float | None]:
-    """Runs two rounds of one strategy in this process, in a temporary folder; returns F1, loss and seconds."""
+    """Run two rounds of one strategy in this process, in a temporary folder; return F1, loss and seconds."""
     values = {
         "name": f"accept-{strategy}",
         "strategy": strategy,

@@ -24,7 +24,7 @@ _NUM_HOSTS = 2
 
 
 def strategies_command(bibtex: bool, as_json: bool) -> None:
-    """Prints the list, or the references."""
+    """Print the list, or the references."""
     if bibtex:
         print(cite(p.config.citation for p in DESCRIBED.values() if p.config.citation is not None))
     elif as_json:
@@ -40,7 +40,7 @@ def strategies_command(bibtex: bool, as_json: bool) -> None:
 
 
 def conformance_command(target: str, settings: Sequence[str], use_ray: bool, as_json: bool) -> None:
-    """Prints a line per rule; ends with 1 where one is broken."""
+    """Print a line per rule; end with 1 where one is broken."""
     config = parse(override(PROBLEM, [f"strategy={target}", *settings]), "conformance")
     use_threads(config.runtime.num_threads)
     verdicts: list[Verdict] = []

@@ -16,15 +16,14 @@ from actors.terminal.reporter import is_interactive, make_console
 from relief_ray.config import explain
 from relief_ray.data import DataConfig, get_spec, open_dataset
 from relief_ray.data.describe import Description, describe, list_datasets
-from relief_ray.data.fetch import FetchReport, fetch, import_from
+from relief_ray.data.fetch import FetchReport, fetch, import_from, synth
 from relief_ray.data.source import search_roots
-from relief_ray.data.synthetic import synth
 from relief_ray.data.verify import VerifyReport, verify
 from relief_ray.errors import UserError
 
 
 def show_list(as_json: bool) -> None:
-    """Runs `data list`."""
+    """Run `data list`."""
     datasets = list_datasets()
     if as_json:
         print(json.dumps(datasets, indent=1))
@@ -37,7 +36,7 @@ def show_list(as_json: bool) -> None:
 
 
 def bring(name: str, source: Path | None, url: str | None, as_json: bool) -> None:
-    """Runs `data fetch`."""
+    """Run `data fetch`."""
     if source is not None:
         report = import_from(name, source)
     elif as_json or not is_interactive():
@@ -52,7 +51,7 @@ def bring(name: str, source: Path | None, url: str | None, as_json: bool) -> Non
 
 
 def _fetch_with_bar(name: str, url: str | None) -> FetchReport:
-    """Downloads a dataset and shows a progress bar."""
+    """Download a dataset and show a progress bar."""
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=make_console(), transient=True) as bar:
         task = bar.add_task(name, total=None)
@@ -60,7 +59,7 @@ def _fetch_with_bar(name: str, url: str | None) -> FetchReport:
 
 
 def check(name: str, as_json: bool) -> None:
-    """Runs `data verify`."""
+    """Run `data verify`."""
     report = verify(name)
     if as_json:
         print(json.dumps(report, indent=1))
@@ -68,7 +67,7 @@ def check(name: str, as_json: bool) -> None:
 
 
 def _finish_verification(report: VerifyReport, silent: bool = False) -> None:
-    """Prints the result of a verification.
+    """Print the result of a verification.
 
     Raises:
         UserError: the structure is not the dataset's.
@@ -88,7 +87,7 @@ def _finish_verification(report: VerifyReport, silent: bool = False) -> None:
 
 
 def make(name: str, out: Path | None, seed: int, scale: float) -> None:
-    """Runs `data synth`."""
+    """Run `data synth`."""
     folder = synth(name, out if out is not None else search_roots(None)[0], seed, scale)
     print(f"{name}: SYNTHETIC files in {folder}")
     print("Whatever is computed from them carries that word in its record, tables and figures.")
@@ -97,7 +96,7 @@ def make(name: str, out: Path | None, seed: int, scale: float) -> None:
 
 
 def look(name: str, stride_s: float, as_json: bool) -> None:
-    """Runs `data describe`."""
+    """Run `data describe`."""
     config = data_config(name, stride_s)
     description = describe(open_dataset(config), config)
     print(json.dumps(description, indent=1) if as_json else text(description, stride_s))

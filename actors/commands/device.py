@@ -12,7 +12,7 @@ from relief_ray.devices.fleet import TYPES
 from relief_ray.devices.paces import Pace
 from relief_ray.devices.time import Profile, profile_text
 from relief_ray.errors import UserError
-from relief_ray.files import disk_errors, replace_file
+from relief_ray.files import disk_errors, write_atomic
 from relief_ray.models.registry import BACKBONES, backbone_name
 from relief_ray.profiling.profile import profile_device
 
@@ -22,7 +22,7 @@ _BUSY = 0.7
 def profile(
     backbone: str | None, settings: Sequence[str], types: str, turns: int, out: Path | None, as_json: bool
 ) -> None:
-    """Measures, writes the profile, and says how to use it.
+    """Measure, write the profile, and say how to use it.
 
     Raises:
         UserError: an unknown backbone or device type, or a place that cannot be written.
@@ -36,7 +36,7 @@ def profile(
         raise UserError(f"--out {path}: expected a file in a folder that is there")
     measured_profile = profile_device(config, chosen, turns)
     with disk_errors(path, "write the profile"):
-        replace_file(path, profile_text(measured_profile).encode())
+        write_atomic(path, profile_text(measured_profile).encode())
     print(
         json.dumps({"path": str(path), **measured_profile.model_dump(mode="json")}, indent=1)
         if as_json

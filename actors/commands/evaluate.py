@@ -15,7 +15,7 @@ HEAD = ["model", "sensors", "clients with them", "F1 %"]
 
 
 def evaluate(folders: Sequence[Path], sensors: Sequence[str], part: Part, as_json: bool) -> None:
-    """Prints a block per run.
+    """Print a block per run.
 
     Raises:
         UserError: no run there, one without checkpoint or whose data are not here, or an unknown sensor.

@@ -26,7 +26,7 @@ _INDENT = "   "
 
 
 def explain_command(folder: Path, round_: int, client: int, as_json: bool) -> None:
-    """Prints the reasons for one client's task in one round.
+    """Print the reasons for one client's task in one round.
 
     Raises:
         UserError: no such round or client.
@@ -88,7 +88,7 @@ def _first_round(setup: Setup) -> int:
 
 
 def _check(setup: Setup, rounds: dict[int, RoundRecord], folder: Path, round_: int, client: int) -> None:
-    """Checks that the run has this round and this client.
+    """Check that the run has this round and this client.
 
     Raises:
         UserError: with the range that it has.

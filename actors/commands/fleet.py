@@ -15,7 +15,7 @@ from relief_ray.strategies.common import StrategyConfig
 
 
 def show(target: str, settings: Sequence[str], as_json: bool) -> None:
-    """Prints the fleet of a preset, a file or a run."""
+    """Print the fleet of a preset, a file or a run."""
     setup = open_target(target, settings)
     print(json.dumps(facts(setup), indent=1) if as_json else text(setup, target))
 

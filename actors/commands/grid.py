@@ -77,7 +77,7 @@ class GridOptions:
 
 
 def _show_plan(plan: Plan, as_json: bool) -> None:
-    """Prints the plan for `--dry-run`: a round of every workload is timed, ``_PLAN_S`` at most; nothing is written."""
+    """Print the plan for `--dry-run`: a round of every workload is timed, ``_PLAN_S`` at most; nothing is written."""
     entries = plan.cell_folders()
     known = estimates(entries, probe_missing(entries, one_each=True, say=say, limit_s=_PLAN_S))
     places = num_places(entries)
@@ -157,7 +157,7 @@ _JOB_FOLDERS = "working_dir_files"
 def grid_command(
     target: str, folder: Path | None, settings: Sequence[str], out: Path | None, options: GridOptions
 ) -> None:
-    """Runs `relief-ray grid`.
+    """Run `relief-ray grid`.
 
     Raises:
         UserError: a folder where none belongs, or none where one does.
@@ -177,7 +177,7 @@ def grid_command(
 
 
 def _start(target: str, settings: Sequence[str], out: Path | None, options: GridOptions) -> None:
-    """Runs `relief-ray grid MODULE`."""
+    """Run `relief-ray grid MODULE`."""
     grid = load_grid(target)
     cells = cells_of(grid, settings, skip_unknown=options.skip_unknown)
     if not cells:
@@ -188,7 +188,7 @@ def _start(target: str, settings: Sequence[str], out: Path | None, options: Grid
 
 
 def _resume(folder: Path, settings: Sequence[str], options: GridOptions) -> None:
-    """Runs `relief-ray grid resume DIR`."""
+    """Run `relief-ray grid resume DIR`."""
     refuse_other_than(("runtime.", "tracking."), settings)
     plan = read_grid(folder.absolute(), settings)
     for cell in plan.cells:
@@ -197,13 +197,13 @@ def _resume(folder: Path, settings: Sequence[str], options: GridOptions) -> None
 
 
 def _status(folder: Path, as_json: bool) -> None:
-    """Runs `relief-ray grid status DIR`."""
+    """Run `relief-ray grid status DIR`."""
     plan = read_grid(folder.absolute())
     print_status(plan, plan.cell_folders(), as_json)
 
 
 def freeze_choices(folder: Path, file: Path, as_json: bool) -> None:
-    """Runs `relief-ray grid freeze DIR`; as JSON: what was written, and a line about every method."""
+    """Run `relief-ray grid freeze DIR`; as JSON: what was written, and a line about every method."""
     lines = freeze(read_grid(folder.absolute()), file)
     if as_json:
         tell({"written": str(file), "methods": lines, **json.loads(file.read_text())})
@@ -212,7 +212,7 @@ def freeze_choices(folder: Path, file: Path, as_json: bool) -> None:
 
 
 def _run_grid(plan: Plan, options: GridOptions) -> None:
-    """Runs what is not done yet, then says where the grid stands.
+    """Run what is not done yet, then say where the grid stands.
 
     Raises:
         Stopped: a signal, the budget or a full disk ended it, or cells failed; the message says how to go on.
@@ -250,7 +250,7 @@ def to_do(entries: Iterable[CellFolder], skip_failed: bool) -> list[CellFolder]:
 
 
 def _run_cells(plan: Plan, entries: Sequence[CellFolder], todo: Sequence[CellFolder], options: GridOptions) -> None:
-    """Runs cells through Ray Tune and shows their progress.
+    """Run cells through Ray Tune and show their progress.
 
     Raises:
         Stopped: a signal or a full disk ended it early.
@@ -284,7 +284,7 @@ def _with_ray(
     stop: StopSignals,
     exports: Exports,
 ) -> bool:
-    """Runs the cells on a local Ray, or on the cluster that was named; returns whether the disk is full."""
+    """Run the cells on a local Ray, or on the cluster that was named; return whether the disk is full."""
     stop_file = plan.out / ".stop"
     stop_file.unlink(missing_ok=True)
     # Tune imports MLflow, which reads this once.

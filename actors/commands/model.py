@@ -25,7 +25,7 @@ from relief_ray.models.registry import backbone_name
 
 
 def export(run: Path, out: Path, round_: int | None, with_encoder: bool, as_json: bool) -> None:
-    """Exports a run's model to a folder and prints what is in it."""
+    """Export a run's model to a folder and print what is in it."""
     facts = export_model(run, out, round_, with_encoder=with_encoder)
     files = sorted(str(path.relative_to(out)) for path in out.rglob("*") if path.is_file())
     event = {"event": "exported", "folder": str(out), "files": files, **facts}
@@ -38,7 +38,7 @@ def _export_text(out: Path, files: list[str], facts: dict[str, JsonValue]) -> st
     seen = f"F1 {100 * f1:.1f} %" if isinstance(f1, float) else "not evaluated in that round"
     warnings = facts["warnings"]
     notes = [str(w) for w in warnings] if isinstance(warnings, list) else []
-    notes += [f"the run is {facts['status']}, not finished"] if facts["status"] != "finished" else []
+    notes += [f"the run is {facts['status']}, not done"] if facts["status"] != "done" else []
     notes += [f"computed by another program: {facts['other_program']}"] if facts["other_program"] else []
     return "\n".join(
         [
@@ -76,7 +76,7 @@ class Described:
 
 
 def describe(target: str, settings: Sequence[str], as_json: bool) -> None:
-    """Prints the groups of the backbone that a preset, a file or a run trains."""
+    """Print the groups of the backbone that a preset, a file or a run trains."""
     model = described(target_config(target, settings))
     print(json.dumps(facts(model), indent=1) if as_json else text(model, target))
 

@@ -14,7 +14,7 @@ from actors.grids.progress import last_round
 from actors.plans import CellFolder, Plan
 from actors.terminal.mlflow_export import where_to_look
 from actors.terminal.reporter import headline_f1, make_console
-from relief_ray.records.cells import Status
+from relief_ray.records.cells import STATUS_TEXT
 from relief_ray.report.runs import split_name
 
 MIB = 2**20
@@ -51,14 +51,12 @@ def listed(names: Sequence[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
 
 
-_STATUSES: tuple[Status, ...] = ("done", "running", "interrupted", "failed", "planned", "stale")
-
 _MAX_ROWS = 40
 
 
 def counts(entries: Sequence[CellFolder]) -> str:
     """``10 done, 1 failed, 1 planned``."""
-    numbers = {status: sum(e.status == status for e in entries) for status in _STATUSES}
+    numbers = {status: sum(e.status == status for e in entries) for status in STATUS_TEXT}
     return ", ".join(f"{number} {status}" for status, number in numbers.items() if number)
 
 
@@ -110,7 +108,7 @@ def totals(known: Mapping[str, Estimate], num_places: int) -> dict[str, float]:
 
 
 def tell(facts: Mapping[str, object]) -> None:
-    """Prints a JSON object on a line of its own."""
+    """Print a JSON object on a line of its own."""
     print(json.dumps(facts), flush=True)
 
 
@@ -141,7 +139,7 @@ def mib(num_bytes: int) -> str:
 
 
 def print_end(plan: Plan, entries: Sequence[CellFolder], as_json: bool) -> None:
-    """Prints a grid's cells by status and the scores of those that are done."""
+    """Print a grid's cells by status and the scores of those that are done."""
     if as_json:
         print_status(plan, entries, as_json)
         return
@@ -186,7 +184,7 @@ def _score_rows(entries: Sequence[CellFolder]) -> list[tuple[str, str, str, str]
 
 
 def print_status(plan: Plan, entries: Sequence[CellFolder], as_json: bool) -> None:
-    """Prints every cell with its status."""
+    """Print every cell with its status."""
     if not as_json:
         print(f"{plan.name}: {counts(entries)} of {len(entries)} cells; {plan.out}")
         for entry in entries:
@@ -203,7 +201,7 @@ def _cell_facts(entries: Sequence[CellFolder]) -> list[dict[str, object]]:
             "cell": e.cell.name,
             "strategy": e.cell.label,
             "setting": e.cell.setting,
-            "state": e.status,
+            "status": e.status,
             "rounds": e.num_rounds,
             "planned": e.num_planned,
             "why": e.why or None,

@@ -20,7 +20,7 @@ from relief_ray.records.lock import FileLock
 from relief_ray.records.run_folder import LOCK_FILE, RUN_FILE, read_rounds, read_run
 from relief_ray.strategies import REFERENCE
 from tune_configs.cells import Cell
-from tune_configs.presets import PRESETS, Preset
+from tune_configs.presets import PRESETS, Preset, make_preset
 
 _SUFFIXES = (".yaml", ".yml", ".json")
 
@@ -32,7 +32,7 @@ def load_preset(target: str) -> Preset:
         UserError: neither; the nearest preset is named.
     """
     if target in PRESETS:
-        return PRESETS[target]()
+        return make_preset(target)
     path = Path(target)
     if path.suffix in _SUFFIXES or path.is_file():
         return _from_file(path)
@@ -52,7 +52,7 @@ def _from_file(path: Path) -> Preset:
 
 
 def make_plan(target: str, settings: Sequence[str], strategies: str | None, out: Path | None) -> Plan:
-    """Checks every configuration and every folder before the first run starts.
+    """Check every configuration and every folder before the first run starts.
 
     Raises:
         UserError: any of them is wrong.
@@ -122,7 +122,7 @@ def _cell_of(chosen: Preset, settings: Sequence[str], label: str, fold: int | No
 
 
 def _check_strategy(name: str) -> None:
-    """Turns an unknown strategy into an error for users."""
+    """Turn an unknown strategy into an error for users."""
     try:
         if not is_path(name):
             preset(name)
@@ -131,7 +131,7 @@ def _check_strategy(name: str) -> None:
 
 
 def _check_folder(cell: CellFolder) -> None:
-    """Checks that a folder is free, or holds this very run and can be read.
+    """Check that a folder is free, or hold this very run and can be read.
 
     Raises:
         UserError: it holds another run or a damaged one, or another driver is at work there.
@@ -156,7 +156,7 @@ def _check_folder(cell: CellFolder) -> None:
 
 
 def _refuse_begun(cell: CellFolder) -> None:
-    """Checks that `relief-ray run` would not go on with a run that was begun.
+    """Check that `relief-ray run` would not go on with a run that was begun.
 
     Raises:
         UserError: it would; `relief-ray resume` does that.
@@ -168,7 +168,7 @@ def _refuse_begun(cell: CellFolder) -> None:
 
 
 def write_plan(plan: Plan) -> None:
-    """Adds the runs to ``plan.json`` in the output folder, so that `relief-ray resume` can complete all of it.
+    """Add the runs to ``plan.json`` in the output folder, so that `relief-ray resume` can complete all of it.
 
     Raises:
         UserError: the folder cannot be written.

@@ -23,7 +23,7 @@ _SHOWN = 5
 
 
 def reproduce_command(target: str, out: Path | None, tolerance: float, as_json: bool) -> None:
-    """Runs the cell, prints the answer; ``tolerance`` in points of F1.
+    """Run the cell, print the answer; ``tolerance`` in points of F1.
 
     Raises:
         UserError: no such cell, or its data are not here.

@@ -16,7 +16,7 @@ from actors.terminal.exit_codes import WIDTH
 from actors.terminal.mlflow_export import where_to_look
 from relief_ray.citations import cite
 from relief_ray.errors import UserError
-from relief_ray.files import disk_errors, replace_file
+from relief_ray.files import disk_errors, write_atomic
 from relief_ray.records.cells import find_runs
 from relief_ray.records.run_folder import read_run
 from relief_ray.records.tracking import sync
@@ -30,25 +30,25 @@ OUT = "report"
 
 
 def report_command(folders: Sequence[Path], out: Path | None, commit: Path | None, as_json: bool) -> None:
-    """Writes the page and its files; a partial grid renders too, with its gaps. ``commit``: the small form as well.
+    """Write the page and its files; a partial grid renders too, with its gaps. ``commit``: the small form as well.
 
     Raises:
         UserError: a folder holds neither plan nor run, or nothing can be written.
     """
     from relief_ray.report.build import build, write
-    from relief_ray.report.inventory import STATES, take_inventory
+    from relief_ray.report.inventory import STATUSES, take_inventory
 
     inventory = take_inventory(folders)
     place = out or (folders[0] if folders[0].is_dir() else folders[0].parent) / OUT
     document = build(inventory)
     written = write(document, place)
     written += [] if commit is None else [write_small(inventory, commit)]
-    number = {state: inventory.count(state) for state in STATES}
+    number = {status: inventory.count(status) for status in STATUSES}
     if as_json:
         facts = {"event": "report", "cells": number, "files": [str(path) for path in written], "lead": document.lead}
         print(json.dumps(facts))
         return
-    shown = ", ".join(f"{n} {state}" for state, n in number.items() if n) or "none"
+    shown = ", ".join(f"{n} {status}" for status, n in number.items() if n) or "none"
     figures = f"{len(document.tables)} tables, {len(document.figures)} figures"
     print(f"Cells   {shown}\nHolds   {figures}")
     print("\n".join(f"Written {path}" for path in written))
@@ -62,7 +62,7 @@ def write_small(inventory: Inventory, place: Path) -> Path:
     """
     from relief_ray.records.committed import FILE, condense, write_committed
 
-    done = [(s.name, s.loaded) for s in inventory.items if s.state == "done" and s.loaded is not None]
+    done = [(s.name, s.loaded) for s in inventory.items if s.status == "done" and s.loaded is not None]
     twice = [name for name, number in Counter(name for name, _ in done).items() if number > 1]
     if twice or not done:
         found = f"cells named {', '.join(twice[:3])} more than once" if twice else "no finished cell"
@@ -75,7 +75,7 @@ _FIGURE = "timeline.png"
 
 
 def show_results(plan: Plan, as_json: bool) -> None:
-    """Prints table, figure file and verdict of all runs of a plan."""
+    """Print table, figure file and verdict of all runs of a plan."""
     from relief_ray.report.comparison import compare
 
     if not any("test" in cell.config.evaluation.parts for cell in plan.cells):
@@ -92,7 +92,7 @@ def show_results(plan: Plan, as_json: bool) -> None:
 
 
 def compare_command(folders: Sequence[Path], out: Path | None, as_json: bool) -> None:
-    """Runs `relief-ray compare`.
+    """Run `relief-ray compare`.
 
     Raises:
         UserError: no finished run there, or runs of different experiments.
@@ -108,7 +108,7 @@ def compare_command(folders: Sequence[Path], out: Path | None, as_json: bool) ->
 
 
 def bibtex_command(folders: Sequence[Path]) -> None:
-    """Prints the references that the runs' methods stated when the runs began.
+    """Print the references that the runs' methods stated when the runs began.
 
     Raises:
         UserError: there is no run.
@@ -125,7 +125,7 @@ def verdict(comparison: Comparison) -> str | None:
 
 
 def _print_json(comparison: Comparison, written: Sequence[Path]) -> None:
-    """Prints the comparison as one line of JSON."""
+    """Print the comparison as one line of JSON."""
     from relief_ray.report.formats import text as render
 
     facts = json.loads(render.as_json(comparison))
@@ -134,7 +134,7 @@ def _print_json(comparison: Comparison, written: Sequence[Path]) -> None:
 
 
 def _print_text(comparison: Comparison, remarks: Sequence[str]) -> None:
-    """Prints table, remarks, and the verdict last."""
+    """Print table, remarks, and the verdict last."""
     from relief_ray.report.formats import text as render
 
     parts = [render.plain(comparison).rstrip(), "\n".join(remarks), fill(verdict(comparison) or "")]
@@ -147,7 +147,7 @@ def fill(text: str) -> str:
 
 
 def draw(comparison: Comparison, path: Path) -> list[Path]:
-    """Draws the timeline of a round, FedAvg above RELIEF; nothing where a method or matplotlib is missing."""
+    """Draw the timeline of a round, FedAvg above RELIEF; nothing where a method or matplotlib is missing."""
     from relief_ray.report.figures.timeline import pair, timeline
 
     methods = pair(comparison)
@@ -159,7 +159,7 @@ def draw(comparison: Comparison, path: Path) -> list[Path]:
 
 
 def _write_files(comparison: Comparison, out: Path) -> list[Path]:
-    """Writes the table as Markdown, JSON and CSV, the timeline and the curves.
+    """Write the table as Markdown, JSON and CSV, the timeline and the curves.
 
     Raises:
         UserError: the folder cannot be written.
@@ -171,12 +171,12 @@ def _write_files(comparison: Comparison, out: Path) -> list[Path]:
     texts = {"md": render.markdown, "json": render.as_json, "csv": render.as_csv}
     written = [out / f"comparison.{suffix}" for suffix in texts]
     for path, make in zip(written, texts.values(), strict=True):
-        replace_file(path, make(comparison).encode())
+        write_atomic(path, make(comparison).encode())
     return [*written, *draw(comparison, out / _FIGURE), *_draw_curves(comparison, out / "curves.png")]
 
 
 def _draw_curves(comparison: Comparison, path: Path) -> list[Path]:
-    """Draws F1 over rounds, seconds, joules and bytes; nothing where matplotlib or pandas is missing."""
+    """Draw F1 over rounds, seconds, joules and bytes; nothing where matplotlib or pandas is missing."""
     if any(importlib.util.find_spec(name) is None for name in ("matplotlib", "pandas")):
         return []
     from relief_ray.report.figures.progress import curves
@@ -186,7 +186,7 @@ def _draw_curves(comparison: Comparison, path: Path) -> list[Path]:
 
 
 def sync_command(folders: Sequence[Path], uri: str | None, as_json: bool) -> None:
-    """Runs `relief-ray sync`."""
+    """Run `relief-ray sync`."""
     for folder in find_runs(folders):
         done = sync(folder, uri)
         if as_json:

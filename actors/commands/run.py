@@ -48,7 +48,7 @@ def run_command(
     as_json: bool = False,
     rerun_stale: bool = False,
 ) -> None:
-    """Runs `relief-ray run`."""
+    """Run `relief-ray run`."""
     plan = make_plan(target, settings, strategies, out)
     if rerun_stale:
         set_stale_aside((cell for cell in plan.cell_folders() if cell.is_finished), plan.out)
@@ -57,7 +57,7 @@ def run_command(
 
 
 def resume_command(folder: Path, settings: Sequence[str], *, as_json: bool = False, other_code: bool = False) -> None:
-    """Runs `relief-ray resume`."""
+    """Run `relief-ray resume`."""
     _run_plan(read_plan(folder, settings), as_json=as_json, other_code=other_code)
 
 
@@ -73,7 +73,7 @@ class RunContext:
     worker_cache: WorkerCache | None = None
 
     def open_ray(self, setup: Setup) -> None:
-        """Opens Ray's session with the first run that needs it; worker processes stay for the next run."""
+        """Open Ray's session with the first run that needs it; worker processes stay for the next run."""
         if self.worker_cache is None:
             self.session.enter_context(ray_session(local_session(setup)))
             from actors.runtime.warm_pool import WorkerCache
@@ -83,7 +83,7 @@ class RunContext:
 
 
 def _run_plan(plan: Plan, *, as_json: bool, other_code: bool = False) -> None:
-    """Runs whatever of the plan is not finished, then shows the results of all of it.
+    """Run whatever of the plan is not finished, then show the results of all of it.
 
     Raises:
         Stopped: a signal asked for it; the message says how to go on.
@@ -112,7 +112,7 @@ def how_to_resume(plan: Plan) -> str:
 
 
 def _run_all(cells: Sequence[CellFolder], context: RunContext) -> None:
-    """Runs one cell after the other, until a signal asks to stop."""
+    """Run one cell after the other, until a signal asks to stop."""
     for cell in cells:
         if not context.stop.requested():
             _run_cell(cell, context)
@@ -140,7 +140,7 @@ def title_of(cell: Cell) -> str:
 
 
 def _run_cell(cell: CellFolder, context: RunContext) -> None:
-    """Runs one cell from wherever its folder is."""
+    """Run one cell from wherever its folder is."""
     reporter, config, title = context.reporter, cell.cell.config, title_of(cell.cell)
     if cell.is_finished:
         record = _last_evaluated(read_rounds(cell.folder))
@@ -159,7 +159,7 @@ def _run_cell(cell: CellFolder, context: RunContext) -> None:
     reporter.end(
         CellEnd(
             title=title,
-            status="done" if run.status == "finished" else "interrupted",
+            status=run.status,
             seconds=time.monotonic() - began_s,
             record=_last_evaluated(read_rounds(cell.folder)),
         )
@@ -173,7 +173,7 @@ def saved_round(folder: Path) -> int | None:
 
 
 def _open_cell(cell: CellFolder, other_code: bool) -> Setup:
-    """Creates or reopens the run; `runtime` may have changed since it was started, what it computes has not."""
+    """Create or reopen the run; `runtime` may have changed since it was started, what it computes has not."""
     config = cell.cell.config
     if cell.state.run is not None:
         setup, folder = reopen(cell.folder, runtime=config.runtime, other_code=other_code)
@@ -184,7 +184,7 @@ def _open_cell(cell: CellFolder, other_code: bool) -> Setup:
 
 
 def follow(cell: CellFolder, setup: Setup, context: RunContext) -> RunRecord:
-    """Runs the missing rounds and passes each to the reporter and to MLflow."""
+    """Run the missing rounds and pass each to the reporter and to MLflow."""
     config, title = cell.cell.config, title_of(cell.cell)
     tracker = context.exports.begin(config.tracking, cell.folder)
 
@@ -216,7 +216,7 @@ def _last_evaluated(rounds: Sequence[RoundRecord]) -> RoundRecord | None:
 
 
 def _check_reusable(cell: CellFolder) -> str:
-    """Checks that a finished run was computed on today's data; returns the line that says it is reused.
+    """Check that a finished run was computed on today's data; return the line that says it is reused.
 
     Raises:
         UserError: the data are others.

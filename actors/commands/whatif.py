@@ -24,7 +24,7 @@ _HEAD = ["run", "clock", "round s", "then", "J/round", "then", "speedup", "then"
 
 
 def whatif(folders: Sequence[Path], fleet: Path, as_json: bool) -> None:
-    """Prints seconds, joules and speedup as recorded and on the other fleet, by every clock.
+    """Print seconds, joules and speedup as recorded and on the other fleet, by every clock.
 
     Raises:
         UserError: no finished run there, or one that does not fit the other fleet.

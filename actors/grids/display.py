@@ -24,7 +24,7 @@ _MAX_LEADERS, _PULSE_S = 8, 60.0
 
 
 def make_reporter(as_json: bool) -> Reporter:
-    """Chooses by where the output goes."""
+    """Choose by where the output goes."""
     if as_json:
         return GridJson()
     return GridTable() if is_interactive() else GridLines()
@@ -61,20 +61,20 @@ class GridLines(Reporter):
     """Plain lines on stdout; a sign of life once a minute."""
 
     def __init__(self) -> None:
-        """Starts the clock of the last line."""
+        """Start the clock of the last line."""
         self._printed_s = time.monotonic()
 
     def note(self, text: str) -> None:
-        """Prints a line."""
+        """Print a line."""
         self._printed_s = time.monotonic()
         print(text, flush=True)
 
     def end(self, end: CellEnd) -> None:
-        """Prints a line."""
+        """Print a line."""
         self.note(end_line(end))
 
     def refresh(self, view: GridView) -> None:
-        """Prints a line where none was printed for a minute."""
+        """Print a line where none was printed for a minute."""
         if time.monotonic() - self._printed_s > _PULSE_S:
             cells = ", ".join(f"{c.title} round {c.num_rounds}/{c.num_planned}" for c in view.running)
             self.note("  ".join(p for p in (f"  ... {cells}", _time_left(view)) if p))
@@ -84,9 +84,9 @@ class GridJson(JsonReporter):
     """One JSON object per finished cell."""
 
     def end(self, end: CellEnd) -> None:
-        """Writes ``{"event": "cell"}``."""
+        """Write ``{"event": "cell"}``."""
         assert end.view is not None
-        facts = {"event": "cell", "cell": end.title, "state": end.status, "wall_s": end.seconds}
+        facts = {"event": "cell", "cell": end.title, "status": end.status, "wall_s": end.seconds}
         progress = {"done": end.view.num_done, "cells": end.view.num_cells, "left_s": end.view.left_s}
         self.write({**facts, "f1": headline_f1(end.record), "why": end.why or None, **progress})
 
@@ -95,32 +95,32 @@ class GridTable(Reporter):
     """One table that is redrawn; failures stay above it."""
 
     def __init__(self) -> None:
-        """Starts drawing."""
+        """Start drawing."""
         self._live = Live(console=make_console(), transient=True, refresh_per_second=4)
         self._live.start()
 
     def note(self, text: str) -> None:
-        """Prints a line above the table."""
+        """Print a line above the table."""
         self._live.console.print(text, markup=False)
 
     def end(self, end: CellEnd) -> None:
-        """Prints a line for a failed cell and redraws."""
+        """Print a line for a failed cell and redraw."""
         assert end.view is not None
         if end.status == "failed":
             self.note(end_line(end))
         self.refresh(end.view)
 
     def refresh(self, view: GridView) -> None:
-        """Redraws the table."""
+        """Redraw the table."""
         self._live.update(picture(view))
 
     def close(self) -> None:
-        """Removes the table."""
+        """Remove the table."""
         self._live.stop()
 
 
 def picture(view: GridView) -> RenderableType:
-    """Draws cells done, time left, the running cells and the best method of each setting."""
+    """Draw cells done, time left, the running cells and the best method of each setting."""
     head = Table.grid(padding=(0, 2))
     failed = f", {view.num_failed} failed" if view.num_failed else ""
     head.add_row(

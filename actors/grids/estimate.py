@@ -110,7 +110,7 @@ def _mean(rates: Sequence[Rate]) -> Rate:
 def probe_missing(
     entries: Sequence[CellFolder], *, one_each: bool, say: Say, limit_s: float = math.inf
 ) -> dict[Key, Rate | UserError]:
-    """Times a round of every workload and method that no finished cell tells about; of one method each if asked.
+    """Time a round of every workload and method that no finished cell tells about; of one method each if asked.
 
     A short round before the first one takes what a process pays once: libraries, threads, memory. What is
     not timed within ``limit_s`` in all stays unknown.
@@ -153,7 +153,7 @@ def shortened(config: ExperimentConfig) -> ExperimentConfig:
 
 
 def probe(config: ExperimentConfig) -> Rate:
-    """Runs a cell's first round in this process, evaluated, and forgets it.
+    """Run a cell's first round in this process, evaluated, and forget it.
 
     Raises:
         UserError: the cell cannot run, e.g. its data are missing.

@@ -14,7 +14,7 @@ from pydantic import JsonValue
 from actors.plans import CellFolder, Plan
 from relief_ray.config import Choice
 from relief_ray.errors import UserError
-from relief_ray.files import disk_errors, replace_file
+from relief_ray.files import disk_errors, write_atomic
 from relief_ray.records.run_folder import read_rounds
 from relief_ray.report.runs import config_value
 from tune_configs.tuned import Frozen, Place, Tuned, place_of, words
@@ -36,7 +36,7 @@ class Search:
 
 
 def freeze(plan: Plan, path: Path) -> list[str]:
-    """Writes the choices of methods whose tries are all done; returns a line per dataset, fold, backbone and method.
+    """Write the choices of methods whose tries are all done; return a line per dataset, fold, backbone and method.
 
     Raises:
         UserError: no search, no method's search is complete, or the file cannot be written.
@@ -55,7 +55,7 @@ def freeze(plan: Plan, path: Path) -> list[str]:
     tuned = Tuned(grid=plan.name, score=_SCORE, choices=tuple(choices))
     with disk_errors(path, "write the choices"):
         path.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(path, (json.dumps(tuned.model_dump(mode="json"), indent=1) + "\n").encode())
+    write_atomic(path, (json.dumps(tuned.model_dump(mode="json"), indent=1) + "\n").encode())
     return lines
 
 

@@ -47,7 +47,20 @@ class Running:
 class GridProgress:
     """Follows trials and the ledgers of their cells, for the reporter and MLflow.
 
-    ``todo`` are the entries that will run; ``on_tick`` is called many times a second.
+    Attributes:
+        entries: all cells of the grid.
+        todo: the cells that will run.
+        reporter: shows the progress.
+        exports: MLflow trackers.
+        on_tick: called many times a second.
+        since_s: monotonic clock at the start.
+        first_s: monotonic clock when the first trial began; None before.
+        refreshed_s: monotonic clock of the last refresh.
+        running: cells that are being computed, by name.
+        statuses: last known status by cell.
+        scores: F1 by cell that is done, a share.
+        num_new_rounds: rounds committed since the start.
+        disk_full: whether a cell failed because nothing can be written any more.
     """
 
     entries: Sequence[CellFolder]
@@ -65,7 +78,7 @@ class GridProgress:
     disk_full: bool = False
 
     def __post_init__(self) -> None:
-        """Reads the scores of cells that are done already."""
+        """Read the scores of cells that are done already."""
         self.by_name: Mapping[str, CellFolder] = {e.cell.name: e for e in self.entries}
         self.left = {e.cell.name: e.num_planned - e.num_rounds for e in self.todo}
         for entry in self.entries:
@@ -73,7 +86,7 @@ class GridProgress:
             self._read_score(entry)
 
     def begun(self, name: str) -> None:
-        """Notes that a trial has started."""
+        """Note that a trial has started."""
         self.first_s = self.first_s or time.monotonic()
         if name not in self.running:
             entry = self.by_name[name]
@@ -81,7 +94,7 @@ class GridProgress:
             self.reporter.begin(_title_of(entry), "", None, entry.cell.config.rounds)
 
     def ended(self, name: str, trouble: str) -> None:
-        """Notes that a trial has ended; ``trouble`` where its process died."""
+        """Note that a trial has ended; ``trouble`` where its process died."""
         running = self.running.pop(name, None)
         entry = look_at(self.by_name[name].cell, self.by_name[name].folder)
         if trouble and entry.state.is_open:
@@ -106,7 +119,7 @@ class GridProgress:
         )
 
     def tick(self) -> None:
-        """Reads new rounds and refreshes the display twice a second; called many times a second."""
+        """Read new rounds and refresh the display twice a second; called many times a second."""
         self.on_tick()
         now_s = time.monotonic()
         if now_s - self.refreshed_s >= _REFRESH_S:
@@ -124,7 +137,7 @@ class GridProgress:
         return record
 
     def _follow(self, running: Running) -> None:
-        """Reads the new lines of a cell's ledger."""
+        """Read the new lines of a cell's ledger."""
         entry = running.entry
         if running.tracker is None and (entry.folder / RUN_FILE).exists():
             running.tracker = self.exports.begin(entry.cell.config.tracking, entry.folder)

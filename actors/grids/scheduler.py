@@ -85,7 +85,7 @@ def bundles_of(config: ExperimentConfig, cluster: Resources) -> Bundles:
 
 
 def refuse_shortage(bundles: Mapping[str, Bundles], cluster: Resources) -> None:
-    """Checks that the cluster has room for every trial; otherwise Tune would wait for ever.
+    """Check that the cluster has room for every trial; otherwise Tune would wait for ever.
 
     Raises:
         UserError: a cell asks for more than there is.
@@ -108,7 +108,7 @@ def num_at_once(bundles: Bundles, cluster: Resources) -> int:
 
 
 def _ignore(*words: str) -> None:
-    """Does nothing."""
+    """Do nothing."""
 
 
 class _TuneCallback(tune.Callback):
@@ -148,7 +148,7 @@ class _StopAll(tune.Stopper):
 
 
 def fit(entries: Sequence[CellFolder], grid: str, out: Path, listener: Listener) -> None:
-    """Runs these cells; Ray is up already. Results and errors are in their folders.
+    """Run these cells; Ray is up already. Results and errors are in their folders.
 
     Raises:
         UserError: the cluster is too small for one of them.
@@ -208,7 +208,7 @@ def _tuner(specs: Mapping[str, TrialSpec], bundles: Mapping[str, Bundles], out: 
 
 
 def _explain_lost(entries: Sequence[CellFolder]) -> None:
-    """Keeps an error for cells whose process died twice and could not do so itself."""
+    """Keep an error for cells whose process died twice and could not do so itself."""
     for entry in entries:
         if look_at(entry.cell, entry.folder).state.is_open:
             with suppress(UserError):

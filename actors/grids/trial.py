@@ -6,20 +6,17 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from ray import tune
 
 from actors.launch import RunCallbacks, run_experiment
-from actors.plans import forget_error, keep_error, look_at
+from actors.plans import keep_error, look_at
 from actors.runtime.prometheus import Gauges
 from actors.runtime.warm_pool import WorkerCache
 from relief_ray.experiment.lifecycle import create, reopen
-from relief_ray.records.run_folder import RUN_FILE
-from relief_ray.records.schema import RoundRecord
+from relief_ray.records.run_folder import RUN_FILE, forget_error
+from relief_ray.records.schema import RoundRecord, RunStatus
 from tune_configs.cells import Cell
-
-Outcome = Literal["done", "interrupted", "failed"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,7 +42,7 @@ class CellTrial(tune.Trainable):
     """Carries out one cell per trial; Tune resets it for the next one instead of starting a process anew."""
 
     def setup(self, config: dict[str, str], specs: Mapping[str, TrialSpec] | None = None) -> None:
-        """Initialises a process that has just started."""
+        """Initialise a process that has just started."""
         self._specs = specs or {}
         self._worker_cache = WorkerCache()
         self._name = config["cell"]
@@ -55,21 +52,21 @@ class CellTrial(tune.Trainable):
         return f"trials from {self._name} on"
 
     def reset_config(self, new_config: dict[str, str]) -> bool:
-        """Takes another cell into the same process, with the same worker processes."""
+        """Take another cell into the same process, with the same worker processes."""
         self._name = new_config["cell"]
         return True
 
     def step(self) -> dict[str, object]:
-        """Runs the whole cell; its results are in its folder."""
-        return {"done": True, "outcome": run_trial(self._specs[self._name], self._worker_cache)}
+        """Run the whole cell; its results are in its folder."""
+        return {"done": True, "status": run_trial(self._specs[self._name], self._worker_cache)}
 
     def cleanup(self) -> None:
-        """Ends the worker processes."""
+        """End the worker processes."""
         self._worker_cache.close()
 
 
-def run_trial(spec: TrialSpec, worker_cache: WorkerCache) -> Outcome:
-    """Runs a cell from wherever its folder is; an error is kept there and stops no other cell."""
+def run_trial(spec: TrialSpec, worker_cache: WorkerCache) -> RunStatus:
+    """Run a cell from wherever its folder is; an error is kept there and stops no other cell."""
     if spec.stop_file.exists():
         return "interrupted"
     os.environ.update(spec.environment)
@@ -81,7 +78,7 @@ def run_trial(spec: TrialSpec, worker_cache: WorkerCache) -> Outcome:
         return "failed"
 
 
-def _run(spec: TrialSpec, worker_cache: WorkerCache) -> Outcome:
+def _run(spec: TrialSpec, worker_cache: WorkerCache) -> RunStatus:
     config = spec.cell.config
     entry = look_at(spec.cell, spec.folder)
     if entry.status == "done":
@@ -97,5 +94,4 @@ def _run(spec: TrialSpec, worker_cache: WorkerCache) -> Outcome:
         gauges.show(record)
 
     callbacks = RunCallbacks(on_round=on_round, should_stop=spec.stop_file.exists, separate=False)
-    run = run_experiment(setup, spec.folder, callbacks, worker_cache)
-    return "done" if run.status == "finished" else "interrupted"
+    return run_experiment(setup, spec.folder, callbacks, worker_cache).status

@@ -57,7 +57,7 @@ def identify() -> Identity:
 
 
 def check(mine: Identity, theirs: Identity) -> None:
-    """Refuses a host that runs other code than the driver.
+    """Refuse a host that runs other code than the driver.
 
     Raises:
         UserError: version or source digest differ; both are shown.
@@ -151,7 +151,7 @@ class ClientHost:
     """Trains and tests clients; keeps nothing that a restart may lose. Wrapped once by ``ray.remote``."""
 
     def __init__(self) -> None:
-        """Starts without a job: it comes with each call, so that a restarted process needs nothing else."""
+        """Start without a job: it comes with each call, so that a restarted process needs nothing else."""
         self._worker: Worker | None = None
         self._job = ""
 
@@ -160,7 +160,7 @@ class ClientHost:
         return identify()
 
     def train(self, job: JobBox, models: Packed[Models], request: Packed[TrainRequest]) -> TrainAnswer:
-        """Trains the request's clients in order.
+        """Train the request's clients in order.
 
         Raises:
             ClientFailed: a client's code raised; the client is named.
@@ -196,7 +196,7 @@ class ClientHost:
 def merge_whole(
     results: Iterator[BlockResult], numbers: Sequence[int], num_blocks: int
 ) -> tuple[tuple[BlockResult, ...], dict[Node, Sums]]:
-    """Merges the sums of the blocks ``numbers`` (of ``num_blocks``) along the reduction tree.
+    """Merge the sums of the blocks ``numbers`` (of ``num_blocks``) along the reduction tree.
 
     Returns the results without their sums, and the sums by node of the tree. Each block is merged before the next one
     is computed, so that few sums are held; a block's sums are used up.

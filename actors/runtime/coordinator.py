@@ -67,7 +67,7 @@ class GracePeriod:
     """Turns "stop after this round" into "stop now" once the round has had ``grace_s`` seconds more."""
 
     def __init__(self, should_stop: Callable[[], bool], grace_s: float = _GRACE_S) -> None:
-        """Starts counting with the first request to stop."""
+        """Start counting with the first request to stop."""
         self._should_stop, self._grace_s = should_stop, grace_s
         self._since_s: float | None = None
 
@@ -81,7 +81,7 @@ class GracePeriod:
 def run_with_retries(
     experiment: Experiment, on_round: OnRound, should_stop: Callable[[], bool], num_lost: Callable[[], int]
 ) -> RunRecord:
-    """Runs an experiment to its end or to a stop; a round that was void because hosts were lost is tried thrice.
+    """Run an experiment to its end or to a stop; a round that was void because hosts were lost is tried thrice.
 
     Raises:
         RoundVoid: the round stays void.
@@ -103,7 +103,7 @@ def run_with_retries(
 
 
 def _save_point(experiment: Experiment) -> None:
-    """Saves a checkpoint of the last committed round, where the regular ones are farther apart."""
+    """Save a checkpoint of the last committed round, where the regular ones are farther apart."""
     done = experiment.folder.rounds()
     saved = checkpoints.generations(experiment.folder.path)
     if done and not (saved and saved[0].name.endswith(f"{done[-1].round:06d}")):
@@ -114,7 +114,7 @@ class Coordinator:
     """Owns an ``Experiment``; wrapped by ``ray.remote`` with a "control" group of threads."""
 
     def __init__(self) -> None:
-        """Starts without a run."""
+        """Start without a run."""
         self._path: Path | None = None
         self._records: list[RoundRecord] = []
         self._repairs: tuple[str, ...] = ()
@@ -122,7 +122,7 @@ class Coordinator:
         self._stopping = False
 
     def run(self, request: RunRequest) -> RunRecord:
-        """Runs the remaining rounds.
+        """Run the remaining rounds.
 
         Raises:
             UserError, RoundVoid, ClientFailed: as the rounds raise them.
@@ -171,5 +171,5 @@ class Coordinator:
 
     @ray.method(concurrency_group="control")
     def stop(self) -> None:
-        """Asks to stop after the round, or within seconds where that takes longer."""
+        """Ask to stop after the round, or within seconds where that takes longer."""
         self._stopping = True

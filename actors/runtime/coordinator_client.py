@@ -34,7 +34,7 @@ class ProgressRelay:
     noted: set[str] = field(default_factory=set)
 
     def pass_on(self, progress: Progress) -> None:
-        """Passes on what is new; the coordinator may still speak of the run before this one."""
+        """Pass on what is new; the coordinator may still speak of the run before this one."""
         if progress.path != self.path:
             return
         for repair in progress.repairs:
@@ -67,7 +67,7 @@ def follow(
     on_note: Callable[[str], None],
     should_stop: Callable[[], bool],
 ) -> RunRecord:
-    """Waits for a coordinator's run and passes its rounds on; where it dies, the run goes on from its checkpoint.
+    """Wait for a coordinator's run and pass its rounds on; where it dies, the run goes on from its checkpoint.
 
     Raises:
         UserError: the coordinator's process did not start in time.
@@ -106,7 +106,7 @@ def _progress(coordinator: Handle, relay: ProgressRelay) -> Progress:
 
 
 def _await(coordinator: Handle, error: RayActorError) -> None:
-    """Waits until Ray has started the process anew."""
+    """Wait until Ray has started the process anew."""
     until = time.monotonic() + _START_S
     while time.monotonic() < until:
         try:

@@ -45,7 +45,7 @@ def reason(error: RayError) -> str:
 
 
 def raise_cause(error: RayTaskError, where: str) -> None:
-    """Raises what user code raised, with the remote traceback behind it.
+    """Raise what user code raised, with the remote traceback behind it.
 
     Raises:
         UserError: bad input, as the host found it.

@@ -31,7 +31,7 @@ from relief_ray.training.job import BlockResult, Job
 
 
 def add_answer(gather: Gather, call: Call, answer: TrainAnswer) -> None:
-    """Adds a host's answer to the round; sums are views of the received arrays, all else gets memory of its own."""
+    """Add a host's answer to the round; sums are views of the received arrays, all else gets memory of its own."""
     sums: tuple[Sums, ...] = unpack(answer.sums)
     rest: tuple[BlockResult, ...] = unpack(answer.rest, copy=True)
     if answer.nodes is not None:
@@ -53,7 +53,7 @@ def open_executor(
     types: Mapping[str, Resources] | None = None,
     should_stop: Callable[[], bool] = never,
 ) -> RayExecutor:
-    """Starts hosts and an executor on them; its ``close`` ends the hosts."""
+    """Start hosts and an executor on them; its ``close`` ends the hosts."""
     group = open_hosts(job, options, types)
     try:
         return RayExecutor(job, group, options, should_stop)
@@ -73,7 +73,7 @@ class RayExecutor:
         should_stop: Callable[[], bool] = never,
         owns_hosts: bool = True,
     ) -> None:
-        """Waits for the hosts; with ``owns_hosts`` they end with the executor.
+        """Wait for the hosts; with ``owns_hosts`` they end with the executor.
 
         Raises:
             UserError: a host did not start in time or runs other code.
@@ -97,7 +97,7 @@ class RayExecutor:
         tasks: Sequence[Assignment],
         states: Mapping[ClientId, ClientState],
     ) -> Trained:
-        """Trains one round; a block whose host is lost is sent once more, client by client, from committed state.
+        """Train one round; a block whose host is lost is sent once more, client by client, from committed state.
 
         Raises:
             RoundVoid: fewer clients than the quorum answered.
@@ -218,7 +218,7 @@ class RayExecutor:
         return Call(method="evaluate", args=args, clients=(), limit_s=limit_s)
 
     def _put(self, models: Models) -> ray.ObjectRef[Packed[Models]]:
-        """Puts a model version into the object store: fetched once per node, read by all its hosts without a copy."""
+        """Put a model version into the object store: fetched once per node, read by all its hosts without a copy."""
         if self._sent is None or self._sent[0] is not models:
             wire: Models = {name: dict(params) for name, params in models.items()}
             packed = pack(wire)
@@ -257,6 +257,6 @@ class RayExecutor:
         return self._pool.num_lost
 
     def close(self) -> None:
-        """Ends the hosts, where the executor owns them."""
+        """End the hosts, where the executor owns them."""
         if self._owns_hosts:
             self._group.close()

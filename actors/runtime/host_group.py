@@ -54,7 +54,7 @@ class HostGroup:
         return replace(self, job=user_code.put(job, job.modules))
 
     def close(self) -> None:
-        """Ends all hosts and gives their places back."""
+        """End all hosts and give their places back."""
         if not ray.is_initialized():
             return
         for handle in self.handles:
@@ -65,7 +65,7 @@ class HostGroup:
 
 
 def open_hosts(job: Job, options: RuntimeOptions, types: Mapping[str, Resources] | None = None) -> HostGroup:
-    """Places and starts the hosts; ``types``: device type -> Ray resources. Does not wait for them.
+    """Place and start the hosts; ``types``: device type -> Ray resources. Does not wait for them.
 
     Raises:
         UserError: the cluster lacks a resource, named with the fix.

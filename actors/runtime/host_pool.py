@@ -66,11 +66,16 @@ class Host:
     """A host as the driver sees it; it works on the first of its ``flights``.
 
     Attributes:
-        index, name, handle, identity: number, Ray's name, actor handle, and the code that it runs.
+        index: its number.
+        name: Ray's name of it.
+        handle: its actor handle.
+        identity: the code that it runs.
         flights: calls that were sent and not answered.
         work_s: seconds per unit of work in its last answer; None before the first.
-        probe: pending question whether it is back; asked from ``probe_at_s`` on.
-        trouble: reason why it was lost, empty where it is well; since ``trouble_at_s``.
+        probe: pending question whether it is back.
+        probe_at_s: monotonic clock from which on it is asked.
+        trouble: reason why it was lost; empty where it is well.
+        trouble_at_s: monotonic clock at which it was lost.
         num_losses: calls lost since its last answer.
         gone: given up for good.
     """
@@ -103,19 +108,19 @@ class Host:
         return max(0.0, first - (now_s - self.flights[0].since_s)) + sum(behind)
 
     def send(self, call: Call) -> None:
-        """Sends a call; Ray runs a host's calls in the order in which they were sent."""
+        """Send a call; Ray runs a host's calls in the order in which they were sent."""
         ref: ray.ObjectRef[Answer] = getattr(self.handle, call.method).remote(*call.args)
         self.flights.append(Flight(call=call, ref=ref, since_s=time.monotonic()))
 
     def land(self) -> Flight:
-        """Removes the first flight, which is over; the host works on the next one from now on."""
+        """Remove the first flight, which is over; the host works on the next one from now on."""
         done = self.flights.popleft()
         if self.flights:
             self.flights[0].since_s = time.monotonic()
         return done
 
     def suspect(self, why: str) -> list[Call]:
-        """Notes that the host was lost; returns the calls that it had not begun."""
+        """Note that the host was lost; return the calls that it had not begun."""
         self.trouble, self.trouble_at_s = why, time.monotonic()
         self.probe, self.probe_at_s = None, 0.0
         behind = [flight.call for flight in self.flights]
@@ -124,7 +129,7 @@ class Host:
 
 
 def await_hosts(handles: Sequence[Handle], names: Sequence[str], within_s: float) -> list[Host]:
-    """Waits until every host has reported its identity.
+    """Wait until every host has reported its identity.
 
     Raises:
         UserError: a host did not start in time, could not start, or runs other code.
@@ -187,7 +192,7 @@ class HostPool:
     peak_mib: float = 0.0
 
     def run(self, todo: deque[Call]) -> Iterator[tuple[Call, Answer | Lost]]:
-        """Yields every call of ``todo`` with its outcome as it arrives; the caller may add calls meanwhile.
+        """Yield every call of ``todo`` with its outcome as it arrives; the caller may add calls meanwhile.
 
         Raises:
             UserError, ClientFailed: code of a host raised, or the host runs other code.
@@ -243,7 +248,7 @@ class HostPool:
         return first if is_open and not is_suspect else None
 
     def _hopeless(self, todo: deque[Call]) -> Iterator[tuple[Call, Lost]]:
-        """Yields calls whose hosts are gone, or in trouble for longer than a restart takes."""
+        """Yield calls whose hosts are gone, or in trouble for longer than a restart takes."""
         now = time.monotonic()
         for call in list(todo):
             candidates = self.hosts if call.host is None else [self.hosts[call.host]]
@@ -252,7 +257,7 @@ class HostPool:
                 yield call, Lost(why=f"no host: {candidates[0].name} {candidates[0].trouble}")
 
     def _receive(self, todo: deque[Call]) -> Iterator[tuple[Call, Answer | Lost]]:
-        """Yields answers as they arrive; sends a host its next call before its answer is processed."""
+        """Yield answers as they arrive; send a host its next call before its answer is processed."""
         awaited = {h.flights[0].ref: h for h in self.hosts if h.flights}
         if not awaited:
             time.sleep(_PROBE_S if any(h.trouble for h in self.hosts) else 0.0)
@@ -303,7 +308,7 @@ class HostPool:
         return Lost(why=f"{host.name}: {why}")
 
     def _probe(self) -> None:
-        """Asks lost hosts whether they are back, and takes in those that answered."""
+        """Ask lost hosts whether they are back, and take in those that answered."""
         now = time.monotonic()
         for host in self.hosts:
             if host.trouble and not host.gone and host.probe is None and now >= host.probe_at_s:

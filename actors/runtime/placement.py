@@ -135,7 +135,7 @@ def shortage(hosts: Sequence[HostSpec], cluster: Resources) -> str:
 
 
 def reserve(plan: Plan, wait_s: float) -> PlacementGroup | None:
-    """Reserves all hosts together, so that two runs never wait for each other's half; None inside a Tune trial.
+    """Reserve all hosts together, so that two runs never wait for each other's half; None inside a Tune trial.
 
     Raises:
         UserError: the cluster has too little, or others hold it for longer than ``wait_s``.

@@ -52,7 +52,7 @@ class Gauges:
     """The gauges of one run, named ``ray_relief_*``."""
 
     def __init__(self, *, cell: str, setup: Setup) -> None:
-        """Registers the gauges with this process' node."""
+        """Register the gauges with this process' node."""
         config = setup.config
         tags = {"cell": cell, "strategy": config.label(), "dataset": config.data.name, "seed": str(config.seed)}
         self._clock, self._wall_s = config.costs.planning_time, 0.0
@@ -61,7 +61,7 @@ class Gauges:
             gauge.set_default_tags(tags)
 
     def show(self, record: RoundRecord, host_peak_mib: float | None = None) -> None:
-        """Sets the gauges to a committed round."""
+        """Set the gauges to a committed round."""
         self._wall_s += record.wall_s
         process_values = {
             "wall_seconds": self._wall_s,

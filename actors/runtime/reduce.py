@@ -40,7 +40,7 @@ class Gather:
         self._tree = Tree(len(blocks))
 
     def add(self, block: int, clients: Sequence[ClientId], result: BlockResult) -> None:
-        """Takes the answer of consecutive ``clients`` of a block; an answer that is no longer awaited is ignored."""
+        """Take the answer of consecutive ``clients`` of a block; an answer that is no longer awaited is ignored."""
         first, waiting = min(clients), self._waiting[block]
         if not set(clients) <= set(self._awaited[block]) or first in waiting:
             return
@@ -56,7 +56,7 @@ class Gather:
             self._sums[block] = Accumulator()
 
     def add_whole(self, results: Mapping[int, BlockResult], nodes: Mapping[Node, Sums]) -> None:
-        """Takes whole blocks whose sums a host has merged into ``nodes`` already."""
+        """Take whole blocks whose sums a host has merged into ``nodes`` already."""
         for block, result in results.items():
             self._rest[block].append(result)
             self._awaited[block].clear()

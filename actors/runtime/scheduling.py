@@ -26,7 +26,7 @@ class Paces:
     seen: dict[ClientId, tuple[float, int]] = field(default_factory=dict)
 
     def note(self, receipts: Sequence[Receipt], busy_s: float) -> None:
-        """Learns from a round in which hosts were busy for ``busy_s``; time beside training is shared equally."""
+        """Learn from a round in which hosts were busy for ``busy_s``; time beside training is shared equally."""
         trained_s = {r.assignment.client: r.work.measured.compute_s for r in receipts}
         beside_s = max(0.0, busy_s - sum(trained_s.values())) / max(1, len(trained_s))
         for receipt in receipts:
@@ -57,7 +57,7 @@ class Scheduler:
         self._answer_nbytes = 0
 
     def note(self, receipts: Sequence[Receipt], busy_s: float) -> None:
-        """Learns from a round."""
+        """Learn from a round."""
         self._paces.note(receipts, busy_s)
         self._answer_nbytes = max((r.bytes_up for r in receipts), default=0)
 

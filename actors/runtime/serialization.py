@@ -69,7 +69,7 @@ class _Unpacker(pickle.Unpickler):
 
 
 def pack(value: T) -> Packed[T]:
-    """Prepares a value of plain data and CPU tensors for the wire; send it before its tensors change."""
+    """Prepare a value of plain data and CPU tensors for the wire; send it before its tensors change."""
     file = io.BytesIO()
     packer = _Packer(file)
     packer.dump(value)
@@ -77,7 +77,7 @@ def pack(value: T) -> Packed[T]:
 
 
 def unpack(packed: Packed[T], copy: bool = False) -> T:
-    """Restores the value. Its tensors are views of the received, read-only arrays; with ``copy`` they are copies."""
+    """Restore the value. Its tensors are views of the received, read-only arrays; with ``copy`` they are copies."""
     with warnings.catch_warnings():
         # Torch has no read-only tensors and warns; receivers copy out of these and never write.
         warnings.simplefilter("ignore")

@@ -42,7 +42,7 @@ class SessionOptions:
 
 @contextmanager
 def ray_session(options: SessionOptions) -> Iterator[str | None]:
-    """Makes Ray usable inside the block; a cluster that was started here is stopped, any other is left running.
+    """Make Ray usable inside the block; a cluster that was started here is stopped, any other is left running.
 
     Yields the dashboard's address with its token, where a dashboard was requested and started here.
 
@@ -139,7 +139,7 @@ def _join(address: str, options: SessionOptions) -> None:
 
 
 def _knock(address: str) -> None:
-    """Checks that something listens at the address; Ray itself would wait for minutes."""
+    """Check that something listens at the address; Ray itself would wait for minutes."""
     host, colon, port = address.rpartition(":")
     if colon and port.isdecimal() and "/" not in host:
         socket.create_connection((host, int(port)), timeout=_CONNECT_S).close()

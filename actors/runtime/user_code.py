@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import shutil
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +17,7 @@ import ray
 from ray import cloudpickle
 
 from relief_ray.errors import UserError
-from relief_ray.files import cache_root
+from relief_ray.files import cache_root, disk_errors, folder_atomic
 from relief_ray.plugins import SourceFile, digests, sources
 
 T = TypeVar("T")
@@ -35,7 +33,7 @@ class WithSources(Generic[T]):
 
 
 def put(value: T, modules: tuple[str, ...]) -> ray.ObjectRef[T]:
-    """Puts a value where every process finds it, with the files of the user's ``modules``; read it with ``get``."""
+    """Put a value where every process finds it, with the files of the user's ``modules``; read it with ``get``."""
     files = sources(modules)
     if not files:
         return ray.put(value)
@@ -44,7 +42,7 @@ def put(value: T, modules: tuple[str, ...]) -> ray.ObjectRef[T]:
 
 
 def get(ref: ray.ObjectRef[T]) -> T:
-    """Fetches the value; the user's modules are put in place first.
+    """Fetch the value; the user's modules are put in place first.
 
     Raises:
         UserError: this process finds other modules of these names.
@@ -57,7 +55,7 @@ def get(ref: ray.ObjectRef[T]) -> T:
 
 
 def install(modules: Sequence[str], files: Sequence[SourceFile]) -> None:
-    """Makes ``modules`` importable here, from exactly these files.
+    """Make ``modules`` importable here, from exactly these files.
 
     Raises:
         UserError: other files are imported under these names, even so.
@@ -82,20 +80,13 @@ def install(modules: Sequence[str], files: Sequence[SourceFile]) -> None:
 
 
 def _write(folder: Path, files: Sequence[SourceFile]) -> None:
-    """Writes the files into a folder that appears complete, since other hosts of this node may write the same."""
+    """Write the files into a folder that appears complete, since other hosts of this node may write the same."""
     if folder.exists():
         return
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    beside = Path(tempfile.mkdtemp(prefix=f"{folder.name}-", dir=folder.parent))
-    for file in files:
-        (beside / file.name).parent.mkdir(parents=True, exist_ok=True)
-        (beside / file.name).write_bytes(file.content)
-    try:
-        beside.rename(folder)
-    except OSError:
-        shutil.rmtree(beside)
-        if not folder.exists():
-            raise
+    with disk_errors(folder, "write the driver's sources"), folder_atomic(folder) as part:
+        for file in files:
+            (part / file.name).parent.mkdir(parents=True, exist_ok=True)
+            (part / file.name).write_bytes(file.content)
 
 
 def _place_of(module: str) -> str:

@@ -34,13 +34,13 @@ class WorkerCache:
     """Keeps hosts and coordinator from one run to the next; ``close`` ends them."""
 
     def __init__(self) -> None:
-        """Starts without processes."""
+        """Start without processes."""
         self._needs: HostNeeds | None = None
         self._group: HostGroup | None = None
         self._coordinator: Handle | None = None
 
     def hosts(self, job: Job, options: RuntimeOptions, types: Mapping[str, Resources]) -> HostGroup:
-        """Returns hosts for this job: those of the last run where they fit and answer, new ones otherwise.
+        """Return hosts for this job: those of the last run where they fit and answer, new ones otherwise.
 
         Raises:
             UserError: the cluster lacks a resource, named with the fix.
@@ -62,13 +62,13 @@ class WorkerCache:
         return self._group
 
     def coordinator(self) -> Handle:
-        """Returns the coordinator's actor; starts it the first time."""
+        """Return the coordinator's actor; start it the first time."""
         if self._coordinator is None:
             self._coordinator = start_coordinator()
         return self._coordinator
 
     def close(self) -> None:
-        """Ends all processes; a later run starts new ones."""
+        """End all processes; a later run starts new ones."""
         self._end_hosts()
         if self._coordinator is not None and ray.is_initialized():
             with suppress(ray.exceptions.RayError):

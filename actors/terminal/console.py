@@ -12,7 +12,7 @@ from relief_ray.records.schema import RoundRecord
 
 
 def make_reporter(as_json: bool, num_runs: int, num_rounds: int) -> Reporter:
-    """Chooses by where the output goes; ``num_rounds`` are still to do in all ``num_runs`` runs."""
+    """Choose by where the output goes; ``num_rounds`` are still to do in all ``num_runs`` runs."""
     if as_json:
         return JsonEvents()
     return ProgressBar(num_runs, num_rounds) if is_interactive() else Lines(num_runs)
@@ -52,17 +52,17 @@ class Lines(Reporter):
         self._num_runs, self._num_begun, self._rounds = num_runs, 0, 0
 
     def begin(self, title: str, facts: str, done: int | None, rounds: int) -> None:
-        """Prints a headline."""
+        """Print a headline."""
         self._num_begun, self._rounds = self._num_begun + 1, rounds
         going_on = f"; going on after round {done}" if done is not None else ""
         print(f"[{self._num_begun}/{self._num_runs}] {title}: {facts}{going_on}", flush=True)
 
     def round(self, title: str, record: RoundRecord, clock: str) -> None:
-        """Prints an indented line."""
+        """Print an indented line."""
         print("  " + round_line(record, self._rounds, clock), flush=True)
 
     def end(self, end: CellEnd) -> None:
-        """Prints a line for a reused run; of others the rounds' lines have told everything."""
+        """Print a line for a reused run; of others the rounds' lines have told everything."""
         if end.reused:
             self._num_begun += 1
             line = "  ".join([f"{end.title}: {end.why}", *scores(end.record)])
@@ -73,11 +73,11 @@ class JsonEvents(JsonReporter):
     """Events ``run``, ``round`` and ``end``."""
 
     def begin(self, title: str, facts: str, done: int | None, rounds: int) -> None:
-        """Writes ``{"event": "run"}``."""
+        """Write ``{"event": "run"}``."""
         self.write({"event": "run", "run": title, "facts": facts, "done": done, "rounds": rounds})
 
     def round(self, title: str, record: RoundRecord, clock: str) -> None:
-        """Writes ``{"event": "round"}`` with cumulative totals."""
+        """Write ``{"event": "round"}`` with cumulative totals."""
         cost, totals = record.costs[clock], record.totals[clock]
         self.write(
             {
@@ -100,9 +100,9 @@ class JsonEvents(JsonReporter):
         )
 
     def end(self, end: CellEnd) -> None:
-        """Writes ``{"event": "end"}``."""
-        status = end.why if end.reused else end.status
-        self.write({"event": "end", "run": end.title, "status": status, **_json_scores(end.record)})
+        """Write ``{"event": "end"}``."""
+        facts = {"event": "end", "run": end.title, "status": end.status, "why": end.why or None}
+        self.write({**facts, **_json_scores(end.record)})
 
 
 def _json_scores(record: RoundRecord | None) -> dict[str, JsonValue]:
@@ -129,7 +129,7 @@ class ProgressBar(Reporter):
     """A bar for all runs together; every finished run leaves a line above it."""
 
     def __init__(self, num_runs: int, num_rounds: int) -> None:
-        """Starts drawing."""
+        """Start drawing."""
         self._console = make_console()
         columns = (
             TextColumn("{task.description}"),
@@ -143,29 +143,29 @@ class ProgressBar(Reporter):
         self._bar.start()
 
     def note(self, text: str) -> None:
-        """Prints a line above the bar."""
+        """Print a line above the bar."""
         self._console.print(text, markup=False)
 
     def begin(self, title: str, facts: str, done: int | None, rounds: int) -> None:
-        """Renames the bar."""
+        """Rename the bar."""
         self._num_begun, self._rounds, self._scores = self._num_begun + 1, rounds, ""
         heading = f"[{self._num_begun}/{self._num_runs}] {title}".replace("[", r"\[")
         self._bar.update(self._task, description=heading, state="")
 
     def round(self, title: str, record: RoundRecord, clock: str) -> None:
-        """Moves the bar."""
+        """Move the bar."""
         self._scores = "  ".join(" ".join(score.split()) for score in scores(record)) or self._scores
         simulated = f"sim. {record.totals[clock].time_s:.1f} s"
         parts = [f"round {record.round}/{self._rounds}", self._scores, simulated]
         self._bar.update(self._task, advance=1, state="  ".join(p for p in parts if p))
 
     def end(self, end: CellEnd) -> None:
-        """Leaves one line above the bar."""
+        """Leave one line above the bar."""
         self._num_begun += end.reused
         words = end.why if end.reused else f"{end.status} in {end.seconds:.1f} s"
         line = "  ".join([f"[{self._num_begun}/{self._num_runs}] {end.title}: {words}", *scores(end.record)])
         self._console.print(line, markup=False)
 
     def close(self) -> None:
-        """Removes the bar."""
+        """Remove the bar."""
         self._bar.stop()

@@ -71,7 +71,7 @@ def _is_void(error: BaseException) -> bool:
 
 
 def report(error: BaseException) -> int:
-    """Writes the error to stderr as one block and returns the exit code."""
+    """Write the error to stderr as one block and return the exit code."""
     code = exit_code(error)
     if code == READER_GONE:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")

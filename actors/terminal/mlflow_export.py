@@ -52,14 +52,14 @@ class Exports:
         return NullTracker()
 
     def end(self, tracker: Tracker, folder: Path) -> None:
-        """Tells the store how the run ended, without waiting for it."""
+        """Tell the store how the run ended, without waiting for it."""
         status = read_run(folder).status
         thread = threading.Thread(target=tracker.finish, args=(status,), daemon=True, name="mlflow-finish")
         thread.start()
         self._endings.append(thread)
 
     def close(self, patience_s: float = PATIENCE_S) -> None:
-        """Waits for exports under way; the rest is left for `relief-ray sync`."""
+        """Wait for exports under way; the rest is left for `relief-ray sync`."""
         until = time.monotonic() + patience_s
         for thread in self._endings:
             thread.join(max(0.0, until - time.monotonic()))

@@ -33,7 +33,7 @@ class Main(TyperGroup):
             raise typer.Exit(report(error)) from None
 
     def main(self, *args: object, **kwargs: object) -> None:
-        """Runs a command and exits."""
+        """Run a command and exit."""
         kwargs["standalone_mode"] = False
         try:
             code = super().main(*args, **kwargs)  # type: ignore[arg-type]
@@ -45,7 +45,7 @@ class Main(TyperGroup):
 
 
 def _usage(error: Exception) -> int:
-    """Reports a wrong option or argument; 0 where the error is of another kind.
+    """Report a wrong option or argument; 0 where the error is of another kind.
 
     Typer has had several classes for these, with this shape in common.
     """

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from rich.console import Console
 
 from actors.terminal.exit_codes import WIDTH
-from relief_ray.records.cells import Status
-from relief_ray.records.schema import RoundRecord
+from relief_ray.records.schema import RoundRecord, Status
 
 
 def make_console(stderr: bool = False) -> Console:
@@ -87,34 +86,34 @@ class Reporter:
     """Shows the progress of one command's cells; this base prints notes as plain lines and nothing else."""
 
     def note(self, text: str) -> None:
-        """Prints a message for the user."""
+        """Print a message for the user."""
         print(text, flush=True)
 
     def begin(self, title: str, facts: str, done: int | None, rounds: int) -> None:
-        """Announces a cell that starts, or goes on after round ``done`` of ``rounds``."""
+        """Announce a cell that starts, or goes on after round ``done`` of ``rounds``."""
 
     def round(self, title: str, record: RoundRecord, clock: str) -> None:
-        """Shows a committed round; ``clock`` names the time model whose seconds and joules are shown."""
+        """Show a committed round; ``clock`` names the time model whose seconds and joules are shown."""
 
     def end(self, end: CellEnd) -> None:
-        """Shows how a cell ended."""
+        """Show how a cell ended."""
 
     def refresh(self, view: GridView) -> None:
-        """Redraws a grid's progress; called twice a second."""
+        """Redraw a grid's progress; called twice a second."""
 
     def close(self) -> None:
-        """Gives the terminal back."""
+        """Give the terminal back."""
 
 
 class JsonReporter(Reporter):
     """Base of reporters that print one JSON object per line on stdout; notes go to stderr."""
 
     def note(self, text: str) -> None:
-        """Prints to stderr."""
+        """Print to stderr."""
         print(text, file=sys.stderr, flush=True)
 
     def write(self, facts: Mapping[str, object]) -> None:
-        """Prints one event."""
+        """Print one event."""
         print(json.dumps(facts), flush=True)
 
 

@@ -18,7 +18,7 @@ class StopSignals:
     """Inside the block, signals are remembered; ``code`` is the exit code of the first one, 0 before."""
 
     def __init__(self) -> None:
-        """Starts without a signal."""
+        """Start without a signal."""
         self.code = 0
         self._before: dict[signal.Signals, signal._HANDLER] = {}
 

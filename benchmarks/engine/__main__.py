@@ -28,7 +28,7 @@ PARTS = (*ALONE, *ON_RAY)
 def run_parts(
     effort: Effort, parts: tuple[str, ...], peers: Path | None, folder: Path, keep: Callable[[Figures], None]
 ) -> Figures:
-    """Runs the chosen parts one after another; prints figures as they come, and passes all so far to ``keep``."""
+    """Run the chosen parts one after another; print figures as they come, and pass all so far to ``keep``."""
     from actors.runtime.session import SessionOptions, ray_session
     from benchmarks.engine.peers import NICENESS
     from benchmarks.engine.product import use_one_thread
@@ -58,7 +58,7 @@ def run_parts(
 
 
 def installed(effort: Effort, peers: Path | None) -> tuple[Mapping[str, Installed], Figures]:
-    """Installs the peers; returns those that can run, and figures on them: versions, reasons, seconds."""
+    """Install the peers; return those that can run, and figures on them: versions, reasons, seconds."""
     from benchmarks.engine.peers import describe, install
 
     began = time.perf_counter()
@@ -69,7 +69,7 @@ def installed(effort: Effort, peers: Path | None) -> tuple[Mapping[str, Installe
 
 
 def printed(name: str, pieces: Iterable[Figures]) -> Iterator[Figures]:
-    """Prints figures as they come."""
+    """Print figures as they come."""
     began = time.perf_counter()
     for figures in pieces:
         print(f"\n{name} ({time.perf_counter() - began:.0f} s)", flush=True)
@@ -141,7 +141,7 @@ def all_full(effort: Effort, ready: Mapping[str, Installed], folder: Path) -> It
 
 
 def write(measured: Mapping[str, object], json_file: Path | None, markdown: Path | None) -> None:
-    """Writes the figures as one flat JSON object (infinite and NaN become null), and the page made from it."""
+    """Write the figures as one flat JSON object (infinite and NaN become null), and the page made from it."""
     from benchmarks.engine.page import render
 
     known = {k: None if isinstance(v, float) and not isfinite(v) else v for k, v in measured.items()}
@@ -152,7 +152,7 @@ def write(measured: Mapping[str, object], json_file: Path | None, markdown: Path
 
 
 def require_place(option: str, file: Path | None) -> None:
-    """Exits before anything is measured if ``file`` could not be written afterwards."""
+    """Exit before anything is measured if ``file`` could not be written afterwards."""
     if file is None:
         return
     try:
@@ -164,7 +164,7 @@ def require_place(option: str, file: Path | None) -> None:
 
 
 def require_no_less(file: Path, parts: Collection[str]) -> None:
-    """Exits if ``file`` has figures of parts that are not among the ``parts`` to be measured."""
+    """Exit if ``file`` has figures of parts that are not among the ``parts`` to be measured."""
     try:
         held = set(json.loads(file.read_text())["parts"].split(","))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -223,7 +223,7 @@ def main(arguments: list[str] | None = None) -> None:
         peers = None if options.no_peers else options.peers.resolve()
 
         def keep(so_far: Figures) -> None:
-            """Writes the figures so far, so that a failing part loses none of them."""
+            """Write the figures so far, so that a failing part loses none of them."""
             write({**so_far, "mode": mode}, options.json, None)
 
         figures = {**run_parts(EFFORTS[mode], parts, peers, Path(folder), keep), "mode": mode}

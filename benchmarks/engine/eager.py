@@ -70,7 +70,7 @@ class EagerCnn(nn.Module):
 
     @torch.no_grad()
     def load_flat(self, flat: Tensor) -> None:
-        """Copies the flat model (numel,) in."""
+        """Copy the flat model (numel,) in."""
         start = 0
         for piece in self.pieces():
             piece.copy_(flat[start : start + piece.numel()].view(piece.shape))

@@ -75,7 +75,7 @@ def on_device(scenario: Scenario, device: torch.device, num_turns: int, matrix: 
 
 
 def eager_round(scenario: Scenario, device: torch.device) -> Callable[[], object]:
-    """Trains one client as many times as the fleet has clients; its windows are on the device."""
+    """Train one client as many times as the fleet has clients; its windows are on the device."""
     client = make_client(scenario, scenario.spec.names)
     model = EagerCnn(client.task).to(device)
     windows = [client.windows[m].to(device) for m, _ in client.task.channels]

@@ -141,7 +141,7 @@ class Calls:
     """Seconds of each Python function during one action, called functions included."""
 
     def __init__(self, action: Callable[[], object]) -> None:
-        """Runs the action under a profile."""
+        """Run the action under a profile."""
         profile = Profile()
         profile.runcall(action)
         stats: Any = pstats.Stats(profile)

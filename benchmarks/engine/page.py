@@ -28,7 +28,7 @@ VARIANTS = (
 
 
 def render(figures: Found) -> str:
-    """Renders the page from the figures."""
+    """Render the page from the figures."""
     first = [head(figures), targets(figures), missed(figures), full(figures), local(figures), fleet(figures)]
     last = [
         noop(figures),

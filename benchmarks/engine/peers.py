@@ -68,7 +68,7 @@ class Installed:
     version: str
 
     def run(self, folder: Path, num_rounds: int) -> list[float]:
-        """Runs so many rounds of the task in ``folder`` in new processes, from its initial model; seconds of each.
+        """Run so many rounds of the task in ``folder`` in new processes, from its initial model; seconds of each.
 
         Raises:
             RuntimeError: the peer failed.

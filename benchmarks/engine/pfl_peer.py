@@ -44,7 +44,7 @@ class Module(EagerCnn):
         return nn.functional.cross_entropy(self(*windows), labels)
 
     def metrics(self, *data: Tensor) -> dict[str, Any]:
-        """Returns no metrics."""
+        """Return no metrics."""
         return {}
 
 

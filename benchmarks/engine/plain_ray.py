@@ -77,7 +77,7 @@ class PlainRay:
             self.flat[:] = self._total
 
     def close(self) -> None:
-        """Ends the hosts."""
+        """End the hosts."""
         for host in self._hosts:
             ray.kill(host)
 

@@ -29,7 +29,7 @@ class Stopwatch:
         self._executor, self.seconds = executor, list[float]()
 
     def train(self, round_: int, models: Models, tasks: Sequence[Assignment], states: States) -> Trained:
-        """Delegates to the executor."""
+        """Delegate to the executor."""
         began = perf_counter()
         trained = self._executor.train(round_, models, tasks, states)
         self.seconds.append(perf_counter() - began)
@@ -38,11 +38,11 @@ class Stopwatch:
     def evaluate(
         self, models: Models, targets: Sequence[EvalTarget], states: States, part: str
     ) -> Mapping[str, Tensor]:
-        """Delegates to the executor."""
+        """Delegate to the executor."""
         return self._executor.evaluate(models, targets, states, part)
 
     def close(self) -> None:
-        """Delegates to the executor."""
+        """Delegate to the executor."""
         self._executor.close()
 
 
@@ -78,7 +78,7 @@ class Product:
         return seconds
 
     def segment(self, num_rounds: int) -> list[float]:
-        """Runs ``num_rounds`` after one round that is not counted, in which the run's record is also rewritten."""
+        """Run ``num_rounds`` after one round that is not counted, in which the run's record is also rewritten."""
         return self.run(num_rounds + 1)[1:]
 
     @property
@@ -100,7 +100,7 @@ class Product:
         return setup.layout.flatten(self._experiment.state.models["global"])
 
     def close(self) -> None:
-        """Ends the worker processes that this object started, and closes the folder."""
+        """End the worker processes that this object started, and close the folder."""
         self._folder.close()
         if self._group is not None:
             self._group.close()
@@ -116,7 +116,7 @@ class Shares:
 
     @classmethod
     def of(cls, product: Product) -> Shares:
-        """Starts measuring ``product``."""
+        """Start measuring ``product``."""
         return cls(product=product, busy_s=product.busy_s, num_rounds=len(product.round_s))
 
     def figures(self) -> Figures:
@@ -140,5 +140,5 @@ def straggler_s(record: RoundRecord) -> float:
 
 
 def use_one_thread() -> None:
-    """Limits this process to one thread, as every worker and every peer."""
+    """Limit this process to one thread, as every worker and every peer."""
     use_threads(1)

@@ -155,5 +155,5 @@ class Runs:
         return (ended[FIRST + num_rounds - 1] - ended[FIRST - 1]) / num_rounds
 
     def close(self) -> None:
-        """Ends hosts and coordinator."""
+        """End hosts and coordinator."""
         self._worker_cache.close()

@@ -74,7 +74,7 @@ class Scenario:
 
 
 def write(scenario: Scenario, peers: bool = True) -> Scenario:
-    """Writes the signal and, for the ``peers``, every client's windows, labels and the initial model."""
+    """Write the signal and, for the ``peers``, every client's windows, labels and the initial model."""
     scenario.folder.mkdir(parents=True, exist_ok=True)
     spec, rng = scenario.spec, np.random.default_rng(scenario.seed)
     rows = scenario.num_clients * scenario.num_windows * STEP + spec.window

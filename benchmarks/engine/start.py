@@ -109,7 +109,7 @@ def begin(
     num_windows: int = NUM_WINDOWS,
     watch: Callable[[Mapping[str, int] | None], None] | None = None,
 ) -> Seconds:
-    """Starts a run; ``watch`` is called with its processes' memory. Seconds until round 1 (``""``) and of each phase.
+    """Start a run; ``watch`` is called with its processes' memory. Seconds until round 1 (``""``) and of each phase.
 
     Raises:
         RuntimeError: the run failed.
@@ -135,7 +135,7 @@ def floor() -> float:
 def child(
     program: str, watch: Callable[[Mapping[str, int] | None], None] | None, *arguments: str
 ) -> tuple[float, Mapping[str, float]]:
-    """Runs a program of this package; when it began and what it wrote, in seconds of the epoch."""
+    """Run a program of this package; when it began and what it wrote, in seconds of the epoch."""
     with tempfile.TemporaryDirectory(prefix="rrs-", dir="/tmp") as scratch:
         out = Path(scratch) / "seen.json"
         command = [sys.executable, "-m", f"benchmarks.engine.{program}", *arguments, str(out)]

@@ -21,14 +21,14 @@ class Host:
     """An actor that has imported torch, ready to train."""
 
     def hello(self) -> str:
-        """Imports torch and returns its version."""
+        """Import torch and return its version."""
         import torch
 
         return str(torch.__version__)
 
 
 def main(out: Path) -> None:
-    """Starts a cluster with the options of a run, and two actors."""
+    """Start a cluster with the options of a run, and two actors."""
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # or Ray writes one to the home folder
     ray.init(
         address="local",

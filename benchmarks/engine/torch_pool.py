@@ -69,7 +69,7 @@ class TorchPool:
         self.flat.copy_(self.flat.double() + total / self._num_clients)
 
     def close(self) -> None:
-        """Ends the children."""
+        """End the children."""
         for child, orders, _ in self._children:
             orders.send(None)
             child.join()

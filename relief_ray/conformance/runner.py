@@ -77,7 +77,7 @@ class _Bench:
     ) -> dict[str, JsonValue]:
         """Run to the end, in one go or interrupted after every ``num_rounds``, and return the outcome."""
         config, path = config or self.config, self.root / name
-        while drive(config, path, make_executor, after_rounds(num_rounds), instrumented).status != "finished":
+        while drive(config, path, make_executor, after_rounds(num_rounds), instrumented).status != "done":
             pass
         refused = {c: why for record in read_rounds(path) for c, why in record.rejected.items()}
         if refused and instrumented:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from relief_ray.data.loader import NULL, DatasetSpec, Recording
 from relief_ray.data.source import MARKER, Source, open_source
 from relief_ray.errors import UserError
-from relief_ray.files import cache_root, digest_files, folder_atomic, sha256_file, sha256_json
+from relief_ray.files import cache_root, digest_files, disk_errors, folder_atomic, sha256_file, sha256_json
 from relief_ray.plugins import digests, modules_of
 
 PARSER_VERSION = 1
@@ -91,7 +91,7 @@ def write_entry(
     facts: Facts,
 ) -> None:
     """Write one entry atomically."""
-    with folder_atomic(folder) as part:
+    with disk_errors(folder, "write the parsed data"), folder_atomic(folder) as part:
         np.save(part / "signal.npy", np.ascontiguousarray(signal, np.float32))
         np.save(part / "labels.npy", labels.astype(np.int16))
         np.save(part / "bouts.npy", bouts.astype(np.int64))

@@ -21,7 +21,8 @@ class DataConfig(FrozenConfig):
         fold: number of the held-out pair of subjects, from 0; for `held_out_subject` alone.
         stride_s: seconds between the starts of neighbouring windows.
         num_clients: number of clients; None: one per training subject.
-        test_fraction: share of a bout's length; `validation_fraction` is the share of what remains of it.
+        validation_fraction: share of what a bout has left after its test part.
+        test_fraction: share of a bout's length.
         units: body units of dsa; empty: all.
         subjects: the subjects that take part; empty: all.
         max_windows_per_client: limit of training windows, kept evenly over a client's recording.

@@ -21,9 +21,19 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Dataset:
-    """A parsed dataset: `labels` (rows,) class index or -1, `bouts` (num_bouts, 3) subject position, start, stop.
+    """A parsed dataset; its signal stays on disk.
 
-    The signal itself, (rows, channels) float32 in raw units, stays on disk at `signal_path`.
+    Attributes:
+        spec: the dataset's facts, with the chosen body units.
+        source: place of the raw files.
+        source_digest: sha256 of the raw files.
+        digest: sha256 over raw files, parser and description: what is parsed here.
+        origin: `real` or `SYNTHETIC`.
+        signal_path: .npy of (rows, channels) float32 in raw units.
+        labels: (rows,) int16 class index, -1 without a known activity.
+        bouts: (num_bouts, 3) int64 subject position, first row, one past the last.
+        facts: the parser's findings by subject.
+        load_s: seconds that loading took.
     """
 
     spec: DatasetSpec

@@ -24,7 +24,27 @@ class Range(TypedDict):
 
 
 class Description(TypedDict):
-    """A dataset in figures; `activity_s` per subject and class."""
+    """A dataset in figures, as `relief-ray data describe` prints it; JSON-able.
+
+    Attributes:
+        name: the dataset's name.
+        title: one line on it.
+        origin: `real` or `SYNTHETIC`.
+        path: place of the raw files.
+        digest: sha256 of what was parsed.
+        citation: whom to cite.
+        licence: what is allowed.
+        doi: its DOI; empty without one.
+        rate_hz: samples per second after parsing.
+        window: samples per window.
+        num_rows: rows of the signal.
+        subjects: the subjects' numbers.
+        activity_s: seconds by subject and class.
+        ranges: range of values by modality, in raw units.
+        facts: the parser's findings by subject.
+        windows: number of windows by part.
+        coverage: windows per client, part and class.
+    """
 
     name: str
     title: str

@@ -94,7 +94,18 @@ class ClientCoverage(TypedDict):
 
 
 class Coverage(TypedDict):
-    """Windows per client, part and class; `notes` counts bouts too short for some part; JSON-able."""
+    """Windows per client, part and class; JSON-able.
+
+    Attributes:
+        classes: class names.
+        clients: training and validation windows of every client.
+        train: training windows by class.
+        validation: validation windows by class.
+        test: test windows by class.
+        single_class_clients: clients that train on one class only.
+        notes: number of bouts too short for some part, by the reason.
+        overlap: share of a window that the next one repeats.
+    """
 
     classes: list[str]
     clients: list[ClientCoverage]
@@ -111,6 +122,7 @@ class FederatedData:
     """Windows of every client, and pooled validation and test windows.
 
     Attributes:
+        spec: the dataset's facts.
         digest: sha256 over source bytes, parser version and data configuration.
         origin: `real` or `SYNTHETIC`.
         clients: training windows by client id.

@@ -1,10 +1,11 @@
-"""Download of a dataset from its UCI address, or import of a file or folder that the user downloaded by hand.
+"""Raw files of a dataset: downloaded from its UCI address, imported from the user's own download, or synthetic.
 
 A download resumes where it broke off (HTTP Range, where offered) and is retried with growing pauses after server errors
 and cut connections. It only becomes the dataset when it is a complete, safe archive that holds the expected files.
 Archives are kept and read as they are: nothing is unpacked.
 """
 
+import json
 import shutil
 import time
 import urllib.error
@@ -16,12 +17,14 @@ from pathlib import Path
 from typing import TypedDict
 from urllib.parse import unquote, urlparse
 
+import numpy as np
+
 from relief_ray.data.loader import DatasetSpec
-from relief_ray.data.registry import get_spec
+from relief_ray.data.registry import DATASETS, get_loader, get_spec
 from relief_ray.data.source import MARKER, check_members, find_source, open_source, open_zip, search_roots
 from relief_ray.data.verify import VerifyReport, verify_source
 from relief_ray.errors import UserError
-from relief_ray.files import sync, write_atomic
+from relief_ray.files import move, sync, write_atomic
 
 Progress = Callable[[int, int | None], None]
 _CHUNK = 1 << 18
@@ -147,7 +150,7 @@ def _accept(spec: DatasetSpec, part: Path, target: Path) -> None:
         part.unlink(missing_ok=True)
         raise
     sync(part)
-    part.replace(target)
+    move(part, target)
     if not _holds(spec, target):
         _reject(target)
         raise UserError(f"{target}: the archive does not hold files like {spec.member!r}; another dataset?")
@@ -163,7 +166,7 @@ def _holds(spec: DatasetSpec, target: Path) -> bool:
 
 def _reject(target: Path) -> None:
     """Rename a file so that it is never read as data and the next fetch starts afresh."""
-    target.replace(target.with_name(target.name + ".rejected"))
+    move(target, target.with_name(target.name + ".rejected"))
 
 
 def import_from(name: str, path: str | Path, root: str | Path | None = None) -> FetchReport:
@@ -199,3 +202,28 @@ def _report(spec: DatasetSpec, path: Path) -> FetchReport:
         "num_bytes": sum(file.stat().st_size for file in files),
         "verification": verification,
     }
+
+
+def synth(name: str, root: str | Path, seed: int = 0, scale: float = 1.0) -> Path:
+    """Write synthetic raw files in a dataset's format to `root/NAME_SYNTHETIC` and return that folder.
+
+    `scale` shortens every segment (not where all files have one length). Both a marker file and the first row of every
+    file, a fixed ramp (`formats.common.signature`), make everything computed from them SYNTHETIC.
+
+    Raises UserError for a dataset without a synthetic form, or a scale outside (0, 1].
+    """
+    loader = get_loader(name)
+    if loader.synthesise is None:
+        others = ", ".join(n for n, known in DATASETS.items() if known.synthesise)
+        raise UserError(f"data synth {name!r}: no synthetic form; choose one of {others}")
+    if not 0.0 < scale <= 1.0 or (loader.spec.fixed_length and scale != 1.0):
+        fixed = ", ".join(n for n, known in DATASETS.items() if known.synthesise and known.spec.fixed_length)
+        raise UserError(
+            f"data synth {name}: scale {scale:g}, expected 0 < scale <= 1 ({fixed}: 1, its files have one length)"
+        )
+    folder = Path(root) / f"{loader.spec.name.replace(':', '.')}_SYNTHETIC"
+    marker = {"origin": "SYNTHETIC", "dataset": name, "seed": seed, "scale": scale}
+    write_atomic(folder / MARKER, json.dumps(marker, sort_keys=True).encode())
+    for subject in loader.spec.subjects:
+        loader.synthesise(loader.spec, folder, subject, scale, np.random.default_rng([seed, subject]))
+    return folder

@@ -26,13 +26,16 @@ class DatasetSpec:
     Attributes:
         name: what ``data.name`` calls it; of a user's dataset its import path, whatever is written here.
         title: one line for lists and reports.
-        rate_hz: samples per second after parsing; ``raw_rate_hz`` those of the files.
+        rate_hz: samples per second after parsing.
+        raw_rate_hz: samples per second in the files.
         modalities: (name, channels) in canonical order, the rarest last; columns of a parsed signal lie in that order.
         classes: class names; a label is an index into them.
         labels: the raw codes of ``classes``, in the same order.
         subjects: the subjects' numbers in the files.
         type_counts: clients of device type A, B and C (built-in sets: the paper, Section VI).
-        citation, licence, doi: whom to cite, and what is allowed.
+        citation: whom to cite.
+        licence: what is allowed.
+        doi: its DOI; empty without one.
         member: regular expression of a raw file's path in its folder or archive.
         url: the archive to download; empty where there is none.
         hints: parts of the names of folders and archives that are searched below the data root.
@@ -41,6 +44,7 @@ class DatasetSpec:
         units: body units whose channels make up a modality, in canonical order.
         max_abs: largest plausible absolute value of each modality, in raw units.
         activity_s: shortest and longest usual seconds of an activity per subject.
+        fixed_length: whether all raw files have one length, so that synthetic ones cannot be shortened.
     """
 
     name: str
@@ -63,6 +67,7 @@ class DatasetSpec:
     units: tuple[str, ...] = ()
     max_abs: tuple[float, ...] = ()
     activity_s: tuple[float, float] = (0.0, 0.0)
+    fixed_length: bool = False
 
     @property
     def window(self) -> int:
@@ -98,9 +103,15 @@ class Members:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recording:
-    """A subject's rows: signal (rows, channels) float32, labels (rows,) int16 raw codes, bouts (n, 2) [start, stop).
+    """Rows of one subject. Inside a bout they follow each other at the sample rate; nothing holds between bouts.
 
-    Rows inside one bout follow each other at the sample rate without a break; between bouts nothing may be assumed.
+    Attributes:
+        subject: the subject's number in the files.
+        signal: (rows, channels) float32 in raw units, modalities in canonical order.
+        labels: (rows,) int16 raw codes.
+        bouts: (n, 2) int64 first row and one past the last of every unbroken stretch.
+        synthetic: whether the file is marked as SYNTHETIC.
+        facts: the parser's findings, e.g. the share of gaps.
     """
 
     subject: int
@@ -120,11 +131,14 @@ class Loader:
         files: ``files(spec, subject)`` gives the ends of the subject's file names below the data root.
         parse: ``parse(spec, members, path, subject)`` reads one subject: ``members.read(name)`` gives a file's bytes,
             ``members.names`` all files, ``path`` is the folder or archive, for error messages.
+        synthesise: ``synthesise(spec, folder, subject, scale, rng)`` writes synthetic raw files of one subject below
+            ``folder``, for `relief-ray data synth`; ``scale`` shortens every segment. None: there is no such form.
     """
 
     spec: DatasetSpec
     files: Callable[[DatasetSpec, int], list[str]]
     parse: Callable[[DatasetSpec, Members, Path, int], Recording]
+    synthesise: Callable[[DatasetSpec, Path, int, float, np.random.Generator], None] | None = None
 
 
 def require_members(spec: DatasetSpec, names: Sequence[str], expected: Sequence[str], path: Path) -> list[str]:

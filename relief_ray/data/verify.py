@@ -58,7 +58,18 @@ _MAX_NAN_SHARE = 0.2
 
 
 class VerifyReport(TypedDict):
-    """`ok` is about structure; `files` tells known from unlisted or differing digests; JSON-able."""
+    """Result of a check of a dataset's files; JSON-able.
+
+    Attributes:
+        name: the dataset's name.
+        path: place of the raw files.
+        origin: `real` or `SYNTHETIC`.
+        files: ``known``, ``differs`` or ``unlisted`` by file, from its digest.
+        num_known: number of known files.
+        problems: faults of structure or content.
+        warnings: oddities that are no faults.
+        ok: whether there are no problems; digests do not count.
+    """
 
     name: str
     path: str

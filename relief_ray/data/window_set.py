@@ -14,9 +14,15 @@ from relief_ray.errors import UserError
 class WindowSet:
     """Windows of one client or part: small, picklable, without signals.
 
-    `signal_path`: .npy (rows, channels) float32 in raw units; `starts` (n,) int64 first rows; `labels` (n,) int64 class
-    index; `subjects` (n,) int16 subject position; `columns`: modality, first column, one past its last; `mean`, `std`
-    (channels,) float32.
+    Attributes:
+        signal_path: .npy of (rows, channels) float32 in raw units.
+        starts: (n,) int64 first row of every window.
+        labels: (n,) int64 class index.
+        subjects: (n,) int16 subject position.
+        window: samples per window.
+        columns: modality, first column and one past its last, in canonical order.
+        mean: (channels,) float32, subtracted from raw values.
+        std: (channels,) float32, by which they are divided.
     """
 
     signal_path: str

@@ -10,11 +10,15 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from pydantic import Field, field_validator
+
 from relief_ray.codec import encoded_nbytes
+from relief_ray.devices.clocks import clock_name
 from relief_ray.devices.planner import CostPlanner, Counter, assumed_engine
 from relief_ray.devices.time import TimeModel
 from relief_ray.devices.types import DeviceType
 from relief_ray.devices.workload import num_steps
+from relief_ray.frozen import FrozenConfig
 from relief_ray.groups import GroupLayout, Selection
 from relief_ray.messages import (
     Assignment,
@@ -30,6 +34,31 @@ from relief_ray.messages import (
 from relief_ray.stages import Engine
 
 Accounting = Literal["method", "table"]
+
+
+class CostConfig(FrozenConfig):
+    """Simulated time and energy (docs/costs.md).
+
+    Attributes:
+        planning_time: the time model that allocation plans with, by name or import path.
+        utilisation: factor on peak FLOP/s in the FLOP-based time models; None: the value fitted for the backbone.
+        profile: file with a measured device profile, for time models that need one.
+        accounting: ``method`` charges what was done, ``table`` what the paper's Tables I and II charge.
+        count_server_time: whether a round also lasts as long as the server's aggregation took here.
+    """
+
+    planning_time: str = "split_naive"
+    utilisation: float | None = Field(default=None, gt=0.0)
+    profile: str | None = None
+    accounting: Accounting = "method"
+    count_server_time: bool = False
+
+    @field_validator("planning_time")
+    @classmethod
+    def _known_clock(cls, name: str) -> str:
+        return clock_name(name)
+
+
 # Added groups whose bytes Tables I and II add to FedAvg's: adapters (+6.7 %) and routers (+3.3 %).
 ADDED_ROLES = frozenset({"connector", "router"})
 
@@ -96,7 +125,12 @@ def round_cost(
 class CostAccountant:
     """The ``Accountant``: charges the same recorded work under every clock, so that no second run is needed.
 
-    ``whole``: the rule of ``table`` accounting where it applies to the method, else None.
+    Attributes:
+        counter: counts FLOPs and bytes of the backbone.
+        types: the fleet's device types by name.
+        clocks: time models by name.
+        whole: the rule of ``table`` accounting where it applies to the method, else None.
+        count_server_time: whether a round also lasts as long as the server's aggregation took here.
     """
 
     counter: Counter

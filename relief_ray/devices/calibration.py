@@ -96,7 +96,7 @@ def nominal_energy_j(costs: CostTable, model: FlopProportional | Split, model_nb
 
 
 def fit(costs: CostTable, model_nbytes: int, *, backbone: str, time_model: ModelName) -> Calibration:
-    """Solves ``nominal_energy_j(utilisation) = target`` by bisection; energy falls as utilisation grows.
+    """Solve ``nominal_energy_j(utilisation) = target`` by bisection; energy falls as utilisation grows.
 
     ``costs`` counted on PAMAP2's shapes, ``model_nbytes`` the encoded length of the whole trainable model.
 

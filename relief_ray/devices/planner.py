@@ -74,7 +74,16 @@ class Counter:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CostPlanner:
-    """The ``Planner`` of a simulated run: predicts stage times for the allocator, with one clock."""
+    """The ``Planner`` of a simulated run: predicts stage times for the allocator, with one clock.
+
+    Attributes:
+        counter: counts FLOPs and bytes of the backbone.
+        fleet: the clients, with their windows and sensors.
+        types: the fleet's device types by name.
+        model: the time model that planning goes by.
+        engine: the training engine whose FLOPs are counted.
+        batch_size: windows per optimizer step.
+    """
 
     counter: Counter
     fleet: Fleet

@@ -53,12 +53,14 @@ class TimeModel(FrozenConfig):
         about: one line for ``fleet show``.
         engine: the training engine whose FLOPs it is given, ``naive`` or ``reuse``; None: that of the run.
         needs_profile: whether it can only be built where ``costs.profile`` names a device profile.
+        is_fitted: whether its constants were chosen so that FedAvg's joules agree with the paper's (calibration.json).
     """
 
     name: ClassVar[str] = ""
     about: ClassVar[str] = ""
     engine: ClassVar[Engine | None] = None
     needs_profile: ClassVar[bool] = False
+    is_fitted: ClassVar[bool] = False
 
     @classmethod
     def build(cls, context: ClockContext) -> TimeModel:
@@ -80,6 +82,7 @@ class FlopProportional(TimeModel):
     name: ClassVar[str] = "flop_proportional"
     about: ClassVar[str] = "the paper's: time in proportion to the trained groups' FLOPs"
     engine: ClassVar[Engine | None] = "naive"
+    is_fitted: ClassVar[bool] = True
 
     kind: Literal["flop_proportional"] = "flop_proportional"
     utilisation: float = Field(default=1.0, gt=0)
@@ -98,6 +101,8 @@ class FlopProportional(TimeModel):
 
 class Split(TimeModel):
     """Counted forward, backward and optimizer FLOPs over the device's speed: what Section VII finds missing."""
+
+    is_fitted: ClassVar[bool] = True
 
     kind: Literal["split"] = "split"
     utilisation: float = Field(default=1.0, gt=0)
@@ -137,9 +142,16 @@ class SplitReuse(Split):
 
 
 class Throughput(FrozenConfig):
-    """Measured FLOP/s of one device type by phase; the link only where it was measured too.
+    """Measured speed of one device type; the link only where it was measured too.
 
-    ``stagewise``: the same stage by stage, used instead where it knows all stages of a round.
+    Attributes:
+        forward_flops_per_s: FLOP/s of forward passes.
+        backward_flops_per_s: FLOP/s of backward passes.
+        optimizer_flops_per_s: FLOP/s of optimizer steps.
+        uplink_bytes_per_s: speed of uploads; None: the device type's.
+        downlink_bytes_per_s: speed of downloads; None: the device type's.
+        latency_s: seconds that each transfer takes besides; None: the device type's.
+        stagewise: the speeds stage by stage, used instead where they cover all stages of a round.
     """
 
     forward_flops_per_s: float = Field(gt=0)
@@ -164,9 +176,21 @@ class Throughput(FrozenConfig):
 
 
 class Conditions(FrozenConfig):
-    """Circumstances in which a profile was MEASURED: machine, versions, settings, spread of the repetitions.
+    """Circumstances in which a profile was MEASURED.
 
-    ``spread`` is (q3 - q1) / median of the seconds of a full round over ``turns``.
+    Attributes:
+        status: ``MEASURED``.
+        cpu: name of the processor.
+        num_cores: its cores.
+        num_threads: torch threads.
+        torch: torch's version.
+        torch_build: torch's build options.
+        date: day of the measurement.
+        commit: commit of the sources.
+        settings: what was run.
+        turns: repetitions.
+        spread: (q3 - q1) / median of the seconds of a full round over ``turns``.
+        load_before: load average before it began; None where the system has none.
     """
 
     status: Literal["MEASURED"] = "MEASURED"
@@ -259,7 +283,7 @@ def throughput(load: Workload, measured: StageTimes) -> Throughput:
 
 
 def load_profile(path: Path) -> Profile:
-    """Reads a profile file.
+    """Read a profile file.
 
     Raises:
         UserError: no such file, not JSON, another schema version, or a key that is missing, unknown or out of range.
@@ -286,7 +310,7 @@ def load_profile(path: Path) -> Profile:
 
 
 def save_profile(profile: Profile, path: Path) -> None:
-    """Writes a profile file that ``load_profile`` reads back equal."""
+    """Write a profile file that ``load_profile`` reads back equal."""
     path.write_text(profile_text(profile), encoding="utf-8")
 
 

@@ -23,9 +23,19 @@ _POSITIVE = {
 class DeviceType(FrozenConfig):
     """A kind of device.
 
-    ``peak_tops`` in 10^12 operations/s, times ``utilisation`` and the time model's fitted utilisation gives FLOP/s.
-    Power while communicating and while waiting are fractions of ``active_power_w`` (0.6 from the testbed's 8 W of 13 W;
-    0.2 as Section VI-A says).
+    Its speed in FLOP/s is ``peak_tops`` x 10^12 x ``utilisation`` x the time model's fitted utilisation.
+
+    Attributes:
+        name: the type's name, e.g. ``A``.
+        peak_tops: peak speed in 10^12 operations/s.
+        utilisation: share of it that this type reaches beside the others.
+        active_power_w: watts while computing.
+        comm_power_fraction: share of ``active_power_w`` while communicating; 0.6 from the testbed's 8 W of 13 W.
+        idle_fraction: share of ``active_power_w`` while waiting; 0.2 as Section VI-A says.
+        uplink_bytes_per_s: speed of uploads.
+        downlink_bytes_per_s: speed of downloads.
+        latency_s: seconds that each transfer takes besides.
+        ray_resources: Ray resources that a node of this type offers.
 
     Raises:
         ValidationError: a figure that no device can have; the message names the type, the key and the fix.

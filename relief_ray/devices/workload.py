@@ -46,9 +46,16 @@ def optimizer_flops_per_value(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageRun:
-    """One stage of a round: how often, with a gradient to come (``live``) or not, and its FLOPs per window.
+    """One stage of a round, and its FLOPs.
 
-    ``optimizer_flops`` are those of its trained groups per step.
+    Attributes:
+        stage: the stage's name.
+        times: how often it runs: ``always``, ``round``, ``step`` or ``once``.
+        live: whether a gradient comes back to its output.
+        forward_flops: FLOPs per window.
+        mode: how it goes backward; None: not at all.
+        backward_flops: FLOPs per window.
+        optimizer_flops: FLOPs of its trained groups per step.
     """
 
     stage: str
@@ -62,11 +69,20 @@ class StageRun:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Workload:
-    """A client's round: FLOPs by phase, the trained groups' own FLOPs (the paper's time model) and payload sizes.
+    """Work of one client in one round.
 
-    ``runs`` has the same stage by stage; ``repeats``: (calls, windows) in the whole round per kind of repetition. Work
-    of kind ``round`` counts as one call for all windows, however many the engine takes at a time. ``extra_flops``:
-    FLOPs beside stages and optimizer.
+    Attributes:
+        forward_flops: FLOPs of forward passes.
+        backward_flops: FLOPs of backward passes.
+        optimizer_flops: FLOPs of optimizer steps.
+        group_flops: the trained groups' own FLOPs, which the paper's time model counts.
+        bytes_up: upload.
+        bytes_down: download.
+        num_steps: optimizer steps.
+        runs: the same work stage by stage.
+        repeats: (calls, windows) in the whole round by kind of repetition. Work of kind ``round`` counts as one call
+            for all windows, however many the engine takes at a time.
+        extra_flops: FLOPs beside stages and optimizer.
     """
 
     forward_flops: float
@@ -83,10 +99,17 @@ class Workload:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Footprint:
-    """FLOPs per window by how often they are spent: ``always`` n E, ``round`` n, ``step`` u times, ``once``.
+    """Work of an assignment, before a client's number of windows n, epochs E and steps u is known.
 
-    ``kept_bytes`` per window are held for the whole round; where that is too much, ``round`` is n E as well.
-    ``optimizer_flops`` are those of a step.
+    FLOPs are per window and by how often they are spent: ``always`` n E, ``round`` n, ``step`` u times, ``once``.
+
+    Attributes:
+        forward: FLOPs of forward passes by repetition.
+        backward: FLOPs of backward passes by repetition.
+        group: the trained groups' own FLOPs per window.
+        optimizer_flops: FLOPs of an optimizer step.
+        runs: the same stage by stage.
+        kept_bytes: bytes per window held for the whole round; where that is too much, ``round`` is n E as well.
     """
 
     forward: Mapping[Times, float] = field(default_factory=dict)
@@ -129,7 +152,7 @@ def footprint(
     wanted: Collection[str | None] = (None,),
     optimizer_flops: float = ADAM_FLOPS_PER_VALUE,
 ) -> Footprint:
-    """Counts the stages that a client of modalities ``present`` runs to train ``trained`` (group: share of its values).
+    """Count the stages that a client of modalities ``present`` runs to train ``trained`` (group: share of its values).
 
     ``wanted``: the stages whose outputs are read (None: the logits); what lies behind them all is not run.
     ``optimizer_flops``: FLOPs of an optimizer step per trained value.

@@ -23,7 +23,7 @@ from relief_ray.protocols import Executor
 from relief_ray.records.checkpoint import Averages, Checkpoint, CheckpointStateStore, Saver
 from relief_ray.records.metrics import summarise
 from relief_ray.records.run_folder import RunFolder, restore
-from relief_ray.records.schema import Metrics, RoundRecord, RunRecord, Status, Totals
+from relief_ray.records.schema import Metrics, RoundRecord, RunRecord, RunStatus, Totals
 from relief_ray.records.tracking import NullTracker, Tracker
 from relief_ray.server.optimizer import server_step
 from relief_ray.training.job import Job
@@ -81,7 +81,7 @@ class Experiment:
             RoundVoid: no client returned a usable update; the run can be resumed.
         """
         self.tracker.start(self.folder.update(status="running"), self.folder.path)
-        status: Status = "failed"
+        status: RunStatus = "failed"
         try:
             while self.next_round <= self.setup.config.rounds and not should_stop():
                 record = self._round(self.next_round)
@@ -90,7 +90,7 @@ class Experiment:
             if self.next_round - 1 > self.saved_round:
                 self._save()
             self.saver.wait()
-            status = "finished" if self.next_round > self.setup.config.rounds else "interrupted"
+            status = "done" if self.next_round > self.setup.config.rounds else "interrupted"
         except KeyboardInterrupt:
             status = "interrupted"
             raise

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from relief_ray.experiment.evaluation import evaluation_inputs
 from relief_ray.experiment.lifecycle import as_begun
 from relief_ray.experiment.recording import binding_of
 from relief_ray.experiment.setup import Setup, build_backbone, input_shape
-from relief_ray.files import disk_errors
+from relief_ray.files import disk_errors, folder_atomic
 from relief_ray.groups import Params
 from relief_ray.models.backbone import Backbone
 from relief_ray.models.moment.adapters import save_adapters
@@ -187,16 +186,9 @@ def export_model(
     params = common_model(setup, point, run_folder)
     facts = _provenance(run, setup, params, run_folder, point.round)
     with disk_errors(out, "write the model"):
-        out.parent.mkdir(parents=True, exist_ok=True)
-        beside = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}."))
-        try:
-            write(setup, params, facts, beside, with_encoder=with_encoder)
-            beside.chmod(0o755)
-            if out.exists():
-                out.rmdir()
-            beside.rename(out)
-        finally:
-            shutil.rmtree(beside, ignore_errors=True)
+        with folder_atomic(out) as part:
+            write(setup, params, facts, part, with_encoder=with_encoder)
+            _refuse_full(out)
     return facts
 
 

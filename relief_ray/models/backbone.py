@@ -32,7 +32,7 @@ SHA256 = "weights_sha256"
 
 
 def raw_windows(modality: str, windows_BCT: Tensor) -> Tensor:
-    """Returns the windows unchanged: the default ``prepare``."""
+    """Return the windows unchanged: the default ``prepare``."""
     return windows_BCT
 
 
@@ -64,7 +64,7 @@ class Backbone:
         warnings: tuple[str, ...] = (),
         output: str | None = None,
     ) -> None:
-        """Checks that stages are topologically ordered, that groups and stages fit, and that no layer draws.
+        """Check that stages are topologically ordered, that groups and stages fit, and that no layer draws.
 
         ``chunk``: set where the usual number of windows needs too much memory; ``output`` is the last stage by default.
 
@@ -106,7 +106,7 @@ class Backbone:
         return {j: torch.cat([p.detach().reshape(-1) for p in ps]) for j, ps in self.parameters.items()}
 
     def load(self, params: Params) -> None:
-        """Copies the groups' vectors into the parameters."""
+        """Copy the groups' vectors into the parameters."""
         for j, parameters in self.parameters.items():
             start = 0
             for p in parameters:
@@ -168,7 +168,7 @@ class BackboneNetwork:
         self.parameters: Mapping[GroupId, tuple[nn.Parameter, ...]] = backbone.parameters
 
     def load(self, params: Params) -> None:
-        """Copies all groups' vectors into the parameters."""
+        """Copy all groups' vectors into the parameters."""
         self._backbone.load(params)
 
     def read(self, windows: Mapping[str, Tensor], outputs: Collection[str | None]) -> dict[str | None, Reading]:
@@ -216,7 +216,7 @@ class BackboneConfig(FrozenConfig):
 
 
 def seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:
-    """Builds a module with torch's default initialisation from its own seed; the global generator is left alone."""
+    """Build a module with torch's default initialisation from its own seed; the global generator is left alone."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return build()
@@ -232,7 +232,7 @@ def differing_facts(expected: Mapping[str, object], actual: Mapping[str, object]
 
 
 def frozen_mismatch(recorded: Mapping[str, object], here: Facts) -> str | None:
-    """Describes how a run's frozen part differs from the one on this machine (``BackboneConfig.frozen_here``).
+    """Describe how a run's frozen part differs from the one on this machine (``BackboneConfig.frozen_here``).
 
     For example ``weights_sha256 1a2b3c4d5e6f there, 6f5e4d3c2b1a here``; None where they are the same or none is here.
     """
@@ -241,7 +241,7 @@ def frozen_mismatch(recorded: Mapping[str, object], here: Facts) -> str | None:
 
 
 def build_verified(build: Callable[[], Backbone], expected: Facts) -> Backbone:
-    """Builds the backbone and checks its frozen part against the run's; an empty ``expected`` compares nothing.
+    """Build the backbone and check its frozen part against the run's; an empty ``expected`` compares nothing.
 
     Updates of models with different frozen parts cannot be averaged.
 

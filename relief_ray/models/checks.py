@@ -16,7 +16,7 @@ from relief_ray.models.stage import GroupParameters, Stage
 
 
 def check_owners(stages: Sequence[Stage], declared: Sequence[GroupParameters]) -> None:
-    """Checks that a stage owns every group, and that every trainable parameter is in a group of its stage.
+    """Check that a stage owns every group, and that every trainable parameter is in a group of its stage.
 
     Raises:
         UserError: names stage, group and parameter; else the parameter would be neither trained nor sent.
@@ -77,7 +77,7 @@ def _refuse(stage: Stage, name: str, group: GroupId | None) -> None:
 
 
 def check_modules(stages: Sequence[Stage]) -> None:
-    """Checks that no layer draws random numbers or keeps statistics: a stage is a function of inputs and parameters.
+    """Check that no layer draws random numbers or keeps statistics: a stage is a function of inputs and parameters.
 
     Raises:
         UserError: names stage and layer, and what to take instead.
@@ -113,7 +113,7 @@ def _dropout(layer: nn.Module) -> float:
 
 @torch.no_grad()
 def run_checked(stage: Stage, inputs: Sequence[Tensor]) -> Tensor:
-    """Runs a stage on ``inputs`` of two windows (2, ...), checks that it is a function of each, returns its output.
+    """Run a stage on ``inputs`` of two windows (2, ...), check that it is a function of each, return its output.
 
     Raises:
         UserError: it drew from torch's generator, changed its buffers or inputs, or mixed the windows. This also finds
@@ -145,7 +145,7 @@ def run_checked(stage: Stage, inputs: Sequence[Tensor]) -> Tensor:
 
 
 def check_windows(place: str, function: Callable[..., Tensor], inputs: Sequence[Tensor], together: Tensor) -> None:
-    """Checks that each of two windows alone has the output that it has ``together`` with the other, but for rounding.
+    """Check that each of two windows alone has the output that it has ``together`` with the other, but for rounding.
 
     Raises:
         UserError: the outputs differ; the message names the ``place``.

@@ -24,7 +24,14 @@ KERNEL = 5
 
 
 class CnnConfig(BackboneConfig):
-    """Widths of Backbone 1."""
+    """Widths of Backbone 1.
+
+    Attributes:
+        conv1: channels after the first convolution of an encoder.
+        conv2: channels after the second.
+        steps: time steps that pooling leaves.
+        fusion: outputs of the fusion layer.
+    """
 
     has_gemm: ClassVar[bool] = True
     name: Literal["cnn"] = "cnn"
@@ -117,7 +124,7 @@ def _encoder(config: CnnConfig, modality: str, convs: Sequence[nn.Conv1d], fast:
 
 
 def _group(name: GroupId, role: Role, modality: str | None, layer: int | None, module: nn.Module) -> GroupParameters:
-    """Declares all parameters of ``module``, in the module's order (weight, bias)."""
+    """Declare all parameters of ``module``, in the module's order (weight, bias)."""
     kinds: dict[str, Kind] = {"weight": "weight", "bias": "bias"}
     tensors = tuple((key, p, kinds[key]) for key, p in module.named_parameters())
     return GroupParameters(id=name, role=role, modality=modality, layer=layer, tensors=tensors)

@@ -108,7 +108,7 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Tells torch that its compiler need not be told to skip this mode: nothing here is compiled."""
+        """Tell torch that its compiler need not be told to skip this mode: nothing here is compiled."""
         return False
 
     def __torch_dispatch__(

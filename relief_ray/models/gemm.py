@@ -30,7 +30,7 @@ class FusedConv1(nn.Module):
     """ReLU(conv1) on precomputed columns."""
 
     def __init__(self, conv: nn.Conv1d) -> None:
-        """Shares ``conv``'s parameters."""
+        """Share ``conv``'s parameters."""
         super().__init__()
         self.conv = conv
 
@@ -43,7 +43,7 @@ class FusedConv2(nn.Module):
     """ReLU(conv2), average pool and flatten on time-major activations."""
 
     def __init__(self, conv: nn.Conv1d, steps: int) -> None:
-        """Shares ``conv``'s parameters; ``steps`` pooled time steps."""
+        """Share ``conv``'s parameters; ``steps`` pooled time steps."""
         super().__init__()
         self.conv = conv
         self.steps = steps

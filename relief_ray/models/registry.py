@@ -44,7 +44,7 @@ def backbone_name(config: BackboneConfig) -> str:
 
 
 def require_gemm(config: BackboneConfig) -> None:
-    """Refuses the engine ``gemm`` for a backbone without stages for it.
+    """Refuse the engine ``gemm`` for a backbone without stages for it.
 
     Raises:
         UserError: the backbone has no stages for it.

@@ -102,7 +102,7 @@ def line(rounds: Sequence[TimedRound], seconds: Sequence[float]) -> tuple[float,
 
 
 def pace(points: Mapping[int, Sequence[float]], flops: float) -> Pace:
-    """Fits ``call_s + rows * flops / flops_per_s`` through the medians at the fewest and the most rows.
+    """Fit ``call_s + rows * flops / flops_per_s`` through the medians at the fewest and the most rows.
 
     The line always meets the median at the most rows, where most of the work is. ``points``: seconds by rows;
     ``flops``: FLOPs of a row.

@@ -87,11 +87,11 @@ class Probes:
         return task_loss(step)
 
     def arrive(self, stage: str, phase: Phase, rows: int, _gradient: Tensor) -> None:
-        """Notes when the gradient of a stage's output is computed: until then the stage above it ran."""
+        """Note when the gradient of a stage's output is computed: until then the stage above it ran."""
         self._arrivals.append(_Arrival(stage=stage, phase=phase, rows=rows, at_s=perf_counter()))
 
     def take(self) -> list[Span]:
-        """Returns the spans since the last call."""
+        """Return the spans since the last call."""
         self._close()
         taken, self.spans = self.spans, []
         return taken

@@ -60,7 +60,7 @@ class Profiler:
     """Profiles this machine for a configuration's backbone, data shape, batch size and engine, turn by turn."""
 
     def __init__(self, config: ExperimentConfig) -> None:
-        """Opens the data, builds the backbone and trains every scenario once to warm up.
+        """Open the data, build the backbone and train every scenario once to warm up.
 
         Raises:
             UserError: the configuration's data or weights are not there.
@@ -76,7 +76,7 @@ class Profiler:
             self._bench.train(scenario)
 
     def turn(self) -> None:
-        """Times every scenario once."""
+        """Time every scenario once."""
         for scenario in self._scenarios:
             self._timed[scenario.name].append(self._bench.train(scenario))
 
@@ -126,7 +126,7 @@ class Bench:
         )
 
     def train(self, scenario: Scenario) -> TimedRound:
-        """Trains a scenario twice, since probes take time themselves: total times are measured without them."""
+        """Train a scenario twice, since probes take time themselves: total times are measured without them."""
         wall_s, update = self._round(scenario, self.plain, ClientProgram())
         self._round(scenario, self.probed, ClientProgram(objective=self.probes.objective, is_mean=True))
         return TimedRound(
@@ -153,7 +153,7 @@ class Bench:
 
 
 def open_bench(setup: Setup) -> Bench:
-    """Builds two trainers, each with its own copy of the setup's backbone."""
+    """Build two trainers, each with its own copy of the setup's backbone."""
     config = replace(setup.job.trainer, device="cpu")
     plain, probed = (Trainer(setup.job.build(), config) for _ in range(2))
     return Bench(setup=setup, plain=plain, probed=probed, probes=Probes(probed.backbone))
@@ -271,7 +271,7 @@ def scenarios(layout: GroupLayout, modalities: tuple[str, ...], rows: int, epoch
 
 
 def groups_to_train(layout: GroupLayout) -> dict[str, tuple[GroupId, ...]]:
-    """Sets of trained groups, by name, that time each stage with and without the gradients of weights and of inputs."""
+    """Set of trained groups, by name, that time each stage with and without the gradients of weights and of inputs."""
     layers = sorted({g.layer or 0 for g in layout if g.role == "encoder"})
     chosen = {"everything": layout.ids}
     for layer in sorted({layers[0], layers[len(layers) // 2], layers[-1]}):

@@ -11,22 +11,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
 
 from pydantic import JsonValue
 
 from relief_ray.errors import UserError
-from relief_ray.files import replace_file
+from relief_ray.files import write_atomic
 from relief_ray.records.identity import other_program
 from relief_ray.records.lock import is_locked
 from relief_ray.records.redact import mask_text
-from relief_ray.records.run_folder import LOCK_FILE, ROUNDS_FILE, RUN_FILE, is_done, read_run, scan
-from relief_ray.records.schema import MethodFacts, RunRecord
+from relief_ray.records.run_folder import ERROR_FILE, LOCK_FILE, ROUNDS_FILE, RUN_FILE, is_done, read_run, scan
+from relief_ray.records.schema import MethodFacts, RunRecord, Status
 
-PLAN_FILE, GRID_FILE, ERROR_FILE = "plan.json", "grid.json", "error.json"
+PLAN_FILE, GRID_FILE = "plan.json", "grid.json"
 PLAN_FILES = (GRID_FILE, PLAN_FILE)
-
-Status = Literal["done", "running", "interrupted", "failed", "planned", "stale"]
 
 STATUS_TEXT: Mapping[Status, str] = {
     "done": "finished, every planned round is there",
@@ -35,6 +32,7 @@ STATUS_TEXT: Mapping[Status, str] = {
     "failed": "ended with an error, or its files are damaged",
     "planned": "planned, never begun",
     "stale": "computed by another program or on other frozen weights",
+    "untested": "done, but never evaluated on the test part; of reports only",
 }
 
 
@@ -67,13 +65,17 @@ def look(
     other_weights: Callable[[RunRecord], str | None] | None = None,
     bootstrap: bool | None = None,
 ) -> CellState:
-    """Reads a cell's status from its folder; changes nothing there.
+    """Read a cell's status from its folder; change nothing there.
+
+    A process that holds the folder's lock computes the cell now, so an ``error.json`` is of an earlier attempt.
 
     ``expected_hash`` (of the planned configuration) and ``other_weights`` (says in what frozen weights differ) turn on
     the comparison with this program: a cell of another one is stale. ``bootstrap``: whether the ledger has a round 0.
     """
     error = read_error(folder)
     if not (folder / RUN_FILE).exists():
+        if is_locked(folder / LOCK_FILE):
+            return CellState(status="running")
         return CellState(status="planned") if error is None else CellState(status="failed", why=error)
     try:
         run = read_run(folder)
@@ -99,7 +101,7 @@ def look(
 def judge(
     folder: Path, run: RunRecord, rounds: Sequence[int], error: str | None, bootstrap: bool | None = None
 ) -> CellState:
-    """Decides the status of a run whose record and ledger could be read; ``rounds``: the numbers in the ledger."""
+    """Decide the status of a run whose record and ledger could be read; ``rounds``: the numbers in the ledger."""
 
     def state(status: Status, why: str = "") -> CellState:
         return CellState(status=status, why=why, num_rounds=len(rounds), run=run)
@@ -108,7 +110,7 @@ def judge(
         return state("done")
     planned = run.config.get("rounds")
     last = f"round {rounds[-1]}" if rounds else "no round"
-    if run.status == "finished":
+    if run.status == "done":
         num_planned = int(planned) + bool(bootstrap) if isinstance(planned, int) else "?"
         return state(
             "failed",
@@ -203,19 +205,37 @@ def read_plan_file(path: Path) -> PlanFile:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
             f"{path}: damaged ({error!r}), expected a plan that `relief-ray run` or `relief-ray grid` wrote; move it "
-            "away and start the same command again"
+            f"away; {_go_on_without(path)}"
         ) from error
 
 
+def _go_on_without(path: Path) -> str:
+    """Return how to make a lost plan file again without losing what was begun beside it."""
+    if path.name == GRID_FILE:
+        return "start again every `relief-ray grid` of this --out DIR, which goes on with the cells that are there"
+    # `run` refuses a run that has rounds, and `resume DIR` needs the plan; `resume` of a single run's folder does not.
+    begun = [f"relief-ray resume {folder}" for folder in _run_folders(path.parent) if _is_begun(look(folder))]
+    first = f"finish what was begun ({'; '.join(begun)}), then " if begun else ""
+    return f"{first}start again every `relief-ray run` of this --out DIR, which reuses finished runs"
+
+
+def _is_begun(state: CellState) -> bool:
+    return state.run is not None and state.run.status != "done" and state.num_rounds > 0
+
+
+def _run_folders(folder: Path) -> list[Path]:
+    return sorted(path.parent for path in folder.glob(f"*/{RUN_FILE}"))
+
+
 def write_plan_file(path: Path, plan: PlanFile) -> None:
-    """Writes a plan; fields that are empty (a run's title and setting) are left out."""
+    """Write a plan; fields that are empty (a run's title and setting) are left out."""
     rows: list[JsonValue] = []
     for cell in plan.cells:
         names = {"folder": cell.folder, "label": cell.label, "setting": cell.setting, "hash": cell.hash}
         facts = {"method": cell.method.model_dump(mode="json", exclude_defaults=True), "config": dict(cell.config)}
         rows.append({**{key: value for key, value in names.items() if value}, **facts})
     title = {"title": plan.title} if plan.title else {}
-    replace_file(path, (json.dumps({"name": plan.name, **title, "cells": rows}, indent=1) + "\n").encode())
+    write_atomic(path, (json.dumps({"name": plan.name, **title, "cells": rows}, indent=1) + "\n").encode())
 
 
 def find_runs(folders: Sequence[Path]) -> list[Path]:
@@ -226,7 +246,7 @@ def find_runs(folders: Sequence[Path]) -> list[Path]:
     """
     runs: list[Path] = []
     for folder in folders:
-        inside = [folder] if (folder / RUN_FILE).exists() else sorted(p.parent for p in folder.glob(f"*/{RUN_FILE}"))
+        inside = [folder] if (folder / RUN_FILE).exists() else _run_folders(folder)
         if not inside:
             raise UserError(
                 f"{folder}: no {RUN_FILE} there or one folder below; name a folder that `relief-ray run` made"

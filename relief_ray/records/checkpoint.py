@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
@@ -207,11 +206,10 @@ def save(run_folder: Path, checkpoint: Checkpoint, binding: Binding) -> Path:
             files.write_file(beside / _MANIFEST_FILE, _sealed(manifest.model_copy(update={"state_sha256": sha256})))
             files.sync(beside)
             _retire(final)
-            os.rename(beside, final)
+            files.move(beside, final)
         except OSError:
             shutil.rmtree(beside, ignore_errors=True)
             raise
-        files.sync(folder)
     _prune(folder, checkpoint.round)
     return final
 
@@ -351,7 +349,7 @@ def _retire(final: Path) -> None:
     if final.exists():
         retired = final.with_name(f".retired-{final.name}")
         shutil.rmtree(retired, ignore_errors=True)
-        os.rename(final, retired)
+        files.move(final, retired)
 
 
 def drop_after(run_folder: Path, round_: int) -> None:

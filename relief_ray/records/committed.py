@@ -14,7 +14,7 @@ from typing import Literal
 from pydantic import Field, ValidationError
 
 from relief_ray.errors import UserError, nearest
-from relief_ray.files import disk_errors, replace_file
+from relief_ray.files import disk_errors, write_atomic
 from relief_ray.records.schema import (
     SCHEMA_VERSION,
     Facts,
@@ -54,8 +54,24 @@ class RoundRow(Record):
 class CommittedCell(Record):
     """A finished run in its small form.
 
-    Seconds and joules are by ``planning_model``; ``metrics`` is the last evaluation without its confusion matrix,
-    ``model_sha256`` the last round's. All else is as in ``RunRecord``.
+    Attributes:
+        cell: as in ``RunRecord``, like all others that are not explained here.
+        strategy: label of the method.
+        method: facts of the method, as its own class says them.
+        config: all settings, credentials masked.
+        config_hash: sha256 of the configuration's identity.
+        data_digest: sha256 of the data.
+        data_origin: real data, or SYNTHETIC.
+        code_version: version of this package.
+        source_digest: sha256 of its sources.
+        own_sources: sha256 by file of the user's own classes.
+        machine: the machine that began the run.
+        engine: how training steps are computed.
+        planning_model: the time model that ``rounds`` give seconds and joules by.
+        metrics: the last evaluation, without its confusion matrix; None without one.
+        rounds: a row per round.
+        model_sha256: of the last round's model.
+        warnings: lines for the user.
     """
 
     cell: str
@@ -128,7 +144,7 @@ def write_committed(path: Path, title: str, cells: Iterable[tuple[str, Committed
     head = f'{{"schema_version": {SCHEMA_VERSION}, "title": {json.dumps(title)}, "cells": {{'
     with disk_errors(path, "write the results"):
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, (head + "\n" + ",\n".join(lines) + "\n}}\n").encode())
+        write_atomic(path, (head + "\n" + ",\n".join(lines) + "\n}}\n").encode())
     return path
 
 

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field, JsonValue, ValidationError
 
-from relief_ray.files import replace_file
+from relief_ray.files import move, write_atomic
 from relief_ray.records.lock import FileLock
 from relief_ray.records.metrics import round_scalars
 from relief_ray.records.redact import mask_text
 from relief_ray.records.run_folder import ROUNDS_FILE, RUN_FILE, read_run, scan
-from relief_ray.records.schema import Record, RoundRecord, RunRecord, Status, Text
+from relief_ray.records.schema import Record, RoundRecord, RunRecord, RunStatus, Text
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -40,12 +40,12 @@ class Target(Record):
     Attributes:
         run_id: id of the run in the store.
         step: the last exported round.
-        closed: final status that was sent; None before the end.
+        status: final status that was sent; None before the end.
     """
 
     run_id: str
     step: int | None = None
-    closed: Status | None = None
+    status: RunStatus | None = None
 
 
 class SyncState(Record):
@@ -77,13 +77,13 @@ def read_sync(folder: Path) -> SyncState:
 def write_sync(folder: Path, uri: str, target: Target) -> None:
     """Note the progress of one store."""
     state = SyncState(targets={**read_sync(folder).targets, mask_text(uri): target})
-    replace_file(folder / SYNC_FILE, (state.model_dump_json(indent=1) + "\n").encode())
+    write_atomic(folder / SYNC_FILE, (state.model_dump_json(indent=1) + "\n").encode())
 
 
 def write_failure(folder: Path, error: str) -> None:
     """Note why an export failed; the noted progress stays."""
     state = SyncState(targets=read_sync(folder).targets, error=error)
-    replace_file(folder / SYNC_FILE, (state.model_dump_json(indent=1) + "\n").encode())
+    write_atomic(folder / SYNC_FILE, (state.model_dump_json(indent=1) + "\n").encode())
 
 
 _SQLITE = "sqlite:///"
@@ -96,7 +96,7 @@ MAX_BATCH_POINTS = 600
 
 MAX_BATCH_PARAMS = 100
 
-_ENDINGS = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
+_ENDINGS = {"done": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
 
 # Set only where the user has not: a dead server must be noticed in seconds, and no telemetry is sent.
 ENVIRONMENT = {
@@ -169,7 +169,7 @@ class Exporter:
             self._mark(self._target.model_copy(update={"step": lines.rounds[-1].round}))
         return len(points)
 
-    def finish(self, status: Status) -> None:
+    def finish(self, status: RunStatus) -> None:
         """Copy the two files and, where the run has ended, set its status."""
         for name in (RUN_FILE, ROUNDS_FILE):
             self._client.log_artifact(self.run_id, str(self._folder / name))
@@ -177,7 +177,7 @@ class Exporter:
             self._client.set_terminated(self.run_id, _ENDINGS[status])
             if self._grid is not None:
                 self._client.set_terminated(self._grid, "FINISHED")  # a grid lasts until its last cell's end
-            self._mark(self._target.model_copy(update={"closed": status}))
+            self._mark(self._target.model_copy(update={"status": status}))
 
     def close(self) -> None:
         """Release the lock, so that others can export this run."""
@@ -236,7 +236,7 @@ def _connect(store: Store) -> MlflowClient:
     if database is not None and not database.exists():
         beside = database.with_name(f".{database.name}.{time.time_ns()}.new")
         MlflowClient(tracking_uri=f"{_SQLITE}{beside}").search_experiments(max_results=1)
-        os.replace(beside, database)
+        move(beside, database)
     return MlflowClient(tracking_uri=store.uri)
 
 

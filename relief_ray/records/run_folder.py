@@ -75,7 +75,7 @@ def is_done(run: RunRecord, rounds: Sequence[int], bootstrap: bool | None = None
     planned = run.config.get("rounds")
     last = planned if isinstance(planned, int) else max(rounds, default=1)
     begins_at_0 = 0 in rounds if bootstrap is None else bootstrap
-    return run.status == "finished" and list(rounds) == list(range(not begins_at_0, last + 1))
+    return run.status == "done" and list(rounds) == list(range(not begins_at_0, last + 1))
 
 
 def read_rounds(folder: Path) -> tuple[RoundRecord, ...]:
@@ -123,6 +123,8 @@ def _ordered(rounds: dict[int, RoundRecord]) -> tuple[RoundRecord, ...]:
 
 LOCK_FILE = "driver.lock"
 
+ERROR_FILE = "error.json"
+
 # Room for a hundred clients' rounds and three generations of either backbone's checkpoint.
 _MIN_FREE_BYTES = 64 * 2**20
 
@@ -132,7 +134,7 @@ def _lines(rounds: Sequence[RoundRecord]) -> bytes:
 
 
 class RunFolder:
-    """A run folder under its driver's lock.
+    """A run folder under its driver's lock; the error of an earlier attempt is forgotten when it is opened.
 
     Attributes:
         path: the folder.
@@ -148,6 +150,7 @@ class RunFolder:
         lines = scan(path / ROUNDS_FILE)
         self.repairs = (f"{ROUNDS_FILE}: {lines.torn}; it was cut off",) if lines.torn else ()
         self._open_ledger(lines.num_bytes)
+        forget_error(path)
 
     def _open_ledger(self, num_bytes: int) -> None:
         path = self.path / ROUNDS_FILE
@@ -172,7 +175,7 @@ class RunFolder:
                 raise UserError(
                     f"{path}: already holds run {read_run(path).cell}; resume it or choose another folder (--out DIR)"
                 )
-            files.replace_file(path / RUN_FILE, _pretty(run))
+            files.write_atomic(path / RUN_FILE, _pretty(run))
             return cls(path, lock, run)
         except BaseException:
             lock.release()
@@ -197,7 +200,7 @@ class RunFolder:
     def update(self, **changes: JsonValue) -> RunRecord:
         """Change fields of ``run.json``, e.g. ``status="running"``; they are checked like any record."""
         self.run = RunRecord.model_validate({**self.run.model_dump(), **changes})
-        files.replace_file(self.path / RUN_FILE, _pretty(self.run))
+        files.write_atomic(self.path / RUN_FILE, _pretty(self.run))
         return self.run
 
     def append(self, record: RoundRecord) -> None:
@@ -242,7 +245,7 @@ class RunFolder:
                 "restore the file or run the cell again"
             )
         if len(kept) < len(recorded):
-            files.replace_file(self.path / ROUNDS_FILE, data := _lines(kept))
+            files.write_atomic(self.path / ROUNDS_FILE, data := _lines(kept))
             os.close(self._fd)
             self._open_ledger(len(data))
         return kept
@@ -259,6 +262,13 @@ class RunFolder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def forget_error(folder: Path) -> None:
+    """Remove ``error.json``, which a grid keeps of a failed attempt: a new attempt begins."""
+    path = folder / ERROR_FILE
+    if path.exists():
+        path.unlink(missing_ok=True)
 
 
 def _take(path: Path) -> FileLock:

@@ -22,7 +22,10 @@ WALL_FIELDS = frozenset(
     "created finished note num_resumes wall_s ended_unix_s measured_stages moved_bytes server_s runtime".split()
 )
 
-Status = Literal["created", "running", "finished", "interrupted", "failed"]
+# Status of a run as `run.json` keeps it, and of a cell as its folder shows it: the only words for either, everywhere.
+RunStatus = Literal["running", "interrupted", "failed", "done"]
+Status = Literal["planned", RunStatus, "stale", "untested"]
+
 Origin = Literal["real", "SYNTHETIC"]
 Text = Annotated[str, AfterValidator(mask_text)]
 Facts = Annotated[dict[str, JsonValue], AfterValidator(redact)]
@@ -107,7 +110,7 @@ class RunRecord(Record):
         machine: the machine that began the run.
         engine: how training steps are computed.
         planning_model: name of the time model that allocation plans with.
-        status: how far the run is.
+        status: how far the run is; ``interrupted`` until its driver starts, ``done`` after its last round.
         coverage: windows per client and class.
         budget: ``deadline_s`` (T*) and ``fedavg_reference``, FedAvg's round by time model.
         calibration: parameters of all time models.
@@ -136,7 +139,7 @@ class RunRecord(Record):
     machine: Machine
     engine: str
     planning_model: str
-    status: Status = "created"
+    status: RunStatus = "interrupted"
     coverage: dict[str, JsonValue] = Field(default_factory=dict)
     budget: Facts = Field(default_factory=dict)
     calibration: Facts = Field(default_factory=dict)

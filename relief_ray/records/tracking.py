@@ -18,7 +18,7 @@ from relief_ray.errors import UserError
 from relief_ray.records.mlflow_store import Exporter, Store, store_uri, write_failure
 from relief_ray.records.redact import MASK, mask_text
 from relief_ray.records.run_folder import read_run
-from relief_ray.records.schema import RoundRecord, RunRecord, Status
+from relief_ray.records.schema import RoundRecord, RunRecord, RunStatus
 
 _LOG = logging.getLogger(__name__)
 _FINISH_S = 5.0
@@ -40,7 +40,7 @@ class Tracker(Protocol):
         """Called once a round's line is in the ledger."""
         ...
 
-    def finish(self, status: Status) -> None:
+    def finish(self, status: RunStatus) -> None:
         """Called when the run has ended with ``status``."""
         ...
 
@@ -58,7 +58,7 @@ class NullTracker:
     def round(self, record: RoundRecord) -> None:
         """Do nothing."""
 
-    def finish(self, status: Status) -> None:
+    def finish(self, status: RunStatus) -> None:
         """Do nothing."""
 
     def close(self) -> None:
@@ -67,7 +67,7 @@ class NullTracker:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _End:
-    status: Status | None
+    status: RunStatus | None
 
 
 class MlflowTracker:
@@ -109,7 +109,7 @@ class MlflowTracker:
         """Notify the thread; the round itself is read from the ledger."""
         self._events.put(None)
 
-    def finish(self, status: Status) -> None:
+    def finish(self, status: RunStatus) -> None:
         """Wait up to ``finish_s`` for the export to complete; the rest is left for ``sync``."""
         self._end(status)
 
@@ -117,7 +117,7 @@ class MlflowTracker:
         """End the export as ``finish`` does, but leave the run's status in the store as it is."""
         self._end(None)
 
-    def _end(self, status: Status | None) -> None:
+    def _end(self, status: RunStatus | None) -> None:
         thread, self._thread = self._thread, None
         if thread is not None:
             self._events.put(_End(status=status))

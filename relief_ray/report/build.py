@@ -8,7 +8,7 @@ import io
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from relief_ray.files import disk_errors, replace_file
+from relief_ray.files import disk_errors, write_atomic
 from relief_ray.report.captions import clock_sentence, remarks
 from relief_ray.report.claims import Judged, judge, sentence, verdict_table
 from relief_ray.report.document import Block, Document, Figure, Number, Paragraphs, Section, Table
@@ -52,7 +52,7 @@ def write(document: Document, out: Path) -> list[Path]:
             **{f"figures/{p.slug}.csv": as_csv([list(p.columns), *p.rows]) for p in document.figures},
         }  # fmt: skip
         for name, text in texts.items():
-            replace_file(out / name, text.encode())
+            write_atomic(out / name, text.encode())
     return [out / name for name in texts if "/" not in name]
 
 

@@ -85,7 +85,7 @@ def _named(experiment: Experiment, template: str, key: str) -> str:
 
 def _replicates(items: Sequence[GridItem]) -> list[str]:
     """Folds and seeds of the finished runs; the column ``runs`` says how many more were planned."""
-    done = [s.loaded for s in items if s.state == "done" and s.loaded is not None]
+    done = [s.loaded for s in items if s.status == "done" and s.loaded is not None]
     if not done:
         return []
     return [several("fold", (r.replicate[0] for r in done)), several("seed", (r.replicate[2] for r in done))]

@@ -69,7 +69,7 @@ def read_cells(paths: Iterable[Path]) -> tuple[FinishedCell, ...]:
 def _read(path: Path) -> Mapping[str, CommittedCell]:
     if path.suffix == ".json" or (path / FILE).exists():
         return read_committed(path).cells
-    items = [(s.name, s.loaded) for s in take_inventory([path]).items if s.state == "done"]
+    items = [(s.name, s.loaded) for s in take_inventory([path]).items if s.status == "done"]
     return {name: condense(loaded.run, loaded.rounds) for name, loaded in items if loaded is not None}
 
 
@@ -95,7 +95,7 @@ def _titles(records: Sequence[CommittedCell], searched: Sequence[str]) -> dict[s
     for record, mine in zip(records, settings, strict=True):
         if repr(mine) in titles:
             continue
-        item = GridItem(name="", label="", config=record.config, state="done")
+        item = GridItem(name="", label="", config=record.config, status="done")
         title = Experiment(items=(item,), differs=differences(mine, settings)).title
         title = title if record.data_origin == "real" else f"{record.data_origin} data: {title}"
         titles[repr(mine)] = f"{title}, setting {len(titles) + 1}" if title in titles.values() else title

@@ -83,7 +83,7 @@ class Experiment:
     @cached_property
     def runs(self) -> tuple[Loaded, ...]:
         """The runs that count, under their cells' names."""
-        return tuple(renamed(s.loaded, s.label) for s in self.items if s.state == "done" and s.loaded is not None)
+        return tuple(renamed(s.loaded, s.label) for s in self.items if s.status == "done" and s.loaded is not None)
 
     @cached_property
     def comparisons(self) -> Mapping[str, Comparison]:

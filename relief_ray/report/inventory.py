@@ -1,38 +1,28 @@
-"""Inventory of folders: one item per planned or existing run, with its state and the reason if it is not done."""
+"""Inventory of folders: one item per planned or existing run, with its status and the reason if it is not done."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 from pydantic import JsonValue
 
 from relief_ray.errors import UserError
 from relief_ray.plugins import is_path
 from relief_ray.records import cells
-from relief_ray.records.cells import PLAN_FILES, STATUS_TEXT, CellState, PlannedCell, read_plan_file
+from relief_ray.records.cells import PLAN_FILES, STATUS_TEXT, PlannedCell, read_plan_file
 from relief_ray.records.identity import NOT_DECIDING, config_hash
 from relief_ray.records.run_folder import RUN_FILE, read_rounds, read_run
-from relief_ray.records.schema import MethodFacts
+from relief_ray.records.schema import MethodFacts, Status
 from relief_ray.report.runs import Loaded, below, config_value, flat
 from relief_ray.strategies import PRESETS, method_name
 
-# A cell's status, or ``untested``: done, but without figures for tables. Finished cells are never stale here.
-State = Literal["done", "running", "interrupted", "failed", "planned", "untested"]
-
-STATES: Mapping[State, str] = {
-    "done": "finished and evaluated on the test part",
-    "running": STATUS_TEXT["running"],
-    "interrupted": STATUS_TEXT["interrupted"],
-    "failed": STATUS_TEXT["failed"],
-    "planned": STATUS_TEXT["planned"],
-    "untested": "finished, but never evaluated on the test part",
-}
+# A report reads runs of any program, so no cell is stale here.
+STATUSES: tuple[Status, ...] = tuple(status for status in STATUS_TEXT if status != "stale")
 
 # Which of several accounts of one cell counts.
-_RANK: tuple[State, ...] = ("done", "untested", "running", "interrupted", "failed", "planned")
+_RANK: tuple[Status, ...] = ("done", "untested", "running", "interrupted", "failed", "planned")
 
 Named = tuple[str, Mapping[str, JsonValue]]
 
@@ -97,8 +87,8 @@ class GridItem:
         label: name of its method, or of the method's variant.
         method: facts of its method; None where neither plan nor record can be read.
         config: its configuration; empty where it cannot be read.
-        state: one of ``STATES``.
-        why: reason for a state other than done.
+        status: one of ``STATUSES``; ``done`` runs have figures for the tables.
+        why: reason for a status other than done.
         loaded: its record and rounds, where they can be read.
         repeats: finished runs of the same cell elsewhere; they enter no mean.
         hash: that of its configuration's identity, as its run or else its plan keeps it; empty where neither does.
@@ -107,7 +97,7 @@ class GridItem:
     name: str
     label: str
     config: Mapping[str, JsonValue]
-    state: State
+    status: Status
     why: str = ""
     loaded: Loaded | None = None
     repeats: tuple[Loaded, ...] = ()
@@ -131,17 +121,17 @@ class Inventory:
     @property
     def done(self) -> tuple[Loaded, ...]:
         """Finished and tested runs, which tables use."""
-        return tuple(s.loaded for s in self.items if s.state == "done" and s.loaded is not None)
+        return tuple(s.loaded for s in self.items if s.status == "done" and s.loaded is not None)
 
-    def count(self, state: State) -> int:
-        """Number of items in that state."""
-        return sum(s.state == state for s in self.items)
+    def count(self, status: Status) -> int:
+        """Number of items of that status."""
+        return sum(s.status == status for s in self.items)
 
 
 def take_inventory(paths: Iterable[Path]) -> Inventory:
     """Inventory of everything below the paths: plans (``grid.json``, ``plan.json``) and run folders.
 
-    A cell that is damaged, failed, interrupted or only planned is kept with its state; nothing of it enters a mean. A
+    A cell that is damaged, failed, interrupted or only planned is kept with its status; nothing of it enters a mean. A
     cell that several folders plan or hold is one: it is done where any of them finished it.
 
     Raises:
@@ -196,9 +186,9 @@ def _agree(first: Mapping[str, JsonValue], second: Mapping[str, JsonValue]) -> b
 
 
 def _one(same: Sequence[GridItem]) -> Iterable[GridItem]:
-    best = min(same, key=lambda s: _RANK.index(s.state))
+    best = min(same, key=lambda s: _RANK.index(s.status))
     places: dict[tuple[str, str], list[Loaded]] = {}
-    for loaded in (s.loaded for s in same if s.state == "done" and s.loaded is not None):
+    for loaded in (s.loaded for s in same if s.status == "done" and s.loaded is not None):
         places.setdefault((loaded.run.data_origin, loaded.run.engine), []).append(loaded)
     if not places:
         yield best
@@ -230,30 +220,24 @@ def _name(folder: Path, top: Path) -> str:
 
 
 def look(name: str, folder: Path, row: PlannedCell | None = None) -> GridItem:
-    """Reads a cell's folder: its status, and its run where there is one; ``row``: its row in a plan."""
-    planned = GridItem(name=name, label=folder.name, config={}, state="planned")
+    """Read a cell's folder: its status, and its run where there is one; ``row``: its row in a plan."""
+    planned = GridItem(name=name, label=folder.name, config={}, status="planned")
     if row is not None:
         planned = replace(planned, label=row.method.name, method=row.method, config=row.config, hash=row.hash)
     if not (folder / RUN_FILE).exists():
         cell = cells.look(folder)
-        return replace(planned, state=_state(cell), why=cell.why.split("\n")[0])
+        return replace(planned, status=cell.status, why=cell.why.split("\n")[0])
     try:
         loaded = Loaded(where=str(folder.resolve()), run=read_run(folder), rounds=read_rounds(folder))
     except UserError as damaged:
-        return replace(planned, state="failed", why=str(damaged))
+        return replace(planned, status="failed", why=str(damaged))
     cell = cells.judge(folder, loaded.run, [r.round for r in loaded.rounds], cells.read_error(folder))
-    state, why = _state(cell), cell.why.split("\n")[0]
-    if state == "done" and all(r.metrics is None for r in loaded.trained):
-        state, why = "untested", "evaluation.parts lacks `test`"
-    elif state != "done" and loaded.run.status != "finished":
+    status, why = cell.status, cell.why.split("\n")[0]
+    if status == "done" and all(r.metrics is None for r in loaded.trained):
+        status, why = "untested", "evaluation.parts lacks `test`"
+    elif status != "done" and loaded.run.status != "done":
         reached = f"{loaded.rounds[-1].round if loaded.rounds else 0} of {loaded.planned} rounds"
         why = f"{why} ({reached})" if why else reached
     run = loaded.run
-    found = replace(planned, label=loaded.label, method=run.method, config=run.config, hash=run.config_hash)
-    return replace(found, state=state, why=why, loaded=loaded)
-
-
-def _state(cell: CellState) -> State:
-    # Without a planned configuration to compare with, no cell is stale.
-    assert cell.status != "stale"
-    return cell.status
+    item = replace(planned, label=loaded.label, method=run.method, config=run.config, hash=run.config_hash)
+    return replace(item, status=status, why=why, loaded=loaded)

@@ -10,6 +10,7 @@ from pydantic import BaseModel, JsonValue, ValidationError
 
 from relief_ray.data.config import DataConfig
 from relief_ray.data.registry import get_spec
+from relief_ray.devices.accounting import CostConfig
 from relief_ray.devices.fleet import FleetConfig, build_fleet
 from relief_ray.errors import UserError
 from relief_ray.messages import Fleet
@@ -26,7 +27,12 @@ SPLIT_NAMES = {
     "within_subject": "within subjects",
     "random_leaky": "random windows (LEAKY)",
 }
-_DEFAULTS: Mapping[str, BaseModel] = {"data": DataConfig(), "fleet": FleetConfig(), "training": TrainingConfig()}
+_DEFAULTS: Mapping[str, BaseModel] = {
+    "data": DataConfig(),
+    "fleet": FleetConfig(),
+    "training": TrainingConfig(),
+    "costs": CostConfig(),
+}
 NOT_RUNS = frozenset({"stale", "mlartifacts", "mlruns"})
 
 
@@ -98,10 +104,11 @@ def _flat(prefix: str, node: Mapping[str, JsonValue]) -> Iterator[tuple[str, Jso
 
 
 def with_defaults(config: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """The configuration with the keys of data, fleet, training and backbone that its program did not have yet.
+    """Return the configuration with keys of data, fleet, training, costs and backbone that its program lacked.
 
-    A key that was added since has its default there. ``costs``, the keys outside sections and a user's own backbone
-    stay as they are: their defaults are not known here.
+    A key that was added since has its default there. Keys outside sections stay as they are: they are in every record.
+    So do those of a user's own backbone, whose class a report does not load: where one of its keys was added, runs from
+    before and after differ in it, and are refused as a mixture.
     """
     backbone = config.get("backbone")
     name = str(backbone.get("name")) if isinstance(backbone, dict) else ""

@@ -88,7 +88,7 @@ def means(buckets: Sequence[Mapping[GroupId, GroupSum]]) -> dict[GroupId, Tensor
 
 
 def over_members(group: ParamGroup, part: GroupSum) -> float:
-    """Divides by the summed weights of the clients that sent the group (Eqs. (3), (4)).
+    """Divide by the summed weights of the clients that sent the group (Eqs. (3), (4)).
 
     The weights themselves are the strategy's, e.g. ``relief.strategy.role_weight`` with ``|M_n|`` for B.
     """
@@ -191,7 +191,7 @@ def check_update(update: Update, layout: GroupLayout) -> str | None:
 
 
 def over_participants(reduction: WeightedSum, reduced: Reduced, fleet: Fleet) -> Total:
-    """Normalises over all clients of the round: an untrained group counts as zero change (Lemma 1, term I)."""
+    """Normalise over all clients of the round: an untrained group counts as zero change (Lemma 1, term I)."""
 
     def total(group: ParamGroup, part: GroupSum) -> float:
         tasks = (r.assignment for r in reduced.receipts)

@@ -22,7 +22,7 @@ from relief_ray.messages import Assignment, Fleet, GroupSum, Update, WeightedSum
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Runs a block on one CPU thread, since torch's sums depend on the number of threads; then restores the number."""
+    """Run a block on one CPU thread, since torch's sums depend on the number of threads; then restore the number."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -88,7 +88,7 @@ def is_leaf(part: GroupSum) -> bool:
 
 
 def settle(part: GroupSum) -> GroupSum:
-    """Converts a leaf to the float64 sums that it stands for, exactly; sums stay as they are."""
+    """Convert a leaf to the float64 sums that it stands for, exactly; sums stay as they are."""
     if not is_leaf(part):
         return part
     exact = part.plain.to(torch.float64)
@@ -112,7 +112,7 @@ class _Running:
     owned: bool = False
 
     def add(self, group: GroupId, other: GroupSum) -> None:
-        """Adds ``other``, whose clients come later in client order and which is left as it is."""
+        """Add ``other``, whose clients come later in client order and which is left as it is."""
         first = self.part
         _check(group, first, other)
         if _is_unweighted(first) and _is_unweighted(other):
@@ -151,14 +151,14 @@ class Accumulator:
     """Adds sums one after the other in client order; tensors that it does not own are never written to."""
 
     def __init__(self, start: Sums | None = None, *, owns: bool = False) -> None:
-        """Starts from ``start`` or from nothing; ``owns``: nothing else reads its tensors, so adding may overwrite."""
+        """Start from ``start`` or from nothing; ``owns``: nothing else reads its tensors, so adding may overwrite."""
         self._running = {
             bucket: {j: _Running(part, owned=owns and not is_leaf(part)) for j, part in groups.items()}
             for bucket, groups in (start or {}).items()
         }
 
     def add(self, sums: Sums, *, borrowed: bool = False) -> None:
-        """Adds the sums of clients that come after all so far.
+        """Add the sums of clients that come after all so far.
 
         ``borrowed``: their memory is reused afterwards, so a first addend is copied.
 
@@ -204,12 +204,12 @@ class Tree:
     """Merges the sums of ``num_blocks`` blocks pairwise; a node is added up as soon as both its halves are there."""
 
     def __init__(self, num_blocks: int) -> None:
-        """Starts an empty tree of that many blocks."""
+        """Start an empty tree of that many blocks."""
         self._num_blocks = num_blocks
         self._nodes: dict[Node, Accumulator] = {}
 
     def add(self, node: Node, sums: Accumulator) -> None:
-        """Takes over the sums of a node, which another process may have merged."""
+        """Take over the sums of a node, which another process may have merged."""
         while node != self.root:
             left, right = sorted((node, node.sibling))
             if right.index << right.level < self._num_blocks:
@@ -248,7 +248,7 @@ def merge_blocks(parts: Iterable[Sums]) -> Sums:
 
 
 def measured(update: Update) -> Update:
-    """Adds ``sq_norm[j] = |Delta_j|^2`` to the update's receipt: in float64, finite exactly where all values are."""
+    """Add ``sq_norm[j] = |Delta_j|^2`` to the update's receipt: in float64, finite exactly where all values are."""
     squares = {j: _square(delta) for j, delta in update.delta.items()}
     return replace(update, receipt=replace(update.receipt, sq_norm=squares))
 

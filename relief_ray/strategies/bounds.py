@@ -29,7 +29,7 @@ class Central(StrategyConfig):
     name: Literal["central"] = "central"
 
     def build(self) -> Strategy:
-        """Builds the strategy: FedAvg of one pooled client."""
+        """Build the strategy: FedAvg of one pooled client."""
         return replace(FedAvg().build(), name=self.name, pooled=True)
 
 
@@ -42,7 +42,7 @@ class Local(StrategyConfig):
     name: Literal["local"] = "local"
 
     def build(self) -> Strategy:
-        """Builds the strategy."""
+        """Build the strategy."""
         return replace(
             FedAvg().build(),
             name=self.name,
@@ -54,7 +54,7 @@ class Local(StrategyConfig):
 
 
 def stay_home(state: ServerState, context: RoundContext) -> tuple[Assignment, ...]:
-    """Trains and keeps everything; nothing is sent."""
+    """Train and keep everything; nothing is sent."""
     everything = context.layout.select()
     return tuple(
         Assignment(client=c.id, down={}, train=everything, up={}, keep=everything, epochs=context.epochs)
@@ -63,14 +63,14 @@ def stay_home(state: ServerState, context: RoundContext) -> tuple[Assignment, ..
 
 
 def unchanged(state: ServerState, reduced: Reduced, tools: ServerTools) -> ServerState:
-    """Leaves the server's model as it is, and notes which groups clients keep."""
+    """Leave the server's model as it is, and note which groups clients keep."""
     return ServerState(
         models=state.models, tensors=state.tensors, facts={**state.facts, "kept": list(tools.layout.ids)}
     )
 
 
 def own_models(state: ServerState, fleet: Fleet) -> EvalPlan:
-    """Evaluates each client's own model with its own sensors; there is no canonical model."""
+    """Evaluate each client's own model with its own sensors; there is no canonical model."""
     kept = state.facts.get("kept", [])
     keep = dict.fromkeys([j for j in kept if isinstance(j, str)], WHOLE) if isinstance(kept, list) else {}
     targets = (
@@ -88,12 +88,12 @@ class FullOnly(StrategyConfig):
     name: Literal["full_only"] = "full_only"
 
     def build(self) -> Strategy:
-        """Builds the strategy."""
+        """Build the strategy."""
         return replace(FedAvg(weighting=self.weighting).build(), name=self.name, allocate=allocate_full)
 
 
 def allocate_full(state: ServerState, context: RoundContext) -> tuple[Assignment, ...]:
-    """Lets only clients with all modalities take part.
+    """Let only clients with all modalities take part.
 
     Raises:
         UserError: there is none in this fleet.
@@ -115,14 +115,14 @@ class DropSlow(StrategyConfig):
     name: Literal["drop_slow"] = "drop_slow"
 
     def build(self) -> Strategy:
-        """Builds the strategy."""
+        """Build the strategy."""
         return replace(
             FedAvg(weighting=self.weighting).build(), name=self.name, allocate=partial(allocate_fast, Relief())
         )
 
 
 def allocate_fast(relief: Relief, state: ServerState, context: RoundContext) -> tuple[Assignment, ...]:
-    """Chooses the participants whose full training fits into ``T*``, before anything is sent.
+    """Choose the participants whose full training fits into ``T*``, before anything is sent.
 
     Where no participant's full training fits, the deadline is the fastest one's time.
     """

@@ -42,6 +42,7 @@ class StrategyConfig(FrozenConfig):
         search: three values of the method's own hyperparameter for a search with equal budgets; empty: it has none.
         one_of: keys that say the same thing in different ways, so that at most one of them may be given.
         read_with: keys that one value of a switch reads; with another value they must keep their defaults.
+        weighting: a client's weight in the mean: ``uniform``, or ``samples``: its number of windows.
     """
 
     title: ClassVar[str] = ""
@@ -77,7 +78,7 @@ class StrategyConfig(FrozenConfig):
         return self
 
     def build(self) -> Strategy:
-        """Builds the strategy that this configuration describes."""
+        """Build the strategy that this configuration describes."""
         raise NotImplementedError(f"{type(self).__name__} has no build(); define one that returns a Strategy")
 
     def reduction(self) -> WeightedSum:
@@ -105,21 +106,21 @@ class Preset:
     search: Search | None = None
 
     def __post_init__(self) -> None:
-        """Fills in the class's facts."""
+        """Fill in the class's facts."""
         for fact in ("title", "kind", "about", "search"):
             if getattr(self, fact) in ("", None):
                 object.__setattr__(self, fact, getattr(self.config, fact))
 
 
 def search_over(key: str, values: Sequence[float | int | None], short: str = "") -> Search:
-    """Tries of one hyperparameter, each named after its value: ``mu0.01``, ``deadlineauto`` for None."""
+    """Try of one hyperparameter, each named after its value: ``mu0.01``, ``deadlineauto`` for None."""
     return {f"{short or key}{'auto' if v is None else f'{v:g}'}": {key: v} for v in values}
 
 
 def first_phase_only(
     config: StrategyConfig, run: PlannedRun, key: str, consequence: str, in_first_phase: Callable[[RoundContext], bool]
 ) -> tuple[str, ...]:
-    """Warns where a method of two phases ends within its first; such a run looks like any other.
+    """Warn where a method of two phases ends within its first; such a run looks like any other.
 
     ``key``: the setting that the first phase's length comes from; ``consequence``: what the run then is;
     ``in_first_phase``: whether the context's round may still belong to the first phase, in a run of ``num_rounds``.
@@ -160,7 +161,7 @@ def of_fastest_type(times: Mapping[ClientInfo, StageTimes]) -> list[StageTimes]:
 
 
 def allocate_everything(state: ServerState, context: RoundContext) -> tuple[Assignment, ...]:
-    """Lets every participant train everything."""
+    """Let every participant train everything."""
     return tuple(train_everything(context, client) for client in context.participants)
 
 

@@ -61,7 +61,7 @@ def last_layers(layout: GroupLayout, num_depths: int) -> tuple[int, ...]:
 
 
 def check_depths(depth_by_type: Iterable[tuple[str, int]], deepest: int) -> None:
-    """Refuses a depth class that does not exist.
+    """Refuse a depth class that does not exist.
 
     Raises:
         UserError: a device type's class lies beyond ``deepest``.

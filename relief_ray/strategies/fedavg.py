@@ -23,7 +23,7 @@ class FedAvg(StrategyConfig):
     name: Literal["fedavg"] = "fedavg"
 
     def build(self) -> Strategy:
-        """Builds the strategy."""
+        """Build the strategy."""
         reduction = self.reduction()
         return Strategy(
             name=self.name, allocate=allocate_everything, reduction=reduction, aggregate=averaging(reduction)

@@ -67,7 +67,7 @@ class FedProx(StrategyConfig):
     deadline_s: float | None = Field(default=None, gt=0.0)
 
     def build(self) -> Strategy:
-        """Builds the strategy: FedAvg with another objective and, where asked for, fewer epochs."""
+        """Build the strategy: FedAvg with another objective and, where asked for, fewer epochs."""
         plain = FedAvg(weighting=self.weighting).build()
         program = ClientProgram(objective=partial(proximal_loss, self.mu), is_mean=True)
         return replace(plain, name=self.name, allocate=partial(allocate, self), client=program)

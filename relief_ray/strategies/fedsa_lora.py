@@ -42,7 +42,7 @@ class FedSALoRA(StrategyConfig):
     dense_local: DenseLocal = "head+fusion_bias"
 
     def build(self) -> Strategy:
-        """Builds the strategy."""
+        """Build the strategy."""
         reduction = self.reduction()
         return Strategy(
             name=self.name,
@@ -101,7 +101,7 @@ def allocate_shared(dense_local: DenseLocal, state: ServerState, context: RoundC
 def average_shared(
     dense_local: DenseLocal, reduction: WeightedSum, state: ServerState, reduced: Reduced, tools: ServerTools
 ) -> ServerState:
-    """Averages the shared parts over all participants, weighted."""
+    """Average the shared parts over all participants, weighted."""
     up, _ = split(tools.layout, dense_local)
     total = over_participants(reduction, reduced, tools.fleet)
     step = mean_step(reduced.sums.get("global", {}), total, tools.layout)
@@ -110,7 +110,7 @@ def average_shared(
 
 
 def personal_models(state: ServerState, fleet: Fleet) -> EvalPlan:
-    """Evaluates each client's model with its own sensors; canonical: with the mean of the parts that clients keep."""
+    """Evaluate each client's model with its own sensors; canonical: with the mean of the parts that clients keep."""
     kept = state.facts.get("kept", {})
     assert isinstance(kept, dict)
     keep = {j: WHOLE if whole else ALL_BUT_A for j, whole in kept.items()}

@@ -171,7 +171,7 @@ class TrainerConfig:
 
 
 def trainer_config(training: TrainingConfig, engine: Engine, num_rounds: int) -> TrainerConfig:
-    """Turns the configuration's section into the trainer's settings; decides the device (``auto``).
+    """Turn the configuration's section into the trainer's settings; decide the device (``auto``).
 
     ``num_rounds``: rounds of the run, over which the learning rate may fall.
 

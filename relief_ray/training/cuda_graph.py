@@ -12,7 +12,7 @@ class GraphMemory:
     """A memory pool shared by CUDA graphs that never run at the same time; ``handle`` is None on a CPU."""
 
     def __init__(self, device: torch.device) -> None:
-        """Reserves a pool handle if ``device`` is a GPU."""
+        """Reserve a pool handle if ``device`` is a GPU."""
         self.handle = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
 
 
@@ -26,12 +26,12 @@ class CudaGraphStep:
     """
 
     def __init__(self, device: torch.device, memory: GraphMemory) -> None:
-        """Prepares a graph on ``device``; nothing is recorded yet."""
+        """Prepare a graph on ``device``; nothing is recorded yet."""
         self._memory, self._num_calls = memory, 0
         self._graph = torch.cuda.CUDAGraph() if device.type == "cuda" else None
 
     def __call__(self, step: Callable[[], None]) -> None:
-        """Runs ``step``, which must be the same at every call."""
+        """Run ``step``, which must be the same at every call."""
         self._num_calls += 1
         if self._graph is not None and self._num_calls == 1:
             _on_side_stream(step)

@@ -57,7 +57,7 @@ def plan_forward(
     output: str | None = None,
     keep: bool = True,
 ) -> ForwardPlan:
-    """Splits the stages that ``output`` and ``taps`` need into those before the first step and those of every step.
+    """Split the stages that ``output`` and ``taps`` need into those before the first step and those of every step.
 
     ``reuse=False`` (the engine ``naive``) runs every stage in every step on the whole batch: the reference.
     ``keep=False`` runs all stages but those of absent modalities in every step: their outputs need too much memory.
@@ -109,7 +109,7 @@ def stages_for(backbone: Backbone, wanted: Collection[str], zeroed: frozenset[st
 def compute_sources(
     backbone: Backbone, plan: ForwardPlan, inputs: Mapping[str, Rows], num_windows: int
 ) -> dict[str, Rows]:
-    """Computes the sources of all steps: (n, ...) in chunks, or (1, ...) for absent modalities with reuse."""
+    """Compute the sources of all steps: (n, ...) in chunks, or (1, ...) for absent modalities with reuse."""
     zeros = _zero_values(backbone, plan)
     present: dict[str, Rows] = {RAW + m: x for m, x in inputs.items()}
     absent = {RAW + m: zero_input(backbone, m) for m in backbone.shape.modalities if m not in inputs}
@@ -134,7 +134,7 @@ def compute_sources(
 
 
 def run_stages(stages: Collection[Stage], values: Values, plan: ForwardPlan, batch: int) -> Values:
-    """Runs ``stages`` in order on top of ``values``; one-row values are expanded to ``batch`` rows where needed."""
+    """Run ``stages`` in order on top of ``values``; one-row values are expanded to ``batch`` rows where needed."""
     for stage in stages:
         name = stage.spec.id
         if name in plan.zero_features and plan.shared_absent:
@@ -149,7 +149,7 @@ def run_stages(stages: Collection[Stage], values: Values, plan: ForwardPlan, bat
 
 
 def spread(values: Tensor, batch: int) -> Tensor:
-    """Expands ``values`` of one row (an absent modality's) to (batch, ...); others are returned as they are."""
+    """Expand ``values`` of one row (an absent modality's) to (batch, ...); others are returned as they are."""
     return values if len(values) == batch else values.expand(batch, *values.shape[1:])
 
 
@@ -192,7 +192,7 @@ class BatchBuffers:
         self._buffers = {s: x.new_empty(size, *x.shape[1:]) for s, x in self._sources.items()}
 
     def take(self, index: Tensor) -> Values:
-        """Gathers the rows ``index`` (b,) of every source."""
+        """Gather the rows ``index`` (b,) of every source."""
         values = self._fixed | {s: x[index] for s, x in self._lazy.items()}
         for s, x in self._sources.items():
             values[s] = torch.index_select(x, 0, index, out=self._buffers[s][: len(index)])

@@ -25,7 +25,7 @@ CPU = torch.device("cpu")
 def prepare(
     windows: WindowSet, modalities: Sequence[str], backbone: Backbone, limit_bytes: int | None = None
 ) -> ClientInputs:
-    """Standardises the windows of ``modalities`` and turns them into the first stage's input.
+    """Standardise the windows of ``modalities`` and turn them into the first stage's input.
 
     All windows now, or, where they would take more than ``limit_bytes``, those of a batch when it is drawn: the values
     are the same.
@@ -107,7 +107,7 @@ class InputCache:
         self._used = 0
 
     def get(self, name: str, nbytes: Callable[[], int], load: Callable[[], ClientInputs]) -> ClientInputs:
-        """Returns the cached item, or loads it after evicting others until its ``nbytes()`` fit."""
+        """Return the cached item, or load it after evicting others until its ``nbytes()`` fit."""
         if name in self._items:
             self._items.move_to_end(name)
             return self._items[name]

@@ -85,7 +85,7 @@ class BlockResult:
 
 
 def combine(results: Iterable[BlockResult], moved_bytes: int = 0) -> Trained:
-    """Merges all blocks of a round in block order, the same for every executor.
+    """Merge all blocks of a round in block order, the same for every executor.
 
     ``moved_bytes``: bytes that crossed process boundaries.
     """

@@ -134,7 +134,7 @@ class LoadedRun(ClientRun):
 
 
 def accumulate_gradients(run: LoadedRun, batches: BatchBuffers, index: Tensor, is_observed: bool = False) -> Tensor:
-    """Adds the objective's gradient on the windows ``index`` (b,) to the parameters' gradients; returns the loss.
+    """Add the objective's gradient on the windows ``index`` (b,) to the parameters' gradients; return the loss.
 
     ``is_observed``: the client's program observes this batch.
     """
@@ -150,7 +150,7 @@ def is_mean_over_windows(program: ClientProgram) -> bool:
 
 
 def objective_inputs(run: LoadedRun, device: torch.device, forward: Callable[[], Values]) -> Values:
-    """Runs ``forward`` and returns the outputs that the objective reads: logits and taps, always float32."""
+    """Run ``forward`` and return the outputs that the objective reads: logits and taps, always float32."""
     with casting(run.autocast, device):
         values = forward()
     names = (run.output, *sorted(run.task.taps))
@@ -158,12 +158,12 @@ def objective_inputs(run: LoadedRun, device: torch.device, forward: Callable[[],
 
 
 def observe_batch(run: LoadedRun, step: LocalStep) -> None:
-    """Appends the rows that the client's program observes of a batch."""
+    """Append the rows that the client's program observes of a batch."""
     run.observed.append(_copies(run.program.observe(step)))
 
 
 def observed_rows(run: LoadedRun) -> dict[str, Tensor]:
-    """Concatenates the observed rows of all batches, on the CPU."""
+    """Concatenate the observed rows of all batches, on the CPU."""
     names = (run.observed or [{}])[0]
     return {name: torch.cat([rows[name] for rows in run.observed]).cpu() for name in names}
 

@@ -71,14 +71,14 @@ class _Slot:
 
 
 class LocalOptimizer:
-    """Takes the steps of one client's training; its buffers live as long as the worker.
+    """Take the steps of one client's training; its buffers live as long as the worker.
 
     ``fused`` on a CPU calls torch's kernel directly. The function around it sorts tensors by device and counts steps in
     tensors, which takes noticeable time with small models. The numbers are the same.
     """
 
     def __init__(self, parameters: Sequence[Tensor], fused: bool, rule: UpdateRule = ADAM) -> None:
-        """Keeps the rule's buffers and a step counter per parameter."""
+        """Keep the rule's buffers and a step counter per parameter."""
         self._rule = rule
         self._fused, self._is_direct = fused, fused and all(p.device.type == "cpu" for p in parameters)
         self._stale: set[int] = set()
@@ -94,7 +94,7 @@ class LocalOptimizer:
         }
 
     def reset(self, parameters: Sequence[Tensor], *, once: bool = False) -> None:
-        """Drops gradients and moments of ``parameters``; the moments' buffers are cleared when they are next used.
+        """Drop gradients and moments of ``parameters``; the moments' buffers are cleared when they are next used.
 
         ``once``: each takes at most one step until the next reset, so that its moments need not be kept. An assertion
         holds this where they are not: large tensors on a CPU.
@@ -105,7 +105,7 @@ class LocalOptimizer:
         self._is_once = once
 
     def clear(self, parameters: Sequence[Tensor]) -> None:
-        """Clears dropped moments now and not in the next step: a recorded step must not contain the clearing."""
+        """Clear dropped moments now and not in the next step: a recorded step must not contain the clearing."""
         slots = [self._slots[id(p)] for p in parameters if id(p) in self._stale]
         self._stale.difference_update(id(p) for p in parameters)
         for slot in slots:
@@ -156,13 +156,13 @@ class LocalOptimizer:
         steps: list[Tensor],
         lr: float,
     ) -> None:
-        """Calls torch's fused kernel of Adam or AdamW."""
+        """Call torch's fused kernel of Adam or AdamW."""
         kernel = torch._fused_adam_ if self._rule.name == "adam" else torch._fused_adamw_
         decay = self._rule.weight_decay
         kernel(values, gradients, means, squares, largest, steps, lr=lr, weight_decay=decay, **_ADAM)
 
     def _sgd_step(self, live: list[Tensor], gradients: list[Tensor], slots: Sequence[_Slot], lr: float) -> None:
-        """Takes a step of SGD; velocities that begin at zero give the same first step as none."""
+        """Take a step of SGD; velocities that begin at zero give the same first step as none."""
         velocities = [s.buffers[0] for s in slots if s.buffers]
         rates: dict[str, Any] = {"lr": lr, "momentum": self._rule.momentum, "weight_decay": self._rule.weight_decay}
         if self._is_direct:
@@ -172,7 +172,7 @@ class LocalOptimizer:
             sgd(live, gradients, kept, foreach=False, fused=self._fused, **rates, **_SGD)
 
     def _single_step(self, p: Tensor, lr: float) -> bool:
-        """Takes a large tensor's only step with temporary moments, piece by piece; False for a small tensor.
+        """Take a large tensor's only step with temporary moments, piece by piece; False for a small tensor.
 
         Clearing and writing kept moments would take as long as the step. The kernel on pieces gives the same bits as on
         the whole tensor.
@@ -206,5 +206,5 @@ def _step_number(count: int) -> Tensor:
 
 
 def clip_gradients(parameters: Sequence[Tensor], largest: float) -> None:
-    """Multiplies all gradients by ``min(1, largest / (|g| + 1e-6))``, ``|g|`` the norm of all of them together."""
+    """Multiply all gradients by ``min(1, largest / (|g| + 1e-6))``, ``|g|`` the norm of all of them together."""
     clip_grad_norm_(parameters, largest, foreach=False)

@@ -17,7 +17,7 @@ class SerialExecutor:
     """Runs blocks of clients one after another in this process (an ``Executor``)."""
 
     def __init__(self, job: Job) -> None:
-        """Builds the one worker."""
+        """Build the one worker."""
         self._worker = Worker(job)
 
     def train(
@@ -27,7 +27,7 @@ class SerialExecutor:
         tasks: Sequence[Assignment],
         states: Mapping[ClientId, ClientState],
     ) -> Trained:
-        """Trains one round's assignments and sums their updates."""
+        """Train one round's assignments and sum their updates."""
         return combine(self._worker.train_blocks(round_, models, blocks(tasks), states))
 
     def evaluate(
@@ -41,4 +41,4 @@ class SerialExecutor:
         return self._worker.evaluate(models, targets, states, part)
 
     def close(self) -> None:
-        """Releases nothing."""
+        """Release nothing."""

@@ -31,7 +31,7 @@ class StackedTrainer:
     """Trains up to ``max_clients`` clients at once with a trainer's backbone and settings; keeps their memory."""
 
     def __init__(self, trainer: Trainer, max_clients: int) -> None:
-        """Allocates nothing yet: memory is reserved for the largest stack that occurs."""
+        """Allocate nothing yet: memory is reserved for the largest stack that occurs."""
         self._trainer, self._max_clients = trainer, max_clients
         self._models = StackedModels(trainer.backbone, 0)
         self._optimizer = LocalOptimizer([], fused=True)
@@ -49,7 +49,7 @@ class StackedTrainer:
         return [updates[i] for i in range(len(runs))]
 
     def _plan(self, runs: Sequence[ClientRun]) -> ForwardPlan:
-        """Plans the stages that have to run in every step for at least one of the clients."""
+        """Plan the stages that have to run in every step for at least one of the clients."""
         all_modalities, task = self._trainer.backbone.shape.modalities, runs[0].task
         trained = {j: WHOLE for r in runs for j in r.task.train}
         return self._trainer.plan(all_modalities, replace(task, train=trained), sum(len(r.data.labels) for r in runs))
@@ -76,7 +76,7 @@ class StackedTrainer:
         return [updates[i] for i in range(len(runs))]
 
     def _epochs(self, stacked: StackedRound) -> None:
-        """Runs all epochs; the measured seconds count as every client's backward pass, in equal shares."""
+        """Run all epochs; the measured seconds count as every client's backward pass, in equal shares."""
         device = self._trainer.device
         clock, memory = Stopwatch(synchronizes=device.type == "cuda"), GraphMemory(device)
         ranges = epoch_steps(stacked.num_windows, self._trainer.config.batch_size)

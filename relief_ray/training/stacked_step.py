@@ -76,7 +76,7 @@ class StackedRound:
 def begin_stacked_round(
     trainer: Trainer, models: StackedModels, optimizer: LocalOptimizer, plan: ForwardPlan, runs: Sequence[ClientRun]
 ) -> StackedRound:
-    """Loads the clients' models, computes the outputs that no step changes and clears the optimizer's state."""
+    """Load the clients' models, compute the outputs that no step changes and clear the optimizer's state."""
     loaded, sources = [], []
     for i, run in enumerate(runs):
         client = trainer.load(run)
@@ -180,7 +180,7 @@ class StackedStep:
     """
 
     def __init__(self, stacked: StackedRound, kind: StepRange, memory: GraphMemory) -> None:
-        """Selects the clients' tensors; ``kind``: any of the steps."""
+        """Select the clients' tensors; ``kind``: any of the steps."""
         self._round, self._clients = stacked, kind.clients
         self._members = range(kind.first, kind.last)
         self._index = torch.zeros(*kind.shape, dtype=torch.int64, device=stacked.losses.device)
@@ -317,7 +317,7 @@ class StackedModels:
         return {key: x[clients].detach().requires_grad_(key in trained) for key, x in self._tensors.items()}
 
     def run(self, stages: Collection[Stage], values: Values, leaves: Leaves, masks: Mapping[str, Tensor]) -> Values:
-        """Runs ``stages`` on top of ``values`` (k, b, ...); ``masks``: factors 0 or 1 (k,) of features by name."""
+        """Run ``stages`` on top of ``values`` (k, b, ...); ``masks``: factors 0 or 1 (k,) of features by name."""
         for stage in stages:
             name = stage.spec.id
             parameters = {parameter: leaves[key] for parameter, key in self._stage_keys[name].items()}

@@ -56,7 +56,7 @@ class Trainer:
     """
 
     def __init__(self, backbone: Backbone, config: TrainerConfig) -> None:
-        """Binds the backbone's parameters to the trainer's buffers."""
+        """Bind the backbone's parameters to the trainer's buffers."""
         self.backbone, self.config = backbone, config
         self.device = torch.device(config.device)
         move_frozen(backbone, self.device)
@@ -75,7 +75,7 @@ class Trainer:
         self._optimizer = LocalOptimizer(tensors, fused=config.engine != "naive", rule=config.rule)
 
     def train(self, context: ClientContext, task: Assignment, data: ClientInputs, program: ClientProgram) -> Update:
-        """Runs one client's round: refine, E epochs, update, report.
+        """Run one client's round: refine, E epochs, update, report.
 
         Returns:
             The update with ``delta = local - global`` for the groups of ``task.up``, measured stage times and new
@@ -84,20 +84,20 @@ class Trainer:
         return self.train_run(self.begin(context, task, data, program))
 
     def begin(self, context: ClientContext, task: Assignment, data: ClientInputs, program: ClientProgram) -> ClientRun:
-        """Lets the client's program refine its task, for which it may probe."""
+        """Let the client's program refine its task, for which it may probe."""
         clock = Stopwatch(synchronizes=self.device.type == "cuda")
         run = ClientRun(context=context, task=task, data=data, program=program, clock=clock)
         context = replace(context, probe=partial(self._probe, run))
         return replace(run, context=context, task=program.refine(context, task))
 
     def train_run(self, run: ClientRun, in_place: bool = False) -> Update:
-        """Trains and reports; ``in_place``: the delta occupies the trained model's memory until the next call."""
+        """Train and report; ``in_place``: the delta occupies the trained model's memory until the next call."""
         loaded = self.load(run)
         self._epochs(loaded)
         return self.finish(loaded, self.flat, in_place)
 
     def load(self, run: ClientRun) -> LoadedRun:
-        """Loads the client's model, enables gradients of its assigned tensors and plans its forward passes."""
+        """Load the client's model, enable gradients of its assigned tensors and plan its forward passes."""
         context, task = run.context, run.task
         load_model(self.theta, context, task)
         scale_adapters(self.backbone, task.lora_scale)
@@ -123,14 +123,14 @@ class Trainer:
         )
 
     def finish(self, run: LoadedRun, flat: Tensor, in_place: bool = False) -> Update:
-        """Builds the update to the client's model ``flat`` (numel,) and passes it to the client's program.
+        """Build the update to the client's model ``flat`` (numel,) and pass it to the client's program.
 
         ``in_place``: the delta may overwrite ``flat``.
         """
         return run.program.after(run.context, self._update(run, flat, in_place))
 
     def plan(self, present: Collection[str], task: Assignment, num_windows: int) -> ForwardPlan:
-        """Plans which stages run once per round; outputs too large to keep (``MAX_KEPT_BYTES``) run in every step."""
+        """Plan which stages run once per round; outputs too large to keep (``MAX_KEPT_BYTES``) run in every step."""
         missing, reuse = missing_mode(self.config.missing, omit_absent=task.omit_absent), self.config.engine != "naive"
         chosen = frozenset(present), frozenset(task.train), missing, reuse, tuple(task.taps), task.output
         plan_for = partial(self._plan_forward, *chosen)
@@ -175,7 +175,7 @@ class Trainer:
         return loss
 
     def _batches(self, run: LoadedRun) -> BatchBuffers:
-        """Computes the outputs that no step changes, and buffers to gather mini-batches of them."""
+        """Compute the outputs that no step changes, and buffers to gather mini-batches of them."""
         clock, num_windows = run.clock, len(run.data.labels)
         began = clock.read()
         with casting(self.config.autocast, self.device):
@@ -185,7 +185,7 @@ class Trainer:
         return batches
 
     def _steps_in_backward(self, run: LoadedRun) -> AbstractContextManager[None]:
-        """Enables ``_fused_steps`` for the engine ``gemm`` on a CPU, whose backward reads a parameter only once.
+        """Enable ``_fused_steps`` for the engine ``gemm`` on a CPU, whose backward reads a parameter only once.
 
         On a GPU there is no cache that would be worth it. Clipping needs all gradients before the first step, and
         weight decay a step of all tensors at once.
@@ -197,7 +197,7 @@ class Trainer:
         return _fused_steps(run, self._optimizer, config.batch_size)
 
     def _enable_gradients(self, round_: int, task: Assignment, once: bool) -> dict[float, list[Tensor]]:
-        """Requires gradients of exactly the assigned tensors and resets their moments; the tensors by learning rate.
+        """Require gradients of exactly the assigned tensors and reset their moments; the tensors by learning rate.
 
         ``once``: the run takes a single optimizer step.
         """
@@ -248,7 +248,7 @@ class Trainer:
         return Update(receipt=receipt, delta=delta, state={**context.state, **kept})
 
     def _probe(self, run: ClientRun, trial: Assignment) -> Probed:
-        """Takes one optimizer step of ``trial`` on one batch and the gradient after it; ``load`` undoes the step."""
+        """Take one optimizer step of ``trial`` on one batch and the gradient after it; ``load`` undoes the step."""
         context, data = run.context, run.data
         order = context.streams.torch("probe", context.round, context.info.id)
         index = torch.randperm(len(data.labels), generator=order)[: self.config.batch_size]
@@ -264,7 +264,7 @@ class Trainer:
 
 
 def load_model(theta: Mapping[GroupId, Tensor], context: ClientContext, task: Assignment) -> None:
-    """Copies the received model into ``theta`` and overlays the client's personal parts."""
+    """Copy the received model into ``theta`` and overlay the client's personal parts."""
     for j, value in context.start.items():
         theta[j].copy_(value)
     zero_unsent_ranks(theta, context.layout, task.down)
@@ -272,7 +272,7 @@ def load_model(theta: Mapping[GroupId, Tensor], context: ClientContext, task: As
 
 
 def zero_unsent_ranks(theta: Mapping[GroupId, Tensor], layout: GroupLayout, down: Selection) -> None:
-    """Zeroes both factors of a LoRA group beyond the rank at which it was received."""
+    """Zero both factors of a LoRA group beyond the rank at which it was received."""
     for j, part in down.items():
         for spec in layout[j].tensors if part.rank is not None else ():
             if spec.kind in ("lora_a", "lora_b"):
@@ -282,20 +282,20 @@ def zero_unsent_ranks(theta: Mapping[GroupId, Tensor], layout: GroupLayout, down
 
 
 def _overlay_personal(theta: Mapping[GroupId, Tensor], context: ClientContext, keep: Mapping[GroupId, Part]) -> None:
-    """Restores the client's personal parts, where it has any yet."""
+    """Restore the client's personal parts, where it has any yet."""
     for j, part in keep.items():
         if j in context.state:
             theta[j][context.layout.indices(j, part)] = context.state[j].to(theta[j].device)
 
 
 def scale_adapters(backbone: Backbone, factor: float) -> None:
-    """Scales every LoRA layer, PEFT's or built in, by ``factor`` times its ``s = alpha / R``."""
+    """Scale every LoRA layer, PEFT's or built in, by ``factor`` times its ``s = alpha / R``."""
     for set_scale in backbone.adapter_scales:
         set_scale("default", factor)
 
 
 def _mask_parts(backbone: Backbone, task: Assignment) -> None:
-    """Zeroes gradients outside the assigned ranks and rows: fresh optimizers then never move those entries."""
+    """Zero gradients outside the assigned ranks and rows: fresh optimizers then never move those entries."""
     for j, part in task.train.items():
         if not part.cuts:
             continue
@@ -307,7 +307,7 @@ def _mask_parts(backbone: Backbone, task: Assignment) -> None:
 
 @torch.no_grad()
 def _restore_parts(backbone: Backbone, run: LoadedRun) -> None:
-    """Undoes the decay outside the assigned ranks and rows: these entries stay as they were loaded."""
+    """Undo the decay outside the assigned ranks and rows: these entries stay as they were loaded."""
     for j, part in run.task.train.items():
         for spec, p in zip(backbone.layout[j].tensors, backbone.parameters[j], strict=True) if part.cuts else ():
             axis, number = part.lead(spec)
@@ -318,7 +318,7 @@ def _restore_parts(backbone: Backbone, run: LoadedRun) -> None:
 
 @contextmanager
 def _fused_steps(run: LoadedRun, optimizer: LocalOptimizer, batch_size: int) -> Iterator[None]:
-    """Fuses the optimizer step of large tensors into the backward pass (post-accumulate-grad hooks).
+    """Fuse the optimizer step of large tensors into the backward pass (post-accumulate-grad hooks).
 
     A large gradient is then consumed while it is in the CPU's cache, and its memory is reused. A step depends on its
     own tensor's gradient alone, so no bit changes. Not used where a gradient is incomplete at that moment:
@@ -338,7 +338,7 @@ def _fused_steps(run: LoadedRun, optimizer: LocalOptimizer, batch_size: int) -> 
 
 
 def _step_in_backward(optimizer: LocalOptimizer, lr: float, clock: Stopwatch, parameter: Tensor) -> None:
-    """Takes one tensor's step; its seconds count as the optimizer's, not as the backward pass'."""
+    """Take one tensor's step; its seconds count as the optimizer's, not as the backward pass'."""
     began = clock.read()
     optimizer.step([parameter], lr)
     seconds = clock.read() - began
@@ -347,7 +347,7 @@ def _step_in_backward(optimizer: LocalOptimizer, lr: float, clock: Stopwatch, pa
 
 
 def move_frozen(backbone: Backbone, device: torch.device) -> None:
-    """Replaces the stages' frozen tensors by copies on ``device``, one each; the groups' parameters are left alone.
+    """Replace the stages' frozen tensors by copies on ``device``, one each; the groups' parameters are left alone.
 
     Copies, because other backbones of this process share the frozen tensors, and the server's own stays on the CPU.
     """

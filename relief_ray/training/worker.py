@@ -38,7 +38,7 @@ class Worker:
     """Trains and evaluates a job's clients in one process; stateless between rounds but for caches."""
 
     def __init__(self, job: Job) -> None:
-        """Builds the backbone on its device and pins the thread count, which the last bits of sums depend on."""
+        """Build the backbone on its device and pin the thread count, which the last bits of sums depend on."""
         use_threads(job.num_threads)
         use_device(job.trainer.device)
         self.job = job
@@ -54,7 +54,7 @@ class Worker:
         blocks: Sequence[Sequence[Assignment]],
         states: Mapping[ClientId, ClientState],
     ) -> Iterator[BlockResult]:
-        """Yields the results of blocks of consecutive clients in order, lazily; the caller owns what it received.
+        """Yield the results of blocks of consecutive clients in order, lazily; the caller owns what it received.
 
         With ``training.stack`` clients of all blocks may share their steps.
 
@@ -73,7 +73,7 @@ class Worker:
         states: Mapping[ClientId, ClientState],
         is_watched: bool,
     ) -> BlockResult:
-        """Validates each update and adds it to the sums before the next one is computed."""
+        """Validate each update and add it to the sums before the next one is computed."""
         job, layout = self.job, self.backbone.layout
         total, updates, fusion, rejected, refused = Accumulator(), list[Update](), list[Update](), {}, list[Receipt]()
         for update, is_borrowed in updates_with_loans:
@@ -168,7 +168,7 @@ class ClientRuns:
         *,
         reuses_memory: bool,
     ) -> Iterator[tuple[Update, bool]]:
-        """Yields each client's update in order, and whether its delta is valid only until the next update.
+        """Yield each client's update in order, and whether its delta is valid only until the next update.
 
         ``reuses_memory``: each update but the first of a block may be overwritten once the next one is requested;
         callers copy what they keep.
@@ -219,7 +219,7 @@ class ClientRuns:
 
     @contextmanager
     def _blames(self, task: Assignment, round_: int) -> Iterator[None]:
-        """Turns an exception of a client's code into a ``ClientFailed`` that names the client."""
+        """Turn an exception of a client's code into a ``ClientFailed`` that names the client."""
         try:
             yield
         except UserError:

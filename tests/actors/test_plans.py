@@ -11,9 +11,8 @@ from actors.runtime.warm_pool import WorkerCache
 from relief_ray.errors import UserError
 from relief_ray.experiment.lifecycle import create
 from relief_ray.models.moment.weights import load_frozen
-from relief_ray.records.cells import ERROR_FILE
 from relief_ray.records.identity import source_digest
-from relief_ray.records.run_folder import RunFolder, read_run
+from relief_ray.records.run_folder import ERROR_FILE, RunFolder, read_run
 from tests.actors.grids.tiny_plans import tiny_plan
 from tests.models.test_backbone_frozen import put_weights
 from tune_configs.cells import cells_of, load_grid
@@ -169,7 +168,7 @@ def test_stale_cells_are_set_aside_not_lost(tmp_path):
         folder.update(source_digest="ab" * 32)
     set_stale_aside(plan.cell_folders(), tmp_path)
     assert states(plan) == ["planned"]
-    assert read_run(tmp_path / "stale" / f"{entry.folder.name}-abababab").status == "finished"
+    assert read_run(tmp_path / "stale" / f"{entry.folder.name}-abababab").status == "done"
 
 
 def test_a_cell_on_weights_that_have_changed_is_stale(tmp_path, run_cache):

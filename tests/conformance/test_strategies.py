@@ -23,7 +23,7 @@ def folders(run_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Callab
     def folder(case: str) -> Path:
         path = root / case
         if not path.exists():
-            assert drive(config_of(case), path).status == "finished"
+            assert drive(config_of(case), path).status == "done"
         return path
 
     return folder
@@ -33,7 +33,7 @@ def folders(run_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Callab
 def test_interrupted_at_every_boundary_is_the_same_run(case, folders, tmp_path):
     config, path = config_of(case), tmp_path / "run"
     drives = 1
-    while (run := drive(config, path, should_stop=after_rounds(1))).status != "finished":
+    while (run := drive(config, path, should_stop=after_rounds(1))).status != "done":
         assert run.status == "interrupted"
         drives += 1
     assert drives == len(read_rounds(path)) and run.num_resumes == drives - 1

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from relief_ray.data import Dataset, load_dataset
+from relief_ray.data.fetch import synth
 from relief_ray.data.loader import Members
-from relief_ray.data.synthetic import synth
 
 REAL_DATA = os.environ.get("RELIEF_DATA")
 

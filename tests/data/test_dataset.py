@@ -10,9 +10,9 @@ import pytest
 
 from relief_ray.data import DataConfig, federate, load_dataset, num_clients
 from relief_ray.data.dataset import parse_source
+from relief_ray.data.fetch import synth
 from relief_ray.data.registry import get_spec
 from relief_ray.data.source import find_source
-from relief_ray.data.synthetic import synth
 from relief_ray.errors import UserError
 
 

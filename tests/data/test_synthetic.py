@@ -1,15 +1,16 @@
 """Synthetic raw files: the originals' format, seeded, with gaps and absent activities, and never taken for real."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from relief_ray.data import load_dataset
+from relief_ray.data.fetch import synth
 from relief_ray.data.registry import get_spec
 from relief_ray.data.source import MARKER, find_source
-from relief_ray.data.synthetic import synth
 from relief_ray.data.verify import digests
 from relief_ray.errors import UserError
 
@@ -62,3 +63,23 @@ def test_refused(tmp_path: Path, name: str, scale: float) -> None:
     with pytest.raises(UserError, match=f"data synth '?{name}"):
         synth(name, tmp_path, scale=scale)
     assert list(tmp_path.iterdir()) == []
+
+
+OWN = """
+from dataclasses import replace
+
+from relief_ray.data.formats.mhealth import MHEALTH
+
+LAB = replace(MHEALTH, spec=replace(MHEALTH.spec, name="lab", subjects=(1, 2)))
+NONE = replace(LAB, synthesise=None)
+"""
+
+
+def test_a_users_loader_writes_its_own(write: Callable[[str], str], tmp_path: Path) -> None:
+    module = write(OWN)
+    folder = synth(f"{module}.py:LAB", tmp_path / "data", scale=0.01)
+    assert folder == tmp_path / "data" / f"{module}.LAB_SYNTHETIC"
+    assert sorted(p.name for p in folder.rglob("*.log")) == ["mHealth_subject1.log", "mHealth_subject2.log"]
+    assert find_source(get_spec(f"{module}:LAB"), tmp_path / "data").synthetic
+    with pytest.raises(UserError, match="no synthetic form; choose one of pamap2, mhealth, dsa"):
+        synth(f"{module}:NONE", tmp_path)

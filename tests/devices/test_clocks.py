@@ -50,6 +50,15 @@ def test_recorded_parameters_give_the_clock_back():
         restore_clock("flop_proportional", {"kind": "split"})
 
 
+def test_fitted_clocks_are_those_that_take_their_utilisation_from_the_calibration():
+    other = {"flop_proportional": 0.1, "split": 0.1}
+    moved = build_clocks(
+        ClockContext(backbone="cnn", utilisation=other, types=PRESETS["paper"], profile=PROFILE), "measured"
+    )
+    known = build_clocks(context(PROFILE), "measured")
+    assert {name for name in known if known[name] != moved[name]} == {n for n, kind in CLOCKS.items() if kind.is_fitted}
+
+
 def test_a_clock_that_needs_a_profile_says_so():
     with pytest.raises(UserError, match=r"'measured' needs a device profile; set costs\.profile=FILE"):
         build_clocks(context(), "measured")

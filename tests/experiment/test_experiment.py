@@ -49,7 +49,7 @@ def fedavg(run_cache, tmp_path_factory):
 
 def test_the_run_record_says_what_was_run(relief):
     setup, record, _ = relief
-    assert (record.status, record.strategy, record.engine, record.data_origin) == ("finished", "relief", "gemm", "real")
+    assert (record.status, record.strategy, record.engine, record.data_origin) == ("done", "relief", "gemm", "real")
     assert record.planning_model == "split_naive" and record.calibration["origin"] == "FITTED"
     assert set(record.calibration["clocks"]) == set(record.budget["fedavg_reference"]) == CLOCKS
     assert record.budget["deadline_s"] > 0.0 and record.num_resumes == 0
@@ -331,7 +331,7 @@ def test_on_round_and_tracker_see_every_round(tmp_path):
     with folder:
         experiment = Experiment(setup=setup, folder=folder, executor=SerialExecutor(setup.job), tracker=tracker)
         experiment.run(lambda record: rounds.append(record.round))
-    assert rounds == [0, 1, 2, 3] and tracker.seen == [("running", "run"), 0, 1, 2, 3, "finished"]
+    assert rounds == [0, 1, 2, 3] and tracker.seen == [("running", "run"), 0, 1, 2, 3, "done"]
 
 
 def test_the_mean_of_personal_parts_stands_beside_the_view(tmp_path):

@@ -122,7 +122,7 @@ def test_what_cannot_be_exported_is_said_before_anything_is_written(cnn, tmp_pat
     with pytest.raises(UserError, match=r"no run\.json, expected a run folder"):
         export_model(tmp_path, tmp_path / "out")
     create(config_of("relief"), tmp_path / "begun")[1].close()
-    with pytest.raises(UserError, match=r"is created and has no checkpoint yet.*relief-ray resume"):
+    with pytest.raises(UserError, match=r"is interrupted and has no checkpoint yet.*relief-ray resume"):
         export_model(tmp_path / "begun", tmp_path / "out")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "notes").touch()

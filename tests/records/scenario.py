@@ -164,7 +164,7 @@ def drive(path: Path, rounds: int = ROUNDS, saved: Callable[[int], None] = lambd
             state, totals = result.state, record.totals
             checkpoint.save(path, Checkpoint(round=round_, state=state, clients=store.committed), BINDING)
             saved(round_)
-        folder.update(status="finished")
+        folder.update(status="done")
 
 
 def outcome(path: Path) -> tuple[bytes, bytes]:

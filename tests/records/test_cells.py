@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from typing import get_args
 
 import pytest
 
@@ -18,8 +19,8 @@ from relief_ray.records.cells import (
 )
 from relief_ray.records.identity import machine_facts, source_digest
 from relief_ray.records.lock import FileLock, is_locked
-from relief_ray.records.run_folder import LOCK_FILE, RunFolder, read_rounds
-from relief_ray.records.schema import MethodFacts
+from relief_ray.records.run_folder import ERROR_FILE, LOCK_FILE, RUN_FILE, RunFolder, read_rounds
+from relief_ray.records.schema import MethodFacts, RunStatus, Status
 
 
 @pytest.fixture
@@ -47,7 +48,7 @@ def test_every_status_comes_from_the_folder_alone(change, tmp_path):
     assert (look(folder).status, look(folder).is_open) == ("interrupted", True)
     change(status="failed", note="round 3 was void")
     assert (look(folder).status, look(folder).why) == ("failed", "round 3 was void")
-    assert set(STATUS_TEXT) == {"done", "running", "interrupted", "failed", "planned", "stale"}
+    assert set(STATUS_TEXT) == set(get_args(Status)) and set(get_args(RunStatus)) < set(get_args(Status))
 
 
 def test_a_record_that_says_running_is_believed_only_while_the_folder_is_locked(change):
@@ -75,9 +76,35 @@ def test_an_error_counts_unless_the_run_was_done_after_all(change, tmp_path):
     for folder in (tmp_path / "bare", change(status="interrupted")):
         (folder / "error.json").write_text(json.dumps({"error": "ValueError: https://me:secret@host\nmore"}))
         assert look(folder).status == "failed" and look(folder).why == "ValueError: https://***@host\nmore"
-    assert look(change(status="finished")).status == "done"
+    assert look(change(status="done")).status == "done"
     (tmp_path / "bare" / "error.json").write_text("[]")
     assert look(tmp_path / "bare").why == "failed; its error.json is damaged"
+
+
+def test_a_process_at_work_beats_the_error_of_an_earlier_attempt(change):
+    folder = change(status="failed", note="round 3 was void")
+    (folder / ERROR_FILE).write_text(json.dumps({"error": "OSError: disk full"}))
+    assert (look(folder).status, look(folder).why) == ("failed", "OSError: disk full")
+    with FileLock(folder / LOCK_FILE, "the run folder"):
+        assert (look(folder).status, look(folder).why) == ("running", "")
+    assert look(folder).status == "failed", "it ended without a new attempt"
+    (folder / RUN_FILE).unlink()
+    with FileLock(folder / LOCK_FILE, "the run folder"):
+        assert look(folder).status == "running", "its record is not written yet"
+    assert look(folder).status == "failed"
+
+
+def test_an_attempt_forgets_the_error_of_an_earlier_one(change):
+    folder = change(status="interrupted")
+    (folder / ERROR_FILE).write_text(json.dumps({"error": "OSError: disk full"}))
+    assert look(folder).status == "failed"
+    with RunFolder.resume(folder, min_free_bytes=0):
+        assert look(folder).status == "running" and not (folder / ERROR_FILE).exists()
+    assert (look(folder).status, look(folder).why) == ("interrupted", "")
+    (folder / ERROR_FILE).write_text(json.dumps({"error": "OSError: disk full"}))
+    with FileLock(folder / LOCK_FILE, "the run folder"), pytest.raises(UserError, match="in use"):
+        RunFolder.resume(folder, min_free_bytes=0)
+    assert (folder / ERROR_FILE).exists(), "no attempt began"
 
 
 def test_staleness_needs_a_planned_configuration_to_compare_with(change):
@@ -108,8 +135,21 @@ def test_plans_of_runs_and_grids_come_back_as_they_were_written(tmp_path):
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"name": 1, "cells": [{}]}', '{"name": "a", "cells": [1]}'])
 def test_a_damaged_plan_is_named(tmp_path, text):
     (tmp_path / "grid.json").write_text(text)
-    with pytest.raises(UserError, match=r"grid\.json: damaged .*move it away and start the same command again"):
+    with pytest.raises(UserError, match=r"grid\.json: damaged .*move it away; start again every `relief-ray grid`"):
         read_plan_file(tmp_path / "grid.json")
+
+
+def test_a_damaged_plan_says_what_keeps_the_runs_beside_it(change, tmp_path):
+    folder, plan = change(status="done"), tmp_path / "plan.json"
+    plan.write_text("{")
+    with pytest.raises(UserError, match=r"move it away; start again every `relief-ray run`.*reuses finished runs"):
+        read_plan_file(plan)
+    change(status="interrupted")
+    with pytest.raises(UserError, match=rf"finish what was begun \(relief-ray resume {folder}\), then start again"):
+        read_plan_file(plan)
+    (folder / "rounds.jsonl").unlink()
+    with pytest.raises(UserError, match=r"move it away; start again"):
+        read_plan_file(plan)
 
 
 def test_runs_are_found_in_and_below_folders(finished, tmp_path):

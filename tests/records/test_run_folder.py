@@ -24,11 +24,11 @@ from tests.records.scenario import make_run
     ],
 )
 def test_a_finished_run_has_every_round_to_the_last_planned_one(rounds, bootstrap, expected):
-    run = make_run(status="finished", config={"rounds": 3})
+    run = make_run(status="done", config={"rounds": 3})
     assert is_done(run, rounds, bootstrap) is expected
 
 
-@pytest.mark.parametrize("status", ["created", "running", "interrupted", "failed"])
+@pytest.mark.parametrize("status", ["running", "interrupted", "failed"])
 def test_a_run_that_did_not_finish_is_not_done_with_all_its_rounds(status):
     """Killed between its last line and its last checkpoint: a resume finishes it."""
     run = make_run(status=status, config={"rounds": 3})

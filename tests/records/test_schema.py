@@ -61,7 +61,15 @@ def test_comparable_of_nan_is_equal_to_itself():
 
 
 @pytest.mark.parametrize(
-    "changes", [{"unknown": 1}, {"status": "done"}, {"data_origin": "synthetic"}, {"schema_version": 2}, {"cell": None}]
+    "changes",
+    [
+        {"unknown": 1},
+        {"status": "finished"},
+        {"status": "stale"},
+        {"data_origin": "synthetic"},
+        {"schema_version": 2},
+        {"cell": None},
+    ],
 )
 def test_wrong_fields_are_refused(scenario, changes):
     with pytest.raises(ValidationError, match=next(iter(changes))):

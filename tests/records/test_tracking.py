@@ -116,7 +116,7 @@ def test_sync_copies_everything_once(run):
     for name in ("run.json", "rounds.jsonl"):
         assert (artifacts / name).read_bytes() == (run / name).read_bytes()
     target = read_sync(run).targets[store_uri(run)]
-    assert (target.step, target.closed, target.run_id) == (3, "finished", stored_run.info.run_id)
+    assert (target.step, target.status, target.run_id) == (3, "done", stored_run.info.run_id)
     assert set(METRICS) >= {key for key, _ in expected(1)}
 
 
@@ -213,7 +213,7 @@ def test_sync_asks_for_a_store_whose_credentials_were_masked(run):
         sync(run)
 
 
-def live(run: Path, tracker: Tracker, rounds: tuple, status: str = "finished") -> float:
+def live(run: Path, tracker: Tracker, rounds: tuple, status: str = "done") -> float:
     """Replays a run through a tracker; gives the seconds that the rounds' calls took."""
     with RunFolder.resume(run, min_free_bytes=0) as folder:
         folder.rewind(None)
@@ -271,7 +271,7 @@ def test_after_a_failure_the_store_is_left_alone_for_a_while(run, monkeypatch):
     for record in read_rounds(run):
         tracker.round(record)
         time.sleep(0.02)
-    tracker.finish("finished")
+    tracker.finish("done")
     assert len(attempts) == 2, "at the start and at the end"
 
 
@@ -289,7 +289,7 @@ def test_short_rounds_travel_together(run, monkeypatch):
             folder.append(record)
             tracker.round(record)
             time.sleep(0.02)
-        tracker.finish("finished")
+        tracker.finish("done")
     assert len(exports) == 2 and points(run) == expected(4)
 
 
@@ -328,7 +328,7 @@ def test_a_dead_server_costs_no_round_and_one_warning(run, caplog):
     assert spent_s < 0.05, "a round only puts a nudge in a queue"
     (warning,) = [r.getMessage() for r in caplog.records if r.name.startswith("relief_ray")]
     assert "relief-ray sync" in warning and "canary" not in warning
-    assert read_run(run).status == "finished" and len(read_rounds(run)) == 4
+    assert read_run(run).status == "done" and len(read_rounds(run)) == 4
     wait_for(lambda: read_sync(run).error is not None)
     assert "canary" not in (run / "sync.json").read_text()
 
@@ -362,7 +362,7 @@ def test_a_store_that_comes_back_gets_every_point_once(run, empty_store):
         shutil.copy(empty_store, place / "mlflow.db")
         folder.append(rounds[3])
         tracker.round(rounds[3])
-        tracker.finish("finished")
+        tracker.finish("done")
     assert points(run, uri) == expected(4)
     assert read_sync(run).error is None
     assert sync(run, uri).num_points == 0

@@ -145,7 +145,7 @@ def build(
         cell="c", name="t", strategy=strategy, method=facts or method_facts(strategy), created="2026-01-01T00:00:00Z",
         config=config(strategy, seed, fold, planned or len(scores)) | (extra or {}), config_hash="h", data_digest="d",
         data_origin=origin, code_version="0.1.0", source_digest="s" * 64, machine=MACHINE, engine="gemm",
-        planning_model=CLOCK, status="finished",
+        planning_model=CLOCK, status="done",
         coverage={"classes": ["a", "b"], "clients": [{"client": n, "subject": 3 + n} for n in GROUPS]},
         budget={"fedavg_reference": {CLOCK: {"round_s": reference[0], "energy_j": reference[1]}}},
         calibration={"origin": "FITTED"},
@@ -206,11 +206,11 @@ def family():
     )
 
 
-def item(loaded, state="done", why=""):
-    kept = loaded if state in ("done", "untested") else None
+def item(loaded, status="done", why=""):
+    kept = loaded if status in ("done", "untested") else None
     run = loaded.run
     return GridItem(
-        name=loaded.where, label=loaded.label, config=run.config, state=state, why=why, loaded=kept, method=run.method
+        name=loaded.where, label=loaded.label, config=run.config, status=status, why=why, loaded=kept, method=run.method
     )
 
 
@@ -243,7 +243,7 @@ def put_on():
 
 @pytest.fixture(scope="session")
 def inventory_of():
-    """A stock of finished runs, and of cells in other states given as (run, state, why)."""
+    """A stock of finished runs, and of cells with another status given as (run, status, why)."""
 
     def build(runs=(), others=()):
         return Inventory(items=(*(item(r) for r in runs), *(item(*o) for o in others)), titles=("a grid",))

@@ -67,6 +67,10 @@ def test_a_key_that_a_program_did_not_have_counts_as_its_default(make):
     assert len(compare_runs([make("fedavg"), of(stack=1)]).rows) == 2
     with pytest.raises(UserError, match=r"differ in training\.stack = 1 and 4; compare runs of one experiment"):
         compare_runs([make("fedavg"), of(stack=4)])
+    before = make("fedavg", extra={"costs": {"planning_time": "split_naive"}})
+    assert len(compare_runs([before, make("v1", extra={"costs": {"count_server_time": False}})]).rows) == 2
+    with pytest.raises(UserError, match=r"differ in costs\.count_server_time = False and True"):
+        compare_runs([before, make("v1", extra={"costs": {"count_server_time": True}})])
 
 
 def test_an_unknown_clock_is_refused(make):

@@ -4,10 +4,10 @@ from relief_ray.report.experiments import experiments
 from relief_ray.report.inventory import GridItem, Inventory
 
 
-def item(loaded, state="done"):
-    done = state == "done"
+def item(loaded, status="done"):
+    done = status == "done"
     return GridItem(
-        name=loaded.where, label=loaded.label, config=loaded.run.config, state=state, loaded=loaded if done else None
+        name=loaded.where, label=loaded.label, config=loaded.run.config, status=status, loaded=loaded if done else None
     )
 
 
@@ -27,7 +27,7 @@ def test_methods_folds_and_seeds_stay_together_and_settings_apart(make):
 
 def test_a_planned_cell_joins_the_runs_of_its_setting(make):
     (experiment,) = experiments(Inventory(items=(item(make("fedavg")), item(make("v1"), "planned"))))
-    assert [s.state for s in experiment.items] == ["done", "planned"]
+    assert [s.status for s in experiment.items] == ["done", "planned"]
     assert [r.label for r in experiment.runs] == ["fedavg"]
     assert experiment.main is not None and [r.label for r in experiment.main.rows] == ["fedavg"]
 

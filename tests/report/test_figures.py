@@ -147,3 +147,4 @@ def test_curves_are_drawn_with_their_numbers_beside(family, tmp_path, number, la
         (p.method, p.round) for p in curve_points(comparison).itertuples()
     ]
     assert float(rows[-1]["f1_percent"]) == pytest.approx(last)
+    assert all(row["bytes_up"].isdecimal() for row in rows), "bytes are counted"

@@ -1,4 +1,4 @@
-"""Cells by state: everything that was planned or found is listed once, and nothing that is not done counts."""
+"""Cells by status: everything that was planned or found is listed once, and nothing that is not done counts."""
 
 import dataclasses
 import json
@@ -26,7 +26,7 @@ def interrupted(loaded):
 
 @pytest.fixture
 def grid(make, put, tmp_path):
-    """A cell of every state, planned; and one that nobody planned."""
+    """A cell of every status, planned; and one that nobody planned."""
     runs = {
         "done": make("fedavg"),
         "half": make("v1", planned=9),
@@ -50,7 +50,7 @@ def grid(make, put, tmp_path):
 
 def test_every_cell_is_listed_once_with_its_state(grid):
     inventory = take_inventory([grid, grid / "done"])
-    states = {s.name: (s.label, s.state) for s in inventory.items}
+    states = {s.name: (s.label, s.status) for s in inventory.items}
     assert states == {
         "done": ("fedavg", "done"),
         "half": ("v1", "interrupted"),
@@ -78,7 +78,7 @@ def test_a_failed_run_with_rounds_names_both(make, put, tmp_path):
     record = loaded.run.model_copy(update={"status": "failed", "note": "round 3 was void"})
     (tmp_path / "x" / "run.json").write_text(record.model_dump_json())
     (item,) = take_inventory([tmp_path]).items
-    assert (item.state, item.why) == ("failed", "round 3 was void (2 of 4 rounds)")
+    assert (item.status, item.why) == ("failed", "round 3 was void (2 of 4 rounds)")
 
 
 def test_a_killed_run_is_interrupted_and_one_whose_folder_is_locked_is_running(make, put, tmp_path):
@@ -86,16 +86,16 @@ def test_a_killed_run_is_interrupted_and_one_whose_folder_is_locked_is_running(m
     put(loaded, tmp_path / "x")
     (tmp_path / "x" / "run.json").write_text(loaded.run.model_copy(update={"status": "running"}).model_dump_json())
     (item,) = take_inventory([tmp_path]).items
-    assert (item.state, item.why) == ("interrupted", "2 of 2 rounds")
+    assert (item.status, item.why) == ("interrupted", "2 of 2 rounds")
     with FileLock(tmp_path / "x" / "driver.lock", "the run folder"):
         (item,) = take_inventory([tmp_path]).items
-        assert (item.state, item.why) == ("running", "2 of 2 rounds")
+        assert (item.status, item.why) == ("running", "2 of 2 rounds")
 
 
 def test_a_plan_of_a_run_is_read(make, put, tmp_path):
     plan(tmp_path, {"a": make("fedavg")}, name="plan.json")
     put(make("v1"), tmp_path / "b")
-    assert [(s.label, s.state) for s in take_inventory([tmp_path]).items] == [("fedavg", "planned"), ("v1", "done")]
+    assert [(s.label, s.status) for s in take_inventory([tmp_path]).items] == [("fedavg", "planned"), ("v1", "done")]
 
 
 def test_a_folder_without_plan_and_run_is_refused(tmp_path):
@@ -125,7 +125,7 @@ def test_a_cell_of_two_folders_is_one_and_done_where_any_finished_it(make, put, 
             record = runs[name].run.model_copy(update={"config": renamed, "source_digest": top * 64})
             put(dataclasses.replace(runs[name], run=record), tmp_path / top / name)
     inventory = take_inventory([tmp_path / "a", tmp_path / "b"])
-    assert [(s.title, s.state, len(s.repeats)) for s in inventory.items] == [
+    assert [(s.title, s.status, len(s.repeats)) for s in inventory.items] == [
         ("fedavg, fold 0, seed 0", "done", 0), ("fedavg, fold 0, seed 1", "done", 1),
         ("v1, fold 0, seed 0", "done", 0), ("v1, fold 0, seed 1", "planned", 0),
     ]  # fmt: skip
@@ -141,7 +141,7 @@ def test_a_key_that_was_added_since_makes_no_other_cell_and_no_other_experiment(
     for top, loaded in (("new", new), ("old", old), ("other", other)):
         put(loaded, tmp_path / top)
     inventory = take_inventory([tmp_path])
-    assert [(s.label, s.state, len(s.repeats)) for s in inventory.items] == [("fedavg", "done", 1), ("v1", "done", 0)]
+    assert [(s.label, s.status, len(s.repeats)) for s in inventory.items] == [("fedavg", "done", 1), ("v1", "done", 0)]
     (experiment,) = experiments(inventory)
     assert experiment.main is not None and experiment.differs == {}
 
@@ -167,18 +167,18 @@ def test_runs_on_synthetic_data_are_no_repeats_of_real_ones(make, put, tmp_path)
 
 
 def test_of_several_accounts_of_an_open_cell_the_furthest_counts(make, put, tmp_path):
-    for name, state in (("a", "planned"), ("b", "failed"), ("c", "interrupted")):
+    for name, status in (("a", "planned"), ("b", "failed"), ("c", "interrupted")):
         (tmp_path / name).mkdir()
         plan(tmp_path / name, {"x": make("fedavg", planned=4)})
-        if state == "interrupted":
+        if status == "interrupted":
             put(interrupted(make("fedavg", planned=4)), tmp_path / name / "x")
-        elif state == "failed":
+        elif status == "failed":
             (tmp_path / name / "x").mkdir()
             (tmp_path / name / "x" / "error.json").write_text(json.dumps({"error": "OSError: disk full"}))
     (item,) = take_inventory([tmp_path / n for n in "abc"]).items
-    assert (item.state, item.why) == ("interrupted", "2 of 4 rounds")
+    assert (item.status, item.why) == ("interrupted", "2 of 4 rounds")
     (item,) = take_inventory([tmp_path / n for n in "ab"]).items
-    assert (item.state, item.why) == ("failed", "OSError: disk full")
+    assert (item.status, item.why) == ("failed", "OSError: disk full")
 
 
 def test_the_bare_name_is_the_preset_s_whichever_cell_is_missing(make, put, tmp_path):
@@ -193,7 +193,7 @@ def test_the_bare_name_is_the_preset_s_whichever_cell_is_missing(make, put, tmp_
     for name in ("fedavg", "half"):
         put(runs[name], tmp_path / name)
     inventory = take_inventory([tmp_path])
-    assert [(s.label, s.state) for s in inventory.items] == [
+    assert [(s.label, s.status) for s in inventory.items] == [
         ("fedavg", "done"), ("relief (gamma=0.5)", "done"), ("relief", "planned"),
     ]  # fmt: skip
     document = build(inventory)

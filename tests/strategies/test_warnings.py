@@ -9,8 +9,7 @@ from relief_ray.messages import ServerState
 from relief_ray.server.aggregation import to_tensor
 from relief_ray.strategies.relief import Relief
 from relief_ray.strategies.relief.divergence import D_BAR
-from relief_ray.strategies.relief.strategy import allocate, cheapest_further, rounded_up
-from relief_ray.strategies.relief.variants import PRESETS
+from relief_ray.strategies.relief.strategy import PRESETS, allocate, cheapest_further, rounded_up
 from tests.conformance.cases import config_of
 from tests.strategies.relief.test_relief import CNN, PAPER, TAUS
 from tests.toy import LinearPlanner

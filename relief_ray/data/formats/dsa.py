@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from relief_ray.data.formats.common import is_signature, read_table, require_finite
+from relief_ray.data.formats.common import is_signature, read_table, require_finite, signature
 from relief_ray.data.loader import DatasetSpec, Loader, Members, Recording, require_members
+from relief_ray.data.synthetic import MOTIONS, make_person, moving, write_table
 from relief_ray.errors import UserError
 
 UNITS = ("T", "RA", "LA", "RL", "LL")
@@ -64,6 +65,7 @@ SPEC = DatasetSpec(
     units=UNITS,
     max_abs=(200.0, 40.0, 5.0),
     activity_s=(300.0, 300.0),
+    fixed_length=True,
 )
 
 
@@ -107,7 +109,20 @@ def parse(spec: DatasetSpec, members: Members, path: Path, subject: int) -> Reco
     )
 
 
-DSA = Loader(spec=SPEC, files=files, parse=parse)
+def synthesise(spec: DatasetSpec, folder: Path, subject: int, scale: float, rng: np.random.Generator) -> None:
+    """Write one subject's synthetic files, 60 an activity, by the physical model of `data.synthetic`."""
+    person = make_person(rng, 5)
+    for code, name in zip(spec.labels, spec.classes, strict=True):
+        body = moving([(code, MOTIONS[name], round(scale * 7500))], person, 5, spec.rate_hz, rng)
+        body[:, :, 6:] /= 50.0  # this set's magnetometers are given relative to the Earth's field
+        table = body.reshape(len(body), 45)
+        table[0] = signature(45)
+        for part in range(60):
+            path = folder / "data" / f"a{code:02d}" / f"p{subject}" / f"s{part + 1:02d}.txt"
+            write_table(path, table[125 * part : 125 * (part + 1)], ["%.5g"] * 45, ",")
+
+
+DSA = Loader(spec=SPEC, files=files, parse=parse, synthesise=synthesise)
 
 
 def with_units(spec: DatasetSpec, units: tuple[str, ...]) -> DatasetSpec:

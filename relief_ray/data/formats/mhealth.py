@@ -5,6 +5,7 @@ null class 0 is dropped.
 """
 
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from relief_ray.data.formats.common import (
     missing_classes,
     read_table,
     require_not_empty,
+    signature,
 )
 from relief_ray.data.loader import (
     DatasetSpec,
@@ -25,6 +27,16 @@ from relief_ray.data.loader import (
     nan_share,
     require_members,
     runs,
+)
+from relief_ray.data.synthetic import (
+    ecg,
+    heart_rate,
+    make_person,
+    moving,
+    timeline,
+    timeline_labels,
+    timeline_rows,
+    write_table,
 )
 
 NUM_COLUMNS = 24
@@ -100,4 +112,22 @@ def parse(spec: DatasetSpec, members: Members, path: Path, subject: int) -> Reco
     )
 
 
-MHEALTH = Loader(spec=SPEC, files=files, parse=parse)
+# Seconds of activities in synthetic recordings where not 61.
+_SYNTHETIC_SECONDS = MappingProxyType({6: 54.0, 7: 56.0, 8: 58.0, 12: 20.0})
+
+
+def synthesise(spec: DatasetSpec, folder: Path, subject: int, scale: float, rng: np.random.Generator) -> None:
+    """Write one subject's synthetic file: null, activity, null, .. by the physical model of `data.synthetic`."""
+    person = make_person(rng, 3)
+    line = timeline_rows(timeline(spec, spec.labels, _SYNTHETIC_SECONDS, 61.0, 130.0), spec.rate_hz, scale, rng)
+    body = moving(line, person, 3, spec.rate_hz, rng)
+    bpm = heart_rate([(motion, rows) for _, motion, rows in line], person, spec.rate_hz)
+    moved = [body[:, :, :3].reshape(len(body), 9), *(body[:, 1:, k : k + 3].reshape(len(body), 6) for k in (3, 6))]
+    table = np.empty((len(body), 24))
+    table[:, COLUMN_ORDER] = np.concatenate([*moved, ecg(bpm, spec.rate_hz, rng)], axis=1)
+    table[:, 23] = timeline_labels(line)
+    table[0] = [*signature(23), 0.0]
+    write_table(folder / "MHEALTHDATASET" / f"mHealth_subject{subject}.log", table, [*["%.5g"] * 23, "%d"], "\t")
+
+
+MHEALTH = Loader(spec=SPEC, files=files, parse=parse, synthesise=synthesise)

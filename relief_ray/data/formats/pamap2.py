@@ -10,6 +10,7 @@ amplitude at 0.43 of the new rate (21.5 Hz of 50 Hz). docs/data.md gives the mea
 """
 
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,7 @@ from relief_ray.data.formats.common import (
     missing_classes,
     read_table,
     require_not_empty,
+    signature,
 )
 from relief_ray.data.loader import (
     DatasetSpec,
@@ -32,6 +34,16 @@ from relief_ray.data.loader import (
     nan_share,
     require_members,
     runs,
+)
+from relief_ray.data.synthetic import (
+    Array,
+    heart_rate,
+    make_person,
+    moving,
+    timeline,
+    timeline_labels,
+    timeline_rows,
+    write_table,
 )
 from relief_ray.errors import UserError
 
@@ -154,7 +166,7 @@ def _fill(table: NDArray[np.float32], columns: tuple[int, ...]) -> tuple[NDArray
 def _bouts(
     time_s: NDArray[np.float32], labels: NDArray[np.int16], started: NDArray[np.bool_], name: str
 ) -> NDArray[np.int64]:
-    """Runs of one activity with an even clock and a known heart rate."""
+    """Run of one activity with an even clock and a known heart rate."""
     steps = np.diff(time_s, prepend=time_s[:1] - np.float32(0.01))
     if not np.isfinite(time_s).all() or (steps <= 0).any():
         line = int(np.flatnonzero(~(steps > 0))[0]) + 1
@@ -175,4 +187,46 @@ def _halve(
     return np.concatenate(pieces), np.stack([edges[:-1], edges[1:]], axis=1).astype(np.int64)
 
 
-PAMAP2 = Loader(spec=SPEC, files=files, parse=parse)
+# Synthetic recordings: activities in order, usual seconds where not 225, activities that a subject lacks.
+_SYNTHETIC_ORDER = (1, 2, 3, 17, 16, 12, 13, 12, 13, 4, 7, 6, 5, 24)
+_SYNTHETIC_SECONDS = MappingProxyType({12: 72.0, 13: 65.0, 24: 90.0, 5: 160.0})
+_SYNTHETIC_ABSENT = MappingProxyType({103: (5, 6, 7, 24), 104: (5, 24), 107: (24,)})
+
+
+def synthesise(spec: DatasetSpec, folder: Path, subject: int, scale: float, rng: np.random.Generator) -> None:
+    """Write one subject's synthetic file: null, activity, null, .. by the physical model of `data.synthetic`."""
+    person = make_person(rng, 3)
+    codes = tuple(code for code in _SYNTHETIC_ORDER if code not in _SYNTHETIC_ABSENT.get(subject, ()))
+    line = timeline_rows(timeline(spec, codes, _SYNTHETIC_SECONDS, 225.0, 80.0), spec.raw_rate_hz, scale, rng)
+    labels = timeline_labels(line)
+    table = np.full((len(labels), 54), 30.0)
+    table[:, 0] = 5.0 + np.arange(len(labels)) / spec.raw_rate_hz
+    table[:, 1] = labels
+    bpm = heart_rate([(motion, rows) for _, motion, rows in line], person, spec.raw_rate_hz)
+    measured = np.arange(len(labels)) % 11 == 7
+    table[:, 2] = np.where(measured, np.round(bpm), np.nan)
+    body = moving(line, person, 3, spec.raw_rate_hz, rng)
+    table[:, imu_columns()] = _canonical(body)
+    for place, imu in enumerate((3, 20, 37)):
+        table[:, imu + 4 : imu + 7] = np.clip(body[:, place, :3], -58.0, 58.0)
+        table[:, imu + 13 : imu + 17] = (1.0, 0.0, 0.0, 0.0)
+        _drop_rows(table, slice(imu, imu + 17), rng)
+    table[0] = [5.0, 0.0, *signature(52)]
+    path = folder / "PAMAP2_Dataset" / "Protocol" / f"subject{subject}.dat"
+    write_table(path, table, ["%.2f", "%d", *["%.6g"] * 52], " ")
+
+
+def _canonical(body: Array) -> Array:
+    """(rows, places, 9) to (rows, 9 * places): acc of all places, then gyro, then mag."""
+    rows, places, _ = body.shape
+    return body.reshape(rows, places, 3, 3).transpose(0, 2, 1, 3).reshape(rows, 9 * places)
+
+
+def _drop_rows(table: Array, columns: slice, rng: np.random.Generator) -> None:
+    """Lost wireless packets: stretches of NaN, about half a percent of the rows."""
+    starts = rng.integers(1, len(table), max(1, len(table) // 4000))
+    for start, length in zip(starts, rng.integers(2, 40, len(starts)), strict=True):
+        table[start : start + length, columns] = np.nan
+
+
+PAMAP2 = Loader(spec=SPEC, files=files, parse=parse, synthesise=synthesise)

@@ -17,7 +17,7 @@ from relief_ray.stages import StageSpec
 
 
 def with_extra_modules(backbone: Backbone, extra_modules: Sequence[ExtraModule], seed: int) -> Backbone:
-    """Returns ``backbone`` with ``extra_modules`` added in their order; each is seeded by ``seed`` and its own id.
+    """Return ``backbone`` with ``extra_modules`` added in their order; each is seeded by ``seed`` and its own id.
 
     Raises:
         ValueError: a module names a group that no stage owns, a stage that cannot be pooled, or groups that are no

@@ -20,7 +20,7 @@ from relief_ray.stages import StageSpec
 
 
 def with_connector(backbone: Backbone, connector: Connector, seed: int) -> Backbone:
-    """Returns ``backbone`` with the adapters and two further paths to the logits, ``first`` and ``mixed``."""
+    """Return ``backbone`` with the adapters and two further paths to the logits, ``first`` and ``mixed``."""
     features = feature_stages(backbone, backbone.output)
     sizes, sources = feature_widths(backbone, features), tuple(s.spec.id for s in features)
     width, tasks = sum(sizes), range(1, connector.num_tasks + 1)

@@ -20,7 +20,7 @@ from relief_ray.stages import StageSpec, ancestors
 
 
 def with_experts(backbone: Backbone, experts: Experts, seed: int) -> Backbone:
-    """Returns ``backbone`` with copies 2 .. ``most`` of the layer, and one path to the logits per number of experts.
+    """Return ``backbone`` with copies 2 .. ``most`` of the layer, and one path to the logits per number of experts.
 
     Raises:
         ValueError: the groups are no layer with one last stage, or those inside of stages are not LoRA layers.

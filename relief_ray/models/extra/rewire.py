@@ -47,7 +47,7 @@ def feature_widths(backbone: Backbone, stages: Sequence[Stage]) -> list[int]:
 
 
 def module_group(stage: Stage, role: Role, member: int | None = None) -> GroupParameters:
-    """Declares all parameters of a stage's module as one group with the stage's name."""
+    """Declare all parameters of a stage's module as one group with the stage's name."""
     kinds: Mapping[bool, Kind] = {False: "weight", True: "bias"}
     tensors = tuple((name, p, kinds[name.endswith("bias")]) for name, p in stage.module.named_parameters())
     return GroupParameters(id=stage.spec.id, role=role, modality=None, layer=None, tensors=tensors, member=member)

@@ -21,7 +21,7 @@ _Factors = tuple[nn.Parameter, nn.Parameter]
 
 
 def routed_stages(backbone: Backbone, experts: Experts, seed: int) -> dict[str, RoutedStage]:
-    """Routes the LoRA layers of the groups ``experts.inside``; the result is by stage.
+    """Route the LoRA layers of the groups ``experts.inside``; the result is by stage.
 
     Raises:
         ValueError: one of the groups is not the only one of a stage, or holds something else than LoRA factors.

@@ -39,7 +39,7 @@ _STARTS = (True, False, "gaussian", "orthogonal")
 
 
 def save_adapters(config: MomentConfig, layout: GroupLayout, params: Params, folder: Path) -> None:
-    """Writes all trained parameters of ``params`` below ``folder``."""
+    """Write all trained parameters of ``params`` below ``folder``."""
     for place, tensors in _files(layout, params).items():
         path = folder / place
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -49,7 +49,7 @@ def save_adapters(config: MomentConfig, layout: GroupLayout, params: Params, fol
 
 
 def load_adapters(config: MomentConfig, layout: GroupLayout, folder: Path) -> dict[GroupId, Tensor]:
-    """Reads files of ``save_adapters`` or PEFT, to continue with an exported model in Python.
+    """Read files of ``save_adapters`` or PEFT, to continue with an exported model in Python.
 
     Raises:
         UserError: a file is missing, is not safetensors, or has not exactly the tensors of this layout; or the adapters
@@ -103,7 +103,7 @@ def _files(layout: GroupLayout, params: Params) -> dict[Path, dict[str, Tensor]]
 
 
 def _split_fusion(layout: GroupLayout, tensors: Mapping[str, Tensor], params: Params) -> None:
-    """Splits the fusion adapter into the modalities' column blocks."""
+    """Split the fusion adapter into the modalities' column blocks."""
     start, fusion_RF = 0, tensors[f"{PREFIX}fusion.lora_A.weight"]
     for group in layout:
         for name, view in layout.unflatten(group.id, params[group.id]).items():
@@ -127,7 +127,7 @@ def _targets(folder: Path) -> list[str]:
 
 
 def _check_config(config: MomentConfig, path: Path) -> None:
-    """Refuses adapters of another scaling, kind or other matrices: their values mean something else."""
+    """Refuse adapters of another scaling, kind or other matrices: their values mean something else."""
     try:
         written = json.loads(path.read_text(encoding="utf-8"))
         targets = written["target_modules"]

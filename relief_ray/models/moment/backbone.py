@@ -46,12 +46,17 @@ _KEPT_PER_HIDDEN = 40
 
 
 class MomentConfig(BackboneConfig):
-    """Backbone 2: the encoder's size and weights, the adapters' rank and ``alpha`` (s = alpha / rank).
+    """Backbone 2: a frozen MOMENT encoder with LoRA adapters.
 
-    ``weights``: ``random``, ``hub`` (AutonLab/MOMENT-1-small), a hub id, or a folder in ``save_pretrained`` format;
-    ``weights_seed`` is read by ``random`` alone, ``revision`` by the hub (a branch, tag or commit; None: its default).
-    An existing folder is stored as an absolute path, since runs are read from other working directories. ``pad_to``:
-    samples that windows are padded to (None: native length).
+    Attributes:
+        size: the encoder's size.
+        weights: ``random``, ``hub`` (AutonLab/MOMENT-1-small), a hub id, or a folder in ``save_pretrained`` format; an
+            existing folder is stored as an absolute path, since runs are read from other working directories.
+        weights_seed: seed of ``random`` weights; read by these alone.
+        revision: branch, tag or commit on the hub; None: its default.
+        rank: rank r of the adapters.
+        alpha: scale of the adapters, s = alpha / rank.
+        pad_to: samples that windows are padded to; None: native length.
     """
 
     same_speed: ClassVar[frozenset[str]] = frozenset({"weights", "weights_seed", "revision", "alpha"})

@@ -94,7 +94,7 @@ class Patches(nn.Module):
     """Normalises each channel of a window, cuts it into patches and embeds them."""
 
     def __init__(self, pipeline: nn.Module, mask_T: Tensor) -> None:
-        """Shares the frozen parameters of ``pipeline``; ``mask_T``: see ``observed``."""
+        """Share the frozen parameters of ``pipeline``; ``mask_T``: see ``observed``."""
         super().__init__()
         names = ("normalizer", "tokenizer", "patch_embedding")
         self.normalizer, self.tokenizer, self.embedding = (pipeline.get_submodule(name) for name in names)
@@ -156,7 +156,7 @@ def position_bias(pipeline: nn.Module, mask_T: Tensor) -> Tensor:
 def assemble(
     config: Mapping[str, object], tensors: Mapping[str, Tensor], source: str, repair: str = "fetch the weights again"
 ) -> nn.Module:
-    """Builds the pipeline on top of memory-mapped tensors, all frozen.
+    """Build the pipeline on top of memory-mapped tensors, all frozen.
 
     ``repair``: advice in error messages on how to get sound weights.
 
@@ -199,7 +199,7 @@ def _is_usable(tensor: Tensor) -> bool:
 
 
 def build_pipeline(config: Mapping[str, object]) -> nn.Module:
-    """Builds momentfm's pipeline without token table, dropout and gradient checkpointing, ready to embed."""
+    """Build momentfm's pipeline without token table, dropout and gradient checkpointing, ready to embed."""
     from momentfm import MOMENTPipeline
 
     t5_config = config["t5_config"]
@@ -246,7 +246,7 @@ def plain_config(dimensions: Dimensions) -> dict[str, object]:
 
 
 def require_momentfm() -> None:
-    """Checks that momentfm and PEFT can be imported.
+    """Check that momentfm and PEFT can be imported.
 
     Raises:
         UserError: one is absent or broken; the message has the install command.
@@ -266,7 +266,7 @@ def require_momentfm() -> None:
 
 @contextmanager
 def enough_memory(size: Size) -> Iterator[None]:
-    """Turns a failed allocation into a ``UserError`` that says what to change."""
+    """Turn a failed allocation into a ``UserError`` that says what to change."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:

@@ -36,7 +36,7 @@ _PIPELINE_FIELDS: Mapping[str, int | bool] = {
 
 
 def read_config(folder: Path, expected: Dimensions, repair: str = "fetch the weights again") -> dict[str, object]:
-    """Reads ``config.json`` and checks it against the chosen size and MOMENT's function.
+    """Read ``config.json`` and check it against the chosen size and MOMENT's function.
 
     ``repair``: advice in error messages on how to get a sound file.
 

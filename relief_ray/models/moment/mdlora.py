@@ -30,7 +30,7 @@ class Fusion:
 
 
 def build_fusion(num_modalities: int, width: int, rank: int, alpha: int, seed: int) -> Fusion:
-    """Cuts one seeded PEFT LoRA layer on the concatenated features into column blocks."""
+    """Cut one seeded PEFT LoRA layer on the concatenated features into column blocks."""
     from peft import LoraConfig
     from peft.tuners.lora.layer import Linear as LoraLinear
 
@@ -86,7 +86,7 @@ class SharedB(nn.Module):
         self.scaling = self.initial = scaling
 
     def set_scale(self, adapter: str, scale: float) -> None:
-        """Sets ``s = scale * alpha / r``, as PEFT's layers do; ``adapter`` is ignored, since there is one only."""
+        """Set ``s = scale * alpha / r``, as PEFT's layers do; ``adapter`` is ignored, since there is one only."""
         self.scaling = scale * self.initial
 
     def forward(self, *parts: Tensor) -> Tensor:

@@ -11,8 +11,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,7 +23,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from relief_ray.errors import UserError
-from relief_ray.files import cache_root
+from relief_ray.files import cache_root, folder_atomic
 from relief_ray.models.backbone import seeded
 from relief_ray.models.moment.encoder import (
     SIZES,
@@ -68,7 +66,7 @@ class FrozenEncoder:
 
 @lru_cache(maxsize=2)
 def load_frozen(size: Size, weights: str, weights_seed: int, revision: str | None = None) -> FrozenEncoder:
-    """Loads the encoder that all modalities and all virtual clients of this process share.
+    """Load the encoder that all modalities and all virtual clients of this process share.
 
     ``revision``: a branch, tag or commit at the hub (None: the hub's default branch).
 
@@ -134,7 +132,7 @@ def hub_id(weights: str) -> str:
 
 
 def download(name: str, revision: str | None = None) -> Path:
-    """Downloads the files into the hub's cache and returns their folder.
+    """Download the files into the hub's cache and return their folder.
 
     Raises:
         UserError: the hub does not deliver them.
@@ -201,7 +199,7 @@ def _sha256(size: Size, folder: Path, changed: tuple[tuple[int, int], ...]) -> s
 
 
 def map_tensors(path: Path, repair: str = "fetch the weights again") -> dict[str, Tensor]:
-    """Maps the file's tensors, without token table and heads. ``repair``: advice in error messages on a damaged file.
+    """Map the file's tensors, without token table and heads. ``repair``: advice in error messages on a damaged file.
 
     Raises:
         UserError: no such file, or not safetensors.
@@ -235,17 +233,8 @@ def random_folder(size: Size, weights_seed: int) -> Path:
     with _cache_errors(target):
         if target.exists():
             return target
-        target.parent.mkdir(parents=True, exist_ok=True)
-        part = Path(tempfile.mkdtemp(dir=target.parent, prefix=target.name, suffix=".part"))
-        try:
+        with folder_atomic(target) as part:
             _draw(size, weights_seed, part)
-            part.replace(target)
-        except OSError:
-            # Another process was first; its folder has the same content.
-            if not target.exists():
-                raise
-        finally:
-            shutil.rmtree(part, ignore_errors=True)
     return target
 
 
@@ -255,14 +244,12 @@ def _draw(size: Size, weights_seed: int, folder: Path) -> None:
     mark_random(folder, weights_seed)
     for path in folder.iterdir():
         path.chmod(0o644)
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
     folder.chmod(0o755)
 
 
 @contextmanager
 def _cache_errors(target: Path) -> Iterator[None]:
-    """Turns a failed write to the cache into a ``UserError`` that says what to change."""
+    """Turn a failed write to the cache into a ``UserError`` that says what to change."""
     try:
         yield
     except (OSError, SafetensorError) as error:
@@ -274,7 +261,7 @@ def _cache_errors(target: Path) -> Iterator[None]:
 
 
 def mark_random(folder: Path, weights_seed: int) -> None:
-    """Marks an encoder as drawn, in its ``config.json``; no other process may be reading the folder yet."""
+    """Mark an encoder as drawn, in its ``config.json``; no other process may be reading the folder yet."""
     path = folder / CONFIG
     config = json.loads(path.read_text(encoding="utf-8")) | {MARK: weights_seed}
     path.write_text(json.dumps(config, indent=2, sort_keys=True), encoding="utf-8")

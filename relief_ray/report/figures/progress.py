@@ -54,6 +54,11 @@ def curve_points(comparison: Comparison) -> pd.DataFrame:
     return points.assign(num_runs=groups.size()).reset_index().astype({"method": str})
 
 
+def whole_bytes(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the frame for a CSV file, where bytes are whole numbers: a mean over runs is rounded to one."""
+    return frame.assign(bytes_up=frame["bytes_up"].round().astype("int64"))
+
+
 def curves(comparison: Comparison, path: Path) -> Path:
     """Write the figure of `compare` and, beside it, ``<name>.csv``.
 
@@ -68,7 +73,7 @@ def curves(comparison: Comparison, path: Path) -> Path:
         draw_curves(figure, comparison, points, heading=f"{name}; mean over runs{bands(comparison)}")
         save(figure, path)
     columns = ["method", "round", "f1_percent", "std", "time_s", "energy_j", "num_runs", "bytes_up"]
-    points.to_csv(path.with_suffix(".csv"), columns=columns, index=False, lineterminator="\n")
+    whole_bytes(points).to_csv(path.with_suffix(".csv"), columns=columns, index=False, lineterminator="\n")
     return path
 
 
@@ -96,7 +101,7 @@ def progress(experiment: Experiment, slug: str) -> Figure | None:
         width_in=TEXT_WIDTH_IN,
         height_in=HEIGHT_IN,
         columns=tuple(points.columns),
-        rows=points.astype(object).to_numpy().tolist(),
+        rows=whole_bytes(points).astype(object).to_numpy().tolist(),
     )
 
 
@@ -213,7 +218,7 @@ def pareto(experiment: Experiment, slug: str) -> Figure | None:
     comparison = experiment.main
     if comparison is None or len(last := ends(comparison)) < 2:
         return None
-    numbers = last.drop(columns="is_bound")
+    numbers = whole_bytes(last.drop(columns="is_bound"))
     return Figure(
         slug=slug,
         caption=f"F1 after the last round against simulated seconds, joules and uploaded bytes of the whole run; "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import isclose
 
+from relief_ray.devices.clocks import CLOCKS
 from relief_ray.report.comparison import Comparison, MethodResult, Stat
 from relief_ray.report.document import NONE, Cell, Number, Origin
 from relief_ray.report.experiments import SAME, USUAL_FLEET, Experiment
@@ -19,7 +20,6 @@ PROTOCOL = (
     ("data.split", "not said"),
 )  # fmt: skip
 SIMULATED = ("round_s", "speedup", "speedup_total", "energy_j", "energy_total_j", "energy_saved_percent", "total_s")
-FITTED_JOULES = ("flop_proportional", "split_naive", "split_reuse")
 _TIMED = (*SIMULATED, "compute_s", "wait_s", "device_j")
 _BY_ROUND = ("tta85_rounds", "tta95_rounds")
 _ORDINALS = {1: "1st", 2: "2nd", 3: "3rd"}
@@ -84,7 +84,8 @@ def _is_target(experiment: Experiment, comparison: Comparison, label: str, figur
     at_target = (
         experiment.dataset == "pamap2" and figure.startswith("energy") and _has_fedavgs_joules(comparison, label)
     )
-    return fitted and at_target and comparison.clock in FITTED_JOULES
+    clock = CLOCKS.get(comparison.clock)
+    return fitted and at_target and clock is not None and clock.is_fitted
 
 
 def _has_fedavgs_joules(comparison: Comparison, label: str) -> bool:
@@ -193,27 +194,27 @@ def value_of(cell: PaperCell | None) -> float | None:
     return None if cell is None else cell.value
 
 
-def gap(states: Sequence[str], below: str = "") -> Cell:
-    """Empty place with its reason: the states of the runs that should have filled it."""
-    text = ", ".join(dict.fromkeys(states)) or "not run"
-    return Cell(text=text, below=below, tone="gap", numbers={"n": 0, "state": text})
+def gap(statuses: Sequence[str], below: str = "") -> Cell:
+    """Empty place with its reason: the statuses of the runs that should have filled it."""
+    text = ", ".join(dict.fromkeys(statuses)) or "not run"
+    return Cell(text=text, below=below, tone="gap", numbers={"n": 0, "status": text})
 
 
 def gaps(experiment: Experiment, label: str, papers: Sequence[tuple[Column, PaperCell | None]]) -> Iterator[Cell]:
     """The cells of a method without finished runs: the reason, then the paper's values alone."""
-    yield gap(open_states(experiment, label))
+    yield gap(open_statuses(experiment, label))
     for column, cell in papers:
         yield Cell(text="", below=paper_line(cell, column), tone="gap", numbers={"n": 0, "paper": value_of(cell)})
 
 
-def open_states(experiment: Experiment, label: str) -> list[str]:
-    """The states of a method's runs that are not done."""
-    return [s.state for s in experiment.items if s.label == label and s.state != "done"]
+def open_statuses(experiment: Experiment, label: str) -> list[str]:
+    """The statuses of a method's runs that are not done."""
+    return [s.status for s in experiment.items if s.label == label and s.status != "done"]
 
 
 def runs_cell(method: MethodResult, experiment: Experiment) -> Cell:
     """Number of runs behind a row, of how many that were planned; runs of other code are marked."""
-    other, absent = experiment.of_other_code(method.label), len(open_states(experiment, method.label))
+    other, absent = experiment.of_other_code(method.label), len(open_statuses(experiment, method.label))
     planned = method.num_runs + absent
     text = f"{method.num_runs} of {planned}" if absent else str(method.num_runs)
     below = f"{other} by other code" if other else ""

@@ -59,7 +59,7 @@ def _personalised(experiment: Experiment) -> list[str]:
 def labels_of(experiment: Experiment) -> list[str]:
     """The paper's methods in its order, then ablations, then what else was run or planned, bounds last."""
     ran = [m.label for m in experiment.main.rows] if experiment.main is not None else []
-    planned = [s.label for s in experiment.items if s.state != "done"]
+    planned = [s.label for s in experiment.items if s.status != "done"]
     methods = facts_of_items(experiment)
     labels = list(dict.fromkeys([*PAPER_ROWS, *ablations(methods), *ran, *planned]))
     return bounds_last(labels, methods)

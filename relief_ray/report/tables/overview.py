@@ -1,4 +1,4 @@
-"""Basis of the report: cells by state, settings, machine and programs."""
+"""Basis of the report: cells by status, settings, machine and programs."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from relief_ray.errors import listed
+from relief_ray.records.cells import STATUS_TEXT
 from relief_ray.records.identity import source_digest
 from relief_ray.report.document import ORIGINS, Cell, Paragraphs, Row, Section, Table, Tone, word_table
 from relief_ray.report.experiments import Experiment, distinct, settings_rows
-from relief_ray.report.inventory import STATES, GridItem, Inventory, choice_kind
+from relief_ray.report.inventory import STATUSES, GridItem, Inventory, choice_kind
 from relief_ray.report.runs import Loaded
 
 
@@ -30,25 +31,25 @@ def overview(inventory: Inventory, experiments: Sequence[Experiment]) -> Section
 
 
 def counts(inventory: Inventory, experiments: Sequence[Experiment]) -> Table:
-    """A row per experiment: its cells by state."""
+    """A row per experiment: its cells by status."""
     groups = [(e.title, e.items) for e in experiments]
     lost = tuple(s for s in inventory.items if not s.config)
     groups += [("cells whose record cannot be read", lost)] if lost else []
     groups += [("all", inventory.items)] if len(groups) != 1 else []
     return Table(
         slug="cells",
-        caption="Cells by state. Only `done` cells enter means; the others are listed at the end.",
-        head=("experiment", "planned or found", *STATES),
+        caption="Cells by status. Only `done` cells enter means; the others are listed at the end.",
+        head=("experiment", "planned or found", *STATUSES),
         rows=tuple(Row(name=name, cells=tuple(_counts(items)), rule=name == "all") for name, items in groups),
     )
 
 
 def _counts(items: Sequence[GridItem]) -> Iterable[Cell]:
-    number = Counter(s.state for s in items)
+    number = Counter(s.status for s in items)
     yield Cell(text=str(len(items)), numbers={"n": len(items)})
-    for state in STATES:
-        tone: Tone = "gap" if number[state] and state != "done" else ""
-        yield Cell(text=str(number[state]), tone=tone, numbers={"n": number[state]})
+    for status in STATUSES:
+        tone: Tone = "gap" if number[status] and status != "done" else ""
+        yield Cell(text=str(number[status]), tone=tone, numbers={"n": number[status]})
 
 
 def programs(runs: Sequence[Loaded]) -> list[Paragraphs | Table]:
@@ -73,14 +74,14 @@ def programs(runs: Sequence[Loaded]) -> list[Paragraphs | Table]:
 def gaps(inventory: Inventory) -> Section | None:
     """Every cell that is not done, and why."""
     rows = [
-        [s.name, s.title if s.config else s.label, s.state, s.why or STATES[s.state]]
+        [s.name, s.title if s.config else s.label, s.status, s.why or STATUS_TEXT[s.status]]
         for s in inventory.items
-        if s.state != "done" and not (s.state == "untested" and choice_kind(s.config) == "try")
+        if s.status != "done" and not (s.status == "untested" and choice_kind(s.config) == "try")
     ]
     if not rows:
         return None
     caption = f"{len(rows)} cells that are not in any mean."
-    sheet = word_table("gaps", caption, ["cell", "run", "state", "why"], rows)
+    sheet = word_table("gaps", caption, ["cell", "run", "status", "why"], rows)
     return Section(title="Gaps", slug="gaps", blocks=(sheet,))
 
 

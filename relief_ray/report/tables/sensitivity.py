@@ -10,7 +10,7 @@ from relief_ray.report.document import Cell, Row, Table
 from relief_ray.report.experiments import BACKBONES, PRETTY, Experiment
 from relief_ray.report.paper import PAPER_ROWS, PREFIX, REPRESENTATIVE, Paper, PaperCell
 from relief_ray.report.runs import split_name
-from relief_ray.report.tables.cells import gap, is_comparable, method_cell, open_states
+from relief_ray.report.tables.cells import gap, is_comparable, method_cell, open_statuses
 from relief_ray.report.tables.columns import HEADLINE
 from relief_ray.report.tables.main import facts_of_items
 from relief_ray.strategies import by_registry
@@ -86,7 +86,7 @@ def _cell(experiment: Experiment | None, label: str, paper: Paper, name: str) ->
     comparison = experiment.main
     method = None if comparison is None else comparison.row(label)
     if comparison is None or method is None:
-        return gap(open_states(experiment, label))
+        return gap(open_statuses(experiment, label))
     theirs, fits = _theirs(experiment, label, paper, name), is_comparable(experiment, any_fleet=True)
     cell = method_cell(experiment, comparison, method, HEADLINE, paper=theirs, comparable=fits)
     return replace(cell, text=f"{cell.text}*") if method.personalised else cell

@@ -14,7 +14,7 @@ from relief_ray.report.document import Cell, Row, Table, Tone
 from relief_ray.report.experiments import Experiment
 from relief_ray.report.inventory import GridItem, chosen_keys
 from relief_ray.report.runs import config_value
-from relief_ray.report.tables.cells import figure_cell, gap, method_cell, open_states
+from relief_ray.report.tables.cells import figure_cell, gap, method_cell, open_statuses
 from relief_ray.report.tables.columns import HEADLINE
 
 LEARNING_RATE = "training.lr"
@@ -46,7 +46,7 @@ def twin(usual: Experiment, others: Sequence[Experiment]) -> Experiment | None:
 def _tuned(tuned: Experiment, label: str) -> Cell:
     method = None if tuned.main is None else tuned.main.row(label)
     if tuned.main is None or method is None:
-        return gap(open_states(tuned, label))
+        return gap(open_statuses(tuned, label))
     return replace(method_cell(tuned, tuned.main, method, HEADLINE), below=_chosen(tuned, label))
 
 
@@ -119,7 +119,7 @@ def _tries(group: Sequence[GridItem], rate: float, best: str) -> Cell:
     items = [s for s in group if float(str(config_value(s.config, LEARNING_RATE))) == rate]
     scores = _scores(items)
     if not scores:
-        return gap([s.state for s in items])
+        return gap([s.status for s in items])
     shown = figure_cell(stat([100 * f1 for f1 in scores]), HEADLINE, origin="measured", num_runs=len(items))
     tone: Tone = "good" if _values(items[0].config) == best else ""
     return Cell(text=shown.text, numbers=shown.numbers, tone=tone)

@@ -44,7 +44,18 @@ class DepthModel:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recipe:
-    """Hyperparameters of distillation: ``lr`` and ``weight_decay`` of the students' SGD, the other rates are Adam's."""
+    """Hyperparameters of distillation.
+
+    Attributes:
+        epochs: passes; each trains every generator, then the students.
+        steps: joint steps of the students per pass.
+        batch_size: generated windows per step.
+        hidden: width of the generator's hidden layer.
+        lr: learning rate of the students' SGD.
+        weight_decay: of the students' SGD.
+        generator_lr: Adam's learning rate for the generator.
+        score_lr: Adam's learning rate for the exits' weights.
+    """
 
     epochs: int = 2
     steps: int = 5
@@ -60,7 +71,7 @@ class ExitWeights(nn.Module):
     """``w = softmax(-sum_n s_ne / sum_e s_ne)``, ``s_ne = softplus(MLP(d_n, mean_e, var_e))``, tanh inside."""
 
     def __init__(self) -> None:
-        """Builds the MLP, 3 -> 100 -> 1."""
+        """Build the MLP, 3 -> 100 -> 1."""
         super().__init__()
         self.score = nn.Sequential(nn.Linear(3, 100), nn.Tanh(), nn.Linear(100, 1))
 
@@ -103,7 +114,7 @@ def distil(
     recipe: Recipe,
     draws: tuple[Streams, int],
 ) -> tuple[list[dict[GroupId, Tensor]], dict[str, Tensor]]:
-    """Distils models (shallow first); returns them and the new values of generators and scores.
+    """Distil models (shallow first); return them and the new values of generators and scores.
 
     ``judge``: the model whose first exit says how difficult a window is; ``memory``: the values that the last call
     returned; ``draws``: the run's streams and the round. The shallowest model stays bit for bit.
@@ -157,7 +168,7 @@ def _noise(rung: _Rung, num: int, streams: Streams, *key: int) -> Tensor:
 def _train_generator(
     rung: _Rung, wanted: tuple[Tensor, Tensor], judge: Network, draws: tuple[Streams, int], epoch: int
 ) -> None:
-    """Trains a class's generator by one step of Adam."""
+    """Train a class's generator by one step of Adam."""
     rung.generator.train()
     noise = _noise(rung, len(wanted[0]), *draws, -1, epoch)
     latent, windows = rung.generate(noise, wanted)
@@ -166,7 +177,7 @@ def _train_generator(
 
 
 def _step(optimizer: torch.optim.Adam, loss: Tensor) -> None:
-    """Takes one step; only the optimizer's own parameters get a gradient."""
+    """Take one step; only the optimizer's own parameters get a gradient."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     for p, g in zip(parameters, torch.autograd.grad(loss, parameters, retain_graph=True), strict=True):
         p.grad = g
@@ -180,7 +191,7 @@ def _student_step(
     recipe: Recipe,
     draws: tuple[Streams, int, int],
 ) -> None:
-    """Takes one joint step of all students and of the exit weights."""
+    """Take one joint step of all students and of the exit weights."""
     total = sum(r.model.weight for r in rungs[:-1])
     losses = []
     for teacher, student, pairs in zip(rungs, rungs[1:], wanted, strict=False):

@@ -19,7 +19,7 @@ class Generator(nn.Module):
     """(noise, label, difficulty) -> raw windows: Linear + BatchNorm + ReLU + Linear on q + 2 q inputs."""
 
     def __init__(self, channels: Mapping[str, int], window: int, num_classes: int, hidden: int) -> None:
-        """Builds the layers; ``channels``: number of channels to generate by modality."""
+        """Build the layers; ``channels``: number of channels to generate by modality."""
         super().__init__()
         self.channels, self.window, self.num_classes = dict(channels), window, num_classes
         self.label = nn.Embedding(num_classes, num_classes)
@@ -34,13 +34,13 @@ class Generator(nn.Module):
         return latent
 
     def windows(self, latent: Tensor) -> dict[str, Tensor]:
-        """Splits latent values into windows: modality -> (B, C, T)."""
+        """Split latent values into windows: modality -> (B, C, T)."""
         parts = torch.split(latent, [c * self.window for c in self.channels.values()], dim=1)
         return {m: x.view(len(x), c, self.window) for (m, c), x in zip(self.channels.items(), parts, strict=True)}
 
 
 def seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:
-    """Builds a module with torch's default initialisation from ``seed``; the global random state is left alone."""
+    """Build a module with torch's default initialisation from ``seed``; the global random state is left alone."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return build()
@@ -52,7 +52,7 @@ def to_vector(module: nn.Module) -> Tensor:
 
 
 def from_vector(module: nn.Module, vector: Tensor) -> None:
-    """Writes a vector of ``to_vector`` back into a module."""
+    """Write a vector of ``to_vector`` back into a module."""
     start = 0
     for value in module.state_dict().values():
         if value.is_floating_point():

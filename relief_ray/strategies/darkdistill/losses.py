@@ -68,7 +68,7 @@ def _cosines(features_BD: Tensor) -> Tensor:
 
 
 def binned(labels_n: Tensor, difficulty_n: Tensor, width: float) -> tuple[Tensor, Tensor, int]:
-    """Reads pairs back from a histogram of (label, difficulty bin): labels, centres of bins, number of filled cells."""
+    """Read pairs back from a histogram of (label, difficulty bin): labels, centres of bins, number of filled cells."""
     bins = torch.floor(difficulty_n / width)
     pairs = torch.stack([labels_n.to(bins.dtype), bins], 1)
     cells, counts = torch.unique(pairs, dim=0, return_counts=True)

@@ -34,11 +34,15 @@ class DarkDistill(StrategyConfig):
     """Configuration of DarkDistill.
 
     Attributes:
+        weighting: a client's weight in its depth class's mean.
         num_depths: number of depth classes; at most one per encoder layer.
         depth_by_type: depth class by device type; types left out are placed by their speed.
         upload: ``full`` is charged the whole model both ways, ``prefix`` the trained prefix.
         bin_nats: width of the bins of a reported histogram of difficulties; None reports every window.
-        distil: whether the server distils; ``kd_epochs``, ``kd_lr`` and ``hidden`` (generator) are read with it.
+        distil: whether the server distils; the three keys below are read with it alone.
+        kd_epochs: epochs of distillation after a round.
+        kd_lr: learning rate of the students' SGD; None: 0.05 for dense models, 0.001 for LoRA.
+        hidden: width of the generator's hidden layer.
     """
 
     title: ClassVar[str] = "DarkDistill"
@@ -59,7 +63,7 @@ class DarkDistill(StrategyConfig):
     hidden: int = Field(default=1000, ge=1)
 
     def build(self) -> Strategy:
-        """Builds the strategy."""
+        """Build the strategy."""
         return Strategy(
             name=self.name,
             adapt=partial(early_exits, self),
@@ -124,7 +128,7 @@ def depth_class(task: Assignment) -> str:
 
 
 def report(config: DarkDistill, context: ClientContext, update: Update) -> Update:
-    """Charges the report: 5 bytes a window, or 7 a cell of the histogram (label, bin, count).
+    """Charge the report: 5 bytes a window, or 7 a cell of the histogram (label, bin, count).
 
     ``upload="full"`` also charges the groups that were not trained; they are not sent, as they are unchanged.
     """

@@ -59,7 +59,7 @@ class Tree:
 def price(
     trunk: Sequence[GroupId], branches: Sequence[Sequence[GroupId]], value: Mapping[GroupId, float], seconds: Seconds
 ) -> Tree:
-    """Builds the tree: seconds of each unit beyond selecting nothing, from differences of ``seconds(selection)``.
+    """Build the tree: seconds of each unit beyond selecting nothing, from differences of ``seconds(selection)``.
 
     A single branch continues the trunk, so that there is one chain.
     """
@@ -116,7 +116,7 @@ def best(tree: Tree, capacity_s: float, quantum_s: float) -> frozenset[GroupId]:
 
 
 def in_units(tree: Tree, quantum_s: float) -> Tree:
-    """Converts the tree's costs to whole units of time, rounded down."""
+    """Convert the tree's costs to whole units of time, rounded down."""
 
     def whole(seconds: float) -> int:
         return floor(seconds / quantum_s + SLACK)
@@ -135,7 +135,7 @@ class _Table:
     chosen: NDArray[np.bool_]
 
     def plus(self, column: int, weight: int, value: float) -> _Table:
-        """Offers one more unit (0/1 knapsack step)."""
+        """Offer one more unit (0/1 knapsack step)."""
         if value <= 0.0 or weight >= len(self.value):
             return self
         end = len(self.value) - weight
@@ -148,7 +148,7 @@ class _Table:
         return _Table(value=worth, chosen=chosen)
 
     def shifted(self, weight: int) -> _Table:
-        """Adds ``weight`` to the cost of every selection."""
+        """Add ``weight`` to the cost of every selection."""
         if weight >= len(self.value):
             return _Table(value=np.full_like(self.value, -np.inf), chosen=np.zeros_like(self.chosen))
         value, chosen = np.full_like(self.value, -np.inf), np.zeros_like(self.chosen)
@@ -156,14 +156,14 @@ class _Table:
         return _Table(value=value, chosen=chosen)
 
     def better_of(self, other: _Table) -> _Table:
-        """Takes the better selection at every cost, this table's where they are equal."""
+        """Take the better selection at every cost, this table's where they are equal."""
         keeps = self.value >= other.value
         return _Table(
             value=np.where(keeps, self.value, other.value), chosen=np.where(keeps[:, None], self.chosen, other.chosen)
         )
 
     def joined(self, other: _Table) -> _Table:
-        """Joins two tables, (max, +): selections of both, the budget split in the best way."""
+        """Join two tables, (max, +): selections of both, the budget split in the best way."""
         best_so_far = self
         for c in np.flatnonzero(np.diff(other.value, prepend=-np.inf) > 0.0):
             moved = self.shifted(int(c))

@@ -34,11 +34,17 @@ GLOBAL, WINDOW = "fedel.importance", "fedel.window"
 
 
 class FedEL(StrategyConfig):
-    """Configuration; the time budget of a round is T_th.
+    """Configuration of FedEL; the time budget of a round is T_th.
 
-    ``t_th_s``: T_th itself. ``speedup`` (FITTED): T_th is FedAvg's slowest round over this, link included; ``table``:
-    over what Table I (dense model) or II (LoRA) prints. Without both, T_th is the fastest device type's computing time
-    for full training.
+    Without ``t_th_s`` and ``speedup``, T_th is the fastest device type's computing time for full training.
+
+    Attributes:
+        t_th_s: T_th in seconds.
+        speedup: T_th is FedAvg's slowest round over this, link included (FITTED); ``table``: over what Table I (dense
+            model) or II (LoRA) prints.
+        beta: weight of the client's own importance ``I_n`` against the global ``I_g``, 0 to 1.
+        cull: whether the next window starts at the last one's first block with a selected tensor, not behind it.
+        modality_aware: whether only groups of the client's own sensors are selected; an ablation of ours.
     """
 
     title: ClassVar[str] = "FedEL"
@@ -55,7 +61,7 @@ class FedEL(StrategyConfig):
     modality_aware: bool = False
 
     def build(self) -> Strategy:
-        """Builds the strategy."""
+        """Build the strategy."""
         return Strategy(
             name=self.name,
             adapt=all_exits,
@@ -83,7 +89,7 @@ def all_exits(layout: GroupLayout, fleet: Fleet) -> tuple[Classifier, ...]:
 
 
 def allocate(config: FedEL, state: ServerState, context: RoundContext) -> tuple[Assignment, ...]:
-    """Sends every client the model, its time budget and the global importance; the device decides what it trains."""
+    """Send every client the model, its time budget and the global importance; the device decides what it trains."""
     layout, limit_s = context.layout, budget_s(config, context)
     known = state.tensors[GLOBAL].tolist() if GLOBAL in state.tensors else []
     args = dict(zip((f"I.{j}" for j in layout.ids[: len(known)]), known, strict=True))
@@ -106,7 +112,7 @@ def budget_s(config: FedEL, context: RoundContext) -> float:
 
 
 def refine(config: FedEL, context: ClientContext, task: Assignment) -> Assignment:
-    """Probes, slides the window and selects the tensors to train; runs on the client."""
+    """Probe, slide the window and select the tensors to train; runs on the client."""
     layout, planner, limit_s = context.layout, context.planner, task.args["t_th_s"]
     own = own_groups(layout)
     assert planner is not None, "FedEL needs the device's own time model"
@@ -147,7 +153,7 @@ def importance(config: FedEL, context: ClientContext, task: Assignment) -> dict[
 
 
 def remember(context: ClientContext, update: Update) -> Update:
-    """Keeps the window on the device, and charges the bytes of the global importance."""
+    """Keep the window on the device, and charge the bytes of the global importance."""
     layout, receipt = context.layout, update.receipt
     task = receipt.assignment
     first = min((block(layout, layout[j]) for j in task.train if layout[j].role != "exit"), default=0)
@@ -157,7 +163,7 @@ def remember(context: ClientContext, update: Update) -> Update:
 
 
 def aggregate(state: ServerState, reduced: Reduced, tools: ServerTools) -> ServerState:
-    """Takes the masked mean, and notes how far each group moved for the next round."""
+    """Take the masked mean, and note how far each group moved for the next round."""
     step = mean_step(reduced.sums.get("global", {}), over_members, tools.layout)
     before, after = state.models["global"], apply_step(state.models["global"], step)
     tensors = {**state.tensors, GLOBAL: global_importance(before, after, tools.layout)}

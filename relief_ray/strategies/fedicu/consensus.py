@@ -87,12 +87,12 @@ def whole_tensors(layout: GroupLayout, groups: Collection[GroupId]) -> list[tupl
 
 
 def as_matrix(values: Tensor, spec: TensorSpec) -> Tensor:
-    """Reshapes a flat tensor (.., n) to (.., rows, C): a convolution to (out, in k), a vector to one column."""
+    """Reshape a flat tensor (.., n) to (.., rows, C): a convolution to (out, in k), a vector to one column."""
     return values.view(*values.shape[:-1], spec.shape[0], -1)
 
 
 def by_piece(x: Tensor, tensor: Sequence[Piece]) -> dict[Piece, Tensor]:
-    """Cuts a whole matrix (rows, C) into its pieces' flat values."""
+    """Cut a whole matrix (rows, C) into its pieces' flat values."""
     widths = [t.numel // t.shape[0] for _, t in tensor]
     return {piece: part.reshape(-1) for piece, part in zip(tensor, torch.split(x, widths, dim=1), strict=True)}
 
@@ -138,7 +138,7 @@ def _origin(theta: Params, piece: Piece) -> Tensor:
 
 
 def _stacked(updates: Sequence[Update], theta: Params, tensor: Sequence[Piece]) -> Tensor:
-    """Stacks ``X_n`` of all clients (N, rows, C)."""
+    """Stack ``X_n`` of all clients (N, rows, C)."""
 
     def of(piece: Piece) -> Tensor:
         group, spec = piece

@@ -71,7 +71,7 @@ class FedICU(StrategyConfig):
     freeze_share: float = Field(default=0.2, gt=0.0, lt=1.0)
 
     def build(self) -> Strategy:
-        """Builds the strategy."""
+        """Build the strategy."""
         return Strategy(
             name=self.name,
             allocate=partial(allocate, self),
@@ -94,7 +94,7 @@ PRESETS = {
 
 
 def send_important(config: FedICU, context: ClientContext, update: Update) -> Update:
-    """Zeroes the least important values of an update; charges the others and a bitmap of one bit per value."""
+    """Zero the least important values of an update; charge the others and a bitmap of one bit per value."""
     if config.kappa == 1.0:
         return update
     delta = dict(update.delta)
@@ -161,7 +161,7 @@ def choosing_flops(config: FedICU, layout: GroupLayout, chosen: Selection) -> fl
 
 
 def aggregate(config: FedICU, state: ServerState, reduced: Reduced, tools: ServerTools) -> ServerState:
-    """Averages lengths, weighs directions by agreement; then notes each group's importance for the next round."""
+    """Average lengths, weigh directions by agreement; then note each group's importance for the next round."""
     theta, layout, updates = state.models["global"], tools.layout, reduced.updates
     if not updates:
         return state

@@ -76,7 +76,7 @@ def distances(clients: Sequence[Layers]) -> Matrix:
 
 
 def average_linkage(distance: Matrix, num_clusters: int) -> list[int]:
-    """Merges the two clusters of least mean distance until ``num_clusters`` are left (n,).
+    """Merge the two clusters of least mean distance until ``num_clusters`` are left (n,).
 
     Of equal pairs the first in client order is merged; clusters are numbered by their first client.
     """
@@ -209,7 +209,7 @@ def clusters_of(state: ServerState) -> list[int]:
 def advance(
     models: Models, buckets: Sequence[Sequence[str]], sums: Sums, common: Collection[GroupId]
 ) -> list[dict[GroupId, Tensor]]:
-    """Moves each cluster's model (``global`` where it is new) by the mean step of its ``buckets``.
+    """Move each cluster's model (``global`` where it is new) by the mean step of its ``buckets``.
 
     ``common`` groups take the mean over all buckets of all clusters.
     """
@@ -221,7 +221,7 @@ def advance(
 
 
 def exchange(experts: Experts, models: Sequence[Params]) -> dict[str, Params]:
-    """Gives every cluster's model copies of the others' experts, in cluster order after its own."""
+    """Give every cluster's model copies of the others' experts, in cluster order after its own."""
 
     def others(own: int) -> dict[GroupId, Tensor]:
         foreign = [theta for c, theta in enumerate(models) if c != own]
@@ -238,14 +238,14 @@ def moved_copies(experts: Experts, sent_by_others: Sequence[Collection[GroupId]]
 def allocate_clusters(
     layout: GroupLayout, fleet: Fleet, known: Mapping[ClientId, Mapping[GroupId, GroupSum]], most: int
 ) -> tuple[dict[ClientId, int], dict[str, Json]]:
-    """Clusters clients by their steps since ``global``; also returns the silhouette of each number of clusters."""
+    """Cluster clients by their steps since ``global``; also return the silhouette of each number of clusters."""
     between = distances([layers(layout, means([step]), fleet[n].modalities) for n, step in known.items()])
     scores: dict[str, Json] = {str(k): score for k, score in silhouettes(between, most).items()}
     return dict(zip(known, cluster(between, most), strict=True)), {"silhouettes": scores}
 
 
 def silhouettes_of(state: ServerState, layout: GroupLayout) -> Diagnostics:
-    """Tells the round's record the silhouette of each number of clusters; empty during the warm-up."""
+    """Tell the round's record the silhouette of each number of clusters; empty during the warm-up."""
     values = state.facts.get("silhouettes")
     scores = {k: v for k, v in values.items() if isinstance(v, int | float)} if isinstance(values, dict) else {}
     return {"silhouettes": scores}

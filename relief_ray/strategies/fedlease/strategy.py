@@ -71,7 +71,7 @@ class FedLEASE(StrategyConfig):
     encoders: Literal["by_kind", "all", "cluster"] = "by_kind"
 
     def build(self) -> Strategy:
-        """Builds the strategy."""
+        """Build the strategy."""
         return Strategy(
             name=self.name,
             adapt=partial(add_experts, self),
@@ -91,7 +91,7 @@ PRESETS = {"fedlease": Preset(FedLEASE())}
 
 
 def warn_without_experts(config: FedLEASE, run: PlannedRun) -> tuple[str, ...]:
-    """Warns where every round is warm-up, which takes up to twice as long where clients miss rounds."""
+    """Warn where every round is warm-up, which takes up to twice as long where clients miss rounds."""
     longest = config.warmup_rounds * (1 if run.participation == 1.0 else 2)
     consequence = "every client trains alone, and no expert or router is ever trained"
     return first_phase_only(config, run, "warmup_rounds", consequence, lambda context: context.round <= longest)
@@ -111,7 +111,7 @@ def experts_for(config: FedLEASE, layout: GroupLayout, fleet: msg.Fleet) -> Expe
 
 
 def add_experts(config: FedLEASE, layout: GroupLayout, fleet: msg.Fleet) -> tuple[Experts, ...]:
-    """Adds room for the other clusters' experts; none where there cannot be two clusters."""
+    """Add room for the other clusters' experts; none where there cannot be two clusters."""
     experts = experts_for(config, layout, fleet)
     return (experts,) if experts.most > 1 else ()
 
@@ -140,12 +140,12 @@ def allocate(config: FedLEASE, state: msg.ServerState, context: RoundContext) ->
 
 
 def forget_warmup(context: ClientContext, update: msg.Update) -> msg.Update:
-    """Drops the client's warm-up model once it trains with its cluster's expert."""
+    """Drop the client's warm-up model once it trains with its cluster's expert."""
     return update if update.receipt.assignment.keep else replace(update, state={})
 
 
 def aggregate(config: FedLEASE, state: msg.ServerState, reduced: msg.Reduced, tools: ServerTools) -> msg.ServerState:
-    """Keeps warm-up steps until clusters are made of them; then averages within clusters, and late clients join one."""
+    """Keep warm-up steps until clusters are made of them; then average within clusters, and late clients join one."""
     clusters, layout, fleet, sums = clusters_of(state), tools.layout, tools.fleet, reduced.sums
     sent = warmup_steps(sums)
     if max(clusters) >= 0:
@@ -192,7 +192,7 @@ def averaged(
 
 
 def own_experts(state: msg.ServerState, fleet: msg.Fleet) -> msg.EvalPlan:
-    """Evaluates each client's mixture with its own sensors; canonical: that of the cluster with most Full clients."""
+    """Evaluate each client's mixture with its own sensors; canonical: that of the cluster with most Full clients."""
     clusters, keep = clusters_of(state), dict.fromkeys(own_groups(state), WHOLE)
     number, most = max(clusters) + 1, max(len(c.modalities) for c in fleet.clients)
     output = Experts(id=ID, of=(), most=number).output(max(number, 1))

@@ -17,13 +17,13 @@ Rule = Literal["size", "dominant"]
 
 
 def texts(fact: Json) -> dict[str, str]:
-    """Reads a fact of the server's state that is a table of texts, such as each client's cluster."""
+    """Read a fact of the server's state that is a table of texts, such as each client's cluster."""
     assert isinstance(fact, dict)
     return {key: str(value) for key, value in fact.items()}
 
 
 def scale_columns(d_NM: Tensor) -> Tensor:
-    """Divides every column by its maximum; columns of zeros stay."""
+    """Divide every column by its maximum; columns of zeros stay."""
     largest_M = d_NM.amax(0)
     return d_NM / torch.where(largest_M > 0, largest_M, 1.0)
 

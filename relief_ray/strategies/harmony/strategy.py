@@ -45,7 +45,7 @@ PHASES_READ = ("unimodal_share", "encoder_lr", "clusters", "by_sensors")
 
 
 def unimodal_heads(layout: GroupLayout, fleet: Fleet) -> tuple[Classifier, ...]:
-    """Adds one classifier per modality on its encoder's last layer."""
+    """Add one classifier per modality on its encoder's last layer."""
     last = {g.modality: g.id for g in layout if g.role == "encoder"}
     return tuple(
         Classifier(id=head_of(m), after=(last[m],), role="unimodal_head", modality=m) for m in fleet.modalities
@@ -85,7 +85,7 @@ def sum_of_losses(step: LocalStep) -> Tensor:
 
 
 def report_drift(context: ClientContext, update: Update) -> Update:
-    """Reports ``1 - cos(f_n,m, f_m^0)`` of every encoder that stays with the client, four bytes each.
+    """Report ``1 - cos(f_n,m, f_m^0)`` of every encoder that stays with the client, four bytes each.
 
     ``f_m^0`` is the encoder that the server holds; where it is zero, so is the drift.
     """
@@ -136,7 +136,7 @@ class Harmony(StrategyConfig):
         return self
 
     def build(self) -> fed.Strategy:
-        """Builds the strategy."""
+        """Build the strategy."""
         return fed.Strategy(
             name=self.name,
             adapt=unimodal_heads if self.protocol == "two_phase" else fed.nothing_added,
@@ -183,7 +183,7 @@ def is_unimodal(config: Harmony, context: RoundContext) -> bool:
 
 
 def warn_without_fusion(config: Harmony, run: fed.PlannedRun) -> tuple[str, ...]:
-    """Warns where every round is unimodal."""
+    """Warn where every round is unimodal."""
     consequence = "every sensor's network trains apart, and fusion and head are never trained"
     return first_phase_only(config, run, "unimodal_share", consequence, partial(is_unimodal, config))
 
@@ -228,7 +228,7 @@ def weight(config: Harmony, group: ParamGroup, client: msg.ClientInfo, task: msg
 
 
 def aggregate(config: Harmony, state: msg.ServerState, reduced: msg.Reduced, tools: fed.ServerTools) -> msg.ServerState:
-    """Averages over owners first; in the second phase inside each of this round's clusters."""
+    """Average over owners first; in the second phase inside each of this round's clusters."""
     theta, updates, weigh = state.models["global"], reduced.updates, partial(weight, config)
     if not updates or updates[0].receipt.assignment.phase != FUSION:
         after = apply_step(theta, mean_of(updates, weigh, tools.layout, tools.fleet))
@@ -255,7 +255,7 @@ def members_of_clusters(state: msg.ServerState) -> dict[str, str]:
 
 
 def own_networks(state: msg.ServerState, fleet: msg.Fleet) -> msg.EvalPlan:
-    """Evaluates each client's network; canonical: fusion of the richest clients' largest cluster, common encoders."""
+    """Evaluate each client's network; canonical: fusion of the richest clients' largest cluster, common encoders."""
     keep, views = dict.fromkeys(texts(state.facts["home"]), WHOLE), texts(state.facts["clusters"])
 
     def target(client: msg.ClientInfo) -> msg.EvalTarget:

@@ -69,7 +69,7 @@ def teach_each_other(
     recipe: Recipe,
     draws: tuple[Streams, int],
 ) -> list[dict[GroupId, Tensor]]:
-    """Trains the models on each other; all outside a pupil's ``own`` parts stays bit for bit.
+    """Train the models on each other; all outside a pupil's ``own`` parts stays bit for bit.
 
     ``windows``: modality -> (n, C, T), standardised; ``draws``: the run's streams and the round.
     """
@@ -89,7 +89,7 @@ def pull(logits_BK: Tensor, target_BK: Tensor) -> Tensor:
 
 
 def truncated(theta: Params, own: Selection, layout: GroupLayout) -> dict[GroupId, Tensor]:
-    """Cuts ``theta`` to the ranks of ``own``: LoRA factors are zero beyond them; other groups stay whole."""
+    """Cut ``theta`` to the ranks of ``own``: LoRA factors are zero beyond them; other groups stay whole."""
     after = dict(theta)
     for j, part in own.items():
         if part.rank is not None:
@@ -114,7 +114,7 @@ def _learner(pupil: Pupil, layout: GroupLayout, network: Network, recipe: Recipe
 
 
 def _learn_step(learners: Sequence[_Learner], windows: Mapping[str, Tensor]) -> None:
-    """Takes one step of every model towards the mean of all models' logits before the step."""
+    """Take one step of every model towards the mean of all models' logits before the step."""
     logits_of_all = [learner.logits(windows) for learner in learners]
     # In float64 the mean of equal logits is that logit to the bit: models that agree do not move.
     weighted = [m.pupil.weight * z.detach().to(torch.float64) for m, z in zip(learners, logits_of_all, strict=True)]
@@ -157,7 +157,7 @@ def own_models(settings: KdSettings, layout: GroupLayout, fleet: Fleet, streams:
 
 
 def teach(settings: KdSettings, state: ServerState, reduced: Reduced, tools: ServerTools) -> ServerState:
-    """Lets the participants' models learn from each other; absent clients keep their models."""
+    """Let the participants' models learn from each other; absent clients keep their models."""
     layout, fleet, draws = tools.layout, tools.fleet, (tools.streams, tools.round)
     shares = settings.shares(fleet)
     pupils = [_pupil(state, update, tools, shares) for update in reduced.updates]
@@ -188,7 +188,7 @@ def canonical(settings: KdSettings, models: Mapping[str, Params], layout: GroupL
 
 
 def public_windows(tools: ServerTools, most: int) -> dict[str, Tensor]:
-    """Takes at most ``most`` public windows at even distances: modality -> (n, C, T), standardised.
+    """Take at most ``most`` public windows at even distances: modality -> (n, C, T), standardised.
 
     Raises:
         UserError: there are none.
@@ -201,7 +201,7 @@ def public_windows(tools: ServerTools, most: int) -> dict[str, Tensor]:
 
 
 def each_its_own(state: ServerState, fleet: Fleet) -> EvalPlan:
-    """Evaluates every client's model with its own sensors; canonical: the mean of the fullest."""
+    """Evaluate every client's model with its own sensors; canonical: the mean of the fullest."""
     targets = (
         EvalTarget(label=model_of(c.id), view=model_of(c.id), client=c.id, modalities=c.modalities)
         for c in fleet.clients

@@ -79,7 +79,7 @@ class HeLoRA(StrategyConfig):
     alpha_over: Literal["server_rank", "own_rank"] = "server_rank"
 
     def build(self) -> Strategy:
-        """Builds the strategy."""
+        """Build the strategy."""
         pad = Strategy(
             name=self.name,
             allocate=partial(allocate, self),
@@ -160,7 +160,7 @@ def allocate(config: HeLoRA, state: ServerState, context: RoundContext) -> tuple
 
 
 def aggregate(config: HeLoRA, state: ServerState, reduced: Reduced, tools: ServerTools) -> ServerState:
-    """Averages the padded models over all participants, weighted."""
+    """Average the padded models over all participants, weighted."""
     theta = state.models["global"]
     up = {by_size(r.assignment): r.assignment.up for r in reduced.receipts}
     steps: dict[GroupId, Tensor] = {}

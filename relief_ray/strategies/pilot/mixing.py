@@ -34,7 +34,7 @@ def mixing_parts(connector: Connector) -> list[GroupId]:
 def hand_out(
     models: Mapping[str, Params], adapters: Sequence[Tensor], connector: Connector, tasks: Sequence[int]
 ) -> dict[str, Params]:
-    """Gives every client's model all tasks' adapters: its own first, the others in order."""
+    """Give every client's model all tasks' adapters: its own first, the others in order."""
 
     def held(own: int) -> dict[GroupId, Tensor]:
         order = [own, *(t for t in range(len(adapters)) if t != own)]
@@ -108,7 +108,7 @@ def mixing(distance: Matrix, sizes: Sequence[float], num_neighbours: int) -> Mat
 def mix_with_nearest(
     models: Sequence[Params], sizes: Sequence[float], num_neighbours: int, groups: Collection[GroupId]
 ) -> list[dict[GroupId, Tensor]]:
-    """Mixes each model with its nearest ones, by ``mixing``."""
+    """Mix each model with its nearest ones, by ``mixing``."""
     weights = mixing(distances(models, groups), sizes, num_neighbours)
     return [mix_models(models, row, groups) for row in weights.tolist()]
 

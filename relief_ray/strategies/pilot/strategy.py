@@ -52,6 +52,7 @@ class Pilot(StrategyConfig):
     """Configuration of Pilot.
 
     Attributes:
+        weighting: a client's weight in means over clients.
         stage1_share: share of the rounds that make up stage 1, at least one round; 0: none.
         bottleneck: width of an adapter; FITTED to the table's bytes.
         neighbours: number of nearest models that a model is mixed with.
@@ -76,7 +77,7 @@ class Pilot(StrategyConfig):
     own_in_mix: bool = True
 
     def build(self) -> Strategy:
-        """Builds the strategy."""
+        """Build the strategy."""
         return Strategy(
             name=self.name,
             adapt=partial(add_connector, self),
@@ -104,12 +105,12 @@ PRESETS = {"pilot": Preset(Pilot())}
 
 
 def warn_without_mixing(config: Pilot, run: PlannedRun) -> tuple[str, ...]:
-    """Warns where every round is of stage 1."""
+    """Warn where every round is of stage 1."""
     return first_phase_only(config, run, "stage1_share", "no adapter of another task is ever mixed in", config.is_first)
 
 
 def add_connector(config: Pilot, layout: GroupLayout, fleet: Fleet) -> tuple[Connector, ...]:
-    """Adds one adapter per task, and the parts that a client keeps."""
+    """Add one adapter per task, and the parts that a client keeps."""
     return (config.connector(fleet),)
 
 
@@ -127,7 +128,7 @@ def backbone_of(theta: Params) -> list[GroupId]:
 
 
 def allocate(config: Pilot, state: ServerState, context: RoundContext) -> tuple[Assignment, ...]:
-    """Trains everything but frozen adapters; the backbone and the own task's adapter go up."""
+    """Train everything but frozen adapters; the backbone and the own task's adapter go up."""
     connector, first = config.connector(context.fleet), config.is_first(context)
     others, select, stage2 = range(2, connector.num_tasks + 1), context.layout.select, mixing_parts(connector)
     router = context.layout[connector.router]
@@ -158,7 +159,7 @@ def objective(config: Pilot, step: LocalStep) -> Tensor:
 
 
 def aggregate(config: Pilot, state: ServerState, reduced: Reduced, tools: ServerTools) -> ServerState:
-    """Mixes each backbone with its nearest, averages each task's adapter; absent clients keep their models."""
+    """Mix each backbone with its nearest, average each task's adapter; absent clients keep their models."""
     connector, tasks, shares = config.connector(tools.fleet), tasks_of(tools.fleet), config.shares(tools.fleet)
     models, body = state.models, backbone_of(state.models["global"])
     present = [u.receipt.assignment.client for u in reduced.updates]
@@ -173,7 +174,7 @@ def aggregate(config: Pilot, state: ServerState, reduced: Reduced, tools: Server
 
 
 def own_models(config: Pilot, state: ServerState, fleet: Fleet) -> EvalPlan:
-    """Evaluates each client's model with its own sensors; canonical: the mean of the richest clients' models."""
+    """Evaluate each client's model with its own sensors; canonical: the mean of the richest clients' models."""
     connector, first, shares = config.connector(fleet), state.facts["path"] == "first", config.shares(fleet)
     personal = [connector.own, *([] if first else mixing_parts(connector))]
     keep, output = dict.fromkeys(personal, WHOLE), connector.output("first" if first else "mixed")

@@ -1,6 +1,5 @@
 """RELIEF: modality-aligned blocks decide what to aggregate, what to train and what to send."""
 
-from relief_ray.strategies.relief.strategy import Relief
-from relief_ray.strategies.relief.variants import PRESETS
+from relief_ray.strategies.relief.strategy import PRESETS, Relief
 
 __all__ = ["PRESETS", "Relief"]

@@ -92,7 +92,7 @@ def least_slot_s(load: Load, number: int) -> float:
 
 
 def allocate(load: Load, target_s: float, budget: int, ranking: Sequence[GroupId], forced: bool = True) -> Allocation:
-    """Allocates ``S_n``: the mandatory blocks, then groups in ``ranking`` order while slots and time last.
+    """Allocate ``S_n``: the mandatory blocks, then groups in ``ranking`` order while slots and time last.
 
     A group that would push the client beyond ``T*`` is refused and the next one tried; every refusal is recorded.
     """

@@ -31,10 +31,10 @@ def smooth(d_bar: Mapping[GroupId, float], d: Mapping[GroupId, float | None], ga
 
 
 def smoothed(tensors: Mapping[str, Tensor], layout: GroupLayout) -> dict[GroupId, float]:
-    """Reads ``d_bar`` from a server's state; empty before the first divergence."""
+    """Read ``d_bar`` from a server's state; empty before the first divergence."""
     return from_tensor(tensors[D_BAR], layout) if D_BAR in tensors else {}
 
 
 def diagnose(state: ServerState, layout: GroupLayout) -> Diagnostics:
-    """Tells the round's record ``d_bar`` by group."""
+    """Tell the round's record ``d_bar`` by group."""
     return {D_BAR: smoothed(state.tensors, layout)}

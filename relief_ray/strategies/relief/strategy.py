@@ -33,7 +33,7 @@ from relief_ray.server.aggregation import (
     over_participants,
     to_tensor,
 )
-from relief_ray.strategies.common import Search, StrategyConfig, search_over, train_everything
+from relief_ray.strategies.common import Preset, Search, StrategyConfig, search_over, train_everything
 from relief_ray.strategies.relief import budget
 from relief_ray.strategies.relief.divergence import D_BAR, diagnose, smooth, smoothed
 from relief_ray.strategies.relief.explanation import Reasons, explanation, offers, without_choice
@@ -70,7 +70,7 @@ class Relief(StrategyConfig):
     deadline_fraction: float | None = Field(default=None, gt=0.0)
 
     def build(self) -> Strategy:
-        """Builds the strategy."""
+        """Build the strategy."""
         base = self.reduction().weight
         reduction = WeightedSum(weight=partial(role_weight, self, base), bucket=one_bucket)
         return Strategy(
@@ -182,7 +182,7 @@ class FurtherGroup:
 
 
 def tight_deadline(config: Relief, run: PlannedRun) -> tuple[str, ...]:
-    """Warns where ``T*`` leaves no client a group beyond its mandatory ones: such a run looks like any other.
+    """Warn where ``T*`` leaves no client a group beyond its mandatory ones: such a run looks like any other.
 
     The bootstrap round trains everything all the same. V1 and ``mandatory_only`` have no free slots to lose.
     """
@@ -223,7 +223,7 @@ def rounded_up(seconds: float) -> str:
 
 
 def explain(config: Relief, request: ExplainRequest) -> Explanation:
-    """Solves one client's allocation again with the functions of the run."""
+    """Solve one client's allocation again with the functions of the run."""
     context, client = request.context, request.client
     load = client_load(context, client)
     if context.round == 0 or config.select == "all":
@@ -263,3 +263,46 @@ def slowest(context: RoundContext) -> ClientInfo:
         return load.seconds(load.mandatory)
 
     return max(context.fleet.clients, key=needed)
+
+
+# V0 to V3 of the paper's Table III, and three variants of ours.
+PRESETS = {
+    "relief": Preset(Relief()),
+    "v1": Preset(
+        Relief(select="all"),
+        title="RELIEF without elastic training (V1)",
+        kind="ablation",
+        about="RELIEF without elastic training: all groups a client can reach, every round",
+        search={},
+    ),
+    "v2": Preset(
+        Relief(cohort=False, mandatory=False),
+        title="RELIEF without cohort-wise aggregation (V2)",
+        kind="ablation",
+        about="RELIEF averaging over everybody (absent = no change); blocks not forced",
+    ),
+    "v3": Preset(
+        Relief(select="random", mandatory=False),
+        title="RELIEF with random allocation (V3)",
+        kind="ablation",
+        about="RELIEF with random groups instead of divergent ones; blocks not forced",
+    ),
+    "v2_mandatory": Preset(
+        Relief(cohort=False),
+        title="V2 with mandatory blocks",
+        kind="ablation of ours",
+        about="V2 with the own sensors' blocks still forced: only dilution differs",
+    ),
+    "v3_mandatory": Preset(
+        Relief(select="random"),
+        title="V3 with mandatory blocks",
+        kind="ablation of ours",
+        about="V3 with the own sensors' blocks still forced: only the choice differs",
+    ),
+    "mandatory_only": Preset(
+        Relief(select="none"),
+        title="RELIEF, mandatory blocks alone",
+        kind="ablation of ours",
+        about="the own sensors' blocks and nothing else",
+    ),
+}

@@ -34,7 +34,7 @@ def test_a_dry_run_for_a_script_is_one_object(invoke: Invoke, tmp_path):
     plan = json.loads(line)
     assert (plan["event"], plan["folder"], plan["unknown"]) == ("plan", str(tmp_path), 0)
     done, *todo = plan["cells"]
-    assert (done["state"], done["seconds"]) == ("done", None) and [c["state"] for c in todo] == ["planned"] * 3
+    assert (done["status"], done["seconds"]) == ("done", None) and [c["status"] for c in todo] == ["planned"] * 3
     assert all(c["seconds"] > 0 and c["bytes"] > 1000 and c["origin"].endswith("1 finished cell") for c in todo)
     assert plan["core_s"] == pytest.approx(sum(c["seconds"] for c in todo))
     assert plan["wall_s"] == pytest.approx(plan["core_s"] / plan["cores"])
@@ -57,7 +57,7 @@ def test_status_lists_every_cell(invoke: Invoke, tmp_path):
     assert done.exit_code == 0 and "tiny: 1 done, 1 failed, 1 planned of 3 cells" in done.stdout
     assert f"failed      {second.cell.name}  0/3 rounds  RuntimeError: broken" in done.stdout
     (line,) = invoke("grid", "status", tmp_path, "--json").stdout.splitlines()
-    assert [c["state"] for c in json.loads(line)["cells"]] == ["done", "failed", "planned"]
+    assert [c["status"] for c in json.loads(line)["cells"]] == ["done", "failed", "planned"]
 
 
 def test_resume_of_a_complete_grid_starts_nothing(invoke: Invoke, tmp_path):

@@ -13,13 +13,13 @@ from relief_ray.experiment.lifecycle import create
 from relief_ray.records.cells import find_runs
 from relief_ray.records.identity import config_hash
 from tests.own import METHOD, Write
-from tune_configs.presets import PRESETS
+from tune_configs.presets import PRESETS, make_preset
 
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_is_a_list_of_checked_configurations(name: str) -> None:
-    cells = list(cells_of(PRESETS[name](), []))
-    made = PRESETS[name]()
+    cells = list(cells_of(make_preset(name), []))
+    made = make_preset(name)
     assert len(cells) == len(made.strategies) * max(1, len(made.folds)) * len(made.seeds)
     assert len({cell.name for cell in cells}) == len(cells)
     assert {cell.config.label() for cell in cells} == set(made.strategies)
@@ -28,26 +28,26 @@ def test_every_preset_is_a_list_of_checked_configurations(name: str) -> None:
 def test_presets_have_the_names_rounds_and_epochs_of_the_documentation() -> None:
     page = (Path(__file__).parents[3] / "docs" / "cli.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)` \|.*\| (\d+) x (\d+) \|$", page, flags=re.M)
-    made = {name: next(iter(cells_of(make(), []))).config for name, make in PRESETS.items()}
+    made = {name: next(iter(cells_of(make_preset(name), []))).config for name in PRESETS}
     assert rows == [(name, str(config.rounds), str(config.training.epochs)) for name, config in made.items()]
 
 
 def test_the_papers_presets_have_the_papers_defaults() -> None:
     for name in ("pamap2", "mhealth"):
-        for cell in cells_of(PRESETS[name](), []):
+        for cell in cells_of(make_preset(name), []):
             config = cell.config
             assert (config.training.epochs, config.rounds, config.data.stride_s) == (5, 200, 1.0)
 
 
 def test_demo_tests_every_subject_once_and_runs_strategies_fold_by_fold() -> None:
-    cells = list(cells_of(PRESETS["demo"](), []))
+    cells = list(cells_of(make_preset("demo"), []))
     first = [(c.label, c.config.data.fold) for c in cells[:4]]
     assert first == [("fedavg", 0), ("v1", 0), ("relief", 0), ("fedavg", 1)]
     assert {c.config.data.fold for c in cells} == {0, 1, 2, 3}
 
 
 def test_settings_fix_an_axis() -> None:
-    demo = PRESETS["demo"]()
+    demo = make_preset("demo")
     assert {c.config.data.fold for c in cells_of(demo, ["data.fold=2"])} == {2}
     within = list(cells_of(demo, ["data.split=within_subject"]))
     assert [c.name for c in within] == ["fedavg-s0", "v1-s0", "relief-s0"]

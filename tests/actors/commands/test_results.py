@@ -57,7 +57,7 @@ def test_mlflow_gets_every_round_and_sync_adds_nothing(invoke, tmp_path: Path) -
     store = MlflowClient(tracking_uri=f"sqlite:///{tmp_path / 'mlflow.db'}")
     assert store.get_experiment_by_name("relief-ray").experiment_id == "1", "as the page's address says"
     (target,) = json.loads((tmp_path / "relief-s0" / "sync.json").read_text())["targets"].values()
-    assert target["step"] == 2 and target["closed"] == "finished"
+    assert target["step"] == 2 and target["status"] == "done"
     again = json.loads(invoke("sync", tmp_path, "--json").stdout)
     assert again["num_points"] == 0 and again["run_id"] == target["run_id"]
 

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from actors.commands.plan import make_plan, read_plan, write_plan
 from actors.runtime.session import SessionOptions
 from relief_ray.errors import UserError
 from relief_ray.records.run_folder import read_rounds, read_run
+from tests.conformance.cases import after_rounds, drive
 
 SMALL = [f"--set=backbone.{key}=2" for key in ("conv1", "conv2", "steps", "fusion")]
 
@@ -16,7 +18,7 @@ SMALL = [f"--set=backbone.{key}=2" for key in ("conv1", "conv2", "steps", "fusio
 def test_a_run_leaves_a_folder_per_strategy_and_a_line_per_round(runs: Path) -> None:
     assert sorted(p.name for p in runs.iterdir() if p.is_dir()) == ["fedavg-s0", "relief-s0", "v1-s0", "v3-s0"]
     assert [r.round for r in read_rounds(runs / "relief-s0")] == [0, 1, 2]
-    assert read_run(runs / "fedavg-s0").status == "finished"
+    assert read_run(runs / "fedavg-s0").status == "done"
 
 
 def test_lines_show_round_seconds_joules_and_f1(invoke, tmp_path: Path) -> None:
@@ -48,6 +50,35 @@ def test_a_finished_run_is_reused_and_not_computed_again(invoke, runs: Path) -> 
     assert result.exit_code == 0
     assert "[1/1] v1, seed 0: reused, finished already" in result.stdout
     assert (runs / "v1-s0" / "rounds.jsonl").read_bytes() == before
+
+
+def test_json_of_a_reused_run_keeps_to_the_vocabulary(invoke, runs: Path) -> None:
+    options = ["--strategies", "v1", *SMALL, "--set=costs.utilisation=3e-7", "--json"]
+    (end,) = [
+        json.loads(line)
+        for line in invoke("run", "smoke", "--out", runs, *options).stdout.splitlines()
+        if '"end"' in line
+    ]
+    assert (end["status"], end["why"]) == ("done", "reused, finished already")
+
+
+def test_the_advice_for_a_damaged_plan_loses_no_result(invoke, tmp_path: Path) -> None:
+    """Two runs were planned; one has a round, the other was never begun, and the plan is damaged."""
+    command = ["run", "smoke", "--out", tmp_path, "--strategies", "fedavg,v1", *SMALL]
+    plan = make_plan("smoke", [option.removeprefix("--set=") for option in SMALL], "fedavg,v1", tmp_path)
+    write_plan(plan)
+    begun = plan.cells[0]
+    drive(begun.config, tmp_path / begun.name, should_stop=after_rounds(1))
+    first = (tmp_path / begun.name / "rounds.jsonl").read_bytes()
+    (tmp_path / "plan.json").write_text("{")
+    advice = f"finish what was begun (relief-ray resume {tmp_path / begun.name}), then start again every"
+    assert advice in flat(invoke("resume", tmp_path))
+    (tmp_path / "plan.json").rename(tmp_path / "damaged.json")
+    assert "was begun and is not finished" in flat(invoke(*command)), "the same command alone would not do"
+    assert invoke("resume", tmp_path / begun.name).exit_code == 0
+    assert (tmp_path / begun.name / "rounds.jsonl").read_bytes().startswith(first)
+    assert "fedavg, seed 0: reused, finished already" in " ".join(invoke(*command).stdout.split())
+    assert [cell.name for cell in read_plan(tmp_path).cells] == ["fedavg-s0", "v1-s0"]
 
 
 def test_a_finished_run_of_another_program_is_stale_and_may_be_computed_again(invoke, tmp_path: Path) -> None:
@@ -91,10 +122,10 @@ def test_a_run_that_failed_before_its_first_round_can_be_started_again(invoke, t
     monkeypatch.setattr("actors.commands.run.ray_session", refuse)
     failed = invoke("run", "smoke", "--out", tmp_path, *SMALL, "--set=runtime.mode=packed", "--address", "127.0.0.1:1")
     assert failed.exit_code == 2 and "cannot join 127.0.0.1:1" in failed.stderr
-    assert read_run(tmp_path / "relief-s0").status != "finished" and not read_rounds(tmp_path / "relief-s0")
+    assert read_run(tmp_path / "relief-s0").status != "done" and not read_rounds(tmp_path / "relief-s0")
     assert invoke("resume", tmp_path, "--set=rounds=9").exit_code == 2
     assert invoke("resume", tmp_path, "--set=runtime.mode=inline").exit_code == 0
-    assert read_run(tmp_path / "relief-s0").status == "finished"
+    assert read_run(tmp_path / "relief-s0").status == "done"
 
 
 @pytest.mark.parametrize(

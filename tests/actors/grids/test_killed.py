@@ -63,7 +63,7 @@ def test_sigkill_of_the_driver_at_random_moments(tmp_path):
         moments.append(rounds_in(killed))
         for path in killed.glob("*/run.json"):
             run = json.loads(path.read_text())
-            if run["status"] == "finished":
+            if run["status"] == "done":
                 # A cell that was done before a kill is never touched again.
                 assert finished.setdefault(path.parent.name, path.read_bytes()) == path.read_bytes()
         words = ["resume", str(killed)]

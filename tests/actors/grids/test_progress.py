@@ -85,7 +85,7 @@ def test_lines_json_and_table_say_the_same(tmp_path, capsys):
     capsys.readouterr()
     progress.ended(entry.cell.name, "")
     event = json.loads(capsys.readouterr().out)
-    assert (event["event"], event["state"], event["done"], event["cells"]) == ("cell", "done", 1, 1)
+    assert (event["event"], event["status"], event["done"], event["cells"]) == ("cell", "done", 1, 1)
     line = end_line(CellEnd(title="a", status="failed", seconds=2.0, why="first\nsecond", view=progress.view()))
     assert line == "[1/1] a: FAILED in 2.0 s  first"
 

@@ -25,6 +25,7 @@ LAYOUTS = [
     slow(EACH, id="an actor each"),
 ]
 ON_MOMENT = [pytest.param(TWO, id="two hosts"), slow(EACH, id="an actor each")]
+TWO_HOSTS, ALONE = [pytest.param(TWO, id="two hosts")], [pytest.param(EACH, id="an actor each")]
 has_kind = attrgetter("has_kind")
 
 
@@ -50,84 +51,50 @@ def make(request, on_warm_hosts):
     return lambda job: on_warm_hosts(job, **request.param)
 
 
-@pytest.mark.parametrize("make", LAYOUTS, indirect=True)
-@pytest.mark.parametrize("case", params("preset", fast=has_kind))
-def test_every_strategy_gives_the_bits_of_the_serial_run(case, make, plain, tmp_path):
+def on(layouts, cases, *marks):
+    """Every case in every layout; slow where the case or the layout is."""
+    return [
+        pytest.param(
+            *layout.values, *case.values, id=f"{case.values[0]}-{layout.id}", marks=[*layout.marks, *case.marks, *marks]
+        )
+        for case in cases
+        for layout in layouts
+    ]
+
+
+SAME_BITS = [
+    *on(LAYOUTS, params("preset", fast=has_kind)),
+    *on(ON_MOMENT, params("moment")),
+    *on(ALONE, params("few", fast=has_kind)),
+    *on(LAYOUTS, params("variation", "moment variation"), pytest.mark.slow),
+    *on(TWO_HOSTS, params("moment masked", "clients", "crowd"), pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("make", "case"), SAME_BITS, indirect=["make"])
+def test_a_run_on_ray_has_the_bits_of_the_plain_loop(case, make, plain, tmp_path):
     drive(config_of(case), tmp_path / "run", make)
     assert outcome(tmp_path / "run") == plain(case)
 
 
-@pytest.mark.parametrize("make", ON_MOMENT, indirect=True)
-@pytest.mark.parametrize("case", params("moment"))
-def test_every_strategy_gives_the_serial_bits_on_backbone_2(case, make, plain, tmp_path):
-    drive(config_of(case), tmp_path / "run", make)
-    assert outcome(tmp_path / "run") == plain(case)
+def changes_executor(case):
+    return case.preset in ("relief", "local", "v3")
 
 
-@pytest.mark.parametrize("make", [EACH], ids=["an actor each"], indirect=True)
-@pytest.mark.parametrize("case", params("few", fast=has_kind))
-def test_every_kind_of_state_gives_the_serial_bits_with_an_actor_per_client(case, make, plain, tmp_path):
-    drive(config_of(case), tmp_path / "run", make)
-    assert outcome(tmp_path / "run") == plain(case)
+CHANGING = [
+    *on(LAYOUTS, params("preset", fast=changes_executor)),
+    *on(ALONE, params("few", fast=changes_executor)),
+    *on(ON_MOMENT, params("moment resumed"), pytest.mark.slow),
+    *on(TWO_HOSTS, params("crowd"), pytest.mark.slow),
+]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("make", LAYOUTS, indirect=True)
-@pytest.mark.parametrize("case", params("variation", "moment variation"))
-def test_variations_give_the_serial_bits(case, make, plain, tmp_path):
-    drive(config_of(case), tmp_path / "run", make)
-    assert outcome(tmp_path / "run") == plain(case)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("make", [TWO], ids=["two hosts"], indirect=True)
-@pytest.mark.parametrize("case", params("moment masked"))
-def test_every_strategy_gives_the_serial_bits_without_absent_sensors(case, make, plain, tmp_path):
-    drive(config_of(case), tmp_path / "run", make)
-    assert outcome(tmp_path / "run") == plain(case)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("make", [TWO], ids=["two hosts"], indirect=True)
-@pytest.mark.parametrize("case", params("clients", "crowd"))
-def test_other_fleets_give_the_serial_bits(case, make, plain, tmp_path):
-    drive(config_of(case), tmp_path / "run", make)
-    assert outcome(tmp_path / "run") == plain(case)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("make", [TWO], ids=["two hosts"], indirect=True)
-@pytest.mark.parametrize("case", params("crowd"))
-def test_a_run_of_100_clients_may_change_its_executor(case, make, plain, tmp_path):
-    assert changing(case, make, tmp_path / "run") == plain(case)
-
-
-def changing(case, make, path):
-    """The outcome of a run that leaves Ray after its first round and comes back a round later."""
+@pytest.mark.parametrize(("make", "case"), CHANGING, indirect=["make"])
+def test_a_run_may_change_its_executor_at_any_boundary(case, make, plain, tmp_path):
+    """It leaves Ray after its first round and comes back a round later."""
+    path = tmp_path / "run"
     drive(config_of(case), path, make, after_rounds(1))
     drive(config_of(case), path, should_stop=after_rounds(1))
     drive(config_of(case), path, make)
     assert len(read_rounds(path)) >= 3
-    return outcome(path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("make", ON_MOMENT, indirect=True)
-@pytest.mark.parametrize("case", params("moment resumed"))
-def test_a_run_on_backbone_2_may_change_its_executor(case, make, plain, tmp_path):
-    assert changing(case, make, tmp_path / "run") == plain(case)
-
-
-CHANGING = ("relief", "local", "v3")
-
-
-@pytest.mark.parametrize("make", LAYOUTS, indirect=True)
-@pytest.mark.parametrize("case", params("preset", fast=lambda case: case.preset in CHANGING))
-def test_a_run_may_change_its_executor_at_any_boundary(case, make, plain, tmp_path):
-    assert changing(case, make, tmp_path / "run") == plain(case)
-
-
-@pytest.mark.parametrize("make", [EACH], ids=["an actor each"], indirect=True)
-@pytest.mark.parametrize("case", params("few", fast=lambda case: case.preset in CHANGING))
-def test_a_run_with_an_actor_per_client_may_change_its_executor(case, make, plain, tmp_path):
-    assert changing(case, make, tmp_path / "run") == plain(case)
+    assert outcome(path) == plain(case)

@@ -52,7 +52,7 @@ def inline(tmp_path_factory):
     """The run without Ray: five rounds, the bootstrap among them."""
     folder = tmp_path_factory.mktemp("inline")
     run = run_experiment(new_run(folder, mode="inline"), folder)
-    assert run.status == "finished" and run.runtime == {"mode": "inline"}
+    assert run.status == "done" and run.runtime == {"mode": "inline"}
     assert [r.round for r in read_rounds(folder)] == [0, 1, 2, 3, 4]
     return results(folder)
 
@@ -108,7 +108,7 @@ def test_a_coordinator_killed_in_mid_run_goes_on_with_the_same_bits(cluster, tmp
     run = run_experiment(new_run(there, rounds=60, num_hosts=1), there, callbacks)
     assert killed and killed[0] != os.getpid()
     assert any("coordinator" in note for note in notes)
-    assert run.status == "finished" and results(there) == results(here)
+    assert run.status == "done" and results(there) == results(here)
     assert seen == list(range(61))
 
 
@@ -121,7 +121,7 @@ class Runs:
     def __call__(self, name, **runtime):
         worker_cache, folder, seen = self.worker_cache, self.folder / name, []
         run = run_experiment(new_run(folder, **runtime), folder, RunCallbacks(on_round=seen.append), worker_cache)
-        assert run.status == "finished" and results(folder) == self.expected
+        assert run.status == "done" and results(folder) == self.expected
         assert [r.round for r in seen] == [0, 1, 2, 3, 4], "the run before is not heard again"
         group = worker_cache.hosts(prepare(parse(CONFIG)).job, worker_cache._needs.options, worker_cache._needs.types)
         self.pids.append([i.pid for i in ray.get([handle.hello.remote() for handle in group.handles])])
@@ -172,7 +172,7 @@ def test_a_stopped_run_is_resumed_with_the_same_bits(worker_cache, tmp_path, inl
     setup, folder = reopen(tmp_path)
     folder.close()
     run = run_experiment(setup, tmp_path, RunCallbacks(separate=False), worker_cache)
-    assert run.status == "finished" and results(tmp_path) == inline
+    assert run.status == "done" and results(tmp_path) == inline
     assert (run.runtime["mode"], run.runtime["num_hosts"]) == ("packed", 1)
 
 
@@ -186,7 +186,7 @@ def test_repairs_are_reported_once(worker_cache, tmp_path, inline):
         file.write('{"round": 2, "pha')
     setup = prepare(parse(CONFIG | {"runtime": {**CONFIG["runtime"], "num_hosts": 1}}))
     run = run_experiment(setup, tmp_path, RunCallbacks(on_note=notes.append), worker_cache)
-    assert run.status == "finished" and results(tmp_path) == inline
+    assert run.status == "done" and results(tmp_path) == inline
     assert len(notes) == 1 and notes[0].startswith("repaired: ")
 
 

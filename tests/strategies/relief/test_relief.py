@@ -14,8 +14,7 @@ from relief_ray.models.cnn import CnnConfig
 from relief_ray.server.aggregation import from_tensor, to_tensor
 from relief_ray.strategies.relief import Relief
 from relief_ray.strategies.relief.divergence import D_BAR
-from relief_ray.strategies.relief.strategy import BOOTSTRAP, plan, role_weight, target_s
-from relief_ray.strategies.relief.variants import PRESETS
+from relief_ray.strategies.relief.strategy import BOOTSTRAP, PRESETS, plan, role_weight, target_s
 from tests.toy import (
     ACC,
     EQUAL,
