@@ -114,7 +114,7 @@ _KNOWN: TypeAdapter[StrategyConfig] = TypeAdapter(AnyStrategy)
 
 
 class EvaluationConfig(FrozenConfig):
-    """Evaluates ``parts`` of the data ``every`` so many rounds and after the last one.
+    """Evaluate ``parts`` of the data ``every`` so many rounds and after the last one.
 
     Attributes:
         every: rounds between two evaluations.
@@ -207,8 +207,9 @@ class ExperimentConfig(FrozenConfig):
         data: dataset, split and sharding.
         fleet: the clients' devices and sensors.
         backbone: the model.
-        training: local training: epochs, batch size, learning rate, engine.
-        evaluation: parts of the data and interval.
+        training: local training: epochs, batch size, optimizer, learning rate, engine.
+        server: the optimizer of the server, none by default.
+        evaluation: parts of the data, interval, and averages over rounds.
         costs: simulated time and energy.
         record: intervals of checkpoints and of comparisons in pairs.
         runtime: placement of clients on processes.
