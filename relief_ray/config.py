@@ -36,6 +36,7 @@ from relief_ray.models.cnn import CnnConfig
 from relief_ray.models.registry import BACKBONES, backbone_name, choose_backbone
 from relief_ray.plugins import configured, is_own, is_path, modules_of, path_of
 from relief_ray.records.identity import NOT_DECIDING
+from relief_ray.server.optimizer import ServerConfig
 from relief_ray.strategies import PRESETS, REFERENCE, AnyStrategy
 from relief_ray.strategies.common import StrategyConfig
 from relief_ray.training.config import TrainingConfig
@@ -113,10 +114,33 @@ _KNOWN: TypeAdapter[StrategyConfig] = TypeAdapter(AnyStrategy)
 
 
 class EvaluationConfig(FrozenConfig):
-    """Evaluates ``parts`` of the data ``every`` so many rounds and after the last one."""
+    """Evaluate ``parts`` of the data ``every`` so many rounds and after the last one.
+
+    Attributes:
+        every: rounds between two evaluations.
+        parts: ``test``, ``validation`` or both.
+        average: which of the server's models are tested; training is the same. ``last``: those of the round; ``tail``:
+            the mean of the last ``window`` rounds; ``ema``: ``x <- decay x + (1 - decay) theta`` from the first round.
+        window: rounds of ``tail``, the tested one included; fewer where the run is younger.
+        decay: of ``ema``.
+    """
 
     every: int = Field(default=5, ge=1)
     parts: tuple[Literal["test", "validation"], ...] = Field(default=("test",), min_length=1)
+    average: Literal["last", "tail", "ema"] = "last"
+    window: int = Field(default=5, ge=1)
+    decay: float = Field(default=0.9, ge=0.0, lt=1.0)
+
+    @model_validator(mode="after")
+    def _all_is_read(self) -> EvaluationConfig:
+        for key, needed in (("window", "tail"), ("decay", "ema")):
+            value = getattr(self, key)
+            if value != type(self).model_fields[key].default and self.average != needed:
+                raise ValueError(
+                    f"{key} = {value} with average = {self.average!r}, which does not read it; expected one of them: "
+                    f"set average={needed} or remove {key}"
+                )
+        return self
 
 
 class RecordConfig(FrozenConfig):
@@ -183,8 +207,9 @@ class ExperimentConfig(FrozenConfig):
         data: dataset, split and sharding.
         fleet: the clients' devices and sensors.
         backbone: the model.
-        training: local training: epochs, batch size, learning rate, engine.
-        evaluation: parts of the data and interval.
+        training: local training: epochs, batch size, optimizer, learning rate, engine.
+        server: the optimizer of the server, none by default.
+        evaluation: parts of the data, interval, and averages over rounds.
         costs: simulated time and energy.
         record: intervals of checkpoints and of comparisons in pairs.
         runtime: placement of clients on processes.
@@ -202,6 +227,7 @@ class ExperimentConfig(FrozenConfig):
     fleet: FleetConfig = FleetConfig()
     backbone: SerializeAsAny[BackboneConfig] = CnnConfig()
     training: TrainingConfig = TrainingConfig()
+    server: ServerConfig = ServerConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     costs: CostConfig = CostConfig()
     record: RecordConfig = RecordConfig()
@@ -221,6 +247,15 @@ class ExperimentConfig(FrozenConfig):
                 f"training.stack = {self.training.stack} where every client has a host of its own (runtime.mode = "
                 f"{where.mode!r}, runtime.placement = {where.placement!r}): nobody shares a step; expected "
                 "runtime.mode=packed or inline, or training.stack=1"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _server_steps_along_means(self) -> ExperimentConfig:
+        if self.server.optimizer != "none" and (reason := self.strategy.build().no_average):
+            raise ValueError(
+                f"server.optimizer = {self.server.optimizer!r} with strategy {self.label()}: {reason}, expected a "
+                "mean of updates; set server.optimizer=none, or take a method that averages (fedavg, fedprox, relief)"
             )
         return self
 

@@ -29,7 +29,20 @@ from relief_ray.messages import (
     Trained,
     Update,
 )
-from relief_ray.protocols import Accountant, Executor, Explanation, Network, Planner, StateStore, Windows
+from relief_ray.protocols import (
+    Accountant,
+    Executor,
+    Explanation,
+    ModelGroups,
+    Network,
+    Planner,
+    ServerStep,
+    StateStore,
+    Windows,
+    as_aggregated,
+    by_name,
+    sent_groups,
+)
 from relief_ray.streams import Streams
 
 
@@ -297,6 +310,11 @@ class Strategy:
         client: the client's half (green).
         evaluate: models to evaluate in a state.
         adapt: modules that it adds to a backbone of that layout, e.g. early exits or experts.
+        averaged: groups of each server's model whose change in this round is a mean of updates: the pseudo-gradients of
+            ``server.optimizer``. Other groups keep their values and moments.
+        identities: what each of the server's models stands for, e.g. which clients of a cluster that is formed anew in
+            every round: models are averaged over rounds (``evaluation.average``) as long as this stays the same.
+        no_average: why there is no such mean, for methods that refuse ``server.optimizer``; empty: there is one.
         bootstrap: whether a round 0 trains everything on all clients first (Algorithm 1, line 1).
         deadline_s: round target ``T*`` in seconds of a method that has one; it is recorded with every round.
         warnings: judges a run before it begins (a setting that leaves the method without effect); ``run.json`` keeps
@@ -321,6 +339,9 @@ class Strategy:
     rests: Callable[[RoundContext], bool] = always_trains
     diagnose: Callable[[ServerState, GroupLayout], Diagnostics] = no_diagnostics
     explain: Callable[[ExplainRequest], Explanation] | None = None
+    averaged: Callable[[ServerState, Reduced, GroupLayout, Fleet], ModelGroups] = sent_groups
+    identities: Callable[[ServerState], Mapping[str, str]] = by_name
+    no_average: str = ""
     bootstrap: bool = False
     pooled: bool = False
 
@@ -353,8 +374,11 @@ def run_round(
     executor: Executor,
     store: StateStore,
     accountant: Accountant,
+    server_step: ServerStep = as_aggregated,
 ) -> RoundResult:
     """Run one round of Algorithm 1: allocate (blue), train (green), check, aggregate (orange), account.
+
+    ``server_step``: an optimizer's step in place of the aggregated one (``server.optimizer``).
 
     Raises:
         RoundVoid: no client returned a usable update.
@@ -366,6 +390,7 @@ def run_round(
         raise RoundVoid(f"round {context.round}: all {len(tasks)} clients failed: {dict(trained.rejected)}")
     began = perf_counter()
     after = strategy.aggregate(state, trained.reduced, server_tools(context))
+    after = server_step(state, after, strategy.averaged(state, trained.reduced, context.layout, context.fleet))
     server_s = perf_counter() - began
     check_finite(after)
     for client, personal in trained.states.items():

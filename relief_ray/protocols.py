@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from relief_ray.groups import GroupId, Params
+from relief_ray.groups import GroupId, GroupLayout, Params
 from relief_ray.messages import (
     Assignment,
     ClientId,
@@ -22,12 +22,16 @@ from relief_ray.messages import (
     EvalTarget,
     Fleet,
     Receipt,
+    Reduced,
     RoundCost,
+    ServerState,
     StageTimes,
     Trained,
 )
 
 Models = Mapping[str, Params]
+# Groups by name of a server's model.
+ModelGroups = Mapping[str, Collection[GroupId]]
 States = Mapping[ClientId, ClientState]
 
 
@@ -171,3 +175,28 @@ class Explanation:
     sections: tuple[ExplanationSection, ...] = ()
     groups: tuple[GroupId, ...] = ()
     facts: Mapping[str, object] = field(default_factory=dict)
+
+
+class ServerStep(Protocol):
+    """Applies an optimizer to what aggregation has made of the server's models."""
+
+    def __call__(self, before: ServerState, after: ServerState, averaged: ModelGroups) -> ServerState:
+        """Return the next state; of ``after`` as aggregated, ``averaged`` groups may take another step."""
+
+
+def as_aggregated(before: ServerState, after: ServerState, averaged: ModelGroups) -> ServerState:
+    """Keep the state as it was aggregated: no optimizer on the server."""
+    return after
+
+
+def by_name(state: ServerState) -> Mapping[str, str]:
+    """Return each model's name: a model of that name is the same one in every round."""
+    return {name: name for name in state.models}
+
+
+def sent_groups(state: ServerState, reduced: Reduced, layout: GroupLayout, fleet: Fleet) -> ModelGroups:
+    """Return the groups that usable updates brought, by the model that their clients began from (``view``)."""
+    sent: dict[str, set[GroupId]] = {}
+    for receipt in reduced.receipts:
+        sent.setdefault(receipt.assignment.view, set()).update(receipt.assignment.up)
+    return sent

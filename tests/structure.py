@@ -23,10 +23,10 @@ DEPTH = """
 import sys, traceback
 from pathlib import Path
 from typer.testing import CliRunner
-from relief_ray.training.optimizer import Adam
+from relief_ray.training.optimizer import LocalOptimizer
 from actors.cli import app
 
-root, frames, step = Path(sys.argv[1]).resolve(), [], Adam.step
+root, frames, step = Path(sys.argv[1]).resolve(), [], LocalOptimizer.step
 
 def watched(self, *args, **keywords):
     if not frames:
@@ -36,7 +36,7 @@ def watched(self, *args, **keywords):
                 frames.append(str(file))
     return step(self, *args, **keywords)
 
-Adam.step = watched
+LocalOptimizer.step = watched
 settings = ["--set", "rounds=1", "--set", "tracking.enabled=false"]
 words = ["run", "smoke", "--strategies", "relief", *settings, "--out", sys.argv[2]]
 result = CliRunner().invoke(app, words, catch_exceptions=False)

@@ -292,7 +292,7 @@ def test_an_identity_names_the_method_the_model_and_the_data_and_what_differs_fr
 
 
 class TrainingWithOneMoreKey(TrainingConfig):
-    momentum: float = 0.9
+    warmth: float = 0.9
 
 
 class OneMoreSection(FrozenConfig):
@@ -311,7 +311,7 @@ def test_a_key_that_is_added_later_leaves_ids_unchanged_until_it_is_set(values):
     more = ConfigWithMoreKeys(**values | {"training": TrainingWithOneMoreKey(**values.get("training", {}))})
     assert more.identity() == before.identity()
     for changes in (
-        {"training": TrainingWithOneMoreKey(momentum=0.5)},
+        {"training": TrainingWithOneMoreKey(warmth=0.5)},
         {"added": OneMoreSection(depth=3)},
         {"note": "x"},
     ):

@@ -64,6 +64,18 @@ def test_a_run_comes_to_the_same(preset, tmp_path):
     agree({"strategy": strategy_values(preset)}, tmp_path)
 
 
+@pytest.mark.parametrize(
+    "training",
+    [
+        {"optimizer": "sgd", "lr": 0.1, "momentum": 0.9, "clip_norm": 0.5, "schedule": "cosine"},
+        {"optimizer": "adamw", "weight_decay": 0.1, "missing": "zero_feature", "clip_norm": 0.5},
+    ],
+    ids=["SGD", "AdamW"],
+)
+def test_other_optimizers_come_to_the_same(training, tmp_path):
+    agree({"strategy": strategy_values("relief"), "server": {"optimizer": "fedavgm"}}, tmp_path, **training)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("preset", [name for name in PRESETS if name not in FAST])
 def test_every_preset_comes_to_the_same(preset, tmp_path):

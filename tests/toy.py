@@ -45,6 +45,7 @@ from relief_ray.stages import StageSpec
 from relief_ray.streams import Streams
 from relief_ray.training.config import TrainerConfig
 from relief_ray.training.job import BlockResult, Job, combine
+from relief_ray.training.optimizer import UpdateRule
 from relief_ray.training.serial_executor import SerialExecutor
 
 CHANNELS = (("acc", 2), ("hr", 1))
@@ -322,23 +323,10 @@ def with_same_data(run: Bench) -> Bench:
     return run
 
 
-class Sgd:
-    """Plain gradient descent with the interface of the trainer's Adam: what the methods' theory is stated for."""
-
-    def reset(self, parameters: Sequence[Tensor], *, once: bool = False) -> None:
-        pass
-
-    @torch.no_grad()
-    def step(self, parameters: Sequence[Tensor], lr: float) -> None:
-        for p in parameters:
-            if p.grad is not None:
-                p.sub_(lr * p.grad)
-                p.grad = None
-
-
 def with_sgd(run: Bench) -> Bench:
-    """The same bench, its clients on plain SGD."""
-    run.executor._worker.trainer._adam = Sgd()
+    """The same bench, its clients on plain SGD: what the methods' theory is stated for."""
+    job = run.executor._worker.job
+    run.executor = SerialExecutor(replace(job, trainer=replace(job.trainer, rule=UpdateRule(name="sgd"))))
     return run
 
 

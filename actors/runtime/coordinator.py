@@ -25,7 +25,6 @@ from relief_ray.experiment.setup import Setup
 from relief_ray.federated import RoundVoid
 from relief_ray.process import use_threads
 from relief_ray.records import checkpoint as checkpoints
-from relief_ray.records.checkpoint import Checkpoint
 from relief_ray.records.run_folder import RunFolder
 from relief_ray.records.schema import RoundRecord, RunRecord
 from relief_ray.records.tracking import Tracker
@@ -108,8 +107,7 @@ def _save_point(experiment: Experiment) -> None:
     done = experiment.folder.rounds()
     saved = checkpoints.generations(experiment.folder.path)
     if done and not (saved and saved[0].name.endswith(f"{done[-1].round:06d}")):
-        point = Checkpoint(round=done[-1].round, state=experiment.state, clients=experiment.store.committed)
-        checkpoints.save(experiment.folder.path, point, experiment.binding)
+        checkpoints.save(experiment.folder.path, experiment.checkpoint(), experiment.binding)
 
 
 class Coordinator:

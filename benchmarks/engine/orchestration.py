@@ -27,7 +27,7 @@ from relief_ray.records.identity import state_sha256
 from relief_ray.records.run_folder import RunFolder
 from relief_ray.server.aggregation import check_update
 from relief_ray.server.reduction import Accumulator, blocks, measured
-from relief_ray.training.optimizer import Adam
+from relief_ray.training.optimizer import LocalOptimizer
 from relief_ray.training.trainer import Trainer, load_model
 
 Split = dict[str, float]
@@ -86,7 +86,7 @@ def training_shares(prepared: Setup, num_hosts: int, hosts: float) -> Figures:
     """``hosts``, their share of a round in which everything is trained, by what they do, client by client."""
     calls, stages = _host_calls(prepared, num_hosts)
     load_s, epochs_s = (calls.seconds(f) for f in (load_model, Trainer._epochs))
-    clear_s = calls.seconds(Adam.clear, Adam._zero_moments)
+    clear_s = calls.seconds(LocalOptimizer.clear, LocalOptimizer._zero_moments)
     training = {
         "forward": sum(s.forward_s for s in stages),
         "backward": sum(s.backward_s for s in stages),

@@ -17,7 +17,7 @@ from benchmarks.engine.pairs import take_turns, timed
 from benchmarks.engine.scenario import Scenario, write
 from relief_ray.devices.workload import Workload, num_steps, workload
 from relief_ray.models.costs import count_costs
-from relief_ray.training.optimizer import Adam
+from relief_ray.training.optimizer import LocalOptimizer
 
 MATRIX, BATCH = 1024, 32
 MIB = 2**20
@@ -144,7 +144,7 @@ class Fusion:
         self.blocks = [nn.Parameter(torch.randn(FUSION, width) * 0.01) for _ in range(num_modalities)]
         self.nbytes = sum(4 * b.numel() for b in self.blocks)
         self.flops = 2.0 * BATCH * sum(b.numel() for b in self.blocks)
-        self._adam = Adam(self.blocks, fused=True)
+        self._adam = LocalOptimizer(self.blocks, fused=True)
         self._adam.reset(self.blocks)
 
     def forward(self) -> Tensor:

@@ -12,7 +12,14 @@ from typing import TypeVar
 from relief_ray.codec import encoded_nbytes
 from relief_ray.devices.time import TimeModel
 from relief_ray.devices.types import DeviceType
-from relief_ray.devices.workload import Footprint, Workload, footprint, num_steps, shares
+from relief_ray.devices.workload import (
+    ADAM_FLOPS_PER_VALUE,
+    Footprint,
+    Workload,
+    footprint,
+    num_steps,
+    shares,
+)
 from relief_ray.groups import GroupId, GroupLayout, Part, Selection
 from relief_ray.messages import Assignment, ClientId, Fleet, StageTimes
 from relief_ray.stages import CostTable, Engine, Missing, missing_mode
@@ -30,11 +37,18 @@ class Counter:
     The caches never change a result and are cleared when they grow large.
     """
 
-    def __init__(self, costs: CostTable, layout: GroupLayout, missing: Missing) -> None:
-        """``costs`` and ``layout`` of one backbone; ``missing`` as the run has it."""
+    def __init__(
+        self,
+        costs: CostTable,
+        layout: GroupLayout,
+        missing: Missing,
+        optimizer_flops: float = ADAM_FLOPS_PER_VALUE,
+    ) -> None:
+        """``costs`` and ``layout`` of one backbone; ``missing`` and the optimizer's FLOPs per value as the run has."""
         self.costs = costs
         self.layout = layout
         self.missing = missing
+        self.optimizer_flops = optimizer_flops
         self._footprints: dict[tuple[tuple[str, ...], Engine, Missing, _Parts, _Read], Footprint] = {}
         self._bytes: dict[_Parts, int] = {}
 
@@ -46,7 +60,7 @@ class Counter:
         if key not in self._footprints:
             _make_room(self._footprints)
             share = shares(self.layout, task.train)
-            self._footprints[key] = footprint(self.costs, present, share, engine, missing, read)
+            self._footprints[key] = footprint(self.costs, present, share, engine, missing, read, self.optimizer_flops)
         return self._footprints[key]
 
     def nbytes(self, selection: Selection) -> int:

@@ -30,6 +30,18 @@ BackwardMode = Literal["weights", "input", "both"]
 
 # Adam per value and step: two moments (3 + 4), bias corrections (2), square root, division, the step itself (3).
 ADAM_FLOPS_PER_VALUE = 12.0
+# SGD: product and difference; momentum: product and sum more. An L2 penalty: product and sum; decoupled: a product.
+_SGD_FLOPS_PER_VALUE, _MOMENTUM_FLOPS, _PENALTY_FLOPS, _DECOUPLED_FLOPS = 2.0, 2.0, 2.0, 1.0
+# Clipping by norm: square, sum, product.
+_CLIPPING_FLOPS = 3.0
+
+
+def optimizer_flops_per_value(
+    optimizer: Literal["adam", "adamw", "sgd"], *, momentum: bool, decay: bool, clipping: bool
+) -> float:
+    """FLOPs of a step per trained value."""
+    flops = ADAM_FLOPS_PER_VALUE if optimizer != "sgd" else _SGD_FLOPS_PER_VALUE + _MOMENTUM_FLOPS * momentum
+    return flops + (_DECOUPLED_FLOPS if optimizer == "adamw" else _PENALTY_FLOPS) * decay + _CLIPPING_FLOPS * clipping
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,7 +107,7 @@ class Footprint:
         forward: FLOPs of forward passes by repetition.
         backward: FLOPs of backward passes by repetition.
         group: the trained groups' own FLOPs per window.
-        num_values: trained values, which the optimizer steps over.
+        optimizer_flops: FLOPs of an optimizer step.
         runs: the same stage by stage.
         kept_bytes: bytes per window held for the whole round; where that is too much, ``round`` is n E as well.
     """
@@ -103,7 +115,7 @@ class Footprint:
     forward: Mapping[Times, float] = field(default_factory=dict)
     backward: Mapping[Times, float] = field(default_factory=dict)
     group: float = 0.0
-    num_values: float = 0.0
+    optimizer_flops: float = 0.0
     runs: tuple[StageRun, ...] = ()
     kept_bytes: float = 0.0
 
@@ -121,7 +133,7 @@ class Footprint:
         return Workload(
             forward_flops=sum(flops * repeats[times] for times, flops in self.forward.items()),
             backward_flops=sum(flops * repeats[times] for times, flops in self.backward.items()),
-            optimizer_flops=ADAM_FLOPS_PER_VALUE * self.num_values * num_steps,
+            optimizer_flops=self.optimizer_flops * num_steps,
             group_flops=self.group * n * epochs,
             bytes_up=bytes_up,
             bytes_down=bytes_down,
@@ -138,10 +150,12 @@ def footprint(
     engine: Engine,
     missing: Missing,
     wanted: Collection[str | None] = (None,),
+    optimizer_flops: float = ADAM_FLOPS_PER_VALUE,
 ) -> Footprint:
     """Count the stages that a client of modalities ``present`` runs to train ``trained`` (group: share of its values).
 
     ``wanted``: the stages whose outputs are read (None: the logits); what lies behind them all is not run.
+    ``optimizer_flops``: FLOPs of an optimizer step per trained value.
 
     ``naive`` runs every stage forward in every epoch, absent modalities too, as the paper's straggler does. ``reuse``
     runs what no trained group can change once a round, and constant stages on one window (once, or once a step where
@@ -155,14 +169,15 @@ def footprint(
     live = descendants(stages, trained) - off
     again = live | (cheap_reads(stages, live) - constant)
     running = [(s, _times(s.id in again, s.id in constant, reuse)) for s in stages if s.id not in off]
-    runs = tuple(_stage_run(costs, stage, often, live, trained) for stage, often in running)
+    runs = tuple(_stage_run(costs, stage, often, live, trained, optimizer_flops) for stage, often in running)
     reached = {j for s in stages for j in s.groups}
     learning = reached - {j for s in stages if s.id in off for j in s.groups}
+    num_values = sum(share * costs.num_values[j] for j, share in trained.items() if j in learning)
     return Footprint(
         forward=_by_times((r.times, r.forward_flops) for r in runs),
         backward=_by_times((r.times, r.backward_flops) for r in runs if r.live),
         group=sum(share * costs.group_flops(j, stages) for j, share in trained.items() if j in reached),
-        num_values=sum(share * costs.num_values[j] for j, share in trained.items() if j in learning),
+        optimizer_flops=optimizer_flops * num_values,
         runs=runs,
         kept_bytes=_kept_bytes(costs, runs, read_by(stages, again)),
     )
@@ -229,7 +244,12 @@ def _times(live: bool, constant: bool, reuse: bool) -> Times:
 
 
 def _stage_run(
-    costs: CostTable, stage: StageSpec, often: Times, live: frozenset[str], trained: Mapping[GroupId, float]
+    costs: CostTable,
+    stage: StageSpec,
+    often: Times,
+    live: frozenset[str],
+    trained: Mapping[GroupId, float],
+    flops_per_value: float,
 ) -> StageRun:
     forward_flops = costs.flops[stage.id].forward_flops
     if stage.id not in live:
@@ -244,7 +264,7 @@ def _stage_run(
         forward_flops=forward_flops,
         mode=mode,
         backward_flops=_backward_flops(costs, stage, live, trained),
-        optimizer_flops=ADAM_FLOPS_PER_VALUE * sum(trained[j] * costs.num_values[j] for j in chosen),
+        optimizer_flops=flops_per_value * sum(trained[j] * costs.num_values[j] for j in chosen),
     )
 
 

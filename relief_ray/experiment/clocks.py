@@ -13,6 +13,7 @@ from relief_ray.devices.fleet import device_types
 from relief_ray.devices.planner import CostPlanner, Counter, assumed_engine
 from relief_ray.devices.time import ClockContext, Measured, Profile, TimeModel, load_profile
 from relief_ray.devices.types import DeviceType
+from relief_ray.devices.workload import ADAM_FLOPS_PER_VALUE
 from relief_ray.errors import UserError
 from relief_ray.groups import GroupLayout
 from relief_ray.messages import Fleet
@@ -60,6 +61,8 @@ def profile_settings(config: ExperimentConfig, shape: InputShape) -> Settings:
         "missing": training.missing,
         "autocast": training.autocast,
         "micro_batch": training.micro_batch,
+        # Profiles were timed with Adam before others existed: they have no such key.
+        **({} if training.optimizer_flops == ADAM_FLOPS_PER_VALUE else {"optimizer_flops": training.optimizer_flops}),
         **{f"backbone.{k}": v for k, v in backbone.items() if k not in config.backbone.same_speed},
     }
 

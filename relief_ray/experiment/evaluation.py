@@ -15,6 +15,7 @@ from torch import Tensor
 from relief_ray.config import parse
 from relief_ray.data.window_set import WindowSet
 from relief_ray.errors import UserError, nearest
+from relief_ray.experiment.averaging import NO_AVERAGES, with_averages
 from relief_ray.experiment.lifecycle import as_begun
 from relief_ray.experiment.recording import binding_of
 from relief_ray.experiment.setup import Setup
@@ -22,6 +23,7 @@ from relief_ray.groups import Params
 from relief_ray.messages import ClientId, ClientState, ClientView, EvalPlan, EvalTarget, Fleet, ServerState
 from relief_ray.process import use_threads
 from relief_ray.records import checkpoint
+from relief_ray.records.checkpoint import Averages
 from relief_ray.records.metrics import macro_f1
 from relief_ray.records.run_folder import read_run
 from relief_ray.server.aggregation import mean_personal
@@ -46,8 +48,14 @@ class EvaluationInputs:
     states: Mapping[ClientId, ClientState]
 
 
-def evaluation_inputs(setup: Setup, state: ServerState, personal: Mapping[ClientId, ClientState]) -> EvaluationInputs:
-    """Return the models that the strategy wants evaluated; ``personal``: personal state by client."""
+def evaluation_inputs(
+    setup: Setup, state: ServerState, personal: Mapping[ClientId, ClientState], averages: Averages = NO_AVERAGES
+) -> EvaluationInputs:
+    """Return the models that the strategy wants evaluated.
+
+    ``personal``: personal state by client; ``averages``: models that take the place of the server's own.
+    """
+    state = with_averages(state, averages, setup.strategy.identities(state))
     plan = setup.strategy.evaluate(state, setup.fleet)
     models, canonical = dict(state.models), plan.canonical
     if canonical and canonical.client is None and canonical.keep:
@@ -138,7 +146,7 @@ def evaluate_run(path: Path, more: Iterable[Sensors] = (), part: Part = "test", 
     if point is None:
         raise UserError(f"{path}: no checkpoint yet; finish it with `relief-ray resume {path}`")
     use_threads(setup.job.num_threads)
-    inputs = evaluation_inputs(setup, point.state, point.clients)
+    inputs = evaluation_inputs(setup, point.state, point.clients, point.averages)
     sets = sensor_sets(setup.fleet, [_known_sensors(sensors, setup.fleet) for sensors in more])
     job = replace(setup.job, parts={part: getattr(setup.data, part)})
     return _scores(job, run.strategy, inputs, sets, point.round)

@@ -13,6 +13,7 @@ from functools import partial
 from time import perf_counter, time
 
 from relief_ray.errors import UserError
+from relief_ray.experiment.averaging import NO_AVERAGES, advanced, is_tested
 from relief_ray.experiment.evaluation import client_views, evaluation_inputs
 from relief_ray.experiment.protocol import speedup_at_paper
 from relief_ray.experiment.recording import binding_of, now, round_record
@@ -22,12 +23,13 @@ from relief_ray.federated import RoundResult, run_round
 from relief_ray.groups import GroupId
 from relief_ray.messages import ClientInfo
 from relief_ray.protocols import Executor
-from relief_ray.records.checkpoint import Checkpoint, CheckpointStateStore, Saver
+from relief_ray.records.checkpoint import Averages, Checkpoint, CheckpointStateStore, Saver
 from relief_ray.records.metrics import summarise
 from relief_ray.records.run_folder import RunFolder, restore
 from relief_ray.records.schema import Metrics, RoundRecord, RunRecord, RunStatus, Totals
 from relief_ray.records.selection_text import selection
 from relief_ray.records.tracking import NullTracker, Tracker
+from relief_ray.server.optimizer import server_step
 from relief_ray.training.job import Job
 
 OnRound = Callable[[RoundRecord], None]
@@ -69,6 +71,7 @@ class Experiment:
         self.store = CheckpointStateStore(point.clients if point else {})
         fresh = partial(setup.strategy.init, setup.layout, setup.fleet, setup.streams, setup.start)
         self.state = point.state if point else fresh()
+        self.averages = point.averages if point else NO_AVERAGES
         self.totals: Mapping[str, Totals] = past[-1].totals if past else {}
         self.target_s = deadline_s(setup)
         self.next_round = point.round + 1 if point else (0 if setup.strategy.bootstrap else 1)
@@ -110,8 +113,11 @@ class Experiment:
         setup = self.setup
         context = context_of(setup, round_, self._participants(round_))
         try:
-            result = run_round(setup.strategy, self.state, context, self.executor, self.store, setup.accountant)
-            metrics = self._evaluate(result) if self._is_evaluated(round_) else {}
+            step = partial(server_step, setup.config.server)
+            result = run_round(setup.strategy, self.state, context, self.executor, self.store, setup.accountant, step)
+            identities = setup.strategy.identities(result.state)
+            averages = advanced(setup.config, self.averages, round_, result.state, identities)
+            metrics = self._evaluate(result, averages) if is_tested(setup.config, round_) else {}
             record = round_record(
                 setup,
                 context,
@@ -130,7 +136,8 @@ class Experiment:
             self.store.discard()
             raise
         self.store.commit()
-        self.state, self.totals, self.next_round = result.state, record.totals, round_ + 1
+        self.state, self.averages = result.state, averages
+        self.totals, self.next_round = record.totals, round_ + 1
         if round_ % setup.config.record.checkpoint_every == 0 or round_ == setup.config.rounds:
             self._save()
         return record
@@ -141,8 +148,13 @@ class Experiment:
         rests = self.setup.strategy.rests(context_of(self.setup, round_, participants))
         return self.untrained.add(round_, participants, trained, rests)
 
+    def checkpoint(self) -> Checkpoint:
+        """The last committed round, as a resume would go on from it."""
+        clients = dict(self.store.committed)
+        return Checkpoint(round=self.next_round - 1, state=self.state, clients=clients, averages=self.averages)
+
     def _save(self) -> None:
-        point = Checkpoint(round=self.next_round - 1, state=self.state, clients=dict(self.store.committed))
+        point = self.checkpoint()
         self.saver.save(self.folder.path, point, self.binding)
         self.saved_round = point.round
 
@@ -156,12 +168,10 @@ class Experiment:
         chosen = self.setup.streams.numpy("participation", round_).choice(len(clients), size=number, replace=False)
         return tuple(clients[i] for i in sorted(chosen))
 
-    def _is_evaluated(self, round_: int) -> bool:
-        return round_ % self.setup.config.evaluation.every == 0 or round_ == self.setup.config.rounds
-
-    def _evaluate(self, result: RoundResult) -> dict[str, Metrics]:
+    def _evaluate(self, result: RoundResult, averages: Averages) -> dict[str, Metrics]:
         setup, state = self.setup, result.state
-        inputs = evaluation_inputs(setup, state, {**self.store.committed, **result.trained.states})
+        personal = {**self.store.committed, **result.trained.states}
+        inputs = evaluation_inputs(setup, state, personal, averages)
         metrics = {}
         for part, windows in setup.job.parts.items():
             matrices = self.executor.evaluate(inputs.models, inputs.targets, inputs.states, part)

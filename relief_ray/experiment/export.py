@@ -226,10 +226,12 @@ def saved_round(run_folder: Path, run: RunRecord, round_: int | None) -> int:
 def common_model(setup: Setup, point: Checkpoint, run_folder: Path) -> Params:
     """Return the strategy's canonical model, the one that F1 is of; parts that clients keep are their mean.
 
+    With ``evaluation.average`` it is averaged over rounds, as it was tested.
+
     Raises:
         UserError: the method has none.
     """
-    inputs = evaluation_inputs(setup, point.state, point.clients)
+    inputs = evaluation_inputs(setup, point.state, point.clients, point.averages)
     if inputs.plan.canonical is None:
         raise UserError(
             f"{run_folder}: {setup.config.label()} has no common model, only its clients' own; export a run of another "

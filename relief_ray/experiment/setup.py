@@ -165,8 +165,9 @@ def assemble(
 
 
 def count(backbone: Backbone, config: ExperimentConfig) -> Counter:
-    """Count the costs of ``backbone`` under the run's missing mode."""
-    return Counter(count_costs(backbone), backbone.layout, config.training.missing)
+    """Count the costs of ``backbone`` under the run's missing mode and optimizer."""
+    training = config.training
+    return Counter(count_costs(backbone), backbone.layout, training.missing, training.optimizer_flops)
 
 
 def fedavg_reference(
@@ -198,7 +199,7 @@ def make_job(
     """Build the job that workers are sent."""
     return Job(
         build=build,
-        trainer=trainer_config(config.training, engine),
+        trainer=trainer_config(config.training, engine, config.rounds),
         fleet=planner.fleet,
         clients=data.clients,
         parts={part: getattr(data, part) for part in config.evaluation.parts},

@@ -18,12 +18,13 @@ from urllib.parse import quote
 
 import safetensors.torch
 import torch
-from pydantic import JsonValue, ValidationError
+from pydantic import Field, JsonValue, ValidationError
 from safetensors import SafetensorError
 from torch import Tensor
 
 from relief_ray import files
 from relief_ray.errors import UserError
+from relief_ray.groups import Params
 from relief_ray.messages import NO_STATE, ClientId, ClientState, ServerState
 from relief_ray.records.schema import SCHEMA_VERSION, Record, refuse_other_schema
 
@@ -133,19 +134,34 @@ class Binding:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Averages:
+    """Averages of the server's models over rounds (``evaluation.average``).
+
+    Attributes:
+        models: averaged models by last round and identity, ``15/global``.
+        num_rounds: number of rounds in each so far.
+    """
+
+    models: Mapping[str, Params] = field(default_factory=dict)
+    num_rounds: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Checkpoint:
-    """Everything that the next round depends on.
+    """Everything that the next round depends on, and its test.
 
     Attributes:
         round: the last committed round.
         state: the server's state after it.
         clients: personal state by client.
+        averages: the models' averages over rounds.
         skipped: reasons why newer generations were unusable.
     """
 
     round: int
     state: ServerState
     clients: Mapping[ClientId, ClientState] = field(default_factory=dict)
+    averages: Averages = field(default_factory=Averages)
     skipped: tuple[str, ...] = ()
 
 
@@ -162,6 +178,8 @@ class _Manifest(Record):
     config_hash: str
     layout_digest: str
     engine: str
+    averages: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    averaged_rounds: dict[str, int] = Field(default_factory=dict)
 
 
 class Damaged(Exception):
@@ -242,6 +260,7 @@ def _key(*names: str) -> str:
 def _tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
     state = checkpoint.state
     named = {_key("models", m, j): t for m, params in state.models.items() for j, t in params.items()}
+    named |= {_key("averages", m, j): t for m, params in checkpoint.averages.models.items() for j, t in params.items()}
     named |= {_key("tensors", name): t for name, t in state.tensors.items()}
     for client, personal in checkpoint.clients.items():
         named |= {_key("clients", str(client), name): t for name, t in personal.items()}
@@ -261,6 +280,8 @@ def _manifest(checkpoint: Checkpoint, binding: Binding) -> _Manifest:
         config_hash=binding.config_hash,
         layout_digest=binding.layout_digest,
         engine=binding.engine,
+        averages={name: tuple(params) for name, params in checkpoint.averages.models.items()},
+        averaged_rounds=dict(checkpoint.averages.num_rounds),
     )
 
 
@@ -313,12 +334,14 @@ def _check_binding(path: Path, manifest: _Manifest, binding: Binding) -> None:
 def _unpack(manifest: _Manifest, tensors: Mapping[str, Tensor], skipped: tuple[str, ...]) -> Checkpoint:
     try:
         models = {m: {j: tensors[_key("models", m, j)] for j in groups} for m, groups in manifest.models.items()}
+        means = {m: {j: tensors[_key("averages", m, j)] for j in groups} for m, groups in manifest.averages.items()}
         named = {name: tensors[_key("tensors", name)] for name in manifest.tensors}
         clients = {c: {k: tensors[_key("clients", str(c), k)] for k in keys} for c, keys in manifest.clients.items()}
     except KeyError as error:
         raise Damaged(f"{STATE_FILE} lacks {error}") from error
     state = ServerState(models=models, tensors=named, facts=manifest.facts)
-    return Checkpoint(round=manifest.round, state=state, clients=clients, skipped=skipped)
+    averages = Averages(models=means, num_rounds=manifest.averaged_rounds)
+    return Checkpoint(round=manifest.round, state=state, clients=clients, averages=averages, skipped=skipped)
 
 
 def _retire(final: Path) -> None:

@@ -43,7 +43,14 @@ class Local(StrategyConfig):
 
     def build(self) -> Strategy:
         """Build the strategy."""
-        return replace(FedAvg().build(), name=self.name, allocate=stay_home, aggregate=unchanged, evaluate=own_models)
+        return replace(
+            FedAvg().build(),
+            name=self.name,
+            allocate=stay_home,
+            aggregate=unchanged,
+            evaluate=own_models,
+            no_average="nothing is sent, every client keeps its own model",
+        )
 
 
 def stay_home(state: ServerState, context: RoundContext) -> tuple[Assignment, ...]:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import cos, pi
 from typing import Literal
 
 from pydantic import Field, model_validator
 
+from relief_ray.devices.workload import optimizer_flops_per_value
 from relief_ray.frozen import FrozenConfig
 from relief_ray.process import Autocast, Device, choose_device
 from relief_ray.stages import Engine, Missing
+from relief_ray.training.optimizer import ADAM, OptimizerName, UpdateRule
+
+ScheduleName = Literal["constant", "cosine", "linear", "step"]
 
 
 class TrainingConfig(FrozenConfig):
@@ -18,7 +23,15 @@ class TrainingConfig(FrozenConfig):
     Attributes:
         epochs: local epochs per round, E.
         batch_size: windows per optimizer step.
-        lr: Adam's learning rate.
+        lr: learning rate of the clients' optimizer.
+        optimizer: of every client, its state fresh in every round (``training.optimizer`` has the equations).
+        momentum: ``b`` of ``sgd``.
+        weight_decay: ``l``; an L2 penalty's gradient with ``adam`` and ``sgd``, decoupled with ``adamw``.
+        clip_norm: largest norm of a client's gradient over all that it trains; longer ones are scaled to it.
+        schedule: how the learning rate falls over the rounds (``Schedule``).
+        schedule_end: share of ``lr`` that ``cosine`` and ``linear`` approach.
+        schedule_every: rounds between two steps of ``step``.
+        schedule_factor: factor on the learning rate at each step of ``step``.
         missing: how an absent modality enters the model: ``zero_input`` (Eq. (2)) or ``zero_feature`` (Section III-B).
         engine: how a step is computed; ``naive`` is the reference, ``auto`` takes the fastest for the backbone.
         micro_batch: windows per forward and backward pass where a batch needs too much memory; same gradient.
@@ -30,12 +43,39 @@ class TrainingConfig(FrozenConfig):
     epochs: int = Field(default=5, ge=1)
     batch_size: int = Field(default=32, ge=1)
     lr: float = Field(default=1e-3, gt=0.0)
+    optimizer: OptimizerName = "adam"
+    momentum: float = Field(default=0.0, ge=0.0, lt=1.0)
+    weight_decay: float = Field(default=0.0, ge=0.0)
+    clip_norm: float | None = Field(default=None, gt=0.0)
+    schedule: ScheduleName = "constant"
+    schedule_end: float = Field(default=0.0, ge=0.0, le=1.0)
+    schedule_every: int | None = Field(default=None, ge=1)
+    schedule_factor: float = Field(default=0.1, gt=0.0, le=1.0)
     missing: Missing = "zero_input"
     engine: Literal["auto", "naive", "reuse", "gemm"] = "auto"
     micro_batch: int | None = Field(default=None, ge=1)
     device: Literal["cpu", "cuda", "auto"] = "cpu"
     autocast: Autocast = "none"
     stack: int = Field(default=1, ge=1)
+
+    @model_validator(mode="after")
+    def _optimizer_is_read(self) -> TrainingConfig:
+        unread = {
+            "momentum": (self.optimizer == "sgd", "optimizer", "optimizer=sgd"),
+            "schedule_end": (self.schedule in ("cosine", "linear"), "schedule", "schedule=cosine or linear"),
+            "schedule_every": (self.schedule == "step", "schedule", "schedule=step"),
+            "schedule_factor": (self.schedule == "step", "schedule", "schedule=step"),
+        }
+        for key, (is_read, switch, needed) in unread.items():
+            value = getattr(self, key)
+            if value != type(self).model_fields[key].default and not is_read:
+                raise ValueError(
+                    f"{key} = {value} with {switch} = {getattr(self, switch)!r}, which does not read it; expected one "
+                    f"of them: set {needed} or remove {key}"
+                )
+        if self.schedule == "step" and self.schedule_every is None:
+            raise ValueError("schedule = 'step' without schedule_every; expected the rounds between two steps: set it")
+        return self
 
     @model_validator(mode="after")
     def _stack_is_ours(self) -> TrainingConfig:
@@ -60,13 +100,51 @@ class TrainingConfig(FrozenConfig):
             )
         return self
 
+    @property
+    def optimizer_flops(self) -> float:
+        """FLOPs of an optimizer step per trained value, for the time models."""
+        decays, clips = self.weight_decay > 0.0, self.clip_norm is not None
+        return optimizer_flops_per_value(self.optimizer, momentum=self.momentum > 0.0, decay=decays, clipping=clips)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Schedule:
+    """Learning rate by round: ``share(r)`` of the configured one, with ``t = (r - 1) / R``.
+
+    ``cosine``: ``e + (1 - e) (1 + cos(pi t)) / 2``; ``linear``: ``1 - (1 - e) t``; ``step``: ``f^floor((r - 1) / k)``.
+    These are torch's ``CosineAnnealingLR`` and ``LinearLR`` over R rounds and ``StepLR``, advanced once a round. A
+    bootstrap round counts as the first.
+
+    Attributes:
+        name: which of them; ``constant``: always 1.
+        num_rounds: ``R``, rounds of the run.
+        end: ``e``.
+        every: ``k``.
+        factor: ``f``.
+    """
+
+    name: ScheduleName = "constant"
+    num_rounds: int = 1
+    end: float = 0.0
+    every: int = 1
+    factor: float = 1.0
+
+    def share(self, round_: int) -> float:
+        """Factor on the learning rate in this round."""
+        passed = max(0, round_ - 1)
+        if self.name == "cosine":
+            return self.end + (1.0 - self.end) * (1.0 + cos(pi * passed / self.num_rounds)) / 2.0
+        if self.name == "linear":
+            return 1.0 - (1.0 - self.end) * passed / self.num_rounds
+        return self.factor ** (passed // self.every) if self.name == "step" else 1.0
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainerConfig:
     """Settings of local training with the engine and the device decided.
 
     Attributes:
-        lr: Adam's learning rate; an assignment may scale it per group.
+        lr: learning rate before the schedule; an assignment may scale it per group.
         batch_size: windows of an optimizer step.
         missing: how an absent modality is represented: by a zero input or a zero feature.
         engine: how forward and backward passes are carried out; the numbers agree up to summation order.
@@ -74,6 +152,9 @@ class TrainerConfig:
         device: where training runs.
         autocast: precision of matrix products in training.
         stack: the most clients that take their steps together.
+        rule: the optimizer.
+        schedule: learning rate by round.
+        clip_norm: largest norm of a client's gradient; None: any.
     """
 
     lr: float
@@ -84,10 +165,15 @@ class TrainerConfig:
     device: Device = "cpu"
     autocast: Autocast = "none"
     stack: int = 1
+    rule: UpdateRule = ADAM
+    schedule: Schedule = Schedule()
+    clip_norm: float | None = None
 
 
-def trainer_config(training: TrainingConfig, engine: Engine) -> TrainerConfig:
+def trainer_config(training: TrainingConfig, engine: Engine, num_rounds: int) -> TrainerConfig:
     """Turn the configuration's section into the trainer's settings; decide the device (``auto``).
+
+    ``num_rounds``: rounds of the run, over which the learning rate may fall.
 
     Raises:
         UserError: there is no such device.
@@ -101,4 +187,13 @@ def trainer_config(training: TrainingConfig, engine: Engine) -> TrainerConfig:
         device=choose_device(training.device),
         autocast=training.autocast,
         stack=training.stack,
+        rule=UpdateRule(name=training.optimizer, momentum=training.momentum, weight_decay=training.weight_decay),
+        schedule=Schedule(
+            name=training.schedule,
+            num_rounds=num_rounds,
+            end=training.schedule_end,
+            every=training.schedule_every or 1,
+            factor=training.schedule_factor,
+        ),
+        clip_norm=training.clip_norm,
     )

@@ -1,4 +1,10 @@
-"""Adam with fresh moments every round, in buffers that are cleared and never reallocated."""
+"""Local optimizers with fresh state every round, in buffers that are cleared and never reallocated.
+
+With gradient ``g`` of tensor ``theta``, learning rate ``a``, decay ``l`` and momentum ``b``:
+``adam``: Kingma and Ba 2015 on ``g + l theta`` (betas 0.9 and 0.999, epsilon 1e-8); ``adamw``: Adam on ``g`` after
+``theta <- (1 - a l) theta`` (Loshchilov and Hutter 2019); ``sgd``: ``u <- b u + g + l theta`` from ``u = 0``, then
+``theta <- theta - a u``. Every trained tensor decays, also one that the loss does not reach (its ``g`` is then zero).
+"""
 
 from __future__ import annotations
 
@@ -6,18 +12,47 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.nn.utils import clip_grad_norm_
 from torch.optim.adam import adam
+from torch.optim.adamw import adamw
+from torch.optim.sgd import sgd
 
-_RULE: Mapping[str, Any] = MappingProxyType(
-    {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0, "amsgrad": False, "maximize": False}
+OptimizerName = Literal["adam", "adamw", "sgd"]
+
+_ADAM: Mapping[str, Any] = MappingProxyType(
+    {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "amsgrad": False, "maximize": False}
 )
+_SGD: Mapping[str, Any] = MappingProxyType({"dampening": 0.0, "nesterov": False, "maximize": False})
 # Size from which a tensor takes its step within the backward pass, and size of the pieces of a single-step update: the
 # kernel then touches 1 MiB of float32, half of a core's own cache on the machine where it was chosen (ADR 17).
 LARGE = 2**16
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UpdateRule:
+    """The rule by which a client's optimizer changes its tensors.
+
+    Attributes:
+        name: ``adam``, ``adamw`` or ``sgd``.
+        momentum: ``b`` of SGD; 0: none.
+        weight_decay: ``l``; 0: none.
+    """
+
+    name: OptimizerName = "adam"
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+
+    @property
+    def num_buffers(self) -> int:
+        """Number of buffers per tensor: two moments of Adam, one velocity of SGD with momentum, else none."""
+        return 2 if self.name != "sgd" else int(self.momentum > 0.0)
+
+
+ADAM = UpdateRule()
 
 
 @dataclass(slots=True)
@@ -25,34 +60,36 @@ class _Slot:
     """One tensor's optimizer state.
 
     Attributes:
-        mean: first moment, in the tensor's shape.
-        square: second moment, in the tensor's shape.
+        buffers: first and second moment, or the velocity, each in the tensor's shape.
         steps: number of steps, for torch's function (a tensor).
         count: number of steps, for the fused kernel on a CPU.
     """
 
-    mean: Tensor
-    square: Tensor
+    buffers: tuple[Tensor, ...]
     steps: Tensor
     count: int = 0
 
 
-class Adam:
-    """Adam without weight decay (Kingma and Ba 2015); the moments' buffers live as long as the worker.
+class LocalOptimizer:
+    """Take the steps of one client's training; its buffers live as long as the worker.
 
     ``fused`` on a CPU calls torch's kernel directly. The function around it sorts tensors by device and counts steps in
     tensors, which takes noticeable time with small models. The numbers are the same.
     """
 
-    def __init__(self, parameters: Sequence[Tensor], fused: bool) -> None:
-        """Keep two moment buffers and a step counter per parameter."""
+    def __init__(self, parameters: Sequence[Tensor], fused: bool, rule: UpdateRule = ADAM) -> None:
+        """Keep the rule's buffers and a step counter per parameter."""
+        self._rule = rule
         self._fused, self._is_direct = fused, fused and all(p.device.type == "cpu" for p in parameters)
         self._stale: set[int] = set()
         self._is_once = False
         self._temporary: dict[tuple[torch.dtype, int], tuple[Tensor, Tensor, Tensor]] = {}
         # Fused kernels count steps where the parameters are.
         self._slots = {
-            id(p): _Slot(torch.zeros_like(p), torch.zeros_like(p), torch.zeros((), device=p.device if fused else None))
+            id(p): _Slot(
+                tuple(torch.zeros_like(p) for _ in range(rule.num_buffers)),
+                torch.zeros((), device=p.device if fused else None),
+            )
             for p in parameters
         }
 
@@ -74,13 +111,16 @@ class Adam:
         for slot in slots:
             slot.count = 0
         if slots:
-            torch._foreach_zero_([buffer for s in slots for buffer in (s.mean, s.square, s.steps)])
+            torch._foreach_zero_([buffer for s in slots for buffer in (*s.buffers, s.steps)])
 
     @torch.no_grad()
     def step(self, parameters: Sequence[Tensor], lr: float) -> None:
-        """One step of the parameters that have a gradient; their gradients are dropped afterwards."""
+        """One step of the parameters that have a gradient (with decay: of all); their gradients are dropped."""
+        if self._rule.weight_decay:
+            for p in parameters:
+                p.grad = torch.zeros_like(p) if p.grad is None else p.grad
         live = [p for p in parameters if p.grad is not None]
-        if self._is_once and self._is_direct:
+        if self._is_once and self._is_direct and self._rule.name != "sgd":
             live = [p for p in live if not self._single_step(p, lr)]
         if not live:
             return
@@ -88,15 +128,48 @@ class Adam:
             self.clear(live)
         slots = [self._slots[id(p)] for p in live]
         gradients = [p.grad for p in live if p.grad is not None]
-        moved = live, gradients, [s.mean for s in slots], [s.square for s in slots], list[Tensor]()
+        if self._rule.name == "sgd":
+            self._sgd_step(live, gradients, slots, lr)
+        else:
+            self._adam_step(live, gradients, slots, lr)
+        for p in live:
+            p.grad = None
+
+    def _adam_step(self, live: list[Tensor], gradients: list[Tensor], slots: Sequence[_Slot], lr: float) -> None:
+        moved = live, gradients, [s.buffers[0] for s in slots], [s.buffers[1] for s in slots], list[Tensor]()
         if self._is_direct:
             for slot in slots:
                 slot.count += 1
-            torch._fused_adam_(*moved, [_step_number(s.count) for s in slots], lr=lr, **_RULE)
+            self._kernel(*moved, [_step_number(s.count) for s in slots], lr)
         else:
-            adam(*moved, [s.steps for s in slots], foreach=False, fused=self._fused, lr=lr, **_RULE)
-        for p in live:
-            p.grad = None
+            function = adam if self._rule.name == "adam" else adamw
+            steps, decay = [s.steps for s in slots], self._rule.weight_decay
+            function(*moved, steps, foreach=False, fused=self._fused, lr=lr, weight_decay=decay, **_ADAM)
+
+    def _kernel(
+        self,
+        values: list[Tensor],
+        gradients: list[Tensor],
+        means: list[Tensor],
+        squares: list[Tensor],
+        largest: list[Tensor],
+        steps: list[Tensor],
+        lr: float,
+    ) -> None:
+        """Call torch's fused kernel of Adam or AdamW."""
+        kernel = torch._fused_adam_ if self._rule.name == "adam" else torch._fused_adamw_
+        decay = self._rule.weight_decay
+        kernel(values, gradients, means, squares, largest, steps, lr=lr, weight_decay=decay, **_ADAM)
+
+    def _sgd_step(self, live: list[Tensor], gradients: list[Tensor], slots: Sequence[_Slot], lr: float) -> None:
+        """Take a step of SGD; velocities that begin at zero give the same first step as none."""
+        velocities = [s.buffers[0] for s in slots if s.buffers]
+        rates: dict[str, Any] = {"lr": lr, "momentum": self._rule.momentum, "weight_decay": self._rule.weight_decay}
+        if self._is_direct:
+            torch._fused_sgd_(live, gradients, velocities, is_first_step=False, **rates, **_SGD)
+        else:
+            kept: list[Tensor | None] = [*velocities] if velocities else [None] * len(live)
+            sgd(live, gradients, kept, foreach=False, fused=self._fused, **rates, **_SGD)
 
     def _single_step(self, p: Tensor, lr: float) -> bool:
         """Take a large tensor's only step with temporary moments, piece by piece; False for a small tensor.
@@ -111,7 +184,7 @@ class Adam:
         pieces = zip(torch.split(p.view(-1), LARGE), torch.split(p.grad.reshape(-1), LARGE), strict=True)
         for values, gradient in pieces:
             mean, square = self._zero_moments(values)
-            torch._fused_adam_([values], [gradient], [mean], [square], [], [_step_number(1)], lr=lr, **_RULE)
+            self._kernel([values], [gradient], [mean], [square], [], [_step_number(1)], lr)
         p.grad = None
         return True
 
@@ -130,3 +203,8 @@ class Adam:
 def _step_number(count: int) -> Tensor:
     """The step number as a tensor, which the kernel reads and never writes."""
     return torch.tensor(float(count), dtype=torch.float32, device="cpu")
+
+
+def clip_gradients(parameters: Sequence[Tensor], largest: float) -> None:
+    """Multiply all gradients by ``min(1, largest / (|g| + 1e-6))``, ``|g|`` the norm of all of them together."""
+    clip_grad_norm_(parameters, largest, foreach=False)

@@ -1,7 +1,8 @@
 """Local training of several clients at once: a step of the stack is a step of each (``training.stack``).
 
 For GPUs, where a small model's step is spent on kernel launches. Each client takes its own batches in its own order,
-has an Adam of its own and trains its own groups: its numbers are those of training alone, up to summation order.
+has optimizer state of its own and trains its own groups. Its numbers are those of training alone, up to summation
+order.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from relief_ray.training.cuda_graph import GraphMemory
 from relief_ray.training.forward_plan import ForwardPlan
 from relief_ray.training.inputs import LazyRows
 from relief_ray.training.local_step import ClientRun, Stopwatch
-from relief_ray.training.optimizer import Adam
+from relief_ray.training.optimizer import LocalOptimizer
 from relief_ray.training.stacked_step import StackedModels, StackedRound, StackedStep, begin_stacked_round, epoch_steps
 from relief_ray.training.trainer import Trainer
 
@@ -33,7 +34,7 @@ class StackedTrainer:
         """Allocate nothing yet: memory is reserved for the largest stack that occurs."""
         self._trainer, self._max_clients = trainer, max_clients
         self._models = StackedModels(trainer.backbone, 0)
-        self._adam = Adam([], fused=True)
+        self._optimizer = LocalOptimizer([], fused=True)
 
     def train(self, runs: Sequence[ClientRun]) -> list[Update]:
         """The clients' updates in their order; a client that can share its steps with no other is trained alone."""
@@ -63,9 +64,10 @@ class StackedTrainer:
     def _train_stack(self, runs: Sequence[ClientRun], plan: ForwardPlan) -> list[Update]:
         if self._models.size < len(runs):
             self._models = StackedModels(self._trainer.backbone, len(runs))
-            self._adam = Adam([x for row in self._models.rows for x in row.values()], fused=True)
+            tensors = [x for row in self._models.rows for x in row.values()]
+            self._optimizer = LocalOptimizer(tensors, fused=True, rule=self._trainer.config.rule)
         order = sorted(range(len(runs)), key=lambda i: -len(runs[i].data.labels))
-        stacked = begin_stacked_round(self._trainer, self._models, self._adam, plan, [runs[i] for i in order])
+        stacked = begin_stacked_round(self._trainer, self._models, self._optimizer, plan, [runs[i] for i in order])
         self._epochs(stacked)
         # Updates leave on the CPU: one transfer from a GPU, none otherwise.
         models = self._models.flat.cpu()

@@ -28,7 +28,7 @@ from relief_ray.stages import RAW
 from relief_ray.training.cuda_graph import CudaGraphStep, GraphMemory
 from relief_ray.training.forward_plan import ForwardPlan, Values, compute_sources, stages_for
 from relief_ray.training.local_step import ClientRun, GroupVectors, LoadedRun, objective_inputs, observe_batch
-from relief_ray.training.optimizer import Adam
+from relief_ray.training.optimizer import LocalOptimizer, clip_gradients
 from relief_ray.training.trainer import Trainer
 
 # A tensor of the model: its group and its position there.
@@ -47,7 +47,8 @@ class StackedRound:
         program: the method's client-side functions, the same for all.
         plan: the stages that run in every step for at least one of the clients.
         models: the clients' parameters.
-        adam: the optimizer of all rows.
+        optimizer: the optimizer of all rows.
+        clip_norm: largest norm of a client's gradient; longer ones are scaled to it; None: any.
         runs: each client's run; its own plan tells what this client lacks.
         keys: of each client's trained tensors, by learning rate.
         sources: what the steps read, by stage or raw input; ``LABELS`` are the windows' labels.
@@ -58,7 +59,8 @@ class StackedRound:
     program: ClientProgram
     plan: ForwardPlan
     models: StackedModels
-    adam: Adam
+    optimizer: LocalOptimizer
+    clip_norm: float | None
     runs: tuple[LoadedRun, ...]
     keys: tuple[Mapping[float, tuple[Key, ...]], ...]
     sources: Mapping[str, StackedSource]
@@ -72,9 +74,9 @@ class StackedRound:
 
 
 def begin_stacked_round(
-    trainer: Trainer, models: StackedModels, adam: Adam, plan: ForwardPlan, runs: Sequence[ClientRun]
+    trainer: Trainer, models: StackedModels, optimizer: LocalOptimizer, plan: ForwardPlan, runs: Sequence[ClientRun]
 ) -> StackedRound:
-    """Load the clients' models, compute the outputs that no step changes and clear Adam's moments."""
+    """Load the clients' models, compute the outputs that no step changes and clear the optimizer's state."""
     loaded, sources = [], []
     for i, run in enumerate(runs):
         client = trainer.load(run)
@@ -86,7 +88,8 @@ def begin_stacked_round(
         program=runs[0].program,
         plan=plan,
         models=models,
-        adam=adam,
+        optimizer=optimizer,
+        clip_norm=trainer.config.clip_norm,
         runs=tuple(loaded),
         keys=tuple({lr: tuple(map(models.key, ps)) for lr, ps in r.parameters.items()} for r in loaded),
         sources={s: StackedSource([x[s] for x in sources], num_windows) for s in sources[0]},
@@ -94,8 +97,8 @@ def begin_stacked_round(
         losses=torch.zeros(len(runs), device=trainer.device),
     )
     trained = [models.rows[i][key] for i, by_lr in enumerate(stacked.keys) for keys in by_lr.values() for key in keys]
-    adam.reset(trained)
-    adam.clear(trained)
+    optimizer.reset(trained)
+    optimizer.clear(trained)
     return stacked
 
 
@@ -171,7 +174,7 @@ def epoch_steps(num_windows: Sequence[int], batch_size: int) -> list[StepRange]:
 
 
 class StackedStep:
-    """Steps of the same clients on equally many windows: forward, losses, backward, each client's Adam.
+    """Steps of the same clients on equally many windows: forward, losses, backward, each client's optimizer.
 
     The tensors keep their place from one step to the next, so that a GPU can replay a recorded step.
     """
@@ -210,7 +213,7 @@ class StackedStep:
                 observe_batch(stacked.runs[i], self._local_step(i, values, labels))
         if losses.requires_grad:
             torch.autograd.backward(losses.sum())
-        self._adam()
+        self._optimizer_step()
         stacked.losses[self._clients].add_(losses.detach() * labels.shape[1])
 
     def _outputs(self) -> Values:
@@ -247,18 +250,22 @@ class StackedStep:
             tensors[group].append(leaf[place])
         return tensors
 
-    def _adam(self) -> None:
-        """Every client's optimizer step: its own tensors, learning rates and step count."""
+    def _optimizer_step(self) -> None:
+        """Every client's optimizer step: its own tensors, learning rates, norm and step count."""
         stacked, rows_by_lr = self._round, defaultdict(list)
         for place, client in enumerate(self._members):
+            rows = []
             for lr, keys in stacked.keys[client].items():
                 for key in keys:
                     gradient = self._leaves[key].grad
                     row = stacked.models.rows[client][key]
                     row.grad = None if gradient is None else gradient[place]
                     rows_by_lr[lr].append(row)
+                    rows.append(row)
+            if stacked.clip_norm is not None:
+                clip_gradients(rows, stacked.clip_norm)
         for lr, rows in rows_by_lr.items():
-            stacked.adam.step(rows, lr)
+            stacked.optimizer.step(rows, lr)
 
 
 class StackedSource:

@@ -1,4 +1,4 @@
-"""Local training of one client: E epochs of mini-batch Adam on its assigned groups (the green box of Algorithm 1).
+"""Local training of one client: E epochs of mini-batches on its assigned groups (the green box of Algorithm 1).
 
 A client's round goes ``begin`` (the client's program refines its task) -> ``load`` (model, trained tensors, forward
 plan) -> epochs of optimizer steps -> ``finish`` (update and receipt). Groups outside ``S_n`` have no gradient and no
@@ -41,7 +41,7 @@ from relief_ray.training.local_step import (
     accumulate_gradients,
     observed_rows,
 )
-from relief_ray.training.optimizer import LARGE, Adam
+from relief_ray.training.optimizer import LARGE, LocalOptimizer, clip_gradients
 
 
 class Trainer:
@@ -71,7 +71,8 @@ class Trainer:
         self._output_bytes = output_bytes(backbone)
         # Clients differ in a few ways only.
         self._plan_forward = lru_cache(maxsize=256)(partial(plan_forward, backbone))
-        self._adam = Adam([p for ps in backbone.parameters.values() for p in ps], fused=config.engine != "naive")
+        tensors = [p for parameters in backbone.parameters.values() for p in parameters]
+        self._optimizer = LocalOptimizer(tensors, fused=config.engine != "naive", rule=config.rule)
 
     def train(self, context: ClientContext, task: Assignment, data: ClientInputs, program: ClientProgram) -> Update:
         """Run one client's round: refine, E epochs, update, report.
@@ -112,7 +113,7 @@ class Trainer:
             probes=run.probes,
             plan=plan,
             output=task.output or self.backbone.output,
-            parameters=self._enable_gradients(task, once=is_once),
+            parameters=self._enable_gradients(context.round, task, once=is_once),
             vectors=GroupVectors(
                 self.backbone.parameters, tuple(j for j in self.backbone.layout.ids if j in task.train)
             ),
@@ -164,8 +165,12 @@ class Trainer:
         loss, clock = accumulate_gradients(run, batches, index, is_observed), run.clock
         began = clock.read()
         _mask_parts(self.backbone, run.task)
+        if self.config.clip_norm is not None:
+            clip_gradients([p for parameters in run.parameters.values() for p in parameters], self.config.clip_norm)
         for lr, parameters in run.parameters.items():
-            self._adam.step(parameters, lr)
+            self._optimizer.step(parameters, lr)
+        if self.config.rule.weight_decay:
+            _restore_parts(self.backbone, run)
         clock.optimizer_s += clock.read() - began
         return loss
 
@@ -182,26 +187,30 @@ class Trainer:
     def _steps_in_backward(self, run: LoadedRun) -> AbstractContextManager[None]:
         """Enable ``_fused_steps`` for the engine ``gemm`` on a CPU, whose backward reads a parameter only once.
 
-        On a GPU there is no cache that would be worth it.
+        On a GPU there is no cache that would be worth it. Clipping needs all gradients before the first step, and
+        weight decay a step of all tensors at once.
         """
-        if self.config.engine != "gemm" or self.device.type != "cpu":
+        config = self.config
+        is_apart = config.clip_norm is None and not config.rule.weight_decay
+        if config.engine != "gemm" or self.device.type != "cpu" or not is_apart:
             return nullcontext()
-        return _fused_steps(run, self._adam, self.config.batch_size)
+        return _fused_steps(run, self._optimizer, config.batch_size)
 
-    def _enable_gradients(self, task: Assignment, once: bool) -> dict[float, list[Tensor]]:
+    def _enable_gradients(self, round_: int, task: Assignment, once: bool) -> dict[float, list[Tensor]]:
         """Require gradients of exactly the assigned tensors and reset their moments; the tensors by learning rate.
 
         ``once``: the run takes a single optimizer step.
         """
         chosen: dict[float, list[Tensor]] = {}
+        common_lr = self.config.lr * self.config.schedule.share(round_)
         for group in self.backbone.layout:
             part = task.train.get(group.id)
             for spec, p in zip(group.tensors, self.backbone.parameters[group.id], strict=True):
                 is_trained = part is not None and (part.kinds is None or spec.kind in part.kinds)
                 p.requires_grad_(is_trained)
                 if is_trained:
-                    chosen.setdefault(self.config.lr * task.lr_scale.get(group.id, 1.0), []).append(p)
-        self._adam.reset([p for parameters in chosen.values() for p in parameters], once=once)
+                    chosen.setdefault(common_lr * task.lr_scale.get(group.id, 1.0), []).append(p)
+        self._optimizer.reset([p for parameters in chosen.values() for p in parameters], once=once)
         return chosen
 
     def _start(self, context: ClientContext, task: Assignment) -> Params:
@@ -291,7 +300,7 @@ def scale_adapters(backbone: Backbone, factor: float) -> None:
 
 
 def _mask_parts(backbone: Backbone, task: Assignment) -> None:
-    """Zero gradients outside the assigned ranks and rows: with fresh moments Adam then never moves those entries."""
+    """Zero gradients outside the assigned ranks and rows: fresh optimizers then never move those entries."""
     for j, part in task.train.items():
         if not part.cuts:
             continue
@@ -301,8 +310,19 @@ def _mask_parts(backbone: Backbone, task: Assignment) -> None:
                 p.grad.narrow(axis, number, spec.shape[axis] - number).zero_()
 
 
+@torch.no_grad()
+def _restore_parts(backbone: Backbone, run: LoadedRun) -> None:
+    """Undo the decay outside the assigned ranks and rows: these entries stay as they were loaded."""
+    for j, part in run.task.train.items():
+        for spec, p in zip(backbone.layout[j].tensors, backbone.parameters[j], strict=True) if part.cuts else ():
+            axis, number = part.lead(spec)
+            start = run.start[j][spec.offset : spec.offset + spec.numel].view(spec.shape)
+            rest = number, spec.shape[axis] - number
+            p.narrow(axis, *rest).copy_(start.narrow(axis, *rest))
+
+
 @contextmanager
-def _fused_steps(run: LoadedRun, adam: Adam, batch_size: int) -> Iterator[None]:
+def _fused_steps(run: LoadedRun, optimizer: LocalOptimizer, batch_size: int) -> Iterator[None]:
     """Fuse the optimizer step of large tensors into the backward pass (post-accumulate-grad hooks).
 
     A large gradient is then consumed while it is in the CPU's cache, and its memory is reused. A step depends on its
@@ -317,15 +337,15 @@ def _fused_steps(run: LoadedRun, adam: Adam, batch_size: int) -> Iterator[None]:
         for lr, parameters in run.parameters.items():
             for p in parameters:
                 if p.numel() >= LARGE:
-                    step = partial(_step_in_backward, adam, lr, run.clock)
+                    step = partial(_step_in_backward, optimizer, lr, run.clock)
                     hooks.callback(p.register_post_accumulate_grad_hook(step).remove)  # type: ignore[no-untyped-call]
         yield
 
 
-def _step_in_backward(adam: Adam, lr: float, clock: Stopwatch, parameter: Tensor) -> None:
+def _step_in_backward(optimizer: LocalOptimizer, lr: float, clock: Stopwatch, parameter: Tensor) -> None:
     """Take one tensor's step; its seconds count as the optimizer's, not as the backward pass'."""
     began = clock.read()
-    adam.step([parameter], lr)
+    optimizer.step([parameter], lr)
     seconds = clock.read() - began
     clock.optimizer_s += seconds
     clock.backward_s -= seconds

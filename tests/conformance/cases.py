@@ -125,6 +125,25 @@ def half_take_part(preset: str, *, fast: bool = False, training: Values | None =
     return Case(preset=preset, family="variation", sections=sections, strategy=strategy, is_fast=fast)
 
 
+def optimised(
+    preset: str,
+    *,
+    training: Values,
+    server: Values | None = None,
+    evaluation: Values,
+    fast: bool = True,
+    **more: object,
+) -> Case:
+    """Another optimizer on clients or server, tested by averaged models."""
+    sections = {
+        "training": {"epochs": 1, "lr": 0.01} | training,
+        "server": server or {},
+        "evaluation": {"every": 2} | evaluation,
+        **more,
+    }
+    return Case(preset=preset, family="variation", sections=sections, is_fast=fast)
+
+
 def on_moment(
     preset: str, family: Family, *, rounds: int = 2, training: Values | None = None, **strategy: object
 ) -> Case:
@@ -177,6 +196,42 @@ VARIATIONS: dict[str, Case] = {
     "darkdistill, no distillation": Case(
         preset="darkdistill", family="variation", sections={"strategy": {"name": "darkdistill", "distil": False}}
     ),
+    "fedavg, SGD, tail": optimised(
+        "fedavg",
+        training={"optimizer": "sgd", "momentum": 0.9, "weight_decay": 1e-3, "clip_norm": 1.0, "schedule": "cosine"},
+        evaluation={"average": "tail", "window": 2},
+    ),
+    "relief, AdamW, FedAdam, half take part": optimised(
+        "relief",
+        training={"optimizer": "adamw", "weight_decay": 0.1, "missing": "zero_feature"},
+        server={"optimizer": "fedadam", "lr": 0.03},
+        evaluation={"average": "ema"},
+        participation=0.5,
+    ),
+    "fedlease, SGD, FedYogi, half take part": optimised(
+        "fedlease",
+        training={"optimizer": "sgd", "lr": 0.1, "schedule": "step", "schedule_every": 1},
+        server={"optimizer": "fedyogi"},
+        evaluation={"average": "tail"},
+        participation=0.5,
+        rounds=4,
+    ),
+    "harmony, SGD, tail": optimised(
+        "harmony",
+        training={"optimizer": "sgd", "schedule": "linear"},
+        evaluation={"average": "tail"},
+        fast=False,
+    ),
+    **{
+        f"{name}, SGD, FedAvgM": optimised(
+            name,
+            training={"optimizer": "sgd"},
+            server={"optimizer": "fedavgm"},
+            evaluation={"average": "ema"},
+            fast=False,
+        )
+        for name in ("fedprox", "fedsa_lora", "fedel", "helora", "v2", "drop_slow")
+    },
     "fedlease, half take part": half_take_part("fedlease", fast=True, encoders="cluster"),
     "pilot, half take part": half_take_part("pilot", fast=True, training={"engine": "naive"}),
     "darkdistill, half take part": half_take_part("darkdistill", bin_nats=0.25),

@@ -39,6 +39,21 @@ def test_every_preset_keeps_every_rule(strategy):
     assert statuses == dict.fromkeys(RULES, ("kept", "")) | {"executors": ("not judged", "needs Ray")}
 
 
+OTHER_STEPS = {
+    "training": {"epochs": 1, "lr": 0.05, "optimizer": "sgd", "momentum": 0.5, "clip_norm": 1.0},
+    "server": {"optimizer": "fedadam"},
+    "evaluation": {"every": 2, "average": "ema"},
+}
+
+
+@pytest.mark.parametrize(
+    "strategy", ["relief", *(pytest.param(s, marks=pytest.mark.slow) for s in ("fedavg", "fedsa_lora", "fedlease"))]
+)
+def test_rules_are_kept_with_other_optimizers_and_averaged_models(strategy):
+    statuses = {v.rule: (v.status, v.found) for v in judge(strategy_values(strategy), **OTHER_STEPS).values()}
+    assert statuses == dict.fromkeys(RULES, ("kept", "")) | {"executors": ("not judged", "needs Ray")}
+
+
 @pytest.mark.slow
 @pytest.mark.moment
 def test_rules_are_tried_on_another_backbone_where_that_is_asked_for():

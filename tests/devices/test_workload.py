@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relief_ray.devices.workload import ADAM_FLOPS_PER_VALUE, num_steps, shares, workload
+from relief_ray.devices.workload import ADAM_FLOPS_PER_VALUE, footprint, num_steps, shares, workload
 from relief_ray.groups import Part
 
 ENGINES = ("naive", "reuse", "gemm")
@@ -35,6 +35,14 @@ def test_full_training_by_hand(toy):
     assert load.backward_flops == 20 * (80 + 9 + 8)
     assert load.optimizer_flops == ADAM_FLOPS_PER_VALUE * 6 * 6
     assert load.group_flops == 20 * (100 + 90 + 80 + 10 + 9 + 8)
+
+
+def test_another_optimizer_is_charged_for_its_own_flops(toy):
+    """Six values: in total and stage by stage."""
+    spent = footprint(toy.chain(), ("acc",), {"enc": 1.0, "head": 1.0}, "naive", "zero_input", optimizer_flops=2.0)
+    assert spent.optimizer_flops == sum(run.optimizer_flops for run in spent.runs) == 2.0 * 6
+    load = spent.workload(num_windows=10, epochs=2, num_steps=6, bytes_up=0, bytes_down=0)
+    assert load.optimizer_flops == 2.0 * 6 * 6
 
 
 def test_head_alone_by_hand(toy):

@@ -57,6 +57,7 @@ OTHER = [
     ({"pad_to": 256}, {}, "backbone.pad_to 256 (here None)"),
     ({}, {"autocast": "bf16"}, "autocast 'bf16' (here 'none')"),
     ({}, {"micro_batch": 4}, "micro_batch 4 (here None)"),
+    ({}, {"optimizer": "sgd"}, "optimizer_flops 2.0 (here None)"),
     ({"rank": 4}, {"missing": "zero_feature"}, "missing 'zero_feature' (here 'zero_input'); backbone.rank 4 (here 8)"),
 ]
 

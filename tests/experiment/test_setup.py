@@ -123,6 +123,17 @@ def test_the_planner_prices_bytes_as_the_codec_counts_them(relief):
     assert relief.accountant.counter.nbytes(everything) == encoded_nbytes(relief.layout, everything)
 
 
+def test_the_clients_optimizer_is_charged_by_its_flops_in_fedavgs_round_too(relief):
+    """SGD with momentum: 4 FLOPs per value and step, Adam: 12."""
+    chosen = {"training": {"epochs": 1, "lr": 0.01, "optimizer": "sgd", "momentum": 0.9}}
+    other, trained = prepared(strategy="relief", **chosen), relief.layout.select(["head.1", "fusion.B"])
+    (task,) = prepared_task(relief, relief.fleet[0], trained)
+    adam, sgd = (setup.planner.load(0, task) for setup in (relief, other))
+    assert sgd.optimizer_flops == adam.optimizer_flops / 3 > 0
+    assert (sgd.forward_flops, sgd.backward_flops) == (adam.forward_flops, adam.backward_flops)
+    assert other.reference["split_naive"].round_s < relief.reference["split_naive"].round_s
+
+
 def test_the_measured_clock_needs_a_profile():
     with pytest.raises(
         UserError, match=r"costs.planning_time = 'measured' needs a device profile; set costs.profile=FILE"

@@ -118,6 +118,8 @@ def test_a_constant_answer_by_hand():
     assert constant_f1([1, 1, 1, 1]) == pytest.approx(2 * 0.25 / 1.25 / 4)
     predicted = torch.tensor([[3, 0], [1, 0]])
     assert constant_f1([3, 1]) == pytest.approx(macro_f1(predicted))
+
+
 def test_one_model_that_clients_run_to_outputs_of_their_own_leads_as_one_model():
     """Their F1 is recorded, but the canonical model's stays the headline."""
     targets = tuple(EvalTarget(label=f"client.{n}", client=n, output="exit.1") for n in (0, 3))

@@ -90,11 +90,12 @@ class Scenario:
         lr: float = LR,
         backbone: Backbone | None = None,
         batch: int = BATCH,
+        **settings: object,
     ) -> None:
         with precision(dtype):
             self.backbone = build(engine, dtype) if backbone is None else backbone
             self.start = self.backbone.params()
-            config = TrainerConfig(lr=lr, batch_size=batch, missing=missing, engine=engine)
+            config = TrainerConfig(lr=lr, batch_size=batch, missing=missing, engine=engine, **settings)
             self.trainer = Trainer(self.backbone, config)
         self.dtype = dtype
 

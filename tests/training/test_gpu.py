@@ -24,6 +24,13 @@ CASES = {
         "strategy": strategy_values("pilot"),
         "training": {"epochs": 3, "lr": 0.01, "stack": 8},
     },
+    "cnn, stacked, SGD, clipped": {
+        "strategy": strategy_values("relief"),
+        "training": {
+            **{"epochs": 3, "lr": 0.05, "stack": 8, "optimizer": "sgd", "momentum": 0.9, "weight_decay": 1e-3},
+            **{"clip_norm": 1.0, "schedule": "cosine"},
+        },
+    },
     "cnn, a probe": {"strategy": "fedel"},
     "moment": {**MOMENT, "strategy": strategy_values("relief", 0.75)},
     "moment, connector": {**MOMENT, "strategy": strategy_values("pilot", 0.75)},

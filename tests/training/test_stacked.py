@@ -17,8 +17,10 @@ from relief_ray.groups import Part
 from relief_ray.messages import NO_STATE
 from relief_ray.models.moment.weights import load_frozen
 from relief_ray.stages import MAX_STEP_BYTES
+from relief_ray.training.config import Schedule
 from relief_ray.training.cuda_graph import CudaGraphStep
 from relief_ray.training.inputs import ClientInputs
+from relief_ray.training.optimizer import UpdateRule
 from relief_ray.training.stacked import StackedTrainer
 from relief_ray.training.stacked_step import StackedStep, epoch_steps
 from relief_ray.training.trainer import Trainer
@@ -27,6 +29,17 @@ from tests.training.scenario import ASSIGNMENTS, SHAPE, Scenario, distance, prec
 from tests.training.test_local_step import contrast, seen
 
 ALL = tuple(SHAPE.modalities)
+OTHER_RULES = {
+    "SGD": {"rule": UpdateRule(name="sgd")},
+    "SGD, momentum and decay": {"rule": UpdateRule(name="sgd", momentum=0.9, weight_decay=0.02)},
+    "Adam, penalty": {"rule": UpdateRule(weight_decay=0.02)},
+    "AdamW, clipped": {"rule": UpdateRule(name="adamw", weight_decay=0.1), "clip_norm": 0.05},
+    "SGD, clipped, halved": {
+        "rule": UpdateRule(name="sgd"),
+        "clip_norm": 0.3,
+        "schedule": Schedule(name="step", num_rounds=4, every=1, factor=0.5),
+    },
+}
 # Sensors, windows: batches of 16 end differently, one client has none that is full, two are alike.
 CLIENTS = [(("acc", "gyro"), 45), (ALL, 61), (("hr",), 9), (("gyro", "hr"), 45), (ALL, 32)]
 
@@ -46,9 +59,11 @@ def runs_of(scenario, tasks, program=None, states=None):
     return runs
 
 
-def both(tasks, program=None, states=None, most=8, engine="gemm", missing="zero_input", dtype=torch.float64, lr=1e-2):
+def both(
+    tasks, program=None, states=None, most=8, engine="gemm", missing="zero_input", dtype=torch.float64, **settings
+):
     """The clients' updates when trained alone, and together."""
-    alone, together = (Scenario(engine, missing, dtype, lr=lr) for _ in range(2))
+    alone, together = (Scenario(engine, missing, dtype, **settings) for _ in range(2))
     made = [tasks(scenario.backbone) for scenario in (alone, together)]
     with precision(dtype):
         singly = [alone.trainer.train_run(r) for r in runs_of(alone, made[0], program, states)]
@@ -84,6 +99,22 @@ def test_every_client_comes_to_what_it_would_alone(engine, missing, groups):
         return [task(backbone, groups, 3) for _ in CLIENTS]
 
     agree(*both(tasks, engine=engine, missing=missing))
+
+
+@pytest.mark.parametrize("settings", OTHER_RULES.values(), ids=OTHER_RULES)
+@pytest.mark.parametrize("missing", ["zero_input", "zero_feature"])
+def test_every_optimizer_comes_to_what_it_would_alone(missing, settings):
+    """Also where a client lacks what others of its stack have: its tensors decay all the same, in every engine."""
+
+    def tasks(backbone):
+        return [task(backbone, None, 2) for _ in CLIENTS]
+
+    singly, stacked = both(tasks, missing=missing, **settings)
+    agree(singly, stacked)
+    oracle = Scenario("naive", missing, torch.float64, **settings)
+    with precision(torch.float64):
+        plain = [oracle.trainer.train_run(r) for r in runs_of(oracle, tasks(oracle.backbone))]
+    assert max(distance(b, a) for a, b in zip(plain, singly, strict=True)) < 1e-9
 
 
 def test_clients_that_train_different_groups_share_their_steps():

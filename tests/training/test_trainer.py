@@ -10,7 +10,9 @@ from relief_ray.codec import encode
 from relief_ray.federated import ClientProgram, task_loss
 from relief_ray.groups import Part
 from relief_ray.streams import Streams
+from relief_ray.training.config import Schedule
 from relief_ray.training.inputs import ClientInputs
+from relief_ray.training.optimizer import UpdateRule
 from tests.training.scenario import (
     ABSENT,
     ASSIGNMENTS,
@@ -475,3 +477,15 @@ def test_a_round_that_was_broken_off_leaves_nothing_to_the_next(engine, micro_ba
         used.train(program=ClientProgram(objective=breaks, is_mean=True))
     again, fresh = used.train(), scenario_of().train()
     assert all(torch.equal(delta, fresh.delta[j]) for j, delta in again.delta.items())
+
+
+@pytest.mark.parametrize("engine", ["naive", "reuse", "gemm"])
+def test_the_learning_rate_follows_the_schedule(engine):
+    """One step of SGD on one batch, a factor of 1/4 every two rounds: round 3 moves a quarter as far as round 1."""
+    schedule = Schedule(name="step", num_rounds=4, every=2, factor=0.25)
+    scenario = Scenario(engine, dtype=torch.float64, rule=UpdateRule(name="sgd"), schedule=schedule)
+    updates = [scenario.train(inputs=scenario.inputs(num=BATCH), round_=round_) for round_ in (1, 2, 3)]
+    first, second, third = (update.delta for update in updates)
+    for j, moved in first.items():
+        torch.testing.assert_close(second[j], moved)
+        torch.testing.assert_close(third[j], moved / 4)

@@ -9,21 +9,21 @@ import torch
 from relief_ray.federated import ClientProgram, task_loss
 from relief_ray.groups import Part
 from relief_ray.training import optimizer, trainer
-from relief_ray.training.optimizer import Adam
+from relief_ray.training.optimizer import LocalOptimizer, UpdateRule
 from tests.training.scenario import ASSIGNMENTS, BATCH, Scenario
 
 
 @pytest.fixture
 def steps(monkeypatch):
     """How many tensors each of Adam's steps moved; every tensor counts as large."""
-    counts, usual = [], Adam.step
+    counts, usual = [], LocalOptimizer.step
 
     def step(self, parameters, lr):
         moved = [p for p in parameters if p.grad is not None]
         counts.append(len(moved))
         usual(self, parameters, lr)
 
-    monkeypatch.setattr(Adam, "step", step)
+    monkeypatch.setattr(LocalOptimizer, "step", step)
     monkeypatch.setattr(trainer, "LARGE", 1)
     return counts
 
@@ -65,6 +65,27 @@ def test_elsewhere_all_tensors_share_a_step(engine, changes, micro_batch, steps)
     assert set(steps) == {num_tensors}
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [{"clip_norm": 0.1}, {"rule": UpdateRule(name="sgd", weight_decay=0.1)}],
+    ids=["clipped", "decaying"],
+)
+def test_clipping_and_decay_wait_for_all_gradients(settings, steps):
+    scenario = Scenario("gemm", **settings)
+    scenario.train()
+    assert set(steps) == {sum(map(len, scenario.backbone.parameters.values()))}
+
+
+@pytest.mark.parametrize("rule", [UpdateRule(name="sgd", momentum=0.9), UpdateRule(name="adamw")], ids=str)
+def test_other_optimizers_step_inside_the_backward_pass_with_the_same_bits(rule, steps):
+    first, second = (
+        Scenario("gemm", rule=rule).train(epochs=2, program=program)
+        for program in (ClientProgram(), ClientProgram(objective=other))
+    )
+    assert 1 in steps
+    assert all(torch.equal(delta, second.delta[j]) and delta.any() for j, delta in first.delta.items())
+
+
 def test_hooks_end_with_the_round(steps):
     scenario = Scenario("gemm")
     scenario.train()
@@ -75,14 +96,14 @@ def test_hooks_end_with_the_round(steps):
 
 def test_seconds_of_the_steps_are_the_optimizers(monkeypatch, steps):
     """Three steps of each tensor, slowed down by 2 ms."""
-    usual = Adam.step
+    usual = LocalOptimizer.step
 
     def slow(self, parameters, lr):
         if any(p.grad is not None for p in parameters):
             sleep(0.002)
         usual(self, parameters, lr)
 
-    monkeypatch.setattr(Adam, "step", slow)
+    monkeypatch.setattr(LocalOptimizer, "step", slow)
     scenario = Scenario("gemm")
     num_tensors = sum(map(len, scenario.backbone.parameters.values()))
     slept_s = 0.002 * 3 * num_tensors
@@ -93,8 +114,8 @@ def test_seconds_of_the_steps_are_the_optimizers(monkeypatch, steps):
 @pytest.fixture
 def passed(monkeypatch):
     """Whether each tensor's moments passed; pieces of 64 values, every tensor of as many has a step of its own."""
-    results, usual = [], Adam._single_step
-    monkeypatch.setattr(Adam, "_single_step", lambda *given: results.append(usual(*given)) or results[-1])
+    results, usual = [], LocalOptimizer._single_step
+    monkeypatch.setattr(LocalOptimizer, "_single_step", lambda *given: results.append(usual(*given)) or results[-1])
     monkeypatch.setattr(optimizer, "LARGE", 64)
     monkeypatch.setattr(trainer, "LARGE", 64)
     return results
@@ -104,7 +125,7 @@ def passed(monkeypatch):
 @pytest.mark.parametrize(("num", "epochs"), [(BATCH, 1), (BATCH - 3, 1), (BATCH + 1, 1), (BATCH, 2)])
 def test_moments_of_an_only_step_pass_and_no_bit_depends_on_it(program, num, epochs, passed, monkeypatch):
     """One batch, one epoch; the client after it has several steps."""
-    taken, take, reset = [], trainer._step_in_backward, Adam.reset
+    taken, take, reset = [], trainer._step_in_backward, LocalOptimizer.reset
     monkeypatch.setattr(trainer, "_step_in_backward", lambda *given: taken.append(given) or take(*given))
 
     def rounds():
@@ -115,7 +136,7 @@ def test_moments_of_an_only_step_pass_and_no_bit_depends_on_it(program, num, epo
 
     one, after, had = rounds()
     assert had == (num <= BATCH and epochs == 1) and bool(taken) == (program.objective is task_loss)
-    monkeypatch.setattr(Adam, "reset", lambda self, parameters, once: reset(self, parameters))
+    monkeypatch.setattr(LocalOptimizer, "reset", lambda self, parameters, once: reset(self, parameters))
     for update, expected in zip((one, after), rounds()[:2], strict=True):
         assert all(torch.equal(delta, expected.delta[j]) for j, delta in update.delta.items())
 

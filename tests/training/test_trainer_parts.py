@@ -9,6 +9,7 @@ from relief_ray.messages import Assignment, ClientInfo
 from relief_ray.streams import Streams
 from relief_ray.training.config import TrainerConfig
 from relief_ray.training.inputs import ClientInputs
+from relief_ray.training.optimizer import ADAM, UpdateRule
 from relief_ray.training.trainer import Trainer, scale_adapters, zero_unsent_ranks
 from tests.models import tiny_moment as moment
 from tests.toy import CHANNELS, RANK, SHAPE, build
@@ -58,10 +59,13 @@ def test_full_rank_is_the_whole_group():
     assert all(torch.equal(whole[name], ranked[name]) for name in whole)
 
 
+@pytest.mark.parametrize(
+    "rule", [ADAM, UpdateRule(name="adamw", weight_decay=0.1), UpdateRule(weight_decay=0.1)], ids=str
+)
 @pytest.mark.parametrize("engine", ["naive", "reuse", "gemm"])
-def test_first_rows_alone_move(engine):
-    """Of every dense weight and bias, of convolutions by output channel."""
-    scenario, part = Scenario(engine), Part(rows=0.5)
+def test_first_rows_alone_move(engine, rule):
+    """Of every dense weight and bias, of convolutions by output channel; other rows do not decay either."""
+    scenario, part = Scenario(engine, rule=rule), Part(rows=0.5)
     chosen = scenario.backbone.layout.select(("encoder.acc.1", "encoder.acc.2", "fusion.A.acc", "fusion.B"), part)
     update = scenario.train(epochs=2, changes={"train": chosen, "up": chosen})
     after = scenario.backbone.params()

@@ -82,6 +82,7 @@ class DarkDistill(StrategyConfig):
             reduction=WeightedSum(weight=self.reduction().weight, bucket=depth_class),
             aggregate=partial(aggregate, self),
             evaluate=through_own_outputs,
+            no_average="the server distils models into each other after averaging them" if self.distil else "",
         )
 
 

@@ -89,6 +89,7 @@ class FedICU(StrategyConfig):
             client=ClientProgram(after=partial(send_important, self)),
             reduction=Collect(),
             aggregate=partial(aggregate, self),
+            no_average="lengths and directions of updates are combined apart, by a step of its own",
         )
 
 

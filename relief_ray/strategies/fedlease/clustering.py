@@ -231,6 +231,11 @@ def exchange(experts: Experts, models: Sequence[Params]) -> dict[str, Params]:
     return {f"cluster.{c}": {**theta, **others(c)} for c, theta in enumerate(models)}
 
 
+def moved_copies(experts: Experts, sent_by_others: Sequence[Collection[GroupId]]) -> set[GroupId]:
+    """Copies of the other clusters' experts whose originals are among the groups that those clusters' clients sent."""
+    return {experts.copy(e, j) for e, sent in enumerate(sent_by_others, 2) for j in experts.groups(1) if j in sent}
+
+
 def allocate_clusters(
     layout: GroupLayout, fleet: Fleet, known: Mapping[ClientId, Mapping[GroupId, GroupSum]], most: int
 ) -> tuple[dict[ClientId, int], dict[str, Json]]:

@@ -36,6 +36,7 @@ from relief_ray.strategies.fedlease.clustering import (
     diagnose,
     exchange,
     is_enough,
+    moved_copies,
     nearest,
     no_clusters,
     own_bucket,
@@ -82,6 +83,7 @@ class FedLEASE(StrategyConfig):
             client=ClientProgram(after=forget_warmup),
             aggregate=partial(aggregate, self),
             evaluate=own_experts,
+            averaged=partial(averaged, self),
             warnings=partial(warn_without_experts, self),
             diagnose=diagnose,
         )
@@ -170,9 +172,28 @@ def means_within(
     config: FedLEASE, state: msg.ServerState, buckets: list[list[str]], sums: Sums, tools: ServerTools
 ) -> dict[str, Params]:
     """Models of all clusters after the mean step of their ``buckets``, with the others' experts after their own."""
-    pooled = config.encoders == "all" or (config.encoders == "by_kind" and not tools.layout.lora)
-    after = advance(state.models, buckets, sums, {g.id for g in tools.layout if pooled and g.role == "encoder"})
+    after = advance(state.models, buckets, sums, _pooled_encoders(config, tools.layout))
     return {"global": state.models["global"], **exchange(experts_for(config, tools.layout, tools.fleet), after)}
+
+
+def _pooled_encoders(config: FedLEASE, layout: GroupLayout) -> set[GroupId]:
+    """Encoder groups that are averaged over all clusters."""
+    is_pooled = config.encoders == "all" or (config.encoders == "by_kind" and not layout.lora)
+    return {g.id for g in layout if is_pooled and g.role == "encoder"}
+
+
+def averaged(
+    config: FedLEASE, state: msg.ServerState, reduced: msg.Reduced, layout: GroupLayout, fleet: msg.Fleet
+) -> dict[str, set[GroupId]]:
+    """Groups of each cluster's model that a mean moves: its clients', pooled encoders, copies of others' experts."""
+    number = max(clusters_of(state)) + 1
+    sent = [set(reduced.sums.get(f"cluster.{c}", {})) for c in range(number)]
+    pooled = {j for own in sent for j in own if j in _pooled_encoders(config, layout)}
+    experts = experts_for(config, layout, fleet)
+    return {
+        f"cluster.{c}": own | pooled | moved_copies(experts, [others for e, others in enumerate(sent) if e != c])
+        for c, own in enumerate(sent)
+    }
 
 
 def own_experts(state: msg.ServerState, fleet: msg.Fleet) -> msg.EvalPlan:

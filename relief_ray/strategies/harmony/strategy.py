@@ -141,6 +141,8 @@ class Harmony(StrategyConfig):
             warnings=partial(warn, self),
             diagnose=diagnose,
             rests=partial(is_unimodal, self),
+            identities=members_of_clusters,
+            no_average="fusion is averaged in clusters that are formed anew in every round: no model can keep moments",
         )
 
     def rounds_needed(self, participation: float) -> int | None:
@@ -250,6 +252,15 @@ def aggregate(config: Harmony, state: msg.ServerState, reduced: msg.Reduced, too
 def diagnose(state: msg.ServerState, layout: GroupLayout) -> fed.Diagnostics:
     """Tell the round's record how many clients each cluster has; nothing before the fusion phase."""
     return cluster_sizes(texts(state.facts["clusters"]).values())
+
+
+def members_of_clusters(state: msg.ServerState) -> dict[str, str]:
+    """Names the common model, and each cluster's by its clients: the same number may be another cluster next round."""
+    clients: dict[str, list[str]] = {}
+    for client, cluster in texts(state.facts["clusters"]).items():
+        clients.setdefault(cluster, []).append(client)
+    named = {cluster: f"clients {' '.join(sorted(own, key=int))}" for cluster, own in clients.items()}
+    return {name: named.get(name, name) for name in state.models}
 
 
 def own_networks(state: msg.ServerState, fleet: msg.Fleet) -> msg.EvalPlan:

@@ -102,6 +102,7 @@ class HeLoRA(StrategyConfig):
             reduction=Collect(),
             aggregate=partial(mutual_learning.teach, settings),
             evaluate=mutual_learning.each_its_own,
+            no_average="the clients' models learn from each other on the server and are never averaged",
         )
 
 

@@ -90,6 +90,7 @@ class Pilot(StrategyConfig):
             client=ClientProgram(objective=partial(objective, self)),
             aggregate=partial(aggregate, self),
             evaluate=partial(own_models, self),
+            no_average="each client's model is mixed with its nearest ones, there is no common mean",
             warnings=partial(warn_without_mixing, self),
         )
 

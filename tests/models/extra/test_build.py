@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from relief_ray.devices.planner import Counter
+from relief_ray.devices.workload import ADAM_FLOPS_PER_VALUE
 from relief_ray.extra_modules import Classifier
 from relief_ray.messages import Assignment
 from relief_ray.models.costs import count_costs
@@ -69,7 +70,8 @@ def test_what_is_behind_an_exit_is_not_charged():
     spent = counter.footprint(SHAPE.modalities, task, "naive")
     ran = [*first, "exit.1", *(f"exit.1<{s}" for s in first)]
     assert spent.forward == {"always": sum(costs.flops[s].forward_flops for s in ran)}
-    assert spent.num_values == sum(backbone.layout[j].numel for j in (*first, "exit.1")), "the head is out of reach"
+    reached = sum(backbone.layout[j].numel for j in (*first, "exit.1"))
+    assert spent.optimizer_flops == ADAM_FLOPS_PER_VALUE * reached, "the head is out of reach"
     assert spent.group == sum(costs.group_flops(j) for j in (*first, "exit.1"))
     whole = counter.footprint(SHAPE.modalities, replace(task, output=None), "naive")
     assert whole.forward == {"always": sum(f.forward_flops for s, f in costs.flops.items() if "exit" not in s)}, (
