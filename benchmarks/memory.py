@@ -24,8 +24,8 @@ import numpy as np
 
 from actors.runtime.session import SessionOptions, ray_session
 from benchmarks.engine.machine import Figures, facts
+from relief_ray.client import ClientContext, ClientProgram
 from relief_ray.data.window_set import WindowSet
-from relief_ray.federated import ClientContext, ClientProgram
 from relief_ray.messages import NO_STATE, Assignment, ClientInfo, EvalTarget, Fleet, WeightedSum
 from relief_ray.models.backbone import Backbone, InputShape
 from relief_ray.models.moment.backbone import MomentConfig

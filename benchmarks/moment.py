@@ -14,9 +14,9 @@ from statistics import median, quantiles
 from time import perf_counter
 
 from benchmarks.engine.machine import Figures, facts
+from relief_ray.client import ClientContext, ClientProgram
 from relief_ray.config import parse
 from relief_ray.experiment.setup import Setup, prepare
-from relief_ray.federated import ClientContext, ClientProgram
 from relief_ray.messages import NO_STATE, Assignment, ClientInfo
 from relief_ray.process import peak_mib
 from relief_ray.stages import Engine

@@ -18,10 +18,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from relief_ray.client import ClientContext, ClientProgram, LocalStep
 from relief_ray.codec import encoded_nbytes, sparse_nbytes
 from relief_ray.config import ExperimentConfig
 from relief_ray.conformance.rules import Broken
-from relief_ray.federated import ClientContext, ClientProgram, LocalStep, RoundContext, ServerTools, Strategy
+from relief_ray.federated import RoundContext, ServerTools, Strategy
 from relief_ray.groups import GroupLayout, Params, Selection
 from relief_ray.messages import (
     NO_STATE,

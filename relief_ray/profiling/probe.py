@@ -15,7 +15,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from relief_ray.federated import LocalStep, task_loss
+from relief_ray.client import LocalStep, task_loss
 from relief_ray.models.backbone import Backbone
 
 Phase = Literal["live", "frozen", "weights", "input", "both"]

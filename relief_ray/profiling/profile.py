@@ -15,12 +15,12 @@ from time import perf_counter
 
 import torch
 
+from relief_ray.client import ClientContext, ClientProgram
 from relief_ray.config import ExperimentConfig
 from relief_ray.devices.time import Conditions, Profile, Throughput, throughput
 from relief_ray.devices.workload import Workload, num_steps, shares, workload
 from relief_ray.experiment.clocks import BATCH, profile_settings
 from relief_ray.experiment.setup import Setup, prepare
-from relief_ray.federated import ClientContext, ClientProgram
 from relief_ray.groups import GroupId, GroupLayout
 from relief_ray.messages import NO_STATE, Assignment, ClientInfo, StageTimes, Update
 from relief_ray.models.backbone import Backbone

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from relief_ray.client import ClientProgram
 from relief_ray.data.window_set import WindowSet
-from relief_ray.federated import ClientProgram
 from relief_ray.messages import ClientId, ClientState, Fleet, Receipt, Reduced, Reduction, Trained, Update
 from relief_ray.models.backbone import Backbone
 from relief_ray.process import Device

@@ -15,7 +15,7 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from relief_ray.federated import ClientContext, ClientProgram, LocalStep, task_loss
+from relief_ray.client import ClientContext, ClientProgram, LocalStep, task_loss
 from relief_ray.groups import GroupId, Params
 from relief_ray.messages import Assignment, StageTimes
 from relief_ray.process import Autocast, casting

@@ -13,8 +13,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from relief_ray.client import observe_nothing
 from relief_ray.devices.workload import num_steps
-from relief_ray.federated import observe_nothing
 from relief_ray.groups import WHOLE
 from relief_ray.messages import Update
 from relief_ray.stages import MAX_STEP_BYTES

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn import functional
 
-from relief_ray.federated import ClientProgram, LocalStep, task_loss
+from relief_ray.client import ClientProgram, LocalStep, task_loss
 from relief_ray.groups import GroupId
 from relief_ray.models.backbone import Backbone, Stage
 from relief_ray.process import casting

@@ -15,9 +15,9 @@ from functools import lru_cache, partial
 import torch
 from torch import Tensor, nn
 
+from relief_ray.client import ClientContext, ClientProgram, Probed, task_loss
 from relief_ray.codec import cut, encoded_nbytes
 from relief_ray.devices.workload import num_steps
-from relief_ray.federated import ClientContext, ClientProgram, Probed, task_loss
 from relief_ray.groups import GroupId, GroupLayout, Params, Part, Selection
 from relief_ray.messages import Assignment, Receipt, Update, Work
 from relief_ray.models.backbone import Backbone

@@ -16,9 +16,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from relief_ray.client import ClientContext, send_all
 from relief_ray.data.window_set import WindowSet
 from relief_ray.errors import ClientFailed, UserError
-from relief_ray.federated import ClientContext, send_all
 from relief_ray.groups import Params
 from relief_ray.messages import (
     NO_STATE,

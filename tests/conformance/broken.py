@@ -9,7 +9,8 @@ from functools import partial
 
 import torch
 
-from relief_ray.federated import ClientProgram, Strategy
+from relief_ray.client import ClientProgram
+from relief_ray.federated import Strategy
 from relief_ray.messages import EvalPlan, EvalTarget, ServerState
 from relief_ray.strategies.common import StrategyConfig, allocate_everything, average
 from relief_ray.strategies.fedavg import FedAvg

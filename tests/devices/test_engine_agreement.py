@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from relief_ray.client import ClientContext, ClientProgram
 from relief_ray.devices.workload import num_steps, workload
-from relief_ray.federated import ClientContext, ClientProgram
 from relief_ray.messages import Assignment, ClientInfo
 from relief_ray.models.backbone import InputShape
 from relief_ray.models.cnn import CnnConfig

@@ -10,6 +10,7 @@ from statistics import mean
 import pytest
 import torch
 
+from relief_ray.client import ClientContext, Probed
 from relief_ray.config import parse
 from relief_ray.devices.accounting import CostAccountant
 from relief_ray.devices.calibration import NOMINAL_WINDOWS, PAMAP2_TYPE_COUNTS
@@ -18,7 +19,7 @@ from relief_ray.devices.planner import CostPlanner
 from relief_ray.devices.workload import num_steps
 from relief_ray.experiment.clocks import make_accountant, make_planner, run_clocks
 from relief_ray.experiment.setup import build_backbone, count
-from relief_ray.federated import ClientContext, Probed, RoundContext, Strategy
+from relief_ray.federated import RoundContext, Strategy
 from relief_ray.messages import Assignment, Fleet, Receipt, ServerState, StageTimes, Update, Work
 from relief_ray.models.backbone import Backbone, InputShape
 from relief_ray.report.paper import read_paper

@@ -12,7 +12,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-from relief_ray.federated import ClientContext, ClientProgram
+from relief_ray.client import ClientContext, ClientProgram
 from relief_ray.messages import NO_STATE
 from relief_ray.models.moment.weights import load_frozen
 from relief_ray.streams import Streams

@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from relief_ray.federated import ClientContext, ClientProgram
+from relief_ray.client import ClientContext, ClientProgram
 from relief_ray.groups import WHOLE, Selection
 from relief_ray.messages import NO_STATE, Assignment, ClientInfo, Update
 from relief_ray.models.backbone import Backbone, InputShape

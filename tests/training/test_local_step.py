@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.nn import functional
 
+from relief_ray.client import ClientContext, ClientProgram, task_loss
 from relief_ray.extra_modules import Connector
-from relief_ray.federated import ClientContext, ClientProgram, task_loss
 from relief_ray.messages import NO_STATE
 from relief_ray.models.extra.connector import with_connector
 from relief_ray.strategies.fedprox import proximal_loss

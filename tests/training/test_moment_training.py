@@ -10,9 +10,9 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 from transformers.models.t5.modeling_t5 import T5LayerNorm
 
+from relief_ray.client import ClientContext, ClientProgram, task_loss
 from relief_ray.devices import workload as workload_module
 from relief_ray.devices.workload import workload
-from relief_ray.federated import ClientContext, ClientProgram, task_loss
 from relief_ray.groups import WHOLE, Part
 from relief_ray.messages import NO_STATE
 from relief_ray.models.costs import count_costs

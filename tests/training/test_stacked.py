@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from relief_ray.federated import ClientProgram, task_loss
+from relief_ray.client import ClientProgram, task_loss
 from relief_ray.groups import Part
 from relief_ray.messages import NO_STATE
 from relief_ray.models.moment.weights import load_frozen

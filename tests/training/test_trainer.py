@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+from relief_ray.client import ClientProgram, task_loss
 from relief_ray.codec import encode
-from relief_ray.federated import ClientProgram, task_loss
 from relief_ray.groups import Part
 from relief_ray.streams import Streams
 from relief_ray.training.config import Schedule

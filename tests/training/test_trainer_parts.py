@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from relief_ray.federated import ClientContext, ClientProgram
+from relief_ray.client import ClientContext, ClientProgram
 from relief_ray.groups import Part
 from relief_ray.messages import Assignment, ClientInfo
 from relief_ray.streams import Streams

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from relief_ray.client import ClientProgram
 from relief_ray.data.window_set import WindowSet
-from relief_ray.federated import ClientProgram
 from relief_ray.groups import WHOLE
 from relief_ray.messages import Assignment, ClientInfo, Collect, EvalTarget, Fleet, WeightedSum
 from relief_ray.server.aggregation import by_samples, one_bucket, uniform

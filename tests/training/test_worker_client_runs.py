@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.nn import functional
 
+from relief_ray.client import ClientProgram
 from relief_ray.errors import ClientFailed, UserError
-from relief_ray.federated import ClientProgram
 from relief_ray.training.stacked_step import StackedModels
 from relief_ray.training.trainer import Trainer
 from relief_ray.training.worker import Worker

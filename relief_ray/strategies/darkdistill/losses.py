@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from relief_ray.federated import LocalStep, RoundContext
+from relief_ray.client import LocalStep
+from relief_ray.federated import RoundContext
 from relief_ray.groups import GroupLayout
 from relief_ray.messages import ClientInfo
 from relief_ray.strategies.common import batch_sizes

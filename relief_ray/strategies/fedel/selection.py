@@ -17,7 +17,7 @@ from math import floor
 import numpy as np
 from numpy.typing import NDArray
 
-from relief_ray.federated import Probed
+from relief_ray.client import Probed
 from relief_ray.groups import GroupId
 
 Seconds = Callable[[Collection[GroupId]], float]

@@ -26,8 +26,9 @@ from typing import ClassVar, Literal
 import torch
 from pydantic import Field
 
+from relief_ray.client import ClientContext, ClientProgram
 from relief_ray.extra_modules import Classifier
-from relief_ray.federated import ClientContext, ClientProgram, RoundContext, ServerTools, Strategy
+from relief_ray.federated import RoundContext, ServerTools, Strategy
 from relief_ray.groups import GroupId, GroupLayout, Params
 from relief_ray.messages import Assignment, ClientInfo, Fleet, Reduced, ServerState, Update
 from relief_ray.server.aggregation import apply_step, mean_step, over_members

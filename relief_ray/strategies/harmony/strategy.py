@@ -23,8 +23,9 @@ from torch.nn import functional
 
 from relief_ray import federated as fed
 from relief_ray import messages as msg
+from relief_ray.client import ClientContext, ClientProgram, LocalStep, task_loss
 from relief_ray.extra_modules import Classifier
-from relief_ray.federated import ClientContext, LocalStep, RoundContext, task_loss
+from relief_ray.federated import RoundContext
 from relief_ray.groups import WHOLE, GroupLayout, Params, Selection
 from relief_ray.messages import Assignment, ClientInfo, Fleet, Update
 from relief_ray.server.aggregation import apply_step, mean_models, mean_of
@@ -134,7 +135,7 @@ class Harmony(StrategyConfig):
             adapt=unimodal_heads,
             init=partial(init, self),
             allocate=partial(allocate, self),
-            client=fed.ClientProgram(objective=sum_of_losses, after=report_drift, is_mean=True),
+            client=ClientProgram(objective=sum_of_losses, after=report_drift, is_mean=True),
             reduction=msg.Collect(),
             aggregate=partial(aggregate, self),
             evaluate=own_networks,

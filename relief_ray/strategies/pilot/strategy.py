@@ -19,8 +19,9 @@ from typing import ClassVar, Literal
 from pydantic import Field
 from torch import Tensor
 
+from relief_ray.client import ClientProgram, LocalStep, task_loss
 from relief_ray.extra_modules import Connector
-from relief_ray.federated import ClientProgram, LocalStep, PlannedRun, RoundContext, ServerTools, Strategy, task_loss
+from relief_ray.federated import PlannedRun, RoundContext, ServerTools, Strategy
 from relief_ray.groups import WHOLE, GroupId, GroupLayout, Params
 from relief_ray.messages import Assignment, Collect, EvalPlan, EvalTarget, Fleet, Reduced, ServerState
 from relief_ray.server.aggregation import model_of, richest

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from relief_ray.client import ClientContext, ClientProgram
 from relief_ray.data.window_set import WindowSet
 from relief_ray.errors import UserError
-from relief_ray.federated import ClientContext, ClientProgram
 from relief_ray.messages import Assignment, ClientInfo, Collect, EvalTarget, Fleet, Update, WeightedSum
 from relief_ray.models.backbone import InputShape
 from relief_ray.models.cnn import CnnConfig

@@ -11,8 +11,9 @@ from actors.runtime.errors import Interrupted
 from actors.runtime.executor import RayExecutor
 from actors.runtime.host_group import RuntimeOptions
 from actors.runtime.host_pool import DEPTH
+from relief_ray.client import ClientProgram
 from relief_ray.errors import ClientFailed, UserError
-from relief_ray.federated import ClientProgram, RoundVoid
+from relief_ray.federated import RoundVoid
 from relief_ray.server.reduction import blocks
 from relief_ray.training.job import combine
 from relief_ray.training.serial_executor import SerialExecutor

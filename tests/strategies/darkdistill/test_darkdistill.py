@@ -8,9 +8,9 @@ import torch
 from pydantic import ValidationError
 from torch.nn import functional
 
+from relief_ray.client import LocalStep
 from relief_ray.codec import encoded_nbytes
 from relief_ray.errors import UserError
-from relief_ray.federated import LocalStep
 from relief_ray.groups import WHOLE
 from relief_ray.messages import EvalTarget, StageTimes, WeightedSum
 from relief_ray.models.backbone import BackboneNetwork

@@ -10,9 +10,9 @@ import pytest
 import torch
 from pydantic import ValidationError
 
+from relief_ray.client import ClientContext, Probed, no_probe
 from relief_ray.experiment.setup import context_of as setup_context
 from relief_ray.experiment.setup import prepare
-from relief_ray.federated import ClientContext, Probed, no_probe
 from relief_ray.groups import WHOLE
 from relief_ray.messages import NO_STATE, Fleet, Receipt, ServerState, StageTimes, Update, Work
 from relief_ray.records import read_rounds, selection_text

@@ -6,8 +6,8 @@ from math import ceil, exp, hypot, log2
 import pytest
 import torch
 
+from relief_ray.client import ClientContext
 from relief_ray.codec import encode_sparse, encoded_nbytes
-from relief_ray.federated import ClientContext
 from relief_ray.groups import GroupLayout, ParamGroup, pack
 from relief_ray.messages import Reduced, ServerState
 from relief_ray.server.aggregation import to_tensor

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from relief_ray.federated import ClientContext, LocalStep
+from relief_ray.client import ClientContext, LocalStep
 from relief_ray.strategies.harmony.strategy import (
     DRIFT,
     head_of,

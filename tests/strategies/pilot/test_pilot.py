@@ -5,7 +5,7 @@ from math import log
 import pytest
 import torch
 
-from relief_ray.federated import LocalStep
+from relief_ray.client import LocalStep
 from relief_ray.server.aggregation import mix_models, normalised
 from relief_ray.strategies.pilot import Pilot
 from relief_ray.strategies.pilot.mixing import LocalModels, mix_with_nearest
