@@ -25,7 +25,8 @@ from relief_ray.experiment.experiment import Experiment, MakeExecutor, never
 from relief_ray.experiment.lifecycle import create, reopen
 from relief_ray.federated import Strategy
 from relief_ray.records import checkpoint, read_rounds
-from relief_ray.records.schema import RunRecord, comparable
+from relief_ray.records.base import comparable
+from relief_ray.records.schema import RunRecord
 from relief_ray.training.serial_executor import SerialExecutor
 
 FAST_LINK = {"uplink_bytes_per_s": 1e10, "downlink_bytes_per_s": 1e10, "latency_s": 0.0}

@@ -26,7 +26,7 @@ from relief_ray import files
 from relief_ray.errors import UserError
 from relief_ray.groups import Params
 from relief_ray.messages import NO_STATE, ClientId, ClientState, ServerState
-from relief_ray.records.schema import SCHEMA_VERSION, Record, refuse_other_schema
+from relief_ray.records.base import SCHEMA_VERSION, Record, refuse_other_schema
 
 
 class CheckpointStateStore:

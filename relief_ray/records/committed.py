@@ -15,18 +15,8 @@ from pydantic import Field, ValidationError
 
 from relief_ray.errors import UserError, nearest
 from relief_ray.files import disk_errors, write_atomic
-from relief_ray.records.schema import (
-    SCHEMA_VERSION,
-    Facts,
-    Machine,
-    MethodFacts,
-    Metrics,
-    Origin,
-    Record,
-    RoundRecord,
-    RunRecord,
-    refuse_other_schema,
-)
+from relief_ray.records.base import SCHEMA_VERSION, Facts, Origin, Record, refuse_other_schema
+from relief_ray.records.schema import Machine, MethodFacts, Metrics, RoundRecord, RunRecord
 
 FILE = "cells.json"
 

@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING
 from pydantic import Field, JsonValue, ValidationError
 
 from relief_ray.files import move, write_atomic
+from relief_ray.records.base import Record, Text
 from relief_ray.records.lock import FileLock
 from relief_ray.records.metrics import round_scalars
 from relief_ray.records.redact import mask_text
 from relief_ray.records.run_folder import ROUNDS_FILE, RUN_FILE, read_run, scan
-from relief_ray.records.schema import Record, RoundRecord, RunRecord, RunStatus, Text
+from relief_ray.records.schema import RoundRecord, RunRecord, RunStatus
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -18,8 +18,9 @@ from pydantic import JsonValue, ValidationError
 from relief_ray import files
 from relief_ray.errors import UserError
 from relief_ray.records import checkpoint
+from relief_ray.records.base import refuse_other_schema
 from relief_ray.records.lock import FileLock
-from relief_ray.records.schema import RoundRecord, RunRecord, refuse_other_schema
+from relief_ray.records.schema import RoundRecord, RunRecord
 
 RUN_FILE = "run.json"
 

@@ -16,8 +16,8 @@ from actors.plans import write_grid
 from actors.runtime.warm_pool import WorkerCache
 from relief_ray.config import parse
 from relief_ray.errors import UserError
+from relief_ray.records.base import comparable
 from relief_ray.records.run_folder import read_rounds, read_run
-from relief_ray.records.schema import comparable
 from tests.actors.grids.tiny_plans import tiny_grid, tiny_plan
 from tests.actors.test_plans import spec_of
 from tune_configs.cells import cells_of

@@ -19,9 +19,9 @@ from relief_ray.config import RuntimeConfig, parse
 from relief_ray.errors import UserError
 from relief_ray.experiment.lifecycle import create, reopen
 from relief_ray.experiment.setup import prepare
+from relief_ray.records.base import comparable
 from relief_ray.records.checkpoint import generations
 from relief_ray.records.run_folder import RunFolder, read_rounds, read_run
-from relief_ray.records.schema import comparable
 
 ROOT = Path(__file__).parents[3]
 CONFIG = {
