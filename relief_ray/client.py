@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from relief_ray.groups import GroupLayout, Params
+from relief_ray.messages import Assignment, ClientInfo, ClientState, Update
 from relief_ray.protocols import Planner
 from relief_ray.streams import Streams
 
