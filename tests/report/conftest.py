@@ -19,7 +19,7 @@ from relief_ray.records.schema import (
     Stages,
     Totals,
 )
-from relief_ray.report.experiments import PAPER_CLOCK
+from relief_ray.report.experiments import HEADLINE_CLOCK
 from relief_ray.report.inventory import GridItem, Inventory
 from relief_ray.report.registered import Registered, Registry
 from relief_ray.report.runs import Loaded
@@ -222,7 +222,7 @@ def item(loaded, status="done", why=""):
 
 
 def on(loaded, *, by_paper=True, digest=None, where=None, **config):
-    """The run with other configuration values, other sources, and the paper's clock beside its own."""
+    """The run with other configuration values, other sources, and the headline clock beside its own."""
     base = loaded.run.config
     merged = {k: {**base.get(k, {}), **v} if isinstance(v, dict) else v for k, v in config.items()}
     changed = {"config": base | merged} | ({"source_digest": digest} if digest else {})
@@ -231,14 +231,14 @@ def on(loaded, *, by_paper=True, digest=None, where=None, **config):
         rounds = tuple(
             r.model_copy(
                 update={
-                    "costs": {PAPER_CLOCK: next(iter(r.costs.values())), **r.costs},
-                    "totals": {PAPER_CLOCK: next(iter(r.totals.values())), **r.totals},
+                    "costs": {HEADLINE_CLOCK: next(iter(r.costs.values())), **r.costs},
+                    "totals": {HEADLINE_CLOCK: next(iter(r.totals.values())), **r.totals},
                 }
             )
             for r in rounds
         )
         reference = loaded.run.budget["fedavg_reference"]
-        changed["budget"] = {"fedavg_reference": {PAPER_CLOCK: next(iter(reference.values())), **reference}}
+        changed["budget"] = {"fedavg_reference": {HEADLINE_CLOCK: next(iter(reference.values())), **reference}}
     run = loaded.run.model_copy(update=changed)
     return dataclasses.replace(loaded, run=run, rounds=rounds, where=where or loaded.where)
 

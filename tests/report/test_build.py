@@ -264,7 +264,7 @@ def test_a_reconstructed_method_stands_in_its_row_whether_run_or_planned(make, p
 
 
 def test_the_tables_name_their_clock_and_who_planned(usual):
-    """By the paper's clock stand Tables I and III; claims and the first sentence go by the planner's."""
+    """By the headline clock stand Tables I and III; claims and the first sentence go by the planner's."""
     document = build(usual)
     main, ablation = sheet(document, "e1-main"), sheet(document, "e1-ablation")
     clock = "`flop_proportional`"

@@ -128,7 +128,7 @@ def test_frozen_forward_is_counted_apart():
     assert block.forward_flops - block.frozen_forward_flops == adapters
     assert block.input_grad_flops - block.frozen_grad_flops == adapters
     assert block.weight_grad_flops["encoder.acc.1"] == adapters
-    assert costs.group_flops("encoder.acc.1") == 3 * adapters, "the paper's clock knows adapters alone"
+    assert costs.group_flops("encoder.acc.1") == 3 * adapters, "flop_proportional knows adapters alone"
     whole = sum(f.forward_flops for f in costs.flops.values())
     owned = sum(f.forward_flops - f.frozen_forward_flops for s in costs.stages if s.groups for f in [costs.flops[s.id]])
     assert costs.frozen_forward_flops() == whole - owned
