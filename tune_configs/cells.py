@@ -29,6 +29,7 @@ GRIDS: Mapping[str, Callable[[], Grid]] = MappingProxyType(
         "diagnostics": paper_grids.diagnostics,
         "testbed": paper_grids.testbed,
         "coupling": paper_grids.coupling,
+        "dsa_study": paper_grids.dsa_study,
         "search_lr": search_lr.grid,
         "smoke": paper_grids.smoke,
     }

@@ -15,6 +15,7 @@ from tune_configs.grid import (
     Grid,
     Level,
 )
+from tune_configs.presets import CLAIMS
 
 
 def main_cnn() -> Grid:
@@ -147,6 +148,30 @@ def coupling() -> Grid:
         methods=(REFERENCE, PROPOSED, *VARIANTS, "v2_mandatory", *BOUNDS),
         axes=(Axis(name="backbones", levels=(CNN,)), Axis(name="coupling", levels=_COUPLINGS)),
         settings=PAPER,
+    )
+
+
+_SLOTS = Level(name="slots3", settings={"strategy.slots_slowest": 3})
+
+
+def dsa_study() -> Grid:
+    """Our main study: RELIEF's parts on held-out subjects of Daily and Sports Activities, 48 pairs for each claim.
+
+    FedAvg, V0 by three rules of the budget, V1 to V3, one-field variants; 4 folds x 12 replicates, 15 rounds of E = 2.
+    """
+    return Grid(
+        name="dsa_study",
+        title="RELIEF on held-out subjects: three rules of its budget, V1 to V3, one-field variants, 12 replicates",
+        methods=(REFERENCE, PROPOSED, *VARIANTS, "v2_mandatory", "v3_mandatory"),
+        datasets=("dsa",),
+        axes=(Axis(name="backbones", levels=(CNN,)),),
+        own={
+            PROPOSED: (Level(name="count"), Level(name="time", settings={"strategy.fill": "time"}), _SLOTS),
+            "v3_mandatory": (_SLOTS,),
+        },
+        replicates=tuple(range(12)),
+        settings={"rounds": 15, "evaluation.every": 5, "record.checkpoint_every": 5},
+        claims=str(CLAIMS / "dsa_study.yaml"),
     )
 
 

@@ -72,7 +72,9 @@ def test_the_speed_of_tuned_runs_stands_beside_their_f1(make, page):
         "4.00",
         "1.25",
     )
-    assert rows["fedavg"][f"speedup, tuned, `{HEADLINE_CLOCK}`"].text == "1.00" and rows["fedel"][main.head[-1]].text == ""
+    assert (
+        rows["fedavg"][f"speedup, tuned, `{HEADLINE_CLOCK}`"].text == "1.00" and rows["fedel"][main.head[-1]].text == ""
+    )
     (note,) = (n for n in main.notes if "also decides the speed" in n)
     assert note.endswith(f"helora ({PRESETS['helora'].search_trades_speed}).") and "fedavg" not in note
     assert [n for n in main.notes if n.startswith(STAND_IN)], "the mark is explained below the table"
