@@ -1,4 +1,4 @@
-"""What RELIEF's budget grants whom, and what its rounds cost, on the fleets of the paper and ours; nothing is trained.
+"""Compute what RELIEF's budget grants whom, and what its rounds cost, on the paper's fleets and ours, untrained.
 
 ``python -m benchmarks.allocation [--doc docs/allocation.md] [--backbone2]`` writes the tables between the markers of
 that page, or prints them. Shapes and costs are counted on the real backbones; divergences are not known without

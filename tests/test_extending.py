@@ -116,7 +116,7 @@ def test_the_method(shell, place):
     assert list(run["own_sources"]) == ["my_method.py"]
     packed = json.loads((place / "runs/both/my_method.MyMethod-s0/run.json").read_text())
     assert packed["runtime"]["mode"] == "packed" and packed["status"] == "done"
-    assert re.search(r"my_method:MyMethod +\d", printed.split("method ")[-1])
+    assert re.search(r"my_method:MyMethod +\d", printed)
 
 
 @pytest.mark.ray

@@ -54,13 +54,23 @@ class Progress:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunRequest:
-    """Request to run an experiment; ``path`` is an existing run folder without a driver, absolute."""
+    """Request to run an experiment.
+
+    Attributes:
+        setup: everything that the run needs.
+        path: an existing run folder without a driver, absolute.
+        group: the hosts that its clients run on.
+        options: how they run.
+        make_tracker: makes the receiver of the run's events.
+        reported: last round that the driver was told of before the coordinator's process died; None: the first start.
+    """
 
     setup: ray.ObjectRef[Setup]
     path: Path
     group: HostGroup
     options: RuntimeOptions
     make_tracker: Callable[[], Tracker]
+    reported: int | None = None
 
 
 class GracePeriod:
@@ -148,6 +158,9 @@ class Coordinator:
         ):
             folder.update(runtime=executor.facts())
             experiment = Experiment(setup=setup, folder=folder, executor=executor, tracker=tracker)
+            if request.reported is not None:
+                # Committed by the process that died, which had no time to say so.
+                self._records = [r for r in folder.rounds() if request.reported < r.round < experiment.next_round]
             self._experiment, self._repairs = experiment, experiment.repairs
             gauges = Gauges(cell=folder.path.name, setup=setup)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -92,7 +92,7 @@ def follow(
             starts += 1
             on_note("the coordinator's process died; it goes on from the last checkpoint")
             _await(coordinator, error)
-            run = coordinator.run.remote(request)
+            run = coordinator.run.remote(replace(request, reported=relay.seen if relay.seen >= 0 else None))
 
 
 def _progress(coordinator: Handle, relay: ProgressRelay) -> Progress:

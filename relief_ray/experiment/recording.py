@@ -64,6 +64,7 @@ def round_record(
 ) -> RoundRecord:
     """Build a round's record; ``metrics``: by part of the data, ``before``: totals of the last record."""
     trained, state, reference = result.trained, result.state, fedavg_costs(setup, context.participants)
+    everyone = len(context.participants) == len(setup.fleet)
     diagnosed = {name: dict(table) for name, table in setup.strategy.diagnose(state, setup.layout).items()}
     return RoundRecord(
         round=context.round,
@@ -86,7 +87,7 @@ def round_record(
         deadline_s=target_s,
         speedup=_speedup(setup, result, reference),
         speedup_paper=speedup_paper,
-        fedavg={} if len(context.participants) == len(setup.fleet) else fedavg_records(reference),
+        fedavg={} if everyone else fedavg_records(reference),
         trained_fraction=_trained_fraction(setup, result),
         moved_bytes=trained.moved_bytes,
         server_s=result.server_s,

@@ -35,6 +35,7 @@ BASE: Values = {
     "data": {"name": "dsa_mini", "stride_s": 10.0},
     "backbone": {"conv1": 8, "conv2": 8, "steps": 4, "fusion": 6},
     "training": {"epochs": 1, "lr": 0.01},
+    "costs": {"planning_time": "split_naive"},
     "fleet": {"gap": 2.0, "types": {t: FAST_LINK for t in "ABC"}},
     "evaluation": {"every": 2},
     "rounds": 3,
@@ -43,7 +44,7 @@ BASE: Values = {
 }
 
 
-def strategy_values(preset: str, deadline_fraction: float = 0.45) -> Values:
+def strategy_values(preset: str, deadline_fraction: float = 0.3) -> Values:
     """A preset, with a deadline under which its allocation has something to decide."""
     return (
         {"name": preset}

@@ -166,7 +166,6 @@ REFUSED = {
     "darkdistill": "distils models into each other",
     "fedicu": "lengths and directions",
     "harmony": "clusters that are formed anew",
-    "harmony_table": "groups that are not averaged",
     "pilot": "mixed with its nearest",
 }
 

@@ -40,7 +40,7 @@ def test_json_is_one_object_per_line_and_agrees_with_the_records(invoke, tmp_pat
     assert [e["event"] for e in events[:5]] == ["run", "round", "round", "round", "end"]
     records = read_rounds(tmp_path / "relief-s0")
     assert [e["loss"] for e in events[1:4]] == [r.loss for r in records]
-    assert events[3]["energy_j"] == records[-1].totals["split_naive"].energy_j
+    assert events[3]["energy_j"] == records[-1].totals["flop_proportional"].energy_j
     assert events[4]["status"] == "done"
 
 

@@ -352,7 +352,7 @@ def test_a_context_without_data_cannot_probe():
 @pytest.mark.usefixtures("run_cache")
 def test_prices_are_the_cost_models_own(case):
     """On both real backbones: the tree prices every selection of a window as the planner does."""
-    setup = prepare(config_of(case))
+    setup = prepare(config_of(case, costs={"planning_time": "split_naive"}))
     context = setup_context(setup, 1)
     layout, client = setup.layout, setup.fleet.clients[-1]
     own = own_groups(layout)
