@@ -231,15 +231,46 @@ STATUS_WORDS = {"planned", "created", "running", "interrupted", "failed", "done"
 
 
 def test_one_module_names_the_statuses_of_runs_and_cells():
-    """Another `Literal` or `Enum` of these words would be a second vocabulary."""
-    offenders = []
-    for path in sources():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            is_literal = isinstance(node, ast.Subscript) and ast.unparse(node.value).endswith("Literal")
-            words = {n.value for n in ast.walk(node) if isinstance(n, ast.Constant)} if is_literal else set()
-            if len(words & STATUS_WORDS) > 1:
-                offenders.append(f"{name_of(path)}: {ast.unparse(node)}")
+    """Another `Literal`, `Enum` or collection of these words would be a second vocabulary."""
+    offenders = [
+        f"{name_of(path)}: {text}"
+        for path in sources()
+        for text in status_lists(ast.parse(path.read_text(encoding="utf-8")))
+    ]
     assert [o.partition(":")[0] for o in offenders] == ["relief_ray/records/schema.py"] * 2, offenders
+
+
+def status_lists(tree):
+    """Sources of all literal types, enumerations, tuples, lists and sets with more than one word for a status."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef) and any("Enum" in ast.unparse(base) for base in node.bases):
+            constants = {n.value for n in ast.walk(node) if isinstance(n, ast.Constant)}
+            names = {n.id.lower() for n in ast.walk(node) if isinstance(n, ast.Name)}
+            words = constants | names
+        elif isinstance(node, ast.Tuple | ast.List | ast.Set):
+            words = {n.value for n in node.elts if isinstance(n, ast.Constant)}
+        elif isinstance(node, ast.Subscript) and ast.unparse(node.value).endswith("Literal"):
+            words = {n.value for n in ast.walk(node) if isinstance(n, ast.Constant)}
+        else:
+            continue
+        if len({w for w in words if isinstance(w, str)} & STATUS_WORDS) > 1:
+            yield ast.unparse(node)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "Literal['done', 'failed']",
+        "typing.Literal['done', 'x', 'failed']",
+        "('done', 'failed')",
+        "{'done', 'failed'}",
+        "class S(enum.Enum):\n    A = 'done'\n    B = 'failed'",
+        "class S(StrEnum):\n    DONE = auto()\n    FAILED = auto()",
+    ],
+)
+def test_a_second_list_of_statuses_is_found(code):
+    assert list(status_lists(ast.parse(code)))
+    assert not list(status_lists(ast.parse(code.replace("failed", "late").replace("FAILED", "LATE"))))
 
 
 def test_the_calls_that_rename_are_found():
