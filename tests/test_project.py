@@ -231,7 +231,10 @@ STATUS_WORDS = {"planned", "created", "running", "interrupted", "failed", "done"
 
 
 def test_one_module_names_the_statuses_of_runs_and_cells():
-    """Another `Literal`, `Enum` or collection of these words would be a second vocabulary."""
+    """Another `Literal` or `Enum` of these words would be a second vocabulary, and so would a collection of any words.
+
+    One that is annotated with `Status` is none: mypy compares its words.
+    """
     offenders = [
         f"{name_of(path)}: {text}"
         for path in sources()
@@ -241,14 +244,15 @@ def test_one_module_names_the_statuses_of_runs_and_cells():
 
 
 def status_lists(tree):
-    """Sources of all literal types, enumerations, tuples, lists and sets with more than one word for a status."""
+    """Sources of literal types, enumerations and named collections of other types that list statuses."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef) and any("Enum" in ast.unparse(base) for base in node.bases):
             constants = {n.value for n in ast.walk(node) if isinstance(n, ast.Constant)}
             names = {n.id.lower() for n in ast.walk(node) if isinstance(n, ast.Name)}
             words = constants | names
-        elif isinstance(node, ast.Tuple | ast.List | ast.Set):
-            words = {n.value for n in node.elts if isinstance(n, ast.Constant)}
+        elif isinstance(node, ast.Assign) or (isinstance(node, ast.AnnAssign) and not is_of_status(node)):
+            collection = isinstance(node.value, ast.Tuple | ast.List | ast.Set)
+            words = {n.value for n in node.value.elts if isinstance(n, ast.Constant)} if collection else set()
         elif isinstance(node, ast.Subscript) and ast.unparse(node.value).endswith("Literal"):
             words = {n.value for n in ast.walk(node) if isinstance(n, ast.Constant)}
         else:
@@ -257,13 +261,17 @@ def status_lists(tree):
             yield ast.unparse(node)
 
 
+def is_of_status(assignment):
+    return re.search(r"\b(Run)?Status\b", ast.unparse(assignment.annotation)) is not None
+
+
 @pytest.mark.parametrize(
     "code",
     [
         "Literal['done', 'failed']",
         "typing.Literal['done', 'x', 'failed']",
-        "('done', 'failed')",
-        "{'done', 'failed'}",
+        "A = ('done', 'failed')",
+        "A: set[str] = {'done', 'failed'}",
         "class S(enum.Enum):\n    A = 'done'\n    B = 'failed'",
         "class S(StrEnum):\n    DONE = auto()\n    FAILED = auto()",
     ],
@@ -271,6 +279,7 @@ def status_lists(tree):
 def test_a_second_list_of_statuses_is_found(code):
     assert list(status_lists(ast.parse(code)))
     assert not list(status_lists(ast.parse(code.replace("failed", "late").replace("FAILED", "LATE"))))
+    assert not list(status_lists(ast.parse("A: tuple[Status, ...] = ('done', 'failed')")))
 
 
 def test_the_calls_that_rename_are_found():
