@@ -6,6 +6,7 @@ Also digests of files, the cache folder, and messages about errors of the disk.
 from __future__ import annotations
 
 import errno
+import glob
 import hashlib
 import json
 import os
@@ -99,6 +100,13 @@ def move(source: Path, target: Path) -> None:
 def _beside(path: Path) -> Path:
     """Return a hidden name in the same folder that no other process uses."""
     return path.with_name(f".{path.name}.{uuid4().hex[:12]}.part")
+
+
+def remove_parts(path: Path) -> None:
+    """Remove what writers of the file ``path`` left beside it when they were killed; call it as its only writer."""
+    for part in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
+        with suppress(OSError):
+            part.unlink()
 
 
 def digest_files(files: Mapping[str, Path], memory: Path) -> dict[str, str]:

@@ -182,7 +182,7 @@ def _check_strategy(name: str) -> None:
 
 
 def _check_folder(cell: CellFolder) -> None:
-    """Check that a folder is free, or hold this very run and can be read.
+    """Check that a folder is free, or holds this very run and can be read.
 
     Raises:
         UserError: it holds another run or a damaged one, or another driver is at work there.

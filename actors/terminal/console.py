@@ -62,7 +62,7 @@ class Lines(Reporter):
         print("  " + round_line(record, self._rounds, clock), flush=True)
 
     def end(self, end: CellEnd) -> None:
-        """Print a line for a reused run; of others the rounds' lines have told everything."""
+        """Print a line for a reused run; others have a line per round already."""
         if end.reused:
             self._num_begun += 1
             line = "  ".join([f"{end.title}: {end.why}", *scores(end.record)])

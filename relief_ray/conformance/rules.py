@@ -10,7 +10,7 @@ from typing import Literal
 
 from relief_ray.errors import ClientFailed
 
-Status = Literal["kept", "broken", "not judged"]
+RuleOutcome = Literal["kept", "broken", "not judged"]
 
 
 class Broken(Exception):
@@ -112,7 +112,7 @@ class Verdict:
     """
 
     rule: str
-    status: Status
+    status: RuleOutcome
     found: str = ""
 
 

@@ -15,7 +15,7 @@ from relief_ray.data.registry import get_spec
 from relief_ray.data.source import Source, find_source, open_source
 from relief_ray.files import sha256_file
 
-Status = Literal["known", "differs", "unlisted"]
+FileCheck = Literal["known", "differs", "unlisted"]
 
 _ASSETS = Path(__file__).parent / "assets"
 
@@ -40,13 +40,13 @@ def digests(spec: DatasetSpec, source: Source) -> dict[str, str]:
         return {end: hashlib.sha256(members.read(name)).hexdigest() for name, end in names.items()}
 
 
-def compare(spec: DatasetSpec, computed: Mapping[str, str]) -> dict[str, Status]:
-    """Status of each computed digest: as in the list, different, or not listed."""
+def compare(spec: DatasetSpec, computed: Mapping[str, str]) -> dict[str, FileCheck]:
+    """Compare each computed digest with the list: the same, different, or not listed."""
     listed = known_digests(spec.name)
-    return {name: _status(listed.get(name), digest) for name, digest in computed.items()}
+    return {name: _check(listed.get(name), digest) for name, digest in computed.items()}
 
 
-def _status(listed: str | None, digest: str) -> Status:
+def _check(listed: str | None, digest: str) -> FileCheck:
     if listed is None:
         return "unlisted"
     return "known" if listed == digest else "differs"

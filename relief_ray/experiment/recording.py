@@ -269,8 +269,7 @@ def run_record(setup: Setup, parent: str | None = None) -> RunRecord:
 def binding_of(setup: Setup, run: RunRecord) -> Binding:
     """Return the identities that a checkpoint of ``run`` is bound to.
 
-    Another program than the one that began the run may hash the same configuration differently (its schema or its
-    defaults changed): there the recorded hash holds.
+    A run that another program goes on with (``--other-code``) stays under the hash that it was begun with (ADR 22).
     """
     return Binding(
         config_hash=config_hash(setup.config.identity()) if other_program(run) is None else run.config_hash,

@@ -148,6 +148,8 @@ class RunFolder:
         self.path = path
         self.run = run
         self._lock = lock
+        for name in (RUN_FILE, ROUNDS_FILE):
+            files.remove_parts(path / name)
         lines = scan(path / ROUNDS_FILE)
         self.repairs = (f"{ROUNDS_FILE}: {lines.torn}; it was cut off",) if lines.torn else ()
         self._open_ledger(lines.num_bytes)
@@ -267,9 +269,7 @@ class RunFolder:
 
 def forget_error(folder: Path) -> None:
     """Remove ``error.json``, which a grid keeps of a failed attempt: a new attempt begins."""
-    path = folder / ERROR_FILE
-    if path.exists():
-        path.unlink(missing_ok=True)
+    (folder / ERROR_FILE).unlink(missing_ok=True)
 
 
 def _take(path: Path) -> FileLock:

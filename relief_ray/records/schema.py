@@ -401,7 +401,7 @@ class RoundRecord(Record):
 
     @property
     def diagnosed(self) -> dict[str, dict[str, float]]:
-        """All that the method's ``diagnose`` told, under the names that it used."""
+        """Tables that the method's ``diagnose`` returned, by the names that it gave them."""
         own_fields = {"d_bar": self.d_bar, "silhouettes": self.silhouettes}
         return {name: table for name, table in own_fields.items() if table} | self.diagnostics
 

@@ -10,10 +10,11 @@ from typing import Protocol, TypeVar
 
 from pydantic import JsonValue
 
+from relief_ray.config import parse
 from relief_ray.errors import UserError
 from relief_ray.records.schema import MethodFacts, RunRecord
 from relief_ray.report.inventory import choice_kind, chosen_keys, searched_keys, variant_names
-from relief_ray.report.runs import Loaded, Replicate, flat, load_runs, require_complete, with_defaults
+from relief_ray.report.runs import Loaded, Replicate, flat, load_runs, require_complete
 from relief_ray.report.statistics import Paired, paired
 from relief_ray.report.summary import RunSummary, Values, measures, summarise_run
 from relief_ray.strategies import REFERENCE
@@ -152,14 +153,24 @@ def flat_setting(config: Mapping[str, JsonValue], searched: Iterable[str] = ()) 
     """The flat configuration without ``FREE`` and without the values that a search chose; the choice itself stays.
 
     ``searched``: keys that a search varies for any method. A method that keeps its batch size stands beside one for
-    which the batch size was searched, so the setting of a searched cell holds no batch size at all. A key that the
-    run's program did not have yet counts as its default, where this layer knows it (``with_defaults``).
+    which the batch size was searched, so the setting of a searched cell holds no batch size at all.
     """
     kind = choice_kind(config)
     free = (*FREE, "choice", *chosen_keys(config), *(searched if kind else ()))
-    values = flat(with_defaults(config))
+    values = flat(_parsed(config))
     kept = {k: v for k, v in values.items() if not any(k == name or k.startswith(f"{name}.") for name in free)}
     return kept | ({"choice": kind} if kind else {})
+
+
+def _parsed(config: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
+    """Return the settings beside ``FREE`` as this program reads them, so that equal identities give equal settings.
+
+    A configuration that it cannot read, such as one with a user's backbone that is not here, is returned as it stands.
+    """
+    try:
+        return parse({key: value for key, value in config.items() if key not in FREE}).model_dump(mode="json")
+    except UserError:
+        return config
 
 
 def refuse_mixture(runs: Sequence[Loaded], searched: Iterable[str] = ()) -> None:

@@ -6,19 +6,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import BaseModel, JsonValue, ValidationError
+from pydantic import JsonValue, ValidationError
 
 from relief_ray.data.config import DataConfig
 from relief_ray.data.registry import get_spec
-from relief_ray.devices.accounting import CostConfig
 from relief_ray.devices.fleet import FleetConfig, build_fleet
 from relief_ray.errors import UserError
 from relief_ray.messages import Fleet
-from relief_ray.models.registry import BACKBONES
 from relief_ray.records.cells import judge
 from relief_ray.records.run_folder import RUN_FILE, is_done, read_rounds, read_run
 from relief_ray.records.schema import RoundRecord, RunRecord
-from relief_ray.training.config import TrainingConfig
 
 Replicate = tuple[int, int, int]
 # The number of a replicate and -1; where the configuration has none, seed and rotation.
@@ -28,12 +25,6 @@ SPLIT_NAMES = {
     "held_out_subject": "held-out subjects",
     "within_subject": "within subjects",
     "random_leaky": "random windows (LEAKY)",
-}
-_DEFAULTS: Mapping[str, BaseModel] = {
-    "data": DataConfig(),
-    "fleet": FleetConfig(),
-    "training": TrainingConfig(),
-    "costs": CostConfig(),
 }
 NOT_RUNS = frozenset({"stale", "mlartifacts", "mlruns"})
 
@@ -131,24 +122,6 @@ def _flat(prefix: str, node: Mapping[str, JsonValue]) -> Iterator[tuple[str, Jso
             yield from _flat(f"{prefix}{key}.", value)
         else:
             yield f"{prefix}{key}", value
-
-
-def with_defaults(config: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """Return the configuration with keys of data, fleet, training, costs and backbone that its program lacked.
-
-    A key that was added since has its default there. Keys outside sections stay as they are: they are in every record.
-    So do those of a user's own backbone, whose class a report does not load: where one of its keys was added, runs from
-    before and after differ in it, and are refused as a mixture.
-    """
-    backbone = config.get("backbone")
-    name = str(backbone.get("name")) if isinstance(backbone, dict) else ""
-    chosen = {"backbone": BACKBONES[name]()} if name in BACKBONES else {}
-    filled = dict(config)
-    for key, defaults in {**_DEFAULTS, **chosen}.items():
-        section = config.get(key)
-        if isinstance(section, dict):
-            filled[key] = {**defaults.model_dump(mode="json"), **section}
-    return filled
 
 
 def config_int(run: RunRecord, path: str, default: int = 0) -> int:

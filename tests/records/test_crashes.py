@@ -19,17 +19,23 @@ def assert_previous_or_new(scenario, path: Path, saved: int) -> None:
     assert [r.round for r in read_rounds(path)] == list(range(len(read_rounds(path))))
 
 
+def parts_in(path: Path) -> list[Path]:
+    """Return what a killed writer left of ``run.json`` or the ledger."""
+    return list(path.glob(".r*.part"))
+
+
 def test_a_run_killed_at_any_change_ends_with_the_same_bits(scenario, rows, finished, tmp_path):
     killed = rows(tmp_path)
     assert len(killed) >= 60
     assert {row["event"] for row in killed} >= {"write", "fsync", "replace", "mkdir", "unlink", "rmdir"}
     assert {row["signal"] for row in killed} == {9}
     golden = scenario.outcome(finished)
+    assert any(parts_in(Path(row["path"])) for row in killed), "some were killed in the middle of run.json"
     for row in killed:
         path = Path(row["path"])
         assert_previous_or_new(scenario, path, row["saved"])
         scenario.drive(path)
-        assert scenario.outcome(path) == golden, row
+        assert scenario.outcome(path) == golden and not parts_in(path), row
         assert read_run(path).status == "done"
 
 

@@ -47,6 +47,16 @@ def test_a_ledger_torn_at_any_byte_gives_its_whole_lines(path):
         assert len(read_rounds(path)) == sum(end <= cut for end in ends)
 
 
+def test_a_driver_removes_what_killed_writers_of_its_files_left(path):
+    left = [path / f".{name}.0123456789ab.part" for name in ("run.json", "rounds.jsonl", "sync.json")]
+    for part in left:
+        part.write_bytes(b"{")
+    read_run(path)
+    assert all(part.exists() for part in left), "a reader changes nothing"
+    resume(path).close()
+    assert [part.exists() for part in left] == [False, False, True], "an export may be writing sync.json now"
+
+
 def test_of_a_repeated_round_the_last_line_counts(path):
     with resume(path) as folder:
         again = folder.rounds()[1].model_copy(update={"wall_s": 77.0})

@@ -57,7 +57,7 @@ def test_other_experiments_are_refused_with_the_key(make):
     assert [r.label for r in compare_runs([make("fedavg"), make("v1", seed=5)]).rows] == ["fedavg", "v1"]
 
 
-def test_a_key_that_a_program_did_not_have_counts_as_its_default(make):
+def test_runs_of_equal_identities_are_one_experiment(make):
     def of(**training):
         return make("v1", extra={"training": {"epochs": 2, "missing": "zero_input", **training}})
 
@@ -68,6 +68,15 @@ def test_a_key_that_a_program_did_not_have_counts_as_its_default(make):
     assert len(compare_runs([before, make("v1", extra={"costs": {"count_server_time": False}})]).rows) == 2
     with pytest.raises(UserError, match=r"differ in costs\.count_server_time = False and True"):
         compare_runs([before, make("v1", extra={"costs": {"count_server_time": True}})])
+
+
+def test_settings_that_cannot_be_read_here_are_compared_as_they_stand(make):
+    def of(name, width):
+        return make(name, extra={"backbone": {"name": "not.installed:Net", "width": width}})
+
+    assert len(compare_runs([of("fedavg", 8), of("v1", 8)]).rows) == 2
+    with pytest.raises(UserError, match=r"differ in backbone\.width = 8 and 16; compare runs of one experiment"):
+        compare_runs([of("fedavg", 8), of("v1", 16)])
 
 
 def test_an_unknown_clock_is_refused(make):

@@ -1,0 +1,61 @@
+"""Test versions, pins and the wheel."""
+
+import importlib.metadata
+import re
+import zipfile
+
+import pytest
+
+import relief_ray
+from tests.project.tree import PACKAGES, ROOT, name_of, sources
+
+
+def project_file(name):
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def test_version_is_stated_alike_everywhere():
+    assert f'version = "{relief_ray.__version__}"' in project_file("pyproject.toml")
+    assert f"version: {relief_ray.__version__}" in project_file("CITATION.cff")
+    assert f"## [{relief_ray.__version__}]" in project_file("CHANGELOG.md")
+
+
+def test_tested_set_pins_every_direct_dependency_without_local_tags():
+    pins = re.findall(r"^([\w.-]+)==([^;\s]+)", project_file("constraints.txt"), flags=re.M)
+    assert not [f"{name}=={version}" for name, version in pins if "+" in version]
+    pinned = {re.sub(r"[-_.]+", "-", name).lower() for name, _ in pins}
+    lists = re.findall(r"^(dependencies|server|dev) = \[\n(.*?)^\]", project_file("pyproject.toml"), flags=re.M | re.S)
+    assert [name for name, _ in lists] == ["dependencies", "server", "dev"]
+    required = {
+        re.sub(r"[-_.]+", "-", n).lower() for _, body in lists for n in re.findall(r'^    "([\w.-]+)', body, re.M)
+    }
+    assert required - pinned == set()
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """The project's wheel, built here by its own build backend."""
+    builder = pytest.importorskip("hatchling.builders.wheel", reason="hatchling comes with the dev extra")
+    folder = tmp_path_factory.mktemp("wheel")
+    return next(builder.WheelBuilder(str(ROOT)).build(directory=str(folder), versions=["standard"]))
+
+
+def test_wheel_holds_the_three_packages_and_nothing_else(wheel):
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {n.partition("/")[0] for n in names if ".dist-info/" not in n} == set(PACKAGES)
+    assert {f"{package}/py.typed" for package in PACKAGES} <= set(names)
+    assets = {name_of(path) for path in (ROOT / "relief_ray/data/assets").glob("*") if path.is_file()}
+    assert assets | {"relief_ray/citations.bib"} <= set(names)
+    assert {name_of(path) for path in sources()} <= set(names)
+
+
+def test_installed_wheel_owns_its_package_names(wheel, tmp_path, monkeypatch):
+    # `actors` is a generic name: were a dependency to ship one too, it would show here.
+    zipfile.ZipFile(wheel).extractall(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    owners = importlib.metadata.packages_distributions()
+    assert {package: set(owners[package]) for package in PACKAGES} == {package: {"relief-ray"} for package in PACKAGES}
+    (script,) = importlib.metadata.entry_points(name="relief-ray", group="console_scripts").select(
+        value="actors.cli:main"
+    )
+    assert script.value == "actors.cli:main"
