@@ -244,7 +244,7 @@ def test_reports_show_a_users_methods_as_their_file_states_them(hooked, tmp_path
     comparison = compare([tmp_path / "runs"])
     shown = {row.label: (row.method.kind, row.is_bound) for row in comparison.rows}
     assert list(shown) == [
-        "Half & half, halved (reconstructed)", "Half & half", f"{hooked}:Untitled", "fedavg", "Ceiling",
+        "fedavg", "Half & half, halved (reconstructed)", "Half & half", f"{hooked}:Untitled", "Ceiling",
     ]  # fmt: skip
     assert shown["Ceiling"] == ("bound", True) and shown["fedavg"] == ("baseline", False)
     assert comparison.runs_of("Half & half")[0].run.warnings[0] in remarks(comparison)

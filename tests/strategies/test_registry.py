@@ -10,8 +10,19 @@ from pathlib import Path
 import pytest
 
 from relief_ray.records.schema import MethodFacts
+from relief_ray.report.comparison import compare_runs
 from relief_ray.report.paper import PAPER_METHODS, REPRESENTATIVE, VARIANT_ROWS
-from relief_ray.strategies import DESCRIBED, METHODS, PRESETS, PROPOSED, by_registry, facts_of, method_name
+from relief_ray.strategies import (
+    DESCRIBED,
+    METHODS,
+    PRESETS,
+    PROPOSED,
+    by_registry,
+    facts_of,
+    method_name,
+    presets_of,
+)
+from tests.report.conftest import build
 from tune_configs.cells import load_grid
 
 ROOT = Path(__file__).parent.parent.parent
@@ -103,6 +114,10 @@ def test_lists_tables_figures_and_grids_have_one_order():
         assert sorted(names, key=presets.index) == list(names)
     labels = [method_name(config, name) for name, config in PRESETS.items()]
     assert by_registry(["mine", *reversed(labels), "relief (gamma=0.5)"]) == [*labels, "mine", "relief (gamma=0.5)"]
+    bounds = presets_of("bound")
+    compared = compare_runs([build(name) for name in ("mine:A", "mine:B", *reversed(presets))])
+    others = [label for name, label in zip(presets, labels, strict=True) if name not in bounds]
+    assert [row.label for row in compared.rows] == [*others, "mine:A", "mine:B", *bounds]
 
 
 def test_grids_take_kinds_from_the_methods():
