@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from actors.commands.conformance import heading
 from actors.commands.explain import explain_command
 from actors.commands.fleet import show
 from actors.commands.plan import make_plan, write_plan
@@ -25,6 +26,7 @@ from relief_ray.report.runs import is_pooled, load_runs
 from relief_ray.strategies.fedavg import FedAvg
 from tests.conformance.cases import BASE, after_rounds, drive, outcome
 from tests.own import METHOD
+from tune_configs.cells import cells_of, load_grid
 
 pytestmark = pytest.mark.usefixtures("run_cache")
 
@@ -181,6 +183,8 @@ def explain(request):
 
 class Hooked(StrategyConfig):
     title = "Half & half"
+    about = "FedSA-LoRA with half a second a round"
+    search = {"heads": {"weighting": "uniform"}, "windows": {"weighting": "samples"}}
     citation = "@misc{half2026, title = {Half and half}}"
     paper_accounting = "fedavg"
 
@@ -218,7 +222,7 @@ def hooked(write):
 
 def test_a_users_method_has_every_hook_that_a_built_in_one_has(hooked, tmp_path):
     config = with_strategy(f"{hooked}:Hooked", costs={"accounting": "table"})
-    assert (config.strategy.kind, config.strategy.about, config.strategy.reconstructed) == ("own", "", False)
+    assert (config.strategy.kind, config.strategy.reconstructed) == ("own", False)
     drive(config, tmp_path / "run")
     run, rounds = read_run(tmp_path / "run"), read_rounds(tmp_path / "run")
     assert run.budget["deadline_s"] == 0.5 and {r.deadline_s for r in rounds} == {0.5}
@@ -267,6 +271,55 @@ def test_a_method_that_was_only_planned_is_called_as_its_run_would_be(hooked, tm
     items = take_inventory([tmp_path]).items
     assert [(item.label, item.status) for item in items] == [("Half & half", "planned"), ("Ceiling", "planned")]
     assert [item.method.is_bound for item in items] == [False, True]
+
+
+def test_a_grid_takes_a_users_methods_by_import_path(hooked, tmp_path):
+    grid = f"""
+from tune_configs.grid import Grid, Level
+def grid():
+    own = {{'{hooked}.py:Halved': (Level(name='uniform', settings={{'strategy.weighting': 'uniform'}}),)}}
+    return Grid(
+        name='g', title='', methods=('fedavg', '{hooked}.py:Halved'), datasets=('dsa_mini',), seeds=(0,), own=own
+    )
+"""
+    (tmp_path / "grid.py").write_text(grid)
+    loaded = load_grid(str(tmp_path / "grid.py"))
+    fedavg, halved = cells_of(loaded)
+    assert (halved.label, halved.setting) == (f"{hooked}:Halved", "dsa_mini-uniform") and fedavg.label == "fedavg"
+    assert halved.name.startswith(f"dsa_mini-uniform-{hooked}.Halved-s0-")
+    chosen = cells_of(loaded, [f"methods=[fedavg, {hooked}.py:Hooked, {hooked}:Ceiling]"])
+    assert [cell.label for cell in chosen] == ["fedavg", f"{hooked}:Hooked", f"{hooked}:Ceiling"]
+    (one,) = cells_of(loaded, [f"methods={hooked}:Hooked", "rounds=1"])
+    assert one.config.label() == f"{hooked}:Hooked" and one.config.modules() == (hooked,)
+    for path, words in ((f"{hooked}:Missing", "has no 'Missing'"), ("no_such:Mine", "no module 'no_such'")):
+        with pytest.raises(UserError, match=words):
+            cells_of(loaded, [f"methods={path}"])
+        with pytest.raises(UserError, match=words):
+            cells_of(load_grid("search_lr"), [f"methods={path}"])
+
+
+def test_a_search_tries_the_values_that_a_users_class_states(hooked):
+    methods = f"methods=[relief, {hooked}.py:Hooked, {hooked}:Untitled]"
+    cells = cells_of(load_grid("search_lr"), [methods, "datasets=dsa_mini"])
+    tried = {label: [c for c in cells if c.label == f"{hooked}:{label}"] for label in ("Hooked", "Untitled")}
+    assert {c.setting.rpartition("-")[2]: c.config.strategy.weighting for c in tried["Hooked"]} == {
+        "heads": "uniform",
+        "windows": "samples",
+    }
+    assert len(tried["Hooked"]) == 5 * 2 and len({c.hash for c in tried["Hooked"]}) == 10
+    assert {c.config.choice.parameters for c in tried["Hooked"]} == {("training.lr", "strategy.weighting")}
+    assert {c.config.choice.parameters for c in tried["Untitled"]} == {("training.lr", "training.batch_size")}
+    assert len(tried["Untitled"]) == 15
+
+
+def test_conformance_says_what_a_users_method_is(hooked):
+    shown = {name: heading(with_strategy(f"{hooked}:{name}")) for name in ("Hooked", "Halved", "Untitled")}
+    assert shown == {
+        "Hooked": "Half & half (own): FedSA-LoRA with half a second a round",
+        "Halved": "Half & half, halved (reconstructed) (ablation of mine): FedSA-LoRA with half a second a round",
+        "Untitled": f"{hooked}:Untitled (baseline)",
+    }
+    assert heading(with_strategy("v1")).startswith("v1 (ablation): RELIEF without elastic training")
 
 
 def test_two_methods_of_one_title_are_told_apart_by_their_import_paths():

@@ -5,7 +5,7 @@ A grid is data; ``tune_configs.cells`` turns it into configurations. Methods and
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from types import MappingProxyType
@@ -86,10 +86,11 @@ class Grid:
     Attributes:
         name: the grid's name.
         title: one line on it.
-        methods: presets of strategies.
+        methods: presets of strategies, or import paths of users' own: `lab.methods:Mine`, `lab/methods.py:Mine`.
         datasets: names of datasets.
         axes: further axes, each with its levels.
         own: further levels of single methods, by method; in a search these are its tries.
+        tries: makes these levels for a method that a user adds to a search; None: such a method has none.
         seeds: the seeds.
         folds: held-out folds; None: all of the dataset's.
         settings: keys and values for every cell; the paper's unless a grid says otherwise.
@@ -102,6 +103,7 @@ class Grid:
     datasets: tuple[str, ...] = ("pamap2", "mhealth")
     axes: tuple[Axis, ...] = ()
     own: Mapping[str, tuple[Level, ...]] = field(default_factory=dict)
+    tries: Callable[[str], tuple[Level, ...]] | None = None
     seeds: tuple[int, ...] = (0, 1, 2)
     folds: tuple[int, ...] | None = None
     settings: Settings = field(default_factory=dict)
