@@ -291,6 +291,7 @@ class Strategy:
         adapt: modules that it adds to a backbone of that layout, e.g. early exits or experts.
         bootstrap: whether a round 0 trains everything on all clients first (Algorithm 1, line 1).
         deadline_s: round target ``T*`` in seconds of a method that has one; it is recorded with every round.
+        deadline_text: what the target means, for `relief-ray fleet show`; empty: it is called the method's deadline.
         warnings: judges a run before it begins (a setting that leaves the method without effect); ``run.json`` keeps
             the sentences.
         diagnose: numbers about a state that the round's record keeps, e.g. a smoothed divergence by group.
@@ -307,6 +308,7 @@ class Strategy:
     evaluate: Callable[[ServerState, Fleet], EvalPlan] = canonical_global
     adapt: Callable[[GroupLayout, Fleet], tuple[ExtraModule, ...]] = nothing_added
     deadline_s: Callable[[RoundContext], float] | None = None
+    deadline_text: str = ""
     warnings: Callable[[PlannedRun], tuple[str, ...]] = no_warnings
     diagnose: Callable[[ServerState, GroupLayout], Diagnostics] = no_diagnostics
     explain: Callable[[ExplainRequest], Explanation] | None = None

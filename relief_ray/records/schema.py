@@ -89,6 +89,11 @@ class MethodFacts(Record):
         """Whether it bounds what methods can reach: tables set it apart and no method is ranked against it."""
         return self.kind == "bound"
 
+    @property
+    def is_fitted(self) -> bool:
+        """Whether its settings were chosen so that its costs agree with the paper's."""
+        return self.kind.endswith("FITTED")
+
 
 class RunRecord(Record):
     """Facts of one run (``run.json``).

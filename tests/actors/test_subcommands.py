@@ -95,6 +95,9 @@ def test_fleet_show_agrees_with_the_runs_records(invoke, runs: Path) -> None:
     assert facts["target_s"]["split_naive"] == read_rounds(runs / "relief-s0")[1].deadline_s
     text = invoke("fleet", "show", runs / "fedavg-s0").stdout
     assert "Clients that own a sensor: acc 8, gyro 6, mag 3; rare: mag" in text
+    assert PRESETS["relief"].build().deadline_text in text
+    given = invoke("fleet", "show", runs / "relief-s0", "--set=strategy.deadline_s=1.5").stdout
+    assert "the deadline of relief in round 1" in given
     assert f"{facts['target_s']['split_naive']:.3f}" in text
 
 

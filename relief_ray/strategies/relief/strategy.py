@@ -39,6 +39,7 @@ from relief_ray.strategies.relief.divergence import D_BAR, diagnose, smooth, smo
 from relief_ray.strategies.relief.explanation import Reasons, explanation, offers, without_choice
 
 BOOTSTRAP = "bootstrap"
+_DEADLINE_TEXT = "the least time in which every client manages its mandatory blocks: RELIEF's deadline"
 Weight = Callable[[ParamGroup, ClientInfo, Assignment], float]
 
 
@@ -69,6 +70,11 @@ class Relief(StrategyConfig):
     deadline_s: float | None = Field(default=None, gt=0.0)
     deadline_fraction: float | None = Field(default=None, gt=0.0)
 
+    @property
+    def has_deadline(self) -> bool:
+        """Whether T* is a given number, or a given share of FedAvg's round."""
+        return self.deadline_s is not None or self.deadline_fraction is not None
+
     def build(self) -> Strategy:
         """Build the strategy."""
         base = self.reduction().weight
@@ -82,6 +88,7 @@ class Relief(StrategyConfig):
             warnings=partial(tight_deadline, self),
             diagnose=diagnose,
             explain=partial(explain, self),
+            deadline_text="" if self.has_deadline else _DEADLINE_TEXT,
             bootstrap=True,
         )
 
@@ -194,8 +201,7 @@ def tight_deadline(config: Relief, run: PlannedRun) -> tuple[str, ...]:
     if any(f.needed_s <= deadline * (1.0 + budget.SLACK) for f in further):
         return ()
     least = min(further, key=lambda f: f.needed_s)
-    is_set = config.deadline_s is not None or config.deadline_fraction is not None
-    meaning = "as strategy.deadline_* has it" if is_set else "the least time for everybody's mandatory blocks"
+    meaning = "as strategy.deadline_* has it" if config.has_deadline else "the least time for everybody's mandatory blocks"
     return (
         f"T* = {deadline:.4g} s ({meaning}; clock {run.clock}) leaves no client a group beyond its mandatory fusion "
         "blocks: after the bootstrap nobody trains B, head or encoders. The cheapest further group is "
@@ -240,7 +246,7 @@ def explain(config: Relief, request: ExplainRequest) -> Explanation:
             select=config.select,
             forced=config.mandatory,
             target_s=deadline,
-            is_target_given=config.deadline_s is not None or config.deadline_fraction is not None,
+            is_target_given=config.has_deadline,
             slowest=slowest(context),
             overhead_s=overhead,
             tau_s=tau,
