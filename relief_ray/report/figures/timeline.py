@@ -40,6 +40,7 @@ MAX_BARS = 12
 
 ACCENT = "#B34A00"
 
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bar:
     """One device: its name, type and sensors, and seconds by stage in the order of ``STAGES``."""

@@ -12,6 +12,7 @@ from relief_ray.errors import UserError
 from relief_ray.experiment.lifecycle import create
 from relief_ray.records.cells import find_runs
 from relief_ray.records.identity import config_hash
+from relief_ray.strategies import DESCRIBED
 from tests.own import METHOD, Write
 from tune_configs.presets import PRESETS, make_preset
 
@@ -59,6 +60,12 @@ def test_a_strategy_that_is_set_is_the_only_one_and_gives_its_name(setting: str)
     demo = load_preset("demo")
     cells = list(cells_of(demo, [setting, "data.fold=0"]))
     assert [(c.label, c.name, c.config.label()) for c in cells] == [("v1", "v1-f0-s0", "v1")]
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_presets_strategies_stand_in_the_registrys_order(name: str) -> None:
+    strategies = make_preset(name).strategies
+    assert list(strategies) == sorted(strategies, key=list(DESCRIBED).index)
 
 
 def test_a_strategy_that_is_set_wrong_is_answered_with_the_nearest() -> None:
