@@ -201,9 +201,7 @@ def tight_deadline(config: Relief, run: PlannedRun) -> tuple[str, ...]:
     if any(f.needed_s <= deadline * (1.0 + budget.SLACK) for f in further):
         return ()
     least = min(further, key=lambda f: f.needed_s)
-    meaning = (
-        "as strategy.deadline_* has it" if config.has_deadline else "the least time for everybody's mandatory blocks"
-    )
+    meaning = "as strategy.deadline_* has it" if config.has_deadline else "the least time for all mandatory blocks"
     return (
         f"T* = {deadline:.4g} s ({meaning}; clock {run.clock}) leaves no client a group beyond its mandatory fusion "
         "blocks: after the bootstrap nobody trains B, head or encoders. The cheapest further group is "
