@@ -204,6 +204,7 @@ class Strategy:
         no_average: why there is no such mean, for methods that refuse ``server.optimizer``; empty: there is one.
         bootstrap: whether a round 0 trains everything on all clients first (Algorithm 1, line 1).
         deadline_s: round target ``T*`` in seconds of a method that has one; it is recorded with every round.
+        deadline_text: what the target means, for `relief-ray fleet show`; empty: it is called the method's deadline.
         warnings: judges a run before it begins (a setting that leaves the method without effect); ``run.json`` keeps
             the sentences.
         rests: whether the method leaves groups untrained on purpose in a round (a first phase); otherwise a group that
@@ -222,6 +223,7 @@ class Strategy:
     evaluate: Callable[[ServerState, Fleet], EvalPlan] = canonical_global
     adapt: Callable[[GroupLayout, Fleet], tuple[ExtraModule, ...]] = nothing_added
     deadline_s: Callable[[RoundContext], float] | None = None
+    deadline_text: str = ""
     warnings: Callable[[PlannedRun], tuple[str, ...]] = no_warnings
     rests: Callable[[RoundContext], bool] = always_trains
     diagnose: Callable[[ServerState, GroupLayout], Diagnostics] = no_diagnostics

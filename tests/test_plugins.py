@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from actors.commands.conformance import heading
 from actors.commands.explain import explain_command
 from actors.commands.fleet import show
 from actors.commands.plan import make_plan, write_plan
@@ -14,17 +15,20 @@ from relief_ray.config import ExperimentConfig, override, parse
 from relief_ray.errors import UserError
 from relief_ray.experiment.lifecycle import reopen
 from relief_ray.plugins import digests, is_own, load, path_of, sources
+from relief_ray.records.committed import write_committed
 from relief_ray.records.identity import other_program
 from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.report.build import build
 from relief_ray.report.captions import remarks
 from relief_ray.report.comparison import compare
+from relief_ray.report.dataframes import read_cells, round_rows
 from relief_ray.report.formats.text import as_json
 from relief_ray.report.inventory import take_inventory, variant_names
 from relief_ray.report.runs import is_pooled, load_runs
 from relief_ray.strategies.fedavg import FedAvg
 from tests.conformance.cases import BASE, after_rounds, drive, outcome
 from tests.own import METHOD
+from tune_configs.cells import cells_of, load_grid
 
 pytestmark = pytest.mark.usefixtures("run_cache")
 
@@ -181,6 +185,8 @@ def explain(request):
 
 class Hooked(StrategyConfig):
     title = "Half & half"
+    about = "FedSA-LoRA with half a second a round"
+    search = {"heads": {"weighting": "uniform"}, "windows": {"weighting": "samples"}}
     citation = "@misc{half2026, title = {Half and half}}"
     paper_accounting = "fedavg"
 
@@ -218,7 +224,7 @@ def hooked(write):
 
 def test_a_users_method_has_every_hook_that_a_built_in_one_has(hooked, tmp_path):
     config = with_strategy(f"{hooked}:Hooked", costs={"accounting": "table"})
-    assert (config.strategy.kind, config.strategy.about, config.strategy.reconstructed) == ("own", "", False)
+    assert (config.strategy.kind, config.strategy.reconstructed) == ("own", False)
     drive(config, tmp_path / "run")
     run, rounds = read_run(tmp_path / "run"), read_rounds(tmp_path / "run")
     assert run.budget["deadline_s"] == 0.5 and {r.deadline_s for r in rounds} == {0.5}
@@ -235,6 +241,12 @@ def test_a_users_method_has_every_hook_that_a_built_in_one_has(hooked, tmp_path)
     }
     (loaded,) = load_runs([tmp_path / "run"])
     assert not is_pooled(loaded)
+    drive(with_strategy("fedavg"), tmp_path / "fedavg")
+    cells = read_cells([tmp_path / "run", tmp_path / "fedavg"])
+    write_committed(tmp_path / "cells.json", "t", [(c.name, c.record) for c in cells])
+    for source in (cells, read_cells([tmp_path / "cells.json"])):
+        warmth = {(row["method"], row["warmth.head.1"]) for row in round_rows(source)}
+        assert warmth == {("Half & half", 36.6), ("fedavg", None)}
 
 
 def test_reports_show_a_users_methods_as_their_file_states_them(hooked, tmp_path, capsys):
@@ -244,7 +256,7 @@ def test_reports_show_a_users_methods_as_their_file_states_them(hooked, tmp_path
     comparison = compare([tmp_path / "runs"])
     shown = {row.label: (row.method.kind, row.is_bound) for row in comparison.rows}
     assert list(shown) == [
-        "Half & half, halved (reconstructed)", "Half & half", f"{hooked}:Untitled", "fedavg", "Ceiling",
+        "fedavg", "Half & half, halved (reconstructed)", "Half & half", f"{hooked}:Untitled", "Ceiling",
     ]  # fmt: skip
     assert shown["Ceiling"] == ("bound", True) and shown["fedavg"] == ("baseline", False)
     assert comparison.runs_of("Half & half")[0].run.warnings[0] in remarks(comparison)
@@ -267,6 +279,55 @@ def test_a_method_that_was_only_planned_is_called_as_its_run_would_be(hooked, tm
     items = take_inventory([tmp_path]).items
     assert [(item.label, item.status) for item in items] == [("Half & half", "planned"), ("Ceiling", "planned")]
     assert [item.method.is_bound for item in items] == [False, True]
+
+
+def test_a_grid_takes_a_users_methods_by_import_path(hooked, tmp_path):
+    grid = f"""
+from tune_configs.grid import Grid, Level
+def grid():
+    own = {{'{hooked}.py:Halved': (Level(name='uniform', settings={{'strategy.weighting': 'uniform'}}),)}}
+    return Grid(
+        name='g', title='', methods=('fedavg', '{hooked}.py:Halved'), datasets=('dsa_mini',), seeds=(0,), own=own
+    )
+"""
+    (tmp_path / "grid.py").write_text(grid)
+    loaded = load_grid(str(tmp_path / "grid.py"))
+    fedavg, halved = cells_of(loaded)
+    assert (halved.label, halved.setting) == (f"{hooked}:Halved", "dsa_mini-uniform") and fedavg.label == "fedavg"
+    assert halved.name.startswith(f"dsa_mini-uniform-{hooked}.Halved-s0-")
+    chosen = cells_of(loaded, [f"methods=[fedavg, {hooked}.py:Hooked, {hooked}:Ceiling]"])
+    assert [cell.label for cell in chosen] == ["fedavg", f"{hooked}:Hooked", f"{hooked}:Ceiling"]
+    (one,) = cells_of(loaded, [f"methods={hooked}:Hooked", "rounds=1"])
+    assert one.config.label() == f"{hooked}:Hooked" and one.config.modules() == (hooked,)
+    for path, words in ((f"{hooked}:Missing", "has no 'Missing'"), ("no_such:Mine", "no module 'no_such'")):
+        with pytest.raises(UserError, match=words):
+            cells_of(loaded, [f"methods={path}"])
+        with pytest.raises(UserError, match=words):
+            cells_of(load_grid("search_lr"), [f"methods={path}"])
+
+
+def test_a_search_tries_the_values_that_a_users_class_states(hooked):
+    methods = f"methods=[relief, {hooked}.py:Hooked, {hooked}:Untitled]"
+    cells = cells_of(load_grid("search_lr"), [methods, "datasets=dsa_mini"])
+    tried = {label: [c for c in cells if c.label == f"{hooked}:{label}"] for label in ("Hooked", "Untitled")}
+    assert {c.setting.rpartition("-")[2]: c.config.strategy.weighting for c in tried["Hooked"]} == {
+        "heads": "uniform",
+        "windows": "samples",
+    }
+    assert len(tried["Hooked"]) == 5 * 2 and len({c.hash for c in tried["Hooked"]}) == 10
+    assert {c.config.choice.parameters for c in tried["Hooked"]} == {("training.lr", "strategy.weighting")}
+    assert {c.config.choice.parameters for c in tried["Untitled"]} == {("training.lr", "training.batch_size")}
+    assert len(tried["Untitled"]) == 15
+
+
+def test_conformance_says_what_a_users_method_is(hooked):
+    shown = {name: heading(with_strategy(f"{hooked}:{name}")) for name in ("Hooked", "Halved", "Untitled")}
+    assert shown == {
+        "Hooked": "Half & half (own): FedSA-LoRA with half a second a round",
+        "Halved": "Half & half, halved (reconstructed) (ablation of mine): FedSA-LoRA with half a second a round",
+        "Untitled": f"{hooked}:Untitled (baseline)",
+    }
+    assert heading(with_strategy("v1")).startswith("v1 (ablation): RELIEF without elastic training")
 
 
 def test_two_methods_of_one_title_are_told_apart_by_their_import_paths():

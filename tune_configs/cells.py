@@ -14,6 +14,7 @@ from types import MappingProxyType
 
 from relief_ray.config import Choice, ExperimentConfig, override, parse
 from relief_ray.errors import UserError, nearest
+from relief_ray.plugins import import_path, is_path
 from relief_ray.records.identity import config_hash
 from relief_ray.strategies import PRESETS
 from tune_configs import paper_grids, search_lr
@@ -124,7 +125,9 @@ def checked(made: object, target: str) -> Grid:
     ):
         if name and not re.fullmatch(_FOLDER, name):
             raise UserError(f"{target}: name {name!r}: expected letters, digits and . _ -, since folders get it")
-    return made
+    return replace(
+        made, methods=tuple(map(import_path, made.methods)), own={import_path(m): v for m, v in made.own.items()}
+    )
 
 
 def cells_of(grid: Grid, settings: Sequence[str] = (), *, skip_unknown: bool = False) -> tuple[Cell, ...]:
@@ -143,8 +146,8 @@ def cells_of(grid: Grid, settings: Sequence[str] = (), *, skip_unknown: bool = F
     files = [s.removeprefix(TUNED) for s in settings if s.startswith(TUNED)]
     tuned = read_tuned(Path(files[-1])) if files else None
     _refuse_unknown_folds(scaled, are_chosen=any(s.startswith("folds=") for s in settings))
-    known = tuple(m for m in scaled.methods if m in PRESETS)
-    missing = [m for m in scaled.methods if m not in PRESETS]
+    known = tuple(m for m in scaled.methods if m in PRESETS or is_path(m))
+    missing = [m for m in scaled.methods if m not in known]
     if missing and not skip_unknown:
         raise UserError(
             f"grid {grid.name}: this version has no method {', '.join(missing)}; known are {', '.join(PRESETS)}; "
@@ -219,7 +222,7 @@ def choose(grid: Grid, key: str, value: object) -> Grid | None:
     if key == "folds":
         return replace(grid, folds=numbers(key, value))
     if key == "methods":
-        return replace(grid, methods=chosen(key, value, PRESETS, grid.methods))
+        return _with_methods(grid, tuple(map(import_path, chosen(key, value, PRESETS, grid.methods))))
     if key == "datasets":
         return replace(grid, datasets=chosen(key, value, DATASETS))
     axes = {axis.name: axis for axis in grid.axes}
@@ -228,6 +231,13 @@ def choose(grid: Grid, key: str, value: object) -> Grid | None:
     wanted = chosen(key, value, [level.name for level in axes[key].levels])
     axes[key] = Axis(name=key, levels=tuple(level for level in axes[key].levels if level.name in wanted))
     return replace(grid, axes=tuple(axes.values()))
+
+
+def _with_methods(grid: Grid, methods: tuple[str, ...]) -> Grid:
+    """The grid with these methods; a search makes the tries of those that it does not name itself."""
+    further = [m for m in methods if m not in grid.own]
+    own = {} if grid.tries is None else {m: grid.tries(m) for m in further}
+    return replace(grid, methods=methods, own={**grid.own, **own})
 
 
 def numbers(key: str, value: object) -> tuple[int, ...]:
@@ -254,7 +264,7 @@ def chosen(key: str, value: object, known: Iterable[str], also: Sequence[str] = 
     names = [str(n) for n in value] if isinstance(value, list) else [n.strip() for n in str(value).split(",")]
     everything = list(dict.fromkeys([*known, *also]))
     for name in names:
-        if name not in everything:
+        if name not in everything and not (key == "methods" and is_path(name)):
             raise UserError(
                 f"--set {key}={name}: unknown{nearest(name, everything)}; expected some of {', '.join(everything)}"
             )
@@ -279,7 +289,7 @@ def cell_of(grid: str, point: Point, settings: Sequence[str], tuned: Tuned | Non
         setting, choice = f"{point.setting}-tuned", frozen.choice
     digest = config_hash(config.identity())
     fold = [f"f{config.data.fold}"] if config.data.split == "held_out_subject" else []
-    name = "-".join([setting, point.method, *fold, config.draw_name, digest[:_HASH_DIGITS]])
+    name = "-".join([setting, point.method.replace(":", "."), *fold, config.draw_name, digest[:_HASH_DIGITS]])
     named = config.model_copy(update={"name": f"{grid}-{name}", "choice": choice})
     return Cell(name=name, label=point.method, setting=setting, config=named, hash=digest)
 

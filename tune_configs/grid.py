@@ -5,7 +5,7 @@ A grid is data; ``tune_configs.cells`` turns it into configurations. Methods and
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from types import MappingProxyType
@@ -86,11 +86,12 @@ class Grid:
     Attributes:
         name: name of the grid.
         title: what it is, in a line.
-        methods: names of presets.
+        methods: presets of strategies, or import paths of users' own: `lab.methods:Mine`, `lab/methods.py:Mine`.
         datasets: levels of ``DATASETS``.
         axes: further axes.
         own: further levels of single methods, by method; in a search (``is_search``) its tries, of which the best can
             be frozen for each method.
+        tries: makes these levels for a method that a user adds to a search; None: such a method has none.
         replicates: numbers of the replicates; every fold of each has a seed and a rotation of its own.
         seeds: where given, these seeds instead, each for all folds and without a rotation: for searches and tries.
         folds: those of the datasets' folds that are used; None: all.
@@ -105,6 +106,7 @@ class Grid:
     datasets: tuple[str, ...] = ("pamap2", "mhealth")
     axes: tuple[Axis, ...] = ()
     own: Mapping[str, tuple[Level, ...]] = field(default_factory=dict)
+    tries: Callable[[str], tuple[Level, ...]] | None = None
     replicates: tuple[int, ...] = (0, 1, 2)
     seeds: tuple[int, ...] = ()
     folds: tuple[int, ...] | None = None

@@ -41,6 +41,13 @@ class Preset:
     claims: str = ""
 
 
+def _in_order(*names: str) -> tuple[str, ...]:
+    """Strategies in the registry's order, which tables and figures have too."""
+    from relief_ray.strategies import DESCRIBED
+
+    return tuple(sorted(names, key=list(DESCRIBED).index))
+
+
 @dataclass(frozen=True, slots=True)
 class NamedPreset:
     """A preset before it is made.
@@ -62,7 +69,7 @@ def demo(name: str, title: str) -> Preset:
     return Preset(
         name=name,
         title=title,
-        strategies=(REFERENCE, V1, PROPOSED),
+        strategies=_in_order(REFERENCE, V1, PROPOSED),
         folds=(0, 1, 2, 3),
         replicates=(0, 1, 2),
         claims=str(CLAIMS / "demo.yaml"),
@@ -102,7 +109,7 @@ def dsa(name: str, title: str) -> Preset:
     return Preset(
         name=name,
         title=title,
-        strategies=(REFERENCE, "fedprox", PROPOSED, *presets_of("ablation")),
+        strategies=_in_order(REFERENCE, "fedprox", PROPOSED, *presets_of("ablation")),
         folds=(0, 1, 2, 3),
         values={
             "data": {"name": "dsa", "split": "held_out_subject", "stride_s": 5.0},
@@ -125,7 +132,7 @@ def moment_tiny(name: str, title: str) -> Preset:
     return Preset(
         name=name,
         title=title,
-        strategies=(
+        strategies=_in_order(
             REFERENCE,
             "fedprox",
             PROPOSED,
@@ -153,7 +160,7 @@ def paper(name: str, title: str) -> Preset:
     return Preset(
         name=name,
         title=title,
-        strategies=(REFERENCE, "fedprox", PROPOSED),
+        strategies=_in_order(REFERENCE, "fedprox", PROPOSED),
         values={
             "data": {"name": name, "split": "within_subject", "stride_s": 1.0},
             "training": {"epochs": 5},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from relief_ray.report.paper import PAPER_METHODS
-from relief_ray.strategies import DESCRIBED
+from relief_ray.strategies import search_of
 from tune_configs.grid import CNN, PAPER, VARIANTS, Axis, Grid, Level
 
 RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
@@ -15,9 +15,9 @@ BATCH = tuple(Level(name=f"b{size}", settings={"training.batch_size": size}) for
 
 
 def own_levels(method: str) -> tuple[Level, ...]:
-    """The three values of the one parameter that is searched beside the learning rate."""
-    search = DESCRIBED[method].search or {}
-    levels = (Level(name=n, settings={f"strategy.{k}": v for k, v in tried.items()}) for n, tried in search.items())
+    """The three values of the one parameter that is searched beside the learning rate; ``method``: as in ``Grid``."""
+    search = search_of(method).items()
+    levels = (Level(name=n, settings={f"strategy.{k}": v for k, v in tried.items()}) for n, tried in search)
     return tuple(levels) or BATCH
 
 
@@ -38,6 +38,7 @@ def grid() -> Grid:
         methods=METHODS,
         axes=(Axis(name="backbones", levels=(CNN,)),),
         own={method: tries(method) for method in METHODS},
+        tries=tries,
         seeds=(1000,),
         settings={**PAPER, "evaluation.parts": ["validation"]},
         is_search=True,

@@ -17,7 +17,7 @@ from relief_ray.conformance.runner import PROBLEM, check
 from relief_ray.experiment.experiment import MakeExecutor
 from relief_ray.process import use_threads
 from relief_ray.protocols import Executor
-from relief_ray.strategies import DESCRIBED
+from relief_ray.strategies import DESCRIBED, about_of, facts_of
 from relief_ray.training.job import Job
 
 _NUM_HOSTS = 2
@@ -43,6 +43,8 @@ def conformance_command(target: str, settings: Sequence[str], use_ray: bool, as_
     """Print a line per rule; end with 1 where one is broken."""
     config = parse(override(PROBLEM, [f"strategy={target}", *settings]), "conformance")
     use_threads(config.runtime.num_threads)
+    if not as_json:
+        print(heading(config))
     verdicts: list[Verdict] = []
     with ExitStack() as stack:
         executors = _ray_executors(stack) if use_ray else {}
@@ -52,7 +54,7 @@ def conformance_command(target: str, settings: Sequence[str], use_ray: bool, as_
                 print(line(verdict), flush=True)
     broken = [v.rule for v in verdicts if v.status == "broken"]
     name = asked_for(target, config)
-    print(_as_text(name, verdicts) if as_json else summary(name, verdicts))
+    print(_as_text(name, config, verdicts) if as_json else summary(name, verdicts))
     if broken:
         raise typer.Exit(1)
 
@@ -71,6 +73,12 @@ def _ray_executors(stack: ExitStack) -> dict[str, MakeExecutor]:
         return open_executor(job, RuntimeOptions(num_hosts=_NUM_HOSTS))
 
     return {"packed on Ray": packed}
+
+
+def heading(config: ExperimentConfig) -> str:
+    """The method as its class states it: name, kind and what it does."""
+    method, about = facts_of(config.strategy, config.label()), about_of(config.strategy, config.label())
+    return f"{method.name} ({method.kind})" + (f": {about}" if about else "")
 
 
 def line(verdict: Verdict) -> str:
@@ -99,11 +107,12 @@ def summary(name: str, verdicts: Sequence[Verdict]) -> str:
     return f"{name}: breaks {names}; {number['kept']} kept, {number['not judged']} not judged"
 
 
-def _as_text(name: str, verdicts: Sequence[Verdict]) -> str:
-    """All verdicts as JSON."""
+def _as_text(name: str, config: ExperimentConfig, verdicts: Sequence[Verdict]) -> str:
+    """The method and all verdicts as JSON."""
     rows = [
         {"rule": v.rule, "status": v.status, "found": v.found, "says": RULES[v.rule].says, "fix": RULES[v.rule].fix}
         for v in verdicts
     ]
-    facts = {"strategy": name, "keeps": not any(v.status == "broken" for v in verdicts), "rules": rows}
+    about = about_of(config.strategy, config.label())
+    facts = {"strategy": name, "about": about, "keeps": not any(v.status == "broken" for v in verdicts), "rules": rows}
     return json.dumps(facts, indent=1)

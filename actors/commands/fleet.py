@@ -98,12 +98,9 @@ def text(setup: Setup, target: str) -> str:
 
 
 def _deadline_text(setup: Setup) -> str:
-    """Meaning of T*."""
-    if _deadline_method(setup) == PRESETS[PROPOSED]:
-        return (
-            f"the least time that buys every client its mandatory number of groups: {PRESETS[PROPOSED].title}'s budget"
-        )
-    return f"the deadline of {method_name(setup.config.strategy, setup.config.label())} in round 1"
+    """Meaning of T*, as the method states it."""
+    stated = _deadline_method(setup).build().deadline_text
+    return stated or f"the deadline of {method_name(setup.config.strategy, setup.config.label())} in round 1"
 
 
 def _type_table(setup: Setup) -> str:

@@ -65,7 +65,7 @@ def round_record(
     """Build a round's record; ``metrics``: by part of the data, ``before``: totals of the last record."""
     trained, state, reference = result.trained, result.state, fedavg_costs(setup, context.participants)
     everyone = len(context.participants) == len(setup.fleet)
-    diagnosed = {name: dict(table) for name, table in setup.strategy.diagnose(state, setup.layout).items()}
+    diagnosed = {name: dict(table) for name, table in setup.strategy.diagnose(state, setup.layout).items() if table}
     return RoundRecord(
         round=context.round,
         phase=result.tasks[0].phase if result.tasks else "idle",
@@ -82,7 +82,6 @@ def round_record(
         d_bar=diagnosed.pop("d_bar", {}),
         divergence=_divergences(trained),
         pairwise=pairwise_cosine(trained.pairwise),
-        silhouettes=diagnosed.pop("silhouettes", {}),
         diagnostics=diagnosed,
         deadline_s=target_s,
         speedup=_speedup(setup, result, reference),

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, JsonValue, ValidationError
 
 from relief_ray.errors import UserError, nearest
 from relief_ray.files import disk_errors, write_atomic
@@ -31,6 +31,7 @@ class RoundRow(Record):
         energy_j: simulated joules so far.
         bytes_up: uploaded bytes so far.
         bytes_down: downloaded bytes so far.
+        diagnostics: what the method's ``diagnose`` tells of the state, by table and row.
     """
 
     round: int
@@ -39,6 +40,7 @@ class RoundRow(Record):
     energy_j: float
     bytes_up: int
     bytes_down: int
+    diagnostics: dict[str, dict[str, float]] = Field(default_factory=dict)
 
 
 class CommittedCell(Record):
@@ -120,7 +122,7 @@ def _row(record: RoundRecord, clock: str) -> RoundRow:
     f1 = None if metrics is None else metrics.headline
     return RoundRow(
         round=record.round, f1=f1, time_s=total.time_s, energy_j=total.energy_j, bytes_up=total.bytes_up,
-        bytes_down=total.bytes_down,
+        bytes_down=total.bytes_down, diagnostics=record.diagnostics,
     )  # fmt: skip
 
 
@@ -140,8 +142,14 @@ def write_committed(path: Path, title: str, cells: Iterable[tuple[str, Committed
 
 def _compact(cell: CommittedCell) -> str:
     value = cell.model_dump(mode="json", exclude_defaults=True)
-    value["rounds"] = [list(row.values()) for row in (r.model_dump(mode="json") for r in cell.rounds)]
+    value["rounds"] = [_row_values(row) for row in cell.rounds]
     return json.dumps(value, separators=(",", ":"))
+
+
+def _row_values(row: RoundRow) -> list[JsonValue]:
+    """Values of a row in the fields' order; diagnostics only where there are any."""
+    values = list(row.model_dump(mode="json").values())
+    return values if row.diagnostics else values[:-1]
 
 
 def read_committed(path: Path) -> Committed:
@@ -160,10 +168,17 @@ def read_committed(path: Path) -> Committed:
     refuse_other_schema(content.get("schema_version") if isinstance(content, dict) else None, file)
     try:
         for cell in content["cells"].values():
-            cell["rounds"] = [dict(zip(RoundRow.model_fields, row, strict=True)) for row in cell["rounds"]]
+            cell["rounds"] = [_named(row) for row in cell["rounds"]]
         return Committed.model_validate(content)
     except (ValueError, KeyError, TypeError, AttributeError, ValidationError) as error:
         raise _damaged(file, error) from error
+
+
+def _named(values: list[JsonValue]) -> dict[str, JsonValue]:
+    """Fields of a row by name; the last one may be missing."""
+    names = list(RoundRow.model_fields)
+    kept = names if len(values) == len(names) else names[:-1]
+    return dict(zip(kept, values, strict=True))
 
 
 def _damaged(file: Path, error: Exception) -> UserError:

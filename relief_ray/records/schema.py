@@ -67,6 +67,11 @@ class MethodFacts(Record):
         """Whether it bounds what methods can reach: tables set it apart and no method is ranked against it."""
         return self.kind == "bound"
 
+    @property
+    def is_fitted(self) -> bool:
+        """Whether its settings were chosen so that its costs agree with the paper's."""
+        return self.kind.endswith("FITTED")
+
 
 class RunRecord(Record):
     """Facts of one run (``run.json``).
@@ -361,7 +366,6 @@ class RoundRecord(Record):
         d_bar: moving average of ``divergence`` by group, Eq. (6).
         divergence: divergence of the updates by group, Eq. (5).
         pairwise: (client, client, cosine) of the updates by fusion block.
-        silhouettes: silhouette by number of clusters, where the method chose one.
         diagnostics: what else the method's ``diagnose`` tells of the state, by table and row.
         deadline_s: ``T*`` where the method has one.
         speedup: seconds of FedAvg's round over this round's, by the planning time model.
@@ -388,7 +392,6 @@ class RoundRecord(Record):
     d_bar: dict[str, float] = Field(default_factory=dict)
     divergence: dict[str, float] = Field(default_factory=dict)
     pairwise: dict[str, tuple[tuple[int, int, float], ...]] = Field(default_factory=dict)
-    silhouettes: dict[str, float] = Field(default_factory=dict)
     diagnostics: dict[str, dict[str, float]] = Field(default_factory=dict)
     deadline_s: float | None = None
     speedup: float | None = None
@@ -402,8 +405,7 @@ class RoundRecord(Record):
     @property
     def diagnosed(self) -> dict[str, dict[str, float]]:
         """Tables that the method's ``diagnose`` returned, by the names that it gave them."""
-        own_fields = {"d_bar": self.d_bar, "silhouettes": self.silhouettes}
-        return {name: table for name, table in own_fields.items() if table} | self.diagnostics
+        return ({"d_bar": self.d_bar} if self.d_bar else {}) | self.diagnostics
 
     @property
     def loss(self) -> float | None:

@@ -17,7 +17,7 @@ from relief_ray.report.inventory import choice_kind, chosen_keys, searched_keys,
 from relief_ray.report.runs import Loaded, Replicate, flat, load_runs, require_complete
 from relief_ray.report.statistics import Paired, paired
 from relief_ray.report.summary import RunSummary, Values, measures, summarise_run
-from relief_ray.strategies import REFERENCE
+from relief_ray.strategies import REFERENCE, by_registry
 
 # Keys that may differ inside one comparison: the method, what means are taken over, and how a run was carried out.
 FREE = (
@@ -88,7 +88,7 @@ class Comparison:
         clock: time model behind seconds, joules and speedups.
         runs: one per method and replicate.
         summaries: of the runs, in the same order.
-        rows: methods in order of appearance, bounds last.
+        rows: methods in the registry's order, then others, bounds last.
         notes: sentences about runs that were left out.
     """
 
@@ -133,7 +133,7 @@ def compare_runs(runs: Sequence[Loaded], clock: str | None = None, searched: Ite
     chosen = _clock(distinct, clock)
     values = measures(distinct, summaries, chosen)
     methods = {r.label: r.run.method for r in reversed(distinct)}
-    labels = bounds_last(list(dict.fromkeys(s.label for s in summaries)), methods)
+    labels = bounds_last(by_registry(dict.fromkeys(s.label for s in summaries)), methods)
     rows = tuple(_row(label, methods[label], summaries, values) for label in labels)
     return Comparison(clock=chosen, runs=distinct, summaries=summaries, rows=rows, notes=(*notes, *repeats))
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from relief_ray.errors import UserError, nearest
-from relief_ray.records.committed import FILE, CommittedCell, condense, read_committed
+from relief_ray.records.committed import FILE, CommittedCell, RoundRow, condense, read_committed
 from relief_ray.records.metrics import extra_columns
 from relief_ray.report.comparison import flat_setting, run_differences
 from relief_ray.report.experiments import Experiment, differences
@@ -127,7 +127,13 @@ def _row(cell: FinishedCell) -> FlatRow:
 
 
 def round_rows(cells: Iterable[FinishedCell]) -> list[FlatRow]:
-    """One row per cell and round, 0 (bootstrap) included; costs are sums so far, F1 is None where it was not tested."""
+    """One row per cell and round, 0 (bootstrap) included; costs are sums so far, F1 is None where it was not tested.
+
+    A method's diagnostics have a column each, ``warmth.head.1`` for row ``head.1`` of table ``warmth``, in all rows:
+    None where a round has no such figure.
+    """
+    cells = tuple(cells)
+    columns = dict.fromkeys(name for cell in cells for r in cell.record.rounds for name in _diagnostics(r))
     return [
         {
             **_names(cell),
@@ -137,10 +143,16 @@ def round_rows(cells: Iterable[FinishedCell]) -> list[FlatRow]:
             "energy_j": r.energy_j,
             "up_mib": r.bytes_up / MIB,
             "down_mib": r.bytes_down / MIB,
+            **dict.fromkeys(columns),
+            **_diagnostics(r),
         }
         for cell in cells
         for r in cell.record.rounds
     ]
+
+
+def _diagnostics(row: RoundRow) -> dict[str, float]:
+    return {f"{table}.{key}": value for table, values in row.diagnostics.items() for key, value in values.items()}
 
 
 def _names(cell: FinishedCell) -> FlatRow:

@@ -13,8 +13,6 @@ TABLES_FILE = "paper.json"
 VARIANT_ROWS = {PROPOSED: "V0", "v1": "V1", "v2": "V2", "v3": "V3"}
 V0, V1, V2, V3 = VARIANT_ROWS
 PAPER_DATA = {"pamap2": "PAMAP2", "mhealth": "MHEALTH"}
-# Presets made to agree with the paper's tables; the second is how a reconstructed one is shown.
-TABLE_PRESETS = ("_table", ", table")
 TABLES = {"cnn": "I", "moment_lora": "II"}
 # Backbone in the headings of Tables III to V.
 PREFIX = {"cnn": "B1", "moment_lora": "B2"}
@@ -90,13 +88,15 @@ PAPER_METHODS = _presets_of_table_1()
 REPRESENTATIVE = tuple(name for name, row in PAPER_METHODS.items() if row in _columns_of_table_4())
 # Row of Table I by the method's name in our tables.
 PAPER_ROWS = {method_name(PRESETS[name], name): row for name, row in PAPER_METHODS.items()}
+# The same for presets that were made to agree with the paper's tables: the row of their class's own preset.
+_ROW_OF_CLASS = {type(PRESETS[name]): row for name, row in PAPER_METHODS.items()}
+_FITTED = [(method_name(p.config, name), type(p.config)) for name, p in DESCRIBED.items() if p.kind.endswith("FITTED")]
+_FITTED_ROWS = {label: _ROW_OF_CLASS[kind] for label, kind in _FITTED}
 
 
 def paper_row(label: str) -> str:
-    """The paper's name of a method, a `table` preset included."""
-    for suffix in TABLE_PRESETS:
-        label = label.removesuffix(suffix)
-    return PAPER_ROWS.get(label, label)
+    """The paper's name of a method, or of the method that a fitted preset is of."""
+    return PAPER_ROWS.get(label) or _FITTED_ROWS.get(label, label)
 
 
 def beside(paper: Paper, label: str, backbone: str, column: str) -> PaperCell | None:

@@ -12,7 +12,7 @@ from relief_ray.errors import UserError
 from relief_ray.records.cells import PLAN_FILES, PlannedCell, read_plan_file
 from relief_ray.records.claims import CLAIMS_FILE, MAX_CLAIMS, Claims, PlannedClaims, claims_digest, read_claims
 from relief_ray.report.inventory import choice_kind, variant_names
-from relief_ray.report.runs import Repetition, Replicate, below, flat, repetition_of, replicate_of, with_defaults
+from relief_ray.report.runs import Repetition, Replicate, below, flat, repetition_of, replicate_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,6 +100,6 @@ def planned_replicates(claims: Claims, cells: Sequence[PlannedCell]) -> dict[str
 
 def is_about(claims: Claims, config: Mapping[str, JsonValue]) -> bool:
     """True for a run of the claims' data, split and further values; a search's cells only where the claims say so."""
-    values = flat(with_defaults(config)) | {"choice": choice_kind(config)}
+    values = flat(config) | {"choice": choice_kind(config)}
     wanted = {"data.name": claims.data, "data.split": claims.split, "choice": "", **claims.where}
     return all(values.get(key) == value for key, value in wanted.items())

@@ -16,9 +16,9 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from relief_ray.citations import cite
-from relief_ray.plugins import is_own
+from relief_ray.plugins import is_own, is_path, load_kind
 from relief_ray.records.schema import MethodFacts
-from relief_ray.strategies.common import Preset, StrategyConfig
+from relief_ray.strategies.common import Preset, Search, StrategyConfig
 
 # The one order of methods (that of the paper's Table I) in lists, tables, figures and grids; each name is a module with
 # ``PRESETS``.
@@ -61,6 +61,15 @@ def presets_of(kind: str) -> tuple[str, ...]:
     return tuple(name for name, preset in DESCRIBED.items() if preset.kind == kind)
 
 
+def search_of(name: str) -> Search:
+    """Values that a search tries of a method: of a preset, or of the class or instance at a user's import path.
+
+    Raises:
+        UserError: there is nothing at the path, or something else.
+    """
+    return load_kind(name, "methods", StrategyConfig).search if is_path(name) else DESCRIBED[name].search or {}
+
+
 def method_name(config: StrategyConfig, label: str) -> str:
     """Name of a method in tables, titles and figures.
 
@@ -68,7 +77,7 @@ def method_name(config: StrategyConfig, label: str) -> str:
     path; a reconstruction by its title, and says so.
     """
     if is_own(type(config)):
-        return (_own_title(type(config)) or label) + (" (reconstructed)" if config.reconstructed else "")
+        return (_own_fact(type(config), "title") or label) + (" (reconstructed)" if config.reconstructed else "")
     if not config.reconstructed:
         return label
     variant = label.removeprefix(config.build().name).strip("_")
@@ -80,13 +89,18 @@ def by_registry(labels: Iterable[str]) -> list[str]:
     return sorted(labels, key=lambda label: _ORDER.get(label, len(_ORDER)))
 
 
-def _own_title(kind: type[StrategyConfig]) -> str:
-    """Title that a user's class states; the title of a built-in class that it derives from is another method's."""
-    stated_by = next(parent for parent in kind.__mro__ if "title" in vars(parent))
-    return str(vars(stated_by)["title"]) if is_own(stated_by) else ""
+def _own_fact(kind: type[StrategyConfig], fact: str) -> str:
+    """Fact that a user's class states, else empty: that of a built-in class it derives from is another method's."""
+    stated_by = next(parent for parent in kind.__mro__ if fact in vars(parent))
+    return str(vars(stated_by)[fact]) if is_own(stated_by) else ""
 
 
 _ORDER = {method_name(config, label): number for number, (label, config) in enumerate(PRESETS.items())}
+
+
+def about_of(config: StrategyConfig, label: str) -> str:
+    """One line on what a method does; empty where a user's class does not say it."""
+    return _own_fact(type(config), "about") if is_own(type(config)) else DESCRIBED[label].about
 
 
 def facts_of(config: StrategyConfig, label: str) -> MethodFacts:
@@ -118,8 +132,10 @@ __all__ = [
     "PROPOSED",
     "REFERENCE",
     "AnyStrategy",
+    "about_of",
     "by_registry",
     "facts_of",
     "method_name",
     "presets_of",
+    "search_of",
 ]

@@ -65,9 +65,9 @@ def test_own_models_stand_beside_the_canonical_one_and_lead(make, put_on, invent
 
 def test_the_ablation_is_paired_with_v0(usual):
     table = sheet(build(usual), "e1-ablation")
-    entry = row(table, "V1, without elastic training").cells[2]
+    entry = row(table, "RELIEF without elastic training (V1)").cells[2]
     assert entry.text == "+5.0 (1 run)" and entry.below == "+3.9"
-    assert row(table, "V0, RELIEF").cells[2].text == "-"
+    assert row(table, "RELIEF (V0)").cells[2].text == "-"
 
 
 def test_verdicts_have_a_line_per_claim_that_was_named(usual, registry):
@@ -251,7 +251,7 @@ def test_each_figure_and_table_has_a_caption_and_own_files(usual):
 @pytest.mark.parametrize("render", [markdown, latex])
 def test_other_formats_hold_the_same_tables(usual, render):
     text = render(build(usual))
-    assert "59.5" in text and "V1, without elastic training" in text
+    assert "59.5" in text and "RELIEF without elastic training (V1)" in text
 
 
 def test_a_reconstructed_method_stands_in_its_row_whether_run_or_planned(make, put_on, inventory_of):

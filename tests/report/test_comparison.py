@@ -41,10 +41,10 @@ def test_folds_are_pairs_of_their_own(make):
     assert (row.f1.mean, row.f1.p, row.f1.num_pairs) == (pytest.approx(10.0), 6 / 8, 3)
 
 
-def test_methods_keep_their_order_and_bounds_come_last(make):
-    comparison = compare_runs([make("central"), make("fedavg"), make("full_only"), make("relief")])
+def test_methods_stand_in_the_registrys_order_and_bounds_come_last(make):
+    comparison = compare_runs([make(m) for m in ("central", "v1", "full_only", "relief", "fedavg")])
     assert [(r.label, r.is_bound) for r in comparison.rows] == [
-        ("fedavg", False), ("relief", False), ("central", True), ("full_only", True),
+        ("fedavg", False), ("relief", False), ("v1", False), ("central", True), ("full_only", True),
     ]  # fmt: skip
 
 

@@ -134,7 +134,7 @@ def test_curve_points_by_hand(make):
 
 
 @pytest.mark.parametrize(
-    ("number", "last"), [pytest.param(2, 64.5, id="with bands"), pytest.param(6, 54.5, id="lines")]
+    ("number", "last"), [pytest.param(2, 64.5, id="with bands"), pytest.param(6, 55.5, id="lines")]
 )
 def test_curves_are_drawn_with_their_numbers_beside(family, tmp_path, number, last):
     comparison = compare_runs(family[:number])

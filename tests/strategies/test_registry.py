@@ -4,50 +4,108 @@ Two methods have a role of their own, each under one constant: ``REFERENCE`` (Fe
 """
 
 import ast
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 from relief_ray.records.schema import MethodFacts
+from relief_ray.report.comparison import compare_runs
 from relief_ray.report.paper import PAPER_METHODS, REPRESENTATIVE, VARIANT_ROWS
-from relief_ray.strategies import DESCRIBED, METHODS, PRESETS, PROPOSED, by_registry, facts_of, method_name
+from relief_ray.strategies import (
+    DESCRIBED,
+    METHODS,
+    PRESETS,
+    PROPOSED,
+    by_registry,
+    facts_of,
+    method_name,
+    presets_of,
+)
+from tests.report.conftest import build
 from tune_configs.cells import load_grid
 
 ROOT = Path(__file__).parent.parent.parent
 STRATEGIES = ROOT / "relief_ray" / "strategies"
 PACKAGES = ("relief_ray", "actors", "tune_configs")
-# Files that name methods of other files, and why; everything else goes by the registry or by a method's own facts.
+# Files that name methods of other files: how often each name (``import``: from the method's module), and why.
+# Everything else goes by the registry or by a method's own facts. Another name or use is a switch on a method: let the
+# method's class state the fact instead.
 TABLE_ACCOUNTING = "the value `fedavg` of `paper_accounting`: charged like FedAvg"
 ALLOWED = {
     "fedavg": {
-        "actors/commands/fleet.py": "a key of its JSON",
-        "relief_ray/experiment/clocks.py": TABLE_ACCOUNTING,
-        "relief_ray/experiment/what_if.py": "the field `fedavg` of a round's record",
-        "relief_ray/records/schema.py": TABLE_ACCOUNTING,
-        "relief_ray/strategies/bounds.py": "bounds are FedAvg over other clients",
-        "relief_ray/strategies/common.py": TABLE_ACCOUNTING,
-        "relief_ray/strategies/fedlease/strategy.py": TABLE_ACCOUNTING,
-        "relief_ray/strategies/fedprox.py": "is FedAvg with another objective",
-        "relief_ray/strategies/fedsa_lora.py": TABLE_ACCOUNTING,
-        "relief_ray/strategies/harmony/strategy.py": TABLE_ACCOUNTING,
-        "relief_ray/strategies/pilot/strategy.py": TABLE_ACCOUNTING,
+        "actors/commands/fleet.py": ({"fedavg": 1}, "a key of its JSON"),
+        "relief_ray/experiment/clocks.py": ({"fedavg": 1}, TABLE_ACCOUNTING),
+        "relief_ray/experiment/what_if.py": ({"fedavg": 1}, "the field `fedavg` of a round's record"),
+        "relief_ray/records/schema.py": ({"fedavg": 1}, TABLE_ACCOUNTING),
+        "relief_ray/strategies/bounds.py": ({"FedAvg": 4, "import": 1}, "bounds are FedAvg over other clients"),
+        "relief_ray/strategies/common.py": ({"fedavg": 1}, TABLE_ACCOUNTING),
+        "relief_ray/strategies/fedlease/strategy.py": ({"fedavg": 2}, TABLE_ACCOUNTING),
+        "relief_ray/strategies/fedprox.py": ({"FedAvg": 1, "import": 1}, "is FedAvg with another objective"),
+        "relief_ray/strategies/fedsa_lora.py": ({"fedavg": 2}, TABLE_ACCOUNTING),
+        "relief_ray/strategies/harmony/strategy.py": ({"fedavg": 2}, TABLE_ACCOUNTING),
+        "relief_ray/strategies/pilot/strategy.py": ({"fedavg": 2}, TABLE_ACCOUNTING),
     },
     "relief": {
-        "relief_ray/report/claims.py": "claims on V0 to V3, one of them against a variant of ours",
-        "relief_ray/report/figures/timeline.py": "the variant that is nearest to RELIEF where that was not run",
-        "relief_ray/report/findings.py": "the finding that a variant of ours is V2 to the bit",
-        "relief_ray/report/paper.py": "rows V1 to V3 of the paper's Table III",
-        "relief_ray/report/tables/ablation.py": "the variants in words, in that table",
-        "relief_ray/strategies/bounds.py": "drop_slow waits until RELIEF's T*",
-        "tune_configs/paper_grids.py": "one grid has a single one of our variants",
+        "relief_ray/report/claims.py": ({"v2_mandatory": 1}, "a claim against a variant of ours"),
+        "relief_ray/report/findings.py": ({"v2_mandatory": 1}, "the finding that a variant of ours is V2 to the bit"),
+        "relief_ray/report/paper.py": ({"v1": 1, "v2": 1, "v3": 1}, "rows V1 to V3 of the paper's Table III"),
+        "relief_ray/strategies/bounds.py": ({"Relief": 2, "import": 2}, "drop_slow waits until RELIEF's T*"),
+        "tune_configs/paper_grids.py": ({"v2_mandatory": 1}, "one grid has a single one of our variants"),
     },
-    "fedprox": {"tune_configs/presets.py": "presets choose methods"},
+    "fedprox": {"tune_configs/presets.py": ({"fedprox": 3}, "presets choose methods")},
     "bounds": {
-        "actors/runtime/session.py": "Ray's own word `local`, for its address",
-        "relief_ray/report/captions.py": "the finding that a method scores below the bound `full_only`",
-        "relief_ray/report/findings.py": "the same",
+        "actors/runtime/session.py": ({"local": 1}, "Ray's own word, for its address"),
+        "relief_ray/report/captions.py": ({"full_only": 1}, "the finding that a method scores below this bound"),
+        "relief_ray/report/findings.py": ({"full_only": 1}, "the same"),
     },
+}
+# Methods with a role: how often each file asks for it, and why.
+CLAIM, CHOICE = "the paper's claims are about it", "a study chooses methods"
+COMPARED = "the method that others are compared with"
+ROLES = {
+    "REFERENCE": {
+        "actors/commands/plan.py": (1, "the method of a file that names none"),
+        "relief_ray/config.py": (1, "the default"),
+        "relief_ray/report/claims.py": (3, CLAIM),
+        "relief_ray/report/comparison.py": (3, COMPARED),
+        "relief_ray/report/dataframes.py": (2, COMPARED),
+        "relief_ray/report/figures/timeline.py": (2, "the upper panel"),
+        "relief_ray/report/figures/updates.py": (2, "the paper's figures 2 and 3 are of FedAvg"),
+        "relief_ray/report/findings.py": (2, "the paper's cosines are of FedAvg; its own row is judged"),
+        "relief_ray/report/summary.py": (1, COMPARED),
+        "relief_ray/report/tables/cells.py": (4, COMPARED),
+        "relief_ray/report/tables/comparison.py": (3, COMPARED),
+        "relief_ray/report/tables/paper_text.py": (3, "figures of the paper's text"),
+        "tune_configs/paper_grids.py": (4, CHOICE),
+        "tune_configs/presets.py": (4, CHOICE),
+    },
+    "PROPOSED": {
+        "actors/commands/fleet.py": (1, "its deadline is shown where the run's method has none"),
+        "relief_ray/report/figures/devices.py": (1, "the figure of its allocation"),
+        "relief_ray/report/figures/timeline.py": (1, "the lower panel"),
+        "relief_ray/report/figures/updates.py": (1, "the figure of its traces"),
+        "relief_ray/report/findings.py": (1, "its own row of the paper is judged"),
+        "relief_ray/report/paper.py": (1, "V0 of the paper's Table III"),
+        "tune_configs/paper_grids.py": (4, CHOICE),
+        "tune_configs/presets.py": (5, CHOICE),
+    },
+    "V0": {
+        "relief_ray/report/claims.py": (5, CLAIM),
+        "relief_ray/report/findings.py": (4, CLAIM),
+        "relief_ray/report/tables/ablation.py": (1, "variants are compared with it"),
+        "relief_ray/report/tables/paper_text.py": (3, "figures of the paper's text"),
+    },
+    "V1": {
+        "relief_ray/report/claims.py": (2, CLAIM),
+        "relief_ray/report/findings.py": (1, CLAIM),
+        "relief_ray/report/tables/paper_text.py": (1, "figures of the paper's text"),
+        "tune_configs/paper_grids.py": (1, CHOICE),
+        "tune_configs/presets.py": (1, CHOICE),
+    },
+    "V2": {"relief_ray/report/claims.py": (2, CLAIM), "relief_ray/report/findings.py": (2, CLAIM)},
+    "V3": {"relief_ray/report/claims.py": (1, CLAIM), "relief_ray/report/findings.py": (1, CLAIM)},
 }
 
 
@@ -66,34 +124,49 @@ def names_of(method):
 
 @cache
 def words_of(path):
-    """Returns the text constants and identifiers of code, not prose, and the modules it imports from."""
-    texts, identifiers, modules = set(), set(), set()
+    """Returns how often code, not prose, has each text constant, identifier and module that it imports from."""
+    texts, identifiers, modules = Counter(), Counter(), Counter()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            texts.add(node.value)
+            texts[node.value] += 1
         elif isinstance(node, ast.Name | ast.Attribute):
-            identifiers.add(getattr(node, "id", getattr(node, "attr", "")))
+            identifiers[getattr(node, "id", getattr(node, "attr", ""))] += isinstance(node.ctx, ast.Load)
         elif isinstance(node, ast.ImportFrom):
-            modules.add(str(node.module))
+            modules[str(node.module)] += 1
     return texts, identifiers, modules
 
 
 def mentions(path, labels, classes, method):
-    """Whether code, not prose, names the method: a text constant, an identifier or an import."""
+    """Returns how often code, not prose, names the method: text constants, identifiers, imports."""
     texts, identifiers, modules = words_of(path)
-    from_here = any(module.startswith(f"relief_ray.strategies.{method}") for module in modules)
-    return bool(texts & labels or identifiers & classes) or from_here
+    imports = sum(number for name, number in modules.items() if name.startswith(f"relief_ray.strategies.{method}"))
+    numbers = {name: texts[name] for name in labels} | {name: identifiers[name] for name in classes}
+    return {name: number for name, number in (numbers | {"import": imports}).items() if number}
+
+
+def sources():
+    """Returns the program's files."""
+    return {p for package in PACKAGES for p in (ROOT / package).rglob("*.py")}
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_method_is_named_in_its_own_files_alone(method):
     labels, classes = names_of(method)
     assert labels and classes
-    sources = {p for package in PACKAGES for p in (ROOT / package).rglob("*.py")}
-    elsewhere = sources - home_of(method) - {STRATEGIES / "__init__.py"}
+    elsewhere = sources() - home_of(method) - {STRATEGIES / "__init__.py"}
     assert {p for p in home_of(method) if mentions(p, labels, classes, method)}, "the test sees what it looks for"
-    naming = {p.relative_to(ROOT).as_posix() for p in elsewhere if mentions(p, labels, classes, method)}
-    assert naming == set(ALLOWED.get(method, ()))
+    naming = {p.relative_to(ROOT).as_posix(): mentions(p, labels, classes, method) for p in elsewhere}
+    assert {path: names for path, names in naming.items() if names} == {
+        path: names for path, (names, _) in ALLOWED.get(method, {}).items()
+    }
+
+
+@pytest.mark.parametrize("constant", ROLES)
+def test_a_role_is_asked_for_where_there_is_a_reason(constant):
+    uses = {p.relative_to(ROOT).as_posix(): words_of(p)[1][constant] for p in sources()}
+    assert {path: number for path, number in uses.items() if number} == {
+        path: number for path, (number, _) in ROLES[constant].items()
+    }
 
 
 def test_lists_tables_figures_and_grids_have_one_order():
@@ -103,6 +176,10 @@ def test_lists_tables_figures_and_grids_have_one_order():
         assert sorted(names, key=presets.index) == list(names)
     labels = [method_name(config, name) for name, config in PRESETS.items()]
     assert by_registry(["mine", *reversed(labels), "relief (gamma=0.5)"]) == [*labels, "mine", "relief (gamma=0.5)"]
+    bounds = presets_of("bound")
+    compared = compare_runs([build(name) for name in ("mine:A", "mine:B", *reversed(presets))])
+    others = [label for name, label in zip(presets, labels, strict=True) if name not in bounds]
+    assert [row.label for row in compared.rows] == [*others, "mine:A", "mine:B", *bounds]
 
 
 def test_grids_take_kinds_from_the_methods():

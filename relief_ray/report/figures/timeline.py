@@ -19,9 +19,8 @@ from relief_ray.report.comparison import Comparison
 from relief_ray.report.document import TEXT_WIDTH_IN, Figure, Number
 from relief_ray.report.experiments import Experiment
 from relief_ray.report.figures.style import FAINT, FOOTER_IN, INK, footnote, save, sheet
-from relief_ray.report.paper import V1, V2, V3
 from relief_ray.report.runs import Loaded, config_text, fleet_of, subjects
-from relief_ray.strategies import PROPOSED, REFERENCE
+from relief_ray.strategies import PRESETS, PROPOSED, REFERENCE, presets_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,9 +39,6 @@ STAGES = (
 MAX_BARS = 12
 
 ACCENT = "#B34A00"
-
-# Methods for the lower half: RELIEF itself where it was run, else the nearest variant.
-BELOW = (PROPOSED, "v2_mandatory", "v3_mandatory", V2, V3, V1, "mandatory_only")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,11 +64,17 @@ class Panel:
 def pair(comparison: Comparison) -> tuple[Loaded, Loaded] | None:
     """FedAvg's run and RELIEF's (or the nearest of its kin) of the same fold and seed."""
     runs = {(loaded.label, loaded.replicate): loaded for loaded in comparison.runs}
-    for label in BELOW:
+    for label in _below():
         for (name, replicate), loaded in runs.items():
             if name == label and (REFERENCE, replicate) in runs:
                 return runs[REFERENCE, replicate], loaded
     return None
+
+
+def _below() -> tuple[str, ...]:
+    """Methods for the lower half: RELIEF itself where it was run, else a variant, those with a deadline first."""
+    variants = [PROPOSED, *presets_of("ablation of ours"), *presets_of("ablation")]
+    return tuple(sorted(variants, key=lambda name: PRESETS[name].build().deadline_s is None))
 
 
 def timeline(above: Loaded, below: Loaded, path: Path, clock: str | None = None, round_: int | None = None) -> Path:

@@ -8,7 +8,7 @@ from relief_ray.report.captions import clock_note, protocol
 from relief_ray.report.comparison import Comparison, MethodResult, difference
 from relief_ray.report.document import Cell, Row, Table
 from relief_ray.report.experiments import Experiment
-from relief_ray.report.paper import PREFIX, V0, V1, V2, V3, VARIANT_ROWS, Paper, PaperCell
+from relief_ray.report.paper import PREFIX, V0, VARIANT_ROWS, Paper, PaperCell
 from relief_ray.report.statistics import interval_text
 from relief_ray.report.tables import columns as col
 from relief_ray.report.tables.cells import (
@@ -25,15 +25,6 @@ from relief_ray.report.tables.columns import Column
 from relief_ray.report.tables.main import ablations, facts_of_items
 from relief_ray.strategies import DESCRIBED
 
-MEANING = {
-    V0: "V0, RELIEF",
-    V1: "V1, without elastic training",
-    V2: "V2, without cohort-wise aggregation",
-    V3: "V3, random allocation",
-    "v2_mandatory": "V2 with V0's mandatory blocks",
-    "v3_mandatory": "V3 with V0's mandatory blocks",
-    "mandatory_only": "mandatory blocks alone",
-}
 _DIFFERENCE = Column(label="F1 minus V0's, points [95 %]", figure="", decimals=1)
 _COLUMNS = (
     col.HEADLINE, _DIFFERENCE, col.RARE_F1, col.SPEEDUP, *col.SPEED_CONTEXT,
@@ -76,7 +67,13 @@ def _row(experiment: Experiment, paper: Paper, label: str, opening: str) -> Row:
         cells = tuple(gaps(experiment, label, theirs))
     else:
         cells = tuple(_figures(experiment, comparison, method, theirs))
-    return Row(name=MEANING.get(label, label), cells=cells, rule=label == opening)
+    return Row(name=_name(label), cells=cells, rule=label == opening)
+
+
+def _name(label: str) -> str:
+    """Title of a variant, and its number in the paper."""
+    title, number = DESCRIBED[label].title, VARIANT_ROWS.get(label, "")
+    return title if number in title else f"{title} ({number})"
 
 
 def _figures(

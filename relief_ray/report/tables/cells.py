@@ -85,7 +85,7 @@ def origin_of(experiment: Experiment, comparison: Comparison, label: str, figure
 def _is_fitted(comparison: Comparison, label: str) -> bool:
     """True for a method whose settings were chosen to agree with the paper's tables."""
     method = comparison.row(label)
-    return method is not None and method.method.kind.endswith("FITTED")
+    return method is not None and method.method.is_fitted
 
 
 def _is_target(experiment: Experiment, comparison: Comparison, label: str, figure: str) -> bool:

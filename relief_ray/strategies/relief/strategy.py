@@ -39,6 +39,7 @@ from relief_ray.strategies.relief.divergence import D_BAR, diagnose, smooth, smo
 from relief_ray.strategies.relief.explanation import Reasons, explanation, offers, without_choice
 
 BOOTSTRAP = "bootstrap"
+_DEADLINE_TEXT = "the least time that buys every client its mandatory number of groups: RELIEF's budget"
 Weight = Callable[[ParamGroup, ClientInfo, Assignment], float]
 
 
@@ -109,6 +110,7 @@ class Relief(StrategyConfig):
             rests=partial(fills_nothing, self),
             diagnose=diagnose,
             explain=partial(explain, self),
+            deadline_text="" if self.has_deadline else _DEADLINE_TEXT,
             bootstrap=True,
         )
 

@@ -4,6 +4,7 @@ import json
 import resource
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -75,10 +76,15 @@ def test_a_full_disk_has_its_own_code_and_loses_nothing(start, invoke, tmp_path:
     assert len(read_rounds(tmp_path / "relief-s0")) == 13
 
 
+def test_the_command_line_is_imported_without_anything_heavy() -> None:
+    code = "import sys, actors.cli\nprint(sorted({'torch', 'ray', 'mlflow'} & set(sys.modules)))"
+    root = Path(__file__).parents[3]
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
 @pytest.mark.parametrize("command", [["--help"], ["run", "--help"], ["data", "--help"]])
 def test_help_loads_nothing_heavy(command: list[str]) -> None:
-    import sys
-
     code = (
         "import sys, runpy\n"
         f"sys.argv = ['relief-ray', *{command!r}]\n"

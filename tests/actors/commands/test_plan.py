@@ -13,6 +13,7 @@ from relief_ray.errors import UserError
 from relief_ray.experiment.lifecycle import create
 from relief_ray.records.cells import find_runs
 from relief_ray.records.identity import config_hash
+from relief_ray.strategies import DESCRIBED
 from tests.own import METHOD, Write
 from tune_configs.presets import PRESETS, make_preset
 
@@ -43,7 +44,7 @@ def test_the_papers_presets_have_the_papers_defaults() -> None:
 def test_demo_tests_every_subject_once_and_runs_strategies_fold_by_fold() -> None:
     cells = list(cells_of(make_preset("demo"), []))
     first = [(c.label, c.config.data.fold) for c in cells[:4]]
-    assert first == [("fedavg", 0), ("v1", 0), ("relief", 0), ("fedavg", 1)]
+    assert first == [("fedavg", 0), ("relief", 0), ("v1", 0), ("fedavg", 1)]
     assert {c.config.data.fold for c in cells} == {0, 1, 2, 3}
 
 
@@ -51,7 +52,7 @@ def test_settings_fix_an_axis() -> None:
     demo = make_preset("demo")
     assert {c.config.data.fold for c in cells_of(demo, ["data.fold=2"])} == {2}
     within = list(cells_of(demo, ["data.split=within_subject"]))
-    assert [c.name for c in within[:4]] == ["fedavg-r0", "v1-r0", "relief-r0", "fedavg-r1"]
+    assert [c.name for c in within[:4]] == ["fedavg-r0", "relief-r0", "v1-r0", "fedavg-r1"]
     seeded = list(cells_of(demo, ["seed=7"]))
     assert {(c.config.seed, c.config.fleet.rotation, c.config.replicate) for c in seeded} == {(7, 0, None)}
 
@@ -87,6 +88,12 @@ def test_a_strategy_that_is_set_is_the_only_one_and_gives_its_name(setting: str)
     demo = load_preset("demo")
     cells = list(cells_of(demo, [setting, "data.fold=0"]))
     assert [(c.label, c.name, c.config.label()) for c in cells] == [("v1", f"v1-f0-r{r}", "v1") for r in range(3)]
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_presets_strategies_stand_in_the_registrys_order(name: str) -> None:
+    strategies = make_preset(name).strategies
+    assert list(strategies) == sorted(strategies, key=list(DESCRIBED).index)
 
 
 def test_a_strategy_that_is_set_wrong_is_answered_with_the_nearest() -> None:
