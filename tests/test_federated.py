@@ -1,6 +1,7 @@
 """One round, step by step: what comes in, what is refused, what is committed."""
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from relief_ray.federated import (
     ClientProgram,
     LocalStep,
     RoundVoid,
+    Strategy,
     check_finite,
     keep_assignment,
     nothing_added,
@@ -19,15 +21,62 @@ from relief_ray.federated import (
     single_model,
     task_loss,
 )
-from relief_ray.messages import NO_STATE, Assignment, ClientCost, EvalTarget, RoundCost, ServerState, StageTimes
+from relief_ray.messages import (
+    NO_STATE,
+    Assignment,
+    ClientCost,
+    ClientId,
+    EvalTarget,
+    Fleet,
+    RoundCost,
+    ServerState,
+    StageTimes,
+    Trained,
+    Update,
+)
 from relief_ray.records.checkpoint import CheckpointStateStore
-from relief_ray.server.aggregation import from_tensor, to_tensor
+from relief_ray.server.aggregation import check_update, from_tensor, to_tensor
+from relief_ray.server.reduction import blocks, measured
 from relief_ray.strategies import PRESETS
 from relief_ray.strategies.fedavg import FedAvg
 from relief_ray.strategies.relief import Relief
 from relief_ray.strategies.relief.divergence import D_BAR
 from relief_ray.streams import Streams
-from tests.toy import ACC, EQUAL, FOUR, FULL, Given, PlannedCosts, build, context_of, fleet_of, task_of, update_of
+from relief_ray.training.job import BlockResult, combine
+from tests.toy import ACC, EQUAL, FOUR, FULL, PlannedCosts, build, context_of, fleet_of, sum_block, task_of, update_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """An executor that returns prepared updates: what a network could have brought."""
+
+    updates: Mapping[ClientId, Update]
+    strategy: Strategy
+    layout: object
+    fleet: Fleet
+
+    def train(self, round_, models, tasks, states) -> Trained:
+        results = []
+        for block in blocks(tasks):
+            sent = [measured(self.updates[t.client]) for t in block]
+            reasons = {u.receipt.assignment.client: check_update(u, self.layout) for u in sent}
+            good = [u for u in sent if reasons[u.receipt.assignment.client] is None]
+            results.append(
+                BlockResult(
+                    sums=sum_block(good, self.strategy.reduction, self.layout, self.fleet),
+                    receipts=tuple(u.receipt for u in good),
+                    states={u.receipt.assignment.client: u.state for u in good if u.state},
+                    rejected={c: why for c, why in reasons.items() if why},
+                )
+            )
+        return combine(results)
+
+    def evaluate(self, models, targets, states, part):
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Does nothing: there is nothing to release."""
+
 
 BACKBONE = build(b_zero=False)
 LAYOUT, START = BACKBONE.layout, BACKBONE.params()

@@ -31,7 +31,6 @@ from relief_ray.messages import (
     RoundCost,
     ServerState,
     StageTimes,
-    Trained,
     Update,
     Work,
 )
@@ -39,12 +38,11 @@ from relief_ray.models.backbone import Backbone, GroupParameters, InputShape, St
 from relief_ray.models.extra.build import with_extra_modules
 from relief_ray.protocols import Planner
 from relief_ray.records.checkpoint import CheckpointStateStore
-from relief_ray.server.aggregation import check_update
 from relief_ray.server.reduction import Accumulator, Sums, blocks, leaf, measured, merge_blocks
 from relief_ray.stages import StageSpec
 from relief_ray.streams import Streams
 from relief_ray.training.config import TrainerConfig
-from relief_ray.training.job import BlockResult, Job, combine
+from relief_ray.training.job import Job
 from relief_ray.training.serial_executor import SerialExecutor
 
 CHANNELS = (("acc", 2), ("hr", 1))
@@ -371,38 +369,6 @@ def reduced_of(updates: Sequence[Update], reduction, layout, fleet) -> Reduced:
     order = blocks([u.receipt.assignment for u in updates])
     parts = [sum_block([by_client[t.client] for t in block], reduction, layout, fleet) for block in order]
     return Reduced(sums=merge_blocks(parts), receipts=tuple(by_client[c].receipt for c in sorted(by_client)))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Given:
-    """An executor that returns prepared updates: what a network could have brought."""
-
-    updates: Mapping[ClientId, Update]
-    strategy: Strategy
-    layout: object
-    fleet: Fleet
-
-    def train(self, round_, models, tasks, states) -> Trained:
-        results = []
-        for block in blocks(tasks):
-            sent = [measured(self.updates[t.client]) for t in block]
-            reasons = {u.receipt.assignment.client: check_update(u, self.layout) for u in sent}
-            good = [u for u in sent if reasons[u.receipt.assignment.client] is None]
-            results.append(
-                BlockResult(
-                    sums=sum_block(good, self.strategy.reduction, self.layout, self.fleet),
-                    receipts=tuple(u.receipt for u in good),
-                    states={u.receipt.assignment.client: u.state for u in good if u.state},
-                    rejected={c: why for c, why in reasons.items() if why},
-                )
-            )
-        return combine(results)
-
-    def evaluate(self, models, targets, states, part):
-        raise NotImplementedError
-
-    def close(self) -> None:
-        """Does nothing: there is nothing to release."""
 
 
 def sum_of(layout, group: str, deltas: Sequence[Sequence[float]], weights: Sequence[float] | None = None) -> GroupSum:
