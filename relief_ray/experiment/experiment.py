@@ -24,9 +24,10 @@ from relief_ray.groups import GroupId
 from relief_ray.messages import ClientInfo
 from relief_ray.protocols import Executor
 from relief_ray.records.checkpoint import Averages, Checkpoint, CheckpointStateStore, Saver
+from relief_ray.records.costs import Totals
 from relief_ray.records.metrics import summarise
 from relief_ray.records.run_folder import RunFolder, restore
-from relief_ray.records.schema import Metrics, RoundRecord, RunRecord, RunStatus, Totals
+from relief_ray.records.schema import Metrics, RoundRecord, RunRecord, RunStatus
 from relief_ray.records.selection_text import selection
 from relief_ray.records.tracking import NullTracker, Tracker
 from relief_ray.server.optimizer import server_step

@@ -18,6 +18,7 @@ from relief_ray.messages import Assignment, Receipt, RoundCost, StageTimes, Trai
 from relief_ray.plugins import digests
 from relief_ray.process import device_name
 from relief_ray.records.checkpoint import Binding
+from relief_ray.records.costs import ClientCostRecord, CostRecord, FedAvgRecord, Stages, Totals
 from relief_ray.records.identity import (
     cell_id,
     config_hash,
@@ -28,19 +29,7 @@ from relief_ray.records.identity import (
     state_sha256,
     tensors_sha256,
 )
-from relief_ray.records.schema import (
-    ClientCostRecord,
-    ClientRecord,
-    CostRecord,
-    FedAvgRecord,
-    Metrics,
-    ProbeRecord,
-    RoundRecord,
-    RunRecord,
-    Stages,
-    TensorStat,
-    Totals,
-)
+from relief_ray.records.schema import ClientRecord, Metrics, ProbeRecord, RoundRecord, RunRecord, TensorStat
 from relief_ray.records.selection_text import tokens
 from relief_ray.server.aggregation import divergence
 from relief_ray.strategies import facts_of

@@ -22,7 +22,8 @@ from relief_ray.experiment.lifecycle import stored_engine
 from relief_ray.experiment.protocol import LocalRound, resized
 from relief_ray.experiment.recording import as_json, cost_record, fedavg_records, totals_after
 from relief_ray.messages import Assignment, ClientId, Fleet, Receipt, RoundCost, StageTimes, Work
-from relief_ray.records.schema import ClientRecord, ProbeRecord, RoundRecord, Totals
+from relief_ray.records.costs import Totals
+from relief_ray.records.schema import ClientRecord, ProbeRecord, RoundRecord
 from relief_ray.records.selection_text import selection
 from relief_ray.report.runs import Loaded
 

@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean
 
+from relief_ray.records.costs import FedAvgRecord
 from relief_ray.records.metrics import extra_columns
-from relief_ray.records.schema import ClientRecord, FedAvgRecord, Metrics, RoundRecord, RunRecord
+from relief_ray.records.schema import ClientRecord, Metrics, RoundRecord, RunRecord
 from relief_ray.report.budgets import equal_cost_scores
 from relief_ray.report.runs import Loaded, Replicate, config_text, is_pooled, run_value
 from relief_ray.strategies import REFERENCE

@@ -94,7 +94,7 @@ class Case:
     @property
     def values(self) -> Values:
         # Backbone 2's frozen forward pass takes its share of the round whatever is trained.
-        deadline_fraction = 0.75 if self.family in ON_MOMENT and self.family != "moment masked" else 0.45
+        deadline_fraction = 0.75 if self.family in ON_MOMENT and self.family != "moment masked" else 0.3
         return {"strategy": strategy_values(self.preset, deadline_fraction) | self.strategy, **self.sections}
 
     def marks(self, is_fast: bool) -> list[pytest.MarkDecorator]:

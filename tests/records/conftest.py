@@ -3,6 +3,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -61,3 +62,23 @@ def rows(program: Program) -> Callable[..., list[dict[str, object]]]:
         return json.loads(program("sweep", *args).stdout)
 
     return call
+
+
+@pytest.fixture(scope="session")
+def empty_store(finished, tmp_path_factory) -> Path:
+    """A store that only knows its schema: making one takes seconds."""
+    from relief_ray.records import mlflow_store
+    from relief_ray.records.mlflow_store import Store, store_uri
+
+    folder = tmp_path_factory.mktemp("store")
+    shutil.copytree(finished, folder / "run")
+    mlflow_store._connect(Store(uri=store_uri(folder / "run")))
+    return folder / "mlflow.db"
+
+
+@pytest.fixture
+def run(finished, empty_store, tmp_path) -> Path:
+    """A finished run beside a store that does not have it yet."""
+    shutil.copytree(finished, tmp_path / "run")
+    shutil.copy(empty_store, tmp_path / "mlflow.db")
+    return tmp_path / "run"

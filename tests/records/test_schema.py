@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from relief_ray.records import WALL_FIELDS, Metrics, RoundRecord, RunRecord, comparable, read_rounds
-from relief_ray.records.schema import ClientRecord, Stages, Totals
+from relief_ray.records.costs import Stages, Totals
+from relief_ray.records.schema import ClientRecord
 
 FLOATS = st.floats(width=64)
 

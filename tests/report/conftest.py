@@ -7,18 +7,8 @@ from pathlib import Path
 import pytest
 
 from relief_ray.records.claims import Claim, Claims
-from relief_ray.records.schema import (
-    ClientCostRecord,
-    ClientRecord,
-    CostRecord,
-    Machine,
-    MethodFacts,
-    Metrics,
-    RoundRecord,
-    RunRecord,
-    Stages,
-    Totals,
-)
+from relief_ray.records.costs import ClientCostRecord, CostRecord, Stages, Totals
+from relief_ray.records.schema import ClientRecord, Machine, MethodFacts, Metrics, RoundRecord, RunRecord
 from relief_ray.report.experiments import HEADLINE_CLOCK
 from relief_ray.report.inventory import GridItem, Inventory
 from relief_ray.report.registered import Registered, Registry

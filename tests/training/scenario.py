@@ -142,3 +142,8 @@ def distance(update: Update, expected: Update) -> float:
 
 
 __all__ = ["WHOLE", "Scenario", "build", "client", "distance", "precision", "task", "windows"]
+
+
+def batches(num, epochs, seed=0, round_=1, id_=2):
+    order = Streams(seed=seed).torch("batches", round_, id_)
+    return [index for _ in range(epochs) for index in torch.randperm(num, generator=order).split(BATCH)]

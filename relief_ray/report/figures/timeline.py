@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from relief_ray.errors import UserError
-from relief_ray.records.schema import ClientCostRecord, CostRecord, RoundRecord
+from relief_ray.records.costs import ClientCostRecord, CostRecord
+from relief_ray.records.schema import RoundRecord
 from relief_ray.report.captions import mark
 from relief_ray.report.comparison import Comparison
 from relief_ray.report.document import TEXT_WIDTH_IN, Figure, Number

@@ -1,0 +1,163 @@
+"""Test that `sync` copies a finished run to MLflow once, whatever interrupts it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from relief_ray.errors import UserError
+from relief_ray.records import (
+    mlflow_store,
+    read_rounds,
+    read_run,
+    sync,
+)
+from relief_ray.records.lock import FileLock
+from relief_ray.records.metrics import METRICS
+from relief_ray.records.mlflow_store import read_sync, store_uri
+from tests.records.stores import POINTS_A_ROUND, closed_port, configured, expected, points, stored
+
+if find_spec("mlflow") is None:
+    pytest.skip("mlflow comes with the server extra", allow_module_level=True)
+
+
+def test_sync_copies_everything_once(run):
+    first = sync(run)
+    assert first.num_points == 4 * POINTS_A_ROUND
+    assert sync(run).num_points == 0 and sync(run).run_id == first.run_id
+    assert points(run) == expected(4)
+    (stored_run,) = stored(run)
+    record = read_run(run)
+    assert stored_run.info.status == "FINISHED" and stored_run.info.run_name == record.name
+    assert stored_run.data.params == {"strategy.name": "toy", "seed": "3"}
+    assert (
+        stored_run.data.tags["relief.cell"] == record.cell and stored_run.data.tags["relief.data_origin"] == "SYNTHETIC"
+    )
+    last = read_rounds(run)[-1]
+    assert (
+        stored_run.data.metrics["time_s"] == last.totals["split"].time_s
+        and stored_run.data.metrics["loss"] == last.loss
+    )
+    artifacts = Path(stored_run.info.artifact_uri.removeprefix("file://"))
+    assert artifacts.is_absolute() and artifacts.is_relative_to(run.parent)
+    for name in ("run.json", "rounds.jsonl"):
+        assert (artifacts / name).read_bytes() == (run / name).read_bytes()
+    target = read_sync(run).targets[store_uri(run)]
+    assert (target.step, target.status, target.run_id) == (3, "done", stored_run.info.run_id)
+    assert set(METRICS) >= {key for key, _ in expected(1)}
+
+
+def test_the_experiment_is_one_of_models_that_are_trained(run):
+    from mlflow import MlflowClient
+
+    sync(run)
+    experiment = MlflowClient(tracking_uri=store_uri(run)).get_experiment_by_name("relief-ray")
+    assert experiment is not None and experiment.tags["mlflow.experimentKind"] == "custom_model_development"
+
+
+def test_only_what_is_missing_is_sent(run):
+    whole = (run / "rounds.jsonl").read_bytes()
+    lines = whole.splitlines(keepends=True)
+    (run / "rounds.jsonl").write_bytes(b"".join(lines[:2]) + lines[2][:30])
+    assert sync(run).num_points == 2 * POINTS_A_ROUND
+    (run / "rounds.jsonl").write_bytes(whole)
+    assert sync(run).num_points == 2 * POINTS_A_ROUND
+    (run / "sync.json").unlink()
+    assert sync(run).num_points == 0
+    assert points(run) == expected(4) and len(stored(run)) == 1
+
+
+def test_large_ledgers_go_in_batches(run, monkeypatch):
+    monkeypatch.setattr(mlflow_store, "MAX_BATCH_POINTS", 5)
+    monkeypatch.setattr(mlflow_store, "MAX_BATCH_PARAMS", 1)
+    assert sync(run).num_points == 4 * POINTS_A_ROUND
+    assert points(run) == expected(4)
+
+
+@pytest.mark.parametrize("moment", ["before-watermark"])
+def test_an_export_killed_between_log_and_watermark_repeats_nothing(run, program, moment):
+    assert program("sync-killed", run, moment, check=False).returncode == -9
+    assert not (run / "sync.json").exists() and points(run) == expected(4)
+    assert sync(run).num_points == 0
+    assert points(run) == expected(4) and len(stored(run)) == 1
+
+
+def test_a_process_killed_while_it_makes_the_store_leaves_none(run, program):
+    (run.parent / "mlflow.db").unlink()
+    assert program("sync-killed", run, "making-the-store", check=False).returncode == -9
+    assert stored(run) == []
+    assert sync(run).num_points == 4 * POINTS_A_ROUND
+    assert [p.name for p in run.parent.iterdir() if p.name.endswith(".new")] == []
+
+
+@pytest.mark.parametrize("number", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_processes_open_one_fresh_store_at_once(finished, program, tmp_path, number):
+    folders = [tmp_path / f"run{i}" for i in range(number)]
+    for folder in folders:
+        shutil.copytree(finished, folder)
+        record = read_run(folder).model_copy(update={"parent": "grid one"})
+        (folder / "run.json").write_text(record.model_dump_json())
+    assert json.loads(program("sync-together", tmp_path / "mlflow.db", *folders).stdout) == [0] * number
+    assert points(folders[0]) == Counter({key: number for key in expected(4)})
+    runs = stored(folders[0])
+    (parent,) = [r for r in runs if r.data.tags.get("relief.kind") == "grid"]
+    children = [r for r in runs if r.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
+    assert len(runs) == number + 1 and len(children) == number and parent.info.run_name == "grid one"
+
+
+def test_cells_of_a_grid_share_one_parent(run):
+    folders = [run, run.with_name("other")]
+    shutil.copytree(run, folders[1])
+    for folder in folders:
+        record = read_run(folder).model_copy(update={"parent": "it's a grid"})
+        (folder / "run.json").write_text(record.model_dump_json())
+        sync(folder)
+    parents = [r for r in stored(run) if r.data.tags.get("relief.grid") == "it's a grid"]
+    assert len(parents) == 1 and len(stored(run)) == 3
+    children = {r.data.tags["mlflow.parentRunId"] for r in stored(run) if "relief.cell" in r.data.tags}
+    assert children == {parents[0].info.run_id}
+    ends = [r.info.end_time for r in stored(run) if "relief.cell" in r.data.tags]
+    assert parents[0].info.end_time >= max(ends), "a grid lasts until its last cell's end"
+
+
+def test_sync_goes_to_the_runs_own_store_and_experiment(run, tmp_path):
+    configured(run, uri=f"sqlite:///{tmp_path / 'own.db'}", experiment="mine")
+    done = sync(run)
+    assert done.uri.endswith("own.db") and done.num_points == 4 * POINTS_A_ROUND
+    assert [r.info.run_id for r in stored(run, store_uri(run, done.uri), "mine")] == [done.run_id]
+    assert stored(run) == []
+
+
+def test_sync_asks_for_a_store_whose_credentials_were_masked(run):
+    configured(run, uri="https://***@tracker.example", experiment="mine")
+    with pytest.raises(UserError, match=r"needs credentials, which are not kept; name it with --uri"):
+        sync(run)
+
+
+def test_sync_to_a_dead_server_says_so(run):
+    with pytest.raises(
+        UserError, match=r"http://\*\*\*@127\.0\.0\.1:\d+: cannot export .*expected a reachable MLflow store"
+    ):
+        sync(run, f"http://me:pw@127.0.0.1:{closed_port()}")
+    assert read_sync(run).error is not None
+
+
+def test_two_exports_of_one_run_exclude_each_other(run):
+    with (
+        FileLock(run / "sync.lock", "the export"),
+        pytest.raises(UserError, match="export of this run is in use by process"),
+    ):
+        sync(run)
+    assert points(run) == Counter()
+
+
+def test_store_uris_are_absolute(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert store_uri(Path("runs/a")) == f"sqlite:///{tmp_path}/runs/mlflow.db"
+    assert store_uri(Path("a"), "sqlite:///x.db") == f"sqlite:///{tmp_path}/x.db"
+    assert store_uri(Path("a"), "http://h:5000") == "http://h:5000"
