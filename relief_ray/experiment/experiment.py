@@ -16,7 +16,7 @@ from relief_ray.errors import UserError
 from relief_ray.experiment.averaging import NO_AVERAGES, advanced, is_tested
 from relief_ray.experiment.evaluation import client_views, evaluation_inputs
 from relief_ray.experiment.protocol import speedup_at_paper
-from relief_ray.experiment.recording import binding_of, now, round_record
+from relief_ray.experiment.recording import Noted, binding_of, now, round_record
 from relief_ray.experiment.setup import Setup, context_of, deadline_s, subject_names
 from relief_ray.experiment.untrained import UntrainedGroups
 from relief_ray.federated import RoundResult, run_round
@@ -128,8 +128,10 @@ class Experiment:
                 ended_unix_s=time(),
                 before=self.totals,
                 target_s=self.target_s,
-                speedup_paper=speedup_at_paper(setup, result.charged, context.participants),
-                warnings=self._watch(round_, [j for r in result.trained.worked for j in r.assignment.train]),
+                noted=Noted(
+                    speedup_paper=speedup_at_paper(setup, result.charged, context.participants),
+                    warnings=self._watch(round_, [j for r in result.trained.worked for j in r.assignment.train]),
+                ),
             )
             self.folder.append(record)
         except BaseException:

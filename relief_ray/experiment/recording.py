@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from itertools import combinations
 
@@ -38,6 +39,22 @@ MAX_STAT_VALUES = 64
 Pairs = dict[GroupId, tuple[tuple[int, int, float], ...]]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Noted:
+    """What the loop of a run notices about a round.
+
+    Attributes:
+        speedup_paper: its speedup at the paper's protocol; None where there is none.
+        warnings: lines for the user.
+    """
+
+    speedup_paper: float | None = None
+    warnings: tuple[str, ...] = ()
+
+
+NOTHING_NOTED = Noted()
+
+
 def round_record(
     setup: Setup,
     context: RoundContext,
@@ -48,12 +65,10 @@ def round_record(
     ended_unix_s: float,
     before: Mapping[str, Totals],
     target_s: float | None,
-    speedup_paper: float | None = None,
-    warnings: tuple[str, ...] = (),
+    noted: Noted = NOTHING_NOTED,
 ) -> RoundRecord:
     """Build a round's record; ``metrics``: by part of the data, ``before``: totals of the last record."""
     trained, state, reference = result.trained, result.state, fedavg_costs(setup, context.participants)
-    everyone = len(context.participants) == len(setup.fleet)
     diagnosed = {name: dict(table) for name, table in setup.strategy.diagnose(state, setup.layout).items() if table}
     return RoundRecord(
         round=context.round,
@@ -74,13 +89,18 @@ def round_record(
         diagnostics=diagnosed,
         deadline_s=target_s,
         speedup=_speedup(setup, result, reference),
-        speedup_paper=speedup_paper,
-        fedavg={} if everyone else fedavg_records(reference),
+        speedup_paper=noted.speedup_paper,
+        fedavg=_fedavg(setup, context, reference),
         trained_fraction=_trained_fraction(setup, result),
         moved_bytes=trained.moved_bytes,
         server_s=result.server_s,
-        warnings=warnings,
+        warnings=noted.warnings,
     )
+
+
+def _fedavg(setup: Setup, context: RoundContext, reference: Mapping[str, RoundCost]) -> dict[str, FedAvgRecord]:
+    """FedAvg's round of these participants; empty where it is the run's own reference."""
+    return {} if len(context.participants) == len(setup.fleet) else fedavg_records(reference)
 
 
 def _divergences(trained: Trained) -> dict[str, float]:

@@ -10,6 +10,8 @@ import pytest
 from tests.project.tree import files, functions, lines_of, name_of, sources
 
 MAX_FILE_LINES = 400
+# Tests of one subject stay together a little longer.
+MAX_TEST_LINES = 500
 WARN_FILE_LINES = 300
 SMALL_FILE_LINES = 60
 MAX_FUNCTION_LINES = 40
@@ -25,7 +27,7 @@ def test_source_keeps_to_the_style_guide():
 def test_files_of_tests_keep_to_the_limit_too():
     """A test file as long as the limit tests more than one thing."""
     lengths = {name_of(p): num_lines_of(p) for p in sources("tests") if has_limit(p)}
-    assert not {name: num for name, num in lengths.items() if name.startswith("tests/") and num > MAX_FILE_LINES}
+    assert not {name: num for name, num in lengths.items() if name.startswith("tests/") and num > MAX_TEST_LINES}
 
 
 def num_lines_of(path):
@@ -177,7 +179,6 @@ METHOD = "a method, or a part of its paper, is found by its file name"
 LEAF = "imported everywhere, imports nothing of ours"
 FILES_UNDER_60 = {
     "actors/runtime/errors.py": "raised by driver and hosts, which do not import one another",
-    "actors/terminal/options.py": "options that subcommands share, apart from what any of them does",
     "relief_ray/citations.py": "reads citations.bib, which methods and data sets name",
     "relief_ray/data/formats/partial.py": "a data set is a file",
     "relief_ray/data/registry.py": "imports every data set: none of them may import it",

@@ -72,7 +72,7 @@ def test_the_deadline_to_set_is_short_and_never_too_small(seconds, text):
 def test_a_run_says_it_in_its_record_and_the_advice_helps(run_cache):
     setup = prepare(config_of("relief", strategy={"name": "relief", "deadline_s": 1e-6}))
     (warning,) = setup.warnings
-    assert f"T* = {deadline_s(setup):.4g} s" in warning and "flop_proportional" in warning
+    assert f"T* = {deadline_s(setup):.4g} s" in warning and f"clock {setup.config.costs.planning_time}" in warning
     assert run_record(setup).warnings == (warning,)
     assert further(setup.config.strategy, context_of(setup, 1)) == []
     advised = float(warning.split("strategy.deadline_s=")[1].split()[0])
