@@ -13,8 +13,8 @@ from actors.terminal.exit_codes import EXIT_CODES
 from actors.terminal.options import AsJson, Main, Settings, SomeNumber, SomePath, SomeText
 from tune_configs.presets import PRESETS
 
-EPILOG = "**Exit codes**\n\n" + "\n".join(f"* {code}: {meaning}" for code, meaning in EXIT_CODES)
-PRESET_HELP = "**Presets**\n\n" + "\n".join(f"* {name}: {preset.title}" for name, preset in PRESETS.items())
+_EPILOG = "**Exit codes**\n\n" + "\n".join(f"* {code}: {meaning}" for code, meaning in EXIT_CODES)
+_PRESET_HELP = "**Presets**\n\n" + "\n".join(f"* {name}: {preset.title}" for name, preset in PRESETS.items())
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A run folder, or a folder of them.")]
 Folders = Annotated[list[Path], typer.Argument(metavar="DIR...", help="Run folders, or folders of them.")]
 
@@ -22,7 +22,7 @@ app = typer.Typer(
     cls=Main,
     name="relief-ray",
     help="Federated learning for fleets whose devices differ in compute, sensors and data at once.",
-    epilog=EPILOG,
+    epilog=_EPILOG,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -35,7 +35,7 @@ app.add_typer(model, name="model")
 app.add_typer(data, name="data")
 
 
-def show_version(is_wanted: bool) -> None:
+def _show_version(is_wanted: bool) -> None:
     """Print the version and end."""
     if is_wanted:
         from relief_ray import __version__
@@ -46,7 +46,7 @@ def show_version(is_wanted: bool) -> None:
 
 @app.callback()
 def prepare(
-    version: Annotated[bool, typer.Option("--version", callback=show_version, is_eager=True, help="Version.")] = False,
+    version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Version.")] = False,
 ) -> None:
     """Keep other libraries' chatter off the console."""
     if not sys.warnoptions:
@@ -56,7 +56,7 @@ def prepare(
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
 
 
-@app.command(epilog=PRESET_HELP)
+@app.command(epilog=_PRESET_HELP)
 def run(
     target: Annotated[str, typer.Argument(metavar="PRESET|FILE.yaml", help="What to run.")],
     settings: Settings = None,

@@ -46,7 +46,7 @@ class RoundVoid(RuntimeError):
     """Raised where no usable update came back: nothing may be committed for this round."""
 
 
-def no_network() -> Network:
+def _no_network() -> Network:
     """Default of ``build``: raises, because no server-side backbone was configured."""
     raise NotImplementedError("this round has no backbone on the server; set RoundContext.build")
 
@@ -77,7 +77,7 @@ class RoundContext:
     planner: Planner
     streams: Streams
     epochs: int
-    build: Callable[[], Network] = no_network
+    build: Callable[[], Network] = _no_network
     public: Windows | None = None
     batch_size: int = 32
 
@@ -101,7 +101,7 @@ class ServerTools:
     layout: GroupLayout
     participants: tuple[ClientInfo, ...]
     streams: Streams
-    build: Callable[[], Network] = no_network
+    build: Callable[[], Network] = _no_network
     public: Windows | None = None
 
 
@@ -123,7 +123,7 @@ def single_model(layout: GroupLayout, fleet: Fleet, streams: Streams, start: Par
     return ServerState(models={"global": start})
 
 
-def canonical_global(state: ServerState, fleet: Fleet) -> EvalPlan:
+def _canonical_global(state: ServerState, fleet: Fleet) -> EvalPlan:
     """Evaluate the global model with all modalities."""
     return EvalPlan(canonical=EvalTarget(label="global"))
 
@@ -148,12 +148,12 @@ class PlannedRun:
     participation: float
 
 
-def always_trains(context: RoundContext) -> bool:
+def _always_trains(context: RoundContext) -> bool:
     """Return False: no round leaves groups untrained on purpose."""
     return False
 
 
-def no_warnings(run: PlannedRun) -> tuple[str, ...]:
+def _no_warnings(run: PlannedRun) -> tuple[str, ...]:
     """Find no fault with any run."""
     return ()
 
@@ -162,7 +162,7 @@ def no_warnings(run: PlannedRun) -> tuple[str, ...]:
 Diagnostics = Mapping[str, Mapping[str, float]]
 
 
-def no_diagnostics(state: ServerState, layout: GroupLayout) -> Diagnostics:
+def _no_diagnostics(state: ServerState, layout: GroupLayout) -> Diagnostics:
     """Record nothing of the state."""
     return {}
 
@@ -220,13 +220,13 @@ class Strategy:
     reduction: Reduction
     init: Callable[[GroupLayout, Fleet, Streams, Params], ServerState] = single_model
     client: ClientProgram = field(default_factory=ClientProgram)
-    evaluate: Callable[[ServerState, Fleet], EvalPlan] = canonical_global
+    evaluate: Callable[[ServerState, Fleet], EvalPlan] = _canonical_global
     adapt: Callable[[GroupLayout, Fleet], tuple[ExtraModule, ...]] = nothing_added
     deadline_s: Callable[[RoundContext], float] | None = None
     deadline_text: str = ""
-    warnings: Callable[[PlannedRun], tuple[str, ...]] = no_warnings
-    rests: Callable[[RoundContext], bool] = always_trains
-    diagnose: Callable[[ServerState, GroupLayout], Diagnostics] = no_diagnostics
+    warnings: Callable[[PlannedRun], tuple[str, ...]] = _no_warnings
+    rests: Callable[[RoundContext], bool] = _always_trains
+    diagnose: Callable[[ServerState, GroupLayout], Diagnostics] = _no_diagnostics
     explain: Callable[[ExplainRequest], Explanation] | None = None
     averaged: Callable[[ServerState, Reduced, GroupLayout, Fleet], ModelGroups] = sent_groups
     identities: Callable[[ServerState], Mapping[str, str]] = by_name

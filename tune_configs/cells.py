@@ -154,7 +154,7 @@ def cells_of(grid: Grid, settings: Sequence[str] = (), *, skip_unknown: bool = F
             "leave them out with --skip-unknown, or choose with --set 'methods=[fedavg, relief]'"
         )
     scaled = replace(scaled, methods=known)
-    cells = (cell_of(grid.name, point, rest, tuned) for point in points(scaled))
+    cells = (_cell_of(grid.name, point, rest, tuned) for point in points(scaled))
     return tuple({cell.hash: cell for cell in reversed(list(cells))}.values())[::-1]
 
 
@@ -271,7 +271,7 @@ def chosen(key: str, value: object, known: Iterable[str], also: Sequence[str] = 
     return tuple(dict.fromkeys(names))
 
 
-def cell_of(grid: str, point: Point, settings: Sequence[str], tuned: Tuned | None = None) -> Cell:
+def _cell_of(grid: str, point: Point, settings: Sequence[str], tuned: Tuned | None = None) -> Cell:
     """The cell of a point: the grid's values, the point's, a search's frozen choice, then the user's settings.
 
     Raises:
@@ -281,7 +281,7 @@ def cell_of(grid: str, point: Point, settings: Sequence[str], tuned: Tuned | Non
     setting, choice = point.setting, Choice(kind="try", parameters=point.tried) if point.tried else None
     config = configured(grid, point, settings)
     if choice is not None:
-        refuse_too_short(grid, point, config)
+        _refuse_too_short(grid, point, config)
     if tuned is not None:
         frozen = tuned.choice(point.setting.partition("-")[0], point.method, config)
         refuse_overruled(frozen.choice, settings)
@@ -294,7 +294,7 @@ def cell_of(grid: str, point: Point, settings: Sequence[str], tuned: Tuned | Non
     return Cell(name=name, label=point.method, setting=setting, config=named, hash=digest)
 
 
-def refuse_too_short(grid: str, point: Point, config: ExperimentConfig) -> None:
+def _refuse_too_short(grid: str, point: Point, config: ExperimentConfig) -> None:
     """Refuse a try that ends before the method's last phase: its score would say nothing of the values it tries.
 
     Raises:

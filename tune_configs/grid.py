@@ -133,7 +133,7 @@ class Point:
 # Above every seed that is chosen by hand; one hundred folds fit between two replicates.
 FIRST_SEED, FOLDS = 10_000, 100
 # Held-out DSA has six clients: after six rotations every subject has carried every type.
-ROTATIONS = 6
+_ROTATIONS = 6
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -159,7 +159,7 @@ def draw_of(replicate: int, fold: int | None) -> Draw:
     methods of one fold and replicate share both: they form a pair.
     """
     seed = FIRST_SEED + FOLDS * replicate + (fold or 0)
-    return Draw(seed=seed, replicate=replicate, rotation=replicate % ROTATIONS)
+    return Draw(seed=seed, replicate=replicate, rotation=replicate % _ROTATIONS)
 
 
 def points(grid: Grid) -> Iterator[Point]:

@@ -39,7 +39,7 @@ def explain_command(folder: Path, round_: int, client: int, as_json: bool) -> No
         facts |= {"client": client, "text": reasons.summary}
         print(json.dumps(facts) if as_json else textwrap.fill(reasons.summary, WIDTH))
         return
-    recorded = trained_by_ledger(rounds.get(round_), client)
+    recorded = _trained_by_ledger(rounds.get(round_), client)
     if as_json:
         print(
             json.dumps(facts | _client_facts(setup, client) | _task_facts(setup, reasons, client, recorded), indent=1)
@@ -101,7 +101,7 @@ def _check(setup: Setup, rounds: dict[int, RoundRecord], folder: Path, round_: i
         raise UserError(f"--client {client}: the fleet has the clients 0 to {len(setup.fleet) - 1}")
 
 
-def trained_by_ledger(record: RoundRecord | None, client: int) -> tuple[str, ...] | None:
+def _trained_by_ledger(record: RoundRecord | None, client: int) -> tuple[str, ...] | None:
     """Groups that the client trained by the ledger; None where the round or the client is not in it."""
     return next((c.trained for c in record.clients if c.client == client), None) if record is not None else None
 

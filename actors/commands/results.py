@@ -43,7 +43,7 @@ def report_command(folders: Sequence[Path], out: Path | None, commit: Path | Non
     place = out or (folders[0] if folders[0].is_dir() else folders[0].parent) / OUT
     document = build(inventory, registry)
     written = write(document, place)
-    written += [] if commit is None else [write_small(inventory, commit)]
+    written += [] if commit is None else [_write_small(inventory, commit)]
     number = {status: inventory.count(status) for status in STATUSES}
     if as_json:
         facts = {"event": "report", "cells": number, "files": [str(path) for path in written], "lead": document.lead}
@@ -55,7 +55,7 @@ def report_command(folders: Sequence[Path], out: Path | None, commit: Path | Non
     print("\n".join(f"Written {path}" for path in written))
 
 
-def write_small(inventory: Inventory, place: Path) -> Path:
+def _write_small(inventory: Inventory, place: Path) -> Path:
     """``cells.json`` with every finished cell, for the repository and for `relief-ray reproduce`.
 
     Raises:

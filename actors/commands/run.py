@@ -101,15 +101,15 @@ def _run_plan(plan: Plan, *, as_json: bool, other_code: bool = False) -> None:
             context = RunContext(reporter=reporter, stop=stop, session=session, exports=exports, other_code=other_code)
             _run_all(cells, context)
     except KeyboardInterrupt:
-        raise Stopped(stop.code or INTERRUPTED, how_to_resume(plan)) from None
+        raise Stopped(stop.code or INTERRUPTED, _how_to_resume(plan)) from None
     if stop.requested() and not all(look_at(cell.cell, cell.folder).is_finished for cell in todo):
         exports.close(PATIENCE_AFTER_STOP_S)
-        raise Stopped(stop.code, how_to_resume(plan))
+        raise Stopped(stop.code, _how_to_resume(plan))
     exports.close()
     show_results(plan, as_json)
 
 
-def how_to_resume(plan: Plan) -> str:
+def _how_to_resume(plan: Plan) -> str:
     """Message for a user who has stopped a run."""
     return f"stopped; everything up to the last finished round is kept\nresume with: relief-ray resume {plan.out}"
 
@@ -135,7 +135,7 @@ def headline(plan: Plan, num_todo: int) -> str:
     return f"{plan.name}: {counted(number, 'run')}{done}; {data.name}, {split_name(data.split)}; records in {plan.out}"
 
 
-def title_of(cell: Cell) -> str:
+def _title_of(cell: Cell) -> str:
     """``relief, fold 0, seed 0``, or ``relief, fold 0, replicate 2``."""
     data = cell.config.data
     fold = [f"fold {data.fold}"] if data.split == "held_out_subject" else []
@@ -146,7 +146,7 @@ def title_of(cell: Cell) -> str:
 
 def _run_cell(cell: CellFolder, context: RunContext) -> None:
     """Run one cell from wherever its folder is."""
-    reporter, config, title = context.reporter, cell.cell.config, title_of(cell.cell)
+    reporter, config, title = context.reporter, cell.cell.config, _title_of(cell.cell)
     if cell.is_finished:
         record = _last_evaluated(read_rounds(cell.folder))
         reporter.end(CellEnd(title=title, status=cell.status, record=record, why=_check_reusable(cell), reused=True))
@@ -190,7 +190,7 @@ def _open_cell(cell: CellFolder, other_code: bool) -> Setup:
 
 def follow(cell: CellFolder, setup: Setup, context: RunContext) -> RunRecord:
     """Run the missing rounds and pass each to the reporter and to MLflow."""
-    config, title = cell.cell.config, title_of(cell.cell)
+    config, title = cell.cell.config, _title_of(cell.cell)
     tracker = context.exports.begin(config.tracking, cell.folder)
 
     def on_round(record: RoundRecord) -> None:

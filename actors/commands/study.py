@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from relief_ray.report.statistics import Sides
     from relief_ray.report.study import Outlook, Scatter
 
-DIFFERENCES = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0)
+_DIFFERENCES = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,8 +77,8 @@ def plan_study_command(folders: Sequence[Path], question: StudyQuestion, as_json
     if question.sd is not None and question.sd <= 0:
         raise UserError(f"--sd {question.sd:g}: expected points above 0")
     scatter = _scatter(folders, question) if folders else None
-    facts = study_facts(question, scatter)
-    print(json.dumps(facts) if as_json else study_text(question, scatter, facts))
+    facts = _study_facts(question, scatter)
+    print(json.dumps(facts) if as_json else _study_text(question, scatter, facts))
 
 
 def _scatter(folders: Sequence[Path], question: StudyQuestion) -> Scatter:
@@ -94,7 +94,7 @@ def _scatter(folders: Sequence[Path], question: StudyQuestion) -> Scatter:
     return scatter_of(cells, question.first, question.second, cast(Figure, question.figure))
 
 
-def study_facts(question: StudyQuestion, scatter: Scatter | None) -> dict[str, object]:
+def _study_facts(question: StudyQuestion, scatter: Scatter | None) -> dict[str, object]:
     """All answers: power of the planned number, runs that are needed, and the smallest reachable adjusted p."""
     from relief_ray.report.power import detectable, pairs_needed, power
     from relief_ray.report.statistics import smallest_p
@@ -118,12 +118,12 @@ def study_facts(question: StudyQuestion, scatter: Scatter | None) -> dict[str, o
         "smallest_adjusted_p": min(1.0, question.num_claims * smallest_p(units, sides)),
         "table": [
             {"difference": d, "pairs_needed": needed(d), "power": power(units, d, sd, alpha, sides)}
-            for d in DIFFERENCES
+            for d in _DIFFERENCES
         ],
     }  # fmt: skip
 
 
-def study_text(question: StudyQuestion, scatter: Scatter | None, facts: dict[str, object]) -> str:
+def _study_text(question: StudyQuestion, scatter: Scatter | None, facts: dict[str, object]) -> str:
     """The take-home sentence, then a table by difference, then where the scatter was taken from."""
     asked, wanted = cast(float, facts["difference"]), 100 * question.power
     what = f"a difference of {asked:g} points"
@@ -173,29 +173,29 @@ def _source(question: StudyQuestion, scatter: Scatter | None) -> list[str]:
     return lines
 
 
-def claims_of(plan: Plan) -> tuple[Claims, str] | None:
+def _claims_of(plan: Plan) -> tuple[Claims, str] | None:
     """The claims of a plan and the name of their file, before it is written or after; None where it has none."""
     path = plan.claims_file or (plan.out / CLAIMS_FILE if plan.claims is not None else None)
     return None if path is None else (read_claims(path)[0], str(path))
 
 
-def outlooks_of(plan: Plan) -> list[Outlook]:
+def _outlooks_of(plan: Plan) -> list[Outlook]:
     """Return the prospects of each of the plan's claims."""
     from relief_ray.report.study import outlooks
 
-    known = claims_of(plan)
+    known = _claims_of(plan)
     return [] if known is None else outlooks(known[0], [row_of(cell) for cell in plan.cells])
 
 
 def claims_text(plan: Plan) -> str:
     """Lines on a plan's claims for `--dry-run`: pairs, what they can find, or that they cannot decide."""
-    found = outlooks_of(plan)
+    found = _outlooks_of(plan)
     return "" if not found else "\n".join([f"\nclaims: {len(found)}, judged over paired runs", *map(_line, found)])
 
 
 def cannot_decide(plan: Plan) -> list[str]:
     """A sentence for each claim that the plan's runs will not decide, whatever they give."""
-    return [f"{outlook.claim.brief}: {outlook.verdict}" for outlook in outlooks_of(plan) if outlook.verdict]
+    return [f"{outlook.claim.brief}: {outlook.verdict}" for outlook in _outlooks_of(plan) if outlook.verdict]
 
 
 def _line(outlook: Outlook) -> str:
@@ -219,5 +219,5 @@ def claims_facts(plan: Plan) -> list[dict[str, object]]:
             "smallest_adjusted_p_of_means": outlook.smallest_p_means, "detectable_sds": outlook.detectable_sds,
             "cannot_decide": outlook.verdict or None,
         }
-        for outlook in outlooks_of(plan)
+        for outlook in _outlooks_of(plan)
     ]  # fmt: skip

@@ -10,7 +10,7 @@ import traceback
 
 from relief_ray.errors import UserError
 
-OK = 0
+_OK = 0
 INTERNAL = 1
 BAD_INPUT = 2
 ROUND_VOID = 3
@@ -19,11 +19,11 @@ CELLS_FAILED = 5
 DIFFERENT = 6
 WIDTH = 100
 INTERRUPTED = 130
-READER_GONE = 141
+_READER_GONE = 141
 TERMINATED = 143
 
 EXIT_CODES = (
-    (OK, "done"),
+    (_OK, "done"),
     (INTERNAL, "internal error: a fault of this program; the traceback is shown. Of `conformance`: a rule is broken"),
     (BAD_INPUT, "bad input: a wrong option, key, value, file or folder; the message names the fix"),
     (ROUND_VOID, "a round was void (no usable update, too few clients, a model that is not finite): nothing committed"),
@@ -31,7 +31,7 @@ EXIT_CODES = (
     (CELLS_FAILED, "cells of a grid failed, the others are done; go on with `relief-ray grid resume DIR`"),
     (DIFFERENT, "a cell that was computed again gave other results (`relief-ray reproduce`)"),
     (INTERRUPTED, "stopped by Ctrl-C (SIGINT); go on with `relief-ray resume DIR`"),
-    (READER_GONE, "whoever read the output went away (a closed pipe)"),
+    (_READER_GONE, "whoever read the output went away (a closed pipe)"),
     (TERMINATED, "stopped by SIGTERM; go on with `relief-ray resume DIR`"),
 )
 _DISK_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
@@ -51,7 +51,7 @@ def exit_code(error: BaseException) -> int:
     if isinstance(error, Stopped):
         return error.code
     if isinstance(error, BrokenPipeError):
-        return READER_GONE
+        return _READER_GONE
     if isinstance(error, OSError | UserError) and _is_disk(error):
         return DISK
     if isinstance(error, UserError):
@@ -73,7 +73,7 @@ def _is_void(error: BaseException) -> bool:
 def report(error: BaseException) -> int:
     """Write the error to stderr as one block and return the exit code."""
     code = exit_code(error)
-    if code == READER_GONE:
+    if code == _READER_GONE:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")
     elif isinstance(error, Stopped):
         say(str(error))

@@ -60,7 +60,7 @@ class CostConfig(FrozenConfig):
 
 
 # Added groups whose bytes Tables I and II add to FedAvg's: adapters (+6.7 %) and routers (+3.3 %).
-ADDED_ROLES = frozenset({"connector", "router"})
+_ADDED_ROLES = frozenset({"connector", "router"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,7 +83,7 @@ class WholeRounds:
         return tuple(self._receipt(client, sent.get(client.id, {})) for client in participants)
 
     def _receipt(self, client: ClientInfo, sent: Selection) -> Receipt:
-        added = {j: part for j, part in sent.items() if j not in self.own and self.layout[j].role in ADDED_ROLES}
+        added = {j: part for j, part in sent.items() if j not in self.own and self.layout[j].role in _ADDED_ROLES}
         payload = {**self.own, **added}
         nbytes = encoded_nbytes(self.layout, {j: payload[j] for j in self.layout.ids if j in payload})
         task = Assignment(client=client.id, down=payload, train=self.own, up=payload, epochs=self.epochs)

@@ -127,8 +127,8 @@ class Experiment:
                 wall_s=perf_counter() - began,
                 ended_unix_s=time(),
                 before=self.totals,
-                target_s=self.target_s,
                 noted=Noted(
+                    target_s=self.target_s,
                     speedup_paper=speedup_at_paper(setup, result.charged, context.participants),
                     warnings=self._watch(round_, [j for r in result.trained.worked for j in r.assignment.train]),
                 ),

@@ -44,15 +44,17 @@ class Noted:
     """What the loop of a run notices about a round.
 
     Attributes:
+        target_s: ``T*``; None where the method has none.
         speedup_paper: its speedup at the paper's protocol; None where there is none.
         warnings: lines for the user.
     """
 
+    target_s: float | None = None
     speedup_paper: float | None = None
     warnings: tuple[str, ...] = ()
 
 
-NOTHING_NOTED = Noted()
+_NOTHING_NOTED = Noted()
 
 
 def round_record(
@@ -64,8 +66,7 @@ def round_record(
     wall_s: float,
     ended_unix_s: float,
     before: Mapping[str, Totals],
-    target_s: float | None,
-    noted: Noted = NOTHING_NOTED,
+    noted: Noted = _NOTHING_NOTED,
 ) -> RoundRecord:
     """Build a round's record; ``metrics``: by part of the data, ``before``: totals of the last record."""
     trained, state, reference = result.trained, result.state, fedavg_costs(setup, context.participants)
@@ -87,7 +88,7 @@ def round_record(
         divergence=_divergences(trained),
         pairwise=pairwise_cosine(trained.pairwise),
         diagnostics=diagnosed,
-        deadline_s=target_s,
+        deadline_s=noted.target_s,
         speedup=_speedup(setup, result, reference),
         speedup_paper=noted.speedup_paper,
         fedavg=_fedavg(setup, context, reference),

@@ -22,7 +22,7 @@ from relief_ray.stages import Engine
 from relief_ray.training.serial_executor import SerialExecutor
 
 Answer = Literal["equal bits", "within tolerance", "different"]
-TOLERANCE = 0.01  # of F1 as a share: one point
+_TOLERANCE = 0.01  # of F1 as a share: one point
 COSTS = 1e-6  # relative, of seconds and joules
 
 
@@ -45,7 +45,7 @@ class Verdict:
     processor: str | None
 
 
-def reproduce(cell: CommittedCell, folder: Path, tolerance: float = TOLERANCE, on_round: OnRound = ignore) -> Verdict:
+def reproduce(cell: CommittedCell, folder: Path, tolerance: float = _TOLERANCE, on_round: OnRound = ignore) -> Verdict:
     """Run the cell from its first round in ``folder``, in this process, with its recorded engine and thread count.
 
     Raises:
@@ -86,7 +86,7 @@ def _section(cell: CommittedCell, name: str) -> dict[str, object]:
     return dict(section) if isinstance(section, dict) else {}
 
 
-def judge(old: CommittedCell, new: CommittedCell, tolerance: float = TOLERANCE) -> Verdict:
+def judge(old: CommittedCell, new: CommittedCell, tolerance: float = _TOLERANCE) -> Verdict:
     """Compare two computations of a cell.
 
     Equal bits: the last model's hash, every F1, second, joule and byte, the last metrics. Within tolerance: F1 within

@@ -100,10 +100,10 @@ def prepare(
     setup = assemble(
         config, data, with_windows(fleet, [len(c) for c in data.clients]), types, engine or choose_engine(config)
     )
-    return pool_clients(setup) if setup.strategy.pooled else with_hints(setup)
+    return _pool_clients(setup) if setup.strategy.pooled else _with_hints(setup)
 
 
-def with_hints(setup: Setup) -> Setup:
+def _with_hints(setup: Setup) -> Setup:
     """The same setup with what its method warns of before the run begins."""
     config = setup.config
     planned = PlannedRun(
@@ -112,7 +112,7 @@ def with_hints(setup: Setup) -> Setup:
     return replace(setup, warnings=(*setup.warnings, *setup.strategy.warnings(planned)))
 
 
-def pool_clients(setup: Setup) -> Setup:
+def _pool_clients(setup: Setup) -> Setup:
     """Replace the fleet by one Type-A client with all training windows and all sensors (the ``central`` bound)."""
     windows = pool(setup.data.clients)
     everyone = ClientInfo(

@@ -13,15 +13,15 @@ from types import TracebackType
 from relief_ray.errors import UserError
 from relief_ray.files import disk_errors
 
-POLL_S = 0.05
+_POLL_S = 0.05
 # `is_locked` holds a lock for microseconds; whoever wants it meanwhile tries again.
-LOOK_S = 2 * POLL_S
+_LOOK_S = 2 * _POLL_S
 
 
 class FileLock:
     """Holds ``path`` locked until ``release`` or the end of the process, however it ends."""
 
-    def __init__(self, path: Path, purpose: str, *, wait_s: float = LOOK_S) -> None:
+    def __init__(self, path: Path, purpose: str, *, wait_s: float = _LOOK_S) -> None:
         """Take the lock, waiting at most ``wait_s`` seconds.
 
         Raises:
@@ -49,7 +49,7 @@ class FileLock:
                         f"{self.path}: {purpose} is in use by {owner(self.path)}; expected one writer at a time; "
                         "wait for it to end, stop it, or choose another folder"
                     ) from None
-                time.sleep(POLL_S)
+                time.sleep(_POLL_S)
 
     def _sign(self) -> None:
         since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

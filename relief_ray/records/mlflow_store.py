@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from mlflow.entities import Metric, Run
 
 
-SYNC_FILE = "sync.json"
+_SYNC_FILE = "sync.json"
 
 _MAX_PARAM_CHARS = 500
 
@@ -70,7 +70,7 @@ def flat_params(config: Mapping[str, JsonValue], prefix: str = "") -> dict[str, 
 def read_sync(folder: Path) -> SyncState:
     """Read ``sync.json`` of a run folder; empty where it is missing or unreadable: the store is asked in any case."""
     try:
-        return SyncState.model_validate_json((folder / SYNC_FILE).read_bytes())
+        return SyncState.model_validate_json((folder / _SYNC_FILE).read_bytes())
     except (OSError, ValidationError):
         return SyncState()
 
@@ -78,13 +78,13 @@ def read_sync(folder: Path) -> SyncState:
 def write_sync(folder: Path, uri: str, target: Target) -> None:
     """Note the progress of one store."""
     state = SyncState(targets={**read_sync(folder).targets, mask_text(uri): target})
-    write_atomic(folder / SYNC_FILE, (state.model_dump_json(indent=1) + "\n").encode())
+    write_atomic(folder / _SYNC_FILE, (state.model_dump_json(indent=1) + "\n").encode())
 
 
 def write_failure(folder: Path, error: str) -> None:
     """Note why an export failed; the noted progress stays."""
     state = SyncState(targets=read_sync(folder).targets, error=error)
-    write_atomic(folder / SYNC_FILE, (state.model_dump_json(indent=1) + "\n").encode())
+    write_atomic(folder / _SYNC_FILE, (state.model_dump_json(indent=1) + "\n").encode())
 
 
 _SQLITE = "sqlite:///"

@@ -14,7 +14,7 @@ from relief_ray.report.runs import Loaded, Replicate
 from relief_ray.strategies import PROPOSED, REFERENCE
 
 # The two whose cheaper one sets the budget of a table's columns; where one is missing, all methods but the bounds do.
-ANCHORS = (REFERENCE, PROPOSED)
+_ANCHORS = (REFERENCE, PROPOSED)
 Cost = Literal["time_s", "energy_j"]
 
 
@@ -35,14 +35,14 @@ def score_at(curve: Sequence[tuple[float, float]], budget: float) -> float | Non
     return curve[-1][1]
 
 
-def least_total(runs: Sequence[Loaded], clock: str, cost: Cost) -> float:
+def _least_total(runs: Sequence[Loaded], clock: str, cost: Cost) -> float:
     """Return the cost of all rounds of the cheapest run."""
     return min(float(getattr(r.rounds[-1].totals[clock], cost)) for r in runs)
 
 
 def at_equal_cost(first: Loaded, second: Loaded, clock: str, cost: Cost) -> tuple[float, float] | None:
     """Return F1 of two runs when both have spent what the cheaper one spent in all; None without a test by then."""
-    budget = least_total([first, second], clock, cost)
+    budget = _least_total([first, second], clock, cost)
     one, two = (score_at(points(run, clock, cost), budget) for run in (first, second))
     return None if one is None or two is None else (one, two)
 
@@ -59,12 +59,12 @@ def equal_cost_scores(runs: Sequence[Loaded], clock: str) -> list[dict[str, floa
 
 
 def _at_budgets(run: Loaded, group: Sequence[Loaded], clock: str) -> dict[str, float]:
-    anchors = [other for other in group if other.label in ANCHORS]
-    if len(anchors) < len(ANCHORS):
+    anchors = [other for other in group if other.label in _ANCHORS]
+    if len(anchors) < len(_ANCHORS):
         anchors = [other for other in group if not other.run.method.is_bound]
     values: dict[str, float] = {}
     costs: tuple[tuple[str, Cost], ...] = (("f1_at_seconds_percent", "time_s"), ("f1_at_joules_percent", "energy_j"))
     for name, cost in costs if len(anchors) > 1 else ():
-        score = score_at(points(run, clock, cost), least_total(anchors, clock, cost))
+        score = score_at(points(run, clock, cost), _least_total(anchors, clock, cost))
         values |= {} if score is None else {name: 100 * score}
     return values

@@ -95,11 +95,11 @@ def as_csv(rows: Sequence[Sequence[Number]]) -> str:
     return out.getvalue()
 
 
-TITLE = "RELIEF: the paper's tables and figures, recomputed"
-NO_CLAIMS = Registry()
+_TITLE = "RELIEF: the paper's tables and figures, recomputed"
+_NO_CLAIMS = Registry()
 
 
-def build(inventory: Inventory, registry: Registry = NO_CLAIMS) -> Document:
+def build(inventory: Inventory, registry: Registry = _NO_CLAIMS) -> Document:
     """Whole report of an inventory; ``registry``: the claims that were named before its runs."""
     paper, settings = read_paper(), experiments(inventory)
     sections = [overview(inventory, settings)]
@@ -109,7 +109,7 @@ def build(inventory: Inventory, registry: Registry = NO_CLAIMS) -> Document:
         blocks = (Paragraphs(lines=problems, tone="warn"),)
         sections.append(Section(title="Claims that are not judged", slug="claims", blocks=blocks))
     for number, (experiment, judgement) in enumerate(zip(known, verdicts, strict=True), 1):
-        sections += experiment_sections(experiment, paper, f"e{number}", judgement, known)
+        sections += _experiment_sections(experiment, paper, f"e{number}", judgement, known)
     searches = [e for e in settings if e.choice == "try"]
     for number, experiment in enumerate(searches, 1):
         table = search_table(experiment, f"search-{number}")
@@ -118,7 +118,7 @@ def build(inventory: Inventory, registry: Registry = NO_CLAIMS) -> Document:
     sections += [Section(title="Across settings", slug="across", blocks=tuple(across))] if across else []
     sections += [s for s in (gaps(inventory),) if s is not None]
     return Document(
-        title=TITLE, lead=lead(inventory, settings), sections=tuple(sections), footer=footer(inventory.done)
+        title=_TITLE, lead=lead(inventory, settings), sections=tuple(sections), footer=footer(inventory.done)
     )
 
 
@@ -137,7 +137,7 @@ def lead(inventory: Inventory, settings: Sequence[Experiment]) -> str:
     return f"{named}{counted}, {len(settings)} setting{'' if len(settings) == 1 else 's'}.{empty}{fake}"
 
 
-def experiment_sections(
+def _experiment_sections(
     experiment: Experiment, paper: Paper, slug: str, judgement: Judgement | None, known: Sequence[Experiment]
 ) -> Iterator[Section]:
     """Table, verdicts and figures of one experiment."""

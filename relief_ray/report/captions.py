@@ -18,7 +18,7 @@ STAND_IN = "\N{DOUBLE DAGGER}"
 # Factor over the first loss of a phase; a loss that stands still wavers by less.
 GROWTH = 1.1
 
-FAILURES = (
+_FAILURES = (
     "Training diverged (the last loss is not finite, or above ln K and 10 % above the first of its phase)",
     "Nothing was learned (the last loss is above ln K, and F1 is no better than guessing)",
 )
@@ -162,7 +162,7 @@ def _programs(comparison: Comparison) -> list[str]:
 
 def _diverged(comparison: Comparison) -> list[str]:
     failures = {r.label: failure for r in comparison.runs if (failure := _failure(r))}
-    return [f"{why}: {listed(names)}" for why in FAILURES if (names := [n for n in failures if failures[n] == why])]
+    return [f"{why}: {listed(names)}" for why in _FAILURES if (names := [n for n in failures if failures[n] == why])]
 
 
 def _failure(loaded: Loaded) -> str | None:
@@ -178,9 +178,9 @@ def _failure(loaded: Loaded) -> str | None:
     phase, last = losses[-1]
     first, number = next(loss for p, loss in losses if p == phase), max(2, len(classes))
     if not isfinite(last) or last > max(log(number), GROWTH * first):
-        return FAILURES[0]
+        return _FAILURES[0]
     score = next((r.metrics.headline for r in reversed(loaded.trained) if r.metrics is not None), None)
-    return FAILURES[1] if last > log(number) and score is not None and score <= 1 / number else None
+    return _FAILURES[1] if last > log(number) and score is not None and score <= 1 / number else None
 
 
 def _uneven(comparison: Comparison) -> list[str]:

@@ -40,7 +40,7 @@ Verdict = Literal[
     "refused",
     "no runs",
 ]
-TONES: Mapping[Verdict, Tone] = {"supported": "good", "contradicted": "bad", "no runs": "gap", "not finished": "gap"}
+_TONES: Mapping[Verdict, Tone] = {"supported": "good", "contradicted": "bad", "no runs": "gap", "not finished": "gap"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -262,7 +262,7 @@ def verdict_table(judgement: Judgement, slug: str) -> Table:
 def _row(judged: JudgedClaim) -> Row:
     p = None if judged.outcome is None else judged.outcome.p
     cells = (
-        Cell(text=judged.verdict, tone=TONES.get(judged.verdict, "")),
+        Cell(text=judged.verdict, tone=_TONES.get(judged.verdict, "")),
         Cell(text=NONE if p is None else f"{p:.3g}", numbers={"p": p}),
         Cell(text=NONE if judged.p_holm is None else f"{judged.p_holm:.3g}", numbers={"p_holm": judged.p_holm}),
         Cell(text=judged.evidence),

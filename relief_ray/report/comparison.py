@@ -20,7 +20,7 @@ from relief_ray.report.summary import RunSummary, Values, measures, summarise_ru
 from relief_ray.strategies import REFERENCE, by_registry
 
 # Keys that may differ inside one comparison: the method, what means are taken over, and how a run was carried out.
-FREE = (
+_FREE = (
     "name", "strategy", "seed", "replicate", "data.fold", "fleet.rotation", "runtime", "tracking", "record",
     "evaluation",
 )  # fmt: skip
@@ -127,8 +127,8 @@ def compare_runs(runs: Sequence[Loaded], clock: str | None = None, searched: Ite
     ``searched``: keys that a search varies beside those that the runs themselves name.
     """
     complete, notes = require_complete(runs)
-    refuse_mixture(complete, searched)
-    distinct, repeats = without_repeats(with_labels(complete))
+    _refuse_mixture(complete, searched)
+    distinct, repeats = _without_repeats(with_labels(complete))
     summaries = tuple(summarise_run(r) for r in distinct)
     chosen = _clock(distinct, clock)
     values = measures(distinct, summaries, chosen)
@@ -145,39 +145,39 @@ def bounds_last(labels: Sequence[str], methods: Mapping[str, MethodFacts]) -> li
 
 
 def setting(run: RunRecord, searched: Iterable[str] = ()) -> dict[str, JsonValue]:
-    """Settings that must be equal in a comparison: the flat configuration without ``FREE``, data origin and engine."""
+    """Settings that must be equal in a comparison: the flat configuration without ``_FREE``, data origin and engine."""
     return flat_setting(run.config, searched) | {"data origin": run.data_origin, "engine": run.engine}
 
 
 def flat_setting(config: Mapping[str, JsonValue], searched: Iterable[str] = ()) -> dict[str, JsonValue]:
-    """The flat configuration without ``FREE`` and without the values that a search chose; the choice itself stays.
+    """The flat configuration without ``_FREE`` and without the values that a search chose; the choice itself stays.
 
     ``searched``: keys that a search varies for any method. A method that keeps its batch size stands beside one for
     which the batch size was searched, so the setting of a searched cell holds no batch size at all.
     """
     kind = choice_kind(config)
-    free = (*FREE, "choice", *chosen_keys(config), *(searched if kind else ()))
+    free = (*_FREE, "choice", *chosen_keys(config), *(searched if kind else ()))
     values = flat(_parsed(config))
     kept = {k: v for k, v in values.items() if not any(k == name or k.startswith(f"{name}.") for name in free)}
     return kept | ({"choice": kind} if kind else {})
 
 
 def _parsed(config: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
-    """Return the settings beside ``FREE`` as this program reads them, so that equal identities give equal settings.
+    """Return the settings beside ``_FREE`` as this program reads them, so that equal identities give equal settings.
 
     A configuration that it cannot read, such as one with a user's backbone that is not here, is returned as it stands.
     """
     try:
-        return parse({key: value for key, value in config.items() if key not in FREE}).model_dump(mode="json")
+        return parse({key: value for key, value in config.items() if key not in _FREE}).model_dump(mode="json")
     except UserError:
         return config
 
 
-def refuse_mixture(runs: Sequence[Loaded], searched: Iterable[str] = ()) -> None:
+def _refuse_mixture(runs: Sequence[Loaded], searched: Iterable[str] = ()) -> None:
     """Check that the runs are of one experiment; the message names the first keys that differ.
 
     Raises:
-        UserError: they differ in more than ``FREE``.
+        UserError: they differ in more than ``_FREE``.
     """
     first, *others = runs
     free = (*searched, *searched_keys(r.run.config for r in runs))
@@ -204,7 +204,7 @@ def renamed(loaded: Loaded, label: str) -> Loaded:
     return replace(loaded, run=loaded.run.model_copy(update={"method": method}))
 
 
-def without_repeats(runs: Sequence[Loaded]) -> tuple[tuple[Loaded, ...], tuple[str, ...]]:
+def _without_repeats(runs: Sequence[Loaded]) -> tuple[tuple[Loaded, ...], tuple[str, ...]]:
     """One run per method and replicate (the first), and a sentence about each other one.
 
     Where bits are equal the first takes over what only the other compared in pairs: a diagnostic cell is a table's cell

@@ -18,7 +18,7 @@ from relief_ray.report.runs import Loaded, config_int, config_text, config_value
 
 HEADLINE_CLOCK = "flop_proportional"
 BACKBONES = {"cnn": "Backbone 1 (CNN)", "moment_lora": "Backbone 2 (MOMENT + LoRA)"}
-CHOICES = {"tuned": "every method tuned", "try": "search"}
+_CHOICES = {"tuned": "every method tuned", "try": "search"}
 PRETTY = {"pamap2": "PAMAP2", "mhealth": "MHEALTH", "dsa": "DSA", "dsa_mini": "DSA excerpt"}
 # Keys that the title or every caption names.
 _NAMED = ("data.name", "data.split", "backbone.", "fleet.gap", "data.num_clients", "engine", "data origin", "choice")
@@ -185,7 +185,7 @@ class Experiment:
         parts += [BACKBONES.get(self.backbone, self.backbone)]
         parts += [f"gap {self.gap:g}"] if self.gap != 55.0 else []
         parts += [f"N = {self.text('data.num_clients')}"] if self.text("data.num_clients") else []
-        parts += [CHOICES[self.choice]] if self.choice in CHOICES else []
+        parts += [_CHOICES[self.choice]] if self.choice in _CHOICES else []
         is_testbed = self.text("fleet.preset") == "testbed"
         parts += ["testbed, two devices" if self.is_two_boards else "testbed, fleet"] if is_testbed else []
         parts += [f"{k} = {v}" for k, v in self.differs.items() if not (is_testbed and k in ("preset", "counts"))]

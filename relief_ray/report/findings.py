@@ -27,7 +27,7 @@ Means = Mapping[str, Mapping[str, float]]
 PAIRS = ("both own it", "one owns it", "neither owns it")
 
 
-def means_of(values: Iterable[tuple[str, str, float]]) -> Means:
+def _means_of(values: Iterable[tuple[str, str, float]]) -> Means:
     """Mean of every row and column from (row, column, value), in order of appearance."""
     groups: dict[str, dict[str, list[float]]] = {}
     for row, column, value in values:
@@ -37,7 +37,7 @@ def means_of(values: Iterable[tuple[str, str, float]]) -> Means:
 
 def update_norms(runs: Sequence[Loaded]) -> Means:
     """Root mean square of ``|Delta_j|`` over the clients of a device type and rounds 1..R: group -> type -> norm."""
-    squares = means_of(
+    squares = _means_of(
         (group, types.get(client.client, "?"), value)
         for loaded in runs
         for types in (device_types(loaded),)
@@ -50,13 +50,13 @@ def update_norms(runs: Sequence[Loaded]) -> Means:
 
 def divergences(runs: Sequence[Loaded]) -> Means:
     """Eq. (5) averaged over rounds 1..R, and the last smoothed value, Eq. (6): group -> ``d`` and ``d_bar``."""
-    return means_of(triple for loaded in runs for triple in _divergences(loaded))
+    return _means_of(triple for loaded in runs for triple in _divergences(loaded))
 
 
 def _divergences(loaded: Loaded) -> Iterator[tuple[str, str, float]]:
     """A run's mean ``d`` and last ``d_bar`` of every group."""
     smoothed = loaded.rounds[-1].d_bar
-    for group, row in means_of((j, "d", v) for r in loaded.trained for j, v in r.divergence.items()).items():
+    for group, row in _means_of((j, "d", v) for r in loaded.trained for j, v in r.divergence.items()).items():
         yield group, "d", row["d"]
         if group in smoothed:
             yield group, "d_bar", smoothed[group]
@@ -64,7 +64,7 @@ def _divergences(loaded: Loaded) -> Iterator[tuple[str, str, float]]:
 
 def agreement(runs: Sequence[Loaded]) -> Means:
     """Mean cosine of two clients' updates of a fusion block: pairs in which both, one or none own the modality."""
-    return means_of(
+    return _means_of(
         (block, PAIRS[2 - (a in owners) - (b in owners)], cosine)
         for loaded in runs
         for fleet in (fleet_of(loaded),)
@@ -117,7 +117,7 @@ def device_shares(runs: Sequence[Loaded], method: str, clock: str) -> list[Devic
                 (kind, "wait_s", cost.wait_s),
                 (kind, "energy_j", cost.energy_j),
             ]
-    rows = sorted(means_of(values).items())
+    rows = sorted(_means_of(values).items())
     return [DeviceShare(method=method, kind=kind, num_devices=len(devices[kind]), **row) for kind, row in rows]
 
 
@@ -174,7 +174,7 @@ def _score(label: str, figure: str, ours: Paired | None, cell: PaperCell | None)
         )
 
 
-PAPER_ORDER = (V1, V0, V2, V3)
+_PAPER_ORDER = (V1, V0, V2, V3)
 
 
 def surprises(comparison: Comparison) -> list[str]:
@@ -184,12 +184,12 @@ def surprises(comparison: Comparison) -> list[str]:
 
 
 def _order(comparison: Comparison) -> Iterator[str]:
-    scores = {m: row.stats["f1_percent"].mean for m in PAPER_ORDER if (row := comparison.row(m)) is not None}
+    scores = {m: row.stats["f1_percent"].mean for m in _PAPER_ORDER if (row := comparison.row(m)) is not None}
     if len(scores) < 2:
         return
     order = sorted(scores, key=lambda m: -scores[m])
     here = " > ".join(f"{m} {scores[m]:.1f}" for m in order)
-    expected = [m for m in PAPER_ORDER if m in scores]
+    expected = [m for m in _PAPER_ORDER if m in scores]
     verdict = "the paper's order" if order == expected else f"the paper's order is {' > '.join(expected)}"
     gaps = [scores[a] - scores[b] for a, b in pairwise(order)]
     yield f"By mean F1 (%): {here}; {verdict}. Neighbours are {min(gaps):.1f} to {max(gaps):.1f} points apart."

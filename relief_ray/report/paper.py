@@ -9,7 +9,7 @@ from importlib.resources import files
 from relief_ray.frozen import FrozenConfig
 from relief_ray.strategies import DESCRIBED, PRESETS, PROPOSED, method_name
 
-TABLES_FILE = "paper.json"
+_TABLES_FILE = "paper.json"
 VARIANT_ROWS = {PROPOSED: "V0", "v1": "V1", "v2": "V2", "v3": "V3"}
 V0, V1, V2, V3 = VARIANT_ROWS
 PAPER_DATA = {"pamap2": "PAMAP2", "mhealth": "MHEALTH"}
@@ -68,7 +68,7 @@ class Paper(FrozenConfig):
 @lru_cache(maxsize=1)
 def read_paper() -> Paper:
     """The values that ship with the package."""
-    text = files("relief_ray.report").joinpath(TABLES_FILE).read_text(encoding="utf-8")
+    text = files("relief_ray.report").joinpath(_TABLES_FILE).read_text(encoding="utf-8")
     return Paper.model_validate(json.loads(text))
 
 

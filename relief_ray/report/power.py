@@ -11,7 +11,7 @@ from math import erfc, isnan, sqrt
 from relief_ray.errors import UserError
 from relief_ray.report.statistics import POWER, Sides, smallest_p, special
 
-MAX_PAIRS = 100_000
+_MAX_PAIRS = 100_000
 
 
 def power(num_pairs: int, difference: float, sd: float, alpha: float, sides: Sides = 2) -> float:
@@ -45,7 +45,7 @@ def pairs_needed(difference: float, sd: float, alpha: float, sides: Sides = 2, w
     low, high = 1, 2
     while power(high, difference, sd, alpha, sides) < wanted:
         low, high = high, 2 * high
-        if high > MAX_PAIRS:
+        if high > _MAX_PAIRS:
             return None
     while high - low > 1:
         middle = (low + high) // 2

@@ -21,12 +21,12 @@ Replicate = tuple[int, int, int]
 # The number of a replicate and -1; where the configuration has none, seed and rotation.
 Repetition = tuple[int, int]
 
-SPLIT_NAMES = {
+_SPLIT_NAMES = {
     "held_out_subject": "held-out subjects",
     "within_subject": "within subjects",
     "random_leaky": "random windows (LEAKY)",
 }
-NOT_RUNS = frozenset({"stale", "mlartifacts", "mlruns"})
+_NOT_RUNS = frozenset({"stale", "mlartifacts", "mlruns"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -159,7 +159,7 @@ def _load(path: Path) -> Iterator[Loaded]:
 
 def below(path: Path, name: str) -> list[Path]:
     """Files of that name in and below a folder, but for runs that were set aside and MLflow's copies of records."""
-    return [p for p in sorted(path.rglob(name)) if NOT_RUNS.isdisjoint(p.relative_to(path).parts)]
+    return [p for p in sorted(path.rglob(name)) if _NOT_RUNS.isdisjoint(p.relative_to(path).parts)]
 
 
 def _status(loaded: Loaded) -> str:
@@ -227,4 +227,4 @@ def subjects(loaded: Loaded) -> dict[int, str]:
 
 def split_name(split: str) -> str:
     """The split in words."""
-    return SPLIT_NAMES.get(split, split)
+    return _SPLIT_NAMES.get(split, split)

@@ -23,7 +23,7 @@ ALPHA = 0.05
 POWER = 0.8
 # 2^16 sums for each half of the pairs: a second.
 MAX_EXACT = 32
-NUM_DRAWS = 100_000
+_NUM_DRAWS = 100_000
 _CHUNK = 20_000
 Sides = Literal[1, 2]
 
@@ -67,7 +67,7 @@ def paired(differences: Sequence[float]) -> Paired | None:
     n = len(differences)
     if n == 0:
         return None
-    centre, quantile = mean(differences), student_quantile(n - 1)
+    centre, quantile = mean(differences), _student_quantile(n - 1)
     error = stdev(differences) / sqrt(n) if n > 1 else None
     known = None if quantile is None or error is None else (quantile, error)
     half = None if known is None else known[0][1] * known[1]
@@ -92,7 +92,7 @@ def special() -> ModuleType | None:
     return module
 
 
-def student_quantile(df: int) -> tuple[float, float, float] | None:
+def _student_quantile(df: int) -> tuple[float, float, float] | None:
     """Student's quantiles at 1 - alpha, 1 - alpha / 2 and the power; None without scipy or a degree of freedom."""
     functions = special()
     if functions is None or df < 1:
@@ -135,10 +135,10 @@ def _signed_sums(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def _drawn_tail(values: NDArray[np.float64], limit: float, seed: int) -> float:
     generator, hits = np.random.default_rng(seed), 0
-    for _ in range(NUM_DRAWS // _CHUNK):
+    for _ in range(_NUM_DRAWS // _CHUNK):
         signs = 2.0 * generator.integers(0, 2, size=(_CHUNK, len(values))) - 1.0
         hits += int(np.sum(signs @ values >= limit))
-    return (hits + 1) / (NUM_DRAWS + 1)
+    return (hits + 1) / (_NUM_DRAWS + 1)
 
 
 def smallest_p(num_pairs: int, sides: Sides = 2) -> float:

@@ -20,8 +20,8 @@ from relief_ray.strategies import REFERENCE
 FUSION_BLOCK = "fusion.A."
 MIB = 2**20
 # Headline F1 whose first appearance is timed: a fixed one, and a share of FedAvg's last.
-TTA_TARGET = 0.85
-TTA_SHARE = 0.95
+_TTA_TARGET = 0.85
+_TTA_SHARE = 0.95
 Point = tuple[int, Metrics]
 Values = Mapping[str, float]
 
@@ -164,10 +164,10 @@ class RunSummary:
     @property
     def by_subject(self) -> Mapping[str, float]:
         """The headline F1 of each test subject."""
-        return headline_by_subject(self.last)
+        return _headline_by_subject(self.last)
 
 
-def headline_by_subject(metrics: Metrics) -> Mapping[str, float]:
+def _headline_by_subject(metrics: Metrics) -> Mapping[str, float]:
     """``Metrics.headline`` on one test subject's windows."""
     return metrics.f1_by_subject if metrics.f1_fleet is None else metrics.f1_fleet_by_subject
 
@@ -177,7 +177,7 @@ def evaluations(loaded: Loaded) -> tuple[Point, ...]:
     return tuple((r.round, r.metrics) for r in loaded.trained if r.metrics is not None)
 
 
-def chosen_round(loaded: Loaded) -> int | None:
+def _chosen_round(loaded: Loaded) -> int | None:
     """The round with the highest validation F1, the first of equals; the test part has no say in it."""
     seen = [(r.round, r.validation.headline) for r in loaded.trained if r.validation is not None]
     scored = [(n, f1) for n, f1 in seen if f1 is not None]
@@ -193,7 +193,7 @@ def summarise_run(loaded: Loaded) -> RunSummary:
     points = evaluations(loaded)
     assert points, f"{loaded.where}: no evaluated round"
     last_round, last = points[-1]
-    best_round = chosen_round(loaded)
+    best_round = _chosen_round(loaded)
     tail = [v for n, m in points if n > last_round - 10 and (v := m.headline) is not None]
     fractions = [r.trained_fraction for r in loaded.trained if r.trained_fraction is not None]
     paper = [r.speedup_paper for r in loaded.trained if r.speedup_paper is not None]
@@ -292,9 +292,9 @@ def measures(runs: Sequence[Loaded], summaries: Sequence[RunSummary], clock: str
 
 def values_of(loaded: Loaded, summary: RunSummary, clock: str, fedavg: RunSummary | None) -> Values:
     """One run's figures, their unit at the end of each name; undefined ones are absent."""
-    targets = {"tta85": TTA_TARGET}
+    targets = {"tta85": _TTA_TARGET}
     if fedavg is not None and fedavg.shown is not None:
-        targets["tta95"] = TTA_SHARE * fedavg.shown
+        targets["tta95"] = _TTA_SHARE * fedavg.shown
     values: dict[str, float | None] = {**_scores(summary), **_costs(summary.clocks[clock]), **_work(summary, fedavg)}
     for name, target in targets.items():
         values |= _reached(name, time_to(loaded, clock, target))

@@ -22,7 +22,7 @@ from relief_ray.report.statistics import ALPHA, Paired, Sides, paired, rate_inte
 from relief_ray.report.variance import VarianceShares, variance_shares
 
 MIN_REPLICATES = 3
-MIN_AA_UNITS = 6
+_MIN_AA_UNITS = 6
 Scores = Mapping[tuple[int, Repetition], tuple[float, float]]
 
 
@@ -76,7 +76,7 @@ def figure_of(metrics: Metrics, figure: Figure) -> float | None:
     return scores[figure]
 
 
-def scores_of(first: Loaded, second: Loaded, figure: Figure, clock: str) -> tuple[float, float] | None:
+def _scores_of(first: Loaded, second: Loaded, figure: Figure, clock: str) -> tuple[float, float] | None:
     """Both runs' figure in points; None where one has none."""
     if figure in ("f1_at_seconds", "f1_at_joules"):
         scores = at_equal_cost(first, second, clock, "time_s" if figure == "f1_at_seconds" else "energy_j")
@@ -93,7 +93,7 @@ def run_pairs(comparison: Comparison, first: str, second: str, figure: Figure) -
     pairs = []
     for mine in comparison.runs_of(first):
         other = theirs.get(mine.replicate)
-        scores = None if other is None else scores_of(mine, other, figure, comparison.clock)
+        scores = None if other is None else _scores_of(mine, other, figure, comparison.clock)
         if other is not None and scores is not None:
             fold = mine.replicate[0]
             pair = RunPair(
@@ -212,8 +212,8 @@ def _aa_test(comparison: Comparison, label: str, figure: Figure) -> Outcome | No
     for even, odd in list(pairwise(repetitions))[::2]:
         for fold in sorted({fold for fold, _ in runs}):
             if (fold, even) in runs and (fold, odd) in runs:
-                found = scores_of(runs[fold, even], runs[fold, odd], figure, comparison.clock)
+                found = _scores_of(runs[fold, even], runs[fold, odd], figure, comparison.clock)
                 if found is not None:
                     scores[fold, even] = found
     outcome = judge_scores(scores) if scores else None
-    return outcome if outcome is not None and outcome.paired.num_pairs >= MIN_AA_UNITS else None
+    return outcome if outcome is not None and outcome.paired.num_pairs >= _MIN_AA_UNITS else None

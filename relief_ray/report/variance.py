@@ -16,7 +16,7 @@ Key = tuple[int, tuple[int, int]]
 Table = Mapping[Key, float]
 
 # A share of the paired difference above this makes pairs depend on each other.
-LIMIT = 0.1
+_LIMIT = 0.1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,7 +67,7 @@ class VarianceShares:
     def pairs_depend(self) -> bool:
         """True where fold or replicate holds more than a tenth of the paired difference's variance."""
         fold, replicate, _ = self.of_difference
-        return max(fold, replicate) > LIMIT
+        return max(fold, replicate) > _LIMIT
 
     def __str__(self) -> str:
         """Both decompositions in percent."""

@@ -82,14 +82,14 @@ def leaf(update: Update, reduction: WeightedSum, layout: GroupLayout, fleet: Fle
     return {reduction.bucket(task): parts}
 
 
-def is_leaf(part: GroupSum) -> bool:
+def _is_leaf(part: GroupSum) -> bool:
     """Whether a part holds one client's float32 values, its weight not applied yet."""
     return part.plain.dtype == torch.float32
 
 
-def settle(part: GroupSum) -> GroupSum:
+def _settle(part: GroupSum) -> GroupSum:
     """Convert a leaf to the float64 sums that it stands for, exactly; sums stay as they are."""
-    if not is_leaf(part):
+    if not _is_leaf(part):
         return part
     exact = part.plain.to(torch.float64)
     return replace(part, plain=exact, weighted=exact if part.weight == 1.0 else exact * part.weight)
@@ -101,7 +101,7 @@ def _copy(part: GroupSum) -> GroupSum:
 
 
 def _is_unweighted(part: GroupSum) -> bool:
-    return part.weight == 1.0 if is_leaf(part) else part.weighted is part.plain
+    return part.weight == 1.0 if _is_leaf(part) else part.weighted is part.plain
 
 
 @dataclass(slots=True)
@@ -119,9 +119,9 @@ class _Running:
             plain = weighted = _added(first.plain, other.plain, in_place=self.owned)
         else:
             # Settling a leaf makes new float64 values, which may be written to; tensors not owned may not.
-            left, in_place = settle(first), self.owned or is_leaf(first)
+            left, in_place = _settle(first), self.owned or _is_leaf(first)
             is_apart = left.weighted is not left.plain
-            weighted = _added(left.weighted, settle(other).weighted, in_place=in_place and is_apart)
+            weighted = _added(left.weighted, _settle(other).weighted, in_place=in_place and is_apart)
             plain = _added(left.plain, other.plain, in_place=in_place)
         self.owned = True
         self.part = GroupSum(
@@ -153,7 +153,7 @@ class Accumulator:
     def __init__(self, start: Sums | None = None, *, owns: bool = False) -> None:
         """Start from ``start`` or from nothing; ``owns``: nothing else reads its tensors, so adding may overwrite."""
         self._running = {
-            bucket: {j: _Running(part, owned=owns and not is_leaf(part)) for j, part in groups.items()}
+            bucket: {j: _Running(part, owned=owns and not _is_leaf(part)) for j, part in groups.items()}
             for bucket, groups in (start or {}).items()
         }
 
@@ -179,7 +179,7 @@ class Accumulator:
 
     def settled(self) -> Sums:
         """Sums of everything added so far, all in float64, as aggregation reads them."""
-        return {bucket: {j: settle(part) for j, part in groups.items()} for bucket, groups in self.sums().items()}
+        return {bucket: {j: _settle(part) for j, part in groups.items()} for bucket, groups in self.sums().items()}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, order=True)

@@ -4,6 +4,7 @@ import ast
 import re
 import statistics
 import warnings
+from collections import Counter
 
 import pytest
 
@@ -209,3 +210,29 @@ def test_every_small_file_has_a_reason():
     }
     assert sorted(small - set(FILES_UNDER_60)) == [], "merge it with a neighbour, or give FILES_UNDER_60 a reason"
     assert sorted(set(FILES_UNDER_60) - small) == [], "no small file any more: its reason goes"
+
+
+def test_functions_and_constants_that_only_their_file_names_are_private():
+    """A public name promises that others may use it. A method's folder is exempt: it reads like its paper."""
+    texts = {p: p.read_text(encoding="utf-8") for p in files({".py", ".md", ".ipynb", ".toml", ".yaml"})}
+    named_in = Counter(word for text in texts.values() for word in set(re.findall(r"\w+", text)))
+    alone = []
+    for path in sources():
+        if "strategies" in path.parts or path.name == "__init__.py":
+            continue
+        alone += [f"{name_of(path)}: {n}" for n in public_names(ast.parse(texts[path])) if named_in[n] == 1]
+    assert alone == [], "give it an underscore, or use it elsewhere"
+
+
+def public_names(tree):
+    """Top-level functions without decorator, and constants in capitals, that have no underscore."""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and not node.decorator_list:
+            names = [node.name]
+        elif isinstance(node, ast.Assign):
+            names = [t.id for t in node.targets if isinstance(t, ast.Name) and t.id.isupper()]
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id.isupper():
+            names = [node.target.id]
+        else:
+            continue
+        yield from (n for n in names if not n.startswith("_") and n != "main")

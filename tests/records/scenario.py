@@ -139,7 +139,6 @@ def recorded(result: RoundResult, round_: int, before: Mapping[str, Totals]) -> 
         wall_s=0.5,
         ended_unix_s=1.7e9 + round_,
         before=before,
-        target_s=None,
     )
 
 

@@ -42,7 +42,7 @@ from relief_ray.data.synthetic import (
 NUM_COLUMNS = 24
 _LABEL = 23
 # acc chest, ankle, arm; gyro ankle, arm; mag ankle, arm; ECG leads
-COLUMN_ORDER = (0, 1, 2, 5, 6, 7, 14, 15, 16, 8, 9, 10, 17, 18, 19, 11, 12, 13, 20, 21, 22, 3, 4)
+_COLUMN_ORDER = (0, 1, 2, 5, 6, 7, 14, 15, 16, 8, 9, 10, 17, 18, 19, 11, 12, 13, 20, 21, 22, 3, 4)
 
 SPEC = DatasetSpec(
     name="mhealth",
@@ -92,9 +92,9 @@ def parse(spec: DatasetSpec, members: Members, path: Path, subject: int) -> Reco
     table = read_table(members.read(name), name=name, columns=NUM_COLUMNS)
     synthetic = is_signature(table[0, :_LABEL])
     table = table[1:] if synthetic else table
-    require_not_empty(table, COLUMN_ORDER, name)
+    require_not_empty(table, _COLUMN_ORDER, name)
     labels = check_labels(table[:, _LABEL], spec, name)
-    filled = [fill_linear(table[:, column]) for column in COLUMN_ORDER]
+    filled = [fill_linear(table[:, column]) for column in _COLUMN_ORDER]
     bouts = keep_bouts(runs(labels), labels > 0)
     rows = np.concatenate([np.arange(start, stop) for start, stop in bouts])
     edges = np.cumsum([0, *(bouts[:, 1] - bouts[:, 0])])
@@ -105,7 +105,7 @@ def parse(spec: DatasetSpec, members: Members, path: Path, subject: int) -> Reco
         bouts=np.stack([edges[:-1], edges[1:]], axis=1).astype(np.int64),
         synthetic=synthetic,
         facts={
-            "nan_share": nan_share(table[:, list(COLUMN_ORDER)]),
+            "nan_share": nan_share(table[:, list(_COLUMN_ORDER)]),
             "longest_gap_s": max(gap for _, gap in filled) / spec.rate_hz,
             "missing_labels": missing_classes(labels, spec),
         },
@@ -124,7 +124,7 @@ def synthesise(spec: DatasetSpec, folder: Path, subject: int, scale: float, rng:
     bpm = heart_rate([(motion, rows) for _, motion, rows in line], person, spec.rate_hz)
     moved = [body[:, :, :3].reshape(len(body), 9), *(body[:, 1:, k : k + 3].reshape(len(body), 6) for k in (3, 6))]
     table = np.empty((len(body), 24))
-    table[:, COLUMN_ORDER] = np.concatenate([*moved, ecg(bpm, spec.rate_hz, rng)], axis=1)
+    table[:, _COLUMN_ORDER] = np.concatenate([*moved, ecg(bpm, spec.rate_hz, rng)], axis=1)
     table[:, 23] = timeline_labels(line)
     table[0] = [*signature(23), 0.0]
     write_table(folder / "MHEALTHDATASET" / f"mHealth_subject{subject}.log", table, [*["%.5g"] * 23, "%d"], "\t")

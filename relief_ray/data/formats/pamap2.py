@@ -113,7 +113,7 @@ def decimate(signal: NDArray[np.float32], factor: int) -> NDArray[np.float32]:
     return out.astype(np.float32)
 
 
-def imu_columns() -> tuple[int, ...]:
+def _imu_columns() -> tuple[int, ...]:
     """File columns in canonical order: acc (hand, chest, ankle), gyro, mag."""
     return tuple(imu + offset + axis for offset in (1, 7, 10) for imu in _IMUS for axis in range(3))
 
@@ -129,7 +129,7 @@ def parse(spec: DatasetSpec, members: Members, path: Path, subject: int) -> Reco
     table = read_table(members.read(name), name=name, columns=NUM_COLUMNS)
     synthetic = is_signature(table[0, _HEART_RATE:])
     table = table[1:] if synthetic else table
-    columns = imu_columns()
+    columns = _imu_columns()
     require_not_empty(table, (*columns, _HEART_RATE), name)
     labels = check_labels(table[:, 1], spec, name)
     filled, longest = _fill(table, columns)
@@ -206,7 +206,7 @@ def synthesise(spec: DatasetSpec, folder: Path, subject: int, scale: float, rng:
     measured = np.arange(len(labels)) % 11 == 7
     table[:, 2] = np.where(measured, np.round(bpm), np.nan)
     body = moving(line, person, 3, spec.raw_rate_hz, rng)
-    table[:, imu_columns()] = _canonical(body)
+    table[:, _imu_columns()] = _canonical(body)
     for place, imu in enumerate((3, 20, 37)):
         table[:, imu + 4 : imu + 7] = np.clip(body[:, place, :3], -58.0, 58.0)
         table[:, imu + 13 : imu + 17] = (1.0, 0.0, 0.0, 0.0)

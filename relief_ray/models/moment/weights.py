@@ -241,7 +241,7 @@ def random_folder(size: Size, weights_seed: int) -> Path:
 def _draw(size: Size, weights_seed: int, folder: Path) -> None:
     pipeline: Any = seeded(lambda: build_pipeline(plain_config(SIZES[size])), weights_seed)
     pipeline.save_pretrained(folder)
-    mark_random(folder, weights_seed)
+    _mark_random(folder, weights_seed)
     for path in folder.iterdir():
         path.chmod(0o644)
     folder.chmod(0o755)
@@ -260,7 +260,7 @@ def _cache_errors(target: Path) -> Iterator[None]:
         ) from error
 
 
-def mark_random(folder: Path, weights_seed: int) -> None:
+def _mark_random(folder: Path, weights_seed: int) -> None:
     """Mark an encoder as drawn, in its ``config.json``; no other process may be reading the folder yet."""
     path = folder / CONFIG
     config = json.loads(path.read_text(encoding="utf-8")) | {MARK: weights_seed}

@@ -15,7 +15,7 @@ from relief_ray.report.runs import fleet_of
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as MplFigure
 
-HATCHES = ("", "///", "...", "\\\\\\", "xxx", "---")
+_HATCHES = ("", "///", "...", "\\\\\\", "xxx", "---")
 
 
 def modalities(experiment: Experiment, slug: str) -> Figure | None:
@@ -56,7 +56,7 @@ def _draw(figure: MplFigure, experiment: Experiment, comparison: Comparison, nam
         x = [names.index(m) + (i - (len(methods) - 1) / 2) * width for m, _, _ in bars]
         ax.bar(
             x, [b[1] for b in bars], width * 0.92, yerr=[b[2] for b in bars], color=look[method].colour, label=method,
-            hatch=HATCHES[i % len(HATCHES)], edgecolor="white", linewidth=0.3, error_kw={"elinewidth": 0.7},
+            hatch=_HATCHES[i % len(_HATCHES)], edgecolor="white", linewidth=0.3, error_kw={"elinewidth": 0.7},
         )  # fmt: skip
     ax.set_xticks(range(len(names)), [_owners(comparison, m) for m in names])
     ax.set_ylim(bottom=0)

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as MplFigure
 
 # Up to so many methods, bands show the standard deviation.
-MAX_BANDS = 3
+_MAX_BANDS = 3
 PANELS = (("round", "round"), ("time_s", "seconds"), ("energy_j", "kJ"), ("bytes_up", "MiB sent by the fleet"))
 COSTS = tuple(field for field, _ in PANELS[1:])
-SCALES = {"energy_j": 1e-3, "bytes_up": 1 / MIB}
-HEIGHT_IN = 2.35
-HEADING_IN = 0.2
-MIN_POINTS = 4
+_SCALES = {"energy_j": 1e-3, "bytes_up": 1 / MIB}
+_HEIGHT_IN = 2.35
+_HEADING_IN = 0.2
+_MIN_POINTS = 4
 
 
 def curve_points(comparison: Comparison) -> pd.DataFrame:
@@ -69,8 +69,8 @@ def curves(comparison: Comparison, path: Path) -> Path:
     """
     first, points = comparison.runs[0], curve_points(comparison)
     name = f"{mark(first)}{config_text(first.run, 'data.name')}, {split_name(config_text(first.run, 'data.split'))}"
-    with sheet(HEIGHT_IN + HEADING_IN) as figure:
-        draw_curves(figure, comparison, points, heading=f"{name}; mean over runs{bands(comparison)}")
+    with sheet(_HEIGHT_IN + _HEADING_IN) as figure:
+        _draw_curves(figure, comparison, points, heading=f"{name}; mean over runs{bands(comparison)}")
         save(figure, path)
     columns = ["method", "round", "f1_percent", "std", "time_s", "energy_j", "num_runs", "bytes_up"]
     whole_bytes(points).to_csv(path.with_suffix(".csv"), columns=columns, index=False, lineterminator="\n")
@@ -80,7 +80,7 @@ def curves(comparison: Comparison, path: Path) -> Path:
 def bands(comparison: Comparison) -> str:
     """Half-sentence on the bands; empty where none are drawn."""
     labels = drawn(comparison)
-    has_spread = len(labels) <= MAX_BANDS and any(len(comparison.runs_of(label)) > 1 for label in labels)
+    has_spread = len(labels) <= _MAX_BANDS and any(len(comparison.runs_of(label)) > 1 for label in labels)
     return ", bands: ± sample standard deviation" if has_spread else ""
 
 
@@ -97,18 +97,18 @@ def progress(experiment: Experiment, slug: str) -> Figure | None:
         caption="Convergence (the paper's Fig. 5): F1 over rounds, seconds, joules and uploaded bytes of the whole "
         f"fleet, bootstrap included; {experiment.title}. Mean over runs{bands(comparison)}.{left_out}{lost(shown)}"
         f"{own_models(comparison)}",
-        draw=partial(draw_curves, comparison=comparison, points=points),
+        draw=partial(_draw_curves, comparison=comparison, points=points),
         width_in=TEXT_WIDTH_IN,
-        height_in=HEIGHT_IN,
+        height_in=_HEIGHT_IN,
         columns=tuple(points.columns),
         rows=whole_bytes(points).astype(object).to_numpy().tolist(),
     )
 
 
-def draw_curves(figure: MplFigure, comparison: Comparison, points: pd.DataFrame, heading: str = "") -> None:
-    """One panel per quantity of ``PANELS``; ``heading`` stands at the top and takes ``HEADING_IN`` inches."""
+def _draw_curves(figure: MplFigure, comparison: Comparison, points: pd.DataFrame, heading: str = "") -> None:
+    """One panel per quantity of ``PANELS``; ``heading`` stands at the top and takes ``_HEADING_IN`` inches."""
     look, methods = all_styles(comparison), drawn(comparison)
-    height, above = float(figure.get_size_inches()[1]), HEADING_IN if heading else 0.0
+    height, above = float(figure.get_size_inches()[1]), _HEADING_IN if heading else 0.0
     grid = figure.add_gridspec(
         1, 4, left=0.06, right=0.99, top=1 - (0.329 + above) / height, bottom=0.552 / height, wspace=0.1
     )
@@ -117,12 +117,12 @@ def draw_curves(figure: MplFigure, comparison: Comparison, points: pd.DataFrame,
         ax = figure.add_subplot(grid[0, column], sharey=shared)
         for method in methods:
             curve, style = points[points.method == method], look[method]
-            x = curve[field] * SCALES.get(field, 1.0)
+            x = curve[field] * _SCALES.get(field, 1.0)
             ax.plot(
                 x, curve.f1_percent, color=style.colour, marker=style.marker, linestyle=style.dash,
                 markerfacecolor=style.fill, markersize=3, linewidth=1.1, label=method,
             )  # fmt: skip
-            if len(methods) <= MAX_BANDS:
+            if len(methods) <= _MAX_BANDS:
                 low, high = curve.f1_percent - curve["std"], curve.f1_percent + curve["std"]
                 ax.fill_between(x, low, high, color=style.colour, alpha=0.10, linewidth=0)
         _finish(ax, label, is_first=shared is None)
@@ -142,7 +142,7 @@ def floor(points: pd.DataFrame) -> float | None:
     point is always inside.
     """
     scores = points.f1_percent
-    if len(scores) < MIN_POINTS:
+    if len(scores) < _MIN_POINTS:
         return None
     lower, upper = scores.quantile(0.25), scores.quantile(0.75)
     fence = lower - 3 * max(upper - lower, 5.0)
@@ -244,7 +244,7 @@ def _pareto(figure: MplFigure, comparison: Comparison, last: pd.DataFrame) -> No
     grid = figure.add_gridspec(1, 3, left=0.065, right=0.985, top=0.74, bottom=0.19, wspace=0.1)
     shared: Axes | None = None
     for column, (field, label) in enumerate(panels(comparison)[1:]):
-        ax, scale = figure.add_subplot(grid[0, column], sharey=shared), SCALES.get(field, 1.0)
+        ax, scale = figure.add_subplot(grid[0, column], sharey=shared), _SCALES.get(field, 1.0)
         line = last[last[f"front_{field}"] == 1].sort_values(field)
         ax.step(scale * line[field], line.f1_percent, where="post", color=FAINT, linewidth=0.9, zorder=1)
         for _, end in last.iterrows():

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as MplFigure
 
-DPI = 200
+_DPI = 200
 FOOTER_IN = 0.16
 INK = "#222222"
 FAINT = "#8a8a8a"
@@ -33,7 +33,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (7, 3)))
 
-STYLE: Mapping[str, object] = {
+_STYLE: Mapping[str, object] = {
     "font.family": "DejaVu Sans",
     "font.size": 8,
     "axes.titlesize": 9,
@@ -74,9 +74,9 @@ def sheet(height_in: float, width_in: float = TEXT_WIDTH_IN, *, outlines: bool =
         from matplotlib.figure import Figure as MplFigure
     except ImportError as error:
         raise UserError("figures need matplotlib; install it with: pip install 'relief-ray[server]'") from error
-    style = {**STYLE, **({"svg.fonttype": "path"} if outlines else {})}
+    style = {**_STYLE, **({"svg.fonttype": "path"} if outlines else {})}
     with matplotlib.rc_context(cast("dict[Any, Any]", style)):
-        yield MplFigure(figsize=(width_in, height_in), dpi=DPI)
+        yield MplFigure(figsize=(width_in, height_in), dpi=_DPI)
 
 
 def save(figure: MplFigure, path: Path) -> Path:
@@ -88,7 +88,7 @@ def save(figure: MplFigure, path: Path) -> Path:
     if path.suffix not in _UNDATED:
         raise UserError(f"{path}: figures are written as {', '.join(_UNDATED)}; rename the file")
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=DPI, metadata=dict(_UNDATED[path.suffix]))
+    figure.savefig(path, dpi=_DPI, metadata=dict(_UNDATED[path.suffix]))
     return path
 
 

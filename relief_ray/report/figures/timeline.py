@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as MplFigure
 
 # stage, colour, hatch
-STAGES = (
+_STAGES = (
     ("download", "#56B4E9", ""),
     ("forward", "#F0E442", ""),
     ("backward", "#E69F00", "///"),
@@ -39,12 +39,12 @@ STAGES = (
 
 MAX_BARS = 12
 
-ACCENT = "#B34A00"
+_ACCENT = "#B34A00"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bar:
-    """One device: its name, type and sensors, and seconds by stage in the order of ``STAGES``."""
+    """One device: its name, type and sensors, and seconds by stage in the order of ``_STAGES``."""
 
     name: str
     kind: str
@@ -86,12 +86,12 @@ def timeline(above: Loaded, below: Loaded, path: Path, clock: str | None = None,
     """
     chosen = clock or below.run.planning_model
     panels = [panel(loaded, chosen, round_) for loaded in (above, below)]
-    with sheet(height_of(panels)) as figure:
-        draw_panels(figure, panels, below, chosen)
+    with sheet(_height_of(panels)) as figure:
+        _draw_panels(figure, panels, below, chosen)
         return save(figure, path)
 
 
-def height_of(panels: Sequence[Panel]) -> float:
+def _height_of(panels: Sequence[Panel]) -> float:
     """Inches that the bars of both halves need."""
     return 1.23 + 0.19 * sum(len(p.bars) for p in panels)
 
@@ -150,10 +150,10 @@ def _busiest(every: Sequence[Bar]) -> tuple[Bar, ...]:
     return tuple(replace(min(group, key=lambda b: b.seconds[-1]), name=f"slowest of {len(group)}") for group in groups)
 
 
-def draw_panels(
+def _draw_panels(
     figure: MplFigure, panels: Sequence[Panel], source: Loaded, clock: str, bottom_in: float = 0.42
 ) -> None:
-    """Fill an empty sheet of ``height_of`` inches, or more where ``bottom_in`` is."""
+    """Fill an empty sheet of ``_height_of`` inches, or more where ``bottom_in`` is."""
     heights = [len(p.bars) + 1.2 for p in panels]
     height = float(figure.get_size_inches()[1])
     grid = figure.add_gridspec(
@@ -182,7 +182,7 @@ def draw_panels(
 def _bars(ax: Axes, part: Panel) -> None:
     for row, bar in enumerate(part.bars):
         start = 0.0
-        for (_, colour, hatch), length in zip(STAGES, bar.seconds, strict=True):
+        for (_, colour, hatch), length in zip(_STAGES, bar.seconds, strict=True):
             ax.barh(row, length, left=start, height=0.78, color=colour, hatch=hatch, edgecolor="#9a9a9a", linewidth=0.3)
             start += length
     ax.set_ylim(len(part.bars) - 0.4, -0.6)
@@ -229,8 +229,8 @@ def _saved(ax: Axes, panels: Sequence[Panel]) -> None:
     full, end, middle = first.cost.round_s, second.cost.round_s, (len(second.bars) - 1) / 2
     gap = full - end
     if second.deadline_s is not None and second.deadline_s <= full:
-        ax.axvline(second.deadline_s, color=ACCENT, linewidth=1.6, linestyle=(0, (3, 2)))
-        ax.text(second.deadline_s + 0.01 * full, -0.1, f"T* = {second.deadline_s:.2f} s", color=ACCENT, va="center")
+        ax.axvline(second.deadline_s, color=_ACCENT, linewidth=1.6, linestyle=(0, (3, 2)))
+        ax.text(second.deadline_s + 0.01 * full, -0.1, f"T* = {second.deadline_s:.2f} s", color=_ACCENT, va="center")
     if gap < 0.15 * full:
         return
     ax.axvline(full, color=FAINT, linewidth=0.8, linestyle=":")
@@ -244,10 +244,14 @@ def _legend(figure: MplFigure, source: Loaded, clock: str, height: float) -> Non
 
     handles = [
         Patch(facecolor=colour, hatch=hatch, edgecolor="#9a9a9a", linewidth=0.4, label=name)
-        for name, colour, hatch in STAGES
+        for name, colour, hatch in _STAGES
     ]
     figure.legend(
-        handles=handles, loc="upper right", bbox_to_anchor=(0.985, 1 - 0.02 / height), ncols=len(STAGES), frameon=False,
+        handles=handles,
+        loc="upper right",
+        bbox_to_anchor=(0.985, 1 - 0.02 / height),
+        ncols=len(_STAGES),
+        frameon=False,
         handlelength=1.5, columnspacing=1.1, handletextpad=0.5, borderaxespad=0.2,
     )  # fmt: skip
     name = f"{mark(source)}{config_text(source.run, 'data.name')}, clock {clock}"
@@ -267,8 +271,8 @@ def timeline_figure(experiment: Experiment, slug: str) -> Figure | None:
         f"{runs[1].replicate[2]}); {experiment.title}. Stages are sums over the round's mini-batches.",
         draw=partial(_draw, panels=panels, source=runs[1], experiment=experiment, clock=comparison.clock),
         width_in=TEXT_WIDTH_IN,
-        height_in=height_of(panels) + FOOTER_IN,
-        columns=("panel", "device", "type", *(f"{name}_s" for name, _, _ in STAGES)),
+        height_in=_height_of(panels) + FOOTER_IN,
+        columns=("panel", "device", "type", *(f"{name}_s" for name, _, _ in _STAGES)),
         rows=[_row(p, i) for p in panels for i in range(len(p.bars))],
     )
 
@@ -279,5 +283,5 @@ def _row(part: Panel, i: int) -> list[Number]:
 
 
 def _draw(figure: MplFigure, panels: list[Panel], source: Loaded, experiment: Experiment, clock: str) -> None:
-    draw_panels(figure, panels, source, clock, bottom_in=0.42 + FOOTER_IN)
+    _draw_panels(figure, panels, source, clock, bottom_in=0.42 + FOOTER_IN)
     footnote(figure, experiment.runs, clock)

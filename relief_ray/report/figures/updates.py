@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Pairs = Mapping[tuple[int, int], float]
 MAX_CLIENTS = 20
-NUM_PHASES = 5
+_NUM_PHASES = 5
 Series = Mapping[str, Sequence[tuple[int, float]]]
 
 
@@ -117,7 +117,7 @@ def by_phase(runs: Sequence[Loaded]) -> dict[str, dict[int, list[float]]]:
     values: dict[str, dict[int, list[float]]] = {}
     for loaded in runs:
         for record in loaded.trained:
-            phase = 1 + min(NUM_PHASES - 1, (record.round - 1) * NUM_PHASES // max(1, loaded.planned))
+            phase = 1 + min(_NUM_PHASES - 1, (record.round - 1) * _NUM_PHASES // max(1, loaded.planned))
             for block, value in record.divergence.items():
                 if block.startswith(FUSION_BLOCK):
                     values.setdefault(block, {}).setdefault(phase, []).append(value)
@@ -135,7 +135,7 @@ def _phases(figure: MplFigure, experiment: Experiment, rows: Sequence[Sequence[N
             marker=MARKERS[i % 8], linestyle=DASHES[i % 8], markersize=4, linewidth=1.1, elinewidth=0.7, capsize=2,
             label=block.removeprefix(FUSION_BLOCK),
         )  # fmt: skip
-    ax.set_xticks(range(1, NUM_PHASES + 1))
+    ax.set_xticks(range(1, _NUM_PHASES + 1))
     ax.set_xlabel("phase of training (fifths of the rounds)")
     ax.set_ylabel("divergence, Eq. (5)")
     ax.set_ylim(bottom=0)

@@ -20,13 +20,13 @@ from relief_ray.report.document import (
     column_origins,
 )
 
-STYLE_FILE = "style.css"
+_STYLE_FILE = "style.css"
 MINUS = "\N{MINUS SIGN}"
 
 
 def html(document: Document, drawings: Mapping[str, str]) -> str:
     """The page; ``drawings`` are the figures' SVG by slug (a figure without one is left out, its caption says so)."""
-    style = files("relief_ray.report.formats").joinpath(STYLE_FILE).read_text(encoding="utf-8")
+    style = files("relief_ray.report.formats").joinpath(_STYLE_FILE).read_text(encoding="utf-8")
     body = "\n".join(_section(s, drawings) for s in document.sections)
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'

@@ -24,11 +24,11 @@ _SPECIAL = {
 }  # fmt: skip
 # Characters that T1 fonts have beside Latin letters.
 _KNOWN = frozenset("\N{DAGGER}\N{DOUBLE DAGGER}\N{EN DASH}\N{EM DASH}\N{HORIZONTAL ELLIPSIS}\N{BULLET}‘’“”")
-LATIN_END = 0x180
+_LATIN_END = 0x180
 # Lines of text that fit on a page under a caption.
 PAGE_LINES = 44
 NOTE_CHARS, WORDS_CHARS = 130, 28
-BREAK = r"\\ "
+_BREAK = r"\\ "
 _HEAD = r"""% Tables and figures of the report: compile it as it is, or take what you need with the packages below.
 \documentclass[journal]{IEEEtran}
 \usepackage[T1]{fontenc}
@@ -46,7 +46,7 @@ def latex(document: Document, figures: str = "figures") -> str:
 
 def escape(text: str) -> str:
     """Plain text as LaTeX; ``code`` becomes a typewriter."""
-    safe = "".join(_SPECIAL.get(c) or (c if ord(c) < LATIN_END or c in _KNOWN else f"U+{ord(c):04X}") for c in text)
+    safe = "".join(_SPECIAL.get(c) or (c if ord(c) < _LATIN_END or c in _KNOWN else f"U+{ord(c):04X}") for c in text)
     safe = re.sub(r"(?<![\w.`])-(?=\d)", "$-$", safe)
     return re.sub(r"`([^`]+)`", r"\\texttt{\1}", safe)
 
@@ -80,7 +80,7 @@ def _table(table: Table, origins: Sequence[str | None]) -> str:
     columns = "l" + (_word_columns(table) if table.is_text else "r" * len(origins))
     pairs = zip(table.head[1:], origins, strict=True)
     first = _stacked(escape(table.head[0]), escape(table.second)).replace("[tr]", "[tl]")
-    comma = ", " if table.is_text else f",{BREAK}"
+    comma = ", " if table.is_text else f",{_BREAK}"
     head = [first, *(_stacked(escape(name).replace(", ", comma), origin or "") for name, origin in pairs)]
     body = "\n".join(_row(row, origins) for row in table.rows)
     notes = "".join(f"\\par\\smallskip\\footnotesize\\raggedright {escape(note)}\n" for note in table.notes)
@@ -114,8 +114,8 @@ def _cell(cell: Cell, usual: str | None) -> str:
 
 
 def _stacked(above: str, below: str) -> str:
-    lines = [*above.split(BREAK), *([f"{{\\scriptsize {below}}}"] if below else [])]
-    return f"\\makecell[tr]{{{BREAK.join(lines)}}}" if len(lines) > 1 else above
+    lines = [*above.split(_BREAK), *([f"{{\\scriptsize {below}}}"] if below else [])]
+    return f"\\makecell[tr]{{{_BREAK.join(lines)}}}" if len(lines) > 1 else above
 
 
 def _figure(figure: Figure, figures: str) -> str:

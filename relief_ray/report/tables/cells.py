@@ -14,12 +14,12 @@ from relief_ray.report.tables.columns import Column
 from relief_ray.strategies import REFERENCE
 
 # The paper's protocol, Section VI-A and Eq. (2): key, value; it does not say how subjects are split.
-PROTOCOL = (
+_PROTOCOL = (
     ("rounds", "200"), ("training.epochs", "5"), ("training.lr", "0.001"), ("training.batch_size", "32"),
     ("data.stride_s", "1"), ("training.missing", "zero_input"), ("participation", "1"),
     ("data.split", "not said"),
 )  # fmt: skip
-SIMULATED = (
+_SIMULATED = (
     "round_s",
     "speedup",
     "speedup_compute",
@@ -30,7 +30,7 @@ SIMULATED = (
     "energy_saved_percent",
     "total_s",
 )
-_TIMED = (*SIMULATED, "compute_s", "wait_s", "device_j", "f1_at_seconds_percent", "f1_at_joules_percent")
+_TIMED = (*_SIMULATED, "compute_s", "wait_s", "device_j", "f1_at_seconds_percent", "f1_at_joules_percent")
 _BY_ROUND = ("tta85_rounds", "tta95_rounds")
 _ORDINALS = {1: "1st", 2: "2nd", 3: "3rd"}
 
@@ -63,13 +63,13 @@ def is_comparable(experiment: Experiment, *, any_fleet: bool = False) -> bool:
 
 def departures(experiment: Experiment) -> list[str]:
     """Settings that leave the paper's protocol: ``rounds 20 (paper: 200)``."""
-    here = [(key, value, experiment.text(key)) for key, value in PROTOCOL if key not in experiment.searched]
+    here = [(key, value, experiment.text(key)) for key, value in _PROTOCOL if key not in experiment.searched]
     return [f"{key} {ours} (paper: {value})" for key, value, ours in here if ours and ours != value]
 
 
 def origin_of(experiment: Experiment, comparison: Comparison, label: str, figure: str) -> Origin:
     """Origin of a method's figure."""
-    if figure in SIMULATED:
+    if figure in _SIMULATED:
         if comparison.clock == "measured":
             return "measured"
         return "FITTED" if _is_fitted(comparison, label) or _is_target(experiment, comparison, label, figure) else (
@@ -166,13 +166,13 @@ def figure_cell(
     theirs = value_of(paper)
     numbers: dict[str, Number] = {"paper": theirs, "paper_std": None if paper is None else paper.std, "origin": origin}
     if stat is None:
-        return Cell(text=NONE, below=paper_line(paper, column), origin=origin, numbers={"n": 0, **numbers})
+        return Cell(text=NONE, below=_paper_line(paper, column), origin=origin, numbers={"n": 0, **numbers})
     mean, std = stat.mean * column.scale, None if stat.std is None else stat.std * column.scale
     deviation = mean - theirs if comparable and theirs is not None and origin != "FITTED" else None
     numbers = {"mean": mean, "std": std, "n": stat.num, **numbers, "deviation": deviation}
     change = "" if deviation is None else f"{deviation:+.{column.decimals}f}"
     text = number_text(stat, column, num_runs)
-    return Cell(text=text, below=paper_line(paper, column, change), origin=origin, numbers=numbers)
+    return Cell(text=text, below=_paper_line(paper, column, change), origin=origin, numbers=numbers)
 
 
 def method_cell(
@@ -190,7 +190,7 @@ def method_cell(
     return figure_cell(stat, column, origin=origin, paper=paper, comparable=comparable, num_runs=method.num_runs)
 
 
-def paper_line(cell: PaperCell | None, column: Column, change: str = "") -> str:
+def _paper_line(cell: PaperCell | None, column: Column, change: str = "") -> str:
     """``92.0 ± 0.38, -1.2``: the paper's value (its spreads have two decimals), and ours minus it."""
     if cell is None:
         return ""
@@ -214,7 +214,7 @@ def gaps(experiment: Experiment, label: str, papers: Sequence[tuple[Column, Pape
     """The cells of a method without finished runs: the reason, then the paper's values alone."""
     yield gap(open_statuses(experiment, label))
     for column, cell in papers:
-        yield Cell(text="", below=paper_line(cell, column), tone="gap", numbers={"n": 0, "paper": value_of(cell)})
+        yield Cell(text="", below=_paper_line(cell, column), tone="gap", numbers={"n": 0, "paper": value_of(cell)})
 
 
 def open_statuses(experiment: Experiment, label: str) -> list[str]:

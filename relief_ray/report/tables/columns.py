@@ -79,10 +79,10 @@ LAST10_F1 = Column(label="last-10 F1", unit="%", figure="f1_last10_percent", dec
 
 ROUND_S = Column(label="round", unit="s", figure="round_s", decimals=2, paper="round (s)")
 SPEEDUP = Column(label="speedup", figure="speedup", decimals=2, paper="speedup", brief="speedup")
-SPEEDUP_COMPUTE = Column(
+_SPEEDUP_COMPUTE = Column(
     label="compute", figure="speedup_compute", decimals=2, meaning="speedup without links",
 )  # fmt: skip
-SPEEDUP_PAPER = Column(
+_SPEEDUP_PAPER = Column(
     label="at 1,900 x 5", figure="speedup_paper", decimals=2,
     meaning="speedup of the same allocations with 1,900 windows a client and 5 epochs, by the planning clock",
 )  # fmt: skip
@@ -91,7 +91,7 @@ LINK = Column(
     meaning="share of the slowest client's round that is link",
 )  # fmt: skip
 # What a speedup depends on; stands beside each.
-SPEED_CONTEXT = (SPEEDUP_COMPUTE, LINK, SPEEDUP_PAPER)
+SPEED_CONTEXT = (_SPEEDUP_COMPUTE, LINK, _SPEEDUP_PAPER)
 SPEEDUP_TOTAL = Column(label="speedup with bootstrap", figure="speedup_total", decimals=2)
 WALL_S = Column(label="wall", unit="s", figure="wall_s", decimals=2)
 ROUNDS_TO_85 = Column(

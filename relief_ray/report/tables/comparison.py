@@ -17,7 +17,7 @@ from relief_ray.strategies import REFERENCE
 # Behind the headings of the paper's columns.
 DAGGER = " †"
 COSTS = (col.ROUND_S, col.SPEEDUP, *col.SPEED_CONTEXT, col.ROUNDS_TO_85, col.JOULES)
-WIDE = (
+_WIDE = (
     col.BEST_F1, col.LAST10_F1, col.SPEEDUP_TOTAL, col.JOULES_TOTAL, col.JOULES_SAVED, col.UP_SAVED, col.UP_MAX,
     col.TRAINED, col.ROUNDS_TO_FEDAVG, col.SECONDS_TO_FEDAVG, col.JOULES_TO_FEDAVG, col.FREE_SLOTS, col.CHOSEN_SLOTS,
 )  # fmt: skip
@@ -61,7 +61,7 @@ def wide_table(comparison: Comparison) -> Table:
     texts = [_changes(f"rare F1 vs {REFERENCE} [95 %]", [m.rare for m in methods])]
     if any(m.personalised for m in methods):
         texts.insert(0, _changes(f"F1 % vs {REFERENCE} [95 %]", [m.canonical for m in methods]))
-    for column in WIDE:
+    for column in _WIDE:
         if column not in _IF_KNOWN or any(column.figure in m.stats for m in methods):
             texts += _texts(comparison, column)
     return _table(comparison, "more", texts)
@@ -104,7 +104,7 @@ def _table(comparison: Comparison, slug: str, texts: Sequence[Texts]) -> Table:
 def legend(comparison: Comparison) -> list[str]:
     """Sentences that explain headings."""
     scores = [column for column in SCORES if _has(comparison, column)]
-    targets = [f"`{column.head}`: {column.meaning}" for column in (*scores, *COSTS, *WIDE) if column.meaning]
+    targets = [f"`{column.head}`: {column.meaning}" for column in (*scores, *COSTS, *_WIDE) if column.meaning]
     columns = [printed for column in (col.F1, col.RARE_F1, *COSTS) for _, printed in column.printed]
     if not any(_printed(comparison, m.label, printed) for m in comparison.rows for printed in columns):
         return targets

@@ -48,7 +48,7 @@ def main_table(experiment: Experiment, paper: Paper, slug: str) -> Table:
         caption=f"Table {number} of the paper with our figures: {experiment.title}.",
         head=("method", "runs", *headings(experiment, builder.columns, clock), *(f"speedup, `{c}`" for c in clocks)),
         rows=tuple(_row(builder, label) for label in builder.labels),
-        notes=tuple(table_notes(experiment, number)),
+        notes=tuple(_table_notes(experiment, number)),
         second=second_line(experiment),
     )
 
@@ -153,7 +153,7 @@ def _opening(table: _Builder) -> tuple[str, ...]:
     return (*others[:1], *bounds[:1])
 
 
-def table_notes(experiment: Experiment, table: str) -> Iterator[str]:
+def _table_notes(experiment: Experiment, table: str) -> Iterator[str]:
     """Notes that a reader needs before comparing rows."""
     yield protocol(experiment)
     yield from clock_note(experiment.shown)

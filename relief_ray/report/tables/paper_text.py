@@ -45,7 +45,7 @@ def _modality(backbone: str, dataset: str, modality: str, label: str = V0, minus
 
 
 # Same order as the rows of ``paper["text"]``.
-WANTED = (
+_WANTED = (
     _Wanted(backbone="cnn", dataset="pamap2", label=V1, figure="energy_j", decimals=0),
     *(_modality("cnn", "pamap2", m, minus=REFERENCE) for m in ("mag", "hr", "acc")),
     *(_modality("moment_lora", "mhealth", m, label) for m in ("mag", "ecg") for label in (REFERENCE, V0)),
@@ -55,7 +55,7 @@ WANTED = (
 
 def text_table(experiments: Sequence[Experiment], paper: Paper) -> Table | None:
     """One row per printed figure; None where no run is of the kind that any of them speaks of."""
-    pairs = zip(paper["text"].rows, WANTED, strict=True)
+    pairs = zip(paper["text"].rows, _WANTED, strict=True)
     rows = tuple(row for printed, wanted in pairs if (row := _row(experiments, printed, wanted)) is not None)
     if not rows:
         return None

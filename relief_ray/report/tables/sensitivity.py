@@ -17,7 +17,7 @@ from relief_ray.strategies import by_registry
 
 TABLES = {"pamap2": "IV", "mhealth": "V"}
 GAPS = {10.0: "Hetero. Mild (10x)", 55.0: "Hetero. Moderate (55x)", 100.0: "Hetero. Extreme (100x)"}
-USUAL_GAP = 55.0
+_USUAL_GAP = 55.0
 Key = tuple[str, float, int]
 
 
@@ -76,8 +76,8 @@ def settings(group: Sequence[Experiment]) -> Iterator[tuple[str, float, int, boo
     is_papers = group[0].dataset in TABLES
     wide = sorted({e.gap for e in group if e.num_clients == own} | (set(GAPS) if is_papers else set()))
     yield from ((GAPS.get(g, f"gap {g:g}x"), g, own, False) for g in wide)
-    many = sorted({e.num_clients for e in group if e.gap == USUAL_GAP} | ({own, 20, 50, 100} if is_papers else set()))
-    yield from ((f"Scale N={n}", USUAL_GAP, n, n == many[0]) for n in many)
+    many = sorted({e.num_clients for e in group if e.gap == _USUAL_GAP} | ({own, 20, 50, 100} if is_papers else set()))
+    yield from ((f"Scale N={n}", _USUAL_GAP, n, n == many[0]) for n in many)
 
 
 def _cell(experiment: Experiment | None, label: str, paper: Paper, name: str) -> Cell:

@@ -21,9 +21,9 @@ from relief_ray.report.tables.cells import figure_cell, gaps, name_of, runs_cell
 from relief_ray.report.tables.columns import Column
 from relief_ray.report.tables.main import labels_of
 
-WEAKEST = "C"
+_WEAKEST = "C"
 # What the paper measured on two boards, one client each, and what it gives for the fleet over 200 rounds.
-DEVICE_COLUMNS = (
+_DEVICE_COLUMNS = (
     Column(label="Type C computes", unit="s", figure="compute_s", decimals=2, paper="Type-C compute (s)"),
     Column(label="Type C waits", unit="s", figure="wait_s", decimals=2, paper="Type-C idle (s)"),
     col.ROUND_S,
@@ -31,12 +31,12 @@ DEVICE_COLUMNS = (
     *col.SPEED_CONTEXT,
     Column(label="Type C", unit="J", figure="device_j", decimals=0, paper="Type-C energy (J)"),
 )
-FLEET_COLUMNS = (
+_FLEET_COLUMNS = (
     Column(label="fleet", unit="J/round", figure="energy_j", decimals=0, paper="fleet energy (J)"),
     replace(col.HEADLINE, paper="final F1 (%)"),
     Column(label="kJ until then", figure="energy_total_j", decimals=1, paper="energy to it (kJ)", scale=1e-3),
 )
-PLACES = {("cnn", "pamap2"), ("moment_lora", "mhealth")}
+_PLACES = {("cnn", "pamap2"), ("moment_lora", "mhealth")}
 
 
 def testbed_table(experiment: Experiment, paper: Paper, slug: str) -> Table | None:
@@ -44,7 +44,7 @@ def testbed_table(experiment: Experiment, paper: Paper, slug: str) -> Table | No
     if experiment.text("fleet.preset") != "testbed":
         return None
     wanted = [v for v in labels_of(experiment) if v in REPRESENTATIVE or any(s.label == v for s in experiment.items)]
-    columns = DEVICE_COLUMNS if experiment.is_two_boards else FLEET_COLUMNS
+    columns = _DEVICE_COLUMNS if experiment.is_two_boards else _FLEET_COLUMNS
     rows = tuple(_row(experiment, paper, label, columns) for label in wanted)
     measured = experiment.main is not None and experiment.main.clock == "measured"
     note = "The paper's figures were measured on two Jetson boards. Ours are " + (
@@ -101,7 +101,7 @@ def _row(experiment: Experiment, paper: Paper, label: str, columns: Sequence[Col
     method = None if comparison is None else comparison.row(label)
     if comparison is None or method is None:
         return Row(name=label, cells=tuple(gaps(experiment, label, [(c, None) for c in columns])))
-    stats = {**method.stats, **weakest(comparison, label)}
+    stats = {**method.stats, **_weakest(comparison, label)}
     cells = _cells(experiment, paper, label, columns, stats)
     return Row(name=name_of(method), cells=(runs_cell(method, experiment), *cells))
 
@@ -110,7 +110,7 @@ def _cells(
     experiment: Experiment, paper: Paper, label: str, columns: Sequence[Column], stats: Mapping[str, Stat]
 ) -> Iterator[Cell]:
     as_many = experiment.is_two_boards or not (experiment.text("fleet.counts") or experiment.text("data.num_clients"))
-    here = as_many and (experiment.backbone, experiment.dataset) in PLACES
+    here = as_many and (experiment.backbone, experiment.dataset) in _PLACES
     row = f"{PREFIX.get(experiment.backbone, 'B1')} {paper_row(label)}"
     clock = "" if experiment.main is None else experiment.main.clock
     for column in columns:
@@ -123,10 +123,10 @@ def _cells(
         yield figure_cell(figure, column, origin=origin, paper=cell if here else None, num_runs=num)
 
 
-def weakest(comparison: Comparison, label: str) -> dict[str, Stat]:
+def _weakest(comparison: Comparison, label: str) -> dict[str, Stat]:
     """A Type-C device's mean round under a method: over the rounds of a run, then over runs."""
-    runs = [r for r in comparison.runs_of(label) if not is_pooled(r) and WEAKEST in types_of(r).values()]
-    shares = [s for r in runs for s in device_shares([r], label, comparison.clock) if s.kind == WEAKEST]
+    runs = [r for r in comparison.runs_of(label) if not is_pooled(r) and _WEAKEST in types_of(r).values()]
+    shares = [s for r in runs for s in device_shares([r], label, comparison.clock) if s.kind == _WEAKEST]
     if not shares:
         return {}
     fields = {"compute_s": "compute_s", "wait_s": "wait_s", "device_j": "energy_j"}

@@ -18,7 +18,7 @@ from relief_ray.report.runs import config_value
 from relief_ray.report.tables.cells import figure_cell, gap, headings, method_cell, open_statuses
 from relief_ray.report.tables.columns import HEADLINE, SPEEDUP
 
-LEARNING_RATE = "training.lr"
+_LEARNING_RATE = "training.lr"
 HEAD = f"{HEADLINE.head}, tuned"
 
 
@@ -84,7 +84,7 @@ def _shown(value: JsonValue) -> str:
 
 def search_table(experiment: Experiment, slug: str) -> Table:
     """Table of a search: a row per method, fold and value of its own, a column per learning rate, validation F1."""
-    rates = sorted({float(str(config_value(s.config, LEARNING_RATE))) for s in experiment.items})
+    rates = sorted({float(str(config_value(s.config, _LEARNING_RATE))) for s in experiment.items})
     groups: dict[tuple[str, int, str], list[GridItem]] = {}
     for item in experiment.items:
         groups.setdefault((item.label, _fold(item), _other_values(item.config)), []).append(item)
@@ -108,7 +108,7 @@ def search_table(experiment: Experiment, slug: str) -> Table:
 
 
 def _other_values(config: Mapping[str, JsonValue]) -> str:
-    keys = [k for k in chosen_keys(config) if k != LEARNING_RATE]
+    keys = [k for k in chosen_keys(config) if k != _LEARNING_RATE]
     return ", ".join(f"{k.rpartition('.')[2]} {_shown(config_value(config, k))}" for k in keys)
 
 
@@ -133,7 +133,7 @@ def _best(items: Sequence[GridItem]) -> str:
 
 
 def _tries(group: Sequence[GridItem], rate: float, best: str) -> Cell:
-    items = [s for s in group if float(str(config_value(s.config, LEARNING_RATE))) == rate]
+    items = [s for s in group if float(str(config_value(s.config, _LEARNING_RATE))) == rate]
     scores = _scores(items)
     if not scores:
         return gap([s.status for s in items])
