@@ -41,7 +41,7 @@ Pairs = dict[GroupId, tuple[tuple[int, int, float], ...]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Noted:
-    """What the loop of a run notices about a round.
+    """Facts about a round that the loop of a run notices.
 
     Attributes:
         target_s: ``T*``; None where the method has none.

@@ -23,7 +23,7 @@ from relief_ray.training.serial_executor import SerialExecutor
 from tests.conformance.cases import config_of, drive
 
 pytestmark = pytest.mark.usefixtures("run_cache")
-CLOCK = "flop_proportional"
+CLOCK = "split_naive"
 CLOCKS = {"flop_proportional", "split_naive", "split_reuse"}
 
 

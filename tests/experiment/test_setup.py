@@ -82,7 +82,7 @@ def test_the_deadline_is_reliefs_alone():
 
 def test_the_deadline_as_a_share_of_fedavgs_slowest_client(relief):
     slowest = relief.reference[relief.config.costs.planning_time].round_s
-    assert deadline_s(relief) == pytest.approx(0.45 * slowest)
+    assert deadline_s(relief) == pytest.approx(0.3 * slowest)
 
 
 def test_the_least_deadline_within_time_is_the_slowest_mandatory_set():
