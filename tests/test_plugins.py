@@ -263,7 +263,7 @@ def test_reports_show_a_users_methods_as_their_file_states_them(hooked, tmp_path
     kinds = {row["method"]: row["kind"] for row in json.loads(as_json(comparison))["methods"]}
     assert kinds == {label: kind for label, (kind, _) in shown.items()}
     (main,) = (t for t in build(take_inventory([tmp_path / "runs"])).tables if t.slug == "e1-main")
-    rows = {row.name.rstrip("*"): row for row in main.rows}
+    rows = {row.name.rstrip("*‡"): row for row in main.rows}
     own = [name for name in rows if name in shown and name != "fedavg"]
     assert own == ["Half & half, halved (reconstructed)", "Half & half", f"{hooked}:Untitled", "Ceiling"]
     assert [name for name, row in rows.items() if row.faint] == ["Ceiling"] and rows["Ceiling"].rule

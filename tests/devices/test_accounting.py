@@ -200,7 +200,10 @@ def test_the_accounting_is_recorded_and_names_the_cell(runs):
     method, table = (read_run(runs["harmony", mode]) for mode in ("method", "table"))
     assert method.cell != table.cell and table.config["costs"]["accounting"] == "table"
     base = config_of("harmony")
-    assert base.identity() == config_of("harmony", costs={"accounting": "method"}).identity()
-    assert "costs" not in base.identity()
+    assert (
+        base.identity()
+        == config_of("harmony", costs={"planning_time": "split_naive", "accounting": "method"}).identity()
+    )
+    assert "accounting" not in base.identity()["costs"]
     accountant = prepare(base).accountant
     assert accountant.whole is None and not accountant.count_server_time
