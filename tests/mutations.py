@@ -57,12 +57,36 @@ eq6-gamma | test_divergence.py/test_relief.py | Eq. (6): gamma weighs the past i
 + (1.0 - gamma) * value + gamma * d_bar[j]
 
 eq7-bisection | test_budget.py/test_relief.py | Eq. (7): T* is enough for one client, not for all
-- all(s <= middle
-+ any(s <= middle
+- all((target_s - n.overhead_s)
++ any((target_s - n.overhead_s)
 
 eq7-slots | test_budget.py/test_relief.py | Eq. (7): the overhead T_o is not taken off T*
-- (target_s - overhead) / tau + SLACK
-+ target_s / tau + SLACK
+- (target_s - load.overhead_s) / load.tau_s + SLACK
++ target_s / load.tau_s + SLACK
+
+eq7-overhead | test_relief.py/test_budget.py | T_o is the fastest link of the fleet, not the slowest
+- max(link_s(context, client)
++ min(link_s(context, client)
+
+eq7-tau | test_relief.py/test_budget.py | with fill: count, links count in the time per group too
+- else times(accessible).compute_s
++ else times(accessible).busy_s
+
+eq7-fill | test_relief.py/test_budget.py | with fill: count, a group must fit into T* as well
+- limit_s = target if config.fill == "time"
++ limit_s = target if config.fill
+
+slots-slowest | test_budget.py/test_relief.py | slots of the slowest are not limited by what it reaches
+- min(slots_slowest, len(load.accessible))
++ slots_slowest
+
+cover | test_budget.py/test_relief.py | a group is covered by the device that needs longest for it
+- max(min(s for load, s in everything
++ max(max(s for load, s in everything
+
+untrained | test_untrained.py | a group that was trained keeps its count of missed rounds
+- dict.fromkeys(trained, 0)
++ {}
 
 eq7-allocation | test_budget.py/test_relief.py | the allocation gives one group more than there are slots
 - len(chosen) >= budget
