@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -44,6 +45,10 @@ class StopSignals:
             signal.signal(number, handler)
 
 
+# Between one alarm and the next, where the first was lost.
+_AGAIN_S = 0.05
+
+
 class TimeIsUp(BaseException):
     """Raised wherever the program is. Like Ctrl-C it is no ``Exception``, so that no code there handles it."""
 
@@ -58,10 +63,12 @@ def time_limit(seconds: float) -> Iterator[None]:
         return
 
     def too_long(number: int, frame: FrameType | None) -> None:
-        raise TimeIsUp
+        # Raised inside a callback of the garbage collector it is lost: it comes again, unless the block is on its way out.
+        if not isinstance(sys.exc_info()[1], TimeIsUp):
+            raise TimeIsUp
 
     before = signal.signal(signal.SIGALRM, too_long)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN_S)
     try:
         yield
     finally:

@@ -1,5 +1,6 @@
 """How long and how much: from finished cells, from a timed round, and what fits a budget."""
 
+import gc
 import time
 from dataclasses import replace
 
@@ -20,6 +21,7 @@ from actors.grids.estimate import (
 from actors.grids.trial import run_trial
 from actors.plans import Plan, write_grid
 from actors.runtime.warm_pool import WorkerCache
+from actors.terminal.signals import TimeIsUp, time_limit
 from relief_ray.errors import UserError
 from relief_ray.records.run_folder import read_rounds
 from tests.actors.grids.tiny_plans import tiny_grid, tiny_plan
@@ -106,6 +108,29 @@ def test_a_round_that_takes_too_long_is_given_up_and_stays_unknown(tmp_path):
     }
     assert all(e.seconds is None for e in estimates(entries, probed).values())
     time.sleep(0.05)  # the alarm is off: nothing comes after the block
+
+
+def test_an_alarm_that_a_callback_swallowed_comes_again_and_cleaning_up_is_left_alone():
+    """What is raised in a callback of the garbage collector is printed and lost."""
+    swallowed, cleaned = [], []
+
+    def callback(phase, info):
+        if not swallowed:
+            swallowed.append(phase)
+            time.sleep(0.05)
+
+    gc.callbacks.append(callback)
+    try:
+        with pytest.raises(TimeIsUp), time_limit(0.02):
+            try:
+                gc.collect()
+                time.sleep(5.0)
+            finally:
+                time.sleep(0.2)
+                cleaned.append(True)
+    finally:
+        gc.callbacks.remove(callback)
+    assert swallowed and cleaned
 
 
 def test_the_first_cell_is_begun_where_a_round_of_it_fits(tmp_path):
