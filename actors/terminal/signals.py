@@ -63,7 +63,7 @@ def time_limit(seconds: float) -> Iterator[None]:
         return
 
     def too_long(number: int, frame: FrameType | None) -> None:
-        # Raised inside a callback of the garbage collector it is lost: it comes again, unless the block is on its way out.
+        # Raised in a callback of the garbage collector it is lost: it comes again, unless the block is on its way out.
         if not isinstance(sys.exc_info()[1], TimeIsUp):
             raise TimeIsUp
 
