@@ -30,7 +30,7 @@ from relief_ray.report.runs import Loaded
 _TOLERANCE = 1e-9
 SAID = (
     "what if: seconds, joules and speedups were computed for another fleet or another local round from the recorded "
-    "work; the allocation is the one that was planned for the recorded ones, F1 is as trained"
+    "work; the allocation is the one that was planned for the recorded fleet and local round, F1 is as trained"
 )
 
 

@@ -110,7 +110,7 @@ class Relief(StrategyConfig):
             rests=partial(fills_nothing, self),
             diagnose=diagnose,
             explain=partial(explain, self),
-            deadline_text="" if self.has_deadline else _DEADLINE_TEXT,
+            deadline_text="" if self.has_deadline or self.cover or self.slots_slowest else _DEADLINE_TEXT,
             bootstrap=True,
         )
 

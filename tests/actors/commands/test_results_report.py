@@ -65,7 +65,9 @@ def test_whatif_prints_both_fleets_and_says_that_the_allocation_stays(invoke, ru
     other = tmp_path / "other.yaml"
     other.write_text("gap: 100\n")
     shown = invoke("fleet", "whatif", runs, "--fleet", other).stdout
-    assert "the allocation is the one that was planned for the recorded ones" in " ".join(shown.split())
+    assert "the allocation is the one that was planned for the recorded fleet and local round" in " ".join(
+        shown.split()
+    )
     assert all(len(line) <= 120 for line in shown.splitlines())
     listed = json.loads(invoke("fleet", "whatif", runs, "--fleet", other, "--json").stdout)["runs"]
     slower = next(r for r in listed if r["title"].startswith("fedavg"))

@@ -225,6 +225,12 @@ def test_cover_raises_t_star_until_each_group_has_a_client_for_it():
     assert trained == set(CNN.ids)
 
 
+@pytest.mark.parametrize("values", [{"slots_slowest": 3}, {"cover": True}, {"deadline_s": 1.0}])
+def test_what_raises_or_sets_t_star_is_not_described_as_the_least(values):
+    assert "mandatory number of groups" in Relief().build().deadline_text
+    assert Relief(**values).build().deadline_text == ""
+
+
 @pytest.mark.parametrize(
     ("values", "error"),
     [
