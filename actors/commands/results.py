@@ -151,15 +151,15 @@ def fill(text: str) -> str:
 
 
 def draw(comparison: Comparison, path: Path) -> list[Path]:
-    """Draw the timeline of a round, FedAvg above RELIEF; nothing where a method or matplotlib is missing."""
-    from relief_ray.report.figures.timeline import pair, timeline
+    """Draw the timeline of a round, FedAvg above others; nothing without run folders or matplotlib."""
+    from relief_ray.report.figures.timeline import featured, timeline
 
-    methods = pair(comparison)
-    if methods is None or importlib.util.find_spec("matplotlib") is None:
+    methods = featured(comparison)
+    if len(methods) < 2 or importlib.util.find_spec("matplotlib") is None:
         return []
 
     with disk_errors(path, "write the figure"):
-        return [timeline(*methods, path)]
+        return [timeline(methods, path, comparison.clock)]
 
 
 def _write_files(comparison: Comparison, out: Path) -> list[Path]:

@@ -139,6 +139,16 @@ class Document:
         return tuple(b for b in self.blocks if isinstance(b, Table))
 
     @property
+    def numbers(self) -> Mapping[str, str]:
+        """``Table 1``, ``Figure 2`` by slug, each kind counted in order; tables without a caption have none."""
+        kinds: tuple[tuple[str, Sequence[Table | Figure]], ...] = (("Table", self.tables), ("Figure", self.figures))
+        return {
+            block.slug: f"{kind} {number}"
+            for kind, blocks in kinds
+            for number, block in enumerate((b for b in blocks if b.caption), 1)
+        }
+
+    @property
     def figures(self) -> tuple[Figure, ...]:
         """All figures."""
         return tuple(b for b in self.blocks if isinstance(b, Figure))

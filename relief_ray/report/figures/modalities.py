@@ -21,7 +21,7 @@ _HATCHES = ("", "///", "...", "\\\\\\", "xxx", "---")
 def modalities(experiment: Experiment, slug: str) -> Figure | None:
     """Bars per modality and method; None where no method has a canonical model."""
     comparison = experiment.main
-    names = [] if comparison is None else _modalities(comparison)
+    names = [] if comparison is None else comparison.sensors
     if comparison is None or not names:
         return None
     rows = [
@@ -42,11 +42,6 @@ def modalities(experiment: Experiment, slug: str) -> Figure | None:
     )
 
 
-def _modalities(comparison: Comparison) -> list[str]:
-    """The modalities that the runs were evaluated on one at a time, in the runs' order."""
-    return list(dict.fromkeys(m for s in comparison.summaries for m in s.last.f1_by_modality))
-
-
 def _draw(figure: MplFigure, experiment: Experiment, comparison: Comparison, names: Sequence[str]) -> None:
     methods = [m for m in drawn(comparison) if _bars(comparison.row(m), names)]
     look, width = all_styles(comparison), 0.8 / max(1, len(methods))
@@ -63,7 +58,7 @@ def _draw(figure: MplFigure, experiment: Experiment, comparison: Comparison, nam
     ax.set_ylabel("macro-F1, %")
     plain_axes(ax)
     ax.grid(visible=False, axis="x")
-    top_legend(figure, len(methods))
+    top_legend(figure)
     footnote(figure, experiment.runs)
 
 

@@ -7,6 +7,7 @@ from functools import partial
 from statistics import mean, stdev
 from typing import TYPE_CHECKING
 
+from relief_ray.errors import counted
 from relief_ray.report.document import TEXT_WIDTH_IN, Figure, Number
 from relief_ray.report.experiments import Experiment
 from relief_ray.report.figures.style import COLOURS, DASHES, MARKERS, footnote, plain_axes, top_legend
@@ -32,7 +33,7 @@ def cosine(experiment: Experiment, slug: str, method: str = REFERENCE) -> Figure
     if not blocks:
         return None
     compared = [sum(bool(r.pairwise) for r in loaded.trained) for loaded in runs]
-    how_many = f"{sum(compared)} compared rounds of {sum(map(bool, compared))} runs"
+    how_many = f"{counted(sum(compared), 'compared round')} of {counted(sum(map(bool, compared)), 'run')}"
     return Figure(
         slug=slug,
         caption=f"Cosine of two clients' updates of a fusion block under `{method}` (the paper's Fig. 2), mean over "
@@ -140,7 +141,7 @@ def _phases(figure: MplFigure, experiment: Experiment, rows: Sequence[Sequence[N
     ax.set_ylabel("divergence, Eq. (5)")
     ax.set_ylim(bottom=0)
     plain_axes(ax)
-    top_legend(figure, len(blocks))
+    top_legend(figure)
     footnote(figure, experiment.runs)
 
 
@@ -159,13 +160,17 @@ def traces(experiment: Experiment, slug: str, method: str = PROPOSED) -> Figure 
     return Figure(
         slug=slug,
         caption=f"Divergence of every group under `{method}`, round by round: Eq. (5) left, its moving average, "
-        f"Eq. (6), right; {experiment.title}. Mean over {len(runs)} runs. The allocator ranks by the right half.",
+        f"Eq. (6), right; {experiment.title}.{_mean_over(runs)} The allocator ranks by the right half.",
         draw=partial(_traces, experiment=experiment, raw=raw, smooth=smooth),
         width_in=TEXT_WIDTH_IN,
         height_in=3.0,
         columns=("quantity", "group", "round", "value"),
         rows=rows,
     )
+
+
+def _mean_over(runs: Sequence[Loaded]) -> str:
+    return f" Mean over {len(runs)} runs." if len(runs) > 1 else ""
 
 
 def series(runs: Sequence[Loaded], field: str) -> dict[str, list[tuple[int, float]]]:
@@ -197,5 +202,5 @@ def _traces(figure: MplFigure, experiment: Experiment, raw: Series, smooth: Seri
         plain_axes(ax)
         ax.tick_params(labelleft=shared is None)
         shared = shared or ax
-    top_legend(figure, 5)
+    top_legend(figure)
     footnote(figure, experiment.runs)
