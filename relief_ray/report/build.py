@@ -163,7 +163,7 @@ def _experiment_sections(
     if comparison is None:
         blocks.append(Paragraphs(lines=("No cell of this setting is done.",), tone="warn"))
     elif len(comparison.rows) > 1:
-        blocks.append(Paragraphs(lines=(last_line(comparison, judgement),), tone="good" if judgement else ""))
+        blocks.append(Paragraphs(lines=(last_line(comparison, judgement),), tone="info"))
     table = main_table(experiment, f"{slug}-main")
     labels = [row_label(row) for row in table.rows]
     blocks += [with_tuned(table, labels, experiment, known), *(drawings.pop(n) for n in FIRST if n in drawings)]

@@ -42,9 +42,10 @@ def equal_rounds(comparison: Comparison) -> str:
     names = comparison.bootstrapped
     if not names or len(names) == len({r.label for r in comparison.runs}):
         return ""
+    verb = "aggregates" if len(names) == 1 else "aggregate"
     return (
-        f"{listed(names)} {'aggregates' if len(names) == 1 else 'aggregate'} once more than the others, in a bootstrap "
-        "round; `F1 at equal rounds %` and curves compare equal numbers of aggregations."
+        f"{listed(names)} {verb} once more than the others, in a bootstrap round; `F1 at equal rounds %` and curves "
+        "compare equal numbers of aggregations"
     )
 
 

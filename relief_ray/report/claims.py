@@ -188,6 +188,7 @@ def _evidence(outcome: Outcome, claim: Claim, pairs: Sequence[RunPair]) -> str:
 
 # Methods that the first sentence describes: more would be the table again.
 _MOST_DESCRIBED = 3
+_SAME_JOULES = 0.5
 
 
 def featured(comparison: Comparison) -> list[MethodResult]:
@@ -212,6 +213,8 @@ def faster(comparison: Comparison) -> str:
 
 def _fast(row: MethodResult) -> str:
     speedup, saved = row.stats["speedup"].mean, row.stats["energy_saved_percent"].mean
+    if f"{speedup:.2f}" == "1.00" and abs(saved) < _SAME_JOULES:
+        return f"{row.method.title}'s rounds are as fast as FedAvg's with as many joules"
     joules = f"{abs(saved):.0f} % {'fewer' if saved >= 0 else 'more'} joules"
     return f"{row.method.title}'s rounds are {speedup:.2f}x FedAvg's speed with {joules}"
 

@@ -126,13 +126,14 @@ class Comparison:
 
 
 def _sensor_order(run: RunRecord) -> Sequence[str]:
-    """Sensors as the data set lists them; where it is not here, as the device type with the most of them does."""
+    """Sensors in canonical order: as recorded, else as the data set lists them; empty where neither is known."""
+    names = run.fleet.get("modalities")
+    if isinstance(names, list):
+        return [str(name) for name in names]
     try:
         return get_spec(str(run_value(run, "data.name"))).names
     except UserError:
-        owned = run_value(run, "fleet.owned")
-        lists = [v for v in owned.values() if isinstance(v, list)] if isinstance(owned, dict) else []
-        return [str(name) for name in max(lists, key=len, default=[])]
+        return ()
 
 
 def compare(folders: Iterable[Path], clock: str | None = None) -> Comparison:

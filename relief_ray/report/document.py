@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as MplFigure
 
 Origin = Literal["measured", "simulated", "SYNTHETIC", "FITTED"]
-Tone = Literal["", "gap", "good", "bad", "warn"]
+Tone = Literal["", "gap", "good", "bad", "warn", "info"]
 Number = float | int | str | None
 
 ORIGINS: Mapping[Origin, str] = {

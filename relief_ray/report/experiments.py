@@ -34,7 +34,8 @@ USUAL_FLEET = {"fleet.gap": "55", "data.num_clients": "", "fleet.num_clients": "
 def settings_rows(runs: Sequence[Loaded]) -> list[list[str]]:
     """Settings, machine and versions of the runs: rows of words."""
     machines = distinct(
-        f"{r.run.machine.cpu}, {r.run.machine.num_cores} cores, {r.run.machine.num_threads} thread(s) per run"
+        f"{r.run.machine.cpu}, {counted(r.run.machine.num_cores, 'core')}, "
+        f"{counted(r.run.machine.num_threads, 'thread')} per run"
         for r in runs
     )
     versions = distinct(
@@ -274,8 +275,13 @@ def _place(loaded: Loaded) -> tuple[str, str]:
 def differences(mine: Mapping[str, JsonValue], others: Sequence[Mapping[str, JsonValue]]) -> dict[str, str]:
     """The keys in which settings vary, beside those that every title names, with ``mine``'s values."""
     keys = dict.fromkeys(k for other in (mine, *others) for k in other)
-    varied = [k for k in keys if len({repr(o.get(k)) for o in others}) > 1 and not k.startswith(_NAMED)]
+    varied = [k for k in keys if _is_varied(k, others) and not k.startswith(_NAMED)]
     return {k.rpartition(".")[2]: _shown(mine.get(k)) for k in varied if mine.get(k) is not None}
+
+
+def _is_varied(key: str, settings: Sequence[Mapping[str, JsonValue]]) -> bool:
+    """True where values differ; a setting of tuned cells lacks what the search chose, which is no difference."""
+    return len({repr(s.get(key)) for s in settings if key in s or "choice" not in s}) > 1
 
 
 def _shown(value: JsonValue) -> str:

@@ -5,6 +5,7 @@ The first half gives means over rounds and runs, the second half sentences.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -19,7 +20,7 @@ from relief_ray.report.comparison import Comparison
 from relief_ray.report.experiments import Experiment
 from relief_ray.report.paper import PAPER_ROWS, TABLES, V0, V1, V2, V3, Paper, PaperCell
 from relief_ray.report.runs import Loaded, config_text, device_types, fleet_of
-from relief_ray.report.statistics import Paired
+from relief_ray.report.statistics import MIN_INTERVAL, Paired
 from relief_ray.report.summary import FUSION_BLOCK
 from relief_ray.strategies import PROPOSED, REFERENCE
 
@@ -105,13 +106,16 @@ class DeviceShare:
 
 def device_shares(runs: Sequence[Loaded], method: str, clock: str) -> list[DeviceShare]:
     """Means over devices of a type, rounds 1..R and runs."""
-    devices: dict[str, set[int]] = {}
+    devices: dict[str, int] = {}
     values: list[tuple[str, str, float]] = []
     for loaded in runs:
         types = device_types(loaded)
-        for cost in (c for r in loaded.trained for c in r.costs[clock].clients):
+        costs = [c for r in loaded.trained for c in r.costs[clock].clients]
+        # Folds and rotations give a client another type: devices are counted run by run.
+        for kind, number in Counter(types.get(client, "?") for client in {c.client for c in costs}).items():
+            devices[kind] = max(number, devices.get(kind, 0))
+        for cost in costs:
             kind, t = types.get(cost.client, "?"), cost.times
-            devices.setdefault(kind, set()).add(cost.client)
             values += [
                 (kind, "compute_s", t.forward_s + t.backward_s + t.optimizer_s),
                 (kind, "link_s", t.up_s + t.down_s),
@@ -119,7 +123,7 @@ def device_shares(runs: Sequence[Loaded], method: str, clock: str) -> list[Devic
                 (kind, "energy_j", cost.energy_j),
             ]
     rows = sorted(_means_of(values).items())
-    return [DeviceShare(method=method, kind=kind, num_devices=len(devices[kind]), **row) for kind, row in rows]
+    return [DeviceShare(method=method, kind=kind, num_devices=devices[kind], **row) for kind, row in rows]
 
 
 # A speedup within 5 % of FedAvg's round is none; one within a fifth of the paper's agrees with it.
@@ -164,7 +168,14 @@ def _away(speedup: float) -> int:
 
 
 def _score(label: str, figure: str, ours: Paired | None, cell: PaperCell | None) -> Iterator[str]:
-    if ours is None or ours.low is None or ours.high is None or cell is None or cell.delta is None:
+    if (
+        ours is None
+        or ours.num_pairs < MIN_INTERVAL
+        or ours.low is None
+        or ours.high is None
+        or cell is None
+        or cell.delta is None
+    ):
         return
     here = (ours.low > 0) - (ours.high < 0)
     there = (cell.delta > 0) - (cell.delta < 0)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import JsonValue, ValidationError
+from pydantic import JsonValue, TypeAdapter, ValidationError
 
 from relief_ray.data.config import DataConfig
 from relief_ray.data.registry import get_spec
@@ -29,6 +29,7 @@ _SPLIT_NAMES = {
     "within_subject": "within subjects",
     "random_leaky": "random windows (LEAKY)",
 }
+_FLEET = TypeAdapter(Fleet)
 _NOT_RUNS = frozenset({"stale", "mlartifacts", "mlruns"})
 
 
@@ -288,7 +289,11 @@ def is_pooled(loaded: Loaded) -> bool:
 
 
 def fleet_of(loaded: Loaded) -> Fleet | None:
-    """Fleet of the run; None for pooled data and for data sets or configurations that this version does not know."""
+    """Fleet of the run, as recorded or built again; None for pooled data and where it is not known."""
+    if is_pooled(loaded):
+        return None
+    if loaded.run.fleet:
+        return _FLEET.validate_python(loaded.run.fleet)
     number = len(subjects(loaded)) or max((len(c.clients) for c in loaded.rounds[-1].costs.values()), default=0)
     if loaded.committed is not None and loaded.committed.means is not None:
         number = loaded.committed.means.num_clients
@@ -300,7 +305,7 @@ def fleet_of(loaded: Loaded) -> Fleet | None:
         fleet, _ = build_fleet(config, spec.names, spec.type_counts, number)
     except (UserError, ValidationError):
         return None
-    return None if is_pooled(loaded) else fleet
+    return fleet
 
 
 def device_types(loaded: Loaded) -> dict[int, str]:

@@ -24,7 +24,8 @@ ALPHA = 0.05
 POWER = 0.8
 # Differences are in points: none can be larger.
 _MOST_POINTS = 100.0
-_MIN_INTERVAL = 3
+# Below so many pairs an interval spans more than F1 can differ by.
+MIN_INTERVAL = 3
 # 2^16 sums for each half of the pairs: a second.
 MAX_EXACT = 32
 _NUM_DRAWS = 100_000
@@ -56,7 +57,7 @@ class Paired:
 
     def __str__(self) -> str:
         """``+1.2 [-0.4, +2.8]``: the mean with its interval; below three pairs their number instead."""
-        if self.num_pairs < _MIN_INTERVAL:
+        if self.num_pairs < MIN_INTERVAL:
             return f"{self.mean:+.1f} ({counted(self.num_pairs, 'run')})"
         if self.low is None or self.high is None:
             return f"{self.mean:+.1f}"

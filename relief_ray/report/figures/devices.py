@@ -72,6 +72,8 @@ def chosen(clients: Sequence[int], types: Mapping[int, str]) -> list[int]:
 def _allocation(
     figure: MplFigure, experiment: Experiment, loaded: Loaded, rows: Rows, groups: Sequence[str], clients: Sequence[int]
 ) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     height, number = float(figure.get_size_inches()[1]), -(-len(clients) // PER_ROW)
     grid = figure.add_gridspec(
         number, PER_ROW, left=0.12, right=0.99, top=1 - 0.2 / height, bottom=0.42 / height, wspace=0.05,
@@ -86,6 +88,7 @@ def _allocation(
         ax.tick_params(axis="x", labelbottom=i + PER_ROW >= len(clients))
         if i + PER_ROW >= len(clients):
             ax.set_xlabel("round", fontsize=7)
+        ax.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
     footnote(figure, experiment.runs)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,14 +34,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as MplFigure
 
-PANELS = (
-    ("aggregations", "aggregations"),
-    ("time_s", "seconds"),
-    ("energy_j", "kJ"),
-    ("bytes_up", "MiB sent by the fleet"),
-)
-COSTS = tuple(field for field, _ in PANELS[1:])
-_SCALES = {"energy_j": 1e-3, "bytes_up": 1 / MIB}
+COSTS = ("time_s", "energy_j", "bytes_up")
 _HEIGHT_IN = 2.35
 _HEADING_IN = 0.2
 _MIN_POINTS = 4
@@ -180,10 +174,10 @@ def _draw_curves(
     top = 1 - (legend_in(methods) + 0.08 + above) / height
     grid = figure.add_gridspec(1, 4, left=0.06, right=0.985, top=top, bottom=0.552 / height, wspace=0.1)
     shared: Axes | None = None
-    for column, (field, axis) in enumerate(panels(comparison)):
+    for column, axis in enumerate(panels(comparison, points.energy_j.max())):
         ax = figure.add_subplot(grid[0, column], sharey=shared)
         for method in methods:
-            _curve(ax, points[points.method == method], field, look[method], method)
+            _curve(ax, points[points.method == method], axis, look[method], method)
         _finish(ax, axis, is_first=shared is None, label=label)
         shared = shared or ax
     low = floor(points[points.method.isin(methods)])
@@ -194,9 +188,9 @@ def _draw_curves(
     footnote(figure, comparison.runs, comparison.clock)
 
 
-def _curve(ax: Axes, curve: pd.DataFrame, field: str, style: Style, method: str) -> None:
+def _curve(ax: Axes, curve: pd.DataFrame, axis: _Panel, style: Style, method: str) -> None:
     """A method's mean over one quantity, in its band."""
-    x = curve[field] * _SCALES.get(field, 1.0)
+    x = curve[axis.field] * axis.scale
     marked = style.marker if len(curve) <= _MOST_MARKERS else None
     ax.plot(
         x, curve.f1_percent, color=style.colour, marker=marked or style.marker, linestyle=style.dash,
@@ -230,20 +224,41 @@ def lost(points: pd.DataFrame) -> str:
     return f" Below the frame: {listed(named)}." if named else ""
 
 
-def panels(comparison: Comparison) -> list[tuple[str, str]]:
-    """Fields and axis labels; seconds and joules say whether they are simulated."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Panel:
+    """A quantity on an x axis: its column, label and the factor to the label's unit."""
+
+    field: str
+    label: str
+    scale: float = 1.0
+
+
+# From so many joules on, axes are in kilojoules.
+_KILO = 2000.0
+
+
+def panels(comparison: Comparison, most_j: float) -> tuple[_Panel, ...]:
+    """X axes; seconds and joules say whether they are simulated. ``most_j``: the largest number of joules."""
     kind = "" if comparison.clock == "measured" else "simulated "
-    return [(field, kind + label if field in ("time_s", "energy_j") else label) for field, label in PANELS]
+    unit, scale = ("kJ", 1e-3) if most_j >= _KILO else ("J", 1.0)
+    return (
+        _Panel(field="aggregations", label="aggregations"),
+        _Panel(field="time_s", label=f"{kind}seconds"),
+        _Panel(field="energy_j", label=kind + unit, scale=scale),
+        _Panel(field="bytes_up", label="MiB sent by the fleet", scale=1 / MIB),
+    )
 
 
-def _finish(ax: Axes, axis: str, *, is_first: bool, label: str = _SCORES["f1"]) -> None:
+def _finish(ax: Axes, axis: _Panel, *, is_first: bool, label: str = _SCORES["f1"]) -> None:
     """Labels and a frame from 0 in which no marker is cut."""
     from matplotlib.ticker import MaxNLocator
 
-    ax.set_xlabel(axis)
+    ax.set_xlabel(axis.label)
     right = max((float(box.x1) for box in (line.get_path().get_extents() for line in ax.lines)), default=0.0)
     ax.set_xlim(0, 1.06 * right if right > 0 else 1.0)
-    ax.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=axis == "aggregations"))
+    ax.xaxis.set_major_locator(
+        MaxNLocator(nbins=4, integer=axis.field == "aggregations", prune=None if is_first else "lower")
+    )
     ax.tick_params(labelleft=is_first)
     if is_first:
         ax.set_ylabel(label)
@@ -321,19 +336,19 @@ def _pareto(figure: MplFigure, comparison: Comparison, last: pd.DataFrame) -> No
     top = 1 - (legend_in(list(last.method)) + 0.08) / height
     grid = figure.add_gridspec(1, 3, left=0.065, right=0.985, top=top, bottom=0.56 / height, wspace=0.1)
     shared: Axes | None = None
-    for column, (field, label) in enumerate(panels(comparison)[1:]):
-        ax, scale = figure.add_subplot(grid[0, column], sharey=shared), _SCALES.get(field, 1.0)
-        line = last[last[f"front_{field}"] == 1].sort_values(field)
-        ax.step(scale * line[field], line.f1_percent, where="post", color=FAINT, linewidth=0.9, zorder=1)
+    for column, axis in enumerate(panels(comparison, last.energy_j.max())[1:]):
+        ax = figure.add_subplot(grid[0, column], sharey=shared)
+        line = last[last[f"front_{axis.field}"] == 1].sort_values(axis.field)
+        ax.step(axis.scale * line[axis.field], line.f1_percent, where="post", color=FAINT, linewidth=0.9, zorder=1)
         for _, end in last.iterrows():
             style, std = look[end.method], end["std"] if end["std"] > 0 else 0.0
             ax.errorbar(
-                scale * end[field], end.f1_percent, yerr=std,
+                axis.scale * end[axis.field], end.f1_percent, yerr=std,
                 color=FAINT if end.is_bound else style.colour,
                 marker=style.marker, markerfacecolor="white" if end.is_bound else style.fill, markersize=4.5,
                 linewidth=0, elinewidth=0.5, label=end.method,
             )  # fmt: skip
-        _finish(ax, label, is_first=shared is None)
+        _finish(ax, axis, is_first=shared is None)
         shared = shared or ax
     if shared is not None:
         shared.set_ylim(*span(last))

@@ -176,9 +176,13 @@ def plain_axes(ax: Axes) -> None:
 
 
 def per_row(labels: Sequence[str], width_in: float = TEXT_WIDTH_IN) -> int:
-    """Number of legend entries that stand side by side, by the longest one's width."""
-    longest = max(map(len, labels), default=1)
-    return max(1, min(len(labels), int(0.94 * width_in / (0.065 * longest + 0.48))))
+    """Largest number of legend columns that fits; a legend is filled column by column."""
+    for number in range(len(labels), 1, -1):
+        high = -(-len(labels) // number)
+        columns = [labels[i : i + high] for i in range(0, len(labels), high)]
+        if sum(0.52 + 0.066 * max(map(len, column)) for column in columns) <= 0.94 * width_in:
+            return len(columns)
+    return 1
 
 
 def legend_in(labels: Sequence[str], width_in: float = TEXT_WIDTH_IN) -> float:

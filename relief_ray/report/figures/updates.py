@@ -33,10 +33,11 @@ def cosine(experiment: Experiment, slug: str, method: str = REFERENCE) -> Figure
     if not blocks:
         return None
     compared = [sum(bool(r.pairwise) for r in loaded.trained) for loaded in runs]
+    fig = "" if experiment.is_own_data else " (the paper's Fig. 2)"
     how_many = f"{counted(sum(compared), 'compared round')} of {counted(sum(map(bool, compared)), 'run')}"
     return Figure(
         slug=slug,
-        caption=f"Cosine of two clients' updates of a fusion block under `{method}` (the paper's Fig. 2), mean over "
+        caption=f"Cosine of two clients' updates of a fusion block under `{method}`{fig}, mean over "
         f"{how_many}; {experiment.title}. Letters: device types. A client that did not upload a block, or did not move "
         "it, has no pair or 0 there.",
         draw=partial(_cosine, experiment=experiment, blocks=blocks, types=device_types(runs[0])),
@@ -91,9 +92,12 @@ def _matrix(ax: Axes, clients: Sequence[int], pairs: Pairs, names: Sequence[str]
 
 
 def phases(experiment: Experiment, slug: str, method: str = REFERENCE) -> Figure | None:
-    """Mean and spread of Eq. (5) per fusion block over five equal phases; the paper's setting is FedAvg."""
+    """Mean and spread of Eq. (5) per fusion block over five equal phases; the paper's setting is FedAvg.
+
+    None below five rounds, which make no five phases.
+    """
     runs = [] if experiment.main is None else experiment.main.runs_of(method)
-    table = by_phase(runs)
+    table = by_phase([r for r in runs if r.planned >= _NUM_PHASES])
     if not table:
         return None
     rows: list[list[Number]] = [
@@ -101,10 +105,11 @@ def phases(experiment: Experiment, slug: str, method: str = REFERENCE) -> Figure
         for block, phases_of in table.items()
         for phase, v in sorted(phases_of.items())
     ]
+    fig = "" if experiment.is_own_data else " (the paper's Fig. 3)"
     return Figure(
         slug=slug,
-        caption=f"Divergence of each block's updates over its cohort by phase of training, under `{method}` (the "
-        f"paper's Fig. 3); {experiment.title}. Points: mean over rounds and runs, bars: sample standard deviation.",
+        caption=f"Divergence of each block's updates over its cohort by phase of training, under `{method}`"
+        f"{fig}; {experiment.title}. Points: mean over rounds and runs, bars: sample standard deviation.",
         draw=partial(_phases, experiment=experiment, rows=rows),
         width_in=TEXT_WIDTH_IN,
         height_in=2.2,

@@ -13,7 +13,6 @@ from relief_ray.report.tables import columns as col
 from relief_ray.report.tables.cells import (
     difference_cell,
     gaps,
-    headings,
     is_comparable,
     method_cell,
     origin_of,
@@ -41,12 +40,11 @@ def ablation_table(experiment: Experiment, paper: Paper, slug: str) -> Table | N
     papers = [v for v in VARIANT_ROWS if experiment.is_on_papers_data or any(s.label == v for s in experiment.items)]
     rows, opening = [*papers, *ours], next(iter(ours), "")
     comparison = experiment.shown
-    clock = None if comparison is None else comparison.clock
     return Table(
         slug=slug,
         caption=f"RELIEF without one of its parts{'' if experiment.is_own_data else ' (the paper, Table III)'}: "
         f"{experiment.title}.",
-        head=("variant", "runs", *headings(experiment, _COLUMNS, clock)),
+        head=("variant", "runs", *(column.head for column in _COLUMNS)),
         rows=tuple(_row(experiment, paper, v, opening) for v in rows),
         notes=(
             protocol(experiment),

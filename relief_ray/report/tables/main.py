@@ -45,17 +45,18 @@ def main_table(experiment: Experiment, slug: str) -> Table:
     Rows: presets in the registry's order, then a user's own methods and variants, bounds last. Methods of which nothing
     is done stand as gaps.
     """
-    clock = None if experiment.main is None else experiment.main.clock
-    own_f1 = tuple(c for c in (*OWN, col.AT_ROUNDS_F1) if _has(experiment.main, c))
+    own_f1 = tuple(c for c in (col.AT_ROUNDS_F1, *OWN) if _has(experiment.main, c))
     up = col.UP.get(experiment.backbone, col.UP["cnn"])
     columns = (col.F1, _DIFFERENCE, *own_f1, *_OWN_COLUMNS, up)
+    if experiment.main is not None:
+        columns = tuple(c for c in columns if not c.figure or _has(experiment.main, c))
     labels = [v for v in labels_of(experiment) if any(s.label == v for s in experiment.items)]
     methods = facts_of_items(experiment)
     bounds = [v for v in labels if v in methods and methods[v].is_bound]
     return Table(
         slug=slug,
         caption=f"Results: {experiment.title}.",
-        head=("method", "runs", *headings(experiment, columns, clock)),
+        head=("method", "runs", *(column.head for column in columns)),
         rows=tuple(_own_row(experiment, v, columns, is_bound=v in bounds, rule=v in bounds[:1]) for v in labels),
         notes=tuple(_own_notes(experiment, columns)),
     )
@@ -94,9 +95,15 @@ def _speed_context(experiment: Experiment, method: MethodResult) -> str:
     for column in col.SPEED_CONTEXT:
         stat = method.stats.get(column.figure)
         if stat is not None and not (column is col.AT_PAPER and experiment.is_own_data):
-            unit = " %" if column is col.LINK else ""
-            shown.append(f"{column.label} {stat.mean:.{column.decimals}f}{unit}")
+            shown.append(_CONTEXT[column.figure].format(f"{stat.mean:.{column.decimals}f}"))
     return ", ".join(shown)
+
+
+_CONTEXT = {
+    col.SPEEDUP_COMPUTE.figure: "without links {}",
+    col.LINK.figure: "link {} %",
+    col.AT_PAPER.figure: "at 1,900 windows x 5 epochs {}",
+}
 
 
 def _own_notes(experiment: Experiment, columns: Sequence[Column]) -> Iterator[str]:
@@ -105,13 +112,16 @@ def _own_notes(experiment: Experiment, columns: Sequence[Column]) -> Iterator[st
     yield protocol(experiment)
     yield from clock_note(comparison)
     if comparison is not None and (sentence := equal_rounds(comparison)):
-        yield sentence
+        yield f"{sentence}."
     spread = "Mean ± sample standard deviation over runs; last" if len(experiment.runs) > 1 else "Last"
     paired = "; differences are of paired runs (same fold and seed), with their 95 % interval" if comparison else ""
     yield f"{spread} evaluated round{paired}. `-`: undefined or never reached."
+    at_paper = (
+        "" if experiment.is_own_data else ", and the same allocations with the paper's 1,900 windows and 5 epochs"
+    )
     yield (
-        "Speedup: FedAvg's mean round over the method's, same fleet, same clock; below it the same without links, and "
-        "the share of the slowest client's round that is link."
+        "Speedup: FedAvg's mean round over the method's, same fleet, same clock; below it the same without links, the "
+        f"share of the slowest client's round that is link{at_paper}."
     )
     if len(meant := [f"`{c.head}`: {c.meaning}" for c in columns if c.meaning]) > 0:
         yield "; ".join(meant) + "."
@@ -163,7 +173,7 @@ def paper_table(experiment: Experiment, paper: Paper, slug: str) -> Table:
     """Our figures over the paper's, by its clock; on the paper's data, methods that were not run stand as gaps."""
     number = TABLES.get(experiment.backbone, "I")
     clock = None if experiment.shown is None else experiment.shown.clock
-    own_f1 = tuple(column for column in OWN if _has(experiment.shown, column))
+    own_f1 = (col.OWN_F1,) if _personalised(experiment) else ()
     labels = labels_of(experiment)
     if not experiment.is_on_papers_data:
         labels = [v for v in labels if paper_row(v) in PAPER_ROWS.values() and _ran(experiment, v)]

@@ -38,7 +38,7 @@ def counts(inventory: Inventory, experiments: Sequence[Experiment]) -> Table:
     groups += [("all", inventory.items)] if len(groups) != 1 else []
     return Table(
         slug="cells",
-        caption="Cells by status. Only `done` cells enter means; the others are listed at the end.",
+        caption="Cells by status. Only `done` cells enter means; the others are listed under Gaps.",
         head=("experiment", "planned or found", *STATUSES),
         rows=tuple(Row(name=name, cells=tuple(_counts(items)), rule=name == "all") for name, items in groups),
     )
