@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING
 
 from actors.plans import Plan
 from actors.terminal.exit_codes import WIDTH
-from actors.terminal.mlflow_export import where_to_look
+from actors.terminal.mlflow_export import DATABASE, export_study, where_to_look
 from relief_ray.citations import cite
+from relief_ray.config import TrackingConfig
 from relief_ray.errors import UserError
 from relief_ray.files import disk_errors, write_atomic
-from relief_ray.records.cells import find_runs
+from relief_ray.records.cells import PLAN_FILES, find_runs, read_plan_file
 from relief_ray.records.run_folder import read_run
 from relief_ray.records.tracking import sync
 
@@ -46,6 +47,7 @@ def report_command(folders: Sequence[Path], out: Path | None, commit: Path | Non
     document = build(inventory, registry)
     written = write(document, place)
     written += [] if commit is None else [_write_small(inventory, commit)]
+    failure = _export(folders, written)
     number = {status: inventory.count(status) for status in STATUSES}
     if as_json:
         facts = {"event": "report", "cells": number, "files": [str(path) for path in written], "lead": document.lead}
@@ -54,7 +56,17 @@ def report_command(folders: Sequence[Path], out: Path | None, commit: Path | Non
     shown = ", ".join(f"{n} {status}" for status, n in number.items() if n) or "none"
     figures = f"{len(document.tables)} tables, {len(document.figures)} figures"
     print(f"Cells   {shown}\nHolds   {figures}")
-    print("\n".join(f"Written {path}" for path in written))
+    print("\n".join([f"Written {path}" for path in written] + ([failure] if failure else [])))
+
+
+def _export(folders: Sequence[Path], files: Sequence[Path]) -> str | None:
+    """Copy a report's page to the MLflow store beside the runs that it is of; return why not, where it failed."""
+    store = folders[0] / DATABASE
+    plans = [folders[0] / name for name in PLAN_FILES if (folders[0] / name).exists()]
+    if not (plans and store.exists()):
+        return None
+    pages = [file for file in files if file.suffix in (".html", ".md")]
+    return export_study(TrackingConfig(), folders[0], read_plan_file(plans[0]).name, pages)
 
 
 def _write_small(inventory: Inventory, place: Path) -> Path:
@@ -86,10 +98,12 @@ def show_results(plan: Plan, as_json: bool) -> None:
         return
     comparison = compare([plan.out / cell.name for cell in plan.cells])
     written, sentence = draw(comparison, plan.out / _FIGURE), verdict(comparison, [plan.out])
+    tracking = plan.cells[0].config.tracking
+    failure = export_study(tracking, plan.out, plan.name, written)
     if as_json:
         _print_json(comparison, written, sentence)
         return
-    where = where_to_look(plan.cells[0].config.tracking, plan.out)
+    where = [*([failure] if failure else []), *where_to_look(tracking, plan.out)]
     _print_text(comparison, [f"Figure  {path}" for path in written] + where, sentence)
 
 
