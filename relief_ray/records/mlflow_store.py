@@ -335,8 +335,8 @@ def _description(folder: Path, record: RunRecord) -> str:
     place = ", ".join(f"{key} {facts[key]}" for key in ("name", "split", "fold") if facts.get(key) not in (None, ""))
     return (
         f"{record.method.title or record.strategy} on {place or 'data'} ({record.data_origin}). "
-        f"Metrics that begin with `sim_` are simulated by the clock `{record.planning_model}`; the others were measured "
-        f"here. Records: {folder}"
+        f"Metrics that begin with `sim_` are simulated by the clock `{record.planning_model}`; the others were "
+        f"measured here. Records: {folder}"
     )
 
 

@@ -200,7 +200,7 @@ def featured(comparison: Comparison) -> list[MethodResult]:
 
 def described(comparison: Comparison) -> str:
     """Sentence on each featured method's F1 against FedAvg's, without a test; empty without paired runs."""
-    parts = [f"{r.method.title} {r.f1}" for r in featured(comparison) if r.f1 is not None]
+    parts = [f"{_named(r)} {r.f1}" for r in featured(comparison) if r.f1 is not None]
     return f"F1 against FedAvg's, in points: {'; '.join(parts)}." if parts else ""
 
 
@@ -211,12 +211,17 @@ def faster(comparison: Comparison) -> str:
     return f"{kind} (clock `{comparison.clock}`): {'; '.join(parts)}." if parts else ""
 
 
+def _named(row: MethodResult) -> str:
+    """RELIEF by its title, others as tables name them."""
+    return row.method.title if row.label == PROPOSED else row.label
+
+
 def _fast(row: MethodResult) -> str:
     speedup, saved = row.stats["speedup"].mean, row.stats["energy_saved_percent"].mean
     if f"{speedup:.2f}" == "1.00" and abs(saved) < _SAME_JOULES:
-        return f"{row.method.title}'s rounds are as fast as FedAvg's with as many joules"
+        return f"{_named(row)}'s rounds are as fast as FedAvg's with as many joules"
     joules = f"{abs(saved):.0f} % {'fewer' if saved >= 0 else 'more'} joules"
-    return f"{row.method.title}'s rounds are {speedup:.2f}x FedAvg's speed with {joules}"
+    return f"{_named(row)}'s rounds are {speedup:.2f}x FedAvg's speed with {joules}"
 
 
 def last_line(comparison: Comparison, judgement: Judgement | None = None, problems: Sequence[str] = ()) -> str:

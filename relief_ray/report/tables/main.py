@@ -11,6 +11,7 @@ from relief_ray.report.comparison import Comparison, MethodResult, bounds_last
 from relief_ray.report.document import Cell, Row, Table
 from relief_ray.report.experiments import Experiment
 from relief_ray.report.paper import PAPER_ROWS, TABLES, Paper, PaperCell, paper_row
+from relief_ray.report.runs import has_folds
 from relief_ray.report.tables import columns as col
 from relief_ray.report.tables.cells import (
     departures,
@@ -114,7 +115,8 @@ def _own_notes(experiment: Experiment, columns: Sequence[Column]) -> Iterator[st
     if comparison is not None and (sentence := equal_rounds(comparison)):
         yield f"{sentence}."
     spread = "Mean ± sample standard deviation over runs; last" if len(experiment.runs) > 1 else "Last"
-    paired = "; differences are of paired runs (same fold and seed), with their 95 % interval" if comparison else ""
+    same = "same fold and seed" if any(has_folds(r.run.config) for r in experiment.runs) else "same seed"
+    paired = f"; differences are of paired runs ({same}), with their 95 % interval" if comparison else ""
     yield f"{spread} evaluated round{paired}. `-`: undefined or never reached."
     at_paper = (
         "" if experiment.is_own_data else ", and the same allocations with the paper's 1,900 windows and 5 epochs"
