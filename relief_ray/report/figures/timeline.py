@@ -115,7 +115,13 @@ def _kin() -> tuple[str, ...]:
     return tuple(sorted(variants, key=lambda name: PRESETS[name].build().deadline_s is None))
 
 
-def timeline(rounds: Sequence[Loaded | Panel], path: Path, clock: str | None = None, round_: int | None = None) -> Path:
+def timeline(
+    rounds: Sequence[Loaded | Panel],
+    path: Path,
+    clock: str | None = None,
+    round_: int | None = None,
+    note: str = "",
+) -> Path:
     """Write the figure: a panel per round, the first one (FedAvg's) is what speed and joules are compared with.
 
     Args:
@@ -123,6 +129,7 @@ def timeline(rounds: Sequence[Loaded | Panel], path: Path, clock: str | None = N
         path: the file; its suffix names the format.
         clock: time model of the runs; by default the one that the last run planned with.
         round_: number of the round.
+        note: what else a reader has to know, e.g. that the rounds were priced for another fleet.
 
     Raises:
         UserError: a run lacks that round, that clock or devices; matplotlib is missing; an unknown file suffix.
@@ -131,7 +138,7 @@ def timeline(rounds: Sequence[Loaded | Panel], path: Path, clock: str | None = N
     chosen = clock or (runs[-1].run.planning_model if runs else "")
     panels = [r if isinstance(r, Panel) else panel(r, chosen, round_) for r in rounds]
     with sheet(_height_of(panels)) as figure:
-        _draw_panels(figure, panels)
+        _draw_panels(figure, panels, note)
         return save(figure, path)
 
 
@@ -198,8 +205,8 @@ def _busiest(every: Sequence[Bar]) -> tuple[Bar, ...]:
     return tuple(replace(min(group, key=lambda b: b.seconds[-1]), name=f"slowest of {len(group)}") for group in groups)
 
 
-def _draw_panels(figure: MplFigure, panels: Sequence[Panel]) -> None:
-    """Fill an empty sheet of ``_height_of`` inches from the top."""
+def _draw_panels(figure: MplFigure, panels: Sequence[Panel], note: str = "") -> None:
+    """Fill an empty sheet of ``_height_of`` inches from the top; ``note`` stands behind the axis' label."""
     width, height = map(float, figure.get_size_inches())
     names_in = _LETTER_IN * max(len(b.name) for p in panels for b in p.bars) + 0.06
     left_in = names_in + _types_in(panels)
@@ -216,7 +223,8 @@ def _draw_panels(figure: MplFigure, panels: Sequence[Panel]) -> None:
         ax.tick_params(labelbottom=part is panels[-1])
         top = bottom
     _titles(axes, panels)
-    axes[-1].set_xlabel("seconds since the round began" + ("" if panels[-1].is_measured else " (simulated)"))
+    origin = "measured" if panels[-1].is_measured else "simulated"
+    axes[-1].set_xlabel(f"seconds since the round began ({origin}{note and ', '}{note})")
     for ax, part in zip(axes, panels, strict=True):
         _marks(ax, part, panels[0].cost.round_s, longest)
     _legend(figure, panels[-1].note, height)
