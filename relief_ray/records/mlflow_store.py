@@ -229,7 +229,7 @@ def exported_scalars(record: RoundRecord, clock: str) -> dict[str, float]:
     """A round's values by their names in a store, ``sim_`` before what a clock simulated; and F1 by sensor."""
     values = {SIMULATED.get(name, name): value for name, value in round_scalars(record, clock).items()}
     sensors = record.metrics.f1_by_modality if record.metrics is not None else {}
-    return values | {f"f1_sensor/{sensor}": value for sensor, value in sensors.items() if isfinite(value)}
+    return values | {f"f1_sensor_{sensor}": value for sensor, value in sensors.items() if isfinite(value)}
 
 
 def _unix_ms(moment: str | None) -> int | None:
