@@ -321,7 +321,7 @@ def _create(client: MlflowClient, experiment: str, folder: Path, record: RunReco
 
 
 def _started_ms(folder: Path, record: RunRecord) -> int | None:
-    """When the first round began; before there is one, when the run was made."""
+    """Moment at which the first round began; before there is one, that at which the run was made."""
     rounds = scan(folder / ROUNDS_FILE).rounds
     if rounds:
         return round((rounds[0].ended_unix_s - rounds[0].wall_s) * 1000)

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from relief_ray.errors import UserError, counted, listed
-from relief_ray.report.comparison import Comparison
+from relief_ray.report.comparison import Comparison, is_own_method
 from relief_ray.report.document import TEXT_WIDTH_IN
 from relief_ray.report.experiments import digests_of
 from relief_ray.report.paper import REPRESENTATIVE, VARIANT_ROWS
 from relief_ray.report.runs import Loaded
-from relief_ray.strategies import PRESETS, PROPOSED, REFERENCE, by_registry, method_name
+from relief_ray.strategies import PROPOSED, REFERENCE, by_registry
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -96,7 +96,6 @@ def save(figure: MplFigure, path: Path) -> Path:
 MAX_METHODS = 6
 # Presets that are drawn before others where there is no room for all: the paper's five, then Table III's. A user's own
 # methods come right after FedAvg and RELIEF: a report is about them.
-_PRESET_LABELS = frozenset(method_name(config, label) for label, config in PRESETS.items())
 _FIRST = tuple(dict.fromkeys([*REPRESENTATIVE, *VARIANT_ROWS]))
 
 
@@ -133,11 +132,6 @@ def _rank(label: str) -> tuple[int, int]:
     if label in (REFERENCE, PROPOSED):
         return 0, 0
     return (1 if is_own_method(label) else 2), _FIRST.index(label) if label in _FIRST else len(_FIRST)
-
-
-def is_own_method(label: str) -> bool:
-    """True for a method that is no preset: a user's own, or a variant of a preset."""
-    return label not in _PRESET_LABELS
 
 
 def all_styles(comparison: Comparison) -> Mapping[str, Style]:

@@ -91,7 +91,7 @@ def _own_cell(experiment: Experiment, comparison: Comparison, method: MethodResu
 
 
 def _speed_context(experiment: Experiment, method: MethodResult) -> str:
-    """What the speedup depends on: ``compute 3.95, link 99 %``, and the paper's protocol on built-in data."""
+    """Figures that the speedup depends on: without links, the link's share, the paper's protocol on built-in data."""
     shown = []
     for column in col.SPEED_CONTEXT:
         stat = method.stats.get(column.figure)
@@ -127,7 +127,7 @@ def _own_notes(experiment: Experiment, columns: Sequence[Column]) -> Iterator[st
 
 
 def _context_text(experiment: Experiment) -> str:
-    """What stands below a speedup; empty where the records do not tell."""
+    """Half-sentence on the figures below a speedup; empty where the records do not tell."""
     if not _has(experiment.main, col.LINK):
         return ""
     at_paper = ", and the same allocations with the paper's 1,900 windows and 5 epochs"

@@ -43,13 +43,13 @@ def test_compare_reads_committed_results(invoke, runs: Path, tmp_path: Path, mon
         assert [mine[name] for name in same] == pytest.approx([theirs[name] for name in same])
     facts = json.loads((tmp_path / "cells.json").read_text())
     other = json.loads(json.dumps(facts["cells"]["fedavg-s0"]))
-    other["config"]["rounds"], other["config_hash"] = 7, "0" * 64
+    other["config"]["training"]["lr"], other["config_hash"] = 0.5, "0" * 64
     facts["cells"]["long"] = other
     (tmp_path / "cells.json").write_text(json.dumps(facts))
     titles = [line for line in invoke("compare", tmp_path).stdout.splitlines() if line.startswith("## ")]
-    assert len(titles) == 2 and titles[1].endswith("rounds = 7")
-    named = invoke("compare", tmp_path, "--setting", "ROUNDS = 7").stdout
-    assert "v1" not in named and "## " not in named
+    assert len(titles) == 2 and titles[1].endswith("lr = 0.5")
+    named = invoke("compare", tmp_path, "--setting", "LR = 0.5").stdout
+    assert "v1" not in named and named.count("## ") == 1
     refused = invoke("compare", tmp_path, "--setting", "mars")
     assert refused.exit_code == 2 and "fits none of the settings" in " ".join(refused.stderr.split())
 
