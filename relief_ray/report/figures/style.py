@@ -169,7 +169,7 @@ def plain_axes(ax: Axes) -> None:
         ax.spines[side].set_visible(False)
 
 
-def per_row(labels: Sequence[str], width_in: float = TEXT_WIDTH_IN) -> int:
+def _per_row(labels: Sequence[str], width_in: float = TEXT_WIDTH_IN) -> int:
     """Largest number of legend columns that fits; a legend is filled column by column."""
     for number in range(len(labels), 1, -1):
         high = -(-len(labels) // number)
@@ -181,7 +181,7 @@ def per_row(labels: Sequence[str], width_in: float = TEXT_WIDTH_IN) -> int:
 
 def legend_in(labels: Sequence[str], width_in: float = TEXT_WIDTH_IN) -> float:
     """Height of ``top_legend`` in inches."""
-    return 0.06 + 0.17 * -(-len(labels) // per_row(labels, width_in))
+    return 0.06 + 0.17 * -(-len(labels) // _per_row(labels, width_in))
 
 
 def top_legend(figure: MplFigure, below_in: float = 0.0) -> None:
@@ -190,6 +190,6 @@ def top_legend(figure: MplFigure, below_in: float = 0.0) -> None:
     width_in, height_in = map(float, figure.get_size_inches())
     figure.legend(
         handles, labels, loc="upper left", bbox_to_anchor=(0.05, 0.995 - below_in / height_in),
-        ncols=per_row(labels, width_in), frameon=False, handlelength=2.6, columnspacing=1.2, handletextpad=0.4,
+        ncols=_per_row(labels, width_in), frameon=False, handlelength=2.6, columnspacing=1.2, handletextpad=0.4,
         borderaxespad=0.1,
     )  # fmt: skip
