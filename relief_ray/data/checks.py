@@ -132,7 +132,11 @@ def _codes(spec: DatasetSpec) -> list[str]:
 
 
 def _modalities(spec: DatasetSpec) -> list[str]:
-    texts = [f"modality {name!r} has {number} channels, expected at least 1" for name, number in spec.modalities if number < 1]
+    texts = [
+        f"modality {name!r} has {number} channels, expected at least 1"
+        for name, number in spec.modalities
+        if number < 1
+    ]
     if not spec.modalities:
         texts.append("modalities is empty, expected at least one (name, channels)")
     if twice := _twice(spec.names):
@@ -211,7 +215,9 @@ def _rows_of_labels(recording: Recording) -> list[str]:
 
 def _unknown_codes(spec: DatasetSpec, recording: Recording) -> list[str]:
     present, counts = np.unique(recording.labels, return_counts=True)
-    unknown = {int(c): int(n) for c, n in zip(present, counts, strict=True) if c not in (*spec.labels, *spec.null_labels)}
+    unknown = {
+        int(c): int(n) for c, n in zip(present, counts, strict=True) if c not in (*spec.labels, *spec.null_labels)
+    }
     if not unknown:
         return []
     rows = ", ".join(f"code {code} in {number} rows" for code, number in unknown.items())

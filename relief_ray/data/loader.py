@@ -157,7 +157,8 @@ def require_members(spec: DatasetSpec, names: Sequence[str], expected: Sequence[
     if missing:
         shown = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
         raise UserError(
-            f"{path}: {len(missing)} of {len(expected)} files of {spec.name!r} are missing ({shown}); {how_to_bring(spec)}"
+            f"{path}: {len(missing)} of {len(expected)} files of {spec.name!r} are missing ({shown}); "
+            + how_to_bring(spec)
         )
     return [by_end[end] for end in expected]
 

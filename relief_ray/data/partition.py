@@ -272,9 +272,9 @@ def _require_windows(plan: Plan, config: DataConfig) -> None:
         some = ", ".join(map(str, empty[:8])) + (", ..." if len(empty) > 8 else "")
         raise UserError(
             f"{len(empty)} of {len(plan.train)} clients ({some}) have no training window under "
-            f"data.name={config.name}, data.split={config.split}, "
-            f"windows of {config.spec().window_s:g} s and data.stride_s={config.stride_s:g}; use fewer clients, a shorter "
-            "window or stride, or a smaller data.test_fraction"
+            f"data.name={config.name}, data.split={config.split}, data.stride_s={config.stride_s:g} and windows of "
+            f"{config.spec().window_s:g} s; use fewer clients, shorter windows, a shorter stride or a smaller "
+            "data.test_fraction"
         )
     if not len(plan.test) or not any(len(table) for table in plan.validation):
         raise UserError(

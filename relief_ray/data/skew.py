@@ -75,8 +75,8 @@ class Dealer:
             if best >= least:
                 return shares
         raise UserError(
-            f"data.partition={self.config.partition}, data.dirichlet_alpha={self.config.dirichlet_alpha:g}: the smallest "
-            f"of {self.num_clients} clients got at most {best} training windows in {_ATTEMPTS} draws, expected "
+            f"data.partition={self.config.partition}, data.dirichlet_alpha={self.config.dirichlet_alpha:g}: the "
+            f"smallest of {self.num_clients} clients got at most {best} training windows in {_ATTEMPTS} draws, expected "
             f"{least} (data.min_partition_size); lower that, raise alpha or use fewer clients"
         )
 

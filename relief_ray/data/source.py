@@ -138,7 +138,9 @@ def narrow(spec: DatasetSpec, source: Source, expected: Sequence[str]) -> Source
     if len(complete) == 1:
         inside = f"{complete[0]}/" if complete[0] else ""
         return replace(source, only=tuple(sorted({inside + end for end in expected})))
-    held = ", ".join(f"{source.path / f} ({len(e)} of {len(set(expected))} files)" for f, e in sorted(holders.items())[:5])
+    held = ", ".join(
+        f"{source.path / f} ({len(e)} of {len(set(expected))} files)" for f, e in sorted(holders.items())[:5]
+    )
     raise UserError(
         f"dataset {spec.name!r}: {'several folders hold' if complete else 'no folder holds'} all of its "
         f"{len(set(expected))} files ({expected[0]}, ..); found {held or f'none of them in {source.path}'}. Fix: set "

@@ -122,7 +122,9 @@ def _explain(state: str, expected: str) -> str:
 def structure(spec: DatasetSpec, recording: Recording) -> list[str]:
     """Implausible facts about one subject, in words: activity lengths (absent ones aside), NaN shares, value ranges."""
     subject = f"subject {recording.subject}"
-    return [f"{subject}: {text}" for text in (*_lengths(spec, recording), *_nan(spec, recording), *_ranges(spec, recording))]
+    return [
+        f"{subject}: {text}" for text in (*_lengths(spec, recording), *_nan(spec, recording), *_ranges(spec, recording))
+    ]
 
 
 def _activity_seconds(spec: DatasetSpec, labels: NDArray[np.int16]) -> dict[str, float]:

@@ -155,7 +155,7 @@ def build_fleet(
     number = _agreed(config.num_clients, num_clients) or sum(counts)
     roles = _sensor_roles(number, counts, config.rotation)
     devices = _device_roles(roles, config.coupling, config.coupling_seed)
-    owned = owned_modalities(config, modalities, sorted(set(roles)))
+    owned = owned_modalities(config, modalities, sorted({*roles, *config.owned}))
     labels = [f"client-{n}" for n in range(number)] if names is None else list(names)
     if len(labels) != number:
         raise UserError(f"{len(labels)} client names for {number} clients; give one name per client")
