@@ -159,9 +159,7 @@ def data_synth(
 
 
 @data.command("describe")
-def data_describe(
-    name: Dataset, stride_s: StrideS = 5.0, settings: Settings = None, as_json: AsJson = False
-) -> None:
+def data_describe(name: Dataset, stride_s: StrideS = 5.0, settings: Settings = None, as_json: AsJson = False) -> None:
     """Show what is in a dataset: source, licence, ranges, activities, windows."""
     from actors.commands.data import look
 

@@ -140,7 +140,9 @@ def write_people(folder: Path, people: range = range(1, 5), offset: int = 0) -> 
     folder.mkdir(parents=True, exist_ok=True)
     for person in people:
         random = np.random.default_rng(100 * offset + person)
-        codes = np.concatenate([np.repeat(code, rows) for code, rows in ((1, 400), (0, 50), (2, 400), (0, 50), (3, 400))])
+        codes = np.concatenate(
+            [np.repeat(code, rows) for code, rows in ((1, 400), (0, 50), (2, 400), (0, 50), (3, 400))]
+        )
         time_s = np.arange(len(codes)) / 10
         waves = np.sin(2 * np.pi * np.outer(time_s, np.arange(1, 6)) * codes[:, None] / 9)
         table = np.column_stack([waves + 0.3 * random.normal(size=waves.shape), codes])

@@ -65,4 +65,6 @@ def _as_text(loader: Loader, verdicts: Sequence[Verdict]) -> str:
         for v in verdicts
     ]
     keeps = not any(v.status == "broken" for v in verdicts)
-    return json.dumps({"dataset": loader.spec.name, "about": loader.spec.title, "keeps": keeps, "rules": rows}, indent=1)
+    return json.dumps(
+        {"dataset": loader.spec.name, "about": loader.spec.title, "keeps": keeps, "rules": rows}, indent=1
+    )

@@ -151,7 +151,9 @@ def text(description: Description, config: DataConfig) -> str:
 def _client_table(coverage: Coverage, config: DataConfig) -> list[str]:
     """Training windows of every client and class, where shares were drawn."""
     rows = [[str(c["client"]), str(sum(c["train"])), *map(str, c["train"])] for c in coverage["clients"]]
-    title = f"Training windows of each client ({config.partition}, alpha {config.dirichlet_alpha:g}, seed {config.seed})"
+    title = (
+        f"Training windows of each client ({config.partition}, alpha {config.dirichlet_alpha:g}, seed {config.seed})"
+    )
     return [title, table(["client", "all", *coverage["classes"]], rows, left=1)]
 
 

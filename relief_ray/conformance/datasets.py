@@ -113,8 +113,8 @@ def check_loader(loader: Loader, values: Mapping[str, object]) -> Iterator[Verdi
     """Judge the rules on a loader; ``values``: settings of the data section, for windows and splits."""
     with tempfile.TemporaryDirectory(prefix="relief-ray-") as folder:
         bench = _Bench(loader=loader, values=values, folder=Path(folder))
-        if found := _by_rule(spec_faults(loader.spec)):
-            yield from _verdicts(tuple(DATA_RULES), found, first=next(iter(found)))
+        if contradictions := _by_rule(spec_faults(loader.spec)):
+            yield from _verdicts(tuple(DATA_RULES), contradictions, first=next(iter(contradictions)))
             return
         yield Verdict(rule="description", status="kept")
         broken: list[str] = []
@@ -126,7 +126,7 @@ def check_loader(loader: Loader, values: Mapping[str, object]) -> Iterator[Verdi
 
 
 def _verdicts(rules: Sequence[str], found: _Found, first: str) -> Iterator[Verdict]:
-    """Broken for each rule with a finding; the others are kept where all were judged, else ``first`` is to be mended."""
+    """Broken for each rule with a finding; the others are kept if all were judged, else ``first`` is to be mended."""
     is_judged = not first or (set(rules) == set(_JUDGED_TOGETHER) and bool(found))
     for rule in rules:
         if rule in found:
@@ -316,8 +316,7 @@ def _leak(signal: NDArray[np.float32], trained: NDArray[np.bool_], tested: NDArr
 
 def _whole(rows: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Whether a sequence of rows that starts here lies wholly in ``rows``."""
-    inside: NDArray[np.bool_] = np.lib.stride_tricks.sliding_window_view(rows, _COPIED_ROWS).all(axis=1)
-    return inside
+    return np.asarray(np.lib.stride_tricks.sliding_window_view(rows, _COPIED_ROWS).all(axis=1))
 
 
 _TRIALS: tuple[tuple[tuple[str, ...], Callable[[_Bench], _Found]], ...] = (

@@ -197,8 +197,9 @@ def federate(
 def _require_same(spec: DatasetSpec, config: DataConfig) -> None:
     if spec != config.spec():
         raise UserError(
-            f"dataset {spec.name!r} (units {spec.units}) does not fit the configuration's {config.name!r} "
-            f"(units {config.spec().units}); load it with open_dataset(config)"
+            f"dataset {spec.name!r} (units {spec.units}, windows of {spec.window_s:g} s) does not fit the "
+            f"configuration's {config.name!r} (units {config.spec().units}, windows of {config.spec().window_s:g} s); "
+            "load it with open_dataset(config)"
         )
 
 

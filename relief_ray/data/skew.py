@@ -25,7 +25,9 @@ Labels = NDArray[np.int64]
 Shares = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
-_ATTEMPTS = 100
+# Shares are drawn again until there were so many gammas (about two seconds), but a few times in any case.
+_MAX_GAMMAS = 50_000
+_MIN_ATTEMPTS = 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,15 +70,15 @@ class Dealer:
                 f"data.min_partition_size={least}: {self.num_clients} clients need {least * self.num_clients} training "
                 f"windows, found {total}; lower it, or use fewer clients or a shorter data.stride_s"
             )
-        best = 0
-        for attempt in range(_ATTEMPTS):
+        best, attempts = 0, max(_MIN_ATTEMPTS, _MAX_GAMMAS // (len(sizes) * self.num_clients))
+        for attempt in range(attempts):
             shares, per_client = self._draw(attempt, sizes)
             best = max(best, int(per_client.min()))
             if best >= least:
                 return shares
         raise UserError(
             f"data.partition={self.config.partition}, data.dirichlet_alpha={self.config.dirichlet_alpha:g}: the "
-            f"smallest of {self.num_clients} clients got at most {best} training windows in {_ATTEMPTS} draws, expected "
+            f"smallest of {self.num_clients} clients got at most {best} training windows in {attempts} draws, expected "
             f"{least} (data.min_partition_size); lower that, raise alpha or use fewer clients"
         )
 

@@ -33,7 +33,7 @@ def test_built_in_descriptions_have_no_fault(name: str) -> None:
     [
         ({"classes": SPEC.classes[:11]}, "labels", "11 classes but 12 labels"),
         ({"labels": (1, 1, *range(3, 13))}, "labels", "labels lists 1 more than once"),
-        ({"labels": (300, *range(2, 13))}, "labels", r"codes \[300\], expected 0 to 255"),
+        ({"labels": (300, *range(2, 13))}, "labels", r"labels has the codes \[300\], expected 0 to 255"),
         ({"classes": ("a",), "labels": (1,)}, "labels", "1 class, expected at least two"),
         ({"modalities": (("acc", 3), ("acc", 3))}, "channels", "modalities lists 'acc' more than once"),
         ({"modalities": (("acc", 0), ("gyro", 3))}, "channels", "modality 'acc' has 0 channels"),
@@ -58,7 +58,9 @@ def test_contradictions_of_a_description(changed: dict[str, object], rule: str, 
 @pytest.fixture
 def sound() -> Recording:
     labels = np.repeat(np.arange(1, 5, dtype=np.int16), 25)
-    return Recording(subject=3, signal=np.ones((100, 6), np.float32), labels=labels, bouts=np.array([[0, 60], [60, 100]]))
+    return Recording(
+        subject=3, signal=np.ones((100, 6), np.float32), labels=labels, bouts=np.array([[0, 60], [60, 100]])
+    )
 
 
 def changed_signal(value: float) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""`conformance` and `data describe|verify` on a user's loader: rule by rule, refused with both numbers, never a crash."""
+"""`conformance` and `data describe|verify` on a user's loader: judged by rules, refused with both numbers."""
 
 import json
 from functools import partial
