@@ -66,7 +66,7 @@ DATA_RULES: Mapping[str, Rule] = MappingProxyType(
 )
 
 _JUDGED_TOGETHER = ("subjects", "labels", "channels", "rates", "finite", "bouts")
-_Found = Mapping[str, str]
+_Findings = Mapping[str, str]
 # Trials that need nothing of an earlier rule: they are made where that one is broken.
 _UNRELATED = frozenset(
     {
@@ -120,18 +120,18 @@ def check_loader(loader: Loader, values: Mapping[str, object]) -> Iterator[Verdi
         broken: list[str] = []
         for rules, trial in _TRIALS:
             first = next((rule for rule in broken if (rules, rule) not in _UNRELATED), "")
-            found = {} if first else trial(bench)
-            yield from _verdicts(rules, found, first or next(iter(found), ""))
-            broken += found
+            findings = {} if first else trial(bench)
+            yield from _verdicts(rules, findings, first or next(iter(findings), ""))
+            broken += findings
 
 
-def _verdicts(rules: Sequence[str], found: _Found, first: str) -> Iterator[Verdict]:
+def _verdicts(rules: Sequence[str], findings: _Findings, first: str) -> Iterator[Verdict]:
     """Broken for each rule with a finding; the others are kept if all were judged, else ``first`` is to be mended."""
-    is_judged = not first or (set(rules) == set(_JUDGED_TOGETHER) and bool(found))
+    is_judged = not first or (set(rules) == set(_JUDGED_TOGETHER) and bool(findings))
     for rule in rules:
-        if rule in found:
-            yield Verdict(rule=rule, status="broken", found=found[rule])
-        elif is_judged and not (rule == "finite" and found):  # values are read where the arrays fit each other
+        if rule in findings:
+            yield Verdict(rule=rule, status="broken", found=findings[rule])
+        elif is_judged and not (rule == "finite" and findings):  # values are read where the arrays fit each other
             yield Verdict(rule=rule, status="kept")
         else:
             yield Verdict(rule=rule, status="not judged", found=f"first mend {first!r}")
@@ -146,7 +146,7 @@ def _by_rule(faults: Sequence[Fault]) -> dict[str, str]:
     }
 
 
-def _files(bench: _Bench) -> _Found:
+def _files(bench: _Bench) -> _Findings:
     spec = bench.spec
     try:
         source = locate(bench.loader)
@@ -159,7 +159,7 @@ def _files(bench: _Bench) -> _Found:
     return {}
 
 
-def _parses(bench: _Bench) -> _Found:
+def _parses(bench: _Bench) -> _Findings:
     try:
         bench.recordings.update(bench.parse())
     except Exception as error:
@@ -171,14 +171,14 @@ def _text(error: Exception) -> str:
     return str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
 
 
-def _recordings(bench: _Bench) -> _Found:
+def _recordings(bench: _Bench) -> _Findings:
     by_subject = bench.recordings.items()
     faults = [fault for subject, recording in by_subject for fault in recording_faults(bench.spec, subject, recording)]
     faults = faults or same_people({s: content_digest(r) for s, r in bench.recordings.items()})
     return _by_rule(faults) or _implausible(bench)
 
 
-def _implausible(bench: _Bench) -> _Found:
+def _implausible(bench: _Bench) -> _Findings:
     """Lengths of activities and ranges of values that the description excludes."""
     texts = [text for recording in bench.recordings.values() for text in structure(bench.spec, recording)]
     lengths = [text for text in texts if " lasts " in text]
@@ -186,7 +186,7 @@ def _implausible(bench: _Bench) -> _Found:
     return {rule: "; ".join(some) for rule, some in (("rates", lengths), ("channels", ranges)) if some}
 
 
-def _constant(bench: _Bench) -> _Found:
+def _constant(bench: _Bench) -> _Findings:
     still: dict[tuple[str, int], list[int]] = {}
     for subject, recording in bench.recordings.items():
         same = (recording.signal == recording.signal[:1]).all(axis=0)
@@ -197,11 +197,11 @@ def _constant(bench: _Bench) -> _Found:
     return {"constant": f"one value in all rows: {'; '.join(texts)}"} if texts else {}
 
 
-def _repeats(bench: _Bench) -> _Found:
+def _repeats(bench: _Bench) -> _Findings:
     return _same(bench, "repeats", bench.parse)
 
 
-def _place(bench: _Bench) -> _Found:
+def _place(bench: _Bench) -> _Findings:
     with _elsewhere(bench.folder):
         return _same(bench, "place", bench.parse)
 
@@ -217,7 +217,7 @@ def _elsewhere(folder: Path) -> Iterator[None]:
         os.chdir(here)
 
 
-def _same(bench: _Bench, rule: str, parse: Callable[[], dict[int, Recording]]) -> _Found:
+def _same(bench: _Bench, rule: str, parse: Callable[[], dict[int, Recording]]) -> _Findings:
     """Compare what ``parse`` returns with the first recordings."""
     try:
         again = parse()
@@ -228,7 +228,7 @@ def _same(bench: _Bench, rule: str, parse: Callable[[], dict[int, Recording]]) -
     return {rule: f"subjects {listed(other)} of {len(before)} have other bits"} if other else {}
 
 
-def _windows(bench: _Bench) -> _Found:
+def _windows(bench: _Bench) -> _Findings:
     """Count windows and look for samples in two parts, for the configured split and for held-out subjects."""
     source, spec = bench.sources[0], bench.spec
     cache.store(spec, list(bench.recordings.values()), source, bench.folder / "parsed")
@@ -238,11 +238,11 @@ def _windows(bench: _Bench) -> _Found:
         raise UserError(str(error)) from error
     if configs[0].split == "within_subject" and len(configs[0].subject_ids()) > 2:
         configs.append(configs[0].model_copy(update={"split": "held_out_subject"}))
-    found: dict[str, str] = {}
+    findings: dict[str, str] = {}
     for config in configs:
         for rule, text in _split(_dataset(bench, config), config).items():
-            found.setdefault(rule, text)
-    return found
+            findings.setdefault(rule, text)
+    return findings
 
 
 def _dataset(bench: _Bench, config: DataConfig) -> Dataset:
@@ -261,20 +261,20 @@ def _dataset(bench: _Bench, config: DataConfig) -> Dataset:
     )
 
 
-def _split(dataset: Dataset, config: DataConfig) -> _Found:
-    """What is wrong with the windows and parts of one split."""
+def _split(dataset: Dataset, config: DataConfig) -> _Findings:
+    """Faults of the windows and parts of one split."""
     try:
         data = federate(dataset, config, [dataset.spec.names] * num_clients(dataset, config))
     except UserError as error:
         return {"windows": str(error)}
-    found = {}
+    findings = {}
     if lacking := _lacking(data.coverage):
-        found["windows"] = f"data.split={config.split}: {lacking}"
+        findings["windows"] = f"data.split={config.split}: {lacking}"
     trained = np.logical_or.reduce([_rows(part, len(dataset.labels)) for part in (*data.clients, data.validation)])
     tested = _rows(data.test, len(dataset.labels))
     if config.split != "random_leaky" and (leak := _leak(dataset.signal(), trained, tested)):
-        found["leakage"] = f"data.split={config.split}: {leak}"
-    return found
+        findings["leakage"] = f"data.split={config.split}: {leak}"
+    return findings
 
 
 def _lacking(coverage: Coverage) -> str:
@@ -298,7 +298,7 @@ def _rows(windows: WindowSet, num_rows: int) -> NDArray[np.bool_]:
 
 
 def _leak(signal: NDArray[np.float32], trained: NDArray[np.bool_], tested: NDArray[np.bool_]) -> str:
-    """What training and test share: the same rows, or a sequence of rows with the same values."""
+    """Describe what training and test share: rows, or a sequence of rows with the same values; empty: nothing."""
     if shared := int((trained & tested).sum()):
         return f"{shared} rows are in training and in test"
     names = np.unique(np.ascontiguousarray(signal), axis=0, return_inverse=True)[1].reshape(-1)
@@ -319,7 +319,7 @@ def _whole(rows: NDArray[np.bool_]) -> NDArray[np.bool_]:
     return np.asarray(np.lib.stride_tricks.sliding_window_view(rows, _COPIED_ROWS).all(axis=1))
 
 
-_TRIALS: tuple[tuple[tuple[str, ...], Callable[[_Bench], _Found]], ...] = (
+_TRIALS: tuple[tuple[tuple[str, ...], Callable[[_Bench], _Findings]], ...] = (
     (("files",), _files),
     (("parses",), _parses),
     (_JUDGED_TOGETHER, _recordings),

@@ -59,7 +59,7 @@ def in_words(faults: Iterable[Fault]) -> list[str]:
     subjects: dict[str, list[int]] = {}
     for fault in faults:
         subjects.setdefault(fault.found, []).extend([] if fault.subject is None else [fault.subject])
-    return [f"{several('subject', whose)}: {found}" if whose else found for found, whose in subjects.items()]
+    return [f"{several('subject', whose)}: {text}" if whose else text for text, whose in subjects.items()]
 
 
 def refuse(where: str, faults: Sequence[Fault]) -> None:
@@ -162,7 +162,7 @@ def _rates(spec: DatasetSpec) -> list[str]:
 
 
 def window_fault(spec: DatasetSpec) -> str:
-    """What is wrong with a window that is too short for any model; empty for one that is not."""
+    """Describe a window that is too short for any model; empty for one that is not."""
     if spec.window >= _MIN_WINDOW:
         return ""
     return (
@@ -172,10 +172,10 @@ def window_fault(spec: DatasetSpec) -> str:
 
 
 def recording_faults(spec: DatasetSpec, subject: int, recording: object) -> list[Fault]:
-    """What contradicts the description in what `parse` returned for one subject."""
+    """Contradictions between the description and what `parse` returned for one subject."""
     if not isinstance(recording, Recording):
-        found = f"parse() returned a {type(recording).__name__}, expected a Recording"
-        return [Fault(rule="subjects", found=found, subject=subject)]
+        text = f"parse() returned a {type(recording).__name__}, expected a Recording"
+        return [Fault(rule="subjects", found=text, subject=subject)]
     faults = [
         *_faults("subjects", _identity(subject, recording)),
         *_faults("channels", _shape(spec, recording)),

@@ -145,7 +145,7 @@ def parse_source(spec: DatasetSpec, source: Source, progress: Progress | None = 
                 progress(f"{spec.name}: subject {subject}", done, len(spec.subjects))
             recordings.append(parse_subject(loader, members, source.path, subject))
     if is_path(spec.name):
-        check_recordings(spec, recordings)
+        _check_recordings(spec, recordings)
     return recordings
 
 
@@ -157,7 +157,7 @@ def parse_subject(loader: Loader, members: Members, path: Path, subject: int) ->
         raise _fault_in(loader.spec, f"parse() of subject {subject}", error) from error
 
 
-def check_recordings(spec: DatasetSpec, recordings: Sequence[Recording]) -> None:
+def _check_recordings(spec: DatasetSpec, recordings: Sequence[Recording]) -> None:
     """Check the recordings of all subjects, in the order of `spec.subjects`.
 
     Raises:

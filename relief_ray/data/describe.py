@@ -140,7 +140,7 @@ def _still_channels(dataset: Dataset) -> list[str]:
 
 
 def _rows_left_out(dataset: Dataset) -> list[str]:
-    """How many rows no window can hold, and how many have no activity."""
+    """Count the rows that no window can hold, and those without an activity."""
     rows, texts = len(dataset.labels), []
     if outside := rows - int((dataset.bouts[:, 2] - dataset.bouts[:, 1]).sum()):
         texts.append(f"{outside} of {rows} rows lie in no bout")

@@ -164,7 +164,7 @@ def require_members(spec: DatasetSpec, names: Sequence[str], expected: Sequence[
 
 
 def how_to_bring(spec: DatasetSpec) -> str:
-    """What a user can do where files are missing; only the built-in datasets can be fetched."""
+    """Remedy where files are missing: a user's own dataset cannot be fetched."""
     if is_path(spec.name):
         return "set RELIEF_DATA to the folder that holds all of them, or mend `files` of the loader"
     return f"fetch the whole dataset again: `relief-ray data fetch {spec.name}`"

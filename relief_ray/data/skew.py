@@ -59,7 +59,7 @@ class Dealer:
         return self.num_classes if self.config.partition == "dirichlet" else 1
 
     def _grouped(self, labels: Labels) -> Labels:
-        """What shares are drawn for: the classes, or all windows together."""
+        """Groups that shares are drawn for: the classes, or all windows together."""
         return labels if self.config.partition == "dirichlet" else np.zeros_like(labels)
 
     def _shares(self, sizes: Counts) -> Shares:
