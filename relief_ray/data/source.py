@@ -10,7 +10,7 @@ import stat
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -121,23 +121,25 @@ def _missing_plugin_files(spec: DatasetSpec, roots: Sequence[Path]) -> str:
 def narrow(spec: DatasetSpec, source: Source, expected: Sequence[str]) -> Source:
     """The source, limited to the one folder that holds every `expected` file where other folders have some as well.
 
+    It is synthetic where a marker lies beside or above these files; one of another dataset does not count.
+
     Raises:
         UserError: no folder holds all of them, or several do; each is named with its number of files.
     """
     if not source.path.is_dir():
         return source
     names = _folder_members(spec, source.path, False)
-    holders: dict[str, set[str]] = {}  # folder below the source -> the expected ends that it holds
+    holders: dict[str, set[str]] = {}  # folder below the source, with its slash: the expected ends in it
     for end in expected:
         for name in names:
             if name == end or name.endswith(f"/{end}"):
-                holders.setdefault(name.removesuffix(end).rstrip("/"), set()).add(end)
-    if all(sum(end in ends for ends in holders.values()) == 1 for end in expected):
-        return source
+                holders.setdefault(name.removesuffix(end), set()).add(end)
     complete = [folder for folder, ends in holders.items() if len(ends) == len(set(expected))]
+    if all(sum(end in ends for ends in holders.values()) == 1 for end in expected):
+        return replace(source, synthetic=_is_marked(source, holders))
     if len(complete) == 1:
-        inside = f"{complete[0]}/" if complete[0] else ""
-        return replace(source, only=tuple(sorted({inside + end for end in expected})))
+        only = tuple(sorted({complete[0] + end for end in expected}))
+        return replace(source, only=only, synthetic=_is_marked(source, complete))
     held = ", ".join(
         f"{source.path / f} ({len(e)} of {len(set(expected))} files)" for f, e in sorted(holders.items())[:5]
     )
@@ -147,6 +149,12 @@ def narrow(spec: DatasetSpec, source: Source, expected: Sequence[str]) -> Source
         "RELIEF_DATA to the folder that holds them, or give `member`, `hints` or `files` of the loader names that no "
         "other dataset has"
     )
+
+
+def _is_marked(source: Source, folders: Iterable[str]) -> bool:
+    """Whether a marker lies in one of the folders below the source or above it, within the source."""
+    marks = [name.removesuffix(MARKER) for name in _walk(source.path, re.compile(rf"(^|/){re.escape(MARKER)}$"))]
+    return any(folder.startswith(mark) for folder in folders for mark in marks)
 
 
 def _candidates(spec: DatasetSpec, root: Path) -> Iterator[Source]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, cast
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from relief_ray.devices.types import PRESET_GAP, PRESETS, DeviceType, with_gap
 from relief_ray.errors import UserError
@@ -46,6 +46,12 @@ class FleetConfig(FrozenConfig):
     coupling_seed: int = Field(default=0, ge=0)
     owned: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     types: dict[str, dict[str, float | dict[str, float]]] = Field(default_factory=dict)
+
+    @field_validator("owned", mode="before")
+    @classmethod
+    def _one_or_several(cls, value: object) -> object:
+        """A single sensor may be written without brackets."""
+        return {k: (v,) if isinstance(v, str) else v for k, v in value.items()} if isinstance(value, dict) else value
 
     @model_validator(mode="after")
     def _known(self) -> FleetConfig:

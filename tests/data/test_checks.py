@@ -10,6 +10,7 @@ import pytest
 from relief_ray.data import load_dataset
 from relief_ray.data.checks import recording_faults, refuse, spec_faults
 from relief_ray.data.dataset import locate
+from relief_ray.data.fetch import import_from
 from relief_ray.data.loader import Recording
 from relief_ray.data.registry import DATASETS, get_loader, get_spec
 from relief_ray.errors import UserError
@@ -157,3 +158,21 @@ def test_files_at_the_root_are_told_from_those_below(lab, monkeypatch, tmp_path:
     write_people(root)
     write_people(root / "zzz", range(2, 4), offset=1)
     np.testing.assert_array_equal(load_dataset(path).signal(), load_dataset(path, tmp_path / "lab").signal())
+
+
+def test_a_marker_of_another_dataset_does_not_count(lab, monkeypatch, tmp_path: Path) -> None:
+    path, root = lab(), tmp_path / "both"
+    monkeypatch.setenv("RELIEF_DATA", str(root))
+    write_people(root / "mine")
+    (root / "other_SYNTHETIC").mkdir()
+    (root / "other_SYNTHETIC" / "SYNTHETIC.json").write_text("{}")
+    assert not locate(get_loader(path)).synthetic
+    (root / "mine" / "SYNTHETIC.json").write_text("{}")
+    assert locate(get_loader(path)).synthetic
+
+
+def test_files_below_the_root_are_not_copied_there_again(lab, tmp_path: Path) -> None:
+    path = lab()
+    with pytest.raises(UserError, match=r"lies below .* already"):
+        import_from(path, tmp_path / "lab")
+    assert import_from(path, tmp_path / "lab", tmp_path / "elsewhere")["verification"]["ok"]
