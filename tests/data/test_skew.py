@@ -151,8 +151,8 @@ def test_self_balancing_keeps_full_clients_from_getting_more() -> None:
 # Through the product ---------------------------------------------------------------------------------------------
 
 
-def made(mini: Dataset, **given: object) -> FederatedData:
-    config = DataConfig.model_validate({"stride_s": 2.0, **given})
+def made(mini: Dataset, **values: object) -> FederatedData:
+    config = DataConfig.model_validate({"stride_s": 2.0, **values})
     return federate(replace(mini, spec=config.spec()), config, [mini.spec.names] * num_clients(config.spec(), config))
 
 
@@ -173,7 +173,7 @@ def test_the_same_windows_are_dealt_and_the_test_part_stays(mini: Dataset, parti
 
 
 def test_each_setting_gives_other_data_and_the_default_none(mini: Dataset) -> None:
-    values = [
+    variants: list[dict[str, object]] = [
         {},
         {"partition": "dirichlet"},
         {"partition": "dirichlet", "seed": 1},
@@ -183,25 +183,25 @@ def test_each_setting_gives_other_data_and_the_default_none(mini: Dataset) -> No
         {"partition": "quantity", "min_partition_size": 20},
         {"window_s": 2.56},
     ]
-    assert len({made(mini, **given).digest for given in values}) == len(values)
+    assert len({made(mini, **values).digest for values in variants}) == len(variants)
     first, second = (made(mini, partition="dirichlet", seed=4) for _ in range(2))
     assert all((a.starts == b.starts).all() for a, b in zip(first.clients, second.clients, strict=True))
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("values", "said"),
     [
         ({"num_clients": 400}, r"400 clients need 4000 training windows, found \d+; lower it"),
         ({"dirichlet_alpha": 1e-6, "num_clients": 20}, r"smallest of 20 clients got at most 0 .* draws.*raise alpha"),
     ],
 )
-def test_impossible_sizes_are_refused(mini: Dataset, given: dict[str, object], said: str) -> None:
+def test_impossible_sizes_are_refused(mini: Dataset, values: dict[str, object], said: str) -> None:
     with pytest.raises(UserError, match=said):
-        made(mini, partition="dirichlet", **given)
+        made(mini, partition="dirichlet", **values)
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("values", "said"),
     [
         ({"dirichlet_alpha": 0.1}, r"data\.dirichlet_alpha = 0\.1 with data\.partition = 'subject'"),
         ({"min_partition_size": 2}, r"data\.min_partition_size = 2 with"),
@@ -211,6 +211,6 @@ def test_impossible_sizes_are_refused(mini: Dataset, given: dict[str, object], s
         ({"window_s": 0.2}, r"data\.window_s=0\.2: windows of 0\.2 s at 25 Hz hold 5 samples, expected at least 8"),
     ],
 )
-def test_settings_that_nobody_reads_are_refused(given: dict[str, object], said: str) -> None:
+def test_settings_that_nobody_reads_are_refused(values: dict[str, object], said: str) -> None:
     with pytest.raises(ValidationError, match=said):
-        DataConfig.model_validate(given)
+        DataConfig.model_validate(values)

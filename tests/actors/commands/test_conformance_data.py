@@ -33,14 +33,14 @@ def test_settings_of_other_sections_are_refused(lab, invoke) -> None:
 
 
 def test_describe_shows_windows_shares_and_oddities(lab, invoke) -> None:
-    own = lab(BROKEN["constant"][0])
+    path = lab(BROKEN["constant"][0])
     shares = ("--set=data.partition=dirichlet", "--set=data.num_clients=3", "--set=data.window_s=2.56")
-    text = invoke("data", "describe", own, "--stride-s=2", *shares).stdout
+    text = invoke("data", "describe", path, "--stride-s=2", *shares).stdout
     assert "26 samples (2.56 s) every 2 s" in text and "DOI" not in text
     assert "warning   hip: column 2 is 7 in all 5200 rows" in text
     assert "warning   400 of 5200 rows lie in no bout" in text
     assert "Training windows of each client (dirichlet, alpha 0.5, seed 0)" in text
-    facts = json.loads(invoke("data", "describe", own, "--stride-s=2", *shares, "--json").stdout)
+    facts = json.loads(invoke("data", "describe", path, "--stride-s=2", *shares, "--json").stdout)
     assert [len(c["train"]) for c in facts["coverage"]["clients"]] == [3, 3, 3]
     assert sum(sum(c["train"]) for c in facts["coverage"]["clients"]) == facts["windows"]["train"]
 
