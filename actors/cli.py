@@ -164,7 +164,8 @@ def compare(
 def report(
     folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders of runs or grids.")],
     out: Annotated[
-        SomePath, typer.Option(metavar="DIR", help="For the report; by default report in the first.")
+        SomePath,
+        typer.Option(metavar="DIR", help="For the report; by default DIR/report, of committed results ./report."),
     ] = None,
     commit: Annotated[
         SomePath, typer.Option(metavar="DIR", help="Also write DIR/cells.json: results small enough for a repository.")
