@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 
 import typer
@@ -12,7 +12,7 @@ from actors.commands.output import counted, table
 from actors.runtime.session import SessionOptions, ray_session
 from relief_ray.citations import cite
 from relief_ray.config import ExperimentConfig, override, parse
-from relief_ray.conformance.rules import RULES, Verdict
+from relief_ray.conformance.rules import RULES, Rule, Verdict
 from relief_ray.conformance.runner import PROBLEM, check
 from relief_ray.experiment.experiment import MakeExecutor
 from relief_ray.process import use_threads
@@ -39,9 +39,17 @@ def strategies_command(bibtex: bool, as_json: bool) -> None:
         print("\nChange one value: --set strategy.gamma=0.5. Use in a run: --strategies fedavg,relief")
 
 
-def conformance_command(target: str, settings: Sequence[str], use_ray: bool, as_json: bool) -> None:
-    """Print a line per rule; end with 1 where one is broken."""
-    config = parse(override(PROBLEM, [f"strategy={target}", *settings]), "conformance")
+def conformance_command(
+    target: str, settings: Sequence[str], use_ray: bool, as_json: bool, equals: str = "", within: float = 0.0
+) -> None:
+    """Print a line per rule; end with 1 where one is broken. ``equals``: judge only whether it is that method."""
+    from actors.commands.conformance_models import conformance_of_backbone, conformance_of_pair, names_backbone
+
+    if names_backbone(target):
+        return conformance_of_backbone(target, settings, as_json)
+    if equals:
+        return conformance_of_pair(target, equals, settings, within, as_json)
+    config = parse(override(PROBLEM, [f"strategy={target}", *for_method(settings)]), "conformance")
     use_threads(config.runtime.num_threads)
     if not as_json:
         print(heading(config))
@@ -57,6 +65,12 @@ def conformance_command(target: str, settings: Sequence[str], use_ray: bool, as_
     print(_as_text(name, config, verdicts) if as_json else summary(name, verdicts))
     if broken:
         raise typer.Exit(1)
+
+
+def for_method(settings: Sequence[str], section: str = "strategy") -> list[str]:
+    """The settings with full paths: ``beta=0`` is the method's, ``strategy.beta=0``."""
+    heads = [s.partition("=")[0].partition(".")[0] for s in settings]
+    return [s if h in ExperimentConfig.model_fields else f"{section}.{s}" for s, h in zip(settings, heads, strict=True)]
 
 
 def _ray_executors(stack: ExitStack) -> dict[str, MakeExecutor]:
@@ -81,9 +95,9 @@ def heading(config: ExperimentConfig) -> str:
     return f"{method.name} ({method.kind})" + (f": {about}" if about else "")
 
 
-def line(verdict: Verdict) -> str:
+def line(verdict: Verdict, rules: Mapping[str, Rule] = RULES) -> str:
     """One rule as text; for a broken one also the observation and the fix."""
-    rule = RULES[verdict.rule]
+    rule = rules[verdict.rule]
     if verdict.status == "kept":
         return f"  kept        {verdict.rule:<14} {rule.says}"
     if verdict.status == "not judged":

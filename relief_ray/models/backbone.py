@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from relief_ray.errors import UserError
 from relief_ray.frozen import FrozenConfig
 from relief_ray.groups import GroupId, GroupLayout, Params
-from relief_ray.models.checks import check_modules, check_owners
+from relief_ray.models.checks import DeclarationError, check_modules, check_owners
 from relief_ray.models.modes import Statistics, in_test_mode
 from relief_ray.models.stage import GroupParameters as GroupParameters
 from relief_ray.models.stage import InputShape as InputShape
@@ -87,7 +87,10 @@ class Backbone:
                     f"backbone: stage {stage.spec.id!r} reads {missing}; earlier stages and inputs are {sorted(known)}"
                 )
             if unknown := stage.spec.groups - set(self.layout.ids):
-                raise UserError(f"backbone: stage {stage.spec.id!r} owns unknown groups {sorted(unknown)}")
+                raise DeclarationError(
+                    f"backbone: stage {stage.spec.id!r} owns unknown groups {sorted(unknown)}; there are "
+                    f"{list(self.layout.ids)}: declare them in GroupParameters"
+                )
             known.add(stage.spec.id)
         check_owners(self.stages, declared)
         check_modules(self.stages)
