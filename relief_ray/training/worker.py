@@ -37,7 +37,7 @@ from relief_ray.process import use_device, use_threads
 from relief_ray.server.aggregation import check_update, without
 from relief_ray.server.reduction import Accumulator, leaf, measured
 from relief_ray.stages import missing_mode
-from relief_ray.training.evaluation import CHUNK, confusion, predict, share_rows
+from relief_ray.training.evaluation import CHUNK, calibrate, confusion, predict, share_rows
 from relief_ray.training.inputs import ClientInputs, InputCache, prepare, prepared_bytes
 from relief_ray.training.job import BlockResult, Job
 from relief_ray.training.local_step import ClientRun
@@ -177,9 +177,7 @@ class Worker:
             self.backbone.statistics.load(kept)
             return
         assert self.job.calibration is not None, "set for every backbone with statistics"
-        inputs = self._cached("calibration", self.job.calibration, self.job.fleet.modalities).inputs
-        with torch.no_grad(), self.backbone.statistics.counting():
-            self.backbone.forward({m: x[:] for m, x in inputs.items()})
+        calibrate(self.backbone, self._cached("calibration", self.job.calibration, self.job.fleet.modalities).inputs)
 
 
 class ClientRuns:
