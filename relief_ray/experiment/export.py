@@ -167,7 +167,7 @@ def readme(name: str, facts: Mapping[str, JsonValue], place: str = "", revision:
 
 
 FACTS, MODEL, W_0, README, ENCODER = "export.json", "model.safetensors", "fusion_w0.safetensors", "README.md", "encoder"
-STATISTICS = "statistics.safetensors"
+_STATISTICS = "statistics.safetensors"
 
 
 def export_model(
@@ -294,7 +294,7 @@ def write(setup: Setup, params: Params, facts: Mapping[str, JsonValue], folder: 
     else:
         save_file(named(setup, params), folder / MODEL)
         if setup.job.calibration is not None:
-            save_file(_statistics(setup, params), folder / STATISTICS)
+            save_file(_statistics(setup, params), folder / _STATISTICS)
     (folder / FACTS).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
     (folder / README).write_text(readme(backbone_name(config), facts, place, revision), encoding="utf-8")
 

@@ -154,12 +154,7 @@ def assemble(
         num_own_values=plain.layout.numel,
         start=backbone.params(),
         frozen=backbone.facts,
-        warnings=(
-            *backbone.warnings,
-            *_statistics_warnings(backbone, config),
-            *uncalibrated(config),
-            *foreign_profile(config, backbone.shape, clocks),
-        ),
+        warnings=(*_warnings(backbone, config), *foreign_profile(config, backbone.shape, clocks)),
         strategy=strategy,
         streams=streams,
         engine=engine,
@@ -169,11 +164,7 @@ def assemble(
         reference=fedavg_reference(config, fedavg, fleet, engine),
         rare=fleet.rare(),
         build=partial(_build_network, config, input_shape(data), additions, dict(backbone.facts)),
-        job=replace(
-            make_job(config, data, planner, build, strategy, streams, engine),
-            frozen=dict(backbone.facts),
-            calibration=_calibration(backbone, data, streams),
-        ),
+        job=make_job(config, data, planner, build, strategy, streams, engine, backbone),
     )
 
 
@@ -190,17 +181,15 @@ def _calibration(backbone: Backbone, data: FederatedData, streams: Streams) -> W
     return data.validation.take(np.sort(order[: backbone.chunk or CHUNK]))
 
 
-def _statistics_warnings(backbone: Backbone, config: ExperimentConfig) -> tuple[str, ...]:
-    """Say where BatchNorm's statistics come from, and what absent sensors do to them."""
-    if not backbone.statistics:
-        return ()
+def _warnings(backbone: Backbone, config: ExperimentConfig) -> tuple[str, ...]:
+    """Lines about the backbone: its own, where BatchNorm's statistics come from, and what was not calibrated."""
     text = (
         f"BatchNorm: running statistics of {len(backbone.statistics.layers)} layers stay on each client; the global "
         f"model is evaluated with those of up to {backbone.chunk or CHUNK} validation windows"
     )
-    is_shifted = config.training.missing == "zero_input"
-    hint = "; an absent sensor's encoder has none: training.missing=zero_feature leaves it out" if is_shifted else ""
-    return (text + hint,)
+    if config.training.missing == "zero_input":
+        text += "; an absent sensor's encoder has none: training.missing=zero_feature leaves it out"
+    return (*backbone.warnings, *([text] if backbone.statistics else []), *uncalibrated(config))
 
 
 def count(backbone: Backbone, config: ExperimentConfig) -> Counter:
@@ -234,8 +223,9 @@ def make_job(
     strategy: Strategy,
     streams: Streams,
     engine: Engine,
+    backbone: Backbone,
 ) -> Job:
-    """Build the job that workers are sent."""
+    """Build the job that workers are sent; ``backbone``: as ``build`` makes it."""
     return Job(
         build=build,
         trainer=trainer_config(config.training, engine, config.rounds),
@@ -250,6 +240,8 @@ def make_job(
         num_threads=config.runtime.num_threads,
         cache_mib=config.runtime.cache_mib,
         pairwise_every=config.record.pairwise_every,
+        frozen=dict(backbone.facts),
+        calibration=_calibration(backbone, data, streams),
     )
 
 

@@ -88,8 +88,7 @@ class Backbone:
                 )
             if unknown := stage.spec.groups - set(self.layout.ids):
                 raise DeclarationError(
-                    f"backbone: stage {stage.spec.id!r} owns unknown groups {sorted(unknown)}; there are "
-                    f"{list(self.layout.ids)}: declare them in GroupParameters"
+                    f"backbone: stage {stage.spec.id!r} owns unknown groups {sorted(unknown)}; declare them"
                 )
             known.add(stage.spec.id)
         check_owners(self.stages, declared)

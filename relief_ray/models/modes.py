@@ -45,7 +45,7 @@ def _switched_layers(module: nn.Module) -> tuple[nn.Module, ...]:
 
 def _is_switched(layer: nn.Module) -> bool:
     is_drawing = dropout_rate(layer) > 0.0 or (isinstance(layer, nn.RReLU) and layer.lower != layer.upper)
-    return layer.training and (is_drawing or has_statistics(layer))
+    return layer.training and (is_drawing or _has_statistics(layer))
 
 
 def switched_in_training(stage: str, module: nn.Module, inputs: Sequence[Tensor]) -> tuple[nn.Module, ...]:
@@ -72,7 +72,7 @@ def switched_in_training(stage: str, module: nn.Module, inputs: Sequence[Tensor]
     for m in training:
         m.training = True
     owners = dict(module.named_modules())
-    if foreign := sorted(n for n in changed if not has_statistics(owners[n.rpartition(".")[0]])):
+    if foreign := sorted(n for n in changed if not _has_statistics(owners[n.rpartition(".")[0]])):
         raise UserError(
             f"module: {stage} changes its buffers {foreign} in training, which nobody would send or keep; make them "
             "parameters, or take nn.BatchNorm1d, whose statistics stay on each client"
@@ -82,7 +82,7 @@ def switched_in_training(stage: str, module: nn.Module, inputs: Sequence[Tensor]
     return () if is_same and not is_drawing and not changed else tuple(training)
 
 
-def has_statistics(layer: nn.Module) -> bool:
+def _has_statistics(layer: nn.Module) -> bool:
     """Whether a layer keeps running statistics of what it has seen."""
     return isinstance(layer, _NormBase) and layer.track_running_stats and layer.running_mean is not None
 
@@ -117,7 +117,7 @@ class Statistics:
             switched = {id(layer) for layer in stage.switched}
             for name, layer in stage.module.named_modules():
                 # Further paths to the logits share modules with the stages that they copy.
-                if id(layer) in switched - known and has_statistics(layer):
+                if id(layer) in switched - known and _has_statistics(layer):
                     known.add(id(layer))
                     self.layers[f"{_PREFIX}{stage.spec.id}" + (f".{name}" if name else "")] = layer
         self._initial = self.state()
