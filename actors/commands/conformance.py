@@ -43,8 +43,11 @@ def conformance_command(
     target: str, settings: Sequence[str], use_ray: bool, as_json: bool, equals: str = "", within: float = 0.0
 ) -> None:
     """Print a line per rule; end with 1 where one is broken. ``equals``: judge only whether it is that method."""
+    from actors.commands.conformance_data import conformance_of_data, names_dataset
     from actors.commands.conformance_models import conformance_of_backbone, conformance_of_pair, names_backbone
 
+    if names_dataset(target):
+        return conformance_of_data(target, settings, as_json)
     if names_backbone(target):
         return conformance_of_backbone(target, settings, as_json)
     if equals:

@@ -13,6 +13,7 @@ from relief_ray.conformance.backbones import BACKBONE_RULES, check_backbone
 from relief_ray.conformance.equals import EQUALS_RULES, STEPS, check_equals
 from relief_ray.conformance.rules import Rule, Verdict
 from relief_ray.conformance.runner import PROBLEM
+from relief_ray.errors import UserError
 from relief_ray.models.backbone import BackboneConfig
 from relief_ray.models.registry import BACKBONES
 from relief_ray.plugins import is_path, load
@@ -20,10 +21,13 @@ from relief_ray.process import use_threads
 
 
 def names_backbone(target: str) -> bool:
-    """Whether ``target`` is a backbone: one of ours by its name, or a class or instance at an import path."""
+    """Whether ``target`` is a backbone: one of ours by its name, or a class or instance; what cannot load is none."""
     if not is_path(target):
         return target in BACKBONES
-    found = load(target, "conformance")
+    try:
+        found = load(target, "conformance")
+    except UserError:
+        return False
     return isinstance(found, BackboneConfig) or (isinstance(found, type) and issubclass(found, BackboneConfig))
 
 
