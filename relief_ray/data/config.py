@@ -23,10 +23,10 @@ class DataConfig(FrozenConfig):
         num_clients: number of clients; None: one per training subject.
         validation_fraction: share of what a bout has left after its test part.
         test_fraction: share of a bout's length.
-        units: body units of dsa; empty: all.
+        units: body units of dsa that take part; empty: all.
         subjects: the subjects that take part; empty: all.
         max_windows_per_client: limit of training windows, kept evenly over a client's recording.
-        seed: of the random split; for `random_leaky` alone.
+        seed: seed of the random split; for `random_leaky` alone.
     """
 
     name: str = "dsa_mini"
