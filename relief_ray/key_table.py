@@ -24,7 +24,7 @@ _HEAD: Final = """# Configuration
 
 Every key of a run, with its type, its default and its meaning. `relief-ray config` prints the same table,
 `relief-ray config demo` a preset's values, `relief-ray config demo training` one section of them. A key is changed by
-`--set training.epochs=2`, in a YAML file, or by `rr.run("demo", settings=["training.epochs=2"])` in Python.
+`--set training.epochs=2`, in a YAML file, or by `rr.run("demo", set={"training.epochs": 2})` in Python.
 
 This page is generated: `python -m relief_ray.key_table` writes it from the classes.
 """

@@ -24,7 +24,9 @@ def test_tested_set_pins_every_direct_dependency_without_local_tags():
     pins = re.findall(r"^([\w.-]+)==([^;\s]+)", project_file("constraints.txt"), flags=re.M)
     assert not [f"{name}=={version}" for name, version in pins if "+" in version]
     pinned = {re.sub(r"[-_.]+", "-", name).lower() for name, _ in pins}
-    lists = re.findall(r"^(dependencies|server|docs|dev) = \[\n(.*?)^\]", project_file("pyproject.toml"), flags=re.M | re.S)
+    lists = re.findall(
+        r"^(dependencies|server|docs|dev) = \[\n(.*?)^\]", project_file("pyproject.toml"), flags=re.M | re.S
+    )
     assert [name for name, _ in lists] == ["dependencies", "server", "dev", "docs"]
     required = {
         re.sub(r"[-_.]+", "-", n).lower() for _, body in lists for n in re.findall(r'^    "([\w.-]+)', body, re.M)
