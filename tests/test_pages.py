@@ -7,6 +7,7 @@ has tests of its own (`tests/test_extending.py`), which run its blocks and look 
 import os
 import re
 import shlex
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -174,3 +175,4 @@ def test_the_blocks_of_a_page_run_as_written(page, tmp_path, request):
         copy_runs(request.getfixturevalue("demo"), place)
     for block in blocks(page):
         run_block(block, place, lambda command: reason(page, command) is None)
+    shutil.rmtree(place)  # a page may leave a gigabyte of synthetic recordings
