@@ -97,7 +97,13 @@ if stamped "${extras##*,}"; then say packages 'up to date'; else set_up; fi
 say ready "$(du -sm "$venv" | cut -f1) MB in $venv, $(($(date +%s) - started)) s"
 
 case $mode in
-  demo) exec "$venv/bin/relief-ray" run demo "$@" ;;
+  demo)
+    "$venv/bin/relief-ray" run demo "$@"
+    printf '\n'
+    say next ". $venv/bin/activate"
+    say '' 'relief-ray report runs/demo'
+    say '' 'relief-ray config demo'
+    ;;
   # Two processes, a file's tests in one of them; tests on the shared Ray cluster are all in one (tests/conftest.py).
   test) exec "$py" -m pytest -n 2 --dist loadfile "$@" ;;
 esac
