@@ -28,6 +28,8 @@ _ELSEWHERE: Final[Mapping[str, str]] = {
 }  # fmt: skip
 # How alike two names must be, 0 to 1: of keys in the section that was written, and of any others.
 _BESIDE, _ELSEWHERE_ALIKE = 0.6, 0.7
+# A key of another section must be so much more alike than one of the section that was written.
+_FARTHER = 0.1
 _MOST = 2
 
 
@@ -92,7 +94,7 @@ def suggested(path: str, of: str | None = None) -> list[str]:
     beside = {p.rpartition(".")[2]: p for p in known if p.rpartition(".")[0] == parent}
     matches = difflib.get_close_matches(name, beside, n=1, cutoff=_BESIDE)
     likeness = _likeness(name, matches[0]) if matches else 0.0
-    others = [p for p in known if _likeness(name, p.rpartition(".")[2]) > max(likeness, _ELSEWHERE_ALIKE)]
+    others = [p for p in known if _likeness(name, p.rpartition(".")[2]) > max(likeness + _FARTHER, _ELSEWHERE_ALIKE)]
     if others and parent not in CHOSEN:
         return sorted(others, key=lambda p: -_likeness(name, p.rpartition(".")[2]))[:1]
     return [beside[match] for match in matches]

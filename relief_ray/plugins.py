@@ -10,6 +10,7 @@ import ast
 import hashlib
 import importlib
 import sys
+import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -140,6 +141,13 @@ def load_kind(path: str, key: str, base: type[_Config]) -> type[_Config] | _Conf
 def modules_of(names: Iterable[object]) -> tuple[str, ...]:
     """Return the modules of configured import paths, each once: ``my.module`` of ``my.module:MyMethod``."""
     return tuple(sorted({str(name).partition(":")[0] for name in names if is_path(name)}))
+
+
+def line_in(error: BaseException, module: str) -> str:
+    """Return `` (FILE, line N)``, the innermost line of a user's ``module`` in the error's traceback, or nothing."""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
 
 
 def sources(modules: Iterable[str]) -> tuple[SourceFile, ...]:

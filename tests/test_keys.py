@@ -95,6 +95,7 @@ def test_descriptions_come_from_the_docstring_of_the_class_that_has_the_field():
         ("trainig", ["training"]),
         ("learning_rate", ["training.lr"]),
         ("data.stride", ["data.stride_s"]),
+        ("evaluation.window_x", ["evaluation.window"]),
         ("round", ["rounds"]),
         ("strategy.gama", ["strategy.gamma"]),
         ("zzz", []),
@@ -123,7 +124,7 @@ def test_settings_are_judged_by_their_key():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"fleet": {"owned": {"C": "accelerometer"}}}, r"'accelerometer': .*; write fleet.owned.C=\[accelerometer\]"),
+        ({"fleet": {"owned": {"C": 3}}}, r"fleet.owned.C = 3: expected a list of text; write fleet.owned.C=\[3\]"),
         ({"data": {"units": "torso"}}, r"data.units = 'torso': expected a list of text; write data.units=\[torso\]"),
         ({"training": {"lr": "fast"}}, r"lr = 'fast': expected a number, above 0, e.g. training.lr=0.001 \(the def"),
         ({"tracking": {"enabled": "maybe"}}, r"enabled = 'maybe': expected true or false, e.g. tracking.enabled=true"),
