@@ -1,5 +1,6 @@
 """The code blocks of README and docs, and a shell that runs them as a reader types them."""
 
+import json
 import os
 import re
 import shutil
@@ -112,27 +113,67 @@ def environment(place: Path, *, is_activated: bool) -> dict[str, str]:
     }
 
 
-def run_block(block: Block, place: Path, is_run: Callable[[str], bool]) -> None:
-    """Write the block's file, or run what of it is run; the first command that fails ends it.
+class Session:
+    """A reader who goes through a page: one folder, one Python for all its blocks, a new shell for each block of sh."""
 
-    Raises:
-        AssertionError: something failed; the message has the page, the line and the output.
-    """
-    if block.file is not None:
-        (place / block.file).write_text(block.text)
-    elif block.language == "python":
-        (place / "block.py").write_text(block.text)
-        _shell(block, place, f"{place}/.venv/bin/python block.py")
-    elif block.language == "sh" and (chosen := [c for c in commands(block.text) if is_run(c)]):
-        _shell(block, place, "\n".join(chosen))
+    def __init__(self, place: Path) -> None:
+        """``place``: the folder (``make_place``)."""
+        self.place = place
+        self._python: subprocess.Popen[str] | None = None
+
+    def run(self, block: Block, is_run: Callable[[str], bool]) -> None:
+        """Write the block's file, or run what of it is run; the first command that fails ends it.
+
+        Raises:
+            AssertionError: something failed; the message has the page, the line and the output.
+        """
+        if block.file is not None:
+            (self.place / block.file).write_text(block.text)
+        elif block.language == "python":
+            self._run_python(block)
+        elif block.language == "sh" and (chosen := [c for c in commands(block.text) if is_run(c)]):
+            env = environment(self.place, is_activated=block.is_activated)
+            done = subprocess.run(
+                ["sh", "-exc", "\n".join(chosen)], cwd=self.place, env=env, text=True, capture_output=True,
+                timeout=560, stdin=subprocess.DEVNULL,
+            )  # fmt: skip
+            output = done.stdout[-3000:] + done.stderr[-3000:]
+            assert done.returncode == 0, f"{block}: exit code {done.returncode}\n{output}"
+
+    def _run_python(self, block: Block) -> None:
+        """Names of earlier blocks are there, as in a notebook."""
+        if self._python is None:
+            env = environment(self.place, is_activated=True)
+            self._python = subprocess.Popen(
+                [self.place / ".venv/bin/python", "-uc", _LOOP], cwd=self.place, env=env, text=True,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            )  # fmt: skip
+        assert self._python.stdin is not None and self._python.stdout is not None
+        self._python.stdin.write(json.dumps([str(block), block.text]) + "\n")
+        self._python.stdin.flush()
+        output = ""
+        for line in self._python.stdout:
+            if line == _DONE:
+                return
+            output += line
+        raise AssertionError(f"{block}: Python ended\n{output[-4000:]}")
+
+    def close(self) -> None:
+        """End Python."""
+        if self._python is not None:
+            self._python.communicate()
 
 
-def _shell(block: Block, place: Path, script: str) -> None:
-    done = subprocess.run(
-        ["sh", "-exc", script], cwd=place, env=environment(place, is_activated=block.is_activated), text=True,
-        capture_output=True, timeout=560, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
-    assert done.returncode == 0, f"{block}: exit code {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+_DONE = "block done\n"
+# Ends with a traceback at the first block that fails.
+_LOOP = f"""
+import json, sys
+names = dict(__name__="__main__")
+for line in sys.stdin:
+    name, text = json.loads(line)
+    exec(compile(text, name, "exec"), names)
+    print({_DONE!r}, end="", flush=True)
+"""
 
 
 def copy_runs(runs: Path, place: Path) -> None:

@@ -9,6 +9,7 @@ import re
 import shlex
 import shutil
 import subprocess
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ import typer
 
 from actors.cli import app
 from relief_ray.config import parse, read_values
-from tests.pages import PAGES, ROOT, Block, all_blocks, blocks, commands, copy_runs, environment, make_place, run_block
+from tests.pages import PAGES, ROOT, Block, Session, all_blocks, blocks, commands, copy_runs, environment, make_place
 from tune_configs.cells import GRIDS
 from tune_configs.presets import PRESETS, make_preset
 
@@ -147,6 +148,21 @@ def test_commands_are_cut_where_the_shell_ends_them():
     assert commands(text) == ["a 'b\nc'  # note", "d \\\n  e", "f"]
 
 
+def test_blocks_of_a_page_share_names_and_a_failing_one_is_named(tmp_path):
+    def block(line, language, text):
+        return Block(page="docs/a.md", line=line, language=language, text=text, before="")
+
+    with closing(Session(make_place(tmp_path))) as session:
+        session.run(block(1, "python", "# file: mine.py\nvalue = 3\n"), lambda _: True)
+        session.run(block(2, "python", "import mine\nseen = mine.value\n"), lambda _: True)
+        session.run(block(3, "sh", "echo $PATH > path\nfalse\n"), lambda command: command != "false")
+        assert (tmp_path / "path").read_text().startswith(f"{tmp_path}/.venv/bin:")
+        with pytest.raises(AssertionError, match=r"docs/a.md:4: exit code 1"):
+            session.run(block(4, "sh", "true\nfalse\n"), lambda _: True)
+        with pytest.raises(AssertionError, match=r"docs/a.md:5: Python ended\n(.|\n)*assert seen == 4"):
+            session.run(block(5, "python", "print(seen)\nassert seen == 4, 'assert seen == 4'\n"), lambda _: True)
+
+
 # Run -------------------------------------------------------------------------------------------------------------
 
 
@@ -173,6 +189,7 @@ def test_the_blocks_of_a_page_run_as_written(page, tmp_path, request):
     place = make_place(tmp_path)
     if any(DEMO in block.text for block in blocks(page)):
         copy_runs(request.getfixturevalue("demo"), place)
-    for block in blocks(page):
-        run_block(block, place, lambda command: reason(page, command) is None)
+    with closing(Session(place)) as session:
+        for block in blocks(page):
+            session.run(block, lambda command: reason(page, command) is None)
     shutil.rmtree(place)  # a page may leave a gigabyte of synthetic recordings
