@@ -86,11 +86,11 @@ def suggested(path: str, of: str | None = None) -> list[str]:
     if path in _ELSEWHERE:
         return [_ELSEWHERE[path]]
     parent, _, name = path.rpartition(".")
+    same = [p for p in known if p.rpartition(".")[2] == name and p != path]
     if parent not in CHOSEN:
         known = [p for p in known if p.partition(".")[0] not in CHOSEN or "." not in p]
-    same = [p for p in known if p.rpartition(".")[2] == name]
-    if same:
-        return same[:_MOST]
+    if same:  # those that every run has first
+        return sorted(same, key=lambda p: p not in known)[:_MOST]
     beside = {p.rpartition(".")[2]: p for p in known if p.rpartition(".")[0] == parent}
     matches = difflib.get_close_matches(name, beside, n=1, cutoff=_BESIDE)
     likeness = _likeness(name, matches[0]) if matches else 0.0

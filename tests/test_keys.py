@@ -96,6 +96,8 @@ def test_descriptions_come_from_the_docstring_of_the_class_that_has_the_field():
         ("learning_rate", ["training.lr"]),
         ("data.stride", ["data.stride_s"]),
         ("evaluation.window_x", ["evaluation.window"]),
+        ("mu", ["strategy.mu"]),
+        ("rank", ["backbone.rank"]),
         ("round", ["rounds"]),
         ("strategy.gama", ["strategy.gamma"]),
         ("zzz", []),

@@ -13,6 +13,8 @@ from actors.terminal.exit_codes import INTERRUPTED, report, say
 # Keys of `--set` that are no part of a configuration: axes of a plan or a grid, and a search's frozen choices.
 _AXES = frozenset({"replicates", "seeds", "folds", "datasets", "methods", "tuned"})
 
+_JUDGE = frozenset({"grid", "conformance"})
+
 
 def _check_keys(ctx: typer.Context, settings: Optional[list[str]]) -> Optional[list[str]]:  # noqa: UP045
     """Refuse a wrong key at once, before anything slow is imported.
@@ -23,8 +25,8 @@ def _check_keys(ctx: typer.Context, settings: Optional[list[str]]) -> Optional[l
     if settings:
         from relief_ray.keys import refuse_unknown
 
-        # A grid may have axes of any name: a key without a dot is judged where the grid is known.
-        judged = [s for s in settings if ctx.info_name != "grid" or "." in s.partition("=")[0]]
+        # A grid may have axes of any name, and `conformance` takes a method's keys alone: without a dot, they judge.
+        judged = [s for s in settings if ctx.info_name not in _JUDGE or "." in s.partition("=")[0]]
         refuse_unknown(judged, further=_AXES)
     return settings
 
