@@ -55,11 +55,11 @@ def test_model_describe_counts_the_papers_second_backbone_without_its_data(
 @pytest.mark.parametrize(
     ("setting", "expected"),
     [
-        ("rank=0", "backbone.rank = 0: Input should be greater than or equal to 1"),
+        ("rank=0", "backbone.rank = 0: expected a whole number, at least 1"),
         ("weights=./nowhere", "backbone.weights='./nowhere': no such folder; give a folder with config.json"),
         ("pad_to=500", "is no multiple of the patch length 8; take 504"),
         ("pad_to=64", "backbone.pad_to=64 is below the windows' 128 samples; expected 128 or more"),
-        ("size=large", "Input should be 'small' or 'tiny'"),
+        ("size=large", "expected one of small, tiny"),
     ],
 )
 def test_model_describe_refuses_what_backbone_2_cannot_be(invoke, setting: str, expected: str) -> None:
