@@ -10,7 +10,7 @@ import typer
 
 from actors.subcommands import data, device, fleet, model
 from actors.terminal.exit_codes import EXIT_CODES
-from actors.terminal.options import AsJson, Main, Settings, SomeNumber, SomePath, SomeText
+from actors.terminal.options import AsJson, Dashboard, Jobs, Main, Settings, SomeInt, SomeNumber, SomePath, SomeText
 from tune_configs.presets import PRESETS
 
 _EPILOG = "**Exit codes**\n\n" + "\n".join(f"* {code}: {meaning}" for code, meaning in EXIT_CODES)
@@ -61,7 +61,15 @@ def run(
     target: Annotated[str, typer.Argument(metavar="PRESET|FILE.yaml", help="What to run.")],
     settings: Settings = None,
     out: Annotated[SomePath, typer.Option(metavar="DIR", help="For the run folders; by default runs/PRESET.")] = None,
-    strategies: Annotated[SomeText, typer.Option(metavar="A,B", help="Instead of the preset's.")] = None,
+    strategies: Annotated[SomeText, typer.Option(metavar="A,B", help="Methods instead of the preset's.")] = None,
+    seeds: Annotated[SomeText, typer.Option(metavar="0,1,2|0-4", help="Seeds instead of the preset's.")] = None,
+    folds: Annotated[SomeText, typer.Option(metavar="0,1|0-3", help="Folds of held-out subjects.")] = None,
+    rounds: Annotated[SomeInt, typer.Option(min=1, help="Rounds of every run.")] = None,
+    jobs: Jobs = 1,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show runs, settings, time and disk.")
+    ] = False,
+    dashboard: Dashboard = False,
     address: Annotated[SomeText, typer.Option(help="Join this Ray cluster instead of starting one.")] = None,
     placement: Annotated[
         SomeText, typer.Option(metavar="auto|typed|virtual", help="Which node takes a client.")
@@ -75,10 +83,13 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Train: one run per strategy, fold and replicate or seed, then a table, a figure and a verdict."""
-    from actors.commands.run import run_command
+    from actors.commands.axes import parse_axes
+    from actors.commands.run import RunOptions, run_command
 
+    axes = parse_axes(strategies, seeds, folds, rounds)
+    options = RunOptions(as_json=as_json, dry_run=dry_run, jobs=jobs, dashboard=dashboard, rerun_stale=rerun_stale)
     ray = [f"runtime.{k}={v}" for k, v in (("address", address), ("placement", placement)) if v is not None]
-    run_command(target, [*(settings or []), *ray], strategies, out, as_json=as_json, rerun_stale=rerun_stale)
+    run_command(target, [*(settings or []), *ray], axes, out, options)
 
 
 @app.command()
@@ -88,15 +99,18 @@ def resume(
     other_code: Annotated[
         bool, typer.Option("--other-code", help="Go on although another program began it; the record says so.")
     ] = False,
+    jobs: Jobs = 1,
+    dashboard: Dashboard = False,
     as_json: AsJson = False,
 ) -> None:
     """Go on where runs were stopped or killed: the same bits as without the break.
 
     `--set` may change runtime.* and tracking.* only.
     """
-    from actors.commands.run import resume_command
+    from actors.commands.run import RunOptions, resume_command
 
-    resume_command(folder, settings or [], as_json=as_json, other_code=other_code)
+    options = RunOptions(as_json=as_json, jobs=jobs, dashboard=dashboard, other_code=other_code)
+    resume_command(folder, settings or [], options)
 
 
 @app.command()

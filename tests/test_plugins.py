@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from actors.commands.axes import Axes
 from actors.commands.conformance import heading
 from actors.commands.explain import explain_command
 from actors.commands.fleet import show
@@ -274,7 +275,7 @@ def test_reports_show_a_users_methods_as_their_file_states_them(hooked, tmp_path
 
 
 def test_a_method_that_was_only_planned_is_called_as_its_run_would_be(hooked, tmp_path):
-    plan = make_plan("smoke", [], f"{hooked}:Hooked,{hooked}:Ceiling", tmp_path)
+    plan = make_plan("smoke", [], Axes(strategies=(f"{hooked}:Hooked", f"{hooked}:Ceiling")), tmp_path)
     write_plan(plan)
     items = take_inventory([tmp_path]).items
     assert [(item.label, item.status) for item in items] == [("Half & half", "planned"), ("Ceiling", "planned")]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import closing
@@ -19,6 +18,7 @@ from actors.commands.study import cannot_decide, claims_facts, claims_text
 from actors.grids.display import duration, make_reporter
 from actors.grids.estimate import estimates, fitting, head_of, probe_missing
 from actors.grids.freeze import freeze
+from actors.grids.side_by_side import SideBySide, address_of, refuse_dashboard_elsewhere, run_side_by_side
 from actors.plans import (
     CellFolder,
     Plan,
@@ -32,7 +32,6 @@ from actors.plans import (
 from actors.runtime.session import SessionOptions, num_cores, ray_session
 from actors.terminal.exit_codes import CELLS_FAILED, DISK, INTERRUPTED, Stopped, say
 from actors.terminal.mlflow_export import PATIENCE_AFTER_STOP_S, PATIENCE_S, Exports
-from actors.terminal.reporter import Reporter
 from actors.terminal.signals import StopSignals
 from relief_ray.data import open_dataset
 from relief_ray.errors import UserError
@@ -60,6 +59,7 @@ class GridOptions:
         skip_failed: leave failed cells alone.
         skip_unknown: leave out methods that this version does not have.
         dashboard: start Ray's dashboard.
+        jobs: most cells at a time; None: as many as there are places.
         claims: file with the claims that the cells are to judge, instead of the grid's own.
         began_s: monotonic clock at the start of the command.
     """
@@ -71,6 +71,7 @@ class GridOptions:
     skip_failed: bool = False
     skip_unknown: bool = False
     dashboard: bool = False
+    jobs: int | None = None
     claims: Path | None = None
     began_s: float = field(default_factory=time.monotonic)
 
@@ -79,12 +80,12 @@ class GridOptions:
         return math.inf if self.budget_s is None else self.budget_s - (time.monotonic() - self.began_s)
 
 
-def _show_plan(plan: Plan, as_json: bool) -> None:
+def _show_plan(plan: Plan, options: GridOptions) -> None:
     """Print the plan for `--dry-run`: a round of every workload is timed, ``_PLAN_S`` at most; nothing is written."""
     entries = plan.cell_folders()
     known = estimates(entries, probe_missing(entries, one_each=True, say=say, limit_s=_PLAN_S))
-    places = num_places(entries)
-    if as_json:
+    places = num_places(entries, options.jobs)
+    if options.as_json:
         tell({**plan_facts(plan, entries, known, places), "claims": claims_facts(plan)})
     else:
         print(plan_text(plan, entries, known, places) + claims_text(plan))
@@ -100,7 +101,7 @@ def within_budget(
     if options.budget_s is None or not todo:
         return todo
     known = estimates(entries, probe_missing(todo, one_each=False, say=say, limit_s=max(1.0, options.left_s())))
-    places = num_places(todo)
+    places = num_places(todo, options.jobs)
     left_s = options.left_s() - START_S
     chosen = fitting(todo, known, left_s * places)
     begun = [] if chosen else head_of(todo, known, left_s)
@@ -131,25 +132,20 @@ def _sentence(
     return f"budget {duration(budget_s)}, {rest}: {len(chosen)} of {num_todo} cells to do fit{what}"
 
 
-def num_places(entries: Sequence[CellFolder]) -> int:
-    """Number of cores that trials will share: of the cluster that is joined, else of this process.
+def num_places(entries: Sequence[CellFolder], jobs: int | None = None) -> int:
+    """Number of cores that trials will share: of the cluster that is joined, else of this process; ``jobs`` at most.
 
     Raises:
         UserError: the cluster cannot be joined.
     """
-    address = _address_of(entries)
+    address = address_of(entries)
     if address is None:
-        return num_cores()
+        return min(num_cores(), jobs or num_cores())
     with ray_session(SessionOptions(address=address)):
         import ray
 
-        return max(1, int(ray.cluster_resources().get("CPU", 1.0)))
-
-
-def _address_of(entries: Sequence[CellFolder]) -> str | None:
-    """Address of the cluster, from the configuration or ``RAY_ADDRESS`` (as in a Ray job); None: a local one."""
-    chosen = entries[0].cell.config.runtime.address if entries else None
-    return chosen or os.environ.get("RAY_ADDRESS")
+        cores = max(1, int(ray.cluster_resources().get("CPU", 1.0)))
+        return min(cores, jobs or cores)
 
 
 _GRID_LOCK = "grid.lock"
@@ -223,8 +219,10 @@ def _run_grid(plan: Plan, options: GridOptions) -> None:
     Raises:
         Stopped: a signal, the budget or a full disk ended it, or cells failed; the message says how to go on.
     """
+    if options.dashboard:
+        refuse_dashboard_elsewhere(plan.cell_folders())
     if options.dry_run:
-        _show_plan(plan, options.as_json)
+        _show_plan(plan, options)
         return
     with disk_errors(plan.out, "write the grid"):
         plan.out.mkdir(parents=True, exist_ok=True)
@@ -272,7 +270,11 @@ def _run_cells(plan: Plan, entries: Sequence[CellFolder], todo: Sequence[CellFol
             )
         exports = Exports(reporter.note)
         try:
-            disk_full = _with_ray(plan, entries, todo, options, reporter, stop, exports)
+            work = SideBySide(
+                plan=plan, entries=entries, todo=todo, reporter=reporter, stop=stop, exports=exports, jobs=options.jobs,
+                dashboard=options.dashboard, out_of_time=lambda: options.left_s() <= 0,
+            )  # fmt: skip
+            disk_full = run_side_by_side(work)
         except KeyboardInterrupt:
             raise Stopped(stop.code or INTERRUPTED, _how_to_resume(plan)) from None
         finally:
@@ -281,59 +283,6 @@ def _run_cells(plan: Plan, entries: Sequence[CellFolder], todo: Sequence[CellFol
         raise Stopped(DISK, f"the disk is full; everything before is intact\n{_how_to_resume(plan)}")
     if stop.requested():
         raise Stopped(stop.code, _how_to_resume(plan))
-
-
-def _with_ray(
-    plan: Plan,
-    entries: Sequence[CellFolder],
-    todo: Sequence[CellFolder],
-    options: GridOptions,
-    reporter: Reporter,
-    stop: StopSignals,
-    exports: Exports,
-) -> bool:
-    """Run the cells on a local Ray, or on the cluster that was named; return whether the disk is full."""
-    stop_file = plan.out / ".stop"
-    stop_file.unlink(missing_ok=True)
-    # Tune imports MLflow, which reads this once.
-    os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
-    with ray_session(_session_options(todo, options.dashboard)) as url:
-        if url is not None:
-            reporter.note(f"dashboard: {url}")
-        from actors.grids.progress import GridProgress
-        from actors.grids.scheduler import Listener, fit
-
-        def on_tick() -> None:
-            if stop.requested() or progress.disk_full or options.left_s() <= 0:
-                stop_file.touch()
-
-        progress = GridProgress(entries=entries, todo=todo, reporter=reporter, exports=exports, on_tick=on_tick)
-        fit(todo, plan.name, plan.out, Listener(begun=progress.begun, ended=progress.ended, tick=progress.tick))
-    return progress.disk_full
-
-
-def _session_options(todo: Sequence[CellFolder], dashboard: bool = False) -> SessionOptions:
-    """Options of the cluster to join, or of a local one whose node has the resources of the largest fleet."""
-    address = _address_of(todo)
-    resources: dict[str, float] = {"server": 1.0}
-    if address is None:
-        for needed in {repr(e.cell.config.fleet) + repr(e.cell.config.data): e for e in todo}.values():
-            for name, amount in _devices_of(needed).items():
-                resources[name] = max(resources.get(name, 0.0), amount)
-    return SessionOptions(address=address, resources=resources, dashboard=dashboard)
-
-
-def _devices_of(entry: CellFolder) -> dict[str, float]:
-    """Ray resources of a cell's devices; empty where all clients live in the trial's process."""
-    from actors.grids.scheduler import fleet_of
-
-    total: dict[str, float] = {}
-    if entry.cell.config.runtime.mode != "inline":
-        fleet, types = fleet_of(entry.cell.config)
-        for client in fleet.clients:
-            for name, amount in types[client.device].ray_resources.items():
-                total[name] = total.get(name, 0.0) + amount
-    return total
 
 
 def _how_to_resume(plan: Plan) -> str:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from actors.commands.axes import Axes, with_axes
 from actors.plans import CellFolder, Plan, cells_in, difference, make_cell, refuse_masked, refuse_other_than, row_of
 from relief_ray.config import ExperimentConfig, override, parse, preset, read_values
 from relief_ray.errors import UserError, nearest
@@ -56,15 +57,13 @@ def _from_file(path: Path) -> Preset:
     return Preset(name=str(values.get("name", path.stem)), title=str(path), strategies=(str(name),), values=values)
 
 
-def make_plan(target: str, settings: Sequence[str], strategies: str | None, out: Path | None) -> Plan:
+def make_plan(target: str, settings: Sequence[str], axes: Axes, out: Path | None) -> Plan:
     """Check every configuration and every folder before the first run starts.
 
     Raises:
         UserError: any of them is wrong.
     """
-    chosen = load_preset(target)
-    if strategies is not None:
-        chosen = _replace_strategies(chosen, strategies)
+    chosen, settings = with_axes(load_preset(target), axes, settings)
     folder = out or Path("runs") / chosen.name
     source = Path(chosen.claims) if chosen.claims else None
     plan = Plan(name=chosen.name, out=folder, cells=tuple(cells_of(chosen, settings)), claims_file=source)
@@ -72,22 +71,6 @@ def make_plan(target: str, settings: Sequence[str], strategies: str | None, out:
         _check_folder(cell)
         _refuse_begun(cell)
     return plan
-
-
-def _replace_strategies(chosen: Preset, names: str) -> Preset:
-    """The preset with the strategies of ``a,b``.
-
-    Raises:
-        UserError: an unknown strategy; the nearest is named.
-    """
-    listed = tuple(name.strip() for name in names.split(",") if name.strip())
-    if not listed:
-        raise UserError("--strategies: found no name, expected e.g. --strategies fedavg,relief")
-    values = {key: value for key, value in chosen.values.items() if key != "strategy"}
-    return Preset(
-        name=chosen.name, title=chosen.title, strategies=listed, values=values, folds=chosen.folds, seeds=chosen.seeds,
-        replicates=chosen.replicates, claims=chosen.claims,
-    )  # fmt: skip
 
 
 def cells_of(chosen: Preset, settings: Sequence[str]) -> Iterator[Cell]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, cast, get_args
 
 from actors.commands.output import counted, table
 from actors.plans import Plan, row_of
+from actors.terminal.exit_codes import WIDTH
 from relief_ray.errors import UserError, nearest
 from relief_ray.records.claims import CLAIMS_FILE, FIGURE_TEXT, Claims, Figure, read_claims
 
@@ -190,7 +192,11 @@ def _outlooks_of(plan: Plan) -> list[Outlook]:
 def claims_text(plan: Plan) -> str:
     """Lines on a plan's claims for `--dry-run`: pairs, what they can find, or that they cannot decide."""
     found = _outlooks_of(plan)
-    return "" if not found else "\n".join([f"\nclaims: {len(found)}, judged over paired runs", *map(_line, found)])
+    return "" if not found else "\n".join([f"\n\nclaims: {len(found)}, judged over paired runs", *map(_wrapped, map(_line, found))])
+
+
+def _wrapped(line: str) -> str:
+    return textwrap.fill(line, WIDTH, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
 
 
 def cannot_decide(plan: Plan) -> list[str]:

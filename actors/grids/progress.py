@@ -27,8 +27,9 @@ def last_round(folder: Path) -> RoundRecord | None:
 
 
 def _title_of(entry: CellFolder) -> str:
-    """The cell's name without the digits of its hash."""
-    return entry.cell.name.rpartition("-")[0]
+    """The cell's name without the digits of its hash, which a run's name does not have."""
+    head, _, last = entry.cell.name.rpartition("-")
+    return head if head and entry.cell.hash.startswith(last) else entry.cell.name
 
 
 @dataclass(kw_only=True)

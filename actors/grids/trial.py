@@ -26,16 +26,18 @@ class TrialSpec:
     Attributes:
         cell: what to run.
         folder: its folder, absolute.
-        grid: the grid's name.
+        parent: name of the grid that it is a cell of; None: of none.
         stop_file: exists once a stop was requested.
         environment: the driver's variables that decide where data lie.
+        other_code: go on with a run that another program began.
     """
 
     cell: Cell
     folder: Path
-    grid: str
+    parent: str | None
     stop_file: Path
     environment: Mapping[str, str]
+    other_code: bool = False
 
 
 class CellTrial(tune.Trainable):
@@ -84,9 +86,9 @@ def _run(spec: TrialSpec, worker_cache: WorkerCache) -> RunStatus:
     if entry.status == "done":
         return "done"
     if (spec.folder / RUN_FILE).exists():
-        setup, folder = reopen(spec.folder, runtime=config.runtime)
+        setup, folder = reopen(spec.folder, runtime=config.runtime, other_code=spec.other_code)
     else:
-        setup, folder = create(config, spec.folder, parent=spec.grid)
+        setup, folder = create(config, spec.folder, parent=spec.parent)
     folder.close()
     gauges = Gauges(cell=spec.folder.name, setup=setup)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from actors.commands.axes import Axes
 from actors.commands.plan import make_plan, read_plan, write_plan
 from actors.runtime.session import SessionOptions
 from relief_ray.errors import UserError
@@ -65,7 +66,9 @@ def test_json_of_a_reused_run_keeps_to_the_vocabulary(invoke, runs: Path) -> Non
 def test_the_advice_for_a_damaged_plan_loses_no_result(invoke, tmp_path: Path) -> None:
     """Two runs were planned; one has a round, the other was never begun, and the plan is damaged."""
     command = ["run", "smoke", "--out", tmp_path, "--strategies", "fedavg,v1", *SMALL]
-    plan = make_plan("smoke", [option.removeprefix("--set=") for option in SMALL], "fedavg,v1", tmp_path)
+    plan = make_plan(
+        "smoke", [option.removeprefix("--set=") for option in SMALL], Axes(strategies=("fedavg", "v1")), tmp_path
+    )
     write_plan(plan)
     begun = plan.cells[0]
     drive(begun.config, tmp_path / begun.name, should_stop=after_rounds(1))
