@@ -66,9 +66,7 @@ def run(
     folds: Annotated[SomeText, typer.Option(metavar="0,1|0-3", help="Folds of held-out subjects.")] = None,
     rounds: Annotated[SomeInt, typer.Option(min=1, help="Rounds of every run.")] = None,
     jobs: Jobs = 1,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only show runs, settings, time and disk.")
-    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show runs, settings, time and disk.")] = False,
     dashboard: Dashboard = False,
     address: Annotated[SomeText, typer.Option(help="Join this Ray cluster instead of starting one.")] = None,
     placement: Annotated[

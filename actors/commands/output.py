@@ -16,7 +16,6 @@ from actors.terminal.mlflow_export import where_to_look
 from actors.terminal.reporter import headline_f1
 from relief_ray.records.cells import STATUS_TEXT
 from relief_ray.report.runs import split_name
-from relief_ray.strategies import facts_of
 
 MIB = 2**20
 
@@ -63,8 +62,7 @@ def counts(entries: Sequence[CellFolder]) -> str:
 
 def plan_text(plan: Plan, entries: Sequence[CellFolder], known: Mapping[str, Estimate], num_places: int) -> str:
     """Table of cells by setting and method, with time, disk, and the source of these estimates."""
-    named = {e.cell.label: facts_of(e.cell.config.strategy, e.cell.label).name for e in entries}
-    rows = [[setting, named[label], *rest] for (setting, label), rest in estimate_rows(entries, known).items()]
+    rows = [[setting, method, *rest] for (setting, method), rest in estimate_rows(entries, known).items()]
     shown = table(["setting", "method", "to do", "a cell", "all", "disk"], rows[:_MAX_ROWS], left=2)
     more = [f"  ... and {len(rows) - _MAX_ROWS} rows more"] if len(rows) > _MAX_ROWS else []
     data = sorted({f"{e.cell.config.data.name}, {split_name(e.cell.config.data.split)}" for e in entries})
@@ -102,7 +100,7 @@ def estimate_rows(
     """Cells to do of all, seconds of one and of all, and disk; by setting and method."""
     groups: dict[tuple[str, str], list[CellFolder]] = {}
     for entry in entries:
-        groups.setdefault((entry.cell.setting, entry.cell.label), []).append(entry)
+        groups.setdefault((entry.cell.setting, entry.cell.method), []).append(entry)
     rows = {}
     for key, members in groups.items():
         estimated = [known[e.cell.name] for e in members if e.cell.name in known]
@@ -118,7 +116,7 @@ def estimate_notes(entries: Sequence[CellFolder], known: Mapping[str, Estimate])
     methods: dict[str, dict[str, None]] = {}
     for entry in entries:
         if entry.cell.name in known:
-            methods.setdefault(known[entry.cell.name].origin, {})[entry.cell.label] = None
+            methods.setdefault(known[entry.cell.name].origin, {})[entry.cell.method] = None
     return [
         line
         for origin, labels in methods.items()
@@ -204,7 +202,7 @@ def _score_rows(entries: Sequence[CellFolder]) -> list[tuple[str, str, str, str]
     for entry in entries:
         f1 = headline_f1(last_round(entry.folder)) if entry.status == "done" else None
         if f1 is not None:
-            groups.setdefault((entry.cell.setting, entry.cell.label), []).append(100 * f1)
+            groups.setdefault((entry.cell.setting, entry.cell.method), []).append(100 * f1)
     return [
         (setting, label, f"{fmean(v):.1f}" + (f"±{stdev(v):.1f}" if len(v) > 1 else ""), str(len(v)))
         for (setting, label), v in groups.items()

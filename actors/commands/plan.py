@@ -24,9 +24,10 @@ from relief_ray.records.claims import register_claims
 from relief_ray.records.lock import FileLock
 from relief_ray.records.run_folder import LOCK_FILE, RUN_FILE, read_rounds, read_run
 from relief_ray.strategies import REFERENCE
-from tune_configs.cells import Cell, numbers
+from tune_configs.cells import Cell
 from tune_configs.grid import Draw, draw_of
 from tune_configs.presets import PRESETS, Preset, make_preset
+from tune_configs.scaling import numbers
 
 _SUFFIXES = (".yaml", ".yml", ".json")
 

@@ -48,8 +48,8 @@ def run_plan_text(plan: Plan, entries: Sequence[CellFolder], known: Mapping[str,
     """The runs by method, what of their settings differs from the defaults, and how long they take."""
     data = plan.cells[0].config.data
     rows = [
-        [label, *_axes_of([e for e in entries if e.cell.label == label]), *rest]
-        for (_, label), rest in estimate_rows(entries, known).items()
+        [method, *_axes_of([e for e in entries if e.cell.method == method]), *rest]
+        for (_, method), rest in estimate_rows(entries, known).items()
     ]
     settings = [f"  {key} = {value}" for key, value in differing(plan).items()]
     parts = [

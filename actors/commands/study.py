@@ -192,7 +192,8 @@ def _outlooks_of(plan: Plan) -> list[Outlook]:
 def claims_text(plan: Plan) -> str:
     """Lines on a plan's claims for `--dry-run`: pairs, what they can find, or that they cannot decide."""
     found = _outlooks_of(plan)
-    return "" if not found else "\n".join([f"\n\nclaims: {len(found)}, judged over paired runs", *map(_wrapped, map(_line, found))])
+    head = f"\n\nclaims: {len(found)}, judged over paired runs"
+    return "" if not found else "\n".join([head, *map(_wrapped, map(_line, found))])
 
 
 def _wrapped(line: str) -> str:

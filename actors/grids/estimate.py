@@ -120,7 +120,7 @@ def probe_missing(
     began = perf_counter()
     for number, (key, entry) in enumerate(wanted.items(), 1):
         place = entry.cell.setting or entry.cell.config.data.name
-        say(f"timing a round of {entry.cell.label} on {place} ({number} of {len(wanted)})")
+        say(f"timing a round of {entry.cell.method} on {place} ({number} of {len(wanted)})")
         try:
             with time_limit(limit_s - (perf_counter() - began)):
                 if number == 1:

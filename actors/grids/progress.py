@@ -195,7 +195,7 @@ def leaders(entries: Iterable[CellFolder], scores: Mapping[str, float]) -> tuple
     by_setting: dict[str, dict[str, list[float]]] = {}
     for entry in entries:
         if entry.cell.name in scores:
-            by_setting.setdefault(entry.cell.setting, {}).setdefault(entry.cell.label, []).append(
+            by_setting.setdefault(entry.cell.setting, {}).setdefault(entry.cell.method, []).append(
                 scores[entry.cell.name]
             )
     rows = []

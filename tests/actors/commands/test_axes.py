@@ -7,10 +7,10 @@ import pytest
 from actors.commands.axes import Axes, parse_axes, parse_numbers, with_axes
 from actors.commands.plan import load_preset
 from relief_ray.errors import UserError
-from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.records.base import comparable
+from relief_ray.records.run_folder import read_rounds, read_run
 from tests.actors.conftest import SMALL, Invoke
-from tests.own import METHOD, write  # noqa: F401 - a fixture
+from tests.own import METHOD
 
 
 @pytest.mark.parametrize(
