@@ -79,6 +79,11 @@ def plan_study_command(folders: Sequence[Path], question: StudyQuestion, as_json
     if question.sd is not None and question.sd <= 0:
         raise UserError(f"--sd {question.sd:g}: expected points above 0")
     scatter = _scatter(folders, question) if folders else None
+    if scatter is not None and scatter.sd == 0:
+        raise UserError(
+            f"plan-study: all {scatter.num_pairs} paired differences of {question.first} and {question.second} are the "
+            "same, so they say nothing of scatter; expected runs that differ, or --sd POINTS"
+        )
     facts = _study_facts(question, scatter)
     print(json.dumps(facts) if as_json else _study_text(question, scatter, facts))
 

@@ -20,6 +20,7 @@ from ray import tune
 from actors.grids.trial import CellTrial, TrialSpec
 from actors.launch import choose_mode
 from actors.plans import CellFolder, keep_error, look_at
+from actors.runtime import user_code
 from actors.runtime.placement import GRAIN, HostSpec, Resources, plan_actors, plan_packed, shortage
 from relief_ray.config import ExperimentConfig
 from relief_ray.data import num_clients, open_dataset
@@ -216,7 +217,7 @@ def _tuner(
         return str(trial.config["cell"])
 
     return tune.Tuner(
-        tune.with_resources(tune.with_parameters(CellTrial, specs=dict(specs)), factory),
+        tune.with_resources(tune.with_parameters(CellTrial, specs=[_put(specs)]), factory),
         param_space={"cell": tune.grid_search(list(specs))},
         tune_config=tune.TuneConfig(
             reuse_actors=True,
@@ -234,6 +235,12 @@ def _tuner(
             verbose=0,
         ),
     )
+
+
+def _put(specs: Mapping[str, TrialSpec]) -> ray.ObjectRef[Mapping[str, TrialSpec]]:
+    """Put the specifications where every trial finds them, with the files of methods, data and backbones of users."""
+    modules = {module for spec in specs.values() for module in spec.cell.config.modules()}
+    return user_code.put(dict(specs), tuple(sorted(modules)))
 
 
 def _explain_lost(entries: Sequence[CellFolder]) -> None:
