@@ -4,7 +4,7 @@ import logging
 import sys
 import warnings
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -265,6 +265,19 @@ def conformance(
     from actors.commands.conformance import conformance_command
 
     conformance_command(target, settings or [], ray, as_json)
+
+
+@app.command()
+def new(
+    kind: Annotated[Literal["method", "dataset", "backbone", "grid"], typer.Argument(help="What to write.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the file, e.g. my_method.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the file and its tests.")] = Path(),
+    as_json: AsJson = False,
+) -> None:
+    """Write a short working file of your own, with its tests: the start of a method, data set, backbone or grid."""
+    from actors.commands.new import new_command
+
+    new_command(kind, name, out, as_json)
 
 
 @app.command()
