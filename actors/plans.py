@@ -18,6 +18,7 @@ from relief_ray.errors import UserError
 from relief_ray.experiment.recording import now
 from relief_ray.files import disk_errors, move, unused, write_atomic
 from relief_ray.models.backbone import frozen_mismatch
+from relief_ray.plugins import blamed
 from relief_ray.records.cells import (
     GRID_FILE,
     CellState,
@@ -240,8 +241,9 @@ def refuse_other_than(sections: tuple[str, ...], settings: Sequence[str]) -> Non
 
 def keep_error(folder: Path, error: BaseException | str) -> None:
     """Write why a cell failed to its ``error.json``."""
-    message = error if isinstance(error, str) else str(error) or type(error).__name__
-    kind = "" if isinstance(error, str | UserError) else f"{type(error).__name__}: "
+    theirs = None if isinstance(error, str | UserError) else blamed(error)
+    message = error if isinstance(error, str) else str(theirs or error) or type(error).__name__
+    kind = "" if theirs is not None or isinstance(error, str | UserError) else f"{type(error).__name__}: "
     trace = "" if isinstance(error, str) else "".join(traceback.format_exception(error))
     content = {"error": mask_text(kind + message), "at": now(), "traceback": mask_text(trace)}
     with disk_errors(folder, "keep the error"):

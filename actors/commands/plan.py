@@ -43,13 +43,26 @@ def load_preset(target: str) -> Preset:
     path = Path(target)
     if path.suffix in _SUFFIXES or path.is_file():
         return _from_file(path)
+    if path.is_dir():
+        raise UserError(
+            f"{target}: is a folder, expected a preset or a file; go on with its runs: relief-ray resume {target}"
+        )
     raise UserError(
         f"preset {target!r}: unknown{nearest(target, PRESETS)}; expected {', '.join(PRESETS)}, or a file (FILE.yaml)"
     )
 
 
 def _from_file(path: Path) -> Preset:
-    """A configuration file as a preset of one run, with the file's strategy, seed and fold."""
+    """A configuration file as a preset of one run, with the file's strategy, seed and fold.
+
+    Raises:
+        UserError: there is no such file, or it cannot be read.
+    """
+    if not path.is_file():
+        raise UserError(
+            f"{path}: no such file in {Path.cwd()}; expected a configuration file (YAML or JSON), or a preset: "
+            f"{', '.join(PRESETS)}"
+        )
     values = read_values(path)
     strategy = values.pop("strategy", REFERENCE)
     name = strategy.get("name") if isinstance(strategy, dict) else strategy

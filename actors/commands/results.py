@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from actors.commands.next_steps import next_steps, refuse_nested
 from actors.plans import Plan
 from actors.terminal.exit_codes import WIDTH
 from actors.terminal.mlflow_export import where_to_look
@@ -89,6 +90,7 @@ def show_results(plan: Plan, as_json: bool) -> None:
         return
     where = where_to_look(plan.cells[0].config.tracking, plan.out)
     _print_text(comparison, [f"Figure  {path}" for path in written] + where, sentence)
+    print("\n" + "\n".join(next_steps(plan)), flush=True)
 
 
 def compare_command(folders: Sequence[Path], out: Path | None, as_json: bool) -> None:
@@ -99,6 +101,7 @@ def compare_command(folders: Sequence[Path], out: Path | None, as_json: bool) ->
     """
     from relief_ray.report.comparison import compare
 
+    refuse_nested(folders, "compare")
     comparison = compare(find_runs(folders))
     written, sentence = _write_files(comparison, out) if out is not None else [], verdict(comparison, folders)
     if as_json:
@@ -191,6 +194,7 @@ def _draw_curves(comparison: Comparison, path: Path) -> list[Path]:
 
 def sync_command(folders: Sequence[Path], uri: str | None, as_json: bool) -> None:
     """Run `relief-ray sync`."""
+    refuse_nested(folders, "sync")
     for folder in find_runs(folders):
         done = sync(folder, uri)
         if as_json:

@@ -16,8 +16,9 @@ from relief_ray.records.tracking import MlflowTracker, NullTracker, Tracker
 PATIENCE_S, PATIENCE_AFTER_STOP_S = 30.0, 3.0
 _MISSING = "MLflow is not installed: nothing is exported (install relief-ray[server], then: relief-ray sync DIR)"
 
-# MLflow's interface opens on language-model traces, whatever an experiment's kind; the first experiment of a file is 1.
-PAGE = "http://127.0.0.1:5000/#/experiments/1/runs?workflowType=machine_learning"
+# MLflow's interface opens on language-model traces, whatever an experiment's kind, and then on a list without metrics:
+# this address has the charts. The first experiment of a file is 1.
+PAGE = "http://127.0.0.1:5000/#/experiments/1/runs?workflowType=machine_learning&compareRunsMode=CHART"
 
 
 def where_to_look(config: TrackingConfig, out: Path) -> list[str]:

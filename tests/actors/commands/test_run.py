@@ -135,7 +135,7 @@ def test_a_run_that_failed_before_its_first_round_can_be_started_again(invoke, t
     ("args", "expected"),
     [
         (["run", "smokey"], "unknown (did you mean 'smoke'?)"),
-        (["run", "missing.yaml"], "missing.yaml: cannot be read as YAML"),
+        (["run", "missing.yaml"], "missing.yaml: no such file in"),
         (["run", "smoke", "--set=rouns=2"], "unknown key 'rouns' (did you mean 'rounds'?)"),
         (["run", "smoke", "--set=training.epoch=2"], "unknown key 'training.epoch' (did you mean 'epochs'?)"),
         (["run", "smoke", "--set=rounds=0"], "rounds = 0"),
