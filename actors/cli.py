@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from actors.grid_commands import grid
 from actors.subcommands import data, device, fleet, model
 from actors.terminal.exit_codes import EXIT_CODES
 from actors.terminal.options import AsJson, Dashboard, Jobs, Main, Settings, SomeInt, SomeNumber, SomePath, SomeText
@@ -33,6 +34,7 @@ app.add_typer(device, name="device")
 app.add_typer(fleet, name="fleet")
 app.add_typer(model, name="model")
 app.add_typer(data, name="data")
+app.add_typer(grid, name="grid")
 
 
 def _show_version(is_wanted: bool) -> None:
@@ -109,46 +111,6 @@ def resume(
 
     options = RunOptions(as_json=as_json, jobs=jobs, dashboard=dashboard, other_code=other_code)
     resume_command(folder, settings or [], options)
-
-
-@app.command()
-def grid(
-    target: Annotated[
-        str, typer.Argument(metavar="MODULE|FILE.py|resume|status|freeze", help="A grid, or what to do.")
-    ],
-    folder: Annotated[
-        SomePath, typer.Argument(metavar="[DIR]", help="The grid's folder, for the latter three.")
-    ] = None,
-    settings: Settings = None,
-    out: Annotated[SomePath, typer.Option(metavar="DIR", help="For the cells; by default runs/grid-MODULE.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show cells, estimated time and disk.")] = False,
-    budget: Annotated[SomeText, typer.Option(metavar="8h", help="Time a round of every method, run what fits.")] = None,
-    skip_unknown: Annotated[bool, typer.Option("--skip-unknown", help="Leave out methods not built yet.")] = False,
-    skip_failed: Annotated[bool, typer.Option("--skip-failed", help="Do not try failed cells again.")] = False,
-    rerun_stale: Annotated[
-        bool,
-        typer.Option("--rerun-stale", help="Compute cells of another program or weights again; the old are set aside."),
-    ] = False,
-    address: Annotated[SomeText, typer.Option(help="Join this Ray cluster instead of starting one.")] = None,
-    dashboard: Annotated[bool, typer.Option("--dashboard", help="Ray's dashboard with a local cluster.")] = False,
-    claims: Annotated[SomePath, typer.Option(metavar="FILE.yaml", help="Claims to judge, at most six.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Run a table or figure of the paper through Ray Tune, cell by cell; `grid resume DIR` runs what is missing.
-
-    Grids: main_cnn, main_lora, ablation, sensitivity, diagnostics, testbed, coupling, search_lr, smoke. `--set` scales
-    them (`replicates=12`, `datasets=dsa`, `'methods=[fedavg, relief]'`, `rounds=20`) and changes any value of a cell.
-    """
-    from actors.commands.grid import GridOptions, grid_command
-    from actors.grids.estimate import parse_hours
-
-    options = GridOptions(
-        as_json=as_json, dry_run=dry_run, budget_s=None if budget is None else parse_hours(budget),
-        rerun_stale=rerun_stale, skip_failed=skip_failed, skip_unknown=skip_unknown, dashboard=dashboard,
-        claims=claims,
-    )  # fmt: skip
-    address_setting = [] if address is None else [f"runtime.address={address}"]
-    grid_command(target, folder, [*(settings or []), *address_setting], out, options)
 
 
 @app.command()

@@ -24,6 +24,7 @@ from relief_ray.records.cells import (
     CellState,
     PlanFile,
     PlannedCell,
+    SuggestedSearch,
     count_begun,
     look,
     read_plan_file,
@@ -82,7 +83,8 @@ class CellFolder:
 class Plan:
     """Cells of one command in the order of computation, in folders below ``out``; ``title`` is a grid's own.
 
-    ``claims_file``: the claims that the command names; ``claims``: those that the plan on disk has.
+    ``claims_file``: the claims that the command names; ``claims``: those that the plan on disk has; ``search``: of
+    tries that a sampler suggests.
     """
 
     out: Path
@@ -91,6 +93,7 @@ class Plan:
     cells: tuple[Cell, ...]
     claims_file: Path | None = None
     claims: PlannedClaims | None = None
+    search: SuggestedSearch | None = None
 
     def cell_folders(self) -> tuple[CellFolder, ...]:
         """Every cell with the status of its folder, as it is now."""
@@ -164,7 +167,14 @@ def read_grid(out: Path, settings: Sequence[str] = ()) -> Plan:
     if not path.exists():
         raise UserError(f"{out}: no {GRID_FILE}; expected a folder that `relief-ray grid` made")
     plan = read_plan_file(path)
-    return Plan(out=out, name=plan.name, title=plan.title, cells=cells_in(plan, path, settings), claims=plan.claims)
+    return Plan(
+        out=out,
+        name=plan.name,
+        title=plan.title,
+        cells=cells_in(plan, path, settings),
+        claims=plan.claims,
+        search=plan.search,
+    )
 
 
 def write_grid(plan: Plan) -> Plan:
@@ -182,7 +192,9 @@ def write_grid(plan: Plan) -> Plan:
     rows = tuple(row_of(cell) for cell in cells)
     begun = count_begun(plan.out, [cell.name for cell in cells])
     claims = register_claims(plan.out, plan.claims_file, claims, begun=begun, now=now())
-    write_plan_file(plan.out / GRID_FILE, PlanFile(name=plan.name, title=plan.title, cells=rows, claims=claims))
+    write_plan_file(plan.out / GRID_FILE, PlanFile(
+        name=plan.name, title=plan.title, cells=rows, claims=claims, search=plan.search,
+    ))  # fmt: skip
     return replace(plan, cells=cells, claims=claims)
 
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from actors.commands.output import plan_facts, plan_text, print_end, print_status, tell
+from actors.commands.search import SuggestedTries, again, suggested_tries
 from actors.commands.study import cannot_decide, claims_facts, claims_text
 from actors.grids.display import duration, make_reporter
 from actors.grids.estimate import estimates, fitting, head_of, probe_missing
@@ -61,6 +63,9 @@ class GridOptions:
         dashboard: start Ray's dashboard.
         jobs: most cells at a time; None: as many as there are places.
         claims: file with the claims that the cells are to judge, instead of the grid's own.
+        search: sampler that suggests a search's tries; None: those that the grid lists.
+        tries: tries of every method and place that a sampler suggests; None: as many as the grid lists.
+        seed: of the sampler.
         began_s: monotonic clock at the start of the command.
     """
 
@@ -73,6 +78,9 @@ class GridOptions:
     dashboard: bool = False
     jobs: int | None = None
     claims: Path | None = None
+    search: Literal["optuna"] | None = None
+    tries: int | None = None
+    seed: int = 0
     began_s: float = field(default_factory=time.monotonic)
 
     def left_s(self) -> float:
@@ -156,30 +164,12 @@ _TUNED_FILE = Path("results/tuned.json")
 _JOB_FOLDERS = "working_dir_files"
 
 
-def grid_command(
-    target: str, folder: Path | None, settings: Sequence[str], out: Path | None, options: GridOptions
-) -> None:
-    """Run `relief-ray grid`.
-
-    Raises:
-        UserError: a folder where none belongs, or none where one does.
-    """
-    if target not in ("resume", "status", "freeze"):
-        if folder is not None:
-            raise UserError(f"grid {target} {folder}: expected one name; name the folder with --out {folder}")
-        _start(target, settings, out, options)
-    elif folder is None or (out is not None and target != "freeze"):
-        raise UserError(f"grid {target}: expected a folder, e.g. relief-ray grid {target} runs/grid-smoke")
-    elif target == "resume":
-        _resume(folder, settings, options)
-    elif target == "freeze":
-        freeze_choices(folder, out or _TUNED_FILE, options.as_json)
-    else:
-        _status(folder, options.as_json)
-
-
-def _start(target: str, settings: Sequence[str], out: Path | None, options: GridOptions) -> None:
+def start_grid(target: str, settings: Sequence[str], out: Path | None, options: GridOptions) -> None:
     """Run `relief-ray grid MODULE`."""
+    if options.search is not None:
+        place = (out or Path("runs") / f"grid-{load_grid(target).name}-{options.search}").absolute()
+        _run_search(suggested_tries(target, settings, place, options.tries, options.seed), options)
+        return
     grid = load_grid(target)
     cells = cells_of(grid, settings, skip_unknown=options.skip_unknown)
     if not cells:
@@ -189,23 +179,27 @@ def _start(target: str, settings: Sequence[str], out: Path | None, options: Grid
     _run_grid(Plan(out=place, name=grid.name, title=grid.title, cells=cells, claims_file=source), options)
 
 
-def _resume(folder: Path, settings: Sequence[str], options: GridOptions) -> None:
+def resume_grid(folder: Path, settings: Sequence[str], options: GridOptions) -> None:
     """Run `relief-ray grid resume DIR`."""
     refuse_other_than(("runtime.", "tracking."), settings)
     plan = read_grid(folder.absolute(), settings)
     for cell in plan.cells:
         refuse_masked(cell.config, folder)
-    _run_grid(plan, options)
+    if plan.search is not None:
+        _run_search(again(plan, settings), options)
+    else:
+        _run_grid(plan, options)
 
 
-def _status(folder: Path, as_json: bool) -> None:
+def show_status(folder: Path, as_json: bool) -> None:
     """Run `relief-ray grid status DIR`."""
     plan = read_grid(folder.absolute())
     print_status(plan, plan.cell_folders(), as_json)
 
 
-def freeze_choices(folder: Path, file: Path, as_json: bool) -> None:
+def freeze_choices(folder: Path, out: Path | None, as_json: bool) -> None:
     """Run `relief-ray grid freeze DIR`; as JSON: what was written, and a line about every method."""
+    file = out or _TUNED_FILE
     lines = freeze(read_grid(folder.absolute()), file)
     if as_json:
         tell({"written": str(file), "methods": lines, **json.loads(file.read_text())})
@@ -224,6 +218,41 @@ def _run_grid(plan: Plan, options: GridOptions) -> None:
     if options.dry_run:
         _show_plan(plan, options)
         return
+    wanted = {cell.name for cell in plan.cells}
+    _finish(_carry_out(plan, options), wanted, options)
+
+
+def _run_search(search: SuggestedTries, options: GridOptions) -> None:
+    """Run a search batch by batch; the first batch alone is shown before it.
+
+    Raises:
+        Stopped: as for a grid.
+    """
+    plan = search.ask()
+    if options.dry_run:
+        say(f"{plan.title}; the first {search.num_tries} of them")
+        _show_plan(plan, options)
+        return
+    # Ray stays up between batches.
+    with ray_session(_session_options(plan, options)):
+        plan = _carry_out(plan, options)
+        while search.tell(plan) and not search.is_complete and options.left_s() > 0:
+            plan = _carry_out(search.ask(), options)
+    _finish(plan, {cell.name for cell in plan.cells}, options)
+
+
+def _session_options(plan: Plan, options: GridOptions) -> SessionOptions:
+    address = address_of(plan.cell_folders())
+    cores = None if options.jobs is None else max(options.jobs, num_cores())
+    return SessionOptions(address=address, num_cpus=cores, resources={"server": 1.0}, dashboard=options.dashboard)
+
+
+def _carry_out(plan: Plan, options: GridOptions) -> Plan:
+    """Run the plan's cells that are not done yet; return the plan with all cells of its folder.
+
+    Raises:
+        Stopped: a signal or a full disk ended it.
+    """
     with disk_errors(plan.out, "write the grid"):
         plan.out.mkdir(parents=True, exist_ok=True)
     wanted = {cell.name for cell in plan.cells}
@@ -240,7 +269,16 @@ def _run_grid(plan: Plan, options: GridOptions) -> None:
         todo = within_budget(plan, entries, todo, options)
         if todo:
             _run_cells(plan, entries, todo, options)
-        print_end(plan, plan.cell_folders(), options.as_json)
+    return plan
+
+
+def _finish(plan: Plan, wanted: Collection[str], options: GridOptions) -> None:
+    """Say where the grid stands.
+
+    Raises:
+        Stopped: cells of this command failed.
+    """
+    print_end(plan, plan.cell_folders(), options.as_json)
     failed = [e for e in plan.cell_folders() if e.status == "failed" and e.cell.name in wanted]
     if failed:
         raise Stopped(
