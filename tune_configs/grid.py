@@ -97,7 +97,7 @@ def own_dataset(
     path = import_path(path)
     num_folds = max(1, len(get_spec(path).subjects) // 2)
     return Dataset(
-        name=name or short_name(path),
+        name=name or _short_name(path),
         settings={"data.name": path, "data.split": split, **settings},
         folds=tuple(range(num_folds)) if split == "held_out_subject" else (),
     )
@@ -106,10 +106,10 @@ def own_dataset(
 def own_backbone(path: str, *, name: str = "") -> Level:
     """A level for a backbone of a user's own, by its import path; ``name`` as in ``own_dataset``."""
     path = import_path(path)
-    return Level(name=name or short_name(path), settings={"backbone": path})
+    return Level(name=name or _short_name(path), settings={"backbone": path})
 
 
-def short_name(path: str) -> str:
+def _short_name(path: str) -> str:
     """Return the attribute of an import path in small letters: ``sleep`` of ``my_data:SLEEP``."""
     return path.rpartition(":")[2].lower()
 

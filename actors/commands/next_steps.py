@@ -1,4 +1,4 @@
-"""What to type after a command has ended: the lines that `run` ends with, and choices for a folder of runs."""
+"""Commands to type next: the lines that `run` ends with, and choices where a folder of several runs is named."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ def refuse_several(folder: Path, command: str, rest: str = "") -> None:
         return
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder; expected a run folder, e.g. runs/demo/relief-f0-r0")
-    runs = runs_below(folder)
+    runs = _runs_below(folder)
     if not runs:
         raise UserError(f"{folder}: no {RUN_FILE} there or below; expected a folder that `relief-ray run` made")
     raise UserError(f"{folder}: holds {len(runs)} runs, expected one; type one of:\n{_listed(runs, command, rest)}")
 
 
-def runs_below(folder: Path) -> list[Path]:
+def _runs_below(folder: Path) -> list[Path]:
     """Run folders one or two folders below, those of one plan together."""
     return sorted({path.parent for pattern in ("*", "*/*") for path in folder.glob(f"{pattern}/{RUN_FILE}")})
 

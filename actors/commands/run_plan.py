@@ -41,10 +41,10 @@ def show_plan(plan: Plan, jobs: int, as_json: bool) -> None:
         facts = plan_facts(plan, entries, known, places)
         tell({**facts, "settings": differing(plan), "claims": claims_facts(plan)})
     else:
-        print(run_plan_text(plan, entries, known, places) + claims_text(plan))
+        print(_run_plan_text(plan, entries, known, places) + claims_text(plan))
 
 
-def run_plan_text(plan: Plan, entries: Sequence[CellFolder], known: Mapping[str, Estimate], places: int) -> str:
+def _run_plan_text(plan: Plan, entries: Sequence[CellFolder], known: Mapping[str, Estimate], places: int) -> str:
     """The runs by method, what of their settings differs from the defaults, and how long they take."""
     data = plan.cells[0].config.data
     rows = [

@@ -150,7 +150,7 @@ class _StopAll(tune.Stopper):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrialPlan:
-    """How a command's cells run as trials.
+    """Settings of a command's trials.
 
     Attributes:
         out: folder of the cells.

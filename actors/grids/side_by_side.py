@@ -24,7 +24,7 @@ def _never() -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SideBySide:
-    """What runs, and who hears of it.
+    """Cells to run several at a time, and listeners.
 
     Attributes:
         plan: the plan that the cells belong to; its folder holds the file that stops all trials.

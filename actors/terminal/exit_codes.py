@@ -17,7 +17,7 @@ ROUND_VOID = 3
 DISK = 4
 CELLS_FAILED = 5
 DIFFERENT = 6
-USER_CODE = 7
+_USER_CODE = 7
 WIDTH = 80
 INTERRUPTED = 130
 _READER_GONE = 141
@@ -32,7 +32,7 @@ EXIT_CODES = (
     (CELLS_FAILED, "cells of a grid failed, the others are done; go on with `relief-ray grid resume DIR`"),
     (DIFFERENT, "a cell that was computed again gave other results (`relief-ray reproduce`)"),
     (
-        USER_CODE,
+        _USER_CODE,
         "a file of your own (method, data set, backbone) raised an error; the message names its line",
     ),
     (INTERRUPTED, "stopped by Ctrl-C (SIGINT); go on with `relief-ray resume DIR`"),
@@ -63,7 +63,7 @@ def exit_code(error: BaseException) -> int:
         return BAD_INPUT
     if _is_void(error):
         return ROUND_VOID
-    return INTERNAL if _theirs(error) is None else USER_CODE
+    return INTERNAL if _theirs(error) is None else _USER_CODE
 
 
 def _theirs(error: BaseException) -> BaseException | None:
@@ -98,7 +98,7 @@ def report(error: BaseException) -> int:
             "       This is a fault of relief-ray, not of your input; what was recorded before it is intact."
         )
     else:
-        say(block("error: ", str(_theirs(error) if code == USER_CODE else error)))
+        say(block("error: ", str(_theirs(error) if code == _USER_CODE else error)))
     return code
 
 
