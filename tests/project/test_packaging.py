@@ -46,6 +46,7 @@ def test_wheel_holds_the_three_packages_and_nothing_else(wheel):
     assert {f"{package}/py.typed" for package in PACKAGES} <= set(names)
     assets = {name_of(path) for path in (ROOT / "relief_ray/data/assets").glob("*") if path.is_file()}
     assert assets | {"relief_ray/citations.bib"} <= set(names)
+    assert {name_of(path) for path in (ROOT / "actors/templates").iterdir()} <= set(names)
     assert {name_of(path) for path in sources()} <= set(names)
 
 
