@@ -33,9 +33,17 @@ def caption(comparison: Comparison) -> str:
         f"{mark(first)}{config_text(first.run, 'data.name')}, {split_name(config_text(first.run, 'data.split'))}, "
         f"{len(comparison.subjects)} test subjects; {first.planned} round{'' if first.planned == 1 else 's'}, "
         f"E = {config_int(first.run, 'training.epochs')}, window stride {config_text(first.run, 'data.stride_s')} s, "
-        f"{folds}, {seeds}. Last evaluated round; mean ± sample standard deviation over runs. "
+        f"{_unusual_data(first)}{folds}, {seeds}. Last evaluated round; mean ± sample standard deviation over runs. "
         f"{clock_sentence(comparison)} `wall, s` is measured here, evaluation included."
     )
+
+
+def _unusual_data(loaded: Loaded) -> str:
+    """The length of windows and the partition where they are not the usual ones, each with a comma after it."""
+    window, partition = (config_text(loaded.run, f"data.{key}", "") for key in ("window_s", "partition"))
+    alpha = config_text(loaded.run, "data.dirichlet_alpha")
+    skewed = "" if partition in ("", "subject") else f"partition {partition} (alpha {alpha}), "
+    return (f"windows of {window} s, " if window else "") + skewed
 
 
 def mark(loaded: Loaded) -> str:
@@ -70,7 +78,9 @@ def protocol(experiment: Experiment) -> str:
         _named(experiment, "E = {} local epochs", "training.epochs"),
         "values chosen by a search" if experiment.choice else _named(experiment, "learning rate {}", "training.lr"),
         "" if "training.batch_size" in experiment.searched else _named(experiment, "batch {}", "training.batch_size"),
+        _named(experiment, "windows of {} s", "data.window_s"),
         _named(experiment, "window stride {} s", "data.stride_s"),
+        "" if experiment.text("data.partition") == "subject" else _named(experiment, "partition {}", "data.partition"),
         _named(experiment, "missing modality `{}`", "training.missing"),
         split_name(experiment.text("data.split")),
         looked if every else "",
