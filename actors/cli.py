@@ -118,6 +118,10 @@ def compare(
     folders: Folders,
     out: Annotated[SomePath, typer.Option(metavar="DIR", help="Write table and figures there.")] = None,
     bibtex: Annotated[bool, typer.Option("--bibtex", help="References of the methods instead.")] = False,
+    wide: Annotated[bool, typer.Option("--wide", help="All columns, in a narrow terminal too.")] = False,
+    setting: Annotated[
+        SomeText, typer.Option(metavar="TEXT", help="Part of a setting's name, where committed results hold several.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Put runs side by side: F1, time, energy, bytes, differences with intervals, verdicts on claims named before."""
@@ -126,14 +130,15 @@ def compare(
     if bibtex:
         bibtex_command(folders)
     else:
-        compare_command(folders, out, as_json)
+        compare_command(folders, out, as_json, wide=wide, setting=setting)
 
 
 @app.command()
 def report(
     folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders of runs or grids.")],
     out: Annotated[
-        SomePath, typer.Option(metavar="DIR", help="For the report; by default report in the first.")
+        SomePath,
+        typer.Option(metavar="DIR", help="For the report; by default DIR/report, of committed results ./report."),
     ] = None,
     commit: Annotated[
         SomePath, typer.Option(metavar="DIR", help="Also write DIR/cells.json: results small enough for a repository.")
@@ -218,15 +223,17 @@ def strategies(
 
 @app.command()
 def conformance(
-    target: Annotated[str, typer.Argument(metavar="STRATEGY|DATASET", help="A name, my.module:MyMethod or :MY_DATA.")],
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="A name, my.module:MyMethod, :MyNet or :MY_DATA.")],
     settings: Settings = None,
     ray: Annotated[bool, typer.Option("--ray/--no-ray", help="Compare with a run on Ray too.")] = True,
+    equals: Annotated[str, typer.Option(metavar="METHOD", help="Judge only whether its rounds are METHOD's.")] = "",
+    within: Annotated[float, typer.Option(help="With --equals: the largest difference of a value.")] = 0.0,
     as_json: AsJson = False,
 ) -> None:
-    """Try out the rules that every strategy keeps, or every dataset's loader; name the one that is broken."""
+    """Try out the rules that every method, backbone or dataset keeps; name the one that is broken."""
     from actors.commands.conformance import conformance_command
 
-    conformance_command(target, settings or [], ray, as_json)
+    conformance_command(target, settings or [], ray, as_json, equals, within)
 
 
 @app.command()

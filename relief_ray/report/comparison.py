@@ -11,13 +11,14 @@ from typing import Protocol, TypeVar
 from pydantic import JsonValue
 
 from relief_ray.config import parse
+from relief_ray.data.registry import get_spec
 from relief_ray.errors import UserError
 from relief_ray.records.schema import MethodFacts, RunRecord
 from relief_ray.report.inventory import choice_kind, chosen_keys, searched_keys, variant_names
-from relief_ray.report.runs import Loaded, Replicate, flat, load_runs, require_complete
+from relief_ray.report.runs import Loaded, Replicate, flat, load_runs, require_complete, run_value
 from relief_ray.report.statistics import Paired, paired
 from relief_ray.report.summary import RunSummary, Values, measures, summarise_run
-from relief_ray.strategies import REFERENCE, by_registry
+from relief_ray.strategies import PRESETS, REFERENCE, by_registry, method_name
 
 # Keys that may differ inside one comparison: the method, what means are taken over, and how a run was carried out.
 _FREE = (
@@ -107,9 +108,32 @@ class Comparison:
         return [r for r in self.runs if r.label == label]
 
     @property
+    def sensors(self) -> tuple[str, ...]:
+        """The sensors that the model was tested with one at a time, in the data set's order where it is known."""
+        names = dict.fromkeys(m for s in self.summaries for m in s.last.f1_by_modality)
+        order = {name: i for i, name in enumerate(_sensor_order(self.runs[0].run))}
+        return tuple(sorted(names, key=lambda name: order.get(name, len(order))))
+
+    @property
+    def bootstrapped(self) -> tuple[str, ...]:
+        """Methods that aggregate once more than their number of rounds: before round 1."""
+        return tuple(dict.fromkeys(r.label for r in self.runs if r.has_bootstrap))
+
+    @property
     def subjects(self) -> tuple[str, ...]:
         """All test subjects."""
         return tuple(sorted({s for run in self.summaries for s in run.by_subject}, key=lambda s: (len(s), s)))
+
+
+def _sensor_order(run: RunRecord) -> Sequence[str]:
+    """Sensors in canonical order: as recorded, else as the data set lists them; empty where neither is known."""
+    names = run.fleet.get("modalities")
+    if isinstance(names, list):
+        return [str(name) for name in names]
+    try:
+        return get_spec(str(run_value(run, "data.name"))).names
+    except UserError:
+        return ()
 
 
 def compare(folders: Iterable[Path], clock: str | None = None) -> Comparison:
@@ -136,6 +160,14 @@ def compare_runs(runs: Sequence[Loaded], clock: str | None = None, searched: Ite
     labels = bounds_last(by_registry(dict.fromkeys(s.label for s in summaries)), methods)
     rows = tuple(_row(label, methods[label], summaries, values) for label in labels)
     return Comparison(clock=chosen, runs=distinct, summaries=summaries, rows=rows, notes=(*notes, *repeats))
+
+
+_PRESET_LABELS = frozenset(method_name(config, label) for label, config in PRESETS.items())
+
+
+def is_own_method(label: str) -> bool:
+    """True for a method that is no preset: a user's own, or a variant of a preset."""
+    return label not in _PRESET_LABELS
 
 
 def bounds_last(labels: Sequence[str], methods: Mapping[str, MethodFacts]) -> list[str]:
