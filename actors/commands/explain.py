@@ -9,6 +9,7 @@ import json
 import textwrap
 from pathlib import Path
 
+from actors.commands.next_steps import refuse_several
 from actors.commands.output import counted, listed, table
 from actors.commands.plan import open_run
 from actors.terminal.exit_codes import WIDTH
@@ -29,8 +30,9 @@ def explain_command(folder: Path, round_: int, client: int, as_json: bool) -> No
     """Print the reasons for one client's task in one round.
 
     Raises:
-        UserError: no such round or client.
+        UserError: no such round or client, or a folder of several runs.
     """
+    refuse_several(folder, "explain", f"--round {round_} --client {client}")
     setup, rounds = open_run(folder), {record.round: record for record in read_rounds(folder)}
     _check(setup, rounds, folder, round_, client)
     reasons = explain(setup, rounds, round_, client)

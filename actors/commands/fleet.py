@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
+from actors.commands.next_steps import refuse_several
 from actors.commands.output import counted, listed, table
 from actors.commands.plan import open_target
 from relief_ray.experiment.setup import Setup, choose_engine, context_of
@@ -16,6 +18,8 @@ from relief_ray.strategies.common import StrategyConfig
 
 def show(target: str, settings: Sequence[str], as_json: bool) -> None:
     """Print the fleet of a preset, a file or a run."""
+    if (folder := Path(target)).is_dir():
+        refuse_several(folder, "fleet show")
     setup = open_target(target, settings)
     print(json.dumps(facts(setup), indent=1) if as_json else text(setup, target))
 

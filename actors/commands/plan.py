@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from actors.commands.axes import Axes, with_axes
 from actors.plans import CellFolder, Plan, cells_in, difference, make_cell, refuse_masked, refuse_other_than, row_of
 from relief_ray.config import ExperimentConfig, override, parse, preset, read_values
 from relief_ray.errors import UserError, nearest
@@ -23,9 +24,10 @@ from relief_ray.records.claims import register_claims
 from relief_ray.records.lock import FileLock
 from relief_ray.records.run_folder import LOCK_FILE, RUN_FILE, read_rounds, read_run
 from relief_ray.strategies import REFERENCE
-from tune_configs.cells import Cell, numbers
+from tune_configs.cells import Cell
 from tune_configs.grid import Draw, draw_of
 from tune_configs.presets import PRESETS, Preset, make_preset
+from tune_configs.scaling import numbers
 
 _SUFFIXES = (".yaml", ".yml", ".json")
 
@@ -41,13 +43,26 @@ def load_preset(target: str) -> Preset:
     path = Path(target)
     if path.suffix in _SUFFIXES or path.is_file():
         return _from_file(path)
+    if path.is_dir():
+        raise UserError(
+            f"{target}: is a folder, expected a preset or a file; go on with its runs: relief-ray resume {target}"
+        )
     raise UserError(
         f"preset {target!r}: unknown{nearest(target, PRESETS)}; expected {', '.join(PRESETS)}, or a file (FILE.yaml)"
     )
 
 
 def _from_file(path: Path) -> Preset:
-    """A configuration file as a preset of one run, with the file's strategy, seed and fold."""
+    """A configuration file as a preset of one run, with the file's strategy, seed and fold.
+
+    Raises:
+        UserError: there is no such file, or it cannot be read.
+    """
+    if not path.is_file():
+        raise UserError(
+            f"{path}: no such file in {Path.cwd()}; expected a configuration file (YAML or JSON), or a preset: "
+            f"{', '.join(PRESETS)}"
+        )
     values = read_values(path)
     strategy = values.pop("strategy", REFERENCE)
     name = strategy.get("name") if isinstance(strategy, dict) else strategy
@@ -56,15 +71,13 @@ def _from_file(path: Path) -> Preset:
     return Preset(name=str(values.get("name", path.stem)), title=str(path), strategies=(str(name),), values=values)
 
 
-def make_plan(target: str, settings: Sequence[str], strategies: str | None, out: Path | None) -> Plan:
+def make_plan(target: str, settings: Sequence[str], axes: Axes, out: Path | None) -> Plan:
     """Check every configuration and every folder before the first run starts.
 
     Raises:
         UserError: any of them is wrong.
     """
-    chosen = load_preset(target)
-    if strategies is not None:
-        chosen = _replace_strategies(chosen, strategies)
+    chosen, settings = with_axes(load_preset(target), axes, settings)
     folder = out or Path("runs") / chosen.name
     source = Path(chosen.claims) if chosen.claims else None
     plan = Plan(name=chosen.name, out=folder, cells=tuple(cells_of(chosen, settings)), claims_file=source)
@@ -72,22 +85,6 @@ def make_plan(target: str, settings: Sequence[str], strategies: str | None, out:
         _check_folder(cell)
         _refuse_begun(cell)
     return plan
-
-
-def _replace_strategies(chosen: Preset, names: str) -> Preset:
-    """The preset with the strategies of ``a,b``.
-
-    Raises:
-        UserError: an unknown strategy; the nearest is named.
-    """
-    listed = tuple(name.strip() for name in names.split(",") if name.strip())
-    if not listed:
-        raise UserError("--strategies: found no name, expected e.g. --strategies fedavg,relief")
-    values = {key: value for key, value in chosen.values.items() if key != "strategy"}
-    return Preset(
-        name=chosen.name, title=chosen.title, strategies=listed, values=values, folds=chosen.folds, seeds=chosen.seeds,
-        replicates=chosen.replicates, claims=chosen.claims,
-    )  # fmt: skip
 
 
 def cells_of(chosen: Preset, settings: Sequence[str]) -> Iterator[Cell]:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from actors.commands.next_steps import next_steps, refuse_nested
 from actors.plans import Plan
 from actors.terminal.exit_codes import WIDTH
 from actors.terminal.mlflow_export import DATABASE, export_study, where_to_look
@@ -106,6 +107,7 @@ def show_results(plan: Plan, as_json: bool) -> None:
         return
     where = [*([failure] if failure else []), *where_to_look(tracking, plan.out)]
     _print_text(comparison, [f"Figure  {path}" for path in written] + where, sentence)
+    print("\n" + "\n".join(next_steps(plan)), flush=True)
 
 
 def compare_command(
@@ -138,6 +140,7 @@ def _comparisons(folders: Sequence[Path], wanted: str | None) -> list[tuple[str,
     from relief_ray.report.inventory import take_inventory
     from relief_ray.report.runs import is_committed
 
+    refuse_nested(folders, "compare")
     if not any(map(is_committed, folders)):
         if wanted is not None:
             raise UserError("--setting: chooses among committed results; name the run folders to compare instead")
@@ -258,6 +261,7 @@ def _draw_curves(comparison: Comparison, path: Path) -> list[Path]:
 
 def sync_command(folders: Sequence[Path], uri: str | None, as_json: bool) -> None:
     """Run `relief-ray sync`."""
+    refuse_nested(folders, "sync")
     for folder in find_runs(folders):
         done = sync(folder, uri)
         if as_json:

@@ -171,7 +171,7 @@ def test_model_evaluate_tests_every_run_again(invoke, runs: Path) -> None:
 def test_model_evaluate_names_the_nearest_sensor(invoke, runs: Path) -> None:
     result = invoke("model", "evaluate", runs, "--sensors", "acc+magg")
     assert result.exit_code == 2
-    assert "did you mean 'mag'?" in result.output
+    assert "did you mean 'mag'?" in " ".join(result.output.split())
 
 
 def test_model_export_says_what_it_wrote_and_why_it_cannot(invoke, runs: Path, tmp_path: Path) -> None:
