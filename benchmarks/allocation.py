@@ -9,12 +9,12 @@ training, so groups are ranked by their number of values, which is how they are 
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 
+from benchmarks.marked import filled, table
 from relief_ray.config import parse
 from relief_ray.experiment.hardware import Hardware, price_fleet
 from relief_ray.groups import GroupId
@@ -199,12 +199,6 @@ def granted(row: tuple[int, int, int] | None) -> str:
     return f"{trained} of {reach}" if trained == slots else f"{trained} ({slots}) of {reach}"
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Lay out a Markdown table."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
 def fleets() -> str:
     """Return one table per case: gaps, numbers of clients and both clocks, default rule."""
     parts = []
@@ -265,17 +259,6 @@ def backbone2() -> str:
 
 
 BLOCKS: Mapping[str, Callable[[], str]] = {"fleets": fleets, "rules": rules, "backbone1": backbone1}
-MARKED = re.compile(r"(<!-- table: (?P<name>\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
-
-
-def filled(text: str, blocks: Mapping[str, Callable[[], str]]) -> str:
-    """Return a page with every marked block of ``blocks`` computed anew; others stay."""
-
-    def block(match: re.Match[str]) -> str:
-        make = blocks.get(match["name"])
-        return match[0] if make is None else f"{match[1]}\n{make()}\n\n{match[3]}"
-
-    return MARKED.sub(block, text)
 
 
 def main() -> None:

@@ -31,13 +31,6 @@ _MEASURE = (
 # Page, beginning of the command, reason. What is not named here is run.
 NOT_RUN = (
     ("README.md", "sh bootstrap.sh", _INSTALLS),
-    ("README.md", "relief-ray run dsa", _DATA),
-    ("README.md", "relief-ray explain runs/dsa", _DATA),
-    ("README.md", "relief-ray resume runs/dsa", _DATA),
-    ("README.md", "relief-ray grid main_cnn", _DATA),
-    ("README.md", "relief-ray report runs/dsa", _DATA),
-    ("README.md", "relief-ray compare runs/dsa", _DATA),
-    ("README.md", "relief-ray plan-study", "the environment is not activated here"),
     ("CONTRIBUTING.md", "sh bootstrap.sh", _INSTALLS),
     ("CONTRIBUTING.md", "pre-commit install", "would write into the checkout's git folder"),
     ("cluster/README.md", "ray ", _CLUSTER),
@@ -59,7 +52,11 @@ NOT_RUN = (
     ("docs/moment.md", "relief-ray report runs/lora", "trains for an hour"),
     ("docs/ray.md", "ray start", _CLUSTER),
     ("docs/report.md", "relief-ray report runs/main_cnn", _HOURS),
-    ("docs/results.md", "relief-ray", _HOURS),
+    ("docs/results.md", "relief-ray grid", _HOURS),
+    ("docs/results.md", "relief-ray report runs/dsa_study", _HOURS),
+    ("docs/results.md", "relief-ray report runs/main", _HOURS),
+    ("docs/results.md", "relief-ray model evaluate runs/main", _HOURS),
+    ("docs/results.md", "relief-ray reproduce 'results/dsa#", _DATA),
 )  # fmt: skip
 TESTED_ELSEWHERE = "docs/extending.md"
 DEMO = "runs/demo"

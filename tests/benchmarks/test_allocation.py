@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.allocation import BLOCKS, CASES, CLOCKS, MARKED, allocate, backbone1, backbone2, filled, hardware_of
+from benchmarks.allocation import BLOCKS, CASES, CLOCKS, allocate, backbone1, backbone2, hardware_of
+from benchmarks.marked import MARKED, filled
 
 PAGE = Path(__file__).parents[2] / "docs/allocation.md"
 

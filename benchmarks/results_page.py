@@ -1,0 +1,104 @@
+"""Writes the result tables of README.md and docs/results.md from committed results: nothing is copied by hand.
+
+    python -m benchmarks.results_page --write
+
+Needs no data and trains nothing. A test compares the pages with the records (`tests/benchmarks/test_results_page.py`).
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from pathlib import Path
+
+from benchmarks.marked import filled, table
+from relief_ray.report.comparison import Comparison, MethodResult, compare_runs
+from relief_ray.report.runs import read_small
+
+ROOT = Path(__file__).parent.parent
+PAGES = (Path("README.md"), Path("docs/results.md"))
+# The study itself takes the pilot's place here as soon as all of its replicates are there.
+STUDY = Path("results/dsa_pilot")
+NAMES: Mapping[str, str] = {
+    "fedavg": "FedAvg",
+    "relief": "RELIEF (V0)",
+    "relief (slots_slowest=3)": "RELIEF, 3 groups for the slowest",
+    "relief (fill=time)": "RELIEF, budget by time",
+    "v1": "V1: no budget",
+    "v2": "V2: no cohorts",
+    "v3": "V3: random groups",
+    "v2_mandatory": "V2 with own blocks",
+    "v3_mandatory (slots_slowest=3)": "random groups, 3 for the slowest",
+}
+SHORT = ("fedavg", "relief", "relief (slots_slowest=3)", "v1", "v2")
+_NONE = "–"
+
+
+@cache
+def comparison(results: Path) -> Comparison:
+    """Return the committed runs of a folder as one comparison."""
+    return compare_runs(tuple(read_small(ROOT / results).values()))
+
+
+def _row(results: Path, label: str) -> MethodResult:
+    """Return a method's figures.
+
+    Raises:
+        KeyError: it has no committed runs there.
+    """
+    row = comparison(results).row(label)
+    if row is None:
+        raise KeyError(f"{results}: no runs of {label!r}")
+    return row
+
+
+# Heading, key of the statistic, how it is written.
+_COLUMNS: Sequence[tuple[str, str, str]] = (
+    ("own sensors, %", "f1_own_sensors_percent", "{:.1f}"),
+    ("speed", "speedup", "{:.2f}x"),
+    ("link, %", "link_percent", "{:.0f}"),
+    ("at 1,900 x 5", "speedup_paper", "{:.2f}x"),
+    ("J a round", "energy_j", "{:.0f}"),
+)
+_MORE: Sequence[tuple[str, str, str]] = (
+    *_COLUMNS,
+    ("at equal seconds, %", "f1_at_seconds_percent", "{:.1f}"),
+    ("at equal rounds, %", "f1_at_rounds_percent", "{:.1f}"),
+    ("rare sensor alone, %", "f1_rare_percent", "{:.1f}"),
+    ("compute speed", "speedup_compute", "{:.2f}x"),
+    ("upload, MiB", "up_mib", "{:.2f}"),
+)
+
+
+def methods(results: Path, labels: Sequence[str], columns: Sequence[tuple[str, str, str]]) -> str:
+    """Return a table with a row per method: F1, its paired difference from FedAvg, and further columns."""
+    rows = []
+    for row in (_row(results, label) for label in labels):
+        score = row.stats["f1_percent"]
+        values = (form.format(row.stats[key].mean) if key in row.stats else _NONE for _, key, form in columns)
+        rows.append([NAMES[row.label], f"{score.mean:.1f} ± {score.std:.1f}", str(row.f1 or _NONE), *values])
+    return table(["", "F1, %", "minus FedAvg [95 %]", *(heading for heading, _, _ in columns)], rows)
+
+
+BLOCKS: Mapping[str, Callable[[], str]] = {
+    "study": partial(methods, STUDY, SHORT, _COLUMNS),
+    "study_all": partial(methods, STUDY, tuple(NAMES), _MORE),
+}
+
+
+def main() -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--write", action="store_true", help="Write the pages; without it the tables are printed.")
+    if not parser.parse_args().write:
+        for make in BLOCKS.values():
+            print(make(), end="\n\n")
+        return
+    for page in PAGES:
+        text = (ROOT / page).read_text(encoding="utf-8")
+        (ROOT / page).write_text(filled(text, BLOCKS), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
