@@ -11,7 +11,7 @@ import typer
 from actors.subcommands import data, device, fleet, model
 from actors.terminal.exit_codes import EXIT_CODES
 from actors.terminal.options import AsJson, Main, Settings, SomeNumber, SomePath, SomeText
-from tune_configs.presets import PRESETS
+from relief_ray.studies.presets import PRESETS
 
 _EPILOG = "**Exit codes**\n\n" + "\n".join(f"* {code}: {meaning}" for code, meaning in EXIT_CODES)
 _PRESET_HELP = "**Presets**\n\n" + "\n".join(f"* {name}: {preset.title}" for name, preset in PRESETS.items())

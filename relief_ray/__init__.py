@@ -4,5 +4,6 @@ The rooms follow Algorithm 1 of the paper: `server` allocates and aggregates, `t
 `federated.run_round` is one round from top to bottom. Nothing here imports Ray; the runtime is the package `actors`.
 """
 
-__version__ = "0.1.0"
+from relief_ray.version import __version__
+
 __all__ = ["__version__"]

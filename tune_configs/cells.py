@@ -8,7 +8,7 @@ import re
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -17,6 +17,8 @@ from relief_ray.errors import UserError, nearest
 from relief_ray.plugins import import_path, is_path
 from relief_ray.records.identity import config_hash
 from relief_ray.strategies import PRESETS
+from relief_ray.studies.draws import numbers
+from relief_ray.studies.plans import Cell
 from tune_configs import paper_grids, search_lr
 from tune_configs.grid import DATASETS, Axis, Grid, Point, points
 from tune_configs.tuned import TUNED, Tuned, read_tuned, refuse_overruled
@@ -44,25 +46,6 @@ _OWNED = {
 }  # fmt: skip
 # Set by levels too, but any grid may be scaled by the one and given other sizes by the other.
 _SCALED = frozenset({"rounds", "backbone"})
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Cell:
-    """A run to be computed.
-
-    Attributes:
-        name: that of its folder; a grid's cells end in the first digits of ``hash``.
-        label: name of its strategy.
-        setting: part of the name without method, fold and seed; empty outside of grids.
-        config: its checked configuration.
-        hash: that of the configuration.
-    """
-
-    name: str
-    label: str
-    setting: str
-    config: ExperimentConfig
-    hash: str
 
 
 def load_grid(target: str) -> Grid:
@@ -238,21 +221,6 @@ def _with_methods(grid: Grid, methods: tuple[str, ...]) -> Grid:
     further = [m for m in methods if m not in grid.own]
     own = {} if grid.tries is None else {m: grid.tries(m) for m in further}
     return replace(grid, methods=methods, own={**grid.own, **own})
-
-
-def numbers(key: str, value: object) -> tuple[int, ...]:
-    """Numbers of replicates, seeds or folds: ``3`` seeds are 0, 1 and 2; ``[0, 5]`` are those.
-
-    Raises:
-        UserError: neither.
-    """
-    listed = [value] if type(value) is int else value
-    if key != "folds" and type(value) is int:
-        listed = range(value)
-    if not isinstance(listed, list | range) or not listed or any(type(n) is not int or n < 0 for n in listed):
-        more = "" if key == "folds" else f"a number of {key} or "
-        raise UserError(f"--set {key}={value}: expected {more}a list of numbers, e.g. --set '{key}=[0, 1]'")
-    return tuple(dict.fromkeys(listed))
 
 
 def chosen(key: str, value: object, known: Iterable[str], also: Sequence[str] = ()) -> tuple[str, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from relief_ray.report.paper import PAPER_METHODS, REPRESENTATIVE, V1
 from relief_ray.strategies import PROPOSED, REFERENCE
 from tune_configs.grid import (
@@ -15,7 +17,8 @@ from tune_configs.grid import (
     Grid,
     Level,
 )
-from tune_configs.presets import CLAIMS
+
+_CLAIMS = Path(__file__).parent / "claims"
 
 
 def main_cnn() -> Grid:
@@ -171,7 +174,7 @@ def dsa_study() -> Grid:
         },
         replicates=tuple(range(12)),
         settings={"rounds": 15, "evaluation.every": 5, "record.checkpoint_every": 5},
-        claims=str(CLAIMS / "dsa_study.yaml"),
+        claims=str(_CLAIMS / "dsa_study.yaml"),
     )
 
 

@@ -10,7 +10,6 @@ import textwrap
 from pathlib import Path
 
 from actors.commands.output import counted, listed, table
-from actors.commands.plan import open_run
 from actors.terminal.exit_codes import WIDTH
 from relief_ray.errors import UserError
 from relief_ray.experiment.setup import Setup, context_of
@@ -21,6 +20,7 @@ from relief_ray.protocols import Explanation, ExplanationSection
 from relief_ray.records.run_folder import read_rounds
 from relief_ray.records.schema import RoundRecord
 from relief_ray.strategies import PRESETS, method_name
+from relief_ray.studies.planning import open_run
 
 _INDENT = "   "
 

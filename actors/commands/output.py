@@ -11,11 +11,11 @@ from rich.table import Table
 from actors.grids.display import duration
 from actors.grids.estimate import Estimate
 from actors.grids.progress import last_round
-from actors.plans import CellFolder, Plan
 from actors.terminal.mlflow_export import where_to_look
 from actors.terminal.reporter import headline_f1, make_console
 from relief_ray.records.cells import STATUS_TEXT
 from relief_ray.report.runs import split_name
+from relief_ray.studies.plans import CellFolder, Plan
 
 MIB = 2**20
 

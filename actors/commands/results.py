@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from actors.plans import Plan
 from actors.terminal.exit_codes import WIDTH
 from actors.terminal.mlflow_export import where_to_look
 from relief_ray.citations import cite
@@ -20,6 +19,7 @@ from relief_ray.files import disk_errors, write_atomic
 from relief_ray.records.cells import find_runs
 from relief_ray.records.run_folder import read_run
 from relief_ray.records.tracking import sync
+from relief_ray.studies.plans import Plan
 
 if TYPE_CHECKING:
     from relief_ray.report.comparison import Comparison

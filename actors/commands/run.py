@@ -13,11 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from actors.commands.output import counted
-from actors.commands.plan import make_plan, read_plan, write_plan
 from actors.commands.results import show_results
 from actors.commands.study import cannot_decide
 from actors.launch import RunCallbacks, RunMode, choose_mode, local_session, run_experiment
-from actors.plans import CellFolder, Plan, look_at, set_stale_aside
 from actors.runtime.session import ray_session
 from actors.terminal.console import make_reporter
 from actors.terminal.exit_codes import INTERRUPTED, Stopped
@@ -34,7 +32,8 @@ from relief_ray.records.run_folder import read_rounds
 from relief_ray.records.schema import RoundRecord, RunRecord
 from relief_ray.report.runs import split_name
 from relief_ray.strategies import method_name
-from tune_configs.cells import Cell
+from relief_ray.studies.planning import make_plan, read_plan, write_plan
+from relief_ray.studies.plans import Cell, CellFolder, Plan, look_at, set_stale_aside
 
 if TYPE_CHECKING:
     from actors.runtime.warm_pool import WorkerCache

@@ -10,7 +10,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from actors.plans import CellFolder, Plan, cells_in, difference, make_cell, refuse_masked, refuse_other_than, row_of
 from relief_ray.config import ExperimentConfig, override, parse, preset, read_values
 from relief_ray.errors import UserError, nearest
 from relief_ray.experiment.lifecycle import stored_engine
@@ -23,9 +22,19 @@ from relief_ray.records.claims import register_claims
 from relief_ray.records.lock import FileLock
 from relief_ray.records.run_folder import LOCK_FILE, RUN_FILE, read_rounds, read_run
 from relief_ray.strategies import REFERENCE
-from tune_configs.cells import Cell, numbers
-from tune_configs.grid import Draw, draw_of
-from tune_configs.presets import PRESETS, Preset, make_preset
+from relief_ray.studies.draws import Draw, draw_of, numbers
+from relief_ray.studies.plans import (
+    Cell,
+    CellFolder,
+    Plan,
+    cells_in,
+    difference,
+    make_cell,
+    refuse_masked,
+    refuse_other_than,
+    row_of,
+)
+from relief_ray.studies.presets import PRESETS, Preset, make_preset
 
 _SUFFIXES = (".yaml", ".yml", ".json")
 

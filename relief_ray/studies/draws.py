@@ -1,0 +1,53 @@
+"""Seeds, folds and replicates of a study's runs: numbers that a user gives, and what a replicate draws from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from relief_ray.errors import UserError
+
+# Above every seed that is chosen by hand; one hundred folds fit between two replicates.
+FIRST_SEED, FOLDS = 10_000, 100
+# Held-out DSA has six clients: after six rotations every subject has carried every type.
+_ROTATIONS = 6
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Draw:
+    """Seed of a run and, where it belongs to a replicate, its number and rotation; None: as the settings say."""
+
+    seed: int
+    replicate: int | None = None
+    rotation: int | None = None
+
+    @property
+    def settings(self) -> dict[str, int]:
+        """Keys of the configuration that it sets."""
+        values = {"seed": self.seed, "replicate": self.replicate, "fleet.rotation": self.rotation}
+        return {key: value for key, value in values.items() if value is not None}
+
+
+def draw_of(replicate: int, fold: int | None) -> Draw:
+    """Return seed and rotation of a fold of a replicate; ``fold`` None: the split has none.
+
+    A replicate is an independent repetition of a whole study, each fold of it with a seed of its own. It also decides
+    which subject carries which device type, so that no conclusion rests on one assignment of sensors to people. All
+    methods of one fold and replicate share both: they form a pair.
+    """
+    seed = FIRST_SEED + FOLDS * replicate + (fold or 0)
+    return Draw(seed=seed, replicate=replicate, rotation=replicate % _ROTATIONS)
+
+
+def numbers(key: str, value: object) -> tuple[int, ...]:
+    """Numbers of replicates, seeds or folds: ``3`` seeds are 0, 1 and 2; ``[0, 5]`` are those.
+
+    Raises:
+        UserError: neither.
+    """
+    listed = [value] if type(value) is int else value
+    if key != "folds" and type(value) is int:
+        listed = range(value)
+    if not isinstance(listed, list | range) or not listed or any(type(n) is not int or n < 0 for n in listed):
+        more = "" if key == "folds" else f"a number of {key} or "
+        raise UserError(f"--set {key}={value}: expected {more}a list of numbers, e.g. --set '{key}=[0, 1]'")
+    return tuple(dict.fromkeys(listed))
