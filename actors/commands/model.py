@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from actors.commands.output import MIB, counted, si, table
+from actors.commands.output import MIB, si
 from relief_ray.config import ExperimentConfig
 from relief_ray.data import num_clients
 from relief_ray.devices.fleet import build_fleet
@@ -22,6 +22,7 @@ from relief_ray.messages import Fleet
 from relief_ray.models.backbone import Backbone, InputShape
 from relief_ray.models.registry import backbone_name
 from relief_ray.studies.planning import target_config
+from relief_ray.text import counted, table
 
 
 def export(run: Path, out: Path, round_: int | None, with_encoder: bool, as_json: bool) -> None:

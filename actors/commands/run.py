@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from actors.commands.output import counted
 from actors.commands.results import show_results
 from actors.commands.study import cannot_decide
 from actors.launch import RunCallbacks, RunMode, choose_mode, local_session, run_experiment
@@ -34,6 +33,7 @@ from relief_ray.report.runs import split_name
 from relief_ray.strategies import method_name
 from relief_ray.studies.planning import make_plan, read_plan, write_plan
 from relief_ray.studies.plans import Cell, CellFolder, Plan, look_at, set_stale_aside
+from relief_ray.text import counted
 
 if TYPE_CHECKING:
     from actors.runtime.warm_pool import WorkerCache
