@@ -57,12 +57,17 @@ def load_preset(target: str) -> Preset:
 
 def _from_file(path: Path) -> Preset:
     """A configuration file as a preset of one run, with the file's strategy, seed and fold."""
-    values = read_values(path)
+    return replace(preset_of(read_values(path), path.stem), title=str(path))
+
+
+def preset_of(values: dict[str, object], name: str) -> Preset:
+    """Values of a configuration as a preset of one run, ``name``: where they name none."""
+    values = dict(values)
     strategy = values.pop("strategy", REFERENCE)
-    name = strategy.get("name") if isinstance(strategy, dict) else strategy
+    label = strategy.get("name") if isinstance(strategy, dict) else strategy
     if isinstance(strategy, dict):
         values["strategy"] = strategy
-    return Preset(name=str(values.get("name", path.stem)), title=str(path), strategies=(str(name),), values=values)
+    return Preset(name=str(values.get("name", name)), title="", strategies=(str(label),), values=values)
 
 
 def make_plan(target: str, settings: Sequence[str], strategies: str | None, out: Path | None) -> Plan:
@@ -78,7 +83,7 @@ def make_plan(target: str, settings: Sequence[str], strategies: str | None, out:
     source = Path(chosen.claims) if chosen.claims else None
     plan = Plan(name=chosen.name, out=folder, cells=tuple(cells_of(chosen, settings)), claims_file=source)
     for cell in plan.cell_folders():
-        _check_folder(cell)
+        check_folder(cell)
         _refuse_begun(cell)
     return plan
 
@@ -190,7 +195,7 @@ def _check_strategy(name: str) -> None:
         raise UserError(str(error)) from error
 
 
-def _check_folder(cell: CellFolder) -> None:
+def check_folder(cell: CellFolder) -> None:
     """Check that a folder is free, or holds this very run and can be read.
 
     Raises:
@@ -266,7 +271,7 @@ def read_plan(folder: Path, settings: Sequence[str] = ()) -> Plan:
     for cell in plan.cells:
         refuse_masked(cell.config, folder)
     for placed in plan.cell_folders():
-        _check_folder(placed)
+        check_folder(placed)
     return plan
 
 
