@@ -15,5 +15,5 @@ def explain_command(folder: Path, round_: int, client: int, as_json: bool) -> No
     Raises:
         UserError: no such round or client.
     """
-    reasons = reasons_for(folder, round_, client, WIDTH)
+    reasons = reasons_for(folder, round_, client, width=WIDTH)
     print(json.dumps(reasons.facts, indent=1) if as_json else reasons.text)

@@ -53,7 +53,7 @@ class Reasons:
         return f"<pre>{escape(self.text)}</pre>"
 
 
-def reasons_for(folder: Path, round_: int, client: int, width: int = _WIDTH) -> Reasons:
+def reasons_for(folder: Path, round_: int, client: int, *, width: int = _WIDTH, shown: str = "") -> Reasons:
     """Return the reasons for one client's task in one round of the run in ``folder``.
 
     Args:
@@ -61,6 +61,7 @@ def reasons_for(folder: Path, round_: int, client: int, width: int = _WIDTH) -> 
         round_: number of the round; the next one, not yet computed, may be asked for too.
         client: number of the client, from 0.
         width: letters in a line.
+        shown: what the answer calls the run; empty: its folder.
 
     Raises:
         UserError: no such round or client, or the run's data or the user's own modules are not there.
@@ -74,7 +75,10 @@ def reasons_for(folder: Path, round_: int, client: int, width: int = _WIDTH) -> 
         return Reasons(text=text, facts=facts | {"client": client, "text": reasons.summary}, groups=())
     recorded = _trained_by_ledger(rounds.get(round_), client)
     facts |= _client_facts(setup, client) | _task_facts(setup, reasons, client, recorded)
-    parts = [_intro(setup, folder, round_, client), *(_section(section, width) for section in reasons.sections)]
+    parts = [
+        _intro(setup, shown or str(folder), round_, client),
+        *(_section(section, width) for section in reasons.sections),
+    ]
     text = "\n\n".join(parts) + "\n" + _comparison(reasons.groups, recorded, round_, width)
     return Reasons(text=text, facts=facts, groups=reasons.groups)
 
@@ -141,13 +145,13 @@ def _fedavg_s(setup: Setup, client: int) -> float:
     return setup.reference[setup.config.costs.planning_time].clients[client].times.busy_s
 
 
-def _intro(setup: Setup, folder: Path, round_: int, client: int) -> str:
+def _intro(setup: Setup, shown: str, round_: int, client: int) -> str:
     """Heading: client, round, run, device and data."""
     info, config = setup.fleet[client], setup.config
     lacks = [m for m in setup.fleet.modalities if m not in info.modalities]
     lines = [
         f"Client {client} in round {round_} of {config.rounds}: what it trains, and why",
-        f"{folder}, strategy {method_name(config.strategy, config.label())}",
+        f"{shown}, strategy {method_name(config.strategy, config.label())}",
         "",
         f"The device   {_describe_device(setup, info)}.",
         f"Its sensors  {listed(info.modalities)}"

@@ -145,7 +145,7 @@ class Run:
         """
         from relief_ray.studies.reasons import reasons_for
 
-        return reasons_for(self.folder, round, client)
+        return reasons_for(self.folder, round, client, shown=self.folder.name)
 
     def __repr__(self) -> str:
         """Return method, fold and seed, and status."""
