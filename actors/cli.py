@@ -124,8 +124,9 @@ def grid(
 ) -> None:
     """Run a table or figure of the paper through Ray Tune, cell by cell; `grid resume DIR` runs what is missing.
 
-    Grids: main_cnn, main_lora, ablation, sensitivity, diagnostics, testbed, coupling, search_lr, smoke. `--set` scales
-    them (`replicates=12`, `datasets=dsa`, `'methods=[fedavg, relief]'`, `rounds=20`) and changes any value of a cell.
+    Grids: main_cnn, main_lora, ablation, sensitivity, diagnostics, testbed, coupling, dsa_study, frontier, search_lr,
+    smoke. `--set` scales them (`replicates=12`, `datasets=dsa`, `'methods=[fedavg, relief]'`, `rounds=20`) and changes
+    any value of a cell.
     """
     from actors.commands.grid import GridOptions, grid_command
     from actors.grids.estimate import parse_hours

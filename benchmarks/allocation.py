@@ -22,7 +22,7 @@ from relief_ray.messages import Assignment, RoundCost, ServerState
 from relief_ray.report.paper import read_paper
 from relief_ray.server.aggregation import to_tensor
 from relief_ray.strategies.relief import Relief, budget
-from relief_ray.strategies.relief.divergence import D_BAR
+from relief_ray.strategies.relief.ranking import D_BAR
 from relief_ray.strategies.relief.strategy import fleet_loads, planned_round_s, target_s
 
 Values = Mapping[str, object]

@@ -33,6 +33,7 @@ GRIDS: Mapping[str, Callable[[], Grid]] = MappingProxyType(
         "testbed": paper_grids.testbed,
         "coupling": paper_grids.coupling,
         "dsa_study": paper_grids.dsa_study,
+        "frontier": paper_grids.frontier,
         "search_lr": search_lr.grid,
         "smoke": paper_grids.smoke,
     }

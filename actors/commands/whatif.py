@@ -23,11 +23,21 @@ _FIGURES = ("round_s", "energy_j", "speedup", "total_s", "total_j")
 _HEAD = ["run", "clock", "round s", "then", "J/round", "then", "speedup", "then"]
 
 
-def whatif(folders: Sequence[Path], fleet: Path | None, windows: int | None, epochs: int | None, as_json: bool) -> None:
+def whatif(
+    folders: Sequence[Path],
+    fleet: Path | None,
+    windows: int | None,
+    epochs: int | None,
+    as_json: bool,
+    figure: Path | None = None,
+) -> None:
     """Print seconds, joules and speedup as recorded and on the other fleet, by every clock.
 
+    ``figure``: file for the timeline of a round there, FedAvg above RELIEF.
+
     Raises:
-        UserError: nothing differs, no finished run there, or one that does not fit the other fleet.
+        UserError: nothing differs, no finished run there, or one that does not fit the other fleet; a figure without
+            a pair of runs.
     """
     from relief_ray.experiment.what_if import SAID, what_if
 
@@ -37,6 +47,8 @@ def whatif(folders: Sequence[Path], fleet: Path | None, windows: int | None, epo
     place = place_of(fleet, windows, epochs)
     runs = [loaded for loaded in load_runs(find_runs(folders)) if _is_finished(loaded)]
     pairs = [(loaded, what_if(loaded, changed, profile, windows=windows, epochs=epochs)) for loaded in runs]
+    if figure is not None:
+        _draw([after for _, after in pairs], figure, place)
     if as_json:
         rows_json: list[JsonValue] = [facts(*pair) for pair in pairs]
         differs = {"fleet": None if fleet is None else str(fleet), "windows": windows, "epochs": epochs}
@@ -47,11 +59,28 @@ def whatif(folders: Sequence[Path], fleet: Path | None, windows: int | None, epo
     print("\n" + textwrap.fill(f"{SAID[0].upper()}{SAID[1:]}.", WIDTH))
 
 
+def _draw(runs: Sequence[Loaded], path: Path, place: str) -> None:
+    """Draw the timeline of a round as recomputed.
+
+    Raises:
+        UserError: no run of FedAvg beside one of RELIEF or its variants, of the same fold and replicate.
+    """
+    from relief_ray.report.comparison import compare_runs
+    from relief_ray.report.figures.timeline import pair, timeline
+
+    methods = pair(compare_runs(runs))
+    if methods is None:
+        raise UserError("--figure: found no pair of FedAvg and RELIEF runs of one fold and replicate; name both runs")
+    timeline(*methods, path, note=place)
+
+
 def place_of(fleet: Path | None, windows: int | None, epochs: int | None) -> str:
     """Say what differs: ``on the fleet of other.yaml, with 1900 windows a client, with 5 epochs``."""
     parts = [f"on the fleet of {fleet}"] * (fleet is not None)
-    parts += [f"with {windows} windows a client"] * (windows is not None)
-    parts += [f"with {epochs} local epochs"] * (epochs is not None)
+    if windows is not None:
+        parts.append(f"with {windows:,} windows a client")
+    if epochs is not None:
+        parts.append(f"with {epochs} local epochs")
     return ", ".join(parts)
 
 

@@ -1,7 +1,8 @@
 """Costs of finished runs on other hardware: recorded work and bytes at another fleet's speeds, power and links.
 
 Nothing is trained or allocated again: each client's work stays as recorded, also where the other fleet's deadline would
-have allowed more or less. F1 stays too; seconds, joules and speedups are computed anew.
+have allowed more or less. F1 stays too; seconds, joules, speedups and ``T*`` are computed anew. A change of windows or
+epochs alone changes no budget of RELIEF's ``fill: count``, since ``k_n`` depends on ratios of compute times only.
 """
 
 from __future__ import annotations
@@ -233,7 +234,9 @@ def _recomputed(loaded: Loaded, before: Hardware, hardware: Hardware) -> Loaded:
         totals = {name: totals_after(totals.get(name, Totals()), cost, work) for name, cost in costs.items()}
         mine = hardware.fedavg(record.participants) if record.fedavg else reference
         round_s = costs[planning].round_s
+        target_s = hardware.strategy.deadline_s
         update = {
+            "deadline_s": record.deadline_s and target_s and target_s(hardware.context(record.round)),
             "costs": {name: cost_record(cost) for name, cost in costs.items()},
             "totals": totals,
             "fedavg": fedavg_records(mine) if record.fedavg else {},

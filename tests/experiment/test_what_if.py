@@ -46,6 +46,7 @@ def test_the_same_fleet_gives_the_recorded_costs_to_the_bit(runs, case):
     for before, after in zip(loaded.rounds, what_if(loaded, {}).rounds, strict=True):
         assert (after.costs, after.totals) == (before.costs, before.totals)
         assert (after.speedup, after.fedavg) == (before.speedup, before.fedavg)
+        assert after.deadline_s == before.deadline_s
 
 
 def test_half_the_power_halves_the_joules_and_nothing_else(runs):
@@ -79,6 +80,9 @@ def test_the_papers_protocol_prices_the_same_allocation_with_more_work(runs):
         assert {n: c.round_s for n, c in new.costs.items()} == {n: c.round_s for n, c in expected.items()}
         links = [[(c.times.up_s, c.times.down_s) for c in r.costs["split_naive"].clients] for r in (old, new)]
         assert links[0] == links[1] and [c.trained for c in old.clients] == [c.trained for c in new.clients]
+        target_s = hardware.strategy.deadline_s(hardware.context(old.round))
+        assert new.deadline_s == (None if old.deadline_s is None else target_s)
+    assert loaded.rounds[-1].deadline_s < after.rounds[-1].deadline_s
     assert after.run.config["training"]["epochs"] == 5
     last = loaded.rounds[-1], after.rounds[-1]
     assert last[0].speedup < last[1].speedup, "link is a smaller share of a longer round"

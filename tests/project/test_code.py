@@ -192,7 +192,6 @@ FILES_UNDER_60 = {
     "relief_ray/records/redact.py": "masks credentials: to be checked by itself",
     "relief_ray/records/selection_text.py": "a format that records and terminal share, imports no other record",
     "relief_ray/strategies/fedavg.py": METHOD,
-    "relief_ray/strategies/relief/divergence.py": METHOD,
     "relief_ray/streams.py": LEAF,
     "relief_ray/training/serial_executor.py": "an executor is a file: those on Ray are in another package",
     "relief_ray/text.py": LEAF,

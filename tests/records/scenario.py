@@ -50,7 +50,7 @@ from relief_ray.records import (
     sync,
 )
 from relief_ray.records.identity import cell_id, config_hash, machine_facts
-from relief_ray.strategies.relief.divergence import diagnose
+from relief_ray.strategies.relief.ranking import diagnose
 from relief_ray.streams import Streams
 
 CONFIG = {"strategy": {"name": "toy"}, "seed": 3}

@@ -79,7 +79,7 @@ ROLES = {
         "relief_ray/report/tables/cells.py": (4, COMPARED),
         "relief_ray/report/tables/comparison.py": (3, COMPARED),
         "relief_ray/report/tables/paper_text.py": (3, "figures of the paper's text"),
-        "tune_configs/paper_grids.py": (5, CHOICE),
+        "tune_configs/paper_grids.py": (6, CHOICE),
         "relief_ray/studies/presets.py": (4, CHOICE),
     },
     "PROPOSED": {
@@ -90,7 +90,7 @@ ROLES = {
         "relief_ray/report/figures/updates.py": (1, "the figure of its traces"),
         "relief_ray/report/findings.py": (1, "its own row of the paper is judged"),
         "relief_ray/report/paper.py": (1, "V0 of the paper's Table III"),
-        "tune_configs/paper_grids.py": (6, CHOICE),
+        "tune_configs/paper_grids.py": (8, CHOICE),
         "relief_ray/studies/presets.py": (5, CHOICE),
     },
     "V0": {
@@ -102,7 +102,7 @@ ROLES = {
     "V1": {
         "relief_ray/report/findings.py": (1, CLAIM),
         "relief_ray/report/tables/paper_text.py": (1, "figures of the paper's text"),
-        "tune_configs/paper_grids.py": (1, CHOICE),
+        "tune_configs/paper_grids.py": (2, CHOICE),
         "relief_ray/studies/presets.py": (1, CHOICE),
     },
     "V2": {"relief_ray/report/findings.py": (2, CLAIM)},

@@ -78,8 +78,12 @@ def _below() -> tuple[str, ...]:
     return tuple(sorted(variants, key=lambda name: PRESETS[name].build().deadline_s is None))
 
 
-def timeline(above: Loaded, below: Loaded, path: Path, clock: str | None = None, round_: int | None = None) -> Path:
+def timeline(
+    above: Loaded, below: Loaded, path: Path, clock: str | None = None, round_: int | None = None, note: str = ""
+) -> Path:
     """Write the figure: ``above`` (FedAvg) over ``below`` (RELIEF); by default the last round, ``below``'s own clock.
+
+    ``note``: what else the reader has to know of the rounds, e.g. that they were priced for another fleet.
 
     Raises:
         UserError: a run lacks that round or that clock; matplotlib is missing; an unknown file suffix.
@@ -87,7 +91,7 @@ def timeline(above: Loaded, below: Loaded, path: Path, clock: str | None = None,
     chosen = clock or below.run.planning_model
     panels = [panel(loaded, chosen, round_) for loaded in (above, below)]
     with sheet(_height_of(panels)) as figure:
-        _draw_panels(figure, panels, below, chosen)
+        _draw_panels(figure, panels, below, chosen, note=note)
         return save(figure, path)
 
 
@@ -151,7 +155,7 @@ def _busiest(every: Sequence[Bar]) -> tuple[Bar, ...]:
 
 
 def _draw_panels(
-    figure: MplFigure, panels: Sequence[Panel], source: Loaded, clock: str, bottom_in: float = 0.42
+    figure: MplFigure, panels: Sequence[Panel], source: Loaded, clock: str, bottom_in: float = 0.42, note: str = ""
 ) -> None:
     """Fill an empty sheet of ``_height_of`` inches, or more where ``bottom_in`` is."""
     heights = [len(p.bars) + 1.2 for p in panels]
@@ -174,7 +178,8 @@ def _draw_panels(
         ax.set_xlim(0, longest * 1.015)
     _titles(axes, panels)
     axes[0].tick_params(labelbottom=False)
-    axes[1].set_xlabel("seconds since the round began" + ("" if clock == "measured" else " (simulated)"))
+    origin = "measured" if clock == "measured" else "simulated"
+    axes[1].set_xlabel(f"seconds since the round began ({origin}{note and ', '}{note})")
     _saved(axes[1], panels)
     _legend(figure, source, clock, height)
 

@@ -147,11 +147,6 @@ def allocate(
     return Allocation(groups=tuple(chosen), num_mandatory=num_mandatory, budget=budget, refused=tuple(refused))
 
 
-def by_divergence(load: Load, d_bar: dict[GroupId, float]) -> list[GroupId]:
-    """Return ``G_n`` by descending ``d_bar``, ties and unknown ones in layout order."""
-    return sorted(load.accessible, key=lambda j: -d_bar.get(j, 0.0))
-
-
 def by_cost(load: Load) -> list[GroupId]:
     """Return ``G_n``, the group whose training takes longest first, ties in layout order."""
     return sorted(load.accessible, key=lambda j: -load.seconds((j,)))

@@ -163,6 +163,14 @@ def _choice(reasons: Reasons) -> ExplanationSection:
             "First its mandatory blocks. The rest goes to the groups about which clients disagreed most",
             f"(d_bar: the smoothed divergence of their updates after round {reasons.round - 1}), {while_}.",
         ],
+        "per_element": [
+            "First its mandatory blocks. The rest goes to the groups with the largest d_bar per element",
+            f"(d_bar: the smoothed divergence of their updates after round {reasons.round - 1}), {while_}.",
+        ],
+        "oldest": [
+            "First its mandatory blocks. The rest goes to the groups that this client has not trained for longest,",
+            f"the one with the larger d_bar among equals, {while_}.",
+        ],
         "random": [f"The slots are filled at random (drawn from the run's seed), {while_}."],
         "none": ["Only its mandatory blocks; this strategy leaves the rest of the time unused."],
     }[reasons.select]

@@ -35,8 +35,18 @@ from relief_ray.server.aggregation import (
 )
 from relief_ray.strategies.common import Preset, ReadWith, Search, StrategyConfig, search_over, train_everything
 from relief_ray.strategies.relief import budget
-from relief_ray.strategies.relief.divergence import D_BAR, diagnose, smooth, smoothed
 from relief_ray.strategies.relief.explanation import Reasons, explanation, offers, without_choice
+from relief_ray.strategies.relief.ranking import (
+    D_BAR,
+    LAST_ROUND,
+    Select,
+    diagnose,
+    diagnosed_state,
+    ranking,
+    smooth,
+    smoothed,
+    trained_in,
+)
 
 BOOTSTRAP = "bootstrap"
 _DEADLINE_TEXT = "the least time that buys every client its mandatory number of groups: RELIEF's budget"
@@ -47,7 +57,8 @@ class Relief(StrategyConfig):
     """Configuration of RELIEF (V0); ``variants`` change one or two fields of it.
 
     Attributes:
-        select: the order in which groups beyond the mandatory ones are offered; ``all`` trains every accessible group.
+        select: the order in which groups beyond the mandatory ones are offered (``relief.ranking``); ``all`` trains
+            every accessible group.
         mandatory: every client trains the fusion blocks of its own sensors, whatever they take.
         cohort: average within the clients that trained a group; else over all participants (absent = no change).
         gamma: weight of a round's divergence in its moving average (Eq. (6)).
@@ -72,7 +83,7 @@ class Relief(StrategyConfig):
     one_of: ClassVar[tuple[str, ...]] = ("slots_slowest", "deadline_s", "deadline_fraction")
     read_with: ClassVar[ReadWith] = (("fill", "count", ("slots_slowest", "cover")),)
     name: Literal["relief"] = "relief"
-    select: Literal["divergence", "random", "none", "all"] = "divergence"
+    select: Select = "divergence"
     mandatory: bool = True
     cohort: bool = True
     gamma: float = Field(default=0.9, gt=0.0, lt=1.0)
@@ -179,7 +190,13 @@ def target_s(config: Relief, context: RoundContext) -> float:
     As configured, a share of FedAvg's slowest client, or the least that gives every device its mandatory groups
     (``slots_slowest``: so many groups), raised by ``cover``.
     """
-    return _target_s(config, context, tuple(fleet_loads(config, context).values()))
+    return budgets(config, context)[1]
+
+
+def budgets(config: Relief, context: RoundContext) -> tuple[dict[ClientId, budget.Load], float]:
+    """Return the budget problem of every client of the fleet, and ``T*``."""
+    loads = fleet_loads(config, context)
+    return loads, _target_s(config, context, tuple(loads.values()))
 
 
 def _target_s(config: Relief, context: RoundContext, loads: Sequence[budget.Load]) -> float:
@@ -199,8 +216,7 @@ def planned_round_s(config: Relief, context: RoundContext) -> float:
 
     Under ``fill: count`` it may exceed ``T*``, since groups differ in cost.
     """
-    loads = fleet_loads(config, context)
-    target = _target_s(config, context, tuple(loads.values()))
+    loads, target = budgets(config, context)
     return max(load.seconds(_allocate(config, load, target, budget.by_cost(load)).groups) for load in loads.values())
 
 
@@ -210,8 +226,7 @@ def allocate(config: Relief, state: ServerState, context: RoundContext) -> tuple
         phase = BOOTSTRAP if context.round == 0 else "train"
         reach = ((c, [g.id for g in context.layout.accessible(c.modalities)]) for c in context.participants)
         return tuple(local_task(context, client, groups, phase) for client, groups in reach)
-    loads = fleet_loads(config, context)
-    target = _target_s(config, context, tuple(loads.values()))
+    loads, target = budgets(config, context)
     plans = ((c, plan(config, state, context, c, loads[c.id], target)) for c in context.participants)
     return tuple(local_task(context, client, allocation.groups) for client, allocation in plans)
 
@@ -220,24 +235,12 @@ def plan(
     config: Relief, state: ServerState, context: RoundContext, client: ClientInfo, load: budget.Load, target: float
 ) -> budget.Allocation:
     """Solve the budget of one client for ``S_n`` (blue box), which ``relief-ray explain`` shows."""
-    return _allocate(config, load, target, ranking(config, state, context, client, load))
+    return _allocate(config, load, target, ranking(config.select, state, context, client, load.accessible))
 
 
 def _allocate(config: Relief, load: budget.Load, target: float, order: Sequence[GroupId]) -> budget.Allocation:
     limit_s = target if config.fill == "time" else math.inf
     return budget.allocate(load, budget.group_budget(load, target), order, config.mandatory, limit_s)
-
-
-def ranking(
-    config: Relief, state: ServerState, context: RoundContext, client: ClientInfo, load: budget.Load
-) -> list[GroupId]:
-    """Return the order in which free slots are offered: by divergence, at random, or not at all."""
-    if config.select == "none":
-        return []
-    if config.select == "random":
-        order = context.streams.numpy("relief.random", context.round, client.id).permutation(len(load.accessible))
-        return [load.accessible[i] for i in order]
-    return budget.by_divergence(load, smoothed(state.tensors, context.layout))
 
 
 def aggregate(
@@ -250,7 +253,10 @@ def aggregate(
     theta = apply_step(state.models["global"], mean_step(sums, total, tools.layout))
     d = {j: divergence(part) for j, part in sums.items()}
     d_bar = smooth(smoothed(state.tensors, tools.layout), d, config.gamma)
-    return ServerState(models={"global": theta}, tensors={D_BAR: to_tensor(d_bar, tools.layout)}, facts=state.facts)
+    tensors = {D_BAR: to_tensor(d_bar, tools.layout)}
+    if config.select == "oldest":
+        tensors[LAST_ROUND] = trained_in(state, reduced.receipts, tools.round, tools.fleet, tools.layout)
+    return ServerState(models={"global": theta}, tensors=tensors, facts=state.facts)
 
 
 def fills_nothing(config: Relief, context: RoundContext) -> bool:
@@ -273,8 +279,7 @@ def tight_deadline(config: Relief, run: PlannedRun) -> tuple[str, ...]:
     """
     if config.select in ("all", "none"):
         return ()
-    loads = fleet_loads(config, run.context)
-    target = _target_s(config, run.context, tuple(loads.values()))
+    loads, target = budgets(config, run.context)
     slots = [s for c in run.context.fleet.clients if (s := further_slot(config, c, loads[c.id])) is not None]
     if not slots or any(s.needed_s <= target * (1.0 + budget.SLACK) for s in slots):
         return ()
@@ -316,11 +321,11 @@ def explain(config: Relief, request: ExplainRequest) -> Explanation:
     context, client = request.context, request.client
     if context.round == 0 or config.select == "all":
         return without_choice(client, len(context.layout.accessible(client.modalities)), context.round)
-    d_bar = dict(request.before.get(D_BAR, {}))
-    state = ServerState(models={}, tensors={D_BAR: to_tensor(d_bar, context.layout)})
-    loads = fleet_loads(config, context)
-    load, target = loads[client.id], _target_s(config, context, tuple(loads.values()))
-    chosen = plan(config, state, context, client, load, target)
+    state = diagnosed_state(request.before, context.fleet, context.layout)
+    loads, target = budgets(config, context)
+    load, d_bar = loads[client.id], smoothed(state.tensors, context.layout)
+    order = ranking(config.select, state, context, client, load.accessible)
+    chosen = _allocate(config, load, target, order)
     return explanation(
         Reasons(
             client=client,
@@ -335,7 +340,7 @@ def explain(config: Relief, request: ExplainRequest) -> Explanation:
             affordable=budget.affordable(load, target),
             slots=chosen.budget,
             mandatory=load.mandatory,
-            offers=offers(load, chosen, ranking(config, state, context, client, load), d_bar),
+            offers=offers(load, chosen, order, d_bar),
             groups=chosen.groups,
             planned_s=load.seconds(chosen.groups),
             fedavg_s=request.fedavg_s,

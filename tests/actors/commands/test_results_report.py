@@ -74,6 +74,20 @@ def test_whatif_prints_both_fleets_and_says_that_the_allocation_stays(invoke, ru
     assert slower["whatif"]["split_naive"]["round_s"] > slower["recorded"]["split_naive"]["round_s"]
 
 
+def test_whatif_draws_a_round_of_the_papers_protocol(invoke, runs: Path, tmp_path: Path) -> None:
+    """The figure's own numbers: what its SVG writes is what the table prints."""
+    figure = tmp_path / "round.svg"
+    options = ("--windows", 1900, "--epochs", 5)
+    invoke("fleet", "whatif", runs, *options, "--figure", figure)
+    listed = json.loads(invoke("fleet", "whatif", runs, *options, "--json").stdout)["runs"]
+    texts = figure.read_text()
+    for run in (r for r in listed if r["title"].split(",")[0] in ("fedavg", "relief")):
+        assert f"{run['whatif']['flop_proportional']['round_s']:.2f} s" in texts
+    assert "1,900 windows a client, with 5 local epochs" in texts
+    result = invoke("fleet", "whatif", runs / "v1-s0", *options, "--figure", figure)
+    assert result.exit_code == 2 and "no pair of FedAvg and RELIEF runs" in " ".join(result.stderr.split())
+
+
 def test_whatif_refuses_other_sections(invoke, runs: Path, tmp_path: Path) -> None:
     (tmp_path / "other.yaml").write_text("costs: {utilisation: 2}\n")
     result = invoke("fleet", "whatif", runs, "--fleet", tmp_path / "other.yaml")
