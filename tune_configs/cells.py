@@ -17,8 +17,7 @@ from relief_ray.errors import UserError, nearest
 from relief_ray.plugins import import_path, is_path
 from relief_ray.records.identity import config_hash
 from relief_ray.strategies import PRESETS
-from relief_ray.studies.draws import numbers
-from relief_ray.studies.plans import Cell
+from relief_ray.studies.cells import Cell, numbers
 from tune_configs import paper_grids, search_lr
 from tune_configs.grid import DATASETS, Axis, Grid, Point, points
 from tune_configs.tuned import TUNED, Tuned, read_tuned, refuse_overruled

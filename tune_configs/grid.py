@@ -11,7 +11,7 @@ from itertools import product
 from types import MappingProxyType
 
 from relief_ray.strategies import presets_of
-from relief_ray.studies.draws import Draw, draw_of
+from relief_ray.studies.cells import Draw, draw_of
 
 Settings = Mapping[str, object]
 

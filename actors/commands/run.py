@@ -31,8 +31,9 @@ from relief_ray.records.run_folder import read_rounds
 from relief_ray.records.schema import RoundRecord, RunRecord
 from relief_ray.report.runs import split_name
 from relief_ray.strategies import method_name
+from relief_ray.studies.cells import Cell
 from relief_ray.studies.planning import make_plan, read_plan, write_plan
-from relief_ray.studies.plans import Cell, CellFolder, Plan, look_at, set_stale_aside
+from relief_ray.studies.plans import CellFolder, Plan, look_at, set_stale_aside
 from relief_ray.text import counted
 
 if TYPE_CHECKING:

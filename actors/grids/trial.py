@@ -15,7 +15,8 @@ from actors.runtime.warm_pool import WorkerCache
 from relief_ray.experiment.lifecycle import create, reopen
 from relief_ray.records.run_folder import RUN_FILE, forget_error
 from relief_ray.records.schema import RoundRecord, RunStatus
-from relief_ray.studies.plans import Cell, keep_error, look_at
+from relief_ray.studies.cells import Cell
+from relief_ray.studies.plans import keep_error, look_at
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -22,9 +22,8 @@ from relief_ray.records.claims import register_claims
 from relief_ray.records.lock import FileLock
 from relief_ray.records.run_folder import LOCK_FILE, RUN_FILE, read_rounds, read_run
 from relief_ray.strategies import REFERENCE
-from relief_ray.studies.draws import Draw, draw_of, numbers
+from relief_ray.studies.cells import Cell, Draw, draw_of, numbers
 from relief_ray.studies.plans import (
-    Cell,
     CellFolder,
     Plan,
     cells_in,

@@ -36,29 +36,11 @@ from relief_ray.records.redact import MASK, mask_text, redact
 from relief_ray.records.run_folder import ERROR_FILE, LOCK_FILE, read_run
 from relief_ray.records.schema import RunRecord, Status
 from relief_ray.strategies import facts_of
+from relief_ray.studies.cells import Cell
 
 _STALE_FOLDER = "stale"
 # How long a driver that was killed may take to be gone with all its processes.
 _GONE_S = 60.0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Cell:
-    """A run to be computed.
-
-    Attributes:
-        name: that of its folder; a grid's cells end in the first digits of ``hash``.
-        label: name of its strategy.
-        setting: part of the name without method, fold and seed; empty outside of grids.
-        config: its checked configuration.
-        hash: that of the configuration.
-    """
-
-    name: str
-    label: str
-    setting: str
-    config: ExperimentConfig
-    hash: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,6 +12,7 @@ from relief_ray.data.loader import Loader
 from relief_ray.errors import UserError
 from relief_ray.strategies import REFERENCE
 from relief_ray.studies.axes import Axes, with_axes
+from relief_ray.studies.cells import Cell
 from relief_ray.studies.objects import (
     BackboneLike,
     Method,
@@ -24,7 +25,7 @@ from relief_ray.studies.objects import (
     settings_of,
 )
 from relief_ray.studies.planning import cells_of, check_folder, load_preset, preset_of
-from relief_ray.studies.plans import Cell, Plan
+from relief_ray.studies.plans import Plan
 from relief_ray.studies.presets import Preset
 
 Target = str | Path | ExperimentConfig | Mapping[str, object] | None

@@ -20,7 +20,8 @@ from relief_ray.records.schema import RoundRecord, RunRecord
 from relief_ray.records.tracking import sync
 from relief_ray.report.inventory import variant_names
 from relief_ray.strategies import method_name
-from relief_ray.studies.plans import Cell, CellFolder, Plan
+from relief_ray.studies.cells import Cell
+from relief_ray.studies.plans import CellFolder, Plan
 from relief_ray.studies.progress import Watcher, watcher
 
 # Computes the missing rounds of a run in a folder.

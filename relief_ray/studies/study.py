@@ -17,9 +17,9 @@ from relief_ray.report.experiments import Experiment, experiments
 from relief_ray.report.formats import text
 from relief_ray.report.inventory import Inventory, take_inventory
 from relief_ray.report.registered import registry_of
-from relief_ray.report.statistics import Paired
+from relief_ray.report.statistics import Paired, holm
 from relief_ray.report.tables.comparison import costs_table, scores_table
-from relief_ray.strategies import REFERENCE
+from relief_ray.strategies import REFERENCE, by_registry
 from relief_ray.studies.shown import Page, Picture, drawn, html_table
 from relief_ray.studies.single import Run, as_frame
 from relief_ray.studies.verdicts import Verdicts, judged
@@ -120,8 +120,29 @@ class Study:
         Raises:
             UserError: no run of one of the methods, or several settings of which none was named.
         """
-        title = self._one(setting).title
-        return gain([cell for cell in self._cells if cell.setting == title] or self._cells, method, other)
+        return gain(self._cells_of(setting), method, other)
+
+    def gains(self, other: str = REFERENCE, *, setting: str | None = None) -> DataFrame:
+        """Return ``gain`` of every method over ``other``: a row each, in points of F1.
+
+        ``p_holm`` corrects ``p`` for the number of methods; bounds are compared, but take no part in the correction.
+
+        Raises:
+            UserError: no run of ``other``, several settings of which none was named, or pandas is not installed.
+        """
+        cells = self._cells_of(setting)
+        bounds = {cell.label for cell in cells if cell.record.method.is_bound}
+        labels = by_registry(dict.fromkeys(cell.label for cell in cells if cell.label != other))
+        paired = {label: result for label in labels if (result := gain(cells, label, other)) is not None}
+        tested = [label for label in paired if label not in bounds]
+        corrected = dict(zip(tested, holm([paired[label].p for label in tested]), strict=True))
+        return as_frame(
+            [
+                {"method": label, "mean": one.mean, "low": one.low, "high": one.high, "p": one.p,
+                 "p_holm": corrected.get(label), "detectable": one.detectable, "pairs": one.num_pairs}
+                for label, one in paired.items()
+            ]
+        )  # fmt: skip
 
     def timeline(
         self,
@@ -275,6 +296,11 @@ class Study:
             titles = "; ".join(e.title for e in chosen)
             raise UserError(f"{len(chosen)} settings fit ({titles}); name one of them: setting='..'")
         return chosen[0]
+
+    def _cells_of(self, setting: str | None) -> Sequence[FinishedCell]:
+        """Finished runs of one setting."""
+        title = self._one(setting).title
+        return [cell for cell in self._cells if cell.setting == title] or self._cells
 
     def _counts(self) -> str:
         numbers = Counter(item.status for item in self._inventory.items)

@@ -39,6 +39,16 @@ def test_a_gain_is_the_mean_difference_of_paired_runs(small_study):
     assert small_study.gain("fedavg", "relief").mean == pytest.approx(-small_study.gain("relief").mean)
 
 
+def test_gains_of_all_methods_are_a_frame(small_study):
+    (row,) = small_study.gains().to_dict("records")
+    one = small_study.gain("relief")
+    assert (row["method"], row["mean"], row["p"], row["pairs"]) == ("relief", one.mean, one.p, 2)
+    assert row["p_holm"] == one.p and list(small_study.gains("relief").method) == ["fedavg"]
+    committed = rr.load(Path(__file__).parents[2] / "results" / "smoke").gains()
+    tested = committed[committed.p_holm.notna()]
+    assert (tested.p_holm >= tested.p).all()
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [

@@ -1,10 +1,31 @@
-"""Seeds, folds and replicates of a study's runs: numbers that a user gives, and what a replicate draws from them."""
+"""Cells of a study, i.e. runs to be computed; their seeds, folds and replicates, and what a replicate draws."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from relief_ray.config import ExperimentConfig
 from relief_ray.errors import UserError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cell:
+    """A run to be computed.
+
+    Attributes:
+        name: that of its folder; a grid's cells end in the first digits of ``hash``.
+        label: name of its strategy.
+        setting: part of the name without method, fold and seed; empty outside of grids.
+        config: its checked configuration.
+        hash: that of the configuration.
+    """
+
+    name: str
+    label: str
+    setting: str
+    config: ExperimentConfig
+    hash: str
+
 
 # Above every seed that is chosen by hand; one hundred folds fit between two replicates.
 FIRST_SEED, FOLDS = 10_000, 100
