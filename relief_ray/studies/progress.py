@@ -22,7 +22,7 @@ class Watcher(Protocol):
     def committed(self, record: RoundRecord) -> None:
         """Take note of a finished round of the run that was begun last."""
 
-    def end(self, line: str) -> None:
+    def end(self, line: str, wall_s: float = 0.0) -> None:
         """End the run that was begun last, or one that was finished before; ``line`` says how it went."""
 
     def note(self, text: str) -> None:
@@ -41,7 +41,7 @@ class Quiet:
     def committed(self, record: RoundRecord) -> None:
         """Say nothing."""
 
-    def end(self, line: str) -> None:
+    def end(self, line: str, wall_s: float = 0.0) -> None:
         """Say nothing."""
 
     def note(self, text: str) -> None:
@@ -54,9 +54,9 @@ class Quiet:
 class Lines(Quiet):
     """Listener for logs and pipes: a line per run and note, on standard error."""
 
-    def end(self, line: str) -> None:
+    def end(self, line: str, wall_s: float = 0.0) -> None:
         """Print the run's line."""
-        print(line, file=sys.stderr, flush=True)
+        self.note(line + _timed(wall_s))
 
     def note(self, text: str) -> None:
         """Print the note."""
@@ -80,10 +80,6 @@ class Bar(Lines):
     def committed(self, record: RoundRecord) -> None:
         """Move the bar on by a round."""
         self._shown.advance(self._task)
-
-    def end(self, line: str) -> None:
-        """Print the run's line above the bar."""
-        self._shown.console.print(line, markup=False)
 
     def note(self, text: str) -> None:
         """Print the note above the bar."""
@@ -115,8 +111,8 @@ class Cell(Quiet):
         self._done += 1
         self.begin(self._title, 0)
 
-    def end(self, line: str) -> None:
-        """Keep the run's line."""
+    def end(self, line: str, wall_s: float = 0.0) -> None:
+        """Keep the run's line, without seconds: a notebook's stored output would change with every execution."""
         self._lines.append(line)
         self._show()
 
@@ -130,6 +126,10 @@ class Cell(Quiet):
 
     def _show(self, *last: str) -> None:
         self._output.update({"text/plain": "\n".join([*self._lines, *last])}, raw=True)
+
+
+def _timed(wall_s: float) -> str:
+    return f" ({wall_s:.1f} s)" if wall_s else ""
 
 
 def watcher(num_rounds: int, *, quiet: bool) -> Watcher:

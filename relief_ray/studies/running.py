@@ -69,7 +69,7 @@ def _run_cell(cell: CellFolder, title: str, compute: Compute, progress: Watcher,
         progress.note(f"{title}: NOTE: {warning}")
     run = compute(setup, cell.folder, progress.committed, lambda text: progress.note(f"{title}: {text}"))
     record = last_evaluated(read_rounds(cell.folder))
-    progress.end(f"{title}: {_score(run, record)} ({time.monotonic() - began_s:.1f} s)")
+    progress.end(f"{title}: {_score(run, record)}", time.monotonic() - began_s)
     if cell.cell.config.tracking.enabled:
         _copy_to_mlflow(cell, title, progress)
 

@@ -133,6 +133,27 @@ class Run:
         small = condense(self.record, self.ledger)
         return as_frame(round_rows([FinishedCell(name=self.item.name, setting="", label=self.method, record=small)]))
 
+    @property
+    def clients(self) -> DataFrame:
+        """A row per client: its device type, its sensors, its training windows, and what its device can do.
+
+        ``peak_tops`` are the device's 10^12 operations per second, ``power_w`` its watts under load.
+
+        Raises:
+            UserError: the run's data are not there, or pandas is not installed.
+        """
+        from relief_ray.studies.planning import open_run
+
+        setup = open_run(self.folder)
+        kinds = {name: (kind.peak_tops, kind.active_power_w) for name, kind in setup.types.items()}
+        return as_frame(
+            [
+                {"client": c.id, "type": c.device, "sensors": ", ".join(c.modalities), "windows": c.num_windows,
+                 "peak_tops": kinds[c.device][0], "power_w": kinds[c.device][1]}
+                for c in setup.fleet.clients
+            ]
+        )  # fmt: skip
+
     def explain(self, *, round: int, client: int) -> Reasons:
         """Return why a client trains what it trains in one round, in the method's own words and figures.
 

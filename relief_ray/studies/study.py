@@ -299,8 +299,8 @@ class Study:
 
     def _cells_of(self, setting: str | None) -> Sequence[FinishedCell]:
         """Finished runs of one setting."""
-        title = self._one(setting).title
-        return [cell for cell in self._cells if cell.setting == title] or self._cells
+        names = {item.name for item in self._one(setting).items}
+        return [cell for cell in self._cells if cell.name in names]
 
     def _counts(self) -> str:
         numbers = Counter(item.status for item in self._inventory.items)

@@ -75,6 +75,9 @@ def test_a_single_run_has_its_configuration_its_rounds_and_its_reasons(small_stu
     assert (
         run.folder == small_study.folder / "relief-s1" and repr(run) == "<Run relief, fold 0, seed 1: done, 3 rounds>"
     )
+    clients = run.clients
+    assert list(clients.client) == [c.client for c in run.ledger[0].clients] and set(clients.type) == {"A", "B", "C"}
+    assert set(clients[clients.type == "C"].sensors) == {"acc"} and (clients.windows > 0).all()
     reasons = run.explain(round=2, client=0)
     assert "The record of round 2 says the same." in str(reasons) and reasons.facts["client"] == 0
     assert set(reasons.groups) == set(next(c.trained for c in run.ledger[-1].clients if c.client == 0))
