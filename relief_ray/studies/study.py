@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
     from relief_ray.report.comparison import Comparison
+    from relief_ray.report.runs import Loaded
 
 
 class Study:
@@ -144,41 +145,22 @@ class Study:
             ]
         )  # fmt: skip
 
-    def timeline(
-        self,
-        above: str | None = None,
-        below: str | None = None,
-        *,
-        round: int | None = None,
-        setting: str | None = None,
-    ) -> Picture:
+    def timeline(self, *methods: str, round: int | None = None, setting: str | None = None) -> Picture:
         """Draw one simulated round device by device, one method above another.
 
         Args:
-            above: the upper method; None: FedAvg.
-            below: the lower method; None: RELIEF, or the nearest of its kin that was run.
+            methods: their names in tables or their import paths; the upper one is what speed and joules are compared
+                with. None: FedAvg above RELIEF, or above the nearest of its kin that was run.
             round: number of the round; None: the last.
             setting: part of the name of one of ``settings``, where there are several.
 
         Raises:
-            UserError: no paired runs of the two methods, no such round, or matplotlib is not installed.
+            UserError: the methods have no run of the same fold and seed, no such round, or no matplotlib.
         """
-        from relief_ray.report.figures.timeline import pair, timeline
+        from relief_ray.report.figures.timeline import timeline
 
-        comparison = _comparison(self._one(setting))
-        if above is None and below is None:
-            runs = pair(comparison)
-        else:
-            lower = comparison.runs_of(_label(comparison, below or comparison.rows[-1].label))
-            upper = {r.replicate: r for r in comparison.runs_of(_label(comparison, above or REFERENCE))}
-            runs = next(((upper[r.replicate], r) for r in lower if r.replicate in upper), None)
-        if runs is None:
-            raise UserError(
-                f"{self.folder}: no two methods with a run of the same fold and seed to draw; name them: "
-                f"timeline('fedavg', 'METHOD'); there are {', '.join(row.label for row in comparison.rows)}"
-            )
-        one, two = runs
-        return drawn(lambda path: timeline(one, two, path, round_=round), f"{one.title} above {two.title}")
+        runs = _drawn_runs(_comparison(self._one(setting)), methods)
+        return drawn(lambda path: timeline(*runs, path, round_=round), " above ".join(r.title for r in runs))
 
     def curves(self, *, setting: str | None = None) -> Picture:
         """Draw F1 over rounds, simulated seconds, joules and bytes sent, the mean over runs.
@@ -324,6 +306,20 @@ def _comparison(experiment: Experiment, clock: str | None = None) -> Comparison:
         known = ", ".join(experiment.comparisons)
         raise UserError(f"clock {clock!r}: not recorded by every run; recorded are {known}")
     return found
+
+
+def _drawn_runs(comparison: Comparison, methods: Sequence[str]) -> tuple[Loaded, Loaded]:
+    """Runs of the methods that share fold and seed, in the methods' order."""
+    from relief_ray.report.figures.timeline import pair
+
+    runs = pair(comparison)
+    if methods:
+        one, two = ({r.replicate: r for r in comparison.runs_of(_label(comparison, name))} for name in methods)
+        runs = next(((one[key], two[key]) for key in one if key in two), None)
+    if runs is None:
+        known = ", ".join(row.label for row in comparison.rows)
+        raise UserError(f"timeline: no runs of the same fold and seed; name two methods, there are {known}")
+    return runs
 
 
 def _label(comparison: Comparison, method: str) -> str:
