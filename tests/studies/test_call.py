@@ -2,7 +2,10 @@
 
 import gc
 import importlib
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -194,3 +197,25 @@ def test_actors_run_takes_the_same_words_and_has_the_same_bits(small_study, clus
     (run,) = study.runs
     assert run.record.runtime["mode"] == "packed"
     assert run.ledger[-1].model_sha256 == small_study.run("relief", seed=1).ledger[-1].model_sha256
+
+
+ON_RAY = """
+import actors, ray
+study = actors.run("smoke", rounds=1, out="study", backbone={"conv1": 2, "conv2": 2, "steps": 2, "fusion": 2})
+print(study.runs[0].status, study.runs[0].record.runtime["mode"], ray.is_initialized())
+"""
+
+
+@pytest.mark.slow
+def test_actors_run_ends_the_cluster_that_it_started(tmp_path):
+    places = {
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+        "RELIEF_CACHE": str(tmp_path / "cache"),
+        "HOME": str(tmp_path),
+    }
+    env = {**places, "OMP_NUM_THREADS": "1", "PATH": os.environ["PATH"]}
+    done = subprocess.run(
+        [sys.executable, "-c", ON_RAY], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300
+    )
+    assert done.stdout == "done packed False\n", done.stderr
+    assert done.stderr.startswith("relief, seed 0: done, F1 ")

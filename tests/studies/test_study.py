@@ -108,6 +108,13 @@ def test_load_opens_what_run_left(small_study):
     assert [run.draw for run in single.runs] == ["fold 0, seed 1"] and list(single.frame.seed) == [1]
 
 
+def test_load_opens_the_folder_of_a_grid(small_study, tmp_path):
+    grid = tmp_path / "grid"
+    shutil.copytree(small_study.folder, grid)
+    (grid / "plan.json").rename(grid / "grid.json")
+    assert rr.load(grid).name == "smoke" and len(rr.load(grid).runs) == 4
+
+
 def test_load_of_nothing_names_the_nearest(small_study, tmp_path):
     with pytest.raises(rr.UserError, match=r"does not exist \(did you mean 'small'\?\); expected a folder with grid"):
         rr.load(small_study.folder.parent / "sma")
