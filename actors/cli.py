@@ -145,6 +145,10 @@ def compare(
     folders: Folders,
     out: Annotated[SomePath, typer.Option(metavar="DIR", help="Write table and figures there.")] = None,
     bibtex: Annotated[bool, typer.Option("--bibtex", help="References of the methods instead.")] = False,
+    wide: Annotated[bool, typer.Option("--wide", help="All columns, in a narrow terminal too.")] = False,
+    setting: Annotated[
+        SomeText, typer.Option(metavar="TEXT", help="Part of a setting's name, where committed results hold several.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Put runs side by side: F1, time, energy, bytes, differences with intervals, verdicts on claims named before."""
@@ -153,7 +157,7 @@ def compare(
     if bibtex:
         bibtex_command(folders)
     else:
-        compare_command(folders, out, as_json)
+        compare_command(folders, out, as_json, wide=wide, setting=setting)
 
 
 @app.command()

@@ -189,11 +189,13 @@ class TrackingConfig(FrozenConfig):
         enabled: whether there is one; run folders are written in any case.
         uri: the store; None: ``mlflow.db`` beside the run folders.
         experiment: name of the MLflow experiment.
+        model: whether the last checkpoint of a run is copied too, as artifact ``model``.
     """
 
     enabled: bool = True
     uri: str | None = None
     experiment: str = "relief-ray"
+    model: bool = False
 
 
 class ExperimentConfig(FrozenConfig):

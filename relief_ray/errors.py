@@ -18,6 +18,11 @@ def several(noun: str, values: Iterable[int]) -> str:
     return f"{noun}{'s' if len(distinct) > 1 else ''} {listed(distinct)}"
 
 
+def counted(number: int, noun: str) -> str:
+    """``1 run``, ``3 runs``."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 class UserError(ValueError):
     """Bad input: the message names the place, the value, the expectation and the fix."""
 

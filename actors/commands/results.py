@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
+import shutil
 import sys
 import textwrap
 from collections import Counter
@@ -12,11 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from actors.terminal.exit_codes import WIDTH
-from actors.terminal.mlflow_export import where_to_look
+from actors.terminal.mlflow_export import DATABASE, export_study, where_to_look
 from relief_ray.citations import cite
+from relief_ray.config import TrackingConfig
 from relief_ray.errors import UserError
 from relief_ray.files import disk_errors, write_atomic
-from relief_ray.records.cells import find_runs
+from relief_ray.records.cells import PLAN_FILES, find_runs, read_plan_file
 from relief_ray.records.run_folder import read_run
 from relief_ray.records.tracking import sync
 from relief_ray.studies.plans import Plan
@@ -44,6 +47,7 @@ def report_command(folders: Sequence[Path], out: Path | None, commit: Path | Non
     document = build(inventory, registry)
     written = write(document, place)
     written += [] if commit is None else [_write_small(inventory, commit)]
+    failure = _export(folders, written)
     number = {status: inventory.count(status) for status in STATUSES}
     if as_json:
         facts = {"event": "report", "cells": number, "files": [str(path) for path in written], "lead": document.lead}
@@ -52,7 +56,17 @@ def report_command(folders: Sequence[Path], out: Path | None, commit: Path | Non
     shown = ", ".join(f"{n} {status}" for status, n in number.items() if n) or "none"
     figures = f"{len(document.tables)} tables, {len(document.figures)} figures"
     print(f"Cells   {shown}\nHolds   {figures}")
-    print("\n".join(f"Written {path}" for path in written))
+    print("\n".join([f"Written {path}" for path in written] + ([failure] if failure else [])))
+
+
+def _export(folders: Sequence[Path], files: Sequence[Path]) -> str | None:
+    """Copy a report's page to the MLflow store beside the runs that it is of; return why not, where it failed."""
+    store = folders[0] / DATABASE
+    plans = [folders[0] / name for name in PLAN_FILES if (folders[0] / name).exists()]
+    if not (plans and store.exists()):
+        return None
+    pages = [file for file in files if file.suffix in (".html", ".md")]
+    return export_study(TrackingConfig(), folders[0], read_plan_file(plans[0]).name, pages)
 
 
 def _write_small(inventory: Inventory, place: Path) -> Path:
@@ -84,27 +98,61 @@ def show_results(plan: Plan, as_json: bool) -> None:
         return
     comparison = compare([plan.out / cell.name for cell in plan.cells])
     written, sentence = draw(comparison, plan.out / _FIGURE), verdict(comparison, [plan.out])
+    tracking = plan.cells[0].config.tracking
+    failure = export_study(tracking, plan.out, plan.name, written)
     if as_json:
         _print_json(comparison, written, sentence)
         return
-    where = where_to_look(plan.cells[0].config.tracking, plan.out)
+    where = [*([failure] if failure else []), *where_to_look(tracking, plan.out)]
     _print_text(comparison, [f"Figure  {path}" for path in written] + where, sentence)
 
 
-def compare_command(folders: Sequence[Path], out: Path | None, as_json: bool) -> None:
-    """Run `relief-ray compare`.
+def compare_command(
+    folders: Sequence[Path], out: Path | None, as_json: bool, *, wide: bool = False, setting: str | None = None
+) -> None:
+    """Run `relief-ray compare`; ``setting``: part of the name of one setting, where the results hold several.
 
     Raises:
-        UserError: no finished run there, or runs of different experiments.
+        UserError: no finished run there, runs of different experiments, or no setting of that name.
+    """
+    for title, comparison in _comparisons(folders, setting):
+        place = out if out is None or not title else out / _slug(title)
+        written = [] if place is None else _write_files(comparison, place)
+        sentence = verdict(comparison, folders)
+        if as_json:
+            _print_json(comparison, written, sentence)
+        else:
+            heading = [f"## {title}"] if title else []
+            _print_text(comparison, [f"Written {path}" for path in written], sentence, wide=wide, heading=heading)
+
+
+def _comparisons(folders: Sequence[Path], wanted: str | None) -> list[tuple[str, Comparison]]:
+    """A comparison of run folders without a title, or one for every setting of committed results.
+
+    Raises:
+        UserError: no setting's title contains ``wanted``, or run folders of several settings.
     """
     from relief_ray.report.comparison import compare
+    from relief_ray.report.experiments import experiments
+    from relief_ray.report.inventory import take_inventory
+    from relief_ray.report.runs import is_committed
 
-    comparison = compare(find_runs(folders))
-    written, sentence = _write_files(comparison, out) if out is not None else [], verdict(comparison, folders)
-    if as_json:
-        _print_json(comparison, written, sentence)
-    else:
-        _print_text(comparison, [f"Written {path}" for path in written], sentence)
+    if not any(map(is_committed, folders)):
+        if wanted is not None:
+            raise UserError("--setting: chooses among committed results; name the run folders to compare instead")
+        return [("", compare(find_runs(folders)))]
+    known = [(e.title, e.main) for e in experiments(take_inventory(folders))]
+    finished = [(title, comparison) for title, comparison in known if comparison is not None]
+    chosen = [pair for pair in finished if wanted is None or wanted.lower() in pair[0].lower()]
+    if not chosen:
+        titles = "; ".join(title for title, _ in finished) or "none with finished cells"
+        raise UserError(f"--setting {wanted!r}: fits none of the settings ({titles}); give a part of one's name")
+    return chosen if len(finished) > 1 else [("", chosen[0][1])]
+
+
+def _slug(title: str) -> str:
+    """A title as the name of a folder."""
+    return re.sub(r"[^a-z0-9.]+", "-", title.lower()).strip("-")
 
 
 def bibtex_command(folders: Sequence[Path]) -> None:
@@ -137,29 +185,47 @@ def _print_json(comparison: Comparison, written: Sequence[Path], sentence: str |
     print(json.dumps({"event": "comparison", **facts, "files": files, "verdict": sentence}))
 
 
-def _print_text(comparison: Comparison, remarks: Sequence[str], sentence: str | None) -> None:
-    """Print table, remarks, and the verdict last."""
+def _print_text(
+    comparison: Comparison,
+    remarks: Sequence[str],
+    sentence: str | None,
+    *,
+    wide: bool = False,
+    heading: Sequence[str] = (),
+) -> None:
+    """Print table, remarks, and the verdict last; ``wide``: all columns, however narrow the terminal is."""
     from relief_ray.report.formats import text as render
 
-    parts = [render.plain(comparison).rstrip(), "\n".join(remarks), fill(sentence or "")]
+    width = render.WIDTH if wide else min(render.WIDTH, columns())
+    more = [] if width == render.WIDTH else ["All columns: --wide, or a terminal of 120 columns"]
+    shown = render.plain(comparison, width).rstrip()
+    parts = [*heading, shown, "\n".join([*more, *remarks]), fill(sentence or "", width)]
     print("\n" + "\n\n".join(part for part in parts if part), flush=True)
 
 
-def fill(text: str) -> str:
+def columns() -> int:
+    """Width of the terminal, at least 60; 120 where the output goes to a file or another program."""
+    return max(_LEAST_WIDTH, shutil.get_terminal_size(fallback=(120, 24)).columns)
+
+
+_LEAST_WIDTH = 60
+
+
+def fill(text: str, width: int = WIDTH) -> str:
     """Text wrapped to the terminal, words left whole."""
-    return textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)
+    return textwrap.fill(text, min(WIDTH, width), break_long_words=False, break_on_hyphens=False)
 
 
 def draw(comparison: Comparison, path: Path) -> list[Path]:
-    """Draw the timeline of a round, FedAvg above RELIEF; nothing where a method or matplotlib is missing."""
-    from relief_ray.report.figures.timeline import pair, timeline
+    """Draw the timeline of a round, FedAvg above others; nothing without run folders or matplotlib."""
+    from relief_ray.report.figures.timeline import featured, timeline
 
-    methods = pair(comparison)
-    if methods is None or importlib.util.find_spec("matplotlib") is None:
+    methods = featured(comparison)
+    if len(methods) < 2 or importlib.util.find_spec("matplotlib") is None:
         return []
 
     with disk_errors(path, "write the figure"):
-        return [timeline(*methods, path)]
+        return [timeline(methods, path, comparison.clock)]
 
 
 def _write_files(comparison: Comparison, out: Path) -> list[Path]:

@@ -66,12 +66,12 @@ def _draw(runs: Sequence[Loaded], path: Path, place: str) -> None:
         UserError: no run of FedAvg beside one of RELIEF or its variants, of the same fold and replicate.
     """
     from relief_ray.report.comparison import compare_runs
-    from relief_ray.report.figures.timeline import pair, timeline
+    from relief_ray.report.figures.timeline import featured, timeline
 
-    methods = pair(compare_runs(runs))
-    if methods is None:
+    methods = featured(compare_runs(runs))
+    if len(methods) < 2:
         raise UserError("--figure: found no pair of FedAvg and RELIEF runs of one fold and replicate; name both runs")
-    timeline(*methods, path, note=place)
+    timeline(methods, path, note=place)
 
 
 def place_of(fleet: Path | None, windows: int | None, epochs: int | None) -> str:

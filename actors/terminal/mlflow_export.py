@@ -5,26 +5,42 @@ from __future__ import annotations
 import importlib.util
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from relief_ray.config import TrackingConfig
+from relief_ray.records.mlflow_store import Store, log_study, store_uri
 from relief_ray.records.run_folder import read_run
-from relief_ray.records.tracking import MlflowTracker, NullTracker, Tracker
+from relief_ray.records.tracking import MlflowTracker, NullTracker, Tracker, brief
 
+# Default store, beside the run folders.
+DATABASE = "mlflow.db"
 # How long all unfinished exports together may hold the command up at its end, and after a stop.
 PATIENCE_S, PATIENCE_AFTER_STOP_S = 30.0, 3.0
 _MISSING = "MLflow is not installed: nothing is exported (install relief-ray[server], then: relief-ray sync DIR)"
 
-# MLflow's interface opens on language-model traces, whatever an experiment's kind; the first experiment of a file is 1.
-PAGE = "http://127.0.0.1:5000/#/experiments/1/runs?workflowType=machine_learning"
+# MLflow's interface opens on language-model traces, whatever an experiment's kind, and on a list without metrics: the
+# address opens the charts of the first experiment of a file, which is 1.
+PAGE = "http://127.0.0.1:5000/#/experiments/1/runs?workflowType=machine_learning&compareRunsMode=CHART"
 
 
 def where_to_look(config: TrackingConfig, out: Path) -> list[str]:
     """Lines that tell the user how to see the curves in MLflow; empty without a local export in ``out``."""
-    database = out / "mlflow.db"
+    database = out / DATABASE
     is_ours = config.enabled and config.uri is None and database.exists()
-    return [f"MLflow  mlflow ui --backend-store-uri sqlite:///{database}", f"        {PAGE}"] if is_ours else []
+    command = f"MLFLOW_DISABLE_TELEMETRY=true mlflow ui --backend-store-uri sqlite:///{database}"
+    return [f"MLflow  {command}", f"        {PAGE}"] if is_ours else []
+
+
+def export_study(config: TrackingConfig, out: Path, name: str, files: Sequence[Path]) -> str | None:
+    """Copy a study's files to its store, as artifacts of the run of that name; return why not, where it failed."""
+    if not (config.enabled and files) or importlib.util.find_spec("mlflow") is None:
+        return None
+    try:
+        log_study(Store(uri=store_uri(out / "run", config.uri), experiment=config.experiment), name, files)
+    except Exception as error:  # a copy: whatever the store raises, the files are on disk
+        return f"MLflow did not take {', '.join(file.name for file in files)} ({brief(error)})"
+    return None
 
 
 class Exports:

@@ -14,7 +14,7 @@ from torch import Tensor
 from relief_ray.experiment.setup import Setup, deadline_s, fedavg_costs
 from relief_ray.federated import RoundContext, RoundResult
 from relief_ray.groups import GroupId
-from relief_ray.messages import Assignment, Receipt, RoundCost, StageTimes, Trained, Update
+from relief_ray.messages import Assignment, ClientInfo, Receipt, RoundCost, StageTimes, Trained, Update
 from relief_ray.plugins import digests
 from relief_ray.process import device_name
 from relief_ray.records.checkpoint import Binding
@@ -267,12 +267,20 @@ def run_record(setup: Setup, parent: str | None = None) -> RunRecord:
         engine=setup.engine,
         planning_model=config.costs.planning_time,
         coverage=as_json(setup.data.coverage),
+        fleet=as_json(
+            {"modalities": setup.fleet.modalities, "clients": [_client_facts(c) for c in setup.fleet.clients]}
+        ),
         budget=as_json({"deadline_s": deadline_s(setup), "fedavg_reference": reference}),
         calibration=calibration_of(setup),
         backbone=dict(setup.frozen),
         warnings=setup.warnings,
         parent=parent,
     )
+
+
+def _client_facts(client: ClientInfo) -> dict[str, object]:
+    """A client's device and sensors: reports need them where the data set's own code is not at hand."""
+    return {name: getattr(client, name) for name in ("id", "name", "device", "modalities", "num_windows")}
 
 
 def binding_of(setup: Setup, run: RunRecord) -> Binding:

@@ -1,7 +1,7 @@
 """Committed results: one JSON file per grid, a line per cell, with enough to check a rerun.
 
-A cell keeps its configuration and identities, the machine, the last metrics, a row per round, and the hash of the last
-model. Clients, costs per device and confusion matrices stay in the run folder.
+A cell keeps its configuration and identities, the machine, the last metrics, a row per round, means over its rounds,
+and the hash of the last model. Clients, costs per device and confusion matrices stay in the run folder.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from statistics import mean
 from typing import Literal
 
 from pydantic import Field, JsonValue, ValidationError
@@ -16,6 +17,7 @@ from pydantic import Field, JsonValue, ValidationError
 from relief_ray.errors import UserError, nearest
 from relief_ray.files import disk_errors, write_atomic
 from relief_ray.records.base import SCHEMA_VERSION, Facts, Origin, Record, refuse_other_schema
+from relief_ray.records.costs import FedAvgRecord
 from relief_ray.records.schema import Machine, MethodFacts, Metrics, RoundRecord, RunRecord
 
 FILE = "cells.json"
@@ -43,6 +45,34 @@ class RoundRow(Record):
     diagnostics: dict[str, dict[str, float]] = Field(default_factory=dict)
 
 
+class Means(Record):
+    """Means over rounds 1..R of a committed cell, by its planning clock; tables of a report need them.
+
+    Attributes:
+        num_clients: clients of the fleet.
+        compute_s: longest compute time of a client, seconds.
+        link_share: share of the slowest client's busy time that is link.
+        fedavg: FedAvg's round of the same participants; None where it has no meaning.
+        speedup_paper: speedup of the same allocations at the paper's protocol.
+        trained_fraction: share of the trainable values that a client trained.
+        client_bytes_up: upload of a client in a round.
+        client_bytes_down: download of a client in a round.
+        wall_s: real seconds of a round.
+        rare: F1 with the rare sensors alone after each evaluated round, a share.
+    """
+
+    num_clients: int
+    compute_s: float
+    link_share: float
+    fedavg: FedAvgRecord | None = None
+    speedup_paper: float | None = None
+    trained_fraction: float | None = None
+    client_bytes_up: float | None = None
+    client_bytes_down: float | None = None
+    wall_s: float
+    rare: dict[int, float] = Field(default_factory=dict)
+
+
 class CommittedCell(Record):
     """A finished run in its small form.
 
@@ -64,6 +94,7 @@ class CommittedCell(Record):
         rounds: a row per round.
         model_sha256: of the last round's model.
         warnings: lines for the user.
+        means: means over its rounds; None in files of earlier versions.
     """
 
     cell: str
@@ -83,6 +114,7 @@ class CommittedCell(Record):
     rounds: tuple[RoundRow, ...]
     model_sha256: str
     warnings: tuple[str, ...] = ()
+    means: Means | None = None
 
 
 class Committed(Record):
@@ -114,7 +146,51 @@ def condense(run: RunRecord, rounds: Sequence[RoundRecord]) -> CommittedCell:
         rounds=tuple(_row(r, run.planning_model) for r in rounds),
         model_sha256=rounds[-1].model_sha256,
         warnings=(*run.warnings, *(w for r in rounds for w in r.warnings)),
+        means=means_of(run, [r for r in rounds if r.round >= 1]),
     )
+
+
+def means_of(run: RunRecord, rounds: Sequence[RoundRecord]) -> Means | None:
+    """Means over ``rounds`` (1..R); None where there are none or the planning clock was not recorded."""
+    clock = run.planning_model
+    if not rounds or any(clock not in r.costs for r in rounds):
+        return None
+    costs = [r.costs[clock] for r in rounds]
+    clients = [] if run.method.pooled else [c for r in rounds for c in r.clients]
+    return Means(
+        num_clients=max(len(c.clients) for c in costs),
+        compute_s=mean(c.compute_s for c in costs),
+        link_share=mean(c.link_share for c in costs),
+        fedavg=None if run.method.pooled else mean_fedavg(run, rounds, clock),
+        speedup_paper=_mean([r.speedup_paper for r in rounds]),
+        trained_fraction=_mean([r.trained_fraction for r in rounds]),
+        client_bytes_up=_mean([c.bytes_up for c in clients]),
+        client_bytes_down=_mean([c.bytes_down for c in clients]),
+        wall_s=mean(r.wall_s for r in rounds),
+        rare={r.round: f1 for r in rounds if r.metrics is not None and (f1 := r.metrics.f1_rare) is not None},
+    )
+
+
+def mean_fedavg(run: RunRecord, rounds: Sequence[RoundRecord], clock: str) -> FedAvgRecord | None:
+    """A FedAvg round of the same participants and data, on average over ``rounds``; None where it has no meaning."""
+    everyone = _everyone(run, clock)
+    if everyone is None:
+        return None
+    each = [r.fedavg.get(clock, everyone) for r in rounds]
+    return FedAvgRecord(**{name: mean(getattr(r, name) for r in each) for name in FedAvgRecord.model_fields})
+
+
+def _everyone(run: RunRecord, clock: str) -> FedAvgRecord | None:
+    """A FedAvg round of all clients, as recorded before the run began."""
+    table = run.budget.get("fedavg_reference")
+    row = table.get(clock) if isinstance(table, dict) else None
+    record = FedAvgRecord.model_validate(row) if isinstance(row, dict) else None
+    return record if record is not None and record.round_s > 0 and record.energy_j > 0 else None
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [v for v in values if v is not None]
+    return mean(known) if known else None
 
 
 def _row(record: RoundRecord, clock: str) -> RoundRow:

@@ -12,6 +12,8 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -97,6 +99,13 @@ MAX_BATCH_POINTS = 600
 
 MAX_BATCH_PARAMS = 100
 
+_MAX_DIGEST_CHARS = 36
+
+_CHECKPOINTS = "checkpoints"
+
+# Metrics that a clock simulates, by their names in a store, so that a chart cannot be taken for a measurement.
+SIMULATED = {name: f"sim_{name}" for name in ("speedup", "round_s", "time_s", "energy_j")}
+
 _ENDINGS = {"done": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
 
 # Set only where the user has not: a dead server must be noticed in seconds, and no telemetry is sent.
@@ -146,11 +155,11 @@ class Exporter:
         self._lock = FileLock(folder / _EXPORT_LOCK, "the export of this run")
         try:
             self._record = read_run(folder)
+            self._num_bytes, self._ended_ms = 0, _unix_ms(self._record.finished) or 0
             self._client, stored = _open_run(self._store, self._folder, self._record)
             self.run_id: str = stored.info.run_id
             self._grid: str | None = stored.data.tags.get("mlflow.parentRunId")
             self._known = {key: _steps(self._client, self.run_id, key) for key in stored.data.metrics}
-            self._num_bytes = 0
             self._target = Target(run_id=self.run_id)
         except BaseException:
             self._lock.release()
@@ -167,18 +176,34 @@ class Exporter:
                 self._known.setdefault(point.key, set()).add(point.step)
         self._num_bytes = lines.num_bytes
         if lines.rounds:
+            self._ended_ms = round(lines.rounds[-1].ended_unix_s * 1000)
             self._mark(self._target.model_copy(update={"step": lines.rounds[-1].round}))
         return len(points)
 
     def finish(self, status: RunStatus) -> None:
-        """Copy the two files and, where the run has ended, set its status."""
+        """Copy the two files (with ``tracking.model`` the last state too), and say how and when the run has ended.
+
+        The end is that of the last round, so that a run lasts as long as it took, whenever it is exported.
+        """
         for name in (RUN_FILE, ROUNDS_FILE):
             self._client.log_artifact(self.run_id, str(self._folder / name))
         if status in _ENDINGS:
-            self._client.set_terminated(self.run_id, _ENDINGS[status])
+            self._log_model()
+            ended_ms = self._ended_ms or round(time.time() * 1000)
+            self._client.set_terminated(self.run_id, _ENDINGS[status], ended_ms)
             if self._grid is not None:
-                self._client.set_terminated(self._grid, "FINISHED")  # a grid lasts until its last cell's end
+                before = self._client.get_run(self._grid).info.end_time or 0
+                self._client.set_terminated(self._grid, "FINISHED", max(before, ended_ms))  # until its last cell's end
             self._mark(self._target.model_copy(update={"status": status}))
+
+    def _log_model(self) -> None:
+        """Copy the newest checkpoint: tensors of the server's state as safetensors, and what they belong to."""
+        tracking = self._record.config.get("tracking")
+        if not (isinstance(tracking, dict) and tracking.get("model")):
+            return
+        saved = sorted(self._folder.glob(f"{_CHECKPOINTS}/round-*"))
+        if saved:
+            self._client.log_artifacts(self.run_id, str(saved[-1]), "model")
 
     def close(self) -> None:
         """Release the lock, so that others can export this run."""
@@ -188,7 +213,7 @@ class Exporter:
         from mlflow.entities import Metric
 
         time_ms = round(record.ended_unix_s * 1000)
-        scalars = round_scalars(record, self._record.planning_model)
+        scalars = exported_scalars(record, self._record.planning_model)
         return [
             Metric(key, value, time_ms, record.round)
             for key, value in scalars.items()
@@ -200,21 +225,38 @@ class Exporter:
         write_sync(self._folder, self._store.uri, target)
 
 
+def exported_scalars(record: RoundRecord, clock: str) -> dict[str, float]:
+    """A round's values by their names in a store, ``sim_`` before what a clock simulated; and F1 by sensor."""
+    values = {SIMULATED.get(name, name): value for name, value in round_scalars(record, clock).items()}
+    sensors = record.metrics.f1_by_modality if record.metrics is not None else {}
+    return values | {f"f1_sensor/{sensor}": value for sensor, value in sensors.items() if isfinite(value)}
+
+
+def _unix_ms(moment: str | None) -> int | None:
+    """Milliseconds since 1970 of a moment in ISO 8601."""
+    return None if not moment else round(datetime.fromisoformat(moment.replace("Z", "+00:00")).timestamp() * 1000)
+
+
 def _steps(client: MlflowClient, run_id: str, key: str) -> set[int]:
     return {point.step for point in client.get_metric_history(run_id, key)}
 
 
-def _open_run(store: Store, folder: Path, record: RunRecord) -> tuple[MlflowClient, Run]:
-    # One opener at a time: two processes that create one SQLite store break it, or make two parent runs.
+def _store_lock(store: Store, beside: Path) -> FileLock:
+    """One opener at a time: two processes that create one SQLite store break it, or make two parent runs."""
     database = store.database
-    lock = database.with_name(f"{database.name}.lock") if database else folder.parent / ".mlflow.lock"
+    lock = database.with_name(f"{database.name}.lock") if database else beside / ".mlflow.lock"
     lock.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(lock, "the MLflow store", wait_s=_STORE_WAIT_S):
+    return FileLock(lock, "the MLflow store", wait_s=_STORE_WAIT_S)
+
+
+def _open_run(store: Store, folder: Path, record: RunRecord) -> tuple[MlflowClient, Run]:
+    with _store_lock(store, folder.parent):
         client = _connect(store)
         experiment = _experiment(client, store)
         run = _find(client, experiment, {"relief.cell": record.cell, "relief.folder": str(folder)})
         if run is None:
             run = _create(client, experiment, folder, record)
+            _log_dataset(client, run.info.run_id, record)
         elif run.info.status != "RUNNING":
             client.update_run(run.info.run_id, status="RUNNING")
     tags = {"relief.code_version": record.code_version, "relief.source_digest": record.source_digest}
@@ -268,20 +310,70 @@ def _create(client: MlflowClient, experiment: str, folder: Path, record: RunReco
         "relief.strategy": record.strategy,
         "relief.data_origin": record.data_origin,
         "relief.planning_model": record.planning_model,
+        "mlflow.source.name": "relief-ray",
+        "mlflow.source.type": "LOCAL",
+        "mlflow.note.content": _description(folder, record),
     }
+    started_ms = _started_ms(folder, record)
     if record.parent is not None:
-        tags["mlflow.parentRunId"] = _parent(client, experiment, record.parent)
-    return client.create_run(experiment, tags=tags, run_name=record.name)
+        tags["mlflow.parentRunId"] = _study(client, experiment, record.parent, started_ms)
+    return client.create_run(experiment, start_time=started_ms, tags=tags, run_name=record.name)
 
 
-def _parent(client: MlflowClient, experiment: str, name: str) -> str:
+def _started_ms(folder: Path, record: RunRecord) -> int | None:
+    """When the first round began; before there is one, when the run was made."""
+    rounds = scan(folder / ROUNDS_FILE).rounds
+    if rounds:
+        return round((rounds[0].ended_unix_s - rounds[0].wall_s) * 1000)
+    return _unix_ms(record.created)
+
+
+def _description(folder: Path, record: RunRecord) -> str:
+    """Text of a run's page: what was run, what is simulated, where the records are."""
+    data = record.config.get("data")
+    facts = data if isinstance(data, dict) else {}
+    place = ", ".join(f"{key} {facts[key]}" for key in ("name", "split", "fold") if facts.get(key) not in (None, ""))
+    return (
+        f"{record.method.title or record.strategy} on {place or 'data'} ({record.data_origin}). "
+        f"Metrics that begin with `sim_` are simulated by the clock `{record.planning_model}`; the others were "
+        f"measured here. Records: {folder}"
+    )
+
+
+def _log_dataset(client: MlflowClient, run_id: str, record: RunRecord) -> None:
+    from mlflow.entities import Dataset, DatasetInput, InputTag
+
+    data = record.config.get("data")
+    name = str(data.get("name") or "data") if isinstance(data, dict) else "data"
+    source = json.dumps({"name": name, "origin": record.data_origin, "sha256": record.data_digest})
+    dataset = Dataset(name=name, digest=record.data_digest[:_MAX_DIGEST_CHARS], source_type="local", source=source)
+    client.log_inputs(run_id, [DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])])
+
+
+def _study(client: MlflowClient, experiment: str, name: str, started_ms: int | None = None) -> str:
+    """The run that stands for a grid or a plan: parent of a grid's cells, holder of reports and figures."""
     runs = client.search_runs([experiment], filter_string="tags.`relief.kind` = 'grid'", max_results=1000)
-    parent = next((r for r in runs if r.data.tags.get("relief.grid") == name), None)
-    if parent is None:
-        parent = client.create_run(experiment, tags={"relief.kind": "grid", "relief.grid": name}, run_name=name)
-        # A parent only groups its cells; if the grid were killed, it would stay open for ever.
-        client.set_terminated(parent.info.run_id, "FINISHED")
-    return str(parent.info.run_id)
+    study = next((r for r in runs if r.data.tags.get("relief.grid") == name), None)
+    if study is None:
+        tags = {"relief.kind": "grid", "relief.grid": name, "mlflow.source.name": "relief-ray"}
+        study = client.create_run(experiment, start_time=started_ms, tags=tags, run_name=name)
+        # It only groups cells and holds files; if the grid were killed, it would stay open for ever.
+        client.set_terminated(study.info.run_id, "FINISHED", started_ms)
+    return str(study.info.run_id)
+
+
+def log_study(store: Store, name: str, files: Sequence[Path]) -> str:
+    """Copy files (a report, figures) to the run that stands for a grid or plan; return its id.
+
+    Raises:
+        Exception: whatever MLflow raises when the store cannot be used.
+    """
+    with _store_lock(store, files[0].parent):
+        client = _connect(store)
+        run_id = _study(client, _experiment(client, store), name)
+    for file in files:
+        client.log_artifact(run_id, str(file))
+    return run_id
 
 
 def _log_params(client: MlflowClient, run_id: str, params: dict[str, str]) -> None:

@@ -96,6 +96,7 @@ class RunRecord(Record):
         planning_model: name of the time model that allocation plans with.
         status: how far the run is; ``interrupted`` until its driver starts, ``done`` after its last round.
         coverage: windows per client and class.
+        fleet: ``modalities`` in canonical order, and ``clients`` with id, device and modalities; empty in old runs.
         budget: ``deadline_s`` (T*) and ``fedavg_reference``, FedAvg's round by time model.
         calibration: parameters of all time models.
         runtime: where clients ran.
@@ -125,6 +126,7 @@ class RunRecord(Record):
     planning_model: str
     status: RunStatus = "interrupted"
     coverage: dict[str, JsonValue] = Field(default_factory=dict)
+    fleet: Facts = Field(default_factory=dict)
     budget: Facts = Field(default_factory=dict)
     calibration: Facts = Field(default_factory=dict)
     runtime: Facts = Field(default_factory=dict)

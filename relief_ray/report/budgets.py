@@ -1,4 +1,4 @@
-"""F1 at equal cost: what a run had reached when a number of simulated seconds or joules was spent.
+"""F1 at equal cost: what a run had reached after so many aggregations, simulated seconds or joules.
 
 Models exist after evaluated rounds only. Between two evaluations F1 is interpolated linearly over the cost; a run that
 ended earlier keeps its last F1; before the first evaluation there is none. Costs include the bootstrap round.
@@ -10,19 +10,25 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Literal
 
+from relief_ray.records.schema import RoundRecord
 from relief_ray.report.runs import Loaded, Replicate
 from relief_ray.strategies import PROPOSED, REFERENCE
 
 # The two whose cheaper one sets the budget of a table's columns; where one is missing, all methods but the bounds do.
 _ANCHORS = (REFERENCE, PROPOSED)
-Cost = Literal["time_s", "energy_j"]
+Cost = Literal["time_s", "energy_j", "aggregations"]
 
 
 def points(loaded: Loaded, clock: str, cost: Cost) -> list[tuple[float, float]]:
     """Return (cost so far, headline F1) of every evaluated round 1..R."""
-    rows = [(float(getattr(r.totals[clock], cost)), r.metrics) for r in loaded.trained]
+    rows = [(_spent(loaded, r, clock, cost), r.metrics) for r in loaded.trained]
     scores = [(spent, None if metrics is None else metrics.headline) for spent, metrics in rows]
     return [(spent, f1) for spent, f1 in scores if f1 is not None]
+
+
+def _spent(loaded: Loaded, record: RoundRecord, clock: str, cost: Cost) -> float:
+    """Return what all rounds up to this one have cost; a bootstrap counts as one aggregation."""
+    return float(loaded.aggregations(record) if cost == "aggregations" else getattr(record.totals[clock], cost))
 
 
 def score_at(curve: Sequence[tuple[float, float]], budget: float) -> float | None:
@@ -37,7 +43,7 @@ def score_at(curve: Sequence[tuple[float, float]], budget: float) -> float | Non
 
 def _least_total(runs: Sequence[Loaded], clock: str, cost: Cost) -> float:
     """Return the cost of all rounds of the cheapest run."""
-    return min(float(getattr(r.rounds[-1].totals[clock], cost)) for r in runs)
+    return min(_spent(r, r.rounds[-1], clock, cost) for r in runs)
 
 
 def at_equal_cost(first: Loaded, second: Loaded, clock: str, cost: Cost) -> tuple[float, float] | None:
@@ -50,7 +56,8 @@ def at_equal_cost(first: Loaded, second: Loaded, clock: str, cost: Cost) -> tupl
 def equal_cost_scores(runs: Sequence[Loaded], clock: str) -> list[dict[str, float]]:
     """Return each run's F1 in percent at the budgets of its replicate, by names of figures.
 
-    A budget is what the cheaper one of FedAvg and RELIEF spent in all, or the cheapest method that is no bound.
+    A budget is what the cheaper one of FedAvg and RELIEF spent in all, or the cheapest method that is no bound. Where
+    the numbers of aggregations differ, the least of them is a budget too.
     """
     groups: dict[Replicate, list[Loaded]] = {}
     for run in runs:
@@ -67,4 +74,7 @@ def _at_budgets(run: Loaded, group: Sequence[Loaded], clock: str) -> dict[str, f
     for name, cost in costs if len(anchors) > 1 else ():
         score = score_at(points(run, clock, cost), _least_total(anchors, clock, cost))
         values |= {} if score is None else {name: 100 * score}
+    totals = {_spent(other, other.rounds[-1], clock, "aggregations") for other in group}
+    if len(totals) > 1 and (score := score_at(points(run, clock, "aggregations"), min(totals))) is not None:
+        values["f1_at_rounds_percent"] = 100 * score
     return values

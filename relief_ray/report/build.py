@@ -8,14 +8,15 @@ import io
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from relief_ray.errors import counted, listed
 from relief_ray.files import disk_errors, write_atomic
-from relief_ray.report.captions import clock_sentence, remarks
+from relief_ray.report.captions import remarks
 from relief_ray.report.claims import Judgement, judge, last_line, scatter, verdict_table
 from relief_ray.report.document import Block, Document, Figure, Number, Paragraphs, Section, Table
-from relief_ray.report.experiments import Experiment, experiments
+from relief_ray.report.experiments import Experiment, data_title, experiments
 from relief_ray.report.figures.devices import allocation, devices
 from relief_ray.report.figures.modalities import modalities
-from relief_ray.report.figures.progress import pareto, progress
+from relief_ray.report.figures.progress import pareto, progress, rare
 from relief_ray.report.figures.style import save, sheet
 from relief_ray.report.figures.timeline import timeline_figure
 from relief_ray.report.figures.updates import cosine, phases, traces
@@ -27,8 +28,8 @@ from relief_ray.report.inventory import Inventory
 from relief_ray.report.paper import Paper, read_paper
 from relief_ray.report.registered import Registry
 from relief_ray.report.tables.ablation import ablation_table
-from relief_ray.report.tables.main import labels_of, main_table
-from relief_ray.report.tables.overview import footer, gaps, overview
+from relief_ray.report.tables.main import clocks_table, main_table, paper_table, row_label
+from relief_ray.report.tables.overview import footer, gaps, mixture, overview
 from relief_ray.report.tables.paper_text import text_table
 from relief_ray.report.tables.sensitivity import sensitivity_tables
 from relief_ray.report.tables.testbed import device_table, testbed_table
@@ -95,19 +96,19 @@ def as_csv(rows: Sequence[Sequence[Number]]) -> str:
     return out.getvalue()
 
 
-_TITLE = "RELIEF: the paper's tables and figures, recomputed"
 _NO_CLAIMS = Registry()
 
 
 def build(inventory: Inventory, registry: Registry = _NO_CLAIMS) -> Document:
-    """Whole report of an inventory; ``registry``: the claims that were named before its runs."""
+    """Whole report of an inventory; ``registry``: the claims that were named before its runs.
+
+    Results come first: a section per setting with its verdict, table and figures. What the report rests on (cells,
+    settings, programs) comes last.
+    """
     paper, settings = read_paper(), experiments(inventory)
-    sections = [overview(inventory, settings)]
     known = tuple(e for e in settings if e.choice != "try")
     verdicts, problems = judge([e.main for e in known], registry)
-    if problems:
-        blocks = (Paragraphs(lines=problems, tone="warn"),)
-        sections.append(Section(title="Claims that are not judged", slug="claims", blocks=blocks))
+    sections = list(_notices(inventory, problems))
     for number, (experiment, judgement) in enumerate(zip(known, verdicts, strict=True), 1):
         sections += _experiment_sections(experiment, paper, f"e{number}", judgement, known)
     searches = [e for e in settings if e.choice == "try"]
@@ -117,69 +118,106 @@ def build(inventory: Inventory, registry: Registry = _NO_CLAIMS) -> Document:
     across = [*sensitivity_tables(known, paper), *(t for t in (text_table(known, paper),) if t is not None)]
     sections += [Section(title="Across settings", slug="across", blocks=tuple(across))] if across else []
     sections += [s for s in (gaps(inventory),) if s is not None]
+    sections.append(overview(inventory, settings))
     return Document(
-        title=_TITLE, lead=lead(inventory, settings), sections=tuple(sections), footer=footer(inventory.done)
+        title=_title(settings), lead=lead(inventory, settings), sections=tuple(sections), footer=footer(inventory.done)
     )
+
+
+def _title(settings: Sequence[Experiment]) -> str:
+    """``Results on DSA``, or on a user's own data by their name."""
+    names = dict.fromkeys(data_title(e.dataset) for e in settings if e.dataset)
+    return f"Results on {listed(names)}" if names else "Results"
+
+
+def _notices(inventory: Inventory, problems: tuple[str, ...]) -> Iterator[Section]:
+    """What a reader must know before the first table: mixed programs, claims that cannot be judged."""
+    if mixed := mixture(inventory.done):
+        yield Section(title="Different programs", slug="notice", blocks=(Paragraphs(lines=(mixed,), tone="warn"),))
+    if problems:
+        blocks = (Paragraphs(lines=problems, tone="warn"),)
+        yield Section(title="Claims that are not judged", slug="claims", blocks=blocks)
 
 
 def lead(inventory: Inventory, settings: Sequence[Experiment]) -> str:
     """First sentence: number of cells and settings, SYNTHETIC data."""
     cells = len(inventory.items)
     done = inventory.count("done")
-    counted = (
-        "no cells" if not cells else f"{done} of {cells} cells done" if done < cells else f"{cells} cells, all done"
-    )
+    cell_text = "no cells" if not cells else counted(cells, "cell")
+    if cells:
+        cell_text = f"{done} of {cell_text} done" if done < cells else f"{cell_text}, {'all ' if cells > 1 else ''}done"
     named = f"{'; '.join(inventory.titles)}: " if inventory.titles else ""
     fake = (
         " Some data are SYNTHETIC: nothing follows from them." if any(not e.is_real for e in settings if e.runs) else ""
     )
     empty = " There is nothing to show yet; every table below is a gap." if not done else ""
-    return f"{named}{counted}, {len(settings)} setting{'' if len(settings) == 1 else 's'}.{empty}{fake}"
+    return f"{named}{cell_text}, {counted(len(settings), 'setting')}.{empty}{fake}"
 
 
 def _experiment_sections(
     experiment: Experiment, paper: Paper, slug: str, judgement: Judgement | None, known: Sequence[Experiment]
 ) -> Iterator[Section]:
-    """Table, verdicts and figures of one experiment."""
+    """Verdict, table and figures of one experiment, then what explains them."""
+    comparison, drawings = experiment.main, _drawings(experiment, slug, known)
     blocks: list[Block] = []
-    comparison = experiment.main
     if comparison is None:
         blocks.append(Paragraphs(lines=("No cell of this setting is done.",), tone="warn"))
     elif len(comparison.rows) > 1:
-        blocks.append(Paragraphs(lines=(last_line(comparison, judgement),)))
-    table = main_table(experiment, paper, f"{slug}-main")
-    blocks.append(with_tuned(table, labels_of(experiment), experiment, known))
-    blocks += [t for t in (ablation_table(experiment, paper, f"{slug}-ablation"),) if t is not None]
-    blocks += [t for t in (testbed_table(experiment, paper, f"{slug}-testbed"),) if t is not None]
-    blocks += [t for t in (device_table(experiment, paper, f"{slug}-devices-used"),) if t is not None]
-    if comparison is not None:
-        planner = f"First sentence, claims and figures: {clock_sentence(comparison)}"
-        blocks.append(Paragraphs(lines=(planner, *remarks(comparison)), is_list=True))
+        blocks.append(Paragraphs(lines=(last_line(comparison, judgement),), tone="info"))
+    table = main_table(experiment, f"{slug}-main")
+    labels = [row_label(row) for row in table.rows]
+    blocks += [with_tuned(table, labels, experiment, known), *(drawings.pop(n) for n in FIRST if n in drawings)]
     yield Section(title=experiment.title, slug=slug, blocks=tuple(blocks))
     if judgement is not None:
         claims = (verdict_table(judgement, f"{slug}-verdicts"), scatter(judgement))
         yield Section(title="Claims", slug=f"{slug}-claims", blocks=claims, level=3)
-    if comparison is not None and len(comparison.rows) > 1:
-        if odd := [*surprises(comparison), *directions(experiment, paper)]:
-            yield Section(
-                title="What surprised",
-                slug=f"{slug}-odd",
-                blocks=(Paragraphs(lines=tuple(odd), is_list=True),),
-                level=3,
-            )
-    if experiment.is_drawn and (drawings := tuple(figures(experiment, slug))):
-        yield Section(title="Figures", slug=f"{slug}-figures", blocks=drawings, level=3)
+    yield from _explanations(experiment, paper, slug)
+    if drawings:
+        yield Section(title="More figures", slug=f"{slug}-figures", blocks=tuple(drawings.values()), level=3)
+    tables = (*_paper_tables(experiment, paper, slug), clocks_table(experiment, f"{slug}-clocks"))
+    if shown := tuple(t for t in tables if t is not None):
+        yield Section(title="More tables", slug=f"{slug}-tables", blocks=shown, level=3)
 
 
+def _explanations(experiment: Experiment, paper: Paper, slug: str) -> Iterator[Section]:
+    """What surprised, and remarks on the runs."""
+    comparison = experiment.main
+    if comparison is None:
+        return
+    odd = [*surprises(comparison), *directions(experiment, paper)] if len(comparison.rows) > 1 else []
+    for title, name, lines in (("What surprised", "odd", odd), ("Remarks", "remarks", list(remarks(comparison)))):
+        if lines:
+            sentences = tuple(line if line.endswith((".", "!")) else f"{line}." for line in lines)
+            blocks = (Paragraphs(lines=sentences, is_list=True),)
+            yield Section(title=title, slug=f"{slug}-{name}", blocks=blocks, level=3)
+
+
+def _paper_tables(experiment: Experiment, paper: Paper, slug: str) -> Iterator[Table | None]:
+    """Tables in the paper's form: for a built-in data set, where a method of the paper was run or planned."""
+    yield ablation_table(experiment, paper, f"{slug}-ablation")
+    if not experiment.is_own_data and (table := paper_table(experiment, paper, f"{slug}-paper")).rows:
+        yield table
+    yield testbed_table(experiment, paper, f"{slug}-testbed")
+    yield device_table(experiment, paper, f"{slug}-devices-used")
+
+
+def _drawings(experiment: Experiment, slug: str, known: Sequence[Experiment]) -> dict[str, Figure]:
+    """Figures by name; a setting with another fleet is drawn where no setting with the usual one is there."""
+    is_drawn = experiment.is_drawn or not any(e.is_drawn for e in known)
+    return dict(figures(experiment, slug)) if is_drawn else {}
+
+
+# Figures that stand right below the main table.
+FIRST = ("convergence", "rare", "pareto", "round")
 FIGURES = {
-    "convergence": progress, "pareto": pareto, "modalities": modalities, "cosine": cosine, "phases": phases,
-    "divergence": traces, "allocation": allocation, "devices": devices, "round": timeline_figure,
+    "convergence": progress, "rare": rare, "pareto": pareto, "round": timeline_figure, "modalities": modalities,
+    "devices": devices, "allocation": allocation, "divergence": traces, "phases": phases, "cosine": cosine,
 }  # fmt: skip
 
 
-def figures(experiment: Experiment, slug: str) -> Iterator[Figure]:
+def figures(experiment: Experiment, slug: str) -> Iterator[tuple[str, Figure]]:
     """Every figure that the records of an experiment can fill; without pandas, those that need it are left out."""
-    absent = () if importlib.util.find_spec("pandas") else (progress, pareto)
+    absent = () if importlib.util.find_spec("pandas") else (progress, rare, pareto)
     for name, make in FIGURES.items():
         if make not in absent and (figure := make(experiment, f"{slug}-{name}")) is not None:
-            yield figure
+            yield name, figure

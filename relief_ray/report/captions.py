@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import isfinite, log
 
-from relief_ray.errors import listed, several
+from relief_ray.errors import counted, listed, several
 from relief_ray.models.registry import BACKBONES
 from relief_ray.plugins import is_path
 from relief_ray.report.comparison import Comparison, MethodResult
-from relief_ray.report.experiments import Experiment
+from relief_ray.report.experiments import Experiment, data_title
 from relief_ray.report.inventory import GridItem
-from relief_ray.report.runs import Loaded, config_int, config_text, run_value, split_name
+from relief_ray.report.runs import Loaded, config_int, config_text, has_folds, run_value, split_name
 
 # Mark of a method for LoRA that was run on a backbone without it.
 STAND_IN = "\N{DOUBLE DAGGER}"
@@ -27,15 +27,36 @@ _FAILURES = (
 def caption(comparison: Comparison) -> str:
     """Caption of a comparison: data, protocol, clock."""
     first = comparison.runs[0]
-    folds = several("fold", (r.replicate[0] for r in comparison.runs))
-    seeds = draws(comparison.runs)
+    place = f"{mark(first)}{data_title(config_text(first.run, 'data.name'))}, {_split_text(first)}"
+    drawn = ", ".join(_drawn(comparison.runs))
+    spread = "; mean ± sample standard deviation over runs" if len(comparison.runs) > len(comparison.rows) else ""
     return (
-        f"{mark(first)}{config_text(first.run, 'data.name')}, {split_name(config_text(first.run, 'data.split'))}, "
-        f"{len(comparison.subjects)} test subjects; {first.planned} round{'' if first.planned == 1 else 's'}, "
+        f"{place}, {counted(len(comparison.subjects), 'test subject')}; {counted(first.planned, 'round')}, "
         f"E = {config_int(first.run, 'training.epochs')}, window stride {config_text(first.run, 'data.stride_s')} s, "
-        f"{folds}, {seeds}. Last evaluated round; mean ± sample standard deviation over runs. "
-        f"{clock_sentence(comparison)} `wall, s` is measured here, evaluation included."
+        f"{drawn}. Last evaluated round{spread}. {clock_sentence(comparison)}"
     )
+
+
+def equal_rounds(comparison: Comparison) -> str:
+    """Sentence on methods that aggregate once more than others; empty where all aggregate as often."""
+    names = comparison.bootstrapped
+    if not names or len(names) == len({r.label for r in comparison.runs}):
+        return ""
+    verb = "aggregates" if len(names) == 1 else "aggregate"
+    return (
+        f"{listed(names)} {verb} once more than the others, in a bootstrap round; `F1 at equal rounds %` and curves "
+        "compare equal numbers of aggregations"
+    )
+
+
+def _split_text(loaded: Loaded) -> str:
+    return split_name(config_text(loaded.run, "data.split"))
+
+
+def _drawn(runs: Sequence[Loaded]) -> list[str]:
+    """Folds, where the split has them, and seeds or replicates of the runs."""
+    folds = [r.replicate[0] for r in runs if has_folds(r.run.config)]
+    return [*([several("fold", folds)] if folds else []), draws(runs)]
 
 
 def mark(loaded: Loaded) -> str:
@@ -46,7 +67,7 @@ def mark(loaded: Loaded) -> str:
 def clock_sentence(comparison: Comparison) -> str:
     """Sentence on the clock behind seconds and joules, the planning clock, the accounting, and the training engine."""
     first = comparison.runs[0].run
-    fitted = first.calibration.get("origin") == "FITTED"
+    fitted = comparison.runs[0].is_fitted
     joules = 1284 if config_text(first, "backbone.name") == "moment_lora" else 847
     scale = f"FITTED to the paper's {joules} J" if fitted else "given"
     measured = comparison.clock == "measured"
@@ -65,9 +86,10 @@ def protocol(experiment: Experiment) -> str:
     """Protocol of the runs in one line, so that whatever was reduced is seen."""
     every = experiment.text("evaluation.every")
     looked = "tested after every round" if every == "1" else f"tested every {every} rounds and after the last"
+    looked = "" if experiment.text("rounds") == "1" else looked
     parts = [
-        _named(experiment, "{} rounds", "rounds"),
-        _named(experiment, "E = {} local epochs", "training.epochs"),
+        "1 round" if experiment.text("rounds") == "1" else _named(experiment, "{} rounds", "rounds"),
+        _named(experiment, "E = {} local epochs", "training.epochs").replace("E = 1 local epochs", "E = 1 local epoch"),
         "values chosen by a search" if experiment.choice else _named(experiment, "learning rate {}", "training.lr"),
         "" if "training.batch_size" in experiment.searched else _named(experiment, "batch {}", "training.batch_size"),
         _named(experiment, "window stride {} s", "data.stride_s"),
@@ -91,7 +113,7 @@ def _replicates(items: Sequence[GridItem]) -> list[str]:
     done = [s.loaded for s in items if s.status == "done" and s.loaded is not None]
     if not done:
         return []
-    return [several("fold", (r.replicate[0] for r in done)), draws(done)]
+    return _drawn(done)
 
 
 def draws(runs: Sequence[Loaded]) -> str:
@@ -120,7 +142,21 @@ def remarks(comparison: Comparison) -> tuple[str, ...]:
         *_personal(comparison),
         *_below_full(comparison),
         *_twins(comparison),
+        *_committed(comparison.runs),
     )
+
+
+def _committed(runs: Sequence[Loaded]) -> list[str]:
+    """Sentence on what committed cells lack."""
+    small = [r for r in runs if r.committed is not None]
+    if not small:
+        return []
+    old = any(r.committed is not None and r.committed.means is None for r in small)
+    more = ", bytes of a client, link shares and rare F1 round by round" if old else ""
+    return [
+        f"Read from committed cells, without run folders: what each client and device did{more} is not in them, and "
+        "the figures that need it are not drawn"
+    ]
 
 
 def stand_ins(runs: Sequence[Loaded]) -> dict[str, str]:

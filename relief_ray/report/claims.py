@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from relief_ray.errors import listed
+from relief_ray.errors import counted, listed
 from relief_ray.records.claims import FIGURE_TEXT, Claim, Claims
-from relief_ray.report.comparison import Comparison
+from relief_ray.report.comparison import Comparison, MethodResult
 from relief_ray.report.document import NONE, Cell, Paragraphs, Row, Table, Tone
-from relief_ray.report.paper import V0
+from relief_ray.report.figures.style import is_own_method
 from relief_ray.report.registered import Registered, Registry, is_about
 from relief_ray.report.statistics import ALPHA, holm
 from relief_ray.report.testing import (
@@ -29,6 +29,7 @@ from relief_ray.report.testing import (
     run_pairs,
     too_short,
 )
+from relief_ray.strategies import PROPOSED, REFERENCE
 
 Verdict = Literal[
     "supported",
@@ -172,7 +173,7 @@ def _units(outcome: Outcome) -> str:
 
 def _evidence(outcome: Outcome, claim: Claim, pairs: Sequence[RunPair]) -> str:
     folds = len({p.fold for p in pairs})
-    design = f"{folds} fold{'s' if folds > 1 else ''} x {outcome.num_replicates} replicates"
+    design = f"{counted(folds, 'fold')} x {counted(outcome.num_replicates, 'replicate')}"
     result = outcome.paired
     if result.mean == 0.0 and not any(p.scores[0] - p.scores[1] for p in pairs):
         return f"no difference at all in {outcome.num_pairs} paired runs ({design})"
@@ -185,14 +186,42 @@ def _evidence(outcome: Outcome, claim: Claim, pairs: Sequence[RunPair]) -> str:
     return ", ".join(parts)
 
 
+# Methods that the first sentence describes: more would be the table again.
+_MOST_DESCRIBED = 3
+_SAME_JOULES = 0.5
+
+
+def featured(comparison: Comparison) -> list[MethodResult]:
+    """Methods that sentences set against FedAvg: RELIEF and a user's own, else the others where they are few."""
+    rows = [r for r in comparison.rows if not r.is_bound and r.label != REFERENCE]
+    first = [r for r in rows if r.label == PROPOSED or is_own_method(r.label)]
+    return (first or (rows if len(rows) <= _MOST_DESCRIBED else []))[:_MOST_DESCRIBED]
+
+
+def described(comparison: Comparison) -> str:
+    """Sentence on each featured method's F1 against FedAvg's, without a test; empty without paired runs."""
+    parts = [f"{_named(r)} {r.f1}" for r in featured(comparison) if r.f1 is not None]
+    return f"F1 against FedAvg's, in points: {'; '.join(parts)}." if parts else ""
+
+
 def faster(comparison: Comparison) -> str:
-    """Sentence on RELIEF's simulated speed and joules; empty without its runs. Arithmetic on a clock, no test."""
-    row = comparison.row(V0)
-    if row is None or "speedup" not in row.stats:
-        return ""
+    """Sentence on the featured methods' speed and joules; empty without FedAvg's. Arithmetic on a clock, no test."""
+    parts = [_fast(row) for row in featured(comparison) if "speedup" in row.stats]
+    kind = "Measured" if comparison.clock == "measured" else "Simulated"
+    return f"{kind} (clock `{comparison.clock}`): {'; '.join(parts)}." if parts else ""
+
+
+def _named(row: MethodResult) -> str:
+    """RELIEF by its title, others as tables name them."""
+    return row.method.title if row.label == PROPOSED else row.label
+
+
+def _fast(row: MethodResult) -> str:
     speedup, saved = row.stats["speedup"].mean, row.stats["energy_saved_percent"].mean
+    if f"{speedup:.2f}" == "1.00" and abs(saved) < _SAME_JOULES:
+        return f"{_named(row)}'s rounds are as fast as FedAvg's with as many joules"
     joules = f"{abs(saved):.0f} % {'fewer' if saved >= 0 else 'more'} joules"
-    return f"Simulated (clock `{comparison.clock}`): RELIEF's rounds are {speedup:.2f}x FedAvg's speed with {joules}."
+    return f"{_named(row)}'s rounds are {speedup:.2f}x FedAvg's speed with {joules}"
 
 
 def last_line(comparison: Comparison, judgement: Judgement | None = None, problems: Sequence[str] = ()) -> str:
@@ -201,7 +230,8 @@ def last_line(comparison: Comparison, judgement: Judgement | None = None, proble
     speed = [sentence] if (sentence := faster(comparison)) else []
     if judgement is None:
         none = ["No claim was named before these runs: their differences are described, not tested."]
-        return " ".join([*mark, *(problems or none), *speed])
+        told = [sentence] if (sentence := described(comparison)) else []
+        return " ".join([*mark, *(problems or none), *told, *speed])
     groups: dict[Verdict, list[JudgedClaim]] = {}
     for judged in judgement.claims:
         groups.setdefault(judged.verdict, []).append(judged)

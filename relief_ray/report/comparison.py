@@ -11,10 +11,11 @@ from typing import Protocol, TypeVar
 from pydantic import JsonValue
 
 from relief_ray.config import parse
+from relief_ray.data.registry import get_spec
 from relief_ray.errors import UserError
 from relief_ray.records.schema import MethodFacts, RunRecord
 from relief_ray.report.inventory import choice_kind, chosen_keys, searched_keys, variant_names
-from relief_ray.report.runs import Loaded, Replicate, flat, load_runs, require_complete
+from relief_ray.report.runs import Loaded, Replicate, flat, load_runs, require_complete, run_value
 from relief_ray.report.statistics import Paired, paired
 from relief_ray.report.summary import RunSummary, Values, measures, summarise_run
 from relief_ray.strategies import REFERENCE, by_registry
@@ -107,9 +108,32 @@ class Comparison:
         return [r for r in self.runs if r.label == label]
 
     @property
+    def sensors(self) -> tuple[str, ...]:
+        """The sensors that the model was tested with one at a time, in the data set's order where it is known."""
+        names = dict.fromkeys(m for s in self.summaries for m in s.last.f1_by_modality)
+        order = {name: i for i, name in enumerate(_sensor_order(self.runs[0].run))}
+        return tuple(sorted(names, key=lambda name: order.get(name, len(order))))
+
+    @property
+    def bootstrapped(self) -> tuple[str, ...]:
+        """Methods that aggregate once more than their number of rounds: before round 1."""
+        return tuple(dict.fromkeys(r.label for r in self.runs if r.has_bootstrap))
+
+    @property
     def subjects(self) -> tuple[str, ...]:
         """All test subjects."""
         return tuple(sorted({s for run in self.summaries for s in run.by_subject}, key=lambda s: (len(s), s)))
+
+
+def _sensor_order(run: RunRecord) -> Sequence[str]:
+    """Sensors in canonical order: as recorded, else as the data set lists them; empty where neither is known."""
+    names = run.fleet.get("modalities")
+    if isinstance(names, list):
+        return [str(name) for name in names]
+    try:
+        return get_spec(str(run_value(run, "data.name"))).names
+    except UserError:
+        return ()
 
 
 def compare(folders: Iterable[Path], clock: str | None = None) -> Comparison:

@@ -13,12 +13,12 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from relief_ray.errors import UserError, nearest
-from relief_ray.records.committed import FILE, CommittedCell, RoundRow, condense, read_committed
+from relief_ray.records.committed import CommittedCell, RoundRow, condense, read_committed
 from relief_ray.records.metrics import extra_columns
 from relief_ray.report.comparison import flat_setting, run_differences
 from relief_ray.report.experiments import Experiment, differences
 from relief_ray.report.inventory import GridItem, searched_keys, take_inventory, variant_names
-from relief_ray.report.runs import Replicate, replicate_of
+from relief_ray.report.runs import Replicate, is_committed, replicate_of
 from relief_ray.report.statistics import Paired, paired
 from relief_ray.report.summary import MIB
 from relief_ray.strategies import REFERENCE
@@ -62,7 +62,7 @@ def read_cells(paths: Iterable[Path]) -> tuple[FinishedCell, ...]:
 
 
 def _read(path: Path) -> Mapping[str, CommittedCell]:
-    if path.suffix == ".json" or (path / FILE).exists():
+    if is_committed(path):
         return read_committed(path).cells
     items = [(s.name, s.loaded) for s in take_inventory([path]).items if s.status == "done"]
     return {name: condense(loaded.run, loaded.rounds) for name, loaded in items if loaded is not None}

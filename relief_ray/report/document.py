@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as MplFigure
 
 Origin = Literal["measured", "simulated", "SYNTHETIC", "FITTED"]
-Tone = Literal["", "gap", "good", "bad", "warn"]
+Tone = Literal["", "gap", "good", "bad", "warn", "info"]
 Number = float | int | str | None
 
 ORIGINS: Mapping[Origin, str] = {
@@ -137,6 +137,16 @@ class Document:
     def tables(self) -> tuple[Table, ...]:
         """All tables."""
         return tuple(b for b in self.blocks if isinstance(b, Table))
+
+    @property
+    def numbers(self) -> Mapping[str, str]:
+        """``Table 1``, ``Figure 2`` by slug, each kind counted in order; tables without a caption have none."""
+        kinds: tuple[tuple[str, Sequence[Table | Figure]], ...] = (("Table", self.tables), ("Figure", self.figures))
+        return {
+            block.slug: f"{kind} {number}"
+            for kind, blocks in kinds
+            for number, block in enumerate((b for b in blocks if b.caption), 1)
+        }
 
     @property
     def figures(self) -> tuple[Figure, ...]:

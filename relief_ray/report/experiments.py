@@ -10,11 +10,12 @@ from functools import cached_property
 from pydantic import JsonValue
 
 from relief_ray.data.registry import get_spec
-from relief_ray.errors import UserError, listed
+from relief_ray.errors import UserError, counted, listed
+from relief_ray.plugins import is_path
 from relief_ray.report.comparison import Comparison, compare_runs, flat_setting, renamed
 from relief_ray.report.inventory import GridItem, Inventory, choice_kind, searched_keys
 from relief_ray.report.paper import PAPER_DATA
-from relief_ray.report.runs import Loaded, config_int, config_text, config_value, run_value, split_name
+from relief_ray.report.runs import Loaded, config_int, config_text, config_value, has_folds, run_value, split_name
 
 HEADLINE_CLOCK = "flop_proportional"
 BACKBONES = {"cnn": "Backbone 1 (CNN)", "moment_lora": "Backbone 2 (MOMENT + LoRA)"}
@@ -33,7 +34,8 @@ USUAL_FLEET = {"fleet.gap": "55", "data.num_clients": "", "fleet.num_clients": "
 def settings_rows(runs: Sequence[Loaded]) -> list[list[str]]:
     """Settings, machine and versions of the runs: rows of words."""
     machines = distinct(
-        f"{r.run.machine.cpu}, {r.run.machine.num_cores} cores, {r.run.machine.num_threads} thread(s) per run"
+        f"{r.run.machine.cpu}, {counted(r.run.machine.num_cores, 'core')}, "
+        f"{counted(r.run.machine.num_threads, 'thread')} per run"
         for r in runs
     )
     versions = distinct(
@@ -42,11 +44,12 @@ def settings_rows(runs: Sequence[Loaded]) -> list[list[str]]:
         for r in runs
     )
     numbers = [n for r in runs if (n := run_value(r.run, "replicate")) is not None]
-    hours = sum(record.wall_s for r in runs for record in r.rounds) / 3600
+    seconds = sum(record.wall_s for r in runs for record in r.rounds)
+    with_folds = any(has_folds(r.run.config) for r in runs)
     return [
-        ["data", distinct(f"{config_text(r.run, 'data.name')} ({r.run.data_origin})" for r in runs)],
+        ["data", distinct(f"{data_title(config_text(r.run, 'data.name'))} ({r.run.data_origin})" for r in runs)],
         ["splits", distinct(split_name(config_text(r.run, "data.split")) for r in runs)],
-        ["folds", distinct(r.replicate[0] for r in runs)],
+        *([["folds", distinct(r.replicate[0] for r in runs if has_folds(r.run.config))]] if with_folds else []),
         *([["replicates", distinct(numbers)]] if numbers else []),
         ["seeds", distinct(r.replicate[2] for r in runs)],
         ["methods", distinct(f"`{r.label}`" for r in runs)],
@@ -58,8 +61,29 @@ def settings_rows(runs: Sequence[Loaded]) -> list[list[str]]:
         ["engine", distinct(f"{r.run.engine}, planned by `{r.run.planning_model}`" for r in runs)],
         ["machine", machines],
         ["versions", versions],
-        ["computed", f"{len(runs)} runs, {sum(len(r.rounds) for r in runs)} rounds, {hours:.1f} process hours"],
+        [
+            "computed",
+            ", ".join(
+                [
+                    counted(len(runs), "run"),
+                    counted(sum(len(r.rounds) for r in runs), "round"),
+                    f"{duration(seconds)} of process time",
+                ]
+            ),
+        ],
     ]
+
+
+def duration(seconds: float) -> str:
+    """A time in its usual unit: ``4.2 s``, ``3.5 min``, ``2.9 h``."""
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def data_title(name: str) -> str:
+    """A data set as a title names it; of a user's own, whose name is an import path, the last part."""
+    return PRETTY.get(name) or name.rpartition(":")[2]
 
 
 def distinct(values: Iterable[object]) -> str:
@@ -118,6 +142,16 @@ class Experiment:
     def dataset(self) -> str:
         """Its name in configurations."""
         return self.text("data.name")
+
+    @property
+    def is_own_data(self) -> bool:
+        """True for a user's data set: the paper says nothing about it."""
+        return is_path(self.dataset)
+
+    @property
+    def is_on_papers_data(self) -> bool:
+        """True for a data set of the paper, whose figures then stand under ours."""
+        return self.dataset in PAPER_DATA
 
     @property
     def paper_data(self) -> str:
@@ -181,8 +215,8 @@ class Experiment:
     @property
     def title(self) -> str:
         """Data, split, backbone, and the other values that set it apart."""
-        parts = [PRETTY.get(self.dataset, self.dataset), split_name(self.text("data.split"))]
-        parts += [BACKBONES.get(self.backbone, self.backbone)]
+        parts = [data_title(self.dataset), split_name(self.text("data.split"))]
+        parts += [BACKBONES.get(self.backbone) or data_title(self.backbone)]
         parts += [f"gap {self.gap:g}"] if self.gap != 55.0 else []
         parts += [f"N = {self.text('data.num_clients')}"] if self.text("data.num_clients") else []
         parts += [_CHOICES[self.choice]] if self.choice in _CHOICES else []
@@ -241,8 +275,13 @@ def _place(loaded: Loaded) -> tuple[str, str]:
 def differences(mine: Mapping[str, JsonValue], others: Sequence[Mapping[str, JsonValue]]) -> dict[str, str]:
     """The keys in which settings vary, beside those that every title names, with ``mine``'s values."""
     keys = dict.fromkeys(k for other in (mine, *others) for k in other)
-    varied = [k for k in keys if len({repr(o.get(k)) for o in others}) > 1 and not k.startswith(_NAMED)]
+    varied = [k for k in keys if _is_varied(k, others) and not k.startswith(_NAMED)]
     return {k.rpartition(".")[2]: _shown(mine.get(k)) for k in varied if mine.get(k) is not None}
+
+
+def _is_varied(key: str, settings: Sequence[Mapping[str, JsonValue]]) -> bool:
+    """True where values differ; a setting of tuned cells lacks what the search chose, which is no difference."""
+    return len({repr(s.get(key)) for s in settings if key in s or "choice" not in s}) > 1
 
 
 def _shown(value: JsonValue) -> str:

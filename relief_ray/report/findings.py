@@ -5,20 +5,22 @@ The first half gives means over rounds and runs, the second half sentences.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import sqrt
 from statistics import mean
 
-from relief_ray.errors import listed
+from relief_ray.errors import counted, listed
 from relief_ray.messages import Fleet
+from relief_ray.plugins import is_path
 from relief_ray.report.captions import twins
 from relief_ray.report.comparison import Comparison
 from relief_ray.report.experiments import Experiment
 from relief_ray.report.paper import PAPER_ROWS, TABLES, V0, V1, V2, V3, Paper, PaperCell
-from relief_ray.report.runs import Loaded, device_types, fleet_of
-from relief_ray.report.statistics import Paired
+from relief_ray.report.runs import Loaded, config_text, device_types, fleet_of
+from relief_ray.report.statistics import MIN_INTERVAL, Paired
 from relief_ray.report.summary import FUSION_BLOCK
 from relief_ray.strategies import PROPOSED, REFERENCE
 
@@ -104,13 +106,16 @@ class DeviceShare:
 
 def device_shares(runs: Sequence[Loaded], method: str, clock: str) -> list[DeviceShare]:
     """Means over devices of a type, rounds 1..R and runs."""
-    devices: dict[str, set[int]] = {}
+    devices: dict[str, int] = {}
     values: list[tuple[str, str, float]] = []
     for loaded in runs:
         types = device_types(loaded)
-        for cost in (c for r in loaded.trained for c in r.costs[clock].clients):
+        costs = [c for r in loaded.trained for c in r.costs[clock].clients]
+        # Folds and rotations give a client another type: devices are counted run by run.
+        for kind, number in Counter(types.get(client, "?") for client in {c.client for c in costs}).items():
+            devices[kind] = max(number, devices.get(kind, 0))
+        for cost in costs:
             kind, t = types.get(cost.client, "?"), cost.times
-            devices.setdefault(kind, set()).add(cost.client)
             values += [
                 (kind, "compute_s", t.forward_s + t.backward_s + t.optimizer_s),
                 (kind, "link_s", t.up_s + t.down_s),
@@ -118,7 +123,7 @@ def device_shares(runs: Sequence[Loaded], method: str, clock: str) -> list[Devic
                 (kind, "energy_j", cost.energy_j),
             ]
     rows = sorted(_means_of(values).items())
-    return [DeviceShare(method=method, kind=kind, num_devices=len(devices[kind]), **row) for kind, row in rows]
+    return [DeviceShare(method=method, kind=kind, num_devices=devices[kind], **row) for kind, row in rows]
 
 
 # A speedup within 5 % of FedAvg's round is none; one within a fifth of the paper's agrees with it.
@@ -134,7 +139,7 @@ def directions(experiment: Experiment, paper: Paper) -> list[str]:
     the 95 % interval of the paired difference to FedAvg leaves out 0: without that, it has no direction.
     """
     comparison = experiment.shown
-    if comparison is None or not experiment.is_real:
+    if comparison is None or not experiment.is_real or experiment.is_own_data:
         return []
     sentences: list[str] = []
     for label, name in PAPER_ROWS.items():
@@ -163,7 +168,14 @@ def _away(speedup: float) -> int:
 
 
 def _score(label: str, figure: str, ours: Paired | None, cell: PaperCell | None) -> Iterator[str]:
-    if ours is None or ours.low is None or ours.high is None or cell is None or cell.delta is None:
+    if (
+        ours is None
+        or ours.num_pairs < MIN_INTERVAL
+        or ours.low is None
+        or ours.high is None
+        or cell is None
+        or cell.delta is None
+    ):
         return
     here = (ours.low > 0) - (ours.high < 0)
     there = (cell.delta > 0) - (cell.delta < 0)
@@ -192,7 +204,14 @@ def _order(comparison: Comparison) -> Iterator[str]:
     expected = [m for m in _PAPER_ORDER if m in scores]
     verdict = "the paper's order" if order == expected else f"the paper's order is {' > '.join(expected)}"
     gaps = [scores[a] - scores[b] for a, b in pairwise(order)]
-    yield f"By mean F1 (%): {here}; {verdict}. Neighbours are {min(gaps):.1f} to {max(gaps):.1f} points apart."
+    low, high = f"{min(gaps):.1f}", f"{max(gaps):.1f}"
+    apart = (
+        f"They are {low} points"
+        if len(gaps) == 1
+        else f"Neighbours are {low if low == high else f'{low} to {high}'} points"
+    )
+    theirs = "" if is_path(config_text(comparison.runs[0].run, "data.name")) else f"; {verdict}"
+    yield f"By mean F1 (%): {here}{theirs}. {apart} apart."
 
 
 def _slots(comparison: Comparison) -> Iterator[str]:
@@ -202,11 +221,11 @@ def _slots(comparison: Comparison) -> Iterator[str]:
     free, chosen = row.stats["free_slots"].mean, row.stats["chosen_slots"].mean
     if chosen == 0.0:
         yield (
-            f"V0's divergence ranking decided nothing: of {free:.2f} free slots per client and round none was a "
+            f"RELIEF's divergence ranking decided nothing: of {free:.2f} free slots per client and round none was a "
             "choice. A client's budget held either its mandatory blocks alone or everything that it can reach."
         )
     else:
-        yield f"V0's divergence ranking decided {chosen:.2f} of {free:.2f} free slots per client and round."
+        yield f"RELIEF's divergence ranking decided {chosen:.2f} of {free:.2f} free slots per client and round."
 
 
 def _ranking(comparison: Comparison) -> Iterator[str]:
@@ -220,10 +239,10 @@ def _ranking(comparison: Comparison) -> Iterator[str]:
         first += bool(blocks) and set(leaders) == set(blocks)
     same = any({V2, "v2_mandatory"} <= set(names) for names in twins(comparison))
     anyway = ", and forcing them in (`v2_mandatory`) changed not a bit of V2" if same else ""
-    if runs:
+    if first:
         yield (
-            f"The fusion blocks had the largest smoothed divergence in {first} of {len(runs)} runs of V0: Eq. (5) is "
-            f"not divided by the number of values, so large groups rank first{anyway}."
+            f"The fusion blocks had the largest smoothed divergence in {first} of {counted(len(runs), 'run')} of "
+            f"RELIEF (V0): Eq. (5) is not divided by the number of values, so large groups rank first{anyway}."
         )
 
 

@@ -12,10 +12,11 @@ from relief_ray.errors import UserError
 from relief_ray.plugins import is_path
 from relief_ray.records import cells
 from relief_ray.records.cells import PLAN_FILES, STATUS_TEXT, PlannedCell, read_plan_file
+from relief_ray.records.committed import read_committed
 from relief_ray.records.identity import NOT_DECIDING, config_hash
 from relief_ray.records.run_folder import RUN_FILE, read_rounds, read_run
 from relief_ray.records.schema import MethodFacts, Status
-from relief_ray.report.runs import Loaded, below, config_value, flat
+from relief_ray.report.runs import Loaded, below, config_value, flat, has_folds, is_committed, read_small
 from relief_ray.strategies import PRESETS, method_name
 
 # A report reads runs of any program, so no cell is stale here.
@@ -106,9 +107,9 @@ class GridItem:
 
     @property
     def title(self) -> str:
-        """Method, fold and seed in words."""
+        """Method, fold (where the split has folds) and seed in words."""
         fold, seed = (config_value(self.config, path) or 0 for path in ("data.fold", "seed"))
-        return f"{self.label}, fold {fold}, seed {seed}"
+        return f"{self.label}, fold {fold}, seed {seed}" if has_folds(self.config) else f"{self.label}, seed {seed}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -198,6 +199,9 @@ def _one(same: Sequence[GridItem]) -> Iterable[GridItem]:
 
 
 def _folder(path: Path) -> tuple[list[tuple[str, GridItem]], list[str]]:
+    if is_committed(path):
+        runs = read_small(path)
+        return [(f"{path}#{name}", _small(name, loaded)) for name, loaded in runs.items()], [read_committed(path).title]
     files = [file for name in PLAN_FILES for file in below(path, name)]
     plans = [(file.parent, read_plan_file(file)) for file in files]
     planned = {
@@ -209,9 +213,19 @@ def _folder(path: Path) -> tuple[list[tuple[str, GridItem]], list[str]]:
     if not plans and not items:
         raise UserError(
             f"{path}: found no {RUN_FILE} and no {' or '.join(PLAN_FILES)} in or below it; name folders that "
-            "`relief-ray run` or `relief-ray grid` made"
+            "`relief-ray run` or `relief-ray grid` made, or results that `relief-ray report --commit` wrote"
         )
     return items, [plan.title or plan.name for _, plan in plans]
+
+
+def _small(name: str, loaded: Loaded) -> GridItem:
+    """A committed cell; a search's try, whose validation scores are in its run folder alone, counts as untested."""
+    run, is_tested = loaded.run, any(r.metrics is not None for r in loaded.trained)
+    return GridItem(
+        name=name, label=loaded.label, config=run.config, status="done" if is_tested else "untested",
+        why="" if is_tested else "validation scores are in the run folder alone", loaded=loaded, method=run.method,
+        hash=run.config_hash,
+    )  # fmt: skip
 
 
 def _name(folder: Path, top: Path) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import JsonValue, ValidationError
+from pydantic import JsonValue, TypeAdapter, ValidationError
 
 from relief_ray.data.config import DataConfig
 from relief_ray.data.registry import get_spec
@@ -14,8 +14,11 @@ from relief_ray.devices.fleet import FleetConfig, build_fleet
 from relief_ray.errors import UserError
 from relief_ray.messages import Fleet
 from relief_ray.records.cells import judge
+from relief_ray.records.committed import FILE as COMMITTED_FILE
+from relief_ray.records.committed import CommittedCell, RoundRow, read_committed
+from relief_ray.records.costs import CostRecord, Totals
 from relief_ray.records.run_folder import RUN_FILE, is_done, read_rounds, read_run
-from relief_ray.records.schema import RoundRecord, RunRecord
+from relief_ray.records.schema import Metrics, RoundRecord, RunRecord
 
 Replicate = tuple[int, int, int]
 # The number of a replicate and -1; where the configuration has none, seed and rotation.
@@ -26,16 +29,25 @@ _SPLIT_NAMES = {
     "within_subject": "within subjects",
     "random_leaky": "random windows (LEAKY)",
 }
+_FLEET = TypeAdapter(Fleet)
 _NOT_RUNS = frozenset({"stale", "mlartifacts", "mlruns"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Loaded:
-    """A run with its rounds; ``where``: its folder, for messages."""
+    """A run with its rounds.
+
+    Attributes:
+        where: its folder, for messages.
+        run: its record.
+        rounds: its rounds.
+        committed: the small form that it was made of, without clients and devices; None for a run folder.
+    """
 
     where: str
     run: RunRecord
     rounds: tuple[RoundRecord, ...]
+    committed: CommittedCell | None = None
 
     @property
     def label(self) -> str:
@@ -54,13 +66,35 @@ class Loaded:
 
     @property
     def title(self) -> str:
-        """The method, its fold and its seed or replicate, in words."""
+        """The method, its fold (where the split has folds) and its seed or replicate, in words."""
+        return f"{self.label}, {self.draw}"
+
+    @property
+    def draw(self) -> str:
+        """The fold (where the split has folds) and the seed or replicate, in words."""
         fold, rotation, seed = self.replicate
+        place = f"fold {fold}, " if has_folds(self.run.config) else ""
         number = run_value(self.run, "replicate")
         if isinstance(number, int):
-            return f"{self.label}, fold {fold}, replicate {number}"
-        turned = f", rotation {rotation}" if rotation else ""
-        return f"{self.label}, fold {fold}{turned}, seed {seed}"
+            return f"{place}replicate {number}"
+        turned = f"rotation {rotation}, " if rotation else ""
+        return f"{place}{turned}seed {seed}"
+
+    @property
+    def is_fitted(self) -> bool:
+        """True where the fleet's utilisation was fitted to the paper's joules; committed cells tell by settings."""
+        if self.committed is None:
+            return self.run.calibration.get("origin") == "FITTED"
+        return run_value(self.run, "costs.utilisation") is None
+
+    @property
+    def has_bootstrap(self) -> bool:
+        """True where a round 0 was aggregated before round 1."""
+        return bool(self.rounds) and self.rounds[0].round == 0
+
+    def aggregations(self, record: RoundRecord) -> int:
+        """Number of aggregations when the round was over: its number, and one more with a bootstrap."""
+        return record.round + self.has_bootstrap
 
     @property
     def planned(self) -> int:
@@ -94,6 +128,11 @@ def config_value(config: Mapping[str, JsonValue], path: str) -> JsonValue:
     for key in path.split("."):
         node = node.get(key) if isinstance(node, dict) else None
     return node
+
+
+def has_folds(config: Mapping[str, JsonValue]) -> bool:
+    """True where the split holds subjects out, pair by pair: no other split has folds."""
+    return config_value(config, "data.split") in (None, "held_out_subject")
 
 
 def replicate_of(config: Mapping[str, JsonValue]) -> Replicate:
@@ -150,11 +189,63 @@ def load_runs(paths: Iterable[Path]) -> tuple[Loaded, ...]:
 
 
 def _load(path: Path) -> Iterator[Loaded]:
+    if is_committed(path):
+        yield from read_small(path).values()
+        return
     folders = [path] if (path / RUN_FILE).exists() else [p.parent for p in below(path, RUN_FILE)]
     if not folders:
         raise UserError(f"{path}: found no {RUN_FILE} in or below it; name folders that `relief-ray run` made")
     for folder in folders:
         yield Loaded(where=str(folder.resolve()), run=read_run(folder), rounds=read_rounds(folder))
+
+
+def is_committed(path: Path) -> bool:
+    """True for the file that `relief-ray report --commit` writes, or a folder with one."""
+    return path.suffix == ".json" or (path / COMMITTED_FILE).exists()
+
+
+def read_small(path: Path) -> dict[str, Loaded]:
+    """Committed cells by name as runs without clients: final scores, cumulative costs and F1 round by round.
+
+    Raises:
+        UserError: the file is missing or damaged.
+    """
+    return {name: _expanded(f"{path}#{name}", cell) for name, cell in read_committed(path).cells.items()}
+
+
+def _expanded(where: str, cell: CommittedCell) -> Loaded:
+    means = cell.means
+    budget: dict[str, JsonValue] = {}
+    if means is not None and means.fedavg is not None:
+        budget = {"fedavg_reference": {cell.planning_model: means.fedavg.model_dump(mode="json")}}
+    shared = {name: getattr(cell, name) for name in RunRecord.model_fields if name in CommittedCell.model_fields}
+    run = RunRecord(**shared, name=where, created="", status="done", budget=budget)
+    before, rounds = Totals(), list[RoundRecord]()
+    evaluated = [row.round for row in cell.rounds if row.f1 is not None]
+    for row in cell.rounds:
+        totals = Totals(
+            time_s=row.time_s, energy_j=row.energy_j, bytes_up=row.bytes_up, bytes_down=row.bytes_down
+        )  # fmt: skip
+        cost = CostRecord(round_s=row.time_s - before.time_s, energy_j=row.energy_j - before.energy_j, clients=())
+        is_last = bool(evaluated) and row.round == evaluated[-1]
+        record = RoundRecord(
+            round=row.round, phase="", wall_s=0.0 if means is None else means.wall_s, ended_unix_s=0.0, participants=(),
+            clients=(), costs={cell.planning_model: cost}, totals={cell.planning_model: totals},
+            model_sha256=cell.model_sha256, metrics=cell.metrics if is_last else _scored(row, cell),
+            diagnostics=row.diagnostics,
+        )  # fmt: skip
+        rounds.append(record)
+        before = totals
+    return Loaded(where=where, run=run, rounds=tuple(rounds), committed=cell)
+
+
+def _scored(row: RoundRow, cell: CommittedCell) -> Metrics | None:
+    """What is kept of an evaluation before the last: the headline F1, and that of the rare sensors."""
+    if row.f1 is None:
+        return None
+    rare = None if cell.means is None else cell.means.rare.get(row.round)
+    own = cell.metrics is not None and cell.metrics.f1_fleet is not None
+    return Metrics(f1=None if own else row.f1, f1_fleet=row.f1 if own else None, f1_rare=rare)
 
 
 def below(path: Path, name: str) -> list[Path]:
@@ -198,15 +289,23 @@ def is_pooled(loaded: Loaded) -> bool:
 
 
 def fleet_of(loaded: Loaded) -> Fleet | None:
-    """Fleet of the run; None for pooled data and for data sets or configurations that this version does not know."""
+    """Fleet of the run, as recorded or built again; None for pooled data and where it is not known."""
+    if is_pooled(loaded):
+        return None
+    if loaded.run.fleet:
+        return _FLEET.validate_python(loaded.run.fleet)
     number = len(subjects(loaded)) or max((len(c.clients) for c in loaded.rounds[-1].costs.values()), default=0)
+    if loaded.committed is not None and loaded.committed.means is not None:
+        number = loaded.committed.means.num_clients
+    if not number:
+        return None
     try:
         spec = get_spec(DataConfig.model_validate(loaded.run.config.get("data")).name)
         config = FleetConfig.model_validate(loaded.run.config.get("fleet"))
         fleet, _ = build_fleet(config, spec.names, spec.type_counts, number)
     except (UserError, ValidationError):
         return None
-    return None if is_pooled(loaded) else fleet
+    return fleet
 
 
 def device_types(loaded: Loaded) -> dict[int, str]:

@@ -17,10 +17,15 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from relief_ray.errors import counted
 from relief_ray.report.document import NONE
 
 ALPHA = 0.05
 POWER = 0.8
+# Differences are in points: none can be larger.
+_MOST_POINTS = 100.0
+# Below so many pairs an interval spans more than F1 can differ by.
+MIN_INTERVAL = 3
 # 2^16 sums for each half of the pairs: a second.
 MAX_EXACT = 32
 _NUM_DRAWS = 100_000
@@ -34,7 +39,7 @@ class Paired:
 
     Attributes:
         mean: over pairs, in the unit of the differences.
-        low: lower end of the 95 % t-interval; None for one pair, or without scipy.
+        low: lower end of the 95 % t-interval, at least -100 points; None for one pair, or without scipy.
         high: its upper end.
         bound: the lower one-sided 95 % bound; None where ``low`` is.
         p: of the two-sided sign-flip test.
@@ -51,9 +56,11 @@ class Paired:
     num_pairs: int
 
     def __str__(self) -> str:
-        """``+1.2 [-0.4, +2.8]``: the mean with its interval."""
+        """``+1.2 [-0.4, +2.8]``: the mean with its interval; below three pairs their number instead."""
+        if self.num_pairs < MIN_INTERVAL:
+            return f"{self.mean:+.1f} ({counted(self.num_pairs, 'run')})"
         if self.low is None or self.high is None:
-            return f"{self.mean:+.1f}" + (" (1 run)" if self.num_pairs == 1 else "")
+            return f"{self.mean:+.1f}"
         return f"{self.mean:+.1f} [{self.low:+.1f}, {self.high:+.1f}]"
 
 
@@ -73,8 +80,8 @@ def paired(differences: Sequence[float]) -> Paired | None:
     half = None if known is None else known[0][1] * known[1]
     return Paired(
         mean=centre,
-        low=None if half is None else centre - half,
-        high=None if half is None else centre + half,
+        low=None if half is None else max(-_MOST_POINTS, centre - half),
+        high=None if half is None else min(_MOST_POINTS, centre + half),
         bound=None if known is None else centre - known[0][0] * known[1],
         p=sign_flip(differences),
         detectable=None if known is None or half is None else half + known[0][2] * known[1],

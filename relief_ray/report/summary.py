@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean
 
-from relief_ray.records.costs import FedAvgRecord
+from relief_ray.records.committed import mean_fedavg, means_of
+from relief_ray.records.costs import CostRecord
 from relief_ray.records.metrics import extra_columns
-from relief_ray.records.schema import ClientRecord, Metrics, RoundRecord, RunRecord
+from relief_ray.records.schema import ClientRecord, Metrics, RoundRecord
 from relief_ray.report.budgets import equal_cost_scores
 from relief_ray.report.runs import Loaded, Replicate, config_text, is_pooled, run_value
 from relief_ray.strategies import REFERENCE
@@ -94,7 +95,8 @@ class ClockSummary:
         speedup: FedAvg's round over the mean round.
         speedup_compute: the same without links: the longest compute times of both.
         speedup_total: R FedAvg rounds over everything that was spent.
-        link_share: share of the slowest client's busy time that is link, on average over rounds.
+        link_share: share of the slowest client's busy time that is link, on average over rounds; None where only the
+            committed form of an earlier version is there.
         fedavg_link_share: the same in FedAvg's round.
         energy_saved: 1 - joules per round over FedAvg's.
     """
@@ -106,7 +108,7 @@ class ClockSummary:
     speedup: float | None
     speedup_compute: float | None
     speedup_total: float | None
-    link_share: float
+    link_share: float | None
     fedavg_link_share: float | None
     energy_saved: float | None
 
@@ -157,7 +159,7 @@ class RunSummary:
     fleet_up_bytes: float | None
     trained_fraction: float | None
     speedup_paper: float | None
-    wall_s: float
+    wall_s: float | None
     slots: SlotCounts | None
     model_sha256: str
 
@@ -195,10 +197,7 @@ def summarise_run(loaded: Loaded) -> RunSummary:
     last_round, last = points[-1]
     best_round = _chosen_round(loaded)
     tail = [v for n, m in points if n > last_round - 10 and (v := m.headline) is not None]
-    fractions = [r.trained_fraction for r in loaded.trained if r.trained_fraction is not None]
-    paper = [r.speedup_paper for r in loaded.trained if r.speedup_paper is not None]
-    client_rounds = [] if is_pooled(loaded) else [c for r in loaded.trained for c in r.clients]
-    up, down = [c.bytes_up for c in client_rounds], [c.bytes_down for c in client_rounds]
+    work, has_fleet = _work_of(loaded), not is_pooled(loaded)
     return RunSummary(
         label=loaded.label,
         replicate=loaded.replicate,
@@ -212,13 +211,13 @@ def summarise_run(loaded: Loaded) -> RunSummary:
         best_round=best_round,
         last10=mean(tail) if tail else None,
         clocks={name: _clock(loaded, name) for name in loaded.rounds[-1].costs},
-        up_bytes=mean(up) if up else None,
-        up_max_bytes=max(up) if up else None,
-        down_bytes=mean(down) if down else None,
-        fleet_up_bytes=sum(up) / len(loaded.trained) if up else None,
-        trained_fraction=mean(fractions) if fractions else None,
-        speedup_paper=mean(paper) if paper else None,
-        wall_s=mean(r.wall_s for r in loaded.trained),
+        up_bytes=work.client_bytes_up,
+        up_max_bytes=max((c.bytes_up for r in loaded.trained for c in r.clients), default=None) if has_fleet else None,
+        down_bytes=work.client_bytes_down,
+        fleet_up_bytes=_fleet_bytes(loaded) if has_fleet else None,
+        trained_fraction=work.trained_fraction,
+        speedup_paper=work.speedup_paper,
+        wall_s=work.wall_s,
         slots=count_slots(loaded),
         model_sha256=loaded.rounds[-1].model_sha256,
     )
@@ -228,38 +227,56 @@ def _clock(loaded: Loaded, name: str) -> ClockSummary:
     costs = [r.costs[name] for r in loaded.trained]
     round_s, energy_j = mean(c.round_s for c in costs), mean(c.energy_j for c in costs)
     total = loaded.rounds[-1].totals[name]
-    fedavg = None if is_pooled(loaded) else reference(loaded, name)
+    fedavg = None if is_pooled(loaded) else mean_fedavg(loaded.run, loaded.trained, name)
     reference_s = None if fedavg is None else fedavg.round_s
+    compute_s, link_share, is_whole = _devices(loaded, costs)
     return ClockSummary(
         round_s=round_s,
         energy_j=energy_j,
         total_s=total.time_s,
         total_j=total.energy_j,
         speedup=_ratio(reference_s, round_s),
-        speedup_compute=None if fedavg is None else _ratio(fedavg.compute_s, mean(c.compute_s for c in costs)),
+        speedup_compute=None if fedavg is None or compute_s is None else _ratio(fedavg.compute_s, compute_s),
         speedup_total=_ratio(reference_s and reference_s * len(costs), total.time_s),
-        link_share=mean(c.link_share for c in costs),
-        fedavg_link_share=None if fedavg is None else fedavg.link_share,
+        link_share=link_share,
+        fedavg_link_share=None if fedavg is None or not is_whole else fedavg.link_share,
         energy_saved=None if fedavg is None else 1 - energy_j / fedavg.energy_j,
     )
 
 
-def reference(loaded: Loaded, clock: str) -> FedAvgRecord | None:
-    """A FedAvg round of the same participants and data, on average over rounds 1..R."""
-    everyone = _everyone(loaded.run, clock)
-    if everyone is None:
-        return None
-    rounds = [r.fedavg.get(clock, everyone) for r in loaded.trained]
-    fields = FedAvgRecord.model_fields
-    return FedAvgRecord(**{name: mean(getattr(r, name) for r in rounds) for name in fields})
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _MeanWork:
+    """Means over rounds 1..R; None where they are undefined or a committed cell lacks them."""
+
+    client_bytes_up: float | None = None
+    client_bytes_down: float | None = None
+    trained_fraction: float | None = None
+    speedup_paper: float | None = None
+    wall_s: float | None = None
 
 
-def _everyone(run: RunRecord, clock: str) -> FedAvgRecord | None:
-    """A FedAvg round of all clients, as recorded before the run began."""
-    table = run.budget.get("fedavg_reference")
-    row = table.get(clock) if isinstance(table, dict) else None
-    record = FedAvgRecord.model_validate(row) if isinstance(row, dict) else None
-    return record if record is not None and record.round_s > 0 and record.energy_j > 0 else None
+def _work_of(loaded: Loaded) -> _MeanWork:
+    means = means_of(loaded.run, loaded.trained) if loaded.committed is None else loaded.committed.means
+    names = ("client_bytes_up", "client_bytes_down", "trained_fraction", "speedup_paper", "wall_s")
+    return _MeanWork() if means is None else _MeanWork(**{name: getattr(means, name) for name in names})
+
+
+def _fleet_bytes(loaded: Loaded) -> float | None:
+    """Bytes that the whole fleet sends in a round, on average over rounds 1..R."""
+    if loaded.committed is None:
+        sent = [c.bytes_up for r in loaded.trained for c in r.clients]
+        return sum(sent) / len(loaded.trained) if sent else None
+    rows = loaded.committed.rounds
+    before = next((r.bytes_up for r in rows if r.round == 0), 0)
+    return (rows[-1].bytes_up - before) / len(loaded.trained)
+
+
+def _devices(loaded: Loaded, costs: Sequence[CostRecord]) -> tuple[float | None, float | None, bool]:
+    """Mean longest compute time and link share, and whether they are known: of a committed cell its means are."""
+    if loaded.committed is None:
+        return mean(c.compute_s for c in costs), mean(c.link_share for c in costs), True
+    means = loaded.committed.means
+    return (None, None, False) if means is None else (means.compute_s, means.link_share, True)
 
 
 def _ratio(above: float | None, below: float) -> float | None:
@@ -296,6 +313,8 @@ def values_of(loaded: Loaded, summary: RunSummary, clock: str, fedavg: RunSummar
     if fedavg is not None and fedavg.shown is not None:
         targets["tta95"] = _TTA_SHARE * fedavg.shown
     values: dict[str, float | None] = {**_scores(summary), **_costs(summary.clocks[clock]), **_work(summary, fedavg)}
+    if loaded.committed is not None and values["speedup"] is None and fedavg is not None and not is_pooled(loaded):
+        values |= _against(summary.clocks[clock], fedavg.clocks[clock])
     for name, target in targets.items():
         values |= _reached(name, time_to(loaded, clock, target))
     return {name: value for name, value in values.items() if value is not None}
@@ -330,6 +349,17 @@ def _costs(clock: ClockSummary) -> dict[str, float | None]:
         "energy_j": clock.energy_j,
         "energy_total_j": clock.total_j,
         "energy_saved_percent": _percent(clock.energy_saved),
+    }
+
+
+def _against(mine: ClockSummary, fedavg: ClockSummary) -> dict[str, float | None]:
+    """Speed and joules beside those of FedAvg's run, for cells that keep no FedAvg round of their own."""
+    saved = None if not fedavg.energy_j else 1 - mine.energy_j / fedavg.energy_j
+    total = fedavg.total_s
+    return {
+        "speedup": _ratio(fedavg.round_s, mine.round_s),
+        "speedup_total": _ratio(total, mine.total_s),
+        "energy_saved_percent": _percent(saved),
     }
 
 

@@ -37,8 +37,8 @@ def points(folder: Path, uri: str | None = None) -> Counter[tuple[str, int]]:
 
 
 def expected(rounds: int) -> Counter[tuple[str, int]]:
-    costs = ("round_s", "time_s", "energy_j", "bytes_up", "bytes_down", "wall_s")
-    keys = ("loss", "speedup", "trained_fraction", *costs)
+    costs = ("sim_round_s", "sim_time_s", "sim_energy_j", "bytes_up", "bytes_down", "wall_s")
+    keys = ("loss", "sim_speedup", "trained_fraction", *costs)
     return Counter((key, round_) for key in keys for round_ in range(rounds))
 
 

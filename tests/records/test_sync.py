@@ -12,6 +12,7 @@ import pytest
 
 from relief_ray.errors import UserError
 from relief_ray.records import (
+    Metrics,
     mlflow_store,
     read_rounds,
     read_run,
@@ -19,7 +20,7 @@ from relief_ray.records import (
 )
 from relief_ray.records.lock import FileLock
 from relief_ray.records.metrics import METRICS
-from relief_ray.records.mlflow_store import read_sync, store_uri
+from relief_ray.records.mlflow_store import SIMULATED, Store, exported_scalars, log_study, read_sync, store_uri
 from tests.records.stores import POINTS_A_ROUND, closed_port, configured, expected, points, stored
 
 if find_spec("mlflow") is None:
@@ -40,7 +41,7 @@ def test_sync_copies_everything_once(run):
     )
     last = read_rounds(run)[-1]
     assert (
-        stored_run.data.metrics["time_s"] == last.totals["split"].time_s
+        stored_run.data.metrics["sim_time_s"] == last.totals["split"].time_s
         and stored_run.data.metrics["loss"] == last.loss
     )
     artifacts = Path(stored_run.info.artifact_uri.removeprefix("file://"))
@@ -49,7 +50,59 @@ def test_sync_copies_everything_once(run):
         assert (artifacts / name).read_bytes() == (run / name).read_bytes()
     target = read_sync(run).targets[store_uri(run)]
     assert (target.step, target.status, target.run_id) == (3, "done", stored_run.info.run_id)
-    assert set(METRICS) >= {key for key, _ in expected(1)}
+    assert {SIMULATED.get(name, name) for name in METRICS} >= {key for key, _ in expected(1)}
+
+
+def test_a_run_lasts_in_the_store_as_long_as_its_rounds_took(run):
+    """However late it is exported: it begins with its first round and ends with its last."""
+    sync(run)
+    (stored_run,) = stored(run)
+    rounds = read_rounds(run)
+    began, ended = rounds[0].ended_unix_s - rounds[0].wall_s, rounds[-1].ended_unix_s
+    assert stored_run.info.start_time == round(1000 * began) and stored_run.info.end_time == round(1000 * ended)
+
+
+def test_a_runs_page_is_filled_and_says_what_is_simulated(run):
+    sync(run)
+    (stored_run,) = stored(run)
+    tags, record = stored_run.data.tags, read_run(run)
+    assert (tags["mlflow.source.name"], tags["mlflow.source.type"]) == ("relief-ray", "LOCAL")
+    assert "Metrics that begin with `sim_` are simulated by the clock `split`" in tags["mlflow.note.content"]
+    assert str(run) in tags["mlflow.note.content"]
+    (dataset,) = stored_run.inputs.dataset_inputs
+    assert record.data_digest.startswith(dataset.dataset.digest) and "SYNTHETIC" in dataset.dataset.source
+    assert not {"time_s", "round_s", "energy_j", "speedup"} & stored_run.data.metrics.keys()
+
+
+def test_f1_of_each_sensor_alone_is_a_metric(run):
+    record = read_rounds(run)[1]
+    metrics = Metrics(f1=0.5, f1_by_modality={"acc": 0.25, "mag": 0.125})
+    scalars = exported_scalars(record.model_copy(update={"metrics": metrics}), "split")
+    assert (scalars["f1_sensor/acc"], scalars["f1_sensor/mag"], scalars["f1"]) == (0.25, 0.125, 0.5)
+    assert scalars["sim_time_s"] == record.totals["split"].time_s and scalars["wall_s"] == record.wall_s
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+def test_the_last_checkpoint_is_an_artifact_where_it_is_wanted(run, wanted):
+    newest = run / "checkpoints" / "round-000003"
+    newest.mkdir(parents=True, exist_ok=True)
+    (newest / "state.safetensors").write_bytes(b"tensors")
+    configured(run, model=wanted)
+    sync(run)
+    copy = Path(stored(run)[0].info.artifact_uri.removeprefix("file://")) / "model" / "state.safetensors"
+    assert copy.exists() == wanted and (not wanted or copy.read_bytes() == b"tensors")
+
+
+def test_files_of_a_study_are_artifacts_of_one_run_of_its_name(run):
+    sync(run)
+    page = run.parent / "index.html"
+    for text in ("first", "second"):
+        page.write_text(text)
+        log_study(Store(uri=store_uri(run)), "demo", [page])
+    (study,) = [r for r in stored(run) if r.data.tags.get("relief.grid") == "demo"]
+    assert study.info.run_name == "demo" and study.info.status == "FINISHED"
+    copy = Path(study.info.artifact_uri.removeprefix("file://")) / "index.html"
+    assert copy.read_text() == "second"
 
 
 def test_the_experiment_is_one_of_models_that_are_trained(run):

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from relief_ray.records.schema import MethodFacts
 from relief_ray.report.build import build
 from relief_ray.report.document import Figure, Paragraphs, Table
 from relief_ray.report.formats.html import html
@@ -41,17 +42,95 @@ def test_a_full_family_has_its_tables_claims_and_figures(usual):
         "e1-round",
     }
     main = sheet(document, "e1-main")
-    assert [line.name for line in main.rows][:3] == ["fedavg", "fedprox", "fedel"]
-    assert row(main, "relief").cells[1].text == "59.5"
-    assert row(main, "fedel").cells[0].text == "not run"
-    assert document.lead == "a grid: 6 cells, all done, 1 setting."
+    assert [line.name for line in main.rows] == ["fedavg", "relief", "v1", "v2", "v3", "v2_mandatory"]
+    assert row(main, "relief").cells[1].text == "59.5" and not any(e.below for e in row(main, "relief").cells[:2])
+    assert document.lead == "a grid: 6 cells, all done, 1 setting." and document.title == "Results on DSA"
+
+
+def test_results_come_first_and_what_they_rest_on_last(usual, registry):
+    document = build(usual, registry({"first": "v1", "second": "fedavg"}))
+    first, *_, last = document.sections
+    verdict, table, *figures = first.blocks
+    assert isinstance(verdict, Paragraphs) and "too short to judge" in verdict.lines[0]
+    assert table.slug == "e1-main"
+    assert [p.slug for p in figures] == ["e1-convergence", "e1-rare", "e1-pareto", "e1-round"]
+    assert last.slug == "overview" and [t.slug for t in last.blocks][:2] == ["cells", "settings"]
+    page = html(document, {})
+    places = [
+        page.rindex(text) for text in ("id='e1-main'", "id='e1-verdicts'", "What surprised", "What this rests on")
+    ]
+    assert places == sorted(places)
+
+
+def test_tables_and_figures_are_numbered_in_order(usual):
+    document = build(usual)
+    page, text = html(document, {}), markdown(document)
+    for kind, blocks in (("Table", document.tables), ("Figure", document.figures)):
+        places = [page.index(f"<b>{kind} {i}.</b>") for i in range(1, len(blocks) + 1)]
+        assert places == sorted(places) and f"{kind} {len(blocks) + 1}." not in page
+        assert f"{kind} 1. {blocks[0].caption}" in text
+
+
+def test_the_main_table_says_what_equal_rounds_mean(usual):
+    """RELIEF's first round follows its bootstrap: after two aggregations it stands where FedAvg is after two rounds."""
+    main = sheet(build(usual), "e1-main")
+    place = main.head.index("F1 at equal rounds %") - 1
+    assert [row(main, m).cells[place].text for m in ("fedavg", "relief")] == ["54.5", "53.0"]
+    assert any("aggregate once more than the others, in a bootstrap round" in note for note in main.notes)
+
+
+def test_one_speedup_stands_in_the_main_table_with_what_it_depends_on(usual):
+    document = build(usual)
+    main, clocks = sheet(document, "e1-main"), sheet(document, "e1-clocks")
+    assert [head for head in main.head if "speedup" in head] == ["speedup"]
+    cell = row(main, "relief").cells[main.head.index("speedup") - 1]
+    assert (cell.text, cell.below, cell.origin) == ("2.00", "without links 3.60, link 50 %", "simulated")
+    assert clocks.head[1:] == ("`flop_proportional`", "`split_naive`", "`split_naive`, with bootstrap")
+    assert [c.text for c in row(clocks, "relief").cells] == ["2.00", "2.00", "1.33"]
+
+
+OWN = {"data": {"name": "my_lab:WALKS", "split": "within_subject", "stride_s": 2.0}}
+
+
+def test_a_report_on_ones_own_data_and_method_is_about_them(make, put_on, inventory_of):
+    """No paper, no folds; the method stands in the first sentence, in every figure and in the table after presets."""
+    own = MethodFacts(name="FedAdam", title="FedAdam", kind="own")
+    runs = [put_on(make("fedavg", extra=OWN)), put_on(make("FedAdam", scores=(0.5, 0.7), facts=own, extra=OWN))]
+    document = build(inventory_of([*runs, put_on(make("relief", extra=OWN))]))
+    assert document.title == "Results on WALKS"
+    assert [line.name for line in sheet(document, "e1-main").rows] == ["fedavg", "relief", "FedAdam"]
+    first = next(b for b in document.blocks if isinstance(b, Paragraphs)).lines[0]
+    assert "FedAdam +10.0 (1 run)" in first and "FedAdam's rounds are as fast as FedAvg's" in first
+    slugs = {t.slug for t in document.tables}
+    assert "e1-paper" not in slugs and not any(t.second for t in document.tables)
+    figures = {p.slug: {str(v) for line in p.rows for v in line} for p in document.figures}
+    for slug in ("e1-convergence", "e1-pareto", "e1-round", "e1-modalities"):
+        assert "FedAdam" in figures[slug], slug
+    text = markdown(document)
+    known = ("says nothing about the paper", "agrees with the paper", "FITTED to the paper's")
+    assert not [line for line in text.splitlines() if "the paper" in line and not any(k in line for k in known)]
+    assert "fold" not in text
+
+
+def test_one_run_of_one_round_makes_no_odd_sentence(make, put_on, inventory_of):
+    run = put_on(make("relief", scores=(0.6,), planned=1))
+    text = markdown(build(inventory_of([run])))
+    for odd in ("1 runs", "1 rounds", "1 cells", "1 settings", "1 seeds", "1 threads", "0.0 process hours", "all 1 "):
+        assert odd not in text, odd
+    assert "1 cell, done, 1 setting." in text and "Protocol: 1 round," in text
+
+
+def test_two_variants_are_one_distance_apart(make, put_on, inventory_of):
+    document = build(inventory_of([put_on(make("relief")), put_on(make("v1", scores=(0.5, 0.638)))]))
+    (line,) = (t for t in texts(document) if t.startswith("By mean F1"))
+    assert line.endswith("They are 3.8 points apart.")
 
 
 def test_own_models_stand_beside_the_canonical_one_and_lead(make, put_on, inventory_of):
     """On the paper's data a deviation is the headline's alone; a method that was not run has no own models to show."""
     pamap2 = {"data": {"name": "pamap2", "stride_s": 1.0}}
     runs = [make("fedavg"), make("fedlease", scores=(0.7, 0.8), own=(0.4, 0.5))]
-    main = sheet(build(inventory_of([put_on(r, **pamap2) for r in runs])), "e1-main")
+    main = sheet(build(inventory_of([put_on(r, **pamap2) for r in runs])), "e1-paper")
     assert main.head[2:4] == ("F1 %", "F1 own %")
     lines = {name: row(main, name).cells[1:3] for name in ("fedavg", "fedlease*", "pilot")}
     shown = {name: [(e.text, e.below) for e in cells] for name, cells in lines.items()}
@@ -95,7 +174,6 @@ def test_a_failed_and_a_missing_cell_are_marked_and_counted(make, family, put_on
     main = sheet(document, "e1-main")
     assert (row(main, "v1").cells[0].text, row(main, "v1").cells[0].tone) == ("failed", "gap")
     assert row(main, "relief").cells[0].text == "planned"
-    assert row(main, "relief").cells[1].below == "90.1 ± 0.42"
     gaps = sheet(document, "gaps")
     assert [[e.text for e in line.cells][1:] for line in gaps.rows] == [
         ["failed", "void round <b>3</b>"],
@@ -147,7 +225,7 @@ def test_synthetic_data_are_called_so_everywhere(make, put_on, inventory_of):
     document = build(inventory_of([put_on(make(m, origin="SYNTHETIC")) for m in ("fedavg", "relief")]))
     assert "SYNTHETIC" in document.lead and "SYNTHETIC" in document.footer
     main = sheet(document, "e1-main")
-    assert main.caption.startswith("Table I of the paper with our figures: SYNTHETIC data")
+    assert main.caption.startswith("Results: SYNTHETIC data")
     assert row(main, "fedavg").cells[1].origin == "SYNTHETIC"
 
 
@@ -255,32 +333,36 @@ def test_other_formats_hold_the_same_tables(usual, render):
 
 
 def test_a_reconstructed_method_stands_in_its_row_whether_run_or_planned(make, put_on, inventory_of):
-    runs = [put_on(make(m), where=m) for m in ("fedavg", "fedicu", "fedicu_table")]
-    main = sheet(build(inventory_of(runs)), "e1-main")
+    pamap2 = {"data": {"name": "pamap2", "stride_s": 1.0}}
+    runs = [put_on(make(m), **pamap2, where=m) for m in ("fedavg", "fedicu", "fedicu_table")]
+    main = sheet(build(inventory_of(runs)), "e1-paper")
     assert [line.name for line in main.rows][:4] == ["fedavg", "fedprox", "fedel", "FedICU (reconstructed)"]
-    assert row(main, "FedICU (reconstructed)").cells[1].below == "87.6 ± 0.62"
+    assert row(main, "fedel").cells[0].text == "not run"
+    assert row(main, "FedICU (reconstructed)").cells[1].below.startswith("87.6 ± 0.62")
     preset = row(main, "FedICU (reconstructed), table").cells
-    assert preset[1].below == "87.6 ± 0.62" and preset[5].origin == "FITTED"
+    assert preset[1].below.startswith("87.6 ± 0.62") and preset[main.head.index("up, MiB") - 1].origin == "FITTED"
+
+
+def test_on_other_data_the_papers_table_holds_what_was_run(usual):
+    paper = sheet(build(usual), "e1-paper")
+    assert [line.name for line in paper.rows] == ["fedavg", "relief"]
+    assert row(paper, "relief").cells[1].below == "90.1 ± 0.42" and paper.second == "second line: paper, PAMAP2"
 
 
 def test_the_tables_name_their_clock_and_who_planned(usual):
-    """By the headline clock stand Tables I and III; claims and the first sentence go by the planner's."""
+    """The main table and claims go by the planner's clock, the table beside the paper by the paper's."""
     document = build(usual)
-    main, ablation = sheet(document, "e1-main"), sheet(document, "e1-ablation")
+    main, paper = sheet(document, "e1-main"), sheet(document, "e1-paper")
     clock = "`flop_proportional`"
-    speeds = (f"speedup, {clock}", f"compute, {clock}", f"link %, {clock}", "at 1,900 x 5")
-    assert main.head[3:5] == (f"F1 at equal s %, {clock}", f"F1 at equal J %, {clock}")
-    assert main.head[6:10] == speeds and main.head[12:] == (f"J/round, {clock}", "speedup, `split_naive`")
-    assert ablation.head[5:10] == (*speeds, f"J/round, {clock}")
+    assert [h for h in paper.head if h.startswith(("speedup", "compute", "link"))] == [
+        f"speedup, {clock}", f"compute, {clock}", f"link %, {clock}",
+    ]  # fmt: skip
     note = (
-        "Seconds and joules: clock `flop_proportional` (simulated, fleet utilisation FITTED to the paper's 847 J, "
-        "allocation planned by `split_naive`); accounting `method`; training engine `gemm`."
+        "Seconds and joules: clock `{}` (simulated, fleet utilisation FITTED to the paper's 847 J{}); accounting "
+        "`method`; training engine `gemm`."
     )
-    assert note in main.notes and note in ablation.notes
-    assert any(
-        t.startswith("First sentence, claims and figures: Seconds and joules: clock `split_naive`")
-        for t in texts(document)
-    )
+    assert note.format("flop_proportional", ", allocation planned by `split_naive`") in paper.notes
+    assert note.format("split_naive", "") in main.notes
 
 
 def test_every_table_of_figures_says_what_was_reduced(make, put_on, inventory_of):
@@ -291,14 +373,14 @@ def test_every_table_of_figures_says_what_was_reduced(make, put_on, inventory_of
         "Protocol: 2 rounds, E = 2 local epochs, window stride {} s, missing modality `zero_input`, held-out subjects, "
         "tested every 5 rounds and after the last, fold 0, seeds 0 and 3."
     )
-    for slug in ("e1-main", "e1-ablation"):
+    for slug in ("e1-main", "e1-ablation", "e1-paper"):
         assert sheet(document, slug).notes[0] == line.format(5)
     assert "window stride 1 s" in sheet(document, "e2-main").notes[0], "not the settings of all experiments mixed"
-    assert "rounds to 85 %, tested every 5th" in sheet(document, "e1-main").head
+    assert "rounds to 85 %, tested every 5th" in sheet(document, "e1-paper").head
 
 
 def test_the_paper_s_data_set_is_named_once_in_the_heading(usual):
-    main = sheet(build(usual), "e1-main")
+    main = sheet(build(usual), "e1-paper")
     assert main.second == "second line: paper, PAMAP2"
     assert not any("paper" in e.below for line in main.rows for e in line.cells)
     for render in (lambda d: html(d, {}), markdown, latex):
@@ -314,4 +396,4 @@ def test_claims_that_fit_no_setting_are_said_at_the_top(usual, registry):
 def test_without_pandas_the_figures_that_need_it_are_left_out(usual, monkeypatch):
     slugs = {f.slug for f in build(usual).figures}
     monkeypatch.setitem(sys.modules, "pandas", None)
-    assert slugs - {f.slug for f in build(usual).figures} == {"e1-convergence", "e1-pareto"}
+    assert slugs - {f.slug for f in build(usual).figures} == {"e1-convergence", "e1-rare", "e1-pareto"}

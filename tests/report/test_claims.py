@@ -166,9 +166,11 @@ def test_without_claims_nothing_is_judged(runs, make):
     (judgement,), problems = judge([comparison], Registry())
     assert judgement is None
     assert last_line(comparison, None, problems) == (
-        "No claim was named before these runs: their differences are described, not tested."
+        "No claim was named before these runs: their differences are described, not tested. F1 against FedAvg's, in "
+        "points: v1 +4.0 [+3.6, +4.4]. Simulated (clock `split_naive`): v1's rounds are as fast as FedAvg's with as "
+        "many joules."
     )
-    assert last_line(comparison, None, ("a.yaml: was changed",)) == "a.yaml: was changed"
+    assert last_line(comparison, None, ("a.yaml: was changed",)).startswith("a.yaml: was changed F1 against")
     false = compare_runs([make("fedavg", origin="SYNTHETIC")])
     assert last_line(false, None).startswith("SYNTHETIC data: nothing follows for the paper. No claim")
 

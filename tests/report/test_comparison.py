@@ -136,7 +136,7 @@ def test_caption_says_synthetic_fitted_clock_and_engine(make):
         compare_runs([make("fedavg", origin="SYNTHETIC"), make("fedavg", origin="SYNTHETIC", seed=2, fold=1)])
     )
     assert text.startswith(
-        "SYNTHETIC data: dsa, held-out subjects, 2 test subjects; 2 rounds, E = 2, window stride 5 s"
+        "SYNTHETIC data: DSA, held-out subjects, 2 test subjects; 2 rounds, E = 2, window stride 5 s"
     )
     assert "folds 0 and 1, seeds 0 and 2" in text
     assert "clock `split_naive` (simulated, fleet utilisation FITTED" in text

@@ -6,9 +6,11 @@ import sys
 import pytest
 
 from relief_ray.errors import UserError
+from relief_ray.records.costs import CostRecord
+from relief_ray.records.schema import MethodFacts
 from relief_ray.report.comparison import compare_runs
 from relief_ray.report.figures.progress import curve_points, curves
-from relief_ray.report.figures.timeline import MAX_BARS, Bar, _busiest, panel, timeline
+from relief_ray.report.figures.timeline import MAX_BARS, Bar, Panel, _busiest, featured, panel, timeline
 
 matplotlib = pytest.importorskip("matplotlib")
 
@@ -49,30 +51,86 @@ def test_many_devices_are_shown_by_the_busiest_of_each_type():
 
 @pytest.mark.parametrize("suffix", [".png", ".pdf", ".svg"])
 def test_timeline_is_written_and_repeats_to_the_byte(pair, tmp_path, suffix):
-    first = timeline(*pair, tmp_path / f"a{suffix}")
-    second = timeline(*pair, tmp_path / "new" / f"b{suffix}")
+    first = timeline(pair, tmp_path / f"a{suffix}")
+    second = timeline(pair, tmp_path / "new" / f"b{suffix}")
     assert first.read_bytes() == second.read_bytes()
     assert first.stat().st_size > 10_000
 
 
 def test_timeline_shows_something(pair, tmp_path):
-    share, num_colours, shape = ink(timeline(*pair, tmp_path / "t.png"))
+    share, num_colours, shape = ink(timeline(pair, tmp_path / "t.png"))
     assert shape[1] == round(7.16 * 200)
     assert 0.2 < share < 0.9
     assert num_colours > 20
 
 
 def test_timeline_says_how_much_faster_and_where_the_time_went(pair, tmp_path):
-    text = timeline(*pair, tmp_path / "t.svg").read_text()
+    text = timeline(pair, tmp_path / "t.svg").read_text()
     for word in ("FedAvg", "RELIEF", "2.00× faster, 40 % less energy", "T* = 1.00 s", "1.00 s saved", "(simulated)"):
         assert word in text
     for stage in ("download", "forward", "backward", "optimizer", "upload", "wait"):
         assert stage in text
 
 
+def test_a_method_of_equal_cost_is_called_as_fast(make, tmp_path):
+    text = timeline([make("fedavg"), make("fedprox")], tmp_path / "t.svg").read_text()
+    assert "as fast, the same energy" in text and "0 %" not in text
+
+
+def test_any_number_of_rounds_is_drawn_runs_and_panels_alike(pair, make, tmp_path):
+    many = [*pair, panel(make("fedprox", round_s=4.0), "split_naive")]
+    text = timeline(many, tmp_path / "t.svg").read_text()
+    assert text.count(" J a round") == 3 and "2.00\N{MULTIPLICATION SIGN} slower" in text
+    assert "FedAvg" in timeline(pair[:1], tmp_path / "one.svg").read_text()
+
+
+def test_the_figure_is_about_relief_and_ones_own_methods(make):
+    own = MethodFacts(name="FedAdam", title="FedAdam", kind="own")
+    runs = [make(m, seed=s) for m in ("fedavg", "fedprox", "v1", "relief") for s in (0, 1)]
+    runs += [make("FedAdam", seed=1, facts=own)]
+    assert [r.label for r in featured(compare_runs(runs))] == ["fedavg", "relief", "FedAdam"]
+    assert {r.replicate for r in featured(compare_runs(runs))} == {(0, 0, 1)}, "a seed that all of them have"
+    assert [r.label for r in featured(compare_runs(runs[:4]))] == ["fedavg", "fedprox"]
+    assert [r.label for r in featured(compare_runs(runs[:2]))] == ["fedavg"]
+
+
+def crowd(name, deadline_s=0.98):
+    """Panel of a fleet of 24 in three types whose slowest devices stand for it, with long names."""
+    seconds = (0.45, 0.02, 0.03, 0.0, 0.45, 0.05)
+    bars = tuple(Bar(name="slowest of 8", kind=k, sensors="acc gravity gyro", seconds=seconds) for k in "ABC")
+    cost = CostRecord(round_s=1.0, energy_j=50.0, clients=())
+    note = "SYNTHETIC data: WALKS OF MANY PEOPLE, clock flop_proportional"
+    return Panel(title=name, bars=bars, cost=cost, deadline_s=deadline_s, note=note)
+
+
+def test_no_text_of_a_large_fleet_lies_on_another_or_leaves_the_sheet(tmp_path, monkeypatch):
+    """The label beside the legend, panels' titles above ticks, T* at the right end, types left of devices."""
+    agg = pytest.importorskip("matplotlib.backends.backend_agg")
+    seen = {}
+
+    def keep(figure, path):
+        agg.FigureCanvasAgg(figure).draw()
+        artists = [t for t in figure.findobj(matplotlib.text.Text) if t.get_text().strip() and t.get_visible()]
+        boxes = [(t.get_text(), t.get_window_extent()) for t in artists]
+        seen.update(boxes=boxes, size=figure.get_size_inches() * figure.dpi)
+        return path
+
+    monkeypatch.setattr("relief_ray.report.figures.timeline.save", keep)
+    timeline([crowd("FedAvg", None), crowd("RELIEF"), crowd("A method with a long name")], tmp_path / "t.png")
+    width, height = seen["size"]
+    # Ticks beyond the end of the axis are texts too, but not drawn.
+    inside = [(t, b) for t, b in seen["boxes"] if b.width and b.height and not (t[0].isdigit() and b.x0 > width)]
+    assert sum("T* = 0.98 s" in t for t, _ in inside) == 2 and any("slowest of 8" in t for t, _ in inside)
+    for text, box in inside:
+        assert box.x0 >= -1 and box.y0 >= -1 and box.x1 <= width + 1 and box.y1 <= height + 1, text
+    for i, (text, box) in enumerate(inside):
+        for other, theirs in inside[i + 1 :]:
+            assert not (box.shrunk(0.9, 0.8).overlaps(theirs.shrunk(0.9, 0.8))), (text, other)
+
+
 def test_a_slower_method_is_called_slower(make, tmp_path):
     slow = make("relief", round_s=4.0, energy_j=150.0)
-    assert "2.00× slower, 50 % more energy" in timeline(make("fedavg"), slow, tmp_path / "t.svg").read_text()
+    assert "2.00× slower, 50 % more energy" in timeline([make("fedavg"), slow], tmp_path / "t.svg").read_text()
 
 
 def test_an_unknown_data_set_still_has_bars(make):
@@ -82,32 +140,32 @@ def test_an_unknown_data_set_still_has_bars(make):
 
 def test_synthetic_data_are_named_in_the_figure(make, tmp_path):
     runs = [make("fedavg", origin="SYNTHETIC"), make("relief", origin="SYNTHETIC")]
-    assert "SYNTHETIC data: dsa" in timeline(*runs, tmp_path / "t.svg").read_text()
+    assert "SYNTHETIC data: DSA" in timeline(runs, tmp_path / "t.svg").read_text()
 
 
 def test_pdf_embeds_its_fonts(pair, tmp_path):
-    data = timeline(*pair, tmp_path / "t.pdf").read_bytes()
+    data = timeline(pair, tmp_path / "t.pdf").read_bytes()
     assert b"/FontFile2" in data and b"/Type3" not in data
 
 
 def test_bad_requests_are_named(pair, tmp_path):
     with pytest.raises(UserError, match="no round 9, the run holds rounds up to 2"):
-        timeline(*pair, tmp_path / "t.png", round_=9)
+        timeline(pair, tmp_path / "t.png", round_=9)
     with pytest.raises(UserError, match="no clock 'moon'; recorded are split_naive"):
-        timeline(*pair, tmp_path / "t.png", clock="moon")
+        timeline(pair, tmp_path / "t.png", clock="moon")
     with pytest.raises(UserError, match=r"figures are written as \.pdf"):
-        timeline(*pair, tmp_path / "t.bmp")
+        timeline(pair, tmp_path / "t.bmp")
 
 
 def test_without_matplotlib_the_extra_is_named(pair, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(UserError, match=r"relief-ray\[server\]"):
-        timeline(*pair, tmp_path / "t.png")
+        timeline(pair, tmp_path / "t.png")
 
 
 def test_global_state_is_left_alone(family, pair, tmp_path):
     before, had_pyplot = dict(matplotlib.rcParams), "matplotlib.pyplot" in sys.modules
-    timeline(*pair, tmp_path / "t.png")
+    timeline(pair, tmp_path / "t.png")
     curves(compare_runs(family), tmp_path / "c.png")
     assert dict(matplotlib.rcParams) == before
     assert ("matplotlib.pyplot" in sys.modules) == had_pyplot

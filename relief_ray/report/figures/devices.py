@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from relief_ray.errors import counted
 from relief_ray.report.document import TEXT_WIDTH_IN, Figure, Number
 from relief_ray.report.experiments import Experiment
 from relief_ray.report.figures.style import FAINT, all_styles, at_most, footnote, plain_axes
@@ -31,13 +32,16 @@ def allocation(experiment: Experiment, slug: str, method: str = PROPOSED) -> Fig
         return None
     loaded = runs[0]
     rows = trained(loaded)
+    if not rows:
+        return None
     groups = list(dict.fromkeys(j for r in loaded.rounds for c in r.clients for j in c.trained))
     clients = chosen(sorted({n for n, _, _ in rows}), device_types(loaded))
     number = -(-len(clients) // PER_ROW)
+    of_type = " One client of each device type is drawn." if len(clients) < len({n for n, _, _ in rows}) else ""
     return Figure(
         slug=slug,
         caption=f"Groups that each client trained in every round (dark), `{loaded.title}`; {experiment.title}. Round 0 "
-        "is the bootstrap. Fusion blocks of a client's own modalities are mandatory.",
+        f"is the bootstrap. Fusion blocks of a client's own modalities are mandatory.{of_type}",
         draw=partial(_allocation, experiment=experiment, loaded=loaded, rows=rows, groups=groups, clients=clients),
         width_in=TEXT_WIDTH_IN,
         height_in=0.55 + number * (0.3 + 0.085 * len(groups)),
@@ -68,6 +72,8 @@ def chosen(clients: Sequence[int], types: Mapping[int, str]) -> list[int]:
 def _allocation(
     figure: MplFigure, experiment: Experiment, loaded: Loaded, rows: Rows, groups: Sequence[str], clients: Sequence[int]
 ) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     height, number = float(figure.get_size_inches()[1]), -(-len(clients) // PER_ROW)
     grid = figure.add_gridspec(
         number, PER_ROW, left=0.12, right=0.99, top=1 - 0.2 / height, bottom=0.42 / height, wspace=0.05,
@@ -82,6 +88,7 @@ def _allocation(
         ax.tick_params(axis="x", labelbottom=i + PER_ROW >= len(clients))
         if i + PER_ROW >= len(clients):
             ax.set_xlabel("round", fontsize=7)
+        ax.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
     footnote(figure, experiment.runs)
 
 
@@ -137,7 +144,7 @@ def _devices(figure: MplFigure, experiment: Experiment, shares: Sequence[DeviceS
         right.text(x, share.energy_j, f"{share.energy_j:.3g}", ha="center", va="bottom", fontsize=5)
     for ax, label in ((left, "seconds per round"), (right, "joules per round and device")):
         number = {s.kind: s.num_devices for s in shares}
-        ax.set_xticks(range(len(kinds)), [f"Type {k}\n{number[k]} devices" for k in kinds])
+        ax.set_xticks(range(len(kinds)), [f"Type {k}\n{counted(number[k], 'device')}" for k in kinds])
         ax.set_ylabel(label)
         plain_axes(ax)
         ax.grid(visible=False, axis="x")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from relief_ray.report.comparison import Comparison, MethodResult
 from relief_ray.report.document import TEXT_WIDTH_IN, Figure
 from relief_ray.report.experiments import Experiment
-from relief_ray.report.figures.style import all_styles, drawn, footnote, plain_axes, top_legend
+from relief_ray.report.figures.style import all_styles, drawn, footnote, legend_in, plain_axes, top_legend
 from relief_ray.report.runs import fleet_of
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _HATCHES = ("", "///", "...", "\\\\\\", "xxx", "---")
 def modalities(experiment: Experiment, slug: str) -> Figure | None:
     """Bars per modality and method; None where no method has a canonical model."""
     comparison = experiment.main
-    names = [] if comparison is None else _modalities(comparison)
+    names = [] if comparison is None else comparison.sensors
     if comparison is None or not names:
         return None
     rows = [
@@ -30,10 +30,14 @@ def modalities(experiment: Experiment, slug: str) -> Figure | None:
         for m in names
         if (s := r.stats.get(f"f1_{m}_percent")) is not None
     ]
+    is_spread = any(row[3] is not None for row in rows)
+    fig = "" if experiment.is_own_data else " (the paper's Fig. 6)"
+    lines = " over runs, lines: sample standard deviation" if is_spread else ""
+    has_owners = any(fleet_of(r) is not None for r in comparison.runs)
+    owned = " The number of clients that own it stands under a modality's name." if has_owners else ""
     return Figure(
         slug=slug,
-        caption=f"F1 with one modality alone (the paper's Fig. 6); {experiment.title}. Bars: mean, lines: sample "
-        "standard deviation over runs; the number of clients that own the modality stands under its name.",
+        caption=f"F1 with one modality alone{fig}; {experiment.title}. Bars: mean{lines}.{owned}",
         draw=partial(_draw, experiment=experiment, comparison=comparison, names=names),
         width_in=TEXT_WIDTH_IN,
         height_in=2.2,
@@ -42,15 +46,11 @@ def modalities(experiment: Experiment, slug: str) -> Figure | None:
     )
 
 
-def _modalities(comparison: Comparison) -> list[str]:
-    """The modalities that the runs were evaluated on one at a time, in the runs' order."""
-    return list(dict.fromkeys(m for s in comparison.summaries for m in s.last.f1_by_modality))
-
-
 def _draw(figure: MplFigure, experiment: Experiment, comparison: Comparison, names: Sequence[str]) -> None:
     methods = [m for m in drawn(comparison) if _bars(comparison.row(m), names)]
     look, width = all_styles(comparison), 0.8 / max(1, len(methods))
-    ax = figure.add_axes((0.06, 0.25, 0.93, 0.6))
+    height = float(figure.get_size_inches()[1])
+    ax = figure.add_axes((0.06, 0.55 / height, 0.93, 1 - (0.63 + legend_in(methods)) / height))
     for i, method in enumerate(methods):
         bars = _bars(comparison.row(method), names)
         x = [names.index(m) + (i - (len(methods) - 1) / 2) * width for m, _, _ in bars]
@@ -63,7 +63,7 @@ def _draw(figure: MplFigure, experiment: Experiment, comparison: Comparison, nam
     ax.set_ylabel("macro-F1, %")
     plain_axes(ax)
     ax.grid(visible=False, axis="x")
-    top_legend(figure, len(methods))
+    top_legend(figure)
     footnote(figure, experiment.runs)
 
 

@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from relief_ray.errors import listed
+from relief_ray.errors import counted, listed
+from relief_ray.records.schema import RoundRecord
 from relief_ray.report.captions import mark, own_models
 from relief_ray.report.comparison import Comparison
 from relief_ray.report.document import TEXT_WIDTH_IN, Figure
-from relief_ray.report.experiments import Experiment
-from relief_ray.report.figures.style import FAINT, all_styles, drawn, footnote, plain_axes, save, sheet, top_legend
+from relief_ray.report.experiments import Experiment, data_title
+from relief_ray.report.figures.style import (
+    FAINT,
+    Style,
+    all_styles,
+    drawn,
+    footnote,
+    legend_in,
+    plain_axes,
+    save,
+    sheet,
+    top_legend,
+)
 from relief_ray.report.runs import config_text, is_pooled, split_name
 from relief_ray.report.summary import MIB
 
@@ -21,37 +34,49 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as MplFigure
 
-# Up to so many methods, bands show the standard deviation.
-_MAX_BANDS = 3
-PANELS = (("round", "round"), ("time_s", "seconds"), ("energy_j", "kJ"), ("bytes_up", "MiB sent by the fleet"))
-COSTS = tuple(field for field, _ in PANELS[1:])
-_SCALES = {"energy_j": 1e-3, "bytes_up": 1 / MIB}
+COSTS = ("time_s", "energy_j", "bytes_up")
 _HEIGHT_IN = 2.35
 _HEADING_IN = 0.2
 _MIN_POINTS = 4
+_MOST_MARKERS = 12
+_SCORES = {
+    "f1": "macro-F1, %",
+    "f1_rare": "rare-modality F1, %",
+}
 
 
-def curve_points(comparison: Comparison) -> pd.DataFrame:
+def curve_points(comparison: Comparison, score: str = "f1") -> pd.DataFrame:
     """Means over a method's runs at every evaluated round; methods in table order, without those on pooled data.
 
     Columns: ``method``, ``round``, ``f1_percent``, ``std`` (sample standard deviation of F1 in points, 0 for one run),
-    the fleet's sums so far ``time_s``, ``energy_j`` and ``bytes_up``, and ``num_runs``.
+    ``aggregations`` (rounds, the bootstrap counted), the fleet's sums so far ``time_s``, ``energy_j`` and ``bytes_up``,
+    and ``num_runs``. ``score``: the headline ``f1``, or ``f1_rare``.
     """
     import pandas as pd
 
     rows = [
-        (loaded.label, record.round, 100 * f1, *(getattr(record.totals[comparison.clock], field) for field in COSTS))
+        (loaded.label, record.round, 100 * f1, loaded.aggregations(record), *_costs(record, comparison.clock))
         for loaded in comparison.runs
         if not is_pooled(loaded)
         for record in loaded.trained
-        if record.metrics is not None and (f1 := record.metrics.headline) is not None
+        if (f1 := _score(record, score)) is not None
     ]
-    frame = pd.DataFrame(rows, columns=["method", "round", "f1_percent", *COSTS])
+    frame = pd.DataFrame(rows, columns=["method", "round", "f1_percent", "aggregations", *COSTS])
     frame["method"] = pd.Categorical(frame["method"], [m.label for m in comparison.rows])
     groups = frame.groupby(["method", "round"], observed=True)
     points = groups.mean()
     points.insert(1, "std", groups["f1_percent"].std().fillna(0.0))
     return points.assign(num_runs=groups.size()).reset_index().astype({"method": str})
+
+
+def _score(record: RoundRecord, score: str) -> float | None:
+    if record.metrics is None:
+        return None
+    return record.metrics.f1_rare if score == "f1_rare" else record.metrics.headline
+
+
+def _costs(record: RoundRecord, clock: str) -> list[float]:
+    return [float(getattr(record.totals[clock], field)) for field in COSTS]
 
 
 def whole_bytes(frame: pd.DataFrame) -> pd.DataFrame:
@@ -62,26 +87,29 @@ def whole_bytes(frame: pd.DataFrame) -> pd.DataFrame:
 def curves(comparison: Comparison, path: Path) -> Path:
     """Write the figure of `compare` and, beside it, ``<name>.csv``.
 
-    Bounds and methods beyond the sixth are in the CSV alone, and so is the spread where more than three are drawn.
+    Bounds and methods beyond the sixth are in the CSV alone.
 
     Raises:
         UserError: matplotlib is missing, or an unknown file suffix.
     """
     first, points = comparison.runs[0], curve_points(comparison)
-    name = f"{mark(first)}{config_text(first.run, 'data.name')}, {split_name(config_text(first.run, 'data.split'))}"
+    data, split = (config_text(first.run, key) for key in ("data.name", "data.split"))
+    name = f"{mark(first)}{data_title(data)}, {split_name(split)}"
     with sheet(_HEIGHT_IN + _HEADING_IN) as figure:
-        _draw_curves(figure, comparison, points, heading=f"{name}; mean over runs{bands(comparison)}")
+        _draw_curves(figure, comparison, points, heading=name + bands(comparison))
         save(figure, path)
-    columns = ["method", "round", "f1_percent", "std", "time_s", "energy_j", "num_runs", "bytes_up"]
+    columns = ["method", "round", "f1_percent", "std", "aggregations", "time_s", "energy_j", "num_runs", "bytes_up"]
     whole_bytes(points).to_csv(path.with_suffix(".csv"), columns=columns, index=False, lineterminator="\n")
     return path
 
 
 def bands(comparison: Comparison) -> str:
-    """Half-sentence on the bands; empty where none are drawn."""
-    labels = drawn(comparison)
-    has_spread = len(labels) <= _MAX_BANDS and any(len(comparison.runs_of(label)) > 1 for label in labels)
-    return ", bands: ± sample standard deviation" if has_spread else ""
+    """Half-sentence on means and bands; empty where every method has one run."""
+    numbers = [len(comparison.runs_of(label)) for label in drawn(comparison)]
+    if max(numbers, default=0) < 2:
+        return ""
+    few, many = min(numbers), max(numbers)
+    return f"; mean of {few if few == many else f'{few} to {many}'} runs, bands: ± sample standard deviation"
 
 
 def progress(experiment: Experiment, slug: str) -> Figure | None:
@@ -89,15 +117,47 @@ def progress(experiment: Experiment, slug: str) -> Figure | None:
     comparison = experiment.main
     if comparison is None or (points := curve_points(comparison))["round"].nunique() < 2:
         return None
-    more = len([r for r in comparison.rows if not r.is_bound]) - len(drawn(comparison))
-    left_out = f" {more} more methods are in the CSV file." if more > 0 else ""
     shown = points[points.method.isin(drawn(comparison))]
+    return _curves(
+        comparison,
+        slug,
+        points,
+        f"F1 over aggregations, seconds, joules and uploaded bytes of the whole fleet{_counted(comparison)}; "
+        f"{experiment.title}{bands(comparison)}.{_left_out(comparison)}{lost(shown)}{own_models(comparison)}",
+    )
+
+
+def rare(experiment: Experiment, slug: str) -> Figure | None:
+    """Convergence of the F1 with the rare sensors alone; None where it was not recorded round by round."""
+    comparison = experiment.main
+    if comparison is None or (points := curve_points(comparison, "f1_rare"))["round"].nunique() < 2:
+        return None
+    return _curves(
+        comparison,
+        slug,
+        points,
+        "F1 with the sensors of the smallest cohorts alone, over aggregations and costs of the whole fleet"
+        f"{_counted(comparison)}; {experiment.title}{bands(comparison)}.{_left_out(comparison)}",
+        score="f1_rare",
+    )
+
+
+def _counted(comparison: Comparison) -> str:
+    """Half-sentence on the bootstrap, which makes one aggregation more."""
+    names = [f"`{label}`" for label in comparison.bootstrapped if label in drawn(comparison)]
+    return f", the bootstrap of {listed(names)} counted as one" if names else ""
+
+
+def _left_out(comparison: Comparison) -> str:
+    more = len([r for r in comparison.rows if not r.is_bound]) - len(drawn(comparison))
+    return f" {counted(more, 'more method')} in the CSV file." if more > 0 else ""
+
+
+def _curves(comparison: Comparison, slug: str, points: pd.DataFrame, caption: str, score: str = "f1") -> Figure:
     return Figure(
         slug=slug,
-        caption="Convergence (the paper's Fig. 5): F1 over rounds, seconds, joules and uploaded bytes of the whole "
-        f"fleet, bootstrap included; {experiment.title}. Mean over runs{bands(comparison)}.{left_out}{lost(shown)}"
-        f"{own_models(comparison)}",
-        draw=partial(_draw_curves, comparison=comparison, points=points),
+        caption=caption,
+        draw=partial(_draw_curves, comparison=comparison, points=points, label=_SCORES[score]),
         width_in=TEXT_WIDTH_IN,
         height_in=_HEIGHT_IN,
         columns=tuple(points.columns),
@@ -105,34 +165,40 @@ def progress(experiment: Experiment, slug: str) -> Figure | None:
     )
 
 
-def _draw_curves(figure: MplFigure, comparison: Comparison, points: pd.DataFrame, heading: str = "") -> None:
+def _draw_curves(
+    figure: MplFigure, comparison: Comparison, points: pd.DataFrame, heading: str = "", label: str = _SCORES["f1"]
+) -> None:
     """One panel per quantity of ``PANELS``; ``heading`` stands at the top and takes ``_HEADING_IN`` inches."""
     look, methods = all_styles(comparison), drawn(comparison)
     height, above = float(figure.get_size_inches()[1]), _HEADING_IN if heading else 0.0
-    grid = figure.add_gridspec(
-        1, 4, left=0.06, right=0.99, top=1 - (0.329 + above) / height, bottom=0.552 / height, wspace=0.1
-    )
+    top = 1 - (legend_in(methods) + 0.08 + above) / height
+    grid = figure.add_gridspec(1, 4, left=0.06, right=0.985, top=top, bottom=0.552 / height, wspace=0.1)
     shared: Axes | None = None
-    for column, (field, label) in enumerate(panels(comparison)):
+    for column, axis in enumerate(panels(comparison, points.energy_j.max())):
         ax = figure.add_subplot(grid[0, column], sharey=shared)
         for method in methods:
-            curve, style = points[points.method == method], look[method]
-            x = curve[field] * _SCALES.get(field, 1.0)
-            ax.plot(
-                x, curve.f1_percent, color=style.colour, marker=style.marker, linestyle=style.dash,
-                markerfacecolor=style.fill, markersize=3, linewidth=1.1, label=method,
-            )  # fmt: skip
-            if len(methods) <= _MAX_BANDS:
-                low, high = curve.f1_percent - curve["std"], curve.f1_percent + curve["std"]
-                ax.fill_between(x, low, high, color=style.colour, alpha=0.10, linewidth=0)
-        _finish(ax, label, is_first=shared is None)
+            _curve(ax, points[points.method == method], axis, look[method], method)
+        _finish(ax, axis, is_first=shared is None, label=label)
         shared = shared or ax
     low = floor(points[points.method.isin(methods)])
-    if shared is not None and low is not None:
-        shared.set_ylim(bottom=low)
+    if shared is not None:
+        shared.set_ylim(bottom=max(0.0, shared.get_ylim()[0]) if low is None else low)
     figure.text(0.012, 1 - 0.12 / height, heading, color=FAINT, va="center")
-    top_legend(figure, len(methods), below_in=above)
+    top_legend(figure, below_in=above)
     footnote(figure, comparison.runs, comparison.clock)
+
+
+def _curve(ax: Axes, curve: pd.DataFrame, axis: _Panel, style: Style, method: str) -> None:
+    """A method's mean over one quantity, in its band."""
+    x = curve[axis.field] * axis.scale
+    marked = style.marker if len(curve) <= _MOST_MARKERS else None
+    ax.plot(
+        x, curve.f1_percent, color=style.colour, marker=marked or style.marker, linestyle=style.dash,
+        markerfacecolor=style.fill, markersize=3, linewidth=1.1, label=method,
+        markevery=1 if marked else -(-len(curve) // _MOST_MARKERS),
+    )  # fmt: skip
+    low, high = (curve.f1_percent - curve["std"]).clip(lower=0.0), (curve.f1_percent + curve["std"]).clip(upper=100.0)
+    ax.fill_between(x, low, high, color=style.colour, alpha=0.12, linewidth=0)
 
 
 def floor(points: pd.DataFrame) -> float | None:
@@ -158,18 +224,44 @@ def lost(points: pd.DataFrame) -> str:
     return f" Below the frame: {listed(named)}." if named else ""
 
 
-def panels(comparison: Comparison) -> list[tuple[str, str]]:
-    """Fields and axis labels; seconds and joules say whether they are simulated."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Panel:
+    """A quantity on an x axis: its column, label and the factor to the label's unit."""
+
+    field: str
+    label: str
+    scale: float = 1.0
+
+
+# From so many joules on, axes are in kilojoules.
+_KILO = 2000.0
+
+
+def panels(comparison: Comparison, most_j: float) -> tuple[_Panel, ...]:
+    """X axes; seconds and joules say whether they are simulated. ``most_j``: the largest number of joules."""
     kind = "" if comparison.clock == "measured" else "simulated "
-    return [(field, kind + label if field in ("time_s", "energy_j") else label) for field, label in PANELS]
+    unit, scale = ("kJ", 1e-3) if most_j >= _KILO else ("J", 1.0)
+    return (
+        _Panel(field="aggregations", label="aggregations"),
+        _Panel(field="time_s", label=f"{kind}seconds"),
+        _Panel(field="energy_j", label=kind + unit, scale=scale),
+        _Panel(field="bytes_up", label="MiB sent by the fleet", scale=1 / MIB),
+    )
 
 
-def _finish(ax: Axes, label: str, *, is_first: bool) -> None:
-    ax.set_xlabel(label)
-    ax.set_xlim(left=0)
+def _finish(ax: Axes, axis: _Panel, *, is_first: bool, label: str = _SCORES["f1"]) -> None:
+    """Labels and a frame from 0 in which no marker is cut."""
+    from matplotlib.ticker import MaxNLocator
+
+    ax.set_xlabel(axis.label)
+    right = max((float(box.x1) for box in (line.get_path().get_extents() for line in ax.lines)), default=0.0)
+    ax.set_xlim(0, 1.06 * right if right > 0 else 1.0)
+    ax.xaxis.set_major_locator(
+        MaxNLocator(nbins=4, integer=axis.field == "aggregations", prune=None if is_first else "lower")
+    )
     ax.tick_params(labelleft=is_first)
     if is_first:
-        ax.set_ylabel("macro-F1, %")
+        ax.set_ylabel(label)
     plain_axes(ax)
 
 
@@ -226,7 +318,7 @@ def pareto(experiment: Experiment, slug: str) -> Figure | None:
         f"grey: bounds.{outside(last)}{own_models(comparison)}",
         draw=partial(_pareto, comparison=comparison, last=last),
         width_in=TEXT_WIDTH_IN,
-        height_in=2.95,
+        height_in=2.2 + legend_in(list(last.method)),
         columns=tuple(numbers.columns),
         rows=numbers.astype(object).where(numbers.notna(), None).to_numpy().tolist(),
     )
@@ -240,23 +332,25 @@ def outside(last: pd.DataFrame) -> str:
 
 
 def _pareto(figure: MplFigure, comparison: Comparison, last: pd.DataFrame) -> None:
-    look = all_styles(comparison)
-    grid = figure.add_gridspec(1, 3, left=0.065, right=0.985, top=0.74, bottom=0.19, wspace=0.1)
+    look, height = all_styles(comparison), float(figure.get_size_inches()[1])
+    top = 1 - (legend_in(list(last.method)) + 0.08) / height
+    grid = figure.add_gridspec(1, 3, left=0.065, right=0.985, top=top, bottom=0.56 / height, wspace=0.1)
     shared: Axes | None = None
-    for column, (field, label) in enumerate(panels(comparison)[1:]):
-        ax, scale = figure.add_subplot(grid[0, column], sharey=shared), _SCALES.get(field, 1.0)
-        line = last[last[f"front_{field}"] == 1].sort_values(field)
-        ax.step(scale * line[field], line.f1_percent, where="post", color=FAINT, linewidth=0.9, zorder=1)
+    for column, axis in enumerate(panels(comparison, last.energy_j.max())[1:]):
+        ax = figure.add_subplot(grid[0, column], sharey=shared)
+        line = last[last[f"front_{axis.field}"] == 1].sort_values(axis.field)
+        ax.step(axis.scale * line[axis.field], line.f1_percent, where="post", color=FAINT, linewidth=0.9, zorder=1)
         for _, end in last.iterrows():
             style, std = look[end.method], end["std"] if end["std"] > 0 else 0.0
             ax.errorbar(
-                scale * end[field], end.f1_percent, yerr=std,
+                axis.scale * end[axis.field], end.f1_percent, yerr=std,
                 color=FAINT if end.is_bound else style.colour,
                 marker=style.marker, markerfacecolor="white" if end.is_bound else style.fill, markersize=4.5,
                 linewidth=0, elinewidth=0.5, label=end.method,
             )  # fmt: skip
-        ax.set_ylim(*span(last))
-        _finish(ax, label, is_first=shared is None)
+        _finish(ax, axis, is_first=shared is None)
         shared = shared or ax
-    top_legend(figure, 6)
+    if shared is not None:
+        shared.set_ylim(*span(last))
+    top_legend(figure)
     footnote(figure, comparison.runs, comparison.clock)

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from relief_ray.errors import UserError, listed
+from relief_ray.errors import UserError, counted, listed
 from relief_ray.report.comparison import Comparison
 from relief_ray.report.document import TEXT_WIDTH_IN
 from relief_ray.report.experiments import digests_of
 from relief_ray.report.paper import REPRESENTATIVE, VARIANT_ROWS
 from relief_ray.report.runs import Loaded
-from relief_ray.strategies import by_registry
+from relief_ray.strategies import PRESETS, PROPOSED, REFERENCE, by_registry, method_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -94,7 +94,9 @@ def save(figure: MplFigure, path: Path) -> Path:
 
 # Methods in one figure.
 MAX_METHODS = 6
-# Methods that are drawn before others where there is no room for all: the paper's five, then Table III's.
+# Presets that are drawn before others where there is no room for all: the paper's five, then Table III's. A user's own
+# methods come right after FedAvg and RELIEF: a report is about them.
+_PRESET_LABELS = frozenset(method_name(config, label) for label, config in PRESETS.items())
 _FIRST = tuple(dict.fromkeys([*REPRESENTATIVE, *VARIANT_ROWS]))
 
 
@@ -123,9 +125,19 @@ def drawn(comparison: Comparison) -> list[str]:
 
 
 def at_most(number: int, labels: Sequence[str]) -> list[str]:
-    """Up to ``number`` methods in the order of figures; the paper's five and Table III's stay longest."""
-    by_rank = sorted(by_registry(labels), key=lambda m: _FIRST.index(m) if m in _FIRST else len(_FIRST))
-    return by_registry(by_rank[:number])
+    """Up to ``number`` methods in the order of figures: FedAvg, RELIEF and a user's own stay longest."""
+    return by_registry(sorted(by_registry(labels), key=_rank)[:number])
+
+
+def _rank(label: str) -> tuple[int, int]:
+    if label in (REFERENCE, PROPOSED):
+        return 0, 0
+    return (1 if is_own_method(label) else 2), _FIRST.index(label) if label in _FIRST else len(_FIRST)
+
+
+def is_own_method(label: str) -> bool:
+    """True for a method that is no preset: a user's own, or a variant of a preset."""
+    return label not in _PRESET_LABELS
 
 
 def all_styles(comparison: Comparison) -> Mapping[str, Style]:
@@ -142,11 +154,17 @@ def footnote(figure: MplFigure, runs: Sequence[Loaded], clock: str | None = None
 def small_print(runs: Sequence[Loaded], clock: str | None = None) -> str:
     """The text of ``footnote``."""
     run, kind = runs[0].run, "measured" if clock == "measured" else "simulated"
-    return (
-        f"{f'clock {clock} ({kind}) | ' if clock else ''}{len(runs)} runs | {run.machine.cpu}, {run.machine.num_cores} "
-        f"cores, {run.machine.num_threads} thread(s) | torch {run.machine.torch} | engine {run.engine} | "
-        f"{run.data_origin} data | sources {listed(d[:8] for d in digests_of(runs))}"
-    )
+    machine = run.machine
+    parts = [
+        *([f"clock {clock} ({kind})"] if clock else []),
+        counted(len(runs), "run"),
+        f"{machine.cpu}, {counted(machine.num_cores, 'core')}, {counted(machine.num_threads, 'thread')}",
+        f"torch {machine.torch}",
+        f"engine {run.engine}",
+        f"{run.data_origin} data",
+        f"sources {listed(d[:8] for d in digests_of(runs))}",
+    ]
+    return " | ".join(parts)
 
 
 def plain_axes(ax: Axes) -> None:
@@ -157,11 +175,27 @@ def plain_axes(ax: Axes) -> None:
         ax.spines[side].set_visible(False)
 
 
-def top_legend(figure: MplFigure, columns: int, below_in: float = 0.0) -> None:
+def per_row(labels: Sequence[str], width_in: float = TEXT_WIDTH_IN) -> int:
+    """Largest number of legend columns that fits; a legend is filled column by column."""
+    for number in range(len(labels), 1, -1):
+        high = -(-len(labels) // number)
+        columns = [labels[i : i + high] for i in range(0, len(labels), high)]
+        if sum(0.52 + 0.066 * max(map(len, column)) for column in columns) <= 0.94 * width_in:
+            return len(columns)
+    return 1
+
+
+def legend_in(labels: Sequence[str], width_in: float = TEXT_WIDTH_IN) -> float:
+    """Height of ``top_legend`` in inches."""
+    return 0.06 + 0.17 * -(-len(labels) // per_row(labels, width_in))
+
+
+def top_legend(figure: MplFigure, below_in: float = 0.0) -> None:
     """One legend above all panels, from the first panel's handles; ``below_in``: inches left free above it."""
     handles, labels = figure.axes[0].get_legend_handles_labels()
-    top = 0.995 - below_in / float(figure.get_size_inches()[1])
+    width_in, height_in = map(float, figure.get_size_inches())
     figure.legend(
-        handles, labels, loc="upper left", bbox_to_anchor=(0.05, top), ncols=columns, frameon=False, handlelength=2.6,
-        columnspacing=1.2, handletextpad=0.4, borderaxespad=0.1,
+        handles, labels, loc="upper left", bbox_to_anchor=(0.05, 0.995 - below_in / height_in),
+        ncols=per_row(labels, width_in), frameon=False, handlelength=2.6, columnspacing=1.2, handletextpad=0.4,
+        borderaxespad=0.1,
     )  # fmt: skip

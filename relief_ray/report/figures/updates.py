@@ -7,6 +7,7 @@ from functools import partial
 from statistics import mean, stdev
 from typing import TYPE_CHECKING
 
+from relief_ray.errors import counted
 from relief_ray.report.document import TEXT_WIDTH_IN, Figure, Number
 from relief_ray.report.experiments import Experiment
 from relief_ray.report.figures.style import COLOURS, DASHES, MARKERS, footnote, plain_axes, top_legend
@@ -32,10 +33,11 @@ def cosine(experiment: Experiment, slug: str, method: str = REFERENCE) -> Figure
     if not blocks:
         return None
     compared = [sum(bool(r.pairwise) for r in loaded.trained) for loaded in runs]
-    how_many = f"{sum(compared)} compared rounds of {sum(map(bool, compared))} runs"
+    fig = "" if experiment.is_own_data else " (the paper's Fig. 2)"
+    how_many = f"{counted(sum(compared), 'compared round')} of {counted(sum(map(bool, compared)), 'run')}"
     return Figure(
         slug=slug,
-        caption=f"Cosine of two clients' updates of a fusion block under `{method}` (the paper's Fig. 2), mean over "
+        caption=f"Cosine of two clients' updates of a fusion block under `{method}`{fig}, mean over "
         f"{how_many}; {experiment.title}. Letters: device types. A client that did not upload a block, or did not move "
         "it, has no pair or 0 there.",
         draw=partial(_cosine, experiment=experiment, blocks=blocks, types=device_types(runs[0])),
@@ -90,9 +92,12 @@ def _matrix(ax: Axes, clients: Sequence[int], pairs: Pairs, names: Sequence[str]
 
 
 def phases(experiment: Experiment, slug: str, method: str = REFERENCE) -> Figure | None:
-    """Mean and spread of Eq. (5) per fusion block over five equal phases; the paper's setting is FedAvg."""
+    """Mean and spread of Eq. (5) per fusion block over five equal phases; the paper's setting is FedAvg.
+
+    None below five rounds, which make no five phases.
+    """
     runs = [] if experiment.main is None else experiment.main.runs_of(method)
-    table = by_phase(runs)
+    table = by_phase([r for r in runs if r.planned >= _NUM_PHASES])
     if not table:
         return None
     rows: list[list[Number]] = [
@@ -100,10 +105,11 @@ def phases(experiment: Experiment, slug: str, method: str = REFERENCE) -> Figure
         for block, phases_of in table.items()
         for phase, v in sorted(phases_of.items())
     ]
+    fig = "" if experiment.is_own_data else " (the paper's Fig. 3)"
     return Figure(
         slug=slug,
-        caption=f"Divergence of each block's updates over its cohort by phase of training, under `{method}` (the "
-        f"paper's Fig. 3); {experiment.title}. Points: mean over rounds and runs, bars: sample standard deviation.",
+        caption=f"Divergence of each block's updates over its cohort by phase of training, under `{method}`"
+        f"{fig}; {experiment.title}. Points: mean over rounds and runs, bars: sample standard deviation.",
         draw=partial(_phases, experiment=experiment, rows=rows),
         width_in=TEXT_WIDTH_IN,
         height_in=2.2,
@@ -140,7 +146,7 @@ def _phases(figure: MplFigure, experiment: Experiment, rows: Sequence[Sequence[N
     ax.set_ylabel("divergence, Eq. (5)")
     ax.set_ylim(bottom=0)
     plain_axes(ax)
-    top_legend(figure, len(blocks))
+    top_legend(figure)
     footnote(figure, experiment.runs)
 
 
@@ -159,13 +165,17 @@ def traces(experiment: Experiment, slug: str, method: str = PROPOSED) -> Figure 
     return Figure(
         slug=slug,
         caption=f"Divergence of every group under `{method}`, round by round: Eq. (5) left, its moving average, "
-        f"Eq. (6), right; {experiment.title}. Mean over {len(runs)} runs. The allocator ranks by the right half.",
+        f"Eq. (6), right; {experiment.title}.{_mean_over(runs)} The allocator ranks by the right half.",
         draw=partial(_traces, experiment=experiment, raw=raw, smooth=smooth),
         width_in=TEXT_WIDTH_IN,
         height_in=3.0,
         columns=("quantity", "group", "round", "value"),
         rows=rows,
     )
+
+
+def _mean_over(runs: Sequence[Loaded]) -> str:
+    return f" Mean over {len(runs)} runs." if len(runs) > 1 else ""
 
 
 def series(runs: Sequence[Loaded], field: str) -> dict[str, list[tuple[int, float]]]:
@@ -197,5 +207,5 @@ def _traces(figure: MplFigure, experiment: Experiment, raw: Series, smooth: Seri
         plain_axes(ax)
         ax.tick_params(labelleft=shared is None)
         shared = shared or ax
-    top_legend(figure, 5)
+    top_legend(figure)
     footnote(figure, experiment.runs)

@@ -8,6 +8,7 @@ from html import escape
 from importlib.resources import files
 
 from relief_ray.report.document import (
+    TEXT_WIDTH_IN,
     Block,
     Cell,
     Document,
@@ -21,13 +22,16 @@ from relief_ray.report.document import (
 )
 
 _STYLE_FILE = "style.css"
+# Width of a figure as wide as the text of the LaTeX page.
+FULL_REM = 68
 MINUS = "\N{MINUS SIGN}"
 
 
 def html(document: Document, drawings: Mapping[str, str]) -> str:
     """The page; ``drawings`` are the figures' SVG by slug (a figure without one is left out, its caption says so)."""
     style = files("relief_ray.report.formats").joinpath(_STYLE_FILE).read_text(encoding="utf-8")
-    body = "\n".join(_section(s, drawings) for s in document.sections)
+    numbers = document.numbers
+    body = "\n".join(_section(s, drawings, numbers) for s in document.sections)
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -48,16 +52,17 @@ def _contents(sections: Iterable[Section]) -> str:
     return "".join(f"<li><a href='#{s.slug}'>{inline(s.title)}</a></li>" for s in sections if s.level == 2)
 
 
-def _section(section: Section, drawings: Mapping[str, str]) -> str:
+def _section(section: Section, drawings: Mapping[str, str], numbers: Mapping[str, str]) -> str:
     tag = f"h{section.level}"
-    blocks = "\n".join(_block(b, drawings) for b in section.blocks)
+    blocks = "\n".join(_block(b, drawings, numbers) for b in section.blocks)
     return f"<section id='{section.slug}'>\n<{tag}>{inline(section.title)}</{tag}>\n{blocks}\n</section>"
 
 
-def _block(block: Block, drawings: Mapping[str, str]) -> str:
+def _block(block: Block, drawings: Mapping[str, str], numbers: Mapping[str, str]) -> str:
     if isinstance(block, Paragraphs):
         return _paragraphs(block)
-    return _table(block) if isinstance(block, Table) else _figure(block, drawings.get(block.slug))
+    number = f"<b>{numbers[block.slug]}.</b> " if block.slug in numbers else ""
+    return _table(block, number) if isinstance(block, Table) else _figure(block, number, drawings.get(block.slug))
 
 
 def _paragraphs(block: Paragraphs) -> str:
@@ -67,7 +72,7 @@ def _paragraphs(block: Paragraphs) -> str:
     return f"<div class='notice {block.tone}'>{lines}</div>" if block.tone else lines
 
 
-def _table(table: Table) -> str:
+def _table(table: Table, number: str) -> str:
     origins = column_origins(table)
     second = f"<small>{inline(table.second)}</small>" if table.second else ""
     head = f"<th scope='col'>{inline(table.head[0])}{second}</th>" + "".join(
@@ -78,7 +83,7 @@ def _table(table: Table) -> str:
     notes = "".join(f"<p class='note'>{inline(n)}</p>" for n in table.notes)
     kind = " class='words'" if table.is_text else ""
     return (
-        f"<div class='table' id='{table.slug}'><table{kind}>\n<caption>{inline(table.caption)}</caption>\n"
+        f"<div class='table' id='{table.slug}'><table{kind}>\n<caption>{number}{inline(table.caption)}</caption>\n"
         f"<thead><tr>{head}</tr></thead>\n<tbody>\n{lines}\n</tbody></table>{notes}</div>"
     )
 
@@ -101,15 +106,15 @@ def _chip(origin: Origin | None) -> str:
     return f"<span class='origin {origin.lower()}'>{origin}</span>" if origin else ""
 
 
-def _figure(figure: Figure, drawing: str | None) -> str:
+def _figure(figure: Figure, number: str, drawing: str | None) -> str:
     picture = (
         own_ids(drawing, figure.slug) if drawing else "<p class='note'>Not drawn: matplotlib is not installed.</p>"
     )
     label = escape(figure.caption.replace("`", ""), quote=True)
     return (
-        f"<figure id='{figure.slug}' style='max-width: {figure.width_in * 1.4:.2f}in'>"
+        f"<figure id='{figure.slug}' style='max-width: {FULL_REM * figure.width_in / TEXT_WIDTH_IN:.0f}rem'>"
         f'<div role="img" aria-label="{label}">{picture}</div>'
-        f"<figcaption>{inline(figure.caption)} <span class='file'>figures/{figure.slug}.csv</span></figcaption>"
+        f"<figcaption>{number}{inline(figure.caption)} <span class='file'>figures/{figure.slug}.csv</span></figcaption>"
         "</figure>"
     )
 

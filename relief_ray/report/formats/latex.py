@@ -1,17 +1,25 @@
-r"""Tables and figures of a document as LaTeX for a two-column IEEE paper (array, booktabs, graphicx, makecell)."""
+r"""Document as LaTeX (array, booktabs, graphicx, makecell): text, tables and figures in its order.
+
+The page has one column of IEEE's text width, so that the verdict and the first table stand on page 1; ``table*`` and
+``figure*`` keep that width in a two-column paper too.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
+from textwrap import wrap
 
 from relief_ray.report.document import (
     COLUMN_WIDTH_IN,
     TEXT_WIDTH_IN,
+    Block,
     Cell,
     Document,
     Figure,
+    Paragraphs,
     Row,
     Table,
     column_origins,
@@ -28,9 +36,11 @@ _LATIN_END = 0x180
 # Lines of text that fit on a page under a caption.
 PAGE_LINES = 44
 NOTE_CHARS, WORDS_CHARS = 130, 28
+# Letters of a line in a heading, and in the small text below a figure.
+HEAD_CHARS, BELOW_CHARS = 12, 30
 _BREAK = r"\\ "
-_HEAD = r"""% Tables and figures of the report: compile it as it is, or take what you need with the packages below.
-\documentclass[journal]{IEEEtran}
+_HEAD = r"""% The report: compile it as it is, or take tables and figures with the packages below.
+\documentclass[journal,onecolumn]{IEEEtran}
 \usepackage[T1]{fontenc}
 \usepackage{array,booktabs,graphicx,makecell}
 \begin{document}
@@ -39,9 +49,28 @@ _HEAD = r"""% Tables and figures of the report: compile it as it is, or take wha
 
 def latex(document: Document, figures: str = "figures") -> str:
     """A file that compiles by itself."""
-    floats = [b for b in document.blocks if isinstance(b, Table | Figure)]
-    blocks = [_tables(b) if isinstance(b, Table) else _figure(b, figures) for b in floats]
-    return _HEAD + "\n".join(blocks) + f"\n\\section*{{Origin}}\n{escape(document.footer)}\n\\end{{document}}\n"
+    parts = [
+        f"\\noindent{{\\LARGE\\bfseries {escape(document.title)}}}\\par\\medskip\n\\noindent {escape(document.lead)}\n"
+    ]
+    for section in document.sections:
+        command = "section" if section.level == 2 else "subsection"
+        parts.append(f"\\{command}*{{{escape(section.title)}}}\n")
+        parts += [_block(block, figures) for block in section.blocks]
+    return _HEAD + "\n".join(parts) + f"\n\\section*{{Origin}}\n{escape(document.footer)}\n\\end{{document}}\n"
+
+
+def _block(block: Block, figures: str) -> str:
+    if isinstance(block, Table):
+        return _tables(block)
+    return _figure(block, figures) if isinstance(block, Figure) else _paragraphs(block)
+
+
+def _paragraphs(block: Paragraphs) -> str:
+    if not block.is_list:
+        return "\n\n".join(escape(line) for line in block.lines) + "\n"
+    # A line may begin with a bracket, which would be the item's label.
+    items = "\n".join(f"\\item {{}}{escape(line)}" for line in block.lines)
+    return f"\\begin{{itemize}}\n{items}\n\\end{{itemize}}\n"
 
 
 def escape(text: str) -> str:
@@ -77,44 +106,65 @@ def _tables(table: Table) -> str:
 
 
 def _table(table: Table, origins: Sequence[str | None]) -> str:
-    columns = "l" + (_word_columns(table) if table.is_text else "r" * len(origins))
+    columns = _word_columns(table) if table.is_text else "l" + "r" * len(origins)
     pairs = zip(table.head[1:], origins, strict=True)
     first = _stacked(escape(table.head[0]), escape(table.second)).replace("[tr]", "[tl]")
-    comma = ", " if table.is_text else f",{_BREAK}"
-    head = [first, *(_stacked(escape(name).replace(", ", comma), origin or "") for name, origin in pairs)]
-    body = "\n".join(_row(row, origins) for row in table.rows)
+    broken = (lambda text: [text]) if table.is_text else partial(wrap, width=HEAD_CHARS, break_long_words=False)
+    head = [first, *(_stacked(_BREAK.join(map(_line, broken(name))), origin or "") for name, origin in pairs)]
+    rows = "\n".join(_row(row, origins) for row in table.rows)
     notes = "".join(f"\\par\\smallskip\\footnotesize\\raggedright {escape(note)}\n" for note in table.notes)
-    return (
-        f"\\begin{{table*}}[t]\n\\centering\n\\caption{{{escape(table.caption)}}}\n\\label{{tab:{table.slug}}}\n"
-        "\\resizebox{\\ifdim\\width>\\linewidth\\linewidth\\else\\width\\fi}{!}{%\n"
-        f"\\begin{{tabular}}{{{columns}}}\n"
-        f"\\toprule\n{' & '.join(head)} \\\\\n\\midrule\n{body}\n\\bottomrule\n\\end{{tabular}}}}\n"
-        f"{notes}\\end{{table*}}\n"
+    body = (
+        f"\\begin{{tabular}}{{{columns}}}\n\\toprule\n{' & '.join(head)} \\\\\n\\midrule\n{rows}\n\\bottomrule\n"
+        "\\end{tabular}"
     )
+    # Figures may be made a little smaller to fit; words wrap in a readable size instead.
+    body = f"\\footnotesize\n{body}" if table.is_text else f"{_SHRINK}%\n{body}}}"
+    caption = f"\\caption{{{escape(table.caption)}}}\n\\label{{tab:{table.slug}}}"
+    return f"\\begin{{table*}}[!htbp]\n\\centering\n{caption}\n{body}\n{notes}\\end{{table*}}\n"
+
+
+_SHRINK = "\\resizebox{\\ifdim\\width>\\linewidth\\linewidth\\else\\width\\fi}{!}{"
+# Share of the text that a letter of a short column and the gap between columns take.
+_LETTER, _GAP = 0.0085, 0.027
 
 
 def _word_columns(table: Table) -> str:
-    """Columns of short words as wide as they are; the others wrap, in equal shares of most of the width."""
-    longest = [max(len(e.text) for e in column) for column in zip(*(x.cells for x in table.rows), strict=True)]
-    share = 0.6 / max(1, sum(n > WORDS_CHARS for n in longest))
-    wrapped = f">{{\\raggedright\\arraybackslash}}p{{{share:.3f}\\linewidth}}"
-    return "".join(wrapped if n > WORDS_CHARS else "l" for n in longest) or "l" * (len(table.head) - 1)
+    """Columns of short words as wide as they are; the others wrap and share what is left by their length."""
+    columns = [
+        [row.name for row in table.rows],
+        *([e.text for e in c] for c in zip(*(x.cells for x in table.rows), strict=True)),
+    ]
+    if not table.rows:
+        return "l" * len(table.head)
+    longest = [max(map(len, (head, *cells))) for head, cells in zip(table.head, columns, strict=True)]
+    taken = sum(_LETTER * n for n in longest if n <= WORDS_CHARS) + _GAP * (len(longest) - 1)
+    weights = {i: min(n, 4 * WORDS_CHARS) for i, n in enumerate(longest) if n > WORDS_CHARS}
+    total = sum(weights.values())
+    wrapped = ">{{\\raggedright\\arraybackslash}}p{{{:.3f}\\linewidth}}"
+    return "".join(
+        wrapped.format(max(0.1, 0.95 - taken) * weights[i] / total) if i in weights else "l"
+        for i in range(len(longest))
+    )
 
 
 def _row(row: Row, origins: Iterable[str | None]) -> str:
     cells = (_cell(e, o) for e, o in zip(row.cells, origins, strict=True))
-    # Behind `\\` a bracket would be a length and a star a break.
-    name = re.sub(r"^(?=[\[*])", "{}", escape(row.name))
-    return ("\\midrule\n" if row.rule else "") + " & ".join([name, *cells]) + " \\\\"
+    return ("\\midrule\n" if row.rule else "") + " & ".join([_line(row.name), *cells]) + " \\\\"
 
 
 def _cell(cell: Cell, usual: str | None) -> str:
     other = cell.origin if cell.origin not in (None, usual) else ""
-    return _stacked(" ".join(p for p in (escape(cell.text), other) if p), escape(cell.below))
+    return _stacked(" ".join(p for p in (escape(cell.text), other) if p), *map(_line, wrap(cell.below, BELOW_CHARS)))
 
 
-def _stacked(above: str, below: str) -> str:
-    lines = [*above.split(_BREAK), *([f"{{\\scriptsize {below}}}"] if below else [])]
+def _line(text: str) -> str:
+    """Escaped text that may follow a line break: a bracket there would be a length, a star a break."""
+    return re.sub(r"^(?=[\[*])", "{}", escape(text))
+
+
+def _stacked(above: str, *below: str) -> str:
+    """Lines of a cell; those ``below`` are small."""
+    lines = [*above.split(_BREAK), *(f"{{\\scriptsize {line}}}" for line in below if line)]
     return f"\\makecell[tr]{{{_BREAK.join(lines)}}}" if len(lines) > 1 else above
 
 
@@ -123,7 +173,7 @@ def _figure(figure: Figure, figures: str) -> str:
     # The page's column and text are a little less than 3.5 and 7.16 inches.
     width = "\\linewidth" if figure.width_in >= most_in else f"{figure.width_in:.2f}in"
     return (
-        f"\\begin{{figure{star}}}[t]\n\\centering\n"
+        f"\\begin{{figure{star}}}[!htbp]\n\\centering\n"
         f"\\includegraphics[width={width}]{{{figures}/{figure.slug}.pdf}}\n"
         f"\\caption{{{escape(figure.caption)}}}\n\\label{{fig:{figure.slug}}}\n\\end{{figure{star}}}\n"
     )

@@ -11,7 +11,7 @@ def markdown(document: Document, figures: str = "figures") -> str:
     """The page; ``figures``: the folder that links point to."""
     parts = [f"# {document.title}", document.lead]
     for section in document.sections:
-        parts += _section(section, figures)
+        parts += _section(section, figures, document.numbers)
     parts.append(f"<sub>{document.footer}</sub>")
     return "\n\n".join(p.strip("\n") for p in parts if p) + "\n"
 
@@ -32,8 +32,8 @@ def means_markdown(
     return markdown_table([head, *names], rows)
 
 
-def table_markdown(table: Table) -> str:
-    """Caption, rows and notes."""
+def table_markdown(table: Table, number: str = "") -> str:
+    """Caption after its ``number`` (``Table 1``), rows and notes."""
     origins = column_origins(table)
     pairs = zip(table.head[1:], origins, strict=True)
     first = f"{table.head[0]}<br><sub>{table.second}</sub>" if table.second else table.head[0]
@@ -43,19 +43,21 @@ def table_markdown(table: Table) -> str:
         for row in table.rows
     ]
     body = f"{markdown_table(head, rows, numeric=not table.is_text)}\n" + "\n\n".join(table.notes)
-    return f"**{table.caption}**\n\n{body}" if table.caption else body
+    caption = f"{number}. {table.caption}" if number else table.caption
+    return f"**{caption}**\n\n{body}" if caption else body
 
 
-def _section(section: Section, figures: str) -> Iterable[str]:
+def _section(section: Section, figures: str, numbers: Mapping[str, str]) -> Iterable[str]:
     yield f"{'#' * section.level} {section.title}"
-    yield from (_block(b, figures) for b in section.blocks)
+    yield from (_block(b, figures, numbers) for b in section.blocks)
 
 
-def _block(block: Block, figures: str) -> str:
+def _block(block: Block, figures: str, numbers: Mapping[str, str]) -> str:
     if isinstance(block, Table):
-        return table_markdown(block)
+        return table_markdown(block, numbers.get(block.slug, ""))
     if isinstance(block, Figure):
-        return f"![{block.caption}]({figures}/{block.slug}.png)\n\n{block.caption}"
+        caption = f"{numbers[block.slug]}. {block.caption}"
+        return f"![{caption}]({figures}/{block.slug}.png)\n\n{caption}"
     return _paragraphs(block)
 
 

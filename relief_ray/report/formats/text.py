@@ -11,25 +11,42 @@ from textwrap import fill
 
 from pydantic import JsonValue
 
-from relief_ray.report.captions import caption, remarks
+from relief_ray.report.captions import caption, equal_rounds, remarks
 from relief_ray.report.comparison import Comparison, MethodResult
 from relief_ray.report.document import Table
 from relief_ray.report.formats.markdown import table_markdown
 from relief_ray.report.statistics import Paired
-from relief_ray.report.tables.comparison import DAGGER, costs_table, legend, scores_table, wide_table
+from relief_ray.report.tables.comparison import (
+    DAGGER,
+    brief_legend,
+    brief_tables,
+    costs_table,
+    legend,
+    scores_table,
+    wide_table,
+)
 
 WIDTH = 120
 # Headings of so many letters stay on one line.
 SHORT = 9
 
 
-def plain(comparison: Comparison) -> str:
-    """Caption, tables at most 120 columns wide (bounds below a rule), and remarks."""
-    tables = [part for made in (scores_table, costs_table) for part in fitted(made(comparison), WIDTH)]
-    sentences = (*legend(comparison), *remarks(comparison))
-    notes = [fill(r, WIDTH, initial_indent="- ", subsequent_indent="  ") for r in sentences]
+def plain(comparison: Comparison, width: int = WIDTH) -> str:
+    """Caption, tables at most ``width`` columns wide (bounds below a rule), and remarks.
+
+    Below ``WIDTH`` columns the tables hold the figures that matter most, and their legend is as short.
+    """
+    is_wide = width >= WIDTH
+    made = (scores_table(comparison), costs_table(comparison)) if is_wide else brief_tables(comparison)
+    meanings = legend(comparison) if is_wide else brief_legend(comparison)
+    tables = [part for table in made for part in fitted(table, width)]
+    rounds = [sentence] if (sentence := equal_rounds(comparison)) else []
+    notes = [
+        fill(r, width, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False)
+        for r in (*meanings, *rounds, *remarks(comparison))
+    ]
     shown = "\n\n".join(table_text(table) for table in tables)
-    return "\n".join([fill(caption(comparison), WIDTH), "", shown, *notes]) + "\n"
+    return "\n".join([fill(caption(comparison), width, break_on_hyphens=False), "", shown, *notes]) + "\n"
 
 
 def table_text(table: Table) -> str:
@@ -99,7 +116,8 @@ def _selected(table: Table, indices: Sequence[int]) -> Table:
 def markdown(comparison: Comparison) -> str:
     """Caption, all tables and remarks."""
     tables = (table_markdown(made(comparison)) for made in (scores_table, costs_table, wide_table))
-    notes = "\n".join(f"- {r}" for r in (*legend(comparison), *remarks(comparison)))
+    rounds = [sentence] if (sentence := equal_rounds(comparison)) else []
+    notes = "\n".join(f"- {r}" for r in (*legend(comparison), *rounds, *remarks(comparison)))
     return "\n\n".join(p.rstrip("\n") for p in (caption(comparison), *tables, notes) if p) + "\n"
 
 

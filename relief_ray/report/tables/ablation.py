@@ -9,11 +9,10 @@ from relief_ray.report.comparison import Comparison, MethodResult, difference
 from relief_ray.report.document import Cell, Row, Table
 from relief_ray.report.experiments import Experiment
 from relief_ray.report.paper import PREFIX, V0, VARIANT_ROWS, Paper, PaperCell
-from relief_ray.report.statistics import interval_text
 from relief_ray.report.tables import columns as col
 from relief_ray.report.tables.cells import (
+    difference_cell,
     gaps,
-    headings,
     is_comparable,
     method_cell,
     origin_of,
@@ -38,13 +37,14 @@ def ablation_table(experiment: Experiment, paper: Paper, slug: str) -> Table | N
     if not variants:
         return None
     ours = [v for v in variants if v not in VARIANT_ROWS]
-    rows, opening = [*VARIANT_ROWS, *ours], next(iter(ours), "")
+    papers = [v for v in VARIANT_ROWS if experiment.is_on_papers_data or any(s.label == v for s in experiment.items)]
+    rows, opening = [*papers, *ours], next(iter(ours), "")
     comparison = experiment.shown
-    clock = None if comparison is None else comparison.clock
     return Table(
         slug=slug,
-        caption=f"Table III of the paper with our figures: {experiment.title}.",
-        head=("variant", "runs", *headings(experiment, _COLUMNS, clock)),
+        caption=f"RELIEF without one of its parts{'' if experiment.is_own_data else ' (the paper, Table III)'}: "
+        f"{experiment.title}.",
+        head=("variant", "runs", *(column.head for column in _COLUMNS)),
         rows=tuple(_row(experiment, paper, v, opening) for v in rows),
         notes=(
             protocol(experiment),
@@ -53,7 +53,7 @@ def ablation_table(experiment: Experiment, paper: Paper, slug: str) -> Table | N
             "V2 and V3 drop two things at once (ADR 2); the variants with V0's mandatory blocks drop one.",
             "Slots per client and round that the ranking could fill, and in how many of them it had a choice.",
         ),
-        second=second_line(experiment),
+        second="" if experiment.is_own_data else second_line(experiment),
     )
 
 
@@ -63,6 +63,8 @@ def _row(experiment: Experiment, paper: Paper, label: str, opening: str) -> Row:
     method = None if comparison is None else comparison.row(label)
     prefix = f"{PREFIX.get(experiment.backbone, 'B1')} "
     theirs = [(c, printed(experiment, paper, "III", VARIANT_ROWS.get(label, label), c, prefix)) for c in _COLUMNS]
+    if experiment.is_own_data:
+        theirs = [(c, None) for c, _ in theirs]
     if comparison is None or method is None:
         cells = tuple(gaps(experiment, label, theirs))
     else:
@@ -95,13 +97,4 @@ def _figures(
 def _difference(experiment: Experiment, comparison: Comparison, method: MethodResult, theirs: float | None) -> Cell:
     """The paired difference to V0, the paper's printed one below."""
     ours = difference(comparison.summaries, method.label, V0, lambda s: s.shown)
-    origin = origin_of(experiment, comparison, method.label, "f1_percent")
-    return Cell(
-        text=interval_text(ours),
-        below="" if theirs is None else f"{theirs:+.1f}",
-        origin=origin,
-        numbers={
-            "mean": ours.mean if ours else None, "low": ours.low if ours else None, "high": ours.high if ours else None,
-            "n": ours.num_pairs if ours else 0, "paper": theirs, "origin": origin,
-        },
-    )  # fmt: skip
+    return difference_cell(ours, origin_of(experiment, comparison, method.label, "f1_percent"), theirs)

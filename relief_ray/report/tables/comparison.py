@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from relief_ray.plugins import is_path
 from relief_ray.report.comparison import Comparison
 from relief_ray.report.document import NONE, Cell, Row, Table
 from relief_ray.report.paper import PaperCell, beside, read_paper
@@ -21,25 +22,51 @@ _WIDE = (
     col.BEST_F1, col.LAST10_F1, col.SPEEDUP_TOTAL, col.JOULES_TOTAL, col.JOULES_SAVED, col.UP_SAVED, col.UP_MAX,
     col.TRAINED, col.ROUNDS_TO_FEDAVG, col.SECONDS_TO_FEDAVG, col.JOULES_TO_FEDAVG, col.FREE_SLOTS, col.CHOSEN_SLOTS,
 )  # fmt: skip
-SCORES = (col.OWN_F1, col.OWN_SUBJECTS_F1, col.AT_SECONDS_F1, col.AT_JOULES_F1)
+SCORES = (col.OWN_F1, col.OWN_SUBJECTS_F1, col.AT_ROUNDS_F1, col.AT_SECONDS_F1, col.AT_JOULES_F1)
+_BRIEF_SCORES = (col.F1, col.AT_ROUNDS_F1)
+_BRIEF_COSTS = (col.SPEEDUP, col.SPEEDUP_COMPUTE, col.LINK, col.ROUND_S, col.JOULES)
 # Left out where the validation part was not looked at.
 _IF_KNOWN = (col.BEST_F1,)
 Texts = tuple[str, list[str]]
 
 
+def brief_tables(comparison: Comparison) -> tuple[Table, Table]:
+    """The columns that a narrow terminal has room for: F1 and its differences, then speed and costs."""
+    scores = [column for column in (*_BRIEF_SCORES, col.RARE_F1) if _has(comparison, column)]
+    if any(m.personalised for m in comparison.rows):
+        scores.insert(1, col.OWN_F1)
+    texts = [_ours(comparison, column) for column in scores]
+    texts.insert(len(texts) - (col.RARE_F1 in scores), _change_of_f1(comparison))
+    costs = [c for c in (*_BRIEF_COSTS, _upload(comparison)) if _has(comparison, c)]
+    return _table(comparison, "scores", texts), _table(comparison, "costs", [_ours(comparison, c) for c in costs])
+
+
+def _ours(comparison: Comparison, column: Column) -> Texts:
+    """The column without the paper's beside it; headlines of own models are starred."""
+    methods = comparison.rows
+    cells = [number_text(m.stats.get(column.figure), column, m.num_runs, tight=True) for m in methods]
+    if column is col.OWN_F1:
+        cells = [cell + "*" if m.personalised else cell for cell, m in zip(cells, methods, strict=True)]
+    return column.head, cells
+
+
+def _change_of_f1(comparison: Comparison) -> Texts:
+    return _changes(f"vs {REFERENCE} [95 %]", [m.f1 for m in comparison.rows])
+
+
+def _upload(comparison: Comparison) -> Column:
+    return col.UP.get(_backbone(comparison), col.UP["cnn"])
+
+
 def scores_table(comparison: Comparison) -> Table:
     """F1 of the canonical model, through own sensors (starred: own models), at equal cost, and by modality."""
-    methods = comparison.rows
     texts = [*_texts(comparison, col.F1)]
     if _has(comparison, col.OWN_F1):
-        ((head, cells),) = _texts(comparison, col.OWN_F1)
-        starred = [cell + "*" if m.personalised else cell for cell, m in zip(cells, methods, strict=True)]
-        texts.insert(1, (head, starred))
-    for column in (col.OWN_SUBJECTS_F1, col.AT_SECONDS_F1, col.AT_JOULES_F1):
+        texts.insert(1, _ours(comparison, col.OWN_F1))
+    for column in (col.OWN_SUBJECTS_F1, col.AT_ROUNDS_F1, col.AT_SECONDS_F1, col.AT_JOULES_F1):
         texts += _texts(comparison, column) if _has(comparison, column) else ()
-    texts.append(_changes(f"vs {REFERENCE} [95 %]", [m.f1 for m in methods]))
-    modalities = dict.fromkeys(m for run in comparison.summaries for m in run.last.f1_by_modality)
-    for column in (col.RARE_F1, *map(col.modality_f1, modalities)):
+    texts.append(_change_of_f1(comparison))
+    for column in (col.RARE_F1, *map(col.modality_f1, comparison.sensors)):
         texts += _texts(comparison, column)
     return _table(comparison, "scores", texts)
 
@@ -51,7 +78,7 @@ def _has(comparison: Comparison, column: Column) -> bool:
 
 def costs_table(comparison: Comparison) -> Table:
     """Seconds, joules, bytes and rounds to a target."""
-    columns = (*COSTS, col.UP.get(_backbone(comparison), col.UP["cnn"]), col.WALL_S)
+    columns = (*COSTS, _upload(comparison), col.WALL_S)
     return _table(comparison, "costs", [pair for c in columns for pair in _texts(comparison, c)])
 
 
@@ -82,6 +109,9 @@ def _texts(comparison: Comparison, column: Column) -> Iterator[Texts]:
 
 
 def _printed(comparison: Comparison, label: str, column: str) -> PaperCell | None:
+    """The paper's cell; none beside a user's own data, about which it says nothing."""
+    if is_path(run_value(comparison.runs[0].run, "data.name")):
+        return None
     return beside(read_paper(), label, _backbone(comparison), column)
 
 
@@ -101,19 +131,28 @@ def _table(comparison: Comparison, slug: str, texts: Sequence[Texts]) -> Table:
     return Table(slug=slug, caption="", head=("method", *(head for head, _ in texts)), rows=tuple(rows))
 
 
+def brief_legend(comparison: Comparison) -> list[str]:
+    """Sentences that explain the headings of ``brief_tables``."""
+    heads = {head for table in brief_tables(comparison) for head in table.head}
+    columns = (col.OWN_F1, col.AT_ROUNDS_F1, *_BRIEF_COSTS)
+    return [f"`{c.head}`: {c.meaning}" for c in columns if c.meaning and c.head in heads]
+
+
 def legend(comparison: Comparison) -> list[str]:
     """Sentences that explain headings."""
-    scores = [column for column in SCORES if _has(comparison, column)]
-    targets = [f"`{column.head}`: {column.meaning}" for column in (*scores, *COSTS, *_WIDE) if column.meaning]
-    columns = [printed for column in (col.F1, col.RARE_F1, *COSTS) for _, printed in column.printed]
-    if not any(_printed(comparison, m.label, printed) for m in comparison.rows for printed in columns):
+    columns = (*SCORES, *COSTS, *_WIDE)
+    targets = [f"`{c.head}`: {c.meaning}" for c in columns if c.meaning and _has(comparison, c)]
+    columns_of_paper = [printed for column in (col.F1, col.RARE_F1, *COSTS) for _, printed in column.printed]
+    if not any(_printed(comparison, m.label, printed) for m in comparison.rows for printed in columns_of_paper):
         return targets
-    return [
-        *targets,
-        "† printed in the paper (F1 % on PAMAP2 and MHEALTH; rare: PAMAP2's rarest sensors; rounds to 85 %): for "
-        "orientation only, with the paper's data, splits and 200 rounds; it does not say whether personalised methods "
-        "were tested as one model or as the clients' own",
-    ]
+    return [*targets, _OF_PAPER]
+
+
+_OF_PAPER = (
+    "† printed in the paper (F1 % on PAMAP2 and MHEALTH; rare: PAMAP2's rarest sensors; rounds to 85 %): for "
+    "orientation only, with the paper's data, splits and 200 rounds; it does not say whether personalised methods were "
+    "tested as one model or as the clients' own"
+)
 
 
 def _backbone(comparison: Comparison) -> str:

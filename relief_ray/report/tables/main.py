@@ -1,30 +1,33 @@
-"""Tables I and II: every method of an experiment, the paper's in its order, then ours, then the bounds."""
+"""Main table of a setting, a row per method that was run or planned; the same figures beside the paper's."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from relief_ray.records.schema import MethodFacts
-from relief_ray.report.captions import STAND_IN, clock_note, protocol, stand_in_note, stand_ins
+from relief_ray.report.captions import STAND_IN, clock_note, equal_rounds, protocol, stand_in_note, stand_ins
 from relief_ray.report.comparison import Comparison, MethodResult, bounds_last
 from relief_ray.report.document import Cell, Row, Table
 from relief_ray.report.experiments import Experiment
 from relief_ray.report.paper import PAPER_ROWS, TABLES, Paper, PaperCell, paper_row
+from relief_ray.report.runs import has_folds
 from relief_ray.report.tables import columns as col
 from relief_ray.report.tables.cells import (
     departures,
+    difference_cell,
     gaps,
     headings,
     is_comparable,
     method_cell,
     name_of,
+    origin_of,
     printed,
     runs_cell,
     second_line,
 )
 from relief_ray.report.tables.columns import Column
-from relief_ray.strategies import by_registry
+from relief_ray.strategies import REFERENCE, by_registry
 
 OWN = (col.OWN_F1, col.OWN_SUBJECTS_F1, col.AT_SECONDS_F1, col.AT_JOULES_F1)
 COLUMNS = {
@@ -33,29 +36,170 @@ COLUMNS = {
 }
 
 
-def main_table(experiment: Experiment, paper: Paper, slug: str) -> Table:
-    """Our figures over the paper's; methods that were not run, failed or are missing stand as gaps."""
+_DIFFERENCE = Column(label=f"vs {REFERENCE} [95 %]", figure="", decimals=1)
+_OWN_COLUMNS = (col.RARE_F1, col.SPEEDUP, col.JOULES)
+
+
+def main_table(experiment: Experiment, slug: str) -> Table:
+    """F1, its difference to FedAvg's, speed, energy and upload of every method, by the clock that planned.
+
+    Rows: presets in the registry's order, then a user's own methods and variants, bounds last. Methods of which nothing
+    is done stand as gaps.
+    """
+    own_f1 = tuple(c for c in (col.AT_ROUNDS_F1, *OWN) if _has(experiment.main, c))
+    up = col.UP.get(experiment.backbone, col.UP["cnn"])
+    columns = (col.F1, _DIFFERENCE, *own_f1, *_OWN_COLUMNS, up)
+    if experiment.main is not None:
+        columns = tuple(c for c in columns if not c.figure or _has(experiment.main, c))
+    labels = [v for v in labels_of(experiment) if any(s.label == v for s in experiment.items)]
+    methods = facts_of_items(experiment)
+    bounds = [v for v in labels if v in methods and methods[v].is_bound]
+    return Table(
+        slug=slug,
+        caption=f"Results: {experiment.title}.",
+        head=("method", "runs", *(column.head for column in columns)),
+        rows=tuple(_own_row(experiment, v, columns, is_bound=v in bounds, rule=v in bounds[:1]) for v in labels),
+        notes=tuple(_own_notes(experiment, columns)),
+    )
+
+
+def row_label(row: Row) -> str:
+    """The method of a row of ``main_table``, without its marks."""
+    return row.name.removesuffix(STAND_IN).removesuffix("*")
+
+
+def _own_row(experiment: Experiment, label: str, columns: Sequence[Column], *, is_bound: bool, rule: bool) -> Row:
+    comparison = experiment.main
+    method = None if comparison is None else comparison.row(label)
+    if comparison is None or method is None:
+        cells = tuple(gaps(experiment, label, [(c, None) for c in columns]))
+    else:
+        figures = (_own_cell(experiment, comparison, method, column) for column in columns)
+        cells = (runs_cell(method, experiment), *figures)
+    name = label if method is None else name_of(method)
+    name += STAND_IN * (label in stand_ins(experiment.runs))
+    return Row(name=name, cells=cells, faint=is_bound, rule=rule)
+
+
+def _own_cell(experiment: Experiment, comparison: Comparison, method: MethodResult, column: Column) -> Cell:
+    if column is _DIFFERENCE:
+        return difference_cell(method.f1, origin_of(experiment, comparison, method.label, "f1_percent"))
+    cell = method_cell(experiment, comparison, method, column)
+    if column is col.SPEEDUP:
+        return replace(cell, below=_speed_context(experiment, method))
+    return replace(cell, text=f"{cell.text}*") if column is col.OWN_F1 and method.personalised else cell
+
+
+def _speed_context(experiment: Experiment, method: MethodResult) -> str:
+    """What the speedup depends on: ``compute 3.95, link 99 %``, and the paper's protocol on built-in data."""
+    shown = []
+    for column in col.SPEED_CONTEXT:
+        stat = method.stats.get(column.figure)
+        if stat is not None and not (column is col.AT_PAPER and experiment.is_own_data):
+            shown.append(_CONTEXT[column.figure].format(f"{stat.mean:.{column.decimals}f}"))
+    return ", ".join(shown)
+
+
+_CONTEXT = {
+    col.SPEEDUP_COMPUTE.figure: "without links {}",
+    col.LINK.figure: "link {} %",
+    col.AT_PAPER.figure: "at 1,900 windows x 5 epochs {}",
+}
+
+
+def _own_notes(experiment: Experiment, columns: Sequence[Column]) -> Iterator[str]:
+    """Notes that a reader needs before comparing rows."""
+    comparison = experiment.main
+    yield protocol(experiment)
+    yield from clock_note(comparison)
+    if comparison is not None and (sentence := equal_rounds(comparison)):
+        yield f"{sentence}."
+    spread = "Mean ± sample standard deviation over runs; last" if len(experiment.runs) > 1 else "Last"
+    same = "same fold and seed" if any(has_folds(r.run.config) for r in experiment.runs) else "same seed"
+    paired = f"; differences are of paired runs ({same}), with their 95 % interval" if comparison else ""
+    yield f"{spread} evaluated round{paired}. `-`: undefined or never reached."
+    at_paper = (
+        "" if experiment.is_own_data else ", and the same allocations with the paper's 1,900 windows and 5 epochs"
+    )
+    yield (
+        "Speedup: FedAvg's mean round over the method's, same fleet, same clock; below it the same without links, the "
+        f"share of the slowest client's round that is link{at_paper}."
+    )
+    if len(meant := [f"`{c.head}`: {c.meaning}" for c in columns if c.meaning]) > 0:
+        yield "; ".join(meant) + "."
+    if _personalised(experiment):
+        yield _STARRED
+    yield from (f"{note}." for note in stand_in_note(experiment.runs))
+
+
+_STARRED = (
+    "* Clients are tested on models of their own: the headline is `F1 own %`, the mean over clients, each seen through "
+    "its own sensors; `F1 %` and rare F1 are the canonical model's, a diagnostic."
+)
+
+
+def clocks_table(experiment: Experiment, slug: str) -> Table | None:
+    """Speedup of every method by every clock that was recorded; None where there is one clock."""
+    clocks = list(experiment.comparisons)
+    if len(clocks) < 2 or experiment.main is None:
+        return None
+    rows = [
+        Row(
+            name=name_of(method),
+            cells=tuple(_clock_cells(experiment, method.label, clocks)),
+            faint=method.is_bound,
+        )
+        for method in experiment.main.rows
+        if "speedup" in method.stats
+    ]
+    head = ("method", *(f"`{clock}`" for clock in clocks), f"`{experiment.main.clock}`, with bootstrap")
+    note = (
+        f"Speedup over FedAvg by every time model of the same work; `{experiment.main.clock}` planned and stands in "
+        "the main table. The last column counts the bootstrap round."
+    )
+    return Table(
+        slug=slug, caption=f"Speedup by clock: {experiment.title}.", head=head, rows=tuple(rows), notes=(note,)
+    )
+
+
+def _clock_cells(experiment: Experiment, label: str, clocks: Sequence[str]) -> Iterator[Cell]:
+    for clock in clocks:
+        other = experiment.comparisons[clock]
+        yield method_cell(experiment, other, next(m for m in other.rows if m.label == label), col.SPEEDUP)
+    assert experiment.main is not None
+    mine = next(m for m in experiment.main.rows if m.label == label)
+    yield method_cell(experiment, experiment.main, mine, col.SPEEDUP_TOTAL)
+
+
+def paper_table(experiment: Experiment, paper: Paper, slug: str) -> Table:
+    """Our figures over the paper's, by its clock; on the paper's data, methods that were not run stand as gaps."""
     number = TABLES.get(experiment.backbone, "I")
     clock = None if experiment.shown is None else experiment.shown.clock
-    clocks = tuple(c for c in experiment.comparisons if c != clock)
-    own_f1 = tuple(column for column in OWN if _has(experiment, column))
+    own_f1 = (col.OWN_F1,) if _personalised(experiment) else ()
+    labels = labels_of(experiment)
+    if not experiment.is_on_papers_data:
+        labels = [v for v in labels if paper_row(v) in PAPER_ROWS.values() and _ran(experiment, v)]
     builder = _Builder(
-        experiment=experiment, number=number, columns=(col.F1, *own_f1, *COLUMNS[number]), clocks=clocks,
-        labels=tuple(labels_of(experiment)), methods=facts_of_items(experiment), paper=paper,
+        experiment=experiment, number=number, columns=(col.F1, *own_f1, *COLUMNS[number]),
+        labels=tuple(labels), methods=facts_of_items(experiment), paper=paper,
     )  # fmt: skip
     return Table(
         slug=slug,
-        caption=f"Table {number} of the paper with our figures: {experiment.title}.",
-        head=("method", "runs", *headings(experiment, builder.columns, clock), *(f"speedup, `{c}`" for c in clocks)),
+        caption=f"Our figures beside the paper's (its Table {number}): {experiment.title}.",
+        head=("method", "runs", *headings(experiment, builder.columns, clock)),
         rows=tuple(_row(builder, label) for label in builder.labels),
         notes=tuple(_table_notes(experiment, number)),
         second=second_line(experiment),
     )
 
 
-def _has(experiment: Experiment, column: Column) -> bool:
+def _ran(experiment: Experiment, label: str) -> bool:
+    return any(s.label == label for s in experiment.items)
+
+
+def _has(comparison: Comparison | None, column: Column) -> bool:
     """True where a method has the figure."""
-    return experiment.shown is not None and any(column.figure in m.stats for m in experiment.shown.rows)
+    return comparison is not None and any(column.figure in m.stats for m in comparison.rows)
 
 
 def _personalised(experiment: Experiment) -> list[str]:
@@ -89,7 +233,6 @@ class _Builder:
         experiment: the runs.
         number: of the paper's table.
         columns: figures of a method.
-        clocks: time models of which the speedup alone is shown.
         labels: methods from above to below.
         methods: facts of those that were run or planned.
         paper: the paper's figures.
@@ -98,7 +241,6 @@ class _Builder:
     experiment: Experiment
     number: str
     columns: tuple[Column, ...]
-    clocks: tuple[str, ...]
     labels: tuple[str, ...]
     methods: Mapping[str, MethodFacts]
     paper: Paper
@@ -121,8 +263,7 @@ def _row(table: _Builder, label: str) -> Row:
     comparison = table.experiment.shown
     method = None if comparison is None else comparison.row(label)
     if comparison is None or method is None:
-        unknown = (Cell(text="", tone="gap") for _ in table.clocks)
-        cells = (*gaps(table.experiment, label, table.theirs(label)), *unknown)
+        cells = tuple(gaps(table.experiment, label, table.theirs(label)))
     else:
         cells = tuple(_figures(table, comparison, method))
     name = label if method is None else name_of(method)
@@ -140,10 +281,6 @@ def _figures(table: _Builder, comparison: Comparison, method: MethodResult) -> I
         fits = fits and not (column is col.F1 and method.personalised)
         cell = method_cell(experiment, comparison, method, column, paper=paper, comparable=fits)
         yield replace(cell, text=f"{cell.text}*") if column is col.OWN_F1 and method.personalised else cell
-    for clock in table.clocks:
-        other = experiment.comparisons[clock]
-        same = next(m for m in other.rows if m.label == method.label)
-        yield method_cell(experiment, other, same, col.SPEEDUP)
 
 
 def _opening(table: _Builder) -> tuple[str, ...]:
@@ -173,9 +310,5 @@ def _table_notes(experiment: Experiment, table: str) -> Iterator[str]:
             "are not that table's, so there is no deviation."
         )
     if _personalised(experiment):
-        yield (
-            "* Clients are tested on models of their own: the headline is `F1 own %`, the mean over clients, each seen "
-            "through its own sensors; `F1 %` and rare F1 are the canonical model's, a diagnostic. The paper does not "
-            "say which of the two it prints."
-        )
+        yield f"{_STARRED} The paper does not say which of the two it prints."
     yield from (f"{note}." for note in stand_in_note(experiment.runs))

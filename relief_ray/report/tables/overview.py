@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from relief_ray.errors import listed
+from relief_ray.errors import counted, listed
 from relief_ray.records.cells import STATUS_TEXT
 from relief_ray.records.identity import source_digest
 from relief_ray.report.document import ORIGINS, Cell, Paragraphs, Row, Section, Table, Tone, word_table
@@ -38,7 +38,7 @@ def counts(inventory: Inventory, experiments: Sequence[Experiment]) -> Table:
     groups += [("all", inventory.items)] if len(groups) != 1 else []
     return Table(
         slug="cells",
-        caption="Cells by status. Only `done` cells enter means; the others are listed at the end.",
+        caption="Cells by status. Only `done` cells enter means; the others are listed under Gaps.",
         head=("experiment", "planned or found", *STATUSES),
         rows=tuple(Row(name=name, cells=tuple(_counts(items)), rule=name == "all") for name, items in groups),
     )
@@ -52,9 +52,9 @@ def _counts(items: Sequence[GridItem]) -> Iterable[Cell]:
         yield Cell(text=str(number[status]), tone=tone, numbers={"n": number[status]})
 
 
-def programs(runs: Sequence[Loaded]) -> list[Paragraphs | Table]:
-    """A notice and a table where cells were computed by different programs."""
-    kinds = Counter((r.run.source_digest[:12], r.run.machine.torch, r.run.machine.architecture) for r in runs)
+def programs(runs: Sequence[Loaded]) -> list[Table]:
+    """A table of programs where cells were computed by different ones."""
+    kinds = _kinds(runs)
     if len(kinds) < 2:
         return []
     here = source_digest()[:12]
@@ -62,13 +62,24 @@ def programs(runs: Sequence[Loaded]) -> list[Paragraphs | Table]:
         [f"{digest}{' (this program)' if digest == here else ''}", torch, machine, str(number)]
         for (digest, torch, machine), number in kinds.most_common()
     ]
-    text = (
+    return [word_table("programs", "Programs.", ["sources", "torch", "architecture", "cells"], rows)]
+
+
+def mixture(runs: Sequence[Loaded]) -> str:
+    """Notice where cells were computed by different programs; empty where one computed all."""
+    kinds = _kinds(runs)
+    if len(kinds) < 2:
+        return ""
+    return (
         f"Cells of {len(kinds)} different programs stand in this report. Rows that mix them say so (`by other code`); "
         "a difference between methods may then be one between programs. Compute the old cells again "
         "(`--rerun-stale`) before you rely on it."
     )
-    head = ["sources", "torch", "architecture", "cells"]
-    return [Paragraphs(lines=(text,), tone="warn"), word_table("programs", "Programs.", head, rows)]
+
+
+def _kinds(runs: Sequence[Loaded]) -> Counter[tuple[str, str, str]]:
+    """Programs by sources, torch and processor architecture."""
+    return Counter((r.run.source_digest[:12], r.run.machine.torch, r.run.machine.architecture) for r in runs)
 
 
 def gaps(inventory: Inventory) -> Section | None:
@@ -80,7 +91,7 @@ def gaps(inventory: Inventory) -> Section | None:
     ]
     if not rows:
         return None
-    caption = f"{len(rows)} cells that are not in any mean."
+    caption = f"{counted(len(rows), 'cell')} in no mean."
     sheet = word_table("gaps", caption, ["cell", "run", "status", "why"], rows)
     return Section(title="Gaps", slug="gaps", blocks=(sheet,))
 
@@ -90,7 +101,7 @@ def footer(runs: Sequence[Loaded]) -> str:
     if not runs:
         return "No run counts: nothing was measured."
     machines = distinct(
-        f"{m.cpu}, {m.num_cores} cores, {m.num_threads} thread{'s' if m.num_threads > 1 else ''}"
+        f"{m.cpu}, {counted(m.num_cores, 'core')}, {counted(m.num_threads, 'thread')}"
         for m in (r.run.machine for r in runs)
     )
     torch = distinct(f"torch {r.run.machine.torch}" for r in runs)

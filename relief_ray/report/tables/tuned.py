@@ -15,7 +15,7 @@ from relief_ray.report.document import Cell, Row, Table, Tone
 from relief_ray.report.experiments import Experiment
 from relief_ray.report.inventory import GridItem, chosen_keys
 from relief_ray.report.runs import config_value
-from relief_ray.report.tables.cells import figure_cell, gap, headings, method_cell, open_statuses
+from relief_ray.report.tables.cells import figure_cell, gap, method_cell, open_statuses
 from relief_ray.report.tables.columns import HEADLINE, SPEEDUP
 
 _LEARNING_RATE = "training.lr"
@@ -29,8 +29,7 @@ def with_tuned(table: Table, labels: Sequence[str], usual: Experiment, others: S
         return table
     pairs = zip(table.rows, labels, strict=True)
     rows = tuple(replace(row, cells=(*row.cells, *_tuned(tuned, label))) for row, label in pairs)
-    clock = None if tuned.shown is None else tuned.shown.clock
-    speed = next(headings(tuned, (replace(SPEEDUP, label=f"{SPEEDUP.label}, tuned"),), clock))
+    speed = f"{SPEEDUP.head}, tuned"
     note = (
         f"`{HEAD}`: every method with the values that a search chose by validation F1; below them, and `edge` where "
         "the optimum stood at the first or last value tried, so that a wider search may find a better one. The speedup "
@@ -59,7 +58,7 @@ def twin(usual: Experiment, others: Sequence[Experiment]) -> Experiment | None:
 
 def _tuned(tuned: Experiment, label: str) -> tuple[Cell, Cell]:
     """F1 with the values that a search chose, and the speed of the same runs."""
-    shown = tuned.shown
+    shown = tuned.main
     method = None if shown is None else shown.row(label)
     if shown is None or method is None:
         return gap(open_statuses(tuned, label)), Cell(text="", tone="gap")

@@ -22,6 +22,37 @@ def test_compare_shows_a_row_per_method_and_the_verdict_last(invoke, runs: Path)
     assert all(len(line) <= 120 for line in shown.splitlines())
 
 
+@pytest.mark.parametrize("columns", [80, 60])
+def test_compare_fits_the_terminal_and_wide_shows_all(invoke, runs: Path, monkeypatch, columns: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    shown = invoke("compare", runs).stdout
+    assert max(map(len, shown.splitlines())) <= columns and "wall, s" not in shown
+    assert "All columns: --wide" in " ".join(shown.split())
+    wide = invoke("compare", runs, "--wide").stdout
+    assert "wall, s" in wide and "All columns" not in wide
+
+
+def test_compare_reads_committed_results(invoke, runs: Path, tmp_path: Path, monkeypatch) -> None:
+    """One setting by itself; of several, each under its title, or the one that is named."""
+    monkeypatch.setattr("relief_ray.report.build.draw", lambda plots, folder: {})
+    assert invoke("report", runs, "--out", tmp_path / "page", "--commit", tmp_path).exit_code == 0
+    whole, small = (json.loads(invoke("compare", place, "--json").stdout) for place in (runs, tmp_path))
+    for mine, theirs in zip(small["methods"], whole["methods"], strict=True):
+        same = ("method", "f1_percent", "speedup", "energy_j", "link_percent", "up_mib", "f1_rare_percent", "wall_s")
+        assert [mine[name] for name in same] == [theirs[name] for name in same]
+    facts = json.loads((tmp_path / "cells.json").read_text())
+    other = json.loads(json.dumps(facts["cells"]["fedavg-s0"]))
+    other["config"]["rounds"], other["config_hash"] = 7, "0" * 64
+    facts["cells"]["long"] = other
+    (tmp_path / "cells.json").write_text(json.dumps(facts))
+    titles = [line for line in invoke("compare", tmp_path).stdout.splitlines() if line.startswith("## ")]
+    assert len(titles) == 2 and titles[1].endswith("rounds = 7")
+    named = invoke("compare", tmp_path, "--setting", "ROUNDS = 7").stdout
+    assert "v1" not in named and "## " not in named
+    refused = invoke("compare", tmp_path, "--setting", "mars")
+    assert refused.exit_code == 2 and "fits none of the settings" in " ".join(refused.stderr.split())
+
+
 def test_compare_writes_tables_and_figures(invoke, runs: Path, tmp_path: Path) -> None:
     result = invoke("compare", runs, "--out", tmp_path / "report", "--json")
     facts = json.loads(result.stdout)
@@ -54,8 +85,14 @@ def test_mlflow_gets_every_round_and_sync_adds_nothing(invoke, tmp_path: Path) -
     result = invoke("run", "smoke", "--out", tmp_path, *SMALL, "--set=tracking.enabled=true")
     assert result.exit_code == 0, result.output
     assert f"mlflow ui --backend-store-uri sqlite:///{tmp_path / 'mlflow.db'}\n        {PAGE}" in result.stdout
+    assert PAGE.endswith("compareRunsMode=CHART") and "MLFLOW_DISABLE_TELEMETRY=true mlflow ui" in result.stdout
     store = MlflowClient(tracking_uri=f"sqlite:///{tmp_path / 'mlflow.db'}")
     assert store.get_experiment_by_name("relief-ray").experiment_id == "1", "as the page's address says"
+    experiment = store.get_experiment_by_name("relief-ray")
+    (study,) = store.search_runs([experiment.experiment_id], "tags.`relief.kind` = 'grid'")
+    assert [a.path for a in store.list_artifacts(study.info.run_id)] == ["timeline.png"]
+    assert invoke("report", tmp_path).exit_code == 0
+    assert {a.path for a in store.list_artifacts(study.info.run_id)} == {"timeline.png", "index.html", "report.md"}
     (target,) = json.loads((tmp_path / "relief-s0" / "sync.json").read_text())["targets"].values()
     assert target["step"] == 2 and target["status"] == "done"
     again = json.loads(invoke("sync", tmp_path, "--json").stdout)

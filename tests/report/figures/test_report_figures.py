@@ -1,20 +1,33 @@
 """Figures show values computed by hand; each draws something; few are told apart by colour alone."""
 
+import dataclasses
+
 import pandas as pd
 import pytest
 
 from relief_ray.report.experiments import experiments
 from relief_ray.report.figures.devices import MAX_CLIENTS, allocation, chosen, devices
 from relief_ray.report.figures.modalities import modalities
-from relief_ray.report.figures.progress import ends, floor, front, lost, outside, pareto, progress, span
+from relief_ray.report.figures.progress import (
+    curve_points,
+    ends,
+    floor,
+    front,
+    lost,
+    outside,
+    pareto,
+    progress,
+    rare,
+    span,
+)
 from relief_ray.report.figures.style import at_most, drawn, sheet, small_print, styles
 from relief_ray.report.figures.timeline import timeline_figure
 from relief_ray.report.figures.updates import by_phase, cosine, pair_means, phases, series, traces
 from relief_ray.report.findings import device_shares
-from relief_ray.strategies import PRESETS
+from relief_ray.strategies import PRESETS, method_name
 
 PAIRS = {"fusion.A.acc": ((0, 1, 0.8), (0, 2, -0.2), (1, 2, 0.0)), "head.1": ((0, 1, 1.0),)}
-MAKERS = (progress, pareto, modalities, cosine, phases, traces, allocation, devices, timeline_figure)
+MAKERS = (progress, rare, pareto, modalities, cosine, traces, allocation, devices, timeline_figure)
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +73,68 @@ def test_phases_are_fifths_of_the_planned_rounds(make):
     assert by_phase([loaded])["fusion.A.acc"] == {p: [2.0 * p, 2.0 * p + 1] for p in range(1, 6)}
 
 
+def test_phases_need_five_rounds(make, put_on, inventory_of):
+    def drawn_of(number):
+        runs = [put_on(make("fedavg", scores=(0.5,) * number))]
+        return phases(experiments(inventory_of(runs))[0], "x")
+
+    assert drawn_of(4) is None
+    figure = drawn_of(5)
+    with sheet(figure.height_in) as canvas:
+        figure.draw(canvas)
+        assert [len(line.get_xdata()) for line in canvas.axes[0].get_lines()][:1] == [5]
+
+
+def test_curves_count_the_bootstrap_as_an_aggregation(experiment):
+    points = {(p.method, p.round): p.aggregations for p in curve_points(experiment.main).itertuples()}
+    assert (points["fedavg", 2], points["relief", 1], points["relief", 2]) == (2, 2, 3)
+    figure = progress(experiment, "x")
+    assert "F1 over aggregations" in figure.caption and "counted as one" in figure.caption
+
+
+def test_rare_f1_is_drawn_round_by_round(make, put_on, inventory_of):
+    def falling(loaded):
+        rounds = tuple(
+            r.model_copy(
+                update={"metrics": r.metrics and r.metrics.model_copy(update={"f1_rare": 0.3 - 0.1 * r.round})}
+            )
+            for r in loaded.rounds
+        )
+        return dataclasses.replace(loaded, rounds=rounds)
+
+    experiment = experiments(inventory_of([put_on(falling(make("fedavg")))]))[0]
+    rows = [dict(zip(rare(experiment, "x").columns, row, strict=True)) for row in rare(experiment, "x").rows]
+    assert [row["f1_percent"] for row in rows] == pytest.approx([20.0, 10.0])
+
+
+def test_no_marker_is_cut_by_the_frame(make, put_on, inventory_of):
+    """Three methods of equal cost: their markers stand at the largest seconds of all."""
+    agg = pytest.importorskip("matplotlib.backends.backend_agg")
+    runs = [put_on(make(m)) for m in ("fedavg", "fedprox", "fedel")]
+    plot = pareto(experiments(inventory_of(runs))[0], "x")
+    with sheet(plot.height_in) as canvas:
+        plot.draw(canvas)
+        agg.FigureCanvasAgg(canvas).draw()
+        for ax in canvas.axes:
+            points = [line for line in ax.lines if line.get_marker() not in ("None", "|", None, "")]
+            assert points
+            for line in points:
+                x = ax.transData.transform((line.get_xdata()[0], line.get_ydata()[0]))[0]
+                assert x + line.get_markersize() * canvas.dpi / 72 / 2 < ax.get_window_extent().x1
+
+
+def test_bands_stand_around_every_method_where_runs_are_repeated(make, put_on, inventory_of):
+    labels = ("fedavg", "fedprox", "fedel", "relief")
+    runs = [put_on(make(m, seed=s, scores=(0.4, 0.5 + 0.1 * s)), where=f"{m}{s}") for m in labels for s in (0, 1)]
+    plot = progress(experiments(inventory_of(runs))[0], "x")
+    with sheet(plot.height_in) as canvas:
+        plot.draw(canvas)
+        assert [len(ax.collections) for ax in canvas.axes] == [4] * 4
+    assert "mean of 2 runs, bands" in plot.caption
+    alone = progress(experiments(inventory_of([put_on(make(m)) for m in labels]))[0], "x")
+    assert "mean" not in alone.caption and "band" not in alone.caption
+
+
 def test_series_average_over_runs_round_by_round(make):
     runs = [make("relief"), make("relief", seed=1)]
     assert series(runs, "divergence")["fusion.A.acc"] == [(0, 1.0), (1, 2.0), (2, 3.0)]
@@ -94,10 +169,10 @@ def test_at_most_six_lines_the_paper_s_first(experiment):
     assert drawn(experiment.main) == ["fedavg", "relief", "v1", "v2", "v3", "v2_mandatory"]
 
 
-def test_where_there_is_no_room_the_paper_s_five_and_its_variants_stay():
-    labels = ["mine", *reversed(PRESETS)]
-    assert at_most(6, labels) == ["fedavg", "fedel", "darkdistill", "harmony", "relief", "v1"]
-    assert at_most(3, ["mine", "pilot", "fedprox", "v1"]) == ["fedprox", "pilot", "v1"]
+def test_where_there_is_no_room_ones_own_method_stays_and_then_the_papers_five():
+    labels = ["mine", *(method_name(config, label) for label, config in reversed(PRESETS.items()))]
+    assert at_most(6, labels) == ["fedavg", "fedel", "darkdistill", "harmony", "relief", "mine"]
+    assert at_most(3, ["mine", "pilot", "fedprox", "v1"]) == ["fedprox", "v1", "mine"]
 
 
 def test_the_footer_names_every_program(make, put_on, inventory_of):

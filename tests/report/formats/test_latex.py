@@ -77,7 +77,22 @@ def test_a_table_of_a_page_or_without_lines_stays_one():
 
 def test_short_words_keep_their_width_and_long_ones_wrap():
     ((columns, _),) = tabulars(latex(document(prose_table(2))))
-    assert columns == ["l", "l", r"p{0.600\linewidth}"]
+    first, second, third = columns
+    assert second == "l", "short words"
+    shares = [float(re.findall(r"p\{(.*)\\linewidth", column)[0]) for column in (first, third)]
+    assert shares[0] < shares[1] and 0.6 < sum(shares) < 0.95
+    assert "resizebox" not in latex(document(prose_table(2))), "words are never shrunk"
+
+
+def test_the_text_of_the_page_is_in_the_file_before_the_tables(usual):
+    text = latex(build(usual))
+    verdict, main, ledger = (text.index(part) for part in ("No claim was named", "tab:e1-main", "tab:cells"))
+    assert text.index("Results on DSA") < verdict < main < text.index("fig:e1-convergence") < ledger
+    assert "\\subsection*{What surprised}" in text and "\\item {}RELIEF" in text
+
+
+def test_a_heading_broken_before_a_bracket_is_no_length(usual):
+    assert "vs fedavg\\\\ {}[95 \\%]" in latex(build(usual))
 
 
 def test_a_name_that_begins_with_a_bracket_is_no_length():

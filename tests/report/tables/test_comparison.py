@@ -46,6 +46,8 @@ def test_changes():
     assert interval_text(None) == "-"
     assert interval_text(paired([2.0])) == "+2.0 (1 run)"
     assert interval_text(paired([1.0, 2.0, 3.0])) == "+2.0 [-0.5, +4.5]"
+    assert interval_text(paired([-9.0, 7.0])) == "-1.0 (2 runs)", "its interval would be [-102.6, +100.6]"
+    assert interval_text(paired([-60.0, 70.0, 80.0])) == "+30.0 [-100.0, +100.0]", "no F1 differs by more"
 
 
 def test_a_star_marks_the_headline_of_methods_whose_clients_have_models_of_their_own(make):
@@ -72,6 +74,15 @@ def test_the_papers_cells_stand_beside_where_labels_match(make):
     assert {cells(scores, m)["PAMAP2 †"] for m in ("v2_mandatory", "drop_slow")} == {"-"}
     assert [cells(costs, icu)[c] for c in ("rounds †", "J †", "MB †")] == ["120", "761", "3.85"]
     assert any("orientation" in line for line in legend(comparison))
+
+
+def test_sensors_stand_in_the_order_of_the_data_set(make):
+    """Sorted by name, gravity would stand before gyro and mag."""
+    facts = {"modalities": ["mag", "acc"], "clients": []}
+    runs = [make("fedavg")]
+    assert [h for h in scores_table(compare_runs(runs)).head if h in ("acc %", "mag %")] == ["acc %", "mag %"]
+    other = dataclasses.replace(runs[0], run=runs[0].run.model_copy(update={"fleet": facts}))
+    assert [h for h in scores_table(compare_runs([other])).head if h in ("acc %", "mag %")] == ["mag %", "acc %"]
 
 
 def test_nothing_is_printed_beside_methods_that_the_paper_lacks(make):

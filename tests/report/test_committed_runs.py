@@ -1,0 +1,78 @@
+"""Committed cells in tables and figures: what they hold is shown, what they lack is said."""
+
+import pytest
+
+from relief_ray.records.committed import condense, write_committed
+from relief_ray.report.build import build
+from relief_ray.report.comparison import compare_runs
+from relief_ray.report.document import Paragraphs
+from relief_ray.report.inventory import take_inventory
+from relief_ray.report.runs import load_runs
+
+
+def cells_of(runs):
+    """Cells by name, each with a hash of its own, which the hand-made records lack."""
+    cells = [(f"{r.label}-s{r.replicate[2]}", condense(r.run, r.rounds)) for r in runs]
+    return [(name, cell.model_copy(update={"config_hash": name})) for name, cell in cells]
+
+
+@pytest.fixture
+def runs(family, put_on):
+    return [put_on(r, by_paper=False, where=r.label) for r in family]
+
+
+@pytest.fixture
+def small(runs, tmp_path):
+    return write_committed(tmp_path / "small" / "cells.json", "six cells", cells_of(runs)).parent
+
+
+@pytest.fixture
+def old(runs, tmp_path):
+    """The file as an earlier version wrote it, without means."""
+    cells = [(name, cell.model_copy(update={"means": None})) for name, cell in cells_of(runs)]
+    return write_committed(tmp_path / "old" / "cells.json", "six cells", cells).parent
+
+
+def stats(comparison, label):
+    return {name: stat.mean for name, stat in comparison.row(label).stats.items()}
+
+
+def test_a_committed_cell_gives_the_figures_of_its_run_folder(runs, small):
+    """All but what single clients did: the largest upload, slots, and the fleet's sum of hand-made records."""
+    whole, condensed = compare_runs(runs), compare_runs(load_runs([small]))
+    for label in ("fedavg", "relief", "v1", "v3"):
+        mine, theirs = stats(condensed, label), stats(whole, label)
+        lacking = {"up_max_mib", "free_slots", "chosen_slots", "up_fleet_mib"}
+        assert {k: v for k, v in theirs.items() if k not in lacking} == pytest.approx(
+            {k: v for k, v in mine.items() if k not in lacking}
+        )
+        assert condensed.row(label).f1 == whole.row(label).f1
+    assert stats(condensed, "relief")["f1_at_rounds_percent"] == pytest.approx(53.0)
+    assert [r.metrics.f1_rare for r in load_runs([small])[0].trained] == pytest.approx([0.1, 0.1])
+
+
+def test_without_means_the_speedup_is_that_over_fedavgs_cell_and_links_are_unknown(old):
+    relief = stats(compare_runs(load_runs([old])), "relief")
+    assert relief["speedup"] == 2.0 and relief["energy_saved_percent"] == pytest.approx(40.0)
+    assert not {"link_percent", "speedup_compute", "up_mib", "wall_s"} & relief.keys()
+
+
+@pytest.mark.parametrize("which", ["small", "old"])
+def test_a_report_of_committed_cells_draws_what_they_hold_and_says_what_they_lack(which, request):
+    document = build(take_inventory([request.getfixturevalue(which)]))
+    assert document.lead == "six cells: 6 cells, all done, 1 setting."
+    slugs = {f.slug for f in document.figures}
+    assert {"e1-convergence", "e1-pareto", "e1-modalities"} <= slugs
+    assert not {"e1-round", "e1-allocation", "e1-devices"} & slugs
+    assert ("e1-rare" in slugs) == (which == "small")
+    lines = [line for b in document.blocks if isinstance(b, Paragraphs) for line in b.lines]
+    assert any(line.startswith("Read from committed cells, without run folders") for line in lines)
+
+
+def test_tries_of_a_search_count_as_untested(make, put_on, tmp_path):
+    run = put_on(make("fedavg"), by_paper=False)
+    cell = condense(run.run, run.rounds)
+    rows = tuple(r.model_copy(update={"f1": None}) for r in cell.rounds)
+    tried = cell.model_copy(update={"metrics": None, "rounds": rows})
+    (item,) = take_inventory([write_committed(tmp_path / "cells.json", "t", [("a", tried)])]).items
+    assert (item.status, item.why) == ("untested", "validation scores are in the run folder alone")
