@@ -81,9 +81,8 @@ class Run:
 
     @property
     def draw(self) -> str:
-        """Fold and seed, or replicate, in words."""
-        number = self.replicate
-        return f"fold {self.fold}, " + (f"seed {self.seed}" if number is None else f"replicate {number}")
+        """Fold (where the split has folds) and seed or replicate, in words."""
+        return self._loaded.draw
 
     @property
     def status(self) -> Status:
@@ -130,7 +129,7 @@ class Run:
         """
         if not self.ledger:
             raise UserError(f"{self._loaded.where}: no round is finished yet")
-        small = condense(self.record, self.ledger)
+        small = self._loaded.committed or condense(self.record, self.ledger)
         return as_frame(round_rows([FinishedCell(name=self.item.name, setting="", label=self.method, record=small)]))
 
     @property

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from relief_ray.errors import UserError, nearest
+from relief_ray.errors import UserError, listed, nearest
 from relief_ray.records.cells import PLAN_FILES
 from relief_ray.records.run_folder import RUN_FILE
 from relief_ray.report.claims import last_line
@@ -150,7 +150,7 @@ class Study:
 
         Args:
             methods: their names in tables or their import paths; the upper one is what speed and joules are compared
-                with. None: FedAvg above RELIEF, or above the nearest of its kin that was run.
+                with. None: FedAvg above RELIEF (or the nearest of its kin) and the user's own.
             round: number of the round; None: the last.
             setting: part of the name of one of ``settings``, where there are several.
 
@@ -160,7 +160,7 @@ class Study:
         from relief_ray.report.figures.timeline import timeline
 
         runs = _drawn_runs(_comparison(self._one(setting)), methods)
-        return drawn(lambda path: timeline(*runs, path, round_=round), " above ".join(r.title for r in runs))
+        return drawn(lambda path: timeline(runs, path, round_=round), " above ".join(r.title for r in runs))
 
     def curves(self, *, setting: str | None = None) -> Picture:
         """Draw F1 over rounds, simulated seconds, joules and bytes sent, the mean over runs.
@@ -308,18 +308,17 @@ def _comparison(experiment: Experiment, clock: str | None = None) -> Comparison:
     return found
 
 
-def _drawn_runs(comparison: Comparison, methods: Sequence[str]) -> tuple[Loaded, Loaded]:
+def _drawn_runs(comparison: Comparison, methods: Sequence[str]) -> list[Loaded]:
     """Runs of the methods that share fold and seed, in the methods' order."""
-    from relief_ray.report.figures.timeline import pair
+    from relief_ray.report.figures.timeline import featured
 
-    runs = pair(comparison)
-    if methods:
-        one, two = ({r.replicate: r for r in comparison.runs_of(_label(comparison, name))} for name in methods)
-        runs = next(((one[key], two[key]) for key in one if key in two), None)
-    if runs is None:
-        known = ", ".join(row.label for row in comparison.rows)
-        raise UserError(f"timeline: no runs of the same fold and seed; name two methods, there are {known}")
-    return runs
+    if not methods:
+        return featured(comparison)
+    runs = [{r.replicate: r for r in comparison.runs_of(_label(comparison, name))} for name in methods]
+    shared = next((key for key in runs[0] if all(key in one for one in runs)), None)
+    if shared is None:
+        raise UserError(f"timeline: {listed(methods)} have no run of the same fold and seed")
+    return [one[shared] for one in runs]
 
 
 def _label(comparison: Comparison, method: str) -> str:

@@ -72,9 +72,7 @@ def test_a_single_run_has_its_configuration_its_rounds_and_its_reasons(small_stu
     run = small_study.run("relief", seed=1)
     assert run.config.seed == 1 and run.config.label() == run.strategy == "relief" and run.status == "done"
     assert list(run.rounds["round"]) == [0, 1, 2] == [record.round for record in run.ledger]
-    assert (
-        run.folder == small_study.folder / "relief-s1" and repr(run) == "<Run relief, fold 0, seed 1: done, 3 rounds>"
-    )
+    assert run.folder == small_study.folder / "relief-s1" and repr(run) == "<Run relief, seed 1: done, 3 rounds>"
     clients = run.clients
     assert list(clients.client) == [c.client for c in run.ledger[0].clients] and set(clients.type) == {"A", "B", "C"}
     assert set(clients[clients.type == "C"].sensors) == {"acc"} and (clients.windows > 0).all()
@@ -105,7 +103,7 @@ def test_load_opens_what_run_left(small_study):
     again = rr.load(small_study.folder)
     pd.testing.assert_frame_equal(again.frame, small_study.frame)
     single = rr.load(str(small_study.folder / "fedavg-s1"))
-    assert [run.draw for run in single.runs] == ["fold 0, seed 1"] and list(single.frame.seed) == [1]
+    assert [run.draw for run in single.runs] == ["seed 1"] and list(single.frame.seed) == [1]
 
 
 def test_load_opens_the_folder_of_a_grid(small_study, tmp_path):
