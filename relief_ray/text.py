@@ -1,4 +1,4 @@
-"""Plain text for terminals: aligned tables and counted words."""
+"""Plain text for terminals: aligned tables."""
 
 from __future__ import annotations
 
@@ -16,8 +16,3 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1, ind
 
 def _line(row: Sequence[str], widths: Sequence[int], left: int) -> list[str]:
     return [c.ljust(w) if i < left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
-
-
-def counted(number: int, word: str) -> str:
-    """``1 group``, ``3 groups``."""
-    return f"{number} {word}{'' if number == 1 else 's'}"

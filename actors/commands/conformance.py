@@ -13,11 +13,12 @@ from relief_ray.citations import cite
 from relief_ray.config import ExperimentConfig, override, parse
 from relief_ray.conformance.rules import RULES, Verdict
 from relief_ray.conformance.runner import PROBLEM, check
+from relief_ray.errors import counted
 from relief_ray.experiment.experiment import MakeExecutor
 from relief_ray.process import use_threads
 from relief_ray.protocols import Executor
 from relief_ray.strategies import DESCRIBED, about_of, facts_of
-from relief_ray.text import counted, table
+from relief_ray.text import table
 from relief_ray.training.job import Job
 
 _NUM_HOSTS = 2

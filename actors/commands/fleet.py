@@ -6,13 +6,13 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 
-from relief_ray.errors import listed
+from relief_ray.errors import counted, listed
 from relief_ray.experiment.setup import Setup, choose_engine, context_of
 from relief_ray.messages import Assignment
 from relief_ray.strategies import PRESETS, PROPOSED, method_name
 from relief_ray.strategies.common import StrategyConfig
 from relief_ray.studies.planning import open_target
-from relief_ray.text import counted, table
+from relief_ray.text import table
 
 
 def show(target: str, settings: Sequence[str], as_json: bool) -> None:

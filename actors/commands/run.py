@@ -21,6 +21,7 @@ from actors.terminal.exit_codes import INTERRUPTED, Stopped
 from actors.terminal.mlflow_export import PATIENCE_AFTER_STOP_S, Exports
 from actors.terminal.reporter import CellEnd, Reporter
 from actors.terminal.signals import StopSignals
+from relief_ray.errors import counted
 from relief_ray.experiment.setup import Setup
 from relief_ray.process import use_threads
 from relief_ray.records.checkpoint import generations
@@ -30,7 +31,6 @@ from relief_ray.report.runs import split_name
 from relief_ray.studies.planning import make_plan, read_plan, write_plan
 from relief_ray.studies.plans import CellFolder, Plan, look_at, set_stale_aside
 from relief_ray.studies.running import check_reusable, last_evaluated, open_cell, rounds_to_do, title_of
-from relief_ray.text import counted
 
 if TYPE_CHECKING:
     from actors.runtime.warm_pool import WorkerCache

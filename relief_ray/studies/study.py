@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from relief_ray.errors import UserError, listed, nearest
+from relief_ray.errors import UserError, counted, listed, nearest
 from relief_ray.records.cells import PLAN_FILES
 from relief_ray.records.run_folder import RUN_FILE
 from relief_ray.report.claims import last_line
@@ -23,7 +23,6 @@ from relief_ray.strategies import REFERENCE, by_registry
 from relief_ray.studies.shown import Page, Picture, drawn, html_table
 from relief_ray.studies.single import Run, as_frame
 from relief_ray.studies.verdicts import Verdicts, judged
-from relief_ray.text import counted
 
 if TYPE_CHECKING:
     from pandas import DataFrame
