@@ -4,13 +4,14 @@ import logging
 import sys
 import warnings
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
+from actors.grid_commands import grid
 from actors.subcommands import data, device, fleet, model
 from actors.terminal.exit_codes import EXIT_CODES
-from actors.terminal.options import AsJson, Main, Settings, SomeNumber, SomePath, SomeText
+from actors.terminal.options import AsJson, Dashboard, Jobs, Main, Settings, SomeInt, SomeNumber, SomePath, SomeText
 from relief_ray.studies.presets import PRESETS
 
 _EPILOG = "**Exit codes**\n\n" + "\n".join(f"* {code}: {meaning}" for code, meaning in EXIT_CODES)
@@ -33,6 +34,7 @@ app.add_typer(device, name="device")
 app.add_typer(fleet, name="fleet")
 app.add_typer(model, name="model")
 app.add_typer(data, name="data")
+app.add_typer(grid, name="grid")
 
 
 def _show_version(is_wanted: bool) -> None:
@@ -61,7 +63,13 @@ def run(
     target: Annotated[str, typer.Argument(metavar="PRESET|FILE.yaml", help="What to run.")],
     settings: Settings = None,
     out: Annotated[SomePath, typer.Option(metavar="DIR", help="For the run folders; by default runs/PRESET.")] = None,
-    strategies: Annotated[SomeText, typer.Option(metavar="A,B", help="Instead of the preset's.")] = None,
+    strategies: Annotated[SomeText, typer.Option(metavar="A,B", help="Methods instead of the preset's.")] = None,
+    seeds: Annotated[SomeText, typer.Option(metavar="0,1,2|0-4", help="Seeds instead of the preset's.")] = None,
+    folds: Annotated[SomeText, typer.Option(metavar="0,1|0-3", help="Folds of held-out subjects.")] = None,
+    rounds: Annotated[SomeInt, typer.Option(min=1, help="Rounds of every run.")] = None,
+    jobs: Jobs = 1,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show runs, settings, time and disk.")] = False,
+    dashboard: Dashboard = False,
     address: Annotated[SomeText, typer.Option(help="Join this Ray cluster instead of starting one.")] = None,
     placement: Annotated[
         SomeText, typer.Option(metavar="auto|typed|virtual", help="Which node takes a client.")
@@ -75,10 +83,13 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Train: one run per strategy, fold and replicate or seed, then a table, a figure and a verdict."""
-    from actors.commands.run import run_command
+    from actors.commands.run import RunOptions, run_command
+    from relief_ray.studies.axes import parse_axes
 
+    axes = parse_axes(strategies, seeds, folds, rounds)
+    options = RunOptions(as_json=as_json, dry_run=dry_run, jobs=jobs, dashboard=dashboard, rerun_stale=rerun_stale)
     ray = [f"runtime.{k}={v}" for k, v in (("address", address), ("placement", placement)) if v is not None]
-    run_command(target, [*(settings or []), *ray], strategies, out, as_json=as_json, rerun_stale=rerun_stale)
+    run_command(target, [*(settings or []), *ray], axes, out, options)
 
 
 @app.command()
@@ -88,56 +99,18 @@ def resume(
     other_code: Annotated[
         bool, typer.Option("--other-code", help="Go on although another program began it; the record says so.")
     ] = False,
+    jobs: Jobs = 1,
+    dashboard: Dashboard = False,
     as_json: AsJson = False,
 ) -> None:
     """Go on where runs were stopped or killed: the same bits as without the break.
 
     `--set` may change runtime.* and tracking.* only.
     """
-    from actors.commands.run import resume_command
+    from actors.commands.run import RunOptions, resume_command
 
-    resume_command(folder, settings or [], as_json=as_json, other_code=other_code)
-
-
-@app.command()
-def grid(
-    target: Annotated[
-        str, typer.Argument(metavar="MODULE|FILE.py|resume|status|freeze", help="A grid, or what to do.")
-    ],
-    folder: Annotated[
-        SomePath, typer.Argument(metavar="[DIR]", help="The grid's folder, for the latter three.")
-    ] = None,
-    settings: Settings = None,
-    out: Annotated[SomePath, typer.Option(metavar="DIR", help="For the cells; by default runs/grid-MODULE.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show cells, estimated time and disk.")] = False,
-    budget: Annotated[SomeText, typer.Option(metavar="8h", help="Time a round of every method, run what fits.")] = None,
-    skip_unknown: Annotated[bool, typer.Option("--skip-unknown", help="Leave out methods not built yet.")] = False,
-    skip_failed: Annotated[bool, typer.Option("--skip-failed", help="Do not try failed cells again.")] = False,
-    rerun_stale: Annotated[
-        bool,
-        typer.Option("--rerun-stale", help="Compute cells of another program or weights again; the old are set aside."),
-    ] = False,
-    address: Annotated[SomeText, typer.Option(help="Join this Ray cluster instead of starting one.")] = None,
-    dashboard: Annotated[bool, typer.Option("--dashboard", help="Ray's dashboard with a local cluster.")] = False,
-    claims: Annotated[SomePath, typer.Option(metavar="FILE.yaml", help="Claims to judge, at most six.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Run a table or figure of the paper through Ray Tune, cell by cell; `grid resume DIR` runs what is missing.
-
-    Grids: main_cnn, main_lora, ablation, sensitivity, diagnostics, testbed, coupling, dsa_study, frontier, search_lr,
-    smoke. `--set` scales them (`replicates=12`, `datasets=dsa`, `'methods=[fedavg, relief]'`, `rounds=20`) and changes
-    any value of a cell.
-    """
-    from actors.commands.grid import GridOptions, grid_command
-    from actors.grids.estimate import parse_hours
-
-    options = GridOptions(
-        as_json=as_json, dry_run=dry_run, budget_s=None if budget is None else parse_hours(budget),
-        rerun_stale=rerun_stale, skip_failed=skip_failed, skip_unknown=skip_unknown, dashboard=dashboard,
-        claims=claims,
-    )  # fmt: skip
-    address_setting = [] if address is None else [f"runtime.address={address}"]
-    grid_command(target, folder, [*(settings or []), *address_setting], out, options)
+    options = RunOptions(as_json=as_json, jobs=jobs, dashboard=dashboard, other_code=other_code)
+    resume_command(folder, settings or [], options)
 
 
 @app.command()
@@ -258,6 +231,19 @@ def conformance(
     from actors.commands.conformance import conformance_command
 
     conformance_command(target, settings or [], ray, as_json)
+
+
+@app.command()
+def new(
+    kind: Annotated[Literal["method", "dataset", "backbone", "grid"], typer.Argument(help="What to write.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the file, e.g. my_method.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the file and its tests.")] = Path(),
+    as_json: AsJson = False,
+) -> None:
+    """Write a short working file of your own, with its tests: the start of a method, data set, backbone or grid."""
+    from actors.commands.new import new_command
+
+    new_command(kind, name, out, as_json)
 
 
 @app.command()

@@ -31,6 +31,10 @@ class ClientFailed(RuntimeError):
     """Error raised by code inside a client: a programming error, not a fault of the machine; the run stops."""
 
 
+class UserCodeFailed(ClientFailed):
+    """Error raised in a file of the user's own, by a method on the server too; the message names file and line."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return `` (did you mean 'x'?)`` with the nearest known name, or an empty text."""
     matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)

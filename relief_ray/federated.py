@@ -25,6 +25,7 @@ from relief_ray.messages import (
     ServerState,
     Trained,
 )
+from relief_ray.plugins import check_returned
 from relief_ray.protocols import (
     Accountant,
     Executor,
@@ -279,6 +280,7 @@ def run_round(
         raise RoundVoid(f"round {context.round}: all {len(tasks)} clients failed: {dict(trained.rejected)}")
     began = perf_counter()
     after = strategy.aggregate(state, trained.reduced, server_tools(context))
+    check_returned(after, ServerState, strategy.aggregate, "aggregate")
     after = server_step(state, after, strategy.averaged(state, trained.reduced, context.layout, context.fleet))
     server_s = perf_counter() - began
     check_finite(after)

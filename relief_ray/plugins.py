@@ -9,19 +9,24 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib
+import linecache
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+import sysconfig
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import TypeVar
 
 from pydantic import BaseModel
 
-from relief_ray.errors import UserError, nearest
+from relief_ray.errors import ClientFailed, UserCodeFailed, UserError, nearest
 
 _PROJECT = ("relief_ray", "actors", "tune_configs")
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
+_PYTHON = frozenset(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib"))
 _Config = TypeVar("_Config", bound=BaseModel)
 
 
@@ -150,6 +155,68 @@ def load_kind(path: str, key: str, base: type[_Config]) -> type[_Config] | _Conf
         f"{key} = {path!r}: found {what}, expected a subclass of {base.__module__}.{base.__name__} or an instance of "
         "one; derive the class from it"
     )
+
+
+def blamed(error: BaseException, where: str = "") -> UserCodeFailed | None:
+    """The error as the user's, where a user's file raised it or called what raised it; None where none did.
+
+    ``where`` begins the message. It says what was raised, then file, line and function.
+    """
+    if isinstance(error, UserCodeFailed):
+        return error
+    cause = error.__cause__ if isinstance(error, ClientFailed) and error.__cause__ is not None else error
+    place = _user_line(cause)
+    if place is None:
+        return None
+    head = where or (f"{error}".partition(f"{type(cause).__name__}: ")[0] if cause is not error else "")
+    return UserCodeFailed(
+        f"{head}{type(cause).__name__}: {cause} ({place})\n{_NOT_OURS}; what was recorded before it is intact"
+    )
+
+
+def check_returned(value: object, kind: type, function: Callable[..., object], step: str) -> None:
+    """Check what a user's function gave back.
+
+    Raises:
+        UserCodeFailed: something else than a ``kind``; file, line and function are named.
+    """
+    if not isinstance(value, kind):
+        raise UserCodeFailed(
+            f"{step} returned a {type(value).__name__}, expected a {kind.__module__}.{kind.__name__} "
+            f"({_line_of(function)})\n{_NOT_OURS}; what was recorded before it is intact"
+        )
+
+
+_NOT_OURS = "That file is not relief-ray's: mend it there"
+
+
+def _user_line(error: BaseException) -> str | None:
+    """Innermost line of a user's file that this project called: ``my.py, line 3, in f: x = 1 / 0``."""
+    is_called, lines = False, []
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        if str(frame.f_globals.get("__name__", "")).partition(".")[0] in _PROJECT:
+            is_called = True
+        elif is_called and not _is_library(frame.f_code.co_filename):
+            lines.append((frame.f_code.co_filename, line, frame.f_code.co_name))
+    if not lines:
+        return None
+    file, line, function = lines[-1]
+    text = linecache.getline(file, line).strip()
+    return f"{file}, line {line}, in {function}" + (f": {text}" if text else "")
+
+
+def _is_library(file: str) -> bool:
+    """Whether a file is Python's own or an installed package's, or no file at all."""
+    path = Path(file)
+    return file.startswith("<") or bool(_INSTALLED & set(path.parts)) or any(r in path.parents for r in _PYTHON)
+
+
+def _line_of(function: Callable[..., object]) -> str:
+    """File, line and name of a function, also of one that ``functools.partial`` has bound."""
+    while isinstance(function, partial):
+        function = function.func
+    code = getattr(function, "__code__", None)
+    return repr(function) if code is None else f"{code.co_filename}, line {code.co_firstlineno}, in {code.co_name}"
 
 
 def modules_of(names: Iterable[object]) -> tuple[str, ...]:

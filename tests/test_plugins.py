@@ -25,6 +25,7 @@ from relief_ray.report.formats.text import as_json
 from relief_ray.report.inventory import take_inventory, variant_names
 from relief_ray.report.runs import is_pooled, load_runs
 from relief_ray.strategies.fedavg import FedAvg
+from relief_ray.studies.axes import Axes
 from relief_ray.studies.planning import make_plan, write_plan
 from tests.conformance.cases import BASE, after_rounds, drive, outcome
 from tests.own import METHOD
@@ -256,7 +257,7 @@ def test_reports_show_a_users_methods_as_their_file_states_them(hooked, tmp_path
     comparison = compare([tmp_path / "runs"])
     shown = {row.label: (row.method.kind, row.is_bound) for row in comparison.rows}
     assert list(shown) == [
-        "fedavg", "Half & half, halved (reconstructed)", "Half & half", f"{hooked}:Untitled", "Ceiling",
+        "fedavg", "Half & half, halved (reconstructed)", "Half & half", "Untitled", "Ceiling",
     ]  # fmt: skip
     assert shown["Ceiling"] == ("bound", True) and shown["fedavg"] == ("baseline", False)
     assert comparison.runs_of("Half & half")[0].run.warnings[0] in remarks(comparison)
@@ -265,7 +266,7 @@ def test_reports_show_a_users_methods_as_their_file_states_them(hooked, tmp_path
     (main,) = (t for t in build(take_inventory([tmp_path / "runs"])).tables if t.slug == "e1-main")
     rows = {row.name.rstrip("*‡"): row for row in main.rows}
     own = [name for name in rows if name in shown and name != "fedavg"]
-    assert own == ["Half & half, halved (reconstructed)", "Half & half", f"{hooked}:Untitled", "Ceiling"]
+    assert own == ["Half & half, halved (reconstructed)", "Half & half", "Untitled", "Ceiling"]
     assert [name for name, row in rows.items() if row.faint] == ["Ceiling"] and rows["Ceiling"].rule
     bibtex_command([tmp_path / "runs"])
     assert capsys.readouterr().out.split("\n\n")[0].startswith("@inproceedings{mcmahan2017fedavg,")
@@ -274,7 +275,7 @@ def test_reports_show_a_users_methods_as_their_file_states_them(hooked, tmp_path
 
 
 def test_a_method_that_was_only_planned_is_called_as_its_run_would_be(hooked, tmp_path):
-    plan = make_plan("smoke", [], f"{hooked}:Hooked,{hooked}:Ceiling", tmp_path)
+    plan = make_plan("smoke", [], Axes(strategies=(f"{hooked}:Hooked", f"{hooked}:Ceiling")), tmp_path)
     write_plan(plan)
     items = take_inventory([tmp_path]).items
     assert [(item.label, item.status) for item in items] == [("Half & half", "planned"), ("Ceiling", "planned")]
@@ -325,7 +326,7 @@ def test_conformance_says_what_a_users_method_is(hooked):
     assert shown == {
         "Hooked": "Half & half (own): FedSA-LoRA with half a second a round",
         "Halved": "Half & half, halved (reconstructed) (ablation of mine): FedSA-LoRA with half a second a round",
-        "Untitled": f"{hooked}:Untitled (baseline)",
+        "Untitled": "Untitled (baseline)",
     }
     assert heading(with_strategy("v1")).startswith("v1 (ablation): RELIEF without elastic training")
 

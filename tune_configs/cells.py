@@ -17,9 +17,17 @@ from relief_ray.errors import UserError, nearest
 from relief_ray.plugins import import_path, is_path
 from relief_ray.records.identity import config_hash
 from relief_ray.strategies import PRESETS
-from relief_ray.studies.cells import Cell, numbers
+from relief_ray.studies.cells import Cell
 from tune_configs import paper_grids, search_lr
-from tune_configs.grid import DATASETS, Axis, Grid, Point, points
+from tune_configs.grid import (
+    DATASETS,
+    Dataset,
+    Grid,
+    Point,
+    dataset_levels,
+    points,
+)
+from tune_configs.scaling import scale, split_own
 from tune_configs.tuned import TUNED, Tuned, read_tuned, refuse_overruled
 
 GRIDS: Mapping[str, Callable[[], Grid]] = MappingProxyType(
@@ -95,22 +103,25 @@ def checked(made: object, target: str) -> Grid:
     """
     if not isinstance(made, Grid):
         raise UserError(f"{target}: expected a function grid() that gives a tune_configs.grid.Grid")
-    for name in made.datasets:
-        if name not in DATASETS:
+    names = [name for name in made.datasets if isinstance(name, str)]
+    for name in names:
+        if name not in DATASETS and not is_path(name):
             raise UserError(
-                f"{target}: dataset {name!r}: unknown{nearest(name, DATASETS)}; expected some of {', '.join(DATASETS)}"
+                f"{target}: dataset {name!r}: unknown{nearest(name, DATASETS)}; expected some of "
+                f"{', '.join(DATASETS)}, or the import path of your own, my_data:SLEEP"
             )
     method_levels = [level for levels in made.own.values() for level in levels]
     for name in (
         made.name,
         *(level.name for axis in made.axes for level in axis.levels),
         *(v.name for v in method_levels),
+        *(level.name for level in made.datasets if isinstance(level, Dataset)),
     ):
         if name and not re.fullmatch(_FOLDER, name):
             raise UserError(f"{target}: name {name!r}: expected letters, digits and . _ -, since folders get it")
-    return replace(
-        made, methods=tuple(map(import_path, made.methods)), own={import_path(m): v for m, v in made.own.items()}
-    )
+    datasets = tuple(import_path(name) if isinstance(name, str) else name for name in made.datasets)
+    own = {import_path(method): levels for method, levels in made.own.items()}
+    return replace(made, datasets=datasets, methods=tuple(map(import_path, made.methods)), own=own)
 
 
 def cells_of(grid: Grid, settings: Sequence[str] = (), *, skip_unknown: bool = False) -> tuple[Cell, ...]:
@@ -124,7 +135,7 @@ def cells_of(grid: Grid, settings: Sequence[str] = (), *, skip_unknown: bool = F
         UserError: an unknown level or key, a value out of range, a key that an axis chooses, or methods that this
             version does not have.
     """
-    scaled, rest = scale(grid, [s for s in settings if not s.startswith(TUNED)])
+    scaled, rest = split_own(*scale(grid, [s for s in settings if not s.startswith(TUNED)]))
     _refuse_owned(scaled, rest)
     files = [s.removeprefix(TUNED) for s in settings if s.startswith(TUNED)]
     tuned = read_tuned(Path(files[-1])) if files else None
@@ -166,77 +177,18 @@ def _refuse_unknown_folds(grid: Grid, *, are_chosen: bool) -> None:
     Raises:
         UserError: a fold does not exist; ``are_chosen`` by the user: or no dataset has any.
     """
-    known = {name: DATASETS[name].folds for name in grid.datasets if DATASETS[name].folds}
+    levels = dataset_levels(grid)
+    known = {name: level.folds for name, level in levels.items() if level.folds}
     if are_chosen and not known:
         held_out = ", ".join(name for name, d in DATASETS.items() if d.folds)
         raise UserError(
-            f"--set folds={list(grid.folds or ())}: {', '.join(grid.datasets)} "
-            f"{'has' if len(grid.datasets) == 1 else 'have'} no folds; expected one of --set 'datasets=[{held_out}]', "
+            f"--set folds={list(grid.folds or ())}: {', '.join(levels)} "
+            f"{'has' if len(levels) == 1 else 'have'} no folds; expected one of --set 'datasets=[{held_out}]', "
             "or no --set folds"
         )
     for name, folds in known.items():
         if grid.folds is not None and not set(grid.folds) <= set(folds):
             raise UserError(f"--set folds={list(grid.folds)}: {name} has folds {list(folds)}; expected some of those")
-
-
-def scale(grid: Grid, settings: Iterable[str]) -> tuple[Grid, list[str]]:
-    """The grid with the chosen levels of its axes, and the settings that name no axis."""
-    rest = []
-    for setting in settings:
-        (key, value), *_ = override({}, [setting]).items()
-        scaled = choose(grid, key, value)
-        if scaled is None:
-            rest.append(setting)
-        else:
-            grid = scaled
-    return grid, rest
-
-
-def choose(grid: Grid, key: str, value: object) -> Grid | None:
-    """The grid with these levels of one axis; None where ``key`` is no axis.
-
-    Raises:
-        UserError: a level that the axis does not have.
-    """
-    if key == "replicates":
-        return replace(grid, replicates=numbers(key, value), seeds=())
-    if key == "seeds":
-        return replace(grid, seeds=numbers(key, value))
-    if key == "folds":
-        return replace(grid, folds=numbers(key, value))
-    if key == "methods":
-        return _with_methods(grid, tuple(map(import_path, chosen(key, value, PRESETS, grid.methods))))
-    if key == "datasets":
-        return replace(grid, datasets=chosen(key, value, DATASETS))
-    axes = {axis.name: axis for axis in grid.axes}
-    if key not in axes:
-        return None
-    wanted = chosen(key, value, [level.name for level in axes[key].levels])
-    axes[key] = Axis(name=key, levels=tuple(level for level in axes[key].levels if level.name in wanted))
-    return replace(grid, axes=tuple(axes.values()))
-
-
-def _with_methods(grid: Grid, methods: tuple[str, ...]) -> Grid:
-    """The grid with these methods; a search makes the tries of those that it does not name itself."""
-    further = [m for m in methods if m not in grid.own]
-    own = {} if grid.tries is None else {m: grid.tries(m) for m in further}
-    return replace(grid, methods=methods, own={**grid.own, **own})
-
-
-def chosen(key: str, value: object, known: Iterable[str], also: Sequence[str] = ()) -> tuple[str, ...]:
-    """Chosen names of an axis' levels, given as one or as a list.
-
-    Raises:
-        UserError: an unknown one; the nearest is given.
-    """
-    names = [str(n) for n in value] if isinstance(value, list) else [n.strip() for n in str(value).split(",")]
-    everything = list(dict.fromkeys([*known, *also]))
-    for name in names:
-        if name not in everything and not (key == "methods" and is_path(name)):
-            raise UserError(
-                f"--set {key}={name}: unknown{nearest(name, everything)}; expected some of {', '.join(everything)}"
-            )
-    return tuple(dict.fromkeys(names))
 
 
 def _cell_of(grid: str, point: Point, settings: Sequence[str], tuned: Tuned | None = None) -> Cell:

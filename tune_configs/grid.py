@@ -10,6 +10,10 @@ from dataclasses import dataclass, field
 from itertools import product
 from types import MappingProxyType
 
+from relief_ray.data import get_spec
+from relief_ray.data.config import SplitName
+from relief_ray.errors import UserError
+from relief_ray.plugins import import_path, is_path
 from relief_ray.strategies import presets_of
 from relief_ray.studies.cells import Draw, draw_of
 
@@ -39,6 +43,9 @@ class Axis:
 
     name: str
     levels: tuple[Level, ...]
+
+
+_NONE: Settings = MappingProxyType({})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,6 +83,38 @@ DATASETS: Mapping[str, Dataset] = MappingProxyType(
         )
     }
 )
+
+
+def own_dataset(
+    path: str, *, name: str = "", split: SplitName = "within_subject", settings: Settings = _NONE
+) -> Dataset:
+    """A level for a data set of a user's own, by its import path; all folds of a held-out split.
+
+    ``name``: in folder names and tables; empty: the attribute's, ``sleep`` of ``my_data:SLEEP``.
+
+    Raises:
+        UserError: there is no such data set.
+    """
+    path = import_path(path)
+    num_folds = max(1, len(get_spec(path).subjects) // 2)
+    return Dataset(
+        name=name or _short_name(path),
+        settings={"data.name": path, "data.split": split, **settings},
+        folds=tuple(range(num_folds)) if split == "held_out_subject" else (),
+    )
+
+
+def own_backbone(path: str, *, name: str = "") -> Level:
+    """A level for a backbone of a user's own, by its import path; ``name`` as in ``own_dataset``."""
+    path = import_path(path)
+    return Level(name=name or _short_name(path), settings={"backbone": path})
+
+
+def _short_name(path: str) -> str:
+    """Return the attribute of an import path in small letters: ``sleep`` of ``my_data:SLEEP``."""
+    return path.rpartition(":")[2].lower()
+
+
 CNN = Level(name="cnn", settings={"backbone": "cnn"})
 LORA = Level(name="lora", settings={"backbone": "moment_lora"})
 
@@ -88,7 +127,8 @@ class Grid:
         name: name of the grid.
         title: what it is, in a line.
         methods: presets of strategies, or import paths of users' own: `lab.methods:Mine`, `lab/methods.py:Mine`.
-        datasets: levels of ``DATASETS``.
+        datasets: names of ``DATASETS``, import paths of users' own (``lab.data:SLEEP``, split within subjects), or
+            levels as ``own_dataset`` makes them.
         axes: further axes.
         own: further levels of single methods, by method; in a search (``is_search``) its tries, of which the best can
             be frozen for each method.
@@ -104,7 +144,7 @@ class Grid:
     name: str
     title: str
     methods: tuple[str, ...]
-    datasets: tuple[str, ...] = ("pamap2", "mhealth")
+    datasets: tuple[str | Dataset, ...] = ("pamap2", "mhealth")
     axes: tuple[Axis, ...] = ()
     own: Mapping[str, tuple[Level, ...]] = field(default_factory=dict)
     tries: Callable[[str], tuple[Level, ...]] | None = None
@@ -114,6 +154,27 @@ class Grid:
     settings: Settings = field(default_factory=dict)
     is_search: bool = False
     claims: str = ""
+
+
+def dataset_levels(grid: Grid) -> dict[str, Dataset]:
+    """The levels of the dataset axis by name.
+
+    Raises:
+        UserError: an import path leads nowhere, or two levels have one name.
+    """
+    levels: dict[str, Dataset] = {}
+    for chosen in grid.datasets:
+        level = chosen if isinstance(chosen, Dataset) else _level_of(chosen)
+        if levels.setdefault(level.name, level) != level:
+            raise UserError(
+                f"grid {grid.name}: two data sets are called {level.name!r} in folders and tables; name one of them: "
+                f"own_dataset({level.settings.get('data.name')!r}, name=..) in a grid FILE.py"
+            )
+    return levels
+
+
+def _level_of(name: str) -> Dataset:
+    return own_dataset(name) if is_path(name) else DATASETS[name]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -133,30 +194,31 @@ class Point:
 
 def points(grid: Grid) -> Iterator[Point]:
     """All combinations, replicate by replicate: all methods of one replicate, fold and setting before the next."""
-    folds = {name: DATASETS[name].folds for name in grid.datasets}
+    levels = dataset_levels(grid)
+    folds = {name: level.folds for name, level in levels.items()}
     if grid.folds is not None:
         folds = {name: tuple(f for f in numbers if f in grid.folds) for name, numbers in folds.items()}
     for number in grid.seeds or grid.replicates:
         for i in range(max(1, *(len(f) for f in folds.values()))):
-            for name in grid.datasets:
+            for name, level in levels.items():
                 if i < max(1, len(folds[name])):
                     fold = folds[name][i] if folds[name] else None
                     draw = Draw(seed=number) if grid.seeds else draw_of(number, fold)
-                    yield from _block(grid, name, fold, draw)
+                    yield from _block(grid, level, fold, draw)
 
 
-def _block(grid: Grid, dataset: str, fold: int | None, draw: Draw) -> Iterator[Point]:
+def _block(grid: Grid, dataset: Dataset, fold: int | None, draw: Draw) -> Iterator[Point]:
     """All settings with all their methods, for one dataset, fold and draw."""
-    base = {**grid.settings, **DATASETS[dataset].settings, **draw.settings}
+    base = {**grid.settings, **dataset.settings, **draw.settings}
     if fold is not None:
         base["data.fold"] = fold
     for levels in product(*(axis.levels for axis in grid.axes)):
-        if all(not level.datasets or dataset in level.datasets for level in levels):
+        if all(not level.datasets or dataset.name in level.datasets for level in levels):
             for method in grid.methods:
                 for method_level in grid.own.get(method, (Level(name=""),)):
                     chosen = [level for level in (*levels, method_level) if level.name]
                     values = {**base, **{k: v for level in chosen for k, v in level.settings.items()}}
-                    setting = "-".join([dataset, *(level.name for level in chosen)])
+                    setting = "-".join([dataset.name, *(level.name for level in chosen)])
                     tried = tuple(method_level.settings) if grid.is_search else ()
                     yield Point(method=method, setting=setting, fold=fold, seed=draw.seed, settings=values, tried=tried)
 

@@ -15,6 +15,7 @@ from relief_ray.config import Choice, ExperimentConfig
 from relief_ray.errors import UserError
 from relief_ray.frozen import FrozenConfig
 from relief_ray.models.registry import backbone_name
+from relief_ray.plugins import is_path
 
 TUNED = "tuned="
 Place = tuple[str, int | None, str, str]
@@ -58,7 +59,8 @@ class Tuned(FrozenConfig):
 
 
 def place_of(dataset: str, method: str, config: ExperimentConfig) -> Place:
-    """Place of a configuration's choice; ``dataset`` is the level of the grids' axis."""
+    """Place of a configuration's choice; ``dataset`` is the level of the grids' axis, a user's own its import path."""
+    dataset = config.data.name if is_path(config.data.name) else dataset
     fold = config.data.fold if config.data.split == "held_out_subject" else None
     return (dataset, fold, backbone_name(config.backbone), method)
 

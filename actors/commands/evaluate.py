@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from actors.commands.next_steps import refuse_nested
 from relief_ray.experiment.evaluation import Evaluation, Part, Score, evaluate_run
 from relief_ray.records.cells import find_runs
 from relief_ray.records.run_folder import read_run
@@ -21,6 +22,7 @@ def evaluate(folders: Sequence[Path], sensors: Sequence[str], part: Part, as_jso
         UserError: no run there, one without checkpoint or whose data are not here, or an unknown sensor.
     """
     more = [tuple(filter(None, names.split("+"))) for names in sensors]
+    refuse_nested(folders, "model evaluate")
     for path in find_runs(folders):
         evaluation = evaluate_run(path, more, part)
         print(json.dumps(facts(path, evaluation)) if as_json else text(read_run(path).name, evaluation), flush=True)

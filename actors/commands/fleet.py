@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
+from actors.commands.next_steps import refuse_several
 from relief_ray.errors import counted, listed
 from relief_ray.experiment.setup import Setup, choose_engine, context_of
 from relief_ray.messages import Assignment
@@ -17,6 +19,8 @@ from relief_ray.text import table
 
 def show(target: str, settings: Sequence[str], as_json: bool) -> None:
     """Print the fleet of a preset, a file or a run."""
+    if (folder := Path(target)).is_dir():
+        refuse_several(folder, "fleet show")
     setup = open_target(target, settings)
     print(json.dumps(facts(setup), indent=1) if as_json else text(setup, target))
 

@@ -7,22 +7,23 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from actors.commands.output import plan_facts, plan_text, print_end, print_status, tell
+from actors.commands.search import SuggestedTries, again, suggested_tries
 from actors.commands.study import cannot_decide, claims_facts, claims_text
 from actors.grids.display import duration, make_reporter
 from actors.grids.estimate import estimates, fitting, head_of, probe_missing
 from actors.grids.freeze import freeze
+from actors.grids.side_by_side import SideBySide, address_of, refuse_dashboard_elsewhere, run_side_by_side
 from actors.runtime.session import SessionOptions, num_cores, ray_session
 from actors.terminal.exit_codes import CELLS_FAILED, DISK, INTERRUPTED, Stopped, say
 from actors.terminal.mlflow_export import PATIENCE_AFTER_STOP_S, PATIENCE_S, Exports
-from actors.terminal.reporter import Reporter
 from actors.terminal.signals import StopSignals
 from relief_ray.data import open_dataset
 from relief_ray.errors import UserError
@@ -60,7 +61,11 @@ class GridOptions:
         skip_failed: leave failed cells alone.
         skip_unknown: leave out methods that this version does not have.
         dashboard: start Ray's dashboard.
+        jobs: most cells at a time; None: as many as there are places.
         claims: file with the claims that the cells are to judge, instead of the grid's own.
+        search: sampler that suggests a search's tries; None: those that the grid lists.
+        tries: tries of every method and place that a sampler suggests; None: as many as the grid lists.
+        seed: of the sampler.
         began_s: monotonic clock at the start of the command.
     """
 
@@ -71,7 +76,11 @@ class GridOptions:
     skip_failed: bool = False
     skip_unknown: bool = False
     dashboard: bool = False
+    jobs: int | None = None
     claims: Path | None = None
+    search: Literal["optuna"] | None = None
+    tries: int | None = None
+    seed: int = 0
     began_s: float = field(default_factory=time.monotonic)
 
     def left_s(self) -> float:
@@ -79,12 +88,12 @@ class GridOptions:
         return math.inf if self.budget_s is None else self.budget_s - (time.monotonic() - self.began_s)
 
 
-def _show_plan(plan: Plan, as_json: bool) -> None:
+def _show_plan(plan: Plan, options: GridOptions) -> None:
     """Print the plan for `--dry-run`: a round of every workload is timed, ``_PLAN_S`` at most; nothing is written."""
     entries = plan.cell_folders()
     known = estimates(entries, probe_missing(entries, one_each=True, say=say, limit_s=_PLAN_S))
-    places = num_places(entries)
-    if as_json:
+    places = num_places(entries, options.jobs)
+    if options.as_json:
         tell({**plan_facts(plan, entries, known, places), "claims": claims_facts(plan)})
     else:
         print(plan_text(plan, entries, known, places) + claims_text(plan))
@@ -100,7 +109,7 @@ def within_budget(
     if options.budget_s is None or not todo:
         return todo
     known = estimates(entries, probe_missing(todo, one_each=False, say=say, limit_s=max(1.0, options.left_s())))
-    places = num_places(todo)
+    places = num_places(todo, options.jobs)
     left_s = options.left_s() - START_S
     chosen = fitting(todo, known, left_s * places)
     begun = [] if chosen else head_of(todo, known, left_s)
@@ -131,25 +140,20 @@ def _sentence(
     return f"budget {duration(budget_s)}, {rest}: {len(chosen)} of {num_todo} cells to do fit{what}"
 
 
-def num_places(entries: Sequence[CellFolder]) -> int:
-    """Number of cores that trials will share: of the cluster that is joined, else of this process.
+def num_places(entries: Sequence[CellFolder], jobs: int | None = None) -> int:
+    """Number of cores that trials will share: of the cluster that is joined, else of this process; ``jobs`` at most.
 
     Raises:
         UserError: the cluster cannot be joined.
     """
-    address = _address_of(entries)
+    address = address_of(entries)
     if address is None:
-        return num_cores()
+        return min(num_cores(), jobs or num_cores())
     with ray_session(SessionOptions(address=address)):
         import ray
 
-        return max(1, int(ray.cluster_resources().get("CPU", 1.0)))
-
-
-def _address_of(entries: Sequence[CellFolder]) -> str | None:
-    """Address of the cluster, from the configuration or ``RAY_ADDRESS`` (as in a Ray job); None: a local one."""
-    chosen = entries[0].cell.config.runtime.address if entries else None
-    return chosen or os.environ.get("RAY_ADDRESS")
+        cores = max(1, int(ray.cluster_resources().get("CPU", 1.0)))
+        return min(cores, jobs or cores)
 
 
 _GRID_LOCK = "grid.lock"
@@ -160,30 +164,12 @@ _TUNED_FILE = Path("results/tuned.json")
 _JOB_FOLDERS = "working_dir_files"
 
 
-def grid_command(
-    target: str, folder: Path | None, settings: Sequence[str], out: Path | None, options: GridOptions
-) -> None:
-    """Run `relief-ray grid`.
-
-    Raises:
-        UserError: a folder where none belongs, or none where one does.
-    """
-    if target not in ("resume", "status", "freeze"):
-        if folder is not None:
-            raise UserError(f"grid {target} {folder}: expected one name; name the folder with --out {folder}")
-        _start(target, settings, out, options)
-    elif folder is None or (out is not None and target != "freeze"):
-        raise UserError(f"grid {target}: expected a folder, e.g. relief-ray grid {target} runs/grid-smoke")
-    elif target == "resume":
-        _resume(folder, settings, options)
-    elif target == "freeze":
-        freeze_choices(folder, out or _TUNED_FILE, options.as_json)
-    else:
-        _status(folder, options.as_json)
-
-
-def _start(target: str, settings: Sequence[str], out: Path | None, options: GridOptions) -> None:
+def start_grid(target: str, settings: Sequence[str], out: Path | None, options: GridOptions) -> None:
     """Run `relief-ray grid MODULE`."""
+    if options.search is not None:
+        place = (out or Path("runs") / f"grid-{load_grid(target).name}-{options.search}").absolute()
+        _run_search(suggested_tries(target, settings, place, options.tries, options.seed), options)
+        return
     grid = load_grid(target)
     cells = cells_of(grid, settings, skip_unknown=options.skip_unknown)
     if not cells:
@@ -193,23 +179,27 @@ def _start(target: str, settings: Sequence[str], out: Path | None, options: Grid
     _run_grid(Plan(out=place, name=grid.name, title=grid.title, cells=cells, claims_file=source), options)
 
 
-def _resume(folder: Path, settings: Sequence[str], options: GridOptions) -> None:
+def resume_grid(folder: Path, settings: Sequence[str], options: GridOptions) -> None:
     """Run `relief-ray grid resume DIR`."""
     refuse_other_than(("runtime.", "tracking."), settings)
     plan = read_grid(folder.absolute(), settings)
     for cell in plan.cells:
         refuse_masked(cell.config, folder)
-    _run_grid(plan, options)
+    if plan.search is not None:
+        _run_search(again(plan, settings), options)
+    else:
+        _run_grid(plan, options)
 
 
-def _status(folder: Path, as_json: bool) -> None:
+def show_status(folder: Path, as_json: bool) -> None:
     """Run `relief-ray grid status DIR`."""
     plan = read_grid(folder.absolute())
     print_status(plan, plan.cell_folders(), as_json)
 
 
-def freeze_choices(folder: Path, file: Path, as_json: bool) -> None:
+def freeze_choices(folder: Path, out: Path | None, as_json: bool) -> None:
     """Run `relief-ray grid freeze DIR`; as JSON: what was written, and a line about every method."""
+    file = out or _TUNED_FILE
     lines = freeze(read_grid(folder.absolute()), file)
     if as_json:
         tell({"written": str(file), "methods": lines, **json.loads(file.read_text())})
@@ -223,9 +213,46 @@ def _run_grid(plan: Plan, options: GridOptions) -> None:
     Raises:
         Stopped: a signal, the budget or a full disk ended it, or cells failed; the message says how to go on.
     """
+    if options.dashboard:
+        refuse_dashboard_elsewhere(plan.cell_folders())
     if options.dry_run:
-        _show_plan(plan, options.as_json)
+        _show_plan(plan, options)
         return
+    wanted = {cell.name for cell in plan.cells}
+    _finish(_carry_out(plan, options), wanted, options)
+
+
+def _run_search(search: SuggestedTries, options: GridOptions) -> None:
+    """Run a search batch by batch; the first batch alone is shown before it.
+
+    Raises:
+        Stopped: as for a grid.
+    """
+    plan = search.ask()
+    if options.dry_run:
+        say(f"{plan.title}; the first {search.num_tries} of them")
+        _show_plan(plan, options)
+        return
+    # Ray stays up between batches.
+    with ray_session(_session_options(plan, options)):
+        plan = _carry_out(plan, options)
+        while search.tell(plan) and not search.is_complete and options.left_s() > 0:
+            plan = _carry_out(search.ask(), options)
+    _finish(plan, {cell.name for cell in plan.cells}, options)
+
+
+def _session_options(plan: Plan, options: GridOptions) -> SessionOptions:
+    address = address_of(plan.cell_folders())
+    cores = None if options.jobs is None else max(options.jobs, num_cores())
+    return SessionOptions(address=address, num_cpus=cores, resources={"server": 1.0}, dashboard=options.dashboard)
+
+
+def _carry_out(plan: Plan, options: GridOptions) -> Plan:
+    """Run the plan's cells that are not done yet; return the plan with all cells of its folder.
+
+    Raises:
+        Stopped: a signal or a full disk ended it.
+    """
     with disk_errors(plan.out, "write the grid"):
         plan.out.mkdir(parents=True, exist_ok=True)
     wanted = {cell.name for cell in plan.cells}
@@ -242,7 +269,16 @@ def _run_grid(plan: Plan, options: GridOptions) -> None:
         todo = within_budget(plan, entries, todo, options)
         if todo:
             _run_cells(plan, entries, todo, options)
-        print_end(plan, plan.cell_folders(), options.as_json)
+    return plan
+
+
+def _finish(plan: Plan, wanted: Collection[str], options: GridOptions) -> None:
+    """Say where the grid stands.
+
+    Raises:
+        Stopped: cells of this command failed.
+    """
+    print_end(plan, plan.cell_folders(), options.as_json)
     failed = [e for e in plan.cell_folders() if e.status == "failed" and e.cell.name in wanted]
     if failed:
         raise Stopped(
@@ -272,7 +308,11 @@ def _run_cells(plan: Plan, entries: Sequence[CellFolder], todo: Sequence[CellFol
             )
         exports = Exports(reporter.note)
         try:
-            disk_full = _with_ray(plan, entries, todo, options, reporter, stop, exports)
+            work = SideBySide(
+                plan=plan, entries=entries, todo=todo, reporter=reporter, stop=stop, exports=exports, jobs=options.jobs,
+                dashboard=options.dashboard, out_of_time=lambda: options.left_s() <= 0,
+            )  # fmt: skip
+            disk_full = run_side_by_side(work)
         except KeyboardInterrupt:
             raise Stopped(stop.code or INTERRUPTED, _how_to_resume(plan)) from None
         finally:
@@ -281,59 +321,6 @@ def _run_cells(plan: Plan, entries: Sequence[CellFolder], todo: Sequence[CellFol
         raise Stopped(DISK, f"the disk is full; everything before is intact\n{_how_to_resume(plan)}")
     if stop.requested():
         raise Stopped(stop.code, _how_to_resume(plan))
-
-
-def _with_ray(
-    plan: Plan,
-    entries: Sequence[CellFolder],
-    todo: Sequence[CellFolder],
-    options: GridOptions,
-    reporter: Reporter,
-    stop: StopSignals,
-    exports: Exports,
-) -> bool:
-    """Run the cells on a local Ray, or on the cluster that was named; return whether the disk is full."""
-    stop_file = plan.out / ".stop"
-    stop_file.unlink(missing_ok=True)
-    # Tune imports MLflow, which reads this once.
-    os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
-    with ray_session(_session_options(todo, options.dashboard)) as url:
-        if url is not None:
-            reporter.note(f"dashboard: {url}")
-        from actors.grids.progress import GridProgress
-        from actors.grids.scheduler import Listener, fit
-
-        def on_tick() -> None:
-            if stop.requested() or progress.disk_full or options.left_s() <= 0:
-                stop_file.touch()
-
-        progress = GridProgress(entries=entries, todo=todo, reporter=reporter, exports=exports, on_tick=on_tick)
-        fit(todo, plan.name, plan.out, Listener(begun=progress.begun, ended=progress.ended, tick=progress.tick))
-    return progress.disk_full
-
-
-def _session_options(todo: Sequence[CellFolder], dashboard: bool = False) -> SessionOptions:
-    """Options of the cluster to join, or of a local one whose node has the resources of the largest fleet."""
-    address = _address_of(todo)
-    resources: dict[str, float] = {"server": 1.0}
-    if address is None:
-        for needed in {repr(e.cell.config.fleet) + repr(e.cell.config.data): e for e in todo}.values():
-            for name, amount in _devices_of(needed).items():
-                resources[name] = max(resources.get(name, 0.0), amount)
-    return SessionOptions(address=address, resources=resources, dashboard=dashboard)
-
-
-def _devices_of(entry: CellFolder) -> dict[str, float]:
-    """Ray resources of a cell's devices; empty where all clients live in the trial's process."""
-    from actors.grids.scheduler import fleet_of
-
-    total: dict[str, float] = {}
-    if entry.cell.config.runtime.mode != "inline":
-        fleet, types = fleet_of(entry.cell.config)
-        for client in fleet.clients:
-            for name, amount in types[client.device].ray_resources.items():
-                total[name] = total.get(name, 0.0) + amount
-    return total
 
 
 def _how_to_resume(plan: Plan) -> str:

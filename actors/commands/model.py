@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
+from actors.commands.next_steps import refuse_several, shown
 from actors.commands.output import MIB, si
 from relief_ray.config import ExperimentConfig
 from relief_ray.data import num_clients
@@ -28,6 +29,7 @@ from relief_ray.text import table
 
 def export(run: Path, out: Path, round_: int | None, with_encoder: bool, as_json: bool) -> None:
     """Export a run's model to a folder and print what is in it."""
+    refuse_several(run, "model export", f"--out {shown(out)}")
     facts = export_model(run, out, round_, with_encoder=with_encoder)
     files = sorted(str(path.relative_to(out)) for path in out.rglob("*") if path.is_file())
     event = {"event": "exported", "folder": str(out), "files": files, **facts}
@@ -79,6 +81,8 @@ class Described:
 
 def describe(target: str, settings: Sequence[str], as_json: bool) -> None:
     """Print the groups of the backbone that a preset, a file or a run trains."""
+    if (folder := Path(target)).is_dir():
+        refuse_several(folder, "model describe")
     model = described(target_config(target, settings))
     print(json.dumps(facts(model), indent=1) if as_json else text(model, target))
 

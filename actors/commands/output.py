@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev
-
-from rich.table import Table
 
 from actors.grids.display import duration
 from actors.grids.estimate import Estimate
 from actors.grids.progress import last_round
+from actors.terminal.exit_codes import WIDTH
 from actors.terminal.mlflow_export import where_to_look
-from actors.terminal.reporter import headline_f1, make_console
+from actors.terminal.reporter import headline_f1
+from relief_ray.errors import counted
 from relief_ray.records.cells import STATUS_TEXT
 from relief_ray.report.runs import split_name
 from relief_ray.studies.plans import CellFolder, Plan
+from relief_ray.text import table
 
 MIB = 2**20
 
@@ -39,25 +41,77 @@ def counts(entries: Sequence[CellFolder]) -> str:
 
 def plan_text(plan: Plan, entries: Sequence[CellFolder], known: Mapping[str, Estimate], num_places: int) -> str:
     """Table of cells by setting and method, with time, disk, and the source of these estimates."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for name in ("setting", "method", "to do", "a cell", "all", "disk", "estimated from"):
-        table.add_column(name, justify="left" if name in ("setting", "method", "estimated from") else "right")
-    rows = _plan_rows(entries, known)
-    for row in rows[:_MAX_ROWS]:
-        table.add_row(*row)
-    console = make_console()
-    with console.capture() as drawn:
-        console.print(table)
-    more = f"... and {len(rows) - _MAX_ROWS} rows more\n" if len(rows) > _MAX_ROWS else ""
-    facts = totals(known, num_places)
+    rows = [[setting, method, *rest] for (setting, method), rest in estimate_rows(entries, known).items()]
+    shown = table(["setting", "method", "to do", "a cell", "all", "disk"], rows[:_MAX_ROWS], left=2)
+    more = [f"  ... and {len(rows) - _MAX_ROWS} rows more"] if len(rows) > _MAX_ROWS else []
     data = sorted({f"{e.cell.config.data.name}, {split_name(e.cell.config.data.split)}" for e in entries})
-    return (
-        f"{plan.name}: {plan.title}\n{len(entries)} cells ({counts(entries)}), seed-major; records in {plan.out}\n\n"
-        f"{drawn.get()}{more}\nin all {duration(facts['core_s'])} of one core, {duration(facts['wall_s'])} on "
-        f"{num_places} cores, {mib(int(facts['bytes']))} of disk"
-        + (f"; {facts['unknown']:.0f} cells of unknown length" if facts["unknown"] else "")
-        + f"\ndata: {'; '.join(data)}"
-    )
+    lines = [
+        f"{plan.name}: {plan.title}",
+        f"{len(entries)} cells ({counts(entries)}), seed-major; records in {plan.out}",
+        "",
+        *(shown.splitlines() if _widest(shown) <= WIDTH else _by_setting(rows[:_MAX_ROWS])),
+        *more,
+        *estimate_notes(entries, known),
+        "",
+        sum_line(known, num_places),
+        f"data: {'; '.join(data)}",
+    ]
+    return "\n".join(lines)
+
+
+def _widest(text: str) -> int:
+    return max(map(len, text.splitlines()))
+
+
+def _by_setting(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The same table with every setting on a line of its own, for long names."""
+    head, *lines = table(["method", "to do", "a cell", "all", "disk"], [row[1:] for row in rows]).splitlines()
+    rule, *cells = lines
+    by_setting: dict[str, list[str]] = {}
+    for row, line in zip(rows, cells, strict=True):
+        by_setting.setdefault(row[0], []).append(line)
+    return [head, rule, *(line for setting, below in by_setting.items() for line in (setting, *below))]
+
+
+def estimate_rows(
+    entries: Sequence[CellFolder], known: Mapping[str, Estimate]
+) -> dict[tuple[str, str], tuple[str, str, str, str]]:
+    """Cells to do of all, seconds of one and of all, and disk; by setting and method."""
+    groups: dict[tuple[str, str], list[CellFolder]] = {}
+    for entry in entries:
+        groups.setdefault((entry.cell.setting, entry.cell.method), []).append(entry)
+    rows = {}
+    for key, members in groups.items():
+        estimated = [known[e.cell.name] for e in members if e.cell.name in known]
+        seconds, sizes = [k.seconds for k in estimated], [k.num_bytes or 0 for k in estimated]
+        total = sum(s for s in seconds if s is not None)
+        costs = ("", "", "") if not estimated else (duration(total / len(estimated)), duration(total), mib(sum(sizes)))
+        rows[key] = (f"{len(estimated)}/{len(members)}", *(("?", "?", "?") if None in seconds else costs))
+    return rows
+
+
+def estimate_notes(entries: Sequence[CellFolder], known: Mapping[str, Estimate]) -> list[str]:
+    """Lines on the source of the estimates: a source, and the methods that it is of."""
+    methods: dict[str, dict[str, None]] = {}
+    for entry in entries:
+        if entry.cell.name in known:
+            methods.setdefault(known[entry.cell.name].origin, {})[entry.cell.method] = None
+    return [
+        line
+        for origin, labels in methods.items()
+        for line in textwrap.wrap(
+            f"{', '.join(labels)}: {origin}", WIDTH, initial_indent="  ", subsequent_indent="    "
+        )
+    ]
+
+
+def sum_line(known: Mapping[str, Estimate], num_places: int) -> str:
+    """Time and disk of everything that is to do."""
+    facts = totals(known, num_places)
+    unknown = f"; {facts['unknown']:.0f} cells of unknown length" if facts["unknown"] else ""
+    one, all_places = duration(facts["core_s"]), duration(facts["wall_s"])
+    disk = mib(int(facts["bytes"]))
+    return f"in all {one} of one core, {all_places} on {counted(num_places, 'core')}, {disk} of disk{unknown}"
 
 
 def plan_facts(
@@ -89,27 +143,6 @@ def tell(facts: Mapping[str, object]) -> None:
     print(json.dumps(facts), flush=True)
 
 
-def _plan_rows(entries: Sequence[CellFolder], known: Mapping[str, Estimate]) -> list[tuple[str, ...]]:
-    """One row per setting and method."""
-    groups: dict[tuple[str, str], list[CellFolder]] = {}
-    for entry in entries:
-        groups.setdefault((entry.cell.setting, entry.cell.label), []).append(entry)
-    rows: list[tuple[str, ...]] = []
-    for (setting, label), members in groups.items():
-        estimated = [known[e.cell.name] for e in members if e.cell.name in known]
-        number = f"{len(estimated)}/{len(members)}"
-        if not estimated:
-            rows.append((setting, label, number, "", "", "", "done" if members[0].status == "done" else "stale"))
-            continue
-        seconds, sizes = [k.seconds for k in estimated], [k.num_bytes or 0 for k in estimated]
-        total = sum(s for s in seconds if s is not None)
-        shown = (
-            ("?", "?", "?") if None in seconds else (duration(total / len(estimated)), duration(total), mib(sum(sizes)))
-        )
-        rows.append((setting, label, number, *shown, estimated[0].origin))
-    return rows
-
-
 def mib(num_bytes: int) -> str:
     """``12 MiB``."""
     return f"{num_bytes / 2**20:.{0 if num_bytes > 10 * 2**20 else 1}f} MiB"
@@ -123,12 +156,7 @@ def print_end(plan: Plan, entries: Sequence[CellFolder], as_json: bool) -> None:
     print(f"\n{plan.name}: {counts(entries)} of {len(entries)} cells; records in {plan.out}")
     rows = _score_rows(entries)
     if rows:
-        table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-        for name in ("setting", "method", "F1 %", "cells"):
-            table.add_column(name, justify="left" if name in ("setting", "method") else "right")
-        for row in rows:
-            table.add_row(*row)
-        make_console().print(table)
+        print(table(["setting", "method", "F1 %", "cells"], rows, left=2))
     for entry in entries:
         if entry.status in ("failed", "stale"):
             print(f"{entry.status}: {entry.cell.name}: {entry.why.splitlines()[0] if entry.why else ''}")
@@ -153,7 +181,7 @@ def _score_rows(entries: Sequence[CellFolder]) -> list[tuple[str, str, str, str]
     for entry in entries:
         f1 = headline_f1(last_round(entry.folder)) if entry.status == "done" else None
         if f1 is not None:
-            groups.setdefault((entry.cell.setting, entry.cell.label), []).append(100 * f1)
+            groups.setdefault((entry.cell.setting, entry.cell.method), []).append(100 * f1)
     return [
         (setting, label, f"{fmean(v):.1f}" + (f"±{stdev(v):.1f}" if len(v) > 1 else ""), str(len(v)))
         for (setting, label), v in groups.items()

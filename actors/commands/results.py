@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from actors.commands.next_steps import next_steps, refuse_nested
 from actors.terminal.exit_codes import WIDTH
 from actors.terminal.mlflow_export import DATABASE, export_study, where_to_look
 from relief_ray.citations import cite
@@ -105,6 +106,7 @@ def show_results(plan: Plan, as_json: bool) -> None:
         return
     where = [*([failure] if failure else []), *where_to_look(tracking, plan.out)]
     _print_text(comparison, [f"Figure  {path}" for path in written] + where, sentence)
+    print("\n" + "\n".join(next_steps(plan)), flush=True)
 
 
 def compare_command(
@@ -140,6 +142,7 @@ def _comparisons(folders: Sequence[Path], wanted: str | None) -> list[tuple[str,
     if not any(map(is_committed, folders)):
         if wanted is not None:
             raise UserError("--setting: chooses among committed results; name the run folders to compare instead")
+        refuse_nested(folders, "compare")
         return [("", compare(find_runs(folders)))]
     known = [(e.title, e.main) for e in experiments(take_inventory(folders))]
     finished = [(title, comparison) for title, comparison in known if comparison is not None]
@@ -257,6 +260,7 @@ def _draw_curves(comparison: Comparison, path: Path) -> list[Path]:
 
 def sync_command(folders: Sequence[Path], uri: str | None, as_json: bool) -> None:
     """Run `relief-ray sync`."""
+    refuse_nested(folders, "sync")
     for folder in find_runs(folders):
         done = sync(folder, uri)
         if as_json:

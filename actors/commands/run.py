@@ -8,26 +8,30 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from actors.commands.results import show_results
+from actors.commands.run_plan import show_plan
 from actors.commands.study import cannot_decide
+from actors.grids.display import make_reporter as make_grid_reporter
+from actors.grids.side_by_side import SideBySide, refuse_dashboard_elsewhere, run_side_by_side
 from actors.launch import RunCallbacks, RunMode, choose_mode, local_session, run_experiment
 from actors.runtime.session import ray_session
 from actors.terminal.console import make_reporter
-from actors.terminal.exit_codes import INTERRUPTED, Stopped
+from actors.terminal.exit_codes import CELLS_FAILED, DISK, INTERRUPTED, Stopped
 from actors.terminal.mlflow_export import PATIENCE_AFTER_STOP_S, Exports
 from actors.terminal.reporter import CellEnd, Reporter
 from actors.terminal.signals import StopSignals
-from relief_ray.errors import counted
+from relief_ray.errors import UserError, counted
 from relief_ray.experiment.setup import Setup
 from relief_ray.process import use_threads
 from relief_ray.records.checkpoint import generations
 from relief_ray.records.run_folder import read_rounds
 from relief_ray.records.schema import RoundRecord, RunRecord
 from relief_ray.report.runs import split_name
+from relief_ray.studies.axes import Axes
 from relief_ray.studies.planning import make_plan, read_plan, write_plan
 from relief_ray.studies.plans import CellFolder, Plan, look_at, set_stale_aside
 from relief_ray.studies.running import check_reusable, last_evaluated, open_cell, rounds_to_do, title_of
@@ -36,26 +40,71 @@ if TYPE_CHECKING:
     from actors.runtime.warm_pool import WorkerCache
 
 
-def run_command(
-    target: str,
-    settings: Sequence[str],
-    strategies: str | None,
-    out: Path | None,
-    *,
-    as_json: bool = False,
-    rerun_stale: bool = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunOptions:
+    """Options of `relief-ray run` and `resume` besides what is computed.
+
+    Attributes:
+        as_json: JSON lines instead of text.
+        dry_run: only show the runs, their settings, time and disk.
+        jobs: runs at a time.
+        dashboard: open Ray's dashboard with a local cluster.
+        rerun_stale: set stale runs aside and compute them again.
+        other_code: go on with runs that another program began.
+    """
+
+    as_json: bool = False
+    dry_run: bool = False
+    jobs: int = 1
+    dashboard: bool = False
+    rerun_stale: bool = False
+    other_code: bool = False
+
+
+def run_command(target: str, settings: Sequence[str], axes: Axes, out: Path | None, options: RunOptions) -> None:
     """Run `relief-ray run`."""
-    plan = make_plan(target, settings, strategies, out)
-    if rerun_stale:
+    plan = make_plan(target, _placed(settings, options.jobs), axes, out)
+    if options.dashboard:
+        _check_dashboard(plan, options.jobs)
+    if options.dry_run:
+        show_plan(plan, options.jobs, options.as_json)
+        return
+    if options.rerun_stale:
         set_stale_aside((cell for cell in plan.cell_folders() if cell.is_finished), plan.out)
     write_plan(plan)
-    _run_plan(plan, as_json=as_json)
+    _run_plan(plan, options)
 
 
-def resume_command(folder: Path, settings: Sequence[str], *, as_json: bool = False, other_code: bool = False) -> None:
+def resume_command(folder: Path, settings: Sequence[str], options: RunOptions) -> None:
     """Run `relief-ray resume`."""
-    _run_plan(read_plan(folder, settings), as_json=as_json, other_code=other_code)
+    plan = read_plan(folder, _placed(settings, options.jobs))
+    if options.jobs > 1 and plan.cells[0].name == ".":
+        raise UserError(
+            f"--jobs {options.jobs}: {folder} is a single run; expected the folder of several, or no --jobs"
+        )
+    if options.dashboard:
+        _check_dashboard(plan, options.jobs)
+    _run_plan(plan, options)
+
+
+def _placed(settings: Sequence[str], jobs: int) -> list[str]:
+    """The settings; several runs at a time are a process each unless the user places their clients."""
+    is_chosen = any(setting.startswith("runtime.mode=") for setting in settings)
+    return [*([] if jobs == 1 or is_chosen else ["runtime.mode=inline"]), *settings]
+
+
+def _check_dashboard(plan: Plan, jobs: int) -> None:
+    """Check that there will be a local cluster whose dashboard can be opened.
+
+    Raises:
+        UserError: the runs use no Ray, or join a cluster.
+    """
+    cells = plan.cell_folders()
+    refuse_dashboard_elsewhere(cells)
+    if jobs == 1 and all(cell.cell.config.runtime.mode == "inline" for cell in cells):
+        raise UserError(
+            "--dashboard: these runs use no Ray (runtime.mode = 'inline'); add --jobs 2, or --set runtime.mode=packed"
+        )
 
 
 @dataclass(kw_only=True, slots=True)
@@ -66,43 +115,94 @@ class RunContext:
     stop: StopSignals
     session: ExitStack
     exports: Exports
-    other_code: bool
+    options: RunOptions
     worker_cache: WorkerCache | None = None
 
     def open_ray(self, setup: Setup) -> None:
         """Open Ray's session with the first run that needs it; worker processes stay for the next run."""
         if self.worker_cache is None:
-            self.session.enter_context(ray_session(local_session(setup)))
+            opened = ray_session(replace(local_session(setup), dashboard=self.options.dashboard))
+            if (url := self.session.enter_context(opened)) is not None:
+                self.reporter.note(f"dashboard: {url}")
             from actors.runtime.warm_pool import WorkerCache
 
             self.worker_cache = WorkerCache()
             self.session.callback(self.worker_cache.close)
 
 
-def _run_plan(plan: Plan, *, as_json: bool, other_code: bool = False) -> None:
+def _run_plan(plan: Plan, options: RunOptions) -> None:
     """Run whatever of the plan is not finished, then show the results of all of it.
 
     Raises:
-        Stopped: a signal asked for it; the message says how to go on.
+        Stopped: a signal asked for it, or runs of several failed; the message says how to go on.
     """
     cells = plan.cell_folders()
     todo = [cell for cell in cells if not cell.is_finished]
-    reporter = make_reporter(as_json, len(cells), sum(rounds_to_do(cell) for cell in todo))
+    if options.jobs > 1 and len(todo) > 1:
+        reporter = make_grid_reporter(options.as_json)
+    else:
+        reporter = make_reporter(options.as_json, len(cells), sum(rounds_to_do(cell) for cell in todo))
     reporter.note(headline(plan, len(todo)))
     for sentence in cannot_decide(plan) if todo else ():
         reporter.note(f"NOTE: {sentence}")
-    exports = Exports(reporter.note)
+    exports, disk_full = Exports(reporter.note), False
     try:
         with closing(reporter), StopSignals() as stop, ExitStack() as session:
-            context = RunContext(reporter=reporter, stop=stop, session=session, exports=exports, other_code=other_code)
-            _run_all(cells, context)
+            if options.jobs > 1 and len(todo) > 1:
+                disk_full = _run_several(plan, cells, todo, options, reporter, stop, exports)
+            else:
+                context = RunContext(reporter=reporter, stop=stop, session=session, exports=exports, options=options)
+                _run_all(cells, context)
     except KeyboardInterrupt:
         raise Stopped(stop.code or INTERRUPTED, _how_to_resume(plan)) from None
+    if disk_full:
+        raise Stopped(DISK, f"the disk is full; everything before is intact\n{_how_to_resume(plan)}")
     if stop.requested() and not all(look_at(cell.cell, cell.folder).is_finished for cell in todo):
         exports.close(PATIENCE_AFTER_STOP_S)
         raise Stopped(stop.code, _how_to_resume(plan))
     exports.close()
-    show_results(plan, as_json)
+    _refuse_failed(plan)
+    show_results(plan, options.as_json)
+
+
+def _run_several(
+    plan: Plan,
+    cells: Sequence[CellFolder],
+    todo: Sequence[CellFolder],
+    options: RunOptions,
+    reporter: Reporter,
+    stop: StopSignals,
+    exports: Exports,
+) -> bool:
+    """Run several cells at a time; return whether the disk is full.
+
+    Raises:
+        UserError: a finished run is of other data.
+    """
+    for cell in cells:
+        if cell.is_finished:
+            reporter.note(f"{title_of(cell.cell)}: {check_reusable(cell)}")
+    work = SideBySide(
+        plan=replace(plan, out=plan.out.absolute()), entries=cells, todo=todo, reporter=reporter, stop=stop,
+        exports=exports, jobs=options.jobs, dashboard=options.dashboard, is_grid=False, other_code=options.other_code,
+    )  # fmt: skip
+    return run_side_by_side(work)
+
+
+def _refuse_failed(plan: Plan) -> None:
+    """Check that every run came to its end: of several at a time one that fails stops no other.
+
+    Raises:
+        Stopped: with the reasons.
+    """
+    failed = [cell for cell in plan.cell_folders() if not cell.is_finished]
+    if failed:
+        why = "\n".join(f"{cell.cell.name}: {cell.why.splitlines()[0] if cell.why else cell.status}" for cell in failed)
+        raise Stopped(
+            CELLS_FAILED,
+            f"{why}\n{len(failed)} of {len(plan.cells)} runs failed; the others are not touched by that\n"
+            f"go on with: relief-ray resume {plan.out}",
+        )
 
 
 def _how_to_resume(plan: Plan) -> str:
@@ -134,7 +234,7 @@ def _run_cell(cell: CellFolder, context: RunContext) -> None:
         return
     began_s = time.monotonic()
     use_threads(config.runtime.num_threads)
-    setup = open_cell(cell, context.other_code)
+    setup = open_cell(cell, context.options.other_code)
     mode = choose_mode(config.runtime, len(setup.fleet), config.training.stack)
     reporter.begin(title, facts(setup, mode), saved_round(cell.folder), config.rounds)
     for warning in setup.warnings:

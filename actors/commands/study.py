@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast, get_args
 
+from actors.terminal.exit_codes import WIDTH
 from relief_ray.errors import UserError, counted, nearest
 from relief_ray.records.claims import CLAIMS_FILE, FIGURE_TEXT, Claims, Figure, read_claims
 from relief_ray.studies.plans import Plan, row_of
@@ -77,6 +79,11 @@ def plan_study_command(folders: Sequence[Path], question: StudyQuestion, as_json
     if question.sd is not None and question.sd <= 0:
         raise UserError(f"--sd {question.sd:g}: expected points above 0")
     scatter = _scatter(folders, question) if folders else None
+    if scatter is not None and scatter.sd == 0:
+        raise UserError(
+            f"plan-study: all {scatter.num_pairs} paired differences of {question.first} and {question.second} are the "
+            "same, so they say nothing of scatter; expected runs that differ, or --sd POINTS"
+        )
     facts = _study_facts(question, scatter)
     print(json.dumps(facts) if as_json else _study_text(question, scatter, facts))
 
@@ -190,7 +197,12 @@ def _outlooks_of(plan: Plan) -> list[Outlook]:
 def claims_text(plan: Plan) -> str:
     """Lines on a plan's claims for `--dry-run`: pairs, what they can find, or that they cannot decide."""
     found = _outlooks_of(plan)
-    return "" if not found else "\n".join([f"\nclaims: {len(found)}, judged over paired runs", *map(_line, found)])
+    head = f"\n\nclaims: {len(found)}, judged over paired runs"
+    return "" if not found else "\n".join([head, *map(_wrapped, map(_line, found))])
+
+
+def _wrapped(line: str) -> str:
+    return textwrap.fill(line, WIDTH, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
 
 
 def cannot_decide(plan: Plan) -> list[str]:

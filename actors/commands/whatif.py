@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from actors.commands.next_steps import refuse_nested
 from actors.terminal.exit_codes import WIDTH
 from relief_ray.config import read_values
 from relief_ray.errors import UserError
@@ -41,6 +42,7 @@ def whatif(
     """
     from relief_ray.experiment.what_if import SAID, what_if
 
+    refuse_nested(folders, "fleet whatif")
     if fleet is None and windows is None and epochs is None:
         raise UserError("what if what? give --fleet FILE.yaml, --windows N or --epochs E (the paper: 1900 and 5)")
     changed, profile = ({}, None) if fleet is None else _read_fleet(fleet)

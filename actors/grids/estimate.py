@@ -119,7 +119,8 @@ def probe_missing(
     rates: dict[Key, Rate | UserError] = {}
     began = perf_counter()
     for number, (key, entry) in enumerate(wanted.items(), 1):
-        say(f"timing a round of {entry.cell.label} on {entry.cell.setting} ({number} of {len(wanted)})")
+        place = entry.cell.setting or entry.cell.config.data.name
+        say(f"timing a round of {entry.cell.method} on {place} ({number} of {len(wanted)})")
         try:
             with time_limit(limit_s - (perf_counter() - began)):
                 if number == 1:

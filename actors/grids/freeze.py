@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,22 +18,25 @@ from relief_ray.files import disk_errors, write_atomic
 from relief_ray.records.run_folder import read_rounds
 from relief_ray.report.runs import config_value
 from relief_ray.studies.plans import CellFolder, Plan
+from tune_configs.space import LOG_FROM
 from tune_configs.tuned import Frozen, Place, Tuned, place_of, words
 
 _SCORE = "last validation F1, mean over seeds, each fold for itself"
 Try = tuple[str, ...]
+_EDGE = 0.05
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Search:
     """One method's tries at one place, in the order in which the grid lists them, with the scores that there are.
 
-    A try is the JSON of its values, in the order of ``parameters``.
+    A try is the JSON of its values, in the order of ``parameters``. ``bounds``: of numbers that a sampler suggests.
     """
 
     parameters: tuple[str, ...]
     tries: dict[Try, list[float]] = field(default_factory=dict)
     num_open: int = 0
+    bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
 def freeze(plan: Plan, path: Path) -> list[str]:
@@ -42,7 +46,7 @@ def freeze(plan: Plan, path: Path) -> list[str]:
         UserError: no search, no method's search is complete, or the file cannot be written.
     """
     choices, lines = [], []
-    for place, search in _collect(plan.cell_folders()).items():
+    for place, search in _collect(plan).items():
         if search.num_open:
             lines.append(f"{words(place)}: left out, {search.num_open} of its cells are not done")
             continue
@@ -64,14 +68,14 @@ def _dataset_of(entry: CellFolder) -> str:
     return entry.cell.setting.partition("-")[0]
 
 
-def _collect(entries: Sequence[CellFolder]) -> dict[Place, Search]:
+def _collect(plan: Plan) -> dict[Place, Search]:
     """Validation F1 of every finished try, and how many are not finished, by place.
 
     Folds are never averaged: the validation windows of one fold come from subjects that another fold tests on.
     """
     searches: dict[Place, Search] = {}
     num_open: dict[Place, int] = {}
-    for entry in entries:
+    for entry in plan.cell_folders():
         config = entry.cell.config
         if config.choice is None or config.choice.kind != "try":
             continue
@@ -83,10 +87,15 @@ def _collect(entries: Sequence[CellFolder]) -> dict[Place, Search]:
             scores.append(score(entry))
         else:
             num_open[place] = num_open.get(place, 0) + 1
+    wanted = 0 if plan.search is None else plan.search.tries
+    bounds = {} if plan.search is None else plan.search.bounds
     return {
-        place: Search(parameters=search.parameters, tries=search.tries, num_open=num_open.get(place, 0))
+        place: Search(
+            parameters=search.parameters, tries=search.tries, bounds=bounds.get(place[3], {}),
+            num_open=num_open.get(place, 0) + max(0, wanted - len(search.tries)),
+        )
         for place, search in searches.items()
-    }
+    }  # fmt: skip
 
 
 def score(entry: CellFolder) -> float:
@@ -121,11 +130,21 @@ def choose(place: Place, search: Search) -> Frozen:
         choice=Choice(
             kind="tuned",
             parameters=search.parameters,
-            at_edge=tuple(k for k, v in chosen.items() if len(listed[k]) > 1 and v in (listed[k][0], listed[k][-1])),
+            at_edge=tuple(k for k, v in chosen.items() if _is_at_edge(v, listed[k], search.bounds.get(k))),
             num_tries=len(means),
             f1_validation=means[best],
         ),
     )
+
+
+def _is_at_edge(value: str, listed: Sequence[str], bounds: tuple[float, float] | None) -> bool:
+    """Whether a value is the first or last tried; of a suggested number, within a twentieth of its range of a bound."""
+    if bounds is None:
+        return len(listed) > 1 and value in (listed[0], listed[-1])
+    low, high = bounds
+    scale = math.log if low > 0 and high / low >= LOG_FROM else float
+    share = (scale(float(value)) - scale(low)) / (scale(high) - scale(low))
+    return not _EDGE < share < 1 - _EDGE
 
 
 def sentence(frozen: Frozen) -> str:

@@ -27,8 +27,9 @@ def last_round(folder: Path) -> RoundRecord | None:
 
 
 def _title_of(entry: CellFolder) -> str:
-    """The cell's name without the digits of its hash."""
-    return entry.cell.name.rpartition("-")[0]
+    """The cell's name without the digits of its hash, which a run's name does not have."""
+    head, _, last = entry.cell.name.rpartition("-")
+    return head if head and entry.cell.hash.startswith(last) else entry.cell.name
 
 
 @dataclass(kw_only=True)
@@ -194,7 +195,7 @@ def leaders(entries: Iterable[CellFolder], scores: Mapping[str, float]) -> tuple
     by_setting: dict[str, dict[str, list[float]]] = {}
     for entry in entries:
         if entry.cell.name in scores:
-            by_setting.setdefault(entry.cell.setting, {}).setdefault(entry.cell.label, []).append(
+            by_setting.setdefault(entry.cell.setting, {}).setdefault(entry.cell.method, []).append(
                 scores[entry.cell.name]
             )
     rows = []

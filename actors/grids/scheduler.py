@@ -19,6 +19,7 @@ from ray import tune
 
 from actors.grids.trial import CellTrial, TrialSpec
 from actors.launch import choose_mode
+from actors.runtime import user_code
 from actors.runtime.placement import GRAIN, HostSpec, Resources, plan_actors, plan_packed, shortage
 from relief_ray.config import ExperimentConfig
 from relief_ray.data import num_clients, open_dataset
@@ -147,7 +148,24 @@ class _StopAll(tune.Stopper):
         return self._stop_file.exists()
 
 
-def fit(entries: Sequence[CellFolder], grid: str, out: Path, listener: Listener) -> None:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrialPlan:
+    """Settings of a command's trials.
+
+    Attributes:
+        out: folder of the cells.
+        parent: name of the grid that the runs name as their parent; None: they are of no grid.
+        jobs: most trials at a time; None: as many as the cluster has places for.
+        other_code: go on with runs that another program began.
+    """
+
+    out: Path
+    parent: str | None
+    jobs: int | None = None
+    other_code: bool = False
+
+
+def fit(entries: Sequence[CellFolder], trials: TrialPlan, listener: Listener) -> None:
     """Run these cells; Ray is up already. Results and errors are in their folders.
 
     Raises:
@@ -161,26 +179,35 @@ def fit(entries: Sequence[CellFolder], grid: str, out: Path, listener: Listener)
     refuse_shortage(bundles, cluster)
     # Tune hands a free process to any trial that waits: few may wait, so that cells keep their order.
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(max(num_at_once(trial, cluster) for trial in bundles.values()))
-    stop_file = out / STOP_FILE
-    shutil.rmtree(out / _SCRATCH, ignore_errors=True)
+    stop_file = trials.out / STOP_FILE
+    shutil.rmtree(trials.out / _SCRATCH, ignore_errors=True)
     try:
-        _tuner(_make_specs(entries, grid, stop_file), bundles, out, listener).fit()
+        _tuner(_make_specs(entries, trials), bundles, trials, listener).fit()
     finally:
-        shutil.rmtree(out / _SCRATCH, ignore_errors=True)
+        shutil.rmtree(trials.out / _SCRATCH, ignore_errors=True)
     if not stop_file.exists():
         _explain_lost(entries)
 
 
-def _make_specs(entries: Sequence[CellFolder], grid: str, stop_file: Path) -> dict[str, TrialSpec]:
+def _make_specs(entries: Sequence[CellFolder], trials: TrialPlan) -> dict[str, TrialSpec]:
     """Specifications of the trials, by cell name."""
     kept = {key: value for key, value in os.environ.items() if key in ("RELIEF_DATA", "RELIEF_CACHE")}
     return {
-        e.cell.name: TrialSpec(cell=e.cell, folder=e.folder, grid=grid, stop_file=stop_file, environment=kept)
+        e.cell.name: TrialSpec(
+            cell=e.cell,
+            folder=e.folder.absolute(),
+            parent=trials.parent,
+            stop_file=trials.out / STOP_FILE,
+            environment=kept,
+            other_code=trials.other_code,
+        )
         for e in entries
     }
 
 
-def _tuner(specs: Mapping[str, TrialSpec], bundles: Mapping[str, Bundles], out: Path, listener: Listener) -> tune.Tuner:
+def _tuner(
+    specs: Mapping[str, TrialSpec], bundles: Mapping[str, Bundles], trials: TrialPlan, listener: Listener
+) -> tune.Tuner:
     """A tuner with a trial per cell, in order; a trial whose process died is tried once more."""
 
     def factory(config: dict[str, str]) -> tune.PlacementGroupFactory:
@@ -190,21 +217,30 @@ def _tuner(specs: Mapping[str, TrialSpec], bundles: Mapping[str, Bundles], out: 
         return str(trial.config["cell"])
 
     return tune.Tuner(
-        tune.with_resources(tune.with_parameters(CellTrial, specs=dict(specs)), factory),
+        tune.with_resources(tune.with_parameters(CellTrial, specs=[_put(specs)]), factory),
         param_space={"cell": tune.grid_search(list(specs))},
         tune_config=tune.TuneConfig(
-            reuse_actors=True, trial_name_creator=name_of, trial_dirname_creator=lambda trial: str(trial.trial_id)
+            reuse_actors=True,
+            max_concurrent_trials=trials.jobs,
+            trial_name_creator=name_of,
+            trial_dirname_creator=lambda trial: str(trial.trial_id),
         ),
         run_config=tune.RunConfig(
             name="trials",
-            storage_path=str(out / _SCRATCH),
-            stop=_StopAll(out / STOP_FILE),
+            storage_path=str(trials.out / _SCRATCH),
+            stop=_StopAll(trials.out / STOP_FILE),
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
             failure_config=tune.FailureConfig(max_failures=1),
             callbacks=[_TuneCallback(listener)],
             verbose=0,
         ),
     )
+
+
+def _put(specs: Mapping[str, TrialSpec]) -> ray.ObjectRef[Mapping[str, TrialSpec]]:
+    """Put the specifications where every trial finds them, with the files of methods, data and backbones of users."""
+    modules = {module for spec in specs.values() for module in spec.cell.config.modules()}
+    return user_code.put(dict(specs), tuple(sorted(modules)))
 
 
 def _explain_lost(entries: Sequence[CellFolder]) -> None:

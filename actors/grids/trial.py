@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import ray
 from ray import tune
 
 from actors.launch import RunCallbacks, run_experiment
+from actors.runtime import user_code
 from actors.runtime.prometheus import Gauges
 from actors.runtime.warm_pool import WorkerCache
 from relief_ray.experiment.lifecycle import create, reopen
@@ -26,26 +28,28 @@ class TrialSpec:
     Attributes:
         cell: what to run.
         folder: its folder, absolute.
-        grid: the grid's name.
+        parent: name of the grid that it is a cell of; None: of none.
         stop_file: exists once a stop was requested.
         environment: the driver's variables that decide where data lie.
+        other_code: go on with a run that another program began.
     """
 
     cell: Cell
     folder: Path
-    grid: str
+    parent: str | None
     stop_file: Path
     environment: Mapping[str, str]
+    other_code: bool = False
 
 
 class CellTrial(tune.Trainable):
     """Carries out one cell per trial; Tune resets it for the next one instead of starting a process anew."""
 
-    def setup(self, config: dict[str, str], specs: Mapping[str, TrialSpec] | None = None) -> None:
-        """Initialise a process that has just started."""
-        self._specs = specs or {}
-        self._worker_cache = WorkerCache()
+    def setup(self, config: dict[str, str], specs: Sequence[ray.ObjectRef[Mapping[str, TrialSpec]]] = ()) -> None:
+        """Initialise a process that has just started; ``specs``: one reference, with the user's own files."""
         self._name = config["cell"]
+        self._specs = user_code.get(specs[0])
+        self._worker_cache = WorkerCache()
 
     def __repr__(self) -> str:
         """Name in Ray's dashboard, which keeps that of the first cell."""
@@ -84,9 +88,9 @@ def _run(spec: TrialSpec, worker_cache: WorkerCache) -> RunStatus:
     if entry.status == "done":
         return "done"
     if (spec.folder / RUN_FILE).exists():
-        setup, folder = reopen(spec.folder, runtime=config.runtime)
+        setup, folder = reopen(spec.folder, runtime=config.runtime, other_code=spec.other_code)
     else:
-        setup, folder = create(config, spec.folder, parent=spec.grid)
+        setup, folder = create(config, spec.folder, parent=spec.parent)
     folder.close()
     gauges = Gauges(cell=spec.folder.name, setup=setup)
 

@@ -23,6 +23,7 @@ from relief_ray.errors import UserError
 from relief_ray.experiment.experiment import Experiment, OnRound
 from relief_ray.experiment.setup import Setup
 from relief_ray.federated import RoundVoid
+from relief_ray.plugins import blamed
 from relief_ray.process import use_threads
 from relief_ray.records import checkpoint as checkpoints
 from relief_ray.records.run_folder import RunFolder
@@ -143,6 +144,11 @@ class Coordinator:
             # The cause does not travel, and it decides the exit code.
             if isinstance(error.__cause__, OSError):
                 error.__dict__["errno"] = error.__cause__.errno
+            raise
+        except Exception as error:
+            # Nor does the traceback, which says whose code it was.
+            if (theirs := blamed(error)) is not None:
+                raise theirs from error
             raise
 
     def _run(self, request: RunRequest, setup: Setup) -> RunRecord:

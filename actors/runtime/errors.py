@@ -55,5 +55,5 @@ def raise_cause(error: RayTaskError, where: str) -> None:
     if isinstance(cause, UserError):
         raise UserError(str(cause)) from error
     if isinstance(cause, ClientFailed):
-        raise ClientFailed(str(cause)) from error
+        raise type(cause)(str(cause)) from error
     raise ClientFailed(f"{where}: {type(cause).__name__}: {cause}") from error

@@ -10,6 +10,9 @@ from actors.terminal.reporter import CellEnd, JsonReporter, Reporter, is_interac
 from relief_ray.records.metrics import METRICS
 from relief_ray.records.schema import RoundRecord
 
+# Columns of the bar, and of the time left with the blanks between columns.
+_BAR, _LEFT = 8, 15
+
 
 def make_reporter(as_json: bool, num_runs: int, num_rounds: int) -> Reporter:
     """Choose by where the output goes; ``num_rounds`` are still to do in all ``num_runs`` runs."""
@@ -19,14 +22,14 @@ def make_reporter(as_json: bool, num_runs: int, num_rounds: int) -> Reporter:
 
 
 def round_line(record: RoundRecord, rounds: int, clock: str) -> str:
-    """One round as text of at most 100 columns."""
+    """One round as text of at most 80 columns, aligned with the other rounds of its run."""
     cost = record.costs[clock]
-    parts = [f"round {record.round:>{len(str(rounds))}}/{rounds}"]
+    parts = [f"{record.round:>{len(str(rounds))}}/{rounds}"]
     if record.loss is not None:
         parts.append(f"loss {record.loss:6.4g}")
-    parts.append(f"simulated {seconds(cost.round_s)} {cost.energy_j:7.1f} J")
-    parts.append(f"here {record.wall_s:5.1f} s")
-    return "  ".join([*parts, *scores(record)])
+    parts.append(f"sim {seconds(cost.round_s)[2:]} {cost.energy_j:5.4g} J")
+    parts.append(f"here {record.wall_s:4.1f} s")
+    return "  ".join([*parts, *(" ".join(score.split()) for score in scores(record))])
 
 
 def scores(record: RoundRecord | None) -> list[str]:
@@ -133,13 +136,15 @@ class ProgressBar(Reporter):
         self._console = make_console()
         columns = (
             TextColumn("{task.description}"),
-            BarColumn(bar_width=12),
+            BarColumn(bar_width=_BAR),
             TextColumn("{task.fields[state]}"),
             Remaining(),
         )
         self._bar = Progress(*columns, console=self._console, transient=True, speed_estimate_period=600.0)
         self._task = self._bar.add_task("starting", total=num_rounds or None, state="")
-        self._num_runs, self._num_begun, self._rounds, self._scores = num_runs, 0, 0, ""
+        self._num_runs, self._num_begun, self._rounds = num_runs, 0, 0
+        self._scores: list[str] = []
+        self._room = self._console.width
         self._bar.start()
 
     def note(self, text: str) -> None:
@@ -148,16 +153,18 @@ class ProgressBar(Reporter):
 
     def begin(self, title: str, facts: str, done: int | None, rounds: int) -> None:
         """Rename the bar."""
-        self._num_begun, self._rounds, self._scores = self._num_begun + 1, rounds, ""
-        heading = f"[{self._num_begun}/{self._num_runs}] {title}".replace("[", r"\[")
-        self._bar.update(self._task, description=heading, state="")
+        self._num_begun, self._rounds, self._scores = self._num_begun + 1, rounds, []
+        heading = f"[{self._num_begun}/{self._num_runs}] {title}"
+        self._room = self._console.width - len(heading) - _BAR - _LEFT
+        self._bar.update(self._task, description=heading.replace("[", r"\["), state="")
 
     def round(self, title: str, record: RoundRecord, clock: str) -> None:
         """Move the bar."""
-        self._scores = "  ".join(" ".join(score.split()) for score in scores(record)) or self._scores
-        simulated = f"sim. {record.totals[clock].time_s:.1f} s"
-        parts = [f"round {record.round}/{self._rounds}", self._scores, simulated]
-        self._bar.update(self._task, advance=1, state="  ".join(p for p in parts if p))
+        self._scores = [" ".join(score.split()) for score in scores(record)] or self._scores
+        parts = [f"{record.round}/{self._rounds}", *self._scores, f"sim {record.totals[clock].time_s:.1f} s"]
+        # On a narrow terminal the last ones are left out: a bar of two lines cannot be redrawn.
+        fitting = [i for i in range(1, len(parts) + 1) if len("  ".join(parts[:i])) <= self._room]
+        self._bar.update(self._task, advance=1, state="  ".join(parts[: max(fitting, default=1)]))
 
     def end(self, end: CellEnd) -> None:
         """Leave one line above the bar."""

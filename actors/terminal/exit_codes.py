@@ -17,7 +17,8 @@ ROUND_VOID = 3
 DISK = 4
 CELLS_FAILED = 5
 DIFFERENT = 6
-WIDTH = 100
+_USER_CODE = 7
+WIDTH = 80
 INTERRUPTED = 130
 _READER_GONE = 141
 TERMINATED = 143
@@ -30,6 +31,10 @@ EXIT_CODES = (
     (DISK, "the disk is full or failed while writing; everything before is intact"),
     (CELLS_FAILED, "cells of a grid failed, the others are done; go on with `relief-ray grid resume DIR`"),
     (DIFFERENT, "a cell that was computed again gave other results (`relief-ray reproduce`)"),
+    (
+        _USER_CODE,
+        "a file of your own (method, data set, backbone) raised an error; the message names its line",
+    ),
     (INTERRUPTED, "stopped by Ctrl-C (SIGINT); go on with `relief-ray resume DIR`"),
     (_READER_GONE, "whoever read the output went away (a closed pipe)"),
     (TERMINATED, "stopped by SIGTERM; go on with `relief-ray resume DIR`"),
@@ -56,7 +61,16 @@ def exit_code(error: BaseException) -> int:
         return DISK
     if isinstance(error, UserError):
         return BAD_INPUT
-    return ROUND_VOID if _is_void(error) else INTERNAL
+    if _is_void(error):
+        return ROUND_VOID
+    return INTERNAL if _theirs(error) is None else _USER_CODE
+
+
+def _theirs(error: BaseException) -> BaseException | None:
+    """The error as one of a user's own file; None where it is ours."""
+    from relief_ray.plugins import blamed
+
+    return blamed(error)
 
 
 def _is_disk(error: BaseException) -> bool:
@@ -84,7 +98,7 @@ def report(error: BaseException) -> int:
             "       This is a fault of relief-ray, not of your input; what was recorded before it is intact."
         )
     else:
-        say(block("error: ", str(error)))
+        say(block("error: ", str(_theirs(error) if code == _USER_CODE else error)))
     return code
 
 
@@ -92,7 +106,10 @@ def block(head: str, text: str) -> str:
     """The text behind its head, wrapped, further lines indented."""
     indent = " " * len(head)
     lines = [
-        textwrap.wrap(line, WIDTH - len(head), break_long_words=False, break_on_hyphens=False)
+        # Indented lines are commands to be typed: they stay whole.
+        [line]
+        if line.startswith("  ")
+        else textwrap.wrap(line, WIDTH - len(head), break_long_words=False, break_on_hyphens=False)
         for line in text.split("\n")
     ]
     return head + ("\n" + indent).join(part for line in lines for part in line or [""])

@@ -21,6 +21,9 @@ StrideS = Annotated[float, typer.Option(help="Seconds from one window to the nex
 SomePath = Optional[Path]  # noqa: UP045
 SomeText = Optional[str]  # noqa: UP045
 SomeNumber = Optional[float]  # noqa: UP045
+SomeInt = Optional[int]  # noqa: UP045
+Jobs = Annotated[int, typer.Option(min=1, metavar="N", help="Runs at a time, a process each; 1: one after the other.")]
+Dashboard = Annotated[bool, typer.Option("--dashboard", help="Open Ray's dashboard with a local cluster.")]
 
 
 class Main(TyperGroup):

@@ -11,11 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Literal
 
-from pydantic import JsonValue
+from pydantic import Field, JsonValue
 
 from relief_ray.errors import UserError
 from relief_ray.files import write_atomic
+from relief_ray.frozen import FrozenConfig
 from relief_ray.records.claims import PlannedClaims
 from relief_ray.records.identity import other_program
 from relief_ray.records.lock import is_locked
@@ -174,14 +176,38 @@ class PlannedCell:
     hash: str = ""
 
 
+class SuggestedSearch(FrozenConfig):
+    """A search whose tries a sampler suggests, so that a resume can ask it again.
+
+    Attributes:
+        sampler: name of the sampler.
+        tries: tries of every method at every place.
+        seed: of the sampler.
+        target: the grid, by name or file.
+        settings: the user's settings of the grid.
+        bounds: smallest and largest value of every number, by method and dotted key.
+    """
+
+    sampler: Literal["optuna"]
+    tries: int
+    seed: int
+    target: str
+    settings: tuple[str, ...] = ()
+    bounds: dict[str, dict[str, tuple[float, float]]] = Field(default_factory=dict)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlanFile:
-    """Content of `plan.json` or `grid.json`; ``title`` is a grid's own, empty for a run; ``claims``: if any."""
+    """Content of `plan.json` or `grid.json`; ``title`` is a grid's own, empty for a run; ``claims``: if any.
+
+    ``search``: how a search whose tries are suggested one after the other goes on; None: all cells are listed.
+    """
 
     name: str
     cells: tuple[PlannedCell, ...]
     title: str = ""
     claims: PlannedClaims | None = None
+    search: SuggestedSearch | None = None
 
 
 def read_plan_file(path: Path) -> PlanFile:
@@ -209,6 +235,7 @@ def read_plan_file(path: Path) -> PlanFile:
             title=str(content.get("title", "")),
             cells=tuple(rows),
             claims=None if claims is None else PlannedClaims.model_validate(claims),
+            search=None if content.get("search") is None else SuggestedSearch.model_validate(content["search"]),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
@@ -244,6 +271,7 @@ def write_plan_file(path: Path, plan: PlanFile) -> None:
         rows.append({**{key: value for key, value in names.items() if value}, **facts})
     title: dict[str, JsonValue] = {"title": plan.title} if plan.title else {}
     title |= {} if plan.claims is None else {"claims": plan.claims.model_dump(mode="json")}
+    title |= {} if plan.search is None else {"search": plan.search.model_dump(mode="json")}
     write_atomic(path, (json.dumps({"name": plan.name, **title, "cells": rows}, indent=1) + "\n").encode())
 
 

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from statistics import mean, stdev
 
 from relief_ray.errors import UserError, nearest
+from relief_ray.plugins import import_path, is_path
 from relief_ray.records.cells import PlannedCell
 from relief_ray.records.claims import Claim, Claims, Figure
 from relief_ray.report.budgets import score_at
 from relief_ray.report.dataframes import FinishedCell
 from relief_ray.report.power import detectable
 from relief_ray.report.registered import planned_replicates
-from relief_ray.report.runs import Repetition, Replicate, repetition_of
+from relief_ray.report.runs import Repetition, Replicate, config_value, repetition_of
 from relief_ray.report.statistics import ALPHA, Sides, smallest_p, special
 from relief_ray.report.testing import MIN_REPLICATES, figure_of
 from relief_ray.report.variance import VarianceShares, variance_shares
@@ -50,6 +51,7 @@ def scatter_of(cells: Sequence[FinishedCell], first: str, second: str, figure: F
     Raises:
         UserError: several settings, or fewer than two pairs with that figure.
     """
+    first, second = (_as_printed(cells, name) for name in (first, second))
     settings = dict.fromkeys(c.setting for c in cells if c.label in (first, second))
     if len(settings) > 1:
         raise UserError(f"{len(settings)} settings hold these methods: {'; '.join(settings)}; name one: --setting TEXT")
@@ -79,6 +81,13 @@ def scatter_of(cells: Sequence[FinishedCell], first: str, second: str, figure: F
         on_means=on_means,
         shares=shares,
     )
+
+
+def _as_printed(cells: Sequence[FinishedCell], name: str) -> str:
+    """The label that tables print for a method given by its import path; any other name as it is."""
+    path = import_path(name)
+    labels = (c.label for c in cells if is_path(path) and config_value(c.record.config, "strategy.name") == path)
+    return next(labels, name)
 
 
 def _paired_scores(

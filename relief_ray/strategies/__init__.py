@@ -73,15 +73,22 @@ def search_of(name: str) -> Search:
 def method_name(config: StrategyConfig, label: str) -> str:
     """Name of a method in tables, titles and figures.
 
-    A built-in method goes by its preset's name, a user's own by the title that its file states, else by its import
-    path; a reconstruction by its title, and says so.
+    A built-in method goes by its preset's name, a user's own by the title that its file states, else by the name of
+    its ``Strategy``; a reconstruction by its title, and says so.
     """
     if is_own(type(config)):
-        return (_own_fact(type(config), "title") or label) + (" (reconstructed)" if config.reconstructed else "")
+        return _own_name(config, label) + (" (reconstructed)" if config.reconstructed else "")
     if not config.reconstructed:
         return label
     variant = label.removeprefix(config.build().name).strip("_")
     return ", ".join([f"{config.title} (reconstructed)", *([variant] if variant else [])])
+
+
+def _own_name(config: StrategyConfig, label: str) -> str:
+    """Name of a user's method: never that of a built-in one, which it may have inherited."""
+    kind = type(config)
+    names = (_own_fact(kind, "title"), config.build().name, kind.__name__)
+    return next((name for name in names if name and name not in _TAKEN), label)
 
 
 def by_registry(labels: Iterable[str]) -> list[str]:
@@ -95,6 +102,7 @@ def _own_fact(kind: type[StrategyConfig], fact: str) -> str:
     return str(vars(stated_by)[fact]) if is_own(stated_by) else ""
 
 
+_TAKEN = frozenset(PRESETS) | {config.build().name for config in PRESETS.values()}
 _ORDER = {method_name(config, label): number for number, (label, config) in enumerate(PRESETS.items())}
 
 

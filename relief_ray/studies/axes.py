@@ -17,7 +17,7 @@ _SETTINGS = (("seeds", "seed"), ("seeds", "replicates"), ("folds", "data.fold"),
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Axes:
-    """What `run` is repeated over, in place of the preset's; None: as the preset has it.
+    """Methods, seeds, folds and rounds that `run` is repeated over; None: as the preset has them.
 
     Attributes:
         strategies: names or import paths of methods.

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from relief_ray.config import ExperimentConfig
 from relief_ray.errors import UserError
+from relief_ray.plugins import is_path
+from relief_ray.strategies import method_name
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,6 +27,11 @@ class Cell:
     setting: str
     config: ExperimentConfig
     hash: str
+
+    @property
+    def method(self) -> str:
+        """Name of its method for tables: a user's own goes by the name that its file states."""
+        return method_name(self.config.strategy, self.label) if is_path(self.label) else self.label
 
 
 # Above every seed that is chosen by hand; one hundred folds fit between two replicates.

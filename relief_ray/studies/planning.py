@@ -22,6 +22,7 @@ from relief_ray.records.claims import register_claims
 from relief_ray.records.lock import FileLock
 from relief_ray.records.run_folder import LOCK_FILE, RUN_FILE, read_rounds, read_run
 from relief_ray.strategies import REFERENCE
+from relief_ray.studies.axes import Axes, with_axes
 from relief_ray.studies.cells import Cell, Draw, draw_of, numbers
 from relief_ray.studies.plans import (
     CellFolder,
@@ -49,13 +50,26 @@ def load_preset(target: str) -> Preset:
     path = Path(target)
     if path.suffix in _SUFFIXES or path.is_file():
         return _from_file(path)
+    if path.is_dir():
+        raise UserError(
+            f"{target}: is a folder, expected a preset or a file; go on with its runs: relief-ray resume {target}"
+        )
     raise UserError(
         f"preset {target!r}: unknown{nearest(target, PRESETS)}; expected {', '.join(PRESETS)}, or a file (FILE.yaml)"
     )
 
 
 def _from_file(path: Path) -> Preset:
-    """A configuration file as a preset of one run, with the file's strategy, seed and fold."""
+    """A configuration file as a preset of one run, with the file's strategy, seed and fold.
+
+    Raises:
+        UserError: there is no such file, or it cannot be read.
+    """
+    if not path.is_file():
+        raise UserError(
+            f"{path}: no such file in {Path.cwd()}; expected a configuration file (YAML or JSON), or a preset: "
+            f"{', '.join(PRESETS)}"
+        )
     return replace(preset_of(read_values(path), path.stem), title=str(path))
 
 
@@ -69,15 +83,13 @@ def preset_of(values: dict[str, object], name: str) -> Preset:
     return Preset(name=str(values.get("name", name)), title="", strategies=(str(label),), values=values)
 
 
-def make_plan(target: str, settings: Sequence[str], strategies: str | None, out: Path | None) -> Plan:
+def make_plan(target: str, settings: Sequence[str], axes: Axes, out: Path | None) -> Plan:
     """Check every configuration and every folder before the first run starts.
 
     Raises:
         UserError: any of them is wrong.
     """
-    chosen = load_preset(target)
-    if strategies is not None:
-        chosen = _replace_strategies(chosen, strategies)
+    chosen, settings = with_axes(load_preset(target), axes, settings)
     folder = out or Path("runs") / chosen.name
     source = Path(chosen.claims) if chosen.claims else None
     plan = Plan(name=chosen.name, out=folder, cells=tuple(cells_of(chosen, settings)), claims_file=source)
@@ -85,22 +97,6 @@ def make_plan(target: str, settings: Sequence[str], strategies: str | None, out:
         check_folder(cell)
         _refuse_begun(cell)
     return plan
-
-
-def _replace_strategies(chosen: Preset, names: str) -> Preset:
-    """The preset with the strategies of ``a,b``.
-
-    Raises:
-        UserError: an unknown strategy; the nearest is named.
-    """
-    listed = tuple(name.strip() for name in names.split(",") if name.strip())
-    if not listed:
-        raise UserError("--strategies: found no name, expected e.g. --strategies fedavg,relief")
-    values = {key: value for key, value in chosen.values.items() if key != "strategy"}
-    return Preset(
-        name=chosen.name, title=chosen.title, strategies=listed, values=values, folds=chosen.folds, seeds=chosen.seeds,
-        replicates=chosen.replicates, claims=chosen.claims,
-    )  # fmt: skip
 
 
 def cells_of(chosen: Preset, settings: Sequence[str]) -> Iterator[Cell]:

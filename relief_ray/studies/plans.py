@@ -18,11 +18,13 @@ from relief_ray.errors import UserError
 from relief_ray.experiment.recording import now
 from relief_ray.files import disk_errors, move, unused, write_atomic
 from relief_ray.models.backbone import frozen_mismatch
+from relief_ray.plugins import blamed
 from relief_ray.records.cells import (
     GRID_FILE,
     CellState,
     PlanFile,
     PlannedCell,
+    SuggestedSearch,
     count_begun,
     look,
     read_plan_file,
@@ -81,7 +83,8 @@ class CellFolder:
 class Plan:
     """Cells of one command in the order of computation, in folders below ``out``; ``title`` is a grid's own.
 
-    ``claims_file``: the claims that the command names; ``claims``: those that the plan on disk has.
+    ``claims_file``: the claims that the command names; ``claims``: those that the plan on disk has; ``search``: of
+    tries that a sampler suggests.
     """
 
     out: Path
@@ -90,6 +93,7 @@ class Plan:
     cells: tuple[Cell, ...]
     claims_file: Path | None = None
     claims: PlannedClaims | None = None
+    search: SuggestedSearch | None = None
 
     def cell_folders(self) -> tuple[CellFolder, ...]:
         """Every cell with the status of its folder, as it is now."""
@@ -163,7 +167,14 @@ def read_grid(out: Path, settings: Sequence[str] = ()) -> Plan:
     if not path.exists():
         raise UserError(f"{out}: no {GRID_FILE}; expected a folder that `relief-ray grid` made")
     plan = read_plan_file(path)
-    return Plan(out=out, name=plan.name, title=plan.title, cells=cells_in(plan, path, settings), claims=plan.claims)
+    return Plan(
+        out=out,
+        name=plan.name,
+        title=plan.title,
+        cells=cells_in(plan, path, settings),
+        claims=plan.claims,
+        search=plan.search,
+    )
 
 
 def write_grid(plan: Plan) -> Plan:
@@ -181,7 +192,9 @@ def write_grid(plan: Plan) -> Plan:
     rows = tuple(row_of(cell) for cell in cells)
     begun = count_begun(plan.out, [cell.name for cell in cells])
     claims = register_claims(plan.out, plan.claims_file, claims, begun=begun, now=now())
-    write_plan_file(plan.out / GRID_FILE, PlanFile(name=plan.name, title=plan.title, cells=rows, claims=claims))
+    write_plan_file(plan.out / GRID_FILE, PlanFile(
+        name=plan.name, title=plan.title, cells=rows, claims=claims, search=plan.search,
+    ))  # fmt: skip
     return replace(plan, cells=cells, claims=claims)
 
 
@@ -240,8 +253,9 @@ def refuse_other_than(sections: tuple[str, ...], settings: Sequence[str]) -> Non
 
 def keep_error(folder: Path, error: BaseException | str) -> None:
     """Write why a cell failed to its ``error.json``."""
-    message = error if isinstance(error, str) else str(error) or type(error).__name__
-    kind = "" if isinstance(error, str | UserError) else f"{type(error).__name__}: "
+    theirs = None if isinstance(error, str | UserError) else blamed(error)
+    message = error if isinstance(error, str) else str(theirs or error) or type(error).__name__
+    kind = "" if theirs is not None or isinstance(error, str | UserError) else f"{type(error).__name__}: "
     trace = "" if isinstance(error, str) else "".join(traceback.format_exception(error))
     content = {"error": mask_text(kind + message), "at": now(), "traceback": mask_text(trace)}
     with disk_errors(folder, "keep the error"):

@@ -32,6 +32,7 @@ from relief_ray.messages import (
     masked_label,
 )
 from relief_ray.models.backbone import build_verified
+from relief_ray.plugins import blamed
 from relief_ray.process import use_device, use_threads
 from relief_ray.server.aggregation import check_update, without
 from relief_ray.server.reduction import Accumulator, leaf, measured
@@ -243,10 +244,8 @@ class ClientRuns:
             raise
         except Exception as error:
             client = self._job.fleet[task.client]
-            raise ClientFailed(
-                f"client {client.id} ({client.name}, type {client.device}) failed while training round {round_}: "
-                f"{type(error).__name__}: {error}"
-            ) from error
+            where = f"client {client.id} ({client.name}, type {client.device}) failed while training round {round_}: "
+            raise blamed(error, where) or ClientFailed(f"{where}{type(error).__name__}: {error}") from error
 
 
 def target_masks(

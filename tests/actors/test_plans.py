@@ -20,7 +20,7 @@ from tune_configs.cells import cells_of, load_grid
 
 def spec_of(entry: CellFolder):
     return TrialSpec(
-        cell=entry.cell, folder=entry.folder, grid="tiny", stop_file=entry.folder.parent / ".stop", environment={}
+        cell=entry.cell, folder=entry.folder, parent="tiny", stop_file=entry.folder.parent / ".stop", environment={}
     )
 
 

@@ -165,9 +165,9 @@ def test_the_dashboard_opens_with_its_token_and_names_the_trials(start: Start, t
     ("words", "message"),
     [
         (["smok"], "did you mean 'smoke'"),
-        (["resume"], "expected a folder"),
-        (["status"], "expected a folder"),
-        (["smoke", "elsewhere"], "name the folder with --out elsewhere"),
+        (["resume"], "Missing argument 'DIR'"),
+        (["status"], "Missing argument 'DIR'"),
+        (["smoke", "elsewhere"], "extra argument(s) (elsewhere)"),
         (["smoke", "--budget", "soon"], "expected a positive time such as 8h"),
         (["smoke", "--set", "methods=[]"], "expected"),
         (["smoke", "--set", "folds=[9]"], "expected"),

@@ -13,6 +13,7 @@ from relief_ray.experiment.lifecycle import create
 from relief_ray.records.cells import find_runs
 from relief_ray.records.identity import config_hash
 from relief_ray.strategies import DESCRIBED
+from relief_ray.studies.axes import Axes
 from relief_ray.studies.planning import cells_of, load_preset, make_plan, read_plan, write_plan
 from relief_ray.studies.presets import PRESETS, make_preset
 from tests.own import METHOD, Write
@@ -77,7 +78,7 @@ def test_the_demo_keeps_its_claims_beside_its_plan(tmp_path: Path) -> None:
     from relief_ray.records.claims import CLAIMS_FILE
     from relief_ray.report.registered import registry_of
 
-    write_plan(make_plan("demo", [], None, tmp_path))
+    write_plan(make_plan("demo", [], Axes(), tmp_path))
     assert (tmp_path / CLAIMS_FILE).exists()
     (known,) = registry_of([tmp_path]).files
     assert all(len(known.planned_pairs(c.first, c.second)) == 12 for c in known.claims.claims)
@@ -102,7 +103,10 @@ def test_a_strategy_that_is_set_wrong_is_answered_with_the_nearest() -> None:
 
 
 def test_a_second_plan_for_the_folder_does_not_forget_the_first(tmp_path: Path) -> None:
-    first, second = make_plan("smoke", [], "relief,v1", tmp_path), make_plan("smoke", [], "fedavg,v1", tmp_path)
+    first, second = (
+        make_plan("smoke", [], Axes(strategies=("relief", "v1")), tmp_path),
+        make_plan("smoke", [], Axes(strategies=("fedavg", "v1")), tmp_path),
+    )
     write_plan(first)
     write_plan(second)
     assert [c.label for c in read_plan(tmp_path).cells] == ["relief", "fedavg", "v1"]
@@ -110,7 +114,7 @@ def test_a_second_plan_for_the_folder_does_not_forget_the_first(tmp_path: Path) 
 
 def test_credentials_are_not_kept_and_a_resume_asks_for_them(tmp_path: Path) -> None:
     secret = "tracking.uri=https://me:hunter2@tracker.example"
-    write_plan(make_plan("smoke", [secret, "tracking.enabled=true"], None, tmp_path))
+    write_plan(make_plan("smoke", [secret, "tracking.enabled=true"], Axes(), tmp_path))
     assert "hunter2" not in (tmp_path / "plan.json").read_text()
     with pytest.raises(UserError, match=r"credentials of tracking.uri = https://\*\*\*@tracker.example are not kept"):
         read_plan(tmp_path)
@@ -129,7 +133,7 @@ def test_settings_reach_into_a_strategy() -> None:
 
 
 def test_a_plan_comes_back_from_its_file(tmp_path: Path) -> None:
-    plan = make_plan("demo", [], "relief,v2", tmp_path)
+    plan = make_plan("demo", [], Axes(strategies=("relief", "v2")), tmp_path)
     write_plan(plan)
     there = read_plan(tmp_path)
     assert replace(there, claims=None) == replace(plan, claims_file=None) and there.claims is not None
@@ -138,7 +142,7 @@ def test_a_plan_comes_back_from_its_file(tmp_path: Path) -> None:
 def test_a_begun_cell_keeps_its_hash_whatever_this_program_would_give_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_cache: Path
 ) -> None:
-    before = make_plan("smoke", [], "relief,v1", tmp_path)
+    before = make_plan("smoke", [], Axes(strategies=("relief", "v1")), tmp_path)
     write_plan(before)
     create(before.cells[0].config, tmp_path / "relief-s0")[1].close()
     monkeypatch.setattr("relief_ray.config.SCHEMA", 99)
@@ -149,7 +153,7 @@ def test_a_begun_cell_keeps_its_hash_whatever_this_program_would_give_it(
     there, here = begun.hash[:8], config_hash(begun.config.identity())[:8]
     why = rf"same settings under another hash \({there} there, {here} here\).* resume \S+/relief-s0 --other-code"
     with pytest.raises(UserError, match=why):
-        make_plan("smoke", [], "relief", tmp_path)
+        make_plan("smoke", [], Axes(strategies=("relief",)), tmp_path)
 
 
 def test_a_default_of_a_user_s_own_method_may_change_before_a_resume(
@@ -157,7 +161,7 @@ def test_a_default_of_a_user_s_own_method_may_change_before_a_resume(
 ) -> None:
     name = write(METHOD)
     chosen = ["strategy.alpha=0.5", "data.name=dsa_mini"]
-    plan = make_plan("smoke", chosen, f"{name}:Mine", tmp_path / "runs")
+    plan = make_plan("smoke", chosen, Axes(strategies=(f"{name}:Mine",)), tmp_path / "runs")
     write_plan(plan)
     (cell,) = plan.cells
     create(cell.config, tmp_path / "runs" / cell.name)[1].close()
@@ -169,7 +173,7 @@ def test_a_default_of_a_user_s_own_method_may_change_before_a_resume(
 
 
 def test_a_plan_edited_by_hand_is_another_run_than_the_one_that_was_begun(tmp_path: Path, run_cache: Path) -> None:
-    plan = make_plan("smoke", [], "relief", tmp_path)
+    plan = make_plan("smoke", [], Axes(strategies=("relief",)), tmp_path)
     write_plan(plan)
     create(plan.cells[0].config, tmp_path / "relief-s0")[1].close()
     file = tmp_path / "plan.json"

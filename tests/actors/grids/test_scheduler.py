@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.grids.scheduler import STOP_FILE, Listener, bundles_of, fit, num_at_once, refuse_shortage
+from actors.grids.scheduler import STOP_FILE, Listener, TrialPlan, bundles_of, fit, num_at_once, refuse_shortage
 from actors.grids.trial import run_trial
 from actors.runtime.warm_pool import WorkerCache
 from relief_ray.config import parse
@@ -47,7 +47,11 @@ def results(out, cells):
 
 
 def run_all(plan, log):
-    fit([e for e in plan.cell_folders() if e.status != "done"], plan.name, plan.out, log.listener())
+    fit(
+        [e for e in plan.cell_folders() if e.status != "done"],
+        TrialPlan(out=plan.out, parent=plan.name),
+        log.listener(),
+    )
 
 
 def test_a_grid_with_a_failing_cell(cluster, tmp_path):
@@ -119,7 +123,7 @@ def test_a_trial_whose_process_is_killed_is_tried_again_from_its_checkpoint(clus
             os.kill(json.loads((entry.folder / "driver.lock").read_text())["pid"], signal.SIGKILL)
             killed.append(done)
 
-    fit([entry], plan.name, plan.out, replace(Log().listener(), tick=tick))
+    fit([entry], TrialPlan(out=plan.out, parent=plan.name), replace(Log().listener(), tick=tick))
     (after,) = plan.cell_folders()
     assert killed and after.status == "done" and read_run(entry.folder).num_resumes == 1
 
@@ -132,7 +136,7 @@ def test_a_stop_ends_cells_between_rounds(cluster, tmp_path):
         if any(e.num_rounds > 1 for e in plan.cell_folders()):
             stop.touch()
 
-    fit(plan.cell_folders(), plan.name, plan.out, replace(Log().listener(), tick=tick))
+    fit(plan.cell_folders(), TrialPlan(out=plan.out, parent=plan.name), replace(Log().listener(), tick=tick))
     entries = plan.cell_folders()
     assert {e.status for e in entries} <= {"planned", "interrupted"} and 0 < sum(
         e.num_rounds for e in entries

@@ -24,8 +24,8 @@ def test_seconds_keep_three_digits_and_one_width(value: float, shown: str) -> No
 
 def test_lines_of_evaluated_and_other_rounds_align(runs: Path) -> None:
     lines = [round_line(record, 200, "split_naive") for record in read_rounds(runs / "relief-s0")]
-    assert {line.index("simulated") for line in lines} == {lines[0].index("simulated")}
-    assert all(line.startswith("round   ") and len(line) <= 100 for line in lines)
+    assert {line.index("sim ") for line in lines} == {lines[0].index("sim ")}
+    assert all(line.startswith("  ") and len(line) <= 80 for line in lines)
 
 
 def test_no_color_asks_for_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,7 +42,7 @@ def test_a_terminal_shows_a_bar_and_keeps_a_line_per_run(tmp_path: Path) -> None
     leader, follower = pty.openpty()
     command = [sys.executable, "-m", "actors.cli", "run", "smoke", "--out", str(tmp_path), *SMALL]
     environment = {k: v for k, v in os.environ.items() if k != "NO_COLOR"}
-    environment |= {"PYTHONPATH": str(ROOT), "TERM": "xterm", "COLUMNS": "100", "OMP_NUM_THREADS": "1"}
+    environment |= {"PYTHONPATH": str(ROOT), "TERM": "xterm", "COLUMNS": "80", "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(command, stdout=follower, stderr=follower, env=environment)
     os.close(follower)
     shown = b""
@@ -57,5 +57,5 @@ def test_a_terminal_shows_a_bar_and_keeps_a_line_per_run(tmp_path: Path) -> None
     os.close(leader)
     assert process.wait(timeout=60) == 0
     text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode())
-    assert "[1/1] relief, seed 0 ━" in text and "round 2/2" in text
+    assert "[1/1] relief, seed 0 ━" in text and "2/2  F1" in text
     assert re.search(r"\[1/1\] relief, seed 0: done in \d+\.\d s  F1 +\d+\.\d %", text)

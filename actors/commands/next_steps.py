@@ -1,0 +1,90 @@
+"""Commands to type next: the lines that `run` ends with, and choices where a folder of several runs is named."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from relief_ray.errors import UserError
+from relief_ray.records.cells import PLAN_FILES
+from relief_ray.records.run_folder import RUN_FILE, read_rounds
+from relief_ray.studies.plans import CellFolder, Plan
+
+_MAX_LINES = 8
+
+
+def next_steps(plan: Plan) -> list[str]:
+    """Lines with the next commands, and first how to activate the environment where `relief-ray` is no command."""
+    commands = [*activation(), f"relief-ray report {shown(plan.out)}", *_explain(plan.cell_folders())]
+    return [f"{'Next' if i == 0 else '':<8}{command}" for i, command in enumerate(commands)]
+
+
+def activation() -> list[str]:
+    """The line that makes this environment's commands known to the shell; empty where they are, or outside of one."""
+    script = Path(sys.prefix) / "bin" / "activate"
+    here = shutil.which("relief-ray")
+    is_known = here is not None and Path(here).parent == script.parent
+    return [] if is_known or sys.prefix == sys.base_prefix or not script.exists() else [f". {shown(script)}"]
+
+
+def shown(path: Path) -> str:
+    """A path as one types it from the current folder."""
+    absolute, here = path.absolute(), Path.cwd()
+    return shlex.quote(str(absolute.relative_to(here) if absolute.is_relative_to(here) else path))
+
+
+def _explain(cells: Iterable[CellFolder]) -> list[str]:
+    """A command that explains the client that was left out most, of the first finished run that can be explained."""
+    for cell in cells:
+        if cell.is_finished and cell.cell.config.strategy.build().explain is not None:
+            last = read_rounds(cell.folder)[-1]
+            if last.clients:
+                client = min(last.clients, key=lambda c: len(c.trained)).client
+                return [f"relief-ray explain {shown(cell.folder)} --round {last.round} --client {client}"]
+    return []
+
+
+def refuse_several(folder: Path, command: str, rest: str = "") -> None:
+    """Check that a folder is a run, not a folder of runs.
+
+    Raises:
+        UserError: it holds several, and the message has the command for each; or none.
+    """
+    if (folder / RUN_FILE).exists():
+        return
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such folder; expected a run folder, e.g. runs/demo/relief-f0-r0")
+    runs = _runs_below(folder)
+    if not runs:
+        raise UserError(f"{folder}: no {RUN_FILE} there or below; expected a folder that `relief-ray run` made")
+    raise UserError(f"{folder}: holds {len(runs)} runs, expected one; type one of:\n{_listed(runs, command, rest)}")
+
+
+def _runs_below(folder: Path) -> list[Path]:
+    """Run folders one or two folders below, those of one plan together."""
+    return sorted({path.parent for pattern in ("*", "*/*") for path in folder.glob(f"{pattern}/{RUN_FILE}")})
+
+
+def refuse_nested(folders: Sequence[Path], command: str) -> None:
+    """Check that folders are runs or hold runs directly, as commands on several runs take them.
+
+    Raises:
+        UserError: one holds folders of runs; the message has the command for each.
+    """
+    for folder in folders:
+        plans = sorted({path.parent for name in PLAN_FILES for path in folder.glob(f"*/{name}")})
+        if plans and not (folder / RUN_FILE).exists() and not list(folder.glob(f"*/{RUN_FILE}")):
+            raise UserError(
+                f"{folder}: holds {len(plans)} folders of runs, expected one; type one of:\n"
+                f"{_listed(plans, command, '')}"
+            )
+
+
+def _listed(places: Sequence[Path], command: str, rest: str) -> str:
+    """Commands, one a line; the first few where there are many."""
+    lines = [" ".join(p for p in ("  relief-ray", command, shown(place), rest) if p) for place in places[:_MAX_LINES]]
+    more = [f"  ... and {len(places) - _MAX_LINES} more"] if len(places) > _MAX_LINES else []
+    return "\n".join([*lines, *more])

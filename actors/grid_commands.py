@@ -1,0 +1,130 @@
+"""The commands `relief-ray grid MODULE|FILE.py`, `grid resume`, `grid status` and `grid freeze`."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, Optional
+
+import typer
+from typer.core import TyperGroup
+
+from actors.terminal.options import AsJson, Dashboard, Settings, SomeInt, SomePath, SomeText
+
+
+class _Starting(TyperGroup):
+    """Takes the name of a grid where a verb could stand: `grid smoke` is `grid start smoke`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put the verb before a grid's name."""
+        is_verb = not args or args[0] in {*self.commands, *ctx.help_option_names}
+        return super().parse_args(ctx, args if is_verb else ["start", *args])
+
+
+grid = typer.Typer(
+    cls=_Starting,
+    help="""Run many cells through Ray Tune: a table or figure of the paper, a search, or a grid FILE.py of your own.
+
+    `relief-ray grid smoke` starts the grid `smoke`; `relief-ray grid smoke --help` has its options. Grids: main_cnn,
+    main_lora, ablation, sensitivity, diagnostics, testbed, coupling, dsa_study, frontier, search_lr, smoke.
+    """,
+    no_args_is_help=True,
+)
+
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The grid's folder, e.g. runs/grid-smoke.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show cells, estimated time and disk.")]
+Budget = Annotated[SomeText, typer.Option(metavar="8h", help="Time a round of every method, run what fits.")]
+SkipFailed = Annotated[bool, typer.Option("--skip-failed", help="Do not try failed cells again.")]
+RerunStale = Annotated[
+    bool,
+    typer.Option("--rerun-stale", help="Compute cells of another program or weights again; the old are kept."),
+]
+Address = Annotated[SomeText, typer.Option(help="Join this Ray cluster instead of starting one.")]
+AtATime = Annotated[SomeInt, typer.Option("--jobs", min=1, metavar="N", help="Most cells at a time.")]
+
+
+@grid.command("start")
+def grid_start(
+    target: Annotated[str, typer.Argument(metavar="MODULE|FILE.py", help="A grid by name, or a file of your own.")],
+    settings: Settings = None,
+    out: Annotated[SomePath, typer.Option(metavar="DIR", help="For the cells; by default runs/grid-MODULE.")] = None,
+    dry_run: DryRun = False,
+    budget: Budget = None,
+    jobs: AtATime = None,
+    skip_unknown: Annotated[bool, typer.Option("--skip-unknown", help="Leave out methods not built yet.")] = False,
+    skip_failed: SkipFailed = False,
+    rerun_stale: RerunStale = False,
+    address: Address = None,
+    dashboard: Dashboard = False,
+    claims: Annotated[SomePath, typer.Option(metavar="FILE.yaml", help="Claims to judge, at most six.")] = None,
+    search: Annotated[
+        Optional[Literal["optuna"]],  # noqa: UP045
+        typer.Option(help="Let it suggest the tries of a search, instead of the grid's own list."),
+    ] = None,
+    tries: Annotated[SomeInt, typer.Option(min=1, help="Tries of every method that are suggested.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of what suggests tries.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Run a grid cell by cell; `grid start` may be left out: `relief-ray grid smoke`.
+
+    `--set` scales it (`replicates=12`, `datasets=dsa`, `'methods=[fedavg, my_method:Mine]'`, `rounds=20`) and changes
+    any value of a cell. Methods, data sets and backbones may be your own, by import path.
+    """
+    from actors.commands.grid import GridOptions, start_grid
+    from actors.grids.estimate import parse_hours
+    from relief_ray.errors import UserError
+
+    if tries is not None and search is None:
+        raise UserError(f"--tries {tries}: counts what --search optuna suggests; name it too, or leave --tries out")
+    options = GridOptions(
+        as_json=as_json, dry_run=dry_run, budget_s=None if budget is None else parse_hours(budget), jobs=jobs,
+        rerun_stale=rerun_stale, skip_failed=skip_failed, skip_unknown=skip_unknown, dashboard=dashboard, claims=claims,
+        search=search, tries=tries, seed=seed,
+    )  # fmt: skip
+    start_grid(target, _with_address(settings, address), out, options)
+
+
+@grid.command("resume")
+def grid_resume(
+    folder: Folder,
+    settings: Settings = None,
+    dry_run: DryRun = False,
+    budget: Budget = None,
+    jobs: AtATime = None,
+    skip_failed: SkipFailed = False,
+    rerun_stale: RerunStale = False,
+    address: Address = None,
+    dashboard: Dashboard = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run exactly what is missing of a grid; `--set` may change runtime.* and tracking.* only."""
+    from actors.commands.grid import GridOptions, resume_grid
+    from actors.grids.estimate import parse_hours
+
+    options = GridOptions(
+        as_json=as_json, dry_run=dry_run, budget_s=None if budget is None else parse_hours(budget), jobs=jobs,
+        rerun_stale=rerun_stale, skip_failed=skip_failed, dashboard=dashboard,
+    )  # fmt: skip
+    resume_grid(folder, _with_address(settings, address), options)
+
+
+@grid.command("status")
+def grid_status(folder: Folder, as_json: AsJson = False) -> None:
+    """List every cell with its status."""
+    from actors.commands.grid import show_status
+
+    show_status(folder, as_json)
+
+
+@grid.command("freeze")
+def grid_freeze(
+    folder: Folder,
+    out: Annotated[SomePath, typer.Option(metavar="FILE", help="Default: results/tuned.json.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write every method's best try of a search, by validation F1, for `--set tuned=FILE`."""
+    from actors.commands.grid import freeze_choices
+
+    freeze_choices(folder, out, as_json)
+
+
+def _with_address(settings: list[str] | None, address: str | None) -> list[str]:
+    """The settings and the cluster."""
+    return [*(settings or []), *([] if address is None else [f"runtime.address={address}"])]

@@ -1,0 +1,105 @@
+"""`relief-ray run` over seeds, folds and rounds as options; several runs at a time; what a dry run shows."""
+
+import json
+
+import pytest
+
+from relief_ray.errors import UserError
+from relief_ray.records.base import comparable
+from relief_ray.records.run_folder import read_rounds, read_run
+from relief_ray.studies.axes import Axes, parse_axes, parse_numbers, with_axes
+from relief_ray.studies.planning import load_preset
+from tests.actors.conftest import SMALL, Invoke
+from tests.own import METHOD
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [("0,1,2", (0, 1, 2)), ("0-4", (0, 1, 2, 3, 4)), ("5", (5,)), ("0-2, 7,1", (0, 1, 2, 7)), ("[3, 1]", (3, 1))],
+)
+def test_numbers_are_a_list_or_a_range(text, numbers):
+    assert parse_numbers("--seeds", text) == numbers
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["--seeds", "a"], "--seeds a: found 'a', expected numbers from 0 on: a list (--seeds 0,1,2) or a range"),
+        (["--seeds", "4-1"], "--seeds 4-1: found '4-1'"),
+        (["--seeds", "-1"], "--seeds -1"),
+        (["--seeds", "0,"], "--seeds 0,: found ''"),
+        (["--folds", "0"], "--folds 0: the split within_subject has no folds; expected --set data.split=held_out"),
+        (["--folds", "9", "--set=data.split=held_out_subject"], "data.fold=9: dsa_mini has folds 0..3"),
+        (["--seeds", "1", "--set=seed=2"], "--seeds and --set seed=2: choose the same; leave one of them out"),
+        (["--seeds", "1", "--set=replicates=2"], "--seeds and --set replicates=2"),
+        (["--rounds", "3", "--set=rounds=2"], "--rounds and --set rounds=2"),
+        (["--rounds", "0"], "--rounds"),
+        (["--jobs", "0"], "--jobs"),
+        (["--dashboard"], "--dashboard: these runs use no Ray (runtime.mode = 'inline'); add --jobs 2"),
+        (["--dashboard", "--jobs=2", "--address=h:1"], "opens with a local cluster, found the cluster h:1"),
+    ],
+)
+def test_what_is_wrong_is_named_before_anything_runs(invoke: Invoke, tmp_path, args, words):
+    done = invoke("run", "smoke", "--out", tmp_path / "runs", *args)
+    assert done.exit_code == 2 and words in " ".join(done.stderr.split())
+    assert not (tmp_path / "runs").exists()
+
+
+def test_seeds_take_the_place_of_a_presets_replicates_and_of_a_files_seed():
+    chosen, settings = with_axes(load_preset("demo"), parse_axes("relief, v1", "3", "0-1", 2), [])
+    assert (chosen.strategies, chosen.seeds, chosen.replicates, chosen.folds) == (("relief", "v1"), (3,), (), (0, 1))
+    assert settings == ["rounds=2"]
+    with pytest.raises(UserError, match="no folds"):
+        with_axes(load_preset("smoke"), Axes(folds=(1,)), ["data.stride_s=5.0"])
+
+
+def test_a_dry_run_lists_runs_settings_and_time_and_writes_nothing(invoke: Invoke, tmp_path):
+    words = ("run", "smoke", "--strategies", "fedavg,relief", "--seeds", "0-2", "--rounds", "3", "--dry-run")
+    done = invoke(*words, *SMALL, "--set=data.max_windows_per_client=5", "--out", tmp_path / "runs")
+    assert done.exit_code == 0 and not (tmp_path / "runs").exists()
+    assert "smoke: 6 runs (6 planned)" in done.stdout and "  rounds = 3" in done.stdout
+    assert "  backbone.conv1 = 2" in done.stdout and "as fedavg: one timed round" in done.stdout
+    assert "seed" not in done.stdout.partition("settings that differ")[2], "what a run is repeated over is in the table"
+    assert max(map(len, done.stdout.splitlines())) <= 80 + len(str(tmp_path))
+    facts = json.loads(invoke(*words, *SMALL, "--json", "--out", tmp_path / "runs").stdout)
+    assert [c["cell"] for c in facts["cells"]][:3] == ["fedavg-s0", "relief-s0", "fedavg-s1"]
+    assert facts["settings"]["training.epochs"] == "1" and facts["core_s"] > 0
+
+
+@pytest.mark.ray
+def test_runs_side_by_side_have_the_bits_of_one_after_the_other(invoke: Invoke, cluster, tmp_path):
+    words = ("run", "smoke", "--strategies", "fedavg,relief", "--seeds", "0,1", *SMALL)
+    assert invoke(*words, "--out", tmp_path / "one").exit_code == 0
+    done = invoke(*words, "--jobs", 2, "--out", tmp_path / "two")
+    assert done.exit_code == 0, done.output
+    assert "[4/4]" in done.stdout and "Figure" in done.stdout, "the table of `run` comes after the last of them"
+    for name in ("fedavg-s0", "relief-s1"):
+        one, two = (tuple(map(comparable, read_rounds(tmp_path / place / name))) for place in ("one", "two"))
+        assert one == two and len(one) >= 2
+        assert read_run(tmp_path / "two" / name).parent is None, "they are cells of no grid"
+
+
+FRAGILE = """
+from pathlib import Path
+
+
+def fragile(alpha, reduction, state, reduced, tools):
+    if Path({flag!r}).exists():
+        raise KeyError("no such group")
+    return damped(alpha, reduction, state, reduced, tools)
+"""
+
+
+@pytest.mark.ray
+def test_one_of_several_that_fails_stops_no_other_and_resume_goes_on(invoke: Invoke, cluster, write, tmp_path):
+    flag = tmp_path / "flag"
+    flag.touch()
+    name = write(METHOD.replace("partial(damped", "partial(fragile") + FRAGILE.format(flag=str(flag)))
+    out = tmp_path / "runs"
+    done = invoke("run", "smoke", "--strategies", f"fedavg,{name}:Mine", *SMALL, "--jobs", 2, "--out", out)
+    assert done.exit_code == 5 and "1 of 2 runs failed" in done.stderr and "relief-ray resume" in done.stderr
+    assert "no such group" in done.stderr and read_run(out / "fedavg-s0").status == "done"
+    flag.unlink()
+    resumed = invoke("resume", out, "--jobs", 2)
+    assert resumed.exit_code == 0, resumed.output
+    assert read_run(out / f"{name}.Mine-s0").status == "done"

@@ -1,0 +1,104 @@
+"""A search whose tries Optuna suggests: repeatable from its folders, inside its space, on validation data alone."""
+
+import importlib.util
+
+import pytest
+
+from actors.commands.search import again, suggested_tries
+from actors.grids.freeze import freeze
+from actors.grids.trial import run_trial
+from actors.runtime.warm_pool import WorkerCache
+from relief_ray.errors import UserError
+from relief_ray.records.run_folder import read_rounds
+from relief_ray.studies.plans import read_grid, write_grid
+from tests.actors.conftest import Invoke
+from tests.actors.grids.tiny_plans import TINY
+from tests.actors.test_plans import spec_of
+from tune_configs.cells import load_grid
+from tune_configs.grid import Level
+from tune_configs.search_lr import tries
+from tune_configs.space import search_places, space_of
+from tune_configs.tuned import read_tuned
+
+SMALL = [f"{k}={v}" for k, v in TINY.items() if k != "backbone"] + ["backbone.conv1=2", "backbone.fusion=4"]
+SETTINGS = ["datasets=dsa_mini", "methods=fedprox", *SMALL, "rounds=2"]
+
+
+def carried_out(search, batches):
+    """The plan after so many batches, every cell in this process; ends before the last one is told."""
+    for batch in range(batches):
+        plan = search.ask()
+        plan.out.mkdir(exist_ok=True)
+        plan = write_grid(plan)
+        for entry in plan.cell_folders():
+            run_trial(spec_of(entry), WorkerCache())
+        if batch < batches - 1:
+            assert search.tell(plan)
+    return plan
+
+
+def test_a_resumed_search_gets_the_same_tries_and_goes_on(tmp_path):
+    whole = carried_out(suggested_tries("search_lr", SETTINGS, tmp_path / "whole", 7, seed=3), 3)
+    carried_out(suggested_tries("search_lr", SETTINGS, tmp_path / "part", 7, seed=3), 1)
+    part = carried_out(again(read_grid(tmp_path / "part"), []), 3)
+    assert [c.name for c in part.cells] == [c.name for c in whole.cells] and len(whole.cells) == 7
+    other = suggested_tries("search_lr", SETTINGS, tmp_path / "other", 7, seed=4).ask()
+    assert not {c.name for c in other.cells} & {c.name for c in whole.cells}
+    records = [record for entry in whole.cell_folders() for record in read_rounds(entry.folder)]
+    assert records and all(r.metrics is None and r.validation is not None for r in records), "the test part stays shut"
+    for cell in whole.cells:
+        assert 1e-4 <= cell.config.training.lr <= 1e-2 and 0.001 <= cell.config.strategy.mu <= 0.1
+        assert cell.config.choice.parameters == ("training.lr", "strategy.mu")
+
+
+def test_a_choice_is_frozen_once_all_tries_are_done_and_knows_the_edge_of_the_space(tmp_path):
+    search = suggested_tries("search_lr", SETTINGS, tmp_path / "s", 4, seed=0)
+    plan = carried_out(search, 1)
+    with pytest.raises(UserError, match="no method has all of its tries done"):
+        freeze(read_grid(plan.out), tmp_path / "tuned.json")
+    assert search.tell(plan)
+    plan = carried_out(search, 1)
+    freeze(read_grid(plan.out), tmp_path / "tuned.json")
+    (frozen,) = read_tuned(tmp_path / "tuned.json").choices
+    rate = frozen.settings["training.lr"]
+    assert frozen.choice.num_tries == 4 and rate in {c.config.training.lr for c in plan.cells}
+    assert ("training.lr" in frozen.choice.at_edge) == (not 1e-4 * 100**0.05 < rate < 1e-4 * 100**0.95)
+
+
+def test_an_open_cell_is_waited_for(tmp_path):
+    search = suggested_tries("search_lr", SETTINGS, tmp_path / "s", 4, seed=0)
+    plan = search.ask()
+    plan.out.mkdir()
+    assert not search.tell(write_grid(plan))
+
+
+@pytest.mark.parametrize(
+    ("method", "kinds"),
+    [("fedprox", ["log", "log"]), ("fedel", ["log", "linear"]), ("darkdistill", ["log", "int"]),
+     ("relief", ["log", "choice"]), ("helora", ["log", "choice"]), ("fedavg", ["log", "int"])],
+)  # fmt: skip
+def test_the_space_lies_between_the_fixed_tries(method, kinds):
+    space = space_of(tries(method))
+    shown = ["choice" if d.choices else "int" if d.is_int else "log" if d.log else "linear" for d in space]
+    assert shown == kinds and (space[0].low, space[0].high) == (1e-4, 1e-2)
+    assert all(len(d.choices) == 3 for d in space if d.choices)
+
+
+def test_every_place_is_searched_for_itself():
+    places = list(search_places(load_grid("search_lr")))
+    assert len({p.name for p in places}) == len(places) == 14 * 2
+    assert all(len(p.grid.methods) == len(p.grid.datasets) == 1 for p in places)
+    (only,) = space_of((Level(name="a", settings={"training.lr": 0.1}),))
+    assert only.low == only.high == 0.1
+
+
+def test_what_is_wrong_is_named(invoke: Invoke, monkeypatch, tmp_path):
+    def said(*words):
+        done = invoke("grid", *words, "--out", tmp_path / "g")
+        assert done.exit_code == 2 and not (tmp_path / "g").exists()
+        return " ".join(done.stderr.split())
+
+    assert "grid smoke: is no search" in said("smoke", "--search", "optuna")
+    assert "--tries 3: counts what --search optuna suggests" in said("search_lr", "--tries", 3)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None)
+    assert "pip install 'relief-ray[search]'" in said("search_lr", "--search", "optuna")
